@@ -1,0 +1,1 @@
+//! Orloj: a Kafka-native scheduler that makes things happen later.
