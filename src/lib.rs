@@ -1,1 +1,4 @@
 //! Orloj: a Kafka-native scheduler that makes things happen later.
+
+pub mod engine;
+pub mod model;

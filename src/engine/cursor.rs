@@ -1,0 +1,146 @@
+//! The cursor of a partition: how far along the timeline everything is decided.
+//!
+//! Law: every entry with key ≤ W that came from an offset below N is decided. The cursor is the
+//! group's committed offset (N) and its metadata (the rest), written inside the transaction whose
+//! effects it describes; no step inserts a row at or below its own W.
+
+use crate::model::timeline::{Source, TimelineKey};
+use crate::model::{Offset, Timestamp};
+
+/// How far a partition is decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// W: every entry up to here is decided.
+    pub w: TimelineKey,
+    /// N of `triggers`: the next offset to ingest. Committed as the group's offset.
+    pub triggers: Offset,
+    /// N of `signals`: the next offset to ingest.
+    pub signals: Offset,
+    /// L: the offset of `triggers` from which an owner without local state must replay.
+    pub low_water: Offset,
+    /// S: the largest `clock + ledger.after` of any committed ingest, in ms since the epoch.
+    pub horizon: Timestamp,
+    /// How many steps were committed, over all owners.
+    pub step: u64,
+}
+
+/// The version of the commit metadata that this program writes.
+const VERSION: &str = "orloj1";
+
+/// Why commit metadata cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MetadataError {
+    /// It is not ours: an operator (or another program) moved the offset. Treat it as a replay.
+    #[error("the committed offset carries no Orloj metadata")]
+    Foreign,
+    /// A newer Orloj wrote it: refuse to start, so that nothing is misread.
+    #[error("the committed offset was written by a newer Orloj ({0}); upgrade this process")]
+    Newer(String),
+}
+
+impl Cursor {
+    /// The cursor of a partition nobody ever owned: everything from `triggers` on is new.
+    #[must_use]
+    pub fn fresh(triggers: Offset, signals: Offset) -> Self {
+        Self { w: TimelineKey::MIN, triggers, signals, low_water: triggers, horizon: 0, step: 0 }
+    }
+
+    /// The commit metadata: a line of text with a format version. `owner` is the transactional
+    /// id whose open transaction a successor may have to end.
+    #[must_use]
+    pub fn to_metadata(&self, owner: &str) -> String {
+        let w = &self.w;
+        format!(
+            "{VERSION} w={}.{}.{}.{} ns={} l={} s={} step={} tx={owner}",
+            w.due, w.priority, w.source as u8, w.offset, self.signals, self.low_water,
+            self.horizon, self.step,
+        )
+    }
+
+    /// Reads the commit metadata of offset `triggers`; also says whose transaction wrote it.
+    pub fn from_metadata(
+        triggers: Offset,
+        metadata: &str,
+    ) -> Result<(Self, String), MetadataError> {
+        let mut words = metadata.split(' ');
+        match words.next() {
+            Some(VERSION) => {}
+            Some(other) if other.starts_with("orloj") => {
+                return Err(MetadataError::Newer(other.to_owned()));
+            }
+            _ => return Err(MetadataError::Foreign),
+        }
+        let mut cursor = Self::fresh(triggers, 0);
+        let mut owner = String::new();
+        for word in words {
+            let Some((name, value)) = word.split_once('=') else {
+                return Err(MetadataError::Foreign);
+            };
+            if name == "tx" {
+                value.clone_into(&mut owner);
+            } else {
+                cursor.set(name, value).ok_or(MetadataError::Foreign)?;
+            }
+        }
+        Ok((cursor, owner))
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Option<()> {
+        match name {
+            "w" => self.w = parse_key(value)?,
+            "ns" => self.signals = value.parse().ok()?,
+            "l" => self.low_water = value.parse().ok()?,
+            "s" => self.horizon = value.parse().ok()?,
+            "step" => self.step = value.parse().ok()?,
+            _ => {} // a later minor version may say more
+        }
+        Some(())
+    }
+}
+
+fn parse_key(text: &str) -> Option<TimelineKey> {
+    let mut parts = text.split('.');
+    let key = TimelineKey {
+        due: parts.next()?.parse().ok()?,
+        priority: parts.next()?.parse().ok()?,
+        source: match parts.next()? {
+            "0" => Source::Triggers,
+            "1" => Source::Signals,
+            _ => return None,
+        },
+        offset: parts.next()?.parse().ok()?,
+    };
+    parts.next().is_none().then_some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cursor() -> Cursor {
+        Cursor {
+            w: TimelineKey { due: 17, priority: 3, source: Source::Signals, offset: 9 },
+            triggers: 40,
+            signals: 8,
+            low_water: 30,
+            horizon: 99,
+            step: 5,
+        }
+    }
+
+    #[test]
+    fn metadata_is_this_line() {
+        let line = cursor().to_metadata("orloj-a");
+        assert_eq!(line, "orloj1 w=17.3.1.9 ns=8 l=30 s=99 step=5 tx=orloj-a");
+        assert_eq!(Cursor::from_metadata(40, &line), Ok((cursor(), "orloj-a".to_owned())));
+    }
+
+    #[test]
+    fn foreign_and_newer_metadata_are_told_apart() {
+        assert_eq!(Cursor::from_metadata(0, ""), Err(MetadataError::Foreign));
+        assert_eq!(Cursor::from_metadata(0, "hello"), Err(MetadataError::Foreign));
+        assert_eq!(Cursor::from_metadata(0, "orloj1 w=1"), Err(MetadataError::Foreign));
+        let newer = MetadataError::Newer("orloj2".to_owned());
+        assert_eq!(Cursor::from_metadata(0, "orloj2 x"), Err(newer));
+    }
+}

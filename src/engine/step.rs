@@ -1,0 +1,113 @@
+//! A step: everything a decision asks of the world, as data.
+//!
+//! Law: decide, commit, apply. The emits go out in one Kafka transaction together with the
+//! cursor; the rows go into the store after that transaction is committed, never before.
+
+use bytes::Bytes;
+
+use super::cursor::Cursor;
+use super::known::{IdHash, Known};
+use crate::model::dead_letter::DeadLetter;
+use crate::model::definition::{Header, TopicTarget};
+use crate::model::entry::FireId;
+use crate::model::fire::Fire;
+use crate::model::input::Forward;
+use crate::model::ledger::{LedgerKey, LedgerValue};
+use crate::model::outcome::Outcome;
+use crate::model::text::Text;
+use crate::model::timeline::TimelineKey;
+use crate::model::{Offset, PartitionId, Timestamp};
+
+/// What one decision about one partition asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Counts the steps of a partition over all its owners; orders ledger records.
+    pub number: u64,
+    /// Records to write, in order, all in one transaction.
+    pub emits: Vec<Emit>,
+    /// Rows to apply once that transaction is committed.
+    pub rows: Vec<RowOp>,
+    /// The cursor after this step; it travels in the commit metadata.
+    pub cursor: Cursor,
+    /// Records ingested in this step.
+    pub ingested: usize,
+}
+
+/// A record to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Emit {
+    /// A payload to a topic of the user's.
+    ToTopic(Box<ToTopic>),
+    /// A callback for the workers.
+    ToWorker(Box<Fire>),
+    /// A ledger entry, or with `None` its end.
+    Ledger {
+        /// Which entry.
+        key: LedgerKey,
+        /// What it is now.
+        value: Option<Box<LedgerValue>>,
+    },
+    /// A line of the audit trail.
+    Outcome(Box<Outcome>),
+    /// Something nobody will try again by itself.
+    DeadLetter(Box<DeadLetter>),
+    /// A record that belongs to another partition.
+    Forward(Box<Forward>),
+}
+
+/// A payload to a topic of the user's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToTopic {
+    /// Which occurrence.
+    pub id: FireId,
+    /// Topic and key.
+    pub target: TopicTarget,
+    /// The partition of that topic.
+    pub partition: PartitionId,
+    /// The value.
+    pub payload: Option<Bytes>,
+    /// The trigger's own headers.
+    pub headers: Vec<Header>,
+    /// When it was due, in ms since the epoch.
+    pub scheduled: Timestamp,
+}
+
+/// A change of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RowOp {
+    /// Put an entry on the timeline; `row` is its encoding.
+    Put {
+        /// Where.
+        key: TimelineKey,
+        /// The encoded row.
+        row: Bytes,
+    },
+    /// Take an entry off the timeline.
+    Delete {
+        /// Where.
+        key: TimelineKey,
+    },
+    /// What the index now knows of an id; `None` forgets it.
+    Index {
+        /// Whose.
+        hash: IdHash,
+        /// All slots.
+        known: Option<Known>,
+    },
+    /// Remember (or forget) that a record of `triggers` was ignored for reasons of state.
+    Skip {
+        /// The record's offset.
+        offset: Offset,
+        /// Remember, or forget.
+        marked: bool,
+    },
+}
+
+/// The topic a dead letter says it came from.
+#[derive(Clone, Debug)]
+pub struct InputTopics {
+    /// The full name of `triggers`.
+    pub triggers: Text,
+    /// The full name of `signals`.
+    pub signals: Text,
+}

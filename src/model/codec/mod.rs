@@ -1,0 +1,1 @@
+//! Bytes to values and back. Every stored or sent format carries a version.

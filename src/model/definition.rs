@@ -1,0 +1,69 @@
+//! What a trigger does when it is due: the part of a registration that stays the same over all
+//! its occurrences and attempts. It travels in rows, fires, signals and the ledger.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::retry::RetryLadder;
+use super::text::Text;
+
+/// Target, payload and policies of a trigger.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Definition {
+    /// Where the fire goes.
+    pub target: Target,
+    /// Delivered verbatim to a topic, as the body's `payload` to a callback. `None` is a null
+    /// value: a tombstone on a compacted target topic.
+    pub payload: Option<Bytes>,
+    /// Carried to the target unchanged, in order (tracing context, content type, …).
+    pub headers: Vec<Header>,
+    /// The trigger's own retry ladder; `None` means the worker's default.
+    pub retry: Option<RetryLadder>,
+    /// Who registered it, as the `orloj-caller` header says.
+    pub caller: Option<Text>,
+}
+
+/// A header carried to the target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// The name.
+    pub name: Text,
+    /// The value; `None` is Kafka's null.
+    pub value: Option<Bytes>,
+}
+
+/// Where a fire goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Target {
+    /// A topic of the user's, written in the owner's transaction.
+    Topic(TopicTarget),
+    /// An HTTP callback, made by a worker that reads the fire.
+    Http(HttpTarget),
+}
+
+impl Target {
+    /// Whether a worker delivers it, so that a delivery can be in flight after the fire.
+    #[must_use]
+    pub fn is_http(&self) -> bool {
+        matches!(self, Self::Http(_))
+    }
+}
+
+/// A topic and the key of the record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopicTarget {
+    /// The topic's name.
+    pub topic: Text,
+    /// The record's key; `None` means the trigger id, so that order per trigger holds.
+    pub key: Option<Bytes>,
+}
+
+/// A callback: which request to make.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HttpTarget {
+    /// An absolute `http` or `https` URL.
+    pub url: Text,
+    /// The method; `POST` unless the trigger says otherwise.
+    pub method: Text,
+}

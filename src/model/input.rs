@@ -1,0 +1,110 @@
+//! What a record of an input topic says, judged by its bytes alone, so that a replay judges it
+//! the same. Policy and state are the engine's and the worker's business, not the reader's.
+
+use bytes::Bytes;
+
+use super::definition::{Definition, Header};
+use super::signal::Signal;
+use super::text::Text;
+use super::{Millis, Offset, PartitionId, Timestamp};
+
+/// A record of `triggers`, read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TriggerRecord {
+    /// Its offset.
+    pub offset: Offset,
+    /// The broker's timestamp, in ms since the epoch (of the first appearance, if forwarded).
+    pub timestamp: Timestamp,
+    /// Whether `orloj-ack: true` asked for an outcome.
+    pub ack: bool,
+    /// What it says.
+    pub request: Request,
+}
+
+/// What a record of `triggers` asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Register or replace.
+    Register(Registration),
+    /// Cancel whatever is pending under this id.
+    Cancel {
+        /// The trigger.
+        id: Text,
+    },
+    /// Another partition is the right one: write it there, once, and ignore it here.
+    Forward(Box<Forward>),
+    /// Not to be understood, or out of range: a dead letter.
+    Unreadable(Box<Unreadable>),
+}
+
+/// A trigger to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registration {
+    /// The id the user knows it by.
+    pub id: Text,
+    /// When it is due, in ms since the epoch; a relative delay is already added to the record's
+    /// broker timestamp.
+    pub fire_at: Timestamp,
+    /// Lower fires first within a millisecond; 128 unless the trigger says otherwise.
+    pub priority: u8,
+    /// What to do if the id is already pending.
+    pub on_conflict: OnConflict,
+    /// What to do when due.
+    pub definition: Definition,
+}
+
+/// What a registration does to a pending one of the same id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnConflict {
+    /// The newer definition wins.
+    #[default]
+    Replace,
+    /// The pending one stays, and the registration is ignored.
+    Keep,
+}
+
+/// A record whose key was partitioned by another hash than the one the topic is owned by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// The partition it belongs to.
+    pub partition: PartitionId,
+    /// Its key.
+    pub key: Bytes,
+    /// Its value.
+    pub value: Option<Bytes>,
+    /// Its headers, and the mark that keeps it from being forwarded twice.
+    pub headers: Vec<Header>,
+}
+
+/// A record that says nothing we can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// The id, if that much could be read.
+    pub id: Option<Text>,
+    /// Why; names the field, the value and the way out.
+    pub reason: String,
+    /// The reason may pass: an Avro schema id nobody knows yet. The engine then leaves a skip
+    /// mark, because a replay might judge it otherwise.
+    pub may_pass: bool,
+    /// Its key.
+    pub key: Option<Bytes>,
+    /// Its value.
+    pub value: Option<Bytes>,
+    /// Its headers.
+    pub headers: Vec<Header>,
+}
+
+/// A record of `signals`, read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignalRecord {
+    /// Its offset.
+    pub offset: Offset,
+    /// What it says, or why it cannot be read.
+    pub signal: Result<Signal, Box<Unreadable>>,
+}
+
+/// The default priority: the middle, so that there is room on both sides.
+pub const PRIORITY_DEFAULT: u8 = 128;
+
+/// The delay that a record may ask for at most, counted from its broker timestamp.
+pub const DELAY_MAX_MS: Millis = super::limits::HORIZON_MAX_MS;

@@ -1,0 +1,24 @@
+//! Limits by which a record is judged. They are constants, not settings: a replay must judge a
+//! record exactly as its first reading did, whichever owner reads it and however it is configured.
+
+use super::Millis;
+
+/// Bytes of a trigger id: long enough for any natural key, short enough to index.
+pub const ID_BYTES_MAX: usize = 256;
+/// Bytes of a payload: Kafka's default `message.max.bytes` (1 MiB) less headroom for our headers.
+pub const PAYLOAD_BYTES_MAX: usize = 1_000_000;
+/// Bytes of a target topic's name: Kafka's own limit.
+pub const TOPIC_BYTES_MAX: usize = 249;
+/// Bytes of a callback URL: what servers and proxies commonly accept.
+pub const URL_BYTES_MAX: usize = 2_048;
+/// Headers a trigger may carry to its target.
+pub const HEADERS_MAX: usize = 64;
+/// Bytes of all carried headers together, names and values.
+pub const HEADER_BYTES_MAX: usize = 16_384;
+/// Delays in a trigger's own retry ladder; with the first attempt, 33 attempts.
+pub const RETRY_DELAYS_MAX: usize = 32;
+/// The farthest a trigger may lie ahead of its record's broker timestamp: ten years of 366 days.
+/// A time beyond it is nearly always seconds or microseconds taken for milliseconds.
+pub const HORIZON_MAX_MS: Millis = 10 * 366 * 24 * 3_600_000;
+/// The longest single retry delay: 30 days.
+pub const RETRY_DELAY_MAX_MS: Millis = 30 * 24 * 3_600_000;

@@ -1,0 +1,34 @@
+//! The nouns: values without behaviour towards the world, and their bytes.
+//!
+//! Law: nothing here reads a clock, draws a random number or touches I/O. Times are milliseconds
+//! since the Unix epoch, sizes are bytes, offsets are Kafka offsets.
+//!
+//! ```text
+//!  Registration ──► Entry (timeline) ──► Fire ──► Signal ──► Entry …
+//!                      │                   └──► Outcome, DeadLetter
+//!                      └──► LedgerRecord (what outlives the replay tail)
+//! ```
+
+pub mod codec;
+pub mod dead_letter;
+pub mod definition;
+pub mod entry;
+pub mod fire;
+pub mod input;
+pub mod ledger;
+pub mod limits;
+pub mod outcome;
+pub mod partitioner;
+pub mod retry;
+pub mod signal;
+pub mod text;
+pub mod timeline;
+
+/// Milliseconds since the Unix epoch.
+pub type Timestamp = u64;
+/// A span in milliseconds.
+pub type Millis = u64;
+/// A Kafka offset; never negative here.
+pub type Offset = u64;
+/// A Kafka partition number.
+pub type PartitionId = i32;

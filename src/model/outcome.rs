@@ -1,0 +1,82 @@
+//! An outcome: what happened to a trigger, for people and machines that want to know. The audit
+//! trail, and the answer to a record that carried `orloj-ack`.
+
+use super::text::Text;
+use super::{Offset, Timestamp};
+
+/// One line of the audit trail, keyed by trigger id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The trigger.
+    pub trigger: Text,
+    /// The offset in `triggers` of the record this answers, if it answers one.
+    pub answers: Option<Offset>,
+    /// When the owner or worker decided, in ms since the epoch by its clock.
+    pub at: Timestamp,
+    /// What happened.
+    pub verdict: Verdict,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Registered, and pending until `fire_at` (or fired at once if that is past).
+    Accepted {
+        /// The generation it is known by.
+        generation: Offset,
+        /// When it is due, in ms since the epoch.
+        fire_at: Timestamp,
+        /// The pending generation that it replaced, if any.
+        replaced: Option<Offset>,
+    },
+    /// Not registered: `onConflict: keep` found one pending.
+    Kept {
+        /// The generation that stays.
+        generation: Offset,
+        /// When that one is due, in ms since the epoch.
+        fire_at: Timestamp,
+    },
+    /// The cancel came in time: nothing of this generation fires any more.
+    Cancelled {
+        /// The generation that was cancelled.
+        generation: Offset,
+    },
+    /// The cancel found nothing pending: fired already, cancelled already, or never registered.
+    NotPending {
+        /// The latest generation known to have fired, where that is known.
+        fired: Option<Offset>,
+        /// Whether retries of a callback in flight are refused from now on.
+        withdrawal: bool,
+    },
+    /// Refused; the dead letters hold the record.
+    Rejected {
+        /// Why, for people.
+        reason: String,
+    },
+    /// A callback was answered with success.
+    Delivered {
+        /// The generation.
+        generation: Offset,
+        /// The occurrence.
+        occurrence: u32,
+        /// The attempt that succeeded, from 1.
+        attempt: u32,
+        /// The HTTP status.
+        status: u16,
+    },
+    /// A callback's attempt failed; another follows at `retry_at`, or the dead letters hold it.
+    Failed {
+        /// The generation.
+        generation: Offset,
+        /// The occurrence.
+        occurrence: u32,
+        /// The attempt that failed, from 1.
+        attempt: u32,
+        /// The HTTP status, if there was an answer.
+        status: Option<u16>,
+        /// Why, for people.
+        reason: String,
+        /// When the next attempt is due, in ms since the epoch; `None` after the last.
+        retry_at: Option<Timestamp>,
+    },
+}
