@@ -1,5 +1,5 @@
 //! Orloj: a Kafka-native scheduler that makes things happen later.
-
 pub mod config;
 pub mod engine;
+pub mod kafka;
 pub mod model;

@@ -1,1 +1,2 @@
 //! Bytes to values and back. Every stored or sent format carries a version.
+pub mod row;
