@@ -1,5 +1,7 @@
 //! Orloj: a Kafka-native scheduler that makes things happen later.
 
+pub mod clock;
 pub mod config;
 pub mod engine;
 pub mod model;
+pub mod telemetry;
