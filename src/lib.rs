@@ -3,5 +3,6 @@
 pub mod clock;
 pub mod config;
 pub mod engine;
+pub mod kafka;
 pub mod model;
 pub mod telemetry;

@@ -5,4 +5,5 @@
 
 mod kafka_server;
 mod kafka_smoke;
+mod topics;
 mod wait;

@@ -1,0 +1,3 @@
+//! The log: all of librdkafka's types end here.
+
+pub mod topics;
