@@ -15,9 +15,9 @@ mod units;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use figment::Figment;
 use figment::error::Kind;
 use figment::value::Value;
-use figment::Figment;
 use thiserror::Error;
 
 use layers::Layer;

@@ -133,3 +133,10 @@ fn passwords_are_not_printed() {
     assert_eq!(settings.kafka.get("sasl.password"), Some("s3cret"));
     assert!(!format!("{settings:?}").contains("s3cret"));
 }
+
+#[test]
+fn local_state_never_outlives_the_ledgers_tombstones() {
+    let ledger: toml::Table = toml::from_str(include_str!("../../topics/ledger.toml")).unwrap();
+    let life = ledger["at_least"]["delete.retention.ms"].as_integer().unwrap();
+    assert_eq!(LEDGER_TOMBSTONE_LIFE, Duration::from_millis(life.unsigned_abs()));
+}

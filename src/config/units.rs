@@ -27,8 +27,11 @@ impl ByteSize {
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (unit, scale) =
-            SIZE_UNITS.iter().rev().find(|(_, scale)| self.0 % scale == 0).unwrap_or(&("B", 1));
+        let (unit, scale) = SIZE_UNITS
+            .iter()
+            .rev()
+            .find(|(_, scale)| self.0.is_multiple_of(*scale))
+            .unwrap_or(&("B", 1));
         write!(f, "{}{unit}", self.0 / scale)
     }
 }

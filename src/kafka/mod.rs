@@ -14,6 +14,7 @@ pub mod fence;
 pub mod member;
 pub mod probe;
 pub mod reader;
+pub mod topics;
 pub mod transaction;
 
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};

@@ -99,7 +99,8 @@ pub(super) fn after(line: &str, marker: &str) -> Vec<String> {
             continue;
         }
         let rest = &line[at + marker.len()..];
-        let group = rest.strip_prefix('{').map_or(vec![rest], |group| group.split(',').collect());
+        let group =
+            rest.strip_prefix('{').map_or_else(|| vec![rest], |group| group.split(',').collect());
         let firsts = group.iter().map(|item| item.trim_start().split(|c| !is_name(c)).next());
         names.extend(firsts.flatten().filter(|name| !name.is_empty()).map(str::to_owned));
     }
