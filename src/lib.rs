@@ -5,4 +5,5 @@ pub mod config;
 pub mod engine;
 pub mod kafka;
 pub mod model;
+pub mod store;
 pub mod telemetry;

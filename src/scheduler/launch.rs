@@ -261,7 +261,7 @@ fn apply_step(
     let local =
         Local { applied: cursor.triggers, step: step.number, ledger_position, w: cursor.w };
     lane.store.apply(&step.rows, &state_of(local, cluster, now))?;
-    lane.store.decided(cursor.w);
+    lane.store.decided(cursor.w)?;
     if let Some(partition) = lane.active() {
         partition.applied(step.number);
     }

@@ -415,8 +415,8 @@ pub(super) fn state_of(local: Local, cluster: &str, caught_up_at: Timestamp) -> 
         ledger_position: local.ledger_position,
         w: local.w,
         cluster_id: cluster.to_owned(),
-        triggers_topic_id: String::new(),
-        ledger_topic_id: String::new(),
+
+
         caught_up_at,
     }
 }
