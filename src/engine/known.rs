@@ -4,6 +4,7 @@
 //! or below W has fired.
 
 use crate::model::Offset;
+use crate::model::entry::FireId;
 use crate::model::timeline::TimelineKey;
 
 /// The index's key for a trigger id: `xxh3_128` of its bytes.
@@ -56,4 +57,65 @@ pub enum SlotKind {
     },
     /// A cancel that may yet have to stop a retry.
     Veto,
+}
+
+impl Known {
+    /// The trigger's occurrence that still waits, if any: the one main slot above `w`.
+    #[must_use]
+    pub fn pending_main(&self, w: TimelineKey) -> Option<&Slot> {
+        self.slots.iter().find(|slot| slot.kind == SlotKind::Main && slot.key > w)
+    }
+
+    /// The generation that fired last, where that is still remembered.
+    #[must_use]
+    pub fn fired_main(&self, w: TimelineKey) -> Option<&Slot> {
+        self.slots.iter().rev().find(|slot| slot.kind == SlotKind::Main && slot.key <= w)
+    }
+
+    /// Whether the ledger holds the trigger's pending occurrence. Settling moves W past the slot
+    /// in the same transaction, so a slot at or below `w` is not held any more.
+    #[must_use]
+    pub fn held_main(&self, w: TimelineKey) -> bool {
+        self.pending_main(w).is_some_and(|slot| slot.in_ledger)
+    }
+
+    /// Whether a cancel later than `generation` may still have to stop its retries.
+    #[must_use]
+    pub fn vetoes(&self, generation: Offset, w: TimelineKey) -> bool {
+        self.slots
+            .iter()
+            .any(|s| s.kind == SlotKind::Veto && s.key > w && s.generation > generation)
+    }
+
+    /// Whether this attempt, or a later one, of the occurrence is known already.
+    #[must_use]
+    pub fn knows_attempt(&self, id: &FireId) -> bool {
+        self.slots.iter().any(|slot| match slot.kind {
+            SlotKind::Retry { occurrence, attempt, deferral } => {
+                slot.generation == id.generation
+                    && occurrence == id.occurrence
+                    && (attempt, deferral) >= (id.attempt, id.deferral)
+            }
+            SlotKind::Main | SlotKind::Veto => false,
+        })
+    }
+
+    /// Removes and returns the slots that `condemned` says.
+    pub fn take(&mut self, condemned: impl Fn(&Slot) -> bool) -> Vec<Slot> {
+        self.slots.extract_if(.., |slot| condemned(slot)).collect()
+    }
+
+    /// Forgets what has fired and tells nothing any more: all but the last main slot and the
+    /// last attempt of each occurrence, by which duplicates are known.
+    pub fn prune(&mut self, w: TimelineKey) {
+        let last_main = self.fired_main(w).map(|slot| slot.key);
+        self.slots.retain(|slot| {
+            slot.key > w
+                || match slot.kind {
+                    SlotKind::Main => Some(slot.key) == last_main,
+                    SlotKind::Retry { .. } => true,
+                    SlotKind::Veto => false,
+                }
+        });
+    }
 }

@@ -4,11 +4,27 @@
 //! [`Step`](step::Step) goes out as data.
 //!
 //! ```text
+//!   assigned ─► Takeover ─► Start ─► Partition
+//!
 //!   triggers[p], signals[p] ──► ingest ──┐
-//!        what the index knows ──┘        ├──► Step { emits, rows, cursor } ──► shell
+//!        what the index knows ──┘        ├──► seal ──► Step { emits, rows, cursor } ──► shell
 //!   wheel.due(watermark) ──────► fire  ──┘
 //! ```
 
+pub mod cancel;
+pub mod catalog;
 pub mod cursor;
+pub mod dispatch;
 pub mod known;
+pub mod low_water;
+pub mod overlay;
+pub mod partition;
+pub mod register;
+pub mod replay;
+pub mod retry;
 pub mod step;
+pub mod takeover;
+pub mod wheel;
+
+#[cfg(test)]
+mod tests;

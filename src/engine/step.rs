@@ -26,7 +26,7 @@ pub struct Step {
     /// Records to write, in order, all in one transaction.
     pub emits: Vec<Emit>,
     /// Rows to apply once that transaction is committed.
-    pub rows: Vec<RowOp>,
+    pub rows: std::sync::Arc<Vec<RowOp>>,
     /// The cursor after this step; it travels in the commit metadata.
     pub cursor: Cursor,
     /// Records ingested in this step.

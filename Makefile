@@ -1,0 +1,38 @@
+# Every command a contributor needs. `make help` lists them.
+
+# One target directory outside the checkout: the native libraries are built once for all clones.
+export CARGO_TARGET_DIR ?= $(HOME)/.cache/orloj/target
+# ccache's compilers, when there are any, make a second profile cheap.
+export PATH := $(if $(wildcard /usr/lib/ccache),/usr/lib/ccache:)$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: demo test verify fix bench-quick help
+
+demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
+	scripts/prerequisites.sh
+	DEMO=$(DEMO) scripts/demo.sh
+
+test: ## run all tests, against a real Apache Kafka on this machine
+	scripts/prerequisites.sh test
+	scripts/kafka.sh
+	cargo test --locked
+
+verify: ## format, lints, documentation, house rules; changes nothing
+	scripts/prerequisites.sh
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- -D warnings
+	RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps --document-private-items
+	cargo test --locked --test tidy
+
+fix: ## mend what can be mended by itself: format and simple lints
+	cargo fmt
+	cargo clippy --locked --all-targets --fix --allow-dirty --allow-staged
+	cargo fmt
+
+bench-quick: ## how fast, next to what the machine can do at all, in 3 minutes
+	scripts/prerequisites.sh test
+	scripts/kafka.sh
+	cargo bench --locked --profile dev --bench quick
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14

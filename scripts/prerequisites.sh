@@ -1,0 +1,72 @@
+#!/bin/sh
+# Checks what building needs, and with the argument `test` what the tests need too. Installs what is
+# missing when it may (root, or sudo without a password); else prints the one line to run and fails.
+set -eu
+
+missing=
+
+# need PACKAGE CHECK...: the package is missing if the check fails.
+need() {
+    package=$1
+    shift
+    "$@" >/dev/null 2>&1 || missing="$missing $package"
+}
+
+# header FILE: whether the C compiler finds a header, wherever the system keeps it.
+header() {
+    printf '#include <%s>\n' "$1" | cc -E -x c - -o /dev/null
+}
+
+libclang() {
+    [ -n "${LIBCLANG_PATH:-}" ] || ls /usr/lib/llvm-*/lib/libclang*.so* /usr/lib/*/libclang*.so* 2>/dev/null | grep -q .
+}
+
+java17() {
+    version=$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p')
+    [ "${version:-0}" -ge 17 ]
+}
+
+if ! command -v cargo >/dev/null 2>&1; then
+    echo "cargo is missing: install Rust 1.95 or later with rustup, then try again" >&2
+    exit 1
+fi
+
+need build-essential command -v cc
+need build-essential command -v c++
+need build-essential command -v make
+need cmake command -v cmake
+need perl command -v perl
+need pkg-config command -v pkg-config
+need libclang-dev libclang
+need libssl-dev header openssl/ssl.h
+need zlib1g-dev header zlib.h
+need libcurl4-openssl-dev header curl/curl.h
+# Without it another build profile costs another quarter of an hour of C++.
+need ccache command -v ccache
+if [ "${1:-}" = test ]; then
+    # The kit, not the runtime alone: keytool makes the certificate of the TLS test.
+    need openjdk-17-jdk-headless java17
+    need openjdk-17-jdk-headless command -v keytool
+    need maven command -v mvn
+fi
+
+[ -n "$missing" ] || exit 0
+
+# shellcheck disable=SC2086 # one argument a package
+packages=$(printf '%s\n' $missing | sort -u | tr '\n' ' ')
+packages=${packages% }
+install="apt-get update && apt-get install -y --no-install-recommends $packages"
+if ! command -v apt-get >/dev/null 2>&1; then
+    echo "missing; install what your system calls these Debian packages: $packages" >&2
+    exit 1
+elif [ "$(id -u)" = 0 ]; then
+    sudo=
+elif sudo -n true 2>/dev/null; then
+    sudo='sudo -n'
+else
+    echo "missing: $packages. Run this, then try again:" >&2
+    echo "  sudo sh -c '$install'" >&2
+    exit 1
+fi
+echo "installing $packages" >&2
+DEBIAN_FRONTEND=noninteractive $sudo sh -c "$install" </dev/null >&2

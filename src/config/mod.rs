@@ -1,0 +1,235 @@
+//! The settings: read once, in layers, before anything starts.
+//!
+//! Law: a default is written in `orloj.default.toml` and nowhere else, and a mistake is named with
+//! its setting, its value, where it was written and the way out.
+//!
+//! ```text
+//!  orloj.default.toml ◄── --config FILE ◄── ORLOJ_SECTION__KEY ◄── --set section.key=value
+//! ```
+
+mod layers;
+mod owned;
+mod settings;
+mod units;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use figment::Figment;
+use figment::error::Kind;
+use figment::value::Value;
+use thiserror::Error;
+
+use layers::Layer;
+pub use layers::Layers;
+pub use settings::{
+    AllowAddresses, Assignor, GatewaySettings, KafkaSettings, LogFormat, LogSettings,
+    SchedulerSettings, Settings, StoreSettings, TargetSettings, TopicSettings, TriggerSettings,
+    WheelSettings, WorkerSettings,
+};
+pub use units::ByteSize;
+
+/// The embedded default file: every key, its meaning and its default.
+pub const DEFAULTS: &str = include_str!("../../orloj.default.toml");
+
+/// `delete.retention.ms` of the ledger, as `topics/ledger.toml` has it.
+const LEDGER_TOMBSTONE_LIFE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// Why the settings could not be loaded. Every variant is for the person who wrote them: print it
+/// and end.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// Name a file that exists and may be read.
+    #[error("cannot read the configuration file {}: {source}", path.display())]
+    Unreadable {
+        /// The file asked for.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Mend the syntax.
+    #[error("{origin}: {reason}")]
+    Malformed {
+        /// Which layer.
+        origin: String,
+        /// What is wrong and, if known, what to write.
+        reason: String,
+    },
+    /// Correct or remove the key.
+    #[error("{origin}: there is no setting `{key}`{}", did_you_mean(nearest.as_deref()))]
+    Unknown {
+        /// The full key.
+        key: String,
+        /// Which layer.
+        origin: String,
+        /// The known key that resembles it most, if any does.
+        nearest: Option<String>,
+    },
+    /// Remove the key, or use the setting named in the reason.
+    #[error("{origin}: `kafka.{name}` cannot be set: {reason}")]
+    Owned {
+        /// librdkafka's name.
+        name: String,
+        /// Which layer.
+        origin: String,
+        /// Why it is ours, or which setting takes its place.
+        reason: &'static str,
+    },
+    /// Write another value.
+    #[error("{origin}: `{key} = {value}` cannot be: {reason}")]
+    Invalid {
+        /// The full key.
+        key: String,
+        /// What was written.
+        value: String,
+        /// Which layer.
+        origin: String,
+        /// What is expected.
+        reason: String,
+    },
+    /// The default file lacks a key: a bug of ours.
+    #[error("the setting `{key}` has no value in the default file; please report this")]
+    Missing {
+        /// The full key.
+        key: String,
+    },
+}
+
+impl Settings {
+    /// Reads all layers; the later ones win.
+    pub fn load(layers: &Layers) -> Result<Self, ConfigError> {
+        Self::load_over(DEFAULTS, layers)
+    }
+
+    fn load_over(defaults: &str, layers: &Layers) -> Result<Self, ConfigError> {
+        let figment = merge(defaults, layers)?;
+        let kafka = figment.find_value("kafka").ok();
+        for (name, value) in kafka.as_ref().and_then(Value::as_dict).into_iter().flatten() {
+            if let Some(reason) = owned::reason(name) {
+                let origin = origin(&figment, value);
+                return Err(ConfigError::Owned { name: name.clone(), origin, reason });
+            }
+        }
+        let settings = figment.extract().map_err(|error| explain(&figment, &error))?;
+        check(&settings).map_err(|(key, reason)| invalid(&figment, key, reason))?;
+        Ok(settings)
+    }
+}
+
+fn merge(defaults: &str, layers: &Layers) -> Result<Figment, ConfigError> {
+    let defaults = Figment::from(Layer::of_toml("orloj.default.toml", defaults)?);
+    let mut figment = defaults.clone();
+    if let Some(path) = &layers.file {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Unreadable { path: path.clone(), source })?;
+        figment = figment.merge(Layer::of_toml(&path.display().to_string(), &text)?);
+    }
+    for (name, value) in &layers.environment {
+        if let Some(layer) = Layer::of_variable(name, value, &defaults)? {
+            figment = figment.merge(layer);
+        }
+    }
+    for assignment in &layers.overrides {
+        figment = figment.merge(Layer::of_override(assignment, &defaults)?);
+    }
+    Ok(figment)
+}
+
+/// What one setting alone cannot say. Returns the key to change and the reason.
+fn check(settings: &Settings) -> Result<(), (&'static str, &'static str)> {
+    let Settings { topics, scheduler, wheel, store, worker, .. } = settings;
+    let topic_name = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+    let rules = [
+        (
+            !topics.prefix.is_empty()
+                && topics.prefix.len() <= 200
+                && topics.prefix.chars().all(topic_name),
+            "topics.prefix",
+            "a topic name has letters, digits, '.', '_' and '-', and at most 200 of them leave \
+             room for our suffixes",
+        ),
+        (
+            scheduler.heartbeat_interval * 3 <= scheduler.session_timeout,
+            "scheduler.heartbeat_interval",
+            "at least three heartbeats must fit into scheduler.session_timeout",
+        ),
+        (
+            wheel.tick <= wheel.horizon
+                && wheel.horizon.as_millis() <= 65_536 * wheel.tick.as_millis(),
+            "wheel.tick",
+            "wheel.horizon must be between 1 and 65536 ticks",
+        ),
+        (
+            store.state_age_max * 2 <= LEDGER_TOMBSTONE_LIFE,
+            "store.state_age_max",
+            "it may be at most half of the ledger's delete.retention.ms, 7 d: older state could \
+             miss a tombstone",
+        ),
+        (
+            worker.connect_timeout <= worker.timeout,
+            "worker.connect_timeout",
+            "connecting is a part of the attempt: at most worker.timeout",
+        ),
+    ];
+    rules.into_iter().find(|(holds, ..)| !holds).map_or(Ok(()), |(_, key, why)| Err((key, why)))
+}
+
+fn explain(figment: &Figment, error: &figment::Error) -> ConfigError {
+    match &error.kind {
+        Kind::MissingField(name) => {
+            ConfigError::Missing { key: [&error.path[..], &[name.to_string()]].concat().join(".") }
+        }
+        Kind::UnknownField(name, known) => {
+            let key = error.path.join(".");
+            let origin = figment
+                .find_value(&key)
+                .map_or_else(|_| "configuration".to_owned(), |value| origin(figment, &value));
+            let nearest = nearest(name, known).map(|right| beside(&key, right));
+            ConfigError::Unknown { key, origin, nearest }
+        }
+        kind => invalid(figment, &error.path.join("."), &kind.to_string()),
+    }
+}
+
+fn invalid(figment: &Figment, key: &str, reason: &str) -> ConfigError {
+    let value = figment.find_value(key).ok();
+    ConfigError::Invalid {
+        key: key.to_owned(),
+        value: value.as_ref().map_or_else(|| "?".to_owned(), layers::shown),
+        origin: value.map_or_else(|| "configuration".to_owned(), |value| origin(figment, &value)),
+        reason: reason.to_owned(),
+    }
+}
+
+/// The layer in which a value was written.
+fn origin(figment: &Figment, value: &Value) -> String {
+    // A section is a merge of layers; whichever of its keys is at hand tells where it came from.
+    let tag = value.as_dict().and_then(|keys| keys.values().next()).unwrap_or(value).tag();
+    figment
+        .get_metadata(tag)
+        .map_or_else(|| "configuration".to_owned(), |from| from.name.to_string())
+}
+
+fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
+    known
+        .iter()
+        .map(|candidate| (strsim::jaro_winkler(name, candidate), *candidate))
+        .filter(|(similarity, _)| *similarity > 0.7)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
+}
+
+/// The key named `name` in the section of `key`.
+fn beside(key: &str, name: &str) -> String {
+    key.rsplit_once('.').map_or_else(|| name.to_owned(), |(section, _)| format!("{section}.{name}"))
+}
+
+fn did_you_mean(nearest: Option<&str>) -> String {
+    match nearest {
+        Some(key) => format!("; did you mean `{key}`?"),
+        None => "; orloj.default.toml lists them all".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,29 @@
+//! librdkafka's settings that nobody but us may set: the exactly-once protocol stands on them.
+
+/// Why a librdkafka setting cannot be passed through, or which setting of ours takes its place;
+/// nothing if it can be passed through.
+pub(super) fn reason(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "isolation.level" => "aborted fires must stay invisible, so we always read committed",
+        "enable.auto.commit" | "enable.auto.offset.store" => {
+            "offsets are committed inside the transaction whose effects they describe"
+        }
+        "enable.idempotence" | "max.in.flight" | "max.in.flight.requests.per.connection" => {
+            "order and uniqueness of fires depend on it"
+        }
+        "acks" | "request.required.acks" => "a fire counts when all replicas have it",
+        "transactional.id" => "it follows from topics.prefix and scheduler.instance_id",
+        "group.id" => "it follows from topics.prefix",
+        "group.instance.id" => "use scheduler.instance_id",
+        "group.protocol" => "takeover is proven with the classic protocol only",
+        "partition.assignment.strategy" => "use scheduler.assignor",
+        "partitioner" => "all our topics are partitioned alike; see triggers.partitioner",
+        "delivery.report.only.error" => "the fast flush depends on it",
+        "enable.partition.eof" => "catching up is detected by it where it is needed",
+        "auto.offset.reset" => "a missing offset is an alarm, never a silent jump",
+        "session.timeout.ms" => "use scheduler.session_timeout",
+        "heartbeat.interval.ms" => "use scheduler.heartbeat_interval",
+        "transaction.timeout.ms" => "use scheduler.transaction_timeout",
+        _ => return None,
+    })
+}

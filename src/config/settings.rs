@@ -1,0 +1,291 @@
+//! The settings as the program sees them: one struct a section, typed, checked, without defaults.
+//!
+//! Law: what each setting is for, and why its default is what it is, stands in
+//! `orloj.default.toml` beside that default; here stand names, types and units.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::{NonZeroU16, NonZeroUsize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::units::{self, ByteSize};
+use crate::model::partitioner::Partitioner;
+
+/// Everything that can be configured.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// librdkafka's own settings.
+    pub kafka: KafkaSettings,
+    /// Names and shape of our topics.
+    pub topics: TopicSettings,
+    /// What a registration may be.
+    pub triggers: TriggerSettings,
+    /// Which topics a trigger may fire into.
+    pub targets: TargetSettings,
+    /// The role that owns partitions.
+    pub scheduler: SchedulerSettings,
+    /// The near horizon in memory.
+    pub wheel: WheelSettings,
+    /// The timeline on disk.
+    pub store: StoreSettings,
+    /// The role that calls back.
+    pub worker: WorkerSettings,
+    /// The role that serves the HTTP API.
+    pub gateway: GatewaySettings,
+    /// What the process says of itself.
+    pub log: LogSettings,
+}
+
+/// librdkafka's names and values. They may hold passwords, so `Debug` shows the names only.
+#[derive(Clone, PartialEq, Deserialize)]
+#[serde(transparent)]
+pub struct KafkaSettings(BTreeMap<String, String>);
+
+impl KafkaSettings {
+    /// Name and value pairs, to be set on every client before the settings that its role owns.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// The value of one librdkafka setting.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+}
+
+impl fmt::Debug for KafkaSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// Names and shape of our topics.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TopicSettings {
+    /// First part of every topic name, group and transactional id.
+    pub prefix: String,
+    /// Partitions of each topic.
+    pub partitions: NonZeroU16,
+    /// Copies of each partition.
+    pub replication_factor: NonZeroU16,
+}
+
+/// What a registration may be.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TriggerSettings {
+    /// The hash that decides a key's right partition.
+    #[serde(with = "PartitionerName")]
+    pub partitioner: Partitioner,
+    /// Largest payload, in bytes.
+    pub payload_max: ByteSize,
+    /// Farthest fire time after the broker's timestamp.
+    #[serde(deserialize_with = "units::duration")]
+    pub horizon_max: Duration,
+    /// Folder of writer schemas; empty for none.
+    pub schemas_dir: PathBuf,
+    /// Base URL of the schema registry; empty for none.
+    pub registry_url: String,
+    /// How long the registry may take to answer.
+    #[serde(deserialize_with = "units::duration")]
+    pub registry_timeout: Duration,
+}
+
+/// How the file names the model's [`Partitioner`].
+#[derive(Deserialize)]
+#[serde(remote = "Partitioner", rename_all = "snake_case")]
+enum PartitionerName {
+    Murmur2,
+    Crc32,
+    Any,
+}
+
+/// Which topics a trigger may fire into.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TargetSettings {
+    /// Patterns of allowed names, `*` for any run of characters.
+    pub allow: Vec<String>,
+    /// Patterns of names refused even when allowed.
+    pub deny: Vec<String>,
+    /// How long a topic's metadata is believed.
+    #[serde(deserialize_with = "units::duration")]
+    pub lookup_ttl: Duration,
+}
+
+/// The role that owns partitions.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SchedulerSettings {
+    /// Folder of the timeline and of the identity.
+    pub data_dir: PathBuf,
+    /// Static member id; empty to keep one in `data_dir`.
+    pub instance_id: String,
+    /// Records taken in by one step.
+    pub ingest_max: NonZeroUsize,
+    /// Fires sent by one step.
+    pub fire_max: NonZeroUsize,
+    /// Partitions touched by one transaction.
+    pub partitions_per_commit_max: NonZeroUsize,
+    /// Age at which a pending trigger moves into the ledger.
+    #[serde(deserialize_with = "units::duration")]
+    pub ledger_after: Duration,
+    /// Life of a veto against late retries.
+    #[serde(deserialize_with = "units::duration")]
+    pub veto_ttl: Duration,
+    /// Silence after which the group gives our partitions away.
+    #[serde(deserialize_with = "units::duration")]
+    pub session_timeout: Duration,
+    /// Pause between heartbeats to the group.
+    #[serde(deserialize_with = "units::duration")]
+    pub heartbeat_interval: Duration,
+    /// Age at which the broker aborts an open transaction.
+    #[serde(deserialize_with = "units::duration")]
+    pub transaction_timeout: Duration,
+    /// How the group shares out partitions.
+    pub assignor: Assignor,
+    /// Pause between low-water samples.
+    #[serde(deserialize_with = "units::duration")]
+    pub sample_interval: Duration,
+    /// Pause between mirrors of the cursor.
+    #[serde(deserialize_with = "units::duration")]
+    pub mirror_interval: Duration,
+    /// Pause between commits of a quiet partition.
+    #[serde(deserialize_with = "units::duration")]
+    pub idle_commit_interval: Duration,
+    /// Whether a graceful shutdown leaves the group.
+    pub leave_on_shutdown: bool,
+    /// Where health and metrics are served.
+    pub listen: SocketAddr,
+}
+
+/// How a consumer group shares out partitions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Assignor {
+    /// Least movement, no stop.
+    CooperativeSticky,
+    /// Everyone stops, then starts again.
+    Range,
+}
+
+impl Assignor {
+    /// librdkafka's name, the value of `partition.assignment.strategy`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::CooperativeSticky => "cooperative-sticky",
+            Self::Range => "range",
+        }
+    }
+}
+
+/// The near horizon in memory.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WheelSettings {
+    /// Width of a bucket.
+    #[serde(deserialize_with = "units::duration")]
+    pub tick: Duration,
+    /// How far ahead triggers are held.
+    #[serde(deserialize_with = "units::duration")]
+    pub horizon: Duration,
+    /// Memory of all wheels of the process, in bytes.
+    pub budget: ByteSize,
+}
+
+/// The timeline on disk.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoreSettings {
+    /// Write buffers of the process, in bytes.
+    pub write_buffer: ByteSize,
+    /// Block cache of the process, in bytes.
+    pub block_cache: ByteSize,
+    /// Pause between flushes.
+    #[serde(deserialize_with = "units::duration")]
+    pub flush_interval: Duration,
+    /// Files kept open.
+    pub max_open_files: NonZeroU16,
+    /// Oldest local state that may be resumed.
+    #[serde(deserialize_with = "units::duration")]
+    pub state_age_max: Duration,
+}
+
+/// The role that calls back.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerSettings {
+    /// The pool served; empty for the default one.
+    pub pool: String,
+    /// Callbacks under way at once.
+    pub in_flight_max: NonZeroUsize,
+    /// Longest attempt.
+    #[serde(deserialize_with = "units::duration")]
+    pub timeout: Duration,
+    /// Longest connect.
+    #[serde(deserialize_with = "units::duration")]
+    pub connect_timeout: Duration,
+    /// How much of an answer is read, in bytes.
+    pub response_body_max: ByteSize,
+    /// Pauses before the second and later attempts.
+    #[serde(deserialize_with = "units::durations")]
+    pub retry_delays: Vec<Duration>,
+    /// Where health and metrics are served.
+    pub listen: SocketAddr,
+    /// Which addresses a callback may reach.
+    pub allow_addresses: AllowAddresses,
+    /// Pause between commits of progress.
+    #[serde(deserialize_with = "units::duration")]
+    pub commit_interval: Duration,
+}
+
+/// Which addresses a callback may reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AllowAddresses {
+    /// Only addresses that are routed on the internet.
+    Public,
+    /// Every address, loopback included.
+    Any,
+}
+
+/// The role that serves the HTTP API.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GatewaySettings {
+    /// Where the API is served.
+    pub listen: SocketAddr,
+    /// Largest payload over HTTP, in bytes.
+    pub payload_max: ByteSize,
+    /// How long a request waits for the owner's answer.
+    #[serde(deserialize_with = "units::duration")]
+    pub answer_timeout: Duration,
+}
+
+/// What the process says of itself.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogSettings {
+    /// Level or directives, as `tracing` reads them.
+    pub filter: String,
+    /// How a line looks.
+    pub format: LogFormat,
+}
+
+/// How a log line looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For collectors.
+    Json,
+}

@@ -1,0 +1,142 @@
+//! What loading promises: complete defaults, layers in order, mistakes that name the way out.
+
+use super::*;
+
+fn load(environment: &[(&str, &str)], overrides: &[&str]) -> Result<Settings, ConfigError> {
+    Settings::load(&Layers {
+        file: None,
+        environment: environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+        overrides: overrides.iter().map(|&text| text.to_owned()).collect(),
+    })
+}
+
+fn refusal(environment: &[(&str, &str)], overrides: &[&str]) -> String {
+    load(environment, overrides).unwrap_err().to_string()
+}
+
+/// Line numbers of the keys of the default file.
+fn key_lines() -> Vec<usize> {
+    let is_key = |line: &str| line.contains('=') && !line.starts_with('#');
+    (0..).zip(DEFAULTS.lines()).filter(|(_, line)| is_key(line)).map(|(at, _)| at).collect()
+}
+
+#[test]
+fn every_default_has_a_comment_above_it() {
+    let lines: Vec<_> = DEFAULTS.lines().collect();
+    for at in key_lines() {
+        assert!(lines[at - 1].starts_with("# "), "no comment above `{}`", lines[at]);
+    }
+}
+
+#[test]
+fn no_default_is_written_elsewhere() {
+    let lines: Vec<_> = DEFAULTS.lines().collect();
+    for at in key_lines().into_iter().filter(|&at| !lines[at].starts_with('"')) {
+        let mut without = lines.clone();
+        let key = without.remove(at);
+        let loaded = Settings::load_over(&without.join("\n"), &Layers::default());
+        assert!(matches!(loaded, Err(ConfigError::Missing { .. })), "`{key}` is not missed");
+    }
+}
+
+#[test]
+fn later_layers_win() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("site.toml");
+    let text = "[wheel]\ntick = \"1ms\"\n[kafka]\nsasl.mechanism = \"PLAIN\"\nlinger.ms = 5";
+    std::fs::write(&file, text).unwrap();
+    let mut layers = Layers { file: Some(file), ..Layers::default() };
+
+    let settings = Settings::load(&layers).unwrap();
+    assert_eq!(settings.wheel.tick, Duration::from_millis(1));
+    assert_eq!(settings.kafka.get("sasl.mechanism"), Some("PLAIN"));
+    assert_eq!(settings.kafka.get("linger.ms"), Some("5"));
+    assert_eq!(settings.kafka.get("bootstrap.servers"), Some("localhost:9092"));
+
+    layers.environment = vec![
+        ("ORLOJ_WHEEL__TICK".to_owned(), "2ms".to_owned()),
+        ("ORLOJ_KAFKA__SASL_MECHANISM".to_owned(), "SCRAM-SHA-512".to_owned()),
+        ("ORLOJ_TEST_KAFKA".to_owned(), "not a setting".to_owned()),
+    ];
+    let settings = Settings::load(&layers).unwrap();
+    assert_eq!(settings.wheel.tick, Duration::from_millis(2));
+    assert_eq!(settings.kafka.get("sasl.mechanism"), Some("SCRAM-SHA-512"));
+
+    layers.overrides =
+        vec!["wheel.tick=3ms".to_owned(), "kafka.sasl.mechanism=OAUTHBEARER".to_owned()];
+    let settings = Settings::load(&layers).unwrap();
+    assert_eq!(settings.wheel.tick, Duration::from_millis(3));
+    assert_eq!(settings.kafka.get("sasl.mechanism"), Some("OAUTHBEARER"));
+}
+
+#[test]
+fn text_stays_text_and_lists_are_lists() {
+    let environment = [
+        ("ORLOJ_SCHEDULER__INSTANCE_ID", "007"),
+        ("ORLOJ_WORKER__RETRY_DELAYS", r#"["1s", "2s"]"#),
+        ("ORLOJ_SCHEDULER__LEAVE_ON_SHUTDOWN", "false"),
+        ("ORLOJ_SCHEDULER__FIRE_MAX", "7"),
+    ];
+    let settings = load(&environment, &[]).unwrap();
+    assert_eq!(settings.scheduler.instance_id, "007");
+    assert_eq!(settings.worker.retry_delays.len(), 2);
+    assert!(!settings.scheduler.leave_on_shutdown);
+    assert_eq!(settings.scheduler.fire_max.get(), 7);
+    assert!(load(&[], &["worker.retry_delays=[]"]).unwrap().worker.retry_delays.is_empty());
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_the_nearest_known_one() {
+    let text = refusal(&[], &["scheduler.fire_maximum=1"]);
+    assert!(text.starts_with("--set scheduler.fire_maximum:"), "{text}");
+    assert!(text.ends_with("did you mean `scheduler.fire_max`?"), "{text}");
+
+    let text = refusal(&[("ORLOJ_SCHEDLER__FIRE_MAX", "1")], &[]);
+    assert!(text.contains("environment variable ORLOJ_SCHEDLER__FIRE_MAX"), "{text}");
+    assert!(text.contains("no setting `schedler`; did you mean `scheduler`?"), "{text}");
+
+    let text = refusal(&[("ORLOJ_SCHEDULER_FIRE_MAX", "1")], &[]);
+    assert!(text.contains("ORLOJ_SCHEDULER__"), "{text}");
+    assert!(refusal(&[], &["fire_max"]).contains("section.key=value"));
+}
+
+#[test]
+fn a_wrong_value_is_named_with_its_setting_and_the_way_out() {
+    for (assignment, expected) in [
+        ("wheel.tick=10", "`wheel.tick = \"10\"` cannot be: write a positive whole number and ms"),
+        ("wheel.tick=0ms", "`wheel.tick = \"0ms\"` cannot be: write a positive"),
+        ("wheel.budget=64MB", "`wheel.budget = \"64MB\"` cannot be: write a positive"),
+        ("scheduler.fire_max=0", "`scheduler.fire_max = 0` cannot be"),
+        ("topics.partitions=-1", "`topics.partitions = -1` cannot be"),
+        ("topics.prefix=a b", "`topics.prefix = \"a b\"` cannot be: a topic name has"),
+        ("scheduler.assignor=rnge", "`scheduler.assignor = \"rnge\"` cannot be"),
+        ("store.state_age_max=6d", "`store.state_age_max = \"6d\"` cannot be: it may be at most"),
+        ("scheduler.session_timeout=500ms", "`scheduler.heartbeat_interval = \"300ms\"` cannot be"),
+        ("worker.retry_delays=[\"0s\"]", "`worker.retry_delays = [\"0s\"]` cannot be"),
+    ] {
+        let text = refusal(&[], &[assignment]);
+        assert!(text.contains(expected), "{assignment}: {text}");
+    }
+}
+
+#[test]
+fn what_the_protocol_owns_cannot_be_set() {
+    let text = refusal(&[("ORLOJ_KAFKA__SESSION_TIMEOUT_MS", "1")], &[]);
+    assert!(text.contains("ORLOJ_KAFKA__SESSION_TIMEOUT_MS: `kafka.session.timeout.ms`"), "{text}");
+    assert!(text.ends_with("use scheduler.session_timeout"), "{text}");
+    assert!(matches!(load(&[], &["kafka.acks=1"]), Err(ConfigError::Owned { .. })));
+}
+
+#[test]
+fn passwords_are_not_printed() {
+    let settings = load(&[], &["kafka.sasl.password=s3cret"]).unwrap();
+    assert_eq!(settings.kafka.get("sasl.password"), Some("s3cret"));
+    assert!(!format!("{settings:?}").contains("s3cret"));
+}
+
+#[test]
+fn local_state_never_outlives_the_ledgers_tombstones() {
+    let ledger: toml::Table = toml::from_str(include_str!("../../topics/ledger.toml")).unwrap();
+    let life = ledger["at_least"]["delete.retention.ms"].as_integer().unwrap();
+    assert_eq!(LEDGER_TOMBSTONE_LIFE, Duration::from_millis(life.unsigned_abs()));
+}

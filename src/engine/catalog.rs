@@ -1,0 +1,50 @@
+//! What the owner knows of target topics when an entry is due. The shell looks topics up before
+//! the decision; the decision only reads.
+
+use std::collections::HashMap;
+
+use crate::model::text::Text;
+
+/// The topics that the due entries of a step name.
+#[derive(Clone, Debug, Default)]
+pub struct Catalog {
+    topics: HashMap<Text, TopicState>,
+}
+
+/// Whether and how a topic can be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TopicState {
+    /// It can.
+    Usable {
+        /// Its partitions.
+        partitions: i32,
+        /// Bytes a record may have at most, key and headers included.
+        record_bytes_max: usize,
+    },
+    /// It never will, until a person does something: the fire is a dead letter.
+    Refused(String),
+    /// It cannot be told or reached just now: the fire waits and tries again.
+    Away(String),
+}
+
+impl Catalog {
+    /// Remembers a topic's state.
+    pub fn insert(&mut self, topic: Text, state: TopicState) {
+        let _previous = self.topics.insert(topic, state);
+    }
+
+    /// Whether the topic has been looked up.
+    #[must_use]
+    pub fn contains(&self, topic: &str) -> bool {
+        self.topics.contains_key(&Text::from(topic))
+    }
+
+    /// The state of a topic; one nobody looked up counts as away, so that its fire is not lost.
+    #[must_use]
+    pub fn state(&self, topic: &Text) -> TopicState {
+        self.topics
+            .get(topic)
+            .cloned()
+            .unwrap_or_else(|| TopicState::Away(format!("topic {topic} was not looked up")))
+    }
+}

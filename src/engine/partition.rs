@@ -1,0 +1,404 @@
+//! One owned partition: the cursor, the wheel, and the step being drafted.
+//!
+//! Law: ingest and fire add to the draft; [`Partition::seal`] closes it into a [`Step`]. The
+//! state here runs ahead of what is committed; if a commit fails, the whole partition is dropped
+//! and taken over again, so nothing is ever undone by hand.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::cursor::Cursor;
+use super::known::{IdHash, Known};
+use super::low_water::LowWater;
+use super::overlay::Overlay;
+use super::step::{Emit, InputTopics, RowOp, Step};
+use super::wheel::{Load, Wheel};
+use crate::model::entry::{Entry, Row};
+use crate::model::input::{SignalRecord, TriggerRecord};
+use crate::model::ledger::{LedgerKey, LedgerValue};
+use crate::model::timeline::TimelineKey;
+use crate::model::{Millis, Offset, PartitionId, Timestamp};
+
+/// Index rows read from the store for the ids of a batch.
+pub type Fetched = HashMap<IdHash, Known>;
+
+/// The settings that decisions depend on.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// An entry still pending this long after its ingest is moved to the ledger.
+    pub ledger_after: Millis,
+    /// How long a cancel is remembered that may yet have to stop a retry.
+    pub veto_ttl: Millis,
+    /// How often the low-water mark is sampled.
+    pub sample_interval: Millis,
+    /// How long a step without emits stays open at most.
+    pub idle_commit: Millis,
+    /// How often the cursor is mirrored in the ledger.
+    pub mirror_interval: Millis,
+    /// Rows of a step at most; an open draft is sealed when it has as many.
+    pub step_rows_max: usize,
+    /// How long a fire waits whose target topic cannot be reached just now.
+    pub park: Millis,
+    /// Whose transactions these are: the transactional id in the commit metadata.
+    pub owner: String,
+    /// The names dead letters give to where they came from.
+    pub topics: InputTopics,
+}
+
+/// What a takeover found, and where a partition starts from.
+#[derive(Clone, Debug)]
+pub struct Start {
+    /// The committed cursor.
+    pub cursor: Cursor,
+    /// The broker timestamp of the last record replayed, in ms since the epoch; 0 if none was.
+    pub last_timestamp: Timestamp,
+    /// The end of `triggers` when the partition was taken over.
+    pub triggers_end: Offset,
+    /// Marks of ignored records that the low-water mark has not passed yet.
+    pub skips: BTreeSet<Offset>,
+}
+
+/// An input, in the order of its topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// A record of `triggers`.
+    Trigger(TriggerRecord),
+    /// A record of `signals`.
+    Signal(SignalRecord),
+    /// The reader has reached the end of `triggers`: nothing is known to be unread.
+    TriggersEnd,
+}
+
+/// Entries whose time has come.
+#[derive(Clone, Debug)]
+pub struct Due {
+    /// Registered at or below W: they fire first, in offset order, and do not move W.
+    pub late: Vec<Entry>,
+    /// Off the timeline, in key order.
+    pub entries: Vec<Entry>,
+    /// Where W stands once these have fired.
+    pub(super) w: TimelineKey,
+}
+
+/// A stored row that cannot be read: rebuild the partition's store from Kafka.
+#[derive(Debug, thiserror::Error)]
+#[error("the stored row at {key:?} cannot be read: {reason}")]
+pub struct CorruptRow {
+    key: TimelineKey,
+    reason: String,
+}
+
+/// One owned partition.
+#[derive(Debug)]
+pub struct Partition {
+    pub(super) id: PartitionId,
+    pub(super) rules: Arc<Rules>,
+    pub(super) cursor: Cursor,
+    /// `max(previous, wall)`: never runs backwards.
+    pub(super) clock: Timestamp,
+    pub(super) wheel: Wheel,
+    pub(super) overlay: Overlay,
+    pub(super) skips: BTreeSet<Offset>,
+    pub(super) draft: Draft,
+    last_timestamp: Timestamp,
+    unread_until: Offset,
+    low_water: LowWater,
+    in_flight: VecDeque<(u64, Arc<Vec<RowOp>>)>,
+    sealed: Sealed,
+}
+
+/// The step being drafted.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    pub(super) emits: Vec<Emit>,
+    pub(super) rows: Vec<RowOp>,
+    pub(super) late: Vec<Entry>,
+    touched: Vec<IdHash>,
+    ingested: usize,
+}
+
+/// The last step that was sealed.
+#[derive(Debug)]
+struct Sealed {
+    cursor: Cursor,
+    at: Timestamp,
+    mirrored_at: Timestamp,
+}
+
+impl Partition {
+    /// An active partition, from what the takeover found. `wheel` stands at the cursor's W.
+    #[must_use]
+    pub fn new(id: PartitionId, rules: Arc<Rules>, start: Start, wheel: Wheel) -> Self {
+        let Start { cursor, last_timestamp, triggers_end, skips } = start;
+        let low_water = LowWater::new(cursor.horizon, cursor.triggers, rules.sample_interval);
+        Self {
+            id,
+            rules,
+            cursor,
+            clock: 0,
+            wheel,
+            overlay: Overlay::default(),
+            skips,
+            draft: Draft::default(),
+            last_timestamp,
+            unread_until: triggers_end,
+            low_water,
+            in_flight: VecDeque::new(),
+            sealed: Sealed { cursor, at: 0, mirrored_at: 0 },
+        }
+    }
+
+    /// The cursor as drafted: ahead of what is committed.
+    #[must_use]
+    pub fn cursor(&self) -> &Cursor {
+        &self.cursor
+    }
+
+    /// Which partition this is.
+    #[must_use]
+    pub fn id(&self) -> PartitionId {
+        self.id
+    }
+
+    /// Whether the wheel and the overlay hold steps that are not applied yet.
+    #[must_use]
+    pub fn has_steps_in_flight(&self) -> bool {
+        !self.in_flight.is_empty()
+    }
+
+    /// The wall clock says `now` (ms since the epoch). Returns by how many ms it is behind what
+    /// an earlier owner decided by; unless that is 0 the partition must wait, however long,
+    /// because it would fire early.
+    pub fn observe(&mut self, now: Timestamp) -> Millis {
+        self.clock = self.clock.max(now);
+        self.cursor.w.due.saturating_sub(self.clock)
+    }
+
+    /// Records that the open draft will write; the shell stops adding at its own limit.
+    #[must_use]
+    pub fn drafted(&self) -> usize {
+        self.draft.emits.len()
+    }
+
+    /// Whether the open draft should be committed before more is taken in.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.draft.rows.len().max(self.draft.emits.len()) >= self.rules.step_rows_max
+    }
+
+    /// Whether input is known to be unread.
+    #[must_use]
+    pub fn lags(&self) -> bool {
+        self.cursor.triggers < self.unread_until
+    }
+
+    /// Input up to `end` (exclusive) of `triggers` is known to exist.
+    pub fn input_known(&mut self, end: Offset) {
+        self.unread_until = self.unread_until.max(end);
+    }
+
+    /// Whether the store must be asked about `hash` before a record of that id is ingested.
+    #[must_use]
+    pub fn needs(&self, hash: IdHash) -> bool {
+        !self.overlay.contains(hash)
+    }
+
+    /// Records in log order. `fetched` has the store's index rows of the ids that
+    /// [`needs`](Self::needs) named; an id that is absent there is unknown to the store.
+    pub fn ingest(&mut self, inputs: Vec<Input>, fetched: &Fetched) {
+        for input in inputs {
+            match input {
+                Input::Trigger(record) => {
+                    self.cursor.triggers = record.offset + 1;
+                    self.last_timestamp = self.last_timestamp.max(record.timestamp);
+                    self.draft.ingested += 1;
+                    self.ingest_trigger(record, fetched);
+                }
+                Input::Signal(record) => {
+                    self.cursor.signals = record.offset + 1;
+                    self.draft.ingested += 1;
+                    self.ingest_signal(record, fetched);
+                }
+                Input::TriggersEnd => self.unread_until = 0,
+            }
+        }
+        if self.draft.ingested > 0 {
+            let horizon = self.clock + self.rules.ledger_after;
+            self.cursor.horizon = self.cursor.horizon.max(horizon);
+        }
+    }
+
+    /// Up to when entries may fire. While input is known to be unread, only what was due when
+    /// the last ingested record was written: a cancel before its due time must still be found.
+    #[must_use]
+    pub fn watermark(&self) -> Timestamp {
+        if self.lags() {
+            self.clock.min(self.last_timestamp)
+        } else {
+            self.clock
+        }
+    }
+
+    /// What the shell should read from the store into the wheel, if anything.
+    #[must_use]
+    pub fn wants(&self) -> Option<Load> {
+        self.wheel.wants(self.clock)
+    }
+
+    /// Rows read from the store for [`wants`](Self::wants), in key order, complete up to
+    /// `reached` (exclusive). Rows in flight are not in the store yet and are added here.
+    pub fn load(&mut self, entries: Vec<(TimelineKey, Bytes)>, reached: TimelineKey) {
+        let from = self.wheel.loaded_until();
+        self.wheel.load(entries, reached);
+        let flights = self.in_flight.iter().map(|(_, rows)| rows.as_slice());
+        for row in flights.chain([self.draft.rows.as_slice()]).flatten() {
+            match row {
+                RowOp::Put { key, row } if (from..reached).contains(key) => {
+                    let _loaded = self.wheel.insert(*key, row.clone());
+                }
+                RowOp::Delete { key } if (from..reached).contains(key) => self.wheel.remove(*key),
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes what is due now, at most `max` entries off the timeline. They must be fired next.
+    pub fn take_due(&mut self, max: usize) -> Result<Due, CorruptRow> {
+        let watermark = self.watermark();
+        let mut rows = Vec::new();
+        self.wheel.take_due(TimelineKey::last_of(watermark), max, &mut rows);
+        let complete =
+            rows.len() < max && self.wheel.loaded_until() > TimelineKey::last_of(watermark);
+        let mut w = rows.last().map_or(self.cursor.w, |(key, _)| *key);
+        if complete {
+            w = w.max(TimelineKey::last_of(watermark.saturating_sub(1)));
+        }
+        let entries = rows.into_iter().map(decode).collect::<Result<Vec<_>, _>>()?;
+        Ok(Due { late: std::mem::take(&mut self.draft.late), entries, w })
+    }
+
+    /// When to look again if no record arrives before, in ms since the epoch.
+    #[must_use]
+    pub fn next_wakeup(&self) -> Option<Timestamp> {
+        self.wheel.next_due()
+    }
+
+    /// Closes the draft into a step if it is time to commit it: it emits something, is full, or
+    /// has been open for long.
+    pub fn seal(&mut self) -> Option<Step> {
+        assert!(self.draft.late.is_empty(), "late entries fire in the step that ingested them");
+        self.raise_low_water();
+        let (cursor, sealed) = (&self.cursor, &self.sealed.cursor);
+        let moved = (cursor.triggers, cursor.signals, cursor.low_water)
+            != (sealed.triggers, sealed.signals, sealed.low_water);
+        let waited = self.clock >= self.sealed.at + self.rules.idle_commit;
+        let full = self.draft.rows.len() >= self.rules.step_rows_max;
+        let urgent = !self.draft.emits.is_empty();
+        (urgent || full || (moved && waited)).then(|| self.close(false))
+    }
+
+    /// The last step of an owner that leaves: whatever is drafted, and the mirror marked clean.
+    pub fn seal_clean(&mut self) -> Step {
+        self.raise_low_water();
+        self.close(true)
+    }
+
+    /// Step `number` and all before it are committed and applied.
+    pub fn applied(&mut self, number: u64) {
+        self.overlay.applied(number);
+        self.in_flight.retain(|(of, _)| *of > number);
+    }
+
+    /// Moves L to where W allows and forgets the marks it has passed.
+    fn raise_low_water(&mut self) {
+        let Some(passed) = self.low_water.passed(self.cursor.w.due) else { return };
+        self.cursor.low_water = self.cursor.low_water.max(passed);
+        while let Some(offset) = self.skips.first().copied() {
+            if offset >= self.cursor.low_water {
+                break;
+            }
+            let _forgotten = self.skips.pop_first();
+            self.draft.emits.push(Emit::Ledger { key: LedgerKey::Skip(offset), value: None });
+            self.draft.rows.push(RowOp::Skip { offset, marked: false });
+        }
+    }
+
+    fn close(&mut self, clean: bool) -> Step {
+        self.cursor.step += 1;
+        let number = self.cursor.step;
+        let mut draft = std::mem::take(&mut self.draft);
+        for hash in draft.touched {
+            let known = self.overlay.get(hash).cloned().filter(|known| !known.slots.is_empty());
+            draft.rows.push(RowOp::Index { hash, known });
+        }
+        if clean || self.clock >= self.sealed.mirrored_at + self.rules.mirror_interval {
+            draft.emits.push(self.mirror(clean));
+            self.sealed.mirrored_at = self.clock;
+        }
+        self.low_water.sample(self.clock, self.cursor.horizon, self.cursor.triggers);
+        self.sealed.cursor = self.cursor;
+        self.sealed.at = self.clock;
+        let rows = Arc::new(draft.rows);
+        self.in_flight.push_back((number, Arc::clone(&rows)));
+        let Draft { emits, ingested, .. } = Draft { rows: Vec::new(), touched: Vec::new(), ..draft };
+        Step { number, emits, rows, cursor: self.cursor, ingested }
+    }
+
+    fn mirror(&self, clean: bool) -> Emit {
+        let metadata = self.cursor.to_metadata(&self.rules.owner);
+        let value = LedgerValue::Cursor { metadata, offset: self.cursor.triggers, clean };
+        Emit::Ledger { key: LedgerKey::Cursor, value: Some(Box::new(value)) }
+    }
+
+    /// What is known of an id: the newest in flight, else the store's.
+    pub(super) fn known(&self, hash: IdHash, fetched: &Fetched) -> Known {
+        let known = self.overlay.get(hash).or_else(|| fetched.get(&hash));
+        known.cloned().unwrap_or_default()
+    }
+
+    /// Decides what the index knows of an id from this step on.
+    pub(super) fn know(&mut self, hash: IdHash, mut known: Known) {
+        known.prune(self.cursor.w);
+        if self.overlay.put(hash, self.cursor.step + 1, known) {
+            self.draft.touched.push(hash);
+        }
+    }
+
+    /// Puts an entry on the timeline, in memory too if its time is near.
+    pub(super) fn put(&mut self, key: TimelineKey, row: Bytes) {
+        assert!(key > self.cursor.w, "no step inserts a row at or below its own W");
+        let _loaded = self.wheel.insert(key, row.clone());
+        self.draft.rows.push(RowOp::Put { key, row });
+    }
+
+    /// Takes an entry off the timeline.
+    pub(super) fn delete(&mut self, key: TimelineKey) {
+        self.wheel.remove(key);
+        self.draft.rows.push(RowOp::Delete { key });
+    }
+
+    /// A record was ignored for reasons of state: a replay must ignore it too.
+    pub(super) fn skip(&mut self, offset: Offset) {
+        let key = LedgerKey::Skip(offset);
+        let value = Some(Box::new(LedgerValue::Skip));
+        self.draft.emits.push(Emit::Ledger { key, value });
+        self.draft.rows.push(RowOp::Skip { offset, marked: true });
+        let _new = self.skips.insert(offset);
+    }
+}
+
+fn decode((key, bytes): (TimelineKey, Bytes)) -> Result<Entry, CorruptRow> {
+    match crate::model::codec::row::decode(&bytes) {
+        Ok(row) => Ok(Entry { key, row }),
+        Err(error) => Err(CorruptRow { key, reason: error.to_string() }),
+    }
+}
+
+/// The bytes of a row, as the store keeps them.
+pub(super) fn encode(row: &Row) -> Bytes {
+    let mut bytes = Vec::with_capacity(256);
+    crate::model::codec::row::encode(row, &mut bytes);
+    Bytes::from(bytes)
+}

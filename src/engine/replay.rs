@@ -1,0 +1,193 @@
+//! The replay rule: how a store is brought back from the ledger and the log.
+//!
+//! Law: for a record of `triggers` below N — marked `~skip`: as if it had never been; of an id
+//! the ledger holds: the ledger already contains its effect; a plain registration: insert if its
+//! key is above W; a cancel removes. All but the marked ones remove older generations of their
+//! id. The ledger is read first, whole.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::known::{IdHash, Known, Slot, SlotKind};
+use super::partition::{Fetched, encode};
+use super::step::RowOp;
+use crate::model::entry::{Entry, FireId, FireRow, Row};
+use crate::model::input::{Registration, Request, TriggerRecord};
+use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
+use crate::model::text::Text;
+use crate::model::timeline::{Source, TimelineKey};
+use crate::model::{Offset, Timestamp};
+
+/// Brings a store back, batch by batch.
+#[derive(Debug)]
+pub struct Replay {
+    w: TimelineKey,
+    /// Marks of ignored records.
+    pub skips: BTreeSet<Offset>,
+    /// The broker timestamp of the last record replayed, in ms since the epoch.
+    pub last_timestamp: Timestamp,
+    rows: Vec<RowOp>,
+    touched: HashMap<IdHash, Known>,
+}
+
+impl Replay {
+    /// Starts with the committed `w` and the marks that the local store has.
+    #[must_use]
+    pub fn new(w: TimelineKey, skips: BTreeSet<Offset>) -> Self {
+        Self { w, skips, last_timestamp: 0, rows: Vec::new(), touched: HashMap::new() }
+    }
+
+    /// Applies ledger records in order; `fetched` has the store's index rows of their ids.
+    pub fn ledger(&mut self, records: Vec<LedgerRecord>, fetched: &Fetched) -> Vec<RowOp> {
+        for record in records {
+            self.apply_ledger(record, fetched);
+        }
+        self.take_rows()
+    }
+
+    /// Replays records of `triggers` in order; `fetched` has the index rows of their ids.
+    pub fn triggers(&mut self, records: Vec<TriggerRecord>, fetched: &Fetched) -> Vec<RowOp> {
+        for record in records {
+            self.last_timestamp = self.last_timestamp.max(record.timestamp);
+            if self.skips.contains(&record.offset) {
+                continue;
+            }
+            match record.request {
+                Request::Register(registration) => {
+                    self.register(record.offset, registration, fetched);
+                }
+                Request::Cancel { id } => self.change(&id, fetched, |replay, known| {
+                    if !known.held_main(replay.w) {
+                        replay.drop_main(known);
+                    }
+                }),
+                Request::Forward(_) | Request::Unreadable(_) => {}
+            }
+        }
+        self.take_rows()
+    }
+
+    fn register(&mut self, offset: Offset, new: Registration, fetched: &Fetched) {
+        let id = new.id.clone();
+        self.change(&id, fetched, |replay, known| {
+            if known.held_main(replay.w) {
+                return;
+            }
+            replay.drop_main(known);
+            let Registration { id, fire_at, priority, definition, .. } = new;
+            let key = TimelineKey { due: fire_at, priority, source: Source::Triggers, offset };
+            let http = definition.target.is_http();
+            known.slots.push(Slot {
+                key,
+                kind: SlotKind::Main,
+                generation: offset,
+                in_ledger: false,
+                http,
+            });
+            if key <= replay.w {
+                return;
+            }
+            let id =
+                FireId { trigger: id, generation: offset, occurrence: 0, attempt: 1, deferral: 0 };
+            let row = FireRow { id, scheduled: fire_at, in_ledger: false, definition };
+            replay.rows.push(RowOp::Put { key, row: encode(&Row::Fire(row)) });
+        });
+    }
+
+    fn apply_ledger(&mut self, record: LedgerRecord, fetched: &Fetched) {
+        let marked = record.value == Some(LedgerValue::Skip);
+        let entry = match record.value {
+            Some(LedgerValue::Entry(entry)) => Some(entry),
+            Some(LedgerValue::Skip | LedgerValue::Cursor { .. } | LedgerValue::Barrier { .. })
+            | None => None,
+        };
+        match record.key {
+            LedgerKey::Main(id) => self.change(&id, fetched, |replay, known| {
+                if entry.is_some() || known.held_main(replay.w) {
+                    replay.drop_main(known);
+                }
+                replay.hold(known, entry, SlotKind::Main);
+            }),
+            LedgerKey::Retry { trigger, generation, occurrence } => {
+                self.change(&trigger, fetched, |replay, known| {
+                    let same = |s: &Slot| {
+                        s.generation == generation
+                            && matches!(s.kind, SlotKind::Retry { occurrence: o, .. } if o == occurrence)
+                    };
+                    replay.drop(known, same);
+                    let kind = entry.as_ref().map_or(SlotKind::Main, retry_kind);
+                    replay.hold(known, entry, kind);
+                });
+            }
+            LedgerKey::Veto(id) => self.change(&id, fetched, |replay, known| {
+                replay.drop(known, |slot| slot.kind == SlotKind::Veto);
+                replay.hold(known, entry, SlotKind::Veto);
+            }),
+            LedgerKey::Skip(offset) => {
+                let _changed =
+                    if marked { self.skips.insert(offset) } else { self.skips.remove(&offset) };
+                self.rows.push(RowOp::Skip { offset, marked });
+            }
+            LedgerKey::Cursor | LedgerKey::Barrier => {}
+        }
+    }
+
+    /// What the ledger holds goes on the timeline.
+    fn hold(&mut self, known: &mut Known, entry: Option<Entry>, kind: SlotKind) {
+        let Some(Entry { key, row }) = entry else { return };
+        let (generation, http) = match &row {
+            Row::Fire(row) => (row.id.generation, row.definition.target.is_http()),
+            Row::Veto { cancel, .. } => (*cancel, false),
+        };
+        known.slots.push(Slot { key, kind, generation, in_ledger: true, http });
+        if key > self.w {
+            self.rows.push(RowOp::Put { key, row: encode(&row) });
+        }
+    }
+
+    fn drop_main(&mut self, known: &mut Known) {
+        self.drop(known, |slot| slot.kind == SlotKind::Main);
+    }
+
+    fn drop(&mut self, known: &mut Known, condemned: impl Fn(&Slot) -> bool) {
+        for slot in known.take(condemned) {
+            if slot.key > self.w {
+                self.rows.push(RowOp::Delete { key: slot.key });
+            }
+        }
+    }
+
+    fn change(
+        &mut self,
+        id: &Text,
+        fetched: &Fetched,
+        change: impl FnOnce(&mut Self, &mut Known),
+    ) {
+        let hash = IdHash::of(id.as_str());
+        let mut known = self
+            .touched
+            .remove(&hash)
+            .unwrap_or_else(|| fetched.get(&hash).cloned().unwrap_or_default());
+        change(self, &mut known);
+        let _previous = self.touched.insert(hash, known);
+    }
+
+    fn take_rows(&mut self) -> Vec<RowOp> {
+        let mut rows = std::mem::take(&mut self.rows);
+        rows.extend(self.touched.drain().map(|(hash, known)| {
+            let known = (!known.slots.is_empty()).then_some(known);
+            RowOp::Index { hash, known }
+        }));
+        rows
+    }
+}
+
+fn retry_kind(entry: &Entry) -> SlotKind {
+    match &entry.row {
+        Row::Fire(row) => SlotKind::Retry {
+            occurrence: row.id.occurrence,
+            attempt: row.id.attempt,
+            deferral: row.id.deferral,
+        },
+        Row::Veto { .. } => SlotKind::Veto,
+    }
+}

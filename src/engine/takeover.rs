@@ -1,0 +1,461 @@
+//! Taking over a partition: from assignment to active, as a state machine without I/O.
+//!
+//! Law: stable offsets first, then a barrier under our own generation, then the ledger until our
+//! own nonce comes back, then the log up to N. Only then may anything fire.
+//!
+//! ```text
+//!  Offsets ─► (Mirror) ─► Barrier ─► Confirm ─► Ledger ─► Triggers ─► Done
+//! ```
+
+use std::collections::BTreeSet;
+
+use super::cursor::{Cursor, MetadataError};
+use super::partition::{Fetched, Start};
+use super::replay::Replay;
+use super::step::RowOp;
+use crate::model::input::TriggerRecord;
+use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
+use crate::model::timeline::TimelineKey;
+use crate::model::{Offset, PartitionId};
+
+/// What the takeover wants from the shell next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// The partition's committed offset and metadata, read stable, and the topics' bounds.
+    Committed,
+    /// All ledger records below `until`, to find the mirror of the cursor.
+    Mirror {
+        /// The end of the ledger when the offsets were read.
+        until: Offset,
+    },
+    /// A transaction with a `~barrier` record and this unchanged offset and metadata.
+    Barrier {
+        /// The committed offset of `triggers`.
+        offset: Offset,
+        /// The commit metadata.
+        metadata: String,
+        /// Fresh; proves that what comes back is ours.
+        nonce: u64,
+    },
+    /// Ledger records from here on, until the takeover asks for something else.
+    Ledger {
+        /// The first offset to read.
+        from: Offset,
+    },
+    /// Records of `triggers` below `until`.
+    Triggers {
+        /// The first offset to read.
+        from: Offset,
+        /// N: the first one that is live.
+        until: Offset,
+    },
+    /// Nothing: the partition can be active.
+    Nothing,
+}
+
+/// A valid local store, where there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Local {
+    /// Records of `triggers` below this are applied.
+    pub applied: Offset,
+    /// Steps up to this one are applied.
+    pub step: u64,
+    /// Ledger records below this offset are applied, or were written by steps up to `step`.
+    pub ledger_position: Offset,
+    /// W when it was last written.
+    pub w: TimelineKey,
+}
+
+/// What the broker says of the partition's offset.
+#[derive(Clone, Debug, Default)]
+pub struct Committed {
+    /// The group's offset of `triggers[p]` and its metadata, if any was ever committed.
+    pub offset: Option<(Offset, String)>,
+    /// The first offset of `triggers[p]` still there.
+    pub triggers_low: Offset,
+    /// The end of `triggers[p]`.
+    pub triggers_end: Offset,
+    /// The first offset of `signals[p]` still there.
+    pub signals_low: Offset,
+    /// The end of `signals[p]`.
+    pub signals_end: Offset,
+    /// The end of `ledger[p]`.
+    pub ledger_end: Offset,
+}
+
+/// Why a partition cannot be taken over until a person has decided something.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Upgrade this process.
+    #[error(transparent)]
+    Newer(MetadataError),
+    /// The group's offset is gone and the mirror is older than the last commit may be.
+    #[error(
+        "partition {partition}: the group's committed offset is gone (expired or deleted), and \
+         the ledger's mirror was not written at a shutdown: everything due since {mirror_due} ms \
+         may fire again if you accept it. Accept with `kafka-consumer-groups --reset-offsets \
+         --to-offset {offset} --topic {topic}:{partition} --execute` and restart"
+    )]
+    CursorLost {
+        /// The partition.
+        partition: PartitionId,
+        /// The topic whose offset is gone.
+        topic: String,
+        /// The mirror's offset.
+        offset: Offset,
+        /// The mirror's W, in ms since the epoch.
+        mirror_due: u64,
+    },
+    /// The broker dropped the metadata of our own commit.
+    #[error(
+        "the broker does not keep the metadata of committed offsets, on which Orloj's cursor \
+         depends; use Apache Kafka or a broker that does"
+    )]
+    MetadataDropped,
+    /// The topic ends below the committed offset: it was created anew, or truncated.
+    #[error(
+        "partition {partition}: {topic} ends at {end}, below the committed offset {offset}: was \
+         the topic created anew? Reset the group's offset to start over"
+    )]
+    TopicShorter {
+        /// The partition.
+        partition: PartitionId,
+        /// The topic.
+        topic: String,
+        /// Where it ends.
+        end: Offset,
+        /// What is committed.
+        offset: Offset,
+    },
+}
+
+/// Part of the log was deleted before it was read: an operator must know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// `triggers` or `signals`.
+    pub topic: &'static str,
+    /// The first offset that was needed.
+    pub from: Offset,
+    /// The first offset that is there.
+    pub until: Offset,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Offsets,
+    Mirror,
+    Barrier,
+    Confirm,
+    Ledger,
+    Triggers,
+    Done,
+}
+
+/// One partition on its way from assigned to active.
+#[derive(Debug)]
+pub struct Takeover {
+    partition: PartitionId,
+    topic: String,
+    owner: String,
+    nonce: u64,
+    phase: Phase,
+    local: Option<Local>,
+    committed: Committed,
+    mirror: Option<(String, Offset, bool)>,
+    cursor: Cursor,
+    ledger_position: Offset,
+    replay: Replay,
+    /// What of the log was deleted too early.
+    pub gaps: Vec<Gap>,
+}
+
+impl Takeover {
+    /// Begins with the local store, if it is valid, and its skip marks. `nonce` must be fresh.
+    #[must_use]
+    pub fn new(
+        partition: PartitionId,
+        topic: &str,
+        owner: &str,
+        nonce: u64,
+        local: Option<(Local, BTreeSet<Offset>)>,
+    ) -> Self {
+        let (local, skips) = local.map_or((None, BTreeSet::new()), |(l, s)| (Some(l), s));
+        Self {
+            partition,
+            topic: topic.to_owned(),
+            owner: owner.to_owned(),
+            nonce,
+            phase: Phase::Offsets,
+            local,
+            committed: Committed::default(),
+            mirror: None,
+            cursor: Cursor::fresh(0, 0),
+            ledger_position: 0,
+            replay: Replay::new(TimelineKey::MIN, skips),
+            gaps: Vec::new(),
+        }
+    }
+
+    /// What to do next.
+    #[must_use]
+    pub fn ask(&self) -> Ask {
+        match self.phase {
+            Phase::Offsets | Phase::Confirm => Ask::Committed,
+            Phase::Mirror => Ask::Mirror { until: self.committed.ledger_end },
+            Phase::Barrier => Ask::Barrier {
+                offset: self.cursor.triggers,
+                metadata: self.cursor.to_metadata(&self.owner),
+                nonce: self.nonce,
+            },
+            Phase::Ledger => Ask::Ledger { from: self.local.map_or(0, |l| l.ledger_position) },
+            Phase::Triggers => {
+                Ask::Triggers { from: self.replay_from(), until: self.cursor.triggers }
+            }
+            Phase::Done => Ask::Nothing,
+        }
+    }
+
+    /// Whether the local store turned out to be of no use and must be wiped before it is written.
+    #[must_use]
+    pub fn must_wipe(&self) -> bool {
+        self.local.is_none()
+    }
+
+    /// The answer to [`Ask::Committed`].
+    pub fn on_committed(&mut self, committed: Committed) -> Result<(), Refusal> {
+        if self.phase == Phase::Confirm {
+            return self.confirm(&committed);
+        }
+        assert_eq!(self.phase, Phase::Offsets, "nobody asked for the offsets");
+        self.committed = committed;
+        let Some((offset, metadata)) = &self.committed.offset else {
+            return self.seek_mirror();
+        };
+        match Cursor::from_metadata(*offset, metadata) {
+            Ok((cursor, _owner)) => self.stand_at(cursor),
+            Err(MetadataError::Foreign) => self.seek_mirror(),
+            Err(newer @ MetadataError::Newer(_)) => Err(Refusal::Newer(newer)),
+        }
+    }
+
+    /// The answer to [`Ask::Barrier`]: the transaction is committed.
+    pub fn on_barrier(&mut self) {
+        assert_eq!(self.phase, Phase::Barrier, "nobody asked for a barrier");
+        self.phase = Phase::Confirm;
+    }
+
+    /// Ledger records, for [`Ask::Mirror`] and [`Ask::Ledger`] alike; `position` is the offset
+    /// after the last one. Returns the rows to apply.
+    pub fn on_ledger(
+        &mut self,
+        records: Vec<LedgerRecord>,
+        position: Offset,
+        fetched: &Fetched,
+    ) -> Result<Vec<RowOp>, Refusal> {
+        match self.phase {
+            Phase::Mirror => {
+                self.find_mirror(records);
+                if position >= self.committed.ledger_end {
+                    self.on_mirror()?;
+                }
+                Ok(Vec::new())
+            }
+            Phase::Ledger => Ok(self.read_ledger(records, position, fetched)),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Records of `triggers` for [`Ask::Triggers`], all below its `until`. Returns the rows to
+    /// apply.
+    pub fn on_triggers(&mut self, records: Vec<TriggerRecord>, fetched: &Fetched) -> Vec<RowOp> {
+        assert_eq!(self.phase, Phase::Triggers, "nobody asked for triggers");
+        self.replay.triggers(records, fetched)
+    }
+
+    /// The reader's position on `triggers` has passed N.
+    pub fn on_triggers_end(&mut self) {
+        assert_eq!(self.phase, Phase::Triggers, "nobody asked for triggers");
+        self.phase = Phase::Done;
+    }
+
+    /// The committed cursor; known once the barrier is asked for.
+    #[must_use]
+    pub fn cursor(&self) -> &Cursor {
+        &self.cursor
+    }
+
+    /// How far the local store is, given that `applied` records of `triggers` are: what to store
+    /// with the rows. The step counts only once the ledger has been read whole.
+    #[must_use]
+    pub fn local(&self, applied: Offset) -> Local {
+        let read = matches!(self.phase, Phase::Triggers | Phase::Done);
+        let before = self.local.unwrap_or(Local {
+            applied: 0,
+            step: 0,
+            ledger_position: 0,
+            w: TimelineKey::MIN,
+        });
+        if read {
+            let ledger_position = self.ledger_position;
+            Local { applied, step: self.cursor.step, ledger_position, w: self.cursor.w }
+        } else {
+            before
+        }
+    }
+
+    /// From which offset of `triggers` the replay starts.
+    #[must_use]
+    pub fn replay_from(&self) -> Offset {
+        let applied = self.local.map_or(0, |local| local.applied);
+        self.cursor.low_water.max(applied).min(self.cursor.triggers)
+    }
+
+    /// Where the partition starts from.
+    #[must_use]
+    pub fn finish(&mut self) -> Start {
+        assert_eq!(self.phase, Phase::Done, "the takeover is not finished");
+        Start {
+            cursor: self.cursor,
+            last_timestamp: self.replay.last_timestamp,
+            triggers_end: self.committed.triggers_end,
+            skips: std::mem::take(&mut self.replay.skips),
+        }
+    }
+
+    /// What tells this takeover from every other.
+    #[must_use]
+    pub fn nonce(&self) -> u64 {
+        self.nonce
+    }
+
+    fn seek_mirror(&mut self) -> Result<(), Refusal> {
+        self.phase = Phase::Mirror;
+        if self.committed.ledger_end == 0 { self.on_mirror() } else { Ok(()) }
+    }
+
+    fn find_mirror(&mut self, records: Vec<LedgerRecord>) {
+        for record in records {
+            if let (LedgerKey::Cursor, Some(LedgerValue::Cursor { metadata, offset, clean })) =
+                (record.key, record.value)
+            {
+                self.mirror = Some((metadata, offset, clean));
+            }
+        }
+    }
+
+    /// The ledger was searched for the mirror: decide where to stand.
+    fn on_mirror(&mut self) -> Result<(), Refusal> {
+        let mirror = match &self.mirror {
+            None => None,
+            Some((metadata, offset, clean)) => match Cursor::from_metadata(*offset, metadata) {
+                Ok((cursor, _owner)) => Some((cursor, *clean)),
+                Err(newer) => return Err(Refusal::Newer(newer)),
+            },
+        };
+        let moved_to = self.committed.offset.as_ref().map(|(offset, _)| *offset);
+        let (low, signals) = (self.committed.triggers_low, self.committed.signals_low);
+        let cursor = match (mirror, moved_to) {
+            (None, None) => Cursor::fresh(low, signals),
+            (None, Some(offset)) => Cursor::fresh(offset, signals),
+            (Some((cursor, true)), None) => cursor,
+            (Some((cursor, false)), None) => {
+                return Err(Refusal::CursorLost {
+                    partition: self.partition,
+                    topic: self.topic.clone(),
+                    offset: cursor.triggers,
+                    mirror_due: cursor.w.due,
+                });
+            }
+            (Some((cursor, _)), Some(offset)) => self.moved(cursor, offset),
+        };
+        self.stand_at(cursor)
+    }
+
+    /// An operator moved the offset: everything from there on counts as new. W stays.
+    fn moved(&self, mirror: Cursor, offset: Offset) -> Cursor {
+        let w = self.local.map_or(mirror.w, |local| local.w.max(mirror.w));
+        Cursor { w, triggers: offset, low_water: mirror.low_water.min(offset), ..mirror }
+    }
+
+    fn stand_at(&mut self, mut cursor: Cursor) -> Result<(), Refusal> {
+        self.check_ends(&cursor)?;
+        let useful = |l: &Local| {
+            l.applied <= cursor.triggers
+                && l.step <= cursor.step
+                && l.ledger_position <= self.committed.ledger_end
+        };
+        self.local = self.local.filter(useful);
+        if self.local.is_none() {
+            self.replay.skips.clear();
+        }
+        self.skip_gaps(&mut cursor);
+        self.cursor = cursor;
+        let skips = std::mem::take(&mut self.replay.skips);
+        self.replay = Replay::new(cursor.w, skips);
+        self.phase = Phase::Barrier;
+        Ok(())
+    }
+
+    fn check_ends(&self, cursor: &Cursor) -> Result<(), Refusal> {
+        let committed = &self.committed;
+        let signals = self.topic.replace("triggers", "signals");
+        let ends = [
+            (self.topic.clone(), committed.triggers_end, cursor.triggers),
+            (signals, committed.signals_end, cursor.signals),
+        ];
+        match ends.into_iter().find(|(_, end, offset)| end < offset) {
+            None => Ok(()),
+            Some((topic, end, offset)) => {
+                Err(Refusal::TopicShorter { partition: self.partition, topic, end, offset })
+            }
+        }
+    }
+
+    /// What retention has deleted cannot be read: say so, and go on with what is there.
+    fn skip_gaps(&mut self, cursor: &mut Cursor) {
+        let applied = self.local.map_or(0, |local| local.applied);
+        let needed = cursor.low_water.max(applied).min(cursor.triggers);
+        let (low, signals_low) = (self.committed.triggers_low, self.committed.signals_low);
+        if needed < low {
+            self.gaps.push(Gap { topic: "triggers", from: needed, until: low });
+            cursor.low_water = cursor.low_water.max(low);
+            cursor.triggers = cursor.triggers.max(low);
+        }
+        if cursor.signals < signals_low {
+            self.gaps.push(Gap { topic: "signals", from: cursor.signals, until: signals_low });
+            cursor.signals = signals_low;
+        }
+    }
+
+    fn confirm(&mut self, committed: &Committed) -> Result<(), Refusal> {
+        let wanted = (self.cursor.triggers, self.cursor.to_metadata(&self.owner));
+        if committed.offset.as_ref() != Some(&wanted) {
+            return Err(Refusal::MetadataDropped);
+        }
+        // The end that counts as unread input is the one read after the barrier.
+        self.committed.triggers_end = committed.triggers_end;
+        self.phase = Phase::Ledger;
+        Ok(())
+    }
+
+    fn read_ledger(
+        &mut self,
+        records: Vec<LedgerRecord>,
+        position: Offset,
+        fetched: &Fetched,
+    ) -> Vec<RowOp> {
+        let applied = self.local.map_or(0, |local| local.step);
+        let ours = Some(LedgerValue::Barrier { nonce: self.nonce });
+        for record in &records {
+            self.cursor.step = self.cursor.step.max(record.step);
+        }
+        let done = records.iter().any(|r| r.key == LedgerKey::Barrier && r.value == ours);
+        let news = records.into_iter().filter(|record| record.step > applied).collect();
+        let rows = self.replay.ledger(news, fetched);
+        if done {
+            self.ledger_position = position;
+            self.phase = Phase::Triggers;
+        }
+        rows
+    }
+}

@@ -1,0 +1,145 @@
+//! The log: every rdkafka type ends here.
+//!
+//! Law: what the protocol owns (isolation, offsets, idempotence, partitioner, transactional ids)
+//! is set here and nowhere else; the user's `[kafka]` table is laid under it.
+//!
+//! ```text
+//!  Member  ── the group: assignment, committed offsets, the fence
+//!  Reader  ── triggers, signals, ledger by plain assignment, read_committed
+//!  Probe   ── ends of logs as the broker sees them (read_uncommitted), topics' state
+//!  Transactor ── one transaction at a time
+//! ```
+
+pub mod fence;
+pub mod member;
+pub mod probe;
+pub mod reader;
+pub mod topics;
+pub mod transaction;
+
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+
+use crate::config::Settings;
+
+/// The names that `topics.prefix` gives to everything in the cluster.
+#[derive(Clone, Debug)]
+pub struct Names {
+    prefix: String,
+}
+
+impl Names {
+    /// The names under a prefix.
+    #[must_use]
+    pub fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned() }
+    }
+
+    /// Registrations, commands, tombstones.
+    #[must_use]
+    pub fn triggers(&self) -> String {
+        self.topic("triggers")
+    }
+
+    /// What workers tell owners.
+    #[must_use]
+    pub fn signals(&self) -> String {
+        self.topic("signals")
+    }
+
+    /// What outlives the replay tail.
+    #[must_use]
+    pub fn ledger(&self) -> String {
+        self.topic("ledger")
+    }
+
+    /// Callbacks that are due, of the default pool.
+    #[must_use]
+    pub fn fires(&self) -> String {
+        self.topic("fires")
+    }
+
+    /// The audit trail.
+    #[must_use]
+    pub fn outcomes(&self) -> String {
+        self.topic("outcomes")
+    }
+
+    /// What nobody will try again by itself.
+    #[must_use]
+    pub fn dead_letters(&self) -> String {
+        self.topic("dead-letters")
+    }
+
+    /// The schedulers' consumer group.
+    #[must_use]
+    pub fn schedulers(&self) -> String {
+        format!("{}.schedulers", self.prefix)
+    }
+
+    /// The workers' consumer group of a pool; the default pool's name is empty.
+    #[must_use]
+    pub fn workers(&self, pool: &str) -> String {
+        if pool.is_empty() {
+            format!("{}.workers", self.prefix)
+        } else {
+            format!("{}.workers.{pool}", self.prefix)
+        }
+    }
+
+    /// A transactional id: `<prefix>.<role>.<instance>`.
+    #[must_use]
+    pub fn transactional_id(&self, role: &str, instance: &str) -> String {
+        format!("{}.{role}.{instance}", self.prefix)
+    }
+
+    /// Whether a topic is one of ours, which no trigger may fire into.
+    #[must_use]
+    pub fn owns(&self, topic: &str) -> bool {
+        topic.strip_prefix(&self.prefix).is_some_and(|rest| rest.starts_with('.'))
+    }
+
+    fn topic(&self, suffix: &str) -> String {
+        format!("{}.{suffix}", self.prefix)
+    }
+}
+
+/// The settings every client starts from: the user's, and what must be the same for all.
+#[must_use]
+pub fn client_config(settings: &Settings) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    for (name, value) in settings.kafka.iter() {
+        let _set = config.set(name, value);
+    }
+    config.set_log_level(RDKafkaLogLevel::Warning);
+    config
+        .set("allow.auto.create.topics", "false")
+        .set("socket.nagle.disable", "true")
+        .set("reconnect.backoff.ms", "50")
+        .set("reconnect.backoff.max.ms", "1000");
+    config
+}
+
+/// A consumer that commits nothing by itself and reads only what is committed.
+fn consumer_config(settings: &Settings, group: &str) -> ClientConfig {
+    let mut config = client_config(settings);
+    config.remove("compression.type");
+    config
+        .set("group.id", group)
+        .set("isolation.level", "read_committed")
+        .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false")
+        .set("enable.partition.eof", "true")
+        .set("auto.offset.reset", "error");
+    config
+}
+
+/// A producer whose partitioner is Java's, without transactions: gateway and command line.
+#[must_use]
+pub fn producer_config(settings: &Settings) -> ClientConfig {
+    let mut config = client_config(settings);
+    config
+        .set("partitioner", "murmur2_random")
+        .set("enable.idempotence", "true")
+        .set("linger.ms", "2");
+    config
+}

@@ -1,0 +1,120 @@
+//! Reading the inputs by plain assignment, read_committed, from offsets that the cursor says.
+//!
+//! Law: the reader belongs to no group and commits nothing. Within a partition records come in
+//! offset order; where one starts over, what was fetched before is gone.
+
+use std::time::Duration;
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::message::{BorrowedMessage, Message};
+use rdkafka::types::RDKafkaErrorCode;
+use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
+
+use super::{consumer_config, fence};
+use crate::config::Settings;
+use crate::model::{Offset, PartitionId};
+
+/// What the reader came upon.
+#[derive(Debug)]
+pub enum Read<'a> {
+    /// A record.
+    Record(BorrowedMessage<'a>),
+    /// Some partition with this number has no more committed records for now. The event does not
+    /// say of which topic: compare positions with ends.
+    End(PartitionId),
+    /// An offset that was asked for is not there (deleted by retention, or never written).
+    OutOfRange(String),
+}
+
+/// A consumer without a group.
+pub struct Reader {
+    consumer: BaseConsumer,
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader").finish_non_exhaustive()
+    }
+}
+
+impl Reader {
+    /// Opens a reader. It carries the group's name only so that the same ACLs cover it.
+    pub fn open(settings: &Settings, group: &str) -> KafkaResult<Self> {
+        let mut config = consumer_config(settings, group);
+        config
+            .set("fetch.wait.max.ms", "100")
+            .set("fetch.queue.backoff.ms", "5")
+            .set("max.partition.fetch.bytes", "4194304")
+            .set("queued.max.messages.kbytes", "65536")
+            .set("queued.min.messages", "100000")
+            .set("fetch.error.backoff.ms", "50");
+        Ok(Self { consumer: config.create()? })
+    }
+
+    /// Reads a partition from `offset` on.
+    pub fn start(&self, topic: &str, partition: PartitionId, offset: Offset) -> KafkaResult<()> {
+        self.stop(topic, partition)?;
+        let mut list = TopicPartitionList::new();
+        let offset = i64::try_from(offset).expect("Kafka's offsets are below 2^63");
+        list.add_partition_offset(topic, partition, KafkaOffset::Offset(offset))?;
+        self.consumer.incremental_assign(&list)
+    }
+
+    /// Reads a partition no longer; nothing happens if it was not read.
+    pub fn stop(&self, topic: &str, partition: PartitionId) -> KafkaResult<()> {
+        let assigned = self.consumer.assignment()?;
+        if assigned.find_partition(topic, partition).is_none() {
+            return Ok(());
+        }
+        let mut list = TopicPartitionList::new();
+        let _element = list.add_partition(topic, partition);
+        self.consumer.incremental_unassign(&list)
+    }
+
+    /// Pauses or resumes a partition: what its owner cannot take must not pile up in memory.
+    pub fn pause(&self, topic: &str, partition: PartitionId, paused: bool) -> KafkaResult<()> {
+        let mut list = TopicPartitionList::new();
+        let _element = list.add_partition(topic, partition);
+        if paused { self.consumer.pause(&list) } else { self.consumer.resume(&list) }
+    }
+
+    /// The next thing read, waiting at most `timeout`.
+    pub fn poll(&self, timeout: Duration) -> Result<Option<Read<'_>>, KafkaError> {
+        match self.consumer.poll(timeout) {
+            None => Ok(None),
+            Some(Ok(message)) => Ok(Some(Read::Record(message))),
+            Some(Err(KafkaError::PartitionEOF(partition))) => Ok(Some(Read::End(partition))),
+            Some(Err(error)) => match error.rdkafka_error_code() {
+                Some(RDKafkaErrorCode::OffsetOutOfRange | RDKafkaErrorCode::AutoOffsetReset) => {
+                    Ok(Some(Read::OutOfRange(error.to_string())))
+                }
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// The end of a partition's log as of the last fetch.
+    #[must_use]
+    pub fn fetched_end(&self, topic: &str, partition: PartitionId) -> Option<Offset> {
+        fence::fetched_end(&self.consumer, topic, partition)
+    }
+
+    /// The last stable offset of a partition: where a read_committed reader stops.
+    pub fn stable_end(
+        &self,
+        topic: &str,
+        partition: PartitionId,
+        timeout: Duration,
+    ) -> KafkaResult<Offset> {
+        let (_low, end) = self.consumer.fetch_watermarks(topic, partition, timeout)?;
+        Ok(Offset::try_from(end).unwrap_or(0))
+    }
+
+    /// The topic and partition of a record.
+    #[must_use]
+    pub fn place<'a>(message: &'a BorrowedMessage<'_>) -> (&'a str, PartitionId, Offset) {
+        let offset = Offset::try_from(message.offset()).expect("a record's offset is not negative");
+        (message.topic(), message.partition(), offset)
+    }
+}

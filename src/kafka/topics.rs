@@ -1,0 +1,387 @@
+//! Our topics: created as `topics/*.toml` define them, and compared with what the cluster has.
+//!
+//! Law: what exists is never altered. A difference is reported with the command that mends it, and
+//! a person decides, because some of those commands destroy data.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::{
+    AdminClient, AdminOptions, ConfigResource, NewTopic, ResourceSpecifier, TopicReplication,
+};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use serde::Deserialize;
+use thiserror::Error;
+
+const FILES: [&str; 6] = [
+    include_str!("../../topics/triggers.toml"),
+    include_str!("../../topics/signals.toml"),
+    include_str!("../../topics/ledger.toml"),
+    include_str!("../../topics/fires.toml"),
+    include_str!("../../topics/outcomes.toml"),
+    include_str!("../../topics/dead-letters.toml"),
+];
+
+/// How long the cluster may take to answer. Generous: nothing runs yet that could be late.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The topics of one installation.
+#[derive(Debug, Clone)]
+pub struct TopicDefinitions {
+    topics: Vec<Definition>,
+    partitions: NonZeroU16,
+    replication: NonZeroU16,
+}
+
+/// One file of `topics/`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Definition {
+    name: String,
+    /// Compared exactly.
+    must: BTreeMap<String, String>,
+    /// May be larger; -1 is without limit.
+    #[serde(default)]
+    at_least: BTreeMap<String, i64>,
+    /// Set at creation, then the site's own.
+    #[serde(default)]
+    initially: BTreeMap<String, String>,
+}
+
+/// What [`TopicDefinitions::apply`] did and found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Topics that did not exist and do now.
+    pub created: Vec<String>,
+    /// What is otherwise than defined, and was left alone.
+    pub differences: Vec<Difference>,
+}
+
+/// A topic that is not as it is defined. `Display` says how to mend it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Difference {
+    /// Create it.
+    Missing {
+        /// The topic.
+        topic: String,
+    },
+    /// Configure the count that is there: changing it would part triggers from their keys.
+    Partitions {
+        /// The topic.
+        topic: String,
+        /// Partitions it has.
+        found: usize,
+        /// Partitions configured.
+        wanted: usize,
+    },
+    /// Alter the topic's setting.
+    Setting {
+        /// The topic.
+        topic: String,
+        /// Kafka's name of the setting.
+        name: String,
+        /// Its value.
+        found: String,
+        /// What it must be, or be at least.
+        wanted: String,
+        /// Whether a larger value would do as well.
+        or_more: bool,
+        /// Where the mending command is to connect.
+        bootstrap: String,
+    },
+}
+
+/// Why topics could not be applied or verified.
+#[derive(Debug, Error)]
+pub enum TopicError {
+    /// Check `kafka.bootstrap.servers` and the credentials, or try again later.
+    #[error("the cluster at {bootstrap} does not answer: {source}")]
+    Unreachable {
+        /// Where it was sought.
+        bootstrap: String,
+        /// What librdkafka said.
+        source: KafkaError,
+    },
+    /// Do what the broker asks for, usually fewer copies or more rights.
+    #[error("topic {topic} cannot be created: {code}{}", creation_hint(*code))]
+    NotCreated {
+        /// The topic.
+        topic: String,
+        /// The broker's reason.
+        code: RDKafkaErrorCode,
+    },
+    /// Grant the right to describe the topic's settings.
+    #[error("the settings of a topic cannot be read: {code}; grant DescribeConfigs on it")]
+    NotDescribed {
+        /// The broker's reason.
+        code: RDKafkaErrorCode,
+    },
+    /// Mend each difference as it says.
+    #[error("topics are not as Orloj needs them:{}", listed(.0))]
+    Different(Vec<Difference>),
+}
+
+impl TopicDefinitions {
+    /// The definitions under a prefix, with the partitions and copies that each topic gets.
+    #[must_use]
+    pub fn load(prefix: &str, partitions: NonZeroU16, replication: NonZeroU16) -> Self {
+        let topics = FILES.map(|text| {
+            let mut topic: Definition =
+                toml::from_str(text).expect("the embedded files are read by a test");
+            topic.name = format!("{prefix}.{}", topic.name);
+            topic
+        });
+        Self { topics: topics.to_vec(), partitions, replication }
+    }
+
+    /// The full names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.topics.iter().map(|topic| topic.name.as_str())
+    }
+
+    /// Creates what is missing and reports what differs.
+    pub async fn apply(&self, client: &ClientConfig) -> Result<Report, TopicError> {
+        let cluster = Cluster::connect(client)?;
+        let found = self.compare(&cluster).await?;
+        let (missing, differences) =
+            found.into_iter().partition(|found| matches!(found, Difference::Missing { .. }));
+        let created = self.create(&cluster, missing).await?;
+        Ok(Report { created, differences })
+    }
+
+    /// Compares every topic with its definition; any difference is an error.
+    pub async fn verify(&self, client: &ClientConfig) -> Result<(), TopicError> {
+        let differences = self.compare(&Cluster::connect(client)?).await?;
+        if differences.is_empty() { Ok(()) } else { Err(TopicError::Different(differences)) }
+    }
+
+    async fn create(
+        &self,
+        cluster: &Cluster,
+        missing: Vec<Difference>,
+    ) -> Result<Vec<String>, TopicError> {
+        let is_missing = |topic: &&Definition| {
+            missing.contains(&Difference::Missing { topic: topic.name.clone() })
+        };
+        let settings: Vec<_> = self
+            .topics
+            .iter()
+            .filter(is_missing)
+            .map(|topic| (topic.name.as_str(), topic.settings()))
+            .collect();
+        if settings.is_empty() {
+            return Ok(Vec::new());
+        }
+        let wanted: Vec<_> = settings
+            .iter()
+            .map(|(name, settings)| {
+                let copies = TopicReplication::Fixed(self.replication.get().into());
+                let topic = NewTopic::new(name, self.partitions.get().into(), copies);
+                settings.iter().fold(topic, |topic, (key, value)| topic.set(key, value))
+            })
+            .collect();
+        let answers = cluster.admin.create_topics(&wanted, &options()).await;
+        let mut created = Vec::new();
+        for answer in answers.map_err(|error| cluster.unreachable(error))? {
+            match answer {
+                Ok(topic) => created.push(topic),
+                // Another process was faster; it had the same definition.
+                Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
+                Err((topic, code)) => return Err(TopicError::NotCreated { topic, code }),
+            }
+        }
+        Ok(created)
+    }
+
+    async fn compare(&self, cluster: &Cluster) -> Result<Vec<Difference>, TopicError> {
+        let partitions = cluster.partitions()?;
+        let there: Vec<_> =
+            self.topics.iter().filter(|topic| partitions.contains_key(&topic.name)).collect();
+        let settings = cluster.settings(&there).await?;
+        let mut differences = Vec::new();
+        for topic in &self.topics {
+            let name = topic.name.clone();
+            let Some(&found) = partitions.get(&name) else {
+                differences.push(Difference::Missing { topic: name });
+                continue;
+            };
+            let wanted = usize::from(self.partitions.get());
+            if found != wanted {
+                differences.push(Difference::Partitions { topic: name, found, wanted });
+            }
+        }
+        for (topic, settings) in there.into_iter().zip(&settings) {
+            differences.extend(topic.compare(settings, &cluster.bootstrap));
+        }
+        Ok(differences)
+    }
+}
+
+impl Definition {
+    /// All settings with which the topic is created.
+    fn settings(&self) -> Vec<(&str, String)> {
+        let texts = self.must.iter().chain(&self.initially);
+        let texts = texts.map(|(name, value)| (name.as_str(), value.clone()));
+        let numbers = self.at_least.iter().map(|(name, value)| (name.as_str(), value.to_string()));
+        texts.chain(numbers).collect()
+    }
+
+    fn compare(&self, found: &ConfigResource, bootstrap: &str) -> Vec<Difference> {
+        let value_of = |name: &str| {
+            let entry = found.get(name).and_then(|entry| entry.value.clone());
+            entry.unwrap_or_else(|| "unset".to_owned())
+        };
+        let difference = |name: &str, found: String, wanted: String, or_more: bool| {
+            let (topic, name) = (self.name.clone(), name.to_owned());
+            Difference::Setting {
+                topic,
+                name,
+                found,
+                wanted,
+                or_more,
+                bootstrap: bootstrap.to_owned(),
+            }
+        };
+        let mut differences = Vec::new();
+        for (name, wanted) in &self.must {
+            let found = value_of(name);
+            if found != *wanted {
+                differences.push(difference(name, found, wanted.clone(), false));
+            }
+        }
+        for (name, &wanted) in &self.at_least {
+            let found = value_of(name);
+            if !found.parse().is_ok_and(|found| reaches(found, wanted)) {
+                differences.push(difference(name, found, wanted.to_string(), true));
+            }
+        }
+        differences
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for topic in &self.created {
+            writeln!(f, "created {topic}")?;
+        }
+        for difference in &self.differences {
+            writeln!(f, "{difference}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing { topic } => {
+                write!(f, "{topic} does not exist; create it with: orloj topics apply")
+            }
+            Self::Partitions { topic, found, wanted } => write!(
+                f,
+                "{topic} has {found} partitions, topics.partitions says {wanted}; if all topics \
+                 have {found}, set topics.partitions = {found}, else drain them and create them \
+                 anew: adding partitions would part triggers from their keys"
+            ),
+            Self::Setting { topic, name, found, wanted, or_more, bootstrap } => write!(
+                f,
+                "{topic}: {name} is {found}, must be {wanted}{}; mend it with: \
+                 kafka-configs.sh --bootstrap-server {bootstrap} --alter --entity-type topics \
+                 --entity-name {topic} --add-config {name}={wanted}",
+                if *or_more { " at least" } else { "" },
+            ),
+        }
+    }
+}
+
+/// A connection for questions about topics.
+struct Cluster {
+    admin: AdminClient<DefaultClientContext>,
+    bootstrap: String,
+}
+
+impl Cluster {
+    fn connect(client: &ClientConfig) -> Result<Self, TopicError> {
+        let bootstrap = client.get("bootstrap.servers").unwrap_or_default().to_owned();
+        match client.create() {
+            Ok(admin) => Ok(Self { admin, bootstrap }),
+            Err(source) => Err(TopicError::Unreachable { bootstrap, source }),
+        }
+    }
+
+    /// How many partitions each topic of the cluster has.
+    fn partitions(&self) -> Result<BTreeMap<String, usize>, TopicError> {
+        let metadata = self.admin.inner().fetch_metadata(None, ANSWER_TIMEOUT);
+        let metadata = metadata.map_err(|error| self.unreachable(error))?;
+        let topics = metadata.topics().iter();
+        Ok(topics.map(|topic| (topic.name().to_owned(), topic.partitions().len())).collect())
+    }
+
+    /// The settings of each topic, in the order asked for.
+    async fn settings(&self, topics: &[&Definition]) -> Result<Vec<ConfigResource>, TopicError> {
+        if topics.is_empty() {
+            return Ok(Vec::new());
+        }
+        let names: Vec<_> =
+            topics.iter().map(|topic| ResourceSpecifier::Topic(&topic.name)).collect();
+        let answers = self.admin.describe_configs(&names, &options()).await;
+        let answers = answers.map_err(|error| self.unreachable(error))?;
+        answers
+            .into_iter()
+            .map(|answer| answer.map_err(|code| TopicError::NotDescribed { code }))
+            .collect()
+    }
+
+    fn unreachable(&self, source: KafkaError) -> TopicError {
+        TopicError::Unreachable { bootstrap: self.bootstrap.clone(), source }
+    }
+}
+
+fn options() -> AdminOptions {
+    AdminOptions::new()
+        .request_timeout(Some(ANSWER_TIMEOUT))
+        .operation_timeout(Some(ANSWER_TIMEOUT))
+}
+
+/// Kafka writes "without limit" as -1, which is larger than any number.
+fn reaches(found: i64, wanted: i64) -> bool {
+    found == -1 || (wanted != -1 && found >= wanted)
+}
+
+fn creation_hint(code: RDKafkaErrorCode) -> &'static str {
+    match code {
+        RDKafkaErrorCode::InvalidReplicationFactor => {
+            "; set topics.replication_factor to at most the number of brokers"
+        }
+        RDKafkaErrorCode::TopicAuthorizationFailed
+        | RDKafkaErrorCode::ClusterAuthorizationFailed => "; grant Create on it",
+        _ => "",
+    }
+}
+
+fn listed(differences: &[Difference]) -> String {
+    differences.iter().map(|difference| format!("\n  {difference}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_is_read_and_named_under_the_prefix() {
+        let topics = TopicDefinitions::load("x", NonZeroU16::MIN, NonZeroU16::MIN);
+        let names =
+            ["x.triggers", "x.signals", "x.ledger", "x.fires", "x.outcomes", "x.dead-letters"];
+        assert!(topics.names().eq(names));
+    }
+
+    #[test]
+    fn minus_one_is_without_limit() {
+        assert!(reaches(7, 7) && reaches(8, 7) && reaches(-1, 7) && reaches(-1, -1));
+        assert!(!reaches(6, 7) && !reaches(7, -1));
+    }
+}

@@ -1,0 +1,263 @@
+//! One Kafka transaction at a time: begin, send, and commit with the offsets that fence it.
+//!
+//! Law: every partition that a transaction has an effect for has its offset in it. After any
+//! error the outcome counts as unknown: the transactor is dropped and a new one opened under the
+//! same id, which makes the broker decide what the old one left open. (librdkafka has no KIP-890:
+//! a delayed request of an abandoned transaction could otherwise hit the next one.)
+#![allow(unsafe_code, reason = "the crate's flush waits in 100 ms quanta and its metadata is opaque")]
+
+use std::ffi::CStr;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rdkafka::bindings as c;
+use rdkafka::config::ClientConfig;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{DeliveryResult, Header, Message, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext};
+use rdkafka::{ClientContext, Offset as KafkaOffset, TopicPartitionList};
+
+use super::client_config;
+use super::fence::Fence;
+use crate::config::Settings;
+use crate::model::{Offset, PartitionId};
+
+/// How long a flush waits before it serves delivery errors once.
+const FLUSH_QUANTUM_MS: i32 = 50;
+
+/// Whatever it says: drop the transactor, open a new one, take everything over again.
+#[derive(Debug, thiserror::Error)]
+pub enum TransactionError {
+    /// A newer process runs under the same transactional id, or the broker gave up on this one.
+    #[error("fenced: another process runs under the same identity ({0})")]
+    Fenced(String),
+    /// The broker does not take us for a member of the group any more.
+    #[error("the group's generation has moved on ({0})")]
+    Generation(String),
+    /// A record was refused: (topic, partition, why).
+    #[error("{topic}[{partition}] refused a record: {reason}")]
+    Refused {
+        /// The topic.
+        topic: String,
+        /// The partition.
+        partition: PartitionId,
+        /// What the broker said.
+        reason: String,
+    },
+    /// Timed out, or another error: committed or not, nobody knows yet.
+    #[error("the outcome is unknown: {0}")]
+    Unknown(String),
+}
+
+/// A record to write; everything borrowed, librdkafka copies it.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    /// The topic.
+    pub topic: &'a str,
+    /// The partition; `None` lets the key decide.
+    pub partition: Option<PartitionId>,
+    /// The key.
+    pub key: Option<&'a [u8]>,
+    /// The value; `None` is a tombstone.
+    pub value: Option<&'a [u8]>,
+    /// The headers, in order.
+    pub headers: &'a [(&'a str, Option<&'a [u8]>)],
+}
+
+/// What a transaction says about one input partition.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// The input topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: PartitionId,
+    /// The next offset to read.
+    pub offset: Offset,
+    /// Travels with the offset.
+    pub metadata: String,
+}
+
+/// A transactional producer.
+pub struct Transactor {
+    producer: BaseProducer<Deliveries>,
+    id: String,
+}
+
+impl std::fmt::Debug for Transactor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transactor").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Transactor {
+    /// Opens a producer under `id`. Blocks until the broker has ended whatever an earlier one of
+    /// that id left open, at most `timeout`.
+    pub fn open(
+        settings: &Settings,
+        id: &str,
+        timeout: Duration,
+    ) -> Result<Self, TransactionError> {
+        let config = producer_config(settings, id);
+        let producer: BaseProducer<Deliveries> = config
+            .create_with_context(Deliveries::default())
+            .map_err(|error| TransactionError::Unknown(error.to_string()))?;
+        producer.init_transactions(timeout).map_err(from_kafka)?;
+        Ok(Self { producer, id: id.to_owned() })
+    }
+
+    /// Begins a transaction; nothing is sent yet.
+    pub fn begin(&self) -> Result<(), TransactionError> {
+        self.producer.begin_transaction().map_err(from_kafka)
+    }
+
+    /// Queues a record. Waits while librdkafka's queue is full; the broker's answer shows at
+    /// [`commit`](Self::commit).
+    pub fn send(&self, record: Outgoing<'_>) -> Result<(), TransactionError> {
+        let mut outgoing = BaseRecord::<[u8], [u8]>::to(record.topic);
+        outgoing.partition = record.partition;
+        outgoing.key = record.key;
+        outgoing.payload = record.value;
+        if !record.headers.is_empty() {
+            let mut headers = OwnedHeaders::new_with_capacity(record.headers.len());
+            for (key, value) in record.headers {
+                headers = headers.insert(Header { key, value: *value });
+            }
+            outgoing.headers = Some(headers);
+        }
+        loop {
+            let (error, back) = match self.producer.send(outgoing) {
+                Ok(()) => return Ok(()),
+                Err(refused) => refused,
+            };
+            if error.rdkafka_error_code() != Some(RDKafkaErrorCode::QueueFull) {
+                return Err(TransactionError::Refused {
+                    topic: record.topic.to_owned(),
+                    partition: record.partition.unwrap_or(-1),
+                    reason: error.to_string(),
+                });
+            }
+            self.producer.poll(Duration::from_millis(1));
+            outgoing = back;
+        }
+    }
+
+    /// Flushes, adds the offsets under `fence`, and commits. `Ok` means committed.
+    pub fn commit(&self, progress: &[Progress], fence: &Fence) -> Result<(), TransactionError> {
+        assert!(!progress.is_empty(), "a transaction without offsets is not fenced");
+        self.flush()?;
+        let mut offsets = TopicPartitionList::with_capacity(progress.len());
+        for p in progress {
+            let offset = i64::try_from(p.offset).expect("Kafka's offsets are below 2^63");
+            let mut element = offsets.add_partition(&p.topic, p.partition);
+            element.set_offset(KafkaOffset::Offset(offset)).map_err(from_kafka)?;
+            let _set = element.set_metadata(&p.metadata);
+        }
+        let native = self.producer.client().native_ptr();
+        // SAFETY: handle, list and metadata live through the call; -1 waits as long as the
+        // transaction itself may last. The returned error is ours, and `check` destroys it.
+        check(unsafe {
+            c::rd_kafka_send_offsets_to_transaction(native, offsets.ptr(), fence.as_ptr(), -1)
+        })?;
+        // SAFETY: as above.
+        check(unsafe { c::rd_kafka_commit_transaction(native, -1) })?;
+        self.first_refusal()
+    }
+
+    /// Waits until every record is acknowledged or refused.
+    fn flush(&self) -> Result<(), TransactionError> {
+        let native = self.producer.client().native_ptr();
+        loop {
+            // SAFETY: the handle lives through the call, which only waits.
+            let result = unsafe { c::rd_kafka_flush(native, FLUSH_QUANTUM_MS) };
+            self.producer.poll(Duration::ZERO);
+            self.first_refusal()?;
+            match result {
+                c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => return Ok(()),
+                // message.timeout.ms bounds how often: it turns what hangs into a refusal.
+                c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR__TIMED_OUT => {}
+                other => return Err(TransactionError::Unknown(format!("flush: {other:?}"))),
+            }
+        }
+    }
+
+    fn first_refusal(&self) -> Result<(), TransactionError> {
+        let mut refused = self.producer.context().refused.lock().expect("no panic holds it");
+        refused.take().map_or(Ok(()), Err)
+    }
+}
+
+fn producer_config(settings: &Settings, id: &str) -> ClientConfig {
+    let timeout_ms = settings.scheduler.transaction_timeout.as_millis();
+    let mut config = client_config(settings);
+    config
+        .set("transactional.id", id)
+        .set("transaction.timeout.ms", timeout_ms.to_string())
+        .set("message.timeout.ms", (timeout_ms * 2 / 3).to_string())
+        .set("enable.idempotence", "true")
+        .set("partitioner", "murmur2_random")
+        .set("delivery.report.only.error", "true")
+        .set("retry.backoff.ms", "10")
+        .set("linger.ms", "5")
+        .set("queue.buffering.max.messages", "1000000")
+        .set("queue.buffering.max.kbytes", "262144");
+    config
+}
+
+/// Hears only of records that were refused.
+#[derive(Default)]
+struct Deliveries {
+    refused: Mutex<Option<TransactionError>>,
+}
+
+impl ClientContext for Deliveries {}
+
+impl ProducerContext for Deliveries {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        if let Err((error, message)) = result {
+            let mut refused = self.refused.lock().expect("no panic holds it");
+            let _first = refused.get_or_insert_with(|| TransactionError::Refused {
+                topic: message.topic().to_owned(),
+                partition: message.partition(),
+                reason: error.to_string(),
+            });
+        }
+    }
+}
+
+fn check(error: *mut c::rd_kafka_error_t) -> Result<(), TransactionError> {
+    if error.is_null() {
+        return Ok(());
+    }
+    // SAFETY: a non-null error is valid and ours; its text is copied before it is destroyed.
+    let (code, fatal, text) = unsafe {
+        let code: RDKafkaErrorCode = c::rd_kafka_error_code(error).into();
+        let fatal = c::rd_kafka_error_is_fatal(error) != 0;
+        let text = CStr::from_ptr(c::rd_kafka_error_string(error)).to_string_lossy().into_owned();
+        c::rd_kafka_error_destroy(error);
+        (code, fatal, text)
+    };
+    Err(judge(Some(code), fatal, text))
+}
+
+fn from_kafka(error: KafkaError) -> TransactionError {
+    let fatal = matches!(&error, KafkaError::Transaction(inner) if inner.is_fatal());
+    judge(error.rdkafka_error_code(), fatal, error.to_string())
+}
+
+fn judge(code: Option<RDKafkaErrorCode>, fatal: bool, text: String) -> TransactionError {
+    match code {
+        Some(
+            RDKafkaErrorCode::IllegalGeneration
+            | RDKafkaErrorCode::UnknownMemberId
+            | RDKafkaErrorCode::FencedInstanceId
+            | RDKafkaErrorCode::RebalanceInProgress,
+        ) => TransactionError::Generation(text),
+        Some(RDKafkaErrorCode::Fenced | RDKafkaErrorCode::ProducerFenced) => {
+            TransactionError::Fenced(text)
+        }
+        _ if fatal => TransactionError::Unknown(format!("fatal: {text}")),
+        _ => TransactionError::Unknown(text),
+    }
+}

@@ -1,0 +1,156 @@
+//! What the process says of itself: log lines and metrics, every metric name in one place.
+//!
+//! Law: a metric exists here with its unit and meaning, or not at all. Labels have few values
+//! (role, partition, reason), never ids.
+
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+use thiserror::Error;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+
+use crate::config::{LogFormat, LogSettings};
+
+/// Counter: registrations taken in, by `kind` (registered, replaced, kept, cancelled, command).
+pub const INGESTED: &str = "orloj_ingested_total";
+/// Counter: records that could not be taken in, by `reason`; each is a dead letter.
+pub const REJECTED: &str = "orloj_rejected_total";
+/// Counter: records sent to their right partition because a foreign hash had placed them.
+pub const FORWARDED: &str = "orloj_forwarded_total";
+/// Counter: fires committed, by `target` (topic, http).
+pub const FIRED: &str = "orloj_fired_total";
+/// Histogram: from the due time to the commit of the fire, in seconds.
+pub const LATENESS: &str = "orloj_lateness_seconds";
+/// Gauge: triggers pending in the timeline, by `partition`.
+pub const PENDING: &str = "orloj_pending";
+/// Gauge: how far the oldest overdue trigger is behind the clock, in seconds, by `partition`.
+pub const OVERDUE: &str = "orloj_overdue_seconds";
+/// Gauge: partitions owned, by `state` (restoring, active).
+pub const OWNED: &str = "orloj_owned_partitions";
+/// Histogram: from assignment to active of one partition, in seconds.
+pub const TAKEOVER: &str = "orloj_takeover_seconds";
+/// Histogram: one transaction, from its first produce to its commit, in seconds.
+pub const COMMIT: &str = "orloj_commit_seconds";
+/// Counter: transactions whose outcome was not a plain commit, by `outcome` (aborted, unknown).
+pub const COMMIT_FAILURES: &str = "orloj_commit_failures_total";
+/// Gauge: memory held by the wheels, in bytes.
+pub const WHEEL_BYTES: &str = "orloj_wheel_bytes";
+/// Counter: records appended to the dead letters, by `reason`.
+pub const DEAD_LETTERS: &str = "orloj_dead_letters_total";
+/// Gauge: callbacks under way.
+pub const CALLBACKS_IN_FLIGHT: &str = "orloj_callbacks_in_flight";
+/// Counter: callback attempts ended, by `result` (delivered, retried, exhausted, withdrawn).
+pub const CALLBACKS: &str = "orloj_callbacks_total";
+/// Histogram: one callback attempt, in seconds.
+pub const CALLBACK_DURATION: &str = "orloj_callback_seconds";
+/// Counter: requests to the HTTP API, by `route` and `status`.
+pub const REQUESTS: &str = "orloj_http_requests_total";
+/// Histogram: one request to the HTTP API, in seconds.
+pub const REQUEST_DURATION: &str = "orloj_http_request_seconds";
+
+/// Bounds of every histogram, in seconds: fine around a commit, coarse where only an alarm reads.
+const BUCKETS: [f64; 16] =
+    [0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 600.0];
+
+/// Why logging or metrics could not be set up: print it and end.
+#[derive(Debug, Error)]
+pub enum TelemetryError {
+    /// Correct the setting.
+    #[error(
+        "`log.filter = {filter:?}` cannot be: {source}; \
+         write a level such as info, or directives such as info,orloj::scheduler=debug"
+    )]
+    Filter {
+        /// What was written.
+        filter: String,
+        /// What is wrong with it.
+        source: ParseError,
+    },
+    /// Call it once: a process has one logger and one recorder.
+    #[error("telemetry is set up already: {0}")]
+    Repeated(String),
+}
+
+/// Sends log lines to standard error in the configured form.
+pub fn start_logging(settings: &LogSettings) -> Result<(), TelemetryError> {
+    let filter = EnvFilter::try_new(&settings.filter)
+        .map_err(|source| TelemetryError::Filter { filter: settings.filter.clone(), source })?;
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let started = match settings.format {
+        LogFormat::Text => lines.finish().try_init(),
+        LogFormat::Json => lines.json().flatten_event(true).finish().try_init(),
+    };
+    started.map_err(|error: TryInitError| TelemetryError::Repeated(error.to_string()))
+}
+
+/// Starts recording. The handle renders what `/metrics` answers; whoever serves it calls
+/// `run_upkeep` every few seconds, so that histograms stay bounded when nobody scrapes.
+pub fn start_metrics() -> Result<PrometheusHandle, TelemetryError> {
+    let repeated = |error: BuildError| TelemetryError::Repeated(error.to_string());
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)
+        .and_then(PrometheusBuilder::install_recorder)
+        .map_err(repeated)?;
+    describe();
+    Ok(handle)
+}
+
+fn describe() {
+    let counters = [
+        (INGESTED, "registrations taken in"),
+        (REJECTED, "records that could not be taken in"),
+        (FORWARDED, "records sent to their right partition"),
+        (FIRED, "fires committed"),
+        (COMMIT_FAILURES, "transactions aborted or of unknown outcome"),
+        (DEAD_LETTERS, "records appended to the dead letters"),
+        (CALLBACKS, "callback attempts ended"),
+        (REQUESTS, "requests to the HTTP API"),
+    ];
+    for (name, meaning) in counters {
+        describe_counter!(name, Unit::Count, meaning);
+    }
+    let gauges = [
+        (PENDING, Unit::Count, "triggers pending"),
+        (OVERDUE, Unit::Seconds, "age of the oldest overdue trigger"),
+        (OWNED, Unit::Count, "partitions owned"),
+        (WHEEL_BYTES, Unit::Bytes, "memory held by the wheels"),
+        (CALLBACKS_IN_FLIGHT, Unit::Count, "callbacks under way"),
+    ];
+    for (name, unit, meaning) in gauges {
+        describe_gauge!(name, unit, meaning);
+    }
+    let histograms = [
+        (LATENESS, "from the due time to the commit of the fire"),
+        (TAKEOVER, "from assignment to active of one partition"),
+        (COMMIT, "one transaction"),
+        (CALLBACK_DURATION, "one callback attempt"),
+        (REQUEST_DURATION, "one request to the HTTP API"),
+    ];
+    for (name, meaning) in histograms {
+        describe_histogram!(name, Unit::Seconds, meaning);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_is_described() {
+        let source = include_str!("telemetry.rs");
+        let (names, rest) = source.split_once("const BUCKETS").unwrap();
+        let (_, description) = rest.split_once("fn describe()").unwrap();
+        for line in names.lines().filter_map(|line| line.strip_prefix("pub const ")) {
+            let name = line.split(':').next().unwrap();
+            assert!(description.contains(&format!("({name}, ")), "{name} is not described");
+        }
+    }
+
+    #[test]
+    fn a_wrong_filter_is_named() {
+        let settings = LogSettings { filter: "loud=very".to_owned(), format: LogFormat::Text };
+        let error = start_logging(&settings).unwrap_err().to_string();
+        assert!(error.starts_with("`log.filter = \"loud=very\"` cannot be: "), "{error}");
+    }
+}

@@ -1,0 +1,321 @@
+//! A real Apache Kafka for tests: KRaft, broker and controller in one JVM, on free loopback ports.
+//!
+//! Law: nothing is left behind. The JVM runs under a small shell that kills it and removes its data
+//! when its standard input closes, which happens even if the test process is killed.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead, BufReader, Write as _};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::AdminClient;
+use rdkafka::client::DefaultClientContext;
+
+use crate::wait::until;
+
+/// Name and password of the only user of the secured listener.
+pub(crate) const USER: (&str, &str) = ("alice", "alice-secret");
+
+/// A JVM needs about 4 s; a loaded machine much longer.
+const READY_DEADLINE: Duration = Duration::from_secs(60);
+
+const STORE_PASSWORD: &str = "store-password";
+
+/// $1: the data, $2: where its log is kept afterwards; then the broker's command. Prints the JVM's
+/// process id. The line "keep" on standard input ends the JVM but spares the data.
+const WATCHDOG: &str = r#"
+data=$1 kept=$2
+shift 2
+"$@" >>"$data/server.log" 2>&1 &
+java=$!
+trap '' INT TERM HUP
+exec 2>/dev/null
+echo "$java"
+read -r order
+kill -9 "$java"
+wait "$java"
+cp "$data/server.log" "$kept"
+[ "$order" = keep ] || rm -rf "$data"
+"#;
+
+/// What a broker of its own may have beyond the usual.
+#[derive(Default)]
+pub(crate) struct Options {
+    /// Lines of `server.properties`, which win over the fixture's.
+    pub(crate) properties: Vec<(&'static str, String)>,
+    /// Also listens with SASL_SSL (SCRAM-SHA-512, [`USER`]) under a certificate of its own.
+    pub(crate) secured: bool,
+}
+
+/// A broker; ends with its value.
+pub(crate) struct KafkaServer {
+    bootstrap: String,
+    secured: Option<String>,
+    local: Option<Local>,
+}
+
+/// The part of a broker that runs on this machine, started by us.
+struct Local {
+    /// Of the log that outlives the run: the same in every run, so that logs do not pile up.
+    name: String,
+    data: PathBuf,
+    running: Option<Running>,
+}
+
+struct Running {
+    watchdog: Child,
+    orders: ChildStdin,
+    java: u32,
+}
+
+/// The broker that tests share: the one of `ORLOJ_TEST_KAFKA`, or one started for this run.
+pub(crate) fn shared() -> &'static KafkaServer {
+    static SHARED: OnceLock<KafkaServer> = OnceLock::new();
+    SHARED.get_or_init(|| match std::env::var("ORLOJ_TEST_KAFKA") {
+        Ok(bootstrap) => {
+            let server = KafkaServer { bootstrap, secured: None, local: None };
+            server.wait_until_ready();
+            server
+        }
+        Err(_) => KafkaServer::start(&Options::default()),
+    })
+}
+
+/// A topic prefix that no other test and no other run has.
+pub(crate) fn unique_prefix(test: &str) -> String {
+    format!("{test}-{}", uuid::Uuid::now_v7().simple())
+}
+
+impl KafkaServer {
+    /// Starts a broker of the caller's own and waits until it answers.
+    pub(crate) fn start(options: &Options) -> Self {
+        static STARTED: AtomicU16 = AtomicU16::new(0);
+        let name = format!("kafka-{}", STARTED.fetch_add(1, Relaxed));
+        let data = tempfile::Builder::new().prefix("orloj-kafka-").tempdir().unwrap().keep();
+        let [plain, controller, secured] = free_ports();
+        if options.secured {
+            make_certificate(&data);
+        }
+        let properties = properties(&data, [plain, controller, secured], options);
+        fs::write(data.join("server.properties"), properties).unwrap();
+        let mut server = Self {
+            bootstrap: format!("127.0.0.1:{plain}"),
+            secured: options.secured.then(|| format!("localhost:{secured}")),
+            local: Some(Local { name, data, running: None }),
+        };
+        server.format_storage();
+        server.start_again();
+        server
+    }
+
+    /// `host:port` for plain clients.
+    pub(crate) fn bootstrap(&self) -> &str {
+        &self.bootstrap
+    }
+
+    /// The base of a plain client's settings.
+    pub(crate) fn client(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.bootstrap);
+        config
+    }
+
+    /// librdkafka's settings for the secured listener.
+    pub(crate) fn secured_settings(&self) -> Vec<(&'static str, String)> {
+        let address = self.secured.clone().expect("started with Options::secured");
+        let authority = self.local().data.join("ca.pem").display().to_string();
+        vec![
+            ("bootstrap.servers", address),
+            ("security.protocol", "SASL_SSL".to_owned()),
+            ("ssl.ca.location", authority),
+            ("sasl.mechanism", "SCRAM-SHA-512".to_owned()),
+            ("sasl.username", USER.0.to_owned()),
+            ("sasl.password", USER.1.to_owned()),
+        ]
+    }
+
+    /// The JVM's process id, to be stopped and continued by tests of bad days.
+    pub(crate) fn process_id(&self) -> u32 {
+        self.local().running.as_ref().expect("not between kill and start_again").java
+    }
+
+    /// Kills the broker as a power failure would; its data stay.
+    pub(crate) fn kill(&mut self) {
+        let local = self.local.as_mut().expect("only a broker of one's own can be killed");
+        let mut running = local.running.take().expect("it runs");
+        running.orders.write_all(b"keep\n").unwrap();
+        running.watchdog.wait().unwrap();
+    }
+
+    /// Starts a killed broker on the same data and ports, and waits until it answers.
+    pub(crate) fn start_again(&mut self) {
+        let local = self.local.as_mut().expect("only a broker of one's own can be started");
+        assert!(local.running.is_none(), "it runs already");
+        local.running = Some(local.run());
+        self.wait_until_ready();
+    }
+
+    fn local(&self) -> &Local {
+        self.local.as_ref().expect("a test that needs its own broker starts one")
+    }
+
+    fn wait_until_ready(&self) {
+        let admin: AdminClient<DefaultClientContext> = self.client().create().unwrap();
+        let log = self.local.as_ref().map(|local| local.data.join("server.log"));
+        until(&format!("a broker at {} (log: {log:?})", self.bootstrap), READY_DEADLINE, || {
+            let metadata = admin.inner().fetch_metadata(None, Duration::from_secs(1)).ok()?;
+            (!metadata.brokers().is_empty()).then_some(())
+        });
+    }
+
+    fn format_storage(&self) {
+        let data = &self.local().data;
+        let mut format = java();
+        format.args([
+            "kafka.tools.StorageTool",
+            "format",
+            "--cluster-id",
+            "b3Jsb2otdGVzdC1rYWZrYQ",
+        ]);
+        format.arg("--config").arg(data.join("server.properties"));
+        if self.secured.is_some() {
+            let (name, password) = USER;
+            let user = format!("SCRAM-SHA-512=[name={name},password={password}]");
+            format.args(["--add-scram", &user]);
+        }
+        run_to_end(&mut format);
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        match self.running.take() {
+            Some(Running { mut watchdog, orders, .. }) => {
+                drop(orders);
+                let _ = watchdog.wait();
+            }
+            // Killed and not started again: no watchdog is left to remove the data.
+            None => drop(fs::remove_dir_all(&self.data)),
+        }
+    }
+}
+
+impl Local {
+    fn run(&self) -> Running {
+        let kept_log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.log", self.name));
+        let broker = java();
+        let mut watchdog = Command::new("sh")
+            .args(["-c", WATCHDOG, "watchdog"])
+            .args([&self.data, &kept_log])
+            .arg(broker.get_program())
+            .args(broker.get_args())
+            .arg("kafka.Kafka")
+            .arg(self.data.join("server.properties"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let orders = watchdog.stdin.take().unwrap();
+        let mut java = String::new();
+        BufReader::new(watchdog.stdout.take().unwrap()).read_line(&mut java).unwrap();
+        Running { watchdog, orders, java: java.trim().parse().unwrap() }
+    }
+}
+
+fn properties(data: &Path, ports: [u16; 3], options: &Options) -> String {
+    let [plain, controller, secured] = ports;
+    let data = data.display();
+    let mut listeners = format!("PLAINTEXT://127.0.0.1:{plain}");
+    if options.secured {
+        write!(listeners, ",SECURED://localhost:{secured}").unwrap();
+    }
+    let mut text = format!(
+        "process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+listeners={listeners},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners={listeners}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURED:SASL_SSL
+log.dirs={data}/log
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
+min.insync.replicas=1
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+"
+    );
+    if options.secured {
+        write!(
+            text,
+            "sasl.enabled.mechanisms=SCRAM-SHA-512
+listener.name.secured.scram-sha-512.sasl.jaas.config=\
+org.apache.kafka.common.security.scram.ScramLoginModule required;
+ssl.keystore.type=PKCS12
+ssl.keystore.location={data}/keys.p12
+ssl.keystore.password={STORE_PASSWORD}
+"
+        )
+        .unwrap();
+    }
+    for (name, value) in &options.properties {
+        writeln!(text, "{name}={value}").unwrap();
+    }
+    text
+}
+
+/// Makes a key with a certificate signed by itself, which clients take as their authority.
+fn make_certificate(data: &Path) {
+    let keytool = |arguments: &[&str]| {
+        let mut command = Command::new("keytool");
+        command.args(arguments).args(["-alias", "kafka", "-storetype", "PKCS12"]);
+        command.args(["-storepass", STORE_PASSWORD]).arg("-keystore").arg(data.join("keys.p12"));
+        run_to_end(&mut command);
+    };
+    let subject = ["-dname", "CN=localhost", "-ext", "SAN=dns:localhost,ip:127.0.0.1"];
+    keytool(&[&["-genkeypair", "-keyalg", "RSA", "-validity", "2"][..], &subject].concat());
+    let authority = data.join("ca.pem");
+    keytool(&["-exportcert", "-rfc", "-file", authority.to_str().unwrap()]);
+}
+
+/// `java` with Kafka on its class path.
+fn java() -> Command {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/kafka.sh");
+    let libs = run_to_end(&mut Command::new(script));
+    let mut command = Command::new("java");
+    command.args(["-Xmx512m", "-Dorg.apache.logging.log4j.level=WARN"]);
+    command.arg("-cp").arg(format!("{}/*", libs.trim()));
+    command
+}
+
+/// Ports below those that the system gives to outgoing connections, so that a restarted broker
+/// finds its own free; counted up from a place that depends on the process, so that two brokers of
+/// one run never choose the same and two runs rarely do.
+fn free_ports() -> [u16; 3] {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 20_000 + u16::try_from(std::process::id() % 10_000).unwrap();
+    let mut free = std::iter::repeat_with(|| first + NEXT.fetch_add(1, Relaxed))
+        .filter(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok());
+    std::array::from_fn(|_| free.next().unwrap())
+}
+
+/// Runs a command that must succeed and returns what it printed.
+fn run_to_end(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{command:?}: {complaint}{printed}");
+    printed
+}

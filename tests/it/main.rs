@@ -1,0 +1,11 @@
+//! The integration tests: one binary, against a real Apache Kafka.
+//!
+//! Law: tests share one broker and meet nowhere on it, because each has its own topic prefix; none
+//! sleeps, all wait for conditions with a deadline.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod kafka_server;
+mod kafka_smoke;
+mod topics;
+mod wait;

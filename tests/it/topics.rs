@@ -1,0 +1,66 @@
+//! Topics are created as defined, left alone when they exist, and compared with what is there.
+
+use std::num::NonZeroU16;
+
+use orloj::kafka::topics::{Difference, TopicDefinitions, TopicError};
+use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
+
+use crate::kafka_server::{self, unique_prefix};
+
+fn definitions(prefix: &str, partitions: u16) -> TopicDefinitions {
+    TopicDefinitions::load(prefix, NonZeroU16::new(partitions).unwrap(), NonZeroU16::MIN)
+}
+
+#[tokio::test]
+async fn what_is_missing_is_created_once() {
+    let client = kafka_server::shared().client();
+    let prefix = unique_prefix("topics");
+    let topics = definitions(&prefix, 2);
+
+    let missing = topics.verify(&client).await.unwrap_err();
+    assert!(matches!(&missing, TopicError::Different(all) if all.len() == 6), "{missing}");
+    assert!(missing.to_string().contains("orloj topics apply"), "{missing}");
+
+    let first = topics.apply(&client).await.unwrap();
+    assert_eq!((first.created.len(), first.differences.len()), (6, 0), "{first}");
+    let second = topics.apply(&client).await.unwrap();
+    assert_eq!((second.created.len(), second.differences.len()), (0, 0), "{second}");
+    topics.verify(&client).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_differs_is_named_with_the_command_that_mends_it() {
+    let server = kafka_server::shared();
+    let client = server.client();
+    let prefix = unique_prefix("topics");
+    definitions(&prefix, 2).apply(&client).await.unwrap();
+    let ledger = format!("{prefix}.ledger");
+    // Setting one anew resets the others, delete.retention.ms too: it falls to Kafka's 1 d.
+    let delete =
+        AlterConfig::new(ResourceSpecifier::Topic(&ledger)).set("cleanup.policy", "delete");
+    let admin: AdminClient<DefaultClientContext> = client.create().unwrap();
+    admin.alter_configs([&delete], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+
+    let topics = definitions(&prefix, 3);
+    let Err(TopicError::Different(differences)) = topics.verify(&client).await else {
+        panic!("the differences are not seen");
+    };
+    let counts = differences.iter().filter(|d| matches!(d, Difference::Partitions { .. }));
+    assert_eq!(counts.count(), 6);
+    let texts: Vec<_> = differences.iter().map(Difference::to_string).collect();
+    let of_setting = |name: &str| {
+        let start = format!("{ledger}: {name} is ");
+        texts.iter().find(|text| text.starts_with(&start)).unwrap()
+    };
+    let mend = format!(
+        "is delete, must be compact; mend it with: kafka-configs.sh --bootstrap-server {} --alter \
+         --entity-type topics --entity-name {ledger} --add-config cleanup.policy=compact",
+        server.bootstrap(),
+    );
+    assert!(of_setting("cleanup.policy").ends_with(&mend), "{texts:?}");
+    assert!(of_setting("delete.retention.ms").contains("86400000, must be 604800000 at least"));
+
+    // Nothing is altered by applying: the same is found again.
+    assert_eq!(topics.apply(&client).await.unwrap().differences, differences);
+}

@@ -1,0 +1,382 @@
+//! The house rules, executed. Reads the sources as text and links nothing of the crate.
+//!
+//! Law: every rule says what to do instead, and has a self-test that shows it can fail. What the
+//! compiler and clippy already hold (function length, `unwrap`, documentation) is not repeated.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "tidy/source.rs"]
+mod source;
+
+use std::collections::BTreeSet;
+
+use source::{Source, after, has_word, sources, words};
+
+/// Lines of a file, inline tests excluded: beyond it, a file holds two concepts.
+const LINES_MAX: usize = 500;
+/// Columns of a line.
+const COLUMNS_MAX: usize = 100;
+
+/// What each module may use of the others. Roles never meet but in topics.
+const MODULES: &[(&str, &[&str])] = &[
+    ("model", &[]),
+    ("engine", &["model"]),
+    ("clock", &[]),
+    ("config", &["model"]),
+    ("telemetry", &["config"]),
+    ("store", &["model", "engine", "config", "clock", "telemetry"]),
+    ("kafka", &["model", "engine", "config", "clock", "telemetry"]),
+    ("health", &["config", "clock", "telemetry"]),
+    ("scheduler", &["model", "engine", "store", "kafka", "config", "clock", "telemetry", "health"]),
+    ("worker", &["model", "engine", "kafka", "config", "clock", "telemetry", "health"]),
+    ("gateway", &["model", "engine", "kafka", "config", "clock", "telemetry", "health"]),
+    (
+        "dev",
+        &[
+            "model",
+            "engine",
+            "kafka",
+            "config",
+            "telemetry",
+            "health",
+            "scheduler",
+            "worker",
+            "gateway",
+        ],
+    ),
+];
+
+/// Calls that the house does without: where they may not stand, and what stands there instead.
+const BANNED: &[(&str, Place, &str)] = &[
+    ("todo!", Place::Anywhere, "finish it, or return an error that says what is missing"),
+    ("unimplemented!", Place::Anywhere, "finish it, or return an error that says what is missing"),
+    ("dbg!", Place::Anywhere, "use tracing::debug!"),
+    ("to_le_bytes", Place::Anywhere, "use to_be_bytes: keys sort as bytes"),
+    ("to_ne_bytes", Place::Anywhere, "use to_be_bytes: keys sort as bytes"),
+    (
+        "SystemTime::now",
+        Place::Production,
+        "take the time as an argument; clock::now_ms at the edge",
+    ),
+    (
+        "Instant::now",
+        Place::Production,
+        "take the time as an argument; clock::monotonic at the edge",
+    ),
+    (
+        "Timestamp::now",
+        Place::Production,
+        "take the time as an argument; clock::now_ms at the edge",
+    ),
+    ("Zoned::now", Place::Production, "take the time as an argument; clock::now_ms at the edge"),
+    (".elapsed()", Place::Production, "subtract two readings of clock::monotonic"),
+    ("set_var", Place::Anywhere, "pass settings: the environment is shared by all threads"),
+    ("thread_local!", Place::Production, "pass it as an argument"),
+    ("lazy_static!", Place::Production, "pass it as an argument"),
+    ("sleep(", Place::Tests, "wait for a condition with a deadline: see tests/it/wait.rs"),
+    ("sleep_ms(", Place::Tests, "wait for a condition with a deadline: see tests/it/wait.rs"),
+];
+
+/// What `model` and `engine` must not name: everything that acts, waits or differs between runs.
+const OUTSIDE_WORLD: &[&str] = &[
+    "tokio",
+    "rdkafka",
+    "rocksdb",
+    "reqwest",
+    "axum",
+    "rand",
+    "std::fs",
+    "std::net",
+    "std::thread",
+    "std::env",
+    "SystemTime",
+    "Instant",
+];
+
+/// Names that say nothing about what a thing is.
+const EMPTY_NAMES: &[&str] = &["util", "utils", "helper", "helpers", "common", "manager", "misc"];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    Anywhere,
+    Production,
+    Tests,
+}
+
+#[test]
+fn files_say_what_they_are() {
+    hold(opens_with_its_law);
+}
+
+#[test]
+fn files_and_lines_are_short() {
+    hold(is_short);
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    hold(depends_downwards);
+}
+
+#[test]
+fn the_core_knows_nothing_of_the_world() {
+    hold(core_is_pure);
+}
+
+#[test]
+fn names_mean_something() {
+    hold(has_no_empty_name);
+}
+
+#[test]
+fn banned_calls_are_absent() {
+    hold(calls_nothing_banned);
+}
+
+#[test]
+fn an_expect_says_why_it_cannot_fail() {
+    hold(expects_with_a_reason);
+}
+
+#[test]
+fn there_are_no_statics() {
+    hold(has_no_static);
+}
+
+#[test]
+fn nothing_names_a_machine_or_a_registry() {
+    hold(names_no_machine);
+}
+
+#[test]
+fn every_schema_is_there() {
+    let there: BTreeSet<_> = sources().into_iter().map(|source| source.path).collect();
+    // Schemas and their codec arrive together.
+    if there.iter().any(|path| path.starts_with("schemas/")) {
+        for name in ["trigger", "fire", "signal", "ledger", "outcome", "dead-letter"] {
+            assert!(
+                there.contains(&format!("schemas/{name}.avsc")),
+                "schemas/{name}.avsc is missing"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_invariant_names_its_test() {
+    let sources = sources();
+    let tests: BTreeSet<_> = sources.iter().filter(|s| s.is_rust()).flat_map(functions).collect();
+    let Some(page) = sources.iter().find(|source| source.path == "ARCHITECTURE.md") else { return };
+    assert_eq!(untested_invariants(&page.text, &tests), Vec::<String>::new());
+}
+
+#[test]
+fn each_rule_can_fail() {
+    type Rule = fn(&Source) -> Vec<String>;
+    let long = "//! Law.\n".repeat(LINES_MAX + 1);
+    let wide = "x".repeat(COLUMNS_MAX + 1);
+    let machine = concat!("cd /ro", "ot/x");
+    let registry = concat!("https://crates", ".io");
+    let cases: [(Rule, &str, &str); 24] = [
+        (opens_with_its_law, "src/a.rs", "use std::fs;"),
+        (is_short, "src/a.rs", &long),
+        (is_short, "src/a.rs", &wide),
+        (depends_downwards, "src/model/a.rs", "use crate::engine::Step;"),
+        (depends_downwards, "src/engine/a.rs", "use crate::{model, store::Rows};"),
+        (depends_downwards, "src/worker/a.rs", "let x = crate::scheduler::X;"),
+        (depends_downwards, "src/kafka/mod.rs", "use super::worker::Worker;"),
+        (depends_downwards, "src/kafka/a.rs", "use super::super::model;"),
+        (depends_downwards, "src/novelty.rs", "//! Where does it stand?"),
+        (core_is_pure, "src/engine/a.rs", "use tokio::time;"),
+        (core_is_pure, "src/model/a.rs", "fn f(now: std::time::SystemTime) {}"),
+        (has_no_empty_name, "src/store/utils.rs", "//! Law."),
+        (has_no_empty_name, "src/a.rs", "pub struct PartitionManager;"),
+        (calls_nothing_banned, "src/a.rs", "    todo!()"),
+        (calls_nothing_banned, "tests/it/a.rs", "    thread::sleep(second);"),
+        (calls_nothing_banned, "src/a.rs", "#[cfg(test)]\nmod tests { fn f() { sleep(1) } }"),
+        (calls_nothing_banned, "src/a.rs", "let t = Instant::now();"),
+        (calls_nothing_banned, "src/a.rs", "let b = n.to_le_bytes();"),
+        (expects_with_a_reason, "src/a.rs", "x.expect(\"\")"),
+        (expects_with_a_reason, "src/a.rs", "x.expect(\"no x\")"),
+        (has_no_static, "src/a.rs", "static CACHE: LazyLock<u8> = LazyLock::new(f);"),
+        (has_no_static, "src/a.rs", "pub(crate) static mut N: u8 = 0;"),
+        (names_no_machine, "README.md", machine),
+        (names_no_machine, "scripts/a.sh", registry),
+    ];
+    for (rule, path, text) in cases {
+        assert_ne!(rule(&Source::new(path, text)), Vec::<String>::new(), "{path}: {text}");
+    }
+    let invariants = "## Invariants\n\n- A fire is one,\n  held by `gone`.\n";
+    assert_eq!(untested_invariants(invariants, &BTreeSet::new()).len(), 1);
+}
+
+#[test]
+fn what_is_well_written_passes() {
+    let text = "//! Says `todo!` and \"sleep(\" only in words.\n\
+        use crate::model::Fire;\n\
+        fn f<'a>(x: &'static str) { x.expect(\"its caller checked it\"); g('\"', r#\"dbg!\"#) }\n\
+        #[cfg(test)]\nmod tests { fn t() { Instant::now(); } }\n";
+    let source = Source::new("src/engine/a.rs", text);
+    for rule in [opens_with_its_law, is_short, depends_downwards, core_is_pure, has_no_empty_name] {
+        assert_eq!(rule(&source), Vec::<String>::new());
+    }
+    for rule in [calls_nothing_banned, expects_with_a_reason, has_no_static, names_no_machine] {
+        assert_eq!(rule(&source), Vec::<String>::new());
+    }
+    let invariants = "## Invariants\n\n- A fire is one,\n  held by `one_fire`.\n\n## Else\n- x\n";
+    assert!(untested_invariants(invariants, &BTreeSet::from(["one_fire".to_owned()])).is_empty());
+}
+
+fn opens_with_its_law(source: &Source) -> Vec<String> {
+    let silent = source.is_rust() && !source.text.starts_with("//! ");
+    let what = "open with `//!`: what this file is and the law it keeps";
+    silent.then(|| source.finding(1, what)).into_iter().collect()
+}
+
+fn is_short(source: &Source) -> Vec<String> {
+    if !source.is_rust() {
+        return Vec::new();
+    }
+    let is_tests = source.tests_from() == 0;
+    let lines = if is_tests { source.text.lines().count() } else { source.tests_from() };
+    let too_long = (lines > LINES_MAX)
+        .then(|| source.finding(lines, "a file has 500 lines at most: split it by concept"));
+    let too_wide = source.text.lines().enumerate().filter(|(_, l)| l.chars().count() > COLUMNS_MAX);
+    let too_wide = too_wide.map(|(at, _)| source.finding(at + 1, "a line has 100 columns at most"));
+    too_long.into_iter().chain(too_wide).collect()
+}
+
+fn depends_downwards(source: &Source) -> Vec<String> {
+    let Some(module) = source.module() else { return Vec::new() };
+    if ["lib", "main", "cli"].contains(&module) {
+        return Vec::new();
+    }
+    let Some((_, allowed)) = MODULES.iter().find(|(name, _)| *name == module) else {
+        return vec![source.finding(1, "say in MODULES of tests/tidy.rs what this module may use")];
+    };
+    let depth = source.path.matches('/').count();
+    let is_top = depth == 1 || source.path.ends_with("/mod.rs") && depth == 2;
+    let mut findings = Vec::new();
+    for (number, production, line) in source.code() {
+        let mut used = after(&line, "crate::");
+        if is_top && production {
+            used.extend(after(&line, "super::"));
+        }
+        for name in used {
+            if name != module && !allowed.contains(&name.as_str()) {
+                let what = format!("{module} may use {allowed:?} of the crate, not {name}");
+                findings.push(source.finding(number, &what));
+            }
+        }
+        if line.contains("super::super") {
+            findings.push(source.finding(number, "write the path from crate::"));
+        }
+    }
+    findings
+}
+
+fn core_is_pure(source: &Source) -> Vec<String> {
+    if !matches!(source.module(), Some("model" | "engine")) {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    for (number, _, line) in source.code().into_iter().filter(|(_, production, _)| *production) {
+        for name in OUTSIDE_WORLD.iter().filter(|name| has_word(&line, name)) {
+            let what = format!("take what {name} would tell as an argument, return what to do");
+            findings.push(source.finding(number, &what));
+        }
+    }
+    findings
+}
+
+fn has_no_empty_name(source: &Source) -> Vec<String> {
+    let is_empty = |name: &str| words(name).iter().any(|word| EMPTY_NAMES.contains(&word.as_str()));
+    let what = "name it by what it is, not by being useful";
+    let mut findings = Vec::new();
+    if source.is_rust() && is_empty(&source.path) {
+        findings.push(source.finding(1, what));
+    }
+    for (number, _, line) in source.code().into_iter().filter(|_| source.is_rust()) {
+        let named = ["struct ", "enum ", "trait ", "mod ", "fn ", "type "];
+        let declared = named.iter().flat_map(|keyword| after(&line, keyword));
+        findings
+            .extend(declared.filter(|name| is_empty(name)).map(|_| source.finding(number, what)));
+    }
+    findings
+}
+
+fn calls_nothing_banned(source: &Source) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (number, production, line) in source.code().into_iter().filter(|_| source.is_rust()) {
+        for (call, place, instead) in BANNED {
+            let applies = match place {
+                Place::Anywhere => true,
+                Place::Production => production && source.path != "src/clock.rs",
+                Place::Tests => !production,
+            };
+            if applies && line.contains(call) {
+                findings.push(source.finding(number, &format!("not `{call}`: {instead}")));
+            }
+        }
+    }
+    findings
+}
+
+fn expects_with_a_reason(source: &Source) -> Vec<String> {
+    let production = source.text.lines().take(source.tests_from()).enumerate();
+    let reasonless = |line: &str| {
+        let message = line.split_once(".expect(\"").and_then(|(_, rest)| rest.split('"').next());
+        message.is_some_and(|message| message.split_whitespace().count() < 3)
+    };
+    let what = "return an error, or say in the message why this cannot happen";
+    production.filter(|(_, l)| reasonless(l)).map(|(at, _)| source.finding(at + 1, what)).collect()
+}
+
+fn has_no_static(source: &Source) -> Vec<String> {
+    let is_static = |line: &str| {
+        let item = line.trim_start();
+        let item = item.strip_prefix("pub(crate) ").unwrap_or(item);
+        item.strip_prefix("pub ").unwrap_or(item).starts_with("static ")
+    };
+    let lines = source.code().into_iter().filter(|(_, production, l)| *production && is_static(l));
+    lines
+        .map(|(number, ..)| source.finding(number, "pass it as an argument; const if it is one"))
+        .collect()
+}
+
+fn names_no_machine(source: &Source) -> Vec<String> {
+    let machines = [concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/wo", "rk/")];
+    let registries =
+        [concat!("crates", ".io"), concat!("repo1.", "maven"), concat!("index.", "crates")];
+    let mut findings = Vec::new();
+    for (at, line) in source.text.lines().enumerate() {
+        if machines.iter().any(|path| line.contains(path)) {
+            findings.push(source.finding(at + 1, "a path of one machine means nothing on another"));
+        }
+        if registries.iter().any(|host| line.contains(host)) {
+            findings.push(source.finding(at + 1, "the tool knows its registry; name the package"));
+        }
+    }
+    findings
+}
+
+/// Invariants are the list items under `## Invariants`; each names its test in backticks.
+fn untested_invariants(page: &str, tests: &BTreeSet<String>) -> Vec<String> {
+    let section = page.split("\n## ").find(|section| {
+        section.trim_start_matches("## ").lines().next().is_some_and(|title| title == "Invariants")
+    });
+    let items = section.unwrap_or_default().split("\n- ").skip(1);
+    let names_test =
+        |item: &&str| item.split('`').skip(1).step_by(2).any(|name| tests.contains(name));
+    items.filter(|item| !names_test(item)).map(str::to_owned).collect()
+}
+
+fn functions(source: &Source) -> Vec<String> {
+    source.code().iter().flat_map(|(_, _, line)| after(line, "fn ")).collect()
+}
+
+/// Applies a rule to every file and fails with all findings at once.
+fn hold(rule: fn(&Source) -> Vec<String>) {
+    let findings: Vec<_> = sources().iter().flat_map(rule).collect();
+    assert!(findings.is_empty(), "\n{}\n", findings.join("\n"));
+}
