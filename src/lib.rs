@@ -1,7 +1,9 @@
 //! Orloj: a Kafka-native scheduler that makes things happen later.
+
 pub mod clock;
 pub mod config;
 pub mod engine;
+pub mod gateway;
 pub mod health;
 pub mod kafka;
 pub mod model;
