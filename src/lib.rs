@@ -3,6 +3,8 @@
 pub mod clock;
 pub mod config;
 pub mod engine;
+pub mod gateway;
+pub mod health;
 pub mod kafka;
 pub mod model;
 pub mod store;
