@@ -10,5 +10,6 @@ pub mod health;
 pub mod kafka;
 pub mod model;
 pub mod scheduler;
+pub mod store;
 pub mod telemetry;
 pub mod worker;

@@ -10,7 +10,7 @@ mod source;
 
 use std::collections::BTreeSet;
 
-use source::{Source, after, has_word, sources};
+use source::{Source, after, has_word, sources, words};
 
 /// Lines of a file, inline tests excluded: beyond it, a file holds two concepts.
 const LINES_MAX: usize = 500;
@@ -37,7 +37,6 @@ const MODULES: &[(&str, &[&str])] = &[
             "engine",
             "kafka",
             "config",
-            "clock",
             "telemetry",
             "health",
             "scheduler",
@@ -86,7 +85,6 @@ const OUTSIDE_WORLD: &[&str] = &[
     "reqwest",
     "axum",
     "rand",
-    "clock",
     "std::fs",
     "std::net",
     "std::thread",
@@ -96,7 +94,7 @@ const OUTSIDE_WORLD: &[&str] = &[
 ];
 
 /// Names that say nothing about what a thing is.
-const EMPTY_NAMES: &[&str] = &["util", "helper", "common", "manager", "misc"];
+const EMPTY_NAMES: &[&str] = &["util", "utils", "helper", "helpers", "common", "manager", "misc"];
 
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
@@ -292,10 +290,7 @@ fn core_is_pure(source: &Source) -> Vec<String> {
 }
 
 fn has_no_empty_name(source: &Source) -> Vec<String> {
-    let is_empty = |name: &str| {
-        let name = name.to_lowercase();
-        EMPTY_NAMES.iter().any(|empty| name.contains(empty))
-    };
+    let is_empty = |name: &str| words(name).iter().any(|word| EMPTY_NAMES.contains(&word.as_str()));
     let what = "name it by what it is, not by being useful";
     let mut findings = Vec::new();
     if source.is_rust() && is_empty(&source.path) {

@@ -3,6 +3,7 @@
 //! Law: librdkafka's names contain dots, so the `[kafka]` table is flat in every layer, however it
 //! was written.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use figment::value::{Dict, Map, Value};
@@ -10,8 +11,11 @@ use figment::{Error, Figment, Metadata, Profile, Provider};
 
 use super::ConfigError;
 
+/// What our environment variables begin with.
+const PREFIX: &str = "ORLOJ_";
+
 /// Where settings come from besides the embedded defaults. The default value has no further layer.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Layers {
     /// The file given with `--config`.
     pub file: Option<PathBuf>,
@@ -27,8 +31,16 @@ impl Layers {
     pub fn of_process(file: Option<PathBuf>, overrides: Vec<String>) -> Self {
         let environment = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .filter(|(name, _)| name.starts_with(PREFIX))
             .collect();
         Self { file, environment, overrides }
+    }
+}
+
+impl fmt::Debug for Layers {
+    /// Values may be passwords: only where they are written is shown.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Layers").field("file", &self.file).finish_non_exhaustive()
     }
 }
 
@@ -58,7 +70,7 @@ impl Layer {
         value: &str,
         defaults: &Figment,
     ) -> Result<Option<Self>, ConfigError> {
-        let Some(rest) = name.strip_prefix("ORLOJ_") else { return Ok(None) };
+        let Some(rest) = name.strip_prefix(PREFIX) else { return Ok(None) };
         let rest = rest.to_ascii_lowercase();
         let origin = format!("environment variable {name}");
         if let Some((section, key)) = rest.split_once("__") {

@@ -89,6 +89,12 @@ pub enum Refusal {
     /// Upgrade this process.
     #[error(transparent)]
     Newer(MetadataError),
+    /// The ledger holds what a newer Orloj wrote: upgrade this process.
+    #[error("the ledger's record at offset {offset} was written by a newer Orloj; upgrade")]
+    NewerLedger {
+        /// Where it stands.
+        offset: Offset,
+    },
     /// The group's offset is gone and the mirror is older than the last commit may be.
     #[error(
         "partition {partition}: the group's committed offset is gone (expired or deleted), and \
@@ -312,14 +318,20 @@ impl Takeover {
 
     /// Where the partition starts from.
     #[must_use]
-    pub fn finish(self) -> Start {
+    pub fn finish(&mut self) -> Start {
         assert_eq!(self.phase, Phase::Done, "the takeover is not finished");
         Start {
             cursor: self.cursor,
             last_timestamp: self.replay.last_timestamp,
             triggers_end: self.committed.triggers_end,
-            skips: self.replay.skips,
+            skips: std::mem::take(&mut self.replay.skips),
         }
+    }
+
+    /// What tells this takeover from every other.
+    #[must_use]
+    pub fn nonce(&self) -> u64 {
+        self.nonce
     }
 
     fn seek_mirror(&mut self) -> Result<(), Refusal> {

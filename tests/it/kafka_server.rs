@@ -193,15 +193,16 @@ impl KafkaServer {
     }
 }
 
-impl Drop for KafkaServer {
+impl Drop for Local {
     fn drop(&mut self) {
-        let Some(Running { mut watchdog, orders, .. }) =
-            self.local.as_mut().and_then(|local| local.running.take())
-        else {
-            return;
-        };
-        drop(orders);
-        let _ = watchdog.wait();
+        match self.running.take() {
+            Some(Running { mut watchdog, orders, .. }) => {
+                drop(orders);
+                let _ = watchdog.wait();
+            }
+            // Killed and not started again: no watchdog is left to remove the data.
+            None => drop(fs::remove_dir_all(&self.data)),
+        }
     }
 }
 

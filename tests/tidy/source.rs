@@ -114,6 +114,20 @@ pub(super) fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
+/// The words of a name or a path in small letters, whether written `FooBar` or `foo_bar`.
+pub(super) fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    for c in name.chars() {
+        if !c.is_alphanumeric() || c.is_uppercase() {
+            words.push(String::new());
+        }
+        if let (true, Some(word)) = (c.is_alphanumeric(), words.last_mut()) {
+            word.extend(c.to_lowercase());
+        }
+    }
+    words
+}
+
 /// The text with comments and literals replaced by spaces, so that lines keep their numbers.
 fn blank_out(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
