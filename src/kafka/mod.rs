@@ -18,7 +18,10 @@ pub mod schemas;
 pub mod topics;
 pub mod transaction;
 
+use rdkafka::ClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::consumer::ConsumerContext;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use crate::config::Settings;
 
@@ -123,6 +126,24 @@ pub fn client_config(settings: &Settings) -> ClientConfig {
         .set("reconnect.backoff.ms", "50")
         .set("reconnect.backoff.max.ms", "1000");
     config
+}
+
+/// Passes librdkafka's errors on to the log, except that a partition's end is no error.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reports;
+
+impl ClientContext for Reports {
+    fn error(&self, error: KafkaError, reason: &str) {
+        report(&error, reason);
+    }
+}
+
+impl ConsumerContext for Reports {}
+
+fn report(error: &KafkaError, reason: &str) {
+    if error.rdkafka_error_code() != Some(RDKafkaErrorCode::PartitionEOF) {
+        tracing::warn!(%error, reason, "librdkafka");
+    }
 }
 
 /// A consumer that commits nothing by itself and reads only what is committed.
