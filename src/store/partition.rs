@@ -246,11 +246,10 @@ fn failed(path: &Path, error: &rocksdb::Error) -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::options::StoreSettings;
-    use super::super::{LocalState, StoreFactory};
     use super::*;
     use crate::engine::known::{Slot, SlotKind};
     use crate::model::timeline::Source;
+    use crate::store::{StoreFactory, StoreSettings};
 
     const SETTINGS: StoreSettings =
         StoreSettings { write_buffer: 4 << 20, block_cache: 4 << 20, max_open_files: 64 };
