@@ -423,6 +423,9 @@ mod tests {
     }
 
     proptest! {
+        // Each case parses the schemas anew, which takes longer than the case.
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         #[test]
         fn what_was_sent_is_read(
             fire in any_fire(),

@@ -381,6 +381,9 @@ fn request_is_taken(raw: &RawRecord<'_>) -> bool {
 }
 
 proptest! {
+    // Each case parses the schemas anew, which takes longer than the case.
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn no_value_makes_it_panic(
         frame in prop_oneof![
