@@ -1,8 +1,8 @@
 //! Orloj: a Kafka-native scheduler that makes things happen later.
-
 pub mod clock;
 pub mod config;
 pub mod engine;
+pub mod health;
 pub mod kafka;
 pub mod model;
 pub mod store;
