@@ -7,3 +7,4 @@ pub mod kafka;
 pub mod model;
 pub mod store;
 pub mod telemetry;
+pub mod worker;
