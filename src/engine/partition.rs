@@ -309,7 +309,6 @@ impl Partition {
     pub fn applied(&mut self, number: u64) {
         self.overlay.applied(number);
         self.in_flight.retain(|(of, _)| *of > number);
-        self.wheel.advance(self.cursor.w);
     }
 
     /// Moves L to where W allows and forgets the marks it has passed.
