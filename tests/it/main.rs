@@ -9,3 +9,4 @@ mod kafka_server;
 mod kafka_smoke;
 mod topics;
 mod wait;
+mod worker;
