@@ -5,7 +5,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod audit;
 mod kafka_server;
 mod kafka_smoke;
+mod process;
 mod topics;
 mod wait;

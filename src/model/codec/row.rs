@@ -1,4 +1,7 @@
 //! stub
-use bytes::Bytes; use crate::model::entry::Row;
-pub fn decode(_b: &Bytes) -> Result<Row, std::fmt::Error> { todo!() }
+use crate::model::entry::Row;
+use bytes::Bytes;
+pub fn decode(_b: &Bytes) -> Result<Row, std::fmt::Error> {
+    todo!()
+}
 pub fn encode(_r: &Row, _o: &mut Vec<u8>) {}
