@@ -5,6 +5,8 @@ use super::Millis;
 
 /// Bytes of a trigger id: long enough for any natural key, short enough to index.
 pub const ID_BYTES_MAX: usize = 256;
+/// Bytes of a caller's name: as long as an id.
+pub const CALLER_BYTES_MAX: usize = 256;
 /// Bytes of a payload: Kafka's default `message.max.bytes` (1 MiB) less headroom for our headers.
 pub const PAYLOAD_BYTES_MAX: usize = 1_000_000;
 /// Bytes of a target topic's name: Kafka's own limit.

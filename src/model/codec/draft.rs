@@ -1,0 +1,173 @@
+//! A registration as far as it was read: the common ground of the three forms.
+//!
+//! Law: whatever the form, the same rules are applied in the same place, [`Draft::register`].
+
+use bytes::Bytes;
+
+use super::field::{Reason, refused};
+use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarget};
+use crate::model::input::{OnConflict, PRIORITY_DEFAULT, Registration};
+use crate::model::limits::{HEADER_BYTES_MAX, HEADERS_MAX, HORIZON_MAX_MS, PAYLOAD_BYTES_MAX};
+use crate::model::retry::RetryLadder;
+use crate::model::text::Text;
+use crate::model::{Millis, Timestamp};
+
+/// What was read so far.
+#[derive(Debug)]
+pub(super) struct Draft {
+    /// What is delivered.
+    pub(super) payload: Option<Bytes>,
+    /// What is carried to the target.
+    pub(super) headers: Vec<Header>,
+    /// The order within a millisecond.
+    pub(super) priority: u8,
+    /// What to do about a pending one.
+    pub(super) on_conflict: OnConflict,
+    /// The trigger's own delays.
+    pub(super) retry: Option<RetryLadder>,
+    /// Who registers.
+    pub(super) caller: Option<Text>,
+    /// The key of a topic target.
+    pub(super) key: Option<Bytes>,
+    /// The method of a callback.
+    pub(super) method: Option<Text>,
+    /// When, and which field said so.
+    due: Option<(&'static str, Due)>,
+    /// Where to, and which field said so.
+    destination: Option<(&'static str, Destination)>,
+}
+
+/// When a trigger is due.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Due {
+    /// At a time, in ms since the epoch.
+    At(Timestamp),
+    /// After a delay, in ms from the record's broker timestamp.
+    After(Millis),
+}
+
+/// Where a trigger fires.
+#[derive(Debug)]
+pub(super) enum Destination {
+    /// Into a topic.
+    Topic(Text),
+    /// At a URL.
+    Url(Text),
+}
+
+impl Draft {
+    /// Nothing read yet.
+    pub(super) fn new() -> Self {
+        Self {
+            payload: None,
+            headers: Vec::new(),
+            priority: PRIORITY_DEFAULT,
+            on_conflict: OnConflict::default(),
+            retry: None,
+            caller: None,
+            key: None,
+            method: None,
+            due: None,
+            destination: None,
+        }
+    }
+
+    /// Whether anything says when or where to: what tells the headers form from an envelope.
+    pub(super) fn is_instructed(&self) -> bool {
+        self.due.is_some() || self.destination.is_some()
+    }
+
+    /// `field` says when.
+    pub(super) fn set_due(&mut self, field: &'static str, due: Due) -> Result<(), Reason> {
+        match self.due.replace((field, due)) {
+            None => Ok(()),
+            Some((other, _)) => Err(format!("{other} and {field} both say when: give one time")),
+        }
+    }
+
+    /// `field` says where to.
+    pub(super) fn set_destination(
+        &mut self,
+        field: &'static str,
+        destination: Destination,
+    ) -> Result<(), Reason> {
+        match self.destination.replace((field, destination)) {
+            None => Ok(()),
+            Some((other, _)) => Err(format!("{other} and {field} both say where to: give one")),
+        }
+    }
+
+    /// The registration, if it holds to every rule and limit. `timestamp` is the record's.
+    pub(super) fn register(self, id: Text, timestamp: Timestamp) -> Result<Registration, Reason> {
+        let fire_at = fire_at(self.due, timestamp)?;
+        let target = target(self.destination, self.key, self.method)?;
+        if let Some(bytes) = self.payload.as_ref().map(Bytes::len)
+            && bytes > PAYLOAD_BYTES_MAX
+        {
+            return Err(format!(
+                "the payload has {bytes} bytes: at most {PAYLOAD_BYTES_MAX} are allowed; \
+                 store it elsewhere and send a reference"
+            ));
+        }
+        check_headers(&self.headers)?;
+        let Self { payload, headers, retry, caller, priority, on_conflict, .. } = self;
+        let definition = Definition { target, payload, headers, retry, caller };
+        Ok(Registration { id, fire_at, priority, on_conflict, definition })
+    }
+}
+
+fn fire_at(due: Option<(&'static str, Due)>, timestamp: Timestamp) -> Result<Timestamp, Reason> {
+    let Some((field, due)) = due else {
+        return Err("nothing says when: give a time or a delay (orloj-fire-at or orloj-delay \
+                    as headers; fireAt, delay, delayMs or delaySeconds in an envelope)"
+            .to_owned());
+    };
+    let (given, fire_at) = match due {
+        Due::At(time) => (time, time),
+        Due::After(delay) => (delay, timestamp.saturating_add(delay)),
+    };
+    if fire_at > timestamp.saturating_add(HORIZON_MAX_MS) {
+        let way_out = "it lies more than ten years ahead; are these milliseconds?";
+        return Err(refused(field, given, way_out));
+    }
+    Ok(fire_at)
+}
+
+fn target(
+    destination: Option<(&'static str, Destination)>,
+    key: Option<Bytes>,
+    method: Option<Text>,
+) -> Result<Target, Reason> {
+    match destination {
+        None => Err("nothing says where to: give a topic or a URL (orloj-target-topic or \
+                     orloj-callback-url as headers; topic or callbackUrl in an envelope)"
+            .to_owned()),
+        Some((field, Destination::Topic(topic))) => match method {
+            None => Ok(Target::Topic(TopicTarget { topic, key })),
+            Some(_) => Err(format!("{field} says a topic, which takes no method: leave it out")),
+        },
+        Some((field, Destination::Url(url))) => match key {
+            None => {
+                let method = method.unwrap_or_else(|| Text::from("POST"));
+                Ok(Target::Http(HttpTarget { url, method }))
+            }
+            Some(_) => Err(format!("{field} says a callback, which takes no key: leave it out")),
+        },
+    }
+}
+
+fn check_headers(headers: &[Header]) -> Result<(), Reason> {
+    if headers.len() > HEADERS_MAX {
+        let count = headers.len();
+        return Err(format!("there are {count} headers to carry: at most {HEADERS_MAX} may be"));
+    }
+    let size =
+        |header: &Header| header.name.bytes().len() + header.value.as_ref().map_or(0, Bytes::len);
+    let bytes: usize = headers.iter().map(size).sum();
+    if bytes > HEADER_BYTES_MAX {
+        return Err(format!(
+            "the headers to carry have {bytes} bytes: at most {HEADER_BYTES_MAX} are allowed"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,275 @@
+//! One field of a registration, in whichever form it came: read and judged by its bytes alone.
+//!
+//! Law: a refusal names the field, shows the value (cut to 80 characters) and says the way out.
+
+use std::fmt::Display;
+
+use jiff::{SpanRelativeTo, Timestamp as Instant};
+
+use crate::model::input::OnConflict;
+use crate::model::limits::{
+    CALLER_BYTES_MAX, ID_BYTES_MAX, RETRY_DELAY_MAX_MS, RETRY_DELAYS_MAX, TOPIC_BYTES_MAX,
+    URL_BYTES_MAX,
+};
+use crate::model::retry::RetryLadder;
+use crate::model::text::Text;
+use crate::model::{Millis, Timestamp};
+
+/// Why a field is refused, for people.
+pub(super) type Reason = String;
+
+/// The methods a callback may use. CONNECT and TRACE would address a proxy, not a receiver.
+const METHODS: [&str; 5] = ["POST", "PUT", "PATCH", "DELETE", "GET"];
+
+/// Characters of a value that a reason shows.
+const SHOWN_CHARS_MAX: usize = 80;
+
+const DURATION_HELP: &str = "give milliseconds, or a duration such as 20m, 1h30m or PT20M";
+
+/// The reason to refuse `value` as `field`.
+pub(super) fn refused(field: &str, value: impl Display, way_out: impl Display) -> Reason {
+    let value = value.to_string();
+    match value.char_indices().nth(SHOWN_CHARS_MAX) {
+        Some((cut, _)) => format!("{field} is {:?}…: {way_out}", &value[..cut]),
+        None => format!("{field} is {value:?}: {way_out}"),
+    }
+}
+
+/// Bytes that must be UTF-8.
+pub(super) fn utf8<'a>(field: &str, bytes: &'a [u8]) -> Result<&'a str, Reason> {
+    std::str::from_utf8(bytes).map_err(|_| {
+        // A reason need not show more than this, however long the value is.
+        let start = &bytes[..bytes.len().min(4 * SHOWN_CHARS_MAX)];
+        refused(field, String::from_utf8_lossy(start), "give UTF-8")
+    })
+}
+
+/// A trigger id: the record's key.
+pub(super) fn id(key: Option<&[u8]>) -> Result<Text, Reason> {
+    let field = "the key (trigger id)";
+    let Some(key) = key.filter(|key| !key.is_empty()) else {
+        return Err(format!("{field} is missing: give each trigger an id as its record's key"));
+    };
+    name(field, utf8(field, key)?, ID_BYTES_MAX)
+}
+
+/// Who registers.
+pub(super) fn caller(field: &str, text: &str) -> Result<Text, Reason> {
+    name(field, text, CALLER_BYTES_MAX)
+}
+
+/// Milliseconds since the epoch as digits, or RFC 3339.
+pub(super) fn time(field: &str, text: &str) -> Result<Timestamp, Reason> {
+    if let Ok(ms) = text.parse() {
+        return time_ms(field, ms);
+    }
+    let Ok(instant) = text.parse::<Instant>() else {
+        let way_out = "give milliseconds since the epoch, or RFC 3339 like 2030-01-31T08:00:00Z";
+        return Err(refused(field, text, way_out));
+    };
+    // Rounded up, because a trigger never fires early.
+    let ms = (instant.as_nanosecond() + 999_999).div_euclid(1_000_000);
+    Timestamp::try_from(ms).map_err(|_| refused(field, text, "give a time after 1970"))
+}
+
+/// Milliseconds since the epoch.
+pub(super) fn time_ms(field: &str, ms: i64) -> Result<Timestamp, Reason> {
+    Timestamp::try_from(ms).map_err(|_| refused(field, ms, "give a time after 1970"))
+}
+
+/// Seconds since the epoch, as kafka-message-scheduler counts them.
+pub(super) fn time_seconds(field: &str, text: &str) -> Result<Timestamp, Reason> {
+    let seconds: i64 =
+        text.parse().map_err(|_| refused(field, text, "give seconds since the epoch"))?;
+    time_ms(field, seconds.saturating_mul(1_000))
+}
+
+/// Milliseconds as digits, or a duration with units.
+pub(super) fn delay(field: &str, text: &str) -> Result<Millis, Reason> {
+    if let Ok(ms) = text.parse() {
+        return delay_ms(field, ms);
+    }
+    let span = text.parse::<jiff::Span>();
+    // A month has no fixed length, so a delay cannot be given in months or years.
+    let duration = span.and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()));
+    let Ok(duration) = duration else { return Err(refused(field, text, DURATION_HELP)) };
+    let ms = (duration.as_nanos() + 999_999).div_euclid(1_000_000);
+    if ms < 0 {
+        return Err(refused(field, text, "a delay counts forward; give zero or more"));
+    }
+    Ok(Millis::try_from(ms).unwrap_or(Millis::MAX))
+}
+
+/// Milliseconds.
+pub(super) fn delay_ms(field: &str, ms: i64) -> Result<Millis, Reason> {
+    Millis::try_from(ms)
+        .map_err(|_| refused(field, ms, "a delay counts forward; give zero or more"))
+}
+
+/// A topic's name, by Kafka's own rule.
+pub(super) fn topic(field: &str, name: &str) -> Result<Text, Reason> {
+    let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    let sized = (1..=TOPIC_BYTES_MAX).contains(&name.len());
+    if !sized || !name.bytes().all(legal) || name == "." || name == ".." {
+        let way_out = format!(
+            "a topic's name has 1 to {TOPIC_BYTES_MAX} letters, digits, dots, underscores or dashes"
+        );
+        return Err(refused(field, name, way_out));
+    }
+    Ok(Text::from(name))
+}
+
+/// An absolute URL. Whether it may be called is the gateway's and the worker's business.
+pub(super) fn url(field: &str, url: &str) -> Result<Text, Reason> {
+    if url.len() > URL_BYTES_MAX {
+        let way_out = format!("it has {} bytes; {URL_BYTES_MAX} are allowed", url.len());
+        return Err(refused(field, url, way_out));
+    }
+    let rest = url.split_once("://").filter(|(scheme, _)| {
+        scheme.eq_ignore_ascii_case("https") || scheme.eq_ignore_ascii_case("http")
+    });
+    let host = rest.is_some_and(|(_, rest)| !rest.starts_with(['/', '?', '#']) && !rest.is_empty());
+    if !host || url.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Err(refused(field, url, "give an absolute URL like https://example.com/hook"));
+    }
+    Ok(Text::from(url))
+}
+
+/// The method of a callback.
+pub(super) fn method(field: &str, text: &str) -> Result<Text, Reason> {
+    match METHODS.iter().find(|method| method.eq_ignore_ascii_case(text)) {
+        Some(method) => Ok(Text::from(*method)),
+        None => Err(refused(field, text, format!("give one of {}", METHODS.join(", ")))),
+    }
+}
+
+/// A priority.
+pub(super) fn priority(field: &str, text: &str) -> Result<u8, Reason> {
+    text.parse().map_err(|_| refused(field, text, "give 0 (fires first) to 255 (fires last)"))
+}
+
+/// What to do about a pending trigger of the same id.
+pub(super) fn on_conflict(field: &str, text: &str) -> Result<OnConflict, Reason> {
+    match text {
+        "replace" => Ok(OnConflict::Replace),
+        "keep" => Ok(OnConflict::Keep),
+        _ => Err(refused(field, text, "give replace or keep")),
+    }
+}
+
+/// Delays separated by commas; none at all means that a failed attempt is the last.
+pub(super) fn ladder_text(field: &str, text: &str) -> Result<RetryLadder, Reason> {
+    let delays = text.split(',').map(str::trim).filter(|delay| !delay.is_empty());
+    ladder(field, delays.map(|text| delay(field, text)))
+}
+
+/// Delays that were read one by one.
+pub(super) fn ladder(
+    field: &str,
+    delays: impl Iterator<Item = Result<Millis, Reason>>,
+) -> Result<RetryLadder, Reason> {
+    // One more than allowed is enough to know, however long the list is.
+    let delays = delays.take(RETRY_DELAYS_MAX + 1).collect::<Result<Vec<_>, _>>()?;
+    if delays.len() > RETRY_DELAYS_MAX {
+        return Err(format!("{field} has more than {RETRY_DELAYS_MAX} delays: give fewer"));
+    }
+    match delays.iter().find(|delay| **delay > RETRY_DELAY_MAX_MS) {
+        Some(delay) => {
+            let way_out = format!("a retry waits at most {RETRY_DELAY_MAX_MS} ms (30 days)");
+            Err(refused(field, delay, way_out))
+        }
+        None => Ok(RetryLadder(delays)),
+    }
+}
+
+fn name(field: &str, text: &str, bytes_max: usize) -> Result<Text, Reason> {
+    if text.len() > bytes_max {
+        let way_out = format!("it has {} bytes; {bytes_max} are allowed", text.len());
+        return Err(refused(field, text, way_out));
+    }
+    if text.is_empty() || text.contains(char::is_control) {
+        return Err(refused(field, text, "it must not be empty or hold control characters"));
+    }
+    Ok(Text::from(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_milliseconds_or_rfc_3339() {
+        let table = [
+            ("0", Some(0)),
+            ("1700000000123", Some(1_700_000_000_123)),
+            ("2023-11-14T22:13:20.123Z", Some(1_700_000_000_123)),
+            ("2023-11-14T23:13:20.1230001+01:00", Some(1_700_000_000_124)),
+            ("-1", None),
+            ("1969-12-31T00:00:00Z", None),
+            ("tomorrow", None),
+            ("", None),
+            ("99999999999999999999", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(time("fireAt", text).ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn delays_are_milliseconds_or_durations() {
+        let table = [
+            ("0", Some(0)),
+            ("1500", Some(1_500)),
+            ("20m", Some(1_200_000)),
+            ("1h30m", Some(5_400_000)),
+            ("1.5s", Some(1_500)),
+            ("PT20M", Some(1_200_000)),
+            ("P1D", Some(86_400_000)),
+            ("2w", Some(1_209_600_000)),
+            ("1us", Some(1)),
+            ("P1M", None),
+            ("-5", None),
+            ("-5s", None),
+            ("-PT5S", None),
+            ("5 bananas", None),
+            ("", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(delay("delay", text).ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn ladders_are_bounded() {
+        let ladder = |text| ladder_text("retry", text).map(|ladder| ladder.0);
+        assert_eq!(ladder("1s, 5s,PT1M"), Ok(vec![1_000, 5_000, 60_000]));
+        assert_eq!(ladder(""), Ok(vec![]));
+        assert!(ladder("31d").unwrap_err().contains("30 days"));
+        assert!(ladder(&"1s,".repeat(33)).unwrap_err().contains("more than 32"));
+    }
+
+    #[test]
+    fn topics_and_urls_are_judged_by_their_form() {
+        for good in ["a", "a.b_c-9"] {
+            assert!(topic("topic", good).is_ok(), "{good}");
+        }
+        for bad in ["", ".", "..", "a b", "ä", &"x".repeat(250)] {
+            assert!(topic("topic", bad).is_err(), "{bad}");
+        }
+        for good in ["http://h", "HTTPS://h:1/p?q#f"] {
+            assert!(url("url", good).is_ok(), "{good}");
+        }
+        for bad in ["", "h", "/p", "ftp://h", "http://", "http:///p", "http://h/ x", "http://h\n"] {
+            assert!(url("url", bad).is_err(), "{bad}");
+        }
+        assert!(url("url", &format!("http://h/{}", "x".repeat(2_048))).is_err());
+        assert_eq!(method("method", "put"), Ok("PUT".into()));
+        assert!(method("method", "CONNECT").is_err());
+    }
+
+    #[test]
+    fn a_reason_shows_80_characters() {
+        let reason = refused("topic", "ä".repeat(500), "shorten it");
+        assert_eq!(reason, format!("topic is \"{}\"…: shorten it", "ä".repeat(80)));
+    }
+}

@@ -1,0 +1,83 @@
+//! The headers form: instructions in headers, the payload verbatim as the value.
+//!
+//! Law: whatever is not an instruction is carried to the target. The same headers may accompany
+//! an envelope, whose own fields go before them, the caller excepted: the gateway vouches for it.
+//!
+//! `scheduler-*` are the headers of kafka-message-scheduler, for which Orloj is a drop-in.
+
+use bytes::Bytes;
+
+use super::draft::{Destination, Draft, Due};
+use super::field::{self, Reason};
+use super::registration::{ACK, FORWARDED, RawHeader};
+use crate::model::definition::Header;
+use crate::model::text::Text;
+
+/// Reads all headers of a record.
+pub(super) fn read(headers: &[RawHeader<'_>]) -> Result<Draft, Reason> {
+    let mut draft = Draft::new();
+    for (name, value) in headers {
+        apply(&mut draft, name, *value)?;
+    }
+    Ok(draft)
+}
+
+fn apply(draft: &mut Draft, name: &str, value: Option<&[u8]>) -> Result<(), Reason> {
+    match name {
+        "orloj-fire-at" => {
+            let field = "orloj-fire-at";
+            draft.set_due(field, Due::At(field::time(field, text(field, value)?)?))
+        }
+        "scheduler-epoch" => {
+            let field = "scheduler-epoch";
+            draft.set_due(field, Due::At(field::time_seconds(field, text(field, value)?)?))
+        }
+        "orloj-delay" => {
+            let field = "orloj-delay";
+            draft.set_due(field, Due::After(field::delay(field, text(field, value)?)?))
+        }
+        "orloj-target-topic" => set_topic(draft, "orloj-target-topic", value),
+        "scheduler-target-topic" => set_topic(draft, "scheduler-target-topic", value),
+        "orloj-callback-url" => {
+            let field = "orloj-callback-url";
+            let url = field::url(field, text(field, value)?)?;
+            draft.set_destination(field, Destination::Url(url))
+        }
+        _ => apply_detail(draft, name, value),
+    }
+}
+
+fn apply_detail(draft: &mut Draft, name: &str, value: Option<&[u8]>) -> Result<(), Reason> {
+    match name {
+        "orloj-target-key" | "scheduler-target-key" => {
+            draft.key = value.map(Bytes::copy_from_slice);
+        }
+        "orloj-callback-method" => {
+            draft.method = Some(field::method(name, text(name, value)?)?);
+        }
+        "orloj-priority" => draft.priority = field::priority(name, text(name, value)?)?,
+        "orloj-on-conflict" => draft.on_conflict = field::on_conflict(name, text(name, value)?)?,
+        "orloj-retry-delays" => {
+            draft.retry = Some(field::ladder_text(name, text(name, value)?)?);
+        }
+        "orloj-caller" => draft.caller = Some(field::caller(name, text(name, value)?)?),
+        ACK | FORWARDED => {}
+        _ => {
+            let value = value.map(Bytes::copy_from_slice);
+            draft.headers.push(Header { name: Text::from(name), value });
+        }
+    }
+    Ok(())
+}
+
+fn set_topic(draft: &mut Draft, field: &'static str, value: Option<&[u8]>) -> Result<(), Reason> {
+    let topic = field::topic(field, text(field, value)?)?;
+    draft.set_destination(field, Destination::Topic(topic))
+}
+
+fn text<'a>(field: &str, value: Option<&'a [u8]>) -> Result<&'a str, Reason> {
+    let Some(value) = value else {
+        return Err(format!("{field} has no value: give one, or leave the header out"));
+    };
+    field::utf8(field, value)
+}

@@ -1,0 +1,201 @@
+//! The JSON envelope: what people type, and what the HTTP API sends.
+//!
+//! Law: no field is silently ignored; an unknown one is refused with the nearest known name. A
+//! null is as good as a field left out. The payload is delivered as the very text it was sent as.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use super::draft::{Destination, Draft, Due};
+use super::field::{self, Reason, refused};
+use crate::model::definition::Header;
+use crate::model::text::Text;
+
+const FIELDS: [&str; 14] = [
+    "fireAt",
+    "delay",
+    "delayMs",
+    "delaySeconds",
+    "target",
+    "topic",
+    "callbackUrl",
+    "payload",
+    "payloadBase64",
+    "headers",
+    "priority",
+    "onConflict",
+    "retry",
+    "caller",
+];
+const TARGET_FIELDS: [&str; 5] =
+    ["target.topic", "target.key", "target.url", "target.method", "target.headers"];
+const RETRY_FIELDS: [&str; 1] = ["retry.delays"];
+
+/// Reads the envelope `value` into `draft`, which already holds what the headers say.
+pub(super) fn read(value: &[u8], draft: &mut Draft) -> Result<(), Reason> {
+    let text = field::utf8("the value", value)?;
+    let mut fields = Fields::parse("", text).map_err(|_| {
+        let way_out = "it is neither a JSON object nor Avro; to send a payload verbatim, say when \
+                       and where to in headers (orloj-fire-at, orloj-target-topic)";
+        refused("the value", text, way_out)
+    })?;
+    read_due(&mut fields, draft)?;
+    read_destination(&mut fields, draft)?;
+    read_payload(&mut fields, draft)?;
+    if let Some(headers) = fields.take("headers") {
+        read_headers("headers", headers, draft)?;
+    }
+    if let Some(json) = fields.take("priority") {
+        draft.priority = field::priority("priority", json)?;
+    }
+    if let Some(text) = fields.text("onConflict")? {
+        draft.on_conflict = field::on_conflict("onConflict", &text)?;
+    }
+    if let Some(json) = fields.take("retry") {
+        let mut retry = Fields::object("retry.", "retry", json)?;
+        if let Some(delays) = retry.take("retry.delays") {
+            let delays: Vec<&RawValue> = serde_json::from_str(delays)
+                .map_err(|_| refused("retry.delays", delays, "give a list like [\"10s\"]"))?;
+            let delays = delays.iter().map(|json| delay("retry.delays", json.get()));
+            draft.retry = Some(field::ladder("retry.delays", delays)?);
+        }
+        retry.finish(&RETRY_FIELDS)?;
+    }
+    if let Some(text) = fields.text("caller")? {
+        let caller = field::caller("caller", &text)?;
+        draft.caller.get_or_insert(caller);
+    }
+    fields.finish(&FIELDS)
+}
+
+fn read_due(fields: &mut Fields<'_>, draft: &mut Draft) -> Result<(), Reason> {
+    if let Some(json) = fields.take("fireAt") {
+        let time = match json.parse() {
+            Ok(ms) => field::time_ms("fireAt", ms)?,
+            Err(_) => field::time("fireAt", &string("fireAt", json)?)?,
+        };
+        draft.set_due("fireAt", Due::At(time))?;
+    }
+    for name in ["delay", "delayMs"] {
+        if let Some(json) = fields.take(name) {
+            draft.set_due(name, Due::After(delay(name, json)?))?;
+        }
+    }
+    if let Some(json) = fields.take("delaySeconds") {
+        let seconds = json.parse().unwrap_or(f64::NAN);
+        if seconds.is_nan() || seconds < 0.0 {
+            let way_out = "give a number of seconds, zero or more";
+            return Err(refused("delaySeconds", json, way_out));
+        }
+        // A number out of range becomes the largest one, which is beyond the horizon.
+        draft.set_due("delaySeconds", Due::After((seconds * 1_000.0).round() as u64))?;
+    }
+    Ok(())
+}
+
+fn read_destination(fields: &mut Fields<'_>, draft: &mut Draft) -> Result<(), Reason> {
+    if let Some(name) = fields.text("topic")? {
+        let topic = field::topic("topic", &name)?;
+        draft.set_destination("topic", Destination::Topic(topic))?;
+    }
+    if let Some(url) = fields.text("callbackUrl")? {
+        let url = field::url("callbackUrl", &url)?;
+        draft.set_destination("callbackUrl", Destination::Url(url))?;
+    }
+    let Some(json) = fields.take("target") else { return Ok(()) };
+    let mut target = Fields::object("target.", "target", json)?;
+    if let Some(name) = target.text("target.topic")? {
+        let topic = field::topic("target.topic", &name)?;
+        draft.set_destination("target.topic", Destination::Topic(topic))?;
+    }
+    if let Some(url) = target.text("target.url")? {
+        let url = field::url("target.url", &url)?;
+        draft.set_destination("target.url", Destination::Url(url))?;
+    }
+    if let Some(key) = target.text("target.key")? {
+        draft.key = Some(key.into());
+    }
+    if let Some(method) = target.text("target.method")? {
+        draft.method = Some(field::method("target.method", &method)?);
+    }
+    if let Some(headers) = target.take("target.headers") {
+        read_headers("target.headers", headers, draft)?;
+    }
+    target.finish(&TARGET_FIELDS)
+}
+
+fn read_payload(fields: &mut Fields<'_>, draft: &mut Draft) -> Result<(), Reason> {
+    let verbatim = fields.take("payload").map(|json| Bytes::copy_from_slice(json.as_bytes()));
+    let decoded = match fields.text("payloadBase64")? {
+        Some(text) => match BASE64.decode(&text) {
+            Ok(bytes) => Some(Bytes::from(bytes)),
+            Err(_) => return Err(refused("payloadBase64", text, "give padded, standard base64")),
+        },
+        None => None,
+    };
+    if verbatim.is_some() && decoded.is_some() {
+        return Err("payload and payloadBase64 both say what to deliver: give one".to_owned());
+    }
+    draft.payload = verbatim.or(decoded);
+    Ok(())
+}
+
+fn read_headers(field: &str, json: &str, draft: &mut Draft) -> Result<(), Reason> {
+    let headers: BTreeMap<String, Option<String>> = serde_json::from_str(json)
+        .map_err(|_| refused(field, json, "give an object of strings like {\"a\": \"b\"}"))?;
+    draft.headers.extend(
+        headers
+            .into_iter()
+            .map(|(name, value)| Header { name: Text::from(name), value: value.map(Bytes::from) }),
+    );
+    Ok(())
+}
+
+fn delay(field: &str, json: &str) -> Result<u64, Reason> {
+    match json.parse() {
+        Ok(ms) => field::delay_ms(field, ms),
+        Err(_) => field::delay(field, &string(field, json)?),
+    }
+}
+
+fn string(field: &str, json: &str) -> Result<String, Reason> {
+    serde_json::from_str(json).map_err(|_| refused(field, json, "give a string in double quotes"))
+}
+
+/// The fields of an object that nobody took yet, under their full names.
+struct Fields<'a>(BTreeMap<String, &'a str>);
+
+impl<'a> Fields<'a> {
+    fn parse(prefix: &str, json: &'a str) -> Result<Self, serde_json::Error> {
+        let object: BTreeMap<String, &'a RawValue> = serde_json::from_str(json)?;
+        let fields = object.into_iter().filter(|(_, json)| json.get() != "null");
+        Ok(Self(fields.map(|(name, json)| (format!("{prefix}{name}"), json.get())).collect()))
+    }
+
+    fn object(prefix: &str, field: &str, json: &'a str) -> Result<Self, Reason> {
+        Self::parse(prefix, json).map_err(|_| refused(field, json, "give a JSON object"))
+    }
+
+    fn take(&mut self, name: &str) -> Option<&'a str> {
+        self.0.remove(name)
+    }
+
+    fn text(&mut self, name: &str) -> Result<Option<String>, Reason> {
+        self.take(name).map(|json| string(name, json)).transpose()
+    }
+
+    fn finish(self, known: &[&str]) -> Result<(), Reason> {
+        let Some((name, json)) = self.0.into_iter().next() else { return Ok(()) };
+        let likeness = |known: &&&str| strsim::jaro_winkler(known, &name);
+        let nearest = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+        let way_out = match nearest {
+            Some(nearest) => format!("there is no such field; did you mean {nearest}?"),
+            None => "there is no such field".to_owned(),
+        };
+        Err(refused(&name, json, way_out))
+    }
+}

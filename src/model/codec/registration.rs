@@ -1,0 +1,225 @@
+//! A record of `triggers`, read in whichever of its three forms it came.
+//!
+//! Law: a record is judged by its bytes alone, so that a replay judges it the same; the one thing
+//! that is not in the bytes, an Avro schema looked up by id, is marked `may_pass` where unknown
+//! and stops the reading where it cannot be looked up now.
+//!
+//! ```text
+//!  key ─► id ─► right partition? ─► null value: cancel
+//!                                └► headers say when or where: value = payload  ─┐
+//!                                └► 0x00 + id, 0xC3 0x01 + fingerprint: Avro    ─┼─► Draft ─► rules
+//!                                └► else: JSON                                  ─┘
+//! ```
+
+use std::sync::Arc;
+
+use apache_avro::Schema;
+use bytes::Bytes;
+
+use super::draft::Draft;
+use super::field::{self, Reason, refused};
+use super::schemas::Schemas;
+use super::{avro_form, headers_form, json_form};
+use crate::model::definition::Header;
+use crate::model::input::{Forward, Request, TriggerRecord, Unreadable};
+use crate::model::limits::PAYLOAD_BYTES_MAX;
+use crate::model::partitioner::Partitioner;
+use crate::model::text::Text;
+use crate::model::{Offset, PartitionId, Timestamp};
+
+/// Asks for an outcome record when it is `true`.
+pub const ACK: &str = "orloj-ack";
+/// On a record that was moved to its right partition: its first broker timestamp, in ms since
+/// the epoch.
+pub const FORWARDED: &str = "orloj-forwarded";
+/// A command, which this version does not know yet.
+const COMMAND: &str = "orloj-command";
+
+/// A header of a fetched record; `None` is Kafka's null.
+pub type RawHeader<'a> = (&'a str, Option<&'a [u8]>);
+
+/// A fetched record, still in the client's buffers.
+#[derive(Clone, Debug)]
+pub struct RawRecord<'a> {
+    /// The partition it was fetched from.
+    pub partition: PartitionId,
+    /// Its offset.
+    pub offset: Offset,
+    /// The broker's timestamp, in ms since the epoch.
+    pub timestamp: Timestamp,
+    /// Its key.
+    pub key: Option<&'a [u8]>,
+    /// Its value.
+    pub value: Option<&'a [u8]>,
+    /// Its headers, in order.
+    pub headers: Vec<RawHeader<'a>>,
+}
+
+/// What reading needs besides the record.
+#[derive(Clone, Copy)]
+pub struct ReadContext<'a> {
+    /// The hash that says which partition is right.
+    pub partitioner: Partitioner,
+    /// How many partitions `triggers` has.
+    pub partitions: i32,
+    /// Our own schemas.
+    pub schemas: &'a Schemas,
+    /// Other people's schemas.
+    pub writers: &'a dyn WriterSchemas,
+}
+
+impl std::fmt::Debug for ReadContext<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadContext").field("partitions", &self.partitions).finish_non_exhaustive()
+    }
+}
+
+/// Where the schemas come from that producers registered.
+pub trait WriterSchemas {
+    /// The schema registered under `id`. Never waits.
+    fn by_id(&self, id: u32) -> Lookup;
+}
+
+/// What became of a look-up.
+#[derive(Clone, Debug)]
+pub enum Lookup {
+    /// This is it.
+    Known(Arc<Schema>),
+    /// Nobody registered it.
+    Unknown,
+    /// Not to be had now: pause, and read the record again later.
+    Unreachable,
+}
+
+/// Why a record cannot be read now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Pause the ingest of this partition and read the record again later; fires go on.
+    #[error("the schema registry does not say now what schema id {id} is")]
+    RegistryAway {
+        /// The id that was asked for.
+        id: u32,
+    },
+}
+
+/// Why a registration cannot be taken.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// Its bytes are wrong, and always will be.
+    Final(Reason),
+    /// It may be readable some day.
+    MayPass(Reason),
+    /// It cannot be judged now.
+    Away(ReadError),
+}
+
+impl From<Reason> for Refusal {
+    fn from(reason: Reason) -> Self {
+        Self::Final(reason)
+    }
+}
+
+/// Reads a record of `triggers`.
+pub fn read_trigger(
+    raw: &RawRecord<'_>,
+    context: &ReadContext<'_>,
+) -> Result<TriggerRecord, ReadError> {
+    let mut record = TriggerRecord {
+        offset: raw.offset,
+        timestamp: raw.timestamp,
+        ack: header(raw, ACK) == Some(Some(b"true")),
+        request: Request::Cancel { id: Text::default() },
+    };
+    record.request = match field::id(raw.key) {
+        Err(reason) => unreadable(raw, None, reason, false),
+        Ok(id) => match request(raw, &id, &mut record.timestamp, context) {
+            Ok(request) => request,
+            Err(Refusal::Final(reason)) => unreadable(raw, Some(id), reason, false),
+            Err(Refusal::MayPass(reason)) => unreadable(raw, Some(id), reason, true),
+            Err(Refusal::Away(error)) => return Err(error),
+        },
+    };
+    Ok(record)
+}
+
+fn request(
+    raw: &RawRecord<'_>,
+    id: &Text,
+    timestamp: &mut Timestamp,
+    context: &ReadContext<'_>,
+) -> Result<Request, Refusal> {
+    if let Some(first) = header(raw, FORWARDED) {
+        *timestamp = forwarded_at(first)?;
+    } else if let Some(forward) = forward(raw, id, context) {
+        return Ok(forward);
+    }
+    let Some(value) = raw.value else { return Ok(Request::Cancel { id: id.clone() }) };
+    if let Some(command) = header(raw, COMMAND) {
+        let command = String::from_utf8_lossy(command.unwrap_or_default());
+        let way_out = "this version does not support commands (pause, resume, fire-now) yet; \
+                       cancel with a null value, replace by registering again";
+        return Err(refused(COMMAND, command, way_out).into());
+    }
+    let mut draft = headers_form::read(&raw.headers)?;
+    read_value(value, &mut draft, context)?;
+    Ok(Request::Register(draft.register(id.clone(), *timestamp)?))
+}
+
+/// The headers decide first: a payload sent verbatim may begin with any byte.
+fn read_value(value: &[u8], draft: &mut Draft, context: &ReadContext<'_>) -> Result<(), Refusal> {
+    if draft.is_instructed() {
+        draft.payload = Some(Bytes::copy_from_slice(value));
+        return Ok(());
+    }
+    match value {
+        [] => Err(Refusal::Final(
+            "the value is empty and no header says when or where to: send a null value to \
+             cancel, or headers (orloj-fire-at, orloj-target-topic) to register"
+                .to_owned(),
+        )),
+        [0x00, ..] | [0xC3, 0x01, ..] => avro_form::read(value, draft, context),
+        _ => Ok(json_form::read(value, draft)?),
+    }
+}
+
+fn forward(raw: &RawRecord<'_>, id: &Text, context: &ReadContext<'_>) -> Option<Request> {
+    let partition = context.partitioner.partition(id.bytes(), context.partitions)?;
+    if partition == raw.partition {
+        return None;
+    }
+    let mut headers = kept_headers(raw);
+    let first = Bytes::from(raw.timestamp.to_string());
+    headers.push(Header { name: FORWARDED.into(), value: Some(first) });
+    let value = raw.value.map(Bytes::copy_from_slice);
+    Some(Request::Forward(Box::new(Forward { partition, key: id.bytes().clone(), value, headers })))
+}
+
+fn forwarded_at(value: Option<&[u8]>) -> Result<Timestamp, Reason> {
+    let text = field::utf8(FORWARDED, value.unwrap_or_default())?;
+    text.parse().map_err(|_| refused(FORWARDED, text, "only Orloj writes it; leave it out"))
+}
+
+fn unreadable(raw: &RawRecord<'_>, id: Option<Text>, reason: Reason, may_pass: bool) -> Request {
+    let value = raw.value.map(|value| &value[..value.len().min(PAYLOAD_BYTES_MAX)]);
+    Request::Unreadable(Box::new(Unreadable {
+        id,
+        reason,
+        may_pass,
+        key: raw.key.map(Bytes::copy_from_slice),
+        value: value.map(Bytes::copy_from_slice),
+        headers: kept_headers(raw),
+    }))
+}
+
+fn kept_headers(raw: &RawRecord<'_>) -> Vec<Header> {
+    let header = |(name, value): &RawHeader<'_>| Header {
+        name: Text::from(*name),
+        value: value.map(Bytes::copy_from_slice),
+    };
+    raw.headers.iter().map(header).collect()
+}
+
+/// The last header of that name, as Java's `lastHeader` has it.
+fn header<'a>(raw: &RawRecord<'a>, name: &str) -> Option<Option<&'a [u8]>> {
+    raw.headers.iter().rev().find(|(this, _)| *this == name).map(|(_, value)| *value)
+}

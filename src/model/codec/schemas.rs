@@ -1,0 +1,158 @@
+//! Our Avro schemas, `schemas/*.avsc`: built once, then handed to whoever reads or writes.
+//!
+//! Law: what is sent names its schema by fingerprint (Avro's single-object encoding: 0xC3 0x01,
+//! eight bytes of CRC-64-AVRO, the datum). We write the newest schema of a kind and read every
+//! one that is embedded here; a fingerprint that is not is a newer Orloj's.
+
+use apache_avro::Schema;
+use apache_avro::rabin::Rabin;
+use apache_avro::reader::datum::GenericDatumReader;
+use apache_avro::writer::datum::GenericDatumWriter;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// What a single-object encoding begins with.
+pub(super) const MARKER: [u8; 2] = [0xC3, 0x01];
+
+/// Bytes that one length in an Avro datum may ask for. No record is larger, and a broken length
+/// must not take the memory of a machine.
+const ALLOCATION_BYTES_MAX: usize = 64 << 20;
+
+/// Why bytes are not what they should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CodecError {
+    /// A newer Orloj wrote it: refuse to start (or to go on), so that nothing is misread.
+    #[error("a {kind} has a schema that this process does not know; upgrade it")]
+    Newer {
+        /// What it should be.
+        kind: &'static str,
+    },
+    /// It was never one of ours, or is damaged: set it aside and go on.
+    #[error("a {kind} cannot be read: {reason}")]
+    Corrupt {
+        /// What it should be.
+        kind: &'static str,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// All schemas this program speaks.
+#[derive(Debug)]
+pub struct Schemas {
+    trigger: &'static Schema,
+    trigger_fingerprint: [u8; 8],
+    pub(super) fire: Message,
+    pub(super) signal: Message,
+    pub(super) ledger: Message,
+    pub(super) outcome: Message,
+    pub(super) dead_letter: Message,
+}
+
+impl Default for Schemas {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Schemas {
+    /// Parses the embedded schemas. Once a process is enough: they are never freed.
+    #[must_use]
+    pub fn new() -> Self {
+        apache_avro::util::max_allocation_bytes(ALLOCATION_BYTES_MAX);
+        let trigger = parse(include_str!("../../../schemas/trigger.avsc"));
+        Self {
+            trigger,
+            trigger_fingerprint: fingerprint(trigger),
+            fire: Message::new("fire", include_str!("../../../schemas/fire.avsc")),
+            signal: Message::new("signal", include_str!("../../../schemas/signal.avsc")),
+            ledger: Message::new("ledger value", include_str!("../../../schemas/ledger.avsc")),
+            outcome: Message::new("outcome", include_str!("../../../schemas/outcome.avsc")),
+            dead_letter: Message::new(
+                "dead letter",
+                include_str!("../../../schemas/dead-letter.avsc"),
+            ),
+        }
+    }
+
+    /// What every registration in Avro is resolved against.
+    pub(super) fn trigger(&self) -> &Schema {
+        self.trigger
+    }
+
+    /// The version of `schemas/trigger.avsc` that has this fingerprint.
+    pub(super) fn trigger_by_fingerprint(&self, fingerprint: [u8; 8]) -> Option<&Schema> {
+        (fingerprint == self.trigger_fingerprint).then_some(self.trigger)
+    }
+}
+
+/// One kind of record that only Orloj writes.
+pub(super) struct Message {
+    kind: &'static str,
+    fingerprint: [u8; 8],
+    writer: GenericDatumWriter<'static>,
+    /// One for every schema this kind ever had, the newest first.
+    readers: Vec<([u8; 8], GenericDatumReader<'static>)>,
+}
+
+impl Message {
+    fn new(kind: &'static str, newest: &str) -> Self {
+        let schema = parse(newest);
+        let writer = GenericDatumWriter::builder(schema).human_readable(false).build();
+        let reader = GenericDatumReader::builder(schema).human_readable(false).build();
+        let (Ok(writer), Ok(reader)) = (writer, reader) else {
+            panic!("the embedded schema of a {kind} does not resolve");
+        };
+        let fingerprint = fingerprint(schema);
+        Self { kind, fingerprint, writer, readers: vec![(fingerprint, reader)] }
+    }
+
+    /// The single-object encoding of `body`.
+    pub(super) fn encode(&self, body: &impl Serialize) -> Vec<u8> {
+        let mut out = Vec::with_capacity(256);
+        out.extend_from_slice(&MARKER);
+        out.extend_from_slice(&self.fingerprint);
+        if let Err(error) = self.writer.write_ser(&mut out, body) {
+            panic!("a {} does not fit our own schema: {error}", self.kind);
+        }
+        out
+    }
+
+    /// Reads a single-object encoding by the schema it was written with.
+    pub(super) fn decode<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, CodecError> {
+        let framed = bytes.strip_prefix(&MARKER).and_then(|rest| rest.split_first_chunk::<8>());
+        let Some((fingerprint, mut datum)) = framed else {
+            return Err(self.corrupt("it does not begin with a schema's fingerprint"));
+        };
+        let Some((_, reader)) = self.readers.iter().find(|(known, _)| known == fingerprint) else {
+            return Err(CodecError::Newer { kind: self.kind });
+        };
+        let body = reader.read_deser(&mut datum).map_err(|error| self.corrupt(error))?;
+        if datum.is_empty() { Ok(body) } else { Err(self.corrupt("it is longer than its schema")) }
+    }
+
+    /// The error for bytes that are no `kind`.
+    pub(super) fn corrupt(&self, reason: impl ToString) -> CodecError {
+        CodecError::Corrupt { kind: self.kind, reason: reason.to_string() }
+    }
+}
+
+impl std::fmt::Debug for Message {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Message").field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+/// Writers and readers keep what they resolved of a schema, and borrow it: so that they can be
+/// kept too, the handful of embedded schemas stay for the life of the process.
+fn parse(json: &str) -> &'static Schema {
+    match Schema::parse_str(json) {
+        Ok(schema) => Box::leak(Box::new(schema)),
+        Err(error) => panic!("an embedded schema is broken: {error}"),
+    }
+}
+
+fn fingerprint(schema: &Schema) -> [u8; 8] {
+    let fingerprint = schema.fingerprint::<Rabin>();
+    fingerprint.bytes.try_into().expect("CRC-64 has eight bytes")
+}
