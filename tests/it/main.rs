@@ -6,8 +6,13 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod audit;
+mod client;
+mod fires_once;
 mod kafka_server;
 mod kafka_smoke;
+mod load;
 mod process;
+mod records;
+mod stage;
 mod topics;
 mod wait;
