@@ -1,4 +1,5 @@
-# Orloj in a container. Checked for syntax only: our tests run the program without containers.
+# Orloj in a container. Never built by our tests, which run the program without containers: if it
+# does not build for you, that is a bug to report.
 
 FROM rust:1.95-bookworm AS build
 RUN apt-get update \

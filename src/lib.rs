@@ -3,6 +3,9 @@
 pub mod clock;
 pub mod config;
 pub mod engine;
+pub mod gateway;
+pub mod health;
 pub mod kafka;
 pub mod model;
+pub mod store;
 pub mod telemetry;

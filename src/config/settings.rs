@@ -84,11 +84,6 @@ pub struct TriggerSettings {
     /// The hash that decides a key's right partition.
     #[serde(with = "PartitionerName")]
     pub partitioner: Partitioner,
-    /// Largest payload, in bytes.
-    pub payload_max: ByteSize,
-    /// Farthest fire time after the broker's timestamp.
-    #[serde(deserialize_with = "units::duration")]
-    pub horizon_max: Duration,
     /// Folder of writer schemas; empty for none.
     pub schemas_dir: PathBuf,
     /// Base URL of the schema registry; empty for none.
@@ -160,6 +155,9 @@ pub struct SchedulerSettings {
     /// Pause between commits of a quiet partition.
     #[serde(deserialize_with = "units::duration")]
     pub idle_commit_interval: Duration,
+    /// How long a fire waits whose target topic cannot be reached just now.
+    #[serde(deserialize_with = "units::duration")]
+    pub park: Duration,
     /// Whether a graceful shutdown leaves the group.
     pub leave_on_shutdown: bool,
     /// Where health and metrics are served.

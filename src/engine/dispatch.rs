@@ -75,6 +75,7 @@ impl Partition {
             }
         }
         self.cursor.w = w;
+        self.wheel.advance(w);
     }
 
     fn dispatch(&mut self, key: TimelineKey, row: FireRow, catalog: &Catalog, index: &Fetched) {

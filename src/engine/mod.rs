@@ -25,3 +25,6 @@ pub mod retry;
 pub mod step;
 pub mod takeover;
 pub mod wheel;
+
+#[cfg(test)]
+mod tests;

@@ -176,6 +176,24 @@ impl Partition {
         self.cursor.w.due.saturating_sub(self.clock)
     }
 
+    /// Records that the open draft will write; the shell stops adding at its own limit.
+    #[must_use]
+    pub fn drafted(&self) -> usize {
+        self.draft.emits.len()
+    }
+
+    /// Whether the open draft should be committed before more is taken in.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.draft.rows.len().max(self.draft.emits.len()) >= self.rules.step_rows_max
+    }
+
+    /// Whether input is known to be unread.
+    #[must_use]
+    pub fn lags(&self) -> bool {
+        self.cursor.triggers < self.unread_until
+    }
+
     /// Input up to `end` (exclusive) of `triggers` is known to exist.
     pub fn input_known(&mut self, end: Offset) {
         self.unread_until = self.unread_until.max(end);
@@ -216,7 +234,7 @@ impl Partition {
     /// the last ingested record was written: a cancel before its due time must still be found.
     #[must_use]
     pub fn watermark(&self) -> Timestamp {
-        if self.cursor.triggers < self.unread_until {
+        if self.lags() {
             self.clock.min(self.last_timestamp)
         } else {
             self.clock
@@ -291,7 +309,6 @@ impl Partition {
     pub fn applied(&mut self, number: u64) {
         self.overlay.applied(number);
         self.in_flight.retain(|(of, _)| *of > number);
-        self.wheel.advance(self.cursor.w);
     }
 
     /// Moves L to where W allows and forgets the marks it has passed.

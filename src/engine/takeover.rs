@@ -312,14 +312,20 @@ impl Takeover {
 
     /// Where the partition starts from.
     #[must_use]
-    pub fn finish(self) -> Start {
+    pub fn finish(&mut self) -> Start {
         assert_eq!(self.phase, Phase::Done, "the takeover is not finished");
         Start {
             cursor: self.cursor,
             last_timestamp: self.replay.last_timestamp,
             triggers_end: self.committed.triggers_end,
-            skips: self.replay.skips,
+            skips: std::mem::take(&mut self.replay.skips),
         }
+    }
+
+    /// What tells this takeover from every other.
+    #[must_use]
+    pub fn nonce(&self) -> u64 {
+        self.nonce
     }
 
     fn seek_mirror(&mut self) -> Result<(), Refusal> {

@@ -21,6 +21,10 @@ use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 
 use crate::config::Settings;
 
+/// librdkafka's own limit of 1,000,000 bytes is for a whole record: a payload of that size would not
+/// fit with its headers. Beyond this one the topic's `max.message.bytes` decides.
+const RECORD_BYTES_MAX: &str = "2097152";
+
 /// The names that `topics.prefix` gives to everything in the cluster.
 #[derive(Clone, Debug)]
 pub struct Names {
@@ -107,6 +111,7 @@ impl Names {
 #[must_use]
 pub fn client_config(settings: &Settings) -> ClientConfig {
     let mut config = ClientConfig::new();
+    config.set("message.max.bytes", RECORD_BYTES_MAX);
     for (name, value) in settings.kafka.iter() {
         let _set = config.set(name, value);
     }

@@ -9,7 +9,7 @@ use super::Millis;
 /// `n + 1` after the `n`-th delay; when the ladder ends, the fire is a dead letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct RetryLadder(pub Vec<Millis>);
+pub struct RetryLadder(#[serde(with = "super::codec::long::list")] pub Vec<Millis>);
 
 impl RetryLadder {
     /// The delay after failed attempt `attempt` (counted from 1), or `None` when it was the last.

@@ -1,1 +1,508 @@
+//! What a record of `triggers` is read as: every rule of the three forms, and the bad input.
 
+use std::sync::Arc;
+
+use apache_avro::Schema;
+use apache_avro::types::{Record, Value};
+use apache_avro::writer::datum::GenericDatumWriter;
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::golden;
+use super::registration::*;
+use super::schemas::Schemas;
+use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarget};
+use crate::model::input::{OnConflict, Registration, Request, TriggerRecord, Unreadable};
+use crate::model::limits::{HORIZON_MAX_MS, ID_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use crate::model::partitioner::Partitioner;
+use crate::model::retry::RetryLadder;
+
+/// The broker's timestamp of every record here.
+const NOW: u64 = 1_700_000_000_000;
+/// Somebody else's schema: other fields, another order, a narrower type.
+const FOREIGN: &str = r#"{"type": "record", "name": "Trigger", "fields": [
+    {"name": "topic", "type": "string"},
+    {"name": "note", "type": "string"},
+    {"name": "delayMs", "type": "int"}]}"#;
+
+/// Id 1 is ours, id 2 is foreign, id 9 is not to be had now, and all others are unknown.
+struct Registry;
+
+impl WriterSchemas for Registry {
+    fn by_id(&self, id: u32) -> Lookup {
+        match id {
+            1 => Lookup::Known(Arc::new(Schemas::new().trigger().clone())),
+            2 => Lookup::Known(Arc::new(Schema::parse_str(FOREIGN).unwrap())),
+            9 => Lookup::Unreachable,
+            _ => Lookup::Unknown,
+        }
+    }
+}
+
+fn record<'a>(value: Option<&'a [u8]>, headers: &[(&'a str, &'a str)]) -> RawRecord<'a> {
+    let headers = headers.iter().map(|(name, value)| (*name, Some(value.as_bytes()))).collect();
+    RawRecord { partition: 0, offset: 41, timestamp: NOW, key: Some(b"order-7"), value, headers }
+}
+
+fn try_read(raw: &RawRecord<'_>, partitioner: Partitioner) -> Result<TriggerRecord, ReadError> {
+    let schemas = Schemas::new();
+    let context = ReadContext { partitioner, partitions: 7, schemas: &schemas, writers: &Registry };
+    read_trigger(raw, &context)
+}
+
+fn request(raw: &RawRecord<'_>) -> Request {
+    try_read(raw, Partitioner::Any).unwrap().request
+}
+
+fn registration(raw: &RawRecord<'_>) -> Registration {
+    match request(raw) {
+        Request::Register(registration) => registration,
+        other => panic!("not a registration: {other:?}"),
+    }
+}
+
+fn unreadable(raw: &RawRecord<'_>) -> Unreadable {
+    match request(raw) {
+        Request::Unreadable(unreadable) => *unreadable,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// The reason for refusing a JSON envelope.
+fn json_reason(json: &str) -> String {
+    unreadable(&record(Some(json.as_bytes()), &[])).reason
+}
+
+/// The reason for refusing a record in headers form.
+fn headers_reason(headers: &[(&str, &str)]) -> String {
+    unreadable(&record(Some(b"x"), headers)).reason
+}
+
+fn topic(name: &str) -> Target {
+    Target::Topic(TopicTarget { topic: name.into(), key: None })
+}
+
+/// A registration for `topic` at `fire_at` with nothing else to it.
+fn plain(fire_at: u64, name: &str, payload: &'static [u8]) -> Registration {
+    Registration {
+        id: "order-7".into(),
+        fire_at,
+        priority: 128,
+        on_conflict: OnConflict::Replace,
+        definition: Definition {
+            target: topic(name),
+            payload: Some(Bytes::from_static(payload)),
+            headers: vec![],
+            retry: None,
+            caller: None,
+        },
+    }
+}
+
+#[test]
+fn headers_say_everything() {
+    let headers = [
+        ("traceparent", "00-ab"),
+        ("orloj-fire-at", "2023-11-14T22:13:21Z"),
+        ("orloj-target-topic", "reminders"),
+        ("orloj-target-key", "customer-3"),
+        ("orloj-priority", "7"),
+        ("orloj-on-conflict", "keep"),
+        ("orloj-retry-delays", "1s,5s"),
+        ("orloj-caller", "billing"),
+        ("orloj-ack", "true"),
+        ("content-type", "text/plain"),
+    ];
+    // The payload begins like Confluent's framing: the headers decide first.
+    let raw = record(Some(b"\x00\x00\x00\x00\x09"), &headers);
+    let read = try_read(&raw, Partitioner::Any).unwrap();
+    let header = |name: &str, value: &'static str| Header {
+        name: name.into(),
+        value: Some(Bytes::from_static(value.as_bytes())),
+    };
+    let mut expected = plain(NOW + 1_000, "reminders", b"\x00\x00\x00\x00\x09");
+    expected.priority = 7;
+    expected.on_conflict = OnConflict::Keep;
+    expected.definition.target = Target::Topic(TopicTarget {
+        topic: "reminders".into(),
+        key: Some(Bytes::from_static(b"customer-3")),
+    });
+    expected.definition.headers =
+        vec![header("traceparent", "00-ab"), header("content-type", "text/plain")];
+    expected.definition.retry = Some(RetryLadder(vec![1_000, 5_000]));
+    expected.definition.caller = Some("billing".into());
+    let request = Request::Register(expected);
+    assert_eq!(read, TriggerRecord { offset: 41, timestamp: NOW, ack: true, request });
+}
+
+#[test]
+fn headers_form_in_few_words() {
+    let delay = [("orloj-delay", "20m"), ("orloj-target-topic", "t")];
+    assert_eq!(registration(&record(Some(b""), &delay)), plain(NOW + 1_200_000, "t", b""));
+    let past = [("orloj-fire-at", "5"), ("orloj-target-topic", "t")];
+    assert_eq!(registration(&record(Some(b"p"), &past)), plain(5, "t", b"p"));
+    let callback = [("orloj-delay", "0"), ("orloj-callback-url", "http://h")];
+    let read = registration(&record(Some(b"p"), &callback));
+    let target = HttpTarget { url: "http://h".into(), method: "POST".into() };
+    assert_eq!(read.definition.target, Target::Http(target));
+}
+
+#[test]
+fn kafka_message_scheduler_is_understood() {
+    let headers = [
+        ("scheduler-epoch", "1700000007"),
+        ("scheduler-target-topic", "t"),
+        ("scheduler-target-key", "k"),
+    ];
+    let read = registration(&record(Some(b"p"), &headers));
+    assert_eq!(read.fire_at, 1_700_000_007_000);
+    let key = Some(Bytes::from_static(b"k"));
+    assert_eq!(read.definition.target, Target::Topic(TopicTarget { topic: "t".into(), key }));
+    assert!(read.definition.headers.is_empty());
+}
+
+#[test]
+fn json_says_everything() {
+    let json = br#" {"fireAt": "2023-11-14T22:13:21Z", "target": {"url": "https://h/x",
+        "method": "put", "headers": {"a": "1"}}, "payload": {"b" : [1, 1.50]},
+        "headers": {"c": null}, "priority": 0, "onConflict": "keep",
+        "retry": {"delays": ["10s", 500]}, "caller": "billing"}"#;
+    let read = registration(&record(Some(json), &[("traceparent", "00-ab")]));
+    let header = |name: &str, value: Option<&'static str>| Header {
+        name: name.into(),
+        value: value.map(|value| Bytes::from_static(value.as_bytes())),
+    };
+    let expected = Registration {
+        id: "order-7".into(),
+        fire_at: NOW + 1_000,
+        priority: 0,
+        on_conflict: OnConflict::Keep,
+        definition: Definition {
+            target: Target::Http(HttpTarget { url: "https://h/x".into(), method: "PUT".into() }),
+            payload: Some(Bytes::from_static(br#"{"b" : [1, 1.50]}"#)),
+            headers: vec![
+                header("traceparent", Some("00-ab")),
+                header("a", Some("1")),
+                header("c", None),
+            ],
+            retry: Some(RetryLadder(vec![10_000, 500])),
+            caller: Some("billing".into()),
+        },
+    };
+    assert_eq!(read, expected);
+}
+
+#[test]
+fn json_in_few_words() {
+    let table: [(&str, u64, Option<&str>); 9] = [
+        (r#"{"fireAt": 5, "topic": "t"}"#, 5, None),
+        (r#"{"delay": "PT1S", "topic": "t", "payload": null}"#, NOW + 1_000, None),
+        (r#"{"delay": 30, "topic": "t", "payload": ""}"#, NOW + 30, Some(r#""""#)),
+        (r#"{"delayMs": 30, "topic": "t", "payload": "a\u0062"}"#, NOW + 30, Some(r#""a\u0062""#)),
+        (r#"{"delaySeconds": 2, "topic": "t", "payload": 1e2}"#, NOW + 2_000, Some("1e2")),
+        (r#"{"delaySeconds": 0.5, "topic": "t"}"#, NOW + 500, None),
+        (r#"{"delaySeconds": 1.1, "target": {"topic": "t"}}"#, NOW + 1_100, None),
+        (r#"{"delay": "1s", "topic": "t", "payloadBase64": "AP8="}"#, NOW + 1_000, Some("\0?")),
+        (r#"{"delay": "1s", "topic": "t", "payload": false}"#, NOW + 1_000, Some("false")),
+    ];
+    for (json, fire_at, payload) in table {
+        let read = registration(&record(Some(json.as_bytes()), &[]));
+        assert_eq!(read.fire_at, fire_at, "{json}");
+        assert_eq!(read.definition.target, topic("t"), "{json}");
+        let bytes = read.definition.payload;
+        let expected = payload.map(|text| match text {
+            "\0?" => Bytes::from_static(b"\x00\xff"),
+            text => Bytes::from(text.to_owned()),
+        });
+        assert_eq!(bytes, expected, "{json}");
+    }
+}
+
+#[test]
+fn the_gateway_vouches_for_the_caller() {
+    let json = br#"{"delay": 0, "topic": "t", "caller": "somebody"}"#;
+    let read = registration(&record(Some(json), &[("orloj-caller", "billing")]));
+    assert_eq!(read.definition.caller, Some("billing".into()));
+}
+
+/// A trigger in Avro by our own schema, without a frame.
+fn avro_datum() -> Vec<u8> {
+    let schemas = Schemas::new();
+    let mut record = Record::new(schemas.trigger()).unwrap();
+    let some = |value| Value::Union(1, Box::new(value));
+    let none = || Value::Union(0, Box::new(Value::Null));
+    record.put("fireAt", none());
+    record.put("delayMs", some(Value::Long(1_000)));
+    record.put("topic", some(Value::String("t".to_owned())));
+    record.put("topicKey", some(Value::Bytes(b"k".to_vec())));
+    record.put("callbackUrl", none());
+    record.put("callbackMethod", none());
+    record.put("payload", some(Value::Bytes(b"\x00p".to_vec())));
+    let header = vec![
+        ("name".to_owned(), Value::String("a".to_owned())),
+        ("value".to_owned(), some(Value::Bytes(b"1".to_vec()))),
+    ];
+    record.put("headers", Value::Array(vec![Value::Record(header)]));
+    record.put("priority", Value::Int(9));
+    record.put("onConflict", Value::Enum(1, "keep".to_owned()));
+    record.put("retryDelaysMs", some(Value::Array(vec![Value::Long(500)])));
+    record.put("caller", some(Value::String("billing".to_owned())));
+    let writer = GenericDatumWriter::builder(schemas.trigger()).build().unwrap();
+    writer.write_value_to_vec(record).unwrap()
+}
+
+fn confluent(id: u32, datum: &[u8]) -> Vec<u8> {
+    [&[0], id.to_be_bytes().as_slice(), datum].concat()
+}
+
+fn single_object(datum: &[u8]) -> Vec<u8> {
+    let schemas = Schemas::new();
+    let fingerprint = schemas.trigger().fingerprint::<apache_avro::rabin::Rabin>();
+    [&[0xC3, 0x01], fingerprint.bytes.as_slice(), datum].concat()
+}
+
+#[test]
+fn avro_says_everything_in_either_frame() {
+    let mut expected = plain(NOW + 1_000, "t", b"\x00p");
+    expected.priority = 9;
+    expected.on_conflict = OnConflict::Keep;
+    let key = Some(Bytes::from_static(b"k"));
+    expected.definition.target = Target::Topic(TopicTarget { topic: "t".into(), key });
+    let value = Some(Bytes::from_static(b"1"));
+    expected.definition.headers = vec![Header { name: "a".into(), value }];
+    expected.definition.retry = Some(RetryLadder(vec![500]));
+    expected.definition.caller = Some("billing".into());
+    for value in [confluent(1, &avro_datum()), single_object(&avro_datum())] {
+        assert_eq!(registration(&record(Some(&value), &[])), expected);
+    }
+}
+
+#[test]
+fn a_foreign_schema_is_resolved_against_ours() {
+    let value = confluent(2, b"\x02t\x02n\xd0\x0f");
+    let mut expected = plain(NOW + 1_000, "t", b"");
+    expected.definition.payload = None;
+    assert_eq!(registration(&record(Some(&value), &[])), expected);
+}
+
+#[test]
+fn an_unknown_schema_may_pass_and_an_unreachable_one_pauses() {
+    let unknown = confluent(3, &avro_datum());
+    let refused = unreadable(&record(Some(&unknown), &[]));
+    assert!(refused.may_pass, "{}", refused.reason);
+    assert!(refused.reason.contains("schema id 3"), "{}", refused.reason);
+    let away = confluent(9, &avro_datum());
+    let read = try_read(&record(Some(&away), &[]), Partitioner::Any);
+    assert_eq!(read, Err(ReadError::RegistryAway { id: 9 }));
+}
+
+#[test]
+fn broken_avro_is_refused_for_good() {
+    let whole = single_object(&avro_datum());
+    let mut values: Vec<Vec<u8>> = (1..whole.len()).map(|cut| whole[..cut].to_vec()).collect();
+    values.retain(|value| value.len() >= 2); // one byte of 0xC3 is not Avro, nor anything else
+    values.push(vec![0]);
+    values.push(confluent(1, b""));
+    values.push([whole.as_slice(), b"x"].concat());
+    let mut other = whole.clone();
+    other[2] ^= 1;
+    values.push(other);
+    for value in values {
+        let refused = unreadable(&record(Some(&value), &[]));
+        assert!(!refused.may_pass && refused.reason.contains("Avro"), "{}", refused.reason);
+        assert_eq!(refused.value.as_deref(), Some(value.as_slice()));
+    }
+}
+
+#[test]
+fn a_null_value_cancels() {
+    let cancel = Request::Cancel { id: "order-7".into() };
+    let read = try_read(&record(None, &[("orloj-ack", "true")]), Partitioner::Any).unwrap();
+    assert_eq!(read, TriggerRecord { offset: 41, timestamp: NOW, ack: true, request: cancel });
+}
+
+#[test]
+fn commands_are_for_a_later_version() {
+    let refused = unreadable(&record(Some(b""), &[("orloj-command", "pause")]));
+    assert!(refused.reason.contains("does not support commands"), "{}", refused.reason);
+}
+
+#[test]
+fn bad_keys_are_refused_where_they_are() {
+    let long = vec![b'x'; ID_BYTES_MAX + 1];
+    let keys: [Option<&[u8]>; 5] =
+        [None, Some(b""), Some(b"a\nb"), Some(b"\xff"), Some(long.as_slice())];
+    for key in keys {
+        let raw = RawRecord { key, ..record(None, &[]) };
+        let read = try_read(&raw, Partitioner::Murmur2).unwrap();
+        let Request::Unreadable(refused) = read.request else { panic!("{key:?} was taken") };
+        assert!(refused.reason.starts_with("the key (trigger id) is"), "{}", refused.reason);
+        assert_eq!((refused.id, refused.key.as_deref()), (None, key));
+    }
+    let raw = RawRecord { key: Some(&long[1..]), ..record(None, &[]) };
+    assert!(matches!(request(&raw), Request::Cancel { .. }));
+}
+
+#[test]
+fn a_record_in_the_wrong_partition_is_forwarded_once() {
+    let murmur = Partitioner::Murmur2.partition(b"order-7", 7).unwrap();
+    let wrong = (murmur + 1) % 7;
+    let headers = [("orloj-delay", "1s"), ("orloj-target-topic", "t")];
+    let raw = RawRecord { partition: wrong, ..record(Some(b"p"), &headers) };
+    let Request::Forward(forward) = try_read(&raw, Partitioner::Murmur2).unwrap().request else {
+        panic!("not forwarded");
+    };
+    assert_eq!(forward.partition, murmur);
+    assert_eq!((&*forward.key, forward.value.as_deref()), (&b"order-7"[..], Some(&b"p"[..])));
+
+    // Written there a minute later, it counts from its first timestamp, and stays.
+    let carried: Vec<RawHeader<'_>> =
+        forward.headers.iter().map(|h| (h.name.as_str(), h.value.as_deref())).collect();
+    assert_eq!(carried.last(), Some(&("orloj-forwarded", Some(&b"1700000000000"[..]))));
+    for partition in [murmur, wrong] {
+        let timestamp = NOW + 60_000;
+        let headers = carried.clone();
+        let raw = RawRecord { partition, timestamp, headers, ..record(Some(b"p"), &[]) };
+        let read = try_read(&raw, Partitioner::Murmur2).unwrap();
+        assert_eq!(read.timestamp, NOW);
+        assert_eq!(read.request, Request::Register(plain(NOW + 1_000, "t", b"p")));
+    }
+
+    // What is right for librdkafka is not for Java; and nothing is wrong where any is right.
+    let crc = Partitioner::Crc32.partition(b"order-7", 7).unwrap();
+    for (partition, partitioner) in [(crc, Partitioner::Crc32), (wrong, Partitioner::Any)] {
+        let raw = RawRecord { partition, ..record(Some(b"p"), &headers) };
+        let read = try_read(&raw, partitioner).unwrap().request;
+        assert!(matches!(read, Request::Register(_)), "{partitioner:?}");
+    }
+    let forged = record(Some(b"p"), &[("orloj-forwarded", "soon")]);
+    assert!(unreadable(&forged).reason.contains("only Orloj writes it"));
+}
+
+#[test]
+fn bad_headers_are_refused_by_name() {
+    let to = ("orloj-target-topic", "t");
+    let table: [(&[(&str, &str)], &str); 14] = [
+        (&[to], "nothing says when"),
+        (&[("orloj-delay", "1s")], "nothing says where to"),
+        (&[to, ("orloj-delay", "1s"), ("orloj-fire-at", "5")], "both say when"),
+        (&[to, ("orloj-fire-at", "5"), ("scheduler-epoch", "5")], "both say when"),
+        (&[("orloj-delay", "1"), to, ("orloj-callback-url", "http://h")], "both say where to"),
+        (&[to, ("orloj-delay", "-1")], "orloj-delay is \"-1\": a delay counts forward"),
+        (&[to, ("orloj-fire-at", "9999-12-30T00:00:00Z")], "more than ten years ahead"),
+        (&[to, ("orloj-fire-at", "1700000000000000")], "are these milliseconds?"),
+        (&[to, ("scheduler-epoch", "1700000000000")], "more than ten years ahead"),
+        (&[to, ("orloj-delay", "1s"), ("orloj-priority", "256")], "orloj-priority is \"256\""),
+        (&[to, ("orloj-delay", "1s"), ("orloj-on-conflict", "x")], "give replace or keep"),
+        (&[to, ("orloj-delay", "1s"), ("orloj-callback-method", "PUT")], "takes no method"),
+        (&[("orloj-delay", "1s"), ("orloj-target-topic", "a b")], "orloj-target-topic is"),
+        (&[to, ("orloj-delay", "1s"), ("orloj-caller", "")], "must not be empty"),
+    ];
+    for (headers, expected) in table {
+        let reason = headers_reason(headers);
+        assert!(reason.contains(expected), "{headers:?}: {reason}");
+    }
+    let key = [("orloj-delay", "1"), ("orloj-callback-url", "http://h"), ("orloj-target-key", "k")];
+    assert!(headers_reason(&key).contains("takes no key"));
+    let mut null = record(Some(b"p"), &[to]);
+    null.headers.push(("orloj-delay", None));
+    assert!(unreadable(&null).reason.contains("orloj-delay has no value"));
+    null.headers[1].1 = Some(b"\xff");
+    assert!(unreadable(&null).reason.contains("give UTF-8"));
+}
+
+#[test]
+fn bad_json_is_refused_by_name() {
+    let table = [
+        ("hello", "neither a JSON object nor Avro"),
+        ("[1]", "neither a JSON object nor Avro"),
+        ("{\"delay\": 1", "neither a JSON object nor Avro"),
+        (r#"{"topic": "t"}"#, "nothing says when"),
+        (r#"{"delay": 1}"#, "nothing says where to"),
+        (r#"{"delay": 1, "fireAt": 5, "topic": "t"}"#, "fireAt and delay both say when"),
+        (r#"{"delay": 1, "topic": "t", "callbackUrl": "http://h"}"#, "both say where to"),
+        (r#"{"delay": 1, "topic": "t", "target": {"topic": "t"}}"#, "both say where to"),
+        (r#"{"delayMs": -1, "topic": "t"}"#, "delayMs is \"-1\""),
+        (r#"{"delaySeconds": -0.1, "topic": "t"}"#, "delaySeconds is \"-0.1\""),
+        (r#"{"delaySeconds": "5", "topic": "t"}"#, "give a number of seconds"),
+        (r#"{"delaySeconds": 1e300, "topic": "t"}"#, "more than ten years ahead"),
+        (r#"{"fireAt": "9999-01-01T00:00:00Z", "topic": "t"}"#, "more than ten years ahead"),
+        (r#"{"fireAt": 1.5, "topic": "t"}"#, "fireAt is \"1.5\""),
+        (r#"{"delay": 1, "topic": 5}"#, "topic is \"5\": give a string"),
+        (r#"{"delay": 1, "topic": "t", "payload": 1, "payloadBase64": ""}"#, "give one"),
+        (r#"{"delay": 1, "topic": "t", "payloadBase64": "?"}"#, "payloadBase64 is \"?\""),
+        (r#"{"delay": 1, "topic": "t", "headers": {"a": 1}}"#, "headers is"),
+        (r#"{"delay": 1, "topic": "t", "retry": {"delays": "1s"}}"#, "retry.delays is"),
+        (r#"{"delay": 1, "topic": "t", "retry": {"delay": []}}"#, "did you mean retry.delays?"),
+        (r#"{"deley": 1, "topic": "t"}"#, "did you mean delay?"),
+        (r#"{"delay": 1, "target": {"tpoic": "t"}, "topic": "t"}"#, "did you mean target.topic?"),
+    ];
+    for (json, expected) in table {
+        let reason = json_reason(json);
+        // Which of several faults is named does not matter as long as one is.
+        assert!(reason.contains(expected), "{json}: {reason}");
+    }
+    assert!(unreadable(&record(Some(b""), &[])).reason.contains("the value is empty"));
+}
+
+#[test]
+fn limits_hold_to_the_byte() {
+    let to = [("orloj-target-topic", "t"), ("orloj-delay", "1s")];
+    let large = vec![b'x'; 2_000_000];
+    assert!(request_is_taken(&record(Some(&large[..PAYLOAD_BYTES_MAX]), &to)));
+    let refused = unreadable(&record(Some(&large), &to));
+    assert!(refused.reason.contains("the payload has 2000000 bytes"), "{}", refused.reason);
+    assert_eq!(refused.value.map(|value| value.len()), Some(PAYLOAD_BYTES_MAX));
+
+    let horizon = (NOW + HORIZON_MAX_MS).to_string();
+    let beyond = (NOW + HORIZON_MAX_MS + 1).to_string();
+    assert!(request_is_taken(&record(Some(b""), &[to[0], ("orloj-fire-at", &horizon)])));
+    assert!(!request_is_taken(&record(Some(b""), &[to[0], ("orloj-fire-at", &beyond)])));
+
+    let names: Vec<String> = (0..65).map(|n| format!("h{n}")).collect();
+    let mut headers = to.to_vec();
+    headers.extend(names[..64].iter().map(|name| (name.as_str(), "")));
+    assert!(request_is_taken(&record(Some(b""), &headers)));
+    headers.push((&names[64], ""));
+    assert!(headers_reason(&headers).contains("65 headers"));
+    let long = "x".repeat(16_384);
+    assert!(headers_reason(&[to[0], to[1], ("h", &long)]).contains("16385 bytes"));
+}
+
+fn request_is_taken(raw: &RawRecord<'_>) -> bool {
+    matches!(request(raw), Request::Register(_))
+}
+
+proptest! {
+    #[test]
+    fn no_value_makes_it_panic(
+        frame in prop_oneof![
+            Just(vec![]),
+            Just(confluent(1, b"")),
+            Just(confluent(2, b"")),
+            Just(single_object(b"")),
+            Just(b"{\"delay\":".to_vec()),
+        ],
+        bytes in proptest::collection::vec(any::<u8>(), 0..100),
+    ) {
+        let value = [frame, bytes].concat();
+        let _ = try_read(&record(Some(&value), &[]), Partitioner::Murmur2);
+    }
+
+    #[test]
+    fn no_header_makes_it_panic(text in ".{0,30}", epoch in any::<i64>()) {
+        let epoch = epoch.to_string();
+        for name in ["orloj-fire-at", "orloj-delay", "scheduler-epoch", "orloj-retry-delays"] {
+            for value in [&text, &epoch] {
+                let headers = [("orloj-target-topic", "t"), (name, value.as_str())];
+                let _ = try_read(&record(Some(b""), &headers), Partitioner::Any);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_bytes_are_these() {
+    golden::check("trigger-avro-registry", &confluent(1, &avro_datum()));
+    golden::check("trigger-avro-single-object", &single_object(&avro_datum()));
+}

@@ -1,0 +1,5 @@
+//! The engine's decisions, asserted as data, and its protocol under random crashes.
+
+mod decisions;
+mod protocol;
+pub(crate) mod world;

@@ -1,0 +1,158 @@
+//! The role that serves the HTTP API. It holds no state of its own: a write is a record of
+//! `triggers`, and the answer is what the trigger's owner says of it.
+//!
+//! ```text
+//!  request ──► Submission ──► Writer ──► triggers ──► owner
+//!     ▲                                                 │
+//!     └── answer ◄── Waiter ◄── Receipts ◄── outcomes ◄─┘
+//! ```
+
+mod problem;
+mod request;
+mod triggers;
+
+pub mod receipts;
+pub mod submission;
+pub mod writer;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{MatchedPath, Request};
+use axum::http::StatusCode;
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use rdkafka::error::KafkaError;
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Settings;
+use crate::health::Health;
+use crate::kafka::Names;
+use crate::model::outcome::{Outcome, Verdict};
+use crate::{clock, telemetry};
+
+use problem::Problem;
+use receipts::{Full, Receipts};
+pub use request::{read_time, show_time};
+use submission::Submission;
+use writer::{Place, Writer};
+
+/// Why the gateway could not start or had to end: mend what it names and start again.
+#[derive(Debug, Error)]
+pub enum GatewayError {
+    /// The cluster is away, or refuses us.
+    #[error("cannot read outcomes or write triggers: {0}")]
+    Kafka(#[from] KafkaError),
+    /// The listener failed.
+    #[error("the HTTP listener failed: {0}")]
+    Http(#[from] std::io::Error),
+}
+
+/// Why a submission was not answered.
+#[derive(Debug, Error)]
+pub enum SubmitError {
+    /// Try again later.
+    #[error(transparent)]
+    Busy(#[from] Full),
+    /// Try again with the same id: the record may be written or not.
+    #[error("the record was not acknowledged: {0}")]
+    Unwritten(#[from] KafkaError),
+}
+
+/// Where a submission stands and what its owner said, if it did so in time.
+#[derive(Clone, Debug)]
+pub struct Receipt {
+    /// The record in `triggers`.
+    pub place: Place,
+    /// The owner's answer.
+    pub outcome: Option<Outcome>,
+}
+
+impl Receipt {
+    /// What the owner said.
+    #[must_use]
+    pub fn verdict(&self) -> Option<&Verdict> {
+        self.outcome.as_ref().map(|outcome| &outcome.verdict)
+    }
+}
+
+/// Takes submissions and comes back with the owner's answer.
+#[derive(Debug)]
+pub struct Desk {
+    writer: Writer,
+    receipts: Receipts,
+    answer_timeout: Duration,
+}
+
+impl Desk {
+    /// Opens a desk that waits `answer_timeout` for each answer. Blocks until the broker has said
+    /// where the outcomes end.
+    pub fn open(
+        settings: &Settings,
+        answer_timeout: Duration,
+        health: Arc<Health>,
+        shutdown: CancellationToken,
+    ) -> Result<Self, KafkaError> {
+        let writer = Writer::open(settings, answer_timeout)?;
+        let receipts = Receipts::open(settings, health, shutdown)?;
+        Ok(Self { writer, receipts, answer_timeout })
+    }
+
+    /// Writes a submission and awaits its outcome.
+    pub async fn submit(&self, submission: Submission) -> Result<Receipt, SubmitError> {
+        let waiter = self.receipts.expect(&submission.id)?;
+        let place = self.writer.write(&submission.acknowledged()).await?;
+        let outcome = waiter.answer(place.offset, self.answer_timeout).await;
+        Ok(Receipt { place, outcome })
+    }
+}
+
+/// Serves the API, and `probes` beside it, until `shutdown`; requests under way are finished.
+pub async fn run(
+    settings: &Settings,
+    listener: TcpListener,
+    probes: Router,
+    health: Arc<Health>,
+    shutdown: CancellationToken,
+) -> Result<(), GatewayError> {
+    let desk = open_desk(settings, &health, &shutdown).await?;
+    let api = Arc::new(triggers::Api {
+        desk,
+        health,
+        names: Names::new(&settings.topics.prefix),
+        payload_max: settings.gateway.payload_max.bytes(),
+        answer_timeout: settings.gateway.answer_timeout,
+    });
+    let not_found = || async { Problem::new(StatusCode::NOT_FOUND, "there is nothing here") };
+    let router =
+        triggers::routes(api).fallback(not_found).layer(middleware::from_fn(measure)).merge(probes);
+    axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await?;
+    Ok(())
+}
+
+/// Opens the desk on a thread that may block.
+async fn open_desk(
+    settings: &Settings,
+    health: &Arc<Health>,
+    shutdown: &CancellationToken,
+) -> Result<Desk, KafkaError> {
+    let (settings, timeout) = (settings.clone(), settings.gateway.answer_timeout);
+    let (health, shutdown) = (Arc::clone(health), shutdown.clone());
+    let opened =
+        tokio::task::spawn_blocking(move || Desk::open(&settings, timeout, health, shutdown));
+    opened.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+}
+
+async fn measure(request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>();
+    let route = route.map_or("none", MatchedPath::as_str).to_owned();
+    let begun = clock::monotonic();
+    let response = next.run(request).await;
+    let status = response.status().as_u16().to_string();
+    metrics::counter!(telemetry::REQUESTS, "route" => route, "status" => status).increment(1);
+    metrics::histogram!(telemetry::REQUEST_DURATION).record(clock::monotonic() - begun);
+    response
+}

@@ -1,0 +1,68 @@
+//! Errors of the HTTP API: RFC 9457 problem details, which name the field and the way out.
+
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value, json};
+
+use super::submission::Refusal;
+
+/// Seconds after which to try again when the brokers are away: librdkafka reconnects within one,
+/// and a broker that restarts takes a few.
+const RETRY_AFTER_SECONDS: u16 = 5;
+
+/// An answer that is not a success.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Problem {
+    status: StatusCode,
+    detail: String,
+    members: Map<String, Value>,
+}
+
+impl Problem {
+    /// A problem without further members.
+    pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self { status, detail: detail.into(), members: Map::new() }
+    }
+
+    /// A field of the request is wrong.
+    pub(super) fn in_field(field: &str, reason: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, reason).with("field", json!(field))
+    }
+
+    /// The service cannot do it now; the client shall come back.
+    pub(super) fn unavailable(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    }
+
+    /// Adds an extension member.
+    #[must_use]
+    pub(super) fn with(mut self, name: &str, value: Value) -> Self {
+        self.members.insert(name.to_owned(), value);
+        self
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        Self::in_field(refusal.field, refusal.reason)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut body = self.members;
+        // Without a `type` of its own a problem is what its status says (RFC 9457, 4.2.1).
+        body.insert("type".to_owned(), json!("about:blank"));
+        body.insert("title".to_owned(), json!(self.status.canonical_reason()));
+        body.insert("status".to_owned(), json!(self.status.as_u16()));
+        body.insert("detail".to_owned(), json!(self.detail));
+        let mut response = (self.status, Value::from(body).to_string()).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS.into());
+        }
+        response
+    }
+}

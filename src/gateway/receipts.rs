@@ -1,0 +1,238 @@
+//! Awaiting the owner's answer: outcomes, matched with the records that asked for them.
+//!
+//! Law: one thread reads, and nothing grows without bound: a waiter lives as long as its request,
+//! waiters are counted, and an outcome that nobody waits for is not even decoded.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rdkafka::error::KafkaError;
+use rdkafka::message::Message;
+use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Settings;
+use crate::health::Health;
+use crate::kafka::Names;
+use crate::kafka::reader::{Read, Reader};
+use crate::model::codec::schemas::Schemas;
+use crate::model::outcome::Outcome;
+use crate::model::{Offset, PartitionId};
+
+/// Requests that wait at once. Each holds a connection too, so more would not help anyone.
+const WAITERS_MAX: usize = 10_000;
+/// Outcomes of one trigger that may come between a waiter's record and its acknowledgement.
+const UNREAD_MAX: usize = 64;
+/// How long one look for outcomes takes; it bounds how late the thread hears of a shutdown.
+const POLL: Duration = Duration::from_millis(100);
+/// How long the broker may take to say where a log ends.
+const ENDS_TIMEOUT: Duration = Duration::from_secs(5);
+/// The part of the gateway's health that this is.
+const PART: &str = "outcomes";
+
+/// As many requests wait as may: answer "try again later".
+#[derive(Debug, Error)]
+#[error("{WAITERS_MAX} requests wait for their outcome already")]
+pub struct Full;
+
+/// The waiters, shared with the thread that reads outcomes.
+#[derive(Clone, Debug, Default)]
+pub struct Receipts {
+    waiting: Arc<Mutex<Waiting>>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    by_trigger: HashMap<String, Vec<(u64, mpsc::Sender<Outcome>)>>,
+    count: usize,
+    next: u64,
+}
+
+/// One who waits; forgotten when dropped.
+#[derive(Debug)]
+pub struct Waiter {
+    receipts: Receipts,
+    trigger: String,
+    number: u64,
+    outcomes: mpsc::Receiver<Outcome>,
+}
+
+impl Receipts {
+    /// Reads outcomes on a thread of its own, from those that are written after this call, until
+    /// `shutdown`. Blocks until the broker has said where the logs end.
+    pub fn open(
+        settings: &Settings,
+        health: Arc<Health>,
+        shutdown: CancellationToken,
+    ) -> Result<Self, KafkaError> {
+        let topic = Names::new(&settings.topics.prefix).outcomes();
+        let group = format!("{}.gateways", settings.topics.prefix);
+        let reader = Reader::open(settings, &group)?;
+        for partition in 0..settings.topics.partitions.get().into() {
+            start_at_end(&reader, &topic, partition)?;
+        }
+        health.ready(PART);
+        let receipts = Self::default();
+        let follower = Follower { reader, topic, receipts: receipts.clone(), health };
+        let _detached = std::thread::spawn(move || follower.run(&shutdown));
+        Ok(receipts)
+    }
+
+    /// Begins to wait for outcomes of `trigger`. To be called before its record is written: the
+    /// answer may be there before the broker's acknowledgement.
+    pub fn expect(&self, trigger: &str) -> Result<Waiter, Full> {
+        let mut waiting = self.lock();
+        if waiting.count >= WAITERS_MAX {
+            return Err(Full);
+        }
+        let (sender, outcomes) = mpsc::channel(UNREAD_MAX);
+        let number = waiting.next;
+        waiting.next += 1;
+        waiting.count += 1;
+        waiting.by_trigger.entry(trigger.to_owned()).or_default().push((number, sender));
+        Ok(Waiter { receipts: self.clone(), trigger: trigger.to_owned(), number, outcomes })
+    }
+
+    /// Hands an outcome to those who wait for its trigger; `decode` is called if there are any.
+    fn deliver(&self, trigger: &[u8], decode: impl FnOnce() -> Option<Outcome>) {
+        let Ok(trigger) = std::str::from_utf8(trigger) else { return };
+        let waiting = self.lock();
+        let Some(waiters) = waiting.by_trigger.get(trigger) else { return };
+        let Some(outcome) = decode() else { return };
+        for (_, sender) in waiters {
+            // Full: whoever reads that slowly has run out of time, and is told where to look.
+            let _full = sender.try_send(outcome.clone());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiter {
+    /// The outcome that answers the record at `offset`, or nothing after `timeout`.
+    pub async fn answer(mut self, offset: Offset, timeout: Duration) -> Option<Outcome> {
+        let find = async {
+            loop {
+                let outcome = self.outcomes.recv().await?;
+                if outcome.answers == Some(offset) {
+                    return Some(outcome);
+                }
+            }
+        };
+        tokio::time::timeout(timeout, find).await.ok().flatten()
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        let mut waiting = self.receipts.lock();
+        waiting.count -= 1;
+        if let Some(waiters) = waiting.by_trigger.get_mut(&self.trigger) {
+            waiters.retain(|(number, _)| *number != self.number);
+            if waiters.is_empty() {
+                let _gone = waiting.by_trigger.remove(&self.trigger);
+            }
+        }
+    }
+}
+
+/// The thread that reads outcomes.
+struct Follower {
+    reader: Reader,
+    topic: String,
+    receipts: Receipts,
+    health: Arc<Health>,
+}
+
+impl Follower {
+    fn run(self, shutdown: &CancellationToken) {
+        let schemas = Schemas::new();
+        let mut away = false;
+        while !shutdown.is_cancelled() {
+            match self.reader.poll(POLL) {
+                Ok(Some(Read::Record(record))) => {
+                    let decode = || schemas.decode_outcome(record.payload()?).ok();
+                    self.receipts.deliver(record.key().unwrap_or_default(), decode);
+                }
+                Ok(Some(Read::OutOfRange(reason))) => {
+                    // Kept for a month and read at once: only deleting the topic leads here.
+                    self.health.not_ready(PART, format!("outcomes are gone: {reason}"));
+                }
+                Ok(Some(Read::End(_)) | None) => {}
+                Err(error) => {
+                    away = true;
+                    self.health.not_ready(PART, format!("the broker is away: {error}"));
+                }
+            }
+            // librdkafka reports that brokers went, never that they came back: ask.
+            if away && self.reader.stable_end(&self.topic, 0, POLL).is_ok() {
+                away = false;
+                self.health.ready(PART);
+            }
+        }
+    }
+}
+
+fn start_at_end(reader: &Reader, topic: &str, partition: PartitionId) -> Result<(), KafkaError> {
+    let end = reader.stable_end(topic, partition, ENDS_TIMEOUT)?;
+    reader.start(topic, partition, end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::outcome::Verdict;
+    use crate::model::text::Text;
+
+    const SOON: Duration = Duration::from_secs(5);
+
+    fn outcome(trigger: &str, answers: Offset) -> Outcome {
+        let verdict = Verdict::Cancelled { generation: answers };
+        Outcome { trigger: Text::from(trigger), answers: Some(answers), at: 0, verdict }
+    }
+
+    fn deliver(receipts: &Receipts, trigger: &str, answers: Offset) {
+        receipts.deliver(trigger.as_bytes(), || Some(outcome(trigger, answers)));
+    }
+
+    #[tokio::test]
+    async fn an_answer_finds_the_record_that_asked() {
+        let receipts = Receipts::default();
+        let first = receipts.expect("tea").unwrap();
+        let second = receipts.expect("tea").unwrap();
+        deliver(&receipts, "milk", 1);
+        deliver(&receipts, "tea", 2);
+        deliver(&receipts, "tea", 1);
+        assert_eq!(first.answer(1, SOON).await, Some(outcome("tea", 1)));
+        assert_eq!(second.answer(2, SOON).await, Some(outcome("tea", 2)));
+        assert!(receipts.lock().by_trigger.is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_is_not_answered_is_forgotten() {
+        let receipts = Receipts::default();
+        let waiter = receipts.expect("tea").unwrap();
+        deliver(&receipts, "tea", 1);
+        assert_eq!(waiter.answer(7, Duration::from_millis(1)).await, None);
+        let waiting = receipts.lock();
+        assert_eq!((waiting.count, waiting.by_trigger.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_not_decoded() {
+        Receipts::default().deliver(b"tea", || panic!("nobody waits"));
+    }
+
+    #[test]
+    fn waiters_are_counted() {
+        let receipts = Receipts::default();
+        let waiters: Vec<_> = (0..WAITERS_MAX).map(|_| receipts.expect("tea").unwrap()).collect();
+        assert!(receipts.expect("tea").is_err());
+        drop(waiters);
+        assert!(receipts.expect("tea").is_ok());
+    }
+}

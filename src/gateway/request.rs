@@ -1,0 +1,228 @@
+//! The body of `POST /v1/triggers`, read field by field so that a mistake names its field.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp as Instant;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::submission::{NewTrigger, Refusal, When};
+use crate::model::Timestamp;
+use crate::model::definition::{HttpTarget, Target, TopicTarget};
+use crate::model::input::OnConflict;
+use crate::model::text::Text;
+
+/// What a body may contain.
+const FIELDS: [&str; 8] =
+    ["triggerId", "callbackUrl", "topic", "key", "payload", "delaySeconds", "fireAt", "headers"];
+
+/// Reads a trigger. Without `triggerId` it gets a fresh one. `payload_max` is in bytes.
+pub(super) fn read_trigger(body: &[u8], payload_max: u64) -> Result<NewTrigger, Refusal> {
+    let mut fields = Fields::read(body)?;
+    let id = fields.take("triggerId", "a string")?;
+    let when = when(&mut fields)?;
+    let payload: Option<Box<RawValue>> = fields.take("payload", "any JSON")?;
+    let bytes = payload.as_ref().map_or(0, |payload| payload.get().len());
+    if bytes as u64 > payload_max {
+        let reason = format!("it has {bytes} bytes, at most {payload_max} are taken over HTTP");
+        return Err(Refusal { field: "payload", reason });
+    }
+    let target = target(&mut fields)?;
+    let payload = match (payload, &target) {
+        (Some(payload), _) => payload.get().as_bytes().to_vec(),
+        // A callback's body is JSON and says null; a record of a topic is simply empty.
+        (None, Target::Http(_)) => b"null".to_vec(),
+        (None, Target::Topic(_)) => Vec::new(),
+    };
+    let headers: Option<BTreeMap<String, String>> =
+        fields.take("headers", "an object of strings")?;
+    let headers = headers.unwrap_or_default().into_iter();
+    Ok(NewTrigger {
+        id: id.unwrap_or_else(|| Uuid::now_v7().to_string()),
+        when,
+        target,
+        payload,
+        headers: headers.map(|(name, value)| (name, value.into_bytes())).collect(),
+        on_conflict: OnConflict::Replace,
+    })
+}
+
+/// A point in time as people write it: RFC 3339, in ms since the epoch.
+pub fn read_time(text: &str) -> Option<Timestamp> {
+    let time: Instant = text.parse().ok()?;
+    Timestamp::try_from(time.as_millisecond()).ok()
+}
+
+/// A point in time, in ms since the epoch, as RFC 3339 in UTC.
+#[must_use]
+pub fn show_time(at: Timestamp) -> String {
+    let time = i64::try_from(at).ok().and_then(|at| Instant::from_millisecond(at).ok());
+    time.map_or_else(|| at.to_string(), |time| time.to_string())
+}
+
+/// The fields of a body that nobody has taken yet.
+struct Fields(BTreeMap<String, Box<RawValue>>);
+
+impl Fields {
+    fn read(body: &[u8]) -> Result<Self, Refusal> {
+        let fields: BTreeMap<String, Box<RawValue>> =
+            serde_json::from_slice(body).map_err(|error| Refusal {
+                field: "",
+                reason: format!("not a JSON object: {error}"),
+            })?;
+        match fields.keys().find(|name| !FIELDS.contains(&name.as_str())) {
+            Some(unknown) => Err(Refusal { field: "", reason: misspelt(unknown) }),
+            None => Ok(Self(fields)),
+        }
+    }
+
+    /// The field, or nothing if it is absent or null.
+    fn take<T: DeserializeOwned>(
+        &mut self,
+        field: &'static str,
+        expected: &str,
+    ) -> Result<Option<T>, Refusal> {
+        let Some(raw) = self.0.remove(field).filter(|raw| raw.get() != "null") else {
+            return Ok(None);
+        };
+        serde_json::from_str(raw.get()).map(Some).map_err(|_| {
+            let shown: String = raw.get().chars().take(80).collect();
+            Refusal { field, reason: format!("write {expected}, not {shown}") }
+        })
+    }
+}
+
+fn when(fields: &mut Fields) -> Result<When, Refusal> {
+    let delay: Option<f64> = fields.take("delaySeconds", "a number of seconds")?;
+    let time: Option<Value> = fields.take("fireAt", "a time")?;
+    match (delay, time) {
+        (Some(seconds), None) => {
+            let delay = Duration::try_from_secs_f64(seconds).map_err(|_| Refusal {
+                field: "delaySeconds",
+                reason: format!("write a number of seconds from 0 on, not {seconds}"),
+            })?;
+            Ok(When::After(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)))
+        }
+        (None, Some(time)) => {
+            let at = time.as_u64().or_else(|| read_time(time.as_str()?));
+            at.map(When::At).ok_or_else(|| Refusal {
+                field: "fireAt",
+                reason: format!(
+                    "write RFC 3339 such as 2030-01-31T08:00:00Z, or ms since the epoch, not {time}"
+                ),
+            })
+        }
+        (None, None) => Err(Refusal {
+            field: "fireAt",
+            reason: "say when: write fireAt or delaySeconds".to_owned(),
+        }),
+        (Some(_), Some(_)) => Err(Refusal {
+            field: "fireAt",
+            reason: "there is delaySeconds too: write one of them".to_owned(),
+        }),
+    }
+}
+
+fn target(fields: &mut Fields) -> Result<Target, Refusal> {
+    let url: Option<String> = fields.take("callbackUrl", "a string")?;
+    let topic: Option<String> = fields.take("topic", "a string")?;
+    let key: Option<String> = fields.take("key", "a string")?;
+    match (url, topic, key) {
+        (Some(url), None, None) => {
+            Ok(Target::Http(HttpTarget { url: Text::from(url), method: Text::from("POST") }))
+        }
+        (None, Some(topic), key) => {
+            let (topic, key) = (Text::from(topic), key.map(Into::into));
+            Ok(Target::Topic(TopicTarget { topic, key }))
+        }
+        (Some(_), None, Some(_)) => Err(Refusal {
+            field: "key",
+            reason: "only a record of a topic has a key; leave it out".to_owned(),
+        }),
+        (None, None, _) => Err(Refusal {
+            field: "callbackUrl",
+            reason: "say where: write callbackUrl or topic".to_owned(),
+        }),
+        (Some(_), Some(_), _) => Err(Refusal {
+            field: "callbackUrl",
+            reason: "there is topic too: write one of them".to_owned(),
+        }),
+    }
+}
+
+fn misspelt(unknown: &str) -> String {
+    let similarity = |field: &&&str| strsim::jaro_winkler(unknown, field);
+    let nearest = FIELDS
+        .iter()
+        .max_by(|a, b| similarity(a).total_cmp(&similarity(b)))
+        .filter(|field| similarity(field) > 0.7);
+    match nearest {
+        Some(nearest) => format!("there is no field {unknown:?}; did you mean {nearest:?}?"),
+        None => format!("there is no field {unknown:?}; there are {}", FIELDS.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &str) -> Result<NewTrigger, Refusal> {
+        read_trigger(body.as_bytes(), 64)
+    }
+
+    #[test]
+    fn a_callback_with_a_delay() {
+        let trigger = read(
+            r#"{"triggerId": "tea", "callbackUrl": "http://h/x", "delaySeconds": 1.5,
+                "payload": {"n": 1.0,  "s": "ü"}, "headers": {"traceparent": "00-1"}}"#,
+        )
+        .unwrap();
+        assert_eq!(trigger.id, "tea");
+        assert_eq!(trigger.when, When::After(1_500));
+        assert!(trigger.target.is_http());
+        assert_eq!(trigger.payload, r#"{"n": 1.0,  "s": "ü"}"#.as_bytes(), "as it was written");
+        assert_eq!(trigger.headers, [("traceparent".to_owned(), b"00-1".to_vec())]);
+    }
+
+    #[test]
+    fn a_topic_with_a_time() {
+        for at in [r#""2027-01-15T08:00:00Z""#, r#""2027-01-15T09:00:00+01:00""#, "1800000000000"] {
+            let trigger = read(&format!(r#"{{"topic": "t", "key": "k", "fireAt": {at}}}"#));
+            let trigger = trigger.unwrap();
+            assert_eq!(trigger.when, When::At(1_800_000_000_000));
+            assert_eq!(trigger.payload, b"");
+            assert_eq!(trigger.id.len(), 36, "a fresh id: {}", trigger.id);
+        }
+        assert_eq!(show_time(1_800_000_000_000), "2027-01-15T08:00:00Z");
+    }
+
+    #[test]
+    fn a_mistake_names_its_field() {
+        let table = [
+            ("", r#"nonsense"#, "not a JSON object"),
+            ("", r#"{"delay": 1}"#, "did you mean \"delaySeconds\"?"),
+            ("", r#"{"xyz": 1}"#, "there are triggerId, callbackUrl"),
+            ("fireAt", r#"{"topic": "t"}"#, "write fireAt or delaySeconds"),
+            ("fireAt", r#"{"topic": "t", "fireAt": 1, "delaySeconds": 1}"#, "one of them"),
+            ("fireAt", r#"{"topic": "t", "fireAt": "tomorrow"}"#, "RFC 3339"),
+            ("fireAt", r#"{"topic": "t", "fireAt": -1}"#, "RFC 3339"),
+            ("delaySeconds", r#"{"topic": "t", "delaySeconds": -1}"#, "from 0 on, not -1"),
+            ("delaySeconds", r#"{"topic": "t", "delaySeconds": "1"}"#, "not \"1\""),
+            ("callbackUrl", r#"{"fireAt": 1}"#, "write callbackUrl or topic"),
+            ("callbackUrl", r#"{"fireAt": 1, "topic": "t", "callbackUrl": "u"}"#, "one of them"),
+            ("key", r#"{"fireAt": 1, "callbackUrl": "u", "key": "k"}"#, "leave it out"),
+            ("triggerId", r#"{"triggerId": 7}"#, "write a string, not 7"),
+            ("headers", r#"{"fireAt": 1, "topic": "t", "headers": {"a": 1}}"#, "of strings"),
+        ];
+        for (field, body, reason) in table {
+            let refusal = read(body).unwrap_err();
+            assert_eq!(refusal.field, field, "{body}: {refusal}");
+            assert!(refusal.reason.contains(reason), "{body}: {refusal}");
+        }
+        let long = format!(r#"{{"fireAt": 1, "topic": "t", "payload": "{}"}}"#, "x".repeat(63));
+        assert_eq!(read(&long).unwrap_err().field, "payload");
+    }
+}

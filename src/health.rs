@@ -1,0 +1,169 @@
+//! What a process says when it is asked how it is: `/livez`, `/readyz` and `/metrics`.
+//!
+//! Law: a role is ready when it has named its parts and each of them said so; before that, and as
+//! soon as one takes it back, the reasons are the answer.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{RawQuery, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+/// Pause between two clean-ups of the histograms, which would grow if nobody scraped them.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How one role is.
+#[derive(Debug)]
+pub struct Health {
+    role: &'static str,
+    parts: Mutex<BTreeMap<&'static str, Result<(), String>>>,
+}
+
+impl Health {
+    /// A role that is not ready, because no part of it has said anything.
+    #[must_use]
+    pub fn new(role: &'static str) -> Arc<Self> {
+        Arc::new(Self { role, parts: Mutex::default() })
+    }
+
+    /// A part does its work.
+    pub fn ready(&self, part: &'static str) {
+        self.set(part, Ok(()));
+    }
+
+    /// A part cannot do its work, or not yet; `reason` is for people.
+    pub fn not_ready(&self, part: &'static str, reason: impl Into<String>) {
+        self.set(part, Err(reason.into()));
+    }
+
+    /// Whether every part does its work.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.reasons().is_empty()
+    }
+
+    /// Why the role is not ready, a line each; empty when it is.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<String> {
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if parts.is_empty() {
+            return vec![format!("{}: starting", self.role)];
+        }
+        let line = |(part, state): (&&str, &Result<(), String>)| {
+            state.as_ref().err().map(|reason| format!("{} {part}: {reason}", self.role))
+        };
+        parts.iter().filter_map(line).collect()
+    }
+
+    /// Every part and how it is, a line each.
+    fn describe(&self, text: &mut String) {
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        for (part, state) in parts.iter() {
+            let state = state.as_ref().map_or_else(String::as_str, |()| "ready");
+            let _infallible = writeln!(text, "{} {part}: {state}", self.role);
+        }
+    }
+
+    fn set(&self, part: &'static str, state: Result<(), String>) {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if parts.get(part) == Some(&state) {
+            return;
+        }
+        match &state {
+            Ok(()) => tracing::info!(role = self.role, part, "ready"),
+            Err(reason) => tracing::warn!(role = self.role, part, %reason, "not ready"),
+        }
+        parts.insert(part, state);
+    }
+}
+
+/// The three routes, for one process with these roles.
+pub fn routes(roles: Vec<Arc<Health>>, metrics: PrometheusHandle) -> Router {
+    Router::new()
+        .route("/livez", get(|| async { "alive\n" }))
+        .route("/readyz", get(readiness).with_state(roles))
+        .route("/metrics", get(scrape).with_state(metrics))
+}
+
+/// Serves the three routes until `shutdown`, for a role that has no other HTTP interface.
+pub async fn serve(
+    listener: TcpListener,
+    health: Arc<Health>,
+    metrics: PrometheusHandle,
+    shutdown: CancellationToken,
+) -> std::io::Result<()> {
+    let router = routes(vec![health], metrics);
+    axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await
+}
+
+/// Keeps the recorded metrics bounded until `shutdown`.
+pub async fn upkeep(metrics: PrometheusHandle, shutdown: CancellationToken) {
+    let mut interval = tokio::time::interval(UPKEEP_INTERVAL);
+    while shutdown.run_until_cancelled(interval.tick()).await.is_some() {
+        metrics.run_upkeep();
+    }
+}
+
+async fn readiness(
+    State(roles): State<Vec<Arc<Health>>>,
+    RawQuery(query): RawQuery,
+) -> impl IntoResponse {
+    let reasons: Vec<_> = roles.iter().flat_map(|health| health.reasons()).collect();
+    let status = if reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let verbose = query.is_some_and(|query| query.split('&').any(|name| name == "verbose"));
+    let text = match (verbose, reasons.is_empty()) {
+        (true, _) => roles.iter().fold(String::new(), |mut text, health| {
+            health.describe(&mut text);
+            text
+        }),
+        (false, true) => "ready\n".to_owned(),
+        (false, false) => reasons.join("\n") + "\n",
+    };
+    (status, text)
+}
+
+async fn scrape(State(metrics): State<PrometheusHandle>) -> impl IntoResponse {
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics.render())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn answer(health: &Arc<Health>, query: &str) -> (StatusCode, String) {
+        let query = RawQuery((!query.is_empty()).then(|| query.to_owned()));
+        let response = readiness(State(vec![Arc::clone(health)]), query).await.into_response();
+        let status = response.status();
+        let body = axum::body::to_bytes(response.into_body(), 4096).await.unwrap();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_role_is_ready_when_each_part_said_so() {
+        let health = Health::new("scheduler");
+        let away = StatusCode::SERVICE_UNAVAILABLE;
+        assert_eq!(answer(&health, "").await, (away, "scheduler: starting\n".to_owned()));
+
+        health.ready("kafka");
+        health.not_ready("partitions", "restoring 3 of 8");
+        let text = "scheduler partitions: restoring 3 of 8\n";
+        assert_eq!(answer(&health, "").await, (away, text.to_owned()));
+
+        health.ready("partitions");
+        assert_eq!(answer(&health, "").await, (StatusCode::OK, "ready\n".to_owned()));
+        let text = "scheduler kafka: ready\nscheduler partitions: ready\n";
+        assert_eq!(answer(&health, "verbose").await, (StatusCode::OK, text.to_owned()));
+
+        health.not_ready("kafka", "no broker answers");
+        assert_eq!(answer(&health, "").await.1, "scheduler kafka: no broker answers\n");
+    }
+}

@@ -1,0 +1,81 @@
+//! The thread that ends transactions: flush, offsets, commit. While it waits for the broker, the
+//! loop prepares the next step.
+//!
+//! Law: at most one transaction is open. Whoever hands one over takes no further one before it
+//! has landed.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use crate::clock;
+use crate::kafka::fence::Fence;
+use crate::kafka::transaction::{Progress, TransactionError, Transactor};
+
+/// Ends transactions one after the other.
+#[derive(Debug)]
+pub(super) struct Committer {
+    jobs: Sender<Job>,
+    results: Receiver<Result<(), TransactionError>>,
+    since: Option<Instant>,
+    limit: Duration,
+}
+
+#[derive(Debug)]
+struct Job {
+    transactor: Arc<Transactor>,
+    progress: Vec<Progress>,
+    fence: Fence,
+}
+
+impl Committer {
+    /// `limit`: a commit that takes longer means that librdkafka hangs; the process then ends
+    /// itself, and Kafka decides what became of the transaction.
+    pub(super) fn start(limit: Duration) -> Self {
+        let (jobs, inbox) = channel::<Job>();
+        let (outbox, results) = channel();
+        let _detached = std::thread::spawn(move || {
+            for Job { transactor, progress, fence } in inbox {
+                if outbox.send(transactor.commit(&progress, &fence)).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { jobs, results, since: None, limit }
+    }
+
+    /// Hands over a transaction whose records are all sent.
+    pub(super) fn submit(
+        &mut self,
+        transactor: &Arc<Transactor>,
+        progress: Vec<Progress>,
+        fence: Fence,
+    ) {
+        assert!(self.since.is_none(), "one transaction at a time");
+        self.since = Some(clock::monotonic());
+        let job = Job { transactor: Arc::clone(transactor), progress, fence };
+        self.jobs.send(job).expect("the committer lives as long as the loop");
+    }
+
+    /// How the transaction ended, waiting at most `timeout`; `None` while it is under way.
+    pub(super) fn landed(&mut self, timeout: Duration) -> Option<Result<(), TransactionError>> {
+        let since = self.since?;
+        match self.results.recv_timeout(timeout) {
+            Ok(result) => {
+                self.since = None;
+                Some(result)
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                if clock::monotonic().duration_since(since) > self.limit {
+                    tracing::error!("a transaction call hangs; ending the process");
+                    std::process::abort();
+                }
+                None
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let reason = "the committing thread is gone".to_owned();
+                Some(Err(TransactionError::Unknown(reason)))
+            }
+        }
+    }
+}

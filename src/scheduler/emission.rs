@@ -1,0 +1,146 @@
+//! A step's emits as records: which topic, partition, key, headers and bytes.
+//!
+//! Law: what comes in at partition p goes out at partition p of our own topics, so that a
+//! transaction touches few partitions and everything about a trigger stays in order.
+
+use std::io::Write;
+
+use crate::engine::step::{Emit, ToTopic};
+use crate::kafka::Names;
+use crate::kafka::transaction::{Outgoing, TransactionError, Transactor};
+use crate::model::PartitionId;
+use crate::model::codec::avro::Codec;
+use crate::model::dead_letter::{Content, DeadLetter};
+use crate::model::definition::Header;
+use crate::model::ledger::{LedgerKey, LedgerValue};
+
+/// The names of the topics we write, made once.
+#[derive(Debug)]
+pub(super) struct Emission {
+    triggers: String,
+    ledger: String,
+    fires: String,
+    outcomes: String,
+    dead_letters: String,
+    codec: Codec,
+}
+
+/// A header's name and value, as the transactor takes them.
+type Headers<'a> = Vec<(&'a str, Option<&'a [u8]>)>;
+
+impl Emission {
+    pub(super) fn new(names: &Names, codec: Codec) -> Self {
+        Self {
+            triggers: names.triggers(),
+            ledger: names.ledger(),
+            fires: names.fires(),
+            outcomes: names.outcomes(),
+            dead_letters: names.dead_letters(),
+            codec,
+        }
+    }
+
+    /// Sends the emits of partition `p`, decided in step `step`.
+    pub(super) fn send(
+        &self,
+        transactor: &Transactor,
+        p: PartitionId,
+        step: u64,
+        emits: &[Emit],
+    ) -> Result<(), TransactionError> {
+        for emit in emits {
+            match emit {
+                Emit::ToTopic(fire) => send_to_topic(transactor, fire)?,
+                Emit::ToWorker(fire) => {
+                    let key = Some(fire.id.trigger.bytes().as_ref());
+                    let value = self.codec.encode_fire(fire);
+                    self.put(transactor, &self.fires, p, key, Some(&value), &[])?;
+                }
+                Emit::Ledger { key, value } => {
+                    self.send_ledger(transactor, p, step, key, value.as_deref())?;
+                }
+                Emit::Outcome(outcome) => {
+                    let key = Some(outcome.trigger.bytes().as_ref());
+                    let value = self.codec.encode_outcome(outcome);
+                    self.put(transactor, &self.outcomes, p, key, Some(&value), &[])?;
+                }
+                Emit::DeadLetter(letter) => {
+                    let value = self.codec.encode_dead_letter(letter);
+                    let key = key_of(letter);
+                    self.put(transactor, &self.dead_letters, p, key, Some(&value), &[])?;
+                }
+                Emit::Forward(forward) => {
+                    let headers = headers_of(&forward.headers);
+                    let (key, value) = (Some(forward.key.as_ref()), forward.value.as_deref());
+                    let to = forward.partition;
+                    self.put(transactor, &self.triggers, to, key, value, &headers)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a ledger record. The step is a header, so that tombstones have it too.
+    pub(super) fn send_ledger(
+        &self,
+        transactor: &Transactor,
+        p: PartitionId,
+        step: u64,
+        key: &LedgerKey,
+        value: Option<&LedgerValue>,
+    ) -> Result<(), TransactionError> {
+        let key = key.to_bytes();
+        let value = value.map(|value| self.codec.encode_ledger(value));
+        let step = step.to_string();
+        let headers = [("orloj-step", Some(step.as_bytes()))];
+        self.put(transactor, &self.ledger, p, Some(&key), value.as_deref(), &headers)
+    }
+
+    #[expect(clippy::unused_self, reason = "reads as one family with the other senders")]
+    fn put(
+        &self,
+        transactor: &Transactor,
+        topic: &str,
+        partition: PartitionId,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: &[(&str, Option<&[u8]>)],
+    ) -> Result<(), TransactionError> {
+        transactor.send(Outgoing { topic, partition: Some(partition), key, value, headers })
+    }
+}
+
+/// A payload goes out as it came in, with two headers of ours: which fire this is, and when it
+/// was due (ms since the epoch).
+fn send_to_topic(transactor: &Transactor, fire: &ToTopic) -> Result<(), TransactionError> {
+    let mut ours = Vec::with_capacity(96);
+    let id = &fire.id;
+    write!(ours, "{}:{}:{}", id.trigger, id.generation, id.occurrence)
+        .expect("writing to memory cannot fail");
+    let split = ours.len();
+    write!(ours, "{}", fire.scheduled).expect("writing to memory cannot fail");
+    let (fire_id, due) = ours.split_at(split);
+    let mut headers = headers_of(&fire.headers);
+    headers.push(("orloj-fire-id", Some(fire_id)));
+    headers.push(("orloj-due", Some(due)));
+    transactor.send(Outgoing {
+        topic: fire.target.topic.as_str(),
+        partition: Some(fire.partition),
+        key: Some(fire.target.key.as_ref().unwrap_or(id.trigger.bytes())),
+        value: fire.payload.as_deref(),
+        headers: &headers,
+    })
+}
+
+fn headers_of(headers: &[Header]) -> Headers<'_> {
+    let mut list = Vec::with_capacity(headers.len() + 2);
+    list.extend(headers.iter().map(|h| (h.name.as_str(), h.value.as_deref())));
+    list
+}
+
+fn key_of(letter: &DeadLetter) -> Option<&[u8]> {
+    match &letter.content {
+        Content::Record { key, .. } => key.as_deref(),
+        Content::Fire { fire, .. } => Some(fire.id.trigger.bytes()),
+    }
+}

@@ -1,0 +1,349 @@
+//! Reading and decoding the inputs, and giving each record to its partition.
+//!
+//! Law: a record is judged by its bytes; what cannot be judged just now (its schema registry is
+//! away) is read again later, and nothing behind it is taken before it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rdkafka::message::{BorrowedMessage, Headers, Message};
+
+use super::lane::{EndCheck, Lane, Stage};
+use super::{CALL_TIMEOUT, LaneError, Scheduler, SchedulerError};
+use crate::clock;
+use crate::config::Settings;
+use crate::engine::partition::Input;
+use crate::engine::takeover::Ask;
+use crate::kafka::Names;
+use crate::kafka::reader::{Read, Reader};
+use crate::kafka::schemas::Schemas;
+use crate::model::codec::avro::Codec;
+use crate::model::codec::registration::{self, RawRecord, ReadContext, ReadError};
+use crate::model::input::{SignalRecord, TriggerRecord, Unreadable};
+use crate::model::ledger::{LedgerKey, LedgerRecord};
+use crate::model::partitioner::Partitioner;
+use crate::model::definition::Header;
+use crate::model::{Millis, Offset, PartitionId, Timestamp};
+
+/// How long a record waits whose schema registry is away.
+const HOLD_MS: Millis = 1_000;
+/// How long to wait before looking again whether someone's open transaction has ended.
+const END_AGAIN_MS: Millis = 200;
+/// Records taken from the secondary inputs in one turn.
+const OTHERS_MAX: usize = 10_000;
+
+/// What decoding needs.
+pub(super) struct Intake {
+    triggers: String,
+    signals: String,
+    ledger: String,
+    partitioner: Partitioner,
+    partitions: i32,
+    schemas: Schemas,
+    codec: Codec,
+    max: usize,
+}
+
+impl Intake {
+    pub(super) fn new(
+        settings: &Settings,
+        names: &Names,
+        partitions: i32,
+    ) -> Result<Self, SchedulerError> {
+        let codec = Codec::new().map_err(|error| SchedulerError::Schemas(error.to_string()))?;
+        let schemas = Schemas::open(&settings.triggers)
+            .map_err(|error| SchedulerError::Schemas(error.to_string()))?;
+        Ok(Self {
+            triggers: names.triggers(),
+            signals: names.signals(),
+            ledger: names.ledger(),
+            partitioner: settings.triggers.partitioner,
+            partitions,
+            schemas,
+            codec,
+            max: settings.scheduler.ingest_max.get(),
+        })
+    }
+
+    fn trigger(&self, message: &BorrowedMessage<'_>) -> Result<TriggerRecord, ReadError> {
+        let (_, partition, offset) = Reader::place(message);
+        let context = ReadContext {
+            partitioner: self.partitioner,
+            partitions: self.partitions,
+            schemas: &self.schemas,
+        };
+        let headers = message.headers().map_or_else(Vec::new, |headers| {
+            headers.iter().map(|header| (header.key, header.value)).collect()
+        });
+        let timestamp = message.timestamp().to_millis().unwrap_or(0);
+        let raw = RawRecord {
+            partition,
+            offset,
+            timestamp: Timestamp::try_from(timestamp).unwrap_or(0),
+            key: message.key(),
+            value: message.payload(),
+            headers,
+        };
+        registration::read_trigger(&raw, &context, &self.codec)
+    }
+
+    fn signal(&self, message: &BorrowedMessage<'_>) -> SignalRecord {
+        let (_, _, offset) = Reader::place(message);
+        let decoded = self.codec.decode_signal(message.payload().unwrap_or_default());
+        let signal = decoded.map_err(|error| Box::new(unreadable(message, &error.to_string())));
+        SignalRecord { offset, signal }
+    }
+
+    /// A ledger record; `None` for one that no version of ours writes.
+    fn ledger(&self, message: &BorrowedMessage<'_>) -> Option<LedgerRecord> {
+        let key = LedgerKey::parse(message.key()?)?;
+        let value = match message.payload() {
+            Some(bytes) => Some(self.codec.decode_ledger(bytes).ok()?),
+            None => None,
+        };
+        let step = message.headers().and_then(|headers| {
+            let header = headers.iter().find(|header| header.key == "orloj-step")?;
+            std::str::from_utf8(header.value?).ok()?.parse().ok()
+        });
+        Some(LedgerRecord { key, value, step: step.unwrap_or(0) })
+    }
+}
+
+fn unreadable(message: &BorrowedMessage<'_>, reason: &str) -> Unreadable {
+    let headers = message.headers().map_or_else(Vec::new, |headers| {
+        let kept = |h: rdkafka::message::Header<'_, &[u8]>| Header {
+            name: h.key.into(),
+            value: h.value.map(bytes::Bytes::copy_from_slice),
+        };
+        headers.iter().map(kept).collect()
+    });
+    Unreadable {
+        id: None,
+        reason: reason.to_owned(),
+        may_pass: false,
+        key: message.key().map(bytes::Bytes::copy_from_slice),
+        value: message.payload().map(bytes::Bytes::copy_from_slice),
+        headers,
+    }
+}
+
+impl Scheduler {
+    /// Takes what the readers have, waiting at most `wait` for the first record.
+    pub(super) fn read_inputs(&mut self, wait: Duration) -> Result<(), SchedulerError> {
+        let mut inputs = BTreeMap::new();
+        self.read_others(&mut inputs)?;
+        // While a draft is full nothing more is taken: librdkafka's own queue is the bound.
+        let full = |lane: &mut Lane| lane.active().is_some_and(|partition| partition.is_full());
+        if !self.lanes.values_mut().any(full) {
+            let wait = if inputs.is_empty() { wait } else { Duration::ZERO };
+            self.read_triggers(wait, &mut inputs)?;
+        }
+        self.ingest(inputs)?;
+        self.look_at_ends()
+    }
+
+    fn ingest(
+        &mut self,
+        inputs: BTreeMap<PartitionId, Vec<Input>>,
+    ) -> Result<(), SchedulerError> {
+        let now = clock::now_ms();
+        for (id, inputs) in inputs {
+            let Some(lane) = self.lanes.get_mut(&id) else { continue };
+            if let Some(partition) = lane.active() {
+                let _behind = partition.observe(now);
+            }
+            if let Err(error) = lane.ingest(inputs) {
+                self.rebuild_store(id, &LaneError::Store(error))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_triggers(
+        &mut self,
+        wait: Duration,
+        inputs: &mut BTreeMap<PartitionId, Vec<Input>>,
+    ) -> Result<(), SchedulerError> {
+        let now = clock::now_ms();
+        let mut held = Vec::new();
+        let mut ended = Vec::new();
+        let mut taken = 0;
+        let mut wait = wait;
+        while taken < self.intake.max {
+            let read = match self.triggers.poll(wait) {
+                Ok(Some(read)) => read,
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::debug!(%error, "reading triggers");
+                    break;
+                }
+            };
+            wait = Duration::ZERO;
+            match read {
+                Read::Record(message) => {
+                    taken += 1;
+                    let (_, id, offset) = Reader::place(&message);
+                    let Some(lane) = self.lanes.get_mut(&id) else { continue };
+                    if offset < lane.next_trigger || lane.held_until.is_some() {
+                        continue;
+                    }
+                    match self.intake.trigger(&message) {
+                        Ok(record) => take_trigger(lane, record, inputs),
+                        Err(error) => {
+                            tracing::warn!(partition = id, offset, %error, "intake waits");
+                            lane.held_until = Some(now + HOLD_MS);
+                            held.push(id);
+                        }
+                    }
+                }
+                Read::End(id) => ended.push(id),
+                Read::OutOfRange(error) => tracing::error!(error, "triggers: offset out of range"),
+            }
+        }
+        for id in held {
+            self.triggers.stop(&self.intake.triggers, id)?;
+        }
+        if taken == self.intake.max {
+            self.note_known_ends();
+        }
+        for id in ended {
+            self.meet_end(id)?;
+        }
+        Ok(())
+    }
+
+    /// More is waiting than one turn takes: what is known to be unread holds the watermark back.
+    fn note_known_ends(&mut self) {
+        for (id, lane) in &mut self.lanes {
+            let end = self.triggers.fetched_end(&self.intake.triggers, *id);
+            if let (Some(end), Some(partition)) = (end, lane.active()) {
+                partition.input_known(end);
+            }
+        }
+    }
+
+    fn read_others(
+        &mut self,
+        inputs: &mut BTreeMap<PartitionId, Vec<Input>>,
+    ) -> Result<(), SchedulerError> {
+        let mut ended = Vec::new();
+        for _ in 0..OTHERS_MAX {
+            let read = match self.others.poll(Duration::ZERO) {
+                Ok(Some(read)) => read,
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::debug!(%error, "reading signals and ledger");
+                    break;
+                }
+            };
+            match read {
+                Read::Record(message) => {
+                    let (topic, id, offset) = Reader::place(&message);
+                    let Some(lane) = self.lanes.get_mut(&id) else { continue };
+                    if topic == self.intake.signals {
+                        if offset >= lane.next_signal && lane.active().is_some() {
+                            lane.next_signal = offset + 1;
+                            let input = Input::Signal(self.intake.signal(&message));
+                            inputs.entry(id).or_default().push(input);
+                        }
+                    } else if let Stage::Restoring(restoring) = &mut lane.stage {
+                        restoring.ledger.extend(self.intake.ledger(&message));
+                        restoring.ledger_position = offset + 1;
+                        lane.ledger_position = offset + 1;
+                    }
+                }
+                Read::End(id) => ended.push(id),
+                Read::OutOfRange(error) => tracing::error!(error, "signals: offset out of range"),
+            }
+        }
+        for id in ended {
+            let Some(lane) = self.lanes.get_mut(&id) else { continue };
+            // While the mirror is sought, only the ledger is being read.
+            if let Stage::Restoring(restoring) = &mut lane.stage
+                && let Ask::Mirror { until } = restoring.takeover.ask()
+            {
+                restoring.ledger_position = restoring.ledger_position.max(until);
+            }
+        }
+        Ok(())
+    }
+
+    /// The reader has met the end of `triggers[p]`.
+    fn meet_end(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+        let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
+        match &mut lane.stage {
+            Stage::Restoring(restoring) => {
+                if let Ask::Triggers { .. } = restoring.takeover.ask() {
+                    restoring.triggers_passed = true;
+                }
+                Ok(())
+            }
+            Stage::Active(partition) if partition.lags() => {
+                if lane.end_check == EndCheck::Confirming {
+                    lane.end_check = EndCheck::Idle;
+                    return Ok(lane.ingest(vec![Input::TriggersEnd])?);
+                }
+                self.check_end(id)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Input is thought to be unread, yet the reader is at the end. Either what lies between are
+    /// markers and aborted records, or someone's transaction is still open. If nothing is open
+    /// now, read once more from where we stand: meeting the end again settles it.
+    fn check_end(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+        let topic = self.intake.triggers.clone();
+        let stable = self.triggers.stable_end(&topic, id, CALL_TIMEOUT);
+        let end = self.probe.bounds(&topic, id).map(|(_, end)| end);
+        let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
+        match (stable, end) {
+            (Ok(stable), Ok(end)) if stable >= end => {
+                lane.end_check = EndCheck::Confirming;
+                let next: Offset = lane.next_trigger;
+                self.triggers.start(&topic, id, next)?;
+            }
+            _ => lane.end_check = EndCheck::Again(clock::now_ms() + END_AGAIN_MS),
+        }
+        Ok(())
+    }
+
+    /// What waits for a moment: ends to look at again, and records whose registry was away.
+    fn look_at_ends(&mut self) -> Result<(), SchedulerError> {
+        let now = clock::now_ms();
+        let again = |lane: &Lane| matches!(lane.end_check, EndCheck::Again(at) if now >= at);
+        let held = |lane: &Lane| lane.held_until.is_some_and(|until| now >= until);
+        let ends: Vec<_> = self.lanes.values().filter(|l| again(l)).map(|l| l.id).collect();
+        let release: Vec<_> = self.lanes.values().filter(|l| held(l)).map(|l| l.id).collect();
+        for id in ends {
+            self.check_end(id)?;
+        }
+        for id in release {
+            let Some(lane) = self.lanes.get_mut(&id) else { continue };
+            lane.held_until = None;
+            self.triggers.start(&self.intake.triggers, id, lane.next_trigger)?;
+        }
+        Ok(())
+    }
+}
+
+/// Gives a record to its partition, wherever that stands.
+fn take_trigger(
+    lane: &mut Lane,
+    record: TriggerRecord,
+    inputs: &mut BTreeMap<PartitionId, Vec<Input>>,
+) {
+    lane.next_trigger = record.offset + 1;
+    lane.end_check = EndCheck::Idle;
+    match &mut lane.stage {
+        Stage::Active(_) => inputs.entry(lane.id).or_default().push(Input::Trigger(record)),
+        Stage::Restoring(restoring) => match restoring.takeover.ask() {
+            Ask::Triggers { until, .. } if record.offset < until => restoring.triggers.push(record),
+            _ => {
+                restoring.triggers_passed = true;
+                restoring.live.push(Input::Trigger(record));
+            }
+        },
+        Stage::Waiting(_) | Stage::Refused(_) => {}
+    }
+}

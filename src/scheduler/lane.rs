@@ -1,0 +1,212 @@
+//! One partition of ours in the shell: its store, and the stage it is in.
+//!
+//! Law: a lane fires nothing before its takeover is done, and a failed commit sends it back to
+//! the beginning with whatever its store holds, which is only what was committed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::engine::known::{IdHash, Known};
+use crate::engine::partition::{Fetched, Input, Partition};
+use crate::engine::takeover::{Ask, Local, Refusal, Takeover};
+use crate::model::input::{Request, TriggerRecord};
+use crate::model::ledger::{LedgerKey, LedgerRecord};
+use crate::model::{Offset, PartitionId, Timestamp};
+use crate::store::{LocalState, PartitionStore, StoreError};
+
+/// A partition assigned to this process.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) id: PartitionId,
+    pub(super) store: PartitionStore,
+    pub(super) stage: Stage,
+    /// Where the takeover began, by the monotonic clock.
+    pub(super) since: std::time::Instant,
+    /// The offset of `triggers` expected next; what is below it has been seen.
+    pub(super) next_trigger: Offset,
+    /// The offset of `signals` expected next.
+    pub(super) next_signal: Offset,
+    /// Reading is held back until then (ms since the epoch): the schema registry is away.
+    pub(super) held_until: Option<Timestamp>,
+    /// A check is under way of whether the end of `triggers` has really been reached.
+    pub(super) end_check: EndCheck,
+    pub(super) flushed_at: Timestamp,
+    /// The ledger was read up to here when the partition was taken over.
+    pub(super) ledger_position: Offset,
+}
+
+/// How far a partition is on its way.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Being taken over.
+    Restoring(Box<Restoring>),
+    /// Taken over; the clock is behind what an earlier owner decided by.
+    Waiting(Box<Partition>),
+    /// Firing.
+    Active(Box<Partition>),
+    /// An operator must decide something first.
+    Refused(Refusal),
+}
+
+/// A takeover and what the reader has brought for it.
+#[derive(Debug)]
+pub(super) struct Restoring {
+    pub(super) takeover: Takeover,
+    /// What has been asked of the world already.
+    pub(super) asked: Option<Ask>,
+    pub(super) ledger: Vec<LedgerRecord>,
+    pub(super) ledger_position: Offset,
+    pub(super) triggers: Vec<TriggerRecord>,
+    /// The reader has passed N.
+    pub(super) triggers_passed: bool,
+    /// Records from N on that came while the replay was still applied.
+    pub(super) live: Vec<Input>,
+    /// Tells the thread that reads the committed offset to give up.
+    pub(super) cancelled: Arc<AtomicBool>,
+}
+
+impl Drop for Restoring {
+    fn drop(&mut self) {
+        self.cancelled.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Whether "no more records" has been believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EndCheck {
+    /// Nothing to check.
+    Idle,
+    /// The reader was started again where it stood; if it meets the end once more, that was it.
+    Confirming,
+    /// A transaction of someone else's is open below the end: look again at this time.
+    Again(Timestamp),
+}
+
+impl Lane {
+    /// A lane at the beginning of its takeover.
+    pub(super) fn new(
+        id: PartitionId,
+        store: PartitionStore,
+        takeover: Takeover,
+        since: std::time::Instant,
+    ) -> Self {
+        Self::at(id, store, Stage::Restoring(Box::new(Restoring::new(takeover))), since)
+    }
+
+    /// A lane at any stage.
+    pub(super) fn at(
+        id: PartitionId,
+        store: PartitionStore,
+        stage: Stage,
+        since: std::time::Instant,
+    ) -> Self {
+        Self {
+            id,
+            store,
+            stage,
+            since,
+            next_trigger: 0,
+            next_signal: 0,
+            held_until: None,
+            end_check: EndCheck::Idle,
+            flushed_at: 0,
+            ledger_position: 0,
+        }
+    }
+
+    /// The partition, if it is firing.
+    pub(super) fn active(&mut self) -> Option<&mut Partition> {
+        match &mut self.stage {
+            Stage::Active(partition) => Some(partition),
+            _ => None,
+        }
+    }
+
+    /// Takes in records in log order.
+    pub(super) fn ingest(&mut self, inputs: Vec<Input>) -> Result<(), StoreError> {
+        let Stage::Active(partition) = &mut self.stage else { return Ok(()) };
+        let mut wanted: Vec<IdHash> = inputs.iter().filter_map(id_of_input).collect();
+        wanted.retain(|hash| partition.needs(*hash));
+        let fetched = fetch(&self.store, wanted)?;
+        partition.ingest(inputs, &fetched);
+        Ok(())
+    }
+
+    /// Fills the wheel from the store as far as it wants to be filled.
+    pub(super) fn load(&mut self) -> Result<(), StoreError> {
+        let Stage::Active(partition) = &mut self.stage else { return Ok(()) };
+        while let Some(load) = partition.wants() {
+            let scan = self.store.scan(load.from, load.until, load.bytes_max)?;
+            partition.load(scan.entries, scan.reached);
+        }
+        Ok(())
+    }
+}
+
+impl Restoring {
+    fn new(takeover: Takeover) -> Self {
+        Self {
+            takeover,
+            asked: None,
+            ledger: Vec::new(),
+            ledger_position: 0,
+            triggers: Vec::new(),
+            triggers_passed: false,
+            live: Vec::new(),
+            cancelled: Arc::default(),
+        }
+    }
+}
+
+/// The index rows of `hashes` that the store has.
+pub(super) fn fetch(
+    store: &PartitionStore,
+    mut hashes: Vec<IdHash>,
+) -> Result<Fetched, StoreError> {
+    hashes.sort_unstable();
+    hashes.dedup();
+    let rows = store.lookup(&hashes)?;
+    let found = |(hash, known): (IdHash, Option<Known>)| known.map(|known| (hash, known));
+    Ok(hashes.into_iter().zip(rows).filter_map(found).collect())
+}
+
+/// The id that a record of `triggers` is about, hashed.
+pub(super) fn id_of_trigger(record: &TriggerRecord) -> Option<IdHash> {
+    match &record.request {
+        Request::Register(registration) => Some(IdHash::of(registration.id.as_str())),
+        Request::Cancel { id } => Some(IdHash::of(id.as_str())),
+        Request::Forward(_) | Request::Unreadable(_) => None,
+    }
+}
+
+/// The id that a ledger record is about, hashed.
+pub(super) fn id_of_ledger(record: &LedgerRecord) -> Option<IdHash> {
+    match &record.key {
+        LedgerKey::Main(id) | LedgerKey::Veto(id) => Some(IdHash::of(id.as_str())),
+        LedgerKey::Retry { trigger, .. } => Some(IdHash::of(trigger.as_str())),
+        LedgerKey::Skip(_) | LedgerKey::Cursor | LedgerKey::Barrier => None,
+    }
+}
+
+fn id_of_input(input: &Input) -> Option<IdHash> {
+    match input {
+        Input::Trigger(record) => id_of_trigger(record),
+        Input::Signal(record) => match &record.signal {
+            Ok(crate::model::signal::Signal::Retry(request)) => {
+                Some(IdHash::of(request.id.trigger.as_str()))
+            }
+            Err(_) => None,
+        },
+        Input::TriggersEnd => None,
+    }
+}
+
+/// What the engine needs to know of a stored state.
+pub(super) fn local_of(state: &LocalState) -> Local {
+    Local {
+        applied: state.applied,
+        step: state.step,
+        ledger_position: state.ledger_position,
+        w: state.w,
+    }
+}

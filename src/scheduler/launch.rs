@@ -1,0 +1,289 @@
+//! Launching and landing transactions: steps of a few partitions go out together, and their rows
+//! are applied when the transaction is known to be committed.
+//!
+//! Law: every partition with an effect in a transaction has its offset in it. Any failure ends
+//! the transactor and sends every partition back to the beginning of its takeover.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lane::{Lane, Stage};
+use super::takeover::state_of;
+use super::{Scheduler, SchedulerError, open_transactor};
+use crate::clock;
+use crate::engine::step::{Emit, Step};
+use crate::engine::takeover::{Ask, Local};
+use crate::kafka::transaction::{Progress, TransactionError};
+use crate::model::ledger::{LedgerKey, LedgerValue};
+use crate::model::{Offset, PartitionId, Timestamp};
+use crate::telemetry;
+
+/// How long to wait before a transactor is opened again after it could not be.
+const REOPEN_PAUSE: Duration = Duration::from_millis(200);
+
+/// A transaction under way.
+#[derive(Debug, Default)]
+pub(super) struct Flight {
+    steps: Vec<(PartitionId, Step)>,
+    barriers: Vec<(PartitionId, Barrier)>,
+}
+
+/// What a takeover's barrier writes.
+#[derive(Debug)]
+struct Barrier {
+    offset: Offset,
+    metadata: String,
+    nonce: u64,
+    step: u64,
+}
+
+impl Scheduler {
+    /// Sends what is decided in one transaction and hands it to the committer.
+    pub(super) fn launch(&mut self) -> Result<(), SchedulerError> {
+        // Sealing makes a step that must be committed or its partition dropped: look first
+        // whether we are a member at all.
+        if self.member.fence().is_err() {
+            return Ok(());
+        }
+        let flight = self.seal(false, None);
+        if flight.is_empty() {
+            return Ok(());
+        }
+        if let Err(error) = self.send(&flight) {
+            return self.fail(error);
+        }
+        let fence = match self.member.fence() {
+            Ok(fence) => fence,
+            Err(error) => return self.fail(TransactionError::Generation(error.to_string())),
+        };
+        let progress = self.progress(&flight);
+        self.committer.submit(&self.transactor, progress, fence);
+        self.flight = Some(flight);
+        Ok(())
+    }
+
+    /// Waits for the transaction under way, at most `timeout`, and applies what it committed.
+    pub(super) fn land(&mut self, timeout: Duration) -> Result<(), SchedulerError> {
+        let Some(result) = self.committer.landed(timeout) else { return Ok(()) };
+        let flight = self.flight.take().unwrap_or_default();
+        match result {
+            Ok(()) => self.apply(flight),
+            Err(error) => self.fail(error),
+        }
+    }
+
+    /// The last steps of partitions that go, before they go.
+    pub(super) fn commit_last_words(
+        &mut self,
+        partitions: &[PartitionId],
+    ) -> Result<(), SchedulerError> {
+        assert!(self.flight.is_none(), "the group is polled only while no transaction is open");
+        let flight = self.seal(true, Some(partitions));
+        if flight.is_empty() {
+            return Ok(());
+        }
+        let fence = match self.member.fence() {
+            Ok(fence) => fence,
+            Err(error) => {
+                tracing::warn!(%error, "no last words");
+                return Ok(());
+            }
+        };
+        let progress = self.progress(&flight);
+        let committed =
+            self.send(&flight).and_then(|()| self.transactor.commit(&progress, &fence));
+        match committed {
+            Ok(()) => self.apply(flight),
+            Err(error) => self.fail(error),
+        }
+    }
+
+    /// Closes the steps (and barriers) of a few partitions, in turn.
+    fn seal(&mut self, clean: bool, only: Option<&[PartitionId]>) -> Flight {
+        let limit = only.map_or_else(
+            || self.settings.scheduler.partitions_per_commit_max.get(),
+            <[PartitionId]>::len,
+        );
+        let mut flight = Flight::default();
+        let (before, from): (Vec<_>, Vec<_>) =
+            self.lanes.keys().copied().partition(|id| *id < self.turn);
+        for id in from.into_iter().chain(before) {
+            if flight.steps.len() + flight.barriers.len() == limit {
+                break;
+            }
+            if only.is_some_and(|only| !only.contains(&id)) {
+                continue;
+            }
+            let Some(lane) = self.lanes.get_mut(&id) else { continue };
+            match &mut lane.stage {
+                Stage::Active(partition) => {
+                    let step = if clean { Some(partition.seal_clean()) } else { partition.seal() };
+                    flight.steps.extend(step.map(|step| (id, step)));
+                }
+                Stage::Restoring(restoring) => {
+                    if let (false, Ask::Barrier { offset, metadata, nonce }) =
+                        (clean, restoring.takeover.ask())
+                    {
+                        let step = restoring.takeover.cursor().step;
+                        let barrier = Barrier { offset, metadata, nonce, step };
+                        flight.barriers.push((id, barrier));
+                    }
+                }
+                Stage::Waiting(_) | Stage::Refused(_) => {}
+            }
+            self.turn = id + 1;
+        }
+        flight
+    }
+
+    fn send(&self, flight: &Flight) -> Result<(), TransactionError> {
+        self.transactor.begin()?;
+        for (id, step) in &flight.steps {
+            self.emission.send(&self.transactor, *id, step.number, &step.emits)?;
+        }
+        for (id, barrier) in &flight.barriers {
+            let value = LedgerValue::Barrier { nonce: barrier.nonce };
+            let (step, key) = (barrier.step, LedgerKey::Barrier);
+            self.emission.send_ledger(&self.transactor, *id, step, &key, Some(&value))?;
+        }
+        Ok(())
+    }
+
+    fn progress(&self, flight: &Flight) -> Vec<Progress> {
+        let topic = self.names.triggers();
+        let steps = flight.steps.iter().map(|(partition, step)| Progress {
+            topic: topic.clone(),
+            partition: *partition,
+            offset: step.cursor.triggers,
+            metadata: step.cursor.to_metadata(&self.rules.owner),
+        });
+        let barriers = flight.barriers.iter().map(|(partition, barrier)| Progress {
+            topic: topic.clone(),
+            partition: *partition,
+            offset: barrier.offset,
+            metadata: barrier.metadata.clone(),
+        });
+        steps.chain(barriers).collect()
+    }
+
+    /// The transaction is committed: now its rows may be applied.
+    fn apply(&mut self, flight: Flight) -> Result<(), SchedulerError> {
+        let now = clock::now_ms();
+        self.refused = None;
+        for (id, step) in flight.steps {
+            count(&step, now);
+            let Some(lane) = self.lanes.get_mut(&id) else { continue };
+            if let Err(error) = apply_step(lane, &step, &self.cluster, now) {
+                self.rebuild_store(id, &error.into())?;
+                continue;
+            }
+            self.flush_if_due(id, now)?;
+        }
+        for (id, _) in flight.barriers {
+            let Some(lane) = self.lanes.get_mut(&id) else { continue };
+            if let Stage::Restoring(restoring) = &mut lane.stage {
+                restoring.takeover.on_barrier();
+            }
+        }
+        Ok(())
+    }
+
+    /// From time to time the store's memory goes to disk, so that a crash costs little replay.
+    fn flush_if_due(&mut self, id: PartitionId, now: Timestamp) -> Result<(), SchedulerError> {
+        let interval = self.settings.store.flush_interval.as_millis();
+        let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
+        if u128::from(now.saturating_sub(lane.flushed_at)) < interval {
+            return Ok(());
+        }
+        let first = lane.flushed_at == 0;
+        lane.flushed_at = now;
+        match if first { Ok(()) } else { lane.store.flush() } {
+            Ok(()) => Ok(()),
+            Err(error) => self.rebuild_store(id, &error.into()),
+        }
+    }
+
+    /// The outcome of a transaction is unknown, or it failed: a new transactor makes the broker
+    /// decide, and every partition starts over from what is committed.
+    pub(super) fn fail(&mut self, error: TransactionError) -> Result<(), SchedulerError> {
+        tracing::warn!(%error, "a transaction failed; taking over again");
+        metrics::counter!(telemetry::COMMIT_FAILURES).increment(1);
+        if let TransactionError::Refused { topic, reason, .. } = &error {
+            self.blame(topic, reason);
+        }
+        self.flight = None;
+        loop {
+            match open_transactor(&self.settings, &self.rules.owner) {
+                Ok(transactor) => {
+                    self.transactor = Arc::new(transactor);
+                    return self.retake_all();
+                }
+                Err(error) => {
+                    self.health.not_ready("broker", error.to_string());
+                    tracing::warn!(%error, "no transactional producer yet");
+                    // The group must be served meanwhile; its changes are heard later.
+                    std::thread::park_timeout(REOPEN_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// A topic refused a record: look at it again, and if it refuses twice in a row its fires
+    /// become dead letters, so that one bad target does not hold up the others.
+    fn blame(&mut self, topic: &str, reason: &str) {
+        if self.names.owns(topic) {
+            return;
+        }
+        if self.refused.as_deref() == Some(topic) {
+            self.targets.condemn(topic, reason, clock::now_ms());
+            self.refused = None;
+        } else {
+            self.targets.forget(topic);
+            self.refused = Some(topic.to_owned());
+        }
+    }
+}
+
+impl Flight {
+    fn is_empty(&self) -> bool {
+        self.steps.is_empty() && self.barriers.is_empty()
+    }
+}
+
+fn apply_step(
+    lane: &mut Lane,
+    step: &Step,
+    cluster: &str,
+    now: Timestamp,
+) -> Result<(), crate::store::StoreError> {
+    let ledger_position = lane.ledger_position;
+    let cursor = &step.cursor;
+    let local =
+        Local { applied: cursor.triggers, step: step.number, ledger_position, w: cursor.w };
+    lane.store.apply(&step.rows, &state_of(local, cluster, now))?;
+    lane.store.decided(cursor.w)?;
+    if let Some(partition) = lane.active() {
+        partition.applied(step.number);
+    }
+    Ok(())
+}
+
+fn count(step: &Step, now: Timestamp) {
+    metrics::counter!(telemetry::INGESTED).increment(step.ingested as u64);
+    let mut letters = 0;
+    for emit in &step.emits {
+        let (scheduled, target) = match emit {
+            Emit::ToTopic(fire) => (fire.scheduled, "topic"),
+            Emit::ToWorker(fire) => (fire.scheduled, "http"),
+            Emit::DeadLetter(_) => {
+                letters += 1;
+                continue;
+            }
+            _ => continue,
+        };
+        metrics::counter!(telemetry::FIRED, "target" => target).increment(1);
+        let late = Duration::from_millis(now.saturating_sub(scheduled));
+        metrics::histogram!(telemetry::LATENESS).record(late.as_secs_f64());
+    }
+    metrics::counter!(telemetry::DEAD_LETTERS).increment(letters);
+}

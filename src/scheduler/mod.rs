@@ -1,0 +1,356 @@
+//! The scheduler: owns partitions, drives the engine.
+//!
+//! Law: one OS thread runs the loop — land, group, take over, read, fire, launch — and a second
+//! one ends the transaction under way. The group is polled only while none is.
+//!
+//! ```text
+//!   triggers[p], signals[p] ──poll──► decode ──► engine.ingest ─┐
+//!                                                               ├─► Step ─► one transaction ─► rows
+//!   wheel.due(now) ────────────────────────────► engine.fire  ──┘
+//! ```
+
+mod committer;
+mod emission;
+mod identity;
+mod intake;
+mod lane;
+mod launch;
+mod takeover;
+mod targets;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use rdkafka::error::KafkaError;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock;
+use crate::config::Settings;
+use crate::engine::partition::{CorruptRow, Rules};
+use crate::engine::step::InputTopics;
+use crate::engine::takeover::Committed;
+use crate::health::Health;
+use crate::kafka::Names;
+use crate::kafka::member::{Change, Member};
+use crate::kafka::probe::Probe;
+use crate::kafka::reader::Reader;
+use crate::kafka::transaction::{TransactionError, Transactor};
+use crate::model::codec::avro::Codec;
+use crate::model::{Millis, PartitionId, Timestamp};
+use crate::store::{StoreError, StoreFactory};
+use committer::Committer;
+use emission::Emission;
+use identity::{Identity, IdentityError};
+use intake::Intake;
+use lane::{Lane, Stage};
+use launch::Flight;
+use targets::Targets;
+
+/// Why the scheduler ended other than by being told to.
+#[derive(Debug, thiserror::Error)]
+pub enum SchedulerError {
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// A client could not be made, or the group has thrown this member out for good.
+    #[error("Kafka: {0}; check [kafka] and that no other process uses the same instance id")]
+    Kafka(#[from] KafkaError),
+    /// The local store cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The topics are not as they must be.
+    #[error("topic {0} does not exist; create the topics with `orloj topics apply`")]
+    NoTopic(String),
+    /// Another process runs under the same identity.
+    #[error(transparent)]
+    Transaction(#[from] TransactionError),
+    /// A schema cannot be read.
+    #[error("schemas: {0}")]
+    Schemas(String),
+}
+
+/// How long the loop waits at most when there is nothing to do: the group wants to be served.
+const IDLE_WAIT: Duration = Duration::from_millis(10);
+/// How long a call to the broker may take before it counts as away.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a leaving member waits for the others to take its partitions.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Whether the broker can be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Apache Kafka, or a broker with the same guarantees.
+    Guaranteed,
+    /// librdkafka's built-in broker, which keeps no committed offsets of transactions: there is
+    /// one scheduler, its cursor is in memory, and nothing is ever taken over.
+    Trial,
+}
+
+/// Runs a scheduler until `shutdown`; blocks. Serves readiness through `health`.
+pub fn run(
+    settings: &Settings,
+    shutdown: &CancellationToken,
+    health: &Arc<Health>,
+) -> Result<(), SchedulerError> {
+    Scheduler::start(settings, Arc::clone(health), Mode::Guaranteed)?.serve(shutdown)
+}
+
+/// The same on librdkafka's built-in broker: for trying, never evidence of a guarantee.
+pub fn run_trial(
+    settings: &Settings,
+    shutdown: &CancellationToken,
+    health: &Arc<Health>,
+) -> Result<(), SchedulerError> {
+    Scheduler::start(settings, Arc::clone(health), Mode::Trial)?.serve(shutdown)
+}
+
+/// The loop's state.
+struct Scheduler {
+    settings: Settings,
+    names: Names,
+    rules: Arc<Rules>,
+    identity: Identity,
+    mode: Mode,
+    health: Arc<Health>,
+    cluster: String,
+    member: Member,
+    triggers: Reader,
+    others: Reader,
+    probe: Probe,
+    transactor: Arc<Transactor>,
+    committer: Committer,
+    flight: Option<Flight>,
+    stores: StoreFactory,
+    lanes: BTreeMap<PartitionId, Lane>,
+    /// The partition that launches first next time.
+    turn: PartitionId,
+    intake: Intake,
+    emission: Emission,
+    targets: Targets,
+    answers: (Sender<Answer>, Receiver<Answer>),
+    refused: Option<String>,
+}
+
+/// A committed offset, read by a thread of its own because it may block for long.
+type Answer = (PartitionId, u64, Committed);
+
+impl Scheduler {
+    fn start(
+        settings: &Settings,
+        health: Arc<Health>,
+        mode: Mode,
+    ) -> Result<Self, SchedulerError> {
+        let scheduler = &settings.scheduler;
+        let identity = Identity::claim(&scheduler.data_dir, &scheduler.instance_id)?;
+        let names = Names::new(&settings.topics.prefix);
+        let id = names.transactional_id("scheduler", &identity.instance);
+        let probe = Probe::open(settings, CALL_TIMEOUT)?;
+        let partitions = probe
+            .partitions(&names.triggers())?
+            .ok_or_else(|| SchedulerError::NoTopic(names.triggers()))?;
+        let codec = Codec::new().map_err(|error| SchedulerError::Schemas(error.to_string()))?;
+        health.not_ready("partitions", "no partition is assigned yet");
+        let group = names.schedulers();
+        Ok(Self {
+            rules: Arc::new(rules(settings, &names, &id)),
+            transactor: Arc::new(open_transactor(settings, &id)?),
+            member: Member::join(settings, &group, &names.triggers(), &identity.instance)?,
+            triggers: Reader::open(settings, &group)?,
+            others: Reader::open(settings, &group)?,
+            committer: Committer::start(scheduler.transaction_timeout * 2),
+            flight: None,
+            stores: StoreFactory::new(&scheduler.data_dir, (&settings.store).into())?,
+            lanes: BTreeMap::new(),
+            turn: 0,
+            intake: Intake::new(settings, &names, partitions)?,
+            emission: Emission::new(&names, codec),
+            targets: Targets::new(settings.targets.clone(), names.clone(), probe.clone()),
+            answers: channel(),
+            refused: None,
+            cluster: probe.cluster_id().unwrap_or_default(),
+            settings: settings.clone(),
+            probe,
+            names,
+            identity,
+            mode,
+            health,
+        })
+    }
+
+    fn serve(mut self, shutdown: &CancellationToken) -> Result<(), SchedulerError> {
+        while !shutdown.is_cancelled() {
+            self.turn()?;
+        }
+        self.leave()
+    }
+
+    /// One turn of the loop: everything that can be done now, then a short wait.
+    fn turn(&mut self) -> Result<(), SchedulerError> {
+        let now = clock::now_ms();
+        let wait = self.wait_until(now);
+        if self.flight.is_some() {
+            self.land(wait.min(Duration::from_millis(1)))?;
+        }
+        if self.flight.is_none() {
+            self.follow_group()?;
+        }
+        self.advance_takeovers()?;
+        let wait = if self.flight.is_some() { Duration::ZERO } else { wait };
+        self.read_inputs(wait)?;
+        let now = clock::now_ms();
+        for id in self.active_lanes() {
+            if let Err(error) = self.decide(id, now) {
+                self.rebuild_store(id, &error)?;
+            }
+        }
+        if self.flight.is_none() {
+            self.launch()?;
+        }
+        Ok(())
+    }
+
+    /// How long nothing is due.
+    fn wait_until(&mut self, now: Timestamp) -> Duration {
+        let restoring = self.lanes.values().any(|l| matches!(l.stage, Stage::Restoring(_)));
+        if restoring {
+            return Duration::from_millis(1);
+        }
+        let next = self.lanes.values_mut().filter_map(|lane| lane.active()?.next_wakeup()).min();
+        next.map_or(IDLE_WAIT, |due| Duration::from_millis(due.saturating_sub(now)).min(IDLE_WAIT))
+    }
+
+    /// Loads the wheel of a partition, fires what is due, and checks whether it may at all.
+    fn decide(&mut self, id: PartitionId, now: Timestamp) -> Result<(), LaneError> {
+        let fire_max = self.settings.scheduler.fire_max.get();
+        let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
+        let Some(partition) = lane.active() else { return Ok(()) };
+        let _behind = partition.observe(now);
+        let room = fire_max.saturating_sub(partition.drafted());
+        if room == 0 {
+            return Ok(());
+        }
+        lane.load()?;
+        let Stage::Active(partition) = &mut lane.stage else { return Ok(()) };
+        let due = partition.take_due(room)?;
+        let catalog = self.targets.catalog(due.topics(), now);
+        let fetched = lane::fetch(&lane.store, due.waiting(&catalog))?;
+        partition.fire(due, &catalog, &fetched);
+        Ok(())
+    }
+
+    fn active_lanes(&self) -> Vec<PartitionId> {
+        let active = |lane: &&Lane| matches!(lane.stage, Stage::Active(_));
+        self.lanes.values().filter(active).map(|lane| lane.id).collect()
+    }
+
+    /// Hears what the group says. No transaction is open here.
+    fn follow_group(&mut self) -> Result<(), SchedulerError> {
+        for change in self.member.poll(Duration::ZERO)? {
+            tracing::info!(?change, "the group has spoken");
+            match change {
+                Change::Assigned(partitions) => {
+                    for partition in partitions {
+                        self.assign(partition)?;
+                    }
+                }
+                Change::Revoked(partitions) => {
+                    self.commit_last_words(&partitions)?;
+                    self.drop_lanes(&partitions)?;
+                    self.member.release(&partitions)?;
+                }
+                Change::Lost(partitions) => {
+                    self.drop_lanes(&partitions)?;
+                    self.member.release(&partitions)?;
+                }
+            }
+            self.report_readiness();
+        }
+        Ok(())
+    }
+
+    fn drop_lanes(&mut self, partitions: &[PartitionId]) -> Result<(), SchedulerError> {
+        for partition in partitions {
+            self.stop_reading(*partition)?;
+            if let Some(lane) = self.lanes.remove(partition) {
+                lane.store.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn stop_reading(&self, partition: PartitionId) -> Result<(), KafkaError> {
+        self.triggers.stop(&self.names.triggers(), partition)?;
+        self.others.stop(&self.names.signals(), partition)?;
+        self.others.stop(&self.names.ledger(), partition)
+    }
+
+    /// Hands everything over (or, if so configured, keeps it for the next run) and ends.
+    fn leave(mut self) -> Result<(), SchedulerError> {
+        let deadline = clock::monotonic() + LEAVE_TIMEOUT;
+        while self.flight.is_some() && clock::monotonic() < deadline {
+            self.land(Duration::from_millis(10))?;
+        }
+        if self.settings.scheduler.leave_on_shutdown && self.mode == Mode::Guaranteed {
+            self.member.hand_over()?;
+            while !self.lanes.is_empty() && clock::monotonic() < deadline {
+                self.turn()?;
+            }
+            return Ok(());
+        }
+        let all: Vec<_> = self.lanes.keys().copied().collect();
+        self.commit_last_words(&all)?;
+        self.drop_lanes(&all)
+    }
+
+    fn report_readiness(&self) {
+        let refused = self.lanes.values().find_map(|lane| match &lane.stage {
+            Stage::Refused(refusal) => Some(refusal.to_string()),
+            _ => None,
+        });
+        let active = self.active_lanes().len();
+        if let Some(reason) = refused {
+            self.health.not_ready("partitions", reason);
+        } else if active == self.lanes.len() {
+            self.health.ready("partitions");
+        } else {
+            let all = self.lanes.len();
+            self.health.not_ready("partitions", format!("{active} of {all} partitions active"));
+        }
+    }
+}
+
+/// Why a partition's store must be looked at.
+#[derive(Debug, thiserror::Error)]
+enum LaneError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Corrupt(#[from] CorruptRow),
+}
+
+fn open_transactor(settings: &Settings, id: &str) -> Result<Transactor, TransactionError> {
+    // Whatever an earlier process of this identity left open is ended first.
+    let timeout = settings.scheduler.transaction_timeout * 3;
+    Transactor::open(settings, id, timeout)
+}
+
+fn rules(settings: &Settings, names: &Names, owner: &str) -> Rules {
+    let scheduler = &settings.scheduler;
+    let ms = |d: Duration| Millis::try_from(d.as_millis()).unwrap_or(Millis::MAX);
+    Rules {
+        ledger_after: ms(scheduler.ledger_after),
+        veto_ttl: ms(scheduler.veto_ttl),
+        sample_interval: ms(scheduler.sample_interval),
+        idle_commit: ms(scheduler.idle_commit_interval),
+        mirror_interval: ms(scheduler.mirror_interval),
+        step_rows_max: scheduler.ingest_max.get(),
+        park: ms(scheduler.park),
+        owner: owner.to_owned(),
+        topics: InputTopics {
+            triggers: names.triggers().into(),
+            signals: names.signals().into(),
+        },
+    }
+}

@@ -1,0 +1,422 @@
+//! Driving takeovers: does what `engine::takeover` asks for, and starts the partition when it
+//! asks for nothing more.
+//!
+//! Law: reading a committed offset may block for as long as an earlier owner's transaction is
+//! undecided; it happens on a thread of its own, and a timeout means "not yet", never "none".
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rdkafka::error::KafkaResult;
+
+use super::lane::{EndCheck, Lane, Restoring, Stage, fetch, id_of_ledger, id_of_trigger, local_of};
+use super::{LaneError, Mode, Scheduler, SchedulerError};
+use crate::clock;
+use crate::engine::cursor::Cursor;
+use crate::engine::partition::{Partition, Start};
+use crate::engine::step::RowOp;
+use crate::engine::takeover::{Ask, Committed, Gap, Local, Refusal, Takeover};
+use crate::engine::wheel::Wheel;
+use crate::kafka::Names;
+use crate::kafka::member::Offsets;
+use crate::kafka::probe::Probe;
+use crate::model::{Offset, PartitionId, Timestamp};
+use crate::store::{LocalState, PartitionStore, StoreError};
+use crate::telemetry;
+
+/// How long one look at a committed offset may take before the next is tried.
+const COMMITTED_TIMEOUT: Duration = Duration::from_secs(2);
+/// Records of a takeover that are applied in one batch.
+const RESTORE_BATCH: usize = 10_000;
+
+impl Scheduler {
+    /// A partition is ours now.
+    pub(super) fn assign(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+        let store = match self.stores.open(id) {
+            Ok(store) => store,
+            Err(error) => {
+                tracing::warn!(partition = id, %error, "the local store is rebuilt from Kafka");
+                self.stores.wipe(id)?;
+                self.stores.open(id)?
+            }
+        };
+        if self.mode == Mode::Trial {
+            return self.start_trial(id, store);
+        }
+        let takeover = self.takeover(id, &store)?;
+        let lane = Lane::new(id, store, takeover, clock::monotonic());
+        let _previous = self.lanes.insert(id, lane);
+        Ok(())
+    }
+
+    /// After a failed commit nothing of what was decided since counts: begin again.
+    pub(super) fn retake_all(&mut self) -> Result<(), SchedulerError> {
+        for id in self.lanes.keys().copied().collect::<Vec<_>>() {
+            self.retake(id)?;
+        }
+        self.report_readiness();
+        Ok(())
+    }
+
+    fn retake(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+        self.stop_reading(id)?;
+        let Some(lane) = self.lanes.remove(&id) else { return Ok(()) };
+        let Lane { store, .. } = lane;
+        if self.mode == Mode::Trial {
+            return self.start_trial(id, store);
+        }
+        let takeover = self.takeover(id, &store)?;
+        let lane = Lane::new(id, store, takeover, clock::monotonic());
+        let _none = self.lanes.insert(id, lane);
+        Ok(())
+    }
+
+    /// The store of a partition failed: close it, wipe it, and rebuild it from Kafka.
+    pub(super) fn rebuild_store(
+        &mut self,
+        id: PartitionId,
+        error: &LaneError,
+    ) -> Result<(), SchedulerError> {
+        tracing::error!(partition = id, %error, "the local store failed; rebuilding it from Kafka");
+        self.stop_reading(id)?;
+        drop(self.lanes.remove(&id));
+        self.stores.wipe(id)?;
+        self.assign(id)
+    }
+
+    fn takeover(&self, id: PartitionId, store: &PartitionStore) -> Result<Takeover, StoreError> {
+        let topic = self.names.triggers();
+        let local = match self.valid_state(store)? {
+            Some(state) => Some((local_of(&state), store.skip_marks()?)),
+            None => None,
+        };
+        // Any fresh number will do; it only has to differ from every other takeover's.
+        let (nonce, _) = uuid::Uuid::now_v7().as_u64_pair();
+        let nonce = nonce ^ u64::from(id.unsigned_abs()).rotate_left(48);
+        Ok(Takeover::new(id, &topic, &self.rules.owner, nonce, local))
+    }
+
+    /// What the store holds, if it belongs to this cluster and is not too old: an entry whose
+    /// tombstone the ledger has forgotten would otherwise live on here.
+    fn valid_state(&self, store: &PartitionStore) -> Result<Option<LocalState>, StoreError> {
+        let age_max = self.settings.store.state_age_max.as_millis();
+        let now = clock::now_ms();
+        let valid = |state: &LocalState| {
+            state.cluster_id == self.cluster
+                && u128::from(now.saturating_sub(state.caught_up_at)) < age_max
+        };
+        Ok(store.state()?.filter(valid))
+    }
+
+    /// Moves every takeover on as far as it goes without waiting.
+    pub(super) fn advance_takeovers(&mut self) -> Result<(), SchedulerError> {
+        while let Ok((id, nonce, committed)) = self.answers.1.try_recv() {
+            self.take_answer(id, nonce, committed);
+        }
+        let restoring = |lane: &&Lane| matches!(lane.stage, Stage::Restoring(_));
+        let ids: Vec<_> = self.lanes.values().filter(restoring).map(|lane| lane.id).collect();
+        for id in ids {
+            match self.advance(id) {
+                Ok(()) => {}
+                Err(SchedulerError::Store(error)) => self.rebuild_store(id, &error.into())?,
+                Err(other) => return Err(other),
+            }
+        }
+        self.wake_waiting()
+    }
+
+    fn advance(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+        loop {
+            let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
+            let Stage::Restoring(restoring) = &mut lane.stage else { return Ok(()) };
+            let ask = restoring.takeover.ask();
+            if restoring.asked.as_ref() != Some(&ask) {
+                restoring.asked = Some(ask.clone());
+                self.issue(id, &ask)?;
+                continue;
+            }
+            let before = ask.clone();
+            match ask {
+                Ask::Committed | Ask::Barrier { .. } => {}
+                Ask::Mirror { .. } | Ask::Ledger { .. } => self.feed_ledger(id)?,
+                Ask::Triggers { .. } => self.feed_triggers(id)?,
+                Ask::Nothing => return self.activate(id),
+            }
+            let Some(lane) = self.lanes.get(&id) else { return Ok(()) };
+            let Stage::Restoring(restoring) = &lane.stage else { return Ok(()) };
+            if restoring.takeover.ask() == before {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sets going what the takeover asks for.
+    fn issue(&mut self, id: PartitionId, ask: &Ask) -> Result<(), SchedulerError> {
+        tracing::debug!(partition = id, ?ask, "takeover");
+        let (triggers, ledger) = (self.names.triggers(), self.names.ledger());
+        let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
+        let Stage::Restoring(restoring) = &mut lane.stage else { return Ok(()) };
+        match ask {
+            Ask::Committed => {
+                let question = Question {
+                    partition: id,
+                    nonce: restoring.takeover.nonce(),
+                    offsets: self.member.offsets(),
+                    probe: self.probe.clone(),
+                    names: self.names.clone(),
+                };
+                let cancelled = Arc::clone(&restoring.cancelled);
+                let answers = self.answers.0.clone();
+                let _detached = std::thread::spawn(move || {
+                    while !cancelled.load(Ordering::SeqCst) {
+                        match question.ask() {
+                            Ok(committed) => {
+                                let answer = (question.partition, question.nonce, committed);
+                                let _unheard = answers.send(answer);
+                                return;
+                            }
+                            Err(error) => {
+                                tracing::debug!(partition = id, %error, "offsets: not yet");
+                                std::thread::park_timeout(Duration::from_millis(50));
+                            }
+                        }
+                    }
+                });
+            }
+            Ask::Mirror { .. } => self.others.start(&ledger, id, 0)?,
+            Ask::Barrier { .. } => {
+                if restoring.takeover.must_wipe() {
+                    self.wipe(id)?;
+                }
+            }
+            Ask::Ledger { from } => self.others.start(&ledger, id, *from)?,
+            Ask::Triggers { from, until } => {
+                self.others.stop(&ledger, id)?;
+                lane.next_trigger = *from;
+                restoring.triggers_passed = from >= until;
+                self.triggers.start(&triggers, id, *from)?;
+            }
+            Ask::Nothing => {}
+        }
+        Ok(())
+    }
+
+    /// The local store is of no use: start from an empty one.
+    fn wipe(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+        let Some(lane) = self.lanes.remove(&id) else { return Ok(()) };
+        let Lane { stage, store, since, .. } = lane;
+        drop(store);
+        self.stores.wipe(id)?;
+        let store = self.stores.open(id)?;
+        let Stage::Restoring(restoring) = stage else { return Ok(()) };
+        let lane = Lane::at(id, store, Stage::Restoring(restoring), since);
+        let _none = self.lanes.insert(id, lane);
+        Ok(())
+    }
+
+    fn take_answer(&mut self, id: PartitionId, nonce: u64, committed: Committed) {
+        let Some(lane) = self.lanes.get_mut(&id) else { return };
+        let Stage::Restoring(restoring) = &mut lane.stage else { return };
+        if restoring.takeover.nonce() != nonce {
+            return; // an answer to an earlier takeover
+        }
+        if let Err(refusal) = restoring.takeover.on_committed(committed) {
+            self.refuse(id, refusal);
+            return;
+        }
+        for Gap { topic, from, until } in restoring.takeover.gaps.drain(..) {
+            tracing::error!(
+                partition = id,
+                topic,
+                from,
+                until,
+                "records in this range were deleted before they were read: retention is shorter \
+                 than the outage was; triggers among them are lost"
+            );
+        }
+    }
+
+    fn refuse(&mut self, id: PartitionId, refusal: Refusal) {
+        tracing::error!(partition = id, %refusal, "the partition is not taken over");
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            lane.stage = Stage::Refused(refusal);
+        }
+        self.report_readiness();
+    }
+
+    fn feed_ledger(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+        let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
+        let Stage::Restoring(restoring) = &mut lane.stage else { return Ok(()) };
+        let records = std::mem::take(&mut restoring.ledger);
+        let seeking = matches!(restoring.asked, Some(Ask::Mirror { .. }));
+        if records.is_empty() && !seeking {
+            return Ok(());
+        }
+        let wanted = records.iter().filter_map(id_of_ledger).collect();
+        let fetched = fetch(&lane.store, wanted)?;
+        let position = restoring.ledger_position;
+        match restoring.takeover.on_ledger(records, position, &fetched) {
+            Ok(rows) => {
+                let (local, cluster) = (restoring.takeover.local(0), &self.cluster);
+                // The rows of the ledger alone are no state to resume from.
+                Ok(lane.store.apply(&rows, &state_of(local, cluster, 0))?)
+            }
+            Err(refusal) => {
+                self.refuse(id, refusal);
+                Ok(())
+            }
+        }
+    }
+
+    fn feed_triggers(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+        let now = clock::now_ms();
+        let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
+        let Stage::Restoring(restoring) = &mut lane.stage else { return Ok(()) };
+        let batch = restoring.triggers.len().min(RESTORE_BATCH);
+        if batch < RESTORE_BATCH && !restoring.triggers_passed {
+            return Ok(());
+        }
+        let records: Vec<_> = restoring.triggers.drain(..batch).collect();
+        let last = restoring.triggers.is_empty() && restoring.triggers_passed;
+        let wanted = records.iter().filter_map(id_of_trigger).collect();
+        let fetched = fetch(&lane.store, wanted)?;
+        let n = restoring.takeover.cursor().triggers;
+        let applied = if last { n } else { records.last().map_or(n, |record| record.offset + 1) };
+        let rows: Vec<RowOp> = restoring.takeover.on_triggers(records, &fetched);
+        let local = restoring.takeover.local(applied);
+        lane.store.apply(&rows, &state_of(local, &self.cluster, now))?;
+        if last {
+            restoring.takeover.on_triggers_end();
+        }
+        Ok(())
+    }
+
+    /// The takeover is done: the partition may fire.
+    fn activate(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+        let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
+        let placeholder = Stage::Refused(Refusal::MetadataDropped);
+        let Stage::Restoring(mut restoring) = std::mem::replace(&mut lane.stage, placeholder)
+        else {
+            return Ok(());
+        };
+        let live = std::mem::take(&mut restoring.live);
+        let start = restoring.takeover.finish();
+        let cursor = start.cursor;
+        lane.next_signal = cursor.signals;
+        lane.end_check = EndCheck::Idle;
+        let mut partition = self.partition(id, start);
+        let behind = partition.observe(clock::now_ms());
+        let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
+        if behind > 0 {
+            tracing::error!(
+                partition = id,
+                behind_ms = behind,
+                "this clock is behind what an earlier owner decided by; waiting, not firing early"
+            );
+            // What it would take in now, it could not decide: it reads on when it may fire.
+            lane.next_trigger = cursor.triggers;
+            lane.stage = Stage::Waiting(Box::new(partition));
+            self.triggers.stop(&self.names.triggers(), id)?;
+            return Ok(());
+        }
+        lane.stage = Stage::Active(Box::new(partition));
+        self.others.start(&self.names.signals(), id, cursor.signals)?;
+        let took = clock::monotonic().duration_since(lane.since);
+        metrics::histogram!(telemetry::TAKEOVER).record(took.as_secs_f64());
+        tracing::info!(partition = id, took_ms = took.as_millis(), "taken over");
+        lane.ingest(live)?;
+        self.report_readiness();
+        Ok(())
+    }
+
+    fn partition(&self, id: PartitionId, start: Start) -> Partition {
+        let wheel = &self.settings.wheel;
+        let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+        let share = u64::try_from(self.lanes.len().max(1)).unwrap_or(1);
+        let budget = usize::try_from(wheel.budget.bytes() / share).unwrap_or(usize::MAX);
+        let at = start.cursor.w;
+        let wheel = Wheel::new(ms(wheel.tick), ms(wheel.horizon), budget, at);
+        Partition::new(id, Arc::clone(&self.rules), start, wheel)
+    }
+
+    /// On the built-in broker nothing is ever taken over: begin where the log begins.
+    fn start_trial(
+        &mut self,
+        id: PartitionId,
+        store: PartitionStore,
+    ) -> Result<(), SchedulerError> {
+        let start = Start {
+            cursor: Cursor::fresh(0, 0),
+            last_timestamp: 0,
+            triggers_end: 0,
+            skips: std::collections::BTreeSet::default(),
+        };
+        self.triggers.start(&self.names.triggers(), id, 0)?;
+        self.others.start(&self.names.signals(), id, 0)?;
+        let partition = Box::new(self.partition(id, start));
+        let lane = Lane::at(id, store, Stage::Active(partition), clock::monotonic());
+        let _none = self.lanes.insert(id, lane);
+        Ok(())
+    }
+
+    /// Partitions that waited for the clock go on when it has caught up.
+    fn wake_waiting(&mut self) -> Result<(), SchedulerError> {
+        let now = clock::now_ms();
+        for lane in self.lanes.values_mut() {
+            let Stage::Waiting(partition) = &mut lane.stage else { continue };
+            if partition.observe(now) > 0 {
+                continue;
+            }
+            let placeholder = Stage::Refused(Refusal::MetadataDropped);
+            if let Stage::Waiting(partition) = std::mem::replace(&mut lane.stage, placeholder) {
+                lane.stage = Stage::Active(partition);
+            }
+            self.triggers.start(&self.names.triggers(), lane.id, lane.next_trigger)?;
+            self.others.start(&self.names.signals(), lane.id, lane.next_signal)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a thread of its own asks the broker.
+struct Question {
+    partition: PartitionId,
+    nonce: u64,
+    offsets: Offsets,
+    probe: Probe,
+    names: Names,
+}
+
+impl Question {
+    /// The stable offset first; the ends after it, so that they cannot be older.
+    fn ask(&self) -> KafkaResult<Committed> {
+        let p = self.partition;
+        let offset = self.offsets.committed(p, COMMITTED_TIMEOUT)?;
+        let (triggers_low, triggers_end) = self.probe.bounds(&self.names.triggers(), p)?;
+        let (signals_low, signals_end) = self.probe.bounds(&self.names.signals(), p)?;
+        let (_low, ledger_end): (Offset, Offset) = self.probe.bounds(&self.names.ledger(), p)?;
+        Ok(Committed {
+            offset,
+            triggers_low,
+            triggers_end,
+            signals_low,
+            signals_end,
+            ledger_end,
+        })
+    }
+}
+
+/// What is stored beside the rows.
+pub(super) fn state_of(local: Local, cluster: &str, caught_up_at: Timestamp) -> LocalState {
+    LocalState {
+        applied: local.applied,
+        step: local.step,
+        ledger_position: local.ledger_position,
+        w: local.w,
+        cluster_id: cluster.to_owned(),
+
+
+        caught_up_at,
+    }
+}

@@ -1,0 +1,166 @@
+//! Target topics: which may be written, and how. Policy is applied here, at the fire.
+//!
+//! Law: a topic seen for the first time is looked up before its first fire; later its state is
+//! refreshed in the background, so that a known topic never holds up a due one.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use crate::config::TargetSettings;
+use crate::engine::catalog::{Catalog, TopicState};
+use crate::kafka::Names;
+use crate::kafka::probe::Probe;
+use crate::model::text::Text;
+use crate::model::{Millis, Timestamp};
+
+/// How long a topic that could not be reached is left alone.
+const AWAY_TTL_MS: Millis = 1_000;
+
+/// What is known of target topics.
+#[derive(Debug)]
+pub(super) struct Targets {
+    settings: TargetSettings,
+    names: Names,
+    probe: Probe,
+    known: HashMap<Text, Seen>,
+    ask: Sender<Text>,
+    answers: Receiver<(Text, TopicState)>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    state: TopicState,
+    until: Timestamp,
+    asked: bool,
+}
+
+impl Targets {
+    pub(super) fn new(settings: TargetSettings, names: Names, probe: Probe) -> Self {
+        let (ask, asked) = channel::<Text>();
+        let (answer, answers) = channel();
+        let background = probe.clone();
+        let _detached = std::thread::spawn(move || {
+            for topic in asked {
+                let state = background.topic_state(topic.as_str());
+                if answer.send((topic, state)).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { settings, names, probe, known: HashMap::new(), ask, answers }
+    }
+
+    /// The states of `topics`; blocks only for one that was never seen.
+    pub(super) fn catalog<'a>(
+        &mut self,
+        topics: impl Iterator<Item = &'a Text>,
+        now: Timestamp,
+    ) -> Catalog {
+        while let Ok((topic, state)) = self.answers.try_recv() {
+            self.learn(topic, state, now);
+        }
+        let mut catalog = Catalog::default();
+        let mut last: Option<&Text> = None;
+        for topic in topics {
+            if last == Some(topic) {
+                continue; // fires of one topic tend to come together
+            }
+            last = Some(topic);
+            if !catalog.contains(topic) {
+                catalog.insert(topic.clone(), self.state(topic, now));
+            }
+        }
+        catalog
+    }
+
+    /// A record was refused although the topic looked usable: look again.
+    pub(super) fn forget(&mut self, topic: &str) {
+        let _forgotten = self.known.remove(&Text::from(topic));
+    }
+
+    /// The broker refuses what we write to a topic, for no reason that can be seen beforehand.
+    pub(super) fn condemn(&mut self, topic: &str, reason: &str, now: Timestamp) {
+        let state = TopicState::Refused(format!("topic {topic} refuses records: {reason}"));
+        self.learn(Text::from(topic), state, now);
+    }
+
+    fn state(&mut self, topic: &Text, now: Timestamp) -> TopicState {
+        if let Some(reason) = self.forbidden(topic.as_str()) {
+            return TopicState::Refused(reason);
+        }
+        let Some(seen) = self.known.get_mut(topic) else {
+            let state = self.probe.topic_state(topic.as_str());
+            self.learn(topic.clone(), state.clone(), now);
+            return state;
+        };
+        if now >= seen.until && !seen.asked {
+            seen.asked = self.ask.send(topic.clone()).is_ok();
+        }
+        seen.state.clone()
+    }
+
+    fn learn(&mut self, topic: Text, state: TopicState, now: Timestamp) {
+        let ttl = match state {
+            TopicState::Away(_) => AWAY_TTL_MS,
+            _ => u64::try_from(self.settings.lookup_ttl.as_millis()).unwrap_or(Millis::MAX),
+        };
+        let seen = Seen { state, until: now.saturating_add(ttl), asked: false };
+        let _previous = self.known.insert(topic, seen);
+    }
+
+    fn forbidden(&self, topic: &str) -> Option<String> {
+        if self.names.owns(topic) || topic.starts_with("__") {
+            return Some(format!(
+                "topic {topic} belongs to Orloj or to Kafka itself; fire into one of your own"
+            ));
+        }
+        let matches = |patterns: &[String]| patterns.iter().any(|p| matches_pattern(p, topic));
+        let allowed = matches(&self.settings.allow) && !matches(&self.settings.deny);
+        (!allowed).then(|| {
+            format!("topic {topic} is not allowed: see targets.allow and targets.deny")
+        })
+    }
+}
+
+/// Whether `name` matches `pattern`, where `*` stands for any run of characters.
+fn matches_pattern(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches_pattern;
+
+    #[test]
+    fn a_star_stands_for_any_run() {
+        let table = [
+            ("*", "anything", true),
+            ("orders", "orders", true),
+            ("orders", "orders.eu", false),
+            ("orders.*", "orders.eu", true),
+            ("*.eu", "orders.eu", true),
+            ("o*.e*", "orders.eu", true),
+            ("o*x*", "orders.eu", false),
+            ("ab*ba", "aba", false),
+        ];
+        for (pattern, name, expected) in table {
+            assert_eq!(matches_pattern(pattern, name), expected, "{pattern} on {name}");
+        }
+    }
+}

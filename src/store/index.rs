@@ -1,0 +1,116 @@
+//! The bytes of an index row: all slots of one trigger id.
+//!
+//! Law: a format once written stays readable. Layout, big-endian: `version u8`, then for each
+//! slot `kind u8 | flags u8 | key 18 | generation u64`, for a retry also
+//! `occurrence u32 | attempt u32 | deferral u32`.
+
+use super::keys::{self, TIMELINE_KEY_BYTES};
+use crate::engine::known::{Known, Slot, SlotKind};
+use crate::model::timeline::TimelineKey;
+
+const VERSION: u8 = 1;
+const MAIN: u8 = 0;
+const RETRY: u8 = 1;
+const VETO: u8 = 2;
+const IN_LEDGER: u8 = 1;
+const HTTP: u8 = 2;
+
+/// The stored form of what is known of an id.
+pub(super) fn encode(known: &Known) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(1 + known.slots.len() * 40);
+    bytes.push(VERSION);
+    for slot in &known.slots {
+        let kind = match slot.kind {
+            SlotKind::Main => MAIN,
+            SlotKind::Retry { .. } => RETRY,
+            SlotKind::Veto => VETO,
+        };
+        let in_ledger = if slot.in_ledger { IN_LEDGER } else { 0 };
+        let http = if slot.http { HTTP } else { 0 };
+        bytes.extend([kind, in_ledger | http]);
+        bytes.extend(keys::timeline(slot.key));
+        bytes.extend(slot.generation.to_be_bytes());
+        if let SlotKind::Retry { occurrence, attempt, deferral } = slot.kind {
+            for number in [occurrence, attempt, deferral] {
+                bytes.extend(number.to_be_bytes());
+            }
+        }
+    }
+    bytes
+}
+
+/// Reads a stored index row; `None` if it is corrupt or of a newer format.
+pub(super) fn decode(bytes: &[u8]) -> Option<Known> {
+    let mut rest = bytes.strip_prefix(&[VERSION])?;
+    let mut slots = Vec::with_capacity(rest.len() / 28);
+    while !rest.is_empty() {
+        let [kind, flags] = take(&mut rest)?;
+        let key = keys::parse_timeline(&take::<TIMELINE_KEY_BYTES>(&mut rest)?)?;
+        let generation = u64::from_be_bytes(take(&mut rest)?);
+        let kind = match kind {
+            MAIN => SlotKind::Main,
+            RETRY => SlotKind::Retry {
+                occurrence: u32::from_be_bytes(take(&mut rest)?),
+                attempt: u32::from_be_bytes(take(&mut rest)?),
+                deferral: u32::from_be_bytes(take(&mut rest)?),
+            },
+            VETO => SlotKind::Veto,
+            _ => return None,
+        };
+        let (in_ledger, http) = (flags & IN_LEDGER != 0, flags & HTTP != 0);
+        slots.push(Slot { key, kind, generation, in_ledger, http });
+    }
+    Some(Known { slots })
+}
+
+/// The last key that a row knows of: once everything up to it is decided, the row tells nothing.
+pub(super) fn last_key(bytes: &[u8]) -> Option<TimelineKey> {
+    decode(bytes)?.slots.iter().map(|slot| slot.key).max()
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, rest) = bytes.split_first_chunk::<N>()?;
+    *bytes = rest;
+    Some(*head)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::keys::tests::any_key;
+    use super::*;
+
+    fn any_kind() -> impl Strategy<Value = SlotKind> {
+        prop_oneof![
+            Just(SlotKind::Main),
+            Just(SlotKind::Veto),
+            (any::<u32>(), any::<u32>(), any::<u32>()).prop_map(
+                |(occurrence, attempt, deferral)| {
+                    SlotKind::Retry { occurrence, attempt, deferral }
+                }
+            ),
+        ]
+    }
+
+    prop_compose! {
+        fn any_slot()(
+            key in any_key(), kind in any_kind(), generation: u64, in_ledger: bool, http: bool,
+        ) -> Slot {
+            Slot { key, kind, generation, in_ledger, http }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn rows_come_back(slots in proptest::collection::vec(any_slot(), 0..5)) {
+            let known = Known { slots };
+            prop_assert_eq!(decode(&encode(&known)), Some(known));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+            let _read = decode(&bytes);
+        }
+    }
+}

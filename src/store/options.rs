@@ -1,0 +1,165 @@
+//! How RocksDB is set up, and why. One template serves all partitions of a process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rocksdb::compaction_filter::Decision;
+use rocksdb::{
+    BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionType, Env, Options,
+    WriteBufferManager,
+};
+
+use super::{index, keys};
+use crate::model::Millis;
+
+pub(super) const TIMELINE: &str = "timeline";
+pub(super) const INDEX: &str = "index";
+
+/// How long an index row outlives its last entry: a cancel that comes too late can still be told
+/// that it fired.
+const INDEX_GRACE_MS: Millis = 3_600_000;
+
+/// What an operator can set.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreSettings {
+    /// Write buffers of the process, in bytes.
+    pub write_buffer: usize,
+    /// Block cache of the process, in bytes.
+    pub block_cache: usize,
+    /// Files kept open by each partition.
+    pub max_open_files: i32,
+}
+
+impl From<&crate::config::StoreSettings> for StoreSettings {
+    fn from(settings: &crate::config::StoreSettings) -> Self {
+        let bytes = |size: crate::config::ByteSize| {
+            usize::try_from(size.bytes()).unwrap_or(usize::MAX)
+        };
+        Self {
+            write_buffer: bytes(settings.write_buffer),
+            block_cache: bytes(settings.block_cache),
+            max_open_files: i32::from(settings.max_open_files.get()),
+        }
+    }
+}
+
+/// What all stores of a process share.
+pub(super) struct Template {
+    settings: StoreSettings,
+    cache: Cache,
+    buffers: WriteBufferManager,
+    env: Option<Env>,
+}
+
+impl std::fmt::Debug for Template {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Template").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Template {
+    pub(super) fn new(settings: StoreSettings) -> Self {
+        let cache = Cache::new_lru_cache(settings.block_cache);
+        // A ceiling, not a schedule: it must never stall the loop.
+        let ceiling = settings.write_buffer.saturating_mul(4);
+        let buffers = WriteBufferManager::new_write_buffer_manager(ceiling, false);
+        let env = Env::new().ok().map(|mut env| {
+            env.set_low_priority_background_threads(1);
+            env.set_high_priority_background_threads(1);
+            env
+        });
+        Self { settings, cache, buffers, env }
+    }
+
+    pub(super) fn database(&self) -> Options {
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.create_missing_column_families(true);
+        options.set_atomic_flush(true); // without a log, the families must reach disk together
+        options.set_allow_concurrent_memtable_write(false); // one writer: reuse the last splice
+        options.set_max_background_jobs(2);
+        options.set_max_open_files(self.settings.max_open_files);
+        options.set_bytes_per_sync(1 << 20);
+        options.set_keep_log_file_num(3);
+        options.set_max_log_file_size(16 << 20);
+        options.set_skip_stats_update_on_db_open(true);
+        options.set_write_buffer_manager(&self.buffers);
+        if let Some(env) = &self.env {
+            options.set_env(env);
+        }
+        options
+    }
+
+    /// The families; their filters drop what lies at or below the decided time.
+    pub(super) fn families(&self, decided: &Arc<Decided>) -> Vec<ColumnFamilyDescriptor> {
+        vec![
+            ColumnFamilyDescriptor::new(TIMELINE, self.timeline(Arc::clone(decided))),
+            ColumnFamilyDescriptor::new(INDEX, self.index(Arc::clone(decided))),
+            ColumnFamilyDescriptor::new("default", Options::default()),
+        ]
+    }
+
+    fn timeline(&self, decided: Arc<Decided>) -> Options {
+        let mut table = BlockBasedOptions::default();
+        table.set_block_cache(&self.cache);
+        table.set_block_size(32 << 10); // it is scanned, never probed: no filter either
+        let mut options = family(self.settings.write_buffer / 2);
+        options.set_block_based_table_factory(&table);
+        options.add_compact_on_deletion_collector_factory(4_096, 2_048, 0.5);
+        options.set_compaction_filter("decided timeline", move |_level, key, _row| {
+            let due = keys::parse_timeline(key).map(|key| key.due);
+            if due.is_some_and(|due| decided.covers(due)) {
+                Decision::Remove
+            } else {
+                Decision::Keep
+            }
+        });
+        options
+    }
+
+    fn index(&self, decided: Arc<Decided>) -> Options {
+        let mut table = BlockBasedOptions::default();
+        table.set_block_cache(&self.cache);
+        table.set_block_size(8 << 10);
+        table.set_bloom_filter(10.0, false); // nearly every registration asks for an unknown id
+        table.set_cache_index_and_filter_blocks(true);
+        table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+        let mut options = family(self.settings.write_buffer / 2);
+        options.set_block_based_table_factory(&table);
+        options.set_memtable_prefix_bloom_ratio(0.1);
+        options.set_memtable_whole_key_filtering(true);
+        options.set_compaction_filter("decided index", move |_level, _key, row| {
+            let last = index::last_key(row);
+            let over = |due: u64| decided.covers(due.saturating_add(INDEX_GRACE_MS));
+            if last.is_some_and(|key| over(key.due)) { Decision::Remove } else { Decision::Keep }
+        });
+        options
+    }
+}
+
+fn family(write_buffer: usize) -> Options {
+    let mut options = Options::default();
+    options.set_write_buffer_size(write_buffer.max(1 << 20));
+    options.set_max_write_buffer_number(4);
+    options.set_compression_type(DBCompressionType::Lz4);
+    options.set_level_compaction_dynamic_level_bytes(true);
+    options.set_level_zero_slowdown_writes_trigger(24);
+    options.set_level_zero_stop_writes_trigger(40);
+    options
+}
+
+/// Up to when everything is decided and committed: what the compaction filters compare with.
+#[derive(Debug, Default)]
+pub(super) struct Decided(AtomicU64);
+
+impl Decided {
+    /// Everything due before `due` (ms since the epoch) is decided.
+    pub(super) fn raise(&self, due: u64) {
+        let _previous = self.0.fetch_max(due, Ordering::Relaxed);
+    }
+
+    /// Whether an entry due at `due` is decided. The millisecond of W itself may not be yet.
+    fn covers(&self, due: u64) -> bool {
+        due < self.0.load(Ordering::Relaxed)
+    }
+}

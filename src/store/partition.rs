@@ -1,0 +1,365 @@
+//! The store of one partition.
+//!
+//! Law: scans are bounded on both sides and never seek below W, where decided rows lie until a
+//! compaction drops them.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use rocksdb::{DB, FlushOptions, IteratorMode, ReadOptions, WriteBatch, WriteOptions};
+
+use super::options::{Decided, INDEX, TIMELINE, Template};
+use super::state::LocalState;
+use super::{StoreError, index, keys};
+use crate::engine::known::{IdHash, Known};
+use crate::engine::step::RowOp;
+use crate::model::timeline::TimelineKey;
+use crate::model::{Millis, Offset};
+
+/// Where the state is kept.
+const STATE_KEY: &[u8] = b"state";
+/// How far W moves between two deletions of whole files.
+const DROP_FILES_EVERY_MS: Millis = 60_000;
+
+/// A RocksDB database.
+pub struct PartitionStore {
+    db: DB,
+    path: PathBuf,
+    decided: Arc<Decided>,
+    dropped_until: u64,
+    writes: WriteOptions,
+}
+
+impl std::fmt::Debug for PartitionStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PartitionStore").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// A run of timeline entries.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Scan {
+    /// In key order; the rows share a few large buffers.
+    pub entries: Vec<(TimelineKey, Bytes)>,
+    /// The scan is complete up to here (exclusive).
+    pub reached: TimelineKey,
+}
+
+impl PartitionStore {
+    pub(super) fn open(path: &Path, template: &Template) -> Result<Self, StoreError> {
+        let decided = Arc::new(Decided::default());
+        let families = template.families(&decided);
+        let db = DB::open_cf_descriptors(&template.database(), path, families)
+            .map_err(|error| failed(path, &error))?;
+        let mut writes = WriteOptions::default();
+        writes.disable_wal(true);
+        Ok(Self { db, path: path.to_owned(), decided, dropped_until: 0, writes })
+    }
+
+    /// How far the store is; `None` if it is new, or of another format.
+    pub fn state(&self) -> Result<Option<LocalState>, StoreError> {
+        let bytes = self.db.get(STATE_KEY).map_err(|error| failed(&self.path, &error))?;
+        Ok(bytes.and_then(|bytes| LocalState::from_bytes(&bytes)))
+    }
+
+    /// Applies rows, and how far that is, in one atomic batch.
+    pub fn apply(&mut self, rows: &[RowOp], state: &LocalState) -> Result<(), StoreError> {
+        let mut batch = WriteBatch::default();
+        self.batch_timeline(&mut batch, rows);
+        self.batch_index(&mut batch, rows);
+        for row in rows {
+            match row {
+                RowOp::Skip { offset, marked: true } => batch.put(keys::skip(*offset), []),
+                RowOp::Skip { offset, marked: false } => batch.delete(keys::skip(*offset)),
+                RowOp::Put { .. } | RowOp::Delete { .. } | RowOp::Index { .. } => {}
+            }
+        }
+        batch.put(STATE_KEY, state.to_bytes());
+        self.db.write_opt(batch, &self.writes).map_err(|error| failed(&self.path, &error))
+    }
+
+    /// Puts go in key order (the memtable then finds its place at once), deletes after them: an
+    /// entry of this very batch may already be gone.
+    fn batch_timeline(&self, batch: &mut WriteBatch, rows: &[RowOp]) {
+        let timeline = self.family(TIMELINE);
+        let mut puts: Vec<(TimelineKey, &Bytes)> = rows
+            .iter()
+            .filter_map(|row| match row {
+                RowOp::Put { key, row } => Some((*key, row)),
+                _ => None,
+            })
+            .collect();
+        puts.sort_by_key(|(key, _)| *key);
+        for (key, row) in puts {
+            batch.put_cf(timeline, keys::timeline(key), row);
+        }
+        for row in rows {
+            if let RowOp::Delete { key } = row {
+                batch.delete_cf(timeline, keys::timeline(*key));
+            }
+        }
+    }
+
+    fn batch_index(&self, batch: &mut WriteBatch, rows: &[RowOp]) {
+        let family = self.family(INDEX);
+        let mut known: Vec<(IdHash, Option<&Known>)> = rows
+            .iter()
+            .filter_map(|row| match row {
+                RowOp::Index { hash, known } => Some((*hash, known.as_ref())),
+                _ => None,
+            })
+            .collect();
+        known.sort_by_key(|(hash, _)| *hash);
+        for (hash, known) in known {
+            match known {
+                Some(known) => batch.put_cf(family, keys::index(hash), index::encode(known)),
+                None => batch.delete_cf(family, keys::index(hash)),
+            }
+        }
+    }
+
+    /// The index rows of `hashes`, which must be sorted.
+    pub fn lookup(&self, hashes: &[IdHash]) -> Result<Vec<Option<Known>>, StoreError> {
+        debug_assert!(hashes.is_sorted(), "a sorted batch is read in one pass");
+        let wanted: Vec<[u8; 16]> = hashes.iter().map(|hash| keys::index(*hash)).collect();
+        let found = self.db.batched_multi_get_cf(self.family(INDEX), &wanted, true);
+        found
+            .into_iter()
+            .map(|row| match row.map_err(|error| failed(&self.path, &error))? {
+                None => Ok(None),
+                Some(bytes) => index::decode(&bytes).map(Some).ok_or(StoreError::Unreadable {
+                    path: self.path.clone(),
+                    what: "an index row",
+                }),
+            })
+            .collect()
+    }
+
+    /// Timeline entries from `from` (inclusive) to `until` (exclusive), cut after about
+    /// `bytes_max` bytes of rows, but never before the first.
+    pub fn scan(
+        &self,
+        from: TimelineKey,
+        until: TimelineKey,
+        bytes_max: usize,
+    ) -> Result<Scan, StoreError> {
+        let mut options = ReadOptions::default();
+        options.set_iterate_lower_bound(keys::timeline(from));
+        options.set_iterate_upper_bound(keys::timeline(until));
+        options.fill_cache(false);
+        options.set_readahead_size(2 << 20);
+        let mut iterator = self.db.raw_iterator_cf_opt(self.family(TIMELINE), options);
+        iterator.seek(keys::timeline(from));
+        let mut rows = Rows::default();
+        let mut reached = until;
+        while let Some((key, row)) = iterator.item() {
+            let Some(key) = keys::parse_timeline(key) else {
+                let path = self.path.clone();
+                return Err(StoreError::Unreadable { path, what: "a timeline key" });
+            };
+            rows.push(key, row);
+            if rows.bytes >= bytes_max {
+                reached = key.successor();
+                break;
+            }
+            iterator.next();
+        }
+        iterator.status().map_err(|error| failed(&self.path, &error))?;
+        Ok(Scan { entries: rows.finish(), reached })
+    }
+
+    /// The marks of records that were ignored for reasons of state.
+    pub fn skip_marks(&self) -> Result<BTreeSet<Offset>, StoreError> {
+        let from = [keys::SKIP_PREFIX];
+        let mode = IteratorMode::From(&from, rocksdb::Direction::Forward);
+        let mut marks = BTreeSet::new();
+        for item in self.db.iterator(mode) {
+            let (key, _) = item.map_err(|error| failed(&self.path, &error))?;
+            if let Some(offset) = keys::parse_skip(&key) {
+                let _new = marks.insert(offset);
+            }
+        }
+        Ok(marks)
+    }
+
+    /// Everything up to `w` is decided and committed: its rows may go, whole files at once.
+    pub fn decided(&mut self, w: TimelineKey) -> Result<(), StoreError> {
+        self.decided.raise(w.due);
+        if w.due < self.dropped_until.saturating_add(DROP_FILES_EVERY_MS) {
+            return Ok(());
+        }
+        self.dropped_until = w.due;
+        let (from, to) = (keys::timeline(TimelineKey::MIN), keys::timeline(w));
+        self.db
+            .delete_file_in_range_cf(self.family(TIMELINE), from, to)
+            .map_err(|error| failed(&self.path, &error))
+    }
+
+    /// Brings all families to disk, together.
+    pub fn flush(&self) -> Result<(), StoreError> {
+        let families = [TIMELINE, INDEX, "default"].map(|name| self.family(name));
+        self.db
+            .flush_cfs_opt(&families, &FlushOptions::default())
+            .map_err(|error| failed(&self.path, &error))
+    }
+
+    fn family(&self, name: &str) -> &rocksdb::ColumnFamily {
+        self.db.cf_handle(name).expect("every family is opened with the database")
+    }
+}
+
+/// Collects rows into few buffers: a due second is hundreds of thousands of them.
+#[derive(Default)]
+struct Rows {
+    buffer: BytesMut,
+    places: Vec<(TimelineKey, usize)>,
+    bytes: usize,
+}
+
+impl Rows {
+    fn push(&mut self, key: TimelineKey, row: &[u8]) {
+        self.buffer.extend_from_slice(row);
+        self.places.push((key, row.len()));
+        self.bytes += row.len();
+    }
+
+    fn finish(self) -> Vec<(TimelineKey, Bytes)> {
+        let mut rest = self.buffer.freeze();
+        self.places.into_iter().map(|(key, len)| (key, rest.split_to(len))).collect()
+    }
+}
+
+fn failed(path: &Path, error: &rocksdb::Error) -> StoreError {
+    StoreError::Failed { path: path.to_owned(), reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::options::StoreSettings;
+    use super::super::{LocalState, StoreFactory};
+    use super::*;
+    use crate::engine::known::{Slot, SlotKind};
+    use crate::model::timeline::Source;
+
+    const SETTINGS: StoreSettings =
+        StoreSettings { write_buffer: 4 << 20, block_cache: 4 << 20, max_open_files: 64 };
+
+    fn key(due: u64) -> TimelineKey {
+        TimelineKey { due, priority: 0, source: Source::Triggers, offset: due }
+    }
+
+    fn put(due: u64) -> RowOp {
+        RowOp::Put { key: key(due), row: Bytes::from(format!("row {due}")) }
+    }
+
+    fn known(due: u64) -> Known {
+        let kind = SlotKind::Main;
+        let slot = Slot { key: key(due), kind, generation: due, in_ledger: false, http: false };
+        Known { slots: vec![slot] }
+    }
+
+    fn state(applied: Offset) -> LocalState {
+        LocalState {
+            applied,
+            step: 1,
+            ledger_position: 0,
+            w: TimelineKey::MIN,
+            cluster_id: "c".to_owned(),
+            caught_up_at: 7,
+        }
+    }
+
+    fn dues(store: &PartitionStore, from: u64, until: u64) -> Vec<u64> {
+        let scan = store.scan(key(from), key(until), usize::MAX).unwrap();
+        assert_eq!(scan.reached, key(until));
+        scan.entries.iter().map(|(key, _)| key.due).collect()
+    }
+
+    #[test]
+    fn a_crash_goes_back_to_the_last_flush_rows_and_state_alike() {
+        let dir = tempfile::tempdir().unwrap();
+        let factory = StoreFactory::new(dir.path(), SETTINGS).unwrap();
+        let copy = dir.path().join("crashed");
+        let mut store = factory.open(0).unwrap();
+        assert_eq!(store.state().unwrap(), None);
+        store.apply(&[put(5), put(3)], &state(2)).unwrap();
+        store.flush().unwrap();
+        store.apply(&[put(4), RowOp::Delete { key: key(3) }], &state(4)).unwrap();
+        assert_eq!(dues(&store, 0, 9), [4, 5]);
+        // What is on disk while the process still runs is what a crash would leave.
+        copy_dir(&dir.path().join("partitions/00000"), &copy.join("partitions/00000"));
+        let crashed = StoreFactory::new(&copy, SETTINGS).unwrap().open(0).unwrap();
+        assert_eq!(dues(&crashed, 0, 9), [3, 5]);
+        assert_eq!(crashed.state().unwrap(), Some(state(2)));
+    }
+
+    #[test]
+    fn scans_are_cut_by_bytes_and_go_on_where_they_stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
+        let rows: Vec<RowOp> = (0..100).map(put).collect();
+        store.apply(&rows, &state(1)).unwrap();
+        let (mut from, mut seen) = (key(0), Vec::new());
+        while from < key(90) {
+            let scan = store.scan(from, key(90), 32).unwrap();
+            assert!(scan.entries.len() <= 6, "about 32 bytes at a time");
+            seen.extend(scan.entries.iter().map(|(key, _)| key.due));
+            from = scan.reached;
+        }
+        assert_eq!(seen, (0..90).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn the_index_answers_sorted_batches() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
+        let row = |n: u64, known| RowOp::Index { hash: IdHash(u128::from(n)), known };
+        let rows = [row(9, Some(known(9))), row(2, Some(known(2))), row(5, Some(known(5)))];
+        store.apply(&rows, &state(1)).unwrap();
+        store.apply(&[row(5, None)], &state(1)).unwrap();
+        let found = store.lookup(&[2, 5, 7, 9].map(IdHash)).unwrap();
+        assert_eq!(found, [Some(known(2)), None, None, Some(known(9))]);
+    }
+
+    #[test]
+    fn compaction_drops_only_what_is_decided() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
+        let hour = 3_600_000;
+        let dues_put = [1, 2 * hour, 3 * hour];
+        let index = |due| {
+            RowOp::Index { hash: IdHash(u128::from(due)), known: Some(known(due)) }
+        };
+        let rows: Vec<_> = dues_put.iter().flat_map(|due| [put(*due), index(*due)]).collect();
+        store.apply(&rows, &state(1)).unwrap();
+        store.flush().unwrap();
+        store.decided(key(2 * hour)).unwrap();
+        for family in [TIMELINE, INDEX] {
+            let all = (None::<&[u8]>, None::<&[u8]>);
+            store.db.compact_range_cf(store.family(family), all.0, all.1);
+        }
+        assert_eq!(dues(&store, 0, 9 * hour), [2 * hour, 3 * hour]);
+        let found = store.lookup(&dues_put.map(|due| IdHash(u128::from(due)))).unwrap();
+        assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, true]);
+    }
+
+    #[test]
+    fn skip_marks_are_kept_apart_from_the_state() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
+        let mark = |offset, marked| RowOp::Skip { offset, marked };
+        store.apply(&[mark(300, true), mark(2, true)], &state(1)).unwrap();
+        store.apply(&[mark(2, false)], &state(1)).unwrap();
+        assert_eq!(store.skip_marks().unwrap(), BTreeSet::from([300]));
+    }
+
+    fn copy_dir(from: &Path, to: &Path) {
+        std::fs::create_dir_all(to).unwrap();
+        for entry in std::fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    }
+}

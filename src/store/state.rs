@@ -1,0 +1,77 @@
+//! How far a store is: written with its rows, in the same atomic batch.
+//!
+//! Law: the state is never ahead of the rows; a state of another format counts as none, so that
+//! the store is rebuilt from Kafka.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::timeline::{Source, TimelineKey};
+use crate::model::{Offset, Timestamp};
+
+/// The format that this program writes.
+const FORMAT: u32 = 1;
+
+/// How far a store is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalState {
+    /// Records of `triggers` below this offset are applied.
+    pub applied: Offset,
+    /// Steps up to this one are applied.
+    pub step: u64,
+    /// Records of the ledger below this offset are applied, or were written by those steps.
+    pub ledger_position: Offset,
+    /// W when this was written.
+    pub w: TimelineKey,
+    /// The Kafka cluster whose log this is rebuilt from.
+    pub cluster_id: String,
+    /// When the store was last known to hold everything committed, in ms since the epoch; 0
+    /// while it is being rebuilt.
+    pub caught_up_at: Timestamp,
+}
+
+/// The stored form.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    format: u32,
+    applied: Offset,
+    step: u64,
+    ledger_position: Offset,
+    w: (Timestamp, u8, u8, Offset),
+    cluster_id: String,
+    caught_up_at: Timestamp,
+}
+
+impl LocalState {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let w = self.w;
+        let stored = Stored {
+            format: FORMAT,
+            applied: self.applied,
+            step: self.step,
+            ledger_position: self.ledger_position,
+            w: (w.due, w.priority, w.source as u8, w.offset),
+            cluster_id: self.cluster_id.clone(),
+            caught_up_at: self.caught_up_at,
+        };
+        serde_json::to_vec(&stored).expect("numbers and a string are always JSON")
+    }
+
+    /// `None` if the bytes are corrupt or of another format.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let stored: Stored = serde_json::from_slice(bytes).ok()?;
+        let (due, priority, source, offset) = stored.w;
+        let source = match source {
+            0 => Source::Triggers,
+            1 => Source::Signals,
+            _ => return None,
+        };
+        (stored.format == FORMAT).then_some(Self {
+            applied: stored.applied,
+            step: stored.step,
+            ledger_position: stored.ledger_position,
+            w: TimelineKey { due, priority, source, offset },
+            cluster_id: stored.cluster_id,
+            caught_up_at: stored.caught_up_at,
+        })
+    }
+}
