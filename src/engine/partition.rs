@@ -342,8 +342,7 @@ impl Partition {
         self.sealed.at = self.clock;
         let rows = Arc::new(draft.rows);
         self.in_flight.push_back((number, Arc::clone(&rows)));
-        let Draft { emits, ingested, .. } =
-            Draft { rows: Vec::new(), touched: Vec::new(), ..draft };
+        let Draft { emits, ingested, .. } = Draft { rows: Vec::new(), touched: Vec::new(), ..draft };
         Step { number, emits, rows, cursor: self.cursor, ingested }
     }
 

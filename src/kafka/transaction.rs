@@ -4,10 +4,7 @@
 //! error the outcome counts as unknown: the transactor is dropped and a new one opened under the
 //! same id, which makes the broker decide what the old one left open. (librdkafka has no KIP-890:
 //! a delayed request of an abandoned transaction could otherwise hit the next one.)
-#![allow(
-    unsafe_code,
-    reason = "the crate's flush waits in 100 ms quanta and its metadata is opaque"
-)]
+#![allow(unsafe_code, reason = "the crate's flush waits in 100 ms quanta and its metadata is opaque")]
 
 use std::ffi::CStr;
 use std::sync::Mutex;
