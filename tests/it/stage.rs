@@ -92,6 +92,11 @@ impl Stage {
         Orloj::start("scheduler", name, &settings)
     }
 
+    /// Starts another role, called `name`.
+    pub(crate) fn start(&self, role: &str, name: &str) -> Orloj {
+        Orloj::start(role, name, &self.settings)
+    }
+
     /// Loses a scheduler's disk.
     pub(crate) fn wipe(&self, name: &str) {
         std::fs::remove_dir_all(self.data_of(name)).unwrap();
