@@ -7,5 +7,6 @@ pub mod gateway;
 pub mod health;
 pub mod kafka;
 pub mod model;
+pub mod scheduler;
 pub mod store;
 pub mod telemetry;

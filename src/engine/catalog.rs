@@ -35,8 +35,8 @@ impl Catalog {
 
     /// Whether the topic has been looked up.
     #[must_use]
-    pub fn contains(&self, topic: &str) -> bool {
-        self.topics.contains_key(&Text::from(topic))
+    pub fn contains(&self, topic: &Text) -> bool {
+        self.topics.contains_key(topic)
     }
 
     /// The state of a topic; one nobody looked up counts as away, so that its fire is not lost.

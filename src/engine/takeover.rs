@@ -89,6 +89,12 @@ pub enum Refusal {
     /// Upgrade this process.
     #[error(transparent)]
     Newer(MetadataError),
+    /// The ledger holds what a newer Orloj wrote: upgrade this process.
+    #[error("the ledger's record at offset {offset} was written by a newer Orloj; upgrade")]
+    NewerLedger {
+        /// Where it stands.
+        offset: Offset,
+    },
     /// The group's offset is gone and the mirror is older than the last commit may be.
     #[error(
         "partition {partition}: the group's committed offset is gone (expired or deleted), and \

@@ -9,7 +9,8 @@ use crate::engine::step::{Emit, ToTopic};
 use crate::kafka::Names;
 use crate::kafka::transaction::{Outgoing, TransactionError, Transactor};
 use crate::model::PartitionId;
-use crate::model::codec::avro::Codec;
+use crate::model::codec::ledger_key::STEP;
+use crate::model::codec::schemas::Schemas;
 use crate::model::dead_letter::{Content, DeadLetter};
 use crate::model::definition::Header;
 use crate::model::ledger::{LedgerKey, LedgerValue};
@@ -22,21 +23,21 @@ pub(super) struct Emission {
     fires: String,
     outcomes: String,
     dead_letters: String,
-    codec: Codec,
+    schemas: Schemas,
 }
 
 /// A header's name and value, as the transactor takes them.
 type Headers<'a> = Vec<(&'a str, Option<&'a [u8]>)>;
 
 impl Emission {
-    pub(super) fn new(names: &Names, codec: Codec) -> Self {
+    pub(super) fn new(names: &Names, schemas: Schemas) -> Self {
         Self {
             triggers: names.triggers(),
             ledger: names.ledger(),
             fires: names.fires(),
             outcomes: names.outcomes(),
             dead_letters: names.dead_letters(),
-            codec,
+            schemas,
         }
     }
 
@@ -53,7 +54,7 @@ impl Emission {
                 Emit::ToTopic(fire) => send_to_topic(transactor, fire)?,
                 Emit::ToWorker(fire) => {
                     let key = Some(fire.id.trigger.bytes().as_ref());
-                    let value = self.codec.encode_fire(fire);
+                    let value = self.schemas.encode_fire(fire);
                     self.put(transactor, &self.fires, p, key, Some(&value), &[])?;
                 }
                 Emit::Ledger { key, value } => {
@@ -61,11 +62,11 @@ impl Emission {
                 }
                 Emit::Outcome(outcome) => {
                     let key = Some(outcome.trigger.bytes().as_ref());
-                    let value = self.codec.encode_outcome(outcome);
+                    let value = self.schemas.encode_outcome(outcome);
                     self.put(transactor, &self.outcomes, p, key, Some(&value), &[])?;
                 }
                 Emit::DeadLetter(letter) => {
-                    let value = self.codec.encode_dead_letter(letter);
+                    let value = self.schemas.encode_dead_letter(letter);
                     let key = key_of(letter);
                     self.put(transactor, &self.dead_letters, p, key, Some(&value), &[])?;
                 }
@@ -90,9 +91,9 @@ impl Emission {
         value: Option<&LedgerValue>,
     ) -> Result<(), TransactionError> {
         let key = key.to_bytes();
-        let value = value.map(|value| self.codec.encode_ledger(value));
+        let value = value.map(|value| self.schemas.encode_ledger(value));
         let step = step.to_string();
-        let headers = [("orloj-step", Some(step.as_bytes()))];
+        let headers = [(STEP, Some(step.as_bytes()))];
         self.put(transactor, &self.ledger, p, Some(&key), value.as_deref(), &headers)
     }
 

@@ -13,14 +13,14 @@ use super::{CALL_TIMEOUT, LaneError, Scheduler, SchedulerError};
 use crate::clock;
 use crate::config::Settings;
 use crate::engine::partition::Input;
-use crate::engine::takeover::Ask;
+use crate::engine::takeover::{Ask, Refusal};
 use crate::kafka::Names;
 use crate::kafka::reader::{Read, Reader};
-use crate::kafka::schemas::Schemas;
-use crate::model::codec::avro::Codec;
-use crate::model::codec::registration::{self, RawRecord, ReadContext, ReadError};
+use crate::model::codec::ledger_key::STEP;
+use crate::model::codec::registration::{self, RawRecord, ReadContext, ReadError, WriterSchemas};
+use crate::model::codec::schemas::{CodecError, Schemas};
 use crate::model::input::{SignalRecord, TriggerRecord, Unreadable};
-use crate::model::ledger::{LedgerKey, LedgerRecord};
+use crate::model::ledger::LedgerRecord;
 use crate::model::partitioner::Partitioner;
 use crate::model::definition::Header;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
@@ -36,11 +36,10 @@ const OTHERS_MAX: usize = 10_000;
 pub(super) struct Intake {
     triggers: String,
     signals: String,
-    ledger: String,
     partitioner: Partitioner,
     partitions: i32,
     schemas: Schemas,
-    codec: Codec,
+    writers: Box<dyn WriterSchemas>,
     max: usize,
 }
 
@@ -50,17 +49,13 @@ impl Intake {
         names: &Names,
         partitions: i32,
     ) -> Result<Self, SchedulerError> {
-        let codec = Codec::new().map_err(|error| SchedulerError::Schemas(error.to_string()))?;
-        let schemas = Schemas::open(&settings.triggers)
-            .map_err(|error| SchedulerError::Schemas(error.to_string()))?;
         Ok(Self {
             triggers: names.triggers(),
             signals: names.signals(),
-            ledger: names.ledger(),
             partitioner: settings.triggers.partitioner,
             partitions,
-            schemas,
-            codec,
+            schemas: Schemas::new(),
+            writers: Box::new(NoWriters),
             max: settings.scheduler.ingest_max.get(),
         })
     }
@@ -71,6 +66,7 @@ impl Intake {
             partitioner: self.partitioner,
             partitions: self.partitions,
             schemas: &self.schemas,
+            writers: self.writers.as_ref(),
         };
         let headers = message.headers().map_or_else(Vec::new, |headers| {
             headers.iter().map(|header| (header.key, header.value)).collect()
@@ -84,28 +80,29 @@ impl Intake {
             value: message.payload(),
             headers,
         };
-        registration::read_trigger(&raw, &context, &self.codec)
+        registration::read_trigger(&raw, &context)
     }
 
     fn signal(&self, message: &BorrowedMessage<'_>) -> SignalRecord {
         let (_, _, offset) = Reader::place(message);
-        let decoded = self.codec.decode_signal(message.payload().unwrap_or_default());
+        let decoded = self.schemas.decode_signal(message.payload().unwrap_or_default());
         let signal = decoded.map_err(|error| Box::new(unreadable(message, &error.to_string())));
         SignalRecord { offset, signal }
     }
 
-    /// A ledger record; `None` for one that no version of ours writes.
-    fn ledger(&self, message: &BorrowedMessage<'_>) -> Option<LedgerRecord> {
-        let key = LedgerKey::parse(message.key()?)?;
-        let value = match message.payload() {
-            Some(bytes) => Some(self.codec.decode_ledger(bytes).ok()?),
-            None => None,
-        };
+    fn ledger(&self, message: &BorrowedMessage<'_>) -> Result<LedgerRecord, CodecError> {
         let step = message.headers().and_then(|headers| {
-            let header = headers.iter().find(|header| header.key == "orloj-step")?;
-            std::str::from_utf8(header.value?).ok()?.parse().ok()
+            headers.iter().find(|header| header.key == STEP).and_then(|header| header.value)
         });
-        Some(LedgerRecord { key, value, step: step.unwrap_or(0) })
+        let key = message.key().unwrap_or_default();
+        self.schemas.decode_ledger(key, message.payload(), step)
+    }
+}
+
+struct NoWriters;
+impl WriterSchemas for NoWriters {
+    fn by_id(&self, _id: u32) -> registration::Lookup {
+        registration::Lookup::Unknown
     }
 }
 
@@ -226,7 +223,7 @@ impl Scheduler {
         &mut self,
         inputs: &mut BTreeMap<PartitionId, Vec<Input>>,
     ) -> Result<(), SchedulerError> {
-        let mut ended = Vec::new();
+        let (mut ended, mut foreign) = (Vec::new(), Vec::new());
         for _ in 0..OTHERS_MAX {
             let read = match self.others.poll(Duration::ZERO) {
                 Ok(Some(read)) => read,
@@ -247,7 +244,10 @@ impl Scheduler {
                             inputs.entry(id).or_default().push(input);
                         }
                     } else if let Stage::Restoring(restoring) = &mut lane.stage {
-                        restoring.ledger.extend(self.intake.ledger(&message));
+                        match self.intake.ledger(&message) {
+                            Ok(record) => restoring.ledger.push(record),
+                            Err(error) => foreign.push((id, offset, error)),
+                        }
                         restoring.ledger_position = offset + 1;
                         lane.ledger_position = offset + 1;
                     }
@@ -255,6 +255,9 @@ impl Scheduler {
                 Read::End(id) => ended.push(id),
                 Read::OutOfRange(error) => tracing::error!(error, "signals: offset out of range"),
             }
+        }
+        for (id, offset, error) in foreign {
+            self.meet_foreign(id, offset, error);
         }
         for id in ended {
             let Some(lane) = self.lanes.get_mut(&id) else { continue };
@@ -266,6 +269,16 @@ impl Scheduler {
             }
         }
         Ok(())
+    }
+
+    /// A ledger record that is not ours, or not yet.
+    fn meet_foreign(&mut self, id: PartitionId, offset: Offset, error: CodecError) {
+        match error {
+            CodecError::Newer { .. } => self.refuse(id, Refusal::NewerLedger { offset }),
+            CodecError::Corrupt { .. } => {
+                tracing::error!(partition = id, offset, %error, "a ledger record is skipped");
+            }
+        }
     }
 
     /// The reader has met the end of `triggers[p]`.

@@ -37,7 +37,7 @@ use crate::kafka::member::{Change, Member};
 use crate::kafka::probe::Probe;
 use crate::kafka::reader::Reader;
 use crate::kafka::transaction::{TransactionError, Transactor};
-use crate::model::codec::avro::Codec;
+use crate::model::codec::schemas::Schemas;
 use crate::model::{Millis, PartitionId, Timestamp};
 use crate::store::{StoreError, StoreFactory};
 use committer::Committer;
@@ -111,7 +111,8 @@ struct Scheduler {
     settings: Settings,
     names: Names,
     rules: Arc<Rules>,
-    identity: Identity,
+    /// Holds the data directory for as long as the loop runs.
+    _identity: Identity,
     mode: Mode,
     health: Arc<Health>,
     cluster: String,
@@ -150,7 +151,6 @@ impl Scheduler {
         let partitions = probe
             .partitions(&names.triggers())?
             .ok_or_else(|| SchedulerError::NoTopic(names.triggers()))?;
-        let codec = Codec::new().map_err(|error| SchedulerError::Schemas(error.to_string()))?;
         health.not_ready("partitions", "no partition is assigned yet");
         let group = names.schedulers();
         Ok(Self {
@@ -165,7 +165,7 @@ impl Scheduler {
             lanes: BTreeMap::new(),
             turn: 0,
             intake: Intake::new(settings, &names, partitions)?,
-            emission: Emission::new(&names, codec),
+            emission: Emission::new(&names, Schemas::new()),
             targets: Targets::new(settings.targets.clone(), names.clone(), probe.clone()),
             answers: channel(),
             refused: None,
@@ -173,7 +173,7 @@ impl Scheduler {
             settings: settings.clone(),
             probe,
             names,
-            identity,
+            _identity: identity,
             mode,
             health,
         })

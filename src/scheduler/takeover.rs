@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rdkafka::error::KafkaResult;
 
-use super::lane::{EndCheck, Lane, Restoring, Stage, fetch, id_of_ledger, id_of_trigger, local_of};
+use super::lane::{EndCheck, Lane, Stage, fetch, id_of_ledger, id_of_trigger, local_of};
 use super::{LaneError, Mode, Scheduler, SchedulerError};
 use crate::clock;
 use crate::engine::cursor::Cursor;
@@ -237,7 +237,7 @@ impl Scheduler {
         }
     }
 
-    fn refuse(&mut self, id: PartitionId, refusal: Refusal) {
+    pub(super) fn refuse(&mut self, id: PartitionId, refusal: Refusal) {
         tracing::error!(partition = id, %refusal, "the partition is not taken over");
         if let Some(lane) = self.lanes.get_mut(&id) {
             lane.stage = Stage::Refused(refusal);
