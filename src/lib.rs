@@ -1,7 +1,9 @@
 //! Orloj: a Kafka-native scheduler that makes things happen later.
 
+pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod dev;
 pub mod engine;
 pub mod gateway;
 pub mod health;
@@ -10,3 +12,4 @@ pub mod model;
 pub mod scheduler;
 pub mod store;
 pub mod telemetry;
+pub mod worker;

@@ -1,7 +1,7 @@
-//! The `orloj` program: parse the command line, run it, report an error once.
+//! The `orloj` program: read the command line, run it, report an error once.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ExitCode::SUCCESS
+    orloj::cli::main()
 }

@@ -9,6 +9,7 @@
 
 mod layers;
 mod owned;
+mod print;
 mod settings;
 mod units;
 

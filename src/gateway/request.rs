@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::submission::{NewTrigger, Refusal, When};
+use super::submission::{NewTrigger, Refusal, When, absent_payload};
 use crate::model::Timestamp;
 use crate::model::definition::{HttpTarget, Target, TopicTarget};
 use crate::model::input::OnConflict;
@@ -31,12 +31,8 @@ pub(super) fn read_trigger(body: &[u8], payload_max: u64) -> Result<NewTrigger, 
         return Err(Refusal { field: "payload", reason });
     }
     let target = target(&mut fields)?;
-    let payload = match (payload, &target) {
-        (Some(payload), _) => payload.get().as_bytes().to_vec(),
-        // A callback's body is JSON and says null; a record of a topic is simply empty.
-        (None, Target::Http(_)) => b"null".to_vec(),
-        (None, Target::Topic(_)) => Vec::new(),
-    };
+    let payload = payload
+        .map_or_else(|| absent_payload(&target), |payload| payload.get().as_bytes().to_vec());
     let headers: Option<BTreeMap<String, String>> =
         fields.take("headers", "an object of strings")?;
     let headers = headers.unwrap_or_default().into_iter();

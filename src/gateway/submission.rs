@@ -88,6 +88,13 @@ impl Submission {
     }
 }
 
+/// What is delivered when a request names no payload: a callback's body is JSON and says null, a
+/// record of a topic is simply empty.
+#[must_use]
+pub fn absent_payload(target: &Target) -> Vec<u8> {
+    if target.is_http() { b"null".to_vec() } else { Vec::new() }
+}
+
 fn instructions(trigger: &NewTrigger) -> Vec<(String, Vec<u8>)> {
     let mut headers = vec![match trigger.when {
         When::At(at) => header("orloj-fire-at", at.to_string()),

@@ -1,0 +1,267 @@
+//! The command line: what can be asked of the program, and how it ends.
+//!
+//! Law: an error is printed once, with the way out. The exit code is 0 when the command did what
+//! it says, 1 when it failed, 2 when the command line or the settings are wrong.
+
+mod role;
+mod signals;
+mod tail;
+mod trigger;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use rdkafka::error::KafkaError;
+use thiserror::Error;
+
+use crate::config::{ConfigError, Layers, Settings};
+use crate::dev::DevError;
+use crate::gateway::GatewayError;
+use crate::kafka::client_config;
+use crate::kafka::topics::{TopicDefinitions, TopicError};
+use crate::scheduler::SchedulerError;
+use crate::telemetry::{self, TelemetryError};
+use crate::worker::WorkerError;
+
+use role::Role;
+
+const EXAMPLES: &str = "\
+Try it, with nothing installed:
+  orloj dev
+
+On a Kafka cluster:
+  orloj topics apply --bootstrap-servers kafka:9092
+  orloj scheduler    --bootstrap-servers kafka:9092
+  orloj worker       --bootstrap-servers kafka:9092
+  orloj gateway      --bootstrap-servers kafka:9092
+
+Settings come from orloj.default.toml, then --config FILE, then the environment
+(ORLOJ_SCHEDULER__DATA_DIR=/data), then --set scheduler.data_dir=/data.
+`orloj --print-config` shows what they come to.
+
+Exit codes: 0 done, 1 failed, 2 wrong command line or settings.";
+
+/// Makes things happen later: a Kafka-native scheduler.
+#[derive(Debug, Parser)]
+#[command(name = "orloj", version, after_help = EXAMPLES, arg_required_else_help = true)]
+struct CommandLine {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+/// What every command takes.
+#[derive(Debug, Args)]
+struct Global {
+    /// A file of settings, laid over the defaults.
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// One setting, laid over everything else. Can be repeated.
+    #[arg(long = "set", global = true, value_name = "SECTION.KEY=VALUE")]
+    overrides: Vec<String>,
+    /// Where the cluster is; short for --set kafka.bootstrap.servers=…
+    #[arg(long, global = true, value_name = "HOST:PORT,…")]
+    bootstrap_servers: Option<String>,
+    /// Print the settings in force, passwords masked, and end.
+    #[arg(long, global = true)]
+    print_config: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run everything in one process, on a broker of its own that forgets.
+    ///
+    /// With --bootstrap-servers the same runs on a real cluster, after creating the topics.
+    #[command(
+        after_help = "Examples:\n  orloj dev\n  orloj dev --bootstrap-servers localhost:9092"
+    )]
+    Dev,
+    /// Own partitions: keep triggers and fire them.
+    #[command(after_help = "Example:\n  orloj scheduler --set scheduler.data_dir=/var/lib/orloj")]
+    Scheduler,
+    /// Make the HTTP callbacks of what fired.
+    #[command(after_help = "Example:\n  orloj worker --set worker.in_flight_max=1000")]
+    Worker,
+    /// Serve the HTTP API.
+    #[command(after_help = "Example:\n  orloj gateway --set gateway.listen=0.0.0.0:8470")]
+    Gateway,
+    /// Create Orloj's topics, or compare them with what they must be.
+    #[command(subcommand)]
+    Topics(Topics),
+    /// Register a trigger, or replace it.
+    Register(trigger::Register),
+    /// Cancel a trigger.
+    Cancel(trigger::Cancel),
+    /// Print the records of a topic as they arrive: key, tab, value.
+    Tail(tail::Tail),
+}
+
+#[derive(Clone, Copy, Debug, Subcommand)]
+enum Topics {
+    /// Create the topics that are missing. What exists is never altered.
+    Apply,
+    /// Compare the topics with their definitions; exits with 1 if they differ.
+    Verify,
+}
+
+/// Why a command failed. `Display` says what to do.
+#[derive(Debug, Error)]
+pub enum CliError {
+    /// Correct the settings.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Correct the settings of logging.
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
+    /// Correct the command line.
+    #[error("{0}")]
+    Usage(String),
+    /// Free the address or choose another.
+    #[error("cannot listen on {address}: {source}; choose another with --set {setting}=HOST:PORT")]
+    Listen {
+        /// The address asked for.
+        address: SocketAddr,
+        /// Where it was asked for.
+        setting: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Mend the topics.
+    #[error(transparent)]
+    Topics(#[from] TopicError),
+    /// Check where the cluster is and what it allows.
+    #[error("Kafka: {0}; see --bootstrap-servers and the [kafka] settings")]
+    Kafka(#[from] KafkaError),
+    /// The command was understood and carried out, and the answer is no.
+    #[error("{0}")]
+    Refused(String),
+    /// The system refuses something basic.
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+    /// See the scheduler's own error.
+    #[error("the scheduler ended: {0}")]
+    Scheduler(#[from] SchedulerError),
+    /// See the worker's own error.
+    #[error("the worker ended: {0}")]
+    Worker(#[from] WorkerError),
+    /// See the gateway's own error.
+    #[error("the gateway ended: {0}")]
+    Gateway(#[from] GatewayError),
+    /// See the role that ended.
+    #[error(transparent)]
+    Dev(#[from] DevError),
+}
+
+impl CliError {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::Telemetry(_) | Self::Usage(_) => 2,
+            _ => 1,
+        }
+    }
+}
+
+/// Runs what the process's command line asks for.
+#[must_use]
+pub fn main() -> ExitCode {
+    match run(CommandLine::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn run(line: CommandLine) -> Result<(), CliError> {
+    let layers = line.global.layers();
+    if line.global.print_config {
+        print!("{}", Settings::print(&layers)?);
+        return Ok(());
+    }
+    let Some(command) = line.command else {
+        let usage = CommandLine::command().render_usage();
+        return Err(CliError::Usage(format!("say what to do\n\n{usage}\n\nSee orloj --help")));
+    };
+    let settings = Settings::load(&layers)?;
+    telemetry::start_logging(&settings.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match command {
+            Command::Dev => role::dev(layers, line.global.bootstrap_servers.is_some()).await,
+            Command::Scheduler => role::run(Role::Scheduler, settings).await,
+            Command::Worker => role::run(Role::Worker, settings).await,
+            Command::Gateway => role::run(Role::Gateway, settings).await,
+            Command::Topics(action) => topics(action, &settings).await,
+            Command::Register(register) => register.run(&settings).await,
+            Command::Cancel(cancel) => cancel.run(&settings).await,
+            Command::Tail(tail) => tail.run(&settings),
+        }
+    })
+}
+
+impl Global {
+    fn layers(&self) -> Layers {
+        let servers = self.bootstrap_servers.iter();
+        let servers = servers.map(|servers| format!("kafka.bootstrap.servers={servers}"));
+        let overrides = self.overrides.iter().cloned().chain(servers).collect();
+        Layers::of_process(self.config.clone(), overrides)
+    }
+}
+
+async fn topics(action: Topics, settings: &Settings) -> Result<(), CliError> {
+    let topics = topic_definitions(settings);
+    let client = client_config(settings);
+    match action {
+        Topics::Apply => {
+            let report = topics.apply(&client).await?;
+            print!("{report}");
+            if !report.differences.is_empty() {
+                let what = "some topics are not as they must be; mend them as said above";
+                return Err(CliError::Refused(what.to_owned()));
+            }
+            println!("all {} topics are as they must be", topics.names().count());
+        }
+        Topics::Verify => {
+            topics.verify(&client).await?;
+            println!("all {} topics are as they must be", topics.names().count());
+        }
+    }
+    Ok(())
+}
+
+fn topic_definitions(settings: &Settings) -> TopicDefinitions {
+    let topics = &settings.topics;
+    TopicDefinitions::load(&topics.prefix, topics.partitions, topics.replication_factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn a_trigger_needs_one_target_and_one_time() {
+        let parse = |text: &str| CommandLine::try_parse_from(text.split(' ')).is_ok();
+        assert!(parse("orloj register tea --topic t --in 20m --header a=b --wait"));
+        assert!(parse("orloj register tea --url http://h --at 2030-01-01T00:00:00Z"));
+        assert!(!parse("orloj register tea --topic t"));
+        assert!(!parse("orloj register tea --in 20m"));
+        assert!(!parse("orloj register tea --topic t --url http://h --in 20m"));
+        assert!(!parse("orloj register tea --topic t --in 20m --at 1"));
+        assert!(!parse("orloj register tea --topic t --in soon"));
+    }
+
+    #[test]
+    fn exit_codes_tell_mistakes_from_failures() {
+        assert_eq!(CliError::Usage(String::new()).exit_code(), 2);
+        assert_eq!(CliError::Refused(String::new()).exit_code(), 1);
+    }
+}

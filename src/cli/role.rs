@@ -1,0 +1,88 @@
+//! Running a role as a process: settings in, health served, topics checked, stopped by a signal.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::{CliError, signals, topic_definitions};
+use crate::config::{Layers, Settings};
+use crate::health::{self, Health};
+use crate::kafka::client_config;
+use crate::{dev, gateway, scheduler, telemetry, worker};
+
+/// What a process can be.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Role {
+    /// Owns partitions.
+    Scheduler,
+    /// Calls back.
+    Worker,
+    /// Serves the API.
+    Gateway,
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Scheduler => "scheduler",
+            Self::Worker => "worker",
+            Self::Gateway => "gateway",
+        }
+    }
+
+    fn listen(self, settings: &Settings) -> (SocketAddr, &'static str) {
+        match self {
+            Self::Scheduler => (settings.scheduler.listen, "scheduler.listen"),
+            Self::Worker => (settings.worker.listen, "worker.listen"),
+            Self::Gateway => (settings.gateway.listen, "gateway.listen"),
+        }
+    }
+}
+
+/// Runs one role until a signal, or until it cannot go on.
+pub(super) async fn run(role: Role, settings: Settings) -> Result<(), CliError> {
+    let metrics = telemetry::start_metrics()?;
+    let shutdown = CancellationToken::new();
+    let health = Health::new(role.name());
+    signals::watch(vec![Arc::clone(&health)], shutdown.clone())?;
+    let topics = topic_definitions(&settings);
+    let verified = shutdown.run_until_cancelled(topics.verify(&client_config(&settings))).await;
+    let Some(verified) = verified else { return Ok(()) };
+    verified?;
+
+    let (address, setting) = role.listen(&settings);
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.map_err(|source| CliError::Listen { address, setting, source })?;
+    tracing::info!(role = role.name(), %address, "started");
+    let _detached = tokio::spawn(health::upkeep(metrics.clone(), shutdown.clone()));
+    if let Role::Gateway = role {
+        let probes = health::routes(vec![Arc::clone(&health)], metrics);
+        return Ok(gateway::run(&settings, listener, probes, health, shutdown).await?);
+    }
+    let probes = health::serve(listener, Arc::clone(&health), metrics, shutdown.clone());
+    let probes = tokio::spawn(probes);
+    let ended = tokio::task::spawn_blocking({
+        let shutdown = shutdown.clone();
+        move || match role {
+            Role::Scheduler => scheduler::run(&settings, shutdown, health).map_err(Into::into),
+            _ => worker::run(&settings, shutdown, health).map_err(CliError::from),
+        }
+    });
+    let result = ended.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+    shutdown.cancel();
+    let _served = probes.await;
+    result
+}
+
+/// Runs every role in this process, on a real cluster or on a broker of its own.
+pub(super) async fn dev(layers: Layers, on_cluster: bool) -> Result<(), CliError> {
+    let metrics = telemetry::start_metrics()?;
+    let shutdown = CancellationToken::new();
+    let roles = dev::Roles::new();
+    signals::watch(roles.all(), shutdown.clone())?;
+    let _detached = tokio::spawn(health::upkeep(metrics.clone(), shutdown.clone()));
+    let cluster = if on_cluster { dev::Cluster::Real } else { dev::Cluster::BuiltIn };
+    Ok(dev::run(cluster, layers, roles, metrics, shutdown).await?)
+}

@@ -1,0 +1,53 @@
+//! `orloj tail`: the records of a topic as they arrive, for people without another tool at hand.
+
+use std::io::Write;
+use std::time::Duration;
+
+use clap::Args;
+use rdkafka::message::Message;
+
+use super::CliError;
+use crate::config::Settings;
+use crate::kafka::probe::Probe;
+use crate::kafka::reader::{Read, Reader};
+
+/// How long the broker may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What `orloj tail` takes.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  orloj tail kitchen --from-beginning")]
+pub(super) struct Tail {
+    /// The topic.
+    topic: String,
+    /// Start with the oldest record there is.
+    #[arg(long)]
+    from_beginning: bool,
+}
+
+impl Tail {
+    /// Prints until the process is interrupted or nobody reads what it prints.
+    pub(super) fn run(&self, settings: &Settings) -> Result<(), CliError> {
+        let probe = Probe::open(settings, TIMEOUT)?;
+        let Some(partitions) = probe.partitions(&self.topic)? else {
+            return Err(CliError::Refused(format!("there is no topic {}", self.topic)));
+        };
+        let reader = Reader::open(settings, &format!("{}.tail", settings.topics.prefix))?;
+        for partition in 0..partitions {
+            let (first, end) = probe.bounds(&self.topic, partition)?;
+            reader.start(&self.topic, partition, if self.from_beginning { first } else { end })?;
+        }
+        let mut out = std::io::stdout().lock();
+        loop {
+            if let Some(Read::Record(record)) = reader.poll(TIMEOUT)? {
+                let text = |bytes: Option<&[u8]>| {
+                    bytes.map_or_else(|| "null".into(), |b| String::from_utf8_lossy(b).into_owned())
+                };
+                let (key, value) = (text(record.key()), text(record.payload()));
+                if writeln!(out, "{key}\t{value}").and_then(|()| out.flush()).is_err() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
