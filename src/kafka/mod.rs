@@ -14,6 +14,7 @@ pub mod fence;
 pub mod member;
 pub mod probe;
 pub mod reader;
+pub mod schemas;
 pub mod topics;
 pub mod transaction;
 

@@ -89,21 +89,23 @@ enum Mode {
 }
 
 /// Runs a scheduler until `shutdown`; blocks. Serves readiness through `health`.
+#[expect(clippy::needless_pass_by_value, reason = "every role is started alike")]
 pub fn run(
     settings: &Settings,
-    shutdown: &CancellationToken,
-    health: &Arc<Health>,
+    shutdown: CancellationToken,
+    health: Arc<Health>,
 ) -> Result<(), SchedulerError> {
-    Scheduler::start(settings, Arc::clone(health), Mode::Guaranteed)?.serve(shutdown)
+    Scheduler::start(settings, health, Mode::Guaranteed)?.serve(&shutdown)
 }
 
 /// The same on librdkafka's built-in broker: for trying, never evidence of a guarantee.
+#[expect(clippy::needless_pass_by_value, reason = "every role is started alike")]
 pub fn run_trial(
     settings: &Settings,
-    shutdown: &CancellationToken,
-    health: &Arc<Health>,
+    shutdown: CancellationToken,
+    health: Arc<Health>,
 ) -> Result<(), SchedulerError> {
-    Scheduler::start(settings, Arc::clone(health), Mode::Trial)?.serve(shutdown)
+    Scheduler::start(settings, health, Mode::Trial)?.serve(&shutdown)
 }
 
 /// The loop's state.

@@ -14,6 +14,8 @@ use crate::model::Millis;
 
 pub(super) const TIMELINE: &str = "timeline";
 pub(super) const INDEX: &str = "index";
+/// The state and the skip marks; RocksDB insists that one family has this name.
+pub(super) const MARKS: &str = "default";
 
 /// How long an index row outlives its last entry: a cancel that comes too late can still be told
 /// that it fired.
@@ -32,9 +34,8 @@ pub struct StoreSettings {
 
 impl From<&crate::config::StoreSettings> for StoreSettings {
     fn from(settings: &crate::config::StoreSettings) -> Self {
-        let bytes = |size: crate::config::ByteSize| {
-            usize::try_from(size.bytes()).unwrap_or(usize::MAX)
-        };
+        let bytes =
+            |size: crate::config::ByteSize| usize::try_from(size.bytes()).unwrap_or(usize::MAX);
         Self {
             write_buffer: bytes(settings.write_buffer),
             block_cache: bytes(settings.block_cache),
@@ -95,7 +96,7 @@ impl Template {
         vec![
             ColumnFamilyDescriptor::new(TIMELINE, self.timeline(Arc::clone(decided))),
             ColumnFamilyDescriptor::new(INDEX, self.index(Arc::clone(decided))),
-            ColumnFamilyDescriptor::new("default", Options::default()),
+            ColumnFamilyDescriptor::new(MARKS, Options::default()),
         ]
     }
 

@@ -3,6 +3,8 @@
 //! Law: the writer's schema is found by what the record names, a registry's id (0x00 and four
 //! bytes) or our own fingerprint (0xC3 0x01 and eight), and never guessed.
 
+use std::io::{self, Read};
+
 use apache_avro::Schema;
 use apache_avro::reader::datum::GenericDatumReader;
 use bytes::Bytes;
@@ -82,17 +84,36 @@ enum Conflict {
     Keep,
 }
 
-fn resolve(mut datum: &[u8], writer: &Schema, ours: &Schema) -> Result<Envelope, Reason> {
+fn resolve(datum: &[u8], writer: &Schema, ours: &Schema) -> Result<Envelope, Reason> {
     let refused = |error: apache_avro::Error| {
         format!("the Avro value cannot be read as a Trigger: {error}; see schemas/trigger.avsc")
     };
+    let mut datum = Datum { rest: datum, overrun: false };
     let reader = GenericDatumReader::builder(writer).reader_schema(ours).build();
     let value = reader.map_err(refused)?.read_value(&mut datum).map_err(refused)?;
-    if !datum.is_empty() {
-        let left = datum.len();
+    if datum.overrun {
+        return Err("the Avro value ends too early: send it whole".to_owned());
+    }
+    if !datum.rest.is_empty() {
+        let left = datum.rest.len();
         return Err(format!("the Avro value has {left} bytes too many: was the schema another?"));
     }
     apache_avro::from_value(&value).map_err(refused)
+}
+
+/// The bytes of a datum. It notes when more is asked for than there is, because the Avro reader
+/// takes the end of its input for a null: a record cut off within would pass for a whole one.
+struct Datum<'a> {
+    rest: &'a [u8],
+    overrun: bool,
+}
+
+impl Read for Datum<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.rest.read(out)?;
+        self.overrun |= read < out.len();
+        Ok(read)
+    }
 }
 
 fn fill(draft: &mut Draft, envelope: Envelope) -> Result<(), Reason> {

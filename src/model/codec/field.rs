@@ -4,7 +4,7 @@
 
 use std::fmt::Display;
 
-use jiff::{SpanRelativeTo, Timestamp as Instant};
+use jiff::{Span, SpanRelativeTo};
 
 use crate::model::input::OnConflict;
 use crate::model::limits::{
@@ -63,12 +63,12 @@ pub(super) fn time(field: &str, text: &str) -> Result<Timestamp, Reason> {
     if let Ok(ms) = text.parse() {
         return time_ms(field, ms);
     }
-    let Ok(instant) = text.parse::<Instant>() else {
+    let Ok(time) = text.parse::<jiff::Timestamp>() else {
         let way_out = "give milliseconds since the epoch, or RFC 3339 like 2030-01-31T08:00:00Z";
         return Err(refused(field, text, way_out));
     };
     // Rounded up, because a trigger never fires early.
-    let ms = (instant.as_nanosecond() + 999_999).div_euclid(1_000_000);
+    let ms = (time.as_nanosecond() + 999_999).div_euclid(1_000_000);
     Timestamp::try_from(ms).map_err(|_| refused(field, text, "give a time after 1970"))
 }
 
@@ -89,7 +89,7 @@ pub(super) fn delay(field: &str, text: &str) -> Result<Millis, Reason> {
     if let Ok(ms) = text.parse() {
         return delay_ms(field, ms);
     }
-    let span = text.parse::<jiff::Span>();
+    let span = text.parse::<Span>();
     // A month has no fixed length, so a delay cannot be given in months or years.
     let duration = span.and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()));
     let Ok(duration) = duration else { return Err(refused(field, text, DURATION_HELP)) };
