@@ -4,6 +4,7 @@
 //! Law: all contenders are seen by the same reader with the same clock, and a record counts when it
 //! has been received here.
 
+use std::fmt;
 use std::str;
 use std::time::Duration;
 
@@ -29,6 +30,19 @@ pub(crate) struct Lateness {
     pub(crate) p50_ms: Millis,
     /// All but one in a hundred were seen sooner after their time.
     pub(crate) p99_ms: Millis,
+}
+
+impl Lateness {
+    /// The best of two measurements, of each figure by itself.
+    pub(crate) fn best(self, other: Self) -> Self {
+        Self { p50_ms: self.p50_ms.min(other.p50_ms), p99_ms: self.p99_ms.min(other.p99_ms) }
+    }
+}
+
+impl fmt::Display for Lateness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "p50 {} ms, p99 {} ms", self.p50_ms, self.p99_ms)
+    }
 }
 
 /// A reader of all partitions from the beginning on.
