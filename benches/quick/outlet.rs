@@ -38,10 +38,11 @@ impl Outlet {
         let names = Names::new(&settings.topics.prefix);
         let input = names.triggers();
         let member = Member::join(settings, &names.workers(part), &input, part).unwrap();
+        let all = PARTITIONS.len();
         until("all partitions to be assigned", DEADLINE, || {
             let changes = member.poll(Duration::from_millis(10)).unwrap();
-            let all = |change: &Change| matches!(change, Change::Assigned(list) if list.len() == PARTITIONS.len());
-            changes.iter().any(all).then_some(())
+            let is_all = |c: &Change| matches!(c, Change::Assigned(some) if some.len() == all);
+            changes.iter().any(is_all).then_some(())
         });
         let id = names.transactional_id(part, part);
         let transactor = Arc::new(Transactor::open(settings, &id, DEADLINE).unwrap());
