@@ -25,8 +25,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use crate::config::Settings;
 
-/// librdkafka's own limit of 1,000,000 bytes is for a whole record: a payload of that size would not
-/// fit with its headers. Beyond this one the topic's `max.message.bytes` decides.
+/// librdkafka's own limit of 1,000,000 bytes is for a whole record: a payload of that size would
+/// not fit with its headers. Beyond this one the topic's `max.message.bytes` decides.
 const RECORD_BYTES_MAX: &str = "2097152";
 
 /// The names that `topics.prefix` gives to everything in the cluster.
