@@ -16,7 +16,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use rdkafka::error::KafkaError;
 use thiserror::Error;
 
-use crate::config::{ConfigError, Layers, Settings};
+use crate::config::{ConfigError, Layers, LogSettings, Settings};
 use crate::dev::DevError;
 use crate::gateway::GatewayError;
 use crate::kafka::client_config;
@@ -187,7 +187,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         return Err(CliError::Usage(format!("say what to do\n\n{usage}\n\nSee orloj --help")));
     };
     let settings = Settings::load(&layers)?;
-    telemetry::start_logging(&settings.log)?;
+    telemetry::start_logging(&command.log(&settings))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         match command {
@@ -201,6 +201,17 @@ fn run(line: CommandLine) -> Result<(), CliError> {
             Command::Tail(tail) => tail.run(&settings),
         }
     })
+}
+
+impl Command {
+    /// What it logs: a role as configured; a command that answers on standard output no more than
+    /// warnings beside its answer.
+    fn log(&self, settings: &Settings) -> LogSettings {
+        match self {
+            Self::Dev | Self::Scheduler | Self::Worker | Self::Gateway => settings.log.clone(),
+            _ => LogSettings { filter: "warn".to_owned(), ..settings.log.clone() },
+        }
+    }
 }
 
 impl Global {

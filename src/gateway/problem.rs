@@ -25,11 +25,6 @@ impl Problem {
         Self { status, detail: detail.into(), members: Map::new() }
     }
 
-    /// A field of the request is wrong.
-    pub(super) fn in_field(field: &str, reason: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, reason).with("field", json!(field))
-    }
-
     /// The service cannot do it now; the client shall come back.
     pub(super) fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
@@ -45,7 +40,12 @@ impl Problem {
 
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
-        Self::in_field(refusal.field, refusal.reason)
+        // All that can be wrong with a payload is its size.
+        let status = match refusal.field {
+            "payload" => StatusCode::PAYLOAD_TOO_LARGE,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        Self::new(status, refusal.reason).with("field", json!(refusal.field))
     }
 }
 

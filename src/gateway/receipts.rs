@@ -17,9 +17,9 @@ use crate::config::Settings;
 use crate::health::Health;
 use crate::kafka::Names;
 use crate::kafka::reader::{Read, Reader};
+use crate::model::Offset;
 use crate::model::codec::schemas::Schemas;
 use crate::model::outcome::Outcome;
-use crate::model::{Offset, PartitionId};
 
 /// Requests that wait at once. Each holds a connection too, so more would not help anyone.
 const WAITERS_MAX: usize = 10_000;
@@ -70,8 +70,13 @@ impl Receipts {
         let topic = Names::new(&settings.topics.prefix).outcomes();
         let group = format!("{}.gateways", settings.topics.prefix);
         let reader = Reader::open(settings, &group)?;
-        for partition in 0..settings.topics.partitions.get().into() {
-            start_at_end(&reader, &topic, partition)?;
+        // All ends before the first fetch: a broker answers a connection in order, and a fetch
+        // that waits for records would hold up every question behind it.
+        let ends = (0..settings.topics.partitions.get().into())
+            .map(|partition| Ok((partition, reader.stable_end(&topic, partition, ENDS_TIMEOUT)?)))
+            .collect::<Result<Vec<_>, KafkaError>>()?;
+        for (partition, end) in ends {
+            reader.start(&topic, partition, end)?;
         }
         health.ready(PART);
         let receipts = Self::default();
@@ -175,11 +180,6 @@ impl Follower {
             }
         }
     }
-}
-
-fn start_at_end(reader: &Reader, topic: &str, partition: PartitionId) -> Result<(), KafkaError> {
-    let end = reader.stable_end(topic, partition, ENDS_TIMEOUT)?;
-    reader.start(topic, partition, end)
 }
 
 #[cfg(test)]

@@ -66,11 +66,11 @@ impl Fields {
     fn read(body: &[u8]) -> Result<Self, Refusal> {
         let fields: BTreeMap<String, Box<RawValue>> =
             serde_json::from_slice(body).map_err(|error| Refusal {
-                field: "",
+                field: "body",
                 reason: format!("not a JSON object: {error}"),
             })?;
         match fields.keys().find(|name| !FIELDS.contains(&name.as_str())) {
-            Some(unknown) => Err(Refusal { field: "", reason: misspelt(unknown) }),
+            Some(unknown) => Err(Refusal { field: "body", reason: misspelt(unknown) }),
             None => Ok(Self(fields)),
         }
     }
@@ -198,9 +198,9 @@ mod tests {
     #[test]
     fn a_mistake_names_its_field() {
         let table = [
-            ("", r#"nonsense"#, "not a JSON object"),
-            ("", r#"{"delay": 1}"#, "did you mean \"delaySeconds\"?"),
-            ("", r#"{"xyz": 1}"#, "there are triggerId, callbackUrl"),
+            ("body", r#"nonsense"#, "not a JSON object"),
+            ("body", r#"{"delay": 1}"#, "did you mean \"delaySeconds\"?"),
+            ("body", r#"{"xyz": 1}"#, "there are triggerId, callbackUrl"),
             ("fireAt", r#"{"topic": "t"}"#, "write fireAt or delaySeconds"),
             ("fireAt", r#"{"topic": "t", "fireAt": 1, "delaySeconds": 1}"#, "one of them"),
             ("fireAt", r#"{"topic": "t", "fireAt": "tomorrow"}"#, "RFC 3339"),

@@ -52,7 +52,7 @@ pub struct Submission {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{field}: {reason}")]
 pub struct Refusal {
-    /// The field of the HTTP API.
+    /// The field of the HTTP API, or `body` for all of it.
     pub field: &'static str,
     /// What is wrong, and what is right.
     pub reason: String,

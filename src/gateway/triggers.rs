@@ -119,8 +119,11 @@ fn not_pending(id: &str, fired: Option<u64>, withdrawal: bool) -> Problem {
         Some(generation) => format!("{id} has fired: generation {generation}"),
         None => format!("nothing is pending under {id}: fired, cancelled, or never registered"),
     };
-    let detail =
-        if withdrawal { detail + "; a callback under way will not be tried again" } else { detail };
+    let detail = if withdrawal {
+        detail + "; a callback under way, if there is one, will not be tried again"
+    } else {
+        detail
+    };
     Problem::new(StatusCode::CONFLICT, detail)
         .with("cancelled", json!(false))
         .with("fired", json!(fired))
