@@ -11,7 +11,7 @@ use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
-use super::{Reports, consumer_config, fence};
+use super::{Reports, consumer_config};
 use crate::config::Settings;
 use crate::model::{Offset, PartitionId};
 
@@ -92,12 +92,6 @@ impl Reader {
                 _ => Err(error),
             },
         }
-    }
-
-    /// The end of a partition's log as of the last fetch.
-    #[must_use]
-    pub fn fetched_end(&self, topic: &str, partition: PartitionId) -> Option<Offset> {
-        fence::fetched_end(&self.consumer, topic, partition)
     }
 
     /// The last stable offset of a partition: where a read_committed reader stops.

@@ -15,6 +15,7 @@ pub mod identity;
 mod intake;
 mod lane;
 mod launch;
+mod sentinel;
 mod takeover;
 mod targets;
 
@@ -46,6 +47,7 @@ use identity::{Identity, IdentityError};
 use intake::Intake;
 use lane::{Lane, Stage};
 use launch::Flight;
+use sentinel::Sentinel;
 use targets::Targets;
 
 /// Why the scheduler ended other than by being told to.
@@ -132,6 +134,7 @@ struct Scheduler {
     intake: Intake,
     emission: Emission,
     targets: Targets,
+    sentinel: Sentinel,
     answers: (Sender<Answer>, Receiver<Answer>),
     refused: Option<String>,
 }
@@ -169,6 +172,7 @@ impl Scheduler {
             intake: Intake::new(settings, &names, partitions)?,
             emission: Emission::new(&names, Schemas::new()),
             targets: Targets::new(settings.targets.clone(), names.clone(), probe.clone()),
+            sentinel: Sentinel::start(probe.clone(), names.triggers()),
             answers: channel(),
             refused: None,
             cluster: probe.cluster_id().unwrap_or_default(),
@@ -268,6 +272,7 @@ impl Scheduler {
                 }
             }
             self.report_readiness();
+            self.sentinel.watch(self.lanes.keys().copied());
         }
         Ok(())
     }
@@ -348,6 +353,7 @@ fn rules(settings: &Settings, names: &Names, owner: &str) -> Rules {
         idle_commit: ms(scheduler.idle_commit_interval),
         mirror_interval: ms(scheduler.mirror_interval),
         step_rows_max: scheduler.ingest_max.get(),
+        cancel_grace: sentinel::GRACE_MS,
         park: ms(scheduler.park),
         owner: owner.to_owned(),
         topics: InputTopics {

@@ -349,7 +349,6 @@ impl Scheduler {
         let start = Start {
             cursor: Cursor::fresh(0, 0),
             last_timestamp: 0,
-            triggers_end: 0,
             seen_from: 0,
             skips: std::collections::BTreeSet::default(),
         };
