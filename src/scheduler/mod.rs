@@ -300,8 +300,9 @@ impl Scheduler {
             self.land(Duration::from_millis(10))?;
         }
         if self.settings.scheduler.leave_on_shutdown && self.mode == Mode::Guaranteed {
-            self.member.hand_over()?;
-            while !self.lanes.is_empty() && clock::monotonic() < deadline {
+            self.member.hand_over(&self.names.ledger(), CALL_TIMEOUT)?;
+            let given = |this: &Self| this.lanes.is_empty() && this.member.has_handed_over();
+            while !given(&self) && clock::monotonic() < deadline {
                 self.turn()?;
             }
             return Ok(());

@@ -231,9 +231,10 @@ impl Worker {
             }
         }
         self.commit()?;
-        self.member.hand_over()?;
+        self.member.hand_over(&self.names.signals(), CALL_TIMEOUT)?;
         let deadline = clock::monotonic() + LEAVE_TIMEOUT;
-        while !self.lanes.is_empty() && clock::monotonic() < deadline {
+        let given = |this: &Self| this.lanes.is_empty() && this.member.has_handed_over();
+        while !given(&self) && clock::monotonic() < deadline {
             self.turn()?;
             std::thread::park_timeout(IDLE_WAIT);
         }

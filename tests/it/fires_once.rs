@@ -47,8 +47,8 @@ fn a_handover_is_neither_lossy_nor_late() {
     std::thread::scope(|scope| {
         scope.spawn(|| load.write(&stage, &client));
         await_fires(&fires, load.fires_min() / 4);
-        let mut second = stage.scheduler("second");
-        second.ready(READY);
+        let second = stage.scheduler("second");
+        second.owns_a_partition(READY);
         await_fires(&fires, load.fires_min() * 3 / 4);
         second.terminate();
     });
