@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod gateway;
 mod kafka_server;
 mod kafka_smoke;
 mod topics;
