@@ -48,10 +48,27 @@ impl Member {
         topic: &str,
         instance: &str,
     ) -> KafkaResult<Self> {
+        Self::join_as(settings, group, topic, Some(instance))
+    }
+
+    /// Joins `group` for `topic` without a name that outlives the process. Such a member leaves
+    /// the group when it is dropped, and its partitions move at once.
+    pub fn join_unnamed(settings: &Settings, group: &str, topic: &str) -> KafkaResult<Self> {
+        Self::join_as(settings, group, topic, None)
+    }
+
+    fn join_as(
+        settings: &Settings,
+        group: &str,
+        topic: &str,
+        instance: Option<&str>,
+    ) -> KafkaResult<Self> {
         let scheduler = &settings.scheduler;
         let mut config = consumer_config(settings, group);
+        if let Some(instance) = instance {
+            config.set("group.instance.id", instance);
+        }
         config
-            .set("group.instance.id", instance)
             .set("partition.assignment.strategy", scheduler.assignor.as_str())
             .set("session.timeout.ms", scheduler.session_timeout.as_millis().to_string())
             .set("heartbeat.interval.ms", scheduler.heartbeat_interval.as_millis().to_string());
