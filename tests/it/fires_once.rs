@@ -139,7 +139,8 @@ fn await_fires(fires: &Counter, count: usize) {
 
 /// Prints the verdict past the test harness, which would hide it when all is well.
 fn assert_clean(scenario: &str, stage: &Stage, report: &Report) {
-    writeln!(std::io::stderr(), "{scenario}:\n{report}").unwrap();
+    let mut terminal = std::io::stderr().lock();
+    writeln!(terminal, "{scenario}:\n{report}").unwrap();
     assert!(report.is_clean(), "{scenario}:\n{report}");
     assert!(stage.far_one_is_kept(), "{scenario}: the ledger lost the trigger due in 400 days");
 }
