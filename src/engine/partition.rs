@@ -13,8 +13,8 @@ use super::cursor::Cursor;
 use super::known::{IdHash, Known};
 use super::low_water::LowWater;
 use super::overlay::Overlay;
-use super::watermark::Watermark;
 use super::step::{Emit, InputTopics, RowOp, Step};
+use super::watermark::Watermark;
 use super::wheel::{Load, Wheel};
 use crate::model::entry::{Entry, Row};
 use crate::model::input::{SignalRecord, TriggerRecord};
@@ -344,7 +344,8 @@ impl Partition {
         self.sealed.at = self.clock;
         let rows = Arc::new(draft.rows);
         self.in_flight.push_back((number, Arc::clone(&rows)));
-        let Draft { emits, ingested, .. } = Draft { rows: Vec::new(), touched: Vec::new(), ..draft };
+        let Draft { emits, ingested, .. } =
+            Draft { rows: Vec::new(), touched: Vec::new(), ..draft };
         Step { number, emits, rows, cursor: self.cursor, ingested }
     }
 

@@ -238,11 +238,7 @@ fn assign(consumer: &BaseConsumer<Changes>, list: &mut TopicPartitionList) -> Ka
 }
 
 fn unassign(consumer: &BaseConsumer<Changes>, list: &TopicPartitionList) -> KafkaResult<()> {
-    if is_cooperative(consumer) {
-        consumer.incremental_unassign(list)
-    } else {
-        consumer.unassign()
-    }
+    if is_cooperative(consumer) { consumer.incremental_unassign(list) } else { consumer.unassign() }
 }
 
 fn is_cooperative(consumer: &BaseConsumer<Changes>) -> bool {

@@ -22,10 +22,10 @@ use crate::kafka::schemas::{Registry, SchemaCache};
 use crate::model::codec::ledger_key::STEP;
 use crate::model::codec::registration::{self, RawRecord, ReadContext, ReadError};
 use crate::model::codec::schemas::{CodecError, Schemas};
+use crate::model::definition::Header;
 use crate::model::input::{SignalRecord, TriggerRecord, Unreadable};
 use crate::model::ledger::LedgerRecord;
 use crate::model::partitioner::Partitioner;
-use crate::model::definition::Header;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
 /// How long a record waits whose schema registry is away.
@@ -110,9 +110,7 @@ impl Intake {
 }
 
 /// The schemas of producers, and the thread that asks a registry for them, where there is one.
-fn writers(
-    settings: &TriggerSettings,
-) -> Result<(SchemaCache, Option<Runtime>), SchedulerError> {
+fn writers(settings: &TriggerSettings) -> Result<(SchemaCache, Option<Runtime>), SchedulerError> {
     let folder = Some(settings.schemas_dir.clone()).filter(|dir| !dir.as_os_str().is_empty());
     if settings.registry_url.is_empty() {
         return Ok((SchemaCache::new(folder, None), None));
@@ -166,10 +164,7 @@ impl Scheduler {
         self.look_at_ends()
     }
 
-    fn ingest(
-        &mut self,
-        inputs: BTreeMap<PartitionId, Vec<Input>>,
-    ) -> Result<(), SchedulerError> {
+    fn ingest(&mut self, inputs: BTreeMap<PartitionId, Vec<Input>>) -> Result<(), SchedulerError> {
         let now = clock::now_ms();
         for (id, inputs) in inputs {
             let Some(lane) = self.lanes.get_mut(&id) else { continue };

@@ -143,11 +143,7 @@ struct Scheduler {
 type Answer = (PartitionId, u64, Committed);
 
 impl Scheduler {
-    fn start(
-        settings: &Settings,
-        health: Arc<Health>,
-        mode: Mode,
-    ) -> Result<Self, SchedulerError> {
+    fn start(settings: &Settings, health: Arc<Health>, mode: Mode) -> Result<Self, SchedulerError> {
         let scheduler = &settings.scheduler;
         let identity = Identity::claim(&scheduler.data_dir, &scheduler.instance_id)?;
         let names = Names::new(&settings.topics.prefix);
@@ -357,9 +353,6 @@ fn rules(settings: &Settings, names: &Names, owner: &str) -> Rules {
         cancel_grace: sentinel::GRACE_MS,
         park: ms(scheduler.park),
         owner: owner.to_owned(),
-        topics: InputTopics {
-            triggers: names.triggers().into(),
-            signals: names.signals().into(),
-        },
+        topics: InputTopics { triggers: names.triggers().into(), signals: names.signals().into() },
     }
 }
