@@ -18,11 +18,12 @@ impl Partition {
         let w = self.cursor.w;
         let hash = IdHash::of(id.as_str());
         let mut known = self.known(hash, fetched);
-        let fired = known.fired_main(w).cloned();
+        let seen_from = self.seen_from;
+        let fired = known.fired_main(w).filter(|slot| slot.generation >= seen_from).cloned();
         let main = self.drop_main(&id, &mut known);
         let retry = self.drop_retries(&id, &mut known);
-        // Only a fire that went to a worker can come back as a retry. Of a topic target that is
-        // known to have fired nothing can.
+        // Only a fire that went to a worker can come back as a retry. If the last generation is
+        // known to have fired into a topic, none can.
         let in_flight = main.is_none() && fired.as_ref().is_none_or(|slot| slot.http);
         if in_flight {
             self.veto(offset, &id, &mut known);

@@ -56,6 +56,8 @@ pub struct Start {
     pub last_timestamp: Timestamp,
     /// The end of `triggers` when the partition was taken over.
     pub triggers_end: Offset,
+    /// Every record of `triggers` from here on is reflected in the store.
+    pub seen_from: Offset,
     /// Marks of ignored records that the low-water mark has not passed yet.
     pub skips: BTreeSet<Offset>,
 }
@@ -102,6 +104,8 @@ pub struct Partition {
     pub(super) overlay: Overlay,
     pub(super) skips: BTreeSet<Offset>,
     pub(super) draft: Draft,
+    /// What the index says of older generations may be incomplete: later ones may be missing.
+    pub(super) seen_from: Offset,
     last_timestamp: Timestamp,
     unread_until: Offset,
     low_water: LowWater,
@@ -131,7 +135,7 @@ impl Partition {
     /// An active partition, from what the takeover found. `wheel` stands at the cursor's W.
     #[must_use]
     pub fn new(id: PartitionId, rules: Arc<Rules>, start: Start, wheel: Wheel) -> Self {
-        let Start { cursor, last_timestamp, triggers_end, skips } = start;
+        let Start { cursor, last_timestamp, triggers_end, seen_from, skips } = start;
         let low_water = LowWater::new(cursor.horizon, cursor.triggers, rules.sample_interval);
         Self {
             id,
@@ -142,6 +146,7 @@ impl Partition {
             overlay: Overlay::default(),
             skips,
             draft: Draft::default(),
+            seen_from,
             last_timestamp,
             unread_until: triggers_end,
             low_water,

@@ -324,6 +324,7 @@ impl Takeover {
             cursor: self.cursor,
             last_timestamp: self.replay.last_timestamp,
             triggers_end: self.committed.triggers_end,
+            seen_from: self.replay_from(),
             skips: std::mem::take(&mut self.replay.skips),
         }
     }

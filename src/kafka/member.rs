@@ -151,7 +151,11 @@ struct Changes {
     closing: AtomicBool,
 }
 
-impl ClientContext for Changes {}
+impl ClientContext for Changes {
+    fn error(&self, error: KafkaError, reason: &str) {
+        super::report(&error, reason);
+    }
+}
 
 impl ConsumerContext for Changes {
     fn rebalance(

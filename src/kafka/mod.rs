@@ -18,12 +18,15 @@ pub mod schemas;
 pub mod topics;
 pub mod transaction;
 
+use rdkafka::ClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::consumer::ConsumerContext;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use crate::config::Settings;
 
-/// librdkafka's own limit of 1,000,000 bytes is for a whole record: a payload of that size would not
-/// fit with its headers. Beyond this one the topic's `max.message.bytes` decides.
+/// librdkafka's own limit of 1,000,000 bytes is for a whole record: a payload of that size would
+/// not fit with its headers. Beyond this one the topic's `max.message.bytes` decides.
 const RECORD_BYTES_MAX: &str = "2097152";
 
 /// The names that `topics.prefix` gives to everything in the cluster.
@@ -123,6 +126,24 @@ pub fn client_config(settings: &Settings) -> ClientConfig {
         .set("reconnect.backoff.ms", "50")
         .set("reconnect.backoff.max.ms", "1000");
     config
+}
+
+/// Passes librdkafka's errors on to the log, except that a partition's end is no error.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reports;
+
+impl ClientContext for Reports {
+    fn error(&self, error: KafkaError, reason: &str) {
+        report(&error, reason);
+    }
+}
+
+impl ConsumerContext for Reports {}
+
+fn report(error: &KafkaError, reason: &str) {
+    if error.rdkafka_error_code() != Some(RDKafkaErrorCode::PartitionEOF) {
+        tracing::warn!(%error, reason, "librdkafka");
+    }
 }
 
 /// A consumer that commits nothing by itself and reads only what is committed.

@@ -11,7 +11,7 @@ use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
-use super::{consumer_config, fence};
+use super::{Reports, consumer_config, fence};
 use crate::config::Settings;
 use crate::model::{Offset, PartitionId};
 
@@ -29,7 +29,7 @@ pub enum Read<'a> {
 
 /// A consumer without a group.
 pub struct Reader {
-    consumer: BaseConsumer,
+    consumer: BaseConsumer<Reports>,
 }
 
 impl std::fmt::Debug for Reader {
@@ -49,7 +49,7 @@ impl Reader {
             .set("queued.max.messages.kbytes", "65536")
             .set("queued.min.messages", "100000")
             .set("fetch.error.backoff.ms", "50");
-        Ok(Self { consumer: config.create()? })
+        Ok(Self { consumer: config.create_with_context(Reports)? })
     }
 
     /// Reads a partition from `offset` on.

@@ -7,17 +7,19 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rdkafka::message::{BorrowedMessage, Headers, Message};
+use tokio::runtime::Runtime;
 
 use super::lane::{EndCheck, Lane, Stage};
 use super::{CALL_TIMEOUT, LaneError, Scheduler, SchedulerError};
 use crate::clock;
-use crate::config::Settings;
+use crate::config::{Settings, TriggerSettings};
 use crate::engine::partition::Input;
 use crate::engine::takeover::{Ask, Refusal};
 use crate::kafka::Names;
 use crate::kafka::reader::{Read, Reader};
+use crate::kafka::schemas::{Registry, SchemaCache};
 use crate::model::codec::ledger_key::STEP;
-use crate::model::codec::registration::{self, RawRecord, ReadContext, ReadError, WriterSchemas};
+use crate::model::codec::registration::{self, RawRecord, ReadContext, ReadError};
 use crate::model::codec::schemas::{CodecError, Schemas};
 use crate::model::input::{SignalRecord, TriggerRecord, Unreadable};
 use crate::model::ledger::LedgerRecord;
@@ -39,7 +41,9 @@ pub(super) struct Intake {
     partitioner: Partitioner,
     partitions: i32,
     schemas: Schemas,
-    writers: Box<dyn WriterSchemas>,
+    writers: SchemaCache,
+    /// Where requests to the registry run.
+    _runtime: Option<Runtime>,
     max: usize,
 }
 
@@ -49,24 +53,27 @@ impl Intake {
         names: &Names,
         partitions: i32,
     ) -> Result<Self, SchedulerError> {
+        let (writers, runtime) = writers(&settings.triggers)?;
         Ok(Self {
             triggers: names.triggers(),
             signals: names.signals(),
             partitioner: settings.triggers.partitioner,
             partitions,
             schemas: Schemas::new(),
-            writers: Box::new(NoWriters),
+            writers,
+            _runtime: runtime,
             max: settings.scheduler.ingest_max.get(),
         })
     }
 
     fn trigger(&self, message: &BorrowedMessage<'_>) -> Result<TriggerRecord, ReadError> {
         let (_, partition, offset) = Reader::place(message);
+        let writers = self.writers.at(clock::now_ms());
         let context = ReadContext {
             partitioner: self.partitioner,
             partitions: self.partitions,
             schemas: &self.schemas,
-            writers: self.writers.as_ref(),
+            writers: &writers,
         };
         let headers = message.headers().map_or_else(Vec::new, |headers| {
             headers.iter().map(|header| (header.key, header.value)).collect()
@@ -99,11 +106,27 @@ impl Intake {
     }
 }
 
-struct NoWriters;
-impl WriterSchemas for NoWriters {
-    fn by_id(&self, _id: u32) -> registration::Lookup {
-        registration::Lookup::Unknown
+/// The schemas of producers, and the thread that asks a registry for them, where there is one.
+fn writers(
+    settings: &TriggerSettings,
+) -> Result<(SchemaCache, Option<Runtime>), SchedulerError> {
+    let folder = Some(settings.schemas_dir.clone()).filter(|dir| !dir.as_os_str().is_empty());
+    if settings.registry_url.is_empty() {
+        return Ok((SchemaCache::new(folder, None), None));
     }
+    let unusable = |error: String| SchedulerError::Schemas(error);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .map_err(|error| unusable(error.to_string()))?;
+    let client = reqwest::Client::builder()
+        .timeout(settings.registry_timeout)
+        .build()
+        .map_err(|error| unusable(error.to_string()))?;
+    let url = settings.registry_url.clone();
+    let registry = Registry { url, client, runtime: runtime.handle().clone() };
+    Ok((SchemaCache::new(folder, Some(registry)), Some(runtime)))
 }
 
 fn unreadable(message: &BorrowedMessage<'_>, reason: &str) -> Unreadable {

@@ -197,7 +197,7 @@ impl Scheduler {
         }
         let first = lane.flushed_at == 0;
         lane.flushed_at = now;
-        match if first { Ok(()) } else { lane.store.flush() } {
+        match if first { Ok(()) } else { lane.store.flush_in_background() } {
             Ok(()) => Ok(()),
             Err(error) => self.rebuild_store(id, &error.into()),
         }

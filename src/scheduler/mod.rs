@@ -11,7 +11,7 @@
 
 mod committer;
 mod emission;
-mod identity;
+pub mod identity;
 mod intake;
 mod lane;
 mod launch;

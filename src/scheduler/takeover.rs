@@ -350,6 +350,7 @@ impl Scheduler {
             cursor: Cursor::fresh(0, 0),
             last_timestamp: 0,
             triggers_end: 0,
+            seen_from: 0,
             skips: std::collections::BTreeSet::default(),
         };
         self.triggers.start(&self.names.triggers(), id, 0)?;

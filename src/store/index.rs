@@ -78,8 +78,8 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::keys::tests::any_key;
     use super::*;
+    use crate::store::keys::tests::any_key;
 
     fn any_kind() -> impl Strategy<Value = SlotKind> {
         prop_oneof![

@@ -39,13 +39,24 @@ pub enum StoreError {
         /// What RocksDB said.
         reason: String,
     },
-    /// A row is corrupt or of a newer format: wipe the store and rebuild it.
+    /// A row is corrupt: wipe the store and rebuild it.
     #[error("the store in {path} holds bytes that cannot be read: {what}")]
     Unreadable {
         /// The database's directory.
         path: PathBuf,
         /// Which row.
         what: &'static str,
+    },
+    /// A newer Orloj wrote it: refuse to start, so that nothing is misread.
+    #[error(
+        "the store in {path} has format {found}, newer than this program: upgrade this process, or \
+         remove that directory to have it rebuilt from Kafka"
+    )]
+    Newer {
+        /// The database's directory.
+        path: PathBuf,
+        /// The format found.
+        found: u32,
     },
     /// The directory itself cannot be written: a person must look.
     #[error("cannot write {path} (scheduler.data_dir): {error}")]

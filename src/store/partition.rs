@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use rocksdb::{DB, FlushOptions, ReadOptions, WriteBatch, WriteOptions};
 
 use super::options::{Decided, INDEX, MARKS, TIMELINE, Template};
-use super::state::LocalState;
+use super::state::{LocalState, NewerFormat};
 use super::{StoreError, index, keys};
 use crate::engine::known::{IdHash, Known};
 use crate::engine::step::RowOp;
@@ -63,10 +63,12 @@ impl PartitionStore {
         Ok(Self { db, path: path.to_owned(), decided, dropped_until: 0, writes })
     }
 
-    /// How far the store is; `None` if it is new, or of another format.
+    /// How far the store is; `None` if it is new, damaged or of an older format.
     pub fn state(&self) -> Result<Option<LocalState>, StoreError> {
         let bytes = self.db.get(STATE_KEY).map_err(|error| failed(&self.path, &error))?;
-        Ok(bytes.and_then(|bytes| LocalState::from_bytes(&bytes)))
+        let Some(bytes) = bytes else { return Ok(None) };
+        LocalState::from_bytes(&bytes)
+            .map_err(|NewerFormat(found)| StoreError::Newer { path: self.path.clone(), found })
     }
 
     /// Applies rows, and how far that is, in one atomic batch.
@@ -244,11 +246,10 @@ fn failed(path: &Path, error: &rocksdb::Error) -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::options::StoreSettings;
-    use super::super::{LocalState, StoreFactory};
     use super::*;
     use crate::engine::known::{Slot, SlotKind};
     use crate::model::timeline::Source;
+    use crate::store::{StoreFactory, StoreSettings};
 
     const SETTINGS: StoreSettings =
         StoreSettings { write_buffer: 4 << 20, block_cache: 4 << 20, max_open_files: 64 };

@@ -1,7 +1,7 @@
 //! How far a store is: written with its rows, in the same atomic batch.
 //!
-//! Law: the state is never ahead of the rows; a state of another format counts as none, so that
-//! the store is rebuilt from Kafka.
+//! Law: the state is never ahead of the rows. A state of an older format counts as none, so that
+//! the store is rebuilt from Kafka; one of a newer format is left alone.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +27,16 @@ pub struct LocalState {
     /// When the store was last known to hold everything committed, in ms since the epoch; 0
     /// while it is being rebuilt.
     pub caught_up_at: Timestamp,
+}
+
+/// The number of a format that only a newer Orloj reads.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NewerFormat(pub(super) u32);
+
+/// What every format has.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
 }
 
 /// The stored form.
@@ -56,8 +66,16 @@ impl LocalState {
         serde_json::to_vec(&stored).expect("numbers and a string are always JSON")
     }
 
-    /// `None` if the bytes are corrupt or of another format.
-    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+    /// `None` if the bytes are corrupt or of an older format; an error if a newer Orloj wrote them.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Option<Self>, NewerFormat> {
+        // A newer format is known by its number, whatever else it says.
+        match serde_json::from_slice(bytes) {
+            Ok(Format { format }) if FORMAT < format => Err(NewerFormat(format)),
+            _ => Ok(Self::parse(bytes)),
+        }
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
         let stored: Stored = serde_json::from_slice(bytes).ok()?;
         let (due, priority, source, offset) = stored.w;
         let source = match source {
@@ -73,5 +91,34 @@ impl LocalState {
             cluster_id: stored.cluster_id,
             caught_up_at: stored.caught_up_at,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> LocalState {
+        LocalState {
+            applied: 1,
+            step: 2,
+            ledger_position: 3,
+            w: TimelineKey::last_of(4),
+            cluster_id: "c".to_owned(),
+            caught_up_at: 5,
+        }
+    }
+
+    #[test]
+    fn the_state_survives_its_bytes() {
+        assert_eq!(LocalState::from_bytes(&state().to_bytes()), Ok(Some(state())));
+    }
+
+    #[test]
+    fn damage_and_older_formats_count_as_none_and_newer_ones_are_refused() {
+        assert_eq!(LocalState::from_bytes(b"{\"format\":1,"), Ok(None));
+        assert_eq!(LocalState::from_bytes(b"{\"format\":0}"), Ok(None));
+        let newer = LocalState::from_bytes(b"{\"format\":2,\"novelty\":[]}");
+        assert_eq!(newer, Err(NewerFormat(2)));
     }
 }

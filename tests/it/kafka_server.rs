@@ -303,7 +303,7 @@ fn java() -> Command {
 /// Ports below those that the system gives to outgoing connections, so that a restarted broker
 /// finds its own free; counted up from a place that depends on the process, so that two brokers of
 /// one run never choose the same and two runs rarely do.
-fn free_ports() -> [u16; 3] {
+pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 20_000 + u16::try_from(std::process::id() % 10_000).unwrap();
     let mut free = std::iter::repeat_with(|| first + NEXT.fetch_add(1, Relaxed))

@@ -5,8 +5,19 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod audit;
+mod bad_input;
+mod callbacks;
+mod client;
+mod clients;
+mod fires_once;
 mod gateway;
 mod kafka_server;
 mod kafka_smoke;
+mod load;
+mod process;
+mod records;
+mod stage;
 mod topics;
 mod wait;
+mod worker;

@@ -10,16 +10,22 @@ const POLL: Duration = Duration::from_millis(10);
 
 /// Looks until `probe` finds what it looks for, and returns it. Panics after `deadline`, saying
 /// `what` did not happen.
-pub(crate) fn until<T>(what: &str, deadline: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, deadline: Duration, probe: impl FnMut() -> Option<T>) -> T {
+    within(deadline, probe).unwrap_or_else(|| panic!("after {deadline:.1?} still waiting: {what}"))
+}
+
+/// Looks until `probe` finds what it looks for, and returns it; `None` after `deadline`.
+pub(crate) fn within<T>(deadline: Duration, mut probe: impl FnMut() -> Option<T>) -> Option<T> {
     let begun = clock::monotonic();
     // Nobody sends: receiving is a pause that the test's own thread can afford.
     let (_quiet, pause) = mpsc::channel::<()>();
     loop {
         if let Some(found) = probe() {
-            return found;
+            return Some(found);
         }
-        let waited = clock::monotonic() - begun;
-        assert!(waited < deadline, "after {waited:.1?} still waiting: {what}");
+        if clock::monotonic() - begun >= deadline {
+            return None;
+        }
         let _ = pause.recv_timeout(POLL);
     }
 }

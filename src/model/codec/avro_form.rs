@@ -163,3 +163,119 @@ fn hex(bytes: &[u8]) -> Text {
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     Text::from(digits)
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use apache_avro::types::{Record, Value};
+    use apache_avro::writer::datum::GenericDatumWriter;
+
+    use super::*;
+    use crate::model::codec::golden;
+    use crate::model::codec::registration_tests::{NOW, plain, record, registration};
+    use crate::model::codec::registration_tests::{try_read, unreadable};
+    use crate::model::codec::schemas::Schemas;
+    use crate::model::definition::{Target, TopicTarget};
+    use crate::model::partitioner::Partitioner;
+    use crate::model::retry::RetryLadder;
+
+    /// Somebody else's schema: other fields, another order, a narrower type.
+    pub(in crate::model::codec) const FOREIGN: &str = r#"{
+        "type": "record", "name": "Trigger", "fields": [
+        {"name": "topic", "type": "string"},
+        {"name": "note", "type": "string"},
+        {"name": "delayMs", "type": "int"}]}"#;
+
+    /// A trigger in Avro by our own schema, without a frame.
+    fn avro_datum() -> Vec<u8> {
+        let schemas = Schemas::new();
+        let mut record = Record::new(schemas.trigger()).unwrap();
+        let some = |value| Value::Union(1, Box::new(value));
+        let none = || Value::Union(0, Box::new(Value::Null));
+        record.put("fireAt", none());
+        record.put("delayMs", some(Value::Long(1_000)));
+        record.put("topic", some(Value::String("t".to_owned())));
+        record.put("topicKey", some(Value::Bytes(b"k".to_vec())));
+        record.put("callbackUrl", none());
+        record.put("callbackMethod", none());
+        record.put("payload", some(Value::Bytes(b"\x00p".to_vec())));
+        let header = vec![
+            ("name".to_owned(), Value::String("a".to_owned())),
+            ("value".to_owned(), some(Value::Bytes(b"1".to_vec()))),
+        ];
+        record.put("headers", Value::Array(vec![Value::Record(header)]));
+        record.put("priority", Value::Int(9));
+        record.put("onConflict", Value::Enum(1, "keep".to_owned()));
+        record.put("retryDelaysMs", some(Value::Array(vec![Value::Long(500)])));
+        record.put("caller", some(Value::String("billing".to_owned())));
+        let writer = GenericDatumWriter::builder(schemas.trigger()).build().unwrap();
+        writer.write_value_to_vec(record).unwrap()
+    }
+
+    pub(in crate::model::codec) fn confluent(id: u32, datum: &[u8]) -> Vec<u8> {
+        [&[0], id.to_be_bytes().as_slice(), datum].concat()
+    }
+
+    pub(in crate::model::codec) fn single_object(datum: &[u8]) -> Vec<u8> {
+        let schemas = Schemas::new();
+        let fingerprint = schemas.trigger().fingerprint::<apache_avro::rabin::Rabin>();
+        [&[0xC3, 0x01], fingerprint.bytes.as_slice(), datum].concat()
+    }
+
+    #[test]
+    fn avro_says_everything_in_either_frame() {
+        let mut expected = plain(NOW + 1_000, "t", b"\x00p");
+        expected.priority = 9;
+        expected.on_conflict = OnConflict::Keep;
+        let key = Some(Bytes::from_static(b"k"));
+        expected.definition.target = Target::Topic(TopicTarget { topic: "t".into(), key });
+        let value = Some(Bytes::from_static(b"1"));
+        expected.definition.headers = vec![Header { name: "a".into(), value }];
+        expected.definition.retry = Some(RetryLadder(vec![500]));
+        expected.definition.caller = Some("billing".into());
+        for value in [confluent(1, &avro_datum()), single_object(&avro_datum())] {
+            assert_eq!(registration(&record(Some(&value), &[])), expected);
+        }
+    }
+
+    #[test]
+    fn a_foreign_schema_is_resolved_against_ours() {
+        let value = confluent(2, b"\x02t\x02n\xd0\x0f");
+        let mut expected = plain(NOW + 1_000, "t", b"");
+        expected.definition.payload = None;
+        assert_eq!(registration(&record(Some(&value), &[])), expected);
+    }
+
+    #[test]
+    fn an_unknown_schema_may_pass_and_an_unreachable_one_pauses() {
+        let unknown = confluent(3, &avro_datum());
+        let refused = unreadable(&record(Some(&unknown), &[]));
+        assert!(refused.may_pass, "{}", refused.reason);
+        assert!(refused.reason.contains("schema id 3"), "{}", refused.reason);
+        let away = confluent(9, &avro_datum());
+        let read = try_read(&record(Some(&away), &[]), Partitioner::Any);
+        assert_eq!(read, Err(ReadError::RegistryAway { id: 9 }));
+    }
+
+    #[test]
+    fn broken_avro_is_refused_for_good() {
+        let whole = single_object(&avro_datum());
+        let mut values: Vec<Vec<u8>> = (1..whole.len()).map(|cut| whole[..cut].to_vec()).collect();
+        values.retain(|value| value.len() >= 2); // one byte of 0xC3 is not Avro, nor anything else
+        values.push(vec![0]);
+        values.push(confluent(1, b""));
+        values.push([whole.as_slice(), b"x"].concat());
+        values.push(whole);
+        values.last_mut().unwrap()[2] ^= 1;
+        for value in values {
+            let refused = unreadable(&record(Some(&value), &[]));
+            assert!(!refused.may_pass && refused.reason.contains("Avro"), "{}", refused.reason);
+            assert_eq!(refused.value.as_deref(), Some(value.as_slice()));
+        }
+    }
+
+    #[test]
+    fn the_bytes_are_these() {
+        golden::check("trigger-avro-registry", &confluent(1, &avro_datum()));
+        golden::check("trigger-avro-single-object", &single_object(&avro_datum()));
+    }
+}

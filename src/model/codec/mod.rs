@@ -20,8 +20,31 @@ mod json_form;
 pub(in crate::model) mod long;
 
 #[cfg(test)]
-mod golden;
-#[cfg(test)]
 mod registration_tests;
 #[cfg(test)]
 mod samples;
+
+/// Golden files: the bytes of every format as they were when it was agreed. A test never changes
+/// them by itself. After a change that is meant, run the tests once with `ORLOJ_GOLDEN=write` and
+/// review the difference: what is stored already must stay readable.
+#[cfg(test)]
+mod golden {
+    use std::fmt::Write as _;
+    use std::path::Path;
+
+    /// Compares `bytes` with `tests/golden/<name>.hex`, 32 bytes a line.
+    pub(super) fn check(name: &str, bytes: &[u8]) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/{name}.hex"));
+        let mut hex = String::new();
+        for line in bytes.chunks(32) {
+            line.iter().for_each(|byte| write!(hex, "{byte:02x}").unwrap());
+            hex.push('\n');
+        }
+        if std::env::var("ORLOJ_GOLDEN").is_ok_and(|what| what == "write") {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, &hex).unwrap();
+        }
+        let golden = std::fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(hex, golden, "{name} changed; if it is meant to, ORLOJ_GOLDEN=write renews it");
+    }
+}

@@ -5,10 +5,10 @@
 //! and stops the reading where it cannot be looked up now.
 //!
 //! ```text
-//!  key ─► id ─► right partition? ─► null value: cancel
-//!                                └► headers say when or where: value = payload  ─┐
-//!                                └► 0x00 + id, 0xC3 0x01 + fingerprint: Avro    ─┼─► Draft ─► rules
-//!                                └► else: JSON                                  ─┘
+//!  key ─► id ─► right partition? ─┬─► null value: cancel
+//!                                 ├─► headers say when or where: payload ───┐
+//!                                 ├─► 0x00 id, 0xC3 0x01 fingerprint: Avro ─┼─► Draft ─► rules
+//!                                 └─► else: JSON ───────────────────────────┘
 //! ```
 
 use std::sync::Arc;

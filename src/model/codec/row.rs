@@ -221,9 +221,9 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::super::golden;
-    use super::super::samples::{self, any_row};
     use super::*;
+    use crate::model::codec::golden;
+    use crate::model::codec::samples::{self, any_row};
 
     fn encoded(row: &Row) -> Bytes {
         let mut out = Vec::new();

@@ -1,0 +1,61 @@
+//! The ticker: commits ready-made fires at their times, without store and timer.
+//!
+//! Law: it is as punctual as a scheduler on this machine could be, because it commits as soon as
+//! something is due and the previous commit is done, and does nothing else.
+
+use std::time::Duration;
+
+use orloj::clock;
+use orloj::config::Settings;
+use orloj::kafka::transaction::Outgoing;
+use orloj::model::{Offset, Timestamp};
+
+use crate::RATE;
+use crate::outlet::Outlet;
+use crate::site::{self, PARTITIONS};
+
+/// What the ticker waits for at a time: the grain of due times.
+const TICK: Duration = Duration::from_millis(1);
+/// Between being ready and the first fire, in ms.
+const LEAD_MS: Timestamp = 500;
+
+/// Commits `count` fires at their times, [`RATE`] a second.
+pub(crate) fn run(settings: &Settings, count: u32) {
+    let output = site::output(settings, "ticker");
+    let mut outlet = Outlet::join(settings, "ticker");
+    let payload = site::payload();
+    println!("ready");
+
+    let begin = clock::now_ms() + LEAD_MS;
+    let due_of = |fire: u32| begin + site::spread(fire, RATE);
+    let mut fire = 0;
+    while fire < count {
+        if !outlet.is_free(TICK) {
+            continue;
+        }
+        let now = clock::now_ms();
+        if due_of(fire) > now {
+            outlet.serve_group(TICK);
+            continue;
+        }
+        outlet.begin();
+        while fire < count && due_of(fire) <= now {
+            send(&outlet, &output, fire, due_of(fire), &payload);
+            fire += 1;
+        }
+        outlet.submit([Offset::from(fire); PARTITIONS.len()]);
+    }
+    while !outlet.is_free(TICK) {}
+}
+
+fn send(outlet: &Outlet, output: &str, fire: u32, due: Timestamp, payload: &[u8]) {
+    let key = site::trigger_id(fire);
+    let (id, due) = (format!("{key}:{fire}:0"), due.to_string());
+    outlet.send(Outgoing {
+        topic: output,
+        partition: None,
+        key: Some(key.as_bytes()),
+        value: Some(payload),
+        headers: &[("orloj-fire-id", Some(id.as_bytes())), ("orloj-due", Some(due.as_bytes()))],
+    });
+}

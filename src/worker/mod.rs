@@ -1,0 +1,265 @@
+//! The worker: makes the callbacks that are due, and tells what came of them.
+//!
+//! Law: at least once, under an id that stays the same. The consumer group is the lease of a
+//! fire, and results become true together with the progress that covers them. The group is polled
+//! only while no transaction is open.
+//!
+//! ```text
+//!   fires[p] ──read──► decode ──► Caller (tokio, guarded) ──► receiver
+//!      ▲                                   │ Ended
+//!      └──── progress ◄── one transaction ◄┴──► signals[p] · outcomes[p] · dead-letters[p]
+//! ```
+
+pub mod callback;
+pub mod guard;
+pub mod progress;
+pub mod report;
+pub mod verdict;
+
+mod commit;
+mod intake;
+mod lane;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use rdkafka::error::KafkaError;
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock;
+use crate::config::Settings;
+use crate::health::Health;
+use crate::kafka::Names;
+use crate::kafka::member::{Change, Member};
+use crate::kafka::probe::Probe;
+use crate::kafka::reader::Reader;
+use crate::kafka::transaction::{TransactionError, Transactor};
+use crate::model::PartitionId;
+use crate::model::codec::schemas::{CodecError, Schemas};
+use crate::model::retry::RetryLadder;
+use crate::telemetry;
+use callback::Caller;
+use commit::{RESULTS_MAX, open_transactor};
+use intake::{Ended, Event};
+use lane::Lane;
+use progress::ProgressError;
+
+/// How long the loop waits at most when there is nothing to do: the group wants to be served.
+const IDLE_WAIT: Duration = Duration::from_millis(10);
+/// How long a call to the broker may take before it counts as away.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a leaving member waits for the others to take its partitions.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Why the worker ended other than by being told to.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// A client could not be made, or the group has thrown this member out for good.
+    #[error("Kafka: {0}; check [kafka]")]
+    Kafka(#[from] KafkaError),
+    /// The topics are not as they must be.
+    #[error(
+        "topic {0} does not exist; create the topics with `orloj topics apply` (a pool's, \
+         `worker.pool`, is yours to create)"
+    )]
+    NoTopic(String),
+    /// No transaction can be begun.
+    #[error(transparent)]
+    Transaction(#[from] TransactionError),
+    /// Newer processes have been here: upgrade this one.
+    #[error(transparent)]
+    Newer(#[from] CodecError),
+    /// Newer processes have been here, or a stranger committed for our group.
+    #[error(transparent)]
+    Progress(#[from] ProgressError),
+    /// The HTTP client cannot be made: its certificates, most likely.
+    #[error("HTTP: {0}; check the certificates of this machine")]
+    Http(#[from] reqwest::Error),
+    /// The machine gives no threads.
+    #[error("threads: {0}")]
+    Threads(#[from] std::io::Error),
+}
+
+/// Runs a worker until `shutdown`; blocks. Callbacks under way are then finished, and the
+/// partitions handed over. Says through `health` whether it is ready.
+pub fn run(
+    settings: &Settings,
+    shutdown: CancellationToken,
+    health: Arc<Health>,
+) -> Result<(), WorkerError> {
+    Worker::start(settings, shutdown, health)?.serve()
+}
+
+/// The loop's state.
+struct Worker {
+    settings: Settings,
+    names: Names,
+    /// The fires of our pool.
+    topic: String,
+    /// The transactional id.
+    id: String,
+    ladder: RetryLadder,
+    schemas: Schemas,
+    shutdown: CancellationToken,
+    health: Arc<Health>,
+    member: Member,
+    reader: Reader,
+    probe: Probe,
+    transactor: Transactor,
+    caller: Arc<Caller>,
+    runtime: Runtime,
+    events: (Sender<Event>, Receiver<Event>),
+    lanes: BTreeMap<PartitionId, Lane>,
+    /// Lives begun so far.
+    lives: u64,
+    /// Callbacks under way, those of forgotten lives included.
+    in_flight: usize,
+    /// Results that are not committed yet, and since when there are any.
+    ended: Vec<Ended>,
+    oldest: Option<Instant>,
+    /// Transactions that failed in a row.
+    failures: u32,
+}
+
+impl Worker {
+    fn start(
+        settings: &Settings,
+        shutdown: CancellationToken,
+        health: Arc<Health>,
+    ) -> Result<Self, WorkerError> {
+        let (names, pool) = (Names::new(&settings.topics.prefix), &settings.worker.pool);
+        let topic = fires_of(&names, pool);
+        let probe = Probe::open(settings, CALL_TIMEOUT)?;
+        for needed in [&topic, &names.signals(), &names.outcomes(), &names.dead_letters()] {
+            if probe.partitions(needed)?.is_none() {
+                return Err(WorkerError::NoTopic(needed.clone()));
+            }
+        }
+        health.not_ready("partitions", "the group has not answered yet");
+        // A worker keeps nothing on disk, so it has no name that survives it.
+        let instance = uuid::Uuid::now_v7().simple().to_string();
+        let id = names.transactional_id("worker", &instance);
+        let group = names.workers(pool);
+        let delays = settings.worker.retry_delays.iter();
+        let delays = delays.map(|delay| delay.as_millis().try_into().unwrap_or(u64::MAX));
+        Ok(Self {
+            transactor: open_transactor(settings, &id)?,
+            member: Member::join(settings, &group, &topic, &instance)?,
+            reader: Reader::open(settings, &group)?,
+            caller: Arc::new(Caller::new(&settings.worker)?),
+            runtime: tokio::runtime::Builder::new_multi_thread()
+                .enable_all()
+                .thread_name("callbacks")
+                .build()?,
+            ladder: RetryLadder(delays.collect()),
+            schemas: Schemas::new(),
+            settings: settings.clone(),
+            events: channel(),
+            lanes: BTreeMap::new(),
+            lives: 0,
+            in_flight: 0,
+            ended: Vec::new(),
+            oldest: None,
+            failures: 0,
+            names,
+            topic,
+            id,
+            shutdown,
+            health,
+            probe,
+        })
+    }
+
+    fn serve(mut self) -> Result<(), WorkerError> {
+        self.health.ready("broker");
+        while !self.shutdown.is_cancelled() {
+            self.turn()?;
+            let wait = self.commit_in().map_or(IDLE_WAIT, |due| due.min(IDLE_WAIT));
+            self.read(wait)?;
+        }
+        self.leave()
+    }
+
+    /// One turn of the loop without reading: what the group, the callbacks and the clock ask for.
+    fn turn(&mut self) -> Result<(), WorkerError> {
+        self.follow_group()?;
+        self.hear()?;
+        metrics::gauge!(telemetry::CALLBACKS_IN_FLIGHT).set(self.in_flight as f64);
+        if self.commit_in().is_some_and(|due| due.is_zero()) { self.commit() } else { Ok(()) }
+    }
+
+    /// Hears what the group says. No transaction is open here.
+    fn follow_group(&mut self) -> Result<(), WorkerError> {
+        for change in self.member.poll(Duration::ZERO)? {
+            tracing::info!(?change, "the group has spoken");
+            match change {
+                Change::Assigned(partitions) => {
+                    partitions.into_iter().for_each(|partition| self.begin_life(partition));
+                }
+                Change::Revoked(partitions) => {
+                    self.hear()?;
+                    self.commit()?;
+                    self.give_up(&partitions)?;
+                }
+                Change::Lost(partitions) => self.give_up(&partitions)?,
+            }
+            self.report_readiness();
+        }
+        Ok(())
+    }
+
+    /// Forgets partitions: their next owner repeats what was not committed.
+    fn give_up(&mut self, partitions: &[PartitionId]) -> Result<(), WorkerError> {
+        for partition in partitions {
+            self.reader.stop(&self.topic, *partition)?;
+            self.lanes.remove(partition);
+        }
+        Ok(self.member.release(partitions)?)
+    }
+
+    /// Lets the callbacks under way end, commits, hands the partitions over, and ends.
+    fn leave(mut self) -> Result<(), WorkerError> {
+        self.health.not_ready("partitions", "shutting down");
+        let deadline = clock::monotonic() + self.settings.worker.timeout;
+        while self.in_flight > 0 && clock::monotonic() < deadline {
+            self.turn()?;
+            if let Ok(event) = self.events.1.recv_timeout(IDLE_WAIT) {
+                self.on_event(event)?;
+            }
+        }
+        self.commit()?;
+        self.member.hand_over()?;
+        let deadline = clock::monotonic() + LEAVE_TIMEOUT;
+        while !self.lanes.is_empty() && clock::monotonic() < deadline {
+            self.turn()?;
+            std::thread::park_timeout(IDLE_WAIT);
+        }
+        Ok(())
+    }
+
+    /// Whether no further callback may begin: enough are under way, or results pile up because
+    /// they cannot be committed.
+    fn is_full(&self) -> bool {
+        let in_flight_max = self.settings.worker.in_flight_max.get();
+        self.in_flight >= in_flight_max || self.ended.len() >= in_flight_max.max(RESULTS_MAX)
+    }
+
+    fn report_readiness(&self) {
+        let running = self.lanes.values().filter(|lane| lane.running.is_some()).count();
+        if running == self.lanes.len() {
+            self.health.ready("partitions");
+        } else {
+            let all = self.lanes.len();
+            self.health.not_ready("partitions", format!("{running} of {all} partitions read"));
+        }
+    }
+}
+
+/// The topic of a pool's fires; the default pool's name is empty.
+fn fires_of(names: &Names, pool: &str) -> String {
+    let fires = names.fires();
+    if pool.is_empty() { fires } else { format!("{fires}.{pool}") }
+}

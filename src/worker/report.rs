@@ -1,0 +1,179 @@
+//! What a worker says of a fire: to the audit trail always; to the owner, when there is to be
+//! another attempt; to the dead letters, when there is none.
+//!
+//! Law: pure. All of it is written in the transaction that commits the fire as finished.
+
+use bytes::Bytes;
+
+use super::verdict::{Reply, Verdict, judge};
+use crate::model::Timestamp;
+use crate::model::dead_letter::{Content, DeadLetter, Origin};
+use crate::model::definition::Header;
+use crate::model::entry::FireId;
+use crate::model::fire::Fire;
+use crate::model::outcome::{self, Outcome};
+use crate::model::retry::RetryLadder;
+use crate::model::signal::{RetryRequest, Signal};
+
+/// What is written about one record of `fires`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// For the audit trail.
+    pub outcome: Option<Outcome>,
+    /// For the owner.
+    pub signal: Option<Signal>,
+    /// For the dead letters.
+    pub dead_letter: Option<DeadLetter>,
+}
+
+impl Report {
+    /// What follows from an attempt that ended at `now`.
+    #[must_use]
+    pub fn of_attempt(
+        fire: Fire,
+        reply: &Reply,
+        origin: Origin,
+        default_ladder: &RetryLadder,
+        now: Timestamp,
+    ) -> Self {
+        let ladder = fire.definition.retry.as_ref().unwrap_or(default_ladder);
+        let verdict = judge(reply, fire.id.attempt, ladder, now);
+        let outcome = Some(Outcome {
+            trigger: fire.id.trigger.clone(),
+            answers: None,
+            at: now,
+            verdict: told(&fire.id, reply, &verdict),
+        });
+        match verdict {
+            Verdict::Delivered { .. } => Self { outcome, ..Self::default() },
+            Verdict::Retry { due, reason } => {
+                let signal = Some(Signal::Retry(next_attempt(fire, due, reason)));
+                Self { outcome, signal, dead_letter: None }
+            }
+            Verdict::GiveUp { reason } => {
+                let attempts = fire.id.attempt;
+                let content = Content::Fire { fire, attempts };
+                let dead_letter = Some(DeadLetter { origin, reason, at: now, content });
+                Self { outcome, signal: None, dead_letter }
+            }
+        }
+    }
+
+    /// What follows from a record that is no fire: nobody knows whose outcome it would be.
+    #[must_use]
+    pub fn of_unreadable(record: Unreadable, origin: Origin, now: Timestamp) -> Self {
+        let Unreadable { key, value, headers, reason } = record;
+        let content = Content::Record { key, value, headers };
+        let dead_letter = Some(DeadLetter { origin, reason, at: now, content });
+        Self { dead_letter, ..Self::default() }
+    }
+}
+
+/// A record of `fires` that is no fire, verbatim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// Its key.
+    pub key: Option<Bytes>,
+    /// Its value.
+    pub value: Option<Bytes>,
+    /// Its headers.
+    pub headers: Vec<Header>,
+    /// Why it is none, for people.
+    pub reason: String,
+}
+
+fn told(id: &FireId, reply: &Reply, verdict: &Verdict) -> outcome::Verdict {
+    let FireId { generation, occurrence, attempt, .. } = *id;
+    let failed = |reason: &String, retry_at| outcome::Verdict::Failed {
+        generation,
+        occurrence,
+        attempt,
+        status: reply.status(),
+        reason: reason.clone(),
+        retry_at,
+    };
+    match verdict {
+        Verdict::Delivered { status } => {
+            outcome::Verdict::Delivered { generation, occurrence, attempt, status: *status }
+        }
+        Verdict::Retry { due, reason } => failed(reason, Some(*due)),
+        Verdict::GiveUp { reason } => failed(reason, None),
+    }
+}
+
+fn next_attempt(fire: Fire, due: Timestamp, reason: String) -> RetryRequest {
+    let attempt = fire.id.attempt + 1;
+    RetryRequest {
+        id: FireId { attempt, deferral: 0, ..fire.id },
+        due,
+        scheduled: fire.scheduled,
+        reason,
+        definition: fire.definition,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::definition::{Definition, HttpTarget, Target};
+
+    fn fire(attempt: u32, retry: Option<RetryLadder>) -> Fire {
+        let target = HttpTarget { url: "http://example.com/".into(), method: "POST".into() };
+        let id = FireId { trigger: "a".into(), generation: 7, occurrence: 2, attempt, deferral: 1 };
+        let target = Target::Http(target);
+        let definition =
+            Definition { target, payload: None, headers: Vec::new(), retry, caller: None };
+        Fire { id, scheduled: 500, fired: 600, definition }
+    }
+
+    fn origin() -> Origin {
+        Origin { topic: "orloj.fires".into(), partition: 3, offset: 99 }
+    }
+
+    fn report(fire: &Fire, status: u16) -> Report {
+        let reply = Reply::Answered { status, retry_after: None, body: String::new() };
+        let ladder = RetryLadder(vec![10, 20]);
+        Report::of_attempt(fire.clone(), &reply, origin(), &ladder, 1_000)
+    }
+
+    fn verdict(report: &Report) -> &outcome::Verdict {
+        &report.outcome.as_ref().unwrap().verdict
+    }
+
+    #[test]
+    fn success_is_an_outcome_and_nothing_else() {
+        let report = report(&fire(2, None), 204);
+        let (generation, occurrence, attempt) = (7, 2, 2);
+        let delivered =
+            outcome::Verdict::Delivered { generation, occurrence, attempt, status: 204 };
+        assert_eq!(verdict(&report), &delivered);
+        assert_eq!((report.signal, report.dead_letter), (None, None));
+    }
+
+    #[test]
+    fn a_failure_asks_the_owner_for_the_next_attempt() {
+        let fire = fire(2, None);
+        let report = report(&fire, 500);
+        let Some(Signal::Retry(request)) = report.signal else { panic!("{report:?}") };
+        assert_eq!(request.id, FireId { attempt: 3, deferral: 0, ..fire.id });
+        assert_eq!((request.due, request.scheduled), (1_020, 500));
+        assert_eq!(request.reason, "answered 500");
+        assert_eq!(report.dead_letter, None);
+    }
+
+    #[test]
+    fn the_last_failure_is_a_dead_letter_with_all_attempts() {
+        for fire in [fire(3, None), fire(1, Some(RetryLadder(Vec::new())))] {
+            let report = report(&fire, 500);
+            let retry_at = match verdict(&report) {
+                outcome::Verdict::Failed { status: Some(500), retry_at, .. } => retry_at,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!((retry_at, &report.signal), (&None, &None));
+            let letter = report.dead_letter.unwrap();
+            let attempts = fire.id.attempt;
+            assert_eq!(letter.content, Content::Fire { fire, attempts });
+            assert_eq!(letter.origin, origin());
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Callbacks, from a registration in Kafka to a request at a receiver: attempts, their spacing,
+//! their end in the dead letters, and a cancel between two of them.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::post;
+use orloj::clock;
+use orloj::model::dead_letter::Content;
+use orloj::model::outcome::Verdict;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+use crate::client::CALLBACK;
+use crate::stage::{READY, Stage};
+use crate::wait::until;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Between attempts; long enough to cancel in, on a busy machine.
+const DELAY: Duration = Duration::from_secs(2);
+/// A retry travels through two topics and a timeline.
+const SLACK: Duration = Duration::from_secs(2);
+
+#[test]
+fn callbacks_are_tried_again_given_up_and_cancelled() {
+    let stage = Stage::new("callbacks")
+        .set("worker.retry_delays", vec!["2s", "2s"])
+        .set("worker.timeout", "1s")
+        .set("worker.allow_addresses", "any");
+    let receiver = Receiver::start();
+    let mut scheduler = stage.scheduler("scheduler");
+    let mut worker = stage.start("worker", "worker");
+    scheduler.ready(READY);
+    worker.ready(READY);
+    let client = stage.client();
+    let register = |id: &str, behaviour: &str, due: u64| {
+        let url = format!("http://{}/{behaviour}", receiver.address);
+        client.register(id, due, (CALLBACK, &url), r#"{"n": 1}"#, true);
+    };
+    let now = clock::now_ms();
+    register("flaky", "flaky", now);
+    register("silent", "silent", now);
+    register("cancelled", "broken", now);
+
+    assert_cancelled_gets_no_further(&stage, &receiver, || {
+        client.cancel("cancelled");
+        // Once this one is called, the cancelled one's time has passed.
+        let later = clock::now_ms() + 2 * u64::try_from(DELAY.as_millis()).unwrap();
+        register("sentinel", "fine", later);
+    });
+    assert_third_time_lucky(&stage, &receiver);
+    assert_given_up(&stage, &receiver);
+    assert!(!scheduler.panicked() && !worker.panicked());
+    worker.terminate();
+    scheduler.terminate();
+}
+
+fn assert_third_time_lucky(stage: &Stage, receiver: &Receiver) {
+    until("the flaky one to be delivered", DEADLINE, || {
+        let delivered = |verdict: &Verdict| {
+            matches!(verdict, Verdict::Delivered { attempt: 3, status: 200, .. })
+        };
+        verdicts(stage, "flaky").iter().any(delivered).then_some(())
+    });
+    let requests = receiver.of("flaky");
+    assert_attempts(&requests);
+    let body: serde_json::Value = serde_json::from_slice(&requests[0].body).unwrap();
+    assert_eq!(body, serde_json::json!({"triggerId": "flaky", "payload": {"n": 1}}));
+}
+
+fn assert_given_up(stage: &Stage, receiver: &Receiver) {
+    let letters = until("the silent one to be given up", DEADLINE, || {
+        let letters = stage.dead_letters();
+        (!letters.is_empty()).then_some(letters)
+    });
+    let [letter] = &letters[..] else { panic!("{letters:?}") };
+    let Content::Fire { fire, attempts } = &letter.content else { panic!("{letter:?}") };
+    assert_eq!((fire.id.trigger.as_str(), fire.id.attempt, *attempts), ("silent", 3, 3));
+    assert_attempts(&receiver.of("silent"));
+    let retried: Vec<_> = verdicts(stage, "silent")
+        .into_iter()
+        .filter_map(|verdict| match verdict {
+            Verdict::Failed { attempt, retry_at, .. } => Some((attempt, retry_at.is_some())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(retried, [(1, true), (2, true), (3, false)]);
+}
+
+fn assert_cancelled_gets_no_further(stage: &Stage, receiver: &Receiver, cancel: impl FnOnce()) {
+    until("the broken one to fail once", DEADLINE, || {
+        let failed = |verdict: &Verdict| matches!(verdict, Verdict::Failed { .. });
+        verdicts(stage, "cancelled").iter().any(failed).then_some(())
+    });
+    cancel();
+    until("the sentinel to be called", DEADLINE, || {
+        (!receiver.of("sentinel").is_empty()).then_some(())
+    });
+    assert_eq!(receiver.of("cancelled").len(), 1);
+    let told = |verdict: &Verdict| {
+        // The cancel meets the retry on the timeline or still on its way there.
+        matches!(verdict, Verdict::Cancelled { .. } | Verdict::NotPending { withdrawal: true, .. })
+    };
+    let verdicts = verdicts(stage, "cancelled");
+    assert!(verdicts.iter().any(told), "{verdicts:?}");
+}
+
+/// Three requests for the same fire, numbered and spaced.
+fn assert_attempts(requests: &[Request]) {
+    let attempts: Vec<_> = requests.iter().map(|request| request.attempt.as_str()).collect();
+    assert_eq!(attempts, ["1", "2", "3"]);
+    for pair in requests.windows(2) {
+        assert_eq!(pair[0].key, pair[1].key, "the id is stable");
+        let pause = pair[1].at - pair[0].at;
+        assert!(pause >= DELAY && pause <= DELAY + SLACK + Duration::from_secs(1), "{pause:?}");
+    }
+}
+
+fn verdicts(stage: &Stage, trigger: &str) -> Vec<Verdict> {
+    let ours = stage.outcomes().into_iter().filter(|outcome| outcome.trigger == *trigger);
+    ours.map(|outcome| outcome.verdict).collect()
+}
+
+/// An endpoint that behaves as its path says.
+struct Receiver {
+    address: SocketAddr,
+    requests: Requests,
+    _runtime: Runtime,
+}
+
+type Requests = Arc<Mutex<Vec<Request>>>;
+
+#[derive(Clone, Debug)]
+struct Request {
+    trigger: String,
+    attempt: String,
+    key: String,
+    body: Bytes,
+    at: Instant,
+}
+
+impl Receiver {
+    fn start() -> Self {
+        let runtime = Runtime::new().unwrap();
+        let requests = Requests::default();
+        let routes = Router::new().route("/{behaviour}", post(receive));
+        let routes = routes.with_state(Arc::clone(&requests));
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        runtime.spawn(async { axum::serve(listener, routes).await.unwrap() });
+        Self { address, requests, _runtime: runtime }
+    }
+
+    /// The requests for a trigger, in order of arrival.
+    fn of(&self, trigger: &str) -> Vec<Request> {
+        let requests = self.requests.lock().unwrap();
+        requests.iter().filter(|request| request.trigger == trigger).cloned().collect()
+    }
+}
+
+async fn receive(
+    State(requests): State<Requests>,
+    Path(behaviour): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> StatusCode {
+    let text = |name: &str| headers[name].to_str().unwrap().to_owned();
+    let (trigger, attempt) = (text("x-trigger-id"), text("x-trigger-attempt"));
+    let key = text("x-idempotency-key");
+    let third = attempt == "3";
+    let request = Request { trigger, attempt, key, body, at: clock::monotonic() };
+    requests.lock().unwrap().push(request);
+    match behaviour.as_str() {
+        "silent" => std::future::pending().await,
+        "fine" => StatusCode::OK,
+        "flaky" if third => StatusCode::OK,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}

@@ -1,0 +1,129 @@
+//! A user of Orloj: writes registrations, replacements and cancels in the headers form, and knows
+//! what the broker acknowledged.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::client::ClientContext;
+use rdkafka::message::{Header, Message as _, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
+
+use crate::audit::{Command, Commands, Kind};
+use crate::wait::until;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A producer of `triggers`.
+pub(crate) struct Client {
+    producer: ThreadedProducer<Deliveries>,
+    triggers: String,
+}
+
+/// Where a registration fires: the name of the header that says it, and its value.
+pub(crate) type Target<'a> = (&'static str, &'a str);
+
+/// The header of a target topic.
+pub(crate) const TOPIC: &str = "orloj-target-topic";
+/// The header of a callback.
+pub(crate) const CALLBACK: &str = "orloj-callback-url";
+
+impl Client {
+    /// With Java's partitioner, as every client that Orloj ships.
+    pub(crate) fn connect(config: &ClientConfig, triggers: &str) -> Self {
+        Self::with_partitioner(config, triggers, "murmur2_random")
+    }
+
+    pub(crate) fn with_partitioner(
+        config: &ClientConfig,
+        triggers: &str,
+        partitioner: &str,
+    ) -> Self {
+        let mut config = config.clone();
+        config
+            .set("partitioner", partitioner)
+            .set("enable.idempotence", "true")
+            .set("linger.ms", "5")
+            .set("queue.buffering.max.messages", "1000000");
+        let producer = config.create_with_context(Deliveries::default()).unwrap();
+        Self { producer, triggers: triggers.to_owned() }
+    }
+
+    /// Registers, or replaces what is registered under `id`; `due` in ms since the epoch.
+    pub(crate) fn register(&self, id: &str, due: u64, to: Target<'_>, payload: &str, ack: bool) {
+        let at = due.to_string();
+        let mut headers = OwnedHeaders::new()
+            .insert(Header { key: "orloj-fire-at", value: Some(&at) })
+            .insert(Header { key: to.0, value: Some(to.1) });
+        if ack {
+            headers = headers.insert(ASK);
+        }
+        let kind = Kind::Register { due, payload: payload.as_bytes().to_vec() };
+        self.send(id, Some(payload), headers, Sent { ack, kind });
+    }
+
+    /// Cancels, and asks what became of it.
+    pub(crate) fn cancel(&self, id: &str) {
+        let headers = OwnedHeaders::new().insert(ASK);
+        self.send(id, None, headers, Sent { ack: true, kind: Kind::Cancel });
+    }
+
+    /// Waits until the broker has acknowledged everything, and returns all of it, in log order.
+    pub(crate) fn acknowledged(&self) -> Commands {
+        self.producer.flush(DEADLINE).unwrap();
+        let mut commands = HashMap::clone(&self.producer.context().acknowledged());
+        for commands in commands.values_mut() {
+            commands.sort_unstable_by_key(|command| command.offset);
+        }
+        commands
+    }
+
+    fn send(&self, id: &str, payload: Option<&str>, headers: OwnedHeaders, sent: Sent) {
+        let mut record = BaseRecord::with_opaque_to(&self.triggers, Box::new(sent));
+        record = record.key(id).headers(headers);
+        record.payload = payload;
+        let mut unsent = Some(record);
+        until("room in the producer's queue", DEADLINE, || {
+            unsent = self.producer.send(unsent.take()?).err().map(|(_full, record)| record);
+            unsent.is_none().then_some(())
+        });
+    }
+}
+
+/// The header that asks for an answer.
+const ASK: Header<'static, &str> = Header { key: "orloj-ack", value: Some("true") };
+
+/// What a record was meant to be, until the broker says where it stands.
+struct Sent {
+    ack: bool,
+    kind: Kind,
+}
+
+#[derive(Default)]
+struct Deliveries(Mutex<Commands>);
+
+impl Deliveries {
+    fn acknowledged(&self) -> MutexGuard<'_, Commands> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientContext for Deliveries {}
+
+impl ProducerContext for Deliveries {
+    type DeliveryOpaque = Box<Sent>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, sent: Box<Sent>) {
+        let Ok(record) = result else {
+            // An unknown outcome would make every verdict uncertain.
+            panic!("a registration was not acknowledged: {result:?}")
+        };
+        let id = std::str::from_utf8(record.key().unwrap()).unwrap().to_owned();
+        let offset = u64::try_from(record.offset()).unwrap();
+        let appended = u64::try_from(record.timestamp().to_millis().unwrap()).unwrap();
+        let Sent { ack, kind } = *sent;
+        let command = Command { offset, appended, ack, kind };
+        self.acknowledged().entry(id).or_default().push(command);
+    }
+}

@@ -1,0 +1,145 @@
+//! The promise: what Kafka acknowledged fires exactly once, never early, and a cancel in time
+//! wins — through kills, takeovers, lost disks and downtime.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use orloj::clock;
+
+use crate::audit::Report;
+use crate::load::{Load, MARGIN, TRIGGERS};
+use crate::records::Counter;
+use crate::stage::{READY, Stage, whole_machine};
+use crate::wait::until;
+
+/// From the last write until everything has fired.
+const SETTLE: Duration = Duration::from_secs(120);
+
+/// What a graceful handover may cost, in ms.
+const LATE_MAX: u64 = 1_000;
+
+#[test]
+fn a_killed_scheduler_fires_everything_once() {
+    let _machine = whole_machine();
+    // Half of the load is in the ledger, half in the replay tail.
+    let stage = Stage::new("killed").set("scheduler.ledger_after", "15s");
+    assert_clean("five kills", &stage, &killed(&stage, Load { triggers: TRIGGERS }, 5, false));
+}
+
+#[test]
+fn a_lost_disk_loses_nothing() {
+    let _machine = whole_machine();
+    let stage = Stage::new("wiped").set("scheduler.ledger_after", "15s");
+    let load = Load { triggers: TRIGGERS / 2 };
+    assert_clean("three lost disks", &stage, &killed(&stage, load, 3, true));
+}
+
+#[test]
+fn a_handover_is_neither_lossy_nor_late() {
+    let _machine = whole_machine();
+    let stage = Stage::new("handover");
+    let load = Load { triggers: TRIGGERS };
+    let client = stage.client();
+    stage.register_far_one(&client);
+    let mut first = stage.scheduler("first");
+    first.ready(READY);
+    let fires = stage.count_fires();
+    std::thread::scope(|scope| {
+        scope.spawn(|| load.write(&stage, &client));
+        await_fires(&fires, load.fires_min() / 4);
+        let mut second = stage.scheduler("second");
+        second.ready(READY);
+        await_fires(&fires, load.fires_min() * 3 / 4);
+        second.terminate();
+    });
+    let commands = client.acknowledged();
+    let report = stage.settled(&commands, MARGIN, SETTLE);
+    first.terminate();
+    assert_clean("joining and leaving", &stage, &report);
+    assert!(report.late_at(1.0) <= LATE_MAX, "late by up to {} ms", report.late_at(1.0));
+}
+
+#[test]
+fn what_is_due_while_all_are_down_fires_unless_it_was_cancelled() {
+    /// Due times and cancels are on the broker's clock: a cancel strictly before must win.
+    const MARGIN: u64 = 1;
+    const TRIGGERS: u64 = 10_000;
+    const CANCELLED: u64 = 1_000;
+    let _machine = whole_machine();
+    let stage = Stage::new("down");
+    let client = stage.client();
+    let id = |trigger: u64| format!("down-{trigger}");
+    let mut scheduler = stage.scheduler("first");
+    scheduler.ready(READY);
+    stage.register_far_one(&client);
+    let due = clock::now_ms() + 8_000;
+    let register = |trigger: u64| {
+        let due = due + trigger % 500;
+        client.register(&id(trigger), due, stage.target(), "due in the dark", true);
+    };
+    // Half of them the scheduler has taken in when it dies, half it has never seen.
+    (0..TRIGGERS / 2).for_each(register);
+    let before = client.acknowledged().len();
+    until("the first half to be accepted", SETTLE, || {
+        (stage.outcomes().len() >= before).then_some(())
+    });
+    scheduler.kill();
+    (TRIGGERS / 2..TRIGGERS).for_each(register);
+    client.acknowledged();
+    (0..CANCELLED).map(|n| id(n * TRIGGERS / CANCELLED)).for_each(|id| client.cancel(&id));
+    let commands = client.acknowledged();
+    until("everything to be overdue", SETTLE, || (clock::now_ms() > due + 1_000).then_some(()));
+    assert_eq!(stage.fires().len(), 0, "nothing fires while everything is down");
+
+    let mut scheduler = stage.scheduler("first");
+    scheduler.ready(READY);
+    let report = stage.settled(&commands, MARGIN, SETTLE);
+    scheduler.terminate();
+    assert_clean("down while due", &stage, &report);
+    assert_eq!((report.stops_in_time, report.stops_too_late), (1_000, 0));
+    assert_eq!(report.fired, 9_000);
+}
+
+/// Writes the load while a scheduler is killed again and again, each time after its share of the
+/// fires was seen; then starts it once more, which must add nothing.
+fn killed(stage: &Stage, load: Load, kills: usize, wipe: bool) -> Report {
+    let client = stage.client();
+    stage.register_far_one(&client);
+    let mut scheduler = stage.scheduler("first");
+    scheduler.ready(READY);
+    let fires = stage.count_fires();
+    let mut scheduler = std::thread::scope(|scope| {
+        scope.spawn(|| load.write(stage, &client));
+        for kill in 1..=kills {
+            await_fires(&fires, load.fires_min() * kill / (kills + 1));
+            scheduler.kill();
+            if wipe {
+                stage.wipe("first");
+            }
+            scheduler = stage.scheduler("first");
+        }
+        scheduler
+    });
+    let commands = client.acknowledged();
+    let report = stage.settled(&commands, MARGIN, SETTLE);
+    if !report.is_complete() {
+        return report;
+    }
+    scheduler.ready(READY);
+    scheduler.terminate();
+    let mut again = stage.scheduler("first");
+    again.ready(READY);
+    again.terminate();
+    stage.judge(&commands, MARGIN)
+}
+
+fn await_fires(fires: &Counter, count: usize) {
+    until(&format!("{count} fires"), SETTLE, || (fires.count() >= count).then_some(()));
+}
+
+/// Prints the verdict past the test harness, which would hide it when all is well.
+fn assert_clean(scenario: &str, stage: &Stage, report: &Report) {
+    writeln!(std::io::stderr(), "{scenario}:\n{report}").unwrap();
+    assert!(report.is_clean(), "{scenario}:\n{report}");
+    assert!(stage.far_one_is_kept(), "{scenario}: the ledger lost the trigger due in 400 days");
+}

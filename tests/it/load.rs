@@ -1,0 +1,90 @@
+//! A load of triggers with cancels and replacements that race with the fires, the same in every
+//! run: who is stopped, and when, follows from the trigger's number.
+
+use std::time::Duration;
+
+use orloj::clock;
+
+use crate::client::Client;
+use crate::stage::Stage;
+use crate::wait::until;
+
+/// How many triggers the great scenarios have.
+pub(crate) const TRIGGERS: u64 = 200_000;
+/// Over how long they are due, in ms.
+pub(crate) const WINDOW: u64 = 20_000;
+/// A stop appended so long before the due time, in ms, must win.
+pub(crate) const MARGIN: u64 = 1_000;
+
+/// How long before the first is due they are written, in ms: enough to write them all.
+const LEAD: u64 = 6_000;
+/// One of so many is cancelled, one of so many replaced.
+const CANCELLED: u64 = 10;
+const REPLACED: u64 = 20;
+/// Stops come from so long before the due time to so long after it, in ms.
+const BEFORE: u64 = 3_000;
+const AFTER: u64 = 300;
+/// By how much a replacement is later, in ms.
+const LATER: u64 = 1_500;
+
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// `triggers` of them, due over [`WINDOW`].
+#[derive(Clone, Copy)]
+pub(crate) struct Load {
+    pub(crate) triggers: u64,
+}
+
+/// A cancel, or a replacement with its due time; all times in ms since the epoch.
+struct Stop {
+    at: u64,
+    trigger: u64,
+    replacement: Option<u64>,
+}
+
+impl Load {
+    /// Fires that there must be at least.
+    pub(crate) fn fires_min(self) -> usize {
+        usize::try_from(self.triggers - self.triggers / CANCELLED).unwrap()
+    }
+
+    /// Writes all of it, the stops at their time; returns when the last one is written.
+    pub(crate) fn write(self, stage: &Stage, client: &Client) {
+        let first = clock::now_ms() + LEAD;
+        let mut stops = Vec::new();
+        for trigger in 0..self.triggers {
+            let due = first + trigger * WINDOW / self.triggers;
+            register(stage, client, trigger, due, false);
+            stops.extend(stop(trigger, due));
+        }
+        stops.sort_unstable_by_key(|stop| stop.at);
+        for Stop { at, trigger, replacement } in stops {
+            until("the time of a stop", DEADLINE, || (clock::now_ms() >= at).then_some(()));
+            match replacement {
+                Some(due) => register(stage, client, trigger, due, true),
+                None => client.cancel(&id(trigger)),
+            }
+        }
+    }
+}
+
+fn id(trigger: u64) -> String {
+    format!("trigger-{trigger:06}")
+}
+
+fn register(stage: &Stage, client: &Client, trigger: u64, due: u64, ack: bool) {
+    let payload = format!("trigger {trigger} is due at {due}");
+    client.register(&id(trigger), due, stage.target(), &payload, ack);
+}
+
+fn stop(trigger: u64, due: u64) -> Option<Stop> {
+    // A prime spreads the stops of neighbours over the whole range.
+    let at = due - BEFORE + trigger * 7_919 % (BEFORE + AFTER);
+    if trigger % CANCELLED == 3 {
+        Some(Stop { at, trigger, replacement: None })
+    } else if trigger % REPLACED == 7 {
+        Some(Stop { at, trigger, replacement: Some(due + LATER) })
+    } else {
+        None
+    }
+}

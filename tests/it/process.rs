@@ -1,0 +1,161 @@
+//! The real program as a process of its own, started, ended and killed as an operator or a power
+//! failure would.
+//!
+//! Law: nothing is left behind, not even when the test process is killed: a small shell kills the
+//! program when its standard input closes. What the program said is shown when a test fails.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::kafka_server::free_ports;
+use crate::wait::until;
+
+/// A graceful end commits and leaves the group; a loaded machine needs long for both.
+const END_DEADLINE: Duration = Duration::from_secs(30);
+
+/// How much of a log is shown on failure.
+const LINES_SHOWN: usize = 60;
+
+/// $1: the program's process id. It dies with the test, unless the test says that it is gone.
+const WATCHDOG: &str = r#"
+trap '' INT TERM HUP
+read -r order
+[ "$order" = gone ] || kill -9 "$1"
+"#;
+
+/// A configuration file in the making: full names and values, the last one wins.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings(Vec<(String, toml::Value)>);
+
+impl Settings {
+    /// `name` as TOML writes it with its section: `scheduler.ledger_after`.
+    pub(crate) fn set(mut self, name: &str, value: impl Into<toml::Value>) -> Self {
+        self.0.retain(|(known, _)| known != name);
+        self.0.push((name.to_owned(), value.into()));
+        self
+    }
+
+    fn to_toml(&self) -> String {
+        let mut text = String::new();
+        for (name, value) in &self.0 {
+            writeln!(text, "{name} = {value}").unwrap();
+        }
+        text
+    }
+}
+
+/// A running `orloj`; killed when its value is dropped.
+pub(crate) struct Orloj {
+    name: String,
+    program: Child,
+    watchdog: Child,
+    port: u16,
+    log: PathBuf,
+}
+
+impl Orloj {
+    /// Starts `orloj <role>`, whose log is called after `name`.
+    pub(crate) fn start(role: &str, name: &str, settings: &Settings) -> Self {
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let run = STARTED.fetch_add(1, Relaxed);
+        let [port] = free_ports();
+        let listen = format!("127.0.0.1:{port}");
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("orloj");
+        fs::create_dir_all(&folder).unwrap();
+        let config = folder.join(format!("{run}-{name}.toml"));
+        let settings = settings.clone().set(&format!("{role}.listen"), listen);
+        fs::write(&config, settings.to_toml()).unwrap();
+        let log = config.with_extension("log");
+        let output = File::create(&log).unwrap();
+        let program = Command::new(env!("CARGO_BIN_EXE_orloj"))
+            .arg(role)
+            .arg("--config")
+            .arg(&config)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().unwrap())
+            .stderr(output)
+            .spawn()
+            .unwrap();
+        let watchdog = Command::new("sh")
+            .args(["-c", WATCHDOG, "watchdog", &program.id().to_string()])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self { name: name.to_owned(), program, watchdog, port, log }
+    }
+
+    /// Where it serves: `127.0.0.1:<port>`.
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Waits until it says that it is ready.
+    pub(crate) fn ready(&mut self, deadline: Duration) {
+        let (address, name) = (self.address(), self.name.clone());
+        until(&format!("{name} to be ready"), deadline, || {
+            let ended = self.program.try_wait().unwrap();
+            assert!(ended.is_none(), "{name} ended by itself: {}", ended.unwrap());
+            is_ready(&address).then_some(())
+        });
+    }
+
+    /// Ends it as a power failure would.
+    pub(crate) fn kill(mut self) {
+        self.program.kill().unwrap();
+        self.program.wait().unwrap();
+    }
+
+    /// Asks it to end and waits until it has; it must call that a success.
+    pub(crate) fn terminate(mut self) {
+        kill_process(Pid::from_child(&self.program), Signal::TERM).unwrap();
+        let what = format!("{} to end", self.name);
+        let status = until(&what, END_DEADLINE, || self.program.try_wait().unwrap());
+        assert!(status.success(), "{}: {status}", self.name);
+    }
+
+    /// Whether the program complained of something only a bug can cause.
+    pub(crate) fn panicked(&self) -> bool {
+        self.said().contains("panicked at")
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Orloj {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+        // Only now is its process id free to be another's.
+        if let Some(mut orders) = self.watchdog.stdin.take() {
+            let _ = orders.write_all(b"gone\n");
+        }
+        let _ = self.watchdog.wait();
+        if std::thread::panicking() {
+            let said = self.said();
+            let lines: Vec<_> = said.lines().collect();
+            let shown = &lines[lines.len().saturating_sub(LINES_SHOWN)..];
+            eprintln!("{} ({}) said:\n{}", self.name, self.log.display(), shown.join("\n"));
+        }
+    }
+}
+
+fn is_ready(address: &str) -> bool {
+    let ask = || {
+        let mut connection = TcpStream::connect(address)?;
+        connection.set_read_timeout(Some(Duration::from_secs(1)))?;
+        connection.write_all(b"GET /readyz HTTP/1.0\r\n\r\n")?;
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).map(|_| answer)
+    };
+    ask().is_ok_and(|answer: String| answer.split(' ').nth(1) == Some("200"))
+}

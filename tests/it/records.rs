@@ -1,0 +1,160 @@
+//! What stands in topics, read as a consumer of the user's reads it: committed records only.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use orloj::model::codec::schemas::Schemas;
+use orloj::model::dead_letter::DeadLetter;
+use orloj::model::outcome::{Outcome, Verdict};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+
+use crate::audit::{Answer, Answers, Fired};
+use crate::wait::until;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(100);
+
+/// Every committed record of a topic, up to the first one that is not decided yet.
+pub(crate) fn read_all(client: &ClientConfig, topic: &str) -> Vec<OwnedMessage> {
+    let (consumer, partitions) = reader(client, topic);
+    let mut records = Vec::new();
+    let mut ended = BTreeSet::new();
+    let what = format!("{topic} to be read to its end");
+    until(&what, DEADLINE, || {
+        while let Some(polled) = consumer.poll(POLL) {
+            match polled {
+                Ok(record) => records.push(record.detach()),
+                Err(KafkaError::PartitionEOF(partition)) => {
+                    ended.insert(partition);
+                    if ended.len() == partitions {
+                        return Some(());
+                    }
+                }
+                Err(error) => panic!("{topic}: {error}"),
+            }
+        }
+        None
+    });
+    records
+}
+
+/// Counts the committed records of a topic as they come.
+pub(crate) struct Counter {
+    count: Arc<AtomicUsize>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Counter {
+    pub(crate) fn start(client: &ClientConfig, topic: &str) -> Self {
+        let (consumer, _) = reader(client, topic);
+        let (count, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let (counted, stopped) = (Arc::clone(&count), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Relaxed) {
+                if let Some(Ok(_)) = consumer.poll(POLL) {
+                    counted.fetch_add(1, Relaxed);
+                }
+            }
+        });
+        Self { count, stop, thread: Some(thread) }
+    }
+
+    /// How many there were so far.
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Relaxed)
+    }
+}
+
+impl Drop for Counter {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A fire, as a reader of the target topic sees it.
+pub(crate) fn fired(record: &OwnedMessage) -> Fired {
+    let id = header(record, "orloj-fire-id").expect("every fire says which it is");
+    let mut parts = id.rsplitn(3, ':');
+    let mut next = || parts.next().expect("<id>:<generation>:<occurrence>");
+    Fired {
+        occurrence: next().parse().unwrap(),
+        generation: next().parse().unwrap(),
+        trigger: next().to_owned(),
+        due: header(record, "orloj-due").expect("every fire says its due time").parse().unwrap(),
+        appended: appended(record),
+        payload: record.payload().unwrap_or_default().to_vec(),
+    }
+}
+
+/// The answers among the records of `outcomes`.
+pub(crate) fn answers(schemas: &Schemas, records: &[OwnedMessage]) -> Answers {
+    let mut answers = Answers::new();
+    for outcome in outcomes(schemas, records) {
+        let Some(offset) = outcome.answers else { continue };
+        let answer = match outcome.verdict {
+            Verdict::Cancelled { generation }
+            | Verdict::Accepted { replaced: Some(generation), .. } => Answer::Stopped(generation),
+            Verdict::NotPending { .. } | Verdict::Accepted { replaced: None, .. } => {
+                Answer::NothingPending
+            }
+            _ => Answer::Rejected,
+        };
+        answers.entry((outcome.trigger.as_str().to_owned(), offset)).or_default().push(answer);
+    }
+    answers
+}
+
+/// The records of `outcomes`.
+pub(crate) fn outcomes(schemas: &Schemas, records: &[OwnedMessage]) -> Vec<Outcome> {
+    let decode = |record: &OwnedMessage| schemas.decode_outcome(record.payload().unwrap()).unwrap();
+    records.iter().map(decode).collect()
+}
+
+/// The records of `dead-letters`.
+pub(crate) fn dead_letters(schemas: &Schemas, records: &[OwnedMessage]) -> Vec<DeadLetter> {
+    let decode =
+        |record: &OwnedMessage| schemas.decode_dead_letter(record.payload().unwrap()).unwrap();
+    records.iter().map(decode).collect()
+}
+
+/// The broker's timestamp, in ms since the epoch.
+pub(crate) fn appended(record: &OwnedMessage) -> u64 {
+    let millis = record.timestamp().to_millis().expect("brokers stamp every record");
+    u64::try_from(millis).unwrap()
+}
+
+/// A header's text.
+pub(crate) fn header<'a>(record: &'a OwnedMessage, name: &str) -> Option<&'a str> {
+    let header = record.headers()?.iter().find(|header| header.key == name)?;
+    Some(std::str::from_utf8(header.value?).unwrap())
+}
+
+/// A consumer at the beginning of every partition, and how many there are.
+fn reader(client: &ClientConfig, topic: &str) -> (BaseConsumer, usize) {
+    let mut config = client.clone();
+    config
+        .set("group.id", "proof")
+        .set("isolation.level", "read_committed")
+        .set("enable.auto.commit", "false")
+        .set("enable.partition.eof", "true")
+        .set("fetch.wait.max.ms", "50");
+    let consumer: BaseConsumer = config.create().unwrap();
+    let metadata = consumer.fetch_metadata(Some(topic), DEADLINE).unwrap();
+    let partitions = metadata.topics()[0].partitions();
+    let mut assignment = TopicPartitionList::new();
+    for partition in partitions {
+        assignment.add_partition_offset(topic, partition.id(), Offset::Beginning).unwrap();
+    }
+    consumer.assign(&assignment).unwrap();
+    (consumer, partitions.len())
+}

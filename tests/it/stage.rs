@@ -1,0 +1,184 @@
+//! An installation of its own for one test: topics under a prefix, a target topic, schedulers.
+
+use std::num::NonZeroU16;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use orloj::clock;
+use orloj::kafka::Names;
+use orloj::kafka::topics::TopicDefinitions;
+use orloj::model::codec::schemas::Schemas;
+use orloj::model::dead_letter::DeadLetter;
+use orloj::model::ledger::LedgerKey;
+use orloj::model::outcome::Outcome;
+use orloj::model::text::Text;
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::message::Message as _;
+use tempfile::TempDir;
+
+use crate::audit::{self, Commands, Report};
+use crate::client::{Client, TOPIC, Target};
+use crate::kafka_server::{self, unique_prefix};
+use crate::process::{Orloj, Settings};
+use crate::records;
+use crate::wait::within;
+
+/// Partitions of every topic.
+pub(crate) const PARTITIONS: i32 = 4;
+
+/// A debug build on a busy machine, a broker that just lost its client: still long enough.
+pub(crate) const READY: Duration = Duration::from_secs(60);
+
+/// A trigger that no test lives to see fire, in ms.
+const FAR: u64 = 400 * 24 * 3_600_000;
+const FAR_ID: &str = "in-400-days";
+
+/// One test's own corner of a cluster.
+pub(crate) struct Stage {
+    pub(crate) names: Names,
+    pub(crate) schemas: Schemas,
+    pub(crate) settings: Settings,
+    /// Where triggers fire.
+    target: String,
+    client: ClientConfig,
+    data: TempDir,
+}
+
+/// Takes the machine for a test whose lateness or length would suffer from others.
+pub(crate) fn whole_machine() -> MutexGuard<'static, ()> {
+    static MACHINE: Mutex<()> = Mutex::new(());
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Stage {
+    /// On the broker that tests share.
+    pub(crate) fn new(test: &str) -> Self {
+        let server = kafka_server::shared();
+        Self::on(test, server.client(), &[("bootstrap.servers", server.bootstrap().to_owned())])
+    }
+
+    /// Where `client` leads; `kafka` is what the program needs to get there.
+    pub(crate) fn on(test: &str, client: ClientConfig, kafka: &[(&str, String)]) -> Self {
+        let prefix = unique_prefix(test);
+        let target = format!("{prefix}-target");
+        let mut settings = Settings::default()
+            .set("topics.prefix", prefix.as_str())
+            .set("topics.partitions", i64::from(PARTITIONS))
+            .set("scheduler.session_timeout", "6s")
+            .set("scheduler.sample_interval", "1s")
+            .set("scheduler.idle_commit_interval", "1s");
+        for (name, value) in kafka {
+            settings = settings.set(&format!("kafka.\"{name}\""), value.as_str());
+        }
+        create_topics(&client, &prefix, &target);
+        let (names, data) = (Names::new(&prefix), tempfile::tempdir().unwrap());
+        Self { names, schemas: Schemas::new(), settings, target, client, data }
+    }
+
+    /// With one more setting of the program.
+    pub(crate) fn set(mut self, name: &str, value: impl Into<toml::Value>) -> Self {
+        self.settings = self.settings.set(name, value);
+        self
+    }
+
+    /// Starts the scheduler called `name`, on the data that it left behind, if any.
+    pub(crate) fn scheduler(&self, name: &str) -> Orloj {
+        let data = self.data_of(name);
+        let settings = self.settings.clone();
+        let settings = settings.set("scheduler.data_dir", data.to_str().unwrap());
+        Orloj::start("scheduler", name, &settings)
+    }
+
+    /// Starts another role, called `name`.
+    pub(crate) fn start(&self, role: &str, name: &str) -> Orloj {
+        Orloj::start(role, name, &self.settings)
+    }
+
+    /// Loses a scheduler's disk.
+    pub(crate) fn wipe(&self, name: &str) {
+        std::fs::remove_dir_all(self.data_of(name)).unwrap();
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(&self.client, &self.names.triggers())
+    }
+
+    pub(crate) fn kafka(&self) -> &ClientConfig {
+        &self.client
+    }
+
+    pub(crate) fn target(&self) -> Target<'_> {
+        (TOPIC, &self.target)
+    }
+
+    pub(crate) fn fires(&self) -> Vec<audit::Fired> {
+        records::read_all(&self.client, &self.target).iter().map(records::fired).collect()
+    }
+
+    /// Counts fires as they come.
+    pub(crate) fn count_fires(&self) -> records::Counter {
+        records::Counter::start(&self.client, &self.target)
+    }
+
+    pub(crate) fn outcomes(&self) -> Vec<Outcome> {
+        let records = records::read_all(&self.client, &self.names.outcomes());
+        records::outcomes(&self.schemas, &records)
+    }
+
+    pub(crate) fn dead_letters(&self) -> Vec<DeadLetter> {
+        let records = records::read_all(&self.client, &self.names.dead_letters());
+        records::dead_letters(&self.schemas, &records)
+    }
+
+    /// Judges what is there now.
+    pub(crate) fn judge(&self, commands: &Commands, margin: u64) -> Report {
+        let outcomes = records::read_all(&self.client, &self.names.outcomes());
+        let answers = records::answers(&self.schemas, &outcomes);
+        audit::judge(commands, &answers, &self.fires(), margin, clock::now_ms())
+    }
+
+    /// Judges again and again until nothing is missing, or `deadline` has passed.
+    pub(crate) fn settled(&self, commands: &Commands, margin: u64, deadline: Duration) -> Report {
+        let mut last = Report::default();
+        let _complete = within(deadline, || {
+            last = self.judge(commands, margin);
+            last.is_complete().then_some(())
+        });
+        last
+    }
+
+    /// Registers the trigger that [`Self::far_one_is_kept`] looks for.
+    pub(crate) fn register_far_one(&self, client: &Client) {
+        client.register(FAR_ID, clock::now_ms() + FAR, self.target(), "patience", true);
+    }
+
+    /// Whether the ledger's newest word on the trigger due in 400 days is that it waits.
+    pub(crate) fn far_one_is_kept(&self) -> bool {
+        let key = LedgerKey::Main(Text::from(FAR_ID)).to_bytes();
+        let ledger = records::read_all(&self.client, &self.names.ledger());
+        let newest = ledger.iter().rfind(|record| record.key() == Some(key.as_slice()));
+        newest.is_some_and(|record| record.payload().is_some())
+    }
+
+    fn data_of(&self, name: &str) -> PathBuf {
+        self.data.path().join(name)
+    }
+}
+
+fn create_topics(client: &ClientConfig, prefix: &str, target: &str) {
+    let partitions = NonZeroU16::new(u16::try_from(PARTITIONS).unwrap()).unwrap();
+    let ours = TopicDefinitions::load(prefix, partitions, NonZeroU16::MIN);
+    let admin: AdminClient<DefaultClientContext> = client.create().unwrap();
+    // The broker's time of a fire is what lateness is measured by.
+    let theirs = NewTopic::new(target, PARTITIONS, TopicReplication::Fixed(1))
+        .set("message.timestamp.type", "LogAppendTime");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        ours.apply(client).await.unwrap();
+        let created = admin.create_topics([&theirs], &AdminOptions::new()).await.unwrap();
+        assert_eq!(created, [Ok(target.to_owned())]);
+    });
+}

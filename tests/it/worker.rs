@@ -1,0 +1,347 @@
+//! The worker on a real broker: what it asks of receivers, and what it says of it to the log. The
+//! test plays the owner: it writes the fires, and answers no signal by itself.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU16;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use orloj::config::{Layers, Settings};
+use orloj::health::Health;
+use orloj::kafka::topics::TopicDefinitions;
+use orloj::model::PartitionId;
+use orloj::model::codec::schemas::Schemas;
+use orloj::model::dead_letter::Content;
+use orloj::model::definition::{Definition, HttpTarget, Target};
+use orloj::model::entry::FireId;
+use orloj::model::fire::Fire;
+use orloj::model::outcome::{Outcome, Verdict};
+use orloj::model::signal::Signal;
+use orloj::worker::{self, WorkerError};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::message::Message;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::{Offset, TopicPartitionList};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::kafka_server::{self, unique_prefix};
+use crate::wait::until;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+const PARTITIONS: u16 = 2;
+
+#[test]
+fn a_failing_callback_is_retried_by_signals_until_it_is_delivered() {
+    let stage = Stage::new("worker-retry");
+    let _worker = stage.work(&[]);
+    let signals = stage.follow("signals");
+    let outcomes = stage.follow("outcomes");
+
+    let mut fire = stage.fire("order-7", "flaky");
+    for attempt in 2..=3 {
+        stage.publish(0, &fire);
+        let Signal::Retry(request) = signals.next(Schemas::decode_signal);
+        assert_eq!(request.id, FireId { attempt, ..fire.id.clone() });
+        assert_eq!(request.reason, "answered 500: attempt refused");
+        let outcome = outcomes.next(Schemas::decode_outcome);
+        let Verdict::Failed { status: Some(500), retry_at, .. } = outcome.verdict else {
+            panic!("{outcome:?}")
+        };
+        assert_eq!(retry_at, Some(request.due));
+        let delay = if attempt == 2 { 10_000 } else { 30_000 };
+        assert_eq!(request.due, outcome.at + delay);
+        fire = Fire { id: request.id, definition: request.definition, ..fire };
+    }
+    stage.publish(0, &fire);
+    let outcome = outcomes.next(Schemas::decode_outcome);
+    let (generation, occurrence, attempt) = (42, 0, 3);
+    let delivered = Verdict::Delivered { generation, occurrence, attempt, status: 200 };
+    assert_eq!((outcome.trigger.as_str(), outcome.verdict), ("order-7", delivered));
+
+    let calls = stage.receiver.calls();
+    let attempts: Vec<_> = calls.iter().map(|call| call.attempt.as_str()).collect();
+    assert_eq!(attempts, ["1", "2", "3"]);
+    assert!(calls.iter().all(|call| call.key == "order-7:42:0"), "{calls:?}");
+    assert_eq!(calls[0].body, r#"{"triggerId":"order-7","payload":{"n":1}}"#);
+}
+
+#[test]
+fn what_cannot_be_delivered_becomes_a_dead_letter() {
+    let stage = Stage::new("worker-dead");
+    let _worker = stage.work(&["worker.allow_addresses=public"]);
+    let letters = stage.follow("dead-letters");
+
+    let fire = stage.fire("inside", "ok");
+    stage.publish(1, &fire);
+    let letter = letters.next(Schemas::decode_dead_letter);
+    assert!(letter.reason.starts_with("127.0.0.1 must not be called"), "{}", letter.reason);
+    assert_eq!(letter.content, Content::Fire { fire, attempts: 1 });
+    assert_eq!((letter.origin.partition, letter.origin.offset), (1, 0));
+
+    stage.send(0, b"broken", b"no fire");
+    let letter = letters.next(Schemas::decode_dead_letter);
+    let Content::Record { value, .. } = &letter.content else { panic!("{letter:?}") };
+    assert_eq!(value.as_deref(), Some(&b"no fire"[..]));
+    assert!(stage.receiver.calls().is_empty());
+
+    // A name that leads to a forbidden address is as bad as the address.
+    let url = stage.receiver.url("ok").replace("127.0.0.1", "localhost");
+    stage.publish(0, &fire_to("by-name", &url));
+    let letter = letters.next(Schemas::decode_dead_letter);
+    assert!(letter.reason.contains("must not be called: it is loopback"), "{}", letter.reason);
+}
+
+#[test]
+fn receivers_that_are_gone_or_silent_end_as_they_should() {
+    let stage = Stage::new("worker-silent");
+    let _worker = stage.work(&["worker.timeout=300ms", "worker.retry_delays=[\"1s\"]"]);
+    let outcomes = stage.follow("outcomes");
+    let mut last = stage.fire("silent", "slow");
+    last.id.attempt = 2;
+    let refused = fire_to("refused", "http://127.0.0.1:9/");
+    for fire in [stage.fire("gone", "gone"), stage.fire("silent", "slow"), last, refused] {
+        stage.publish(0, &fire);
+    }
+    let mut told = BTreeMap::new();
+    for _ in 0..4 {
+        let Outcome { trigger, verdict, .. } = outcomes.next(Schemas::decode_outcome);
+        let Verdict::Failed { attempt, reason, retry_at, .. } = verdict else { panic!() };
+        told.insert((trigger.to_string(), attempt), (reason, retry_at.is_some()));
+    }
+    let of = |trigger: &str, attempt| told[&(trigger.to_owned(), attempt)].clone();
+    assert_eq!(of("gone", 1), ("answered 410".to_owned(), false));
+    assert!(of("silent", 1).0.starts_with("timed out") && of("silent", 1).1, "{told:?}");
+    assert!(of("silent", 2).0.starts_with("attempt 2 was the last: timed out"), "{told:?}");
+    assert!(of("refused", 1).0.contains("refused") && of("refused", 1).1, "{told:?}");
+}
+
+/// One slow callback a partition holds its offset back; then a second worker takes one of the two
+/// partitions over. Only what was not finished is called again.
+#[test]
+fn a_partition_that_moves_repeats_only_what_was_not_finished() {
+    let stage = Stage::new("worker-moves");
+    let first = stage.work(&[]);
+    let outcomes = stage.follow("outcomes");
+    for partition in 0..2 {
+        stage.publish(partition, &stage.fire(&format!("slow-{partition}"), "slow"));
+        for n in 0..20 {
+            stage.publish(partition, &stage.fire(&format!("quick-{partition}-{n}"), "ok"));
+        }
+    }
+    for _ in 0..40 {
+        let outcome = outcomes.next(Schemas::decode_outcome);
+        assert!(outcome.trigger.as_str().starts_with("quick"), "{outcome:?}");
+    }
+
+    let second = stage.work(&[]);
+    until("the slow callback of the moved partition again", DEADLINE, || {
+        (stage.receiver.count("slow-0") + stage.receiver.count("slow-1") == 3).then_some(())
+    });
+    stage.receiver.release.send_replace(true);
+    let mut slow = [outcomes.next(Schemas::decode_outcome), outcomes.next(Schemas::decode_outcome)];
+    slow.sort_by(|a, b| a.trigger.cmp(&b.trigger));
+    let ids = slow.each_ref().map(|outcome| outcome.trigger.as_str());
+    assert_eq!(ids, ["slow-0", "slow-1"]);
+
+    // Both leave in good order; a third finds nothing left to do.
+    drop((first, second));
+    let _third = stage.work(&[]);
+    stage.publish(0, &stage.fire("last", "ok"));
+    assert_eq!(outcomes.next(Schemas::decode_outcome).trigger.as_str(), "last");
+    let repeated = |call: &&Call| !call.trigger.starts_with("slow");
+    assert_eq!(stage.receiver.calls().iter().filter(repeated).count(), 41);
+}
+
+/// Topics of their own, a receiver, and a producer that plays the owner.
+struct Stage {
+    prefix: String,
+    producer: BaseProducer,
+    schemas: Schemas,
+    receiver: Receiver,
+}
+
+impl Stage {
+    fn new(test: &str) -> Self {
+        let client = kafka_server::shared().client();
+        let prefix = unique_prefix(test);
+        let runtime = Runtime::new().unwrap();
+        let partitions = NonZeroU16::new(PARTITIONS).unwrap();
+        let topics = TopicDefinitions::load(&prefix, partitions, NonZeroU16::MIN);
+        runtime.block_on(topics.apply(&client)).unwrap();
+        let producer = client.create().unwrap();
+        Self { prefix, producer, schemas: Schemas::new(), receiver: Receiver::start(runtime) }
+    }
+
+    fn work(&self, overrides: &[&str]) -> Worker {
+        let bootstrap = kafka_server::shared().bootstrap();
+        let mut all = vec![
+            format!("kafka.bootstrap.servers={bootstrap}"),
+            format!("topics.prefix={}", self.prefix),
+            "worker.allow_addresses=any".to_owned(),
+        ];
+        all.extend(overrides.iter().map(|&assignment| assignment.to_owned()));
+        let settings = Settings::load(&Layers { overrides: all, ..Layers::default() }).unwrap();
+        let (shutdown, health) = (CancellationToken::new(), Health::new("worker"));
+        let thread = std::thread::spawn({
+            let (shutdown, health) = (shutdown.clone(), Arc::clone(&health));
+            move || worker::run(&settings, shutdown, health)
+        });
+        until("a worker that is ready", DEADLINE, || {
+            (health.is_ready() || thread.is_finished()).then_some(())
+        });
+        Worker { shutdown, thread: Some(thread) }
+    }
+
+    fn fire(&self, trigger: &str, path: &str) -> Fire {
+        fire_to(trigger, &self.receiver.url(path))
+    }
+
+    fn publish(&self, partition: PartitionId, fire: &Fire) {
+        self.send(partition, fire.id.trigger.bytes(), &self.schemas.encode_fire(fire));
+    }
+
+    fn send(&self, partition: PartitionId, key: &[u8], value: &[u8]) {
+        let topic = format!("{}.fires", self.prefix);
+        let record = BaseRecord::to(&topic).partition(partition).key(key).payload(value);
+        self.producer.send(record).map_err(|(error, _)| error).unwrap();
+        self.producer.flush(DEADLINE).unwrap();
+    }
+
+    /// What the worker writes to a topic, from its beginning.
+    fn follow(&self, topic: &str) -> Follower {
+        let mut config = kafka_server::shared().client();
+        config.set("group.id", "follower").set("isolation.level", "read_committed");
+        let consumer: BaseConsumer = config.create().unwrap();
+        let mut assignment = TopicPartitionList::new();
+        let topic = format!("{}.{topic}", self.prefix);
+        for partition in 0..PARTITIONS.into() {
+            assignment.add_partition_offset(&topic, partition, Offset::Beginning).unwrap();
+        }
+        consumer.assign(&assignment).unwrap();
+        Follower { topic, consumer, schemas: Schemas::new() }
+    }
+}
+
+fn fire_to(trigger: &str, url: &str) -> Fire {
+    let target = HttpTarget { url: url.into(), method: "POST".into() };
+    let id = FireId {
+        trigger: trigger.into(),
+        generation: 42,
+        occurrence: 0,
+        attempt: 1,
+        deferral: 0,
+    };
+    let definition = Definition {
+        target: Target::Http(target),
+        payload: Some(br#"{"n":1}"#[..].into()),
+        headers: Vec::new(),
+        retry: None,
+        caller: None,
+    };
+    Fire { id, scheduled: 1_000, fired: 1_001, definition }
+}
+
+/// A worker in this process; told to end, and waited for, with its value.
+struct Worker {
+    shutdown: CancellationToken,
+    thread: Option<std::thread::JoinHandle<Result<(), WorkerError>>>,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+        let result = self.thread.take().unwrap().join();
+        if !std::thread::panicking() {
+            result.unwrap().unwrap();
+        }
+    }
+}
+
+struct Follower {
+    topic: String,
+    consumer: BaseConsumer,
+    schemas: Schemas,
+}
+
+impl Follower {
+    fn next<T, E: std::fmt::Debug>(&self, decode: fn(&Schemas, &[u8]) -> Result<T, E>) -> T {
+        until(&format!("a record of {}", self.topic), DEADLINE, || {
+            let record = self.consumer.poll(Duration::from_millis(50))?.ok()?;
+            Some(decode(&self.schemas, record.payload().unwrap()).unwrap())
+        })
+    }
+}
+
+/// Who is called back; the path says how it behaves.
+struct Receiver {
+    base: String,
+    calls: Calls,
+    /// Lets the slow callbacks be answered.
+    release: watch::Sender<bool>,
+    _runtime: Runtime,
+}
+
+type Calls = Arc<Mutex<Vec<Call>>>;
+
+#[derive(Clone, Debug)]
+struct Call {
+    trigger: String,
+    attempt: String,
+    key: String,
+    body: String,
+}
+
+impl Receiver {
+    fn start(runtime: Runtime) -> Self {
+        let (release, released) = watch::channel(false);
+        let calls = Calls::default();
+        let router = Router::new()
+            .route("/{behaviour}", axum::routing::post(answer))
+            .with_state((Arc::clone(&calls), released));
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        runtime.spawn(async move { axum::serve(listener, router).await });
+        Self { base, calls, release, _runtime: runtime }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("{}/{path}", self.base)
+    }
+
+    fn calls(&self) -> Vec<Call> {
+        self.calls.lock().unwrap().clone()
+    }
+
+    fn count(&self, trigger: &str) -> usize {
+        self.calls().iter().filter(|call| call.trigger == trigger).count()
+    }
+}
+
+async fn answer(
+    State((calls, mut released)): State<(Calls, watch::Receiver<bool>)>,
+    Path(behaviour): Path<String>,
+    headers: HeaderMap,
+    body: String,
+) -> (StatusCode, &'static str) {
+    let text = |name: &str| headers[name].to_str().unwrap().to_owned();
+    let (trigger, attempt) = (text("x-trigger-id"), text("x-trigger-attempt"));
+    let third = attempt == "3";
+    assert_eq!(text("webhook-id"), text("x-idempotency-key"));
+    let call = Call { trigger, attempt, key: text("x-idempotency-key"), body };
+    calls.lock().unwrap().push(call);
+    match behaviour.as_str() {
+        "flaky" if !third => (StatusCode::INTERNAL_SERVER_ERROR, "attempt refused\n"),
+        "gone" => (StatusCode::GONE, ""),
+        "slow" => {
+            let _released = released.wait_for(|released| *released).await;
+            (StatusCode::OK, "")
+        }
+        _ => (StatusCode::OK, ""),
+    }
+}
