@@ -89,9 +89,10 @@ impl Health {
         if parts.get(part) == Some(&state) {
             return;
         }
-        match &state {
-            Ok(()) => tracing::info!(role = self.role, part, "ready"),
-            Err(reason) => tracing::warn!(role = self.role, part, %reason, "not ready"),
+        match (&state, parts.get(part)) {
+            (Ok(()), _) => tracing::info!(role = self.role, part, "ready"),
+            (Err(reason), None) => tracing::info!(role = self.role, part, %reason, "not ready yet"),
+            (Err(reason), _) => tracing::warn!(role = self.role, part, %reason, "not ready"),
         }
         parts.insert(part, state);
     }

@@ -1,4 +1,4 @@
-//! `orloj register` and `orloj cancel`: a record to `triggers`, and the owner's answer if asked for.
+//! `orloj register` and `orloj cancel`: a record of `triggers`, and the owner's answer if asked.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -125,7 +125,10 @@ impl Register {
         };
         Ok(NewTrigger {
             id: self.id,
-            when: self.at.map_or(When::After(self.delay.unwrap_or_default()), When::At),
+            when: match self.at {
+                Some(at) => When::At(at),
+                None => When::After(self.delay.unwrap_or_default()),
+            },
             target,
             payload,
             headers: self.headers,
