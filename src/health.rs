@@ -21,6 +21,9 @@ use tokio_util::sync::CancellationToken;
 /// Pause between two clean-ups of the histograms, which would grow if nobody scraped them.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Pause between two looks by whoever waits for readiness.
+const READY_POLL: Duration = Duration::from_millis(20);
+
 /// How one role is.
 #[derive(Debug)]
 pub struct Health {
@@ -62,6 +65,14 @@ impl Health {
             state.as_ref().err().map(|reason| format!("{} {part}: {reason}", self.role))
         };
         parts.iter().filter_map(line).collect()
+    }
+
+    /// Returns when every part does its work.
+    pub async fn until_ready(&self) {
+        let mut look = tokio::time::interval(READY_POLL);
+        while !self.is_ready() {
+            look.tick().await;
+        }
     }
 
     /// Every part and how it is, a line each.
