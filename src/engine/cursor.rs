@@ -18,7 +18,8 @@ pub struct Cursor {
     pub signals: Offset,
     /// L: the offset of `triggers` from which an owner without local state must replay.
     pub low_water: Offset,
-    /// S: the largest `clock + ledger.after` of any committed ingest, in ms since the epoch.
+    /// S: the latest due time of any entry that was put on the timeline and not into the ledger,
+    /// in ms since the epoch. Below `clock + ledger.after` of the owner that did it.
     pub horizon: Timestamp,
     /// How many steps were committed, over all owners.
     pub step: u64,

@@ -1,8 +1,7 @@
 //! The low-water mark L: from which offset of `triggers` an owner without local state replays.
 //!
-//! Law: an entry that is not in the ledger was due at most `ledger.after` after the clock that
-//! ingested it, hence at or before S at that time. So once W has passed an S that was sampled
-//! together with N, everything below that N is decided or in the ledger.
+//! Law: S is the latest due time of any entry that is not in the ledger. So once W has passed an
+//! S that was sampled together with N, everything below that N is decided or in the ledger.
 
 use std::collections::VecDeque;
 

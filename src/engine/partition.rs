@@ -231,10 +231,6 @@ impl Partition {
                 Input::TriggersEnd(end) => self.watermark.read_up_to(end),
             }
         }
-        if self.draft.ingested > 0 {
-            let horizon = self.clock + self.rules.ledger_after;
-            self.cursor.horizon = self.cursor.horizon.max(horizon);
-        }
     }
 
     /// Up to when entries may fire: see [`Watermark`].

@@ -69,6 +69,9 @@ impl Partition {
         if late {
             self.draft.late.push(Entry { key, row: Row::Fire(row) });
         } else {
+            if !in_ledger {
+                self.cursor.horizon = self.cursor.horizon.max(due);
+            }
             self.schedule(Entry { key, row: Row::Fire(row) });
         }
         Slot { key, kind: SlotKind::Main, generation: offset, in_ledger, http }

@@ -75,19 +75,13 @@ impl Replay {
             replay.drop_main(known);
             let Registration { id, fire_at, priority, definition, .. } = new;
             let key = TimelineKey { due: fire_at, priority, source: Source::Triggers, offset };
-            let http = definition.target.is_http();
-            known.slots.push(Slot {
-                key,
-                kind: SlotKind::Main,
-                generation: offset,
-                in_ledger: false,
-                http,
-            });
             if key <= replay.w {
-                return;
+                return; // it has fired: nothing of it is worth a row
             }
-            let id =
-                FireId { trigger: id, generation: offset, occurrence: 0, attempt: 1, deferral: 0 };
+            let (generation, http) = (offset, definition.target.is_http());
+            let kind = SlotKind::Main;
+            known.slots.push(Slot { key, kind, generation, in_ledger: false, http });
+            let id = FireId { trigger: id, generation, occurrence: 0, attempt: 1, deferral: 0 };
             let row = FireRow { id, scheduled: fire_at, in_ledger: false, definition };
             replay.rows.push(RowOp::Put { key, row: encode(&Row::Fire(row)) });
         });
@@ -158,12 +152,13 @@ impl Replay {
 
     fn change(&mut self, id: &Text, fetched: &Fetched, change: impl FnOnce(&mut Self, &mut Known)) {
         let hash = IdHash::of(id.as_str());
-        let mut known = self
-            .touched
-            .remove(&hash)
-            .unwrap_or_else(|| fetched.get(&hash).cloned().unwrap_or_default());
+        let before = self.touched.remove(&hash).or_else(|| fetched.get(&hash).cloned());
+        let stored = before.is_some();
+        let mut known = before.unwrap_or_default();
         change(self, &mut known);
-        let _previous = self.touched.insert(hash, known);
+        if stored || !known.slots.is_empty() {
+            let _previous = self.touched.insert(hash, known);
+        }
     }
 
     fn take_rows(&mut self) -> Vec<RowOp> {

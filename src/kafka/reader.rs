@@ -15,6 +15,9 @@ use super::{Reports, consumer_config};
 use crate::config::Settings;
 use crate::model::{Offset, PartitionId};
 
+/// How long the broker may take to say where a topic's partitions are.
+const METADATA_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// What the reader came upon.
 #[derive(Debug)]
 pub enum Read<'a> {
@@ -50,6 +53,11 @@ impl Reader {
             .set("queued.min.messages", "100000")
             .set("fetch.error.backoff.ms", "50");
         Ok(Self { consumer: config.create_with_context(Reports)? })
+    }
+
+    /// Gets to know a topic, so that the first read of it does not wait for that.
+    pub fn meet(&self, topic: &str) -> KafkaResult<()> {
+        self.consumer.fetch_metadata(Some(topic), METADATA_TIMEOUT).map(drop)
     }
 
     /// Reads a partition from `offset` on.

@@ -154,12 +154,16 @@ impl Scheduler {
             .ok_or_else(|| SchedulerError::NoTopic(names.triggers()))?;
         health.not_ready("partitions", "no partition is assigned yet");
         let group = names.schedulers();
+        let (triggers, others) = (Reader::open(settings, &group)?, Reader::open(settings, &group)?);
+        triggers.meet(&names.triggers())?;
+        others.meet(&names.signals())?;
+        others.meet(&names.ledger())?;
         Ok(Self {
             rules: Arc::new(rules(settings, &names, &id)),
             transactor: Arc::new(open_transactor(settings, &id)?),
             member: Member::join(settings, &group, &names.triggers(), &identity.instance)?,
-            triggers: Reader::open(settings, &group)?,
-            others: Reader::open(settings, &group)?,
+            triggers,
+            others,
             committer: Committer::start(scheduler.transaction_timeout * 2),
             flight: None,
             stores: StoreFactory::new(&scheduler.data_dir, (&settings.store).into())?,
@@ -259,13 +263,9 @@ impl Scheduler {
                 }
                 Change::Revoked(partitions) => {
                     self.commit_last_words(&partitions)?;
-                    self.drop_lanes(&partitions)?;
-                    self.member.release(&partitions)?;
+                    self.give_up(&partitions)?;
                 }
-                Change::Lost(partitions) => {
-                    self.drop_lanes(&partitions)?;
-                    self.member.release(&partitions)?;
-                }
+                Change::Lost(partitions) => self.give_up(&partitions)?,
             }
             self.report_readiness();
             self.sentinel.watch(self.lanes.keys().copied());
@@ -273,14 +273,22 @@ impl Scheduler {
         Ok(())
     }
 
-    fn drop_lanes(&mut self, partitions: &[PartitionId]) -> Result<(), SchedulerError> {
-        for partition in partitions {
-            self.stop_reading(*partition)?;
-            if let Some(lane) = self.lanes.remove(partition) {
-                lane.store.flush()?;
-            }
+    /// Nothing of ours has an effect on these any more: whoever waits for them goes first, our
+    /// disk comes after.
+    fn give_up(&mut self, partitions: &[PartitionId]) -> Result<(), SchedulerError> {
+        let lanes = self.close_lanes(partitions)?;
+        self.member.release(partitions)?;
+        for lane in lanes {
+            lane.store.flush()?;
         }
         Ok(())
+    }
+
+    fn close_lanes(&mut self, partitions: &[PartitionId]) -> Result<Vec<Lane>, SchedulerError> {
+        for partition in partitions {
+            self.stop_reading(*partition)?;
+        }
+        Ok(partitions.iter().filter_map(|partition| self.lanes.remove(partition)).collect())
     }
 
     fn stop_reading(&self, partition: PartitionId) -> Result<(), KafkaError> {
@@ -305,7 +313,10 @@ impl Scheduler {
         }
         let all: Vec<_> = self.lanes.keys().copied().collect();
         self.commit_last_words(&all)?;
-        self.drop_lanes(&all)
+        for lane in self.close_lanes(&all)? {
+            lane.store.flush()?;
+        }
+        Ok(())
     }
 
     fn report_readiness(&self) {

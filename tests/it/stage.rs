@@ -99,7 +99,11 @@ impl Stage {
 
     /// Loses a scheduler's disk.
     pub(crate) fn wipe(&self, name: &str) {
-        std::fs::remove_dir_all(self.data_of(name)).unwrap();
+        match std::fs::remove_dir_all(self.data_of(name)) {
+            // Killed before it had written anything.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            wiped => wiped.unwrap(),
+        }
     }
 
     pub(crate) fn client(&self) -> Client {
