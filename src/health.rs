@@ -21,6 +21,9 @@ use tokio_util::sync::CancellationToken;
 /// Pause between two clean-ups of the histograms, which would grow if nobody scraped them.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Pause between two looks by whoever waits for readiness.
+const READY_POLL: Duration = Duration::from_millis(20);
+
 /// How one role is.
 #[derive(Debug)]
 pub struct Health {
@@ -64,6 +67,14 @@ impl Health {
         parts.iter().filter_map(line).collect()
     }
 
+    /// Returns when every part does its work.
+    pub async fn until_ready(&self) {
+        let mut look = tokio::time::interval(READY_POLL);
+        while !self.is_ready() {
+            look.tick().await;
+        }
+    }
+
     /// Every part and how it is, a line each.
     fn describe(&self, text: &mut String) {
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,9 +89,10 @@ impl Health {
         if parts.get(part) == Some(&state) {
             return;
         }
-        match &state {
-            Ok(()) => tracing::info!(role = self.role, part, "ready"),
-            Err(reason) => tracing::warn!(role = self.role, part, %reason, "not ready"),
+        match (&state, parts.get(part)) {
+            (Ok(()), _) => tracing::info!(role = self.role, part, "ready"),
+            (Err(reason), None) => tracing::info!(role = self.role, part, %reason, "not ready yet"),
+            (Err(reason), _) => tracing::warn!(role = self.role, part, %reason, "not ready"),
         }
         parts.insert(part, state);
     }

@@ -1,4 +1,38 @@
 //! Orloj: a Kafka-native scheduler that makes things happen later.
+//!
+//! A producer publishes a *trigger* to a topic; at its time Orloj publishes a *fire*, once, to a
+//! topic of the user's, or has a worker make an HTTP request of it. The log is the durable state,
+//! the consumer group is the cluster membership, transactions are the guarantee.
+//!
+//! ```text
+//!    users ──► triggers ─┐                        ┌─► user topics
+//!                        ▼                        │
+//!   workers ─► signals ─► scheduler (owner) ──────┼─► fires ──► worker ──► HTTP callbacks
+//!                        ▲        │               │               │
+//!                        └─ ledger ◄              └─► outcomes ◄──┴──► dead-letters
+//!                                                       │
+//!                                            gateway: the owner's answers
+//! ```
+//!
+//! # Layout
+//!
+//! In dependency order. A module uses only those above it; the roles never import each other, they
+//! meet in topics.
+//!
+//! * [`model`]: what exists: values and their bytes, without behaviour towards the world.
+//! * [`engine`]: what to do: pure decisions about one partition. Time is an argument, rows are
+//!   handed in, decisions come back as data.
+//! * [`clock`], [`config`], [`telemetry`], [`health`]: the time, the settings, and what a process
+//!   says of itself.
+//! * [`store`]: RocksDB: a timeline that can be rebuilt from the log at any moment.
+//! * [`kafka`]: the log: group, fence, transaction, readers, topics.
+//! * [`scheduler`]: the role that owns partitions and drives the engine.
+//! * [`worker`]: the role that makes the callbacks which are due.
+//! * [`gateway`]: the role that serves the HTTP API.
+//! * [`dev`]: all roles in one process, to try them.
+//! * [`cli`]: the command line.
+//!
+//! `ARCHITECTURE.md` tells how they work together, and names the test that holds each invariant.
 
 pub mod cli;
 pub mod clock;

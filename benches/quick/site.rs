@@ -57,7 +57,7 @@ topics.prefix = '{}'
 topics.partitions = {}
 scheduler.data_dir = '{}'
 scheduler.listen = '{free}'
-log.filter = 'warn'
+log.filter = 'error'
 ",
             unique_prefix("bench"),
             PARTITIONS.len(),

@@ -1,6 +1,7 @@
-//! `orloj register` and `orloj cancel`: a record to `triggers`, and the owner's answer if asked for.
+//! `orloj register` and `orloj cancel`: a record of `triggers`, and the owner's answer if asked.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, ValueEnum};
@@ -21,7 +22,7 @@ use crate::model::outcome::Verdict;
 use crate::model::text::Text;
 use crate::model::{Millis, Timestamp};
 
-/// How long the broker may take to acknowledge the record, when no answer is waited for.
+/// How long the cluster may take to be there and to acknowledge the record.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 const REGISTER_EXAMPLES: &str = "\
@@ -124,7 +125,10 @@ impl Register {
         };
         Ok(NewTrigger {
             id: self.id,
-            when: self.at.map_or(When::After(self.delay.unwrap_or_default()), When::At),
+            when: match self.at {
+                Some(at) => When::At(at),
+                None => When::After(self.delay.unwrap_or_default()),
+            },
             target,
             payload,
             headers: self.headers,
@@ -154,7 +158,12 @@ async fn submit(submission: Submission, settings: &Settings, wait: bool) -> Resu
     let timeout = settings.gateway.answer_timeout;
     let stop_reading = CancellationToken::new();
     let _guard = stop_reading.clone().drop_guard();
-    let desk = Desk::open(settings, timeout, Health::new("command"), stop_reading)?;
+    let health = Health::new("command");
+    let desk = Desk::open(settings, timeout, Arc::clone(&health), stop_reading)?;
+    if tokio::time::timeout(WRITE_TIMEOUT, health.until_ready()).await.is_err() {
+        let reasons = health.reasons().join("; ");
+        return Err(CliError::Refused(format!("outcomes cannot be read: {reasons}")));
+    }
     let receipt = desk.submit(submission).await.map_err(|error| match error {
         SubmitError::Unwritten(error) => CliError::Kafka(error),
         SubmitError::Busy(_) => CliError::Refused(error.to_string()),

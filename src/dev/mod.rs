@@ -13,7 +13,6 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use rdkafka::error::KafkaError;
@@ -32,9 +31,6 @@ use crate::scheduler::{self, SchedulerError};
 use crate::worker::{self, WorkerError};
 
 use broker::{Broker, PLAYGROUND};
-
-/// Pause between two looks at whether everything is ready.
-const READY_POLL: Duration = Duration::from_millis(50);
 
 /// What the built-in broker cannot do; said when it starts.
 const BUILT_IN: &str = "\
@@ -139,8 +135,10 @@ pub async fn run(
     let listener = listen(settings.gateway.listen).await?;
     let http = listener.local_addr().map_err(system("the listener has no address"))?;
     let welcome = welcome(cluster, &settings, http);
-    let _detached = tokio::spawn(greet(welcome, roles.all(), shutdown.clone()));
-    run_roles(cluster, &settings, listener, roles, metrics, shutdown).await
+    let greeting = tokio::spawn(greet(welcome, roles.all()));
+    let ended = run_roles(cluster, &settings, listener, roles, metrics, shutdown).await;
+    greeting.abort();
+    ended
 }
 
 /// Runs the roles until all have ended; the first that ends takes the others along.
@@ -213,12 +211,9 @@ async fn listen(wanted: SocketAddr) -> Result<TcpListener, DevError> {
 }
 
 /// Prints the welcome as soon as everything works.
-async fn greet(welcome: String, roles: Vec<Arc<Health>>, shutdown: CancellationToken) {
-    let mut look = tokio::time::interval(READY_POLL);
-    while !roles.iter().all(|role| role.is_ready()) {
-        if shutdown.run_until_cancelled(look.tick()).await.is_none() {
-            return;
-        }
+async fn greet(welcome: String, roles: Vec<Arc<Health>>) {
+    for role in roles {
+        role.until_ready().await;
     }
     println!("{welcome}");
 }

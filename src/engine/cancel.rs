@@ -63,12 +63,7 @@ impl Partition {
         }
         // Never at or below W: the veto would end before it began.
         let due = self.clock.max(w.due) + self.rules.veto_ttl.max(1);
-        let key = TimelineKey {
-            due,
-            priority: u8::MAX,
-            source: Source::Triggers,
-            offset: cancel,
-        };
+        let key = TimelineKey { due, priority: u8::MAX, source: Source::Triggers, offset: cancel };
         known.slots.push(Slot {
             key,
             kind: SlotKind::Veto,

@@ -52,8 +52,14 @@ impl Cursor {
         let w = &self.w;
         format!(
             "{VERSION} w={}.{}.{}.{} ns={} l={} s={} step={} tx={owner}",
-            w.due, w.priority, w.source as u8, w.offset, self.signals, self.low_water,
-            self.horizon, self.step,
+            w.due,
+            w.priority,
+            w.source as u8,
+            w.offset,
+            self.signals,
+            self.low_water,
+            self.horizon,
+            self.step,
         )
     }
 

@@ -8,6 +8,7 @@ use super::known::{IdHash, SlotKind};
 use super::partition::{Due, Fetched, Partition};
 use super::register::fire_ledger_key;
 use super::step::{Emit, ToTopic};
+use crate::model::PartitionId;
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
 use crate::model::definition::{Definition, Target, TopicTarget};
 use crate::model::entry::{Entry, FireRow, Row};
@@ -17,7 +18,6 @@ use crate::model::outcome::{Outcome, Verdict};
 use crate::model::partitioner::murmur2;
 use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey};
-use crate::model::PartitionId;
 
 /// Bytes that our own headers and the record's frame add to a fire at most; kept free so that a
 /// record that fits by this count is never refused by the broker.

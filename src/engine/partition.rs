@@ -14,6 +14,7 @@ use super::known::{IdHash, Known};
 use super::low_water::LowWater;
 use super::overlay::Overlay;
 use super::step::{Emit, InputTopics, RowOp, Step};
+use super::watermark::Watermark;
 use super::wheel::{Load, Wheel};
 use crate::model::entry::{Entry, Row};
 use crate::model::input::{SignalRecord, TriggerRecord};
@@ -39,6 +40,8 @@ pub struct Rules {
     pub mirror_interval: Millis,
     /// Rows of a step at most; an open draft is sealed when it has as many.
     pub step_rows_max: usize,
+    /// A cancel written at least this long before its trigger is due is never too late.
+    pub cancel_grace: Millis,
     /// How long a fire waits whose target topic cannot be reached just now.
     pub park: Millis,
     /// Whose transactions these are: the transactional id in the commit metadata.
@@ -54,8 +57,6 @@ pub struct Start {
     pub cursor: Cursor,
     /// The broker timestamp of the last record replayed, in ms since the epoch; 0 if none was.
     pub last_timestamp: Timestamp,
-    /// The end of `triggers` when the partition was taken over.
-    pub triggers_end: Offset,
     /// Every record of `triggers` from here on is reflected in the store.
     pub seen_from: Offset,
     /// Marks of ignored records that the low-water mark has not passed yet.
@@ -69,8 +70,9 @@ pub enum Input {
     Trigger(TriggerRecord),
     /// A record of `signals`.
     Signal(SignalRecord),
-    /// The reader has reached the end of `triggers`: nothing is known to be unread.
-    TriggersEnd,
+    /// The reader has met the end of `triggers` at this offset (exclusive): what lies between the
+    /// last record and there are markers and aborted records.
+    TriggersEnd(Offset),
 }
 
 /// Entries whose time has come.
@@ -106,8 +108,7 @@ pub struct Partition {
     pub(super) draft: Draft,
     /// What the index says of older generations may be incomplete: later ones may be missing.
     pub(super) seen_from: Offset,
-    last_timestamp: Timestamp,
-    unread_until: Offset,
+    watermark: Watermark,
     low_water: LowWater,
     in_flight: VecDeque<(u64, Arc<Vec<RowOp>>)>,
     sealed: Sealed,
@@ -135,7 +136,8 @@ impl Partition {
     /// An active partition, from what the takeover found. `wheel` stands at the cursor's W.
     #[must_use]
     pub fn new(id: PartitionId, rules: Arc<Rules>, start: Start, wheel: Wheel) -> Self {
-        let Start { cursor, last_timestamp, triggers_end, seen_from, skips } = start;
+        let Start { cursor, last_timestamp, seen_from, skips } = start;
+        let watermark = Watermark::new(cursor.triggers, last_timestamp, rules.cancel_grace);
         let low_water = LowWater::new(cursor.horizon, cursor.triggers, rules.sample_interval);
         Self {
             id,
@@ -147,8 +149,7 @@ impl Partition {
             skips,
             draft: Draft::default(),
             seen_from,
-            last_timestamp,
-            unread_until: triggers_end,
+            watermark,
             low_water,
             in_flight: VecDeque::new(),
             sealed: Sealed { cursor, at: 0, mirrored_at: 0 },
@@ -196,12 +197,13 @@ impl Partition {
     /// Whether input is known to be unread.
     #[must_use]
     pub fn lags(&self) -> bool {
-        self.cursor.triggers < self.unread_until
+        self.watermark.lags()
     }
 
-    /// Input up to `end` (exclusive) of `triggers` is known to exist.
-    pub fn input_known(&mut self, end: Offset) {
-        self.unread_until = self.unread_until.max(end);
+    /// At `at` (ms since the epoch, by this process's clock) `triggers` ended at `end`
+    /// (exclusive): what was written before is read once that offset is.
+    pub fn input_known(&mut self, end: Offset, at: Timestamp) {
+        self.watermark.end_was(end, at);
     }
 
     /// Whether the store must be asked about `hash` before a record of that id is ingested.
@@ -217,7 +219,7 @@ impl Partition {
             match input {
                 Input::Trigger(record) => {
                     self.cursor.triggers = record.offset + 1;
-                    self.last_timestamp = self.last_timestamp.max(record.timestamp);
+                    self.watermark.read(record.offset, record.timestamp);
                     self.draft.ingested += 1;
                     self.ingest_trigger(record, fetched);
                 }
@@ -226,7 +228,7 @@ impl Partition {
                     self.draft.ingested += 1;
                     self.ingest_signal(record, fetched);
                 }
-                Input::TriggersEnd => self.unread_until = 0,
+                Input::TriggersEnd(end) => self.watermark.read_up_to(end),
             }
         }
         if self.draft.ingested > 0 {
@@ -235,15 +237,10 @@ impl Partition {
         }
     }
 
-    /// Up to when entries may fire. While input is known to be unread, only what was due when
-    /// the last ingested record was written: a cancel before its due time must still be found.
+    /// Up to when entries may fire: see [`Watermark`].
     #[must_use]
     pub fn watermark(&self) -> Timestamp {
-        if self.lags() {
-            self.clock.min(self.last_timestamp)
-        } else {
-            self.clock
-        }
+        self.watermark.at(self.clock)
     }
 
     /// What the shell should read from the store into the wheel, if anything.
@@ -347,7 +344,8 @@ impl Partition {
         self.sealed.at = self.clock;
         let rows = Arc::new(draft.rows);
         self.in_flight.push_back((number, Arc::clone(&rows)));
-        let Draft { emits, ingested, .. } = Draft { rows: Vec::new(), touched: Vec::new(), ..draft };
+        let Draft { emits, ingested, .. } =
+            Draft { rows: Vec::new(), touched: Vec::new(), ..draft };
         Step { number, emits, rows, cursor: self.cursor, ingested }
     }
 

@@ -5,6 +5,7 @@
 use super::known::{IdHash, Known, Slot, SlotKind};
 use super::partition::{Fetched, Partition, encode};
 use super::step::Emit;
+use crate::model::Offset;
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
 use crate::model::input::{OnConflict, Registration, Request, TriggerRecord, Unreadable};
@@ -12,7 +13,6 @@ use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::outcome::{Outcome, Verdict};
 use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey};
-use crate::model::Offset;
 
 impl Partition {
     pub(super) fn ingest_trigger(&mut self, record: TriggerRecord, fetched: &Fetched) {
@@ -47,8 +47,7 @@ impl Partition {
         self.drop_main(&new.id, &mut known);
         if ack {
             let replaced = pending.map(|(generation, _)| generation);
-            let verdict =
-                Verdict::Accepted { generation: offset, fire_at: new.fire_at, replaced };
+            let verdict = Verdict::Accepted { generation: offset, fire_at: new.fire_at, replaced };
             self.answer(true, offset, new.id.clone(), verdict);
         }
         let slot = self.place(offset, new);

@@ -156,12 +156,7 @@ impl Replay {
         }
     }
 
-    fn change(
-        &mut self,
-        id: &Text,
-        fetched: &Fetched,
-        change: impl FnOnce(&mut Self, &mut Known),
-    ) {
+    fn change(&mut self, id: &Text, fetched: &Fetched, change: impl FnOnce(&mut Self, &mut Known)) {
         let hash = IdHash::of(id.as_str());
         let mut known = self
             .touched

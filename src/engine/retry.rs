@@ -5,12 +5,12 @@
 
 use super::known::{IdHash, Slot, SlotKind};
 use super::partition::{Fetched, Partition};
+use crate::model::Offset;
 use crate::model::entry::{Entry, FireRow, Row};
 use crate::model::input::{PRIORITY_DEFAULT, SignalRecord};
 use crate::model::outcome::Verdict;
 use crate::model::signal::{RetryRequest, Signal};
 use crate::model::timeline::{Source, TimelineKey};
-use crate::model::Offset;
 
 impl Partition {
     pub(super) fn ingest_signal(&mut self, record: SignalRecord, fetched: &Fetched) {
@@ -51,8 +51,7 @@ impl Partition {
                 self.delete(earlier.key);
             }
         }
-        let key =
-            TimelineKey { due, priority: PRIORITY_DEFAULT, source: Source::Signals, offset };
+        let key = TimelineKey { due, priority: PRIORITY_DEFAULT, source: Source::Signals, offset };
         let late = key <= w;
         known.slots.push(Slot {
             key,

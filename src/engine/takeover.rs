@@ -323,7 +323,6 @@ impl Takeover {
         Start {
             cursor: self.cursor,
             last_timestamp: self.replay.last_timestamp,
-            triggers_end: self.committed.triggers_end,
             seen_from: self.replay_from(),
             skips: std::mem::take(&mut self.replay.skips),
         }
@@ -439,8 +438,6 @@ impl Takeover {
         if committed.offset.as_ref() != Some(&wanted) {
             return Err(Refusal::MetadataDropped);
         }
-        // The end that counts as unread input is the one read after the barrier.
-        self.committed.triggers_end = committed.triggers_end;
         self.phase = Phase::Ledger;
         Ok(())
     }

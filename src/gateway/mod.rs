@@ -88,8 +88,8 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// Opens a desk that waits `answer_timeout` for each answer. Blocks until the broker has said
-    /// where the outcomes end.
+    /// Opens a desk that waits `answer_timeout` for each answer. What is submitted before `health`
+    /// is ready may go unanswered.
     pub fn open(
         settings: &Settings,
         answer_timeout: Duration,
@@ -118,32 +118,20 @@ pub async fn run(
     health: Arc<Health>,
     shutdown: CancellationToken,
 ) -> Result<(), GatewayError> {
-    let desk = open_desk(settings, &health, &shutdown).await?;
+    let timeout = settings.gateway.answer_timeout;
+    let desk = Desk::open(settings, timeout, Arc::clone(&health), shutdown.clone())?;
     let api = Arc::new(triggers::Api {
         desk,
         health,
         names: Names::new(&settings.topics.prefix),
         payload_max: settings.gateway.payload_max.bytes(),
-        answer_timeout: settings.gateway.answer_timeout,
+        answer_timeout: timeout,
     });
     let not_found = || async { Problem::new(StatusCode::NOT_FOUND, "there is nothing here") };
     let router =
         triggers::routes(api).fallback(not_found).layer(middleware::from_fn(measure)).merge(probes);
     axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await?;
     Ok(())
-}
-
-/// Opens the desk on a thread that may block.
-async fn open_desk(
-    settings: &Settings,
-    health: &Arc<Health>,
-    shutdown: &CancellationToken,
-) -> Result<Desk, KafkaError> {
-    let (settings, timeout) = (settings.clone(), settings.gateway.answer_timeout);
-    let (health, shutdown) = (Arc::clone(health), shutdown.clone());
-    let opened =
-        tokio::task::spawn_blocking(move || Desk::open(&settings, timeout, health, shutdown));
-    opened.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
 async fn measure(request: Request, next: Next) -> Response {

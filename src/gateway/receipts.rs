@@ -17,9 +17,9 @@ use crate::config::Settings;
 use crate::health::Health;
 use crate::kafka::Names;
 use crate::kafka::reader::{Read, Reader};
-use crate::model::Offset;
 use crate::model::codec::schemas::Schemas;
 use crate::model::outcome::Outcome;
+use crate::model::{Offset, PartitionId};
 
 /// Requests that wait at once. Each holds a connection too, so more would not help anyone.
 const WAITERS_MAX: usize = 10_000;
@@ -27,8 +27,8 @@ const WAITERS_MAX: usize = 10_000;
 const UNREAD_MAX: usize = 64;
 /// How long one look for outcomes takes; it bounds how late the thread hears of a shutdown.
 const POLL: Duration = Duration::from_millis(100);
-/// How long the broker may take to say where a log ends.
-const ENDS_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the broker may take to say where a log ends; it bounds the same.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The part of the gateway's health that this is.
 const PART: &str = "outcomes";
 
@@ -60,27 +60,23 @@ pub struct Waiter {
 }
 
 impl Receipts {
-    /// Reads outcomes on a thread of its own, from those that are written after this call, until
-    /// `shutdown`. Blocks until the broker has said where the logs end.
+    /// Reads outcomes on a thread of its own until `shutdown`. `health` is ready as soon as every
+    /// outcome of a record written from then on will be seen.
     pub fn open(
         settings: &Settings,
         health: Arc<Health>,
         shutdown: CancellationToken,
     ) -> Result<Self, KafkaError> {
-        let topic = Names::new(&settings.topics.prefix).outcomes();
-        let group = format!("{}.gateways", settings.topics.prefix);
-        let reader = Reader::open(settings, &group)?;
-        // All ends before the first fetch: a broker answers a connection in order, and a fetch
-        // that waits for records would hold up every question behind it.
-        let ends = (0..settings.topics.partitions.get().into())
-            .map(|partition| Ok((partition, reader.stable_end(&topic, partition, ENDS_TIMEOUT)?)))
-            .collect::<Result<Vec<_>, KafkaError>>()?;
-        for (partition, end) in ends {
-            reader.start(&topic, partition, end)?;
-        }
-        health.ready(PART);
+        let reader = Reader::open(settings, &format!("{}.gateways", settings.topics.prefix))?;
+        health.not_ready(PART, "looking for the end of the log");
         let receipts = Self::default();
-        let follower = Follower { reader, topic, receipts: receipts.clone(), health };
+        let follower = Follower {
+            reader,
+            topic: Names::new(&settings.topics.prefix).outcomes(),
+            partitions: settings.topics.partitions.get().into(),
+            receipts: receipts.clone(),
+            health,
+        };
         let _detached = std::thread::spawn(move || follower.run(&shutdown));
         Ok(receipts)
     }
@@ -149,6 +145,7 @@ impl Drop for Waiter {
 struct Follower {
     reader: Reader,
     topic: String,
+    partitions: PartitionId,
     receipts: Receipts,
     health: Arc<Health>,
 }
@@ -156,29 +153,49 @@ struct Follower {
 impl Follower {
     fn run(self, shutdown: &CancellationToken) {
         let schemas = Schemas::new();
-        let mut away = false;
+        // Until started, and whenever the brokers went: ask, because librdkafka never says that
+        // they came back.
+        let (mut started, mut away) = (false, true);
         while !shutdown.is_cancelled() {
+            if away {
+                match if started { self.is_there() } else { self.start() } {
+                    Ok(()) => {
+                        (started, away) = (true, false);
+                        self.health.ready(PART);
+                    }
+                    Err(error) => self.health.not_ready(PART, error.to_string()),
+                }
+            }
             match self.reader.poll(POLL) {
                 Ok(Some(Read::Record(record))) => {
                     let decode = || schemas.decode_outcome(record.payload()?).ok();
                     self.receipts.deliver(record.key().unwrap_or_default(), decode);
                 }
-                Ok(Some(Read::OutOfRange(reason))) => {
-                    // Kept for a month and read at once: only deleting the topic leads here.
-                    self.health.not_ready(PART, format!("outcomes are gone: {reason}"));
-                }
+                // Outcomes are kept for a month and read at once: somebody made the topic anew.
+                Ok(Some(Read::OutOfRange(_))) => (started, away) = (false, true),
                 Ok(Some(Read::End(_)) | None) => {}
                 Err(error) => {
                     away = true;
                     self.health.not_ready(PART, format!("the broker is away: {error}"));
                 }
             }
-            // librdkafka reports that brokers went, never that they came back: ask.
-            if away && self.reader.stable_end(&self.topic, 0, POLL).is_ok() {
-                away = false;
-                self.health.ready(PART);
-            }
         }
+    }
+
+    fn start(&self) -> Result<(), KafkaError> {
+        // All ends before the first fetch: a broker answers a connection in order, and a fetch
+        // that waits for records would hold up every question behind it.
+        let ends = (0..self.partitions)
+            .map(|partition| self.reader.stable_end(&self.topic, partition, ANSWER_TIMEOUT))
+            .collect::<Result<Vec<_>, _>>()?;
+        for (partition, end) in (0..).zip(ends) {
+            self.reader.start(&self.topic, partition, end)?;
+        }
+        Ok(())
+    }
+
+    fn is_there(&self) -> Result<(), KafkaError> {
+        self.reader.stable_end(&self.topic, 0, ANSWER_TIMEOUT).map(drop)
     }
 }
 

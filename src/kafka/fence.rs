@@ -1,17 +1,14 @@
-//! The fence: proof of group membership that a transaction carries, and what else only
-//! librdkafka's C functions tell of a consumer.
+//! The fence: proof of group membership that a transaction carries.
 //!
 //! Law: metadata is taken on the thread that polls the group, right before it is used, and never
 //! without a member id and a generation: a broker accepts a commit that has neither from anyone.
 #![allow(unsafe_code, reason = "the crate keeps group metadata opaque; see each SAFETY comment")]
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::ptr::NonNull;
 
 use rdkafka::bindings as c;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
-
-use crate::model::{Offset, PartitionId};
 
 /// Why there is no fence: do not commit; wait for the group, or take over anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,27 +67,4 @@ impl Drop for Fence {
         // SAFETY: owned by us alone, destroyed once.
         unsafe { c::rd_kafka_consumer_group_metadata_destroy(self.metadata.as_ptr()) }
     }
-}
-
-/// The end of a partition's log as of the last fetch, without asking the broker; `None` before
-/// the first. It is the high watermark, whatever the consumer's isolation.
-pub fn fetched_end<C: ConsumerContext>(
-    consumer: &BaseConsumer<C>,
-    topic: &str,
-    partition: PartitionId,
-) -> Option<Offset> {
-    let topic = CString::new(topic).ok()?;
-    let (mut low, mut high) = (-1_i64, -1_i64);
-    // SAFETY: the handle and the string live through the call, which writes two integers.
-    let result = unsafe {
-        c::rd_kafka_get_watermark_offsets(
-            consumer.client().native_ptr(),
-            topic.as_ptr(),
-            partition,
-            &raw mut low,
-            &raw mut high,
-        )
-    };
-    let known = result == c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
-    known.then(|| Offset::try_from(high).ok()).flatten()
 }

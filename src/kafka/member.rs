@@ -48,14 +48,32 @@ impl Member {
         topic: &str,
         instance: &str,
     ) -> KafkaResult<Self> {
+        Self::join_as(settings, group, topic, Some(instance))
+    }
+
+    /// Joins `group` for `topic` without a name that outlives the process. Such a member leaves
+    /// the group when it is dropped, and its partitions move at once.
+    pub fn join_unnamed(settings: &Settings, group: &str, topic: &str) -> KafkaResult<Self> {
+        Self::join_as(settings, group, topic, None)
+    }
+
+    fn join_as(
+        settings: &Settings,
+        group: &str,
+        topic: &str,
+        instance: Option<&str>,
+    ) -> KafkaResult<Self> {
         let scheduler = &settings.scheduler;
         let mut config = consumer_config(settings, group);
+        if let Some(instance) = instance {
+            config.set("group.instance.id", instance);
+        }
         config
-            .set("group.instance.id", instance)
             .set("partition.assignment.strategy", scheduler.assignor.as_str())
             .set("session.timeout.ms", scheduler.session_timeout.as_millis().to_string())
             .set("heartbeat.interval.ms", scheduler.heartbeat_interval.as_millis().to_string());
-        let consumer: BaseConsumer<Changes> = config.create_with_context(Changes::default())?;
+        let changes = Changes { topic: topic.to_owned(), ..Changes::default() };
+        let consumer: BaseConsumer<Changes> = config.create_with_context(changes)?;
         consumer.subscribe(&[topic])?;
         Ok(Self { consumer: Arc::new(consumer), topic: topic.to_owned() })
     }
@@ -92,10 +110,20 @@ impl Member {
         Offsets { consumer: Arc::clone(&self.consumer), topic: self.topic.clone() }
     }
 
-    /// Gives all partitions to the others and stays a member without any. A static member sends
-    /// no LeaveGroup, so it asks for a topic that nobody has instead.
-    pub fn hand_over(&self) -> KafkaResult<()> {
-        self.consumer.subscribe(&[&format!("{}.leaving", self.topic)])
+    /// Begins to give all partitions to the others while staying a member; poll until
+    /// [`Self::has_handed_over`]. A static member sends no LeaveGroup, so it asks for `another`
+    /// topic instead, of which it reads nothing. It must exist, and must be known to: librdkafka
+    /// joins for no other, and calls our partitions lost rather than revoked.
+    pub fn hand_over(&self, another: &str, timeout: Duration) -> KafkaResult<()> {
+        let _cached = self.consumer.fetch_metadata(Some(another), timeout)?;
+        self.consumer.context().handed_over.store(false, Ordering::SeqCst);
+        self.consumer.subscribe(&[another])
+    }
+
+    /// Whether the group has agreed to an assignment in which nothing is ours.
+    #[must_use]
+    pub fn has_handed_over(&self) -> bool {
+        self.consumer.context().handed_over.load(Ordering::SeqCst)
     }
 }
 
@@ -147,7 +175,9 @@ impl Drop for Member {
 /// Notes what the group says while it is polled.
 #[derive(Default)]
 struct Changes {
+    topic: String,
     noted: Mutex<Vec<Change>>,
+    handed_over: AtomicBool,
     closing: AtomicBool,
 }
 
@@ -164,11 +194,14 @@ impl ConsumerContext for Changes {
         event: RDKafkaRespErr,
         list: &mut TopicPartitionList,
     ) {
-        let partitions = list.elements().iter().map(|e| e.partition()).collect::<Vec<_>>();
+        let partitions = self.ours(list);
         let assigned = event == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
         let result = if assigned {
+            let owned = consumer.assignment().map(|owned| self.ours(&owned));
+            let none = partitions.is_empty() && owned.is_ok_and(|owned| owned.is_empty());
+            self.handed_over.store(none, Ordering::SeqCst);
             assign(consumer, list)
-        } else if self.closing.load(Ordering::SeqCst) {
+        } else if self.closing.load(Ordering::SeqCst) || partitions.is_empty() {
             unassign(consumer, list)
         } else {
             Ok(()) // `release` follows, once the last transaction is done
@@ -185,6 +218,14 @@ impl ConsumerContext for Changes {
     }
 }
 
+impl Changes {
+    /// The partitions of our topic: while handing over we have those of another one too.
+    fn ours(&self, list: &TopicPartitionList) -> Vec<PartitionId> {
+        let elements = list.elements_for_topic(&self.topic);
+        elements.iter().map(|element| element.partition()).collect()
+    }
+}
+
 /// Takes partitions without reading them: the reader does that, from where the cursor says.
 fn assign(consumer: &BaseConsumer<Changes>, list: &mut TopicPartitionList) -> KafkaResult<()> {
     list.set_all_offsets(KafkaOffset::End)?;
@@ -197,11 +238,7 @@ fn assign(consumer: &BaseConsumer<Changes>, list: &mut TopicPartitionList) -> Ka
 }
 
 fn unassign(consumer: &BaseConsumer<Changes>, list: &TopicPartitionList) -> KafkaResult<()> {
-    if is_cooperative(consumer) {
-        consumer.incremental_unassign(list)
-    } else {
-        consumer.unassign()
-    }
+    if is_cooperative(consumer) { consumer.incremental_unassign(list) } else { consumer.unassign() }
 }
 
 fn is_cooperative(consumer: &BaseConsumer<Changes>) -> bool {

@@ -11,7 +11,7 @@ use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
-use super::{Reports, consumer_config, fence};
+use super::{Reports, consumer_config};
 use crate::config::Settings;
 use crate::model::{Offset, PartitionId};
 
@@ -43,7 +43,7 @@ impl Reader {
     pub fn open(settings: &Settings, group: &str) -> KafkaResult<Self> {
         let mut config = consumer_config(settings, group);
         config
-            .set("fetch.wait.max.ms", "100")
+            .set("fetch.wait.max.ms", "25") // a partition that is added waits for the fetch under way
             .set("fetch.queue.backoff.ms", "5")
             .set("max.partition.fetch.bytes", "4194304")
             .set("queued.max.messages.kbytes", "65536")
@@ -92,12 +92,6 @@ impl Reader {
                 _ => Err(error),
             },
         }
-    }
-
-    /// The end of a partition's log as of the last fetch.
-    #[must_use]
-    pub fn fetched_end(&self, topic: &str, partition: PartitionId) -> Option<Offset> {
-        fence::fetched_end(&self.consumer, topic, partition)
     }
 
     /// The last stable offset of a partition: where a read_committed reader stops.

@@ -4,7 +4,10 @@
 //! error the outcome counts as unknown: the transactor is dropped and a new one opened under the
 //! same id, which makes the broker decide what the old one left open. (librdkafka has no KIP-890:
 //! a delayed request of an abandoned transaction could otherwise hit the next one.)
-#![allow(unsafe_code, reason = "the crate's flush waits in 100 ms quanta and its metadata is opaque")]
+#![allow(
+    unsafe_code,
+    reason = "the crate's flush waits in 100 ms quanta and its metadata is opaque"
+)]
 
 use std::ffi::CStr;
 use std::sync::Mutex;
@@ -19,19 +22,24 @@ use rdkafka::{ClientContext, Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config;
 use super::fence::Fence;
+use crate::clock;
 use crate::config::Settings;
 use crate::model::{Offset, PartitionId};
 
 /// How long a flush waits before it serves delivery errors once.
 const FLUSH_QUANTUM_MS: i32 = 50;
+/// How long an abort waits before it serves delivery reports once.
+const ABORT_QUANTUM: Duration = Duration::from_millis(100);
 
-/// Whatever it says: drop the transactor, open a new one, take everything over again.
+/// Drop the transactor, open a new one, take everything over again; only after
+/// [`Generation`](Self::Generation) may the same records be sent again instead.
 #[derive(Debug, thiserror::Error)]
 pub enum TransactionError {
     /// A newer process runs under the same transactional id, or the broker gave up on this one.
     #[error("fenced: another process runs under the same identity ({0})")]
     Fenced(String),
-    /// The broker does not take us for a member of the group any more.
+    /// The broker refused our offsets: the group has a newer generation, or we are no member.
+    /// Nothing is committed. [`abort`](Transactor::abort), and try once more under a new fence.
     #[error("the group's generation has moved on ({0})")]
     Generation(String),
     /// A record was refused: (topic, partition, why).
@@ -161,6 +169,24 @@ impl Transactor {
         // SAFETY: as above.
         check(unsafe { c::rd_kafka_commit_transaction(native, -1) })?;
         self.first_refusal()
+    }
+
+    /// Aborts what is open, waiting at most `timeout`. An error means that the outcome is
+    /// unknown.
+    pub fn abort(&self, timeout: Duration) -> Result<(), TransactionError> {
+        let deadline = clock::monotonic() + timeout;
+        loop {
+            // Single-threaded, an abort that waits longer would wait for reports that only we
+            // can take.
+            match self.producer.abort_transaction(ABORT_QUANTUM) {
+                Ok(()) => return Ok(()),
+                Err(error) if clock::monotonic() >= deadline => return Err(from_kafka(error)),
+                Err(KafkaError::Transaction(error)) if error.is_retriable() => {
+                    self.producer.poll(Duration::ZERO);
+                }
+                Err(error) => return Err(from_kafka(error)),
+            }
+        }
     }
 
     /// Waits until every record is acknowledged or refused.

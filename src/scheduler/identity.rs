@@ -17,9 +17,7 @@ pub struct Identity {
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// Another process runs on it: give this one a directory of its own.
-    #[error(
-        "another process uses {0}: give each scheduler its own directory (scheduler.data_dir)"
-    )]
+    #[error("another process uses {0}: give each scheduler its own directory (scheduler.data_dir)")]
     Taken(PathBuf),
     /// It cannot be written.
     #[error("cannot use {0} (scheduler.data_dir): {1}")]

@@ -10,6 +10,7 @@ use rdkafka::message::{BorrowedMessage, Headers, Message};
 use tokio::runtime::Runtime;
 
 use super::lane::{EndCheck, Lane, Stage};
+use super::sentinel::End;
 use super::{CALL_TIMEOUT, LaneError, Scheduler, SchedulerError};
 use crate::clock;
 use crate::config::{Settings, TriggerSettings};
@@ -21,16 +22,18 @@ use crate::kafka::schemas::{Registry, SchemaCache};
 use crate::model::codec::ledger_key::STEP;
 use crate::model::codec::registration::{self, RawRecord, ReadContext, ReadError};
 use crate::model::codec::schemas::{CodecError, Schemas};
+use crate::model::definition::Header;
 use crate::model::input::{SignalRecord, TriggerRecord, Unreadable};
 use crate::model::ledger::LedgerRecord;
 use crate::model::partitioner::Partitioner;
-use crate::model::definition::Header;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
 /// How long a record waits whose schema registry is away.
 const HOLD_MS: Millis = 1_000;
 /// How long to wait before looking again whether someone's open transaction has ended.
 const END_AGAIN_MS: Millis = 200;
+/// How long an end stays unreached before it is looked into.
+const STALL_MS: Millis = 300;
 /// Records taken from the secondary inputs in one turn.
 const OTHERS_MAX: usize = 10_000;
 
@@ -107,9 +110,7 @@ impl Intake {
 }
 
 /// The schemas of producers, and the thread that asks a registry for them, where there is one.
-fn writers(
-    settings: &TriggerSettings,
-) -> Result<(SchemaCache, Option<Runtime>), SchedulerError> {
+fn writers(settings: &TriggerSettings) -> Result<(SchemaCache, Option<Runtime>), SchedulerError> {
     let folder = Some(settings.schemas_dir.clone()).filter(|dir| !dir.as_os_str().is_empty());
     if settings.registry_url.is_empty() {
         return Ok((SchemaCache::new(folder, None), None));
@@ -150,6 +151,7 @@ fn unreadable(message: &BorrowedMessage<'_>, reason: &str) -> Unreadable {
 impl Scheduler {
     /// Takes what the readers have, waiting at most `wait` for the first record.
     pub(super) fn read_inputs(&mut self, wait: Duration) -> Result<(), SchedulerError> {
+        self.hear_sentinel();
         let mut inputs = BTreeMap::new();
         self.read_others(&mut inputs)?;
         // While a draft is full nothing more is taken: librdkafka's own queue is the bound.
@@ -162,10 +164,7 @@ impl Scheduler {
         self.look_at_ends()
     }
 
-    fn ingest(
-        &mut self,
-        inputs: BTreeMap<PartitionId, Vec<Input>>,
-    ) -> Result<(), SchedulerError> {
+    fn ingest(&mut self, inputs: BTreeMap<PartitionId, Vec<Input>>) -> Result<(), SchedulerError> {
         let now = clock::now_ms();
         for (id, inputs) in inputs {
             let Some(lane) = self.lanes.get_mut(&id) else { continue };
@@ -208,7 +207,7 @@ impl Scheduler {
                         continue;
                     }
                     match self.intake.trigger(&message) {
-                        Ok(record) => take_trigger(lane, record, inputs),
+                        Ok(record) => take_trigger(lane, record, now, inputs),
                         Err(error) => {
                             tracing::warn!(partition = id, offset, %error, "intake waits");
                             lane.held_until = Some(now + HOLD_MS);
@@ -223,21 +222,17 @@ impl Scheduler {
         for id in held {
             self.triggers.stop(&self.intake.triggers, id)?;
         }
-        if taken == self.intake.max {
-            self.note_known_ends();
-        }
         for id in ended {
             self.meet_end(id)?;
         }
         Ok(())
     }
 
-    /// More is waiting than one turn takes: what is known to be unread holds the watermark back.
-    fn note_known_ends(&mut self) {
-        for (id, lane) in &mut self.lanes {
-            let end = self.triggers.fetched_end(&self.intake.triggers, *id);
-            if let (Some(end), Some(partition)) = (end, lane.active()) {
-                partition.input_known(end);
+    /// What the sentinel has seen of the ends of `triggers`.
+    fn hear_sentinel(&mut self) {
+        for End { partition, end, at } in self.sentinel.seen() {
+            if let Some(partition) = self.lanes.get_mut(&partition).and_then(Lane::active) {
+                partition.input_known(end, at);
             }
         }
     }
@@ -314,12 +309,12 @@ impl Scheduler {
                 }
                 Ok(())
             }
-            Stage::Active(partition) if partition.lags() => {
-                if lane.end_check == EndCheck::Confirming {
+            Stage::Active(_) => {
+                if let EndCheck::Confirming(end) = lane.end_check {
                     lane.end_check = EndCheck::Idle;
-                    return Ok(lane.ingest(vec![Input::TriggersEnd])?);
+                    lane.ingest(vec![Input::TriggersEnd(end)])?;
                 }
-                self.check_end(id)
+                Ok(())
             }
             _ => Ok(()),
         }
@@ -335,7 +330,7 @@ impl Scheduler {
         let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
         match (stable, end) {
             (Ok(stable), Ok(end)) if stable >= end => {
-                lane.end_check = EndCheck::Confirming;
+                lane.end_check = EndCheck::Confirming(end);
                 let next: Offset = lane.next_trigger;
                 self.triggers.start(&topic, id, next)?;
             }
@@ -347,7 +342,16 @@ impl Scheduler {
     /// What waits for a moment: ends to look at again, and records whose registry was away.
     fn look_at_ends(&mut self) -> Result<(), SchedulerError> {
         let now = clock::now_ms();
-        let again = |lane: &Lane| matches!(lane.end_check, EndCheck::Again(at) if now >= at);
+        // A log that ends in markers has an end that no record reaches.
+        let stalled = |lane: &Lane| match &lane.stage {
+            Stage::Active(partition) => partition.lags() && now >= lane.read_at + STALL_MS,
+            _ => false,
+        };
+        let again = |lane: &Lane| match lane.end_check {
+            EndCheck::Idle => stalled(lane),
+            EndCheck::Confirming(_) => false,
+            EndCheck::Again(at) => now >= at,
+        };
         let held = |lane: &Lane| lane.held_until.is_some_and(|until| now >= until);
         let ends: Vec<_> = self.lanes.values().filter(|l| again(l)).map(|l| l.id).collect();
         let release: Vec<_> = self.lanes.values().filter(|l| held(l)).map(|l| l.id).collect();
@@ -367,9 +371,11 @@ impl Scheduler {
 fn take_trigger(
     lane: &mut Lane,
     record: TriggerRecord,
+    now: Timestamp,
     inputs: &mut BTreeMap<PartitionId, Vec<Input>>,
 ) {
     lane.next_trigger = record.offset + 1;
+    lane.read_at = now;
     lane.end_check = EndCheck::Idle;
     match &mut lane.stage {
         Stage::Active(_) => inputs.entry(lane.id).or_default().push(Input::Trigger(record)),

@@ -30,6 +30,8 @@ pub(super) struct Lane {
     pub(super) held_until: Option<Timestamp>,
     /// A check is under way of whether the end of `triggers` has really been reached.
     pub(super) end_check: EndCheck,
+    /// When the last record of `triggers` was read, in ms since the epoch.
+    pub(super) read_at: Timestamp,
     pub(super) flushed_at: Timestamp,
     /// The ledger was read up to here when the partition was taken over.
     pub(super) ledger_position: Offset,
@@ -76,8 +78,9 @@ impl Drop for Restoring {
 pub(super) enum EndCheck {
     /// Nothing to check.
     Idle,
-    /// The reader was started again where it stood; if it meets the end once more, that was it.
-    Confirming,
+    /// The reader was started again where it stood; if it meets the end once more without a
+    /// record before, everything below this offset has been read.
+    Confirming(Offset),
     /// A transaction of someone else's is open below the end: look again at this time.
     Again(Timestamp),
 }
@@ -109,6 +112,7 @@ impl Lane {
             next_signal: 0,
             held_until: None,
             end_check: EndCheck::Idle,
+            read_at: 0,
             flushed_at: 0,
             ledger_position: 0,
         }
@@ -197,7 +201,7 @@ fn id_of_input(input: &Input) -> Option<IdHash> {
             }
             Err(_) => None,
         },
-        Input::TriggersEnd => None,
+        Input::TriggersEnd(_) => None,
     }
 }
 

@@ -21,11 +21,19 @@ use crate::telemetry;
 /// How long to wait before a transactor is opened again after it could not be.
 const REOPEN_PAUSE: Duration = Duration::from_millis(200);
 
+/// How often a transaction is sent again whose generation was refused: our client hears of a
+/// new generation a moment after the broker has it.
+const ATTEMPTS_MAX: u32 = 20;
+/// How long to wait before that.
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(10);
+
 /// A transaction under way.
 #[derive(Debug, Default)]
 pub(super) struct Flight {
     steps: Vec<(PartitionId, Step)>,
     barriers: Vec<(PartitionId, Barrier)>,
+    /// How often it was sent again.
+    attempts: u32,
 }
 
 /// What a takeover's barrier writes.
@@ -46,9 +54,10 @@ impl Scheduler {
             return Ok(());
         }
         let flight = self.seal(false, None);
-        if flight.is_empty() {
-            return Ok(());
-        }
+        if flight.is_empty() { Ok(()) } else { self.take_off(flight) }
+    }
+
+    fn take_off(&mut self, flight: Flight) -> Result<(), SchedulerError> {
         if let Err(error) = self.send(&flight) {
             return self.fail(error);
         }
@@ -68,6 +77,27 @@ impl Scheduler {
         let flight = self.flight.take().unwrap_or_default();
         match result {
             Ok(()) => self.apply(flight),
+            Err(error @ TransactionError::Generation(_)) => self.try_again(flight, error),
+            Err(error) => self.fail(error),
+        }
+    }
+
+    /// The group moved on while the transaction was under way, and the broker refused it whole.
+    /// Everything in it is still ours: a partition leaves only when the group is polled, which
+    /// does not happen here. So the same steps go out again, under the new generation.
+    fn try_again(
+        &mut self,
+        mut flight: Flight,
+        error: TransactionError,
+    ) -> Result<(), SchedulerError> {
+        flight.attempts += 1;
+        if flight.attempts > ATTEMPTS_MAX {
+            return self.fail(error);
+        }
+        tracing::debug!(%error, attempt = flight.attempts, "sent again");
+        std::thread::park_timeout(ATTEMPT_PAUSE);
+        match self.transactor.abort(self.settings.scheduler.transaction_timeout) {
+            Ok(()) => self.take_off(flight),
             Err(error) => self.fail(error),
         }
     }
@@ -90,8 +120,7 @@ impl Scheduler {
             }
         };
         let progress = self.progress(&flight);
-        let committed =
-            self.send(&flight).and_then(|()| self.transactor.commit(&progress, &fence));
+        let committed = self.send(&flight).and_then(|()| self.transactor.commit(&progress, &fence));
         match committed {
             Ok(()) => self.apply(flight),
             Err(error) => self.fail(error),
@@ -197,7 +226,7 @@ impl Scheduler {
         }
         let first = lane.flushed_at == 0;
         lane.flushed_at = now;
-        match if first { Ok(()) } else { lane.store.flush() } {
+        match if first { Ok(()) } else { lane.store.flush_in_background() } {
             Ok(()) => Ok(()),
             Err(error) => self.rebuild_store(id, &error.into()),
         }
@@ -258,8 +287,7 @@ fn apply_step(
 ) -> Result<(), crate::store::StoreError> {
     let ledger_position = lane.ledger_position;
     let cursor = &step.cursor;
-    let local =
-        Local { applied: cursor.triggers, step: step.number, ledger_position, w: cursor.w };
+    let local = Local { applied: cursor.triggers, step: step.number, ledger_position, w: cursor.w };
     lane.store.apply(&step.rows, &state_of(local, cluster, now))?;
     lane.store.decided(cursor.w)?;
     if let Some(partition) = lane.active() {

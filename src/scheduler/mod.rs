@@ -11,10 +11,11 @@
 
 mod committer;
 mod emission;
-mod identity;
+pub mod identity;
 mod intake;
 mod lane;
 mod launch;
+mod sentinel;
 mod takeover;
 mod targets;
 
@@ -46,6 +47,7 @@ use identity::{Identity, IdentityError};
 use intake::Intake;
 use lane::{Lane, Stage};
 use launch::Flight;
+use sentinel::Sentinel;
 use targets::Targets;
 
 /// Why the scheduler ended other than by being told to.
@@ -132,6 +134,7 @@ struct Scheduler {
     intake: Intake,
     emission: Emission,
     targets: Targets,
+    sentinel: Sentinel,
     answers: (Sender<Answer>, Receiver<Answer>),
     refused: Option<String>,
 }
@@ -140,11 +143,7 @@ struct Scheduler {
 type Answer = (PartitionId, u64, Committed);
 
 impl Scheduler {
-    fn start(
-        settings: &Settings,
-        health: Arc<Health>,
-        mode: Mode,
-    ) -> Result<Self, SchedulerError> {
+    fn start(settings: &Settings, health: Arc<Health>, mode: Mode) -> Result<Self, SchedulerError> {
         let scheduler = &settings.scheduler;
         let identity = Identity::claim(&scheduler.data_dir, &scheduler.instance_id)?;
         let names = Names::new(&settings.topics.prefix);
@@ -169,6 +168,7 @@ impl Scheduler {
             intake: Intake::new(settings, &names, partitions)?,
             emission: Emission::new(&names, Schemas::new()),
             targets: Targets::new(settings.targets.clone(), names.clone(), probe.clone()),
+            sentinel: Sentinel::start(probe.clone(), names.triggers()),
             answers: channel(),
             refused: None,
             cluster: probe.cluster_id().unwrap_or_default(),
@@ -268,6 +268,7 @@ impl Scheduler {
                 }
             }
             self.report_readiness();
+            self.sentinel.watch(self.lanes.keys().copied());
         }
         Ok(())
     }
@@ -295,8 +296,9 @@ impl Scheduler {
             self.land(Duration::from_millis(10))?;
         }
         if self.settings.scheduler.leave_on_shutdown && self.mode == Mode::Guaranteed {
-            self.member.hand_over()?;
-            while !self.lanes.is_empty() && clock::monotonic() < deadline {
+            self.member.hand_over(&self.names.ledger(), CALL_TIMEOUT)?;
+            let given = |this: &Self| this.lanes.is_empty() && this.member.has_handed_over();
+            while !given(&self) && clock::monotonic() < deadline {
                 self.turn()?;
             }
             return Ok(());
@@ -348,11 +350,9 @@ fn rules(settings: &Settings, names: &Names, owner: &str) -> Rules {
         idle_commit: ms(scheduler.idle_commit_interval),
         mirror_interval: ms(scheduler.mirror_interval),
         step_rows_max: scheduler.ingest_max.get(),
+        cancel_grace: sentinel::GRACE_MS,
         park: ms(scheduler.park),
         owner: owner.to_owned(),
-        topics: InputTopics {
-            triggers: names.triggers().into(),
-            signals: names.signals().into(),
-        },
+        topics: InputTopics { triggers: names.triggers().into(), signals: names.signals().into() },
     }
 }

@@ -349,7 +349,6 @@ impl Scheduler {
         let start = Start {
             cursor: Cursor::fresh(0, 0),
             last_timestamp: 0,
-            triggers_end: 0,
             seen_from: 0,
             skips: std::collections::BTreeSet::default(),
         };
@@ -397,14 +396,7 @@ impl Question {
         let (triggers_low, triggers_end) = self.probe.bounds(&self.names.triggers(), p)?;
         let (signals_low, signals_end) = self.probe.bounds(&self.names.signals(), p)?;
         let (_low, ledger_end): (Offset, Offset) = self.probe.bounds(&self.names.ledger(), p)?;
-        Ok(Committed {
-            offset,
-            triggers_low,
-            triggers_end,
-            signals_low,
-            signals_end,
-            ledger_end,
-        })
+        Ok(Committed { offset, triggers_low, triggers_end, signals_low, signals_end, ledger_end })
     }
 }
 
@@ -416,7 +408,6 @@ pub(super) fn state_of(local: Local, cluster: &str, caught_up_at: Timestamp) -> 
         ledger_position: local.ledger_position,
         w: local.w,
         cluster_id: cluster.to_owned(),
-
 
         caught_up_at,
     }

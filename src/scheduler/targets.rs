@@ -116,9 +116,8 @@ impl Targets {
         }
         let matches = |patterns: &[String]| patterns.iter().any(|p| matches_pattern(p, topic));
         let allowed = matches(&self.settings.allow) && !matches(&self.settings.deny);
-        (!allowed).then(|| {
-            format!("topic {topic} is not allowed: see targets.allow and targets.deny")
-        })
+        (!allowed)
+            .then(|| format!("topic {topic} is not allowed: see targets.allow and targets.deny"))
     }
 }
 

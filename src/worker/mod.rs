@@ -51,8 +51,6 @@ use progress::ProgressError;
 const IDLE_WAIT: Duration = Duration::from_millis(10);
 /// How long a call to the broker may take before it counts as away.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a leaving member waits for the others to take its partitions.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Why the worker ended other than by being told to.
 #[derive(Debug, thiserror::Error)]
@@ -147,7 +145,7 @@ impl Worker {
         let delays = delays.map(|delay| delay.as_millis().try_into().unwrap_or(u64::MAX));
         Ok(Self {
             transactor: open_transactor(settings, &id)?,
-            member: Member::join(settings, &group, &topic, &instance)?,
+            member: Member::join_unnamed(settings, &group, &topic)?,
             reader: Reader::open(settings, &group)?,
             caller: Arc::new(Caller::new(&settings.worker)?),
             runtime: tokio::runtime::Builder::new_multi_thread()
@@ -220,9 +218,10 @@ impl Worker {
         Ok(self.member.release(partitions)?)
     }
 
-    /// Lets the callbacks under way end, commits, hands the partitions over, and ends.
+    /// Lets the callbacks under way end, commits, and leaves the group, which moves the partitions
+    /// to the others at once.
     fn leave(mut self) -> Result<(), WorkerError> {
-        self.health.not_ready("partitions", "shutting down");
+        self.report_readiness();
         let deadline = clock::monotonic() + self.settings.worker.timeout;
         while self.in_flight > 0 && clock::monotonic() < deadline {
             self.turn()?;
@@ -230,14 +229,7 @@ impl Worker {
                 self.on_event(event)?;
             }
         }
-        self.commit()?;
-        self.member.hand_over()?;
-        let deadline = clock::monotonic() + LEAVE_TIMEOUT;
-        while !self.lanes.is_empty() && clock::monotonic() < deadline {
-            self.turn()?;
-            std::thread::park_timeout(IDLE_WAIT);
-        }
-        Ok(())
+        self.commit()
     }
 
     /// Whether no further callback may begin: enough are under way, or results pile up because
@@ -249,7 +241,9 @@ impl Worker {
 
     fn report_readiness(&self) {
         let running = self.lanes.values().filter(|lane| lane.running.is_some()).count();
-        if running == self.lanes.len() {
+        if self.shutdown.is_cancelled() {
+            self.health.not_ready("partitions", "shutting down");
+        } else if running == self.lanes.len() {
             self.health.ready("partitions");
         } else {
             let all = self.lanes.len();

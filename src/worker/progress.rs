@@ -159,7 +159,11 @@ mod tests {
             ends in prop::collection::vec(any::<prop::sample::Index>(), 0..200),
             begun in any::<prop::sample::Index>(),
         ) {
-            let offsets: Vec<_> = gaps.iter().scan(10, |at, gap| { *at += gap; Some(*at) }).collect();
+            let offsets = gaps.iter().scan(10, |at, gap| {
+                *at += gap;
+                Some(*at)
+            });
+            let offsets: Vec<_> = offsets.collect();
             let begun = begun.index(offsets.len());
             let mut progress = Progress::restore(10, "").unwrap();
             let mut unfinished = BTreeSet::from_iter(offsets.iter().copied());

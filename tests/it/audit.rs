@@ -69,7 +69,7 @@ pub(crate) enum Violation {
     /// Nobody registered what fired.
     Ghost,
     /// Fired although it was stopped in time, or although the owner said it was stopped.
-    CancelViolation,
+    NotStopped,
     /// Another payload or due time than the registered one.
     WrongBody,
     /// A command that asked for an answer got none.
@@ -237,12 +237,12 @@ impl Report {
         let why = |text: &str| format!("{text}; answered {answer:?}");
         if in_time && fired {
             let text = why("fired although it was stopped in time");
-            return self.find(Violation::CancelViolation, trigger, generation, text);
+            return self.find(Violation::NotStopped, trigger, generation, text);
         }
         match answer {
             Some(Answer::Stopped(stopped)) if stopped != generation || fired => {
                 let text = why("the answer says what did not happen");
-                self.find(Violation::CancelViolation, trigger, generation, text);
+                self.find(Violation::NotStopped, trigger, generation, text);
             }
             Some(Answer::NothingPending | Answer::Rejected) if !fired => {
                 self.find(Violation::Lost, trigger, generation, why("neither fired nor stopped"));
@@ -342,7 +342,8 @@ mod tests {
         let stopped = [(9, Answer::Stopped(3))];
         let nothing = [(9, Answer::NothingPending)];
         let replaced = [register(3, 5_000), register(9, 7_000)];
-        let right: [(&[Command], &[(u64, Answer)], &[Fired]); 7] = [
+        type Case<'a> = (&'a [Command], &'a [(u64, Answer)], &'a [Fired]);
+        let right: [Case<'_>; 7] = [
             (&[register(3, 5_000)], &[], &[fire(3, 5_000)]),
             (&[register(3, AS_OF + 1)], &[], &[]),
             (&[register(3, 5_000), cancel(9, 4_000)], &stopped, &[]),
@@ -409,7 +410,7 @@ mod tests {
         ];
         for (commands, answer, fires) in wrong {
             let found = violations(commands, &[(9, answer)], fires);
-            assert_eq!(found, [Violation::CancelViolation], "{commands:?} {answer:?}");
+            assert_eq!(found, [Violation::NotStopped], "{commands:?} {answer:?}");
         }
     }
 

@@ -101,7 +101,7 @@ fn bad_records(stage: &Stage) -> Vec<Bad> {
         bad("negative delay", "orloj-delay", &[("orloj-delay", "-5"), to], b"p"),
         bad("unknown topic", "no-such-topic", &[at, (header, "no-such-topic")], b"p"),
         bad("denied topic", "targets.deny", &[at, (header, denied)], b"p"),
-        bad("topic of ours", &"belongs to Orloj", &[at, (header, &ours)], b"p"),
+        bad("topic of ours", "belongs to Orloj", &[at, (header, &ours)], b"p"),
         bad("Kafka's topic", "belongs", &[at, (header, "__consumer_offsets")], b"p"),
         bad("empty key", "key", &[at, to], b"p"),
     ];

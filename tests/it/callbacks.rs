@@ -32,6 +32,7 @@ fn callbacks_are_tried_again_given_up_and_cancelled() {
     let stage = Stage::new("callbacks")
         .set("worker.retry_delays", vec!["2s", "2s"])
         .set("worker.timeout", "1s")
+        .set("worker.connect_timeout", "1s")
         .set("worker.allow_addresses", "any");
     let receiver = Receiver::start();
     let mut scheduler = stage.scheduler("scheduler");

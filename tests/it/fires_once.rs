@@ -47,8 +47,8 @@ fn a_handover_is_neither_lossy_nor_late() {
     std::thread::scope(|scope| {
         scope.spawn(|| load.write(&stage, &client));
         await_fires(&fires, load.fires_min() / 4);
-        let mut second = stage.scheduler("second");
-        second.ready(READY);
+        let second = stage.scheduler("second");
+        second.owns_a_partition(READY);
         await_fires(&fires, load.fires_min() * 3 / 4);
         second.terminate();
     });
@@ -139,7 +139,8 @@ fn await_fires(fires: &Counter, count: usize) {
 
 /// Prints the verdict past the test harness, which would hide it when all is well.
 fn assert_clean(scenario: &str, stage: &Stage, report: &Report) {
-    writeln!(std::io::stderr(), "{scenario}:\n{report}").unwrap();
+    let mut terminal = std::io::stderr().lock();
+    writeln!(terminal, "{scenario}:\n{report}").unwrap();
     assert!(report.is_clean(), "{scenario}:\n{report}");
     assert!(stage.far_one_is_kept(), "{scenario}: the ledger lost the trigger due in 400 days");
 }

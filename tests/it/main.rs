@@ -11,6 +11,7 @@ mod callbacks;
 mod client;
 mod clients;
 mod fires_once;
+mod gateway;
 mod kafka_server;
 mod kafka_smoke;
 mod load;

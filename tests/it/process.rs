@@ -121,9 +121,15 @@ impl Orloj {
         assert!(status.success(), "{}: {status}", self.name);
     }
 
-    /// Whether the program complained of something only a bug can cause.
+    /// Whether a bug ended one of its threads.
     pub(crate) fn panicked(&self) -> bool {
         self.said().contains("panicked at")
+    }
+
+    /// Waits until it has taken a partition over: a member without any is ready, too.
+    pub(crate) fn owns_a_partition(&self, deadline: Duration) {
+        let what = format!("{} to take over a partition", self.name);
+        until(&what, deadline, || self.said().contains("taken over").then_some(()));
     }
 
     fn said(&self) -> String {

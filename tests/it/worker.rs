@@ -100,7 +100,11 @@ fn what_cannot_be_delivered_becomes_a_dead_letter() {
 #[test]
 fn receivers_that_are_gone_or_silent_end_as_they_should() {
     let stage = Stage::new("worker-silent");
-    let _worker = stage.work(&["worker.timeout=300ms", "worker.retry_delays=[\"1s\"]"]);
+    let _worker = stage.work(&[
+        "worker.timeout=1s",
+        "worker.connect_timeout=1s",
+        "worker.retry_delays=[\"1s\"]",
+    ]);
     let outcomes = stage.follow("outcomes");
     let mut last = stage.fire("silent", "slow");
     last.id.attempt = 2;
@@ -174,6 +178,8 @@ impl Stage {
         let partitions = NonZeroU16::new(PARTITIONS).unwrap();
         let topics = TopicDefinitions::load(&prefix, partitions, NonZeroU16::MIN);
         runtime.block_on(topics.apply(&client)).unwrap();
+        // A broker may answer for a topic a little later than its controller has made it.
+        until("the topics", DEADLINE, || runtime.block_on(topics.verify(&client)).ok());
         let producer = client.create().unwrap();
         Self { prefix, producer, schemas: Schemas::new(), receiver: Receiver::start(runtime) }
     }
@@ -192,10 +198,12 @@ impl Stage {
             let (shutdown, health) = (shutdown.clone(), Arc::clone(&health));
             move || worker::run(&settings, shutdown, health)
         });
+        let worker = Worker { shutdown, thread: Some(thread) };
         until("a worker that is ready", DEADLINE, || {
-            (health.is_ready() || thread.is_finished()).then_some(())
+            assert!(!worker.has_ended(), "the worker has ended");
+            health.is_ready().then_some(())
         });
-        Worker { shutdown, thread: Some(thread) }
+        worker
     }
 
     fn fire(&self, trigger: &str, path: &str) -> Fire {
@@ -230,13 +238,8 @@ impl Stage {
 
 fn fire_to(trigger: &str, url: &str) -> Fire {
     let target = HttpTarget { url: url.into(), method: "POST".into() };
-    let id = FireId {
-        trigger: trigger.into(),
-        generation: 42,
-        occurrence: 0,
-        attempt: 1,
-        deferral: 0,
-    };
+    let id =
+        FireId { trigger: trigger.into(), generation: 42, occurrence: 0, attempt: 1, deferral: 0 };
     let definition = Definition {
         target: Target::Http(target),
         payload: Some(br#"{"n":1}"#[..].into()),
@@ -253,11 +256,19 @@ struct Worker {
     thread: Option<std::thread::JoinHandle<Result<(), WorkerError>>>,
 }
 
+impl Worker {
+    fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_some_and(std::thread::JoinHandle::is_finished)
+    }
+}
+
 impl Drop for Worker {
     fn drop(&mut self) {
         self.shutdown.cancel();
         let result = self.thread.take().unwrap().join();
-        if !std::thread::panicking() {
+        if std::thread::panicking() {
+            eprintln!("the worker ended with {result:?}");
+        } else {
             result.unwrap().unwrap();
         }
     }

@@ -105,8 +105,7 @@ impl Run {
             if compacted { compact(all, cut) } else { all }
         };
         let after = self.dice.pick(&[AFTER, AFTER, AFTER + 40]);
-        let mut owner =
-            Owner::take_over(&mut self.log, disk, self.now, self.nonce, after, seen);
+        let mut owner = Owner::take_over(&mut self.log, disk, self.now, self.nonce, after, seen);
         owner.skew = self.dice.pick(&[0, 0, 0, SKEW, -SKEW]);
         self.owner = owner;
     }

@@ -215,7 +215,8 @@ impl Owner {
         }
         let n = usize::try_from(self.partition.cursor().triggers).unwrap();
         let s = usize::try_from(self.partition.cursor().signals).unwrap();
-        self.partition.input_known(log.triggers.len() as Offset);
+        let at = now.saturating_add_signed(self.skew);
+        self.partition.input_known(log.triggers.len() as Offset, at);
         let taken = log.triggers.iter().skip(n).take(records).cloned().map(Input::Trigger);
         let signals = log.signals.iter().skip(s).take(records).cloned().map(Input::Signal);
         let inputs: Vec<_> = taken.chain(signals).collect();
@@ -275,6 +276,7 @@ pub(crate) fn rules(after: u64) -> Rules {
         idle_commit: 0,
         mirror_interval: 20,
         step_rows_max: 1_000,
+        cancel_grace: 0,
         park: 5,
         owner: "owner".to_owned(),
         topics: InputTopics { triggers: "o.triggers".into(), signals: "o.signals".into() },

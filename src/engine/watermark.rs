@@ -1,0 +1,96 @@
+//! The watermark: up to when entries may fire, so that a cancel in time is always found in time.
+//!
+//! Law: an entry fires only if it is due no later than the broker timestamp of the last record
+//! ingested, or than `grace` after a moment whose input is proven to be ingested. So a cancel
+//! written at least `grace` before the due time is never too late, however far we lag.
+
+use std::collections::VecDeque;
+
+use crate::model::{Millis, Offset, Timestamp};
+
+/// Ends remembered at most. When full the newest is dropped: the watermark then stands a little
+/// longer, which is safe.
+const ENDS_MAX: usize = 256;
+
+/// What is known of how far `triggers` has been read.
+#[derive(Clone, Debug)]
+pub struct Watermark {
+    grace: Millis,
+    /// Everything below this offset has been read.
+    read_until: Offset,
+    /// The broker timestamp of the last record ingested.
+    last_timestamp: Timestamp,
+    /// Everything written before this moment has been read.
+    proven_at: Option<Timestamp>,
+    /// Ends that are not reached yet, with when they were looked up; oldest first.
+    ends: VecDeque<(Offset, Timestamp)>,
+}
+
+impl Watermark {
+    /// Nothing is proven yet.
+    #[must_use]
+    pub fn new(read_until: Offset, last_timestamp: Timestamp, grace: Millis) -> Self {
+        Self { grace, read_until, last_timestamp, proven_at: None, ends: VecDeque::new() }
+    }
+
+    /// A record was ingested.
+    pub fn read(&mut self, offset: Offset, timestamp: Timestamp) {
+        self.last_timestamp = self.last_timestamp.max(timestamp);
+        self.read_up_to(offset + 1);
+    }
+
+    /// Everything below `end` has been read.
+    pub fn read_up_to(&mut self, end: Offset) {
+        self.read_until = self.read_until.max(end);
+        while let Some((end, at)) = self.ends.front().copied() {
+            if end > self.read_until {
+                break;
+            }
+            self.proven_at = self.proven_at.max(Some(at));
+            let _reached = self.ends.pop_front();
+        }
+    }
+
+    /// At `at` the log ended at `end` (exclusive).
+    pub fn end_was(&mut self, end: Offset, at: Timestamp) {
+        if self.ends.len() < ENDS_MAX {
+            self.ends.push_back((end, at));
+        }
+        self.read_up_to(self.read_until);
+    }
+
+    /// Whether an end is known that has not been reached.
+    #[must_use]
+    pub fn lags(&self) -> bool {
+        !self.ends.is_empty()
+    }
+
+    /// The watermark when the clock says `clock`, in ms since the epoch.
+    #[must_use]
+    pub fn at(&self, clock: Timestamp) -> Timestamp {
+        let proven = self.proven_at.map_or(0, |at| at.saturating_add(self.grace));
+        clock.min(self.last_timestamp.max(proven))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_fires_past_what_is_proven_to_be_read() {
+        let mut watermark = Watermark::new(10, 500, 100);
+        assert_eq!(watermark.at(9_000), 500, "nothing is proven yet");
+        watermark.end_was(12, 1_000);
+        watermark.end_was(13, 1_050);
+        watermark.read(10, 600);
+        assert_eq!(watermark.at(9_000), 600);
+        watermark.read(11, 610);
+        assert_eq!(watermark.at(9_000), 1_100, "the first end is reached");
+        assert_eq!(watermark.at(1_070), 1_070, "never ahead of the clock");
+        assert!(watermark.lags());
+        watermark.read_up_to(13);
+        assert_eq!(watermark.at(9_000), 1_150);
+        assert!(!watermark.lags());
+    }
+}

@@ -1,0 +1,279 @@
+//! The gateway over real sockets: HTTP in, a record out, the owner's outcome back. The owner is
+//! played by the test, so that every answer, and none, can be shown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use orloj::clock;
+use orloj::config::{Layers, Settings};
+use orloj::gateway;
+use orloj::health::{self, Health};
+use orloj::kafka::reader::{Read, Reader};
+use orloj::kafka::topics::TopicDefinitions;
+use orloj::kafka::{Names, producer_config};
+use orloj::model::codec::schemas::Schemas;
+use orloj::model::outcome::{Outcome, Verdict};
+use orloj::model::text::Text;
+use rdkafka::Message;
+use rdkafka::message::Headers;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use reqwest::{Client, Method, Response, StatusCode};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::kafka_server::{self, KafkaServer, Options, unique_prefix};
+use crate::wait::until;
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A gateway on a free port, and the settings it runs with.
+struct Gateway {
+    address: String,
+    settings: Settings,
+    shutdown: CancellationToken,
+    client: Client,
+}
+
+/// A record of `triggers` as its owner sees it.
+struct Seen {
+    key: String,
+    value: Option<String>,
+    headers: Vec<(String, String)>,
+    partition: i32,
+    offset: u64,
+}
+
+impl Gateway {
+    async fn start(server: &KafkaServer, overrides: &[&str]) -> Self {
+        let prefix = unique_prefix("gateway");
+        let settings = [
+            format!("kafka.bootstrap.servers={}", server.bootstrap()),
+            format!("topics.prefix={prefix}"),
+            "topics.partitions=2".to_owned(),
+        ];
+        let overrides = overrides.iter().map(|&text| text.to_owned()).chain(settings).collect();
+        let settings = Settings::load(&Layers { overrides, ..Layers::default() }).unwrap();
+        let topics = &settings.topics;
+        let topics = TopicDefinitions::load(&prefix, topics.partitions, topics.replication_factor);
+        topics.apply(&server.client()).await.unwrap();
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let (health, shutdown) = (Health::new("gateway"), CancellationToken::new());
+        let metrics = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        let probes = health::routes(vec![Arc::clone(&health)], metrics.handle());
+        let running = (settings.clone(), shutdown.clone());
+        tokio::spawn(async move {
+            let (settings, shutdown) = running;
+            gateway::run(&settings, listener, probes, health, shutdown).await.unwrap();
+        });
+        let gateway = Self { address, settings, shutdown, client: Client::new() };
+        gateway.until_readiness_is(StatusCode::OK).await;
+        gateway
+    }
+
+    async fn until_readiness_is(&self, wanted: StatusCode) {
+        let mut look = tokio::time::interval(Duration::from_millis(20));
+        let look = async {
+            while self.call(Method::GET, "/readyz", None).await.status() != wanted {
+                look.tick().await;
+            }
+        };
+        let what = format!("/readyz does not become {wanted}");
+        tokio::time::timeout(DEADLINE, look).await.expect(&what);
+    }
+
+    async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Response {
+        let request = self.client.request(method, format!("{}{path}", self.address));
+        let request = match body {
+            Some(body) => request.body(body.to_string()),
+            None => request,
+        };
+        request.send().await.unwrap()
+    }
+
+    async fn register(&self, body: Value) -> Response {
+        self.call(Method::POST, "/v1/triggers", Some(body)).await
+    }
+
+    async fn cancel(&self, id: &str) -> Response {
+        self.call(Method::DELETE, &format!("/v1/triggers/{id}"), None).await
+    }
+
+    /// Plays the owner on a thread of its own: answers the next record with what `verdict` says.
+    fn answer(
+        &self,
+        verdict: impl FnOnce(&Seen) -> Verdict + Send + 'static,
+    ) -> std::thread::JoinHandle<Seen> {
+        let settings = self.settings.clone();
+        let names = Names::new(&settings.topics.prefix);
+        let reader = Reader::open(&settings, "owner").unwrap();
+        for partition in 0..2 {
+            // A partition just made may be without a leader for a moment.
+            let end = until("the end of triggers", DEADLINE, || {
+                reader.stable_end(&names.triggers(), partition, DEADLINE).ok()
+            });
+            reader.start(&names.triggers(), partition, end).unwrap();
+        }
+        std::thread::spawn(move || {
+            let seen = next_record(&reader);
+            let outcome = Outcome {
+                trigger: Text::from(seen.key.as_str()),
+                answers: Some(seen.offset),
+                at: clock::now_ms(),
+                verdict: verdict(&seen),
+            };
+            let bytes = Schemas::new().encode_outcome(&outcome);
+            let producer: BaseProducer = producer_config(&settings).create().unwrap();
+            let topic = names.outcomes();
+            let record = BaseRecord::to(&topic).partition(seen.partition);
+            producer.send(record.key(&seen.key).payload(&bytes)).unwrap();
+            producer.flush(DEADLINE).unwrap();
+            seen
+        })
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+fn next_record(reader: &Reader) -> Seen {
+    until("a record of triggers", DEADLINE, || {
+        let Ok(Some(Read::Record(record))) = reader.poll(Duration::from_millis(100)) else {
+            return None;
+        };
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let headers = record.headers().into_iter().flat_map(|headers| headers.iter());
+        Some(Seen {
+            key: text(record.key().unwrap()),
+            value: record.payload().map(text),
+            headers: headers.map(|h| (h.key.to_owned(), text(h.value.unwrap()))).collect(),
+            partition: record.partition(),
+            offset: u64::try_from(record.offset()).unwrap(),
+        })
+    })
+}
+
+/// The status, the content type and the JSON of an answer.
+async fn read(response: Response) -> (u16, String, Value) {
+    let status = response.status().as_u16();
+    let kind = response.headers()["content-type"].to_str().unwrap().to_owned();
+    let body = response.bytes().await.unwrap();
+    (status, kind, serde_json::from_slice(&body).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registration_is_answered_with_what_the_owner_said() {
+    let gateway = Gateway::start(kafka_server::shared(), &[]).await;
+    let fire_at = 1_900_000_000_000;
+    let owner = gateway.answer(move |seen| Verdict::Accepted {
+        generation: seen.offset,
+        fire_at,
+        replaced: None,
+    });
+    let answer = gateway
+        .register(json!({
+            "triggerId": "tea", "callbackUrl": "http://127.0.0.1:1/x", "delaySeconds": 1.5,
+            "payload": {"cups": 2}, "headers": {"traceparent": "00-1"},
+        }))
+        .await;
+    let seen = owner.join().unwrap();
+    let expected = json!({
+        "triggerId": "tea", "fireAt": "2030-03-17T17:46:40Z", "generation": seen.offset,
+    });
+    assert_eq!(read(answer).await, (201, "application/json".to_owned(), expected));
+
+    assert_eq!((seen.key.as_str(), seen.value.as_deref()), ("tea", Some(r#"{"cups":2}"#)));
+    let headers = [
+        ("orloj-delay", "1500"),
+        ("orloj-callback-url", "http://127.0.0.1:1/x"),
+        ("orloj-callback-method", "POST"),
+        ("traceparent", "00-1"),
+        ("orloj-ack", "true"),
+    ];
+    assert_eq!(seen.headers, headers.map(|(name, value)| (name.to_owned(), value.to_owned())));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejection_is_a_problem_with_the_owners_reason() {
+    let gateway = Gateway::start(kafka_server::shared(), &[]).await;
+    let owner = gateway.answer(|_| Verdict::Rejected { reason: "too much tea".to_owned() });
+    let (status, kind, problem) =
+        read(gateway.register(json!({"topic": "t", "delaySeconds": 1})).await).await;
+    let id = owner.join().unwrap().key;
+    assert_eq!((status, kind.as_str()), (422, "application/problem+json"));
+    assert_eq!((&problem["detail"], &problem["triggerId"]), (&json!("too much tea"), &json!(id)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_is_answered_truthfully() {
+    let gateway = Gateway::start(kafka_server::shared(), &[]).await;
+    let owner = gateway.answer(|_| Verdict::Cancelled { generation: 7 });
+    let (status, _, answer) = read(gateway.cancel("green%20tea").await).await;
+    let seen = owner.join().unwrap();
+    assert_eq!((status, answer), (200, json!({"cancelled": true, "generation": 7})));
+    assert_eq!((seen.key.as_str(), seen.value), ("green tea", None));
+    assert_eq!(seen.headers, [("orloj-ack".to_owned(), "true".to_owned())]);
+
+    let owner = gateway.answer(|_| Verdict::NotPending { fired: Some(7), withdrawal: false });
+    let (status, kind, problem) = read(gateway.cancel("tea").await).await;
+    owner.join().unwrap();
+    assert_eq!((status, kind.as_str()), (409, "application/problem+json"));
+    assert_eq!((&problem["cancelled"], &problem["fired"]), (&json!(false), &json!(7)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_answer_it_says_where_to_look() {
+    let gateway = Gateway::start(kafka_server::shared(), &["gateway.answer_timeout=1s"]).await;
+    let prefix = &gateway.settings.topics.prefix;
+    let (status, _, answer) = read(gateway.cancel("tea").await).await;
+    assert_eq!((status, &answer["triggerId"]), (202, &json!("tea")));
+    let detail = answer["detail"].as_str().unwrap();
+    assert!(detail.contains(&format!("{prefix}.triggers[")), "{detail}");
+    assert!(detail.contains(&format!("{prefix}.outcomes with the key tea")), "{detail}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_request_is_refused_before_anything_is_written() {
+    let gateway = Gateway::start(kafka_server::shared(), &[]).await;
+    let own_topic = format!("{}.ledger", gateway.settings.topics.prefix);
+    let bodies = [
+        (400, "fireAt", json!({"topic": "t"})),
+        (400, "topic", json!({"topic": own_topic, "delaySeconds": 1})),
+        (400, "callbackUrl", json!({"callbackUrl": "tea", "delaySeconds": 1})),
+        (400, "fireAt", json!({"topic": "t", "fireAt": "9999-01-01T00:00:00Z"})),
+        (400, "delaySeconds", json!({"topic": "t", "delaySeconds": -1})),
+        (400, "triggerId", json!({"topic": "t", "delaySeconds": 1, "triggerId": ""})),
+        (413, "payload", json!({"topic": "t", "delaySeconds": 1, "payload": "x".repeat(5000)})),
+    ];
+    for (expected, field, body) in bodies {
+        let (status, kind, problem) = read(gateway.register(body).await).await;
+        assert_eq!((status, kind.as_str()), (expected, "application/problem+json"), "{problem}");
+        assert_eq!(problem["field"], json!(field), "{problem}");
+    }
+    let too_large = json!({"payload": "x".repeat(200_000)});
+    assert_eq!(gateway.register(too_large).await.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    let nowhere = gateway.call(Method::GET, "/v1/tea", None).await;
+    assert_eq!(read(nowhere).await.1, "application/problem+json");
+    let wrong = gateway.call(Method::PUT, "/v1/triggers", None).await;
+    assert_eq!(wrong.status(), StatusCode::METHOD_NOT_ALLOWED);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_the_broker_away_it_says_when_to_come_back() {
+    let mut server = KafkaServer::start(&Options::default());
+    let gateway = Gateway::start(&server, &["gateway.answer_timeout=2s"]).await;
+    server.kill();
+    let answer = gateway.cancel("tea").await;
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(answer.headers()["retry-after"], "5");
+    gateway.until_readiness_is(StatusCode::SERVICE_UNAVAILABLE).await;
+
+    server.start_again();
+    gateway.until_readiness_is(StatusCode::OK).await;
+    assert_eq!(gateway.cancel("tea").await.status(), StatusCode::ACCEPTED);
+}
