@@ -260,10 +260,10 @@ fn the_end_of_the_log_is_believed_though_its_last_offsets_hold_no_record() {
     scene.now = 1_100;
     let partition = &mut scene.owner.partition;
     let _behind = partition.observe(1_100);
-    partition.input_known(2);
-    assert_eq!(partition.watermark(), 0);
-    partition.ingest(vec![Input::TriggersEnd], &Fetched::new());
-    assert_eq!(partition.watermark(), 1_100);
+    partition.input_known(2, 1_100);
+    assert_eq!((partition.watermark(), partition.lags()), (NOW, true));
+    partition.ingest(vec![Input::TriggersEnd(2)], &Fetched::new());
+    assert_eq!((partition.watermark(), partition.lags()), (1_100, false));
 }
 
 #[test]
