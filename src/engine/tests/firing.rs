@@ -337,10 +337,7 @@ fn the_last_step_of_an_owner_mirrors_its_cursor_as_clean() {
     let step = scene.owner.partition.seal_clean();
     let metadata = step.cursor.to_metadata("owner");
     let value = LedgerValue::Cursor { metadata, offset: 1, clean: true };
-    assert_eq!(
-        step.emits,
-        [Emit::Ledger { key: LedgerKey::Cursor, value: Some(Box::new(value)) }]
-    );
+    assert_eq!(step.emits, [Emit::Ledger { key: LedgerKey::Cursor, value: Some(Box::new(value)) }]);
     assert!(step.rows.is_empty());
 }
 

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::scene::{
-    NOW, Scene, callback, hold, in_ledger, index, put, retry, settle, topic, veto,
-};
+use super::scene::{NOW, Scene, callback, hold, in_ledger, index, put, retry, settle, topic, veto};
 use super::world::{Disk, commit};
 use crate::engine::cursor::{Cursor, MetadataError};
 use crate::engine::partition::Fetched;
@@ -249,8 +247,7 @@ fn a_wiped_disk_is_rebuilt_from_the_ledger_and_the_log() {
         let w = scene.owner.partition.cursor().w;
         let pending = scene.owner.disk.timeline.range(w.successor()..);
         let rows: Vec<_> =
-            pending.map(|(key, row)| RowOp::Put { key: *key, row: row.clone() })
-                .collect();
+            pending.map(|(key, row)| RowOp::Put { key: *key, row: row.clone() }).collect();
         assert_eq!(rows, expected.each_ref().map(put));
         assert_eq!(scene.owner.disk.skips, BTreeSet::from([6]));
     }
