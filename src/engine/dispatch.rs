@@ -4,7 +4,7 @@
 //! that the ledger holds is settled there. A fire that cannot go out fails its own trigger alone.
 
 use super::catalog::{Catalog, TopicState};
-use super::known::{IdHash, SlotKind};
+use super::known::{IdHash, Slot, SlotKind};
 use super::partition::{Due, Fetched, Partition};
 use super::register::fire_ledger_key;
 use super::step::{Emit, ToTopic};
@@ -137,14 +137,12 @@ impl Partition {
         let parked = TimelineKey { due, ..key };
         let hash = IdHash::of(row.id.trigger.as_str());
         let mut known = self.known(hash, fetched);
-        let mut slot = known.take(|slot| slot.key == key).into_iter().next().unwrap_or_else(|| {
-            super::known::Slot {
-                key,
-                kind: SlotKind::Main,
-                generation: row.id.generation,
-                in_ledger: true,
-                http: false,
-            }
+        let mut slot = known.take(|slot| slot.key == key).into_iter().next().unwrap_or(Slot {
+            key,
+            kind: SlotKind::Main,
+            generation: row.id.generation,
+            in_ledger: true,
+            http: false,
         });
         slot.key = parked;
         slot.in_ledger = true;
@@ -169,7 +167,7 @@ fn to_topic(
             target.topic
         ));
     }
-    let key = target.key.as_ref().unwrap_or(row.id.trigger.bytes());
+    let key = target.key.as_ref().unwrap_or_else(|| row.id.trigger.bytes());
     Ok(Emit::ToTopic(Box::new(ToTopic {
         id: row.id.clone(),
         target: target.clone(),
@@ -184,7 +182,7 @@ fn record_bytes(definition: &Definition, target: &TopicTarget, id: &Text) -> usi
     let headers = definition.headers.iter().map(|header| {
         header.name.bytes().len() + header.value.as_ref().map_or(0, bytes::Bytes::len) + 8
     });
-    let key = target.key.as_ref().unwrap_or(id.bytes()).len();
+    let key = target.key.as_ref().unwrap_or_else(|| id.bytes()).len();
     let payload = definition.payload.as_ref().map_or(0, bytes::Bytes::len);
     payload + key + headers.sum::<usize>() + RECORD_HEADROOM_BYTES
 }

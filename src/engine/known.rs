@@ -41,6 +41,15 @@ pub struct Slot {
     pub http: bool,
 }
 
+impl Slot {
+    /// Whether a retry of this occurrence of this generation stands here.
+    #[must_use]
+    pub fn retries(&self, generation: Offset, occurrence: u32) -> bool {
+        let SlotKind::Retry { occurrence: of, .. } = self.kind else { return false };
+        (self.generation, of) == (generation, occurrence)
+    }
+}
+
 /// What stands at a slot's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotKind {

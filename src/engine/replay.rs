@@ -103,11 +103,7 @@ impl Replay {
             }),
             LedgerKey::Retry { trigger, generation, occurrence } => {
                 self.change(&trigger, fetched, |replay, known| {
-                    let same = |s: &Slot| {
-                        s.generation == generation
-                            && matches!(s.kind, SlotKind::Retry { occurrence: o, .. } if o == occurrence)
-                    };
-                    replay.drop(known, same);
+                    replay.drop(known, |slot| slot.retries(generation, occurrence));
                     let kind = entry.as_ref().map_or(SlotKind::Main, retry_kind);
                     replay.hold(known, entry, kind);
                 });

@@ -42,11 +42,7 @@ impl Partition {
         if known.knows_attempt(&id) {
             return;
         }
-        let same = |s: &Slot| {
-            s.generation == id.generation
-                && matches!(s.kind, SlotKind::Retry { occurrence, .. } if occurrence == id.occurrence)
-        };
-        for earlier in known.take(same) {
+        for earlier in known.take(|slot| slot.retries(id.generation, id.occurrence)) {
             if earlier.key > w {
                 self.delete(earlier.key);
             }

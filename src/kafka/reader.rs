@@ -46,7 +46,8 @@ impl Reader {
     pub fn open(settings: &Settings, group: &str) -> KafkaResult<Self> {
         let mut config = consumer_config(settings, group);
         config
-            .set("fetch.wait.max.ms", "25") // a partition that is added waits for the fetch under way
+            // A partition that is added waits for the fetch under way.
+            .set("fetch.wait.max.ms", "25")
             .set("fetch.queue.backoff.ms", "5")
             .set("max.partition.fetch.bytes", "4194304")
             .set("queued.max.messages.kbytes", "65536")

@@ -158,7 +158,7 @@ impl Transactor {
             let offset = i64::try_from(p.offset).expect("Kafka's offsets are below 2^63");
             let mut element = offsets.add_partition(&p.topic, p.partition);
             element.set_offset(KafkaOffset::Offset(offset)).map_err(from_kafka)?;
-            let _set = element.set_metadata(&p.metadata);
+            element.set_metadata(&p.metadata);
         }
         let native = self.producer.client().native_ptr();
         // SAFETY: handle, list and metadata live through the call; -1 waits as long as the

@@ -127,7 +127,7 @@ fn send_to_topic(transactor: &Transactor, fire: &ToTopic) -> Result<(), Transact
     transactor.send(Outgoing {
         topic: fire.target.topic.as_str(),
         partition: Some(fire.partition),
-        key: Some(fire.target.key.as_ref().unwrap_or(id.trigger.bytes())),
+        key: Some(fire.target.key.as_ref().unwrap_or_else(|| id.trigger.bytes())),
         value: fire.payload.as_deref(),
         headers: &headers,
     })

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 /// A claimed data directory.
 #[derive(Debug)]
-pub struct Identity {
+pub(super) struct Identity {
     /// The group's static member id, and part of the transactional id.
-    pub instance: String,
+    pub(super) instance: String,
     _lock: File,
 }
 
@@ -27,7 +27,7 @@ pub enum IdentityError {
 impl Identity {
     /// Claims `dir` until this is dropped. `configured` names the process; empty means the name
     /// kept in the directory, made when it is first used.
-    pub fn claim(dir: &Path, configured: &str) -> Result<Self, IdentityError> {
+    pub(super) fn claim(dir: &Path, configured: &str) -> Result<Self, IdentityError> {
         let unusable = |error| IdentityError::Unusable(dir.to_owned(), error);
         fs::create_dir_all(dir).map_err(unusable)?;
         let lock = File::create(dir.join("lock")).map_err(unusable)?;

@@ -4,9 +4,9 @@
 //! one ends the transaction under way. The group is polled only while none is.
 //!
 //! ```text
-//!   triggers[p], signals[p] ──poll──► decode ──► engine.ingest ─┐
-//!                                                               ├─► Step ─► one transaction ─► rows
-//!   wheel.due(now) ────────────────────────────► engine.fire  ──┘
+//!   triggers[p], signals[p] ─poll─► decode ──► engine.ingest ─┐
+//!                                                             ├─► Step ─► one transaction ─► rows
+//!   wheel.due(now) ──────────────────────────► engine.fire  ──┘
 //! ```
 
 mod committer;

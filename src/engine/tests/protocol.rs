@@ -205,8 +205,8 @@ fn run(seed: u64) -> (Vec<String>, usize) {
         }
     }
     let wrong = violations(&run);
-    if let Some(id) = std::env::var("ORLOJ_ID").ok().filter(|_| !wrong.is_empty()) {
-        print_history(&run.log, &id);
+    if let Some(id) = option_env!("ORLOJ_ID").filter(|_| !wrong.is_empty()) {
+        print_history(&run.log, id);
     }
     (wrong, run.log.out.len())
 }
@@ -247,22 +247,10 @@ fn ignored(log: &Log) -> BTreeSet<Offset> {
 }
 
 fn violations(run: &Run) -> Vec<String> {
-    let log = &run.log;
-    let ignored = ignored(log);
-    let mut by_id: BTreeMap<&str, Vec<(Offset, bool)>> = BTreeMap::new();
-    for record in &log.triggers {
-        let (id, cancel) = match &record.request {
-            Request::Register(new) => (new.id.as_str(), false),
-            Request::Cancel { id } => (id.as_str(), true),
-            _ => continue,
-        };
-        if !ignored.contains(&record.offset) {
-            by_id.entry(id).or_default().push((record.offset, cancel));
-        }
-    }
+    let history = History::of(&run.log);
     let mut wrong = Vec::new();
     let mut seen = BTreeSet::new();
-    for (emit, n_before, at) in &log.out {
+    for (emit, n_before, at) in &run.log.out {
         let id = match emit {
             Emit::ToTopic(fire) => &fire.id,
             Emit::ToWorker(fire) => &fire.id,
@@ -275,12 +263,42 @@ fn violations(run: &Run) -> Vec<String> {
         if !seen.insert(id.clone()) {
             wrong.push(format!("DUPLICATE {id:?}"));
         }
-        let record = &log.triggers[usize::try_from(id.generation).unwrap()];
-        let Request::Register(new) = &record.request else {
-            wrong.push(format!("GHOST {id:?}"));
-            continue;
-        };
-        if new.id != id.trigger || ignored.contains(&id.generation) {
+        wrong.extend(history.contradicts(id, *n_before, *at));
+    }
+    wrong.extend(history.lost(&seen));
+    wrong.extend(history.lost_retries(&seen, run.now));
+    wrong
+}
+
+/// What the log says should have happened.
+struct History<'a> {
+    log: &'a Log,
+    ignored: BTreeSet<Offset>,
+    /// Each trigger's records in log order, ignored ones left out: offset, whether a cancel.
+    by_id: BTreeMap<&'a str, Vec<(Offset, bool)>>,
+}
+
+impl<'a> History<'a> {
+    fn of(log: &'a Log) -> Self {
+        let ignored = ignored(log);
+        let mut by_id: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for record in log.triggers.iter().filter(|record| !ignored.contains(&record.offset)) {
+            let (id, cancel) = match &record.request {
+                Request::Register(new) => (new.id.as_str(), false),
+                Request::Cancel { id } => (id.as_str(), true),
+                _ => continue,
+            };
+            by_id.entry(id).or_default().push((record.offset, cancel));
+        }
+        Self { log, ignored, by_id }
+    }
+
+    /// Why this fire, by a step before which N was `n_before`, should not have been.
+    fn contradicts(&self, id: &FireId, n_before: Offset, at: Timestamp) -> Vec<String> {
+        let record = &self.log.triggers[usize::try_from(id.generation).unwrap()];
+        let Request::Register(new) = &record.request else { return vec![format!("GHOST {id:?}")] };
+        let mut wrong = Vec::new();
+        if new.id != id.trigger || self.ignored.contains(&id.generation) {
             wrong.push(format!("GHOST {id:?}"));
         }
         let first = id.attempt == 1;
@@ -288,13 +306,13 @@ fn violations(run: &Run) -> Vec<String> {
             wrong.push(format!("EARLY {id:?} at {at}"));
         }
         let mut replaced = false;
-        for (offset, cancel) in by_id[id.trigger.as_str()].iter().copied() {
+        for (offset, cancel) in self.by_id[id.trigger.as_str()].iter().copied() {
             if offset <= id.generation {
                 continue;
             }
-            let timely = log.triggers[usize::try_from(offset).unwrap()].timestamp
+            let timely = self.log.triggers[usize::try_from(offset).unwrap()].timestamp
                 < new.fire_at.saturating_add_signed(-SKEW);
-            if offset < *n_before && (first || cancel && !replaced) {
+            if offset < n_before && (first || cancel && !replaced) {
                 wrong.push(format!("AFTER-CANCEL {id:?} by {offset}"));
             }
             if first && cancel && timely {
@@ -302,30 +320,40 @@ fn violations(run: &Run) -> Vec<String> {
             }
             replaced |= !cancel;
         }
+        wrong
     }
-    for (id, records) in &by_id {
-        if let Some((generation, false)) = records.last().copied()
-            && !seen.iter().any(|fire| fire.generation == generation)
-        {
-            wrong.push(format!("LOST {id} {generation}"));
+
+    /// Triggers that were neither cancelled nor fired.
+    fn lost(&self, seen: &BTreeSet<FireId>) -> Vec<String> {
+        let fired: BTreeSet<_> = seen.iter().map(|id| id.generation).collect();
+        let last = self.by_id.iter().filter_map(|(id, records)| Some((id, *records.last()?)));
+        last.filter(|(_, (generation, cancel))| !cancel && !fired.contains(generation))
+            .map(|(id, (generation, _))| format!("LOST {id} {generation}"))
+            .collect()
+    }
+
+    /// Retries that were due by `now`, not cancelled, and not fired.
+    fn lost_retries(&self, seen: &BTreeSet<FireId>, now: Timestamp) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for record in &self.log.signals {
+            let Ok(Signal::Retry(request)) = &record.signal else { continue };
+            let id = &request.id;
+            let cancelled = self.by_id[id.trigger.as_str()]
+                .iter()
+                .any(|(offset, cancel)| *cancel && *offset > id.generation);
+            if !cancelled && request.due + 100 < now && !seen.contains(id) {
+                wrong.push(format!("LOST-RETRY {id:?}"));
+            }
         }
+        wrong
     }
-    for record in &log.signals {
-        let Ok(Signal::Retry(request)) = &record.signal else { continue };
-        let cancelled = by_id[request.id.trigger.as_str()]
-            .iter()
-            .any(|(offset, cancel)| *cancel && *offset > request.id.generation);
-        if !cancelled && request.due + 100 < run.now && !seen.contains(&request.id) {
-            wrong.push(format!("LOST-RETRY {:?}", request.id));
-        }
-    }
-    wrong
 }
 
 #[test]
 fn no_seed_breaks_the_promise() {
-    let seeds: u64 = std::env::var("ORLOJ_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(300);
-    let from: u64 = std::env::var("ORLOJ_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    // Read when it is built, because nothing in the engine asks the world; cargo builds it anew.
+    let seeds: u64 = option_env!("ORLOJ_SEEDS").map_or(300, |n| n.parse().unwrap());
+    let from: u64 = option_env!("ORLOJ_SEED").map_or(1, |n| n.parse().unwrap());
     let mut fires = 0;
     for seed in from..from + seeds {
         let (wrong, fired) = run(seed);

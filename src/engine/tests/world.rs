@@ -50,6 +50,8 @@ pub(crate) struct Disk {
 pub(crate) struct Owner {
     pub(crate) partition: Partition,
     pub(crate) disk: Disk,
+    /// What the shell would find out about target topics.
+    pub(crate) catalog: Catalog,
     pub(crate) skew: i64,
     ledger_position: Offset,
 }
@@ -193,7 +195,10 @@ impl Owner {
         let wheel = Wheel::new(10, 1_000, 1 << 16, start.cursor.w);
         let mut partition = Partition::new(0, Arc::new(rules(after)), start, wheel);
         let _behind = partition.observe(now);
-        Self { partition, disk, skew: 0, ledger_position: local.ledger_position }
+        let mut catalog = Catalog::default();
+        let usable = TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 };
+        catalog.insert("out".into(), usable);
+        Self { partition, disk, catalog, skew: 0, ledger_position: local.ledger_position }
     }
 
     /// Drafts a step: takes in at most so many records of each input, fires at most so many.
@@ -226,10 +231,7 @@ impl Owner {
             self.partition.load(entries, load.until);
         }
         let due = self.partition.take_due(fires).unwrap();
-        let mut catalog = Catalog::default();
-        let usable = TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 };
-        catalog.insert("out".into(), usable);
-        self.partition.fire(due, &catalog, &Fetched::new());
+        self.partition.fire(due, &self.catalog, &self.disk.fetch_all());
         self.partition.seal()
     }
 

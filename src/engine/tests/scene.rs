@@ -1,0 +1,319 @@
+//! A stage for single decisions: one owner of one partition, a clock that the test moves, and
+//! short names for what a decision is expected to say.
+//!
+//! Law: a decision is asserted whole, emits and rows, and asking again decides nothing more.
+
+use std::sync::Arc;
+
+use super::world::{AFTER, Disk, Log, Owner, commit, definition, whole};
+use crate::engine::known::{IdHash, Known, Slot, SlotKind};
+use crate::engine::partition::encode;
+use crate::engine::step::{Emit, RowOp, Step, ToTopic};
+use crate::model::definition::{Definition, Target, TopicTarget};
+use crate::model::entry::{Entry, FireId, FireRow, Row};
+use crate::model::fire::Fire;
+use crate::model::input::{OnConflict, PRIORITY_DEFAULT, Registration, Request, SignalRecord};
+use crate::model::ledger::{LedgerKey, LedgerValue};
+use crate::model::outcome::{Outcome, Verdict};
+use crate::model::signal::{RetryRequest, Signal};
+use crate::model::timeline::{Source, TimelineKey};
+use crate::model::{Offset, Timestamp};
+
+/// When a scene opens, in ms since the epoch. W then stands just before it.
+pub(crate) const NOW: Timestamp = 1_000;
+
+/// One owner, its log and its clock.
+#[derive(Debug)]
+pub(crate) struct Scene {
+    pub(crate) log: Log,
+    pub(crate) owner: Owner,
+    pub(crate) now: Timestamp,
+    /// Records of each input that a step takes in at most.
+    pub(crate) records: usize,
+    takeovers: u64,
+}
+
+impl Scene {
+    /// An owner of an empty partition, without anything to do.
+    pub(crate) fn new() -> Self {
+        let mut log = Log::default();
+        let owner = Owner::take_over(&mut log, Disk::default(), NOW, 1, AFTER, whole);
+        let mut scene = Self { log, owner, now: NOW, records: 100, takeovers: 1 };
+        scene.silence_mirror();
+        scene.decides(&[], &[]);
+        scene
+    }
+
+    /// A scene in which a callback `a` of generation 0, due at 1,020, has just been fired.
+    pub(crate) fn with_callback_in_flight() -> Self {
+        let mut scene = Self::new();
+        scene.callback("a", 1_020);
+        scene.run();
+        scene.now = 1_020;
+        let fired = callback("a", 0, 1_020);
+        scene.decides(&[scene.fires(&fired)], &[]);
+        scene
+    }
+
+    /// Another owner takes over at this time with this disk.
+    pub(crate) fn take_over(&mut self, disk: Disk, now: Timestamp) {
+        self.takeovers += 1;
+        self.now = now;
+        self.owner = Owner::take_over(&mut self.log, disk, now, self.takeovers, AFTER, whole);
+        self.silence_mirror();
+    }
+
+    pub(crate) fn register(&mut self, id: &str, due: Timestamp) -> Offset {
+        self.log.register(id, due, self.now)
+    }
+
+    pub(crate) fn callback(&mut self, id: &str, due: Timestamp) -> Offset {
+        self.log.register_with(id, due, self.now, OnConflict::Replace, true)
+    }
+
+    pub(crate) fn keep(&mut self, id: &str, due: Timestamp) -> Offset {
+        self.log.register_with(id, due, self.now, OnConflict::Keep, false)
+    }
+
+    /// Registers what fires into another topic than `out`.
+    pub(crate) fn register_to(&mut self, topic: &str, id: &str, due: Timestamp) -> Offset {
+        let registration = Registration {
+            id: id.into(),
+            fire_at: due,
+            priority: PRIORITY_DEFAULT,
+            on_conflict: OnConflict::Replace,
+            definition: definition_to(topic),
+        };
+        self.log.append(self.now, Request::Register(registration))
+    }
+
+    pub(crate) fn cancel(&mut self, id: &str) -> Offset {
+        self.log.cancel(id, self.now)
+    }
+
+    /// The last record of `triggers` does not ask for an answer.
+    pub(crate) fn unasked(&mut self) {
+        self.log.triggers.last_mut().unwrap().ack = false;
+    }
+
+    /// A worker reports that this entry shall fire.
+    pub(crate) fn signal(&mut self, entry: &Entry) {
+        let FireRow { id, scheduled, definition, .. } = fire_row(entry).clone();
+        let reason = "500".to_owned();
+        let request = RetryRequest { id, due: entry.key.due, scheduled, reason, definition };
+        let offset = self.log.signals.len() as Offset;
+        assert_eq!((entry.key.source, entry.key.offset), (Source::Signals, offset));
+        self.log.signals.push(SignalRecord { offset, signal: Ok(Signal::Retry(request)) });
+    }
+
+    /// The owner's next step, committed and applied. `None`: nothing to commit.
+    pub(crate) fn step(&mut self) -> Option<Step> {
+        let step = self.draft()?;
+        self.apply(&step);
+        Some(step)
+    }
+
+    /// The owner's next step, committed; `None`: nothing to commit.
+    pub(crate) fn draft(&mut self) -> Option<Step> {
+        let step = self.owner.draft(&self.log, self.now, self.records, 100)?;
+        commit(&mut self.log, &step, self.now);
+        Some(step)
+    }
+
+    /// A committed step reaches the disk.
+    pub(crate) fn apply(&mut self, step: &Step) {
+        self.owner.applied(step);
+    }
+
+    /// Steps whose decisions another test asserts.
+    pub(crate) fn run(&mut self) {
+        while self.step().is_some() {}
+    }
+
+    /// The next step takes in all there is and says exactly this; the one after says nothing.
+    #[track_caller]
+    pub(crate) fn decides(&mut self, emits: &[Emit], rows: &[RowOp]) {
+        let said = self.step().map_or_else(Default::default, |step| (step.emits, step.rows));
+        assert_eq!(said, (emits.to_vec(), Arc::new(rows.to_vec())));
+        let cursor = *self.owner.partition.cursor();
+        assert_eq!(cursor.triggers, self.log.triggers.len() as Offset);
+        assert_eq!(cursor.signals, self.log.signals.len() as Offset);
+        if let Some(again) = self.step() {
+            assert_eq!((again.emits, again.rows), (vec![], Arc::default()), "decided twice");
+        }
+    }
+
+    /// The owner waits, although there is input.
+    #[track_caller]
+    pub(crate) fn decides_nothing_yet(&mut self) {
+        assert_eq!(self.step(), None);
+    }
+
+    /// The outcome that answers the record at `offset`.
+    pub(crate) fn answer(&self, offset: Offset, id: &str, verdict: Verdict) -> Emit {
+        let (trigger, answers) = (id.into(), Some(offset));
+        Emit::Outcome(Box::new(Outcome { trigger, answers, at: self.now, verdict }))
+    }
+
+    /// An outcome nobody asked for.
+    pub(crate) fn notes(&self, id: &str, verdict: Verdict) -> Emit {
+        let (trigger, answers) = (id.into(), None);
+        Emit::Outcome(Box::new(Outcome { trigger, answers, at: self.now, verdict }))
+    }
+
+    /// The answer to the registration that made this entry.
+    pub(crate) fn accepted(&self, entry: &Entry, replaced: Option<Offset>) -> Emit {
+        let (generation, fire_at) = (entry.key.offset, entry.key.due);
+        let verdict = Verdict::Accepted { generation, fire_at, replaced };
+        self.answer(generation, trigger(entry), verdict)
+    }
+
+    /// The record that fires this entry now.
+    pub(crate) fn fires(&self, entry: &Entry) -> Emit {
+        let FireRow { id, scheduled, definition, .. } = fire_row(entry).clone();
+        let Definition { target: Target::Topic(target), payload, headers, .. } = definition else {
+            return Emit::ToWorker(Box::new(self.fire(entry)));
+        };
+        let fire = ToTopic { id, target, partition: 0, payload, headers, scheduled };
+        Emit::ToTopic(Box::new(fire))
+    }
+
+    /// The fire of this entry now.
+    pub(crate) fn fire(&self, entry: &Entry) -> Fire {
+        let FireRow { id, scheduled, definition, .. } = fire_row(entry).clone();
+        Fire { id, scheduled, fired: self.now, definition }
+    }
+
+    /// The mirror has a test of its own and would only be in the way of the others.
+    fn silence_mirror(&mut self) {
+        Arc::make_mut(&mut self.owner.partition.rules).mirror_interval = 1 << 60;
+    }
+}
+
+/// The first occurrence of a trigger whose target is the topic `out`, not in the ledger.
+pub(crate) fn topic(id: &str, generation: Offset, due: Timestamp) -> Entry {
+    registered(id, generation, due, definition(false))
+}
+
+/// The first occurrence of a trigger with a callback, not in the ledger.
+pub(crate) fn callback(id: &str, generation: Offset, due: Timestamp) -> Entry {
+    registered(id, generation, due, definition(true))
+}
+
+/// The first occurrence of a trigger whose target is another topic than `out`.
+pub(crate) fn topic_to(topic: &str, id: &str, generation: Offset, due: Timestamp) -> Entry {
+    registered(id, generation, due, definition_to(topic))
+}
+
+/// Another attempt (or deferral) of a callback, accepted from the signal at `offset`.
+pub(crate) fn retry(of: &Entry, tried: (u32, u32), due: Timestamp, offset: Offset) -> Entry {
+    let mut row = fire_row(of).clone();
+    (row.id.attempt, row.id.deferral) = tried;
+    row.in_ledger = true;
+    let key = TimelineKey { due, priority: PRIORITY_DEFAULT, source: Source::Signals, offset };
+    Entry { key, row: Row::Fire(row) }
+}
+
+/// What a cancel leaves behind until `due`.
+pub(crate) fn veto(id: &str, cancel: Offset, due: Timestamp) -> Entry {
+    let key = TimelineKey { due, priority: u8::MAX, source: Source::Triggers, offset: cancel };
+    Entry { key, row: Row::Veto { trigger: id.into(), cancel } }
+}
+
+/// The same entry, (not) in the ledger.
+pub(crate) fn in_ledger(entry: &Entry, held: bool) -> Entry {
+    let row = Row::Fire(FireRow { in_ledger: held, ..fire_row(entry).clone() });
+    Entry { key: entry.key, row }
+}
+
+/// The same entry, waiting in the ledger until `due`.
+pub(crate) fn parked(entry: &Entry, due: Timestamp) -> Entry {
+    Entry { key: TimelineKey { due, ..entry.key }, ..in_ledger(entry, true) }
+}
+
+/// The ledger takes the entry in.
+pub(crate) fn hold(entry: &Entry) -> Emit {
+    let value = Some(Box::new(LedgerValue::Entry(entry.clone())));
+    Emit::Ledger { key: ledger_key(entry), value }
+}
+
+/// The ledger lets the entry go.
+pub(crate) fn settle(entry: &Entry) -> Emit {
+    Emit::Ledger { key: ledger_key(entry), value: None }
+}
+
+/// The ledger remembers, or forgets, that the record at `offset` was ignored.
+pub(crate) fn skip(offset: Offset, marked: bool) -> Emit {
+    let value = marked.then(|| Box::new(LedgerValue::Skip));
+    Emit::Ledger { key: LedgerKey::Skip(offset), value }
+}
+
+/// The entry's row comes.
+pub(crate) fn put(entry: &Entry) -> RowOp {
+    RowOp::Put { key: entry.key, row: encode(&entry.row) }
+}
+
+/// The entry's row goes.
+pub(crate) fn delete(entry: &Entry) -> RowOp {
+    RowOp::Delete { key: entry.key }
+}
+
+/// From now on the index knows these entries of the trigger, and no others.
+pub(crate) fn index(id: &str, entries: &[&Entry]) -> RowOp {
+    let slots: Vec<_> = entries.iter().map(|entry| slot(entry)).collect();
+    let known = (!slots.is_empty()).then_some(Known { slots });
+    RowOp::Index { hash: IdHash::of(id), known }
+}
+
+fn registered(id: &str, offset: Offset, due: Timestamp, definition: Definition) -> Entry {
+    let key = TimelineKey { due, priority: PRIORITY_DEFAULT, source: Source::Triggers, offset };
+    let trigger = id.into();
+    let id = FireId { trigger, generation: offset, occurrence: 0, attempt: 1, deferral: 0 };
+    Entry { key, row: Row::Fire(FireRow { id, scheduled: due, in_ledger: false, definition }) }
+}
+
+fn definition_to(topic: &str) -> Definition {
+    let target = Target::Topic(TopicTarget { topic: topic.into(), key: None });
+    Definition { target, ..definition(false) }
+}
+
+fn fire_row(entry: &Entry) -> &FireRow {
+    let Row::Fire(row) = &entry.row else { panic!("a veto does not fire") };
+    row
+}
+
+fn trigger(entry: &Entry) -> &str {
+    match &entry.row {
+        Row::Fire(row) => row.id.trigger.as_str(),
+        Row::Veto { trigger, .. } => trigger.as_str(),
+    }
+}
+
+fn ledger_key(entry: &Entry) -> LedgerKey {
+    match (&entry.row, entry.key.source) {
+        (Row::Veto { trigger, .. }, _) => LedgerKey::Veto(trigger.clone()),
+        (Row::Fire(row), Source::Triggers) => LedgerKey::Main(row.id.trigger.clone()),
+        (Row::Fire(row), Source::Signals) => {
+            let FireId { trigger, generation, occurrence, .. } = row.id.clone();
+            LedgerKey::Retry { trigger, generation, occurrence }
+        }
+    }
+}
+
+fn slot(entry: &Entry) -> Slot {
+    let key = entry.key;
+    let row = match &entry.row {
+        Row::Fire(row) => row,
+        Row::Veto { cancel, .. } => {
+            let (kind, generation) = (SlotKind::Veto, *cancel);
+            return Slot { key, kind, generation, in_ledger: true, http: false };
+        }
+    };
+    let FireId { generation, occurrence, attempt, deferral, .. } = row.id;
+    let kind = match key.source {
+        Source::Triggers => SlotKind::Main,
+        Source::Signals => SlotKind::Retry { occurrence, attempt, deferral },
+    };
+    let http = row.definition.target.is_http();
+    Slot { key, kind, generation, in_ledger: row.in_ledger, http }
+}
