@@ -36,6 +36,7 @@ need build-essential command -v c++
 need build-essential command -v make
 need cmake command -v cmake
 need perl command -v perl
+need curl command -v curl
 need pkg-config command -v pkg-config
 need libclang-dev libclang
 need libssl-dev header openssl/ssl.h

@@ -3,6 +3,8 @@
 //! Law: a metric exists here with its unit and meaning, or not at all. Labels have few values
 //! (role, partition, reason), never ids.
 
+use std::io::IsTerminal;
+
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use thiserror::Error;
@@ -22,11 +24,7 @@ pub const FORWARDED: &str = "orloj_forwarded_total";
 pub const FIRED: &str = "orloj_fired_total";
 /// Histogram: from the due time to the commit of the fire, in seconds.
 pub const LATENESS: &str = "orloj_lateness_seconds";
-/// Gauge: triggers pending in the timeline, by `partition`.
-pub const PENDING: &str = "orloj_pending";
-/// Gauge: how far the oldest overdue trigger is behind the clock, in seconds, by `partition`.
-pub const OVERDUE: &str = "orloj_overdue_seconds";
-/// Gauge: partitions owned, by `state` (restoring, active).
+/// Gauge: partitions owned, by `state` (active, other).
 pub const OWNED: &str = "orloj_owned_partitions";
 /// Histogram: from assignment to active of one partition, in seconds.
 pub const TAKEOVER: &str = "orloj_takeover_seconds";
@@ -34,8 +32,6 @@ pub const TAKEOVER: &str = "orloj_takeover_seconds";
 pub const COMMIT: &str = "orloj_commit_seconds";
 /// Counter: transactions whose outcome was not a plain commit, by `outcome` (aborted, unknown).
 pub const COMMIT_FAILURES: &str = "orloj_commit_failures_total";
-/// Gauge: memory held by the wheels, in bytes.
-pub const WHEEL_BYTES: &str = "orloj_wheel_bytes";
 /// Counter: records appended to the dead letters, by `reason`.
 pub const DEAD_LETTERS: &str = "orloj_dead_letters_total";
 /// Gauge: callbacks under way.
@@ -76,7 +72,10 @@ pub enum TelemetryError {
 pub fn start_logging(settings: &LogSettings) -> Result<(), TelemetryError> {
     let filter = EnvFilter::try_new(&settings.filter)
         .map_err(|source| TelemetryError::Filter { filter: settings.filter.clone(), source })?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     let started = match settings.format {
         LogFormat::Text => lines.finish().try_init(),
         LogFormat::Json => lines.json().flatten_event(true).finish().try_init(),
@@ -111,10 +110,7 @@ fn describe() {
         describe_counter!(name, Unit::Count, meaning);
     }
     let gauges = [
-        (PENDING, Unit::Count, "triggers pending"),
-        (OVERDUE, Unit::Seconds, "age of the oldest overdue trigger"),
         (OWNED, Unit::Count, "partitions owned"),
-        (WHEEL_BYTES, Unit::Bytes, "memory held by the wheels"),
         (CALLBACKS_IN_FLIGHT, Unit::Count, "callbacks under way"),
     ];
     for (name, unit, meaning) in gauges {

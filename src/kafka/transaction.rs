@@ -28,6 +28,8 @@ use crate::model::{Offset, PartitionId};
 
 /// How long a flush waits before it serves delivery errors once.
 const FLUSH_QUANTUM_MS: i32 = 50;
+/// How long the broker may take to say where a topic's partitions are.
+const MEET_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an abort waits before it serves delivery reports once.
 const ABORT_QUANTUM: Duration = Duration::from_millis(100);
 
@@ -111,6 +113,12 @@ impl Transactor {
             .map_err(|error| TransactionError::Unknown(error.to_string()))?;
         producer.init_transactions(timeout).map_err(from_kafka)?;
         Ok(Self { producer, id: id.to_owned() })
+    }
+
+    /// Gets to know a topic, so that the first record for it does not wait for that.
+    pub fn meet(&self, topic: &str) -> Result<(), TransactionError> {
+        let client = self.producer.client();
+        client.fetch_metadata(Some(topic), MEET_TIMEOUT).map(drop).map_err(from_kafka)
     }
 
     /// Begins a transaction; nothing is sent yet.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use crate::clock;
 use crate::kafka::fence::Fence;
 use crate::kafka::transaction::{Progress, TransactionError, Transactor};
+use crate::telemetry;
 
 /// Ends transactions one after the other.
 #[derive(Debug)]
@@ -62,6 +63,8 @@ impl Committer {
         let since = self.since?;
         match self.results.recv_timeout(timeout) {
             Ok(result) => {
+                let took = clock::monotonic().duration_since(since);
+                metrics::histogram!(telemetry::COMMIT).record(took.as_secs_f64());
                 self.since = None;
                 Some(result)
             }

@@ -14,6 +14,7 @@ use crate::clock;
 use crate::engine::step::{Emit, Step};
 use crate::engine::takeover::{Ask, Local};
 use crate::kafka::transaction::{Progress, TransactionError};
+use crate::model::dead_letter::Content;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::{Offset, PartitionId, Timestamp};
 use crate::telemetry;
@@ -303,11 +304,18 @@ fn count(step: &Step, now: Timestamp) {
         let (scheduled, target) = match emit {
             Emit::ToTopic(fire) => (fire.scheduled, "topic"),
             Emit::ToWorker(fire) => (fire.scheduled, "http"),
-            Emit::DeadLetter(_) => {
+            Emit::DeadLetter(letter) => {
                 letters += 1;
+                if matches!(letter.content, Content::Record { .. }) {
+                    metrics::counter!(telemetry::REJECTED).increment(1);
+                }
                 continue;
             }
-            _ => continue,
+            Emit::Forward(_) => {
+                metrics::counter!(telemetry::FORWARDED).increment(1);
+                continue;
+            }
+            Emit::Ledger { .. } | Emit::Outcome(_) => continue,
         };
         metrics::counter!(telemetry::FIRED, "target" => target).increment(1);
         let late = Duration::from_millis(now.saturating_sub(scheduled));

@@ -41,6 +41,7 @@ use crate::kafka::transaction::{TransactionError, Transactor};
 use crate::model::codec::schemas::Schemas;
 use crate::model::{Millis, PartitionId, Timestamp};
 use crate::store::{StoreError, StoreFactory};
+use crate::telemetry;
 use committer::Committer;
 use emission::Emission;
 use identity::{Identity, IdentityError};
@@ -155,12 +156,16 @@ impl Scheduler {
         health.not_ready("partitions", "no partition is assigned yet");
         let group = names.schedulers();
         let (triggers, others) = (Reader::open(settings, &group)?, Reader::open(settings, &group)?);
+        let transactor = open_transactor(settings, &id)?;
+        for topic in [names.ledger(), names.outcomes(), names.fires()] {
+            transactor.meet(&topic)?;
+        }
         triggers.meet(&names.triggers())?;
         others.meet(&names.signals())?;
         others.meet(&names.ledger())?;
         Ok(Self {
             rules: Arc::new(rules(settings, &names, &id)),
-            transactor: Arc::new(open_transactor(settings, &id)?),
+            transactor: Arc::new(transactor),
             member: Member::join(settings, &group, &names.triggers(), &identity.instance)?,
             triggers,
             others,
@@ -325,6 +330,12 @@ impl Scheduler {
             _ => None,
         });
         let active = self.active_lanes().len();
+        let gauge = |state, lanes: usize| {
+            // A gauge is a float; no process owns 2^52 partitions.
+            metrics::gauge!(telemetry::OWNED, "state" => state).set(lanes as f64);
+        };
+        gauge("active", active);
+        gauge("other", self.lanes.len() - active);
         if let Some(reason) = refused {
             self.health.not_ready("partitions", reason);
         } else if active == self.lanes.len() {
