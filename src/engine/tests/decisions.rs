@@ -227,10 +227,10 @@ fn an_unreadable_record_is_a_dead_letter_and_the_ones_around_it_count() {
 
 #[test]
 fn an_unreadable_record_that_a_replay_might_read_leaves_a_skip_mark() {
-    let mut scene = Scene::new();
+    let mut scene = with_one_pending();
     scene.log.append(scene.now, Request::Unreadable(Box::new(unreadable(Some("b"), true))));
-    let rejected = scene.answer(0, "b", rejected());
-    scene.decides(&[skip(0, true), rejected, letter(&scene, "o.triggers", 0)], &[mark(0)]);
+    let rejected = scene.answer(1, "b", rejected());
+    scene.decides(&[skip(1, true), rejected, letter(&scene, "o.triggers", 1)], &[mark(1)]);
 }
 
 #[test]
@@ -243,11 +243,19 @@ fn an_unreadable_signal_is_a_dead_letter_of_its_own_topic() {
 
 #[test]
 fn a_forwarded_record_leaves_a_skip_mark() {
-    let mut scene = Scene::new();
+    let mut scene = with_one_pending();
     let key = Bytes::from_static(b"a");
     let forward = Forward { partition: 3, key, value: None, headers: vec![] };
     scene.log.append(scene.now, Request::Forward(Box::new(forward.clone())));
-    scene.decides(&[skip(0, true), Emit::Forward(Box::new(forward))], &[mark(0)]);
+    scene.decides(&[skip(1, true), Emit::Forward(Box::new(forward))], &[mark(1)]);
+}
+
+/// A scene in which L stands, so that a mark is not forgotten at once.
+fn with_one_pending() -> Scene {
+    let mut scene = Scene::new();
+    scene.register("pending", 1_050);
+    scene.run();
+    scene
 }
 
 fn cancelled(generation: Offset) -> Verdict {

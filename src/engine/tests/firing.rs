@@ -316,17 +316,21 @@ fn low_water_passes_what_w_has_decided_and_forgets_its_skip_marks() {
     scene.run();
     scene.now = 1_010;
     scene.keep("a", 1_020);
+    scene.register("b", 1_040);
     scene.run();
-    // The registration was taken in with S = 1,050, the ignored one with S = 1,060.
-    scene.now = 1_051;
-    scene.decides(&[scene.fires(&topic("a", 0, 1_020))], &[]);
-    assert_eq!(scene.owner.partition.cursor().low_water, 0);
-    scene.now = 1_052;
-    scene.decides(&[], &[]);
-    assert_eq!(scene.owner.partition.cursor().low_water, 1);
-    scene.now = 1_062;
-    scene.decides(&[skip(1, false)], &[RowOp::Skip { offset: 1, marked: false }]);
-    assert_eq!(scene.owner.partition.cursor().low_water, 2);
+    let (a, b) = (topic("a", 0, 1_020), topic("b", 2, 1_040));
+    let forgotten = RowOp::Skip { offset: 1, marked: false };
+    let decisions = [
+        (1_021, vec![scene.fires(&a)], vec![], 0),
+        (1_022, vec![], vec![], 1),
+        (1_041, vec![scene.fires(&b)], vec![], 1),
+        (1_042, vec![skip(1, false)], vec![forgotten], 3),
+    ];
+    for (now, emits, rows, low_water) in decisions {
+        scene.now = now;
+        scene.decides(&emits, &rows);
+        assert_eq!(scene.owner.partition.cursor().low_water, low_water);
+    }
 }
 
 #[test]
