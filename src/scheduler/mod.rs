@@ -28,7 +28,7 @@ use rdkafka::error::KafkaError;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
-use crate::config::Settings;
+use crate::config::{Assignor, Settings};
 use crate::engine::partition::{CorruptRow, Rules};
 use crate::engine::step::InputTopics;
 use crate::engine::takeover::Committed;
@@ -80,6 +80,17 @@ const IDLE_WAIT: Duration = Duration::from_millis(10);
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a leaving member waits for the others to take its partitions.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How soon after a join librdkafka joins again, with a little room.
+const REJOIN_INTERVAL: Duration = Duration::from_millis(1_050);
+
+/// Partitions on their way to someone else.
+#[derive(Debug)]
+struct Parting {
+    partitions: Vec<PartitionId>,
+    /// When to let go, by the monotonic clock.
+    at: std::time::Instant,
+}
 
 /// Whether the broker can be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +148,8 @@ struct Scheduler {
     targets: Targets,
     sentinel: Sentinel,
     answers: (Sender<Answer>, Receiver<Answer>),
+    parting: Option<Parting>,
+    leaving: bool,
     refused: Option<String>,
 }
 
@@ -179,6 +192,8 @@ impl Scheduler {
             targets: Targets::new(settings.targets.clone(), names.clone(), probe.clone()),
             sentinel: Sentinel::start(probe.clone(), names.triggers()),
             answers: channel(),
+            parting: None,
+            leaving: false,
             refused: None,
             cluster: probe.cluster_id().unwrap_or_default(),
             settings: settings.clone(),
@@ -266,16 +281,31 @@ impl Scheduler {
                         self.assign(partition)?;
                     }
                 }
-                Change::Revoked(partitions) => {
-                    self.commit_last_words(&partitions)?;
+                Change::Revoked(partitions) => self.part_with(partitions),
+                Change::Lost(partitions) => {
+                    self.parting = None;
                     self.give_up(&partitions)?;
                 }
-                Change::Lost(partitions) => self.give_up(&partitions)?,
             }
             self.report_readiness();
             self.sentinel.watch(self.lanes.keys().copied());
         }
-        Ok(())
+        match self.parting.take_if(|parting| clock::monotonic() >= parting.at) {
+            Some(Parting { partitions, .. }) => {
+                self.commit_last_words(&partitions)?;
+                self.give_up(&partitions)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Partitions shall go. Nobody gets them before we have let go and joined once more, and
+    /// librdkafka joins once a second at most: until then they go on firing here. A member that
+    /// leaves, or an eager one, has not joined yet and lets go at once.
+    fn part_with(&mut self, partitions: Vec<PartitionId>) {
+        let cooperative = self.settings.scheduler.assignor == Assignor::CooperativeSticky;
+        let wait = if cooperative && !self.leaving { REJOIN_INTERVAL } else { Duration::ZERO };
+        self.parting = Some(Parting { partitions, at: clock::monotonic() + wait });
     }
 
     /// Nothing of ours has an effect on these any more: whoever waits for them goes first, our
@@ -309,6 +339,7 @@ impl Scheduler {
             self.land(Duration::from_millis(10))?;
         }
         if self.settings.scheduler.leave_on_shutdown && self.mode == Mode::Guaranteed {
+            self.leaving = true;
             self.member.hand_over(&self.names.ledger(), CALL_TIMEOUT)?;
             let given = |this: &Self| this.lanes.is_empty() && this.member.has_handed_over();
             while !given(&self) && clock::monotonic() < deadline {
