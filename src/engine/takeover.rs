@@ -99,8 +99,8 @@ pub enum Refusal {
     #[error(
         "partition {partition}: the group's committed offset is gone (expired or deleted), and \
          the ledger's mirror was not written at a shutdown: everything due since {mirror_due} ms \
-         may fire again if you accept it. Accept with `kafka-consumer-groups --group GROUP --reset-offsets \
-         --to-offset {offset} --topic {topic}:{partition} --execute` and restart"
+         may fire again if you accept it. Accept with `kafka-consumer-groups --group GROUP \
+         --reset-offsets --to-offset {offset} --topic {topic}:{partition} --execute` and restart"
     )]
     CursorLost {
         /// The partition.
