@@ -32,13 +32,6 @@ pub(crate) struct Lateness {
     pub(crate) p99_ms: Millis,
 }
 
-impl Lateness {
-    /// The best of two measurements, of each figure by itself.
-    pub(crate) fn best(self, other: Self) -> Self {
-        Self { p50_ms: self.p50_ms.min(other.p50_ms), p99_ms: self.p99_ms.min(other.p99_ms) }
-    }
-}
-
 impl fmt::Display for Lateness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "p50 {} ms, p99 {} ms", self.p50_ms, self.p99_ms)

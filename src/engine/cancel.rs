@@ -16,7 +16,7 @@ use crate::model::timeline::{Source, TimelineKey};
 impl Partition {
     pub(super) fn cancel(&mut self, offset: Offset, ack: bool, id: Text, fetched: &Fetched) {
         let w = self.cursor.w;
-        let hash = IdHash::of(id.as_str());
+        let hash = IdHash::of(&id);
         let mut known = self.known(hash, fetched);
         let seen_from = self.seen_from;
         let fired = known.fired_main(w).filter(|slot| slot.generation >= seen_from).cloned();

@@ -51,7 +51,7 @@ impl Due {
             Target::Topic(target) => matches!(catalog.state(&target.topic), TopicState::Away(_)),
             Target::Http(_) => false,
         };
-        self.rows().filter(away).map(|row| IdHash::of(row.id.trigger.as_str())).collect()
+        self.rows().filter(away).map(|row| IdHash::of(&row.id.trigger)).collect()
     }
 
     fn rows(&self) -> impl Iterator<Item = &FireRow> {
@@ -135,7 +135,7 @@ impl Partition {
     fn park(&mut self, key: TimelineKey, mut row: FireRow, fetched: &Fetched) {
         let due = self.clock.max(self.cursor.w.due) + self.rules.park.max(1);
         let parked = TimelineKey { due, ..key };
-        let hash = IdHash::of(row.id.trigger.as_str());
+        let hash = IdHash::of(&row.id.trigger);
         let mut known = self.known(hash, fetched);
         let mut slot = known.take(|slot| slot.key == key).into_iter().next().unwrap_or(Slot {
             key,

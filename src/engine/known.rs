@@ -3,8 +3,12 @@
 //! Law: firing writes nothing here. Whether a slot is pending is read off the cursor: a slot at
 //! or below W has fired.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
 use crate::model::Offset;
 use crate::model::entry::FireId;
+use crate::model::text::Text;
 use crate::model::timeline::TimelineKey;
 
 /// The index's key for a trigger id: `xxh3_128` of its bytes.
@@ -14,8 +18,29 @@ pub struct IdHash(pub u128);
 impl IdHash {
     /// The hash of a trigger id.
     #[must_use]
-    pub fn of(id: &str) -> Self {
-        Self(xxhash_rust::xxh3::xxh3_128(id.as_bytes()))
+    pub fn of(id: &Text) -> Self {
+        Self(xxhash_rust::xxh3::xxh3_128(id.bytes()))
+    }
+}
+
+/// A map by trigger id.
+pub type IdMap<V> = HashMap<IdHash, V, BuildHasherDefault<Hashed>>;
+
+/// The hasher of what is a good hash already: it takes 64 of the 128 bits.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write_u128(&mut self, hash: u128) {
+        self.0 = u64::try_from(hash & u128::from(u64::MAX)).unwrap_or(0);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        panic!("only hashes of ids are keys here, not {bytes:?}");
     }
 }
 

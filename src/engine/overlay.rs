@@ -3,14 +3,12 @@
 //!
 //! Law: what is here is newer than the store; when its step is applied it is forgotten.
 
-use std::collections::HashMap;
-
-use super::known::{IdHash, Known};
+use super::known::{IdHash, IdMap, Known};
 
 /// Index rows in flight.
 #[derive(Clone, Debug, Default)]
 pub struct Overlay {
-    rows: HashMap<IdHash, (u64, Known)>,
+    rows: IdMap<(u64, Known)>,
 }
 
 impl Overlay {

@@ -4,13 +4,13 @@
 //! state here runs ahead of what is committed; if a commit fails, the whole partition is dropped
 //! and taken over again, so nothing is ever undone by hand.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::cursor::Cursor;
-use super::known::{IdHash, Known};
+use super::known::{IdHash, IdMap, Known};
 use super::low_water::LowWater;
 use super::overlay::Overlay;
 use super::step::{Emit, InputTopics, RowOp, Step};
@@ -23,7 +23,7 @@ use crate::model::timeline::TimelineKey;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
 /// Index rows read from the store for the ids of a batch.
-pub type Fetched = HashMap<IdHash, Known>;
+pub type Fetched = IdMap<Known>;
 
 /// The settings that decisions depend on.
 #[derive(Clone, Debug)]

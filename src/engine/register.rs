@@ -36,7 +36,7 @@ impl Partition {
 
     fn register(&mut self, offset: Offset, ack: bool, new: Registration, fetched: &Fetched) {
         let w = self.cursor.w;
-        let hash = IdHash::of(new.id.as_str());
+        let hash = IdHash::of(&new.id);
         let mut known = self.known(hash, fetched);
         let pending = known.pending_main(w).map(|slot| (slot.generation, slot.key.due));
         if let (OnConflict::Keep, Some((generation, fire_at))) = (new.on_conflict, pending) {

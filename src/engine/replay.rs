@@ -5,9 +5,9 @@
 //! key is above W; a cancel removes. All but the marked ones remove older generations of their
 //! id. The ledger is read first, whole.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
-use super::known::{IdHash, Known, Slot, SlotKind};
+use super::known::{IdHash, IdMap, Known, Slot, SlotKind};
 use super::partition::{Fetched, encode};
 use super::step::RowOp;
 use crate::model::entry::{Entry, FireId, FireRow, Row};
@@ -26,14 +26,14 @@ pub struct Replay {
     /// The broker timestamp of the last record replayed, in ms since the epoch.
     pub last_timestamp: Timestamp,
     rows: Vec<RowOp>,
-    touched: HashMap<IdHash, Known>,
+    touched: IdMap<Known>,
 }
 
 impl Replay {
     /// Starts with the committed `w` and the marks that the local store has.
     #[must_use]
     pub fn new(w: TimelineKey, skips: BTreeSet<Offset>) -> Self {
-        Self { w, skips, last_timestamp: 0, rows: Vec::new(), touched: HashMap::new() }
+        Self { w, skips, last_timestamp: 0, rows: Vec::new(), touched: IdMap::default() }
     }
 
     /// Applies ledger records in order; `fetched` has the store's index rows of their ids.
@@ -147,7 +147,7 @@ impl Replay {
     }
 
     fn change(&mut self, id: &Text, fetched: &Fetched, change: impl FnOnce(&mut Self, &mut Known)) {
-        let hash = IdHash::of(id.as_str());
+        let hash = IdHash::of(&id);
         let before = self.touched.remove(&hash).or_else(|| fetched.get(&hash).cloned());
         let stored = before.is_some();
         let mut known = before.unwrap_or_default();

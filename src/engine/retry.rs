@@ -26,7 +26,7 @@ impl Partition {
     fn accept_retry(&mut self, offset: Offset, request: RetryRequest, fetched: &Fetched) {
         let w = self.cursor.w;
         let RetryRequest { id, due, scheduled, definition, .. } = request;
-        let hash = IdHash::of(id.trigger.as_str());
+        let hash = IdHash::of(&id.trigger);
         let mut known = self.known(hash, fetched);
         if known.vetoes(id.generation, w) {
             let verdict = Verdict::Cancelled { generation: id.generation };

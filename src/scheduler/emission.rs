@@ -116,8 +116,8 @@ impl Emission {
 fn send_to_topic(transactor: &Transactor, fire: &ToTopic) -> Result<(), TransactionError> {
     let mut ours = Vec::with_capacity(96);
     let id = &fire.id;
-    write!(ours, "{}:{}:{}", id.trigger, id.generation, id.occurrence)
-        .expect("writing to memory cannot fail");
+    ours.extend_from_slice(id.trigger.bytes());
+    write!(ours, ":{}:{}", id.generation, id.occurrence).expect("writing to memory cannot fail");
     let split = ours.len();
     write!(ours, "{}", fire.scheduled).expect("writing to memory cannot fail");
     let (fire_id, due) = ours.split_at(split);

@@ -177,8 +177,8 @@ pub(super) fn fetch(
 /// The id that a record of `triggers` is about, hashed.
 pub(super) fn id_of_trigger(record: &TriggerRecord) -> Option<IdHash> {
     match &record.request {
-        Request::Register(registration) => Some(IdHash::of(registration.id.as_str())),
-        Request::Cancel { id } => Some(IdHash::of(id.as_str())),
+        Request::Register(registration) => Some(IdHash::of(&registration.id)),
+        Request::Cancel { id } => Some(IdHash::of(&id)),
         Request::Forward(_) | Request::Unreadable(_) => None,
     }
 }
@@ -186,8 +186,8 @@ pub(super) fn id_of_trigger(record: &TriggerRecord) -> Option<IdHash> {
 /// The id that a ledger record is about, hashed.
 pub(super) fn id_of_ledger(record: &LedgerRecord) -> Option<IdHash> {
     match &record.key {
-        LedgerKey::Main(id) | LedgerKey::Veto(id) => Some(IdHash::of(id.as_str())),
-        LedgerKey::Retry { trigger, .. } => Some(IdHash::of(trigger.as_str())),
+        LedgerKey::Main(id) | LedgerKey::Veto(id) => Some(IdHash::of(&id)),
+        LedgerKey::Retry { trigger, .. } => Some(IdHash::of(&trigger)),
         LedgerKey::Skip(_) | LedgerKey::Cursor | LedgerKey::Barrier => None,
     }
 }
@@ -197,7 +197,7 @@ fn id_of_input(input: &Input) -> Option<IdHash> {
         Input::Trigger(record) => id_of_trigger(record),
         Input::Signal(record) => match &record.signal {
             Ok(crate::model::signal::Signal::Retry(request)) => {
-                Some(IdHash::of(request.id.trigger.as_str()))
+                Some(IdHash::of(&request.id.trigger))
             }
             Err(_) => None,
         },

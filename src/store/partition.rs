@@ -407,7 +407,7 @@ mod tests {
     fn lookups_go_through_memory_and_files() {
         let dir = tempfile::tempdir().unwrap();
         let mut store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
-        let hash = |n: u64| IdHash::of(&n.to_string());
+        let hash = |n: u64| IdHash::of(&n.to_string().into());
         let row = |n, due| RowOp::Index { hash: hash(n), known: Some(known(due)) };
         let even: Vec<_> = (0..1000).step_by(2).map(|n| row(n, n)).collect();
         store.apply(&even, &state(1)).unwrap();
@@ -437,7 +437,7 @@ mod tests {
                 .map(scattered)
                 .flat_map(|due| {
                     let put = RowOp::Put { key: key(due), row: row.clone() };
-                    let hash = IdHash::of(&due.to_string());
+                    let hash = IdHash::of(&due.to_string().into());
                     [put, RowOp::Index { hash, known: Some(known(due)) }]
                 })
                 .collect();

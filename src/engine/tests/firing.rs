@@ -262,7 +262,7 @@ fn the_end_of_the_log_is_believed_though_its_last_offsets_hold_no_record() {
     let _behind = partition.observe(1_100);
     partition.input_known(2, 1_100);
     assert_eq!((partition.watermark(), partition.lags()), (NOW, true));
-    partition.ingest(vec![Input::TriggersEnd(2)], &Fetched::new());
+    partition.ingest(vec![Input::TriggersEnd(2)], &Fetched::default());
     assert_eq!((partition.watermark(), partition.lags()), (1_100, false));
 }
 

@@ -262,7 +262,7 @@ pub(crate) fn delete(entry: &Entry) -> RowOp {
 pub(crate) fn index(id: &str, entries: &[&Entry]) -> RowOp {
     let slots: Vec<_> = entries.iter().map(|entry| slot(entry)).collect();
     let known = (!slots.is_empty()).then_some(Known { slots });
-    RowOp::Index { hash: IdHash::of(id), known }
+    RowOp::Index { hash: IdHash::of(&id.into()), known }
 }
 
 fn registered(id: &str, offset: Offset, due: Timestamp, definition: Definition) -> Entry {

@@ -41,7 +41,7 @@ fn a_takeover_asks_for_offsets_barrier_ledger_and_log_in_this_order() {
     assert_eq!(takeover.ask(), Ask::Committed);
     takeover.on_committed(confirmed(&CURSOR)).unwrap();
     assert_eq!(takeover.ask(), Ask::Ledger { from: 0 });
-    let rows = takeover.on_ledger(vec![barrier_record(NONCE)], 5, &Fetched::new()).unwrap();
+    let rows = takeover.on_ledger(vec![barrier_record(NONCE)], 5, &Fetched::default()).unwrap();
     assert_eq!(rows, []);
     assert_eq!(takeover.ask(), Ask::Triggers { from: 2, until: 5 });
     takeover.on_triggers_end();
@@ -54,10 +54,10 @@ fn a_takeover_asks_for_offsets_barrier_ledger_and_log_in_this_order() {
 fn the_ledger_is_read_until_our_own_barrier_comes_back() {
     let mut takeover = at_ledger(None);
     for (nonce, position) in [(NONCE - 1, 1), (NONCE + 1, 2)] {
-        takeover.on_ledger(vec![barrier_record(nonce)], position, &Fetched::new()).unwrap();
+        takeover.on_ledger(vec![barrier_record(nonce)], position, &Fetched::default()).unwrap();
         assert_eq!(takeover.ask(), Ask::Ledger { from: 0 });
     }
-    takeover.on_ledger(vec![barrier_record(NONCE)], 3, &Fetched::new()).unwrap();
+    takeover.on_ledger(vec![barrier_record(NONCE)], 3, &Fetched::default()).unwrap();
     assert_eq!(takeover.ask(), Ask::Triggers { from: 2, until: 5 });
 }
 
@@ -76,7 +76,7 @@ fn an_offset_that_an_operator_moved_makes_everything_from_there_on_new() {
         let moved = Some((offset, String::new()));
         takeover.on_committed(Committed { offset: moved, ..committed(&CURSOR) }).unwrap();
         assert_eq!(takeover.ask(), Ask::Mirror { until: 4 });
-        takeover.on_ledger(vec![mirror(&CURSOR, false)], 4, &Fetched::new()).unwrap();
+        takeover.on_ledger(vec![mirror(&CURSOR, false)], 4, &Fetched::default()).unwrap();
         let cursor = Cursor { triggers: offset, low_water, ..CURSOR };
         let metadata = cursor.to_metadata("me");
         assert_eq!(takeover.ask(), Ask::Barrier { offset, metadata, nonce: NONCE });
@@ -89,7 +89,7 @@ fn a_local_w_beyond_the_mirror_stays_when_an_operator_moves_the_offset() {
     let mut takeover = begin(Some(Local { w, ..local() }));
     let moved = Some((3, String::new()));
     takeover.on_committed(Committed { offset: moved, ..committed(&CURSOR) }).unwrap();
-    takeover.on_ledger(vec![mirror(&CURSOR, false)], 4, &Fetched::new()).unwrap();
+    takeover.on_ledger(vec![mirror(&CURSOR, false)], 4, &Fetched::default()).unwrap();
     assert_eq!(takeover.cursor(), &Cursor { w, triggers: 3, ..CURSOR });
     assert!(takeover.must_wipe(), "it holds what is to be new");
 }
@@ -126,7 +126,7 @@ fn what_a_newer_orloj_wrote_is_refused() {
     let metadata = "orloj2 q=1".to_owned();
     let value = Some(LedgerValue::Cursor { metadata, offset: 5, clean: true });
     let mirror = LedgerRecord { key: LedgerKey::Cursor, value, step: 7 };
-    assert_eq!(takeover.on_ledger(vec![mirror], 4, &Fetched::new()), Err(newer));
+    assert_eq!(takeover.on_ledger(vec![mirror], 4, &Fetched::default()), Err(newer));
 }
 
 #[test]
@@ -143,9 +143,10 @@ fn a_lost_cursor_is_found_in_a_clean_mirror() {
     let mut takeover = begin(None);
     takeover.on_committed(Committed { offset: None, ..committed(&CURSOR) }).unwrap();
     assert_eq!(takeover.ask(), Ask::Mirror { until: 4 });
-    let early = takeover.on_ledger(vec![mirror(&Cursor::fresh(1, 0), false)], 3, &Fetched::new());
+    let early =
+        takeover.on_ledger(vec![mirror(&Cursor::fresh(1, 0), false)], 3, &Fetched::default());
     assert_eq!((early, takeover.ask()), (Ok(vec![]), Ask::Mirror { until: 4 }));
-    takeover.on_ledger(vec![mirror(&CURSOR, true)], 4, &Fetched::new()).unwrap();
+    takeover.on_ledger(vec![mirror(&CURSOR, true)], 4, &Fetched::default()).unwrap();
     let metadata = CURSOR.to_metadata("me");
     assert_eq!(takeover.ask(), Ask::Barrier { offset: 5, metadata, nonce: NONCE });
 }
@@ -156,7 +157,7 @@ fn a_lost_cursor_with_an_unclean_mirror_is_for_a_person_to_decide() {
     takeover.on_committed(Committed { offset: None, ..committed(&CURSOR) }).unwrap();
     let topic = "o.triggers".to_owned();
     let lost = Refusal::CursorLost { partition: 0, topic, offset: 5, mirror_due: 900 };
-    let refused = takeover.on_ledger(vec![mirror(&CURSOR, false)], 4, &Fetched::new());
+    let refused = takeover.on_ledger(vec![mirror(&CURSOR, false)], 4, &Fetched::default());
     assert_eq!(refused, Err(lost));
 }
 
@@ -195,7 +196,7 @@ fn a_valid_disk_is_read_on_from_where_it_stands() {
     let mut takeover = at_ledger(Some(local()));
     assert!(!takeover.must_wipe());
     assert_eq!(takeover.ask(), Ask::Ledger { from: 3 });
-    takeover.on_ledger(vec![barrier_record(NONCE)], 5, &Fetched::new()).unwrap();
+    takeover.on_ledger(vec![barrier_record(NONCE)], 5, &Fetched::default()).unwrap();
     assert_eq!(takeover.ask(), Ask::Triggers { from: 4, until: 5 });
     takeover.on_triggers_end();
     let applied = Local { applied: 5, step: 7, ledger_position: 5, w: CURSOR.w };
@@ -214,7 +215,7 @@ fn a_disk_ahead_of_the_cursor_is_wiped() {
         let mut takeover = at_ledger(Some(local));
         assert!(takeover.must_wipe());
         assert_eq!(takeover.ask(), Ask::Ledger { from: 0 });
-        takeover.on_ledger(vec![barrier_record(NONCE)], 5, &Fetched::new()).unwrap();
+        takeover.on_ledger(vec![barrier_record(NONCE)], 5, &Fetched::default()).unwrap();
         assert_eq!(takeover.ask(), Ask::Triggers { from: 2, until: 5 });
         takeover.on_triggers_end();
         assert_eq!(takeover.finish().skips, BTreeSet::new());

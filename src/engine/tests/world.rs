@@ -2,13 +2,12 @@
 //!
 //! Law: it interprets steps and asks as the shell does, and decides nothing itself.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::engine::catalog::{Catalog, TopicState};
-use crate::engine::known::{IdHash, Known};
 use crate::engine::partition::{Fetched, Input, Partition, Rules};
 use crate::engine::step::{Emit, InputTopics, RowOp, Step};
 use crate::engine::takeover::{Ask, Committed, Local, Takeover};
@@ -40,7 +39,7 @@ pub(crate) struct Log {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disk {
     pub(crate) timeline: BTreeMap<TimelineKey, Bytes>,
-    pub(crate) index: HashMap<IdHash, Known>,
+    pub(crate) index: Fetched,
     pub(crate) skips: BTreeSet<Offset>,
     pub(crate) local: Option<Local>,
 }
@@ -165,7 +164,7 @@ impl Owner {
                 }
                 Ask::Mirror { until } => {
                     let records = seen(log, 0).into_iter().map(|(_, r)| r).collect();
-                    let rows = takeover.on_ledger(records, until, &Fetched::new()).unwrap();
+                    let rows = takeover.on_ledger(records, until, &Fetched::default()).unwrap();
                     assert!(rows.is_empty());
                 }
                 Ask::Ledger { from } => {
