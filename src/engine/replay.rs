@@ -147,7 +147,7 @@ impl Replay {
     }
 
     fn change(&mut self, id: &Text, fetched: &Fetched, change: impl FnOnce(&mut Self, &mut Known)) {
-        let hash = IdHash::of(&id);
+        let hash = IdHash::of(id);
         let before = self.touched.remove(&hash).or_else(|| fetched.get(&hash).cloned());
         let stored = before.is_some();
         let mut known = before.unwrap_or_default();

@@ -1,32 +1,61 @@
-//! The thread that ends transactions: flush, offsets, commit. While it waits for the broker, the
-//! loop prepares the next step.
+//! The thread that ends transactions: flush, offsets, commit, and then the rows. While it waits
+//! for the broker and writes the store, the loop prepares the next step.
 //!
-//! Law: at most one transaction is open. Whoever hands one over takes no further one before it
-//! has landed.
+//! Law: at most one transaction is open, and its rows are applied only after it is committed.
+//! Whoever hands one over takes no further one before it has landed; until then the rows in
+//! flight are read from the engine's overlay.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use crate::clock;
+use crate::engine::step::RowOp;
 use crate::kafka::fence::Fence;
 use crate::kafka::transaction::{Progress, TransactionError, Transactor};
+use crate::model::PartitionId;
+use crate::store::{LocalState, PartitionStore, StoreError};
 use crate::telemetry;
 
 /// Ends transactions one after the other.
 #[derive(Debug)]
 pub(super) struct Committer {
     jobs: Sender<Job>,
-    results: Receiver<Result<(), TransactionError>>,
+    results: Receiver<Landed>,
     since: Option<Instant>,
     limit: Duration,
 }
 
+/// How a transaction ended: not committed, or committed with these stores failing to apply it.
+pub(super) type Landed = Result<Vec<(PartitionId, StoreError)>, TransactionError>;
+
+/// A transaction whose records are all sent.
 #[derive(Debug)]
-struct Job {
-    transactor: Arc<Transactor>,
-    progress: Vec<Progress>,
-    fence: Fence,
+pub(super) struct Job {
+    pub(super) transactor: Arc<Transactor>,
+    pub(super) progress: Vec<Progress>,
+    pub(super) fence: Fence,
+    /// What to apply once it is committed.
+    pub(super) changes: Vec<Change>,
+}
+
+/// The rows of a step, and where they go.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub(super) partition: PartitionId,
+    pub(super) store: Arc<PartitionStore>,
+    pub(super) rows: Arc<Vec<RowOp>>,
+    pub(super) state: LocalState,
+}
+
+impl Change {
+    /// Applies the rows; what lies below the new W may then go.
+    pub(super) fn apply(self) -> Result<(), (PartitionId, StoreError)> {
+        let applied = self.store.apply(&self.rows, &self.state);
+        applied
+            .and_then(|()| self.store.decided(self.state.w))
+            .map_err(|error| (self.partition, error))
+    }
 }
 
 impl Committer {
@@ -36,8 +65,10 @@ impl Committer {
         let (jobs, inbox) = channel::<Job>();
         let (outbox, results) = channel();
         let _detached = std::thread::spawn(move || {
-            for Job { transactor, progress, fence } in inbox {
-                if outbox.send(transactor.commit(&progress, &fence)).is_err() {
+            for Job { transactor, progress, fence, changes } in inbox {
+                let committed = transactor.commit(&progress, &fence);
+                let failed = |()| changes.into_iter().filter_map(|c| c.apply().err()).collect();
+                if outbox.send(committed.map(failed)).is_err() {
                     break;
                 }
             }
@@ -46,20 +77,14 @@ impl Committer {
     }
 
     /// Hands over a transaction whose records are all sent.
-    pub(super) fn submit(
-        &mut self,
-        transactor: &Arc<Transactor>,
-        progress: Vec<Progress>,
-        fence: Fence,
-    ) {
+    pub(super) fn submit(&mut self, job: Job) {
         assert!(self.since.is_none(), "one transaction at a time");
         self.since = Some(clock::monotonic());
-        let job = Job { transactor: Arc::clone(transactor), progress, fence };
         self.jobs.send(job).expect("the committer lives as long as the loop");
     }
 
     /// How the transaction ended, waiting at most `timeout`; `None` while it is under way.
-    pub(super) fn landed(&mut self, timeout: Duration) -> Option<Result<(), TransactionError>> {
+    pub(super) fn landed(&mut self, timeout: Duration) -> Option<Landed> {
         let since = self.since?;
         match self.results.recv_timeout(timeout) {
             Ok(result) => {

@@ -18,7 +18,8 @@ use crate::store::{LocalState, PartitionStore, StoreError};
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) id: PartitionId,
-    pub(super) store: PartitionStore,
+    /// Shared with the committer, which applies rows; read here.
+    pub(super) store: Arc<PartitionStore>,
     pub(super) stage: Stage,
     /// Where the takeover began, by the monotonic clock.
     pub(super) since: std::time::Instant,
@@ -89,7 +90,7 @@ impl Lane {
     /// A lane at the beginning of its takeover.
     pub(super) fn new(
         id: PartitionId,
-        store: PartitionStore,
+        store: Arc<PartitionStore>,
         takeover: Takeover,
         since: std::time::Instant,
     ) -> Self {
@@ -99,7 +100,7 @@ impl Lane {
     /// A lane at any stage.
     pub(super) fn at(
         id: PartitionId,
-        store: PartitionStore,
+        store: Arc<PartitionStore>,
         stage: Stage,
         since: std::time::Instant,
     ) -> Self {
@@ -178,7 +179,7 @@ pub(super) fn fetch(
 pub(super) fn id_of_trigger(record: &TriggerRecord) -> Option<IdHash> {
     match &record.request {
         Request::Register(registration) => Some(IdHash::of(&registration.id)),
-        Request::Cancel { id } => Some(IdHash::of(&id)),
+        Request::Cancel { id } => Some(IdHash::of(id)),
         Request::Forward(_) | Request::Unreadable(_) => None,
     }
 }
@@ -186,8 +187,8 @@ pub(super) fn id_of_trigger(record: &TriggerRecord) -> Option<IdHash> {
 /// The id that a ledger record is about, hashed.
 pub(super) fn id_of_ledger(record: &LedgerRecord) -> Option<IdHash> {
     match &record.key {
-        LedgerKey::Main(id) | LedgerKey::Veto(id) => Some(IdHash::of(&id)),
-        LedgerKey::Retry { trigger, .. } => Some(IdHash::of(&trigger)),
+        LedgerKey::Main(id) | LedgerKey::Veto(id) => Some(IdHash::of(id)),
+        LedgerKey::Retry { trigger, .. } => Some(IdHash::of(trigger)),
         LedgerKey::Skip(_) | LedgerKey::Cursor | LedgerKey::Barrier => None,
     }
 }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::committer::{Change, Job};
 use super::lane::{Lane, Stage};
 use super::takeover::state_of;
 use super::{Scheduler, SchedulerError, open_transactor};
@@ -17,6 +18,7 @@ use crate::kafka::transaction::{Progress, TransactionError};
 use crate::model::dead_letter::Content;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::{Offset, PartitionId, Timestamp};
+use crate::store::StoreError;
 use crate::telemetry;
 
 /// How long to wait before a transactor is opened again after it could not be.
@@ -67,7 +69,9 @@ impl Scheduler {
             Err(error) => return self.fail(TransactionError::Generation(error.to_string())),
         };
         let progress = self.progress(&flight);
-        self.committer.submit(&self.transactor, progress, fence);
+        let changes = self.changes(&flight);
+        let transactor = Arc::clone(&self.transactor);
+        self.committer.submit(Job { transactor, progress, fence, changes });
         self.flight = Some(flight);
         Ok(())
     }
@@ -77,7 +81,7 @@ impl Scheduler {
         let Some(result) = self.committer.landed(timeout) else { return Ok(()) };
         let flight = self.flight.take().unwrap_or_default();
         match result {
-            Ok(()) => self.apply(flight),
+            Ok(failed) => self.settle(flight, failed),
             Err(error @ TransactionError::Generation(_)) => self.try_again(flight, error),
             Err(error) => self.fail(error),
         }
@@ -121,9 +125,13 @@ impl Scheduler {
             }
         };
         let progress = self.progress(&flight);
-        let committed = self.send(&flight).and_then(|()| self.transactor.commit(&progress, &fence));
-        match committed {
-            Ok(()) => self.apply(flight),
+        let changes = self.changes(&flight);
+        let sent = self.send(&flight);
+        match sent.and_then(|()| self.transactor.commit(&progress, &fence)) {
+            Ok(()) => {
+                let failed = changes.into_iter().filter_map(|c| c.apply().err()).collect();
+                self.settle(flight, failed)
+            }
             Err(error) => self.fail(error),
         }
     }
@@ -196,16 +204,33 @@ impl Scheduler {
         steps.chain(barriers).collect()
     }
 
-    /// The transaction is committed: now its rows may be applied.
-    fn apply(&mut self, flight: Flight) -> Result<(), SchedulerError> {
+    /// The rows of a flight, for when it is committed.
+    fn changes(&self, flight: &Flight) -> Vec<Change> {
+        let now = clock::now_ms();
+        let change = |(id, step): &(PartitionId, Step)| {
+            let lane = self.lanes.get(id)?;
+            let (applied, w) = (step.cursor.triggers, step.cursor.w);
+            let ledger_position = lane.ledger_position;
+            let local = Local { applied, step: step.number, ledger_position, w };
+            let state = state_of(local, &self.cluster, now);
+            let (store, rows) = (Arc::clone(&lane.store), Arc::clone(&step.rows));
+            Some(Change { partition: *id, store, rows, state })
+        };
+        flight.steps.iter().filter_map(change).collect()
+    }
+
+    /// The transaction is committed and applied, except where a store failed.
+    fn settle(
+        &mut self,
+        flight: Flight,
+        failed: Vec<(PartitionId, StoreError)>,
+    ) -> Result<(), SchedulerError> {
         let now = clock::now_ms();
         self.refused = None;
         for (id, step) in flight.steps {
             count(&step, now);
-            let Some(lane) = self.lanes.get_mut(&id) else { continue };
-            if let Err(error) = apply_step(lane, &step, &self.cluster, now) {
-                self.rebuild_store(id, &error.into())?;
-                continue;
+            if let Some(partition) = self.lanes.get_mut(&id).and_then(Lane::active) {
+                partition.applied(step.number);
             }
             self.flush_if_due(id, now)?;
         }
@@ -214,6 +239,9 @@ impl Scheduler {
             if let Stage::Restoring(restoring) = &mut lane.stage {
                 restoring.takeover.on_barrier();
             }
+        }
+        for (id, error) in failed {
+            self.rebuild_store(id, &error.into())?;
         }
         Ok(())
     }
@@ -278,23 +306,6 @@ impl Flight {
     fn is_empty(&self) -> bool {
         self.steps.is_empty() && self.barriers.is_empty()
     }
-}
-
-fn apply_step(
-    lane: &mut Lane,
-    step: &Step,
-    cluster: &str,
-    now: Timestamp,
-) -> Result<(), crate::store::StoreError> {
-    let ledger_position = lane.ledger_position;
-    let cursor = &step.cursor;
-    let local = Local { applied: cursor.triggers, step: step.number, ledger_position, w: cursor.w };
-    lane.store.apply(&step.rows, &state_of(local, cluster, now))?;
-    lane.store.decided(cursor.w)?;
-    if let Some(partition) = lane.active() {
-        partition.applied(step.number);
-    }
-    Ok(())
 }
 
 fn count(step: &Step, now: Timestamp) {

@@ -34,11 +34,11 @@ impl Scheduler {
     /// A partition is ours now.
     pub(super) fn assign(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
         let store = match self.stores.open(id) {
-            Ok(store) => store,
+            Ok(store) => Arc::new(store),
             Err(error) => {
                 tracing::warn!(partition = id, %error, "the local store is rebuilt from Kafka");
                 self.stores.wipe(id)?;
-                self.stores.open(id)?
+                Arc::new(self.stores.open(id)?)
             }
         };
         if self.mode == Mode::Trial {
@@ -81,6 +81,10 @@ impl Scheduler {
         tracing::error!(partition = id, %error, "the local store failed; rebuilding it from Kafka");
         self.stop_reading(id)?;
         drop(self.lanes.remove(&id));
+        // The committer may still hold it open.
+        while self.flight.is_some() {
+            self.land(Duration::from_millis(10))?;
+        }
         self.stores.wipe(id)?;
         self.assign(id)
     }
@@ -208,7 +212,7 @@ impl Scheduler {
         let Lane { stage, store, since, .. } = lane;
         drop(store);
         self.stores.wipe(id)?;
-        let store = self.stores.open(id)?;
+        let store = Arc::new(self.stores.open(id)?);
         let Stage::Restoring(restoring) = stage else { return Ok(()) };
         let lane = Lane::at(id, store, Stage::Restoring(restoring), since);
         let _none = self.lanes.insert(id, lane);
@@ -344,7 +348,7 @@ impl Scheduler {
     fn start_trial(
         &mut self,
         id: PartitionId,
-        store: PartitionStore,
+        store: Arc<PartitionStore>,
     ) -> Result<(), SchedulerError> {
         let start = Start {
             cursor: Cursor::fresh(0, 0),

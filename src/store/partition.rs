@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use rocksdb::{DB, FlushOptions, ReadOptions, WriteBatch, WriteOptions};
@@ -33,7 +34,7 @@ pub struct PartitionStore {
     db: DB,
     path: PathBuf,
     decided: Arc<Decided>,
-    dropped_until: u64,
+    dropped_until: AtomicU64,
     writes: WriteOptions,
 }
 
@@ -60,7 +61,7 @@ impl PartitionStore {
             .map_err(|error| failed(path, &error))?;
         let mut writes = WriteOptions::default();
         writes.disable_wal(true);
-        Ok(Self { db, path: path.to_owned(), decided, dropped_until: 0, writes })
+        Ok(Self { db, path: path.to_owned(), decided, dropped_until: AtomicU64::new(0), writes })
     }
 
     /// How far the store is; `None` if it is new, damaged or of an older format.
@@ -72,7 +73,7 @@ impl PartitionStore {
     }
 
     /// Applies rows, and how far that is, in one atomic batch.
-    pub fn apply(&mut self, rows: &[RowOp], state: &LocalState) -> Result<(), StoreError> {
+    pub fn apply(&self, rows: &[RowOp], state: &LocalState) -> Result<(), StoreError> {
         let mut batch = WriteBatch::default();
         self.batch_timeline(&mut batch, rows);
         self.batch_index(&mut batch, rows);
@@ -192,12 +193,13 @@ impl PartitionStore {
     }
 
     /// Everything up to `w` is decided and committed: its rows may go, whole files at once.
-    pub fn decided(&mut self, w: TimelineKey) -> Result<(), StoreError> {
+    pub fn decided(&self, w: TimelineKey) -> Result<(), StoreError> {
         self.decided.raise(w.due);
-        if w.due < self.dropped_until.saturating_add(DROP_FILES_EVERY_MS) {
+        let dropped_until = self.dropped_until.load(Ordering::Relaxed);
+        if w.due < dropped_until.saturating_add(DROP_FILES_EVERY_MS) {
             return Ok(());
         }
-        self.dropped_until = w.due;
+        self.dropped_until.store(w.due, Ordering::Relaxed);
         let (from, to) = (keys::timeline(TimelineKey::MIN), keys::timeline(w));
         self.db
             .delete_file_in_range_cf(self.family(TIMELINE), from, to)
@@ -290,7 +292,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let factory = StoreFactory::new(dir.path(), SETTINGS).unwrap();
         let copy = dir.path().join("crashed");
-        let mut store = factory.open(0).unwrap();
+        let store = factory.open(0).unwrap();
         assert_eq!(store.state().unwrap(), None);
         store.apply(&[put(5), put(3)], &state(2)).unwrap();
         store.flush().unwrap();
@@ -306,7 +308,7 @@ mod tests {
     #[test]
     fn scans_are_cut_by_bytes_and_go_on_where_they_stopped() {
         let dir = tempfile::tempdir().unwrap();
-        let mut store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
+        let store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
         let rows: Vec<RowOp> = (0..100).map(put).collect();
         store.apply(&rows, &state(1)).unwrap();
         let (mut from, mut seen) = (key(0), Vec::new());
@@ -322,7 +324,7 @@ mod tests {
     #[test]
     fn of_several_rows_for_a_key_the_last_one_counts() {
         let dir = tempfile::tempdir().unwrap();
-        let mut store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
+        let store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
         let delete = |due| RowOp::Delete { key: key(due) };
         store.apply(&[put(1), put(2)], &state(1)).unwrap();
         store.apply(&[delete(2), put(3), delete(1), put(2), delete(3)], &state(2)).unwrap();
@@ -333,7 +335,7 @@ mod tests {
     fn closing_keeps_what_was_applied() {
         let dir = tempfile::tempdir().unwrap();
         let factory = StoreFactory::new(dir.path(), SETTINGS).unwrap();
-        let mut store = factory.open(0).unwrap();
+        let store = factory.open(0).unwrap();
         store.apply(&[put(1)], &state(1)).unwrap();
         store.flush_in_background().unwrap();
         store.apply(&[put(2)], &state(2)).unwrap();
@@ -346,7 +348,7 @@ mod tests {
     #[test]
     fn a_file_goes_when_all_of_it_is_decided() {
         let dir = tempfile::tempdir().unwrap();
-        let mut store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
+        let store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
         let at = |due| key(due * DROP_FILES_EVERY_MS);
         for first in [10, 20, 30] {
             let rows = [at(first).due, at(first + 5).due].map(put);
@@ -364,7 +366,7 @@ mod tests {
     #[test]
     fn the_index_answers_sorted_batches() {
         let dir = tempfile::tempdir().unwrap();
-        let mut store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
+        let store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
         let row = |n: u64, known| RowOp::Index { hash: IdHash(u128::from(n)), known };
         let rows = [row(9, Some(known(9))), row(2, Some(known(2))), row(5, Some(known(5)))];
         store.apply(&rows, &state(1)).unwrap();
@@ -376,7 +378,7 @@ mod tests {
     #[test]
     fn compaction_drops_only_what_is_decided() {
         let dir = tempfile::tempdir().unwrap();
-        let mut store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
+        let store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
         let hour = 3_600_000;
         let dues_put = [1, 2 * hour, 3 * hour];
         let index = |due| RowOp::Index { hash: IdHash(u128::from(due)), known: Some(known(due)) };
@@ -396,7 +398,7 @@ mod tests {
     #[test]
     fn skip_marks_are_kept_apart_from_the_state() {
         let dir = tempfile::tempdir().unwrap();
-        let mut store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
+        let store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
         let mark = |offset, marked| RowOp::Skip { offset, marked };
         store.apply(&[mark(300, true), mark(2, true)], &state(1)).unwrap();
         store.apply(&[mark(2, false)], &state(1)).unwrap();
@@ -406,7 +408,7 @@ mod tests {
     #[test]
     fn lookups_go_through_memory_and_files() {
         let dir = tempfile::tempdir().unwrap();
-        let mut store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
+        let store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
         let hash = |n: u64| IdHash::of(&n.to_string().into());
         let row = |n, due| RowOp::Index { hash: hash(n), known: Some(known(due)) };
         let even: Vec<_> = (0..1000).step_by(2).map(|n| row(n, n)).collect();
@@ -428,7 +430,7 @@ mod tests {
     fn rows_a_second() {
         let dir = tempfile::tempdir().unwrap();
         let settings = StoreSettings { write_buffer: 64 << 20, ..SETTINGS };
-        let mut store = StoreFactory::new(dir.path(), settings).unwrap().open(0).unwrap();
+        let store = StoreFactory::new(dir.path(), settings).unwrap().open(0).unwrap();
         let (total, batch, row) = (1_000_000, 5_000, Bytes::from(vec![7; 300]));
         let begin = crate::clock::monotonic();
         for first in (0..total).step_by(batch) {
