@@ -55,7 +55,7 @@ impl Emission {
                 Emit::ToWorker(fire) => {
                     let key = Some(fire.id.trigger.bytes().as_ref());
                     let value = self.schemas.encode_fire(fire);
-                    self.put(transactor, &self.fires, p, key, Some(&value), &[])?;
+                    Self::put(transactor, &self.fires, p, key, Some(&value), &[])?;
                 }
                 Emit::Ledger { key, value } => {
                     self.send_ledger(transactor, p, step, key, value.as_deref())?;
@@ -63,18 +63,18 @@ impl Emission {
                 Emit::Outcome(outcome) => {
                     let key = Some(outcome.trigger.bytes().as_ref());
                     let value = self.schemas.encode_outcome(outcome);
-                    self.put(transactor, &self.outcomes, p, key, Some(&value), &[])?;
+                    Self::put(transactor, &self.outcomes, p, key, Some(&value), &[])?;
                 }
                 Emit::DeadLetter(letter) => {
                     let value = self.schemas.encode_dead_letter(letter);
                     let key = key_of(letter);
-                    self.put(transactor, &self.dead_letters, p, key, Some(&value), &[])?;
+                    Self::put(transactor, &self.dead_letters, p, key, Some(&value), &[])?;
                 }
                 Emit::Forward(forward) => {
                     let headers = headers_of(&forward.headers);
                     let (key, value) = (Some(forward.key.as_ref()), forward.value.as_deref());
                     let to = forward.partition;
-                    self.put(transactor, &self.triggers, to, key, value, &headers)?;
+                    Self::put(transactor, &self.triggers, to, key, value, &headers)?;
                 }
             }
         }
@@ -94,12 +94,10 @@ impl Emission {
         let value = value.map(|value| self.schemas.encode_ledger(value));
         let step = step.to_string();
         let headers = [(STEP, Some(step.as_bytes()))];
-        self.put(transactor, &self.ledger, p, Some(&key), value.as_deref(), &headers)
+        Self::put(transactor, &self.ledger, p, Some(&key), value.as_deref(), &headers)
     }
 
-    #[expect(clippy::unused_self, reason = "reads as one family with the other senders")]
     fn put(
-        &self,
         transactor: &Transactor,
         topic: &str,
         partition: PartitionId,

@@ -386,6 +386,6 @@ fn take_trigger(
                 restoring.live.push(Input::Trigger(record));
             }
         },
-        Stage::Waiting(_) | Stage::Refused(_) => {}
+        Stage::Waiting(_) | Stage::Refused(_) | Stage::Changing => {}
     }
 }

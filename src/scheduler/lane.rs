@@ -49,6 +49,8 @@ pub(super) enum Stage {
     Active(Box<Partition>),
     /// An operator must decide something first.
     Refused(Refusal),
+    /// From one stage to the next, within one call.
+    Changing,
 }
 
 /// A takeover and what the reader has brought for it.
@@ -125,6 +127,11 @@ impl Lane {
             Stage::Active(partition) => Some(partition),
             _ => None,
         }
+    }
+
+    /// Takes the stage out, for the next one to be put in.
+    pub(super) fn change_stage(&mut self) -> Stage {
+        std::mem::replace(&mut self.stage, Stage::Changing)
     }
 
     /// Takes in records in log order.

@@ -167,7 +167,7 @@ impl Scheduler {
                         flight.barriers.push((id, barrier));
                     }
                 }
-                Stage::Waiting(_) | Stage::Refused(_) => {}
+                Stage::Waiting(_) | Stage::Refused(_) | Stage::Changing => {}
             }
             self.turn = id + 1;
         }

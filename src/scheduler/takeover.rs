@@ -299,11 +299,7 @@ impl Scheduler {
     /// The takeover is done: the partition may fire.
     fn activate(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
         let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
-        let placeholder = Stage::Refused(Refusal::MetadataDropped);
-        let Stage::Restoring(mut restoring) = std::mem::replace(&mut lane.stage, placeholder)
-        else {
-            return Ok(());
-        };
+        let Stage::Restoring(mut restoring) = lane.change_stage() else { return Ok(()) };
         let live = std::mem::take(&mut restoring.live);
         let start = restoring.takeover.finish();
         let cursor = start.cursor;
@@ -372,8 +368,7 @@ impl Scheduler {
             if partition.observe(now) > 0 {
                 continue;
             }
-            let placeholder = Stage::Refused(Refusal::MetadataDropped);
-            if let Stage::Waiting(partition) = std::mem::replace(&mut lane.stage, placeholder) {
+            if let Stage::Waiting(partition) = lane.change_stage() {
                 lane.stage = Stage::Active(partition);
             }
             self.triggers.start(&self.names.triggers(), lane.id, lane.next_trigger)?;
