@@ -17,6 +17,22 @@ use crate::model::PartitionId;
 use crate::store::{LocalState, PartitionStore, StoreError};
 use crate::telemetry;
 
+/// Applies the rows of a transaction; returns the stores that failed. Many rows go into the stores
+/// of several partitions side by side, because inserting them is most of the work of a trigger.
+pub(super) fn apply_all(changes: Vec<Change>) -> Vec<(PartitionId, StoreError)> {
+    let rows: usize = changes.iter().map(|change| change.rows.len()).sum();
+    if rows < PARALLEL_ROWS_MIN {
+        return changes.into_iter().filter_map(|change| change.apply().err()).collect();
+    }
+    std::thread::scope(|scope| {
+        let apply = |change: Change| scope.spawn(|| change.apply());
+        let threads: Vec<_> = changes.into_iter().map(apply).collect();
+        let failed =
+            threads.into_iter().map(|thread| thread.join().expect("applying never panics"));
+        failed.filter_map(Result::err).collect()
+    })
+}
+
 /// Ends transactions one after the other.
 #[derive(Debug)]
 pub(super) struct Committer {
@@ -25,6 +41,9 @@ pub(super) struct Committer {
     since: Option<Instant>,
     limit: Duration,
 }
+
+/// Fewer rows than this are not worth a thread.
+const PARALLEL_ROWS_MIN: usize = 4_000;
 
 /// How a transaction ended: not committed, or committed with these stores failing to apply it.
 pub(super) type Landed = Result<Vec<(PartitionId, StoreError)>, TransactionError>;
@@ -67,8 +86,7 @@ impl Committer {
         let _detached = std::thread::spawn(move || {
             for Job { transactor, progress, fence, changes } in inbox {
                 let committed = transactor.commit(&progress, &fence);
-                let failed = |()| changes.into_iter().filter_map(|c| c.apply().err()).collect();
-                if outbox.send(committed.map(failed)).is_err() {
+                if outbox.send(committed.map(|()| apply_all(changes))).is_err() {
                     break;
                 }
             }

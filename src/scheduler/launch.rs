@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::committer::{Change, Job};
+use super::committer::{Change, Job, apply_all};
 use super::lane::{Lane, Stage};
 use super::takeover::state_of;
 use super::{Scheduler, SchedulerError, open_transactor};
@@ -128,10 +128,7 @@ impl Scheduler {
         let changes = self.changes(&flight);
         let sent = self.send(&flight);
         match sent.and_then(|()| self.transactor.commit(&progress, &fence)) {
-            Ok(()) => {
-                let failed = changes.into_iter().filter_map(|c| c.apply().err()).collect();
-                self.settle(flight, failed)
-            }
+            Ok(()) => self.settle(flight, apply_all(changes)),
             Err(error) => self.fail(error),
         }
     }
