@@ -168,12 +168,6 @@ impl Partition {
         self.id
     }
 
-    /// Whether the wheel and the overlay hold steps that are not applied yet.
-    #[must_use]
-    pub fn has_steps_in_flight(&self) -> bool {
-        !self.in_flight.is_empty()
-    }
-
     /// The wall clock says `now` (ms since the epoch). Returns by how many ms it is behind what
     /// an earlier owner decided by; unless that is 0 the partition must wait, however long,
     /// because it would fire early.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use super::definition::{Definition, Header};
 use super::signal::Signal;
 use super::text::Text;
-use super::{Millis, Offset, PartitionId, Timestamp};
+use super::{Offset, PartitionId, Timestamp};
 
 /// A record of `triggers`, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +105,3 @@ pub struct SignalRecord {
 
 /// The default priority: the middle, so that there is room on both sides.
 pub const PRIORITY_DEFAULT: u8 = 128;
-
-/// The delay that a record may ask for at most, counted from its broker timestamp.
-pub const DELAY_MAX_MS: Millis = super::limits::HORIZON_MAX_MS;
