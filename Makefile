@@ -15,18 +15,18 @@ demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
 test: ## run all tests, against a real Apache Kafka on this machine
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
-	cargo test --locked
+	cargo test --locked --features faults
 
 verify: ## format, lints, documentation, house rules; changes nothing
 	scripts/prerequisites.sh
 	cargo fmt --check
-	cargo clippy --locked --all-targets -- -D warnings
-	RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps --document-private-items
-	cargo test --locked --test tidy
+	cargo clippy --locked --all-targets --features faults -- -D warnings
+	RUSTDOCFLAGS=-Dwarnings cargo doc --locked --features faults --no-deps --document-private-items
+	cargo test --locked --features faults --test tidy
 
 fix: ## mend what can be mended by itself: format and simple lints
 	cargo fmt
-	cargo clippy --locked --all-targets --fix --allow-dirty --allow-staged
+	cargo clippy --locked --all-targets --features faults --fix --allow-dirty --allow-staged
 	cargo fmt
 
 bench-quick: ## how fast, next to what the machine can do at all, in 3 minutes

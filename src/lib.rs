@@ -22,6 +22,7 @@
 //! * [`model`]: what exists: values and their bytes, without behaviour towards the world.
 //! * [`engine`]: what to do: pure decisions about one partition. Time is an argument, rows are
 //!   handed in, decisions come back as data.
+//! * [`fault`]: faults on purpose, in test builds only.
 //! * [`clock`], [`config`], [`telemetry`], [`health`]: the time, the settings, and what a process
 //!   says of itself.
 //! * [`store`]: RocksDB: a timeline that can be rebuilt from the log at any moment.
@@ -39,6 +40,7 @@ pub mod clock;
 pub mod config;
 pub mod dev;
 pub mod engine;
+pub mod fault;
 pub mod gateway;
 pub mod health;
 pub mod kafka;
