@@ -38,7 +38,7 @@ impl Partition {
                 self.answer(ack, offset, id, verdict);
             }
         }
-        self.know(hash, known);
+        self.know(hash, known, fetched);
     }
 
     /// Takes all pending retries off the timeline and out of the ledger; returns the last one.

@@ -149,7 +149,7 @@ impl Partition {
         known.slots.push(slot);
         row.in_ledger = true;
         self.schedule(Entry { key: parked, row: Row::Fire(row) });
-        self.know(hash, known);
+        self.know(hash, known, fetched);
     }
 }
 

@@ -6,6 +6,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use smallvec::SmallVec;
+
 use crate::model::Offset;
 use crate::model::entry::FireId;
 use crate::model::text::Text;
@@ -47,8 +49,8 @@ impl Hasher for Hashed {
 /// All entries of one trigger id, pending or lately fired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// In the order they were made; a handful at most.
-    pub slots: Vec<Slot>,
+    /// In the order they were made; a handful at most, nearly always one.
+    pub slots: SmallVec<[Slot; 1]>,
 }
 
 /// One entry of a trigger.
@@ -135,13 +137,16 @@ impl Known {
     }
 
     /// Removes and returns the slots that `condemned` says.
-    pub fn take(&mut self, condemned: impl Fn(&Slot) -> bool) -> Vec<Slot> {
-        self.slots.extract_if(.., |slot| condemned(slot)).collect()
+    pub fn take(&mut self, condemned: impl Fn(&Slot) -> bool) -> SmallVec<[Slot; 1]> {
+        let (taken, kept) = std::mem::take(&mut self.slots).into_iter().partition(condemned);
+        self.slots = kept;
+        taken
     }
 
     /// Forgets what has fired and tells nothing any more: all but the last main slot and the
     /// last attempt of each occurrence, by which duplicates are known.
-    pub fn prune(&mut self, w: TimelineKey) {
+    #[must_use]
+    pub fn pruned(mut self, w: TimelineKey) -> Self {
         let last_main = self.fired_main(w).map(|slot| slot.key);
         self.slots.retain(|slot| {
             slot.key > w
@@ -151,5 +156,6 @@ impl Known {
                     SlotKind::Veto => false,
                 }
         });
+        self
     }
 }

@@ -1,38 +1,183 @@
-//! Index rows of steps that are decided but not yet applied. While one step commits the next is
-//! prepared against the store plus this.
+//! What is decided and not in the store yet: the newest state of ids, and the entries that came and
+//! went. It is to the store what a memtable is to a log-structured tree.
 //!
-//! Law: what is here is newer than the store; when its step is applied it is forgotten.
+//! Law: what is here is newer than the store. It leaves in whole deltas, oldest first, and a delta
+//! holds everything decided since the one before: so a trigger that comes and fires between two
+//! spills costs the store nothing.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
 
 use super::known::{IdHash, IdMap, Known};
+use super::step::RowOp;
+use crate::model::Offset;
+use crate::model::timeline::TimelineKey;
 
-/// Index rows in flight.
-#[derive(Clone, Debug, Default)]
-pub struct Overlay {
-    rows: IdMap<(u64, Known)>,
+/// What an entry costs in memory besides the bytes of its row.
+const ENTRY_BYTES: usize = size_of::<(TimelineKey, Option<Bytes>)>();
+/// What an id costs: its place in a map that is three quarters full.
+const ID_BYTES: usize = size_of::<(IdHash, Held)>() * 4 / 3;
+
+/// Everything between the store and what is decided.
+#[derive(Debug, Default)]
+pub(super) struct Overlay {
+    /// Of steps since the last spill, and of the draft.
+    active: Delta,
+    /// On their way into the store, with the number of the step they go up to; oldest first.
+    spilling: VecDeque<(u64, Arc<Delta>)>,
+    /// Memory of those, in bytes.
+    spilling_bytes: usize,
+}
+
+/// Changes of the store, in memory.
+#[derive(Debug)]
+pub struct Delta {
+    /// Entries that came, or (`None`) went; in the order of the decisions.
+    timeline: Vec<(TimelineKey, Option<Bytes>)>,
+    index: IdMap<Held>,
+    skips: Vec<(Offset, bool)>,
+    bytes: usize,
+    /// What stands at or below is decided and wants no row. Set when the delta is closed.
+    w: TimelineKey,
+}
+
+/// What is known of an id.
+#[derive(Clone, Debug)]
+struct Held {
+    known: Known,
+    /// The store may have an older row of it, which must then be replaced.
+    stored: bool,
 }
 
 impl Overlay {
     /// Whether the store's row would be stale.
+    pub(super) fn contains(&self, hash: IdHash) -> bool {
+        self.get(hash).is_some()
+    }
+
+    /// What is known of an id, if a delta has it.
+    pub(super) fn get(&self, hash: IdHash) -> Option<&Known> {
+        self.deltas().find_map(|delta| delta.index.get(&hash)).map(|held| &held.known)
+    }
+
+    /// From now on this is known of an id. `stored`: the store has a row of it.
+    pub(super) fn know(&mut self, hash: IdHash, known: Known, stored: bool) {
+        if let Some(held) = self.active.index.get_mut(&hash) {
+            held.known = known;
+            return;
+        }
+        let stored = stored || self.spilling.iter().any(|(_, d)| d.index.contains_key(&hash));
+        self.active.bytes += ID_BYTES;
+        let _none = self.active.index.insert(hash, Held { known, stored });
+    }
+
+    pub(super) fn put(&mut self, key: TimelineKey, row: Bytes) {
+        self.active.bytes += ENTRY_BYTES + row.len();
+        self.active.timeline.push((key, Some(row)));
+    }
+
+    pub(super) fn delete(&mut self, key: TimelineKey) {
+        self.active.bytes += ENTRY_BYTES;
+        self.active.timeline.push((key, None));
+    }
+
+    pub(super) fn mark(&mut self, skipped: Offset, marked: bool) {
+        self.active.skips.push((skipped, marked));
+    }
+
+    /// Entries that came or went and that the store may not show yet, in the order of decisions.
+    pub(super) fn timeline(&self) -> impl Iterator<Item = &(TimelineKey, Option<Bytes>)> {
+        let spilling = self.spilling.iter().map(|(_, delta)| delta.as_ref());
+        spilling.chain([&self.active]).flat_map(|delta| &delta.timeline)
+    }
+
+    /// Memory since the last spill, in bytes.
+    pub(super) fn active_bytes(&self) -> usize {
+        self.active.bytes
+    }
+
+    /// Memory altogether, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.active.bytes + self.spilling_bytes
+    }
+
+    pub(super) fn is_clean(&self) -> bool {
+        let Delta { timeline, index, skips, .. } = &self.active;
+        timeline.is_empty() && index.is_empty() && skips.is_empty()
+    }
+
+    /// Closes the active delta with step `number`, after which W stands at `w`.
+    pub(super) fn spill(&mut self, number: u64, w: TimelineKey) -> Arc<Delta> {
+        let delta = Arc::new(Delta { w, ..std::mem::take(&mut self.active) });
+        self.spilling_bytes += delta.bytes;
+        self.spilling.push_back((number, Arc::clone(&delta)));
+        delta
+    }
+
+    /// The delta of step `number` and all before it are in the store now.
+    pub(super) fn applied(&mut self, number: u64) {
+        while let Some((_, delta)) = self.spilling.pop_front_if(|(of, _)| *of <= number) {
+            self.spilling_bytes -= delta.bytes;
+        }
+    }
+
+    /// Newest first.
+    fn deltas(&self) -> impl Iterator<Item = &Delta> {
+        [&self.active].into_iter().chain(self.spilling.iter().rev().map(|(_, d)| d.as_ref()))
+    }
+}
+
+impl Default for Delta {
+    fn default() -> Self {
+        let (timeline, index, skips) = (Vec::new(), IdMap::default(), Vec::new());
+        Self { timeline, index, skips, bytes: 0, w: TimelineKey::MIN }
+    }
+}
+
+impl Delta {
+    /// What the store must write: timeline in key order, index in order of hashes, marks. What
+    /// came and went in between is not among it, nor what has fired already.
     #[must_use]
-    pub fn contains(&self, hash: IdHash) -> bool {
-        self.rows.contains_key(&hash)
+    pub fn rows(&self) -> Vec<RowOp> {
+        let mut rows = Vec::with_capacity(self.timeline.len() + self.index.len());
+        self.timeline_rows(&mut rows);
+        let first = rows.len();
+        rows.extend(self.index.iter().filter_map(|(hash, held)| held.row(*hash, self.w)));
+        rows[first..].sort_unstable_by_key(|row| match row {
+            RowOp::Index { hash, .. } => *hash,
+            RowOp::Put { .. } | RowOp::Delete { .. } | RowOp::Skip { .. } => IdHash(0),
+        });
+        let mark = |&(offset, marked)| RowOp::Skip { offset, marked };
+        rows.extend(self.skips.iter().map(mark));
+        rows
     }
 
-    /// The newest row of `hash` that is in flight.
-    #[must_use]
-    pub fn get(&self, hash: IdHash) -> Option<&Known> {
-        self.rows.get(&hash).map(|(_, known)| known)
+    fn timeline_rows(&self, rows: &mut Vec<RowOp>) {
+        let mut pending: Vec<_> = self.timeline.iter().filter(|(key, _)| *key > self.w).collect();
+        // Stable: of several changes of a key the last one counts.
+        pending.sort_by_key(|(key, _)| *key);
+        for changes in pending.chunk_by(|a, b| a.0 == b.0) {
+            let (first, last) = (changes[0], changes[changes.len() - 1]);
+            let key = first.0;
+            match &last.1 {
+                Some(row) => rows.push(RowOp::Put { key, row: row.clone() }),
+                // A key is put once: if that was here, the store has never seen it.
+                None if first.1.is_some() => {}
+                None => rows.push(RowOp::Delete { key }),
+            }
+        }
     }
+}
 
-    /// Step `step` decided that the index knows this. Returns whether the step had not yet
-    /// touched the row.
-    pub fn put(&mut self, hash: IdHash, step: u64, known: Known) -> bool {
-        let previous = self.rows.insert(hash, (step, known));
-        previous.is_none_or(|(of, _)| of != step)
-    }
-
-    /// Step `step` and all before it are in the store now.
-    pub fn applied(&mut self, step: u64) {
-        self.rows.retain(|_, (of, _)| *of > step);
+impl Held {
+    fn row(&self, hash: IdHash, w: TimelineKey) -> Option<RowOp> {
+        let Self { known, stored } = self;
+        let known = known.clone().pruned(w);
+        if known.slots.is_empty() {
+            return stored.then_some(RowOp::Index { hash, known: None });
+        }
+        Some(RowOp::Index { hash, known: Some(known) })
     }
 }

@@ -4,8 +4,7 @@
 //! state here runs ahead of what is committed; if a commit fails, the whole partition is dropped
 //! and taken over again, so nothing is ever undone by hand.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
@@ -13,7 +12,7 @@ use super::cursor::Cursor;
 use super::known::{IdHash, IdMap, Known};
 use super::low_water::LowWater;
 use super::overlay::Overlay;
-use super::step::{Emit, InputTopics, RowOp, Step};
+use super::step::{Emit, InputTopics, Step};
 use super::watermark::Watermark;
 use super::wheel::{Load, Wheel};
 use crate::model::entry::{Entry, Row};
@@ -38,8 +37,12 @@ pub struct Rules {
     pub idle_commit: Millis,
     /// How often the cursor is mirrored in the ledger.
     pub mirror_interval: Millis,
-    /// Rows of a step at most; an open draft is sealed when it has as many.
-    pub step_rows_max: usize,
+    /// Records taken in by a step at most; an open draft is sealed when it has as many.
+    pub ingest_max: usize,
+    /// Changes go to the store when they take up as much memory as this, in bytes.
+    pub spill_bytes: usize,
+    /// Changes go to the store at least this often.
+    pub spill_interval: Millis,
     /// A cancel written at least this long before its trigger is due is never too late.
     pub cancel_grace: Millis,
     /// How long a fire waits whose target topic cannot be reached just now.
@@ -98,7 +101,7 @@ pub struct CorruptRow {
 #[derive(Debug)]
 pub struct Partition {
     pub(super) id: PartitionId,
-    pub(super) rules: Arc<Rules>,
+    pub(super) rules: Rules,
     pub(super) cursor: Cursor,
     /// `max(previous, wall)`: never runs backwards.
     pub(super) clock: Timestamp,
@@ -110,7 +113,6 @@ pub struct Partition {
     pub(super) seen_from: Offset,
     watermark: Watermark,
     low_water: LowWater,
-    in_flight: VecDeque<(u64, Arc<Vec<RowOp>>)>,
     sealed: Sealed,
 }
 
@@ -118,9 +120,7 @@ pub struct Partition {
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     pub(super) emits: Vec<Emit>,
-    pub(super) rows: Vec<RowOp>,
     pub(super) late: Vec<Entry>,
-    touched: Vec<IdHash>,
     ingested: usize,
 }
 
@@ -130,12 +130,13 @@ struct Sealed {
     cursor: Cursor,
     at: Timestamp,
     mirrored_at: Timestamp,
+    spilled_at: Timestamp,
 }
 
 impl Partition {
     /// An active partition, from what the takeover found. `wheel` stands at the cursor's W.
     #[must_use]
-    pub fn new(id: PartitionId, rules: Arc<Rules>, start: Start, wheel: Wheel) -> Self {
+    pub fn new(id: PartitionId, rules: Rules, start: Start, wheel: Wheel) -> Self {
         let Start { cursor, last_timestamp, seen_from, skips } = start;
         let watermark = Watermark::new(cursor.triggers, last_timestamp, rules.cancel_grace);
         let low_water = LowWater::new(cursor.horizon, cursor.triggers, rules.sample_interval);
@@ -151,8 +152,7 @@ impl Partition {
             seen_from,
             watermark,
             low_water,
-            in_flight: VecDeque::new(),
-            sealed: Sealed { cursor, at: 0, mirrored_at: 0 },
+            sealed: Sealed { cursor, at: 0, mirrored_at: 0, spilled_at: 0 },
         }
     }
 
@@ -182,10 +182,11 @@ impl Partition {
         self.draft.emits.len()
     }
 
-    /// Whether the open draft should be committed before more is taken in.
+    /// Whether more should be taken in only when a step is committed, or the store has caught up.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.draft.rows.len().max(self.draft.emits.len()) >= self.rules.step_rows_max
+        self.draft.ingested.max(self.draft.emits.len()) >= self.rules.ingest_max
+            || self.overlay.bytes() >= self.rules.spill_bytes.saturating_mul(2)
     }
 
     /// Whether input is known to be unread.
@@ -240,18 +241,16 @@ impl Partition {
     }
 
     /// Rows read from the store for [`wants`](Self::wants), in key order, complete up to
-    /// `reached` (exclusive). Rows in flight are not in the store yet and are added here.
+    /// `reached` (exclusive). What the store does not show yet is added here.
     pub fn load(&mut self, entries: Vec<(TimelineKey, Bytes)>, reached: TimelineKey) {
         let from = self.wheel.loaded_until();
         self.wheel.load(entries, reached);
-        let flights = self.in_flight.iter().map(|(_, rows)| rows.as_slice());
-        for row in flights.chain([self.draft.rows.as_slice()]).flatten() {
+        for (key, row) in self.overlay.timeline().filter(|(key, _)| (from..reached).contains(key)) {
             match row {
-                RowOp::Put { key, row } if (from..reached).contains(key) => {
+                Some(row) => {
                     let _loaded = self.wheel.insert(*key, row.clone());
                 }
-                RowOp::Delete { key } if (from..reached).contains(key) => self.wheel.remove(*key),
-                _ => {}
+                None => self.wheel.remove(*key),
             }
         }
     }
@@ -286,9 +285,10 @@ impl Partition {
         let moved = (cursor.triggers, cursor.signals, cursor.low_water)
             != (sealed.triggers, sealed.signals, sealed.low_water);
         let waited = self.clock >= self.sealed.at + self.rules.idle_commit;
-        let full = self.draft.rows.len() >= self.rules.step_rows_max;
+        let full = self.draft.ingested >= self.rules.ingest_max;
         let urgent = !self.draft.emits.is_empty();
-        (urgent || full || (moved && waited)).then(|| self.close(false))
+        let stale = !self.overlay.is_clean() && self.must_spill();
+        (urgent || full || stale || (moved && waited)).then(|| self.close(false))
     }
 
     /// The last step of an owner that leaves: whatever is drafted, and the mirror marked clean.
@@ -297,10 +297,9 @@ impl Partition {
         self.close(true)
     }
 
-    /// Step `number` and all before it are committed and applied.
+    /// What step `number` spilled, and all before it, is in the store.
     pub fn applied(&mut self, number: u64) {
         self.overlay.applied(number);
-        self.in_flight.retain(|(of, _)| *of > number);
     }
 
     /// Moves L to where W allows and forgets the marks it has passed.
@@ -313,30 +312,32 @@ impl Partition {
             }
             let _forgotten = self.skips.pop_first();
             self.draft.emits.push(Emit::Ledger { key: LedgerKey::Skip(offset), value: None });
-            self.draft.rows.push(RowOp::Skip { offset, marked: false });
+            self.overlay.mark(offset, false);
         }
+    }
+
+    fn must_spill(&self) -> bool {
+        self.overlay.active_bytes() >= self.rules.spill_bytes
+            || self.clock >= self.sealed.spilled_at + self.rules.spill_interval
     }
 
     fn close(&mut self, clean: bool) -> Step {
         self.cursor.step += 1;
         let number = self.cursor.step;
-        let mut draft = std::mem::take(&mut self.draft);
-        for hash in draft.touched {
-            let known = self.overlay.get(hash).cloned().filter(|known| !known.slots.is_empty());
-            draft.rows.push(RowOp::Index { hash, known });
-        }
         if clean || self.clock >= self.sealed.mirrored_at + self.rules.mirror_interval {
-            draft.emits.push(self.mirror(clean));
+            let mirror = self.mirror(clean);
+            self.draft.emits.push(mirror);
             self.sealed.mirrored_at = self.clock;
         }
         self.low_water.sample(self.clock, self.cursor.horizon, self.cursor.triggers);
+        let spill = (clean || self.must_spill()).then(|| {
+            self.sealed.spilled_at = self.clock;
+            self.overlay.spill(number, self.cursor.w)
+        });
         self.sealed.cursor = self.cursor;
         self.sealed.at = self.clock;
-        let rows = Arc::new(draft.rows);
-        self.in_flight.push_back((number, Arc::clone(&rows)));
-        let Draft { emits, ingested, .. } =
-            Draft { rows: Vec::new(), touched: Vec::new(), ..draft };
-        Step { number, emits, rows, cursor: self.cursor, ingested }
+        let Draft { emits, ingested, .. } = std::mem::take(&mut self.draft);
+        Step { number, emits, spill, cursor: self.cursor, ingested }
     }
 
     fn mirror(&self, clean: bool) -> Emit {
@@ -345,31 +346,29 @@ impl Partition {
         Emit::Ledger { key: LedgerKey::Cursor, value: Some(Box::new(value)) }
     }
 
-    /// What is known of an id: the newest in flight, else the store's.
+    /// What is known of an id: the newest decided, else the store's.
     pub(super) fn known(&self, hash: IdHash, fetched: &Fetched) -> Known {
         let known = self.overlay.get(hash).or_else(|| fetched.get(&hash));
         known.cloned().unwrap_or_default()
     }
 
-    /// Decides what the index knows of an id from this step on.
-    pub(super) fn know(&mut self, hash: IdHash, mut known: Known) {
-        known.prune(self.cursor.w);
-        if self.overlay.put(hash, self.cursor.step + 1, known) {
-            self.draft.touched.push(hash);
-        }
+    /// Decides what the index knows of an id from now on.
+    pub(super) fn know(&mut self, hash: IdHash, known: Known, fetched: &Fetched) {
+        let stored = fetched.contains_key(&hash);
+        self.overlay.know(hash, known.pruned(self.cursor.w), stored);
     }
 
     /// Puts an entry on the timeline, in memory too if its time is near.
     pub(super) fn put(&mut self, key: TimelineKey, row: Bytes) {
         assert!(key > self.cursor.w, "no step inserts a row at or below its own W");
         let _loaded = self.wheel.insert(key, row.clone());
-        self.draft.rows.push(RowOp::Put { key, row });
+        self.overlay.put(key, row);
     }
 
     /// Takes an entry off the timeline.
     pub(super) fn delete(&mut self, key: TimelineKey) {
         self.wheel.remove(key);
-        self.draft.rows.push(RowOp::Delete { key });
+        self.overlay.delete(key);
     }
 
     /// A record was ignored for reasons of state: a replay must ignore it too.
@@ -377,7 +376,7 @@ impl Partition {
         let key = LedgerKey::Skip(offset);
         let value = Some(Box::new(LedgerValue::Skip));
         self.draft.emits.push(Emit::Ledger { key, value });
-        self.draft.rows.push(RowOp::Skip { offset, marked: true });
+        self.overlay.mark(offset, true);
         let _new = self.skips.insert(offset);
     }
 }

@@ -52,7 +52,7 @@ impl Partition {
         }
         let slot = self.place(offset, new);
         known.slots.push(slot);
-        self.know(hash, known);
+        self.know(hash, known, fetched);
     }
 
     /// Puts a new trigger where it belongs, and says where that is.

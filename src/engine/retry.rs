@@ -67,6 +67,6 @@ impl Partition {
         } else {
             self.schedule(entry);
         }
-        self.know(hash, known);
+        self.know(hash, known, fetched);
     }
 }

@@ -1,12 +1,15 @@
 //! A step: everything a decision asks of the world, as data.
 //!
 //! Law: decide, commit, apply. The emits go out in one Kafka transaction together with the
-//! cursor; the rows go into the store after that transaction is committed, never before.
+//! cursor; the rows go into the store some time after it is committed, never before.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::cursor::Cursor;
 use super::known::{IdHash, Known};
+use super::overlay::Delta;
 use crate::model::dead_letter::DeadLetter;
 use crate::model::definition::{Header, TopicTarget};
 use crate::model::entry::FireId;
@@ -19,14 +22,16 @@ use crate::model::timeline::TimelineKey;
 use crate::model::{Offset, PartitionId, Timestamp};
 
 /// What one decision about one partition asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Step {
     /// Counts the steps of a partition over all its owners; orders ledger records.
     pub number: u64,
     /// Records to write, in order, all in one transaction.
     pub emits: Vec<Emit>,
-    /// Rows to apply once that transaction is committed.
-    pub rows: std::sync::Arc<Vec<RowOp>>,
+    /// From time to time: everything the store does not have yet, to be written once that
+    /// transaction is committed, in the order of the steps, and then reported with
+    /// [`Partition::applied`](super::partition::Partition::applied).
+    pub spill: Option<Arc<Delta>>,
     /// The cursor after this step; it travels in the commit metadata.
     pub cursor: Cursor,
     /// Records ingested in this step.

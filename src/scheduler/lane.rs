@@ -33,7 +33,6 @@ pub(super) struct Lane {
     pub(super) end_check: EndCheck,
     /// When the last record of `triggers` was read, in ms since the epoch.
     pub(super) read_at: Timestamp,
-    pub(super) flushed_at: Timestamp,
     /// The ledger was read up to here when the partition was taken over.
     pub(super) ledger_position: Offset,
 }
@@ -116,7 +115,6 @@ impl Lane {
             held_until: None,
             end_check: EndCheck::Idle,
             read_at: 0,
-            flushed_at: 0,
             ledger_position: 0,
         }
     }

@@ -1,5 +1,5 @@
-//! Launching and landing transactions: steps of a few partitions go out together, and their rows
-//! are applied when the transaction is known to be committed.
+//! Launching and landing transactions: steps of a few partitions go out together, and what they
+//! spill goes to the writer when the transaction is known to be committed.
 //!
 //! Law: every partition with an effect in a transaction has its offset in it. Any failure ends
 //! the transactor and sends every partition back to the beginning of its takeover.
@@ -7,9 +7,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::committer::{Change, Job, apply_all};
+use super::committer::Job;
 use super::lane::{Lane, Stage};
 use super::takeover::state_of;
+use super::writer::{Spill, Written};
 use super::{Scheduler, SchedulerError, open_transactor};
 use crate::clock;
 use crate::engine::step::{Emit, Step};
@@ -18,7 +19,6 @@ use crate::kafka::transaction::{Progress, TransactionError};
 use crate::model::dead_letter::Content;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::{Offset, PartitionId, Timestamp};
-use crate::store::StoreError;
 use crate::telemetry;
 
 /// How long to wait before a transactor is opened again after it could not be.
@@ -69,9 +69,8 @@ impl Scheduler {
             Err(error) => return self.fail(TransactionError::Generation(error.to_string())),
         };
         let progress = self.progress(&flight);
-        let changes = self.changes(&flight);
         let transactor = Arc::clone(&self.transactor);
-        self.committer.submit(Job { transactor, progress, fence, changes });
+        self.committer.submit(Job { transactor, progress, fence });
         self.flight = Some(flight);
         Ok(())
     }
@@ -81,7 +80,7 @@ impl Scheduler {
         let Some(result) = self.committer.landed(timeout) else { return Ok(()) };
         let flight = self.flight.take().unwrap_or_default();
         match result {
-            Ok(failed) => self.settle(flight, failed),
+            Ok(()) => self.settle(flight),
             Err(error @ TransactionError::Generation(_)) => self.try_again(flight, error),
             Err(error) => self.fail(error),
         }
@@ -125,10 +124,9 @@ impl Scheduler {
             }
         };
         let progress = self.progress(&flight);
-        let changes = self.changes(&flight);
         let sent = self.send(&flight);
         match sent.and_then(|()| self.transactor.commit(&progress, &fence)) {
-            Ok(()) => self.settle(flight, apply_all(changes)),
+            Ok(()) => self.settle(flight),
             Err(error) => self.fail(error),
         }
     }
@@ -201,35 +199,19 @@ impl Scheduler {
         steps.chain(barriers).collect()
     }
 
-    /// The rows of a flight, for when it is committed.
-    fn changes(&self, flight: &Flight) -> Vec<Change> {
-        let now = clock::now_ms();
-        let change = |(id, step): &(PartitionId, Step)| {
-            let lane = self.lanes.get(id)?;
-            let (applied, w) = (step.cursor.triggers, step.cursor.w);
-            let ledger_position = lane.ledger_position;
-            let local = Local { applied, step: step.number, ledger_position, w };
-            let state = state_of(local, &self.cluster, now);
-            let (store, rows) = (Arc::clone(&lane.store), Arc::clone(&step.rows));
-            Some(Change { partition: *id, store, rows, state })
-        };
-        flight.steps.iter().filter_map(change).collect()
-    }
-
-    /// The transaction is committed and applied, except where a store failed.
-    fn settle(
-        &mut self,
-        flight: Flight,
-        failed: Vec<(PartitionId, StoreError)>,
-    ) -> Result<(), SchedulerError> {
+    /// The transaction is committed: what its steps spill may go into the stores.
+    fn settle(&mut self, flight: Flight) -> Result<(), SchedulerError> {
         let now = clock::now_ms();
         self.refused = None;
         for (id, step) in flight.steps {
             count(&step, now);
-            if let Some(partition) = self.lanes.get_mut(&id).and_then(Lane::active) {
-                partition.applied(step.number);
-            }
-            self.flush_if_due(id, now)?;
+            let Some(lane) = self.lanes.get(&id) else { continue };
+            let Step { number, spill: Some(delta), cursor, .. } = step else { continue };
+            let (applied, w, ledger_position) = (cursor.triggers, cursor.w, lane.ledger_position);
+            let local = Local { applied, step: number, ledger_position, w };
+            let state = state_of(local, &self.cluster, now);
+            let store = Arc::clone(&lane.store);
+            self.writer.submit(Spill { partition: id, step: number, store, delta, state });
         }
         for (id, _) in flight.barriers {
             let Some(lane) = self.lanes.get_mut(&id) else { continue };
@@ -237,25 +219,36 @@ impl Scheduler {
                 restoring.takeover.on_barrier();
             }
         }
-        for (id, error) in failed {
-            self.rebuild_store(id, &error.into())?;
-        }
         Ok(())
     }
 
-    /// From time to time the store's memory goes to disk, so that a crash costs little replay.
-    fn flush_if_due(&mut self, id: PartitionId, now: Timestamp) -> Result<(), SchedulerError> {
-        let interval = self.settings.store.flush_interval.as_millis();
-        let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
-        if u128::from(now.saturating_sub(lane.flushed_at)) < interval {
-            return Ok(());
+    /// What the writer has brought into the stores is no longer the engine's to answer for.
+    pub(super) fn hear_writer(&mut self) -> Result<(), SchedulerError> {
+        let written = self.writer.written();
+        self.note_written(written)
+    }
+
+    /// Waits for the writer: a store that is read or closed next must hold what is committed.
+    pub(super) fn await_writer(&mut self) -> Result<(), SchedulerError> {
+        let written = self.writer.drain();
+        self.note_written(written)
+    }
+
+    fn note_written(&mut self, written: Vec<Written>) -> Result<(), SchedulerError> {
+        for Written { partition, step, result } in written {
+            match result {
+                Ok(()) => {
+                    if let Some(partition) = self.lanes.get_mut(&partition).and_then(Lane::active) {
+                        partition.applied(step);
+                    }
+                }
+                Err(error) if self.lanes.contains_key(&partition) => {
+                    self.rebuild_store(partition, &error.into())?;
+                }
+                Err(error) => tracing::warn!(partition, %error, "the last rows were not kept"),
+            }
         }
-        let first = lane.flushed_at == 0;
-        lane.flushed_at = now;
-        match if first { Ok(()) } else { lane.store.flush_in_background() } {
-            Ok(()) => Ok(()),
-            Err(error) => self.rebuild_store(id, &error.into()),
-        }
+        Ok(())
     }
 
     /// The outcome of a transaction is unknown, or it failed: a new transactor makes the broker

@@ -1,11 +1,12 @@
 //! The scheduler: owns partitions, drives the engine.
 //!
-//! Law: one OS thread runs the loop — land, group, take over, read, fire, launch — and a second
-//! one ends the transaction under way. The group is polled only while none is.
+//! Law: one OS thread runs the loop — land, group, take over, read, fire, launch —, a second one ends
+//! the transaction under way, a third one brings into the stores what is committed. The group is
+//! polled only while no transaction is open.
 //!
 //! ```text
 //!   triggers[p], signals[p] ─poll─► decode ──► engine.ingest ─┐
-//!                                                             ├─► Step ─► one transaction ─► rows
+//!                                                             ├─► Step ─► one transaction ─► store
 //!   wheel.due(now) ──────────────────────────► engine.fire  ──┘
 //! ```
 
@@ -18,6 +19,7 @@ mod launch;
 mod sentinel;
 mod takeover;
 mod targets;
+mod writer;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,6 +52,7 @@ use lane::{Lane, Stage};
 use launch::Flight;
 use sentinel::Sentinel;
 use targets::Targets;
+use writer::Writer;
 
 /// Why the scheduler ended other than by being told to.
 #[derive(Debug, thiserror::Error)]
@@ -126,7 +129,7 @@ pub fn run_trial(
 struct Scheduler {
     settings: Settings,
     names: Names,
-    rules: Arc<Rules>,
+    rules: Rules,
     /// Holds the data directory for as long as the loop runs.
     _identity: Identity,
     mode: Mode,
@@ -139,6 +142,7 @@ struct Scheduler {
     transactor: Arc<Transactor>,
     committer: Committer,
     flight: Option<Flight>,
+    writer: Writer,
     stores: StoreFactory,
     lanes: BTreeMap<PartitionId, Lane>,
     /// The partition that launches first next time.
@@ -177,13 +181,14 @@ impl Scheduler {
         others.meet(&names.signals())?;
         others.meet(&names.ledger())?;
         Ok(Self {
-            rules: Arc::new(rules(settings, &names, &id)),
+            rules: rules(settings, &names, &id),
             transactor: Arc::new(transactor),
             member: Member::join(settings, &group, &names.triggers(), &identity.instance)?,
             triggers,
             others,
             committer: Committer::start(scheduler.transaction_timeout * 2),
             flight: None,
+            writer: Writer::start(),
             stores: StoreFactory::new(&scheduler.data_dir, (&settings.store).into())?,
             lanes: BTreeMap::new(),
             turn: 0,
@@ -219,6 +224,7 @@ impl Scheduler {
         if self.flight.is_some() {
             self.land(wait.min(Duration::from_millis(1)))?;
         }
+        self.hear_writer()?;
         if self.flight.is_none() {
             self.follow_group()?;
         }
@@ -313,6 +319,7 @@ impl Scheduler {
     fn give_up(&mut self, partitions: &[PartitionId]) -> Result<(), SchedulerError> {
         let lanes = self.close_lanes(partitions)?;
         self.member.release(partitions)?;
+        self.await_writer()?;
         for lane in lanes {
             lane.store.flush()?;
         }
@@ -349,7 +356,9 @@ impl Scheduler {
         }
         let all: Vec<_> = self.lanes.keys().copied().collect();
         self.commit_last_words(&all)?;
-        for lane in self.close_lanes(&all)? {
+        let lanes = self.close_lanes(&all)?;
+        self.await_writer()?;
+        for lane in lanes {
             lane.store.flush()?;
         }
         Ok(())
@@ -402,7 +411,9 @@ fn rules(settings: &Settings, names: &Names, owner: &str) -> Rules {
         sample_interval: ms(scheduler.sample_interval),
         idle_commit: ms(scheduler.idle_commit_interval),
         mirror_interval: ms(scheduler.mirror_interval),
-        step_rows_max: scheduler.ingest_max.get(),
+        ingest_max: scheduler.ingest_max.get(),
+        spill_bytes: 0,
+        spill_interval: ms(settings.store.flush_interval),
         cancel_grace: sentinel::GRACE_MS,
         park: ms(scheduler.park),
         owner: owner.to_owned(),

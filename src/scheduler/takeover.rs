@@ -13,8 +13,9 @@ use rdkafka::error::KafkaResult;
 use super::lane::{EndCheck, Lane, Stage, fetch, id_of_ledger, id_of_trigger, local_of};
 use super::{LaneError, Mode, Scheduler, SchedulerError};
 use crate::clock;
+use crate::config::ByteSize;
 use crate::engine::cursor::Cursor;
-use crate::engine::partition::{Partition, Start};
+use crate::engine::partition::{Partition, Rules, Start};
 use crate::engine::step::RowOp;
 use crate::engine::takeover::{Ask, Committed, Gap, Local, Refusal, Takeover};
 use crate::engine::wheel::Wheel;
@@ -52,6 +53,7 @@ impl Scheduler {
 
     /// After a failed commit nothing of what was decided since counts: begin again.
     pub(super) fn retake_all(&mut self) -> Result<(), SchedulerError> {
+        self.await_writer()?;
         for id in self.lanes.keys().copied().collect::<Vec<_>>() {
             self.retake(id)?;
         }
@@ -81,10 +83,11 @@ impl Scheduler {
         tracing::error!(partition = id, %error, "the local store failed; rebuilding it from Kafka");
         self.stop_reading(id)?;
         drop(self.lanes.remove(&id));
-        // The committer may still hold it open.
+        // What is under way still belongs to the old one, and the writer may hold it open.
         while self.flight.is_some() {
             self.land(Duration::from_millis(10))?;
         }
+        self.await_writer()?;
         self.stores.wipe(id)?;
         self.assign(id)
     }
@@ -333,11 +336,13 @@ impl Scheduler {
     fn partition(&self, id: PartitionId, start: Start) -> Partition {
         let wheel = &self.settings.wheel;
         let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
-        let share = u64::try_from(self.lanes.len().max(1)).unwrap_or(1);
-        let budget = usize::try_from(wheel.budget.bytes() / share).unwrap_or(usize::MAX);
+        let lanes = u64::try_from(self.lanes.len().max(1)).unwrap_or(1);
+        let share = |of: ByteSize| usize::try_from(of.bytes() / lanes).unwrap_or(usize::MAX);
+        let spill_bytes = share(self.settings.store.write_buffer);
+        let rules = Rules { spill_bytes, ..self.rules.clone() };
         let at = start.cursor.w;
-        let wheel = Wheel::new(ms(wheel.tick), ms(wheel.horizon), budget, at);
-        Partition::new(id, Arc::clone(&self.rules), start, wheel)
+        let wheel = Wheel::new(ms(wheel.tick), ms(wheel.horizon), share(wheel.budget), at);
+        Partition::new(id, rules, start, wheel)
     }
 
     /// On the built-in broker nothing is ever taken over: begin where the log begins.

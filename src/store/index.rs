@@ -4,6 +4,8 @@
 //! slot `kind u8 | flags u8 | key 18 | generation u64`, for a retry also
 //! `occurrence u32 | attempt u32 | deferral u32`.
 
+use smallvec::SmallVec;
+
 use super::keys::{self, TIMELINE_KEY_BYTES};
 use crate::engine::known::{Known, Slot, SlotKind};
 use crate::model::timeline::TimelineKey;
@@ -42,7 +44,7 @@ pub(super) fn encode(known: &Known) -> Vec<u8> {
 /// Reads a stored index row; `None` if it is corrupt or of a newer format.
 pub(super) fn decode(bytes: &[u8]) -> Option<Known> {
     let mut rest = bytes.strip_prefix(&[VERSION])?;
-    let mut slots = Vec::with_capacity(rest.len() / 28);
+    let mut slots = SmallVec::new();
     while !rest.is_empty() {
         let [kind, flags] = take(&mut rest)?;
         let key = keys::parse_timeline(&take::<TIMELINE_KEY_BYTES>(&mut rest)?)?;
@@ -104,7 +106,7 @@ mod tests {
     proptest! {
         #[test]
         fn rows_come_back(slots in proptest::collection::vec(any_slot(), 0..5)) {
-            let known = Known { slots };
+            let known = Known { slots: slots.into() };
             prop_assert_eq!(decode(&encode(&known)), Some(known));
         }
 

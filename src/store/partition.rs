@@ -72,59 +72,26 @@ impl PartitionStore {
             .map_err(|NewerFormat(found)| StoreError::Newer { path: self.path.clone(), found })
     }
 
-    /// Applies rows, and how far that is, in one atomic batch.
+    /// Applies rows, and how far that is, in one atomic batch. Rows of one family should come in
+    /// key order, so that the memtable finds each place next to the last one; of several rows for
+    /// one key the last one counts.
     pub fn apply(&self, rows: &[RowOp], state: &LocalState) -> Result<(), StoreError> {
+        let (timeline, ids) = (self.family(TIMELINE), self.family(INDEX));
         let mut batch = WriteBatch::default();
-        self.batch_timeline(&mut batch, rows);
-        self.batch_index(&mut batch, rows);
         for row in rows {
             match row {
+                RowOp::Put { key, row } => batch.put_cf(timeline, keys::timeline(*key), row),
+                RowOp::Delete { key } => batch.delete_cf(timeline, keys::timeline(*key)),
+                RowOp::Index { hash, known: Some(known) } => {
+                    batch.put_cf(ids, keys::index(*hash), index::encode(known));
+                }
+                RowOp::Index { hash, known: None } => batch.delete_cf(ids, keys::index(*hash)),
                 RowOp::Skip { offset, marked: true } => batch.put(keys::skip(*offset), []),
                 RowOp::Skip { offset, marked: false } => batch.delete(keys::skip(*offset)),
-                RowOp::Put { .. } | RowOp::Delete { .. } | RowOp::Index { .. } => {}
             }
         }
         batch.put(STATE_KEY, state.to_bytes());
         self.db.write_opt(batch, &self.writes).map_err(|error| failed(&self.path, &error))
-    }
-
-    /// In key order, so that the memtable finds each place next to the last one. The sort is
-    /// stable: of several rows for one key the last one counts.
-    fn batch_timeline(&self, batch: &mut WriteBatch, rows: &[RowOp]) {
-        let timeline = self.family(TIMELINE);
-        let mut entries: Vec<(TimelineKey, Option<&Bytes>)> = rows
-            .iter()
-            .filter_map(|row| match row {
-                RowOp::Put { key, row } => Some((*key, Some(row))),
-                RowOp::Delete { key } => Some((*key, None)),
-                RowOp::Index { .. } | RowOp::Skip { .. } => None,
-            })
-            .collect();
-        entries.sort_by_key(|(key, _)| *key);
-        for (key, row) in entries {
-            match row {
-                Some(row) => batch.put_cf(timeline, keys::timeline(key), row),
-                None => batch.delete_cf(timeline, keys::timeline(key)),
-            }
-        }
-    }
-
-    fn batch_index(&self, batch: &mut WriteBatch, rows: &[RowOp]) {
-        let family = self.family(INDEX);
-        let mut known: Vec<(IdHash, Option<&Known>)> = rows
-            .iter()
-            .filter_map(|row| match row {
-                RowOp::Index { hash, known } => Some((*hash, known.as_ref())),
-                _ => None,
-            })
-            .collect();
-        known.sort_by_key(|(hash, _)| *hash);
-        for (hash, known) in known {
-            match known {
-                Some(known) => batch.put_cf(family, keys::index(hash), index::encode(known)),
-                None => batch.delete_cf(family, keys::index(hash)),
-            }
-        }
     }
 
     /// The index rows of `hashes`, which must be sorted.
@@ -267,7 +234,7 @@ mod tests {
     fn known(due: u64) -> Known {
         let kind = SlotKind::Main;
         let slot = Slot { key: key(due), kind, generation: due, in_ledger: false, http: false };
-        Known { slots: vec![slot] }
+        Known { slots: [slot].into() }
     }
 
     fn state(applied: Offset) -> LocalState {

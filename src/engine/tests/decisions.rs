@@ -56,7 +56,7 @@ fn a_replacement_within_one_step_leaves_only_the_newest() {
     let (old, new) = (topic("a", 0, 1_020), topic("a", 1, 1_030));
     scene.decides(
         &[scene.accepted(&old, None), scene.accepted(&new, Some(0))],
-        &[put(&old), delete(&old), put(&new), index("a", &[&new])],
+        &[put(&new), index("a", &[&new])],
     );
     scene.now = 2_000;
     scene.decides(&[scene.fires(&new)], &[]);

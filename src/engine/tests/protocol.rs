@@ -7,7 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::world::{AFTER, Disk, Log, Owner, commit, definition, whole};
+use super::world::{AFTER, Disk, Log, Owner, commit, definition, rules, whole};
+use crate::engine::partition::Rules;
 use crate::engine::step::Emit;
 use crate::model::entry::FireId;
 use crate::model::input::{OnConflict, Request, SignalRecord};
@@ -50,7 +51,7 @@ struct Run {
 impl Run {
     fn new(seed: u64) -> Self {
         let mut log = Log::default();
-        let owner = Owner::take_over(&mut log, Disk::default(), 1_000, 1, AFTER, whole);
+        let owner = Owner::take_over(&mut log, Disk::default(), 1_000, 1, rules(AFTER), whole);
         let dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let flushed = Disk::default();
         Self { dice, log, owner, flushed, now: 1_000, nonce: 1, returning: vec![], answered: 0 }
@@ -105,7 +106,10 @@ impl Run {
             if compacted { compact(all, cut) } else { all }
         };
         let after = self.dice.pick(&[AFTER, AFTER, AFTER + 40]);
-        let mut owner = Owner::take_over(&mut self.log, disk, self.now, self.nonce, after, seen);
+        let spill_interval = self.dice.pick(&[0, 0, 10, 100, 10_000]);
+        let spill_bytes = self.dice.pick(&[0, 2_000, usize::MAX]);
+        let rules = Rules { spill_interval, spill_bytes, ..rules(after) };
+        let mut owner = Owner::take_over(&mut self.log, disk, self.now, self.nonce, rules, seen);
         owner.skew = self.dice.pick(&[0, 0, 0, SKEW, -SKEW]);
         self.owner = owner;
     }

@@ -3,9 +3,7 @@
 //!
 //! Law: a decision is asserted whole, emits and rows, and asking again decides nothing more.
 
-use std::sync::Arc;
-
-use super::world::{AFTER, Disk, Log, Owner, commit, definition, whole};
+use super::world::{AFTER, Disk, Log, Owner, commit, definition, rules, whole};
 use crate::engine::known::{IdHash, Known, Slot, SlotKind};
 use crate::engine::partition::encode;
 use crate::engine::step::{Emit, RowOp, Step, ToTopic};
@@ -37,7 +35,7 @@ impl Scene {
     /// An owner of an empty partition, without anything to do.
     pub(crate) fn new() -> Self {
         let mut log = Log::default();
-        let owner = Owner::take_over(&mut log, Disk::default(), NOW, 1, AFTER, whole);
+        let owner = Owner::take_over(&mut log, Disk::default(), NOW, 1, rules(AFTER), whole);
         let mut scene = Self { log, owner, now: NOW, records: 100, takeovers: 1 };
         scene.silence_mirror();
         scene.decides(&[], &[]);
@@ -59,7 +57,8 @@ impl Scene {
     pub(crate) fn take_over(&mut self, disk: Disk, now: Timestamp) {
         self.takeovers += 1;
         self.now = now;
-        self.owner = Owner::take_over(&mut self.log, disk, now, self.takeovers, AFTER, whole);
+        self.owner =
+            Owner::take_over(&mut self.log, disk, now, self.takeovers, rules(AFTER), whole);
         self.silence_mirror();
     }
 
@@ -133,20 +132,20 @@ impl Scene {
     /// The next step takes in all there is and says exactly this; the one after says nothing.
     #[track_caller]
     pub(crate) fn decides(&mut self, emits: &[Emit], rows: &[RowOp]) {
-        let said = self.step().map_or_else(Default::default, |step| (step.emits, step.rows));
-        assert_eq!(said, (emits.to_vec(), Arc::new(rows.to_vec())));
+        let said = self.step().map_or_else(Default::default, spoken);
+        assert_eq!(said, (emits.to_vec(), in_order(rows)));
         let cursor = *self.owner.partition.cursor();
         assert_eq!(cursor.triggers, self.log.triggers.len() as Offset);
         assert_eq!(cursor.signals, self.log.signals.len() as Offset);
         if let Some(again) = self.step() {
-            assert_eq!((again.emits, again.rows), (vec![], Arc::default()), "decided twice");
+            assert_eq!(spoken(again), (vec![], vec![]), "decided twice");
         }
     }
 
     /// The owner waits, although there is input.
     #[track_caller]
     pub(crate) fn decides_nothing_yet(&mut self) {
-        assert_eq!(self.step(), None);
+        assert!(self.step().is_none());
     }
 
     /// The outcome that answers the record at `offset`.
@@ -186,7 +185,7 @@ impl Scene {
 
     /// The mirror has a test of its own and would only be in the way of the others.
     fn silence_mirror(&mut self) {
-        Arc::make_mut(&mut self.owner.partition.rules).mirror_interval = 1 << 60;
+        self.owner.partition.rules.mirror_interval = 1 << 60;
     }
 }
 
@@ -248,6 +247,21 @@ pub(crate) fn skip(offset: Offset, marked: bool) -> Emit {
     Emit::Ledger { key: LedgerKey::Skip(offset), value }
 }
 
+/// What a step says: its emits, and the rows it spills, timeline and index each in order.
+pub(crate) fn spoken(step: Step) -> (Vec<Emit>, Vec<RowOp>) {
+    (step.emits, step.spill.map_or_else(Vec::new, |delta| delta.rows()))
+}
+
+fn in_order(rows: &[RowOp]) -> Vec<RowOp> {
+    let mut rows = rows.to_vec();
+    rows.sort_by_key(|row| match row {
+        RowOp::Put { key, .. } | RowOp::Delete { key } => (0, Some(*key), IdHash(0)),
+        RowOp::Index { hash, .. } => (1, None, *hash),
+        RowOp::Skip { .. } => (2, None, IdHash(0)),
+    });
+    rows
+}
+
 /// The entry's row comes.
 pub(crate) fn put(entry: &Entry) -> RowOp {
     RowOp::Put { key: entry.key, row: encode(&entry.row) }
@@ -261,7 +275,7 @@ pub(crate) fn delete(entry: &Entry) -> RowOp {
 /// From now on the index knows these entries of the trigger, and no others.
 pub(crate) fn index(id: &str, entries: &[&Entry]) -> RowOp {
     let slots: Vec<_> = entries.iter().map(|entry| slot(entry)).collect();
-    let known = (!slots.is_empty()).then_some(Known { slots });
+    let known = (!slots.is_empty()).then(|| Known { slots: slots.into() });
     RowOp::Index { hash: IdHash::of(&id.into()), known }
 }
 

@@ -3,7 +3,6 @@
 //! Law: it interprets steps and asks as the shell does, and decides nothing itself.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -143,7 +142,7 @@ impl Owner {
         disk: Disk,
         now: Timestamp,
         nonce: u64,
-        after: u64,
+        rules: Rules,
         seen: impl Fn(&Log, Offset) -> Vec<(Offset, LedgerRecord)>,
     ) -> Self {
         let mut disk = disk;
@@ -192,7 +191,7 @@ impl Owner {
         disk.local = Some(local);
         let start = takeover.finish();
         let wheel = Wheel::new(10, 1_000, 1 << 16, start.cursor.w);
-        let mut partition = Partition::new(0, Arc::new(rules(after)), start, wheel);
+        let mut partition = Partition::new(0, rules, start, wheel);
         let _behind = partition.observe(now);
         let mut catalog = Catalog::default();
         let usable = TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 };
@@ -236,8 +235,8 @@ impl Owner {
 
     /// The owner learns that its step is committed.
     pub(crate) fn applied(&mut self, step: &Step) {
-        self.disk.apply(&step.rows);
-        let Step { cursor, number, .. } = step;
+        let Step { cursor, number, spill: Some(delta), .. } = step else { return };
+        self.disk.apply(&delta.rows());
         self.disk.local = Some(Local {
             applied: cursor.triggers,
             step: *number,
@@ -274,7 +273,9 @@ pub(crate) fn rules(after: u64) -> Rules {
         sample_interval: 3,
         idle_commit: 0,
         mirror_interval: 20,
-        step_rows_max: 1_000,
+        ingest_max: 1_000,
+        spill_bytes: usize::MAX,
+        spill_interval: 0,
         cancel_grace: 0,
         park: 5,
         owner: "owner".to_owned(),
