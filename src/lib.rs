@@ -35,6 +35,7 @@
 //!
 //! `ARCHITECTURE.md` tells how they work together, and names the test that holds each invariant.
 
+mod allocator;
 pub mod cli;
 pub mod clock;
 pub mod config;

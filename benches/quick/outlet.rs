@@ -9,9 +9,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use orloj::config::Settings;
+use orloj::engine::tenure::Change;
 use orloj::kafka::Names;
 use orloj::kafka::fence::Fence;
-use orloj::kafka::member::{Change, Member};
+use orloj::kafka::member::Member;
 use orloj::kafka::transaction::{Outgoing, Progress, TransactionError, Transactor};
 use orloj::model::{Offset, PartitionId};
 

@@ -3,12 +3,15 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::FixedState;
+
 use crate::model::text::Text;
 
 /// The topics that the due entries of a step name.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
-    topics: HashMap<Text, TopicState>,
+    topics: HashMap<Text, TopicState, FixedState>,
+    some_away: bool,
 }
 
 /// Whether and how a topic can be written.
@@ -30,6 +33,7 @@ pub enum TopicState {
 impl Catalog {
     /// Remembers a topic's state.
     pub fn insert(&mut self, topic: Text, state: TopicState) {
+        self.some_away |= matches!(state, TopicState::Away(_));
         let _previous = self.topics.insert(topic, state);
     }
 
@@ -39,12 +43,15 @@ impl Catalog {
         self.topics.contains_key(topic)
     }
 
-    /// The state of a topic; one nobody looked up counts as away, so that its fire is not lost.
+    /// Whether a topic cannot be told or reached just now.
     #[must_use]
-    pub fn state(&self, topic: &Text) -> TopicState {
-        self.topics
-            .get(topic)
-            .cloned()
-            .unwrap_or_else(|| TopicState::Away(format!("topic {topic} was not looked up")))
+    pub fn some_away(&self) -> bool {
+        self.some_away
+    }
+
+    /// The state of a topic; `None` if nobody looked it up.
+    #[must_use]
+    pub fn state(&self, topic: &Text) -> Option<&TopicState> {
+        self.topics.get(topic)
     }
 }

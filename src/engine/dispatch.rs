@@ -47,8 +47,13 @@ impl Due {
     /// The ids whose topic is away: their index rows must be fetched, because they will wait.
     #[must_use]
     pub fn waiting(&self, catalog: &Catalog) -> Vec<IdHash> {
+        if !catalog.some_away() {
+            return Vec::new();
+        }
         let away = |row: &&FireRow| match &row.definition.target {
-            Target::Topic(target) => matches!(catalog.state(&target.topic), TopicState::Away(_)),
+            Target::Topic(target) => {
+                matches!(catalog.state(&target.topic), Some(TopicState::Away(_)))
+            }
             Target::Http(_) => false,
         };
         self.rows().filter(away).map(|row| IdHash::of(&row.id.trigger)).collect()
@@ -79,32 +84,36 @@ impl Partition {
     }
 
     fn dispatch(&mut self, key: TimelineKey, row: FireRow, catalog: &Catalog, index: &Fetched) {
-        let emit = match &row.definition.target {
-            Target::Http(_) => Ok(Emit::ToWorker(Box::new(self.fire_of(&row)))),
+        let settled = row.in_ledger.then(|| fire_ledger_key(&row.id));
+        match &row.definition.target {
+            Target::Http(_) => {
+                let fire = self.fire_of(row);
+                self.draft.emits.push(Emit::ToWorker(Box::new(fire)));
+            }
             Target::Topic(target) => match catalog.state(&target.topic) {
-                TopicState::Usable { partitions, record_bytes_max } => {
-                    to_topic(&row, target, partitions, record_bytes_max)
+                Some(&TopicState::Usable { partitions, record_bytes_max }) => {
+                    match check_size(&row, target, record_bytes_max) {
+                        Ok(()) => self.draft.emits.push(to_topic(row, partitions)),
+                        Err(reason) => self.bury(key, row, reason),
+                    }
                 }
-                TopicState::Refused(reason) => Err(reason),
-                TopicState::Away(_) => return self.park(key, row, index),
+                Some(TopicState::Refused(reason)) => self.bury(key, row, reason.clone()),
+                // One that nobody looked up counts as away, so that its fire is not lost.
+                Some(TopicState::Away(_)) | None => return self.park(key, row, index),
             },
-        };
-        match emit {
-            Ok(emit) => self.draft.emits.push(emit),
-            Err(reason) => self.bury(key, &row, reason),
         }
-        if row.in_ledger {
-            self.settle(fire_ledger_key(&row.id));
+        if let Some(key) = settled {
+            self.settle(key);
         }
     }
 
-    fn fire_of(&self, row: &FireRow) -> Fire {
-        let FireRow { id, scheduled, definition, .. } = row.clone();
+    fn fire_of(&self, row: FireRow) -> Fire {
+        let FireRow { id, scheduled, definition, .. } = row;
         Fire { id, scheduled, fired: self.clock, definition }
     }
 
     /// A fire nobody will ever be able to make: its trigger alone ends here.
-    fn bury(&mut self, key: TimelineKey, row: &FireRow, reason: String) {
+    fn bury(&mut self, key: TimelineKey, row: FireRow, reason: String) {
         let topics = &self.rules.topics;
         let topic = match key.source {
             Source::Triggers => topics.triggers.clone(),
@@ -125,7 +134,7 @@ impl Partition {
             origin: Origin { topic, partition: self.id, offset: key.offset },
             reason,
             at: self.clock,
-            content: Content::Fire { fire: self.fire_of(row), attempts: row.id.attempt },
+            content: Content::Fire { attempts: row.id.attempt, fire: self.fire_of(row) },
         };
         self.draft.emits.push(Emit::DeadLetter(Box::new(letter)));
     }
@@ -153,29 +162,25 @@ impl Partition {
     }
 }
 
-fn to_topic(
-    row: &FireRow,
-    target: &TopicTarget,
-    partitions: i32,
-    record_bytes_max: usize,
-) -> Result<Emit, String> {
+fn check_size(row: &FireRow, target: &TopicTarget, record_bytes_max: usize) -> Result<(), String> {
     let bytes = record_bytes(&row.definition, target, &row.id.trigger);
-    if bytes > record_bytes_max {
-        return Err(format!(
-            "a fire of {bytes} bytes does not fit topic {}, which takes {record_bytes_max}: \
-             raise its max.message.bytes or send less",
-            target.topic
-        ));
+    if bytes <= record_bytes_max {
+        return Ok(());
     }
-    let key = target.key.as_ref().unwrap_or_else(|| row.id.trigger.bytes());
-    Ok(Emit::ToTopic(Box::new(ToTopic {
-        id: row.id.clone(),
-        target: target.clone(),
-        partition: partition_of(key, partitions),
-        payload: row.definition.payload.clone(),
-        headers: row.definition.headers.clone(),
-        scheduled: row.scheduled,
-    })))
+    Err(format!(
+        "a fire of {bytes} bytes does not fit topic {}, which takes {record_bytes_max}: raise its \
+         max.message.bytes or send less",
+        target.topic
+    ))
+}
+
+fn to_topic(row: FireRow, partitions: i32) -> Emit {
+    let FireRow { id, scheduled, definition, .. } = row;
+    let Definition { target, payload, headers, .. } = definition;
+    let Target::Topic(target) = target else { unreachable!("its caller has looked") };
+    let partition =
+        partition_of(target.key.as_ref().unwrap_or_else(|| id.trigger.bytes()), partitions);
+    Emit::ToTopic(Box::new(ToTopic { id, target, partition, payload, headers, scheduled }))
 }
 
 fn record_bytes(definition: &Definition, target: &TopicTarget, id: &Text) -> usize {

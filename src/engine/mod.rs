@@ -24,6 +24,7 @@ pub mod replay;
 pub mod retry;
 pub mod step;
 pub mod takeover;
+pub mod tenure;
 pub mod watermark;
 pub mod wheel;
 

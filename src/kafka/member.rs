@@ -15,18 +15,8 @@ use rdkafka::{ClientContext, Offset as KafkaOffset, TopicPartitionList};
 use super::consumer_config;
 use super::fence::{Fence, FenceError};
 use crate::config::Settings;
+use crate::engine::tenure::Change;
 use crate::model::{Offset, PartitionId};
-
-/// A change of what is ours, in the order the group said it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// These are ours now: take them over.
-    Assigned(Vec<PartitionId>),
-    /// These shall go. They stay ours until [`Member::release`] says that we are done with them.
-    Revoked(Vec<PartitionId>),
-    /// These were taken away and may be someone else's already.
-    Lost(Vec<PartitionId>),
-}
 
 /// A member of the schedulers' group.
 pub struct Member {

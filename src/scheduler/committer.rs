@@ -1,5 +1,5 @@
-//! The thread that ends transactions: flush, offsets, commit. While it waits for the broker, the
-//! loop prepares the next step.
+//! The thread that makes transactions: records, flush, offsets, commit. While it waits for the
+//! broker, the loop prepares the next step.
 //!
 //! Law: at most one transaction is open. Whoever hands one over takes no further one before it has
 //! landed.
@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use super::emission::Emission;
+use super::flight::Flight;
 use crate::clock;
 use crate::kafka::fence::Fence;
 use crate::kafka::transaction::{Progress, TransactionError, Transactor};
 use crate::telemetry;
 
-/// Ends transactions one after the other.
+/// Makes transactions one after the other.
 #[derive(Debug)]
 pub(super) struct Committer {
     jobs: Sender<Job>,
@@ -22,31 +24,45 @@ pub(super) struct Committer {
     limit: Duration,
 }
 
-/// A transaction whose records are all sent.
+/// A transaction to make.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) transactor: Arc<Transactor>,
+    pub(super) flight: Arc<Flight>,
     pub(super) progress: Vec<Progress>,
     pub(super) fence: Fence,
 }
 
+impl Job {
+    fn run(&self, emission: &Emission) -> Result<(), TransactionError> {
+        self.flight.send(&self.transactor, emission)?;
+        self.transactor.commit(&self.progress, &self.fence)
+    }
+}
+
 impl Committer {
-    /// `limit`: a commit that takes longer means that librdkafka hangs; the process then ends
-    /// itself, and Kafka decides what became of the transaction.
-    pub(super) fn start(limit: Duration) -> Self {
+    /// `limit`: a transaction that takes longer means that librdkafka hangs; the process then ends
+    /// itself, and Kafka decides what became of it.
+    pub(super) fn start(emission: Emission, limit: Duration) -> Self {
         let (jobs, inbox) = channel::<Job>();
         let (outbox, results) = channel();
         let _detached = std::thread::spawn(move || {
-            for Job { transactor, progress, fence } in inbox {
-                if outbox.send(transactor.commit(&progress, &fence)).is_err() {
+            for job in inbox {
+                let result = job.run(&emission);
+                let committed = result.is_ok();
+                if outbox.send(result).is_err() {
                     break;
+                }
+                // The loop goes on meanwhile, and does not have to free what was sent.
+                if committed {
+                    job.flight.count(clock::now_ms());
                 }
             }
         });
         Self { jobs, results, since: None, limit }
     }
 
-    /// Hands over a transaction whose records are all sent.
+    /// Hands over a transaction.
     pub(super) fn submit(&mut self, job: Job) {
         assert!(self.since.is_none(), "one transaction at a time");
         self.since = Some(clock::monotonic());

@@ -12,6 +12,7 @@
 
 mod committer;
 mod emission;
+mod flight;
 pub mod identity;
 mod intake;
 mod lane;
@@ -24,7 +25,7 @@ mod writer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::error::KafkaError;
 use tokio_util::sync::CancellationToken;
@@ -34,9 +35,10 @@ use crate::config::{Assignor, Settings};
 use crate::engine::partition::{CorruptRow, Rules};
 use crate::engine::step::InputTopics;
 use crate::engine::takeover::Committed;
+use crate::engine::tenure::{Change, Tenure};
 use crate::health::Health;
 use crate::kafka::Names;
-use crate::kafka::member::{Change, Member};
+use crate::kafka::member::Member;
 use crate::kafka::probe::Probe;
 use crate::kafka::reader::Reader;
 use crate::kafka::transaction::{TransactionError, Transactor};
@@ -46,10 +48,10 @@ use crate::store::{StoreError, StoreFactory};
 use crate::telemetry;
 use committer::Committer;
 use emission::Emission;
+use flight::Flight;
 use identity::{Identity, IdentityError};
 use intake::Intake;
 use lane::{Lane, Stage};
-use launch::Flight;
 use sentinel::Sentinel;
 use targets::Targets;
 use writer::Writer;
@@ -84,16 +86,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a leaving member waits for the others to take its partitions.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How soon after a join librdkafka joins again, with a little room.
-const REJOIN_INTERVAL: Duration = Duration::from_millis(1_050);
-
-/// Partitions on their way to someone else.
-#[derive(Debug)]
-struct Parting {
-    partitions: Vec<PartitionId>,
-    /// When to let go, by the monotonic clock.
-    at: std::time::Instant,
-}
+/// librdkafka joins once a second at most; with a little room, in ms.
+const REJOIN_INTERVAL_MS: Millis = 1_050;
 
 /// Whether the broker can be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,19 +135,18 @@ struct Scheduler {
     probe: Probe,
     transactor: Arc<Transactor>,
     committer: Committer,
-    flight: Option<Flight>,
+    flight: Option<Arc<Flight>>,
+    tenure: Tenure,
     writer: Writer,
     stores: StoreFactory,
     lanes: BTreeMap<PartitionId, Lane>,
     /// The partition that launches first next time.
     turn: PartitionId,
+    started: Instant,
     intake: Intake,
-    emission: Emission,
     targets: Targets,
     sentinel: Sentinel,
     answers: (Sender<Answer>, Receiver<Answer>),
-    parting: Option<Parting>,
-    leaving: bool,
     refused: Option<String>,
 }
 
@@ -180,25 +173,30 @@ impl Scheduler {
         triggers.meet(&names.triggers())?;
         others.meet(&names.signals())?;
         others.meet(&names.ledger())?;
+        // An eager group stops everybody anyway: there is nothing to fire on for.
+        let cooperative = scheduler.assignor == Assignor::CooperativeSticky;
+        let grace = if cooperative { REJOIN_INTERVAL_MS } else { 0 };
         Ok(Self {
             rules: rules(settings, &names, &id),
             transactor: Arc::new(transactor),
             member: Member::join(settings, &group, &names.triggers(), &identity.instance)?,
             triggers,
             others,
-            committer: Committer::start(scheduler.transaction_timeout * 2),
+            committer: Committer::start(
+                Emission::new(&names, Schemas::new()),
+                scheduler.transaction_timeout * 2,
+            ),
             flight: None,
+            tenure: Tenure::new(grace),
             writer: Writer::start(),
             stores: StoreFactory::new(&scheduler.data_dir, (&settings.store).into())?,
             lanes: BTreeMap::new(),
             turn: 0,
+            started: clock::monotonic(),
             intake: Intake::new(settings, &names, partitions)?,
-            emission: Emission::new(&names, Schemas::new()),
             targets: Targets::new(settings.targets.clone(), names.clone(), probe.clone()),
             sentinel: Sentinel::start(probe.clone(), names.triggers()),
             answers: channel(),
-            parting: None,
-            leaving: false,
             refused: None,
             cluster: probe.cluster_id().unwrap_or_default(),
             settings: settings.clone(),
@@ -221,15 +219,15 @@ impl Scheduler {
     fn turn(&mut self) -> Result<(), SchedulerError> {
         let now = clock::now_ms();
         let wait = self.wait_until(now);
-        if self.flight.is_some() {
+        if !self.tenure.is_free() {
             self.land(wait.min(Duration::from_millis(1)))?;
         }
         self.hear_writer()?;
-        if self.flight.is_none() {
+        if self.tenure.is_free() {
             self.follow_group()?;
         }
         self.advance_takeovers()?;
-        let wait = if self.flight.is_some() { Duration::ZERO } else { wait };
+        let wait = if self.tenure.is_free() { wait } else { Duration::ZERO };
         self.read_inputs(wait)?;
         let now = clock::now_ms();
         for id in self.active_lanes() {
@@ -237,7 +235,7 @@ impl Scheduler {
                 self.rebuild_store(id, &error)?;
             }
         }
-        if self.flight.is_none() {
+        if self.tenure.is_free() {
             self.launch()?;
         }
         Ok(())
@@ -281,56 +279,34 @@ impl Scheduler {
     fn follow_group(&mut self) -> Result<(), SchedulerError> {
         for change in self.member.poll(Duration::ZERO)? {
             tracing::info!(?change, "the group has spoken");
-            match change {
-                Change::Assigned(partitions) => {
-                    for partition in partitions {
-                        self.assign(partition)?;
-                    }
-                }
-                Change::Revoked(partitions) => self.part_with(partitions),
-                Change::Lost(partitions) => {
-                    self.parting = None;
-                    self.give_up(&partitions)?;
-                }
-            }
+            let orders = self.tenure.on_change(change, self.uptime());
+            self.obey(orders)?;
             self.report_readiness();
-            self.sentinel.watch(self.lanes.keys().copied());
+            self.sentinel.watch(self.tenure.held().iter().copied());
         }
-        match self.parting.take_if(|parting| clock::monotonic() >= parting.at) {
-            Some(Parting { partitions, .. }) => {
-                self.commit_last_words(&partitions)?;
-                self.give_up(&partitions)
-            }
-            None => Ok(()),
-        }
+        let orders = self.tenure.on_time(self.uptime());
+        self.obey(orders)
     }
 
-    /// Partitions shall go. Nobody gets them before we have let go and joined once more, and
-    /// librdkafka joins once a second at most: until then they go on firing here. A member that
-    /// leaves, or an eager one, has not joined yet and lets go at once.
-    fn part_with(&mut self, partitions: Vec<PartitionId>) {
-        let cooperative = self.settings.scheduler.assignor == Assignor::CooperativeSticky;
-        let wait = if cooperative && !self.leaving { REJOIN_INTERVAL } else { Duration::ZERO };
-        self.parting = Some(Parting { partitions, at: clock::monotonic() + wait });
+    /// Milliseconds since the start; never runs back.
+    fn uptime(&self) -> Millis {
+        let uptime = clock::monotonic().duration_since(self.started);
+        Millis::try_from(uptime.as_millis()).unwrap_or(Millis::MAX)
     }
 
     /// Nothing of ours has an effect on these any more: whoever waits for them goes first, our
     /// disk comes after.
-    fn give_up(&mut self, partitions: &[PartitionId]) -> Result<(), SchedulerError> {
-        let lanes = self.close_lanes(partitions)?;
+    fn let_go(&mut self, partitions: &[PartitionId]) -> Result<(), SchedulerError> {
+        for partition in partitions {
+            self.stop_reading(*partition)?;
+        }
+        let lanes: Vec<_> = partitions.iter().filter_map(|id| self.lanes.remove(id)).collect();
         self.member.release(partitions)?;
         self.await_writer()?;
         for lane in lanes {
             lane.store.flush()?;
         }
         Ok(())
-    }
-
-    fn close_lanes(&mut self, partitions: &[PartitionId]) -> Result<Vec<Lane>, SchedulerError> {
-        for partition in partitions {
-            self.stop_reading(*partition)?;
-        }
-        Ok(partitions.iter().filter_map(|partition| self.lanes.remove(partition)).collect())
     }
 
     fn stop_reading(&self, partition: PartitionId) -> Result<(), KafkaError> {
@@ -342,24 +318,23 @@ impl Scheduler {
     /// Hands everything over (or, if so configured, keeps it for the next run) and ends.
     fn leave(mut self) -> Result<(), SchedulerError> {
         let deadline = clock::monotonic() + LEAVE_TIMEOUT;
-        while self.flight.is_some() && clock::monotonic() < deadline {
+        while !self.tenure.is_free() && clock::monotonic() < deadline {
             self.land(Duration::from_millis(10))?;
         }
-        if self.settings.scheduler.leave_on_shutdown && self.mode == Mode::Guaranteed {
-            self.leaving = true;
+        self.tenure.leave();
+        let hand_over = self.settings.scheduler.leave_on_shutdown && self.mode == Mode::Guaranteed;
+        if hand_over {
             self.member.hand_over(&self.names.ledger(), CALL_TIMEOUT)?;
-            let given = |this: &Self| this.lanes.is_empty() && this.member.has_handed_over();
-            while !given(&self) && clock::monotonic() < deadline {
-                self.turn()?;
-            }
-            return Ok(());
+        } else if self.tenure.is_free() {
+            let all = self.tenure.held().iter().copied().collect();
+            let orders = self.tenure.on_change(Change::Revoked(all), self.uptime());
+            self.obey(orders)?;
         }
-        let all: Vec<_> = self.lanes.keys().copied().collect();
-        self.commit_last_words(&all)?;
-        let lanes = self.close_lanes(&all)?;
-        self.await_writer()?;
-        for lane in lanes {
-            lane.store.flush()?;
+        let gone = |this: &Self| {
+            this.tenure.held().is_empty() && (!hand_over || this.member.has_handed_over())
+        };
+        while !gone(&self) && clock::monotonic() < deadline {
+            self.turn()?;
         }
         Ok(())
     }

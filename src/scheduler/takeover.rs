@@ -32,46 +32,46 @@ const COMMITTED_TIMEOUT: Duration = Duration::from_secs(2);
 const RESTORE_BATCH: usize = 10_000;
 
 impl Scheduler {
-    /// A partition is ours now.
-    pub(super) fn assign(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
-        let store = match self.stores.open(id) {
-            Ok(store) => Arc::new(store),
-            Err(error) => {
-                tracing::warn!(partition = id, %error, "the local store is rebuilt from Kafka");
-                self.stores.wipe(id)?;
-                Arc::new(self.stores.open(id)?)
+    /// A partition is ours now, or still: begin with what its store holds, which is only what was
+    /// committed.
+    pub(super) fn take_over(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+        self.await_writer()?;
+        let store = match self.lanes.remove(&id) {
+            Some(Lane { store, .. }) => {
+                self.stop_reading(id)?;
+                store
             }
+            None => self.open_store(id)?,
         };
         if self.mode == Mode::Trial {
             return self.start_trial(id, store);
         }
-        let takeover = self.takeover(id, &store)?;
+        let (store, takeover) = match self.takeover(id, &store) {
+            Ok(takeover) => (store, takeover),
+            Err(newer @ StoreError::Newer { .. }) => return Err(newer.into()),
+            Err(error) => {
+                tracing::warn!(partition = id, %error, "the local store is rebuilt from Kafka");
+                drop(store);
+                self.stores.wipe(id)?;
+                let store = Arc::new(self.stores.open(id)?);
+                let takeover = self.takeover(id, &store)?;
+                (store, takeover)
+            }
+        };
         let lane = Lane::new(id, store, takeover, clock::monotonic());
-        let _previous = self.lanes.insert(id, lane);
-        Ok(())
-    }
-
-    /// After a failed commit nothing of what was decided since counts: begin again.
-    pub(super) fn retake_all(&mut self) -> Result<(), SchedulerError> {
-        self.await_writer()?;
-        for id in self.lanes.keys().copied().collect::<Vec<_>>() {
-            self.retake(id)?;
-        }
+        let _none = self.lanes.insert(id, lane);
         self.report_readiness();
         Ok(())
     }
 
-    fn retake(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
-        self.stop_reading(id)?;
-        let Some(lane) = self.lanes.remove(&id) else { return Ok(()) };
-        let Lane { store, .. } = lane;
-        if self.mode == Mode::Trial {
-            return self.start_trial(id, store);
+    fn open_store(&mut self, id: PartitionId) -> Result<Arc<PartitionStore>, SchedulerError> {
+        let opened = self.stores.open(id);
+        if let Err(error) = &opened {
+            tracing::warn!(partition = id, %error, "the local store is rebuilt from Kafka");
+            self.stores.wipe(id)?;
+            return Ok(Arc::new(self.stores.open(id)?));
         }
-        let takeover = self.takeover(id, &store)?;
-        let lane = Lane::new(id, store, takeover, clock::monotonic());
-        let _none = self.lanes.insert(id, lane);
-        Ok(())
+        Ok(Arc::new(opened?))
     }
 
     /// The store of a partition failed: close it, wipe it, and rebuild it from Kafka.
@@ -82,14 +82,14 @@ impl Scheduler {
     ) -> Result<(), SchedulerError> {
         tracing::error!(partition = id, %error, "the local store failed; rebuilding it from Kafka");
         self.stop_reading(id)?;
-        drop(self.lanes.remove(&id));
-        // What is under way still belongs to the old one, and the writer may hold it open.
-        while self.flight.is_some() {
+        // What is under way still belongs to the old one.
+        while !self.tenure.is_free() {
             self.land(Duration::from_millis(10))?;
         }
+        drop(self.lanes.remove(&id));
         self.await_writer()?;
         self.stores.wipe(id)?;
-        self.assign(id)
+        self.take_over(id)
     }
 
     fn takeover(&self, id: PartitionId, store: &PartitionStore) -> Result<Takeover, StoreError> {

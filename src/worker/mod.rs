@@ -31,9 +31,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::config::Settings;
+use crate::engine::tenure::Change;
 use crate::health::Health;
 use crate::kafka::Names;
-use crate::kafka::member::{Change, Member};
+use crate::kafka::member::Member;
 use crate::kafka::probe::Probe;
 use crate::kafka::reader::Reader;
 use crate::kafka::transaction::{TransactionError, Transactor};

@@ -1,0 +1,106 @@
+//! What one transaction carries: the steps of a few partitions, and the barriers of takeovers.
+//!
+//! Law: every partition that the transaction has an effect for has its offset in it. It is made
+//! once; if the broker refuses it whole, the same is sent again.
+
+use std::time::Duration;
+
+use super::emission::Emission;
+use crate::engine::step::{Emit, Step};
+use crate::kafka::transaction::{Progress, TransactionError, Transactor};
+use crate::model::dead_letter::Content;
+use crate::model::ledger::{LedgerKey, LedgerValue};
+use crate::model::{Offset, PartitionId, Timestamp};
+use crate::telemetry;
+
+/// The content of a transaction.
+#[derive(Debug, Default)]
+pub(super) struct Flight {
+    pub(super) steps: Vec<(PartitionId, Step)>,
+    pub(super) barriers: Vec<(PartitionId, Barrier)>,
+}
+
+/// What a takeover's barrier writes.
+#[derive(Debug)]
+pub(super) struct Barrier {
+    pub(super) offset: Offset,
+    pub(super) metadata: String,
+    pub(super) nonce: u64,
+    pub(super) step: u64,
+}
+
+impl Flight {
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Partitions touched.
+    pub(super) fn len(&self) -> usize {
+        self.steps.len() + self.barriers.len()
+    }
+
+    /// Begins a transaction and queues all records.
+    pub(super) fn send(
+        &self,
+        transactor: &Transactor,
+        emission: &Emission,
+    ) -> Result<(), TransactionError> {
+        transactor.begin()?;
+        for (id, step) in &self.steps {
+            emission.send(transactor, *id, step.number, &step.emits)?;
+        }
+        for (id, barrier) in &self.barriers {
+            let value = LedgerValue::Barrier { nonce: barrier.nonce };
+            let (step, key) = (barrier.step, LedgerKey::Barrier);
+            emission.send_ledger(transactor, *id, step, &key, Some(&value))?;
+        }
+        Ok(())
+    }
+
+    /// How far the partitions are once it is committed. `topic` is `triggers`, `owner` the
+    /// transactional id.
+    pub(super) fn progress(&self, topic: &str, owner: &str) -> Vec<Progress> {
+        let steps = self.steps.iter().map(|(partition, step)| Progress {
+            topic: topic.to_owned(),
+            partition: *partition,
+            offset: step.cursor.triggers,
+            metadata: step.cursor.to_metadata(owner),
+        });
+        let barriers = self.barriers.iter().map(|(partition, barrier)| Progress {
+            topic: topic.to_owned(),
+            partition: *partition,
+            offset: barrier.offset,
+            metadata: barrier.metadata.clone(),
+        });
+        steps.chain(barriers).collect()
+    }
+
+    /// Counts what was committed, at `now`.
+    pub(super) fn count(&self, now: Timestamp) {
+        let lateness = metrics::histogram!(telemetry::LATENESS);
+        let (mut topic, mut http, mut letters, mut rejected, mut forwarded) = (0, 0, 0, 0, 0);
+        let late = |scheduled: Timestamp| {
+            lateness.record(Duration::from_millis(now.saturating_sub(scheduled)).as_secs_f64());
+            1
+        };
+        for emit in self.steps.iter().flat_map(|(_, step)| &step.emits) {
+            match emit {
+                Emit::ToTopic(fire) => topic += late(fire.scheduled),
+                Emit::ToWorker(fire) => http += late(fire.scheduled),
+                Emit::DeadLetter(letter) => {
+                    letters += 1;
+                    rejected += u64::from(matches!(letter.content, Content::Record { .. }));
+                }
+                Emit::Forward(_) => forwarded += 1,
+                Emit::Ledger { .. } | Emit::Outcome(_) => {}
+            }
+        }
+        let ingested: usize = self.steps.iter().map(|(_, step)| step.ingested).sum();
+        metrics::counter!(telemetry::INGESTED).increment(ingested as u64);
+        metrics::counter!(telemetry::FIRED, "target" => "topic").increment(topic);
+        metrics::counter!(telemetry::FIRED, "target" => "http").increment(http);
+        metrics::counter!(telemetry::DEAD_LETTERS).increment(letters);
+        metrics::counter!(telemetry::REJECTED).increment(rejected);
+        metrics::counter!(telemetry::FORWARDED).increment(forwarded);
+    }
+}
