@@ -67,6 +67,8 @@ fn main() -> ExitCode {
 
 fn measure() -> ExitCode {
     let bootstrap = kafka_server::shared().bootstrap();
+    // A broker that has just started spends its first seconds compiling itself.
+    let _warm = throughput(&Site::prepare(bootstrap));
     let rounds = (1..=ROUNDS).map(|number| {
         let round = round(bootstrap);
         println!("round {number} of {ROUNDS}: {round}");

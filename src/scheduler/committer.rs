@@ -46,7 +46,7 @@ impl Committer {
     pub(super) fn start(emission: Emission, limit: Duration) -> Self {
         let (jobs, inbox) = channel::<Job>();
         let (outbox, results) = channel();
-        let _detached = std::thread::spawn(move || {
+        super::spawn("committer", move || {
             for job in inbox {
                 let result = job.run(&emission);
                 let committed = result.is_ok();

@@ -371,6 +371,12 @@ enum LaneError {
     Corrupt(#[from] CorruptRow),
 }
 
+/// A thread that ends with the process or when its channel closes. Its name is what `top -H` shows.
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    let _detached = thread.spawn(run).expect("the system has room for a few threads");
+}
+
 fn open_transactor(settings: &Settings, id: &str) -> Result<Transactor, TransactionError> {
     // Whatever an earlier process of this identity left open is ended first.
     let timeout = settings.scheduler.transaction_timeout * 3;

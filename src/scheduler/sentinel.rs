@@ -41,7 +41,7 @@ impl Sentinel {
         let watched: Arc<Mutex<BTreeSet<PartitionId>>> = Arc::default();
         let (seen, ends) = channel();
         let partitions = Arc::clone(&watched);
-        let _detached = std::thread::spawn(move || {
+        super::spawn("sentinel", move || {
             while Arc::strong_count(&partitions) > 1 {
                 let ours = partitions.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 for partition in ours {

@@ -175,7 +175,7 @@ impl Scheduler {
                 };
                 let cancelled = Arc::clone(&restoring.cancelled);
                 let answers = self.answers.0.clone();
-                let _detached = std::thread::spawn(move || {
+                super::spawn("offsets", move || {
                     while !cancelled.load(Ordering::SeqCst) {
                         match question.ask() {
                             Ok(committed) => {

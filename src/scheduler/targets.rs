@@ -39,7 +39,7 @@ impl Targets {
         let (ask, asked) = channel::<Text>();
         let (answer, answers) = channel();
         let background = probe.clone();
-        let _detached = std::thread::spawn(move || {
+        super::spawn("targets", move || {
             for topic in asked {
                 let state = background.topic_state(topic.as_str());
                 if answer.send((topic, state)).is_err() {

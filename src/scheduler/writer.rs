@@ -51,7 +51,7 @@ impl Writer {
     pub(super) fn start() -> Self {
         let (spills, inbox) = channel::<Spill>();
         let (outbox, results) = channel();
-        let _detached = std::thread::spawn(move || {
+        super::spawn("writer", move || {
             for spill in inbox {
                 let result = spill.write();
                 let written = Written { partition: spill.partition, step: spill.step, result };
