@@ -1,7 +1,7 @@
 //! The allocator of every program that links this crate.
 //!
-//! Law: librdkafka and RocksDB keep the system's; what a trigger costs in Rust, a dozen small blocks
-//! that live for seconds, is what this one is good at.
+//! Law: librdkafka and RocksDB keep the system's. What a trigger costs in Rust, a dozen small
+//! blocks that live for seconds, is what this one is good at.
 
 use mimalloc::MiMalloc;
 

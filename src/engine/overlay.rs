@@ -181,3 +181,77 @@ impl Held {
         Some(RowOp::Index { hash, known: Some(known) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::known::{Slot, SlotKind};
+    use crate::model::timeline::Source;
+
+    const A: IdHash = IdHash(1);
+    const B: IdHash = IdHash(2);
+
+    fn key(due: u64) -> TimelineKey {
+        TimelineKey { due, priority: 0, source: Source::Triggers, offset: due }
+    }
+
+    fn known(due: u64) -> Known {
+        let kind = SlotKind::Main;
+        let slot = Slot { key: key(due), kind, generation: due, in_ledger: false, http: false };
+        Known { slots: [slot].into() }
+    }
+
+    fn put(due: u64) -> RowOp {
+        RowOp::Put { key: key(due), row: Bytes::from_static(b"row") }
+    }
+
+    fn register(overlay: &mut Overlay, hash: IdHash, due: u64) {
+        overlay.put(key(due), Bytes::from_static(b"row"));
+        overlay.know(hash, known(due), false);
+    }
+
+    #[test]
+    fn what_came_and_went_between_two_spills_is_not_written() {
+        let mut overlay = Overlay::default();
+        register(&mut overlay, A, 10);
+        overlay.delete(key(10));
+        overlay.know(A, Known::default(), false);
+        assert_eq!(overlay.spill(1, TimelineKey::MIN).rows(), []);
+    }
+
+    #[test]
+    fn the_row_of_what_has_fired_is_not_written() {
+        let mut overlay = Overlay::default();
+        register(&mut overlay, A, 10);
+        register(&mut overlay, B, 20);
+        let index = |hash, due| RowOp::Index { hash, known: Some(known(due)) };
+        // The index still says for a while that it has fired.
+        let expected = [put(20), index(A, 10), index(B, 20)];
+        assert_eq!(overlay.spill(1, key(15)).rows(), expected);
+    }
+
+    #[test]
+    fn what_an_earlier_spill_has_written_is_deleted_by_the_next() {
+        let mut overlay = Overlay::default();
+        register(&mut overlay, A, 10);
+        let first = overlay.spill(1, TimelineKey::MIN);
+        overlay.delete(key(10));
+        overlay.know(A, Known::default(), false);
+        assert_eq!(first.rows().len(), 2);
+        let gone = [RowOp::Delete { key: key(10) }, RowOp::Index { hash: A, known: None }];
+        assert_eq!(overlay.spill(2, TimelineKey::MIN).rows(), gone);
+    }
+
+    #[test]
+    fn it_answers_until_the_store_can() {
+        let mut overlay = Overlay::default();
+        register(&mut overlay, A, 10);
+        let _first = overlay.spill(1, TimelineKey::MIN);
+        register(&mut overlay, B, 20);
+        assert_eq!((overlay.get(A), overlay.timeline().count()), (Some(&known(10)), 2));
+        let bytes = overlay.bytes();
+        overlay.applied(1);
+        assert_eq!((overlay.get(A), overlay.contains(B)), (None, true));
+        assert_eq!((overlay.timeline().count(), overlay.bytes()), (1, bytes / 2));
+    }
+}

@@ -1,8 +1,8 @@
 //! The scheduler: owns partitions, drives the engine.
 //!
-//! Law: one OS thread runs the loop — land, group, take over, read, fire, launch —, a second one ends
-//! the transaction under way, a third one brings into the stores what is committed. The group is
-//! polled only while no transaction is open.
+//! Law: one OS thread runs the loop — land, group, take over, read, fire, launch —, a second one
+//! makes the transaction under way, a third one brings into the stores what is committed. The group
+//! is polled only while no transaction is open.
 //!
 //! ```text
 //!   triggers[p], signals[p] ─poll─► decode ──► engine.ingest ─┐
