@@ -16,6 +16,7 @@ use super::consumer_config;
 use super::fence::{Fence, FenceError};
 use crate::config::Settings;
 use crate::engine::tenure::Change;
+use crate::fault;
 use crate::model::{Offset, PartitionId};
 
 /// A member of the schedulers' group.
@@ -85,7 +86,10 @@ impl Member {
         for partition in partitions {
             let _element = list.add_partition(&self.topic, *partition);
         }
-        unassign(&self.consumer, &list)
+        fault::reached("member.before_release");
+        unassign(&self.consumer, &list)?;
+        fault::reached("member.after_release");
+        Ok(())
     }
 
     /// Proof of membership for one transaction, as of now.
