@@ -57,11 +57,12 @@ mod armed {
             if self.left.fetch_sub(1, Ordering::Relaxed) != 1 {
                 return;
             }
-            // A signal that cannot be sent to oneself leaves nothing to do but to go on.
             let _sent = kill_process(getpid(), self.signal);
-            while self.signal == Signal::KILL {
-                // Another thread may have to take the signal first.
-                std::thread::park();
+            if self.signal == Signal::KILL {
+                // The signal may take another thread first; this one goes no further.
+                loop {
+                    std::thread::park();
+                }
             }
         }
     }

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -62,8 +62,9 @@ pub(crate) struct Orloj {
 }
 
 impl Orloj {
-    /// Starts `orloj <role>`, whose log is called after `name`.
-    pub(crate) fn start(role: &str, name: &str, settings: &Settings) -> Self {
+    /// Starts `orloj <role>`, whose log is called after `name`, with the faults armed that
+    /// `src/fault` reads from its environment.
+    pub(crate) fn start(role: &str, name: &str, settings: &Settings, fault: &str) -> Self {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let run = STARTED.fetch_add(1, Relaxed);
         let [port] = free_ports();
@@ -79,6 +80,7 @@ impl Orloj {
             .arg(role)
             .arg("--config")
             .arg(&config)
+            .env("ORLOJ_FAULT", fault)
             .stdin(Stdio::null())
             .stdout(output.try_clone().unwrap())
             .stderr(output)
@@ -107,6 +109,29 @@ impl Orloj {
         });
     }
 
+    /// Whether it says now that it is ready.
+    pub(crate) fn is_ready(&self) -> bool {
+        is_ready(&self.address())
+    }
+
+    /// Sends it a signal, as an operator or the kernel would.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.program), signal).unwrap();
+    }
+
+    /// How it ended, once it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.program.try_wait().unwrap()
+    }
+
+    /// How long each of its takeovers lasted, in ms.
+    pub(crate) fn takeovers(&self) -> Vec<u64> {
+        let said = self.said();
+        let taken = said.lines().filter(|line| line.contains("taken over"));
+        let took = taken.filter_map(|line| line.split_once("took_ms=")?.1.split(' ').next());
+        took.map(|ms| ms.parse().unwrap()).collect()
+    }
+
     /// Ends it as a power failure would.
     pub(crate) fn kill(mut self) {
         self.program.kill().unwrap();
@@ -115,7 +140,7 @@ impl Orloj {
 
     /// Asks it to end and waits until it has; it must call that a success.
     pub(crate) fn terminate(mut self) {
-        kill_process(Pid::from_child(&self.program), Signal::TERM).unwrap();
+        self.signal(Signal::TERM);
         let what = format!("{} to end", self.name);
         let status = until(&what, END_DEADLINE, || self.program.try_wait().unwrap());
         assert!(status.success(), "{}: {status}", self.name);
@@ -132,7 +157,8 @@ impl Orloj {
         until(&what, deadline, || self.said().contains("taken over").then_some(()));
     }
 
-    fn said(&self) -> String {
+    /// Its log so far.
+    pub(crate) fn said(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 }
@@ -155,7 +181,8 @@ impl Drop for Orloj {
     }
 }
 
-fn is_ready(address: &str) -> bool {
+/// Whether what serves at `address` says that it is ready.
+pub(crate) fn is_ready(address: &str) -> bool {
     let ask = || {
         let mut connection = TcpStream::connect(address)?;
         connection.set_read_timeout(Some(Duration::from_secs(1)))?;

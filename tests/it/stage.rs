@@ -24,7 +24,7 @@ use crate::client::{Client, TOPIC, Target};
 use crate::kafka_server::{self, unique_prefix};
 use crate::process::{Orloj, Settings};
 use crate::records;
-use crate::wait::within;
+use crate::wait::{until, within};
 
 /// Partitions of every topic.
 pub(crate) const PARTITIONS: i32 = 4;
@@ -86,15 +86,25 @@ impl Stage {
 
     /// Starts the scheduler called `name`, on the data that it left behind, if any.
     pub(crate) fn scheduler(&self, name: &str) -> Orloj {
+        self.armed_scheduler(name, "")
+    }
+
+    /// The same, with faults armed in it.
+    pub(crate) fn armed_scheduler(&self, name: &str, fault: &str) -> Orloj {
         let data = self.data_of(name);
         let settings = self.settings.clone();
         let settings = settings.set("scheduler.data_dir", data.to_str().unwrap());
-        Orloj::start("scheduler", name, &settings)
+        Orloj::start("scheduler", name, &settings, fault)
     }
 
     /// Starts another role, called `name`.
     pub(crate) fn start(&self, role: &str, name: &str) -> Orloj {
-        Orloj::start(role, name, &self.settings)
+        self.armed(role, name, "")
+    }
+
+    /// The same, with faults armed in it.
+    pub(crate) fn armed(&self, role: &str, name: &str, fault: &str) -> Orloj {
+        Orloj::start(role, name, &self.settings, fault)
     }
 
     /// Loses a scheduler's disk.
@@ -167,7 +177,8 @@ impl Stage {
         newest.is_some_and(|record| record.payload().is_some())
     }
 
-    fn data_of(&self, name: &str) -> PathBuf {
+    /// Where the scheduler called `name` keeps what it can rebuild.
+    pub(crate) fn data_of(&self, name: &str) -> PathBuf {
         self.data.path().join(name)
     }
 }
@@ -184,5 +195,11 @@ fn create_topics(client: &ClientConfig, prefix: &str, target: &str) {
         ours.apply(client).await.unwrap();
         let created = admin.create_topics([&theirs], &AdminOptions::new()).await.unwrap();
         assert_eq!(created, [Ok(target.to_owned())]);
+    });
+    // The controller has made them; the broker hears of them a moment later.
+    until("the broker to know its topics", READY, || {
+        runtime.block_on(ours.verify(client)).ok()?;
+        let metadata = admin.inner().fetch_metadata(Some(target), READY).ok()?;
+        metadata.topics()[0].error().is_none().then_some(())
     });
 }
