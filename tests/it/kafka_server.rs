@@ -176,13 +176,8 @@ impl KafkaServer {
 
     fn format_storage(&self) {
         let data = &self.local().data;
-        let mut format = java();
-        format.args([
-            "kafka.tools.StorageTool",
-            "format",
-            "--cluster-id",
-            "b3Jsb2otdGVzdC1rYWZrYQ",
-        ]);
+        let mut format = tool("kafka.tools.StorageTool");
+        format.args(["format", "--cluster-id", "b3Jsb2otdGVzdC1rYWZrYQ"]);
         format.arg("--config").arg(data.join("server.properties"));
         if self.secured.is_some() {
             let (name, password) = USER;
@@ -290,6 +285,13 @@ fn make_certificate(data: &Path) {
     keytool(&["-exportcert", "-rfc", "-file", authority.to_str().unwrap()]);
 }
 
+/// One of the tools that come with Kafka, by its class.
+pub(crate) fn tool(class: &str) -> Command {
+    let mut command = java();
+    command.arg(class);
+    command
+}
+
 /// `java` with Kafka on its class path.
 fn java() -> Command {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/kafka.sh");
@@ -312,7 +314,7 @@ pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
 }
 
 /// Runs a command that must succeed and returns what it printed.
-fn run_to_end(command: &mut Command) -> String {
+pub(crate) fn run_to_end(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let complaint = String::from_utf8_lossy(&output.stderr);
     let printed = String::from_utf8(output.stdout).unwrap();

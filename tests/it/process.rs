@@ -6,13 +6,14 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
+use orloj::telemetry;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::kafka_server::free_ports;
@@ -119,6 +120,19 @@ impl Orloj {
         kill_process(Pid::from_child(&self.program), signal).unwrap();
     }
 
+    /// Whether a signal has stopped it.
+    pub(crate) fn is_stopped(&self) -> bool {
+        state_of(self.program.id()) == Some('T')
+    }
+
+    /// For how many partitions it fires.
+    pub(crate) fn owned(&self) -> usize {
+        let metrics = get(&self.address(), "/metrics").unwrap_or_default();
+        let gauge = format!("{}{{state=\"active\"}} ", telemetry::OWNED);
+        let value = metrics.lines().find_map(|line| line.strip_prefix(&gauge)?.parse().ok());
+        value.unwrap_or(0)
+    }
+
     /// How it ended, once it has.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.program.try_wait().unwrap()
@@ -153,8 +167,13 @@ impl Orloj {
 
     /// Waits until it has taken a partition over: a member without any is ready, too.
     pub(crate) fn owns_a_partition(&self, deadline: Duration) {
-        let what = format!("{} to take over a partition", self.name);
-        until(&what, deadline, || self.said().contains("taken over").then_some(()));
+        self.says("taken over", deadline);
+    }
+
+    /// Waits until its log holds `words`.
+    pub(crate) fn says(&self, words: &str, deadline: Duration) {
+        let what = format!("{} to say {words:?}", self.name);
+        until(&what, deadline, || self.said().contains(words).then_some(()));
     }
 
     /// Its log so far.
@@ -181,14 +200,22 @@ impl Drop for Orloj {
     }
 }
 
+/// The letter by which the kernel calls a process's state; `None` if there is no such process.
+pub(crate) fn state_of(process: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name stands in parentheses, the state after them.
+    stat.rsplit(") ").next()?.chars().next()
+}
+
 /// Whether what serves at `address` says that it is ready.
 pub(crate) fn is_ready(address: &str) -> bool {
-    let ask = || {
-        let mut connection = TcpStream::connect(address)?;
-        connection.set_read_timeout(Some(Duration::from_secs(1)))?;
-        connection.write_all(b"GET /readyz HTTP/1.0\r\n\r\n")?;
-        let mut answer = String::new();
-        connection.read_to_string(&mut answer).map(|_| answer)
-    };
-    ask().is_ok_and(|answer: String| answer.split(' ').nth(1) == Some("200"))
+    get(address, "/readyz").is_ok_and(|answer| answer.split(' ').nth(1) == Some("200"))
+}
+
+fn get(address: &str, path: &str) -> io::Result<String> {
+    let mut connection = TcpStream::connect(address)?;
+    connection.set_read_timeout(Some(Duration::from_secs(1)))?;
+    write!(connection, "GET {path} HTTP/1.0\r\n\r\n")?;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).map(|_| answer)
 }

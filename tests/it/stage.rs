@@ -41,6 +41,7 @@ pub(crate) struct Stage {
     pub(crate) names: Names,
     pub(crate) schemas: Schemas,
     pub(crate) settings: Settings,
+    prefix: String,
     /// Where triggers fire.
     target: String,
     client: ClientConfig,
@@ -75,7 +76,7 @@ impl Stage {
         }
         create_topics(&client, &prefix, &target);
         let (names, data) = (Names::new(&prefix), tempfile::tempdir().unwrap());
-        Self { names, schemas: Schemas::new(), settings, target, client, data }
+        Self { names, schemas: Schemas::new(), settings, prefix, target, client, data }
     }
 
     /// With one more setting of the program.
@@ -177,15 +178,27 @@ impl Stage {
         newest.is_some_and(|record| record.payload().is_some())
     }
 
+    /// Creates those of our topics that are missing; `None` while that fails.
+    pub(crate) fn apply_topics(&self) -> Option<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let ours = definitions(&self.prefix);
+        runtime.block_on(ours.apply(&self.client)).ok()?;
+        runtime.block_on(ours.verify(&self.client)).ok()
+    }
+
     /// Where the scheduler called `name` keeps what it can rebuild.
     pub(crate) fn data_of(&self, name: &str) -> PathBuf {
         self.data.path().join(name)
     }
 }
 
-fn create_topics(client: &ClientConfig, prefix: &str, target: &str) {
+fn definitions(prefix: &str) -> TopicDefinitions {
     let partitions = NonZeroU16::new(u16::try_from(PARTITIONS).unwrap()).unwrap();
-    let ours = TopicDefinitions::load(prefix, partitions, NonZeroU16::MIN);
+    TopicDefinitions::load(prefix, partitions, NonZeroU16::MIN)
+}
+
+fn create_topics(client: &ClientConfig, prefix: &str, target: &str) {
+    let ours = definitions(prefix);
     let admin: AdminClient<DefaultClientContext> = client.create().unwrap();
     // The broker's time of a fire is what lateness is measured by.
     let theirs = NewTopic::new(target, PARTITIONS, TopicReplication::Fixed(1))

@@ -4,10 +4,18 @@
 //! Law: a case passes by the judge's verdict on what Kafka acknowledged and what readers saw, and
 //! by processes that recover by themselves. A case that cannot run here says why.
 
+mod broker;
+mod dice;
+mod disk;
 mod flow;
 mod kills;
+mod offsets;
+mod poison;
+mod processes;
 mod receiver;
 mod report;
+mod topics;
+mod witness;
 
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,9 +26,11 @@ use orloj::clock;
 
 use crate::audit::{self, Command, Kind};
 use crate::client::Client;
+use crate::kafka_server::KafkaServer;
 use crate::load::MARGIN;
 use crate::stage::{Stage, whole_machine};
 use crate::wait::until;
+use flow::Flow;
 use report::{Ended, Verdict, closing_line, save};
 
 /// From the end of a fault until everything has fired.
@@ -54,6 +64,71 @@ const CASES: &[Case] = &[
         name: "kill-worker",
         criterion: "SIGKILL at every named step repeats only what was under way at a kill",
         run: kills::workers,
+    },
+    Case {
+        name: "stopped",
+        criterion: "SIGSTOP in mid-transaction until others took over, then SIGCONT",
+        run: processes::stopped,
+    },
+    Case {
+        name: "restarted",
+        criterion: "a process that ends and starts again has its share back",
+        run: processes::restarted,
+    },
+    Case {
+        name: "storm",
+        criterion: "four processes that come and go, or die, every few seconds",
+        run: processes::storm,
+    },
+    Case {
+        name: "broker-restarted",
+        criterion: "what is due while the broker restarts fires once; /readyz says that it waits",
+        run: broker::restarted,
+    },
+    Case {
+        name: "broker-killed",
+        criterion: "what is due while the broker is dead fires once; /readyz says that it waits",
+        run: broker::killed,
+    },
+    Case {
+        name: "poison",
+        criterion: "each poisonous record becomes one dead letter, and its neighbours fire",
+        run: poison::everywhere,
+    },
+    Case {
+        name: "disk-damaged",
+        criterion: "damaged files are noticed, or do no harm; what they held is rebuilt",
+        run: disk::damaged,
+    },
+    Case {
+        name: "disk-wiped",
+        criterion: "a lost disk loses nothing, also under a running process",
+        run: disk::wiped,
+    },
+    Case {
+        name: "target-deleted",
+        criterion: "each trigger for a deleted topic is one dead letter; others are not held up",
+        run: topics::target_deleted,
+    },
+    Case {
+        name: "triggers-recreated",
+        criterion: "new offsets under old cursors are refused, and accepted when told so",
+        run: topics::recreated,
+    },
+    Case {
+        name: "triggers-widened",
+        criterion: "a changed number of partitions is noticed, and refused at a start",
+        run: topics::widened,
+    },
+    Case {
+        name: "offsets-moved",
+        criterion: "what stands behind a moved offset fires again, and nothing else",
+        run: offsets::moved,
+    },
+    Case {
+        name: "offsets-deleted",
+        criterion: "after a shutdown nothing is repeated; after a crash a person is asked",
+        run: offsets::deleted,
     },
 ];
 
@@ -99,6 +174,40 @@ fn run_all(scale: Scale, wanted: impl Fn(&Case) -> bool) {
 /// Past the test harness, which would hide it when all is well.
 fn say(line: &str) {
     writeln!(std::io::stderr().lock(), "{line}").unwrap();
+}
+
+/// An installation with a user, under attack.
+struct Scene {
+    stage: Stage,
+    client: Client,
+}
+
+impl Scene {
+    /// On the broker that tests share.
+    fn new(name: &str) -> Self {
+        Self::of(Stage::new(name))
+    }
+
+    /// On a broker that the case may do to as it likes.
+    fn on(name: &str, server: &KafkaServer) -> Self {
+        let kafka = [("bootstrap.servers", server.bootstrap().to_owned())];
+        Self::of(Stage::on(name, server.client(), &kafka))
+    }
+
+    /// A part of the load goes through the ledger.
+    fn of(stage: Stage) -> Self {
+        let stage = stage.set("scheduler.ledger_after", "2s");
+        let client = stage.client();
+        Self { stage, client }
+    }
+
+    fn flow(&self) -> Flow<'_> {
+        Flow { stage: &self.stage, client: &self.client, per_second: 100, callback: None }
+    }
+
+    fn settled(&self) -> audit::Report {
+        settled(&self.stage, &self.client)
+    }
 }
 
 /// Waits until everything is due and has fired, and judges: nothing may be wrong.
