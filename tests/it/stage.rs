@@ -63,6 +63,16 @@ impl Stage {
 
     /// Where `client` leads; `kafka` is what the program needs to get there.
     pub(crate) fn on(test: &str, client: ClientConfig, kafka: &[(&str, String)]) -> Self {
+        Self::replicated(test, client, kafka, 1)
+    }
+
+    /// The same, with so many copies of every partition.
+    pub(crate) fn replicated(
+        test: &str,
+        client: ClientConfig,
+        kafka: &[(&str, String)],
+        copies: u16,
+    ) -> Self {
         let prefix = unique_prefix(test);
         let target = format!("{prefix}-target");
         let mut settings = Settings::default()
@@ -74,7 +84,7 @@ impl Stage {
         for (name, value) in kafka {
             settings = settings.set(&format!("kafka.\"{name}\""), value.as_str());
         }
-        create_topics(&client, &prefix, &target);
+        create_topics(&client, &prefix, &target, copies);
         let (names, data) = (Names::new(&prefix), tempfile::tempdir().unwrap());
         Self { names, schemas: Schemas::new(), settings, prefix, target, client, data }
     }
@@ -181,7 +191,7 @@ impl Stage {
     /// Creates those of our topics that are missing; `None` while that fails.
     pub(crate) fn apply_topics(&self) -> Option<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let ours = definitions(&self.prefix);
+        let ours = definitions(&self.prefix, 1);
         runtime.block_on(ours.apply(&self.client)).ok()?;
         runtime.block_on(ours.verify(&self.client)).ok()
     }
@@ -192,16 +202,16 @@ impl Stage {
     }
 }
 
-fn definitions(prefix: &str) -> TopicDefinitions {
+fn definitions(prefix: &str, copies: u16) -> TopicDefinitions {
     let partitions = NonZeroU16::new(u16::try_from(PARTITIONS).unwrap()).unwrap();
-    TopicDefinitions::load(prefix, partitions, NonZeroU16::MIN)
+    TopicDefinitions::load(prefix, partitions, NonZeroU16::new(copies).unwrap())
 }
 
-fn create_topics(client: &ClientConfig, prefix: &str, target: &str) {
-    let ours = definitions(prefix);
+fn create_topics(client: &ClientConfig, prefix: &str, target: &str, copies: u16) {
+    let ours = definitions(prefix, copies);
     let admin: AdminClient<DefaultClientContext> = client.create().unwrap();
     // The broker's time of a fire is what lateness is measured by.
-    let theirs = NewTopic::new(target, PARTITIONS, TopicReplication::Fixed(1))
+    let theirs = NewTopic::new(target, PARTITIONS, TopicReplication::Fixed(copies.into()))
         .set("message.timestamp.type", "LogAppendTime");
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {

@@ -44,7 +44,11 @@ fn away(scale: Scale, name: &str, end: impl Fn(&KafkaServer)) -> Verdict {
             stay(*away);
             server.start_again();
             let fires = scene.stage.fires().len();
-            until("fires to go on", SETTLE, || (scene.stage.fires().len() > fires).then_some(()));
+            until("fires to go on", SETTLE, || {
+                let ended = scheduler.ended();
+                assert!(ended.is_none(), "away for {away} ms, it ended by itself: {ended:?}");
+                (scene.stage.fires().len() > fires).then_some(())
+            });
         }
     });
     scheduler.ready(READY);

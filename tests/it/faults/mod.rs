@@ -5,21 +5,26 @@
 //! by processes that recover by themselves. A case that cannot run here says why.
 
 mod broker;
+mod cluster;
 mod dice;
 mod disk;
 mod flow;
+mod held;
 mod kills;
 mod offsets;
 mod poison;
 mod processes;
+mod proxy;
 mod receiver;
 mod report;
+mod room;
+mod skew;
 mod topics;
+mod versions;
 mod witness;
 
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use std::time::Duration;
 
 use orloj::clock;
@@ -129,6 +134,42 @@ const CASES: &[Case] = &[
         name: "offsets-deleted",
         criterion: "after a shutdown nothing is repeated; after a crash a person is asked",
         run: offsets::deleted,
+    },
+    Case {
+        name: "held-end",
+        criterion: "an EndTxn that arrives late commits nothing",
+        run: held::end,
+    },
+    Case {
+        name: "held-offsets",
+        criterion: "a TxnOffsetCommit that arrives late moves nothing",
+        run: held::offsets,
+    },
+    Case {
+        name: "coordinator-lost",
+        criterion: "of three brokers each dies in turn, and fires go on meanwhile",
+        run: cluster::coordinator_lost,
+    },
+    Case {
+        name: "disk-full",
+        criterion: "without room it says so; with room again it goes on by itself",
+        run: room::full,
+    },
+    Case {
+        name: "disk-old",
+        criterion: "a disk older than the ledger's memory revives nothing",
+        run: room::old,
+    },
+    Case { name: "disk-slow", criterion: "a slow fsync holds up nothing", run: room::slow },
+    Case {
+        name: "clock-set-back",
+        criterion: "a clock that goes back makes nothing early, and whoever waits for it says so",
+        run: skew::set_back,
+    },
+    Case {
+        name: "versions",
+        criterion: "what a newer version wrote is refused, and the rest goes on",
+        run: versions::side_by_side,
     },
 ];
 

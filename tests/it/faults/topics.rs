@@ -3,6 +3,7 @@
 use orloj::clock;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
+use rdkafka::{Offset, TopicPartitionList};
 use tokio::runtime::Runtime;
 
 use super::offsets::reset;
@@ -40,6 +41,16 @@ impl Admin {
         let options = AdminOptions::new();
         let deleted = self.client.delete_topics(&[topic], &options);
         assert_eq!(self.runtime.block_on(deleted).unwrap(), [Ok(topic.to_owned())]);
+    }
+
+    /// Deletes all records that are there now.
+    pub(super) fn empty(&self, topic: &str) {
+        let mut all = TopicPartitionList::new();
+        for partition in 0..PARTITIONS {
+            all.add_partition_offset(topic, partition, Offset::End).unwrap();
+        }
+        let options = AdminOptions::new();
+        self.runtime.block_on(self.client.delete_records(&all, &options)).unwrap();
     }
 
     fn widen(&self, topic: &str, partitions: usize) {
