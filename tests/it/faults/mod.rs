@@ -9,6 +9,7 @@ mod cluster;
 mod dice;
 mod disk;
 mod flow;
+mod foreign;
 mod held;
 mod kills;
 mod offsets;
@@ -116,6 +117,11 @@ const CASES: &[Case] = &[
         run: topics::target_deleted,
     },
     Case {
+        name: "foreign-partitioner",
+        criterion: "records of another hash are forwarded once, whoever dies meanwhile",
+        run: foreign::partitioner,
+    },
+    Case {
         name: "triggers-recreated",
         criterion: "new offsets under old cursors are refused, and accepted when told so",
         run: topics::recreated,
@@ -174,7 +180,7 @@ const CASES: &[Case] = &[
 ];
 
 /// Of these a little is run by `make test`.
-const SHORT: [&str; 2] = ["kill-scheduler", "kill-worker"];
+const SHORT: [&str; 3] = ["kill-scheduler", "kill-worker", "stopped"];
 
 #[test]
 fn a_few_faults_harm_nothing() {

@@ -3,41 +3,64 @@
 //! Law: what is repeated then is what the page says: everything from the new offset on, and
 //! nothing of what is below it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use orloj::clock;
 use orloj::model::partitioner::Partitioner;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::{Offset, TopicPartitionList};
 
 use super::processes::{owns, stay};
 use super::report::{Figures, Verdict};
+use super::topics::Admin;
 use super::{SETTLE, Scale, Scene};
 use crate::audit::Command;
 use crate::client::Client;
-use crate::kafka_server::{run_to_end, tool};
 use crate::stage::{PARTITIONS, READY, Stage};
 use crate::wait::until;
 
 /// Records of each partition that count as new again.
 const BACK: u64 = 20;
 
-/// Moves the offsets of the schedulers' group as an operator does, when nobody runs.
-pub(super) fn reset(stage: &Stage, to: &[&str]) {
-    let triggers = stage.names.triggers();
-    consumer_groups(stage, &[&["--reset-offsets", "--topic", &triggers, "--execute"], to].concat());
+/// What the schedulers' group has committed: (partition, offset, metadata).
+pub(super) fn committed(stage: &Stage) -> Vec<(i32, i64, String)> {
+    let mut list = TopicPartitionList::new();
+    list.add_partition_range(&stage.names.triggers(), 0, PARTITIONS - 1);
+    let committed = consumer(stage).committed_offsets(list, READY).unwrap();
+    let elements = committed.elements();
+    let offset = |offset: Offset| offset.to_raw().expect("a number");
+    let all = elements.iter().map(|e| (e.partition(), offset(e.offset()), e.metadata().to_owned()));
+    all.collect()
 }
 
-fn consumer_groups(stage: &Stage, arguments: &[&str]) {
-    let bootstrap = stage.kafka().get("bootstrap.servers").expect("every client has it");
-    let group = stage.names.schedulers();
+/// Commits for the schedulers' group as the tools of Kafka do: once it is empty.
+pub(super) fn commit(stage: &Stage, offsets: &[(i32, i64, String)]) {
+    let triggers = stage.names.triggers();
+    let consumer = consumer(stage);
     until("the group to be empty", SETTLE, || {
-        let mut tool = tool("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand");
-        tool.args(["--bootstrap-server", bootstrap, "--group", &group]).args(arguments);
-        let said = run_to_end(&mut tool);
-        (!said.contains("Error")).then_some(())
+        let mut list = TopicPartitionList::new();
+        for (partition, offset, metadata) in offsets {
+            let mut element = list.add_partition(&triggers, *partition);
+            element.set_offset(Offset::Offset(*offset)).unwrap();
+            element.set_metadata(metadata);
+        }
+        consumer.commit(&list, CommitMode::Sync).ok()
     });
 }
 
-/// `--reset-offsets --shift-by -20`: those records count as new, W stays.
+fn consumer(stage: &Stage) -> BaseConsumer {
+    let mut config = stage.kafka().clone();
+    config.set("group.id", stage.names.schedulers()).create().unwrap()
+}
+
+/// What `kafka-consumer-groups --reset-offsets` does: other offsets, without our metadata.
+pub(super) fn reset(stage: &Stage, to: impl Fn(i64) -> i64) {
+    let moved = committed(stage).into_iter();
+    let moved: Vec<_> = moved.map(|(p, offset, _)| (p, to(offset), String::new())).collect();
+    commit(stage, &moved);
+}
+
+/// `--shift-by -20`: those records count as new, W stays.
 pub(super) fn moved(_: Scale) -> Verdict {
     let scene = Scene::new("moved");
     let client = &scene.client;
@@ -49,7 +72,7 @@ pub(super) fn moved(_: Scale) -> Verdict {
     let commands = client.acknowledged();
     until("the first 400 to fire", SETTLE, || (scene.stage.fires().len() >= 400).then_some(()));
     scheduler.terminate();
-    reset(&scene.stage, &["--shift-by", &format!("-{BACK}")]);
+    reset(&scene.stage, |offset| (offset - BACK as i64).max(0));
 
     let scheduler = scene.stage.scheduler("first");
     owns(&scheduler, PARTITIONS as usize);
@@ -96,34 +119,50 @@ fn register(stage: &Stage, client: &Client, numbers: std::ops::Range<u64>, delay
     client.acknowledged();
 }
 
-/// The group's offsets are deleted: after a shutdown the mirror stands; after a crash a person
-/// must decide, is told how, and it goes on.
+/// The group is deleted with its offsets: after a shutdown the mirror stands; after a crash a
+/// person must decide, is told how, and it goes on.
 pub(super) fn deleted(_: Scale) -> Verdict {
-    let scene = Scene::new("deleted");
-    let triggers = scene.stage.names.triggers();
-    let delete = ["--delete-offsets", "--topic", &triggers];
+    let scene = Scene::of(Stage::new("deleted").set("scheduler.mirror_interval", "1s"));
+    let admin = Admin::of(&scene.stage);
+    let group = scene.stage.names.schedulers();
     let mut scheduler = scene.stage.scheduler("first");
     scheduler.ready(READY);
     scene.flow().during(|| stay(3_000));
     scheduler.terminate();
-    consumer_groups(&scene.stage, &delete);
+    admin.delete_group(&group);
     let again = scene.stage.scheduler("first");
     owns(&again, PARTITIONS as usize);
     let report = scene.settled();
+    // Until the mirror says that everything is decided.
+    stay(4_000);
     again.kill();
-    // The group must have found out, or it is not empty.
-    consumer_groups(&scene.stage, &delete);
+    admin.delete_group(&group);
 
     let refused = scene.stage.scheduler("first");
-    refused.says("the group's committed offset is gone", READY);
+    for partition in 0..PARTITIONS {
+        refused.says(&format!("partition {partition}: the group's committed offset is"), READY);
+    }
     stay(1_000);
     assert!(!refused.is_ready(), "it cannot fire and calls itself ready");
-    refused.terminate();
-    reset(&scene.stage, &["--to-latest"]);
+    let advice = advice(&refused.said(), &scene.stage.names.triggers());
+    refused.kill();
+    commit(&scene.stage, &advice);
     let decided = scene.stage.scheduler("first");
     owns(&decided, PARTITIONS as usize);
-    let report_after = scene.settled();
-    assert_eq!(report_after.fired, report.fired, "nothing is repeated");
+    stay(2_000);
+    assert_eq!(scene.settled().fired, report.fired, "nothing is repeated");
     decided.terminate();
     Verdict::Passed(Figures::of(&report))
+}
+
+/// The offsets that a person is told to accept, from `--to-offset 17 --topic <topic>:<partition>`.
+fn advice(said: &str, topic: &str) -> Vec<(i32, i64, String)> {
+    let mut advice = BTreeMap::new();
+    for advised in said.split("--to-offset ").skip(1) {
+        let words: Vec<_> = advised.split_whitespace().collect();
+        let partition = words[2].strip_prefix(topic).expect("our topic").trim_start_matches(':');
+        advice.insert(partition.parse().unwrap(), words[0].parse().unwrap());
+    }
+    assert_eq!(advice.len(), PARTITIONS as usize, "{said}");
+    advice.into_iter().map(|(partition, offset)| (partition, offset, String::new())).collect()
 }

@@ -43,6 +43,15 @@ impl Admin {
         assert_eq!(self.runtime.block_on(deleted).unwrap(), [Ok(topic.to_owned())]);
     }
 
+    /// Deletes a consumer group, once it is empty.
+    pub(super) fn delete_group(&self, group: &str) {
+        let options = AdminOptions::new();
+        until("the group to be deleted", SETTLE, || {
+            let deleted = self.runtime.block_on(self.client.delete_groups(&[group], &options));
+            deleted.unwrap()[0].is_ok().then_some(())
+        });
+    }
+
     /// Deletes all records that are there now.
     pub(super) fn empty(&self, topic: &str) {
         let mut all = TopicPartitionList::new();
@@ -114,7 +123,7 @@ pub(super) fn recreated(_: Scale) -> Verdict {
     stay(1_000);
     assert!(!refused.is_ready(), "it cannot fire and calls itself ready");
     refused.terminate();
-    reset(&scene.stage, &["--to-earliest"]);
+    reset(&scene.stage, |_| 0);
     let mut again = scene.stage.scheduler("first");
     again.ready(READY);
     let client = scene.stage.client();

@@ -1,17 +1,13 @@
 //! Processes of two versions side by side: an older one takes over nothing that a newer one wrote,
 //! says so, and goes on with the rest.
 
-use std::time::Duration;
-
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
-use rdkafka::{Offset, TopicPartitionList};
 
+use super::offsets::{commit, committed};
 use super::processes::{owns, stay};
 use super::report::{Figures, Verdict};
 use super::{SETTLE, Scale, Scene};
 use crate::stage::{PARTITIONS, READY};
-use crate::wait::until;
 
 /// Ours, and that of the version after it.
 const OURS: &str = "orloj1 ";
@@ -51,24 +47,12 @@ pub(super) fn side_by_side(_: Scale) -> Verdict {
 
 /// Commits the same cursor under another version.
 fn rewrite(scene: &Scene, from: &str, to: &str) {
-    let mut config = scene.stage.kafka().clone();
-    let consumer: BaseConsumer =
-        config.set("group.id", scene.stage.names.schedulers()).create().unwrap();
-    let triggers = scene.stage.names.triggers();
-    let mut list = TopicPartitionList::new();
-    list.add_partition(&triggers, PARTITION);
-    let committed = consumer.committed_offsets(list, Duration::from_secs(10)).unwrap();
-    let elements = committed.elements();
-    let metadata = elements[0].metadata().replacen(from, to, 1);
+    let mut committed = committed(&scene.stage);
+    committed.retain(|(partition, ..)| *partition == PARTITION);
+    let metadata = &mut committed[0].2;
+    *metadata = metadata.replacen(from, to, 1);
     assert!(metadata.starts_with(to), "{metadata}");
-    let Offset::Offset(offset) = elements[0].offset() else { panic!("no offset") };
-    until("the group to be empty", SETTLE, || {
-        let mut list = TopicPartitionList::new();
-        let mut element = list.add_partition(&triggers, PARTITION);
-        element.set_offset(Offset::Offset(offset)).unwrap();
-        element.set_metadata(&metadata);
-        consumer.commit(&list, CommitMode::Sync).ok()
-    });
+    commit(&scene.stage, &committed);
 }
 
 /// A value whose schema nobody here knows.
