@@ -6,7 +6,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/orloj/target
 export PATH := $(if $(wildcard /usr/lib/ccache),/usr/lib/ccache:)$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: demo test verify fix bench-quick help
+.PHONY: demo test faults faults-long verify fix bench-quick help
 
 demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
 	scripts/prerequisites.sh
@@ -16,6 +16,14 @@ test: ## run all tests, against a real Apache Kafka on this machine
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
 	cargo test --locked --features faults
+
+faults: ## an hour of faults on a real Kafka (CASES=kill,broker: those); counts in target/faults
+	scripts/prerequisites.sh test
+	scripts/kafka.sh
+	cargo test --locked --features faults --test it no_fault_harms_anything -- --ignored --nocapture
+
+faults-long: export LONG = 1
+faults-long: faults ## the same with 100 kills at each step and hours of storms
 
 verify: ## format, lints, documentation, house rules; changes nothing
 	scripts/prerequisites.sh

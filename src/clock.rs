@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 pub fn now_ms() -> u64 {
     // A clock before 1970 or beyond the year 500 million is one that nobody has set.
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
+    crate::fault::set_back(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// A clock that never goes back, for measuring and for deadlines.

@@ -23,7 +23,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("allocator", &[]),
     ("fault", &[]),
     ("engine", &["model", "fault"]),
-    ("clock", &[]),
+    ("clock", &["fault"]),
     ("config", &["model"]),
     ("telemetry", &["config"]),
     ("store", &["model", "engine", "fault", "config", "clock", "telemetry"]),

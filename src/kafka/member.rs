@@ -16,7 +16,11 @@ use super::consumer_config;
 use super::fence::{Fence, FenceError};
 use crate::config::Settings;
 use crate::engine::tenure::Change;
+use crate::fault;
 use crate::model::{Offset, PartitionId};
+
+/// How long the broker may take to say where a topic's partitions are.
+const METADATA_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A member of the schedulers' group.
 pub struct Member {
@@ -76,7 +80,31 @@ impl Member {
             }
             tracing::debug!(%error, "the group's consumer reports");
         }
+        self.outgrow_inheritance()?;
         Ok(std::mem::take(&mut *self.consumer.context().noted.lock().expect("no panic holds it")))
+    }
+
+    /// A static member that starts again inherits the assignment of the one before it, and the
+    /// group does not look whether the subscription is still the same. If the one before had handed
+    /// over, that is nothing of ours, and nobody would ever give us more. Only a subscription that
+    /// changes while we are a member makes the group share out anew: so it changes, and back.
+    fn outgrow_inheritance(&self) -> KafkaResult<()> {
+        let mut detour = self.consumer.context().detour.lock().expect("no panic holds it");
+        match &*detour {
+            Detour::Wanted(another) => {
+                // librdkafka joins for no topic that it does not know.
+                if self.consumer.fetch_metadata(Some(another), METADATA_TIMEOUT).is_ok() {
+                    self.consumer.subscribe(&[&self.topic, another])?;
+                    *detour = Detour::Taken;
+                }
+            }
+            Detour::Ended => {
+                self.consumer.subscribe(&[&self.topic])?;
+                *detour = Detour::None;
+            }
+            Detour::None | Detour::Taken | Detour::Never => {}
+        }
+        Ok(())
     }
 
     /// Lets revoked or lost partitions go: nothing that we do has an effect on them any more.
@@ -85,7 +113,10 @@ impl Member {
         for partition in partitions {
             let _element = list.add_partition(&self.topic, *partition);
         }
-        unassign(&self.consumer, &list)
+        fault::reached("member.before_release");
+        unassign(&self.consumer, &list)?;
+        fault::reached("member.after_release");
+        Ok(())
     }
 
     /// Proof of membership for one transaction, as of now.
@@ -107,6 +138,7 @@ impl Member {
     pub fn hand_over(&self, another: &str, timeout: Duration) -> KafkaResult<()> {
         let _cached = self.consumer.fetch_metadata(Some(another), timeout)?;
         self.consumer.context().handed_over.store(false, Ordering::SeqCst);
+        *self.consumer.context().detour.lock().expect("no panic holds it") = Detour::Never;
         self.consumer.subscribe(&[another])
     }
 
@@ -162,12 +194,38 @@ impl Drop for Member {
     }
 }
 
+/// A subscription to another topic, only to make the group share out anew.
+#[derive(Debug, Default)]
+enum Detour {
+    #[default]
+    None,
+    /// We inherited partitions of this topic.
+    Wanted(String),
+    Taken,
+    /// The group has answered: subscribe to our topic alone.
+    Ended,
+    /// We are leaving, by a subscription that changes too.
+    Never,
+}
+
+impl Detour {
+    /// We were assigned something, maybe of a topic that is not ours.
+    fn hear(&mut self, stranger: Option<String>) {
+        match (&self, stranger) {
+            (Self::None, Some(stranger)) => *self = Self::Wanted(stranger),
+            (Self::Taken, _) => *self = Self::Ended,
+            _ => {}
+        }
+    }
+}
+
 /// Notes what the group says while it is polled.
 #[derive(Default)]
 struct Changes {
     topic: String,
     noted: Mutex<Vec<Change>>,
     handed_over: AtomicBool,
+    detour: Mutex<Detour>,
     closing: AtomicBool,
 }
 
@@ -190,6 +248,7 @@ impl ConsumerContext for Changes {
             let owned = consumer.assignment().map(|owned| self.ours(&owned));
             let none = partitions.is_empty() && owned.is_ok_and(|owned| owned.is_empty());
             self.handed_over.store(none, Ordering::SeqCst);
+            self.detour.lock().expect("no panic holds it").hear(self.stranger(list));
             assign(consumer, list)
         } else if self.closing.load(Ordering::SeqCst) || partitions.is_empty() {
             unassign(consumer, list)
@@ -209,6 +268,13 @@ impl ConsumerContext for Changes {
 }
 
 impl Changes {
+    /// A topic other than ours.
+    fn stranger(&self, list: &TopicPartitionList) -> Option<String> {
+        let elements = list.elements();
+        let mut topics = elements.iter().map(|element| element.topic());
+        topics.find(|topic| *topic != self.topic).map(str::to_owned)
+    }
+
     /// The partitions of our topic: while handing over we have those of another one too.
     fn ours(&self, list: &TopicPartitionList) -> Vec<PartitionId> {
         let elements = list.elements_for_topic(&self.topic);

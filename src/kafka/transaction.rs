@@ -24,6 +24,7 @@ use super::client_config;
 use super::fence::Fence;
 use crate::clock;
 use crate::config::Settings;
+use crate::fault;
 use crate::model::{Offset, PartitionId};
 
 /// How long a flush waits before it serves delivery errors once.
@@ -111,7 +112,9 @@ impl Transactor {
         let producer: BaseProducer<Deliveries> = config
             .create_with_context(Deliveries::default())
             .map_err(|error| TransactionError::Unknown(error.to_string()))?;
+        fault::reached("transactor.before_init");
         producer.init_transactions(timeout).map_err(from_kafka)?;
+        fault::reached("transactor.after_init");
         Ok(Self { producer, id: id.to_owned() })
     }
 
@@ -161,6 +164,7 @@ impl Transactor {
     pub fn commit(&self, progress: &[Progress], fence: &Fence) -> Result<(), TransactionError> {
         assert!(!progress.is_empty(), "a transaction without offsets is not fenced");
         self.flush()?;
+        fault::reached("commit.before_offsets");
         let mut offsets = TopicPartitionList::with_capacity(progress.len());
         for p in progress {
             let offset = i64::try_from(p.offset).expect("Kafka's offsets are below 2^63");
@@ -174,8 +178,10 @@ impl Transactor {
         check(unsafe {
             c::rd_kafka_send_offsets_to_transaction(native, offsets.ptr(), fence.as_ptr(), -1)
         })?;
+        fault::reached("commit.before_end");
         // SAFETY: as above.
         check(unsafe { c::rd_kafka_commit_transaction(native, -1) })?;
+        fault::reached("commit.after_end");
         self.first_refusal()
     }
 

@@ -19,6 +19,7 @@ use crate::engine::partition::{Partition, Rules, Start};
 use crate::engine::step::RowOp;
 use crate::engine::takeover::{Ask, Committed, Gap, Local, Refusal, Takeover};
 use crate::engine::wheel::Wheel;
+use crate::fault;
 use crate::kafka::Names;
 use crate::kafka::member::Offsets;
 use crate::kafka::probe::Probe;
@@ -166,6 +167,7 @@ impl Scheduler {
         let Stage::Restoring(restoring) = &mut lane.stage else { return Ok(()) };
         match ask {
             Ask::Committed => {
+                fault::reached("takeover.before_offsets");
                 let question = Question {
                     partition: id,
                     nonce: restoring.takeover.nonce(),
@@ -193,12 +195,17 @@ impl Scheduler {
             }
             Ask::Mirror { .. } => self.others.start(&ledger, id, 0)?,
             Ask::Barrier { .. } => {
+                fault::reached("takeover.before_barrier");
                 if restoring.takeover.must_wipe() {
                     self.wipe(id)?;
                 }
             }
-            Ask::Ledger { from } => self.others.start(&ledger, id, *from)?,
+            Ask::Ledger { from } => {
+                fault::reached("takeover.before_ledger");
+                self.others.start(&ledger, id, *from)?;
+            }
             Ask::Triggers { from, until } => {
+                fault::reached("takeover.before_replay");
                 self.others.stop(&ledger, id)?;
                 lane.next_trigger = *from;
                 restoring.triggers_passed = from >= until;
@@ -267,7 +274,9 @@ impl Scheduler {
             Ok(rows) => {
                 let (local, cluster) = (restoring.takeover.local(0), &self.cluster);
                 // The rows of the ledger alone are no state to resume from.
-                Ok(lane.store.apply(&rows, &state_of(local, cluster, 0))?)
+                lane.store.apply(&rows, &state_of(local, cluster, 0))?;
+                fault::reached("takeover.after_ledger");
+                Ok(())
             }
             Err(refusal) => {
                 self.refuse(id, refusal);
@@ -293,6 +302,7 @@ impl Scheduler {
         let rows: Vec<RowOp> = restoring.takeover.on_triggers(records, &fetched);
         let local = restoring.takeover.local(applied);
         lane.store.apply(&rows, &state_of(local, &self.cluster, now))?;
+        fault::reached("takeover.after_replay");
         if last {
             restoring.takeover.on_triggers_end();
         }
@@ -301,6 +311,7 @@ impl Scheduler {
 
     /// The takeover is done: the partition may fire.
     fn activate(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+        fault::reached("takeover.before_activate");
         let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
         let Stage::Restoring(mut restoring) = lane.change_stage() else { return Ok(()) };
         let live = std::mem::take(&mut restoring.live);
@@ -330,6 +341,7 @@ impl Scheduler {
         tracing::info!(partition = id, took_ms = took.as_millis(), "taken over");
         lane.ingest(live)?;
         self.report_readiness();
+        fault::reached("takeover.after_activate");
         Ok(())
     }
 

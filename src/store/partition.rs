@@ -18,6 +18,7 @@ use super::{StoreError, index, keys};
 use crate::engine::known::{IdHash, Known};
 use crate::engine::step::RowOp;
 use crate::engine::wheel::ENTRY_BYTES;
+use crate::fault;
 use crate::model::timeline::TimelineKey;
 use crate::model::{Millis, Offset};
 
@@ -91,7 +92,10 @@ impl PartitionStore {
             }
         }
         batch.put(STATE_KEY, state.to_bytes());
-        self.db.write_opt(batch, &self.writes).map_err(|error| failed(&self.path, &error))
+        fault::reached("store.before_apply");
+        self.db.write_opt(batch, &self.writes).map_err(|error| failed(&self.path, &error))?;
+        fault::reached("store.after_apply");
+        Ok(())
     }
 
     /// The index rows of `hashes`, which must be sorted.
@@ -188,7 +192,10 @@ impl PartitionStore {
         let mut options = FlushOptions::default();
         options.set_wait(wait);
         let families = [TIMELINE, INDEX, MARKS].map(|name| self.family(name));
-        self.db.flush_cfs_opt(&families, &options).map_err(|error| failed(&self.path, &error))
+        fault::reached("store.before_flush");
+        self.db.flush_cfs_opt(&families, &options).map_err(|error| failed(&self.path, &error))?;
+        fault::reached("store.after_flush");
+        Ok(())
     }
 
     fn unreadable(&self, what: &'static str) -> StoreError {

@@ -12,6 +12,7 @@ use super::report::Report;
 use super::verdict::Reply;
 use super::{Worker, WorkerError};
 use crate::clock;
+use crate::fault;
 use crate::kafka::transaction::{Outgoing, Progress, TransactionError, Transactor};
 use crate::model::PartitionId;
 use crate::model::dead_letter::Origin;
@@ -53,6 +54,7 @@ impl Worker {
         let ended = std::mem::take(&mut self.ended);
         match self.write(ended) {
             Ok(()) => {
+                fault::reached("worker.after_commit");
                 let took = clock::monotonic() - begun;
                 metrics::histogram!(telemetry::COMMIT).record(took.as_secs_f64());
                 self.failures = 0;
@@ -73,7 +75,9 @@ impl Worker {
             running.progress.finish(offset);
             touched.insert(partition);
             let report = self.report(ended);
+            fault::reached("worker.before_report");
             self.send(partition, &report)?;
+            fault::reached("worker.after_report");
         }
         let progress = touched.iter().filter_map(|partition| {
             let running = self.lanes.get(partition)?.running.as_ref()?;

@@ -16,6 +16,7 @@ use super::report::Unreadable;
 use super::verdict::Reply;
 use super::{Worker, WorkerError};
 use crate::clock;
+use crate::fault;
 use crate::kafka::reader::{Read, Reader};
 use crate::model::codec::schemas::CodecError;
 use crate::model::definition::Header;
@@ -206,9 +207,11 @@ impl Worker {
         self.in_flight += 1;
         let (caller, events) = (self.caller.clone(), self.events.0.clone());
         self.runtime.spawn(async move {
+            fault::reached("worker.before_request");
             let begun = clock::monotonic();
             let reply = caller.call(&fire, clock::now_ms()).await;
             let took = clock::monotonic() - begun;
+            fault::reached("worker.after_request");
             metrics::histogram!(telemetry::CALLBACK_DURATION).record(took.as_secs_f64());
             let ending = Ending::Attempt(Box::new(fire), reply);
             let ended = Ended { partition, life, offset, at: clock::now_ms(), ending };

@@ -95,22 +95,54 @@ pub(crate) fn unique_prefix(test: &str) -> String {
 impl KafkaServer {
     /// Starts a broker of the caller's own and waits until it answers.
     pub(crate) fn start(options: &Options) -> Self {
+        let mut server = Self::prepare(options, free_ports());
+        server.start_again();
+        server
+    }
+
+    /// Starts three brokers that replicate everything, and waits until they know each other.
+    pub(crate) fn cluster() -> [Self; 3] {
+        let ports: [[u16; 3]; 3] = std::array::from_fn(|_| free_ports());
+        let voters: Vec<_> =
+            (1..).zip(ports).map(|(id, [_, c, _])| format!("{id}@127.0.0.1:{c}")).collect();
+        let mut nodes = std::array::from_fn(|place| {
+            let mut properties = vec![
+                ("node.id", (place + 1).to_string()),
+                ("controller.quorum.voters", voters.join(",")),
+                ("min.insync.replicas", "2".to_owned()),
+                ("transaction.state.log.min.isr", "2".to_owned()),
+            ];
+            let factors =
+                ["offsets.topic.replication.factor", "transaction.state.log.replication.factor"];
+            properties.extend(factors.map(|factor| (factor, "3".to_owned())));
+            Self::prepare(&Options { properties, ..Options::default() }, ports[place])
+        });
+        for node in &mut nodes {
+            node.run();
+        }
+        for node in &nodes {
+            node.wait_for_brokers(3);
+        }
+        nodes
+    }
+
+    /// A broker with its data, not started yet.
+    fn prepare(options: &Options, ports: [u16; 3]) -> Self {
         static STARTED: AtomicU16 = AtomicU16::new(0);
         let name = format!("kafka-{}", STARTED.fetch_add(1, Relaxed));
         let data = tempfile::Builder::new().prefix("orloj-kafka-").tempdir().unwrap().keep();
-        let [plain, controller, secured] = free_ports();
+        let [plain, _, secured] = ports;
         if options.secured {
             make_certificate(&data);
         }
-        let properties = properties(&data, [plain, controller, secured], options);
+        let properties = properties(&data, ports, options);
         fs::write(data.join("server.properties"), properties).unwrap();
-        let mut server = Self {
+        let server = Self {
             bootstrap: format!("127.0.0.1:{plain}"),
             secured: options.secured.then(|| format!("localhost:{secured}")),
             local: Some(Local { name, data, running: None }),
         };
         server.format_storage();
-        server.start_again();
         server
     }
 
@@ -155,10 +187,14 @@ impl KafkaServer {
 
     /// Starts a killed broker on the same data and ports, and waits until it answers.
     pub(crate) fn start_again(&mut self) {
+        self.run();
+        self.wait_until_ready();
+    }
+
+    fn run(&mut self) {
         let local = self.local.as_mut().expect("only a broker of one's own can be started");
         assert!(local.running.is_none(), "it runs already");
         local.running = Some(local.run());
-        self.wait_until_ready();
     }
 
     fn local(&self) -> &Local {
@@ -166,23 +202,23 @@ impl KafkaServer {
     }
 
     fn wait_until_ready(&self) {
+        self.wait_for_brokers(1);
+    }
+
+    /// Waits until it knows at least so many brokers, itself included.
+    pub(crate) fn wait_for_brokers(&self, count: usize) {
         let admin: AdminClient<DefaultClientContext> = self.client().create().unwrap();
         let log = self.local.as_ref().map(|local| local.data.join("server.log"));
         until(&format!("a broker at {} (log: {log:?})", self.bootstrap), READY_DEADLINE, || {
             let metadata = admin.inner().fetch_metadata(None, Duration::from_secs(1)).ok()?;
-            (!metadata.brokers().is_empty()).then_some(())
+            (metadata.brokers().len() >= count).then_some(())
         });
     }
 
     fn format_storage(&self) {
         let data = &self.local().data;
-        let mut format = java();
-        format.args([
-            "kafka.tools.StorageTool",
-            "format",
-            "--cluster-id",
-            "b3Jsb2otdGVzdC1rYWZrYQ",
-        ]);
+        let mut format = tool("kafka.tools.StorageTool");
+        format.args(["format", "--cluster-id", "b3Jsb2otdGVzdC1rYWZrYQ"]);
         format.arg("--config").arg(data.join("server.properties"));
         if self.secured.is_some() {
             let (name, password) = USER;
@@ -290,6 +326,13 @@ fn make_certificate(data: &Path) {
     keytool(&["-exportcert", "-rfc", "-file", authority.to_str().unwrap()]);
 }
 
+/// One of the tools that come with Kafka, by its class.
+pub(crate) fn tool(class: &str) -> Command {
+    let mut command = java();
+    command.arg(class);
+    command
+}
+
 /// `java` with Kafka on its class path.
 fn java() -> Command {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/kafka.sh");
@@ -312,7 +355,7 @@ pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
 }
 
 /// Runs a command that must succeed and returns what it printed.
-fn run_to_end(command: &mut Command) -> String {
+pub(crate) fn run_to_end(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let complaint = String::from_utf8_lossy(&output.stderr);
     let printed = String::from_utf8(output.stdout).unwrap();

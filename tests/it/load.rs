@@ -36,10 +36,11 @@ pub(crate) struct Load {
 }
 
 /// A cancel, or a replacement with its due time; all times in ms since the epoch.
-struct Stop {
-    at: u64,
-    trigger: u64,
-    replacement: Option<u64>,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Stop {
+    pub(crate) at: u64,
+    pub(crate) trigger: u64,
+    pub(crate) replacement: Option<u64>,
 }
 
 impl Load {
@@ -58,12 +59,18 @@ impl Load {
             stops.extend(stop(trigger, due));
         }
         stops.sort_unstable_by_key(|stop| stop.at);
-        for Stop { at, trigger, replacement } in stops {
-            until("the time of a stop", DEADLINE, || (clock::now_ms() >= at).then_some(()));
-            match replacement {
-                Some(due) => register(stage, client, trigger, due, true),
-                None => client.cancel(&id(trigger)),
-            }
+        for stop in stops {
+            until("the time of a stop", DEADLINE, || (clock::now_ms() >= stop.at).then_some(()));
+            stop.write(stage, client);
+        }
+    }
+}
+
+impl Stop {
+    pub(crate) fn write(self, stage: &Stage, client: &Client) {
+        match self.replacement {
+            Some(due) => register(stage, client, self.trigger, due, true),
+            None => client.cancel(&id(self.trigger)),
         }
     }
 }
@@ -72,12 +79,14 @@ fn id(trigger: u64) -> String {
     format!("trigger-{trigger:06}")
 }
 
-fn register(stage: &Stage, client: &Client, trigger: u64, due: u64, ack: bool) {
+/// Writes a trigger whose payload says which it is.
+pub(crate) fn register(stage: &Stage, client: &Client, trigger: u64, due: u64, ack: bool) {
     let payload = format!("trigger {trigger} is due at {due}");
     client.register(&id(trigger), due, stage.target(), &payload, ack);
 }
 
-fn stop(trigger: u64, due: u64) -> Option<Stop> {
+/// Whether and when a trigger is stopped.
+pub(crate) fn stop(trigger: u64, due: u64) -> Option<Stop> {
     // A prime spreads the stops of neighbours over the whole range.
     let at = due - BEFORE + trigger * 7_919 % (BEFORE + AFTER);
     if trigger % CANCELLED == 3 {

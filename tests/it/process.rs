@@ -6,13 +6,14 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
+use orloj::telemetry;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::kafka_server::free_ports;
@@ -62,8 +63,9 @@ pub(crate) struct Orloj {
 }
 
 impl Orloj {
-    /// Starts `orloj <role>`, whose log is called after `name`.
-    pub(crate) fn start(role: &str, name: &str, settings: &Settings) -> Self {
+    /// Starts `orloj <role>`, whose log is called after `name`, with the faults armed that
+    /// `src/fault` reads from its environment.
+    pub(crate) fn start(role: &str, name: &str, settings: &Settings, fault: &str) -> Self {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let run = STARTED.fetch_add(1, Relaxed);
         let [port] = free_ports();
@@ -79,6 +81,7 @@ impl Orloj {
             .arg(role)
             .arg("--config")
             .arg(&config)
+            .env("ORLOJ_FAULT", fault)
             .stdin(Stdio::null())
             .stdout(output.try_clone().unwrap())
             .stderr(output)
@@ -107,6 +110,42 @@ impl Orloj {
         });
     }
 
+    /// Whether it says now that it is ready.
+    pub(crate) fn is_ready(&self) -> bool {
+        is_ready(&self.address())
+    }
+
+    /// Sends it a signal, as an operator or the kernel would.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.program), signal).unwrap();
+    }
+
+    /// Whether a signal has stopped it.
+    pub(crate) fn is_stopped(&self) -> bool {
+        state_of(self.program.id()) == Some('T')
+    }
+
+    /// For how many partitions it fires.
+    pub(crate) fn owned(&self) -> usize {
+        let metrics = get(&self.address(), "/metrics").unwrap_or_default();
+        let gauge = format!("{}{{state=\"active\"}} ", telemetry::OWNED);
+        let value = metrics.lines().find_map(|line| line.strip_prefix(&gauge)?.parse().ok());
+        value.unwrap_or(0)
+    }
+
+    /// How it ended, once it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.program.try_wait().unwrap()
+    }
+
+    /// How long each of its takeovers lasted, in ms.
+    pub(crate) fn takeovers(&self) -> Vec<u64> {
+        let said = self.said();
+        let taken = said.lines().filter(|line| line.contains("taken over"));
+        let took = taken.filter_map(|line| line.split_once("took_ms=")?.1.split(' ').next());
+        took.map(|ms| ms.parse().unwrap()).collect()
+    }
+
     /// Ends it as a power failure would.
     pub(crate) fn kill(mut self) {
         self.program.kill().unwrap();
@@ -115,7 +154,7 @@ impl Orloj {
 
     /// Asks it to end and waits until it has; it must call that a success.
     pub(crate) fn terminate(mut self) {
-        kill_process(Pid::from_child(&self.program), Signal::TERM).unwrap();
+        self.signal(Signal::TERM);
         let what = format!("{} to end", self.name);
         let status = until(&what, END_DEADLINE, || self.program.try_wait().unwrap());
         assert!(status.success(), "{}: {status}", self.name);
@@ -128,11 +167,17 @@ impl Orloj {
 
     /// Waits until it has taken a partition over: a member without any is ready, too.
     pub(crate) fn owns_a_partition(&self, deadline: Duration) {
-        let what = format!("{} to take over a partition", self.name);
-        until(&what, deadline, || self.said().contains("taken over").then_some(()));
+        self.says("taken over", deadline);
     }
 
-    fn said(&self) -> String {
+    /// Waits until its log holds `words`.
+    pub(crate) fn says(&self, words: &str, deadline: Duration) {
+        let what = format!("{} to say {words:?}", self.name);
+        until(&what, deadline, || self.said().contains(words).then_some(()));
+    }
+
+    /// Its log so far.
+    pub(crate) fn said(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 }
@@ -155,13 +200,22 @@ impl Drop for Orloj {
     }
 }
 
-fn is_ready(address: &str) -> bool {
-    let ask = || {
-        let mut connection = TcpStream::connect(address)?;
-        connection.set_read_timeout(Some(Duration::from_secs(1)))?;
-        connection.write_all(b"GET /readyz HTTP/1.0\r\n\r\n")?;
-        let mut answer = String::new();
-        connection.read_to_string(&mut answer).map(|_| answer)
-    };
-    ask().is_ok_and(|answer: String| answer.split(' ').nth(1) == Some("200"))
+/// The letter by which the kernel calls a process's state; `None` if there is no such process.
+pub(crate) fn state_of(process: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name stands in parentheses, the state after them.
+    stat.rsplit(") ").next()?.chars().next()
+}
+
+/// Whether what serves at `address` says that it is ready.
+pub(crate) fn is_ready(address: &str) -> bool {
+    get(address, "/readyz").is_ok_and(|answer| answer.split(' ').nth(1) == Some("200"))
+}
+
+fn get(address: &str, path: &str) -> io::Result<String> {
+    let mut connection = TcpStream::connect(address)?;
+    connection.set_read_timeout(Some(Duration::from_secs(1)))?;
+    write!(connection, "GET {path} HTTP/1.0\r\n\r\n")?;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).map(|_| answer)
 }

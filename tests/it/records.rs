@@ -12,6 +12,7 @@ use orloj::model::outcome::{Outcome, Verdict};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
+use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use crate::audit::{Answer, Answers, Fired};
@@ -36,6 +37,10 @@ pub(crate) fn read_all(client: &ClientConfig, topic: &str) -> Vec<OwnedMessage> 
                         return Some(());
                     }
                 }
+                // Of several brokers one may be away.
+                Err(KafkaError::MessageConsumption(
+                    RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::AllBrokersDown,
+                )) => {}
                 Err(error) => panic!("{topic}: {error}"),
             }
         }

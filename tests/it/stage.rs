@@ -24,7 +24,7 @@ use crate::client::{Client, TOPIC, Target};
 use crate::kafka_server::{self, unique_prefix};
 use crate::process::{Orloj, Settings};
 use crate::records;
-use crate::wait::within;
+use crate::wait::{until, within};
 
 /// Partitions of every topic.
 pub(crate) const PARTITIONS: i32 = 4;
@@ -41,6 +41,7 @@ pub(crate) struct Stage {
     pub(crate) names: Names,
     pub(crate) schemas: Schemas,
     pub(crate) settings: Settings,
+    prefix: String,
     /// Where triggers fire.
     target: String,
     client: ClientConfig,
@@ -62,6 +63,16 @@ impl Stage {
 
     /// Where `client` leads; `kafka` is what the program needs to get there.
     pub(crate) fn on(test: &str, client: ClientConfig, kafka: &[(&str, String)]) -> Self {
+        Self::replicated(test, client, kafka, 1)
+    }
+
+    /// The same, with so many copies of every partition.
+    pub(crate) fn replicated(
+        test: &str,
+        client: ClientConfig,
+        kafka: &[(&str, String)],
+        copies: u16,
+    ) -> Self {
         let prefix = unique_prefix(test);
         let target = format!("{prefix}-target");
         let mut settings = Settings::default()
@@ -73,9 +84,9 @@ impl Stage {
         for (name, value) in kafka {
             settings = settings.set(&format!("kafka.\"{name}\""), value.as_str());
         }
-        create_topics(&client, &prefix, &target);
+        create_topics(&client, &prefix, &target, copies);
         let (names, data) = (Names::new(&prefix), tempfile::tempdir().unwrap());
-        Self { names, schemas: Schemas::new(), settings, target, client, data }
+        Self { names, schemas: Schemas::new(), settings, prefix, target, client, data }
     }
 
     /// With one more setting of the program.
@@ -86,15 +97,25 @@ impl Stage {
 
     /// Starts the scheduler called `name`, on the data that it left behind, if any.
     pub(crate) fn scheduler(&self, name: &str) -> Orloj {
+        self.armed_scheduler(name, "")
+    }
+
+    /// The same, with faults armed in it.
+    pub(crate) fn armed_scheduler(&self, name: &str, fault: &str) -> Orloj {
         let data = self.data_of(name);
         let settings = self.settings.clone();
         let settings = settings.set("scheduler.data_dir", data.to_str().unwrap());
-        Orloj::start("scheduler", name, &settings)
+        Orloj::start("scheduler", name, &settings, fault)
     }
 
     /// Starts another role, called `name`.
     pub(crate) fn start(&self, role: &str, name: &str) -> Orloj {
-        Orloj::start(role, name, &self.settings)
+        self.armed(role, name, "")
+    }
+
+    /// The same, with faults armed in it.
+    pub(crate) fn armed(&self, role: &str, name: &str, fault: &str) -> Orloj {
+        Orloj::start(role, name, &self.settings, fault)
     }
 
     /// Loses a scheduler's disk.
@@ -167,22 +188,41 @@ impl Stage {
         newest.is_some_and(|record| record.payload().is_some())
     }
 
-    fn data_of(&self, name: &str) -> PathBuf {
+    /// Creates those of our topics that are missing; `None` while that fails.
+    pub(crate) fn apply_topics(&self) -> Option<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let ours = definitions(&self.prefix, 1);
+        runtime.block_on(ours.apply(&self.client)).ok()?;
+        runtime.block_on(ours.verify(&self.client)).ok()
+    }
+
+    /// Where the scheduler called `name` keeps what it can rebuild.
+    pub(crate) fn data_of(&self, name: &str) -> PathBuf {
         self.data.path().join(name)
     }
 }
 
-fn create_topics(client: &ClientConfig, prefix: &str, target: &str) {
+fn definitions(prefix: &str, copies: u16) -> TopicDefinitions {
     let partitions = NonZeroU16::new(u16::try_from(PARTITIONS).unwrap()).unwrap();
-    let ours = TopicDefinitions::load(prefix, partitions, NonZeroU16::MIN);
+    TopicDefinitions::load(prefix, partitions, NonZeroU16::new(copies).unwrap())
+}
+
+fn create_topics(client: &ClientConfig, prefix: &str, target: &str, copies: u16) {
+    let ours = definitions(prefix, copies);
     let admin: AdminClient<DefaultClientContext> = client.create().unwrap();
     // The broker's time of a fire is what lateness is measured by.
-    let theirs = NewTopic::new(target, PARTITIONS, TopicReplication::Fixed(1))
+    let theirs = NewTopic::new(target, PARTITIONS, TopicReplication::Fixed(copies.into()))
         .set("message.timestamp.type", "LogAppendTime");
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         ours.apply(client).await.unwrap();
         let created = admin.create_topics([&theirs], &AdminOptions::new()).await.unwrap();
         assert_eq!(created, [Ok(target.to_owned())]);
+    });
+    // The controller has made them; the broker hears of them a moment later.
+    until("the broker to know its topics", READY, || {
+        runtime.block_on(ours.verify(client)).ok()?;
+        let metadata = admin.inner().fetch_metadata(Some(target), READY).ok()?;
+        metadata.topics()[0].error().is_none().then_some(())
     });
 }

@@ -1,0 +1,168 @@
+//! Committed offsets that an operator moves, or that are gone.
+//!
+//! Law: what is repeated then is what the page says: everything from the new offset on, and
+//! nothing of what is below it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use orloj::clock;
+use orloj::model::partitioner::Partitioner;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::{Offset, TopicPartitionList};
+
+use super::processes::{owns, stay};
+use super::report::{Figures, Verdict};
+use super::topics::Admin;
+use super::{SETTLE, Scale, Scene};
+use crate::audit::Command;
+use crate::client::Client;
+use crate::stage::{PARTITIONS, READY, Stage};
+use crate::wait::until;
+
+/// Records of each partition that count as new again.
+const BACK: u64 = 20;
+
+/// What the schedulers' group has committed: (partition, offset, metadata).
+pub(super) fn committed(stage: &Stage) -> Vec<(i32, i64, String)> {
+    let mut list = TopicPartitionList::new();
+    list.add_partition_range(&stage.names.triggers(), 0, PARTITIONS - 1);
+    let committed = consumer(stage).committed_offsets(list, READY).unwrap();
+    let elements = committed.elements();
+    let offset = |offset: Offset| offset.to_raw().expect("a number");
+    let all = elements.iter().map(|e| (e.partition(), offset(e.offset()), e.metadata().to_owned()));
+    all.collect()
+}
+
+/// Commits for the schedulers' group as the tools of Kafka do: once it is empty.
+pub(super) fn commit(stage: &Stage, offsets: &[(i32, i64, String)]) {
+    let triggers = stage.names.triggers();
+    let consumer = consumer(stage);
+    until("the group to be empty", SETTLE, || {
+        let mut list = TopicPartitionList::new();
+        for (partition, offset, metadata) in offsets {
+            let mut element = list.add_partition(&triggers, *partition);
+            element.set_offset(Offset::Offset(*offset)).unwrap();
+            element.set_metadata(metadata);
+        }
+        consumer.commit(&list, CommitMode::Sync).ok()
+    });
+}
+
+fn consumer(stage: &Stage) -> BaseConsumer {
+    let mut config = stage.kafka().clone();
+    config.set("group.id", stage.names.schedulers()).create().unwrap()
+}
+
+/// What `kafka-consumer-groups --reset-offsets` does: other offsets, without our metadata.
+pub(super) fn reset(stage: &Stage, to: impl Fn(i64) -> i64) {
+    let moved = committed(stage).into_iter();
+    let moved: Vec<_> = moved.map(|(p, offset, _)| (p, to(offset), String::new())).collect();
+    commit(stage, &moved);
+}
+
+/// `--shift-by -20`: those records count as new, W stays.
+pub(super) fn moved(_: Scale) -> Verdict {
+    let scene = Scene::new("moved");
+    let client = &scene.client;
+    let mut scheduler = scene.stage.scheduler("first");
+    scheduler.ready(READY);
+    register(&scene.stage, client, 0..400, 2_000);
+    // These are pending when the offset moves, and shall not be repeated for that.
+    register(&scene.stage, client, 400..420, 45_000);
+    let commands = client.acknowledged();
+    until("the first 400 to fire", SETTLE, || (scene.stage.fires().len() >= 400).then_some(()));
+    scheduler.terminate();
+    reset(&scene.stage, |offset| (offset - BACK as i64).max(0));
+
+    let scheduler = scene.stage.scheduler("first");
+    owns(&scheduler, PARTITIONS as usize);
+    let expected = expected(&commands);
+    let total: usize = expected.values().sum();
+    let fires = until("every fire and repetition", SETTLE, || {
+        let fires = scene.stage.fires();
+        (fires.len() >= total).then_some(fires)
+    });
+    stay(2_000);
+    assert_eq!(scene.stage.fires().len(), total, "fires, repetitions included");
+    let mut times = HashMap::<_, usize>::new();
+    for fire in fires {
+        *times.entry(fire.trigger).or_default() += 1;
+    }
+    assert_eq!(times, expected);
+    scheduler.terminate();
+    let repeated = total - commands.len();
+    Verdict::Passed(Figures::default().with("repeated as documented", repeated))
+}
+
+/// How often each trigger fires: those that were due and stand in the last [`BACK`] twice.
+fn expected(commands: &HashMap<String, Vec<Command>>) -> HashMap<String, usize> {
+    let partition = |id: &str| Partitioner::Murmur2.partition(id.as_bytes(), PARTITIONS);
+    let mut ends = HashMap::<_, u64>::new();
+    for (id, commands) in commands {
+        let end = ends.entry(partition(id)).or_default();
+        *end = (*end).max(commands[0].offset + 1);
+    }
+    let times = |(id, commands): (&String, &Vec<Command>)| {
+        let again = commands[0].offset + BACK >= ends[&partition(id)];
+        let was_due = !id.starts_with("pending");
+        (id.clone(), 1 + usize::from(again && was_due))
+    };
+    commands.iter().map(times).collect()
+}
+
+fn register(stage: &Stage, client: &Client, numbers: std::ops::Range<u64>, delay: u64) {
+    let name = if delay > 10_000 { "pending" } else { "due" };
+    let due = clock::now_ms() + delay;
+    for n in numbers {
+        client.register(&format!("{name}-{n}"), due, stage.target(), "again", true);
+    }
+    client.acknowledged();
+}
+
+/// The group is deleted with its offsets: after a shutdown the mirror stands; after a crash a
+/// person must decide, is told how, and it goes on.
+pub(super) fn deleted(_: Scale) -> Verdict {
+    let scene = Scene::of(Stage::new("deleted").set("scheduler.mirror_interval", "1s"));
+    let admin = Admin::of(&scene.stage);
+    let group = scene.stage.names.schedulers();
+    let mut scheduler = scene.stage.scheduler("first");
+    scheduler.ready(READY);
+    scene.flow().during(|| stay(3_000));
+    scheduler.terminate();
+    admin.delete_group(&group);
+    let again = scene.stage.scheduler("first");
+    owns(&again, PARTITIONS as usize);
+    let report = scene.settled();
+    // Until the mirror says that everything is decided.
+    stay(4_000);
+    again.kill();
+    admin.delete_group(&group);
+
+    let refused = scene.stage.scheduler("first");
+    for partition in 0..PARTITIONS {
+        refused.says(&format!("partition {partition}: the group's committed offset is"), READY);
+    }
+    stay(1_000);
+    assert!(!refused.is_ready(), "it cannot fire and calls itself ready");
+    let advice = advice(&refused.said(), &scene.stage.names.triggers());
+    refused.kill();
+    commit(&scene.stage, &advice);
+    let decided = scene.stage.scheduler("first");
+    owns(&decided, PARTITIONS as usize);
+    stay(2_000);
+    assert_eq!(scene.settled().fired, report.fired, "nothing is repeated");
+    decided.terminate();
+    Verdict::Passed(Figures::of(&report))
+}
+
+/// The offsets that a person is told to accept, from `--to-offset 17 --topic <topic>:<partition>`.
+fn advice(said: &str, topic: &str) -> Vec<(i32, i64, String)> {
+    let mut advice = BTreeMap::new();
+    for advised in said.split("--to-offset ").skip(1) {
+        let words: Vec<_> = advised.split_whitespace().collect();
+        let partition = words[2].strip_prefix(topic).expect("our topic").trim_start_matches(':');
+        advice.insert(partition.parse().unwrap(), words[0].parse().unwrap());
+    }
+    assert_eq!(advice.len(), PARTITIONS as usize, "{said}");
+    advice.into_iter().map(|(partition, offset)| (partition, offset, String::new())).collect()
+}

@@ -1,0 +1,100 @@
+//! Bytes without a meaning, and damaged records, in every topic that a process reads.
+//!
+//! Law: what is poisonous is set aside as a dead letter, once, and its neighbours fire. Damage keeps
+//! the first bytes, which name the schema: an unknown schema means a newer Orloj, not poison.
+
+use rdkafka::message::{Header, Message as _, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+
+use super::dice::Dice;
+use super::processes::stay;
+use super::report::{Figures, Verdict};
+use super::{SETTLE, Scale, Scene};
+use crate::records;
+use crate::stage::{PARTITIONS, READY};
+use crate::wait::until;
+
+/// Avro's marker and the schema's fingerprint.
+const NAMED_BY: usize = 10;
+/// Headers that mean something, with values that do not.
+const HEADERS: [&str; 4] = ["orloj-fire-at", "orloj-delay", "orloj-step", "scheduler-epoch"];
+
+pub(super) fn everywhere(scale: Scale) -> Verdict {
+    let rounds = if scale == Scale::Long { 200 } else { 20 };
+    let scene = Scene::new("poison");
+    let stage = &scene.stage;
+    let names = &stage.names;
+    let mut scheduler = stage.scheduler("first");
+    let mut worker = stage.start("worker", "worker");
+    scheduler.ready(READY);
+    worker.ready(READY);
+    let producer: BaseProducer = stage.kafka().create().unwrap();
+    let mut dice = Dice::new(7);
+    let letters_of = [names.triggers(), names.signals(), names.fires()];
+    let topics = [&letters_of[0], &letters_of[1], &letters_of[2], &names.ledger()];
+    let mut written = 0;
+    scene.flow().during(|| {
+        for round in 0..rounds {
+            for topic in topics {
+                let sound: Vec<_> = records::read_all(stage.kafka(), topic)
+                    .iter()
+                    .filter_map(|record| Some(record.payload()?.to_vec()))
+                    .collect();
+                for partition in 0..PARTITIONS {
+                    let value = poison(&mut dice, &sound);
+                    write(&producer, topic, partition, &value, &mut dice);
+                    written += 1;
+                }
+            }
+            producer.flush(SETTLE).unwrap();
+            if round % 5 == 2 {
+                // The next owner reads all of it again.
+                scheduler.signal(rustix::process::Signal::KILL);
+                until("its death", SETTLE, || scheduler.ended());
+                stage.wipe("first");
+                scheduler = stage.scheduler("first");
+            }
+            stay(200);
+        }
+    });
+    let report = scene.settled();
+    let expected = written / topics.len() * letters_of.len();
+    let letters = until("a dead letter for each poisonous record", SETTLE, || {
+        let letters = stage.dead_letters().len();
+        (letters >= expected).then_some(letters)
+    });
+    assert_eq!(letters, expected, "dead letters");
+    for process in [&mut scheduler, &mut worker] {
+        process.ready(READY);
+        assert!(!process.panicked(), "{}", process.said());
+    }
+    worker.terminate();
+    scheduler.terminate();
+    Verdict::Passed(Figures::of(&report).with("poisonous records", written))
+}
+
+/// Random bytes, or a sound value that was cut or changed behind its name.
+fn poison(dice: &mut Dice, sound: &[Vec<u8>]) -> Vec<u8> {
+    let length = 1 + dice.below(300);
+    let mut value = dice.bytes(length);
+    let place = dice.below(1 + sound.len() as u64) as usize;
+    match sound.get(place) {
+        Some(sound) if sound.len() > NAMED_BY && sound.starts_with(&[0xC3, 0x01]) => {
+            let keep = NAMED_BY as u64 + dice.below((sound.len() - NAMED_BY) as u64);
+            value = sound[..keep as usize].to_vec();
+        }
+        _ if value.starts_with(&[0xC3, 0x01]) => value[0] = 0,
+        _ => {}
+    }
+    value
+}
+
+fn write(producer: &BaseProducer, topic: &str, partition: i32, value: &[u8], dice: &mut Dice) {
+    let header = HEADERS[dice.below(HEADERS.len() as u64) as usize];
+    let nonsense = dice.bytes(9);
+    let headers = OwnedHeaders::new().insert(Header { key: header, value: Some(&nonsense) });
+    let key = dice.bytes(1 + value.len() as u64 % 20);
+    let record =
+        BaseRecord::to(topic).partition(partition).key(&key).payload(value).headers(headers);
+    producer.send(record).map_err(|(error, _)| error).unwrap();
+}

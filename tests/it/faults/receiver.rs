@@ -1,0 +1,147 @@
+//! Who is called back while workers die: counts every request, and judges how often each came.
+//!
+//! Law: an attempt is repeated only if a worker died between its request and the commit of its
+//! outcome; and every trigger is delivered by exactly one outcome.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::post;
+use orloj::clock;
+use orloj::model::outcome::Verdict;
+use rdkafka::message::Message as _;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+use super::report::Figures;
+use crate::audit::Commands;
+use crate::records;
+use crate::stage::Stage;
+use crate::wait::until;
+
+/// A trigger and which attempt of it.
+type Attempt = (String, u32);
+
+/// An endpoint that refuses the first attempt of every fifth trigger.
+pub(super) struct Receiver {
+    address: SocketAddr,
+    requests: Requests,
+    /// When a worker died, in ms since the epoch.
+    kills: Mutex<Vec<u64>>,
+    _runtime: Runtime,
+}
+
+/// When each attempt was requested, in ms since the epoch.
+type Requests = Arc<Mutex<HashMap<Attempt, Vec<u64>>>>;
+
+impl Receiver {
+    pub(super) fn start() -> Self {
+        let runtime = Runtime::new().unwrap();
+        let requests = Requests::default();
+        let routes = Router::new().route("/", post(receive)).with_state(Arc::clone(&requests));
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        runtime.spawn(async { axum::serve(listener, routes).await.unwrap() });
+        Self { address, requests, kills: Mutex::default(), _runtime: runtime }
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("http://{}/", self.address)
+    }
+
+    /// A worker has just died.
+    pub(super) fn note_kill(&self) {
+        self.kills.lock().unwrap_or_else(PoisonError::into_inner).push(clock::now_ms());
+    }
+
+    /// Waits until everything is delivered, and judges.
+    pub(super) fn judge(&self, stage: &Stage, commands: &Commands, deadline: Duration) -> Figures {
+        let outcomes = until("every callback to be delivered", deadline, || {
+            let outcomes = outcomes(stage);
+            let delivered =
+                |times: &Vec<Ended>| times.iter().filter(|ended| ended.delivered).count();
+            let done: usize = outcomes.values().map(delivered).sum();
+            (done >= commands.len()).then_some(outcomes)
+        });
+        let fires = fires(stage);
+        assert!(fires.values().all(|&times| times == 1), "a fire record is there twice");
+        let mut delivered = HashMap::<&str, usize>::new();
+        for ((trigger, attempt), ended) in &outcomes {
+            assert_eq!(ended.len(), 1, "{trigger}, attempt {attempt}: {ended:?}");
+            *delivered.entry(trigger).or_default() += usize::from(ended[0].delivered);
+        }
+        let once = commands.keys().filter(|id| delivered.get(id.as_str()) == Some(&1)).count();
+        assert_eq!(once, commands.len(), "delivered by exactly one outcome");
+        let (repeated, open) = self.repetitions(&outcomes);
+        let mut figures = Figures::default();
+        figures.count(commands.len(), fires.len());
+        figures.with("callbacks repeated", repeated).with("callbacks in flight at kills", open)
+    }
+
+    /// How many requests were repetitions, and how many attempts were open at a kill.
+    fn repetitions(&self, outcomes: &HashMap<Attempt, Vec<Ended>>) -> (usize, usize) {
+        let requests = self.requests.lock().unwrap();
+        let kills = self.kills.lock().unwrap();
+        let (mut repeated, mut open) = (0, 0);
+        for (attempt, times) in requests.iter() {
+            let ended = outcomes[attempt][0].at;
+            open += kills.iter().filter(|&&kill| times[0] <= kill && kill < ended).count();
+            repeated += times.len() - 1;
+            for pair in times.windows(2) {
+                let died = kills.iter().any(|kill| (pair[0]..=pair[1]).contains(kill));
+                assert!(died, "{attempt:?} requested at {pair:?} with no kill between");
+            }
+        }
+        assert!(repeated <= open, "{repeated} repeated, {open} in flight at the kills");
+        (repeated, open)
+    }
+}
+
+/// What an outcome says of an attempt.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    delivered: bool,
+    /// The broker's time of its record, in ms since the epoch.
+    at: u64,
+}
+
+fn outcomes(stage: &Stage) -> HashMap<Attempt, Vec<Ended>> {
+    let mut all = HashMap::<Attempt, Vec<Ended>>::new();
+    for record in records::read_all(stage.kafka(), &stage.names.outcomes()) {
+        let outcome = stage.schemas.decode_outcome(record.payload().unwrap()).unwrap();
+        let (attempt, delivered) = match outcome.verdict {
+            Verdict::Delivered { attempt, .. } => (attempt, true),
+            Verdict::Failed { attempt, .. } => (attempt, false),
+            _ => continue,
+        };
+        let ended = Ended { delivered, at: records::appended(&record) };
+        all.entry((outcome.trigger.as_str().to_owned(), attempt)).or_default().push(ended);
+    }
+    all
+}
+
+/// How often each fire record is in the topic of the workers.
+fn fires(stage: &Stage) -> BTreeMap<(String, u64, u32, u32), u32> {
+    let mut times = BTreeMap::new();
+    for record in records::read_all(stage.kafka(), &stage.names.fires()) {
+        let id = stage.schemas.decode_fire(record.payload().unwrap()).unwrap().id;
+        let id = (id.trigger.as_str().to_owned(), id.generation, id.occurrence, id.attempt);
+        *times.entry(id).or_default() += 1;
+    }
+    times
+}
+
+async fn receive(State(requests): State<Requests>, headers: HeaderMap) -> StatusCode {
+    let text = |name: &str| headers[name].to_str().unwrap().to_owned();
+    let trigger = text("x-trigger-id");
+    let attempt: u32 = text("x-trigger-attempt").parse().unwrap();
+    let refused = attempt == 1 && trigger.ends_with(['0', '5']);
+    let mut requests = requests.lock().unwrap();
+    requests.entry((trigger, attempt)).or_default().push(clock::now_ms());
+    if refused { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }
+}

@@ -1,0 +1,134 @@
+//! What the cases have found, in figures: for people as they come, and for machines as a file.
+//!
+//! Law: a case that did not run is called skipped, with the reason; it is never called passed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::audit::{self, Violation};
+
+/// What a case counted.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Figures {
+    /// Registrations, replacements included.
+    registered: usize,
+    fired: usize,
+    duplicates: usize,
+    lost: usize,
+    /// Of every takeover, in ms; the median and the longest.
+    takeover_ms: [u64; 2],
+    /// How late fires were, in ms: p50, p99, max.
+    late_ms: [u64; 3],
+    /// What only this case counts.
+    more: BTreeMap<&'static str, usize>,
+}
+
+impl Figures {
+    pub(crate) fn of(report: &audit::Report) -> Self {
+        let count = |violation| {
+            report.findings.iter().filter(|finding| finding.violation == violation).count()
+        };
+        Self {
+            registered: report.registered,
+            fired: report.fired,
+            duplicates: count(Violation::Duplicate),
+            lost: count(Violation::Lost),
+            late_ms: [0.5, 0.99, 1.0].map(|share| report.late_at(share)),
+            ..Self::default()
+        }
+    }
+
+    /// How long takeovers lasted, in ms.
+    pub(crate) fn takeovers(mut self, mut took: Vec<u64>) -> Self {
+        took.sort_unstable();
+        let at = |place: usize| took.get(place).copied().unwrap_or(0);
+        self.takeover_ms = [at(took.len() / 2), at(took.len().saturating_sub(1))];
+        self
+    }
+
+    /// What the judge of callbacks counted.
+    pub(crate) fn count(&mut self, registered: usize, fired: usize) {
+        (self.registered, self.fired) = (registered, fired);
+    }
+
+    pub(crate) fn with(mut self, name: &'static str, count: usize) -> Self {
+        *self.more.entry(name).or_default() += count;
+        self
+    }
+
+    /// Of two loads that ran side by side.
+    pub(crate) fn and(mut self, other: &Self) -> Self {
+        self.registered += other.registered;
+        self.fired += other.fired;
+        self.duplicates += other.duplicates;
+        self.lost += other.lost;
+        for (mine, theirs) in self.takeover_ms.iter_mut().zip(other.takeover_ms) {
+            *mine = theirs.max(*mine);
+        }
+        for (mine, theirs) in self.late_ms.iter_mut().zip(other.late_ms) {
+            *mine = theirs.max(*mine);
+        }
+        for (name, count) in &other.more {
+            *self.more.entry(name).or_default() += count;
+        }
+        self
+    }
+}
+
+/// How a case ended.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Verdict {
+    Passed(Figures),
+    Failed(String),
+    Skipped(String),
+}
+
+/// A case that has ended.
+#[derive(Debug, Serialize)]
+pub(crate) struct Ended {
+    pub(crate) case: &'static str,
+    pub(crate) criterion: &'static str,
+    pub(crate) seconds: u64,
+    pub(crate) verdict: Verdict,
+}
+
+impl Ended {
+    /// One line for people.
+    pub(crate) fn line(&self) -> String {
+        let took = Duration::from_secs(self.seconds);
+        let verdict = match &self.verdict {
+            Verdict::Passed(figures) => {
+                let Figures { registered, fired, takeover_ms, late_ms, more, .. } = figures;
+                let more: String = more.iter().map(|(name, n)| format!(", {n} {name}")).collect();
+                format!(
+                    "passed: {registered} registered, {fired} fired, takeover {takeover_ms:?} ms, \
+                     late {late_ms:?} ms{more}"
+                )
+            }
+            Verdict::Failed(why) => format!("FAILED: {why}"),
+            Verdict::Skipped(why) => format!("skipped: {why}"),
+        };
+        format!("{} ({took:?}) {verdict}", self.case)
+    }
+}
+
+/// `N passed, M failed, K skipped`.
+pub(crate) fn closing_line(all: &[Ended]) -> String {
+    let count = |is: fn(&Verdict) -> bool| all.iter().filter(|ended| is(&ended.verdict)).count();
+    let passed = count(|verdict| matches!(verdict, Verdict::Passed(_)));
+    let failed = count(|verdict| matches!(verdict, Verdict::Failed(_)));
+    let skipped = count(|verdict| matches!(verdict, Verdict::Skipped(_)));
+    format!("{passed} passed, {failed} failed, {skipped} skipped")
+}
+
+/// Writes `target/faults/report.json`.
+pub(crate) fn save(all: &[Ended]) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/faults");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("report.json"), serde_json::to_vec_pretty(all).unwrap()).unwrap();
+}

@@ -1,0 +1,120 @@
+//! Disks that are full, too old or too slow.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+use orloj::clock;
+
+use super::processes::{owns, stay};
+use super::report::{Figures, Verdict};
+use super::topics::Admin;
+use super::witness::{self, Witness};
+use super::{SETTLE, Scale, Scene};
+use crate::kafka_server::{run_to_end, tool};
+use crate::stage::{PARTITIONS, READY, Stage};
+use crate::wait::until;
+
+/// A file system of its own, gone with its value.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(folder: PathBuf) -> Result<Self, String> {
+        fs::create_dir_all(&folder).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=48m", "tmpfs"]).arg(&folder);
+        let output = mount.output().map_err(|error| error.to_string())?;
+        let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        if output.status.success() { Ok(Self(folder)) } else { Err(complaint) }
+    }
+
+    /// Takes all that is left, and says what to remove to get it back.
+    fn fill(&self) -> PathBuf {
+        let ballast = self.0.join("ballast");
+        let mut file = File::create(&ballast).unwrap();
+        while file.write_all(&[7; 4096]).is_ok() {}
+        ballast
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _unmounted = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+/// The disk is full for a while; what is due then fires when there is room again, or before.
+pub(super) fn full(_: Scale) -> Verdict {
+    let stage = Stage::new("full").set("store.flush_interval", "300ms");
+    let disk = match SmallDisk::mount(stage.data_of("first")) {
+        Ok(disk) => disk,
+        Err(why) => return Verdict::Skipped(format!("no tmpfs can be mounted: {why}")),
+    };
+    let scene = Scene::of(stage);
+    let mut scheduler = scene.stage.scheduler("first");
+    owns(&scheduler, PARTITIONS as usize);
+    let witness = Witness::of(&scheduler);
+    scene.flow().during(|| {
+        stay(2_000);
+        let ballast = disk.fill();
+        scheduler.says("the local store failed", READY);
+        stay(20_000);
+        fs::remove_file(ballast).unwrap();
+        until("it to recover by itself", SETTLE, || {
+            let ended = scheduler.ended();
+            assert!(ended.is_none(), "it ended: {ended:?}\n{}", scheduler.said());
+            (scheduler.is_ready() && scheduler.owned() == PARTITIONS as usize).then_some(())
+        });
+    });
+    let report = scene.settled();
+    witness::assert_true(&[&witness], &scene.client.acknowledged(), &scene.stage.fires());
+    assert!(!scheduler.panicked());
+    let figures = Figures::of(&report).takeovers(scheduler.takeovers());
+    scheduler.terminate();
+    Verdict::Passed(figures.with("times not ready", witness.not_ready()))
+}
+
+/// A disk comes back from which a trigger was never removed: elsewhere it was cancelled, and the
+/// ledger has forgotten even that.
+pub(super) fn old(_: Scale) -> Verdict {
+    /// When the cancelled trigger would be due, in ms from now: after all that happens before.
+    const DUE: u64 = 50_000;
+    let scene = Scene::of(Stage::new("old").set("store.state_age_max", "1s"));
+    let ledger = scene.stage.names.ledger();
+    let due = clock::now_ms() + DUE;
+    scene.client.register("cancelled-elsewhere", due, scene.stage.target(), "no", true);
+    let first = scene.stage.scheduler("first");
+    owns(&first, PARTITIONS as usize);
+    scene.flow().during(|| stay(3_000));
+    first.terminate();
+    let second = scene.stage.scheduler("second");
+    owns(&second, PARTITIONS as usize);
+    scene.client.cancel("cancelled-elsewhere");
+    // Until the cancel lies below what an owner replays.
+    scene.flow().during(|| stay(6_000));
+    second.terminate();
+    let policy = |policy: &str| {
+        let mut configs = tool("kafka.admin.ConfigCommand");
+        let bootstrap = scene.stage.kafka().get("bootstrap.servers").expect("every client has it");
+        configs.args(["--bootstrap-server", bootstrap, "--alter", "--entity-type", "topics"]);
+        configs.args(["--entity-name", &ledger, "--add-config"]);
+        run_to_end(configs.arg(format!("cleanup.policy=[{policy}]")));
+    };
+    policy("compact,delete");
+    Admin::of(&scene.stage).empty(&ledger);
+    policy("compact");
+    assert!(clock::now_ms() < due, "too slow a machine for this case");
+
+    let mut again = scene.stage.scheduler("first");
+    again.ready(READY);
+    until("the cancelled one's time", SETTLE, || (clock::now_ms() > due + 3_000).then_some(()));
+    let report = scene.settled();
+    again.terminate();
+    Verdict::Passed(Figures::of(&report))
+}
+
+/// Needs a device that delays what is written through it.
+pub(super) fn slow(_: Scale) -> Verdict {
+    Verdict::Skipped("no block device that delays fsync can be made here".to_owned())
+}
