@@ -17,6 +17,7 @@ mod kafka_server;
 mod kafka_smoke;
 mod load;
 mod process;
+mod readme;
 mod records;
 mod stage;
 mod topics;
