@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::emission::Emission;
 use super::flight::Flight;
 use crate::clock;
+use crate::fault;
 use crate::kafka::fence::Fence;
 use crate::kafka::transaction::{Progress, TransactionError, Transactor};
 use crate::telemetry;
@@ -36,6 +37,7 @@ pub(super) struct Job {
 impl Job {
     fn run(&self, emission: &Emission) -> Result<(), TransactionError> {
         self.flight.send(&self.transactor, emission)?;
+        fault::reached("step.sent");
         self.transactor.commit(&self.progress, &self.fence)
     }
 }

@@ -15,6 +15,7 @@ use super::{Scheduler, SchedulerError, open_transactor};
 use crate::clock;
 use crate::engine::takeover::{Ask, Local};
 use crate::engine::tenure::{Ending, Order};
+use crate::fault;
 use crate::kafka::fence::FenceError;
 use crate::kafka::transaction::TransactionError;
 use crate::model::PartitionId;
@@ -38,6 +39,7 @@ impl Scheduler {
         if flight.is_empty() {
             return Ok(());
         }
+        fault::reached("step.sealed");
         self.tenure.on_launch();
         self.take_off(Arc::new(flight))
     }
@@ -113,6 +115,7 @@ impl Scheduler {
 
     /// The last steps of partitions that go, before they go.
     fn say_last_words(&mut self, partitions: &[PartitionId]) -> Result<(), SchedulerError> {
+        fault::reached("revoke.before_last_words");
         let mut flight = Flight::default();
         for id in partitions {
             if let Some(partition) = self.lanes.get_mut(id).and_then(Lane::active) {
@@ -155,6 +158,7 @@ impl Scheduler {
 
     /// The transaction is committed: what its steps spill may go into the stores.
     fn settle(&mut self) {
+        fault::reached("step.before_settle");
         let Some(flight) = self.flight.take() else { return };
         let now = clock::now_ms();
         self.refused = None;
@@ -180,6 +184,7 @@ impl Scheduler {
                 restoring.takeover.on_barrier();
             }
         }
+        fault::reached("step.after_settle");
     }
 
     /// What the writer has brought into the stores is no longer the engine's to answer for.
@@ -223,9 +228,12 @@ impl Scheduler {
     /// done meanwhile.
     fn reopen(&mut self) -> Result<(), SchedulerError> {
         self.flight = None;
+        // Opening one takes as long as the broker is away.
+        self.health.not_ready("broker", "a transaction failed; opening a producer anew");
         loop {
             match open_transactor(&self.settings, &self.rules.owner) {
                 Ok(transactor) => {
+                    self.health.ready("broker");
                     self.transactor = Arc::new(transactor);
                     let orders = self.tenure.on_reopened();
                     return self.obey(orders);

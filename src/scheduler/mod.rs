@@ -36,6 +36,7 @@ use crate::engine::partition::{CorruptRow, Rules};
 use crate::engine::step::InputTopics;
 use crate::engine::takeover::Committed;
 use crate::engine::tenure::{Change, Tenure};
+use crate::fault;
 use crate::health::Health;
 use crate::kafka::Names;
 use crate::kafka::member::Member;
@@ -297,6 +298,7 @@ impl Scheduler {
     /// Nothing of ours has an effect on these any more: whoever waits for them goes first, our
     /// disk comes after.
     fn let_go(&mut self, partitions: &[PartitionId]) -> Result<(), SchedulerError> {
+        fault::reached("revoke.after_last_words");
         for partition in partitions {
             self.stop_reading(*partition)?;
         }

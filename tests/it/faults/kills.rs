@@ -56,13 +56,19 @@ const SCHEDULER: &[Step] = &[
     running("takeover.after_replay", EACH),
     running("takeover.before_activate", EACH),
     running("takeover.after_activate", EACH),
+    running("step.sealed", 40),
+    running("step.sent", 40),
     running("commit.before_offsets", 40),
     running("commit.before_end", 40),
     running("commit.after_end", 40),
-    running("store.before_apply", 100),
-    running("store.after_apply", 100),
+    running("step.before_settle", 40),
+    running("step.after_settle", 40),
+    running("store.before_apply", 20),
+    running("store.after_apply", 20),
     running("store.before_flush", 6),
     running("store.after_flush", 6),
+    leaving("revoke.before_last_words"),
+    leaving("revoke.after_last_words"),
     leaving("member.before_release"),
     leaving("member.after_release"),
 ];
@@ -88,7 +94,7 @@ const DEATH: Duration = Duration::from_secs(60);
 fn kills_each(scale: Scale) -> usize {
     match scale {
         Scale::Short => 1,
-        Scale::Full => 36,
+        Scale::Full => 30,
         Scale::Long => 100,
     }
 }

@@ -90,8 +90,9 @@ pub(super) fn moved(_: Scale) -> Verdict {
     }
     assert_eq!(times, expected);
     scheduler.terminate();
-    let repeated = total - commands.len();
-    Verdict::Passed(Figures::default().with("repeated as documented", repeated))
+    let mut figures = Figures::default();
+    figures.count(commands.len(), total);
+    Verdict::Passed(figures.with("repeated as documented", total - commands.len()))
 }
 
 /// How often each trigger fires: those that were due and stand in the last [`BACK`] twice.

@@ -35,7 +35,7 @@ pub(super) fn stopped(scale: Scale) -> Verdict {
     let places = if scale == Scale::Short { &STOPS[..1] } else { &STOPS[..] };
     scene.flow().during(|| {
         for place in places {
-            let fault = format!("{place}=stop@60");
+            let fault = format!("{place}=stop@20");
             let mut victim = scene.stage.armed_scheduler(&place.replace('.', "-"), &fault);
             until(&format!("a stop at {place}"), READY, || victim.is_stopped().then_some(()));
             owns(&other, PARTITIONS as usize);

@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use orloj::clock;
+use rdkafka::message::Message as _;
 
 use super::processes::{owns, stay};
 use super::report::{Figures, Verdict};
-use super::topics::Admin;
 use super::witness::{self, Witness};
 use super::{SETTLE, Scale, Scene};
-use crate::kafka_server::{run_to_end, tool};
+use crate::kafka_server::{KafkaServer, Options, run_to_end, tool};
+use crate::records;
 use crate::stage::{PARTITIONS, READY, Stage};
 use crate::wait::until;
 
@@ -79,31 +80,35 @@ pub(super) fn full(_: Scale) -> Verdict {
 /// ledger has forgotten even that.
 pub(super) fn old(_: Scale) -> Verdict {
     /// When the cancelled trigger would be due, in ms from now: after all that happens before.
-    const DUE: u64 = 50_000;
-    let scene = Scene::of(Stage::new("old").set("store.state_age_max", "1s"));
-    let ledger = scene.stage.names.ledger();
+    const DUE: u64 = 90_000;
+    const ID: &str = "cancelled-elsewhere";
+    let eager = ("log.cleaner.backoff.ms", "200".to_owned());
+    let server = KafkaServer::start(&Options { properties: vec![eager], secured: false });
+    let kafka = [("bootstrap.servers", server.bootstrap().to_owned())];
+    let stage = Stage::on("old", server.client(), &kafka).set("store.state_age_max", "1s");
+    let scene = Scene::of(stage);
     let due = clock::now_ms() + DUE;
-    scene.client.register("cancelled-elsewhere", due, scene.stage.target(), "no", true);
+    scene.client.register(ID, due, scene.stage.target(), "no", true);
     let first = scene.stage.scheduler("first");
     owns(&first, PARTITIONS as usize);
     scene.flow().during(|| stay(3_000));
     first.terminate();
     let second = scene.stage.scheduler("second");
     owns(&second, PARTITIONS as usize);
-    scene.client.cancel("cancelled-elsewhere");
-    // Until the cancel lies below what an owner replays.
-    scene.flow().during(|| stay(6_000));
+    scene.client.cancel(ID);
+    let forgets = "segment.ms=500,min.cleanable.dirty.ratio=0.001,max.compaction.lag.ms=1000";
+    configure(&scene.stage, "--add-config", &format!("{forgets},delete.retention.ms=100"));
+    scene.flow().during(|| {
+        until("the ledger to forget", SETTLE, || {
+            let ledger = records::read_all(scene.stage.kafka(), &scene.stage.names.ledger());
+            let told =
+                ledger.iter().any(|record| record.key() == Some(format!("m|{ID}").as_bytes()));
+            (!told).then_some(())
+        });
+    });
     second.terminate();
-    let policy = |policy: &str| {
-        let mut configs = tool("kafka.admin.ConfigCommand");
-        let bootstrap = scene.stage.kafka().get("bootstrap.servers").expect("every client has it");
-        configs.args(["--bootstrap-server", bootstrap, "--alter", "--entity-type", "topics"]);
-        configs.args(["--entity-name", &ledger, "--add-config"]);
-        run_to_end(configs.arg(format!("cleanup.policy=[{policy}]")));
-    };
-    policy("compact,delete");
-    Admin::of(&scene.stage).empty(&ledger);
-    policy("compact");
+    // As defined, or nobody starts.
+    configure(&scene.stage, "--add-config", "delete.retention.ms=604800000");
     assert!(clock::now_ms() < due, "too slow a machine for this case");
 
     let mut again = scene.stage.scheduler("first");
@@ -112,6 +117,15 @@ pub(super) fn old(_: Scale) -> Verdict {
     let report = scene.settled();
     again.terminate();
     Verdict::Passed(Figures::of(&report))
+}
+
+/// Changes the configuration of the ledger's topic.
+fn configure(stage: &Stage, how: &str, what: &str) {
+    let mut configs = tool("kafka.admin.ConfigCommand");
+    let bootstrap = stage.kafka().get("bootstrap.servers").expect("every client has it");
+    configs.args(["--bootstrap-server", bootstrap, "--alter", "--entity-type", "topics"]);
+    configs.args(["--entity-name", &stage.names.ledger(), how, what]);
+    run_to_end(&mut configs);
 }
 
 /// Needs a device that delays what is written through it.

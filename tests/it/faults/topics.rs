@@ -3,7 +3,6 @@
 use orloj::clock;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
-use rdkafka::{Offset, TopicPartitionList};
 use tokio::runtime::Runtime;
 
 use super::offsets::reset;
@@ -50,16 +49,6 @@ impl Admin {
             let deleted = self.runtime.block_on(self.client.delete_groups(&[group], &options));
             deleted.unwrap()[0].is_ok().then_some(())
         });
-    }
-
-    /// Deletes all records that are there now.
-    pub(super) fn empty(&self, topic: &str) {
-        let mut all = TopicPartitionList::new();
-        for partition in 0..PARTITIONS {
-            all.add_partition_offset(topic, partition, Offset::End).unwrap();
-        }
-        let options = AdminOptions::new();
-        self.runtime.block_on(self.client.delete_records(&all, &options)).unwrap();
     }
 
     fn widen(&self, topic: &str, partitions: usize) {
