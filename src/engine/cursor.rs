@@ -27,6 +27,8 @@ pub struct Cursor {
 
 /// The version of the commit metadata that this program writes.
 const VERSION: &str = "orloj1";
+/// What the last commit of a leaving owner ends with.
+const FAREWELL: &str = "left=1";
 
 /// Why commit metadata cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,6 +64,23 @@ impl Cursor {
             self.horizon,
             self.step,
         )
+    }
+
+    /// The same for the last commit of an owner that leaves: it has nothing open any more.
+    #[must_use]
+    pub fn to_farewell(&self, owner: &str) -> String {
+        format!("{} {FAREWELL}", self.to_metadata(owner))
+    }
+
+    /// The owner that wrote this metadata, unless it said that it was leaving: its transaction may
+    /// still be open. Metadata that is not ours names nobody.
+    #[must_use]
+    pub fn owner_still_there(metadata: &str) -> Option<&str> {
+        let mut words = metadata.split(' ');
+        if words.next() != Some(VERSION) || words.clone().any(|word| word == FAREWELL) {
+            return None;
+        }
+        words.find_map(|word| word.strip_prefix("tx="))
     }
 
     /// Reads the commit metadata of offset `triggers`; also says whose transaction wrote it.
@@ -140,6 +159,16 @@ mod tests {
         let line = cursor().to_metadata("orloj-a");
         assert_eq!(line, "orloj1 w=17.3.1.9 ns=8 l=30 s=99 step=5 tx=orloj-a");
         assert_eq!(Cursor::from_metadata(40, &line), Ok((cursor(), "orloj-a".to_owned())));
+    }
+
+    #[test]
+    fn an_owner_that_left_has_nothing_open() {
+        let line = cursor().to_metadata("orloj-a");
+        assert_eq!(Cursor::owner_still_there(&line), Some("orloj-a"));
+        let last = cursor().to_farewell("orloj-a");
+        assert_eq!(Cursor::owner_still_there(&last), None);
+        assert_eq!(Cursor::from_metadata(40, &last), Ok((cursor(), "orloj-a".to_owned())));
+        assert_eq!(Cursor::owner_still_there("hello tx=orloj-a"), None);
     }
 
     #[test]

@@ -337,7 +337,7 @@ impl Partition {
         self.sealed.cursor = self.cursor;
         self.sealed.at = self.clock;
         let Draft { emits, ingested, .. } = std::mem::take(&mut self.draft);
-        Step { number, emits, spill, cursor: self.cursor, ingested }
+        Step { number, emits, spill, cursor: self.cursor, last: clean, ingested }
     }
 
     fn mirror(&self, clean: bool) -> Emit {

@@ -34,6 +34,8 @@ pub struct Step {
     pub spill: Option<Arc<Delta>>,
     /// The cursor after this step; it travels in the commit metadata.
     pub cursor: Cursor,
+    /// Whether the owner leaves after it.
+    pub last: bool,
     /// Records ingested in this step.
     pub ingested: usize,
 }

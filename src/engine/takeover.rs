@@ -290,6 +290,14 @@ impl Takeover {
         &self.cursor
     }
 
+    /// What to commit when the partition goes before it was active: our barrier may be the last
+    /// word on it. `None` while the cursor is still the earlier owner's.
+    #[must_use]
+    pub fn farewell(&self) -> Option<(Offset, String)> {
+        let ours = !matches!(self.phase, Phase::Offsets | Phase::Mirror | Phase::Barrier);
+        ours.then(|| (self.cursor.triggers, self.cursor.to_farewell(&self.owner)))
+    }
+
     /// How far the local store is, given that `applied` records of `triggers` are: what to store
     /// with the rows. The step counts only once the ledger has been read whole.
     #[must_use]

@@ -12,6 +12,7 @@
 
 pub mod fence;
 pub mod member;
+pub mod predecessor;
 pub mod probe;
 pub mod reader;
 pub mod schemas;

@@ -18,6 +18,8 @@ use crate::telemetry;
 pub(super) struct Flight {
     pub(super) steps: Vec<(PartitionId, Step)>,
     pub(super) barriers: Vec<(PartitionId, Barrier)>,
+    /// Offset and metadata of partitions that go before they were active.
+    pub(super) farewells: Vec<(PartitionId, Offset, String)>,
 }
 
 /// What a takeover's barrier writes.
@@ -36,7 +38,7 @@ impl Flight {
 
     /// Partitions touched.
     pub(super) fn len(&self) -> usize {
-        self.steps.len() + self.barriers.len()
+        self.steps.len() + self.barriers.len() + self.farewells.len()
     }
 
     /// Begins a transaction and queues all records.
@@ -64,7 +66,11 @@ impl Flight {
             topic: topic.to_owned(),
             partition: *partition,
             offset: step.cursor.triggers,
-            metadata: step.cursor.to_metadata(owner),
+            metadata: if step.last {
+                step.cursor.to_farewell(owner)
+            } else {
+                step.cursor.to_metadata(owner)
+            },
         });
         let barriers = self.barriers.iter().map(|(partition, barrier)| Progress {
             topic: topic.to_owned(),
@@ -72,7 +78,13 @@ impl Flight {
             offset: barrier.offset,
             metadata: barrier.metadata.clone(),
         });
-        steps.chain(barriers).collect()
+        let farewells = self.farewells.iter().map(|(partition, offset, metadata)| Progress {
+            topic: topic.to_owned(),
+            partition: *partition,
+            offset: *offset,
+            metadata: metadata.clone(),
+        });
+        steps.chain(barriers).chain(farewells).collect()
     }
 
     /// Counts what was committed, at `now`.

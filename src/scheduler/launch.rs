@@ -118,8 +118,19 @@ impl Scheduler {
         fault::reached("revoke.before_last_words");
         let mut flight = Flight::default();
         for id in partitions {
-            if let Some(partition) = self.lanes.get_mut(id).and_then(Lane::active) {
-                flight.steps.push((*id, partition.seal_clean()));
+            let Some(lane) = self.lanes.get_mut(id) else { continue };
+            match &mut lane.stage {
+                Stage::Active(partition) => flight.steps.push((*id, partition.seal_clean())),
+                Stage::Restoring(restoring) => {
+                    let farewell = restoring.takeover.farewell();
+                    flight.farewells.extend(farewell.map(|(offset, said)| (*id, offset, said)));
+                }
+                Stage::Waiting(partition) => {
+                    let cursor = partition.cursor();
+                    let said = cursor.to_farewell(&self.rules.owner);
+                    flight.farewells.push((*id, cursor.triggers, said));
+                }
+                Stage::Refused(_) | Stage::Changing => {}
             }
         }
         if flight.is_empty() || self.member.fence().is_err() {

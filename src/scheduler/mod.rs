@@ -40,6 +40,7 @@ use crate::fault;
 use crate::health::Health;
 use crate::kafka::Names;
 use crate::kafka::member::Member;
+use crate::kafka::predecessor::Predecessors;
 use crate::kafka::probe::Probe;
 use crate::kafka::reader::Reader;
 use crate::kafka::transaction::{TransactionError, Transactor};
@@ -134,6 +135,7 @@ struct Scheduler {
     triggers: Reader,
     others: Reader,
     probe: Probe,
+    predecessors: Arc<Predecessors>,
     transactor: Arc<Transactor>,
     committer: Committer,
     flight: Option<Arc<Flight>>,
@@ -181,6 +183,7 @@ impl Scheduler {
             rules: rules(settings, &names, &id),
             transactor: Arc::new(transactor),
             member: Member::join(settings, &group, &names.triggers(), &identity.instance)?,
+            predecessors: Arc::new(Predecessors::open(settings, &group, &names.triggers(), &id)?),
             triggers,
             others,
             committer: Committer::start(

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rdkafka::error::KafkaResult;
 
 use super::lane::{EndCheck, Lane, Stage, fetch, id_of_ledger, id_of_trigger, local_of};
-use super::{LaneError, Mode, Scheduler, SchedulerError};
+use super::{CALL_TIMEOUT, LaneError, Mode, Scheduler, SchedulerError};
 use crate::clock;
 use crate::config::ByteSize;
 use crate::engine::cursor::Cursor;
@@ -22,6 +22,7 @@ use crate::engine::wheel::Wheel;
 use crate::fault;
 use crate::kafka::Names;
 use crate::kafka::member::Offsets;
+use crate::kafka::predecessor::Predecessors;
 use crate::kafka::probe::Probe;
 use crate::model::{Offset, PartitionId, Timestamp};
 use crate::store::{LocalState, PartitionStore, StoreError};
@@ -172,12 +173,14 @@ impl Scheduler {
                     partition: id,
                     nonce: restoring.takeover.nonce(),
                     offsets: self.member.offsets(),
+                    predecessors: Arc::clone(&self.predecessors),
                     probe: self.probe.clone(),
                     names: self.names.clone(),
                 };
                 let cancelled = Arc::clone(&restoring.cancelled);
                 let answers = self.answers.0.clone();
                 super::spawn("offsets", move || {
+                    question.end_predecessor();
                     while !cancelled.load(Ordering::SeqCst) {
                         match question.ask() {
                             Ok(committed) => {
@@ -400,11 +403,21 @@ struct Question {
     partition: PartitionId,
     nonce: u64,
     offsets: Offsets,
+    predecessors: Arc<Predecessors>,
     probe: Probe,
     names: Names,
 }
 
 impl Question {
+    /// Ends what a dead owner left open, or else the answer is as late as its timeout.
+    fn end_predecessor(&self) {
+        match self.predecessors.end(self.partition, CALL_TIMEOUT) {
+            Ok(None) => {}
+            Ok(Some(owner)) => tracing::info!(owner, "ended what an earlier owner left open"),
+            Err(error) => tracing::warn!(%error, "waiting for the earlier owner's timeout"),
+        }
+    }
+
     /// The stable offset first; the ends after it, so that they cannot be older.
     fn ask(&self) -> KafkaResult<Committed> {
         let p = self.partition;

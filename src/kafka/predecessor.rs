@@ -1,0 +1,91 @@
+//! Ending what a dead owner left open.
+//!
+//! Law: only a partition's new owner does this, and only to an owner that did not say that it left.
+//! Until its transaction ends, nobody who reads committed records sees what comes after it, and its
+//! offset is not stable; the broker alone would wait for the transaction's timeout. An owner that
+//! turns out to be alive is fenced, as it should be: the group has given its partition away.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rdkafka::TopicPartitionList;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaResult;
+
+use super::client_config;
+use super::transaction::{TransactionError, Transactor};
+use crate::clock;
+use crate::config::Settings;
+use crate::engine::cursor::Cursor;
+use crate::model::PartitionId;
+
+/// Several partitions of one dead owner are taken over together: it is ended once.
+const ENDED_TTL: Duration = Duration::from_secs(5);
+
+/// What is known of earlier owners; shared by the threads that take partitions over.
+pub struct Predecessors {
+    consumer: BaseConsumer,
+    settings: Settings,
+    topic: String,
+    ours: String,
+    ended: Mutex<BTreeMap<String, Instant>>,
+}
+
+impl std::fmt::Debug for Predecessors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Predecessors").field("ended", &self.ended).finish_non_exhaustive()
+    }
+}
+
+impl Predecessors {
+    /// Of the partitions of `topic` in `group`; `ours` is our own transactional id.
+    pub fn open(settings: &Settings, group: &str, topic: &str, ours: &str) -> KafkaResult<Self> {
+        let mut config = client_config(settings);
+        config.remove("compression.type");
+        // Read uncommitted: the offset as it is, whatever is open.
+        config.set("group.id", group).set("isolation.level", "read_uncommitted");
+        Ok(Self {
+            consumer: config.create()?,
+            settings: settings.clone(),
+            topic: topic.to_owned(),
+            ours: ours.to_owned(),
+            ended: Mutex::default(),
+        })
+    }
+
+    /// Ends whatever the last owner of `partition` left open, if it did not leave by itself; returns
+    /// whom it has ended. Blocks for some round trips, each at most `timeout`.
+    pub fn end(
+        &self,
+        partition: PartitionId,
+        timeout: Duration,
+    ) -> Result<Option<String>, TransactionError> {
+        let metadata = self.metadata(partition, timeout).map_err(|error| {
+            TransactionError::Unknown(format!("the last owner is not known: {error}"))
+        })?;
+        let Some(owner) = Cursor::owner_still_there(&metadata).filter(|owner| *owner != self.ours)
+        else {
+            return Ok(None);
+        };
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = clock::monotonic();
+        if ended.get(owner).is_some_and(|at| now.duration_since(*at) < ENDED_TTL) {
+            return Ok(None);
+        }
+        // Opening is enough: the broker ends what an earlier producer of that name has open.
+        drop(Transactor::open(&self.settings, owner, timeout)?);
+        let _earlier = ended.insert(owner.to_owned(), clock::monotonic());
+        Ok(Some(owner.to_owned()))
+    }
+
+    fn metadata(&self, partition: PartitionId, timeout: Duration) -> KafkaResult<String> {
+        let mut list = TopicPartitionList::new();
+        let _element = list.add_partition(&self.topic, partition);
+        let answer = self.consumer.committed_offsets(list, timeout)?;
+        let elements = answer.elements();
+        let Some(element) = elements.first() else { return Ok(String::new()) };
+        element.error()?;
+        Ok(element.metadata().to_owned())
+    }
+}
