@@ -39,47 +39,49 @@ impl std::fmt::Debug for Predecessors {
 }
 
 impl Predecessors {
-    /// Of the partitions of `topic` in `group`; `ours` is our own transactional id.
-    pub fn open(settings: &Settings, group: &str, topic: &str, ours: &str) -> KafkaResult<Self> {
+    /// Of the partitions of `topic` in `group`; `ours` is our own transactional id. Gets to know the
+    /// group's coordinator, for at most `timeout`, so that no takeover waits for that.
+    pub fn open(
+        settings: &Settings,
+        group: &str,
+        topic: &str,
+        ours: &str,
+        timeout: Duration,
+    ) -> KafkaResult<Self> {
         let mut config = client_config(settings);
         config.remove("compression.type");
         // Read uncommitted: the offset as it is, whatever is open.
         config.set("group.id", group).set("isolation.level", "read_uncommitted");
-        Ok(Self {
+        let opened = Self {
             consumer: config.create()?,
             settings: settings.clone(),
             topic: topic.to_owned(),
             ours: ours.to_owned(),
             ended: Mutex::default(),
-        })
+        };
+        let _met = opened.metadata(0, timeout);
+        Ok(opened)
     }
 
-    /// Ends whatever the last owner of `partition` left open, if it did not leave by itself; returns
-    /// whom it has ended. Blocks for some round trips, each at most `timeout`.
-    pub fn end(
-        &self,
-        partition: PartitionId,
-        timeout: Duration,
-    ) -> Result<Option<String>, TransactionError> {
-        let metadata = self.metadata(partition, timeout).map_err(|error| {
-            TransactionError::Unknown(format!("the last owner is not known: {error}"))
-        })?;
-        let Some(owner) = Cursor::owner_still_there(&metadata).filter(|owner| *owner != self.ours)
-        else {
-            return Ok(None);
-        };
+    /// Ends whatever the owner that wrote `metadata` left open, if that is another one which did not
+    /// leave by itself; says whether there was one. Blocks for some round trips, each at most
+    /// `timeout`.
+    pub fn end(&self, metadata: &str, timeout: Duration) -> Result<bool, TransactionError> {
+        let owner = Cursor::owner_still_there(metadata).filter(|owner| *owner != self.ours);
+        let Some(owner) = owner else { return Ok(false) };
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock::monotonic();
-        if ended.get(owner).is_some_and(|at| now.duration_since(*at) < ENDED_TTL) {
-            return Ok(None);
+        if ended.get(owner).is_none_or(|at| now.duration_since(*at) >= ENDED_TTL) {
+            tracing::info!(owner, "ending what an earlier owner may have left open");
+            // Opening is enough: the broker ends what an earlier producer of that name has open.
+            drop(Transactor::open(&self.settings, owner, timeout)?);
+            let _earlier = ended.insert(owner.to_owned(), clock::monotonic());
         }
-        // Opening is enough: the broker ends what an earlier producer of that name has open.
-        drop(Transactor::open(&self.settings, owner, timeout)?);
-        let _earlier = ended.insert(owner.to_owned(), clock::monotonic());
-        Ok(Some(owner.to_owned()))
+        Ok(true)
     }
 
-    fn metadata(&self, partition: PartitionId, timeout: Duration) -> KafkaResult<String> {
+    /// What was committed last, stable or not; empty if nothing ever was.
+    pub fn metadata(&self, partition: PartitionId, timeout: Duration) -> KafkaResult<String> {
         let mut list = TopicPartitionList::new();
         let _element = list.add_partition(&self.topic, partition);
         let answer = self.consumer.committed_offsets(list, timeout)?;

@@ -173,6 +173,8 @@ impl Scheduler {
         for topic in [names.ledger(), names.outcomes(), names.fires()] {
             transactor.meet(&topic)?;
         }
+        let predecessors =
+            Predecessors::open(settings, &group, &names.triggers(), &id, CALL_TIMEOUT)?;
         triggers.meet(&names.triggers())?;
         others.meet(&names.signals())?;
         others.meet(&names.ledger())?;
@@ -183,7 +185,7 @@ impl Scheduler {
             rules: rules(settings, &names, &id),
             transactor: Arc::new(transactor),
             member: Member::join(settings, &group, &names.triggers(), &identity.instance)?,
-            predecessors: Arc::new(Predecessors::open(settings, &group, &names.triggers(), &id)?),
+            predecessors: Arc::new(predecessors),
             triggers,
             others,
             committer: Committer::start(

@@ -24,12 +24,15 @@ use crate::kafka::Names;
 use crate::kafka::member::Offsets;
 use crate::kafka::predecessor::Predecessors;
 use crate::kafka::probe::Probe;
+use crate::kafka::transaction::TransactionError;
 use crate::model::{Offset, PartitionId, Timestamp};
 use crate::store::{LocalState, PartitionStore, StoreError};
 use crate::telemetry;
 
 /// How long one look at a committed offset may take before the next is tried.
 const COMMITTED_TIMEOUT: Duration = Duration::from_secs(2);
+/// How soon an offset is stable that no open transaction holds up.
+const STABLE_SOON: Duration = Duration::from_millis(300);
 /// Records of a takeover that are applied in one batch.
 const RESTORE_BATCH: usize = 10_000;
 
@@ -180,9 +183,9 @@ impl Scheduler {
                 let cancelled = Arc::clone(&restoring.cancelled);
                 let answers = self.answers.0.clone();
                 super::spawn("offsets", move || {
-                    question.end_predecessor();
+                    let mut patience = STABLE_SOON;
                     while !cancelled.load(Ordering::SeqCst) {
-                        match question.ask() {
+                        match question.ask(patience) {
                             Ok(committed) => {
                                 let answer = (question.partition, question.nonce, committed);
                                 let _unheard = answers.send(answer);
@@ -190,6 +193,8 @@ impl Scheduler {
                             }
                             Err(error) => {
                                 tracing::debug!(partition = id, %error, "offsets: not yet");
+                                question.end_predecessor();
+                                patience = COMMITTED_TIMEOUT;
                                 std::thread::park_timeout(Duration::from_millis(50));
                             }
                         }
@@ -409,19 +414,26 @@ struct Question {
 }
 
 impl Question {
-    /// Ends what a dead owner left open, or else the answer is as late as its timeout.
+    /// The offset does not get stable: a dead owner's transaction is open, or the broker is away.
     fn end_predecessor(&self) {
-        match self.predecessors.end(self.partition, CALL_TIMEOUT) {
-            Ok(None) => {}
-            Ok(Some(owner)) => tracing::info!(owner, "ended what an earlier owner left open"),
-            Err(error) => tracing::warn!(%error, "waiting for the earlier owner's timeout"),
+        let ended = match self.predecessors.metadata(self.partition, CALL_TIMEOUT) {
+            Ok(metadata) => self.predecessors.end(&metadata, CALL_TIMEOUT),
+            Err(error) => Err(TransactionError::Unknown(error.to_string())),
+        };
+        if let Err(error) = ended {
+            tracing::warn!(%error, "waiting for the earlier owner's timeout");
         }
     }
 
     /// The stable offset first; the ends after it, so that they cannot be older.
-    fn ask(&self) -> KafkaResult<Committed> {
+    fn ask(&self, patience: Duration) -> KafkaResult<Committed> {
         let p = self.partition;
-        let offset = self.offsets.committed(p, COMMITTED_TIMEOUT)?;
+        let offset = self.offsets.committed(p, patience)?;
+        // It may have died with fires sent and this offset not yet among what it would commit.
+        let ended = offset.as_ref().map(|(_, said)| self.predecessors.end(said, CALL_TIMEOUT));
+        if let Some(Err(error)) = ended {
+            tracing::warn!(%error, "readers wait for the earlier owner's timeout");
+        }
         let (triggers_low, triggers_end) = self.probe.bounds(&self.names.triggers(), p)?;
         let (signals_low, signals_end) = self.probe.bounds(&self.names.signals(), p)?;
         let (_low, ledger_end): (Offset, Offset) = self.probe.bounds(&self.names.ledger(), p)?;
