@@ -15,6 +15,7 @@ pub mod cancel;
 pub mod catalog;
 pub mod cursor;
 pub mod dispatch;
+pub mod follow;
 pub mod known;
 pub mod low_water;
 pub mod overlay;

@@ -66,6 +66,16 @@ pub struct Local {
     pub w: TimelineKey,
 }
 
+impl Local {
+    /// Whether it can be of the log that has this cursor: nothing in it is ahead of it.
+    #[must_use]
+    pub fn agrees_with(&self, cursor: &Cursor, ledger_end: Offset) -> bool {
+        self.applied <= cursor.triggers
+            && self.step <= cursor.step
+            && self.ledger_position <= ledger_end
+    }
+}
+
 /// What the broker says of the partition's offset.
 #[derive(Clone, Debug, Default)]
 pub struct Committed {
@@ -393,12 +403,8 @@ impl Takeover {
 
     fn stand_at(&mut self, mut cursor: Cursor) -> Result<(), Refusal> {
         self.check_ends(&cursor)?;
-        let useful = |l: &Local| {
-            l.applied <= cursor.triggers
-                && l.step <= cursor.step
-                && l.ledger_position <= self.committed.ledger_end
-        };
-        self.local = self.local.filter(useful);
+        let ledger_end = self.committed.ledger_end;
+        self.local = self.local.filter(|local| local.agrees_with(&cursor, ledger_end));
         if self.local.is_none() {
             self.replay.skips.clear();
         }

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::world::{AFTER, Disk, Log, Owner, commit, definition, rules, whole};
+use crate::engine::cursor::Cursor;
 use crate::engine::partition::Rules;
 use crate::engine::step::Emit;
 use crate::model::entry::FireId;
@@ -41,6 +42,8 @@ struct Run {
     log: Log,
     owner: Owner,
     flushed: Disk,
+    /// The store of a process that follows, and a committed cursor that it has read.
+    standby: (Disk, Option<Cursor>),
     now: Timestamp,
     nonce: u64,
     /// Failed callbacks on their way back as signals: when, and which attempt.
@@ -53,8 +56,18 @@ impl Run {
         let mut log = Log::default();
         let owner = Owner::take_over(&mut log, Disk::default(), 1_000, 1, rules(AFTER), whole);
         let dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let flushed = Disk::default();
-        Self { dice, log, owner, flushed, now: 1_000, nonce: 1, returning: vec![], answered: 0 }
+        let (flushed, standby) = (Disk::default(), (Disk::default(), None));
+        Self {
+            dice,
+            log,
+            owner,
+            flushed,
+            standby,
+            now: 1_000,
+            nonce: 1,
+            returning: vec![],
+            answered: 0,
+        }
     }
 
     fn publish(&mut self, ids: u64) {
@@ -154,7 +167,8 @@ impl Run {
                 let flushed = self.dice.roll(2) == 0;
                 self.take_over(if flushed { self.flushed.clone() } else { disk });
             }
-            18..40 => self.overlapping_steps(),
+            18..22 => self.take_over(self.standby.0.clone()),
+            22..40 => self.overlapping_steps(),
             _ => {
                 let _stepped = self.step(Outcome::Committed);
             }
@@ -162,6 +176,7 @@ impl Run {
         if self.dice.roll(10) < 3 {
             self.flushed = self.owner.disk.clone();
         }
+        self.follow();
         if self.dice.roll(20) == 0 {
             let low_water = self.owner_low_water();
             let low = self.dice.roll(low_water + 1);
@@ -169,10 +184,25 @@ impl Run {
         }
     }
 
+    /// Reads the cursor, or goes on with a cursor read before; then, some time, makes a pass.
+    fn follow(&mut self) {
+        let (_, read) = &mut self.standby;
+        if read.is_none() {
+            let committed = self.log.committed.as_ref();
+            *read = committed.map(|(n, m)| Cursor::from_metadata(*n, m).unwrap().0);
+        }
+        if self.dice.roll(4) == 0
+            && let (disk, Some(cursor)) = (&mut self.standby.0, self.standby.1.take())
+            && cursor.low_water >= self.log.triggers_low
+        {
+            disk.follow(&self.log, cursor, whole);
+        }
+    }
+
     /// The committed L: retention may delete what lies below it.
     fn owner_low_water(&self) -> Offset {
         let Some((offset, metadata)) = &self.log.committed else { return 0 };
-        crate::engine::cursor::Cursor::from_metadata(*offset, metadata).unwrap().0.low_water
+        Cursor::from_metadata(*offset, metadata).unwrap().0.low_water
     }
 }
 

@@ -1,0 +1,119 @@
+//! Following a partition that someone else owns: its store is kept nearly as far as the owner is, so
+//! that a takeover replays seconds.
+//!
+//! Law: in passes, each exactly as far as one committed cursor: read the cursor, stable; then where
+//! the ledger ends; of the ledger up to there what was written by steps up to the cursor's; then the
+//! log up to its N, by the replay rule. A ledger that says more than the cursor would not do: marks
+//! and entries that later steps have taken away decide how the log is replayed. So a pass must be
+//! over before the ledger's newest records may be compacted (`min.compaction.lag.ms`). What it leaves
+//! is a local state like an owner's own: a takeover takes it or leaves it by the same rules.
+
+use std::collections::BTreeSet;
+
+use super::cursor::Cursor;
+use super::partition::Fetched;
+use super::replay::Replay;
+use super::step::RowOp;
+use super::takeover::Local;
+use crate::model::Offset;
+use crate::model::input::TriggerRecord;
+use crate::model::ledger::LedgerRecord;
+
+/// What one pass reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The first offset of the ledger to read.
+    pub ledger_from: Offset,
+    /// The first one not to read.
+    pub ledger_until: Offset,
+    /// The first offset of `triggers` to read.
+    pub triggers_from: Offset,
+    /// N: the first one not to read.
+    pub triggers_until: Offset,
+}
+
+/// One pass over a followed partition.
+#[derive(Debug)]
+pub struct Pass {
+    cursor: Cursor,
+    /// Whether the store is of no use and must be wiped first.
+    must_wipe: bool,
+    applied_step: u64,
+    plan: Plan,
+    /// The first record of a later step than the cursor's.
+    later_from: Option<Offset>,
+    replay: Replay,
+}
+
+impl Pass {
+    /// Begins a pass with what the store holds. `ledger_end` is where the ledger ended after the
+    /// committed cursor was read.
+    #[must_use]
+    pub fn begin(
+        local: Option<(Local, BTreeSet<Offset>)>,
+        cursor: Cursor,
+        ledger_end: Offset,
+    ) -> Self {
+        let useful = local.filter(|(local, _)| local.agrees_with(&cursor, ledger_end));
+        let must_wipe = useful.is_none();
+        let fresh = Local { applied: 0, step: 0, ledger_position: 0, w: cursor.w };
+        let (local, skips) = useful.unwrap_or((fresh, BTreeSet::new()));
+        let plan = Plan {
+            ledger_from: local.ledger_position,
+            ledger_until: ledger_end,
+            triggers_from: cursor.low_water.max(local.applied).min(cursor.triggers),
+            triggers_until: cursor.triggers,
+        };
+        let replay = Replay::new(cursor.w, skips);
+        Self { cursor, must_wipe, applied_step: local.step, plan, later_from: None, replay }
+    }
+
+    /// Whether the local store is of no use and must be wiped before it is written.
+    #[must_use]
+    pub fn must_wipe(&self) -> bool {
+        self.must_wipe
+    }
+
+    /// What to read, the ledger first.
+    #[must_use]
+    pub fn plan(&self) -> Plan {
+        self.plan
+    }
+
+    /// Records of the ledger and their offsets, in order; returns the rows to apply.
+    pub fn ledger(
+        &mut self,
+        records: Vec<(Offset, LedgerRecord)>,
+        fetched: &Fetched,
+    ) -> Vec<RowOp> {
+        let mut news = Vec::with_capacity(records.len());
+        for (offset, record) in records {
+            if record.step > self.cursor.step {
+                let _first = self.later_from.get_or_insert(offset);
+            }
+            // What an owner wrote here before has been applied by its own steps.
+            if self.later_from.is_none() && record.step > self.applied_step {
+                news.push(record);
+            }
+        }
+        self.replay.ledger(news, fetched)
+    }
+
+    /// Records of `triggers` in order, once the ledger is read; returns the rows to apply.
+    pub fn triggers(&mut self, records: Vec<TriggerRecord>, fetched: &Fetched) -> Vec<RowOp> {
+        assert!(records.iter().all(|record| record.offset < self.plan.triggers_until));
+        self.replay.triggers(records, fetched)
+    }
+
+    /// Everything is read and applied: how far the store is now, and its skip marks.
+    #[must_use]
+    pub fn finish(self) -> (Local, BTreeSet<Offset>) {
+        let local = Local {
+            applied: self.cursor.triggers,
+            step: self.cursor.step,
+            ledger_position: self.later_from.unwrap_or(self.plan.ledger_until),
+            w: self.cursor.w,
+        };
+        (local, self.replay.skips)
+    }
+}
