@@ -388,6 +388,7 @@ impl Scheduler {
     /// Partitions that waited for the clock go on when it has caught up.
     fn wake_waiting(&mut self) -> Result<(), SchedulerError> {
         let now = clock::now_ms();
+        let mut woken = false;
         for lane in self.lanes.values_mut() {
             let Stage::Waiting(partition) = &mut lane.stage else { continue };
             if partition.observe(now) > 0 {
@@ -398,6 +399,10 @@ impl Scheduler {
             }
             self.triggers.start(&self.names.triggers(), lane.id, lane.next_trigger)?;
             self.others.start(&self.names.signals(), lane.id, lane.next_signal)?;
+            woken = true;
+        }
+        if woken {
+            self.report_readiness();
         }
         Ok(())
     }

@@ -26,6 +26,8 @@ pub(super) fn coordinator_lost(scale: Scale) -> Verdict {
             nodes[place].kill();
             let fires = scene.stage.fires().len();
             until("fires to go on with two brokers", SETTLE, || {
+                let ended = scheduler.ended();
+                assert!(ended.is_none(), "it ended by itself: {ended:?}");
                 (scene.stage.fires().len() > fires + 300).then_some(())
             });
             nodes[place].start_again();

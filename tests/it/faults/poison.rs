@@ -1,7 +1,7 @@
 //! Bytes without a meaning, and damaged records, in every topic that a process reads.
 //!
-//! Law: what is poisonous is set aside as a dead letter, once, and its neighbours fire. Damage keeps
-//! the first bytes, which name the schema: an unknown schema means a newer Orloj, not poison.
+//! Law: what is poisonous is set aside as a dead letter, once, and its neighbours fire. Damage
+//! keeps the first bytes, which name the schema: an unknown schema means a newer Orloj, not poison.
 
 use rdkafka::message::{Header, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};

@@ -1,6 +1,7 @@
 //! Processes of two versions side by side: an older one takes over nothing that a newer one wrote,
 //! says so, and goes on with the rest.
 
+use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
 use super::offsets::{commit, committed};
@@ -61,6 +62,8 @@ fn write_newer_ledger_record(scene: &Scene) {
     let ledger = scene.stage.names.ledger();
     let value = [0xC3, 0x01, 1, 2, 3, 4, 5, 6, 7, 8, 0];
     let record = BaseRecord::to(&ledger).partition(PARTITION).key("m|from-the-future");
-    producer.send(record.payload(&value[..])).map_err(|(error, _)| error).unwrap();
+    let step = OwnedHeaders::new().insert(Header { key: "orloj-step", value: Some("1") });
+    let record = record.payload(&value[..]).headers(step);
+    producer.send(record).map_err(|(error, _)| error).unwrap();
     producer.flush(SETTLE).unwrap();
 }
