@@ -1,12 +1,12 @@
-//! Following a partition that someone else owns: its store is kept nearly as far as the owner is, so
+//! Following a partition that someone else owns: a store is kept nearly as far as the owner is, so
 //! that a takeover replays seconds.
 //!
-//! Law: in passes, each exactly as far as one committed cursor: read the cursor, stable; then where
-//! the ledger ends; of the ledger up to there what was written by steps up to the cursor's; then the
-//! log up to its N, by the replay rule. A ledger that says more than the cursor would not do: marks
-//! and entries that later steps have taken away decide how the log is replayed. So a pass must be
-//! over before the ledger's newest records may be compacted (`min.compaction.lag.ms`). What it leaves
-//! is a local state like an owner's own: a takeover takes it or leaves it by the same rules.
+//! Law: in passes, each exactly as far as one committed cursor: read the cursor, stable; then
+//! where the ledger ends; of the ledger up to there what was written by steps up to the cursor's;
+//! then the log up to its N, by the replay rule. A ledger that says more than the cursor would not
+//! do: marks and entries that later steps have taken away decide how the log is replayed. So a pass
+//! must be over before the ledger's newest records may be compacted (`min.compaction.lag.ms`). What
+//! it leaves is a local state like an owner's: a takeover takes it or leaves it by the same rules.
 
 use std::collections::BTreeSet;
 

@@ -39,8 +39,8 @@ impl std::fmt::Debug for Predecessors {
 }
 
 impl Predecessors {
-    /// Of the partitions of `topic` in `group`; `ours` is our own transactional id. Gets to know the
-    /// group's coordinator, for at most `timeout`, so that no takeover waits for that.
+    /// Of the partitions of `topic` in `group`; `ours` is our own transactional id. Gets to know
+    /// the group's coordinator, for at most `timeout`, so that no takeover waits for that.
     pub fn open(
         settings: &Settings,
         group: &str,
@@ -63,8 +63,8 @@ impl Predecessors {
         Ok(opened)
     }
 
-    /// Ends whatever the owner that wrote `metadata` left open, if that is another one which did not
-    /// leave by itself; says whether there was one. Blocks for some round trips, each at most
+    /// Ends whatever the owner that wrote `metadata` left open, if that is another one which did
+    /// not leave by itself; says whether there was one. Blocks for some round trips, each at most
     /// `timeout`.
     pub fn end(&self, metadata: &str, timeout: Duration) -> Result<bool, TransactionError> {
         let owner = Cursor::owner_still_there(metadata).filter(|owner| *owner != self.ours);

@@ -1,6 +1,6 @@
 //! The README's kcat commands, run as they are printed.
 //!
-//! Law: only addresses, names of topics and delays differ; what a stranger copies is what is tested.
+//! Law: only addresses, names of topics and delays differ: what a stranger copies is tested.
 
 use std::process::Command;
 use std::time::Duration;
