@@ -26,6 +26,8 @@ pub const FIRED: &str = "orloj_fired_total";
 pub const LATENESS: &str = "orloj_lateness_seconds";
 /// Gauge: partitions owned, by `state` (active, other).
 pub const OWNED: &str = "orloj_owned_partitions";
+/// Gauge: partitions of others that are followed.
+pub const FOLLOWED: &str = "orloj_followed_partitions";
 /// Histogram: from assignment to active of one partition, in seconds.
 pub const TAKEOVER: &str = "orloj_takeover_seconds";
 /// Histogram: one transaction, from its first produce to its commit, in seconds.
@@ -111,6 +113,7 @@ fn describe() {
     }
     let gauges = [
         (OWNED, Unit::Count, "partitions owned"),
+        (FOLLOWED, Unit::Count, "partitions of others that are followed"),
         (CALLBACKS_IN_FLIGHT, Unit::Count, "callbacks under way"),
     ];
     for (name, unit, meaning) in gauges {

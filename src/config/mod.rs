@@ -25,8 +25,8 @@ use layers::Layer;
 pub use layers::Layers;
 pub use settings::{
     AllowAddresses, Assignor, GatewaySettings, KafkaSettings, LogFormat, LogSettings,
-    SchedulerSettings, Settings, StoreSettings, TargetSettings, TopicSettings, TriggerSettings,
-    WheelSettings, WorkerSettings,
+    SchedulerSettings, Settings, StandbySettings, StoreSettings, TargetSettings, TopicSettings,
+    TriggerSettings, WheelSettings, WorkerSettings,
 };
 pub use units::ByteSize;
 

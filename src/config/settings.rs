@@ -31,6 +31,8 @@ pub struct Settings {
     pub scheduler: SchedulerSettings,
     /// The near horizon in memory.
     pub wheel: WheelSettings,
+    /// Following the partitions of others.
+    pub standby: StandbySettings,
     /// The timeline on disk.
     pub store: StoreSettings,
     /// The role that calls back.
@@ -197,6 +199,14 @@ pub struct WheelSettings {
     pub horizon: Duration,
     /// Memory of all wheels of the process, in bytes.
     pub budget: ByteSize,
+}
+
+/// Following the partitions of others.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StandbySettings {
+    /// How many processes follow each partition beside its owner.
+    pub replicas: u16,
 }
 
 /// The timeline on disk.

@@ -15,9 +15,39 @@ use super::partition::Fetched;
 use super::replay::Replay;
 use super::step::RowOp;
 use super::takeover::Local;
-use crate::model::Offset;
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::LedgerRecord;
+use crate::model::{Offset, PartitionId};
+
+/// Which partitions a member follows: of each that others own, those `replicas` members without it
+/// that come first by a hash of both. `seats` are all members and what they own; `is_me` knows ours.
+///
+/// Rendezvous hashing (Thaler and Ravishankar 1996): who comes or goes moves only its own share.
+#[must_use]
+pub fn chosen(
+    seats: &[(&str, &[PartitionId])],
+    is_me: impl Fn(&str) -> bool,
+    replicas: usize,
+) -> BTreeSet<PartitionId> {
+    let rank = |member: &str, partition: PartitionId| {
+        xxhash_rust::xxh3::xxh3_64_with_seed(member.as_bytes(), u64::from(partition.unsigned_abs()))
+    };
+    let Some((me, _)) = seats.iter().find(|(member, _)| is_me(member)) else {
+        return BTreeSet::new();
+    };
+    let is_ours = |owner: &str, partition: PartitionId| {
+        let before = seats.iter().filter(|(other, _)| {
+            *other != owner && *other != *me && rank(other, partition) > rank(me, partition)
+        });
+        before.count() < replicas
+    };
+    let others = seats.iter().filter(|(member, _)| member != me);
+    others
+        .flat_map(|(owner, owned)| owned.iter().map(move |partition| (*owner, *partition)))
+        .filter(|(owner, partition)| is_ours(owner, *partition))
+        .map(|(_, partition)| partition)
+        .collect()
+}
 
 /// What one pass reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +129,12 @@ impl Pass {
         self.replay.ledger(news, fetched)
     }
 
+    /// Whether a record of a later step was met: everything before it has been read.
+    #[must_use]
+    pub fn ledger_is_read(&self) -> bool {
+        self.later_from.is_some()
+    }
+
     /// Records of `triggers` in order, once the ledger is read; returns the rows to apply.
     pub fn triggers(&mut self, records: Vec<TriggerRecord>, fetched: &Fetched) -> Vec<RowOp> {
         assert!(records.iter().all(|record| record.offset < self.plan.triggers_until));
@@ -115,5 +151,27 @@ impl Pass {
             w: self.cursor.w,
         };
         (local, self.replay.skips)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_partition_has_as_many_followers_as_asked_for_and_never_its_owner() {
+        let owned: [Vec<PartitionId>; 4] = [0, 1, 2, 3].map(|m| (m * 10..m * 10 + 10).collect());
+        let names = ["a-1", "b-2", "c-3", "d-4"];
+        let seats: Vec<_> = names.into_iter().zip(owned.iter().map(Vec::as_slice)).collect();
+        for replicas in 0..5 {
+            let follows = names.map(|me| chosen(&seats, |member| member == me, replicas));
+            for partition in 0..40 {
+                let followers = follows.iter().filter(|f| f.contains(&partition)).count();
+                assert_eq!(followers, replicas.min(3));
+                let owner = usize::try_from(partition / 10).unwrap();
+                assert!(!follows[owner].contains(&partition));
+            }
+        }
+        assert_eq!(chosen(&seats, |_| false, 3), BTreeSet::new(), "no member yet");
     }
 }

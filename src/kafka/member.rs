@@ -169,22 +169,32 @@ impl Offsets {
         partition: PartitionId,
         timeout: Duration,
     ) -> KafkaResult<Option<(Offset, String)>> {
-        let mut list = TopicPartitionList::new();
-        let _element = list.add_partition(&self.topic, partition);
-        let answer = self.consumer.committed_offsets(list, timeout)?;
-        let elements = answer.elements();
-        let Some(element) = elements.first() else {
-            return Err(KafkaError::OffsetFetch(rdkafka::types::RDKafkaErrorCode::NoOffset));
-        };
-        element.error()?;
-        Ok(match element.offset() {
-            KafkaOffset::Offset(offset) => {
-                let offset = Offset::try_from(offset).expect("a committed offset is not negative");
-                Some((offset, element.metadata().to_owned()))
-            }
-            _ => None,
-        })
+        committed(&self.consumer, &self.topic, partition, timeout)
     }
+}
+
+/// The committed offset of a partition and its metadata, as stable as the consumer reads.
+pub(super) fn committed<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    topic: &str,
+    partition: PartitionId,
+    timeout: Duration,
+) -> KafkaResult<Option<(Offset, String)>> {
+    let mut list = TopicPartitionList::new();
+    let _element = list.add_partition(topic, partition);
+    let answer = consumer.committed_offsets(list, timeout)?;
+    let elements = answer.elements();
+    let Some(element) = elements.first() else {
+        return Err(KafkaError::OffsetFetch(rdkafka::types::RDKafkaErrorCode::NoOffset));
+    };
+    element.error()?;
+    Ok(match element.offset() {
+        KafkaOffset::Offset(offset) => {
+            let offset = Offset::try_from(offset).expect("a committed offset is not negative");
+            Some((offset, element.metadata().to_owned()))
+        }
+        _ => None,
+    })
 }
 
 impl Drop for Member {

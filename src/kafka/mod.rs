@@ -11,10 +11,12 @@
 //! ```
 
 pub mod fence;
+pub mod follower;
 pub mod member;
 pub mod predecessor;
 pub mod probe;
 pub mod reader;
+pub mod roster;
 pub mod schemas;
 pub mod topics;
 pub mod transaction;

@@ -9,12 +9,11 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rdkafka::TopicPartitionList;
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::BaseConsumer;
 use rdkafka::error::KafkaResult;
 
-use super::client_config;
 use super::transaction::{TransactionError, Transactor};
+use super::{client_config, member};
 use crate::clock;
 use crate::config::Settings;
 use crate::engine::cursor::Cursor;
@@ -82,12 +81,7 @@ impl Predecessors {
 
     /// What was committed last, stable or not; empty if nothing ever was.
     pub fn metadata(&self, partition: PartitionId, timeout: Duration) -> KafkaResult<String> {
-        let mut list = TopicPartitionList::new();
-        let _element = list.add_partition(&self.topic, partition);
-        let answer = self.consumer.committed_offsets(list, timeout)?;
-        let elements = answer.elements();
-        let Some(element) = elements.first() else { return Ok(String::new()) };
-        element.error()?;
-        Ok(element.metadata().to_owned())
+        let committed = member::committed(&self.consumer, &self.topic, partition, timeout)?;
+        Ok(committed.map_or_else(String::new, |(_offset, metadata)| metadata))
     }
 }

@@ -69,7 +69,10 @@ impl Intake {
         })
     }
 
-    fn trigger(&self, message: &BorrowedMessage<'_>) -> Result<TriggerRecord, ReadError> {
+    pub(super) fn trigger(
+        &self,
+        message: &BorrowedMessage<'_>,
+    ) -> Result<TriggerRecord, ReadError> {
         let (_, partition, offset) = Reader::place(message);
         let writers = self.writers.at(clock::now_ms());
         let context = ReadContext {
@@ -100,7 +103,7 @@ impl Intake {
         SignalRecord { offset, signal }
     }
 
-    fn ledger(&self, message: &BorrowedMessage<'_>) -> Result<LedgerRecord, CodecError> {
+    pub(super) fn ledger(&self, message: &BorrowedMessage<'_>) -> Result<LedgerRecord, CodecError> {
         let step = message.headers().and_then(|headers| {
             headers.iter().find(|header| header.key == STEP).and_then(|header| header.value)
         });

@@ -3,9 +3,12 @@
 //! Law: a lane fires nothing before its takeover is done, and a failed commit sends it back to
 //! the beginning with whatever its store holds, which is only what was committed.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use crate::clock;
 use crate::engine::known::{IdHash, Known};
 use crate::engine::partition::{Fetched, Input, Partition};
 use crate::engine::takeover::{Ask, Local, Refusal, Takeover};
@@ -211,12 +214,24 @@ fn id_of_input(input: &Input) -> Option<IdHash> {
     }
 }
 
-/// What the engine needs to know of a stored state.
-pub(super) fn local_of(state: &LocalState) -> Local {
-    Local {
+/// What a store holds, if it belongs to this cluster and is not older than `age_max`: an entry whose
+/// tombstone the ledger has forgotten would otherwise live on here.
+pub(super) fn valid_state(
+    store: &PartitionStore,
+    cluster: &str,
+    age_max: Duration,
+) -> Result<Option<(Local, BTreeSet<Offset>)>, StoreError> {
+    let now = clock::now_ms();
+    let valid = |state: &LocalState| {
+        let age = u128::from(now.saturating_sub(state.caught_up_at));
+        state.cluster_id == cluster && age < age_max.as_millis()
+    };
+    let Some(state) = store.state()?.filter(valid) else { return Ok(None) };
+    let local = Local {
         applied: state.applied,
         step: state.step,
         ledger_position: state.ledger_position,
         w: state.w,
-    }
+    };
+    Ok(Some((local, store.skip_marks()?)))
 }

@@ -18,6 +18,7 @@ mod intake;
 mod lane;
 mod launch;
 mod sentinel;
+mod standby;
 mod takeover;
 mod targets;
 mod writer;
@@ -55,6 +56,7 @@ use identity::{Identity, IdentityError};
 use intake::Intake;
 use lane::{Lane, Stage};
 use sentinel::Sentinel;
+use standby::Standby;
 use targets::Targets;
 use writer::Writer;
 
@@ -141,7 +143,8 @@ struct Scheduler {
     flight: Option<Arc<Flight>>,
     tenure: Tenure,
     writer: Writer,
-    stores: StoreFactory,
+    stores: Arc<StoreFactory>,
+    standby: Option<Standby>,
     lanes: BTreeMap<PartitionId, Lane>,
     /// The partition that launches first next time.
     turn: PartitionId,
@@ -178,6 +181,11 @@ impl Scheduler {
         triggers.meet(&names.triggers())?;
         others.meet(&names.signals())?;
         others.meet(&names.ledger())?;
+        let stores = Arc::new(StoreFactory::new(&scheduler.data_dir, (&settings.store).into())?);
+        let cluster = probe.cluster_id().unwrap_or_default();
+        let standby = (settings.standby.replicas > 0 && mode == Mode::Guaranteed)
+            .then(|| Standby::start(settings, &names, partitions, &identity, &cluster, &stores))
+            .transpose()?;
         // An eager group stops everybody anyway: there is nothing to fire on for.
         let cooperative = scheduler.assignor == Assignor::CooperativeSticky;
         let grace = if cooperative { REJOIN_INTERVAL_MS } else { 0 };
@@ -195,7 +203,8 @@ impl Scheduler {
             flight: None,
             tenure: Tenure::new(grace),
             writer: Writer::start(),
-            stores: StoreFactory::new(&scheduler.data_dir, (&settings.store).into())?,
+            stores,
+            standby,
             lanes: BTreeMap::new(),
             turn: 0,
             started: clock::monotonic(),
@@ -204,7 +213,7 @@ impl Scheduler {
             sentinel: Sentinel::start(probe.clone(), names.triggers()),
             answers: channel(),
             refused: None,
-            cluster: probe.cluster_id().unwrap_or_default(),
+            cluster,
             settings: settings.clone(),
             probe,
             names,
@@ -289,6 +298,9 @@ impl Scheduler {
             self.obey(orders)?;
             self.report_readiness();
             self.sentinel.watch(self.tenure.held().iter().copied());
+            if let Some(standby) = &self.standby {
+                standby.hold(self.tenure.held());
+            }
         }
         let orders = self.tenure.on_time(self.uptime());
         self.obey(orders)

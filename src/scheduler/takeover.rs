@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rdkafka::error::KafkaResult;
 
-use super::lane::{EndCheck, Lane, Stage, fetch, id_of_ledger, id_of_trigger, local_of};
+use super::lane::{EndCheck, Lane, Stage, fetch, id_of_ledger, id_of_trigger, valid_state};
 use super::{CALL_TIMEOUT, LaneError, Mode, Scheduler, SchedulerError};
 use crate::clock;
 use crate::config::ByteSize;
@@ -70,6 +70,9 @@ impl Scheduler {
     }
 
     fn open_store(&mut self, id: PartitionId) -> Result<Arc<PartitionStore>, SchedulerError> {
+        if let Some(store) = self.standby.as_ref().and_then(|standby| standby.release(id)) {
+            return Ok(store);
+        }
         let opened = self.stores.open(id);
         if let Err(error) = &opened {
             tracing::warn!(partition = id, %error, "the local store is rebuilt from Kafka");
@@ -99,26 +102,11 @@ impl Scheduler {
 
     fn takeover(&self, id: PartitionId, store: &PartitionStore) -> Result<Takeover, StoreError> {
         let topic = self.names.triggers();
-        let local = match self.valid_state(store)? {
-            Some(state) => Some((local_of(&state), store.skip_marks()?)),
-            None => None,
-        };
+        let local = valid_state(store, &self.cluster, self.settings.store.state_age_max)?;
         // Any fresh number will do; it only has to differ from every other takeover's.
         let (nonce, _) = uuid::Uuid::now_v7().as_u64_pair();
         let nonce = nonce ^ u64::from(id.unsigned_abs()).rotate_left(48);
         Ok(Takeover::new(id, &topic, &self.rules.owner, nonce, local))
-    }
-
-    /// What the store holds, if it belongs to this cluster and is not too old: an entry whose
-    /// tombstone the ledger has forgotten would otherwise live on here.
-    fn valid_state(&self, store: &PartitionStore) -> Result<Option<LocalState>, StoreError> {
-        let age_max = self.settings.store.state_age_max.as_millis();
-        let now = clock::now_ms();
-        let valid = |state: &LocalState| {
-            state.cluster_id == self.cluster
-                && u128::from(now.saturating_sub(state.caught_up_at)) < age_max
-        };
-        Ok(store.state()?.filter(valid))
     }
 
     /// Moves every takeover on as far as it goes without waiting.

@@ -73,12 +73,26 @@ impl PartitionStore {
             .map_err(|NewerFormat(found)| StoreError::Newer { path: self.path.clone(), found })
     }
 
+    /// Applies rows that are not yet worth anything by themselves: [`apply`](Self::apply) says later
+    /// how far they go.
+    pub fn add(&self, rows: &[RowOp]) -> Result<(), StoreError> {
+        self.write(rows, WriteBatch::default())
+    }
+
     /// Applies rows, and how far that is, in one atomic batch. Rows of one family should come in
     /// key order, so that the memtable finds each place next to the last one; of several rows for
     /// one key the last one counts.
     pub fn apply(&self, rows: &[RowOp], state: &LocalState) -> Result<(), StoreError> {
-        let (timeline, ids) = (self.family(TIMELINE), self.family(INDEX));
         let mut batch = WriteBatch::default();
+        batch.put(STATE_KEY, state.to_bytes());
+        fault::reached("store.before_apply");
+        self.write(rows, batch)?;
+        fault::reached("store.after_apply");
+        Ok(())
+    }
+
+    fn write(&self, rows: &[RowOp], mut batch: WriteBatch) -> Result<(), StoreError> {
+        let (timeline, ids) = (self.family(TIMELINE), self.family(INDEX));
         for row in rows {
             match row {
                 RowOp::Put { key, row } => batch.put_cf(timeline, keys::timeline(*key), row),
@@ -91,11 +105,7 @@ impl PartitionStore {
                 RowOp::Skip { offset, marked: false } => batch.delete(keys::skip(*offset)),
             }
         }
-        batch.put(STATE_KEY, state.to_bytes());
-        fault::reached("store.before_apply");
-        self.db.write_opt(batch, &self.writes).map_err(|error| failed(&self.path, &error))?;
-        fault::reached("store.after_apply");
-        Ok(())
+        self.db.write_opt(batch, &self.writes).map_err(|error| failed(&self.path, &error))
     }
 
     /// The index rows of `hashes`, which must be sorted.

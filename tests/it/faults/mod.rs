@@ -20,6 +20,7 @@ mod receiver;
 mod report;
 mod room;
 mod skew;
+mod takeover;
 mod topics;
 mod versions;
 mod witness;
@@ -80,6 +81,16 @@ const CASES: &[Case] = &[
         name: "restarted",
         criterion: "a process that ends and starts again has its share back",
         run: processes::restarted,
+    },
+    Case {
+        name: "owner-followed",
+        criterion: "who has followed the dead owner fires within a second of the assignment",
+        run: takeover::followed,
+    },
+    Case {
+        name: "owner-unfollowed",
+        criterion: "who has not fires within five seconds, a million pending",
+        run: takeover::cold,
     },
     Case {
         name: "storm",
@@ -180,7 +191,7 @@ const CASES: &[Case] = &[
 ];
 
 /// Of these a little is run by `make test`.
-const SHORT: [&str; 3] = ["kill-scheduler", "kill-worker", "stopped"];
+const SHORT: [&str; 4] = ["kill-scheduler", "kill-worker", "stopped", "owner-followed"];
 
 #[test]
 fn a_few_faults_harm_nothing() {
@@ -244,6 +255,13 @@ impl Scene {
     /// A part of the load goes through the ledger.
     fn of(stage: Stage) -> Self {
         let stage = stage.set("scheduler.ledger_after", "2s");
+        let client = stage.client();
+        Self { stage, client }
+    }
+
+    /// What is pending is in the replay tail, not in the ledger.
+    fn with_long_tail(stage: Stage) -> Self {
+        let stage = stage.set("scheduler.ledger_after", "2h");
         let client = stage.client();
         Self { stage, client }
     }

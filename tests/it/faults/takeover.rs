@@ -1,0 +1,82 @@
+//! How long a takeover lasts when the owner dies: with a follower, and without.
+//!
+//! Law: the owner dies by SIGKILL under load, with whatever it has open; the brokers keep their
+//! timings. Measured is from the assignment to the survivor until it fires, and from the kill.
+
+use std::time::Duration;
+
+use orloj::clock;
+
+use super::processes::owns;
+use super::report::{Figures, Verdict};
+use super::{Scale, Scene};
+use crate::stage::{PARTITIONS, READY, Stage};
+use crate::wait::until;
+
+/// What a takeover may last with a follower, and without, in ms.
+const FOLLOWED_MAX: u64 = 1_000;
+const COLD_MAX: u64 = 5_000;
+
+/// Pending triggers are due so much later, in ms: nobody lives to see it.
+const FAR: u64 = 3_600_000;
+
+/// Reading a million triggers while another process writes them.
+const CATCH_UP: Duration = Duration::from_secs(180);
+
+/// The survivor follows what the other owns.
+pub(super) fn followed(scale: Scale) -> Verdict {
+    let stage = Stage::new("followed").set("standby.replicas", 1);
+    let survivor = |scene: &Scene, died: &str| {
+        let survivor = scene.stage.scheduler("survivor");
+        owns(&survivor, PARTITIONS as usize / 2);
+        until(&format!("the survivor to follow {died}"), CATCH_UP, || {
+            let caught_up = survivor.said().matches("caught up").count();
+            (caught_up == PARTITIONS as usize / 2).then_some(())
+        });
+        survivor
+    };
+    measure(&Scene::with_long_tail(stage), scale, FOLLOWED_MAX, survivor)
+}
+
+/// The survivor has never seen what the other owns.
+pub(super) fn cold(scale: Scale) -> Verdict {
+    let survivor = |scene: &Scene, _: &str| {
+        let survivor = scene.stage.scheduler("survivor");
+        owns(&survivor, PARTITIONS as usize / 2);
+        survivor
+    };
+    measure(&Scene::with_long_tail(Stage::new("cold")), scale, COLD_MAX, survivor)
+}
+
+fn measure(
+    scene: &Scene,
+    scale: Scale,
+    limit: u64,
+    survive: impl Fn(&Scene, &str) -> crate::process::Orloj,
+) -> Verdict {
+    let pending = if scale == Scale::Short { 50_000 } else { 1_000_000 };
+    let mut victim = scene.stage.scheduler("victim");
+    victim.ready(READY);
+    let due = clock::now_ms() + FAR;
+    for n in 0..pending {
+        scene.client.register(&format!("far-{n}"), due, scene.stage.target(), "far", false);
+    }
+    scene.client.acknowledged();
+    let (survivor, since_kill) = scene.flow().during(|| {
+        let survivor = survive(scene, "victim");
+        let before = survivor.takeovers().len();
+        let killed = clock::now_ms();
+        victim.kill();
+        until("the survivor to own everything", CATCH_UP, || {
+            (survivor.takeovers().len() >= before + PARTITIONS as usize / 2).then_some(())
+        });
+        let since_kill = clock::now_ms() - killed;
+        (survivor, since_kill)
+    });
+    let took = survivor.takeovers().split_off(PARTITIONS as usize / 2);
+    let report = scene.settled();
+    survivor.terminate();
+    assert!(took.iter().all(|ms| *ms <= limit), "takeovers of {took:?} ms; {limit} are allowed");
+    let figures = Figures::of(&report).takeovers(took);
+    Verdict::Passed(figures.with("ms since the kill", since_kill as usize))
+}
