@@ -112,6 +112,9 @@ impl Transactor {
         let producer: BaseProducer<Deliveries> = config
             .create_with_context(Deliveries::default())
             .map_err(|error| TransactionError::Unknown(error.to_string()))?;
+        // Connect first: librdkafka that finds no connection looks for the coordinator again only
+        // half a second later.
+        let _connected = producer.client().fetch_cluster_id(timeout);
         fault::reached("transactor.before_init");
         producer.init_transactions(timeout).map_err(from_kafka)?;
         fault::reached("transactor.after_init");

@@ -40,6 +40,9 @@ const POLL: Duration = Duration::from_millis(20);
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the broker may take to answer: whoever takes a partition over waits for it.
 const CALL_TIMEOUT: Duration = Duration::from_millis(300);
+/// A pass that lasts longer may have met a ledger that was compacted meanwhile: half of its
+/// `min.compaction.lag.ms`, because clocks differ.
+const PASS_MAX: Duration = Duration::from_secs(30 * 60);
 /// Records applied in one batch.
 const BATCH: usize = 10_000;
 
@@ -233,6 +236,7 @@ impl Following {
     /// Brings the store of a partition as far as its owner has committed.
     fn pass(&mut self, id: PartitionId) -> Result<(), Unfinished> {
         let not_yet = |what: &str| Unfinished::NotYet(what.to_owned());
+        let begun = clock::monotonic();
         let Some((offset, metadata)) = self.follower.committed(id)? else {
             return Err(not_yet("nothing is committed"));
         };
@@ -252,6 +256,11 @@ impl Following {
         }
         self.read_ledger(id, &mut pass, ledger_low)?;
         self.read_triggers(id, &mut pass)?;
+        if clock::monotonic().duration_since(begun) > PASS_MAX {
+            drop(self.open.remove(&id));
+            self.stores.wipe(id)?;
+            return Err(not_yet("the pass took too long to be believed"));
+        }
         let (local, _skips) = pass.finish();
         let Some(followed) = self.open.get_mut(&id) else { return Ok(()) };
         let state = state_of(local, &self.cluster, clock::now_ms());

@@ -32,7 +32,7 @@ use crate::telemetry;
 /// How long one look at a committed offset may take before the next is tried.
 const COMMITTED_TIMEOUT: Duration = Duration::from_secs(2);
 /// How soon an offset is stable that no open transaction holds up.
-const STABLE_SOON: Duration = Duration::from_millis(300);
+const STABLE_SOON: Duration = Duration::from_millis(150);
 /// Records of a takeover that are applied in one batch.
 const RESTORE_BATCH: usize = 10_000;
 

@@ -96,7 +96,8 @@ pub(super) fn old(_: Scale) -> Verdict {
     let second = scene.stage.scheduler("second");
     owns(&second, PARTITIONS as usize);
     scene.client.cancel(ID);
-    let forgets = "segment.ms=500,min.cleanable.dirty.ratio=0.001,max.compaction.lag.ms=1000";
+    let forgets = "min.compaction.lag.ms=0,max.compaction.lag.ms=1000,segment.ms=500,\
+                   min.cleanable.dirty.ratio=0.001";
     configure(&scene.stage, "--add-config", &format!("{forgets},delete.retention.ms=100"));
     scene.flow().during(|| {
         until("the ledger to forget", SETTLE, || {
