@@ -19,8 +19,9 @@ use crate::model::input::TriggerRecord;
 use crate::model::ledger::LedgerRecord;
 use crate::model::{Offset, PartitionId};
 
-/// Which partitions a member follows: of each that others own, those `replicas` members without it
-/// that come first by a hash of both. `seats` are all members and what they own; `is_me` knows ours.
+/// Which partitions a member follows: of each that others own, those `replicas` members beside
+/// the owner that come first by a hash of both. `seats` are all members and what they own; `is_me`
+/// knows ours.
 ///
 /// Rendezvous hashing (Thaler and Ravishankar 1996): who comes or goes moves only its own share.
 #[must_use]

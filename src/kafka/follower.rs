@@ -1,8 +1,8 @@
-//! What a process that follows partitions asks the cluster: committed cursors, ends of logs, and who
-//! is in the group.
+//! What a process that follows partitions asks the cluster: committed cursors, ends of logs, and
+//! who is in the group.
 //!
-//! Law: it is no member of the group and commits nothing. Every call is short, because whoever takes
-//! a partition over waits for the thread that makes it.
+//! Law: it is no member of the group and commits nothing. Every call is short, because whoever
+//! takes a partition over waits for the thread that makes it.
 
 use std::time::Duration;
 

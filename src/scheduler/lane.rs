@@ -214,8 +214,8 @@ fn id_of_input(input: &Input) -> Option<IdHash> {
     }
 }
 
-/// What a store holds, if it belongs to this cluster and is not older than `age_max`: an entry whose
-/// tombstone the ledger has forgotten would otherwise live on here.
+/// What a store holds, if it belongs to this cluster and is not older than `age_max`: an entry
+/// whose tombstone the ledger has forgotten would otherwise live on here.
 pub(super) fn valid_state(
     store: &PartitionStore,
     cluster: &str,

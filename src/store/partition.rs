@@ -73,8 +73,8 @@ impl PartitionStore {
             .map_err(|NewerFormat(found)| StoreError::Newer { path: self.path.clone(), found })
     }
 
-    /// Applies rows that are not yet worth anything by themselves: [`apply`](Self::apply) says later
-    /// how far they go.
+    /// Applies rows that are not worth anything by themselves yet: [`apply`](Self::apply) says
+    /// later how far they go.
     pub fn add(&self, rows: &[RowOp]) -> Result<(), StoreError> {
         self.write(rows, WriteBatch::default())
     }
