@@ -25,6 +25,8 @@ pub enum Ask {
     Committed,
     /// All ledger records below `until`, to find the mirror of the cursor.
     Mirror {
+        /// The first offset to read.
+        from: Offset,
         /// The end of the ledger when the offsets were read.
         until: Offset,
     },
@@ -89,6 +91,8 @@ pub struct Committed {
     pub signals_low: Offset,
     /// The end of `signals[p]`.
     pub signals_end: Offset,
+    /// The first offset of `ledger[p]` still there.
+    pub ledger_low: Offset,
     /// The end of `ledger[p]`.
     pub ledger_end: Offset,
 }
@@ -148,7 +152,7 @@ pub enum Refusal {
 /// Part of the log was deleted before it was read: an operator must know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// `triggers` or `signals`.
+    /// `triggers`, `signals` or `ledger`.
     pub topic: &'static str,
     /// The first offset that was needed.
     pub from: Offset,
@@ -217,13 +221,19 @@ impl Takeover {
     pub fn ask(&self) -> Ask {
         match self.phase {
             Phase::Offsets | Phase::Confirm => Ask::Committed,
-            Phase::Mirror => Ask::Mirror { until: self.committed.ledger_end },
+            Phase::Mirror => {
+                let Committed { ledger_low, ledger_end, .. } = self.committed;
+                Ask::Mirror { from: ledger_low, until: ledger_end }
+            }
             Phase::Barrier => Ask::Barrier {
                 offset: self.cursor.triggers,
                 metadata: self.cursor.to_metadata(&self.owner),
                 nonce: self.nonce,
             },
-            Phase::Ledger => Ask::Ledger { from: self.local.map_or(0, |l| l.ledger_position) },
+            // A read from below what is still there would never begin.
+            Phase::Ledger => {
+                Ask::Ledger { from: self.ledger_read().max(self.committed.ledger_low) }
+            }
             Phase::Triggers => {
                 Ask::Triggers { from: self.replay_from(), until: self.cursor.triggers }
             }
@@ -354,7 +364,13 @@ impl Takeover {
 
     fn seek_mirror(&mut self) -> Result<(), Refusal> {
         self.phase = Phase::Mirror;
-        if self.committed.ledger_end == 0 { self.on_mirror() } else { Ok(()) }
+        let Committed { ledger_low, ledger_end, .. } = self.committed;
+        if ledger_low == ledger_end { self.on_mirror() } else { Ok(()) }
+    }
+
+    /// The local store holds the ledger below this.
+    fn ledger_read(&self) -> Offset {
+        self.local.map_or(0, |local| local.ledger_position)
     }
 
     fn find_mirror(&mut self, records: Vec<LedgerRecord>) {
@@ -445,6 +461,10 @@ impl Takeover {
             self.gaps.push(Gap { topic: "signals", from: cursor.signals, until: signals_low });
             cursor.signals = signals_low;
         }
+        let (read, until) = (self.ledger_read(), self.committed.ledger_low);
+        if read < until {
+            self.gaps.push(Gap { topic: "ledger", from: read, until });
+        }
     }
 
     fn confirm(&mut self, committed: &Committed) -> Result<(), Refusal> {
@@ -452,6 +472,7 @@ impl Takeover {
         if committed.offset.as_ref() != Some(&wanted) {
             return Err(Refusal::MetadataDropped);
         }
+        self.committed.ledger_low = committed.ledger_low;
         self.phase = Phase::Ledger;
         Ok(())
     }

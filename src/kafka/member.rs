@@ -5,8 +5,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::RDKafkaRespErr;
@@ -14,6 +15,7 @@ use rdkafka::{ClientContext, Offset as KafkaOffset, TopicPartitionList};
 
 use super::consumer_config;
 use super::fence::{Fence, FenceError};
+use crate::clock;
 use crate::config::Settings;
 use crate::engine::tenure::Change;
 use crate::fault;
@@ -21,11 +23,19 @@ use crate::model::{Offset, PartitionId};
 
 /// How long the broker may take to say where a topic's partitions are.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(5);
+/// So often may a member be thrown out within [`OUTCAST_WINDOW`]: a broker that comes and goes does
+/// it once or twice, a rival of the same name does it at once every time.
+const OUTCAST_MAX: usize = 5;
+/// How long a member that was thrown out is remembered to have been.
+const OUTCAST_WINDOW: Duration = Duration::from_secs(60);
 
 /// A member of the schedulers' group.
 pub struct Member {
+    config: ClientConfig,
     consumer: Arc<BaseConsumer<Changes>>,
     topic: String,
+    /// When it was thrown out, of late.
+    outcast: Vec<Instant>,
 }
 
 impl std::fmt::Debug for Member {
@@ -66,13 +76,31 @@ impl Member {
             .set("partition.assignment.strategy", scheduler.assignor.as_str())
             .set("session.timeout.ms", scheduler.session_timeout.as_millis().to_string())
             .set("heartbeat.interval.ms", scheduler.heartbeat_interval.as_millis().to_string());
-        let changes = Changes { topic: topic.to_owned(), ..Changes::default() };
-        let consumer: BaseConsumer<Changes> = config.create_with_context(changes)?;
-        consumer.subscribe(&[topic])?;
-        Ok(Self { consumer: Arc::new(consumer), topic: topic.to_owned() })
+        let consumer = Arc::new(subscribed(&config, topic)?);
+        Ok(Self { config, consumer, topic: topic.to_owned(), outcast: Vec::new() })
     }
 
-    /// Serves the group, waiting at most `timeout`, and says what has changed.
+    /// Joins again under the same name after an error that [`poll`](Self::poll) has returned.
+    /// Whatever was ours is lost. Returns `fatal` when that has happened too often of late.
+    ///
+    /// The usual one says that someone else has our name, and it is mostly wrong: after a broker was
+    /// away for longer than a session, a late heartbeat of ours arrives after we have joined again,
+    /// and is answered like a stranger's. The lock on the data directory keeps real ones away, unless
+    /// the name was given to two processes by hand: those would throw each other out in turn.
+    pub fn join_anew(&mut self, fatal: KafkaError) -> KafkaResult<()> {
+        let now = clock::monotonic();
+        self.outcast.retain(|at| now.duration_since(*at) < OUTCAST_WINDOW);
+        if self.outcast.len() == OUTCAST_MAX {
+            return Err(fatal);
+        }
+        self.outcast.push(now);
+        self.consumer.context().closing.store(true, Ordering::SeqCst);
+        self.consumer = Arc::new(subscribed(&self.config, &self.topic)?);
+        Ok(())
+    }
+
+    /// Serves the group, waiting at most `timeout`, and says what has changed. After an error,
+    /// which is fatal for the consumer, only [`join_anew`](Self::join_anew) makes it a member again.
     pub fn poll(&self, timeout: Duration) -> Result<Vec<Change>, KafkaError> {
         if let Some(Err(error)) = self.consumer.poll(timeout) {
             if matches!(error, KafkaError::MessageConsumptionFatal(_)) {
@@ -80,7 +108,9 @@ impl Member {
             }
             tracing::debug!(%error, "the group's consumer reports");
         }
-        self.outgrow_inheritance()?;
+        if let Err(error) = self.outgrow_inheritance() {
+            tracing::debug!(%error, "the subscription is changed at the next poll");
+        }
         Ok(std::mem::take(&mut *self.consumer.context().noted.lock().expect("no panic holds it")))
     }
 
@@ -290,6 +320,13 @@ impl Changes {
         let elements = list.elements_for_topic(&self.topic);
         elements.iter().map(|element| element.partition()).collect()
     }
+}
+
+fn subscribed(config: &ClientConfig, topic: &str) -> KafkaResult<BaseConsumer<Changes>> {
+    let changes = Changes { topic: topic.to_owned(), ..Changes::default() };
+    let consumer: BaseConsumer<Changes> = config.create_with_context(changes)?;
+    consumer.subscribe(&[topic])?;
+    Ok(consumer)
 }
 
 /// Takes partitions without reading them: the reader does that, from where the cursor says.

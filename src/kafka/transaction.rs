@@ -11,7 +11,7 @@
 
 use std::ffi::CStr;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::bindings as c;
 use rdkafka::config::ClientConfig;
@@ -92,6 +92,7 @@ pub struct Progress {
 pub struct Transactor {
     producer: BaseProducer<Deliveries>,
     id: String,
+    timeout: Duration,
 }
 
 impl std::fmt::Debug for Transactor {
@@ -118,7 +119,8 @@ impl Transactor {
         fault::reached("transactor.before_init");
         producer.init_transactions(timeout).map_err(from_kafka)?;
         fault::reached("transactor.after_init");
-        Ok(Self { producer, id: id.to_owned() })
+        let timeout = settings.scheduler.transaction_timeout;
+        Ok(Self { producer, id: id.to_owned(), timeout })
     }
 
     /// Gets to know a topic, so that the first record for it does not wait for that.
@@ -163,9 +165,11 @@ impl Transactor {
         }
     }
 
-    /// Flushes, adds the offsets under `fence`, and commits. `Ok` means committed.
+    /// Flushes, adds the offsets under `fence`, and commits. `Ok` means committed. Waits for the
+    /// broker no longer than a transaction lasts: after that it has aborted this one, if not more.
     pub fn commit(&self, progress: &[Progress], fence: &Fence) -> Result<(), TransactionError> {
         assert!(!progress.is_empty(), "a transaction without offsets is not fenced");
+        let deadline = clock::monotonic() + self.timeout;
         self.flush()?;
         fault::reached("commit.before_offsets");
         let mut offsets = TopicPartitionList::with_capacity(progress.len());
@@ -176,14 +180,13 @@ impl Transactor {
             element.set_metadata(&p.metadata);
         }
         let native = self.producer.client().native_ptr();
-        // SAFETY: handle, list and metadata live through the call; -1 waits as long as the
-        // transaction itself may last. The returned error is ours, and `check` destroys it.
-        check(unsafe {
-            c::rd_kafka_send_offsets_to_transaction(native, offsets.ptr(), fence.as_ptr(), -1)
-        })?;
+        let (list, group, timeout_ms) = (offsets.ptr(), fence.as_ptr(), ms_until(deadline));
+        // SAFETY: handle, list and metadata live through the call. The returned error is ours, and
+        // `check` destroys it.
+        check(unsafe { c::rd_kafka_send_offsets_to_transaction(native, list, group, timeout_ms) })?;
         fault::reached("commit.before_end");
         // SAFETY: as above.
-        check(unsafe { c::rd_kafka_commit_transaction(native, -1) })?;
+        check(unsafe { c::rd_kafka_commit_transaction(native, ms_until(deadline)) })?;
         fault::reached("commit.after_end");
         self.first_refusal()
     }
@@ -267,6 +270,11 @@ impl ProducerContext for Deliveries {
             });
         }
     }
+}
+
+fn ms_until(deadline: Instant) -> i32 {
+    let left = deadline.saturating_duration_since(clock::monotonic());
+    i32::try_from(left.as_millis()).unwrap_or(i32::MAX)
 }
 
 fn check(error: *mut c::rd_kafka_error_t) -> Result<(), TransactionError> {

@@ -284,7 +284,7 @@ impl Scheduler {
             let Some(lane) = self.lanes.get_mut(&id) else { continue };
             // While the mirror is sought, only the ledger is being read.
             if let Stage::Restoring(restoring) = &mut lane.stage
-                && let Ask::Mirror { until } = restoring.takeover.ask()
+                && let Ask::Mirror { until, .. } = restoring.takeover.ask()
             {
                 restoring.ledger_position = restoring.ledger_position.max(until);
             }

@@ -66,9 +66,15 @@ pub enum SchedulerError {
     /// The data directory cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// A client could not be made, or the group has thrown this member out for good.
-    #[error("Kafka: {0}; check [kafka] and that no other process uses the same instance id")]
+    /// A client could not be made.
+    #[error("Kafka: {0}; check [kafka]")]
     Kafka(#[from] KafkaError),
+    /// The group has thrown this member out again and again.
+    #[error(
+        "the group throws this member out: {0}; does another process have the same \
+             scheduler.instance_id?"
+    )]
+    Outcast(KafkaError),
     /// The local store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -292,18 +298,29 @@ impl Scheduler {
 
     /// Hears what the group says. No transaction is open here.
     fn follow_group(&mut self) -> Result<(), SchedulerError> {
-        for change in self.member.poll(Duration::ZERO)? {
-            tracing::info!(?change, "the group has spoken");
-            let orders = self.tenure.on_change(change, self.uptime());
-            self.obey(orders)?;
-            self.report_readiness();
-            self.sentinel.watch(self.tenure.held().iter().copied());
-            if let Some(standby) = &self.standby {
-                standby.hold(self.tenure.held());
+        match self.member.poll(Duration::ZERO) {
+            Ok(changes) => changes.into_iter().try_for_each(|change| self.take_change(change))?,
+            Err(fatal) => {
+                tracing::warn!(error = %fatal, "thrown out of the group; joining anew");
+                let all = self.tenure.held().iter().copied().collect();
+                self.take_change(Change::Lost(all))?;
+                self.member.join_anew(fatal).map_err(SchedulerError::Outcast)?;
             }
         }
         let orders = self.tenure.on_time(self.uptime());
         self.obey(orders)
+    }
+
+    fn take_change(&mut self, change: Change) -> Result<(), SchedulerError> {
+        tracing::info!(?change, "the group has spoken");
+        let orders = self.tenure.on_change(change, self.uptime());
+        self.obey(orders)?;
+        self.report_readiness();
+        self.sentinel.watch(self.tenure.held().iter().copied());
+        if let Some(standby) = &self.standby {
+            standby.hold(self.tenure.held());
+        }
+        Ok(())
     }
 
     /// Milliseconds since the start; never runs back.

@@ -25,7 +25,7 @@ use crate::kafka::member::Offsets;
 use crate::kafka::predecessor::Predecessors;
 use crate::kafka::probe::Probe;
 use crate::kafka::transaction::TransactionError;
-use crate::model::{Offset, PartitionId, Timestamp};
+use crate::model::{PartitionId, Timestamp};
 use crate::store::{LocalState, PartitionStore, StoreError};
 use crate::telemetry;
 
@@ -189,13 +189,13 @@ impl Scheduler {
                     }
                 });
             }
-            Ask::Mirror { .. } => self.others.start(&ledger, id, 0)?,
             Ask::Barrier { .. } => {
                 fault::reached("takeover.before_barrier");
                 if restoring.takeover.must_wipe() {
                     self.wipe(id)?;
                 }
             }
+            Ask::Mirror { from, .. } => self.others.start(&ledger, id, *from)?,
             Ask::Ledger { from } => {
                 fault::reached("takeover.before_ledger");
                 self.others.start(&ledger, id, *from)?;
@@ -241,8 +241,8 @@ impl Scheduler {
                 topic,
                 from,
                 until,
-                "records in this range were deleted before they were read: retention is shorter \
-                 than the outage was; triggers among them are lost"
+                "records in this range were deleted before they were read, by hand or by a \
+                 retention that is shorter than the outage was; triggers among them are lost"
             );
         }
     }
@@ -429,8 +429,16 @@ impl Question {
         }
         let (triggers_low, triggers_end) = self.probe.bounds(&self.names.triggers(), p)?;
         let (signals_low, signals_end) = self.probe.bounds(&self.names.signals(), p)?;
-        let (_low, ledger_end): (Offset, Offset) = self.probe.bounds(&self.names.ledger(), p)?;
-        Ok(Committed { offset, triggers_low, triggers_end, signals_low, signals_end, ledger_end })
+        let (ledger_low, ledger_end) = self.probe.bounds(&self.names.ledger(), p)?;
+        Ok(Committed {
+            offset,
+            triggers_low,
+            triggers_end,
+            signals_low,
+            signals_end,
+            ledger_low,
+            ledger_end,
+        })
     }
 }
 

@@ -75,7 +75,7 @@ fn an_offset_that_an_operator_moved_makes_everything_from_there_on_new() {
         let mut takeover = begin(None);
         let moved = Some((offset, String::new()));
         takeover.on_committed(Committed { offset: moved, ..committed(&CURSOR) }).unwrap();
-        assert_eq!(takeover.ask(), Ask::Mirror { until: 4 });
+        assert_eq!(takeover.ask(), Ask::Mirror { from: 0, until: 4 });
         takeover.on_ledger(vec![mirror(&CURSOR, false)], 4, &Fetched::default()).unwrap();
         let cursor = Cursor { triggers: offset, low_water, ..CURSOR };
         let metadata = cursor.to_metadata("me");
@@ -142,10 +142,10 @@ fn a_broker_that_drops_metadata_is_refused() {
 fn a_lost_cursor_is_found_in_a_clean_mirror() {
     let mut takeover = begin(None);
     takeover.on_committed(Committed { offset: None, ..committed(&CURSOR) }).unwrap();
-    assert_eq!(takeover.ask(), Ask::Mirror { until: 4 });
+    assert_eq!(takeover.ask(), Ask::Mirror { from: 0, until: 4 });
     let early =
         takeover.on_ledger(vec![mirror(&Cursor::fresh(1, 0), false)], 3, &Fetched::default());
-    assert_eq!((early, takeover.ask()), (Ok(vec![]), Ask::Mirror { until: 4 }));
+    assert_eq!((early, takeover.ask()), (Ok(vec![]), Ask::Mirror { from: 0, until: 4 }));
     takeover.on_ledger(vec![mirror(&CURSOR, true)], 4, &Fetched::default()).unwrap();
     let metadata = CURSOR.to_metadata("me");
     assert_eq!(takeover.ask(), Ask::Barrier { offset: 5, metadata, nonce: NONCE });
@@ -178,6 +178,27 @@ fn what_retention_deleted_too_early_is_named_and_passed_over() {
     let mut takeover = begin(Some(local()));
     takeover.on_committed(Committed { triggers_low: 4, ..committed(&CURSOR) }).unwrap();
     assert_eq!(takeover.gaps, [], "the disk has what the log has lost");
+}
+
+#[test]
+fn a_ledger_that_begins_late_is_read_from_where_it_begins() {
+    let late = |cursor: &Cursor| Committed { ledger_low: 4, ledger_end: 6, ..committed(cursor) };
+    let mut takeover = begin(None);
+    takeover.on_committed(Committed { offset: None, ..late(&CURSOR) }).unwrap();
+    assert_eq!(takeover.ask(), Ask::Mirror { from: 4, until: 6 });
+
+    let mut takeover = begin(Some(local()));
+    takeover.on_committed(late(&CURSOR)).unwrap();
+    assert_eq!(takeover.gaps, [Gap { topic: "ledger", from: 3, until: 4 }]);
+    takeover.on_barrier();
+    let deleted_since = Committed { ledger_low: 5, ..confirmed(&CURSOR) };
+    takeover.on_committed(deleted_since).unwrap();
+    assert_eq!(takeover.ask(), Ask::Ledger { from: 5 });
+
+    let mut takeover = begin(None);
+    let emptied = Committed { offset: None, ledger_low: 4, ..committed(&CURSOR) };
+    takeover.on_committed(emptied).unwrap();
+    assert_eq!(takeover.cursor(), &Cursor::fresh(0, 0), "there is no mirror to wait for");
 }
 
 #[test]
@@ -316,6 +337,7 @@ fn committed(cursor: &Cursor) -> Committed {
         triggers_end: 8,
         signals_low: 0,
         signals_end: 6,
+        ledger_low: 0,
         ledger_end: 4,
     }
 }

@@ -98,6 +98,7 @@ impl Log {
             triggers_end: self.triggers.len() as Offset,
             signals_low: 0,
             signals_end: self.signals.len() as Offset,
+            ledger_low: 0,
             ledger_end: self.ledger.len() as Offset,
         }
     }
@@ -163,8 +164,8 @@ impl Owner {
                     log.committed = Some((offset, metadata));
                     takeover.on_barrier();
                 }
-                Ask::Mirror { until } => {
-                    let records = seen(log, 0).into_iter().map(|(_, r)| r).collect();
+                Ask::Mirror { from, until } => {
+                    let records = seen(log, from).into_iter().map(|(_, r)| r).collect();
                     let rows = takeover.on_ledger(records, until, &Fetched::default()).unwrap();
                     assert!(rows.is_empty());
                 }
