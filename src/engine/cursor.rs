@@ -141,7 +141,22 @@ fn parse_key(text: &str) -> Option<TimelineKey> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_text_is_metadata_or_refused(text: String, tail in "[ =.a-z0-9]{0,40}") {
+            for said in [&text, &format!("{VERSION} {tail}")] {
+                let _owner = Cursor::owner_still_there(said);
+                if let Ok((cursor, owner)) = Cursor::from_metadata(7, said) {
+                    let again = Cursor::from_metadata(7, &cursor.to_metadata(&owner));
+                    prop_assert_eq!(again, Ok((cursor, owner)));
+                }
+            }
+        }
+    }
 
     fn cursor() -> Cursor {
         Cursor {

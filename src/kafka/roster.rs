@@ -61,7 +61,16 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_an_assignment_or_none(bytes: Vec<u8>) {
+            let _read = parse(&bytes, "triggers");
+        }
+    }
 
     #[test]
     fn an_assignment_is_read_and_a_cut_one_refused() {

@@ -96,7 +96,24 @@ impl LocalState {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_state_or_none(
+            noise: Vec<u8>, cut in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(),
+        ) {
+            let _read = LocalState::from_bytes(&noise);
+            let mut bytes = state().to_bytes();
+            let place = at.index(bytes.len());
+            bytes[place] ^= noise.first().copied().unwrap_or(1);
+            let _damaged = LocalState::from_bytes(&bytes);
+            let cut = &state().to_bytes()[..cut.index(bytes.len())];
+            prop_assert_eq!(LocalState::from_bytes(cut), Ok(None));
+        }
+    }
 
     fn state() -> LocalState {
         LocalState {

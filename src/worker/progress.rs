@@ -151,6 +151,15 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn any_metadata_is_progress_or_refused(noise: String, body in "1:[A-Za-z0-9+/_-]{0,60}") {
+            let _read = Progress::restore(9, &noise);
+            if let Ok(progress) = Progress::restore(9, &body) {
+                let again = Progress::restore(progress.floor(), &progress.metadata());
+                prop_assert_eq!(again, Ok(progress));
+            }
+        }
+
         /// Records with gaps begin in order and end in any order; a restart at any point calls
         /// exactly what was not finished.
         #[test]

@@ -458,6 +458,9 @@ mod tests {
             let framed = |frame: &[u8]| [&frame[..10], datum.as_slice()].concat();
             let fire = schemas.encode_fire(&samples::fire());
             let _ = (schemas.decode_fire(&datum), schemas.decode_fire(&framed(&fire)));
+            let signal = framed(&schemas.encode_signal(&samples::signal()));
+            let _ = (schemas.decode_signal(&datum), schemas.decode_signal(&signal));
+            let _ = (schemas.decode_outcome(&datum), schemas.decode_dead_letter(&datum));
             let value = framed(&schemas.encode_ledger(&LedgerValue::Skip));
             let _ = schemas.decode_ledger(b"~cursor", Some(&value), Some(b"7"));
         }

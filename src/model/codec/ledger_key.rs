@@ -64,7 +64,20 @@ pub(super) fn parse_step(header: Option<&[u8]>) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_key_or_none(bytes: Vec<u8>, text in "(m|v|r|~skip|~)\\|?[0-9|x]{0,12}") {
+            let _read = LedgerKey::parse(&bytes);
+            let _step = parse_step(Some(&bytes));
+            if let Some(key) = LedgerKey::parse(text.as_bytes()) {
+                prop_assert_eq!(LedgerKey::parse(&key.to_bytes()), Some(key));
+            }
+        }
+    }
 
     #[test]
     fn keys_are_these_texts() {
