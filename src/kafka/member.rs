@@ -89,13 +89,18 @@ impl Member {
     /// away, unless the name was given to two processes by hand: those would throw each other out
     /// in turn.
     pub fn join_anew(&mut self, fatal: KafkaError) -> KafkaResult<()> {
+        let context = self.consumer.context();
+        if *context.detour.lock().expect("no panic holds it") == Detour::Never {
+            context.handed_over.store(true, Ordering::SeqCst); // nothing is left to hand over
+            return Ok(());
+        }
         let now = clock::monotonic();
         self.outcast.retain(|at| now.duration_since(*at) < OUTCAST_WINDOW);
         if self.outcast.len() == OUTCAST_MAX {
             return Err(fatal);
         }
         self.outcast.push(now);
-        self.consumer.context().closing.store(true, Ordering::SeqCst);
+        context.closing.store(true, Ordering::SeqCst);
         self.consumer = Arc::new(subscribed(&self.config, &self.topic)?);
         Ok(())
     }
@@ -237,7 +242,7 @@ impl Drop for Member {
 }
 
 /// A subscription to another topic, only to make the group share out anew.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 enum Detour {
     #[default]
     None,

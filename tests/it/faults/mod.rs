@@ -98,6 +98,11 @@ const CASES: &[Case] = &[
         run: processes::storm,
     },
     Case {
+        name: "namesakes",
+        criterion: "of two processes of one name one gives up and says why",
+        run: processes::namesakes,
+    },
+    Case {
         name: "broker-restarted",
         criterion: "what is due while the broker restarts fires once; /readyz says that it waits",
         run: broker::restarted,

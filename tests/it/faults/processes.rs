@@ -11,7 +11,7 @@ use super::report::{Figures, Verdict};
 use super::witness::{self, Witness};
 use super::{SETTLE, Scale, Scene};
 use crate::process::Orloj;
-use crate::stage::{PARTITIONS, READY};
+use crate::stage::{PARTITIONS, READY, Stage};
 use crate::wait::{until, within};
 
 /// Where a process stops, in the middle of what others wait for.
@@ -73,6 +73,31 @@ pub(super) fn restarted(_: Scale) -> Verdict {
     let report = scene.settled();
     let figures = Figures::of(&report).takeovers(other.takeovers());
     other.terminate();
+    Verdict::Passed(figures)
+}
+
+/// Two processes were given one name: they throw each other out until one gives up and says why.
+pub(super) fn namesakes(_: Scale) -> Verdict {
+    let stage = Stage::new("namesakes").set("scheduler.instance_id", "twin");
+    let scene = Scene::of(stage);
+    let mut first = scene.stage.scheduler("first");
+    first.ready(READY);
+    let mut second = scene.stage.scheduler("second");
+    let survivor = scene.flow().during(|| {
+        until("one of the two to give up", SETTLE, || {
+            let given_up = [first.ended().is_some(), second.ended().is_some()];
+            given_up.contains(&true).then_some(())
+        });
+        let (lost, mut survivor) =
+            if first.ended().is_some() { (first, second) } else { (second, first) };
+        lost.says("does another process have the same scheduler.instance_id", READY);
+        survivor.ready(READY);
+        owns(&survivor, PARTITIONS as usize);
+        survivor
+    });
+    let report = scene.settled();
+    let figures = Figures::of(&report).takeovers(survivor.takeovers());
+    survivor.terminate();
     Verdict::Passed(figures)
 }
 
