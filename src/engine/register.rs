@@ -5,6 +5,7 @@
 use super::known::{IdHash, Known, Slot, SlotKind};
 use super::partition::{Fetched, Partition, encode};
 use super::step::Emit;
+use crate::fault::{Bug, planted};
 use crate::model::Offset;
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
@@ -40,7 +41,9 @@ impl Partition {
         let mut known = self.known(hash, fetched);
         let pending = known.pending_main(w).map(|slot| (slot.generation, slot.key.due));
         if let (OnConflict::Keep, Some((generation, fire_at))) = (new.on_conflict, pending) {
-            self.skip(offset);
+            if !planted(Bug::KeepUnmarked) {
+                self.skip(offset);
+            }
             self.answer(ack, offset, new.id, Verdict::Kept { generation, fire_at });
             return;
         }
@@ -64,12 +67,12 @@ impl Partition {
         let http = new.definition.target.is_http();
         let id =
             FireId { trigger: new.id, generation: offset, occurrence: 0, attempt: 1, deferral: 0 };
-        let in_ledger = long && !late;
+        let in_ledger = long && !late && !planted(Bug::LongOutOfLedger);
         let row = FireRow { id, scheduled: due, in_ledger, definition: new.definition };
         if late {
             self.draft.late.push(Entry { key, row: Row::Fire(row) });
         } else {
-            if !in_ledger {
+            if !long {
                 self.cursor.horizon = self.cursor.horizon.max(due);
             }
             self.schedule(Entry { key, row: Row::Fire(row) });

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use super::known::{IdHash, IdMap, Known, Slot, SlotKind};
 use super::partition::{Fetched, encode};
 use super::step::RowOp;
+use crate::fault::{Bug, planted};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
 use crate::model::input::{Registration, Request, TriggerRecord};
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
@@ -56,7 +57,7 @@ impl Replay {
                     self.register(record.offset, registration, fetched);
                 }
                 Request::Cancel { id } => self.change(&id, fetched, |replay, known| {
-                    if !known.held_main(replay.w) {
+                    if !known.held_main(replay.w) || planted(Bug::ReplayHeld) {
                         replay.drop_main(known);
                     }
                 }),
@@ -69,7 +70,7 @@ impl Replay {
     fn register(&mut self, offset: Offset, new: Registration, fetched: &Fetched) {
         let id = new.id.clone();
         self.change(&id, fetched, |replay, known| {
-            if known.held_main(replay.w) {
+            if known.held_main(replay.w) && !planted(Bug::ReplayHeld) {
                 return;
             }
             replay.drop_main(known);

@@ -13,6 +13,7 @@ use super::cursor::{Cursor, MetadataError};
 use super::partition::{Fetched, Start};
 use super::replay::Replay;
 use super::step::RowOp;
+use crate::fault::{Bug, planted};
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::timeline::TimelineKey;
@@ -331,6 +332,9 @@ impl Takeover {
     #[must_use]
     pub fn replay_from(&self) -> Offset {
         let applied = self.local.map_or(0, |local| local.applied);
+        if planted(Bug::ReplayFromN) {
+            return self.cursor.triggers;
+        }
         self.cursor.low_water.max(applied).min(self.cursor.triggers)
     }
 
@@ -338,6 +342,9 @@ impl Takeover {
     #[must_use]
     pub fn finish(&mut self) -> Start {
         assert_eq!(self.phase, Phase::Done, "the takeover is not finished");
+        if planted(Bug::ReplaySignals) {
+            self.cursor.signals = self.cursor.signals.saturating_sub(5);
+        }
         Start {
             cursor: self.cursor,
             last_timestamp: self.replay.last_timestamp,
@@ -381,8 +388,7 @@ impl Takeover {
         let cursor = match (mirror, moved_to) {
             (None, None) => Cursor::fresh(low, signals),
             (None, Some(offset)) => Cursor::fresh(offset, signals),
-            (Some((cursor, true)), None) => cursor,
-            (Some((cursor, false)), None) => {
+            (Some((cursor, false)), None) if !planted(Bug::MirrorAlwaysClean) => {
                 return Err(Refusal::CursorLost {
                     partition: self.partition,
                     topic: self.topic.clone(),
@@ -390,6 +396,7 @@ impl Takeover {
                     mirror_due: cursor.w.due,
                 });
             }
+            (Some((cursor, _)), None) => cursor,
             (Some((cursor, _)), Some(offset)) => self.moved(cursor, offset),
         };
         self.stand_at(cursor)
@@ -412,7 +419,7 @@ impl Takeover {
         self.cursor = cursor;
         let skips = std::mem::take(&mut self.replay.skips);
         self.replay = Replay::new(cursor.w, skips);
-        self.phase = Phase::Barrier;
+        self.phase = if planted(Bug::NoBarrier) { Phase::Ledger } else { Phase::Barrier };
         Ok(())
     }
 
@@ -470,7 +477,7 @@ impl Takeover {
         let done = records.iter().any(|r| r.key == LedgerKey::Barrier && r.value == ours);
         let news = records.into_iter().filter(|record| record.step > applied).collect();
         let rows = self.replay.ledger(news, fetched);
-        if done {
+        if done || planted(Bug::NoBarrier) {
             self.ledger_position = position;
             self.phase = Phase::Triggers;
         }

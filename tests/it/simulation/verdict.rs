@@ -1,0 +1,228 @@
+//! A run as the checker wants it: what was acknowledged, what a `read_committed` reader sees.
+//!
+//! Law: everything is read off the logs; what an operator asked to be repeated may be repeated.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use orloj::engine::step::Emit;
+use orloj::model::codec::registration::FORWARDED;
+use orloj::model::dead_letter::Content;
+use orloj::model::definition::Target;
+use orloj::model::entry::FireId;
+use orloj::model::outcome::Verdict;
+
+use super::broker::{Raw, Sent};
+use super::calamity::Calamity;
+use super::people::serial;
+use super::run::Run;
+use super::site::{GRACE, PARTITIONS, SKEW, home};
+use crate::audit::{
+    Answers, Attempt, Command, Commands, Evidence, Finding, Fired, Report, Reported, Retried,
+    Violation,
+};
+use crate::records::answer;
+
+/// What the logs say.
+#[derive(Default)]
+struct Testimony {
+    commands: Commands,
+    answers: Answers,
+    fires: Vec<Fired>,
+    retried: Vec<Retried>,
+    reported: Vec<Reported>,
+    /// What no checker of real runs could see.
+    findings: Vec<Finding>,
+    /// Attempts that were reported more than once.
+    doubled: BTreeSet<Attempt>,
+    /// The takeover under which each of those was made first.
+    made: BTreeMap<Attempt, u64>,
+}
+
+/// Judges a run. `at_rest`: nothing is left to be done. `None`: faults go on, so that what is
+/// missing may still come.
+pub(super) fn judge(run: &mut Run, at_rest: Option<bool>) -> Report {
+    let mut testimony = Testimony::default();
+    for p in 0..PARTITIONS {
+        testimony.hear_inputs(run, p, at_rest.is_some());
+        testimony.hear_outputs(run, p, at_rest.is_some());
+    }
+    testimony.hear_of_forwarding(run, at_rest.is_some());
+    let Testimony { commands, answers, fires, retried, reported, .. } = &testimony;
+    let evidence = Evidence {
+        commands,
+        answers,
+        fires,
+        retried,
+        reported,
+        // An owner's clock may be ahead of the broker's, and have been so all along.
+        margin: GRACE + 2 * SKEW + 1,
+        as_of: if at_rest.is_some() { run.site.broker.now } else { 0 },
+        at_rest: at_rest.unwrap_or(false),
+    };
+    let mut report = evidence.judge();
+    report.findings.append(&mut testimony.findings);
+    let replayed = run.replayed;
+    let asked_for = |finding: &Finding| {
+        let from = replayed[home(finding.trigger.as_bytes())];
+        let repeats = [Violation::Duplicate, Violation::NotStopped, Violation::Ghost];
+        from.is_some_and(|from| finding.generation >= from) && repeats.contains(&finding.violation)
+    };
+    report.findings.retain(|finding| !asked_for(finding));
+    report
+}
+
+impl Testimony {
+    fn hear_inputs(&mut self, run: &Run, p: usize, all: bool) {
+        let broker = &run.site.broker;
+        let decided = broker.group.committed[p].as_ref().map_or(0, |(offset, _)| *offset);
+        for (offset, appended, raw) in broker.triggers[p].committed(&broker.fates) {
+            if home(&raw.key) != p && !is_forwarded(raw) {
+                continue; // its copy counts
+            }
+            let kind = run.users.meant[serial(raw)].clone();
+            // An unreadable record is forwarded like any other, and rejected there.
+            let ack = all || offset < decided;
+            let command = Command { offset, appended, ack, kind };
+            self.commands.entry(text(&raw.key)).or_default().push(command);
+        }
+        let mut seen = BTreeMap::<Attempt, u32>::new();
+        for (_, _, request) in broker.signals[p].committed(&broker.fates) {
+            let of = attempt(&request.id);
+            *seen.entry(of.clone()).or_default() += 1;
+            self.reported.push(Reported { of, due: request.due });
+        }
+        let doubled = seen.into_iter().filter(|(_, times)| *times > 1);
+        self.doubled.extend(doubled.map(|(of, _)| of));
+    }
+
+    fn hear_outputs(&mut self, run: &mut Run, p: usize, count: bool) {
+        let site = &mut run.site;
+        let counts = &mut site.counts;
+        let broker = &site.broker;
+        for (_, _, sent) in broker.fires[p].committed(&broker.fates) {
+            let Emit::ToWorker(fire) = &sent.emit else { continue };
+            let payload = fire.definition.payload.as_deref().unwrap_or_default();
+            if fire.id.attempt == 1 && fire.id.deferral == 0 {
+                self.fires.push(fired(&fire.id, fire.scheduled, sent, payload));
+            } else {
+                self.hear_retried(&fire.id, sent, payload);
+            }
+            if matches!(fire.definition.target, Target::Topic(_)) {
+                self.find(Violation::WrongBody, &fire.id, "a worker was given a topic's");
+            }
+        }
+        for (_, _, sent) in broker.others[p].committed(&broker.fates) {
+            match &sent.emit {
+                Emit::ToTopic(fire) => {
+                    let payload = fire.payload.as_deref().unwrap_or_default();
+                    self.fires.push(fired(&fire.id, fire.scheduled, sent, payload));
+                }
+                Emit::Outcome(outcome) => {
+                    match outcome.verdict {
+                        Verdict::Kept { .. } if count => counts.add(Calamity::Kept),
+                        Verdict::Cancelled { .. } if count && outcome.answers.is_none() => {
+                            counts.add(Calamity::RetryMeetsCancel);
+                        }
+                        _ => {}
+                    }
+                    if let Some((offset, answer)) = answer(outcome) {
+                        let key = (outcome.trigger.as_str().to_owned(), offset);
+                        self.answers.entry(key).or_default().push(answer);
+                    }
+                }
+                Emit::DeadLetter(letter) => {
+                    if let Content::Fire { fire, .. } = &letter.content {
+                        self.find(Violation::Lost, &fire.id, &letter.reason);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A report that came twice may be honoured twice if the partition has changed hands between:
+    /// only the live store remembers an attempt that was made.
+    fn hear_retried(&mut self, id: &FireId, sent: &Sent, payload: &[u8]) {
+        let of = attempt(id);
+        if self.doubled.contains(&of)
+            && *self.made.entry(of.clone()).or_insert(sent.tenure) != sent.tenure
+        {
+            return;
+        }
+        let Sent { clock, decided, .. } = *sent;
+        self.retried.push(Retried { of, appended: clock, decided, payload: payload.to_vec() });
+    }
+
+    /// Every command in a wrong partition has one copy in its right one.
+    fn hear_of_forwarding(&mut self, run: &Run, all: bool) {
+        let broker = &run.site.broker;
+        let mut copies = BTreeMap::<usize, u32>::new();
+        let records = |p: usize| broker.triggers[p].committed(&broker.fates);
+        for p in 0..PARTITIONS {
+            for (_, _, raw) in records(p).filter(|(_, _, raw)| is_forwarded(raw)) {
+                *copies.entry(serial(raw)).or_default() += 1;
+            }
+        }
+        let mut accounted = HashSet::new();
+        for p in 0..PARTITIONS {
+            let decided = broker.group.committed[p].as_ref().map_or(0, |(offset, _)| *offset);
+            for (offset, _, raw) in records(p) {
+                if home(&raw.key) == p || is_forwarded(raw) || !all && offset >= decided {
+                    continue;
+                }
+                let serial = serial(raw);
+                accounted.insert(serial);
+                let times = copies.get(&serial).copied().unwrap_or(0);
+                let again = run.replayed[p].is_some_and(|from| offset >= from);
+                let violation = match times {
+                    0 => Violation::Lost,
+                    1 => continue,
+                    _ if again => continue,
+                    _ => Violation::Duplicate,
+                };
+                let trigger = text(&raw.key);
+                let why = format!("forwarded {times} times from {p}@{offset}");
+                self.findings.push(Finding { violation, trigger, generation: offset, why });
+            }
+        }
+        if all && copies.keys().any(|serial| !accounted.contains(serial)) {
+            let (trigger, why) = (String::new(), "forwarded without an original".to_owned());
+            let violation = Violation::Ghost;
+            self.findings.push(Finding { violation, trigger, generation: 0, why });
+        }
+    }
+
+    fn find(&mut self, violation: Violation, id: &FireId, why: &str) {
+        let (trigger, why) = (id.trigger.as_str().to_owned(), why.to_owned());
+        self.findings.push(Finding { violation, trigger, generation: id.generation, why });
+    }
+}
+
+fn is_forwarded(raw: &Raw) -> bool {
+    raw.headers.iter().any(|header| header.name == *FORWARDED)
+}
+
+fn text(key: &[u8]) -> String {
+    std::str::from_utf8(key).unwrap().to_owned()
+}
+
+fn attempt(id: &FireId) -> Attempt {
+    Attempt {
+        trigger: id.trigger.as_str().to_owned(),
+        generation: id.generation,
+        occurrence: id.occurrence,
+        attempt: id.attempt,
+        deferral: id.deferral,
+    }
+}
+
+fn fired(id: &FireId, due: u64, sent: &Sent, payload: &[u8]) -> Fired {
+    Fired {
+        trigger: id.trigger.as_str().to_owned(),
+        generation: id.generation,
+        occurrence: id.occurrence,
+        due,
+        appended: sent.clock,
+        payload: payload.to_vec(),
+    }
+}
