@@ -112,6 +112,8 @@ pub struct Partition {
     pub(super) draft: Draft,
     /// What the index says of older generations may be incomplete: later ones may be missing.
     pub(super) seen_from: Offset,
+    /// N when entries last fired: what came since and was due already waits for the next firing.
+    pub(super) fired_from: Offset,
     watermark: Watermark,
     low_water: LowWater,
     sealed: Sealed,
@@ -153,6 +155,7 @@ impl Partition {
             skips,
             draft: Draft::default(),
             seen_from,
+            fired_from: cursor.triggers,
             watermark,
             low_water,
             sealed: Sealed { cursor, at: 0, mirrored_at: 0, spilled_at: 0 },

@@ -129,6 +129,13 @@ pub enum Refusal {
          depends; use Apache Kafka or a broker that does"
     )]
     MetadataDropped,
+    /// Someone else has committed since our barrier: the group has given the partition away, and
+    /// will say so.
+    #[error("partition {partition}: another member has taken it over meanwhile")]
+    Overtaken {
+        /// The partition.
+        partition: PartitionId,
+    },
     /// The topic ends below the committed offset: it was created anew, or truncated.
     #[error(
         "partition {partition}: {topic} ends at {end}, below the committed offset {offset}: was \
@@ -457,7 +464,13 @@ impl Takeover {
     fn confirm(&mut self, committed: &Committed) -> Result<(), Refusal> {
         let wanted = (self.cursor.triggers, self.cursor.to_metadata(&self.owner));
         if committed.offset.as_ref() != Some(&wanted) {
-            return Err(Refusal::MetadataDropped);
+            let ours = |(offset, metadata): &(Offset, String)| {
+                Cursor::from_metadata(*offset, metadata).is_ok()
+            };
+            return Err(match committed.offset.as_ref().is_some_and(ours) {
+                true => Refusal::Overtaken { partition: self.partition },
+                false => Refusal::MetadataDropped,
+            });
         }
         self.phase = Phase::Ledger;
         Ok(())

@@ -24,6 +24,7 @@ mod run;
 mod site;
 mod verdict;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -68,6 +69,16 @@ fn try_seed(seed: u64, tally: &mut Tally) -> Option<String> {
     (!liveness.is_clean()).then(|| format!("after they had stopped: {liveness}"))
 }
 
+/// The same; the engine's own assertions are findings like any other.
+fn survive(seed: u64, tally: &mut Tally) -> Option<String> {
+    let tried = catch_unwind(AssertUnwindSafe(|| try_seed(seed, tally)));
+    tried.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Some(format!("  PANIC {}", text.unwrap_or_default()))
+    })
+}
+
 /// Seeds from `first` on, until `count` are done or one fails.
 fn try_seeds(first: u64, count: u64, bug: Option<Bug>) -> Tally {
     let (next, total) = (AtomicU64::new(first), Mutex::new(Tally::default()));
@@ -78,7 +89,7 @@ fn try_seeds(first: u64, count: u64, bug: Option<Bug>) -> Tally {
             if seed >= first + count {
                 break;
             }
-            if let Some(why) = try_seed(seed, &mut tally) {
+            if let Some(why) = survive(seed, &mut tally) {
                 tally.failure = Some((seed, why));
                 next.store(first + count, Relaxed);
             }

@@ -142,15 +142,15 @@ fn lateness_counts_from_when_it_could_fire() {
 
 fn keep(offset: u64, due: u64) -> Command {
     let kind = Kind::Keep { due, payload: b"body".to_vec() };
-    Command { offset, appended: 0, ack: true, kind }
+    Command { offset, appended: due - 10, ack: true, kind }
 }
 
 #[test]
 fn what_is_kept_out_is_as_if_it_had_never_been() {
-    let twice = [register(3, 5_000), keep(9, 7_000)];
+    let twice = [register(3, 5_000), keep(9, 5_900)];
     assert_eq!(violations(&twice, &[(9, Answer::Kept(3))], &[fire(3, 5_000)]), []);
     assert_eq!(violations(&twice, &[(9, Answer::Kept(3))], &[]), [Violation::Lost]);
-    let both = [fire(3, 5_000), fire(9, 7_000)];
+    let both = [fire(3, 5_000), fire(9, 5_900)];
     assert_eq!(violations(&twice, &[(9, Answer::Kept(3))], &both), [Violation::Ghost]);
     assert_eq!(violations(&twice, &[(9, Answer::Kept(2))], &both[..1]), [Violation::Ghost]);
     assert_eq!(violations(&twice, &[(9, Answer::NothingPending)], &both), []);
@@ -196,7 +196,8 @@ fn later_attempts_are_asked_for_made_once_and_stopped_by_a_cancel() {
     let after = Retried { decided: 12, ..made.clone() };
     let once = [register(3, 5_000)];
     let cancelled = [register(3, 5_000), cancel(10, 5_900)];
-    let replaced = [register(3, 5_000), register(9, 5_000), cancel(11, 6_000)];
+    let replaced =
+        [register(3, 5_000), Command { appended: 4_900, ..register(9, 5_000) }, cancel(11, 6_000)];
     type Case<'a> = (&'a [Command], &'a [Reported], Vec<Retried>, &'a [Violation]);
     let cases: [Case<'_>; 9] = [
         (&once, &asked, vec![made.clone()], &[]),

@@ -7,8 +7,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use orloj::engine::catalog::{Catalog, TopicState};
+use orloj::engine::overlay::Delta;
 use orloj::engine::partition::{Input, Partition, Rules};
-use orloj::engine::step::{RowOp, Step};
+use orloj::engine::step::Step;
 use orloj::engine::takeover::{Ask, Local, Refusal, Takeover};
 use orloj::engine::wheel::Wheel;
 use orloj::fault::{Bug, planted};
@@ -56,13 +57,13 @@ pub(super) struct Lane {
     ledger_position: Offset,
     /// Ends of `triggers` that were looked up and not told yet, and when.
     ends: VecDeque<(Offset, Timestamp)>,
-    /// Rows of committed steps that have not reached the disk yet.
+    /// Spills of committed steps that have not reached the disk yet.
     unapplied: VecDeque<Change>,
 }
 
 #[derive(Debug)]
 struct Change {
-    rows: Arc<Vec<RowOp>>,
+    delta: Arc<Delta>,
     local: Local,
     at: Timestamp,
 }
@@ -102,7 +103,7 @@ impl Lane {
     /// Does a little of what can be done now.
     pub(super) fn work(
         &mut self,
-        rules: &Arc<Rules>,
+        rules: &Rules,
         disk: &mut Disk,
         clock: Timestamp,
         site: &mut Site,
@@ -124,7 +125,7 @@ impl Lane {
         }
     }
 
-    fn restore(&mut self, rules: &Arc<Rules>, disk: &mut Disk, clock: Timestamp, site: &mut Site) {
+    fn restore(&mut self, rules: &Rules, disk: &mut Disk, clock: Timestamp, site: &mut Site) {
         let (id, max) = (self.id, site.batch());
         let Stage::Restoring(restoring) = &mut self.stage else { return };
         let Restoring { takeover, asked, next } = &mut **restoring;
@@ -185,7 +186,7 @@ impl Lane {
         }
     }
 
-    fn activate(&mut self, rules: &Arc<Rules>, clock: Timestamp, site: &mut Site) {
+    fn activate(&mut self, rules: &Rules, clock: Timestamp, site: &mut Site) {
         let Stage::Restoring(restoring) = &mut self.stage else { return };
         let start = restoring.takeover.finish();
         let cursor = start.cursor;
@@ -194,7 +195,7 @@ impl Lane {
         let (tick, horizon, budget) = site.wheel();
         let wheel = Wheel::new(tick, horizon, budget, cursor.w);
         let id = i32::try_from(self.id).unwrap();
-        let mut partition = Box::new(Partition::new(id, Arc::clone(rules), start, wheel));
+        let mut partition = Box::new(Partition::new(id, rules.clone(), start, wheel));
         let behind: Millis = partition.observe(clock);
         self.stage = if behind > 0 {
             site.counts.add(Calamity::ClockBehindW);
@@ -265,37 +266,42 @@ impl Lane {
         inputs
     }
 
-    /// A step of this lane is committed; its rows wait to be applied.
+    /// A step of this lane is committed; what it spills waits to be written.
     pub(super) fn committed(&mut self, step: &Step, at: Timestamp) {
-        let (applied, w) = (step.cursor.triggers, step.cursor.w);
-        let ledger_position = self.ledger_position;
-        let local = Local { applied, step: step.number, ledger_position, w };
-        self.unapplied.push_back(Change { rows: Arc::clone(&step.rows), local, at });
+        if let Some(delta) = &step.spill {
+            let (delta, local) = (Arc::clone(delta), self.local_after(step));
+            self.unapplied.push_back(Change { delta, local, at });
+        }
     }
 
-    /// The next rows reach the disk; says whether there were any.
+    /// The next spill reaches the disk; says whether there was any.
     pub(super) fn apply_next(&mut self, disk: &mut Disk, site: &mut Site) -> bool {
-        let Some(Change { rows, local, at }) = self.unapplied.pop_front() else { return false };
-        disk.apply(&rows, local, at);
+        let Some(Change { delta, local, at }) = self.unapplied.pop_front() else { return false };
+        disk.apply(&delta.rows(), local, at);
         if let Stage::Active(partition) = &mut self.stage {
             partition.applied(local.step);
         }
-        match site.dice.roll(8) {
-            0 => disk.flush(),
-            1 => disk.forget_decided(),
+        match site.dice.roll(4) {
+            0 | 1 => disk.flush(),
+            2 => disk.forget_decided(),
             _ => {}
         }
         true
+    }
+
+    fn local_after(&self, step: &Step) -> Local {
+        let (applied, w) = (step.cursor.triggers, step.cursor.w);
+        Local { applied, step: step.number, ledger_position: self.ledger_position, w }
     }
 
     pub(super) fn is_unapplied(&self) -> bool {
         !self.unapplied.is_empty()
     }
 
-    /// Rows of a step before its transaction: what [`Bug::RowsBeforeCommit`] does.
+    /// What [`Bug::RowsBeforeCommit`] does: a step's rows before its transaction.
     pub(super) fn apply_early(&self, step: &Step, disk: &mut Disk, at: Timestamp) {
-        let (applied, w) = (step.cursor.triggers, step.cursor.w);
-        let ledger_position = self.ledger_position;
-        disk.apply(&step.rows, Local { applied, step: step.number, ledger_position, w }, at);
+        if let Some(delta) = &step.spill {
+            disk.apply(&delta.rows(), self.local_after(step), at);
+        }
     }
 }

@@ -4,15 +4,15 @@
 //! Law: the group is polled only while no transaction is open; every partition with an effect in a
 //! transaction has its offset in it; rows are applied after the commit, in order.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 
 use orloj::engine::partition::Rules;
 use orloj::engine::step::{Emit, InputTopics, Step};
 use orloj::engine::takeover::{Ask, Refusal};
+use orloj::engine::tenure::{Change, Ending, Order, Tenure};
 use orloj::fault::{Bug, planted};
 use orloj::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
-use orloj::model::{Millis, Offset, Timestamp};
+use orloj::model::{Millis, Offset, PartitionId, Timestamp};
 
 use super::broker::{Outgoing, Producer, Progress, Raw, Refused, Sent};
 use super::calamity::Calamity;
@@ -22,25 +22,23 @@ use super::lane::{Lane, Stage};
 use super::log::Fate;
 use super::site::{GRACE, PARTITIONS, SKEW, Site};
 
-/// How often a transaction whose generation was refused is sent again.
-const ATTEMPTS_MAX: u32 = 4;
-
 /// A running process.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) id: NodeId,
-    rules: Arc<Rules>,
+    rules: Rules,
     /// By how many ms its clock is ahead of true time.
     skew: i64,
     membership: Membership,
     /// It has heard that it is no member.
     lost: bool,
     producer: Producer,
+    tenure: Tenure,
     pub(super) lanes: BTreeMap<usize, Lane>,
     pub(super) disks: Vec<Disk>,
     flight: Option<Flight>,
-    /// Partitions on their way to someone else, and when to let go of them.
-    parting: Option<(Vec<usize>, Timestamp)>,
+    /// What it was told to let go of.
+    revoked: BTreeSet<usize>,
     leaving: bool,
 }
 
@@ -50,9 +48,6 @@ struct Flight {
     steps: Vec<(usize, Step, Offset)>,
     barriers: Vec<(usize, Barrier)>,
     leg: Leg,
-    attempts: u32,
-    /// Partitions to let go of once it has ended.
-    release: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -82,15 +77,16 @@ impl Node {
         let skew = i64::try_from(SKEW).unwrap();
         Self {
             id,
-            rules: Arc::new(rules(id, ledger_after, site)),
+            rules: rules(id, ledger_after, site),
             skew: site.dice.between(-skew, skew),
             membership: site.broker.group.join(id, &mut site.dice),
             lost: false,
             producer: site.broker.init(id),
+            tenure: Tenure::new(site.dice.pick(&[0, 3, 10])),
             lanes: BTreeMap::new(),
             disks,
             flight: None,
-            parting: None,
+            revoked: BTreeSet::new(),
             leaving: false,
         }
     }
@@ -101,13 +97,13 @@ impl Node {
     }
 
     /// Begins to hand everything over.
-    pub(super) fn leave(&mut self, site: &Site) {
+    pub(super) fn leave(&mut self) {
         self.leaving = true;
-        self.parting = Some((self.lanes.keys().copied().collect(), site.broker.now));
+        self.tenure.leave();
     }
 
     pub(super) fn has_left(&self) -> bool {
-        self.leaving && self.lanes.is_empty() && self.flight.is_none()
+        self.leaving && self.tenure.held().is_empty() && self.tenure.is_free()
     }
 
     /// Where a crash would hit it now.
@@ -131,6 +127,7 @@ impl Node {
     pub(super) fn lost_cursors(&self) -> Vec<(usize, Offset)> {
         let lost = |lane: &Lane| match &lane.stage {
             Stage::Refused(Refusal::CursorLost { offset, .. }) => Some((lane.id, *offset)),
+            Stage::Refused(Refusal::Overtaken { .. }) => None,
             Stage::Refused(other) => panic!("{other}"),
             _ => None,
         };
@@ -139,10 +136,10 @@ impl Node {
 
     /// Does one thing of what can be done now.
     pub(super) fn turn(&mut self, site: &mut Site) {
-        match (site.dice.roll(4), self.flight.is_some()) {
-            (0, false) => self.follow_group(site),
-            (1, false) => self.launch(site),
-            (0 | 1, true) => self.fly(site),
+        match (site.dice.roll(4), self.tenure.is_free()) {
+            (0, true) => self.follow_group(site),
+            (1, true) => self.launch(site),
+            (0 | 1, false) => self.fly(site),
             (2, _) => self.apply_some(site),
             _ => self.work(site),
         }
@@ -170,65 +167,104 @@ impl Node {
         }
     }
 
+    /// Hears what the group says. No transaction is open here.
     fn follow_group(&mut self, site: &mut Site) {
-        let held: Vec<usize> = self.lanes.keys().copied().collect();
+        let held: Vec<usize> = self.tenure.held().iter().copied().map(number).collect();
+        let now = site.broker.now;
         match site.broker.group.poll(&mut self.membership, &held) {
             News::Expelled => {
-                self.lanes.clear();
-                (self.parting, self.lost) = (None, false);
+                self.change(Change::Lost(numbers(held)), site);
                 if !self.leaving {
                     self.membership = site.broker.group.join(self.id, &mut site.dice);
                 }
+                self.lost = false;
             }
             News::Owns { assigned, revoked } => {
-                self.lost = false;
-                if !self.leaving {
-                    assigned.into_iter().for_each(|id| self.assign(id, site));
+                let revoked = if self.leaving { held } else { revoked };
+                let news: Vec<_> =
+                    revoked.into_iter().filter(|id| self.revoked.insert(*id)).collect();
+                if !news.is_empty() {
+                    self.change(Change::Revoked(numbers(news)), site);
                 }
-                if self.parting.is_none() && !revoked.is_empty() {
-                    let wait: Millis = site.dice.pick(&[0, 3, 10]);
-                    self.parting = Some((revoked, site.broker.now + wait));
+                if !self.leaving && !assigned.is_empty() {
+                    self.change(Change::Assigned(numbers(assigned)), site);
                 }
             }
         }
-        let now = site.broker.now;
-        if let Some((partitions, _)) = self.parting.take_if(|(_, at)| *at <= now) {
-            self.say_last_words(partitions, site);
+        let orders = self.tenure.on_time(now);
+        self.obey(orders, site);
+    }
+
+    fn change(&mut self, change: Change, site: &mut Site) {
+        let orders = self.tenure.on_change(change, site.broker.now);
+        self.obey(orders, site);
+    }
+
+    /// Does what the rules of tenure order, in their order.
+    fn obey(&mut self, orders: Vec<Order>, site: &mut Site) {
+        for order in orders {
+            match order {
+                Order::TakeOver(partition) => self.take_over(number(partition), site),
+                Order::LastWords(partitions) => self.say_last_words(partitions, site),
+                Order::LetGo(partitions) => self.let_go(partitions, site),
+                Order::Settle => self.settle(site),
+                Order::SendAgain => self.send_again(site),
+                Order::Reopen => {
+                    self.flight = None;
+                    site.counts.add(Calamity::StepDropped);
+                    self.producer = site.broker.init(self.id);
+                    let orders = self.tenure.on_reopened();
+                    self.obey(orders, site);
+                }
+            }
         }
     }
 
-    fn assign(&mut self, id: usize, site: &mut Site) {
+    fn ended(&mut self, ending: Ending, site: &mut Site) {
+        let orders = self.tenure.on_ending(ending);
+        self.obey(orders, site);
+    }
+
+    fn take_over(&mut self, id: usize, site: &mut Site) {
+        self.drain(id, site);
         let (owner, clock) = (self.rules.owner.clone(), self.clock(site));
         let lane = Lane::assigned(id, &owner, &self.disks[id], clock, site);
         let _previous = self.lanes.insert(id, lane);
     }
 
-    fn say_last_words(&mut self, partitions: Vec<usize>, site: &mut Site) {
-        let mut flight = Flight { release: partitions, ..Flight::default() };
-        for id in &flight.release {
-            let Some(lane) = self.lanes.get_mut(id) else { continue };
+    /// Whoever reads the state of a store waits first for what is committed.
+    fn drain(&mut self, id: usize, site: &mut Site) {
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            while lane.apply_next(&mut self.disks[id], site) {}
+        }
+    }
+
+    fn say_last_words(&mut self, partitions: Vec<PartitionId>, site: &mut Site) {
+        let mut flight = Flight::default();
+        for id in partitions.into_iter().map(number) {
+            let Some(lane) = self.lanes.get_mut(&id) else { continue };
             if let Stage::Active(partition) = &mut lane.stage {
                 let step = partition.seal_clean();
                 let decided = std::mem::replace(&mut lane.sealed, step.cursor.triggers);
-                flight.steps.push((*id, step, decided));
+                flight.steps.push((id, step, decided));
                 lane.stage = Stage::Parting;
                 site.counts.add(Calamity::Handover);
             }
         }
         if flight.steps.is_empty() || self.lost {
-            self.give_up(&flight.release, site);
-        } else {
-            self.flight = Some(flight);
+            return self.ended(Ending::Committed, site);
         }
+        self.flight = Some(flight);
     }
 
-    fn give_up(&mut self, partitions: &[usize], site: &mut Site) {
-        for id in partitions {
-            if let Some(mut lane) = self.lanes.remove(id) {
-                while lane.apply_next(&mut self.disks[*id], site) {}
-                self.disks[*id].flush();
+    fn let_go(&mut self, partitions: Vec<PartitionId>, site: &mut Site) {
+        for id in partitions.into_iter().map(number) {
+            site.broker.group.release(&self.membership, id);
+            self.drain(id, site);
+            if self.lanes.remove(&id).is_some() {
+                self.disks[id].flush();
             }
-            site.broker.group.release(&self.membership, *id);
+            self.revoked.remove(&id);
         }
     }
 
@@ -262,6 +298,7 @@ impl Node {
             }
         }
         if !flight.steps.is_empty() || !flight.barriers.is_empty() {
+            self.tenure.on_launch();
             self.flight = Some(flight);
         }
     }
@@ -284,11 +321,11 @@ impl Node {
             Ok(()) => {}
             Err(Refused::Fenced) => {
                 site.counts.add(Calamity::ProducerFenced);
-                self.fail(site);
+                self.ended(Ending::Unknown, site);
             }
             Err(Refused::Generation) => {
                 site.counts.add(Calamity::GenerationRefused);
-                self.try_again(site);
+                self.ended(Ending::StaleGeneration, site);
             }
         }
     }
@@ -344,16 +381,21 @@ impl Node {
             } else {
                 site.counts.add(Calamity::OutcomeUnknownAborted);
             }
-            return self.fail(site);
+            return self.ended(Ending::Unknown, site);
         }
         if site.broker.end(self.producer, Fate::Committed).is_err() {
             site.counts.add(Calamity::ProducerFenced);
-            return self.fail(site);
+            return self.ended(Ending::Unknown, site);
         }
         site.steps += steps;
         if planted(Bug::OffsetsApart) {
             site.broker.commit_offsets(&self.progress(), &self.membership);
         }
+        self.ended(Ending::Committed, site);
+    }
+
+    /// The transaction is committed: what its steps spill may go into the stores.
+    fn settle(&mut self, site: &mut Site) {
         let clock = self.clock(site);
         let Some(flight) = self.flight.take() else { return };
         for (id, step, _) in &flight.steps {
@@ -366,40 +408,29 @@ impl Node {
                 restoring.takeover.on_barrier();
             }
         }
-        self.give_up(&flight.release, site);
     }
 
     /// The group moved on: the broker took nothing, and what is sealed is still ours.
-    fn try_again(&mut self, site: &mut Site) {
-        let Some(flight) = &mut self.flight else { return };
-        flight.attempts += 1;
-        // Last words are said once.
-        let give_in = flight.attempts > ATTEMPTS_MAX || !flight.release.is_empty();
-        flight.leg = Leg::Sealed;
-        if give_in || site.broker.end(self.producer, Fate::Aborted).is_err() {
-            return self.fail(site);
+    fn send_again(&mut self, site: &mut Site) {
+        if let Some(flight) = &mut self.flight {
+            flight.leg = Leg::Sealed;
+        }
+        if site.broker.end(self.producer, Fate::Aborted).is_err() {
+            return self.ended(Ending::Unknown, site);
         }
         if site.dice.one_in(2) {
             self.lost = !site.broker.group.hear(&mut self.membership);
         }
     }
+}
 
-    /// The outcome is unknown: a new producer makes the broker decide, and every partition starts
-    /// over from what is committed.
-    fn fail(&mut self, site: &mut Site) {
-        let release = self.flight.take().map_or_else(Vec::new, |flight| flight.release);
-        site.counts.add(Calamity::StepDropped);
-        self.producer = site.broker.init(self.id);
-        for id in self.lanes.keys().copied().collect::<Vec<_>>() {
-            // Rows of committed steps may be applied or not: the log has them.
-            while site.dice.one_in(2)
-                && self.lanes.get_mut(&id).is_some_and(|l| l.apply_next(&mut self.disks[id], site))
-            {
-            }
-            self.assign(id, site);
-        }
-        self.give_up(&release, site);
-    }
+/// A partition's place in the tables of a run.
+fn number(partition: PartitionId) -> usize {
+    usize::try_from(partition).unwrap()
+}
+
+fn numbers(partitions: Vec<usize>) -> Vec<PartitionId> {
+    partitions.into_iter().map(|id| PartitionId::try_from(id).unwrap()).collect()
 }
 
 fn outgoing(lane: &Lane, decided: Offset, step: u64, emit: &Emit) -> Outgoing {
@@ -428,7 +459,9 @@ fn rules(id: NodeId, ledger_after: Millis, site: &mut Site) -> Rules {
         sample_interval: site.dice.pick(&[1, 3, 10]),
         idle_commit: site.dice.pick(&[0, 5, 20]),
         mirror_interval: 40,
-        step_rows_max: site.dice.pick(&[10, 100]),
+        ingest_max: site.dice.pick(&[10, 100]),
+        spill_bytes: site.dice.pick(&[1_000, 5_000, 1 << 20]),
+        spill_interval: site.dice.pick(&[0, 0, 10, 100, 10_000]),
         cancel_grace: GRACE,
         park: 5,
         owner: format!("node-{id}"),

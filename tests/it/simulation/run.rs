@@ -23,7 +23,7 @@ const SESSION: Millis = 40;
 /// What is due must have happened after so much calm, in ms.
 const BOUND: Millis = 2_000;
 /// How many things happen in a run.
-const EVENTS: usize = 6_000;
+const EVENTS: usize = 5_000;
 
 /// A process, and whether it runs.
 enum Process {
@@ -59,7 +59,7 @@ impl Run {
     /// Faults all the time.
     pub(super) fn storm(&mut self) {
         for _ in 0..EVENTS {
-            self.site.broker.now += self.site.dice.pick(&[0, 0, 0, 1, 1, 2]);
+            self.site.broker.now += self.site.dice.pick(&[0, 0, 1, 1, 2]);
             self.keep_time();
             match self.site.dice.roll(1_000) {
                 0..820 => {
@@ -67,7 +67,7 @@ impl Run {
                     self.turn(id);
                 }
                 820..900 => self.users.write(&mut self.site),
-                900..960 => {
+                900..985 => {
                     let p = self.site.dice.place(PARTITIONS);
                     self.workers.work(p, &mut self.site);
                 }
@@ -133,7 +133,9 @@ impl Run {
             Process::Running { silent_until: Some((_, until)), .. } if now < *until => {}
             Process::Running { node, silent_until } => {
                 *silent_until = None;
-                node.turn(site);
+                for _ in 0..1 + site.dice.roll(8) {
+                    node.turn(site);
+                }
                 if node.has_left() {
                     site.broker.group.expel(id, &mut site.dice);
                     self.stop(id, 20);
@@ -154,7 +156,7 @@ impl Run {
         match self.site.dice.roll(100) {
             0..14 => self.crash(id),
             14..24 => self.silence(id),
-            24..30 => self.with_node(id, |node, site| node.leave(site)),
+            24..30 => self.with_node(id, |node, _| node.leave()),
             30..44 => {
                 self.site.counts.add(Calamity::Rebalance);
                 let Site { broker, dice, .. } = &mut self.site;
@@ -286,7 +288,7 @@ impl Run {
             (0..NODES).for_each(|id| self.crash(id));
         } else {
             for id in 0..NODES {
-                self.with_node(id, |node, site| node.leave(site));
+                self.with_node(id, |node, _| node.leave());
             }
             for _ in 0..200 {
                 for id in 0..NODES {

@@ -47,6 +47,7 @@ pub(super) fn judge(run: &mut Run, at_rest: Option<bool>) -> Report {
         testimony.hear_outputs(run, p, at_rest.is_some());
     }
     testimony.hear_of_forwarding(run, at_rest.is_some());
+    testimony.forget_replayed(run);
     let Testimony { commands, answers, fires, retried, reported, .. } = &testimony;
     let evidence = Evidence {
         commands,
@@ -190,6 +191,15 @@ impl Testimony {
             let violation = Violation::Ghost;
             self.findings.push(Finding { violation, trigger, generation: 0, why });
         }
+    }
+
+    /// A cancel that an operator has repeated stops whatever retries it meets.
+    fn forget_replayed(&mut self, run: &Run) {
+        let made: HashSet<&Attempt> = self.retried.iter().map(|retried| &retried.of).collect();
+        self.reported.retain(|Reported { of, .. }| {
+            let from = run.replayed[home(of.trigger.as_bytes())];
+            from.is_none_or(|from| of.generation < from) || made.contains(of)
+        });
     }
 
     fn find(&mut self, violation: Violation, id: &FireId, why: &str) {
