@@ -57,16 +57,24 @@ fn try_seed(seed: u64, tally: &mut Tally) -> Option<String> {
     let mut run = Run::new(seed);
     run.storm();
     let safety = verdict::judge(&mut run, None);
-    if !safety.is_clean() {
-        return Some(format!("while faults struck: {safety}"));
+    if let Some(why) = complaint("while faults struck", &safety, &run) {
+        return Some(why);
     }
     let at_rest = run.calm();
-    let liveness: Report = verdict::judge(&mut run, Some(at_rest));
+    let liveness = verdict::judge(&mut run, Some(at_rest));
     tally.seeds += 1;
     tally.steps += run.site.steps;
     tally.fires += liveness.fired as u64;
     tally.counts.merge(&run.site.counts);
-    (!liveness.is_clean()).then(|| format!("after they had stopped: {liveness}"))
+    complaint("after they had stopped", &liveness, &run)
+}
+
+/// What a report has found. Of a single seed that is run again, also all about the first trigger.
+fn complaint(when: &str, report: &Report, run: &Run) -> Option<String> {
+    let first = report.findings.first()?;
+    let again = setting("ORLOJ_SEED").is_some();
+    let history = again.then(|| verdict::history(run, &first.trigger)).unwrap_or_default();
+    Some(format!("{when}: {report}{history}"))
 }
 
 /// The same; the engine's own assertions are findings like any other.

@@ -5,11 +5,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use orloj::engine::step::Emit;
+use orloj::model::Offset;
 use orloj::model::codec::registration::FORWARDED;
 use orloj::model::dead_letter::Content;
 use orloj::model::definition::Target;
 use orloj::model::entry::FireId;
+use orloj::model::ledger::LedgerKey;
 use orloj::model::outcome::Verdict;
+use orloj::model::text::Text;
 
 use super::broker::{Raw, Sent};
 use super::calamity::Calamity;
@@ -17,8 +20,8 @@ use super::people::serial;
 use super::run::Run;
 use super::site::{GRACE, PARTITIONS, SKEW, home};
 use crate::audit::{
-    Answers, Attempt, Command, Commands, Evidence, Finding, Fired, Report, Reported, Retried,
-    Violation,
+    Answer, Answers, Attempt, Command, Commands, Evidence, Finding, Fired, Kind, Report, Reported,
+    Retried, Violation,
 };
 use crate::records::answer;
 
@@ -36,6 +39,8 @@ struct Testimony {
     doubled: BTreeSet<Attempt>,
     /// The takeover under which each of those was made first.
     made: BTreeMap<Attempt, u64>,
+    /// Registrations that a repetition has stopped or kept out, by trigger and generation.
+    undone: HashSet<(String, Offset)>,
 }
 
 /// Judges a run. `at_rest`: nothing is left to be done. `None`: faults go on, so that what is
@@ -48,6 +53,7 @@ pub(super) fn judge(run: &mut Run, at_rest: Option<bool>) -> Report {
     }
     testimony.hear_of_forwarding(run, at_rest.is_some());
     testimony.forget_replayed(run);
+    testimony.hear_first_answers(run);
     let Testimony { commands, answers, fires, retried, reported, .. } = &testimony;
     let evidence = Evidence {
         commands,
@@ -62,14 +68,42 @@ pub(super) fn judge(run: &mut Run, at_rest: Option<bool>) -> Report {
     };
     let mut report = evidence.judge();
     report.findings.append(&mut testimony.findings);
-    let replayed = run.replayed;
-    let asked_for = |finding: &Finding| {
-        let from = replayed[home(finding.trigger.as_bytes())];
-        let repeats = [Violation::Duplicate, Violation::NotStopped, Violation::Ghost];
-        from.is_some_and(|from| finding.generation >= from) && repeats.contains(&finding.violation)
-    };
-    report.findings.retain(|finding| !asked_for(finding));
+    report.findings.retain(|finding| !testimony.asked_for(run, finding));
     report
+}
+
+/// Everything the logs say of one trigger: for looking into a seed that failed.
+pub(super) fn history(run: &Run, trigger: &str) -> String {
+    let broker = &run.site.broker;
+    let p = home(trigger.as_bytes());
+    let mut lines = Vec::new();
+    for (offset, at, raw) in broker.triggers[p].committed(&broker.fates) {
+        if raw.key == trigger.as_bytes() && (home(&raw.key) == p || is_forwarded(raw)) {
+            lines.push((at, format!("trigger {offset} {:?}", run.users.meant[serial(raw)])));
+        }
+    }
+    for (offset, at, request) in broker.signals[p].committed(&broker.fates) {
+        if request.id.trigger == *trigger {
+            lines.push((at, format!("signal {offset} due {} {:?}", request.due, request.id)));
+        }
+    }
+    let about = format!("{:?}", Text::from(trigger));
+    for (offset, at, record) in broker.ledger[p].committed(&broker.fates) {
+        let text = format!("{record:?}");
+        if text.contains(&about) || matches!(record.key, LedgerKey::Skip(_)) {
+            lines.push((at, format!("ledger {offset} {text}")));
+        }
+    }
+    let outputs = [&broker.fires[p], &broker.others[p]];
+    for (_, at, sent) in outputs.into_iter().flat_map(|log| log.committed(&broker.fates)) {
+        let text = format!("{:?}", sent.emit);
+        if text.contains(&about) {
+            let Sent { tenure, clock, decided, .. } = sent;
+            lines.push((at, format!("sent by {tenure} at {clock} from {decided} {text}")));
+        }
+    }
+    lines.sort_by_key(|(at, _)| *at);
+    lines.iter().map(|(at, text)| format!("{at} {text}\n")).collect()
 }
 
 impl Testimony {
@@ -141,17 +175,24 @@ impl Testimony {
         }
     }
 
-    /// A report that came twice may be honoured twice if the partition has changed hands between:
-    /// only the live store remembers an attempt that was made.
+    /// A report that came twice may be honoured twice if the partition has changed hands between, or
+    /// a cancel came: only the live owner remembers an attempt that was made, and not for ever.
     fn hear_retried(&mut self, id: &FireId, sent: &Sent, payload: &[u8]) {
         let of = attempt(id);
-        if self.doubled.contains(&of)
-            && *self.made.entry(of.clone()).or_insert(sent.tenure) != sent.tenure
-        {
-            return;
+        if self.doubled.contains(&of) {
+            let first = *self.made.entry(of.clone()).or_insert(sent.tenure);
+            let again = self.retried.iter().any(|retried| retried.of == of);
+            if again && (first != sent.tenure || self.was_cancelled(&of)) {
+                return;
+            }
         }
         let Sent { clock, decided, .. } = *sent;
         self.retried.push(Retried { of, appended: clock, decided, payload: payload.to_vec() });
+    }
+
+    fn was_cancelled(&self, of: &Attempt) -> bool {
+        let later = |c: &Command| c.kind == Kind::Cancel && c.offset > of.generation;
+        self.commands.get(&of.trigger).is_some_and(|commands| commands.iter().any(later))
     }
 
     /// Every command in a wrong partition has one copy in its right one.
@@ -190,6 +231,38 @@ impl Testimony {
             let (trigger, why) = (String::new(), "forwarded without an original".to_owned());
             let violation = Violation::Ghost;
             self.findings.push(Finding { violation, trigger, generation: 0, why });
+        }
+    }
+
+    /// Of commands that were repeated the first answers count; what any of them undid may be missing.
+    fn hear_first_answers(&mut self, run: &Run) {
+        for ((trigger, offset), answers) in &mut self.answers {
+            let from = run.replayed[home(trigger.as_bytes())];
+            if from.is_none_or(|from| *offset < from) {
+                continue;
+            }
+            for answer in answers.iter() {
+                let undone = match answer {
+                    Answer::Stopped(generation) => *generation,
+                    Answer::Kept(_) => *offset,
+                    Answer::NothingPending | Answer::Rejected => continue,
+                };
+                self.undone.insert((trigger.clone(), undone));
+            }
+            answers.truncate(1);
+        }
+    }
+
+    /// Whether a finding is what an operator asked for by a replay: everything from an offset on
+    /// counts as new.
+    fn asked_for(&self, run: &Run, finding: &Finding) -> bool {
+        let Some(from) = run.replayed[home(finding.trigger.as_bytes())] else { return false };
+        match finding.violation {
+            Violation::Duplicate | Violation::NotStopped | Violation::Ghost => {
+                finding.generation >= from
+            }
+            Violation::Lost => self.undone.contains(&(finding.trigger.clone(), finding.generation)),
+            _ => false,
         }
     }
 
