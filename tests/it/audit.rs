@@ -219,7 +219,7 @@ impl Evidence<'_> {
         let why = |text: &str| format!("{text}; {} answered {answer:?}", by.offset);
         if in_time && fired {
             let text = why("fired although it was stopped in time");
-            return report.find(Violation::NotStopped, trigger, generation, text);
+            return report.find_by(by.offset, Violation::NotStopped, trigger, generation, text);
         }
         match answer {
             // A cancel that finds nothing pending may stop a retry, of this generation or before.
@@ -227,11 +227,11 @@ impl Evidence<'_> {
                 if fired && by.kind == Kind::Cancel && self.was_reported(trigger, other) => {}
             Some(Answer::Stopped(other)) if other != generation || fired => {
                 let text = why("the answer says what did not happen");
-                report.find(Violation::NotStopped, trigger, generation, text);
+                report.find_by(by.offset, Violation::NotStopped, trigger, generation, text);
             }
             Some(Answer::NothingPending) if !fired => {
                 let text = why("neither fired nor stopped");
-                report.find(Violation::Lost, trigger, generation, text);
+                report.find_by(by.offset, Violation::Lost, trigger, generation, text);
             }
             _ => {}
         }

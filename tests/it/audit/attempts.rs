@@ -18,6 +18,18 @@ pub(crate) struct Attempt {
     pub(crate) deferral: u32,
 }
 
+impl Attempt {
+    /// Of what it is one of several.
+    fn occurrence(&self) -> (&str, u64, u32) {
+        (&self.trigger, self.generation, self.occurrence)
+    }
+
+    /// Its place among them.
+    fn place(&self) -> (u32, u32) {
+        (self.attempt, self.deferral)
+    }
+}
+
 /// A fire that is not the first of its occurrence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Retried {
@@ -59,6 +71,11 @@ impl Evidence<'_> {
             *times.entry(&retried.of).or_default() += 1;
             self.judge_retried(retried, due.get(&retried.of).copied(), effective, report);
         }
+        let mut latest = HashMap::<_, (u32, u32)>::new();
+        for of in times.keys() {
+            let place = latest.entry(of.occurrence()).or_default();
+            *place = of.place().max(*place);
+        }
         for (of, times) in times.iter().filter(|(_, times)| **times > 1) {
             let why = format!("{times} times {of:?}");
             report.find(Violation::Duplicate, &of.trigger, of.generation, why);
@@ -67,7 +84,9 @@ impl Evidence<'_> {
             let commands = effective.get(of.trigger.as_str()).map_or(&[][..], Vec::as_slice);
             let later = |c: &&Command| c.kind == Kind::Cancel && c.offset > of.generation;
             let cancelled = commands.iter().copied().any(|command| later(&command));
-            if due <= self.as_of && !cancelled && !times.contains_key(of) {
+            // A report that comes after a later attempt was made asks for what is past.
+            let made = times.contains_key(of) || latest.get(&of.occurrence()) > Some(&of.place());
+            if due <= self.as_of && !cancelled && !made {
                 let why = format!("{of:?}, due {due}, {} ms ago", self.as_of - due);
                 report.find(self.missing(), &of.trigger, of.generation, why);
             }

@@ -32,6 +32,8 @@ pub(crate) struct Finding {
     pub(crate) violation: Violation,
     pub(crate) trigger: String,
     pub(crate) generation: u64,
+    /// The offset of the command that brought it to light: its own, or one that stopped it.
+    pub(crate) by: u64,
     pub(crate) why: String,
 }
 
@@ -103,7 +105,20 @@ impl Report {
         generation: u64,
         why: String,
     ) {
-        self.findings.push(Finding { violation, trigger: trigger.to_owned(), generation, why });
+        self.find_by(generation, violation, trigger, generation, why);
+    }
+
+    /// The same, by the command at offset `by`.
+    pub(crate) fn find_by(
+        &mut self,
+        by: u64,
+        violation: Violation,
+        trigger: &str,
+        generation: u64,
+        why: String,
+    ) {
+        let trigger = trigger.to_owned();
+        self.findings.push(Finding { violation, trigger, generation, by, why });
     }
 }
 
@@ -127,7 +142,8 @@ impl fmt::Display for Report {
             *counts.entry(finding.violation.name()).or_default() += 1;
         }
         writeln!(f, "violations: {counts:?}")?;
-        for Finding { violation, trigger, generation, why } in self.findings.iter().take(SHOWN_MAX)
+        for Finding { violation, trigger, generation, why, .. } in
+            self.findings.iter().take(SHOWN_MAX)
         {
             writeln!(f, "  {violation} {trigger}:{generation}: {why}")?;
         }

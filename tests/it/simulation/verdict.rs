@@ -224,13 +224,19 @@ impl Testimony {
                 };
                 let trigger = text(&raw.key);
                 let why = format!("forwarded {times} times from {p}@{offset}");
-                self.findings.push(Finding { violation, trigger, generation: offset, why });
+                self.findings.push(Finding {
+                    violation,
+                    trigger,
+                    generation: offset,
+                    by: offset,
+                    why,
+                });
             }
         }
         if all && copies.keys().any(|serial| !accounted.contains(serial)) {
             let (trigger, why) = (String::new(), "forwarded without an original".to_owned());
             let violation = Violation::Ghost;
-            self.findings.push(Finding { violation, trigger, generation: 0, why });
+            self.findings.push(Finding { violation, trigger, generation: 0, by: 0, why });
         }
     }
 
@@ -258,9 +264,7 @@ impl Testimony {
     fn asked_for(&self, run: &Run, finding: &Finding) -> bool {
         let Some(from) = run.replayed[home(finding.trigger.as_bytes())] else { return false };
         match finding.violation {
-            Violation::Duplicate | Violation::NotStopped | Violation::Ghost => {
-                finding.generation >= from
-            }
+            Violation::Duplicate | Violation::NotStopped | Violation::Ghost => finding.by >= from,
             Violation::Lost => self.undone.contains(&(finding.trigger.clone(), finding.generation)),
             _ => false,
         }
@@ -277,7 +281,8 @@ impl Testimony {
 
     fn find(&mut self, violation: Violation, id: &FireId, why: &str) {
         let (trigger, why) = (id.trigger.as_str().to_owned(), why.to_owned());
-        self.findings.push(Finding { violation, trigger, generation: id.generation, why });
+        let (generation, by) = (id.generation, id.generation);
+        self.findings.push(Finding { violation, trigger, generation, by, why });
     }
 }
 
