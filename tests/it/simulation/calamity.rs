@@ -17,6 +17,7 @@ pub(super) enum Calamity {
     GenerationRefused,
     ProducerFenced,
     TransactionExpired,
+    PredecessorEnded,
     OutcomeUnknownCommitted,
     OutcomeUnknownAborted,
     StepDropped,

@@ -130,7 +130,7 @@ impl Group {
         self.knows(member) && member.generation == self.generation
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(super) fn is_deserted(&self) -> bool {
         self.members.is_empty()
     }
 

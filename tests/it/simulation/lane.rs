@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use orloj::engine::catalog::{Catalog, TopicState};
+use orloj::engine::cursor::Cursor;
 use orloj::engine::overlay::Delta;
 use orloj::engine::partition::{Input, Partition, Rules};
 use orloj::engine::step::Step;
@@ -19,6 +20,7 @@ use orloj::model::{Millis, Offset, Timestamp};
 
 use super::calamity::Calamity;
 use super::disk::Disk;
+use super::node::node_of;
 use super::site::{STATE_AGE_MAX, Site};
 
 /// How far a partition is on its way.
@@ -58,11 +60,11 @@ pub(super) struct Lane {
     /// Ends of `triggers` that were looked up and not told yet, and when.
     ends: VecDeque<(Offset, Timestamp)>,
     /// Spills of committed steps that have not reached the disk yet.
-    unapplied: VecDeque<Change>,
+    unapplied: VecDeque<Spilled>,
 }
 
 #[derive(Debug)]
-struct Change {
+struct Spilled {
     delta: Arc<Delta>,
     local: Local,
     at: Timestamp,
@@ -145,8 +147,20 @@ impl Lane {
         match ask {
             Ask::Committed => {
                 let unstable = planted(Bug::UnstableOffset).then(|| broker.offset(id));
-                let Some(committed) = unstable.or_else(|| broker.stable_offset(id)) else { return };
-                if let Err(refusal) = takeover.on_committed(committed) {
+                let committed = unstable.or_else(|| broker.stable_offset(id));
+                let said = broker.offset(id).offset.map(|(_, metadata)| metadata);
+                // It may have died with a transaction open; if it lives, it is fenced. The broker
+                // may be too slow for that: then its own timeout ends it.
+                let earlier = said.as_deref().and_then(Cursor::owner_still_there);
+                let earlier = earlier.filter(|earlier| *earlier != rules.owner);
+                if let Some(earlier) = earlier.and_then(node_of)
+                    && !planted(Bug::UnstableOffset)
+                    && site.dice.one_in(2)
+                {
+                    site.counts.add(Calamity::PredecessorEnded);
+                    let _fenced = site.broker.init(earlier);
+                }
+                if let Some(Err(refusal)) = committed.map(|found| takeover.on_committed(found)) {
                     self.stage = Stage::Refused(refusal);
                 }
             }
@@ -270,13 +284,13 @@ impl Lane {
     pub(super) fn committed(&mut self, step: &Step, at: Timestamp) {
         if let Some(delta) = &step.spill {
             let (delta, local) = (Arc::clone(delta), self.local_after(step));
-            self.unapplied.push_back(Change { delta, local, at });
+            self.unapplied.push_back(Spilled { delta, local, at });
         }
     }
 
     /// The next spill reaches the disk; says whether there was any.
     pub(super) fn apply_next(&mut self, disk: &mut Disk, site: &mut Site) -> bool {
-        let Some(Change { delta, local, at }) = self.unapplied.pop_front() else { return false };
+        let Some(Spilled { delta, local, at }) = self.unapplied.pop_front() else { return false };
         disk.apply(&delta.rows(), local, at);
         if let Stage::Active(partition) = &mut self.stage {
             partition.applied(local.step);

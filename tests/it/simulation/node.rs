@@ -22,6 +22,9 @@ use super::lane::{Lane, Stage};
 use super::log::Fate;
 use super::site::{GRACE, PARTITIONS, SKEW, Site};
 
+/// What transactional ids begin with.
+const NAME: &str = "node-";
+
 /// A running process.
 #[derive(Debug)]
 pub(super) struct Node {
@@ -47,6 +50,8 @@ pub(super) struct Node {
 struct Flight {
     steps: Vec<(usize, Step, Offset)>,
     barriers: Vec<(usize, Barrier)>,
+    /// Of partitions that go before they were active.
+    farewells: Vec<Progress>,
     leg: Leg,
 }
 
@@ -243,15 +248,27 @@ impl Node {
         let mut flight = Flight::default();
         for id in partitions.into_iter().map(number) {
             let Some(lane) = self.lanes.get_mut(&id) else { continue };
-            if let Stage::Active(partition) = &mut lane.stage {
-                let step = partition.seal_clean();
-                let decided = std::mem::replace(&mut lane.sealed, step.cursor.triggers);
-                flight.steps.push((id, step, decided));
-                lane.stage = Stage::Parting;
-                site.counts.add(Calamity::Handover);
+            match &mut lane.stage {
+                Stage::Active(partition) => {
+                    let step = partition.seal_clean();
+                    let decided = std::mem::replace(&mut lane.sealed, step.cursor.triggers);
+                    flight.steps.push((id, step, decided));
+                    lane.stage = Stage::Parting;
+                    site.counts.add(Calamity::Handover);
+                }
+                Stage::Restoring(restoring) => {
+                    let farewell = restoring.takeover.farewell();
+                    flight.farewells.extend(farewell.map(|(offset, said)| (id, offset, said)));
+                }
+                Stage::Waiting(partition) => {
+                    let cursor = partition.cursor();
+                    let said = cursor.to_farewell(&self.rules.owner);
+                    flight.farewells.push((id, cursor.triggers, said));
+                }
+                Stage::Refused(_) | Stage::Parting => {}
             }
         }
-        if flight.steps.is_empty() || self.lost {
+        if flight.steps.is_empty() && flight.farewells.is_empty() || self.lost {
             return self.ended(Ending::Committed, site);
         }
         self.flight = Some(flight);
@@ -363,11 +380,15 @@ impl Node {
 
     fn progress(&self) -> Vec<Progress> {
         let Some(flight) = &self.flight else { return Vec::new() };
+        let owner = &self.rules.owner;
         let steps = flight.steps.iter().map(|(id, step, _)| {
-            (*id, step.cursor.triggers, step.cursor.to_metadata(&self.rules.owner))
+            let cursor = &step.cursor;
+            let said =
+                if step.last { cursor.to_farewell(owner) } else { cursor.to_metadata(owner) };
+            (*id, cursor.triggers, said)
         });
         let barriers = flight.barriers.iter().map(|(id, b)| (*id, b.offset, b.metadata.clone()));
-        steps.chain(barriers).collect()
+        steps.chain(barriers).chain(flight.farewells.iter().cloned()).collect()
     }
 
     /// Asks for the commit. The answer may get lost, and so may the question.
@@ -424,6 +445,11 @@ impl Node {
     }
 }
 
+/// The node that uses a transactional id.
+pub(super) fn node_of(owner: &str) -> Option<NodeId> {
+    owner.strip_prefix(NAME)?.parse().ok()
+}
+
 /// A partition's place in the tables of a run.
 fn number(partition: PartitionId) -> usize {
     usize::try_from(partition).unwrap()
@@ -464,7 +490,7 @@ fn rules(id: NodeId, ledger_after: Millis, site: &mut Site) -> Rules {
         spill_interval: site.dice.pick(&[0, 0, 10, 100, 10_000]),
         cancel_grace: GRACE,
         park: 5,
-        owner: format!("node-{id}"),
+        owner: format!("{NAME}{id}"),
         topics: InputTopics { triggers: "o.triggers".into(), signals: "o.signals".into() },
     }
 }

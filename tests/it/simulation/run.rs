@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use orloj::engine::cursor::Cursor;
-use orloj::model::ledger::{LedgerKey, LedgerValue};
+use orloj::model::ledger::LedgerValue;
 use orloj::model::{Millis, Offset, Timestamp};
 
 use super::calamity::Calamity;
@@ -110,19 +110,15 @@ impl Run {
         let now = self.site.broker.now;
         let Site { broker, dice, counts, .. } = &mut self.site;
         for (id, process) in self.processes.iter().enumerate() {
-            match process {
-                Process::Down { since, .. } if *since + SESSION <= now => {
-                    broker.group.expel(id, dice);
+            let (since, holds) = match process {
+                Process::Down { since, .. } => (*since, false),
+                Process::Running { node, silent_until: Some((since, _)) } => {
+                    (*since, !node.lanes.is_empty())
                 }
-                Process::Running { node, silent_until: Some((since, _)) }
-                    if *since + SESSION <= now =>
-                {
-                    if broker.group.expel(id, dice) && !node.lanes.is_empty() {
-                        counts.add(Calamity::Zombie);
-                    }
-                }
-                _ => {}
-            }
+                Process::Running { .. } => continue,
+            };
+            let expelled = since + SESSION <= now && broker.group.expel(id, dice);
+            counts.add_many(Calamity::Zombie, u64::from(expelled && holds));
         }
     }
 
@@ -229,7 +225,7 @@ impl Run {
     /// Retention may delete what lies below the committed L, and signals below their N.
     fn delete_triggers(&mut self) {
         let p = self.site.dice.place(PARTITIONS);
-        let Some((cursor, _)) = self.cursor(p) else { return };
+        let Some(cursor) = self.cursor(p) else { return };
         let Site { broker, dice, counts, .. } = &mut self.site;
         let low = dice.roll(cursor.low_water + 1);
         if low > broker.triggers[p].low {
@@ -252,8 +248,8 @@ impl Run {
     fn outage(&mut self) {
         self.stop_all();
         let p = self.site.dice.place(PARTITIONS);
-        let Some((cursor, metadata)) = self.cursor(p) else { return };
-        let clean = self.mirror_is(p, cursor.triggers, &metadata);
+        let Some(cursor) = self.cursor(p) else { return };
+        let clean = self.mirror_is(p, &cursor);
         let Site { broker, dice, counts, .. } = &mut self.site;
         match dice.roll(3) {
             0 => {
@@ -307,7 +303,7 @@ impl Run {
         (0..NODES).for_each(|id| {
             broker.group.expel(id, dice);
         });
-        assert!(broker.group.is_empty(), "all are stopped");
+        assert!(broker.group.is_deserted(), "all are stopped");
         broker.now += broker.transaction_timeout;
         self.keep_time();
     }
@@ -331,21 +327,23 @@ impl Run {
         }
     }
 
-    /// The committed cursor and its metadata.
-    fn cursor(&self, p: usize) -> Option<(Cursor, String)> {
-        let (offset, metadata) = self.site.broker.group.committed[p].clone()?;
-        let (cursor, _owner) = Cursor::from_metadata(offset, &metadata).ok()?;
-        Some((cursor, metadata))
+    /// The committed cursor, unless an operator has moved it.
+    fn cursor(&self, p: usize) -> Option<Cursor> {
+        let (offset, metadata) = self.site.broker.group.committed[p].as_ref()?;
+        Cursor::from_metadata(*offset, metadata).ok().map(|(cursor, _owner)| cursor)
     }
 
-    /// Whether the ledger's mirror says exactly this, and was written at a shutdown.
-    fn mirror_is(&self, p: usize, offset: Offset, metadata: &str) -> bool {
+    /// Whether the ledger's mirror is exactly this cursor, written at a shutdown.
+    fn mirror_is(&self, p: usize, cursor: &Cursor) -> bool {
         let broker = &self.site.broker;
-        let mirror = broker.ledger[p]
-            .committed(&broker.fates)
-            .filter(|(_, _, record)| record.key == LedgerKey::Cursor);
-        let wanted = LedgerValue::Cursor { metadata: metadata.to_owned(), offset, clean: true };
-        mirror.last().is_some_and(|(_, _, record)| record.value.as_ref() == Some(&wanted))
+        let ledger = broker.ledger[p].committed(&broker.fates);
+        let mirrors = ledger.filter_map(|(_, _, record)| match &record.value {
+            Some(LedgerValue::Cursor { metadata, offset, clean }) => {
+                Some((Cursor::from_metadata(*offset, metadata).unwrap().0, *clean))
+            }
+            _ => None,
+        });
+        mirrors.last() == Some((*cursor, true))
     }
 
     fn is_at_rest(&self) -> bool {

@@ -21,11 +21,11 @@ use super::dice::Dice;
 /// Partitions of every topic.
 pub(super) const PARTITIONS: usize = 3;
 /// Clocks differ from true time by at most this, in ms.
-pub(super) const SKEW: Millis = 15;
+pub(super) const SKEW: Millis = 25;
 /// A cancel this long before the due time is never too late, in ms.
 pub(super) const GRACE: Millis = 10;
 /// The ledger keeps tombstones for this long, in ms.
-pub(super) const TOMBSTONES: Millis = 600;
+pub(super) const TOMBSTONES: Millis = 400;
 /// Stores older than this are rebuilt, in ms: at most half of the life of tombstones.
 pub(super) const STATE_AGE_MAX: Millis = TOMBSTONES / 2;
 

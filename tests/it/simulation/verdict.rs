@@ -175,8 +175,8 @@ impl Testimony {
         }
     }
 
-    /// A report that came twice may be honoured twice if the partition has changed hands between, or
-    /// a cancel came: only the live owner remembers an attempt that was made, and not for ever.
+    /// A report that came twice may be honoured twice if the partition has changed hands between,
+    /// or a cancel came: only the live owner remembers what was made, and not for ever.
     fn hear_retried(&mut self, id: &FireId, sent: &Sent, payload: &[u8]) {
         let of = attempt(id);
         if self.doubled.contains(&of) {
@@ -240,7 +240,8 @@ impl Testimony {
         }
     }
 
-    /// Of commands that were repeated the first answers count; what any of them undid may be missing.
+    /// Of commands that were repeated the first answers count; what any of them undid may be
+    /// missing.
     fn hear_first_answers(&mut self, run: &Run) {
         for ((trigger, offset), answers) in &mut self.answers {
             let from = run.replayed[home(trigger.as_bytes())];

@@ -254,7 +254,7 @@ impl Evidence<'_> {
 
 impl Command {
     /// The due time, if it registers something.
-    fn registers(&self) -> Option<u64> {
+    pub(crate) fn registers(&self) -> Option<u64> {
         match self.kind {
             Kind::Register { due, .. } | Kind::Keep { due, .. } => Some(due),
             Kind::Cancel | Kind::Nonsense => None,

@@ -73,7 +73,7 @@ fn try_seed(seed: u64, tally: &mut Tally) -> Option<String> {
 fn complaint(when: &str, report: &Report, run: &Run) -> Option<String> {
     let first = report.findings.first()?;
     let again = setting("ORLOJ_SEED").is_some();
-    let history = again.then(|| verdict::history(run, &first.trigger)).unwrap_or_default();
+    let history = if again { verdict::history(run, &first.trigger) } else { String::new() };
     Some(format!("{when}: {report}{history}"))
 }
 
