@@ -6,7 +6,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/orloj/target
 export PATH := $(if $(wildcard /usr/lib/ccache),/usr/lib/ccache:)$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: demo test faults faults-long verify fix bench-quick help
+.PHONY: demo test sim faults faults-long verify fix bench-quick help
 
 demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
 	scripts/prerequisites.sh
@@ -16,6 +16,10 @@ test: ## run all tests, against a real Apache Kafka on this machine
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
 	cargo test --locked --features faults
+
+sim: ## the protocol under faults, in memory (SEEDS=n how many, SEED=n one of them again)
+	ORLOJ_SEEDS=$(or $(SEEDS),$(if $(SEED),1,10000)) $(if $(SEED),ORLOJ_SEED=$(SEED)) \
+		cargo test --locked --features faults --test it simulation::no_seed -- --nocapture
 
 faults: ## an hour of faults on a real Kafka (CASES=kill,broker: those); counts in target/faults
 	scripts/prerequisites.sh test

@@ -149,6 +149,21 @@ fn there_are_no_statics() {
 }
 
 #[test]
+fn the_simulator_decides_nothing() {
+    let all = sources();
+    let (rules, simulator) = (rules_of(&all), all.iter().filter(|source| is_simulator(source)));
+    let findings: Vec<_> = simulator.flat_map(|source| reimplements(source, &rules)).collect();
+    assert!(findings.is_empty(), "\n{}\n", findings.join("\n"));
+    let drives = |name: &str| {
+        let uses = |source: &Source| source.text.contains(&format!("orloj::engine::{name}"));
+        all.iter().any(|source| is_simulator(source) && uses(source))
+    };
+    for name in ["cursor", "partition", "takeover", "wheel"] {
+        assert!(drives(name), "the simulator must drive the production engine::{name}");
+    }
+}
+
+#[test]
 fn nothing_names_a_machine_or_a_registry() {
     hold(names_no_machine);
 }
@@ -213,6 +228,19 @@ fn each_rule_can_fail() {
     }
     let invariants = "## Invariants\n\n- A fire is one,\n  held by `gone`.\n";
     assert_eq!(untested_invariants(invariants, &BTreeSet::new()).len(), 1);
+}
+
+#[test]
+fn a_simulator_of_its_own_rules_is_found() {
+    let engine = "pub struct Watermark;\npub enum Ask {}\npub fn take_due() {}\nfn own() {}\n";
+    let rules = rules_of(&[Source::new("src/engine/a.rs", engine)]);
+    assert_eq!(rules, ["Ask", "Watermark", "take_due"].map(str::to_owned).into());
+    for copy in ["enum Ask { Now }", "fn take_due(&mut self) {}", "pub(super) struct Watermark;"] {
+        let source = Source::new("tests/it/simulation/a.rs", copy);
+        assert_eq!(reimplements(&source, &rules).len(), 1, "{copy}");
+    }
+    let driver = Source::new("tests/it/simulation/a.rs", "fn own() { partition.take_due(3); }");
+    assert_eq!(reimplements(&driver, &rules), Vec::<String>::new());
 }
 
 #[test]
@@ -368,6 +396,32 @@ fn names_no_machine(source: &Source) -> Vec<String> {
         }
         if registries.iter().any(|host| line.contains(host)) {
             findings.push(source.finding(at + 1, "the tool knows its registry; name the package"));
+        }
+    }
+    findings
+}
+
+fn is_simulator(source: &Source) -> bool {
+    source.path.starts_with("tests/it/simulation")
+}
+
+/// The names under which the engine decides: its types, and its functions of several words.
+fn rules_of(sources: &[Source]) -> BTreeSet<String> {
+    let engine = sources.iter().filter(|source| source.module() == Some("engine"));
+    let lines = engine.flat_map(Source::code).filter(|(_, production, _)| *production);
+    let keywords = ["pub struct ", "pub enum ", "pub fn "];
+    let names = lines.flat_map(|(_, _, line)| keywords.map(|keyword| after(&line, keyword)));
+    names.flatten().filter(|name| words(name).len() > 1).collect()
+}
+
+/// The simulator drives the engine; what it defines under a name of the engine's is a copy.
+fn reimplements(source: &Source, rules: &BTreeSet<String>) -> Vec<String> {
+    let defined = |line: &str| ["struct ", "enum ", "fn "].map(|keyword| after(line, keyword));
+    let mut findings = Vec::new();
+    for (number, _, line) in source.code() {
+        for name in defined(&line).into_iter().flatten().filter(|name| rules.contains(name)) {
+            let what = format!("drive the engine's {name}; a copy proves nothing about it");
+            findings.push(source.finding(number, &what));
         }
     }
     findings

@@ -6,6 +6,7 @@
 
 use super::known::{IdHash, Known, Slot, SlotKind};
 use super::partition::{Fetched, Partition};
+use crate::fault::{Bug, planted};
 use crate::model::Offset;
 use crate::model::entry::{Entry, Row};
 use crate::model::ledger::LedgerKey;
@@ -25,7 +26,7 @@ impl Partition {
         // Only a fire that went to a worker can come back as a retry. If the last generation is
         // known to have fired into a topic, none can.
         let in_flight = main.is_none() && fired.as_ref().is_none_or(|slot| slot.http);
-        if in_flight {
+        if in_flight && !planted(Bug::NoVeto) {
             self.veto(offset, &id, &mut known);
         }
         match main.or(retry) {

@@ -80,6 +80,7 @@ impl Partition {
             }
         }
         self.cursor.w = w;
+        self.fired_from = self.cursor.triggers;
         self.wheel.advance(w);
     }
 

@@ -95,7 +95,7 @@ impl Pass {
             triggers_from: cursor.low_water.max(local.applied).min(cursor.triggers),
             triggers_until: cursor.triggers,
         };
-        let replay = Replay::new(cursor.w, skips);
+        let replay = Replay::new(cursor.w, cursor.horizon, skips);
         Self { cursor, must_wipe, applied_step: local.step, plan, later_from: None, replay }
     }
 

@@ -15,6 +15,7 @@ use super::overlay::Overlay;
 use super::step::{Emit, InputTopics, Step};
 use super::watermark::Watermark;
 use super::wheel::{Load, Wheel};
+use crate::fault::{Bug, planted};
 use crate::model::entry::{Entry, Row};
 use crate::model::input::{SignalRecord, TriggerRecord};
 use crate::model::ledger::{LedgerKey, LedgerValue};
@@ -111,6 +112,8 @@ pub struct Partition {
     pub(super) draft: Draft,
     /// What the index says of older generations may be incomplete: later ones may be missing.
     pub(super) seen_from: Offset,
+    /// N when entries last fired: what came since and was due already waits for the next firing.
+    pub(super) fired_from: Offset,
     watermark: Watermark,
     low_water: LowWater,
     sealed: Sealed,
@@ -139,7 +142,9 @@ impl Partition {
     pub fn new(id: PartitionId, rules: Rules, start: Start, wheel: Wheel) -> Self {
         let Start { cursor, last_timestamp, seen_from, skips } = start;
         let watermark = Watermark::new(cursor.triggers, last_timestamp, rules.cancel_grace);
-        let low_water = LowWater::new(cursor.horizon, cursor.triggers, rules.sample_interval);
+        let by_clock = planted(Bug::LowWaterByClock);
+        let horizon = if by_clock { cursor.w.due + rules.ledger_after } else { cursor.horizon };
+        let low_water = LowWater::new(horizon, cursor.triggers, rules.sample_interval);
         Self {
             id,
             rules,
@@ -150,6 +155,7 @@ impl Partition {
             skips,
             draft: Draft::default(),
             seen_from,
+            fired_from: cursor.triggers,
             watermark,
             low_water,
             sealed: Sealed { cursor, at: 0, mirrored_at: 0, spilled_at: 0 },
@@ -173,6 +179,10 @@ impl Partition {
     /// because it would fire early.
     pub fn observe(&mut self, now: Timestamp) -> Millis {
         self.clock = self.clock.max(now);
+        if planted(Bug::ClockRunsBack) {
+            self.clock = now;
+            return 0;
+        }
         self.cursor.w.due.saturating_sub(self.clock)
     }
 
@@ -260,8 +270,8 @@ impl Partition {
         let watermark = self.watermark();
         let mut rows = Vec::new();
         self.wheel.take_due(TimelineKey::last_of(watermark), max, &mut rows);
-        let complete =
-            rows.len() < max && self.wheel.loaded_until() > TimelineKey::last_of(watermark);
+        let loaded = self.wheel.loaded_until() > TimelineKey::last_of(watermark);
+        let complete = rows.len() < max && (loaded || planted(Bug::PastUnloaded));
         let mut w = rows.last().map_or(self.cursor.w, |(key, _)| *key);
         if complete {
             w = w.max(TimelineKey::last_of(watermark.saturating_sub(1)));
@@ -304,7 +314,11 @@ impl Partition {
 
     /// Moves L to where W allows and forgets the marks it has passed.
     fn raise_low_water(&mut self) {
-        let Some(passed) = self.low_water.passed(self.cursor.w.due) else { return };
+        let mut passed = self.low_water.passed(self.cursor.w.due);
+        if planted(Bug::NoLowWater) {
+            passed = Some(self.cursor.triggers);
+        }
+        let Some(passed) = passed else { return };
         self.cursor.low_water = self.cursor.low_water.max(passed);
         while let Some(offset) = self.skips.first().copied() {
             if offset >= self.cursor.low_water {

@@ -5,6 +5,7 @@
 use super::known::{IdHash, Known, Slot, SlotKind};
 use super::partition::{Fetched, Partition, encode};
 use super::step::Emit;
+use crate::fault::{Bug, planted};
 use crate::model::Offset;
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
@@ -35,12 +36,14 @@ impl Partition {
     }
 
     fn register(&mut self, offset: Offset, ack: bool, new: Registration, fetched: &Fetched) {
-        let w = self.cursor.w;
         let hash = IdHash::of(&new.id);
         let mut known = self.known(hash, fetched);
-        let pending = known.pending_main(w).map(|slot| (slot.generation, slot.key.due));
+        let pending = known.slots.iter().find(|slot| self.is_pending(slot));
+        let pending = pending.map(|slot| (slot.generation, slot.key.due));
         if let (OnConflict::Keep, Some((generation, fire_at))) = (new.on_conflict, pending) {
-            self.skip(offset);
+            if !planted(Bug::KeepUnmarked) {
+                self.skip(offset);
+            }
             self.answer(ack, offset, new.id, Verdict::Kept { generation, fire_at });
             return;
         }
@@ -64,12 +67,12 @@ impl Partition {
         let http = new.definition.target.is_http();
         let id =
             FireId { trigger: new.id, generation: offset, occurrence: 0, attempt: 1, deferral: 0 };
-        let in_ledger = long && !late;
+        let in_ledger = long && !late && !planted(Bug::LongOutOfLedger);
         let row = FireRow { id, scheduled: due, in_ledger, definition: new.definition };
         if late {
             self.draft.late.push(Entry { key, row: Row::Fire(row) });
         } else {
-            if !in_ledger {
+            if !long {
                 self.cursor.horizon = self.cursor.horizon.max(due);
             }
             self.schedule(Entry { key, row: Row::Fire(row) });
@@ -88,15 +91,25 @@ impl Partition {
 
     /// Takes the trigger's pending occurrence off the timeline and out of the ledger.
     pub(super) fn drop_main(&mut self, id: &Text, known: &mut Known) -> Option<Slot> {
-        let w = self.cursor.w;
-        let dropped = known.take(|slot| slot.kind == SlotKind::Main && slot.key > w);
+        let dropped = known.take(|slot| self.is_pending(slot));
         assert!(dropped.len() <= 1, "a trigger has one pending occurrence");
         let slot = dropped.into_iter().next()?;
-        self.delete(slot.key);
+        if slot.key > self.cursor.w {
+            self.delete(slot.key);
+        } else {
+            self.draft.late.retain(|entry| entry.key != slot.key);
+        }
         if slot.in_ledger {
             self.settle(LedgerKey::Main(id.clone()));
         }
         Some(slot)
+    }
+
+    /// Whether the trigger's occurrence has not fired yet. What was due when it came is late, and
+    /// pending until the next firing: its topic may be away, and then it has to wait on.
+    fn is_pending(&self, slot: &Slot) -> bool {
+        let late = slot.generation >= self.fired_from;
+        slot.kind == SlotKind::Main && (slot.key > self.cursor.w || late)
     }
 
     pub(super) fn settle(&mut self, key: LedgerKey) {

@@ -2,14 +2,15 @@
 //!
 //! Law: for a record of `triggers` below N — marked `~skip`: as if it had never been; of an id
 //! the ledger holds: the ledger already contains its effect; a plain registration: insert if its
-//! key is above W; a cancel removes. All but the marked ones remove older generations of their
-//! id. The ledger is read first, whole.
+//! key is above W and its due time not above S, as it is settled otherwise; a cancel removes. All
+//! but the marked ones remove older generations of their id. The ledger is read first, whole.
 
 use std::collections::BTreeSet;
 
 use super::known::{IdHash, IdMap, Known, Slot, SlotKind};
 use super::partition::{Fetched, encode};
 use super::step::RowOp;
+use crate::fault::{Bug, planted};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
 use crate::model::input::{Registration, Request, TriggerRecord};
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
@@ -21,6 +22,11 @@ use crate::model::{Offset, Timestamp};
 #[derive(Debug)]
 pub struct Replay {
     w: TimelineKey,
+    /// S: what is due later went into the ledger when it was ingested. If the ledger does not hold
+    /// it any more, it is settled, even if what settled it has not been replayed yet.
+    horizon: Timestamp,
+    /// The latest due time of what was inserted from the log, in ms since the epoch.
+    pub inserted_until: Timestamp,
     /// Marks of ignored records.
     pub skips: BTreeSet<Offset>,
     /// The broker timestamp of the last record replayed, in ms since the epoch.
@@ -30,10 +36,11 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Starts with the committed `w` and the marks that the local store has.
+    /// Starts with the committed `w` and `horizon` (S) and the marks that the local store has.
     #[must_use]
-    pub fn new(w: TimelineKey, skips: BTreeSet<Offset>) -> Self {
-        Self { w, skips, last_timestamp: 0, rows: Vec::new(), touched: IdMap::default() }
+    pub fn new(w: TimelineKey, horizon: Timestamp, skips: BTreeSet<Offset>) -> Self {
+        let (rows, touched) = (Vec::new(), IdMap::default());
+        Self { w, horizon, inserted_until: 0, skips, last_timestamp: 0, rows, touched }
     }
 
     /// Applies ledger records in order; `fetched` has the store's index rows of their ids.
@@ -56,7 +63,7 @@ impl Replay {
                     self.register(record.offset, registration, fetched);
                 }
                 Request::Cancel { id } => self.change(&id, fetched, |replay, known| {
-                    if !known.held_main(replay.w) {
+                    if !known.held_main(replay.w) || planted(Bug::ReplayHeld) {
                         replay.drop_main(known);
                     }
                 }),
@@ -69,15 +76,16 @@ impl Replay {
     fn register(&mut self, offset: Offset, new: Registration, fetched: &Fetched) {
         let id = new.id.clone();
         self.change(&id, fetched, |replay, known| {
-            if known.held_main(replay.w) {
+            if known.held_main(replay.w) && !planted(Bug::ReplayHeld) {
                 return;
             }
             replay.drop_main(known);
             let Registration { id, fire_at, priority, definition, .. } = new;
             let key = TimelineKey { due: fire_at, priority, source: Source::Triggers, offset };
-            if key <= replay.w {
-                return; // it has fired: nothing of it is worth a row
+            if key <= replay.w || fire_at > replay.horizon {
+                return; // it has fired, or was settled: nothing of it is worth a row
             }
+            replay.inserted_until = replay.inserted_until.max(fire_at);
             let (generation, http) = (offset, definition.target.is_http());
             let kind = SlotKind::Main;
             known.slots.push(Slot { key, kind, generation, in_ledger: false, http });

@@ -5,6 +5,7 @@
 
 use super::known::{IdHash, Slot, SlotKind};
 use super::partition::{Fetched, Partition};
+use crate::fault::{Bug, planted};
 use crate::model::Offset;
 use crate::model::entry::{Entry, FireRow, Row};
 use crate::model::input::{PRIORITY_DEFAULT, SignalRecord};
@@ -39,7 +40,7 @@ impl Partition {
             self.draft.emits.push(super::step::Emit::Outcome(Box::new(outcome)));
             return;
         }
-        if known.knows_attempt(&id) {
+        if known.knows_attempt(&id) && !planted(Bug::RetryAgain) {
             return;
         }
         for earlier in known.take(|slot| slot.retries(id.generation, id.occurrence)) {

@@ -11,12 +11,14 @@ use std::collections::BTreeSet;
 
 use super::cursor::{Cursor, MetadataError};
 use super::partition::{Fetched, Start};
+pub use super::refusal::Refusal;
 use super::replay::Replay;
 use super::step::RowOp;
+use crate::fault::{Bug, planted};
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::timeline::TimelineKey;
-use crate::model::{Offset, PartitionId};
+use crate::model::{Offset, PartitionId, Timestamp};
 
 /// What the takeover wants from the shell next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +80,10 @@ impl Local {
     }
 }
 
+/// S of a cursor that an operator has moved past its mirror: a replay without a local store finds
+/// it out.
+const S_UNKNOWN: Timestamp = Timestamp::MAX;
+
 /// What the broker says of the partition's offset.
 #[derive(Clone, Debug, Default)]
 pub struct Committed {
@@ -95,58 +101,6 @@ pub struct Committed {
     pub ledger_low: Offset,
     /// The end of `ledger[p]`.
     pub ledger_end: Offset,
-}
-
-/// Why a partition cannot be taken over until a person has decided something.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// Upgrade this process.
-    #[error(transparent)]
-    Newer(MetadataError),
-    /// The ledger holds what a newer Orloj wrote: upgrade this process.
-    #[error("the ledger's record at offset {offset} was written by a newer Orloj; upgrade")]
-    NewerLedger {
-        /// Where it stands.
-        offset: Offset,
-    },
-    /// The group's offset is gone and the mirror is older than the last commit may be.
-    #[error(
-        "partition {partition}: the group's committed offset is gone (expired or deleted), and \
-         the ledger's mirror was not written at a shutdown: everything due since {mirror_due} ms \
-         may fire again if you accept it. Accept with `kafka-consumer-groups --group GROUP \
-         --reset-offsets --to-offset {offset} --topic {topic}:{partition} --execute` and restart"
-    )]
-    CursorLost {
-        /// The partition.
-        partition: PartitionId,
-        /// The topic whose offset is gone.
-        topic: String,
-        /// The mirror's offset.
-        offset: Offset,
-        /// The mirror's W, in ms since the epoch.
-        mirror_due: u64,
-    },
-    /// The broker dropped the metadata of our own commit.
-    #[error(
-        "the broker does not keep the metadata of committed offsets, on which Orloj's cursor \
-         depends; use Apache Kafka or a broker that does"
-    )]
-    MetadataDropped,
-    /// The topic ends below the committed offset: it was created anew, or truncated.
-    #[error(
-        "partition {partition}: {topic} ends at {end}, below the committed offset {offset}: was \
-         the topic created anew? Reset the group's offset to start over"
-    )]
-    TopicShorter {
-        /// The partition.
-        partition: PartitionId,
-        /// The topic.
-        topic: String,
-        /// Where it ends.
-        end: Offset,
-        /// What is committed.
-        offset: Offset,
-    },
 }
 
 /// Part of the log was deleted before it was read: an operator must know.
@@ -211,7 +165,7 @@ impl Takeover {
             mirror: None,
             cursor: Cursor::fresh(0, 0),
             ledger_position: 0,
-            replay: Replay::new(TimelineKey::MIN, skips),
+            replay: Replay::new(TimelineKey::MIN, 0, skips),
             gaps: Vec::new(),
         }
     }
@@ -341,6 +295,9 @@ impl Takeover {
     #[must_use]
     pub fn replay_from(&self) -> Offset {
         let applied = self.local.map_or(0, |local| local.applied);
+        if planted(Bug::ReplayFromN) {
+            return self.cursor.triggers;
+        }
         self.cursor.low_water.max(applied).min(self.cursor.triggers)
     }
 
@@ -348,6 +305,12 @@ impl Takeover {
     #[must_use]
     pub fn finish(&mut self) -> Start {
         assert_eq!(self.phase, Phase::Done, "the takeover is not finished");
+        if planted(Bug::ReplaySignals) {
+            self.cursor.signals = self.cursor.signals.saturating_sub(5);
+        }
+        if self.cursor.horizon == S_UNKNOWN {
+            self.cursor.horizon = self.replay.inserted_until;
+        }
         Start {
             cursor: self.cursor,
             last_timestamp: self.replay.last_timestamp,
@@ -397,8 +360,7 @@ impl Takeover {
         let cursor = match (mirror, moved_to) {
             (None, None) => Cursor::fresh(low, signals),
             (None, Some(offset)) => Cursor::fresh(offset, signals),
-            (Some((cursor, true)), None) => cursor,
-            (Some((cursor, false)), None) => {
+            (Some((cursor, false)), None) if !planted(Bug::MirrorAlwaysClean) => {
                 return Err(Refusal::CursorLost {
                     partition: self.partition,
                     topic: self.topic.clone(),
@@ -406,6 +368,7 @@ impl Takeover {
                     mirror_due: cursor.w.due,
                 });
             }
+            (Some((cursor, _)), None) => cursor,
             (Some((cursor, _)), Some(offset)) => self.moved(cursor, offset),
         };
         self.stand_at(cursor)
@@ -414,21 +377,26 @@ impl Takeover {
     /// An operator moved the offset: everything from there on counts as new. W stays.
     fn moved(&self, mirror: Cursor, offset: Offset) -> Cursor {
         let w = self.local.map_or(mirror.w, |local| local.w.max(mirror.w));
-        Cursor { w, triggers: offset, low_water: mirror.low_water.min(offset), ..mirror }
+        // What was ingested since the mirror was written may be due later than its S.
+        let horizon = if offset > mirror.triggers { S_UNKNOWN } else { mirror.horizon };
+        let low_water = mirror.low_water.min(offset);
+        Cursor { w, triggers: offset, low_water, horizon, ..mirror }
     }
 
     fn stand_at(&mut self, mut cursor: Cursor) -> Result<(), Refusal> {
         self.check_ends(&cursor)?;
         let ledger_end = self.committed.ledger_end;
-        self.local = self.local.filter(|local| local.agrees_with(&cursor, ledger_end));
+        let useful =
+            |local: &Local| local.agrees_with(&cursor, ledger_end) && cursor.horizon != S_UNKNOWN;
+        self.local = self.local.filter(useful);
         if self.local.is_none() {
             self.replay.skips.clear();
         }
         self.skip_gaps(&mut cursor);
         self.cursor = cursor;
         let skips = std::mem::take(&mut self.replay.skips);
-        self.replay = Replay::new(cursor.w, skips);
-        self.phase = Phase::Barrier;
+        self.replay = Replay::new(cursor.w, cursor.horizon, skips);
+        self.phase = if planted(Bug::NoBarrier) { Phase::Ledger } else { Phase::Barrier };
         Ok(())
     }
 
@@ -470,7 +438,11 @@ impl Takeover {
     fn confirm(&mut self, committed: &Committed) -> Result<(), Refusal> {
         let wanted = (self.cursor.triggers, self.cursor.to_metadata(&self.owner));
         if committed.offset.as_ref() != Some(&wanted) {
-            return Err(Refusal::MetadataDropped);
+            let found = committed.offset.as_ref();
+            return Err(match found.map(|(n, metadata)| Cursor::from_metadata(*n, metadata)) {
+                Some(Ok(_)) => Refusal::Overtaken { partition: self.partition },
+                _ => Refusal::MetadataDropped,
+            });
         }
         self.committed.ledger_low = committed.ledger_low;
         self.phase = Phase::Ledger;
@@ -491,7 +463,7 @@ impl Takeover {
         let done = records.iter().any(|r| r.key == LedgerKey::Barrier && r.value == ours);
         let news = records.into_iter().filter(|record| record.step > applied).collect();
         let rows = self.replay.ledger(news, fetched);
-        if done {
+        if done || planted(Bug::NoBarrier) {
             self.ledger_position = position;
             self.phase = Phase::Triggers;
         }

@@ -2,11 +2,73 @@
 //!
 //! Law: at most one is planted, in the calling thread, for as long as a closure runs.
 
-/// A rule of the protocol, broken.
+/// A rule of the protocol, broken. Those of the engine are planted where the rule stands; those of
+/// the shell, which no simulator runs, in the simulator's node, which does what the shell does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// What could not be read yet does not hold back what is due.
     NoWatermark,
+    /// The ledger counts as read whole without a record of our own coming back.
+    NoBarrier,
+    /// L is where ingest stands.
+    NoLowWater,
+    /// Nothing below N is replayed.
+    ReplayFromN,
+    /// What is due later than `ledger_after` stays out of the ledger.
+    LongOutOfLedger,
+    /// A registration ignored for another's sake leaves no mark.
+    KeepUnmarked,
+    /// A cancel that finds nothing pending is forgotten.
+    NoVeto,
+    /// Signals are replayed as `triggers` are.
+    ReplaySignals,
+    /// L follows the clock of each owner, not what its predecessors have put on the timeline.
+    LowWaterByClock,
+    /// A replay inserts what the ledger has said already.
+    ReplayHeld,
+    /// The clock is the wall's, even if it is behind what was decided by.
+    ClockRunsBack,
+    /// W moves past what is not loaded yet.
+    PastUnloaded,
+    /// An attempt that was accepted is accepted once more.
+    RetryAgain,
+    /// Every mirror of the cursor counts as written at a shutdown.
+    MirrorAlwaysClean,
+    /// Shell: an offset is read while a transaction with a later one is undecided.
+    UnstableOffset,
+    /// Shell: offsets are committed after the transaction, not in it.
+    OffsetsApart,
+    /// Shell: rows are applied before the transaction is committed.
+    RowsBeforeCommit,
+    /// Shell: the end of `triggers` is asked for with `read_committed`.
+    CommittedEnd,
+    /// Shell: a store is resumed that is older than the ledger's tombstones.
+    StaleStore,
+}
+
+impl Bug {
+    /// Every one of them.
+    pub const ALL: [Self; 19] = [
+        Self::NoWatermark,
+        Self::NoBarrier,
+        Self::NoLowWater,
+        Self::ReplayFromN,
+        Self::LongOutOfLedger,
+        Self::KeepUnmarked,
+        Self::NoVeto,
+        Self::ReplaySignals,
+        Self::LowWaterByClock,
+        Self::ReplayHeld,
+        Self::ClockRunsBack,
+        Self::PastUnloaded,
+        Self::RetryAgain,
+        Self::MirrorAlwaysClean,
+        Self::UnstableOffset,
+        Self::OffsetsApart,
+        Self::RowsBeforeCommit,
+        Self::CommittedEnd,
+        Self::StaleStore,
+    ];
 }
 
 /// Whether `bug` is planted in this thread.

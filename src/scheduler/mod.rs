@@ -278,10 +278,8 @@ impl Scheduler {
         let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
         let Some(partition) = lane.active() else { return Ok(()) };
         let _behind = partition.observe(now);
+        // Without room what is late fires all the same: it belongs to the step that took it in.
         let room = fire_max.saturating_sub(partition.drafted());
-        if room == 0 {
-            return Ok(());
-        }
         lane.load()?;
         let Stage::Active(partition) = &mut lane.stage else { return Ok(()) };
         let due = partition.take_due(room)?;

@@ -19,6 +19,7 @@ mod load;
 mod process;
 mod readme;
 mod records;
+mod simulation;
 mod stage;
 mod topics;
 mod wait;

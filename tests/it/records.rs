@@ -105,18 +105,26 @@ pub(crate) fn fired(record: &OwnedMessage) -> Fired {
 pub(crate) fn answers(schemas: &Schemas, records: &[OwnedMessage]) -> Answers {
     let mut answers = Answers::new();
     for outcome in outcomes(schemas, records) {
-        let Some(offset) = outcome.answers else { continue };
-        let answer = match outcome.verdict {
-            Verdict::Cancelled { generation }
-            | Verdict::Accepted { replaced: Some(generation), .. } => Answer::Stopped(generation),
-            Verdict::NotPending { .. } | Verdict::Accepted { replaced: None, .. } => {
-                Answer::NothingPending
-            }
-            _ => Answer::Rejected,
-        };
+        let Some((offset, answer)) = answer(&outcome) else { continue };
         answers.entry((outcome.trigger.as_str().to_owned(), offset)).or_default().push(answer);
     }
     answers
+}
+
+/// Which command an outcome answers, and how.
+pub(crate) fn answer(outcome: &Outcome) -> Option<(u64, Answer)> {
+    let answer = match outcome.verdict {
+        Verdict::Cancelled { generation }
+        | Verdict::Accepted { replaced: Some(generation), .. } => Answer::Stopped(generation),
+        Verdict::NotPending { .. } | Verdict::Accepted { replaced: None, .. } => {
+            Answer::NothingPending
+        }
+        Verdict::Kept { generation, .. } => Answer::Kept(generation),
+        Verdict::Rejected { .. } | Verdict::Delivered { .. } | Verdict::Failed { .. } => {
+            Answer::Rejected
+        }
+    };
+    Some((outcome.answers?, answer))
 }
 
 /// The records of `outcomes`.

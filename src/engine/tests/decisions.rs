@@ -177,14 +177,22 @@ fn a_second_cancel_takes_the_place_of_the_first_ones_veto() {
     scene.decides(&[], &[]);
 }
 
+/// Its topic may be away: then it would wait on beside whatever came after it.
 #[test]
-fn a_cancel_meets_a_late_registration_of_the_same_step_too_late() {
+fn a_late_registration_is_pending_until_its_step_fires() {
     let mut scene = Scene::new();
     scene.register("a", 900);
     scene.cancel("a");
     let a = topic("a", 0, 900);
-    let told = scene.answer(1, "a", not_pending(Some(0), false));
-    scene.decides(&[scene.accepted(&a, None), told, scene.fires(&a)], &[index("a", &[&a])]);
+    let cancelled = scene.answer(1, "a", Verdict::Cancelled { generation: 0 });
+    scene.decides(&[scene.accepted(&a, None), cancelled], &[]);
+    scene.register("a", 900);
+    scene.register("a", 1_030);
+    let (late, new) = (topic("a", 2, 900), topic("a", 3, 1_030));
+    scene.decides(
+        &[scene.accepted(&late, None), scene.accepted(&new, Some(2))],
+        &[put(&new), index("a", &[&new])],
+    );
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::engine::partition::Fetched;
 use crate::engine::step::RowOp;
 use crate::engine::takeover::{Ask, Committed, Gap, Local, Refusal, Takeover};
 use crate::model::Offset;
+use crate::model::input::TriggerRecord;
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::outcome::Verdict;
 use crate::model::timeline::TimelineKey;
@@ -127,6 +128,32 @@ fn what_a_newer_orloj_wrote_is_refused() {
     let value = Some(LedgerValue::Cursor { metadata, offset: 5, clean: true });
     let mirror = LedgerRecord { key: LedgerKey::Cursor, value, step: 7 };
     assert_eq!(takeover.on_ledger(vec![mirror], 4, &Fetched::default()), Err(newer));
+}
+
+#[test]
+fn what_another_member_has_committed_is_not_ours_to_take() {
+    let mut takeover = begin(None);
+    takeover.on_committed(committed(&CURSOR)).unwrap();
+    takeover.on_barrier();
+    let later = Cursor { triggers: 6, step: 8, ..CURSOR };
+    let refused = takeover.on_committed(committed(&later));
+    assert_eq!(refused, Err(Refusal::Overtaken { partition: 0 }));
+}
+
+#[test]
+fn what_is_due_later_than_s_and_not_in_the_ledger_is_settled() {
+    let mut takeover = at_ledger(None);
+    takeover.on_ledger(vec![barrier_record(NONCE)], 3, &Fetched::default()).unwrap();
+    // Record 3 was in the ledger until record 4 cancelled it; a crash between may be a long one.
+    let record = |offset, due| {
+        let mut log = super::world::Log::default();
+        let _at = log.register("a", due, 0);
+        TriggerRecord { offset, ..log.triggers.remove(0) }
+    };
+    let long = record(3, CURSOR.horizon + 1);
+    assert_eq!(takeover.on_triggers(vec![long], &Fetched::default()), []);
+    let short = record(3, CURSOR.horizon);
+    assert_eq!(takeover.on_triggers(vec![short], &Fetched::default()).len(), 2);
 }
 
 #[test]

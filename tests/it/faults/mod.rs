@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use orloj::clock;
 
-use crate::audit::{self, Command, Kind};
+use crate::audit::{self, Command};
 use crate::client::Client;
 use crate::kafka_server::KafkaServer;
 use crate::load::MARGIN;
@@ -283,12 +283,9 @@ impl Scene {
 /// Waits until everything is due and has fired, and judges: nothing may be wrong.
 fn settled(stage: &Stage, client: &Client) -> audit::Report {
     let commands = client.acknowledged();
-    let due = |command: &Command| match command.kind {
-        Kind::Register { due, .. } => Some(due),
-        Kind::Cancel => None,
-    };
     let soon = clock::now_ms() + 60_000;
-    let last = commands.values().flatten().filter_map(due).filter(|due| *due < soon).max();
+    let last =
+        commands.values().flatten().filter_map(Command::registers).filter(|due| *due < soon).max();
     let last = last.unwrap_or_default();
     until("everything to be due", SETTLE, || (clock::now_ms() > last).then_some(()));
     let report = stage.settled(&commands, MARGIN, SETTLE);

@@ -1,0 +1,124 @@
+//! Later attempts of callbacks: each is asked for by a worker, made once, and stopped by a cancel.
+//!
+//! Law: a replacement leaves the deliveries of the older generation alone; a cancel stops them.
+
+use std::collections::HashMap;
+
+use super::{Command, Evidence, Kind, Report, Violation};
+
+/// Which attempt of which callback.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Attempt {
+    pub(crate) trigger: String,
+    pub(crate) generation: u64,
+    pub(crate) occurrence: u32,
+    /// From 1.
+    pub(crate) attempt: u32,
+    /// How often it was sent back without being spent.
+    pub(crate) deferral: u32,
+}
+
+impl Attempt {
+    /// Of what it is one of several.
+    fn occurrence(&self) -> (&str, u64, u32) {
+        (&self.trigger, self.generation, self.occurrence)
+    }
+
+    /// Its place among them.
+    fn place(&self) -> (u32, u32) {
+        (self.attempt, self.deferral)
+    }
+}
+
+/// A fire that is not the first of its occurrence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Retried {
+    pub(crate) of: Attempt,
+    /// When it was written, in ms since the epoch.
+    pub(crate) appended: u64,
+    /// Commands below this offset were decided before the step that fired it; 0 if nobody knows.
+    pub(crate) decided: u64,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// A worker asked for an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reported {
+    pub(crate) of: Attempt,
+    /// When it shall be made, in ms since the epoch.
+    pub(crate) due: u64,
+}
+
+/// Commands that were not ignored, by trigger, in log order.
+pub(super) type Effective<'a> = HashMap<&'a str, Vec<&'a Command>>;
+
+impl Evidence<'_> {
+    /// Whether a worker asked for another attempt of this generation.
+    pub(super) fn was_reported(&self, trigger: &str, generation: u64) -> bool {
+        let mut reports = self.reported.iter().map(|report| &report.of);
+        reports.any(|of| of.generation == generation && of.trigger == trigger)
+    }
+
+    pub(super) fn judge_attempts(&self, effective: &Effective<'_>, report: &mut Report) {
+        // The earliest time that any report of an attempt named.
+        let mut due = HashMap::<&Attempt, u64>::with_capacity(self.reported.len());
+        for reported in self.reported {
+            let earliest = due.entry(&reported.of).or_insert(reported.due);
+            *earliest = reported.due.min(*earliest);
+        }
+        let mut times = HashMap::<&Attempt, u32>::with_capacity(self.retried.len());
+        for retried in self.retried {
+            *times.entry(&retried.of).or_default() += 1;
+            self.judge_retried(retried, due.get(&retried.of).copied(), effective, report);
+        }
+        let mut latest = HashMap::<_, (u32, u32)>::new();
+        for of in times.keys() {
+            let place = latest.entry(of.occurrence()).or_default();
+            *place = of.place().max(*place);
+        }
+        for (of, times) in times.iter().filter(|(_, times)| **times > 1) {
+            let why = format!("{times} times {of:?}");
+            report.find(Violation::Duplicate, &of.trigger, of.generation, why);
+        }
+        for (of, due) in due {
+            let commands = effective.get(of.trigger.as_str()).map_or(&[][..], Vec::as_slice);
+            let later = |c: &&Command| c.kind == Kind::Cancel && c.offset > of.generation;
+            let cancelled = commands.iter().copied().any(|command| later(&command));
+            // A report that comes after a later attempt was made asks for what is past.
+            let made = times.contains_key(of) || latest.get(&of.occurrence()) > Some(&of.place());
+            if due <= self.as_of && !cancelled && !made {
+                let why = format!("{of:?}, due {due}, {} ms ago", self.as_of - due);
+                report.find(self.missing(), &of.trigger, of.generation, why);
+            }
+        }
+    }
+
+    fn judge_retried(
+        &self,
+        retried: &Retried,
+        due: Option<u64>,
+        effective: &Effective<'_>,
+        report: &mut Report,
+    ) {
+        let Retried { of, appended, decided, payload } = retried;
+        let commands = effective.get(of.trigger.as_str()).map_or(&[][..], Vec::as_slice);
+        let place = commands.iter().position(|command| command.offset == of.generation);
+        let (Some(place), Some(due)) = (place, due) else {
+            let why = format!("nobody asked for {of:?}");
+            return report.find(Violation::Ghost, &of.trigger, of.generation, why);
+        };
+        if *appended < due {
+            let why = format!("{of:?} {} ms early", due - appended);
+            report.find(Violation::Early, &of.trigger, of.generation, why);
+        }
+        if commands[place].payload() != Some(payload) {
+            let why = format!("{of:?} with {:?}", String::from_utf8_lossy(payload));
+            report.find(Violation::WrongBody, &of.trigger, of.generation, why);
+        }
+        let next = commands.get(place + 1).filter(|command| command.kind == Kind::Cancel);
+        if let Some(cancel) = next.filter(|cancel| cancel.offset < *decided) {
+            let why = format!("{of:?} after the cancel at {} was decided", cancel.offset);
+            report.find(Violation::NotStopped, &of.trigger, of.generation, why);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What the judge has found, and how it says so.
+//!
+//! Law: a finding names what a person needs to look it up in the logs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What can go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Violation {
+    /// Due, neither cancelled nor replaced, and not fired although nothing is left to be done.
+    Lost,
+    /// The same, and the system did not come to rest in time: it may yet come, or never.
+    Stuck,
+    /// Fired before its time.
+    Early,
+    /// Fired, or answered, more than once.
+    Duplicate,
+    /// Nobody registered what fired.
+    Ghost,
+    /// Fired although it was stopped in time, or although the owner said it was stopped.
+    NotStopped,
+    /// Another payload or due time than the registered one.
+    WrongBody,
+    /// A command that asked for an answer got none.
+    Unanswered,
+}
+
+/// One violation, with what a person needs to find it in the logs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub(crate) violation: Violation,
+    pub(crate) trigger: String,
+    pub(crate) generation: u64,
+    /// The offset of the command that brought it to light: its own, or one that stopped it.
+    pub(crate) by: u64,
+    pub(crate) why: String,
+}
+
+/// The verdict. `Display` prints it whole.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) findings: Vec<Finding>,
+    /// Registrations, replacements included.
+    pub(crate) registered: usize,
+    /// Fires seen, repeated ones included.
+    pub(crate) fired: usize,
+    /// Not due yet, and not fired.
+    pub(crate) pending: usize,
+    /// Cancels and replacements that met a registration.
+    pub(crate) stops: usize,
+    /// Of those, appended early enough that they must win.
+    pub(crate) stops_in_time: usize,
+    /// Of those, the ones that the fire was ahead of.
+    pub(crate) stops_too_late: usize,
+    /// Milliseconds from when it could fire (due, or registered if that was later) to the
+    /// broker's timestamp of the fire; sorted.
+    pub(crate) lateness: Vec<u64>,
+}
+
+impl Violation {
+    /// As `docs` and reports call it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Lost => "LOST",
+            Self::Stuck => "STUCK",
+            Self::Early => "EARLY",
+            Self::Duplicate => "DUPLICATE",
+            Self::Ghost => "GHOST",
+            Self::NotStopped => "CANCEL-VIOLATION",
+            Self::WrongBody => "WRONG-BODY",
+            Self::Unanswered => "UNANSWERED",
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Report {
+    pub(crate) fn is_clean(&self) -> bool {
+        self.findings.is_empty()
+    }
+
+    /// Whether nothing is missing that may still come.
+    pub(crate) fn is_complete(&self) -> bool {
+        let missing = [Violation::Lost, Violation::Stuck, Violation::Unanswered];
+        !self.findings.iter().any(|finding| missing.contains(&finding.violation))
+    }
+
+    /// The lateness, in ms, that this share of the fires (0 to 1) does not exceed.
+    pub(crate) fn late_at(&self, share: f64) -> u64 {
+        let last = self.lateness.len().saturating_sub(1);
+        let place = (last as f64 * share).ceil() as usize;
+        self.lateness.get(place).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn find(
+        &mut self,
+        violation: Violation,
+        trigger: &str,
+        generation: u64,
+        why: String,
+    ) {
+        self.find_by(generation, violation, trigger, generation, why);
+    }
+
+    /// The same, by the command at offset `by`.
+    pub(crate) fn find_by(
+        &mut self,
+        by: u64,
+        violation: Violation,
+        trigger: &str,
+        generation: u64,
+        why: String,
+    ) {
+        let trigger = trigger.to_owned();
+        self.findings.push(Finding { violation, trigger, generation, by, why });
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// Enough to see what they have in common.
+        const SHOWN_MAX: usize = 20;
+        let Self { registered, fired, pending, stops, stops_in_time, stops_too_late, .. } = self;
+        writeln!(f, "{registered} registered, {fired} fired, {pending} pending")?;
+        let share = 100.0 * *stops_too_late as f64 / (*stops).max(1) as f64;
+        writeln!(
+            f,
+            "{stops} stopped while pending, {stops_in_time} of them in time; \
+             {stops_too_late} too late ({share:.2} %)"
+        )?;
+        let late = [0.5, 0.99, 0.999, 1.0].map(|share| self.late_at(share));
+        let [p50, p99, p999, max] = late;
+        writeln!(f, "late by p50 {p50} ms, p99 {p99} ms, p99.9 {p999} ms, max {max} ms")?;
+        let mut counts = BTreeMap::<_, usize>::new();
+        for finding in &self.findings {
+            *counts.entry(finding.violation.name()).or_default() += 1;
+        }
+        writeln!(f, "violations: {counts:?}")?;
+        for Finding { violation, trigger, generation, why, .. } in
+            self.findings.iter().take(SHOWN_MAX)
+        {
+            writeln!(f, "  {violation} {trigger}:{generation}: {why}")?;
+        }
+        Ok(())
+    }
+}

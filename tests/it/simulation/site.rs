@@ -1,0 +1,116 @@
+//! What surrounds the nodes of a run: the cluster, the dice, the state of target topics, the
+//! counts, and the production reader of user's records.
+//!
+//! Law: nodes meet here and nowhere else.
+
+use std::collections::BTreeSet;
+
+use orloj::model::codec::registration::{
+    Lookup, RawRecord, ReadContext, WriterSchemas, read_trigger,
+};
+use orloj::model::codec::schemas::Schemas;
+use orloj::model::input::TriggerRecord;
+use orloj::model::partitioner::Partitioner;
+use orloj::model::text::Text;
+use orloj::model::{Millis, Offset, Timestamp};
+
+use super::broker::{Broker, Raw};
+use super::calamity::Counts;
+use super::dice::Dice;
+
+/// Partitions of every topic.
+pub(super) const PARTITIONS: usize = 3;
+/// Clocks differ from true time by at most this, in ms.
+pub(super) const SKEW: Millis = 25;
+/// A cancel this long before the due time is never too late, in ms.
+pub(super) const GRACE: Millis = 10;
+/// The ledger keeps tombstones for this long, in ms.
+pub(super) const TOMBSTONES: Millis = 400;
+/// Stores older than this are rebuilt, in ms: at most half of the life of tombstones.
+pub(super) const STATE_AGE_MAX: Millis = TOMBSTONES / 2;
+
+/// The surroundings of the nodes.
+pub(super) struct Site {
+    pub(super) broker: Broker,
+    pub(super) dice: Dice,
+    pub(super) counts: Counts,
+    pub(super) reader: Reader,
+    /// Target topics that cannot be reached just now.
+    pub(super) away: BTreeSet<Text>,
+    /// Faults have stopped.
+    pub(super) calm: bool,
+    /// Steps whose transaction was committed.
+    pub(super) steps: u64,
+    tenures: u64,
+}
+
+impl Site {
+    pub(super) fn new(seed: u64, now: Timestamp) -> Self {
+        Self {
+            broker: Broker::new(PARTITIONS, now, 60),
+            dice: Dice::new(seed),
+            counts: Counts::default(),
+            reader: Reader { schemas: Schemas::new() },
+            away: BTreeSet::new(),
+            calm: false,
+            steps: 0,
+            tenures: 0,
+        }
+    }
+
+    /// Counts takeovers: fresh for each.
+    pub(super) fn next_tenure(&mut self) -> u64 {
+        self.tenures += 1;
+        self.tenures
+    }
+
+    /// How many of something at most.
+    pub(super) fn batch(&mut self) -> usize {
+        if self.calm { 200 } else { self.dice.pick(&[1, 2, 5, 50]) }
+    }
+
+    /// Tick, horizon (ms) and budget (bytes) of a wheel, often too small for what there is.
+    pub(super) fn wheel(&mut self) -> (Millis, Millis, usize) {
+        let tick = self.dice.pick(&[1, 10]);
+        (tick, self.dice.pick(&[20, 60, 1_000]), self.dice.pick(&[1, 900, 4_000, 1 << 16]))
+    }
+}
+
+/// Reads records of `triggers` as production does.
+pub(super) struct Reader {
+    schemas: Schemas,
+}
+
+/// No producer has a schema of its own.
+struct NoSchemas;
+
+impl WriterSchemas for NoSchemas {
+    fn by_id(&self, _id: u32) -> Lookup {
+        Lookup::Unknown
+    }
+}
+
+impl Reader {
+    pub(super) fn read(&self, p: usize, offset: Offset, at: Timestamp, raw: &Raw) -> TriggerRecord {
+        let raw = RawRecord {
+            partition: i32::try_from(p).unwrap(),
+            offset,
+            timestamp: at,
+            key: Some(&raw.key),
+            value: raw.value.as_deref(),
+            headers: raw.headers.iter().map(|h| (h.name.as_str(), h.value.as_deref())).collect(),
+        };
+        let partitions = i32::try_from(PARTITIONS).unwrap();
+        let partitioner = Partitioner::Murmur2;
+        let context =
+            ReadContext { partitioner, partitions, schemas: &self.schemas, writers: &NoSchemas };
+        read_trigger(&raw, &context).expect("nothing is looked up in a registry")
+    }
+}
+
+/// The partition a key belongs to.
+pub(super) fn home(key: &[u8]) -> usize {
+    let partitions = i32::try_from(PARTITIONS).unwrap();
+    let home = Partitioner::Murmur2.partition(key, partitions).expect("every key has a home");
+    usize::try_from(home).unwrap()
+}
