@@ -215,6 +215,7 @@ impl Broker {
             triggers_end: self.triggers[partition].high(),
             signals_low: self.signals[partition].low,
             signals_end: self.signals[partition].high(),
+            ledger_low: self.ledger[partition].low,
             ledger_end: self.ledger[partition].high(),
         }
     }
