@@ -19,6 +19,8 @@ use crate::model::{Offset, PartitionId};
 
 /// Kafka's default `max.message.bytes`, taken where the broker does not say.
 const RECORD_BYTES_DEFAULT: usize = 1_048_588;
+/// How long a partition's leader may take to answer before we ask who leads it now.
+const LEADER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A read_uncommitted handle; clones share it.
 #[derive(Clone)]
@@ -35,7 +37,7 @@ impl std::fmt::Debug for Probe {
 }
 
 impl Probe {
-    /// Opens a probe whose calls take at most `timeout`.
+    /// Opens a probe each of whose requests takes at most `timeout`.
     pub fn open(settings: &Settings, timeout: Duration) -> KafkaResult<Self> {
         let mut config = client_config(settings);
         let admin = Arc::new(config.create()?);
@@ -46,7 +48,13 @@ impl Probe {
 
     /// The first offset still there, and the end (exclusive) of a partition's log.
     pub fn bounds(&self, topic: &str, partition: PartitionId) -> KafkaResult<(Offset, Offset)> {
-        let (low, high) = self.consumer.fetch_watermarks(topic, partition, self.timeout)?;
+        let ask = |timeout| self.consumer.fetch_watermarks(topic, partition, timeout);
+        let (low, high) = ask(self.timeout.min(LEADER_PATIENCE)).or_else(|_| {
+            // The client goes on asking the leader that it knows of, however dead, unless it is
+            // told that there is another one.
+            self.consumer.fetch_metadata(Some(topic), self.timeout)?;
+            ask(self.timeout)
+        })?;
         Ok((Offset::try_from(low).unwrap_or(0), Offset::try_from(high).unwrap_or(0)))
     }
 

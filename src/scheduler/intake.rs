@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 
 use super::lane::{EndCheck, Lane, Stage};
 use super::sentinel::End;
-use super::{CALL_TIMEOUT, LaneError, Scheduler, SchedulerError};
+use super::{LaneError, Scheduler, SchedulerError};
 use crate::clock;
 use crate::config::{Settings, TriggerSettings};
 use crate::engine::partition::Input;
@@ -34,6 +34,8 @@ const HOLD_MS: Millis = 1_000;
 const END_AGAIN_MS: Millis = 200;
 /// How long an end stays unreached before it is looked into.
 const STALL_MS: Millis = 300;
+/// How long the loop waits for a stable end: a partition without a leader holds up no other.
+const STABLE_END_TIMEOUT: Duration = Duration::from_millis(500);
 /// Records taken from the secondary inputs in one turn.
 const OTHERS_MAX: usize = 10_000;
 
@@ -328,11 +330,11 @@ impl Scheduler {
     /// now, read once more from where we stand: meeting the end again settles it.
     fn check_end(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
         let topic = self.intake.triggers.clone();
-        let stable = self.triggers.stable_end(&topic, id, CALL_TIMEOUT);
-        let end = self.probe.bounds(&topic, id).map(|(_, end)| end);
+        let stable = self.triggers.stable_end(&topic, id, STABLE_END_TIMEOUT);
+        let ends = stable.and_then(|stable| Ok((stable, self.probe.bounds(&topic, id)?.1)));
         let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
-        match (stable, end) {
-            (Ok(stable), Ok(end)) if stable >= end => {
+        match ends {
+            Ok((stable, end)) if stable >= end => {
                 lane.end_check = EndCheck::Confirming(end);
                 let next: Offset = lane.next_trigger;
                 self.triggers.start(&topic, id, next)?;
