@@ -83,11 +83,10 @@ impl Member {
     /// Joins again under the same name after an error that [`poll`](Self::poll) has returned.
     /// Whatever was ours is lost. Returns `fatal` when that has happened too often of late.
     ///
-    /// The usual one says that someone else has our name, and it is mostly wrong: after a broker
-    /// was away for longer than a session, a late heartbeat of ours arrives after we have joined
+    /// The usual one says that someone else has our name, and is mostly wrong: after a broker was
+    /// away for longer than a session, a late heartbeat of ours arrives after we have joined
     /// again, and is answered like a stranger's. The lock on the data directory keeps real ones
-    /// away, unless the name was given to two processes by hand: those would throw each other out
-    /// in turn.
+    /// away, unless the name was given to two by hand: those would throw each other out in turn.
     pub fn join_anew(&mut self, fatal: KafkaError) -> KafkaResult<()> {
         let context = self.consumer.context();
         if *context.detour.lock().expect("no panic holds it") == Detour::Never {
@@ -105,9 +104,8 @@ impl Member {
         Ok(())
     }
 
-    /// Serves the group, waiting at most `timeout`, and says what has changed. After an error,
-    /// which is fatal for the consumer, only [`join_anew`](Self::join_anew) makes it a member
-    /// again.
+    /// Serves the group, waiting at most `timeout`, and says what has changed. An error is fatal
+    /// for the consumer: only [`join_anew`](Self::join_anew) makes it a member again.
     pub fn poll(&self, timeout: Duration) -> Result<Vec<Change>, KafkaError> {
         if let Some(Err(error)) = self.consumer.poll(timeout) {
             if matches!(error, KafkaError::MessageConsumptionFatal(_)) {

@@ -28,7 +28,8 @@ const VISITORS: [&str; 3] = ["second", "third", "fourth"];
 
 /// A process is stopped in mid-transaction until another has everything, and then goes on.
 pub(super) fn stopped(scale: Scale) -> Verdict {
-    let scene = Scene::new("stopped");
+    // So that what happens to the store happens soon.
+    let scene = Scene::of(Stage::new("stopped").set("store.flush_interval", "300ms"));
     let mut other = scene.stage.scheduler("other");
     other.ready(READY);
     let witness = Witness::of(&other);
