@@ -78,7 +78,9 @@ fn an_offset_that_an_operator_moved_makes_everything_from_there_on_new() {
         takeover.on_committed(Committed { offset: moved, ..committed(&CURSOR) }).unwrap();
         assert_eq!(takeover.ask(), Ask::Mirror { from: 0, until: 4 });
         takeover.on_ledger(vec![mirror(&CURSOR, false)], 4, &Fetched::default()).unwrap();
-        let cursor = Cursor { triggers: offset, low_water, ..CURSOR };
+        // Past the mirror, S is unknown until the log has been replayed.
+        let horizon = if offset > CURSOR.triggers { u64::MAX } else { CURSOR.horizon };
+        let cursor = Cursor { triggers: offset, low_water, horizon, ..CURSOR };
         let metadata = cursor.to_metadata("me");
         assert_eq!(takeover.ask(), Ask::Barrier { offset, metadata, nonce: NONCE });
     }

@@ -40,6 +40,7 @@ pub(super) enum Calamity {
     ProducerHesitates,
     TopicAway,
     Parked,
+    Followed,
     Kept,
     WrongPartition,
     Unreadable,

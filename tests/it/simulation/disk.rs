@@ -30,7 +30,14 @@ pub(super) struct Disk {
 }
 
 impl Disk {
+    /// Rows and state, in one.
     pub(super) fn apply(&mut self, ops: &[RowOp], local: Local, caught_up_at: Timestamp) {
+        self.write(ops);
+        self.rows.state = Some((local, caught_up_at));
+    }
+
+    /// Rows that more rows and a state follow at once.
+    pub(super) fn write(&mut self, ops: &[RowOp]) {
         let rows = &mut self.rows;
         for op in ops {
             match op {
@@ -46,7 +53,6 @@ impl Disk {
                 }
             }
         }
-        rows.state = Some((local, caught_up_at));
     }
 
     /// The compaction filter: rows that W has passed go.

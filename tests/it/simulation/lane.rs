@@ -79,10 +79,8 @@ impl Lane {
         clock: Timestamp,
         site: &mut Site,
     ) -> Self {
-        let fresh =
-            |at: Timestamp| clock.saturating_sub(at) < STATE_AGE_MAX || planted(Bug::StaleStore);
         let state = disk.rows.state;
-        let local = state.filter(|(_, at)| fresh(*at)).map(|(l, _)| (l, disk.rows.skips.clone()));
+        let local = fresh(disk, clock).map(|local| (local, disk.rows.skips.clone()));
         if state.is_some_and(|(_, at)| at > 0) && local.is_none() {
             site.counts.add(Calamity::StoreTooOld);
         }
@@ -318,4 +316,11 @@ impl Lane {
             disk.apply(&delta.rows(), self.local_after(step), at);
         }
     }
+}
+
+/// How far a store is that is not too old to be resumed.
+pub(super) fn fresh(disk: &Disk, clock: Timestamp) -> Option<Local> {
+    let (local, at) = disk.rows.state?;
+    let young = clock.saturating_sub(at) < STATE_AGE_MAX;
+    (young || planted(Bug::StaleStore)).then_some(local)
 }

@@ -79,6 +79,11 @@ impl<T: Clone> Log<T> {
         self.places.len() as Offset
     }
 
+    /// What lies below was written at `at` or before.
+    pub(super) fn written_until(&self, at: Timestamp) -> Offset {
+        self.places.partition_point(|place| place.at <= at) as Offset
+    }
+
     /// The last stable offset: a `read_committed` reader sees what lies below.
     pub(super) fn stable(&self) -> Offset {
         self.open.iter().map(|(_, first)| *first).min().unwrap_or_else(|| self.high())

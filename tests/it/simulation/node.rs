@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use orloj::engine::cursor::Cursor;
+use orloj::engine::follow::Pass;
 use orloj::engine::partition::Rules;
 use orloj::engine::step::{Emit, InputTopics, Step};
 use orloj::engine::takeover::{Ask, Refusal};
@@ -18,7 +20,7 @@ use super::broker::{Outgoing, Producer, Progress, Raw, Refused, Sent};
 use super::calamity::Calamity;
 use super::disk::Disk;
 use super::group::{Membership, News, NodeId};
-use super::lane::{Lane, Stage};
+use super::lane::{Lane, Stage, fresh};
 use super::log::Fate;
 use super::site::{GRACE, PARTITIONS, SKEW, Site};
 
@@ -40,6 +42,8 @@ pub(super) struct Node {
     pub(super) lanes: BTreeMap<usize, Lane>,
     pub(super) disks: Vec<Disk>,
     flight: Option<Flight>,
+    /// A partition that it follows, the cursor it has read of it, and when.
+    followed: Option<(usize, Cursor, Timestamp)>,
     /// What it was told to let go of.
     revoked: BTreeSet<usize>,
     leaving: bool,
@@ -91,6 +95,7 @@ impl Node {
             lanes: BTreeMap::new(),
             disks,
             flight: None,
+            followed: None,
             revoked: BTreeSet::new(),
             leaving: false,
         }
@@ -141,11 +146,12 @@ impl Node {
 
     /// Does one thing of what can be done now.
     pub(super) fn turn(&mut self, site: &mut Site) {
-        match (site.dice.roll(4), self.tenure.is_free()) {
+        match (site.dice.roll(9) / 2, self.tenure.is_free()) {
             (0, true) => self.follow_group(site),
             (1, true) => self.launch(site),
             (0 | 1, false) => self.fly(site),
             (2, _) => self.apply_some(site),
+            (4, _) => self.follow(site),
             _ => self.work(site),
         }
     }
@@ -169,6 +175,25 @@ impl Node {
     fn apply_some(&mut self, site: &mut Site) {
         for (id, lane) in &mut self.lanes {
             let _applied = lane.apply_next(&mut self.disks[*id], site);
+        }
+    }
+
+    /// Keeps the store of a partition that someone else owns nearly as far as its owner is: reads
+    /// the cursor; some time later, while the ledger's newest records are still there, makes a pass.
+    fn follow(&mut self, site: &mut Site) {
+        let now = site.broker.now;
+        let Some((id, cursor, at)) = self.followed.take() else {
+            let id = site.dice.place(PARTITIONS);
+            let said = site.broker.stable_offset(id).and_then(|committed| committed.offset);
+            let cursor = said.and_then(|(n, said)| Cursor::from_metadata(n, &said).ok());
+            self.followed = cursor.map(|(cursor, _owner)| (id, cursor, now));
+            return;
+        };
+        if self.lanes.contains_key(&id) || now >= at + site.compaction_lag {
+            return;
+        }
+        if pass(id, cursor, &mut self.disks[id], at.saturating_add_signed(self.skew), site) {
+            site.counts.add(Calamity::Followed);
         }
     }
 
@@ -457,6 +482,31 @@ fn number(partition: PartitionId) -> usize {
 
 fn numbers(partitions: Vec<usize>) -> Vec<PartitionId> {
     partitions.into_iter().map(|id| PartitionId::try_from(id).unwrap()).collect()
+}
+
+/// One pass over a followed partition. Says whether there was everything it needs.
+fn pass(id: usize, cursor: Cursor, disk: &mut Disk, clock: Timestamp, site: &Site) -> bool {
+    let broker = &site.broker;
+    let (ledger, triggers) = (&broker.ledger[id], &broker.triggers[id]);
+    let local = fresh(disk, clock).map(|local| (local, disk.rows.skips.clone()));
+    let mut pass = Pass::begin(local, cursor, ledger.high());
+    let plan = pass.plan();
+    if ledger.stable() < plan.ledger_until || plan.triggers_from < triggers.low {
+        return false;
+    }
+    if pass.must_wipe() {
+        disk.wipe();
+    }
+    let records = ledger.read(&broker.fates, plan.ledger_from, usize::MAX).records;
+    let records = records.into_iter().map(|(offset, _, record)| (offset, record)).collect();
+    let mut rows = pass.ledger(records, &disk.rows.index);
+    disk.write(&rows);
+    let mut records = triggers.read(&broker.fates, plan.triggers_from, usize::MAX).records;
+    records.retain(|(offset, ..)| *offset < plan.triggers_until);
+    let read = |(offset, at, raw)| site.reader.read(id, offset, at, &raw);
+    rows = pass.triggers(records.into_iter().map(read).collect(), &disk.rows.index);
+    disk.apply(&rows, pass.finish().0, clock);
+    true
 }
 
 fn outgoing(lane: &Lane, decided: Offset, step: u64, emit: &Emit) -> Outgoing {

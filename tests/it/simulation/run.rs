@@ -210,9 +210,10 @@ impl Run {
     }
 
     fn compact(&mut self) {
-        let Site { broker, dice, counts, .. } = &mut self.site;
+        let Site { broker, dice, counts, compaction_lag, .. } = &mut self.site;
         let p = dice.place(PARTITIONS);
-        let cut = dice.roll(broker.ledger[p].high() + 1);
+        let old = broker.now.saturating_sub(*compaction_lag);
+        let cut = dice.roll(broker.ledger[p].written_until(old) + 1);
         let key = |record: &orloj::model::ledger::LedgerRecord| {
             (record.key.clone(), record.value.is_none())
         };

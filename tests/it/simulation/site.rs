@@ -37,6 +37,8 @@ pub(super) struct Site {
     pub(super) reader: Reader,
     /// Target topics that cannot be reached just now.
     pub(super) away: BTreeSet<Text>,
+    /// How long the ledger's newest records are safe from compaction, in ms.
+    pub(super) compaction_lag: Millis,
     /// Faults have stopped.
     pub(super) calm: bool,
     /// Steps whose transaction was committed.
@@ -46,9 +48,11 @@ pub(super) struct Site {
 
 impl Site {
     pub(super) fn new(seed: u64, now: Timestamp) -> Self {
+        let mut dice = Dice::new(seed);
         Self {
             broker: Broker::new(PARTITIONS, now, 60),
-            dice: Dice::new(seed),
+            compaction_lag: dice.pick(&[0, 20]),
+            dice,
             counts: Counts::default(),
             reader: Reader { schemas: Schemas::new() },
             away: BTreeSet::new(),
