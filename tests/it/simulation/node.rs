@@ -152,7 +152,7 @@ impl Node {
     }
 
     /// Keeps the store of a partition that someone else owns nearly as far as its owner is: reads
-    /// the cursor; some time later, while the ledger's newest records are still there, makes a pass.
+    /// the cursor; later, while the ledger's newest records are still there, makes a pass.
     fn follow(&mut self, site: &mut Site) {
         let now = site.broker.now;
         let Some((id, cursor, at)) = self.followed.take() else {
