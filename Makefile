@@ -18,7 +18,7 @@ test: ## run all tests, against a real Apache Kafka on this machine
 	cargo test --locked --features faults
 
 sim: ## the protocol under faults, in memory (SEEDS=n how many, SEED=n one of them again)
-	ORLOJ_SEEDS=$(or $(SEEDS),$(if $(SEED),1,10000)) $(if $(SEED),ORLOJ_SEED=$(SEED)) \
+	ORLOJ_SEEDS=$(or $(SEEDS),$(if $(SEED),1,8000)) $(if $(SEED),ORLOJ_SEED=$(SEED)) \
 		cargo test --locked --features faults --test it simulation::no_seed -- --nocapture
 
 faults: ## an hour of faults on a real Kafka (CASES=kill,broker: those); counts in target/faults

@@ -445,26 +445,33 @@ impl Takeover {
             });
         }
         self.committed.ledger_low = committed.ledger_low;
+        self.ledger_position = self.local.map_or(0, |local| local.ledger_position);
         self.phase = Phase::Ledger;
         Ok(())
     }
 
+    /// What follows our barrier is a later owner's: it would be of steps that we see in part, and
+    /// say more than our cursor. It is read again by whoever resumes this store.
     fn read_ledger(
         &mut self,
-        records: Vec<LedgerRecord>,
+        mut records: Vec<LedgerRecord>,
         position: Offset,
         fetched: &Fetched,
     ) -> Vec<RowOp> {
         let applied = self.local.map_or(0, |local| local.step);
         let ours = Some(LedgerValue::Barrier { nonce: self.nonce });
+        let is_ours = |r: &LedgerRecord| r.key == LedgerKey::Barrier && r.value == ours;
+        let barrier = records.iter().position(is_ours);
+        let read = barrier.map_or(records.len(), |at| at + 1);
+        if records.drain(read..).next().is_none() {
+            self.ledger_position = position;
+        }
         for record in &records {
             self.cursor.step = self.cursor.step.max(record.step);
         }
-        let done = records.iter().any(|r| r.key == LedgerKey::Barrier && r.value == ours);
         let news = records.into_iter().filter(|record| record.step > applied).collect();
         let rows = self.replay.ledger(news, fetched);
-        if done || planted(Bug::NoBarrier) {
-            self.ledger_position = position;
+        if barrier.is_some() || planted(Bug::NoBarrier) {
             self.phase = Phase::Triggers;
         }
         rows

@@ -1,8 +1,7 @@
-//! The engine's decisions, asserted as data, and its protocol under random crashes.
+//! The engine's decisions, asserted as data. Its protocol under faults: `tests/it/simulation`.
 
 mod decisions;
 mod firing;
-mod protocol;
 mod scene;
 mod takeover;
 pub(crate) mod world;

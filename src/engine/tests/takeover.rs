@@ -143,6 +143,21 @@ fn what_another_member_has_committed_is_not_ours_to_take() {
 }
 
 #[test]
+fn what_follows_our_barrier_in_the_ledger_is_for_the_next_owner() {
+    let mut takeover = at_ledger(None);
+    let value = Some(LedgerValue::Skip);
+    let mark =
+        |offset, step| LedgerRecord { key: LedgerKey::Skip(offset), value: value.clone(), step };
+    let rows = takeover.on_ledger(vec![mark(2, 7)], 4, &Fetched::default()).unwrap();
+    assert_eq!(rows, [RowOp::Skip { offset: 2, marked: true }]);
+    let batch = vec![mark(3, 7), barrier_record(NONCE), mark(4, 8)];
+    let rows = takeover.on_ledger(batch, 7, &Fetched::default()).unwrap();
+    assert_eq!(rows, [RowOp::Skip { offset: 3, marked: true }]);
+    let local = takeover.local(2);
+    assert_eq!((local.step, local.ledger_position), (7, 4), "read again from before the barrier");
+}
+
+#[test]
 fn what_is_due_later_than_s_and_not_in_the_ledger_is_settled() {
     let mut takeover = at_ledger(None);
     takeover.on_ledger(vec![barrier_record(NONCE)], 3, &Fetched::default()).unwrap();

@@ -7,8 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use crate::engine::catalog::{Catalog, TopicState};
-use crate::engine::cursor::Cursor;
-use crate::engine::follow::Pass;
 use crate::engine::partition::{Fetched, Input, Partition, Rules};
 use crate::engine::step::{Emit, InputTopics, RowOp, Step};
 use crate::engine::takeover::{Ask, Committed, Local, Takeover};
@@ -247,35 +245,6 @@ impl Owner {
             w: cursor.w,
         });
         self.partition.applied(*number);
-    }
-}
-
-impl Disk {
-    /// Another process follows the partition for one pass. The ledger may already say more than the
-    /// `cursor` that was read before.
-    pub(crate) fn follow(
-        &mut self,
-        log: &Log,
-        cursor: Cursor,
-        seen: impl Fn(&Log, Offset) -> Vec<(Offset, LedgerRecord)>,
-    ) {
-        let local = self.local.map(|local| (local, self.skips.clone()));
-        let mut pass = Pass::begin(local, cursor, log.ledger.len() as Offset);
-        if pass.must_wipe() {
-            *self = Self::default();
-        }
-        let plan = pass.plan();
-        for record in seen(log, plan.ledger_from) {
-            let rows = pass.ledger(vec![record], &self.fetch_all());
-            self.apply(&rows);
-        }
-        // What is not there any more is the takeover's to find out.
-        for offset in plan.triggers_from.max(log.triggers_low)..plan.triggers_until {
-            let record = log.triggers[usize::try_from(offset).unwrap()].clone();
-            let rows = pass.triggers(vec![record], &self.fetch_all());
-            self.apply(&rows);
-        }
-        self.local = Some(pass.finish().0);
     }
 }
 

@@ -21,7 +21,7 @@ use orloj::model::{Millis, Offset, Timestamp};
 use super::calamity::Calamity;
 use super::disk::Disk;
 use super::node::node_of;
-use super::site::{STATE_AGE_MAX, Site};
+use super::site::Site;
 
 /// How far a partition is on its way.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Lane {
         site: &mut Site,
     ) -> Self {
         let state = disk.rows.state;
-        let local = fresh(disk, clock).map(|local| (local, disk.rows.skips.clone()));
+        let local = fresh(disk, clock, site).map(|local| (local, disk.rows.skips.clone()));
         if state.is_some_and(|(_, at)| at > 0) && local.is_none() {
             site.counts.add(Calamity::StoreTooOld);
         }
@@ -153,7 +153,7 @@ impl Lane {
                 let earlier = earlier.filter(|earlier| *earlier != rules.owner);
                 if let Some(earlier) = earlier.and_then(node_of)
                     && !planted(Bug::UnstableOffset)
-                    && site.dice.one_in(2)
+                    && site.dice.one_in(3)
                 {
                     site.counts.add(Calamity::PredecessorEnded);
                     let _fenced = site.broker.init(earlier);
@@ -319,8 +319,8 @@ impl Lane {
 }
 
 /// How far a store is that is not too old to be resumed.
-pub(super) fn fresh(disk: &Disk, clock: Timestamp) -> Option<Local> {
+pub(super) fn fresh(disk: &Disk, clock: Timestamp, site: &Site) -> Option<Local> {
     let (local, at) = disk.rows.state?;
-    let young = clock.saturating_sub(at) < STATE_AGE_MAX;
+    let young = clock.saturating_sub(at) < site.state_age_max();
     (young || planted(Bug::StaleStore)).then_some(local)
 }

@@ -15,6 +15,7 @@ mod broker;
 mod calamity;
 mod dice;
 mod disk;
+mod flight;
 mod group;
 mod lane;
 mod log;
@@ -22,6 +23,7 @@ mod node;
 mod people;
 mod run;
 mod site;
+mod standby;
 mod verdict;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

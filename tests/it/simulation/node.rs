@@ -7,22 +7,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use orloj::engine::cursor::Cursor;
-use orloj::engine::follow::Pass;
 use orloj::engine::partition::Rules;
-use orloj::engine::step::{Emit, InputTopics, Step};
+use orloj::engine::step::InputTopics;
 use orloj::engine::takeover::{Ask, Refusal};
 use orloj::engine::tenure::{Change, Ending, Order, Tenure};
 use orloj::fault::{Bug, planted};
 use orloj::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use orloj::model::{Millis, Offset, PartitionId, Timestamp};
 
-use super::broker::{Outgoing, Producer, Progress, Raw, Refused, Sent};
+use super::broker::{Outgoing, Producer, Progress, Refused};
 use super::calamity::Calamity;
 use super::disk::Disk;
+use super::flight::{Barrier, Flight, Leg, outgoing};
 use super::group::{Membership, News, NodeId};
-use super::lane::{Lane, Stage, fresh};
+use super::lane::{Lane, Stage};
 use super::log::Fate;
-use super::site::{GRACE, PARTITIONS, SKEW, Site};
+use super::site::{GRACE, PARTITIONS, Site};
+use super::standby::pass;
 
 /// What transactional ids begin with.
 const NAME: &str = "node-";
@@ -49,33 +50,6 @@ pub(super) struct Node {
     leaving: bool,
 }
 
-/// A transaction under way.
-#[derive(Debug, Default)]
-struct Flight {
-    steps: Vec<(usize, Step, Offset)>,
-    barriers: Vec<(usize, Barrier)>,
-    /// Of partitions that go before they were active.
-    farewells: Vec<Progress>,
-    leg: Leg,
-}
-
-#[derive(Debug)]
-struct Barrier {
-    offset: Offset,
-    metadata: String,
-    value: LedgerValue,
-    step: u64,
-}
-
-/// How far a transaction is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Leg {
-    #[default]
-    Sealed,
-    Sent,
-    Offered,
-}
-
 impl Node {
     /// A process starts with the disks that an earlier one left.
     pub(super) fn start(id: NodeId, disks: Vec<Disk>, site: &mut Site) -> Self {
@@ -83,11 +57,11 @@ impl Node {
         if ledger_after != 50 {
             site.counts.add(Calamity::SettingsChanged);
         }
-        let skew = i64::try_from(SKEW).unwrap();
+        let skew = site.any_skew();
         Self {
             id,
             rules: rules(id, ledger_after, site),
-            skew: site.dice.between(-skew, skew),
+            skew,
             membership: site.broker.group.join(id, &mut site.dice),
             lost: false,
             producer: site.broker.init(id),
@@ -102,8 +76,7 @@ impl Node {
     }
 
     pub(super) fn move_clock(&mut self, site: &mut Site) {
-        let skew = i64::try_from(SKEW).unwrap();
-        self.skew = site.dice.between(-skew, skew);
+        self.skew = site.any_skew();
     }
 
     /// Begins to hand everything over.
@@ -151,7 +124,7 @@ impl Node {
             (1, true) => self.launch(site),
             (0 | 1, false) => self.fly(site),
             (2, _) => self.apply_some(site),
-            (4, _) => self.follow(site),
+            (4, _) if site.dice.one_in(8) => self.follow(site),
             _ => self.work(site),
         }
     }
@@ -179,7 +152,7 @@ impl Node {
     }
 
     /// Keeps the store of a partition that someone else owns nearly as far as its owner is: reads
-    /// the cursor; some time later, while the ledger's newest records are still there, makes a pass.
+    /// the cursor; later, while the ledger's newest records are still there, makes a pass.
     fn follow(&mut self, site: &mut Site) {
         let now = site.broker.now;
         let Some((id, cursor, at)) = self.followed.take() else {
@@ -293,7 +266,7 @@ impl Node {
                 Stage::Refused(_) | Stage::Parting => {}
             }
         }
-        if flight.steps.is_empty() && flight.farewells.is_empty() || self.lost {
+        if flight.carries_nothing() || self.lost {
             return self.ended(Ending::Committed, site);
         }
         self.flight = Some(flight);
@@ -339,7 +312,7 @@ impl Node {
                 Stage::Waiting(_) | Stage::Refused(_) | Stage::Parting => {}
             }
         }
-        if !flight.steps.is_empty() || !flight.barriers.is_empty() {
+        if !flight.carries_nothing() {
             self.tenure.on_launch();
             self.flight = Some(flight);
         }
@@ -404,16 +377,8 @@ impl Node {
     }
 
     fn progress(&self) -> Vec<Progress> {
-        let Some(flight) = &self.flight else { return Vec::new() };
         let owner = &self.rules.owner;
-        let steps = flight.steps.iter().map(|(id, step, _)| {
-            let cursor = &step.cursor;
-            let said =
-                if step.last { cursor.to_farewell(owner) } else { cursor.to_metadata(owner) };
-            (*id, cursor.triggers, said)
-        });
-        let barriers = flight.barriers.iter().map(|(id, b)| (*id, b.offset, b.metadata.clone()));
-        steps.chain(barriers).chain(flight.farewells.iter().cloned()).collect()
+        self.flight.as_ref().map_or_else(Vec::new, |flight| flight.progress(owner))
     }
 
     /// Asks for the commit. The answer may get lost, and so may the question.
@@ -482,50 +447,6 @@ fn number(partition: PartitionId) -> usize {
 
 fn numbers(partitions: Vec<usize>) -> Vec<PartitionId> {
     partitions.into_iter().map(|id| PartitionId::try_from(id).unwrap()).collect()
-}
-
-/// One pass over a followed partition. Says whether there was everything it needs.
-fn pass(id: usize, cursor: Cursor, disk: &mut Disk, clock: Timestamp, site: &Site) -> bool {
-    let broker = &site.broker;
-    let (ledger, triggers) = (&broker.ledger[id], &broker.triggers[id]);
-    let local = fresh(disk, clock).map(|local| (local, disk.rows.skips.clone()));
-    let mut pass = Pass::begin(local, cursor, ledger.high());
-    let plan = pass.plan();
-    if ledger.stable() < plan.ledger_until || plan.triggers_from < triggers.low {
-        return false;
-    }
-    if pass.must_wipe() {
-        disk.wipe();
-    }
-    let records = ledger.read(&broker.fates, plan.ledger_from, usize::MAX).records;
-    let records = records.into_iter().map(|(offset, _, record)| (offset, record)).collect();
-    let mut rows = pass.ledger(records, &disk.rows.index);
-    disk.write(&rows);
-    let mut records = triggers.read(&broker.fates, plan.triggers_from, usize::MAX).records;
-    records.retain(|(offset, ..)| *offset < plan.triggers_until);
-    let read = |(offset, at, raw)| site.reader.read(id, offset, at, &raw);
-    rows = pass.triggers(records.into_iter().map(read).collect(), &disk.rows.index);
-    disk.apply(&rows, pass.finish().0, clock);
-    true
-}
-
-fn outgoing(lane: &Lane, decided: Offset, step: u64, emit: &Emit) -> Outgoing {
-    let sent = || Sent { emit: emit.clone(), tenure: lane.tenure, clock: lane.clock, decided };
-    match emit {
-        Emit::Ledger { key, value } => {
-            let (key, value) = (key.clone(), value.as_deref().cloned());
-            Outgoing::Ledger(lane.id, LedgerRecord { key, value, step })
-        }
-        Emit::Forward(forward) => {
-            let (key, value) = (forward.key.clone(), forward.value.clone());
-            let raw = Raw { key, value, headers: forward.headers.clone() };
-            Outgoing::Trigger(usize::try_from(forward.partition).unwrap(), raw)
-        }
-        Emit::ToWorker(_) => Outgoing::Fire(lane.id, sent()),
-        Emit::ToTopic(_) | Emit::Outcome(_) | Emit::DeadLetter(_) => {
-            Outgoing::Other(lane.id, sent())
-        }
-    }
 }
 
 fn rules(id: NodeId, ledger_after: Millis, site: &mut Site) -> Rules {

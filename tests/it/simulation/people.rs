@@ -44,7 +44,7 @@ impl Users {
         let now = site.broker.now;
         self.end_transaction(site, |until| until <= now);
         if self.open.is_none() && site.dice.one_in(12) {
-            let until = now + site.dice.pick(&[0, 5, 40]);
+            let until = now + site.dice.pick(&[0, 5, 55]);
             self.open = Some((site.broker.init(USERS), until));
             site.counts.add(Calamity::ProducerHesitates);
         }

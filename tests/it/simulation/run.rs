@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use orloj::engine::cursor::Cursor;
-use orloj::model::ledger::LedgerValue;
+use orloj::model::ledger::{LedgerRecord, LedgerValue};
 use orloj::model::{Millis, Offset, Timestamp};
 
 use super::calamity::Calamity;
@@ -14,7 +14,7 @@ use super::disk::Disk;
 use super::lane::Stage;
 use super::node::Node;
 use super::people::{Users, Workers};
-use super::site::{PARTITIONS, SKEW, Site, TOMBSTONES};
+use super::site::{PARTITIONS, Site};
 
 /// Processes.
 const NODES: usize = 3;
@@ -188,7 +188,7 @@ impl Run {
                 disk.crash();
             }
         }
-        let down = self.site.dice.pick(&[1, 10, 60]);
+        let down = self.site.dice.pick(&[1, 1, 10, 10, 60, 900]);
         self.stop(id, down);
     }
 
@@ -210,17 +210,17 @@ impl Run {
     }
 
     fn compact(&mut self) {
+        let life = self.site.tombstone_life();
         let Site { broker, dice, counts, compaction_lag, .. } = &mut self.site;
-        let p = dice.place(PARTITIONS);
         let old = broker.now.saturating_sub(*compaction_lag);
-        let cut = dice.roll(broker.ledger[p].written_until(old) + 1);
-        let key = |record: &orloj::model::ledger::LedgerRecord| {
-            (record.key.clone(), record.value.is_none())
-        };
-        let (superseded, expired) =
-            broker.ledger[p].compact(&broker.fates, cut, broker.now, TOMBSTONES, key);
-        counts.add_many(Calamity::LedgerCompacted, u64::from(superseded > 0));
-        counts.add_many(Calamity::TombstonesExpired, expired);
+        let key = |record: &LedgerRecord| (record.key.clone(), record.value.is_none());
+        for ledger in &mut broker.ledger {
+            let end = ledger.written_until(old);
+            let cut = if dice.one_in(2) { end } else { dice.roll(end + 1) };
+            let (superseded, expired) = ledger.compact(&broker.fates, cut, broker.now, life, key);
+            counts.add_many(Calamity::LedgerCompacted, u64::from(superseded > 0));
+            counts.add_many(Calamity::TombstonesExpired, expired);
+        }
     }
 
     /// Retention may delete what lies below the committed L, and signals below their N.
@@ -348,7 +348,7 @@ impl Run {
     }
 
     fn is_at_rest(&self) -> bool {
-        let horizon = self.users.last_due.max(self.last_retry()) + SKEW + 50;
+        let horizon = self.users.last_due.max(self.last_retry()) + self.site.skew + 50;
         let broker = &self.site.broker;
         let active = |p: usize| {
             self.processes.iter().any(|process| match process {

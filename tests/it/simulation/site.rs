@@ -20,14 +20,8 @@ use super::dice::Dice;
 
 /// Partitions of every topic.
 pub(super) const PARTITIONS: usize = 3;
-/// Clocks differ from true time by at most this, in ms.
-pub(super) const SKEW: Millis = 25;
 /// A cancel this long before the due time is never too late, in ms.
 pub(super) const GRACE: Millis = 10;
-/// The ledger keeps tombstones for this long, in ms.
-pub(super) const TOMBSTONES: Millis = 400;
-/// Stores older than this are rebuilt, in ms: at most half of the life of tombstones.
-pub(super) const STATE_AGE_MAX: Millis = TOMBSTONES / 2;
 
 /// The surroundings of the nodes.
 pub(super) struct Site {
@@ -37,6 +31,8 @@ pub(super) struct Site {
     pub(super) reader: Reader,
     /// Target topics that cannot be reached just now.
     pub(super) away: BTreeSet<Text>,
+    /// Clocks differ from true time by at most this, in ms.
+    pub(super) skew: Millis,
     /// How long the ledger's newest records are safe from compaction, in ms.
     pub(super) compaction_lag: Millis,
     /// Faults have stopped.
@@ -50,7 +46,8 @@ impl Site {
     pub(super) fn new(seed: u64, now: Timestamp) -> Self {
         let mut dice = Dice::new(seed);
         Self {
-            broker: Broker::new(PARTITIONS, now, 60),
+            broker: Broker::new(PARTITIONS, now, dice.pick(&[60, 60, 150])),
+            skew: dice.pick(&[5, 20, 80]),
             compaction_lag: dice.pick(&[0, 20]),
             dice,
             counts: Counts::default(),
@@ -66,6 +63,23 @@ impl Site {
     pub(super) fn next_tenure(&mut self) -> u64 {
         self.tenures += 1;
         self.tenures
+    }
+
+    /// Stores older than this are rebuilt, in ms. Clocks may move by twice the skew while one ages,
+    /// and a takeover takes its time too.
+    pub(super) fn state_age_max(&self) -> Millis {
+        2 * self.skew + 120
+    }
+
+    /// The ledger keeps tombstones for this long, in ms.
+    pub(super) fn tombstone_life(&self) -> Millis {
+        2 * self.state_age_max()
+    }
+
+    /// By how many ms a clock is ahead of true time.
+    pub(super) fn any_skew(&mut self) -> i64 {
+        let most = i64::try_from(self.skew).unwrap();
+        self.dice.between(-most, most)
     }
 
     /// How many of something at most.

@@ -18,7 +18,7 @@ use super::broker::{Raw, Sent};
 use super::calamity::Calamity;
 use super::people::serial;
 use super::run::Run;
-use super::site::{GRACE, PARTITIONS, SKEW, home};
+use super::site::{GRACE, PARTITIONS, home};
 use crate::audit::{
     Answer, Answers, Attempt, Command, Commands, Evidence, Finding, Fired, Kind, Report, Reported,
     Retried, Violation,
@@ -62,7 +62,7 @@ pub(super) fn judge(run: &mut Run, at_rest: Option<bool>) -> Report {
         retried,
         reported,
         // An owner's clock may be ahead of the broker's, and have been so all along.
-        margin: GRACE + 2 * SKEW + 1,
+        margin: GRACE + 2 * run.site.skew + 1,
         as_of: if at_rest.is_some() { run.site.broker.now } else { 0 },
         at_rest: at_rest.unwrap_or(false),
     };

@@ -1,0 +1,76 @@
+//! What one transaction of a node carries, as `scheduler::flight` does.
+//!
+//! Law: every partition that it has an effect for has its offset in it.
+
+use orloj::engine::step::{Emit, Step};
+use orloj::model::Offset;
+use orloj::model::ledger::{LedgerRecord, LedgerValue};
+
+use super::broker::{Outgoing, Progress, Raw, Sent};
+use super::lane::Lane;
+
+/// A transaction under way.
+#[derive(Debug, Default)]
+pub(super) struct Flight {
+    pub(super) steps: Vec<(usize, Step, Offset)>,
+    pub(super) barriers: Vec<(usize, Barrier)>,
+    /// Of partitions that go before they were active.
+    pub(super) farewells: Vec<Progress>,
+    pub(super) leg: Leg,
+}
+
+/// What a takeover's barrier writes.
+#[derive(Debug)]
+pub(super) struct Barrier {
+    pub(super) offset: Offset,
+    pub(super) metadata: String,
+    pub(super) value: LedgerValue,
+    pub(super) step: u64,
+}
+
+/// How far a transaction is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Leg {
+    #[default]
+    Sealed,
+    Sent,
+    Offered,
+}
+
+impl Flight {
+    pub(super) fn carries_nothing(&self) -> bool {
+        self.steps.is_empty() && self.barriers.is_empty() && self.farewells.is_empty()
+    }
+
+    /// How far the partitions are once it is committed. `owner` is the transactional id.
+    pub(super) fn progress(&self, owner: &str) -> Vec<Progress> {
+        let steps = self.steps.iter().map(|(id, step, _)| {
+            let cursor = &step.cursor;
+            let said =
+                if step.last { cursor.to_farewell(owner) } else { cursor.to_metadata(owner) };
+            (*id, cursor.triggers, said)
+        });
+        let barriers = self.barriers.iter().map(|(id, b)| (*id, b.offset, b.metadata.clone()));
+        steps.chain(barriers).chain(self.farewells.iter().cloned()).collect()
+    }
+}
+
+/// A record of step `step` on its way. `decided`: N of `triggers` before it.
+pub(super) fn outgoing(lane: &Lane, decided: Offset, step: u64, emit: &Emit) -> Outgoing {
+    let sent = || Sent { emit: emit.clone(), tenure: lane.tenure, clock: lane.clock, decided };
+    match emit {
+        Emit::Ledger { key, value } => {
+            let (key, value) = (key.clone(), value.as_deref().cloned());
+            Outgoing::Ledger(lane.id, LedgerRecord { key, value, step })
+        }
+        Emit::Forward(forward) => {
+            let (key, value) = (forward.key.clone(), forward.value.clone());
+            let raw = Raw { key, value, headers: forward.headers.clone() };
+            Outgoing::Trigger(usize::try_from(forward.partition).unwrap(), raw)
+        }
+        Emit::ToWorker(_) => Outgoing::Fire(lane.id, sent()),
+        Emit::ToTopic(_) | Emit::Outcome(_) | Emit::DeadLetter(_) => {
+            Outgoing::Other(lane.id, sent())
+        }
+    }
+}
