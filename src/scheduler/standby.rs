@@ -77,7 +77,8 @@ impl Standby {
             me: format!("{}-", identity.instance),
             cluster: cluster.to_owned(),
             intake: Intake::new(settings, names, partitions)?,
-            reader: Reader::open(settings, &group)?,
+            ledger: Reader::open(settings, &group)?,
+            triggers: Reader::open(settings, &group)?,
             follower: Follower::open(settings, &group, &names.triggers(), CALL_TIMEOUT)?,
             stores: Arc::clone(stores),
             settings: settings.clone(),
@@ -125,7 +126,9 @@ struct Following {
     me: String,
     cluster: String,
     intake: Intake,
-    reader: Reader,
+    /// One for each topic: the event of an end does not say of which.
+    ledger: Reader,
+    triggers: Reader,
     follower: Follower,
     stores: Arc<StoreFactory>,
     inbox: Receiver<Order>,
@@ -133,6 +136,13 @@ struct Following {
     waiting: Vec<Order>,
     held: BTreeSet<PartitionId>,
     open: BTreeMap<PartitionId, Followed>,
+}
+
+/// What a pass reads just now.
+#[derive(Clone, Copy, Debug)]
+enum Input {
+    Ledger,
+    Triggers,
 }
 
 /// Why a pass was not finished; the next one begins anew.
@@ -215,8 +225,9 @@ impl Following {
 
     fn keep_up(&mut self, id: PartitionId) {
         let result = self.pass(id);
-        for topic in [self.names.ledger(), self.names.triggers()] {
-            if let Err(error) = self.reader.stop(&topic, id) {
+        let (ledger, triggers) = (self.names.ledger(), self.names.triggers());
+        for (reader, topic) in [(&self.ledger, ledger), (&self.triggers, triggers)] {
+            if let Err(error) = reader.stop(&topic, id) {
                 tracing::debug!(partition = id, %error, "following");
             }
         }
@@ -290,12 +301,12 @@ impl Following {
         let deadline = clock::monotonic() + READ_TIMEOUT;
         while from < plan.ledger_until && !pass.ledger_is_read() {
             // Whatever lies below this is decided: meeting the end afterwards means all of it.
-            let stable = self.reader.stable_end(&topic, id, CALL_TIMEOUT)?;
-            self.reader.start(&topic, id, from)?;
+            let stable = self.ledger.stable_end(&topic, id, CALL_TIMEOUT)?;
+            self.ledger.start(&topic, id, from)?;
             let mut ended = false;
             while !ended && !pass.ledger_is_read() {
                 let mut records = Vec::new();
-                ended = self.read_some(deadline, |intake, read| match read {
+                ended = self.read_some(Input::Ledger, deadline, |intake, read| match read {
                     Read::Record(message) => {
                         let (_, _, offset) = Reader::place(&message);
                         match intake.ledger(&message) {
@@ -334,12 +345,12 @@ impl Following {
         if plan.triggers_from >= plan.triggers_until {
             return Ok(());
         }
-        self.reader.start(&self.names.triggers(), id, plan.triggers_from)?;
+        self.triggers.start(&self.names.triggers(), id, plan.triggers_from)?;
         let deadline = clock::monotonic() + READ_TIMEOUT;
         let mut passed = false;
         while !passed {
             let mut records = Vec::new();
-            let ended = self.read_some(deadline, |intake, read| match read {
+            let ended = self.read_some(Input::Triggers, deadline, |intake, read| match read {
                 Read::Record(message) => {
                     let (_, _, offset) = Reader::place(&message);
                     passed |= offset + 1 >= plan.triggers_until;
@@ -374,6 +385,7 @@ impl Following {
     /// Reads until `take` has enough. Whether it was because the partition's end was met.
     fn read_some(
         &mut self,
+        input: Input,
         deadline: Instant,
         mut take: impl FnMut(&Intake, Read<'_>) -> Result<bool, Unfinished>,
     ) -> Result<bool, Unfinished> {
@@ -382,7 +394,11 @@ impl Following {
                 self.waiting.push(order);
                 return Err(Unfinished::Ordered);
             }
-            match self.reader.poll(POLL)? {
+            let reader = match input {
+                Input::Ledger => &self.ledger,
+                Input::Triggers => &self.triggers,
+            };
+            match reader.poll(POLL)? {
                 Some(Read::OutOfRange(what)) => return Err(Unfinished::NotYet(what)),
                 Some(read) => {
                     let ended = matches!(read, Read::End(_));
