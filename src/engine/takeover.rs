@@ -445,7 +445,7 @@ impl Takeover {
             });
         }
         self.committed.ledger_low = committed.ledger_low;
-        self.ledger_position = self.local.map_or(0, |local| local.ledger_position);
+        self.ledger_position = self.ledger_read();
         self.phase = Phase::Ledger;
         Ok(())
     }
