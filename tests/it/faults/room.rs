@@ -109,7 +109,9 @@ pub(super) fn old(_: Scale) -> Verdict {
     });
     second.terminate();
     // As defined, or nobody starts.
-    configure(&scene.stage, "--add-config", "delete.retention.ms=604800000");
+    configure(&scene.stage, "--delete-config", "max.compaction.lag.ms");
+    let defined = "delete.retention.ms=604800000,min.compaction.lag.ms=3600000";
+    configure(&scene.stage, "--add-config", defined);
     assert!(clock::now_ms() < due, "too slow a machine for this case");
 
     let mut again = scene.stage.scheduler("first");
