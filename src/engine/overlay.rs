@@ -145,10 +145,7 @@ impl Delta {
         self.timeline_rows(&mut rows);
         let first = rows.len();
         rows.extend(self.index.iter().filter_map(|(hash, held)| held.row(*hash, self.w)));
-        rows[first..].sort_unstable_by_key(|row| match row {
-            RowOp::Index { hash, .. } => *hash,
-            RowOp::Put { .. } | RowOp::Delete { .. } | RowOp::Skip { .. } => IdHash(0),
-        });
+        rows[first..].sort_unstable_by_key(RowOp::place);
         let mark = |&(offset, marked)| RowOp::Skip { offset, marked };
         rows.extend(self.skips.iter().map(mark));
         rows

@@ -171,6 +171,7 @@ impl Replay {
             let known = (!known.slots.is_empty()).then_some(known);
             RowOp::Index { hash, known }
         }));
+        rows.sort_by_key(RowOp::place);
         rows
     }
 }

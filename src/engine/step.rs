@@ -110,6 +110,20 @@ pub enum RowOp {
     },
 }
 
+impl RowOp {
+    /// Where the store keeps it: the family, then the key. A batch in this order is inserted
+    /// fastest, because the memtable finds each place next to the last one. Sort stably: of
+    /// several rows for one key the last one counts.
+    #[must_use]
+    pub fn place(&self) -> (u8, TimelineKey, IdHash) {
+        match self {
+            Self::Put { key, .. } | Self::Delete { key } => (0, *key, IdHash(0)),
+            Self::Index { hash, .. } => (1, TimelineKey::MIN, *hash),
+            Self::Skip { .. } => (2, TimelineKey::MIN, IdHash(0)),
+        }
+    }
+}
+
 /// The topic a dead letter says it came from.
 #[derive(Clone, Debug)]
 pub struct InputTopics {

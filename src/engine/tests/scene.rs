@@ -254,11 +254,7 @@ pub(crate) fn spoken(step: Step) -> (Vec<Emit>, Vec<RowOp>) {
 
 fn in_order(rows: &[RowOp]) -> Vec<RowOp> {
     let mut rows = rows.to_vec();
-    rows.sort_by_key(|row| match row {
-        RowOp::Put { key, .. } | RowOp::Delete { key } => (0, Some(*key), IdHash(0)),
-        RowOp::Index { hash, .. } => (1, None, *hash),
-        RowOp::Skip { .. } => (2, None, IdHash(0)),
-    });
+    rows.sort_by_key(RowOp::place);
     rows
 }
 
