@@ -142,16 +142,15 @@ impl Pass {
         self.replay.triggers(records, fetched)
     }
 
-    /// Everything is read and applied: how far the store is now, and its skip marks.
+    /// Everything is read and applied: how far the store is now.
     #[must_use]
-    pub fn finish(self) -> (Local, BTreeSet<Offset>) {
-        let local = Local {
+    pub fn finish(self) -> Local {
+        Local {
             applied: self.cursor.triggers,
             step: self.cursor.step,
             ledger_position: self.later_from.unwrap_or(self.plan.ledger_until),
             w: self.cursor.w,
-        };
-        (local, self.replay.skips)
+        }
     }
 }
 

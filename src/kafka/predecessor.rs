@@ -63,11 +63,10 @@ impl Predecessors {
     }
 
     /// Ends whatever the owner that wrote `metadata` left open, if that is another one which did
-    /// not leave by itself; says whether there was one. Blocks for some round trips, each at most
-    /// `timeout`.
-    pub fn end(&self, metadata: &str, timeout: Duration) -> Result<bool, TransactionError> {
+    /// not leave by itself. Blocks for some round trips, each at most `timeout`.
+    pub fn end(&self, metadata: &str, timeout: Duration) -> Result<(), TransactionError> {
         let owner = Cursor::owner_still_there(metadata).filter(|owner| *owner != self.ours);
-        let Some(owner) = owner else { return Ok(false) };
+        let Some(owner) = owner else { return Ok(()) };
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock::monotonic();
         if ended.get(owner).is_none_or(|at| now.duration_since(*at) >= ENDED_TTL) {
@@ -76,7 +75,7 @@ impl Predecessors {
             drop(Transactor::open(&self.settings, owner, timeout)?);
             let _earlier = ended.insert(owner.to_owned(), clock::monotonic());
         }
-        Ok(true)
+        Ok(())
     }
 
     /// What was committed last, stable or not; empty if nothing ever was.

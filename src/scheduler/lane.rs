@@ -21,7 +21,7 @@ use crate::store::{LocalState, PartitionStore, StoreError};
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) id: PartitionId,
-    /// Shared with the committer, which applies rows; read here.
+    /// Shared with the writer, which applies rows; read here.
     pub(super) store: Arc<PartitionStore>,
     pub(super) stage: Stage,
     /// Where the takeover began, by the monotonic clock.

@@ -183,7 +183,6 @@ impl Scheduler {
             };
             self.writer.submit(Spill {
                 partition: *id,
-                step: step.number,
                 store: Arc::clone(&lane.store),
                 delta: Arc::clone(delta),
                 state: state_of(local, &self.cluster, now),

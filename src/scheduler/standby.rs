@@ -272,7 +272,7 @@ impl Following {
             self.stores.wipe(id)?;
             return Err(not_yet("the pass took too long to be believed"));
         }
-        let (local, _skips) = pass.finish();
+        let local = pass.finish();
         let Some(followed) = self.open.get_mut(&id) else { return Ok(()) };
         let state = state_of(local, &self.cluster, clock::now_ms());
         followed.store.apply(&[], &state)?;

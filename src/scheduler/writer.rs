@@ -22,8 +22,6 @@ pub(super) struct Writer {
 #[derive(Debug)]
 pub(super) struct Spill {
     pub(super) partition: PartitionId,
-    /// The number of the step.
-    pub(super) step: u64,
     pub(super) store: Arc<PartitionStore>,
     pub(super) delta: Arc<Delta>,
     pub(super) state: LocalState,
@@ -54,7 +52,8 @@ impl Writer {
         super::spawn("writer", move || {
             for spill in inbox {
                 let result = spill.write();
-                let written = Written { partition: spill.partition, step: spill.step, result };
+                let written =
+                    Written { partition: spill.partition, step: spill.state.step, result };
                 // Nobody waits for it any more: let go of the store first.
                 drop(spill);
                 if outbox.send(written).is_err() {

@@ -37,6 +37,6 @@ pub(super) fn pass(
     records.retain(|(offset, ..)| *offset < plan.triggers_until);
     let read = |(offset, at, raw)| site.reader.read(id, offset, at, &raw);
     rows = pass.triggers(records.into_iter().map(read).collect(), &disk.rows.index);
-    disk.apply(&rows, pass.finish().0, clock);
+    disk.apply(&rows, pass.finish(), clock);
     true
 }
