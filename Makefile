@@ -21,13 +21,13 @@ sim: ## the protocol under faults, in memory (SEEDS=n how many, SEED=n one of th
 	ORLOJ_SEEDS=$(or $(SEEDS),$(if $(SEED),1,8000)) $(if $(SEED),ORLOJ_SEED=$(SEED)) \
 		cargo test --locked --features faults --test it simulation::no_seed -- --nocapture
 
-faults: ## an hour of faults on a real Kafka (CASES=kill,broker: those); counts in target/faults
+faults: ## every fault, half an hour, on a real Kafka (CASES=kill,broker: those); counts in target/faults
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
 	cargo test --locked --features faults --test it no_fault_harms_anything -- --ignored --nocapture
 
 faults-long: export LONG = 1
-faults-long: faults ## the same with 100 kills at each step and hours of storms
+faults-long: faults ## the same with 100 kills at each step and a storm of ten minutes
 
 verify: ## format, lints, documentation, house rules; changes nothing
 	scripts/prerequisites.sh

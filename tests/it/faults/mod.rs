@@ -55,7 +55,7 @@ struct Case {
 enum Scale {
     /// Within a minute, as part of `make test`.
     Short,
-    /// Everything, within the hour: `make faults`.
+    /// Everything: `make faults`.
     Full,
     /// Until one is tired of it: `make faults-long`.
     Long,
@@ -206,7 +206,7 @@ fn a_few_faults_harm_nothing() {
 
 /// `CASES` names the ones to run, by a part of their names; `LONG` runs them for longer.
 #[test]
-#[ignore = "an hour; `make faults` runs it"]
+#[ignore = "half an hour; `make faults` runs it"]
 fn no_fault_harms_anything() {
     let _machine = whole_machine();
     let wanted = std::env::var("CASES").unwrap_or_default();

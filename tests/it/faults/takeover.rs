@@ -1,7 +1,7 @@
 //! How long a takeover lasts when the owner dies: with a follower, and without.
 //!
-//! Law: the owner dies by SIGKILL under load, with whatever it has open; the brokers keep their
-//! timings. Measured is from the assignment to the survivor until it fires, and from the kill.
+//! Law: the owner dies by SIGKILL under load, with whatever it has open. Measured is from the
+//! assignment to the survivor until it fires, and from the kill.
 
 use std::time::Duration;
 
