@@ -282,15 +282,30 @@ impl Scheduler {
         for (id, offset, error) in foreign {
             self.meet_foreign(id, offset, error);
         }
-        for id in ended {
-            let Some(lane) = self.lanes.get_mut(&id) else { continue };
-            // While the mirror is sought, only the ledger is being read.
-            if let Stage::Restoring(restoring) = &mut lane.stage
-                && let Ask::Mirror { until, .. } = restoring.takeover.ask()
-            {
-                restoring.ledger_position = restoring.ledger_position.max(until);
-            }
+        ended.into_iter().try_for_each(|id| self.meet_others_end(id))
+    }
+
+    /// An end of `signals` or of the ledger. It means something only while the mirror of a cursor
+    /// is sought; then only the ledger is being read. A reader stops where the first transaction is
+    /// open, and the newest mirror may stand behind that one: the end counts when it is met after
+    /// nothing was open below it any more.
+    fn meet_others_end(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+        let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
+        let Stage::Restoring(restoring) = &mut lane.stage else { return Ok(()) };
+        let Ask::Mirror { from, until } = restoring.takeover.ask() else { return Ok(()) };
+        if restoring.ledger_is_stable {
+            restoring.ledger_position = restoring.ledger_position.max(until);
+            return Ok(());
         }
+        let ledger = self.names.ledger();
+        match self.others.stable_end(&ledger, id, STABLE_END_TIMEOUT) {
+            Ok(stable) if stable >= until => restoring.ledger_is_stable = true,
+            Ok(stable) => {
+                tracing::info!(partition = id, stable, until, "the ledger's end is undecided yet");
+            }
+            Err(error) => tracing::debug!(partition = id, %error, "the ledger's end: not yet"),
+        }
+        self.others.start(&ledger, id, restoring.ledger_position.max(from))?;
         Ok(())
     }
 
