@@ -12,7 +12,8 @@ use crate::model::PartitionId;
 use crate::model::codec::ledger_key::STEP;
 use crate::model::codec::schemas::Schemas;
 use crate::model::dead_letter::{Content, DeadLetter};
-use crate::model::definition::Header;
+use crate::model::definition::{Header, Target};
+use crate::model::entry::FireRow;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 
 /// The names of the topics we write, made once.
@@ -112,21 +113,24 @@ impl Emission {
 /// A payload goes out as it came in, with two headers of ours: which fire this is, and when it
 /// was due (ms since the epoch).
 fn send_to_topic(transactor: &Transactor, fire: &ToTopic) -> Result<(), TransactionError> {
+    let FireRow { id, scheduled, definition, .. } = fire.row.as_ref();
+    let Target::Topic(target) = &definition.target else {
+        unreachable!("a callback goes to the workers")
+    };
     let mut ours = Vec::with_capacity(96);
-    let id = &fire.id;
     ours.extend_from_slice(id.trigger.bytes());
     write!(ours, ":{}:{}", id.generation, id.occurrence).expect("writing to memory cannot fail");
     let split = ours.len();
-    write!(ours, "{}", fire.scheduled).expect("writing to memory cannot fail");
+    write!(ours, "{scheduled}").expect("writing to memory cannot fail");
     let (fire_id, due) = ours.split_at(split);
-    let mut headers = headers_of(&fire.headers);
+    let mut headers = headers_of(&definition.headers);
     headers.push(("orloj-fire-id", Some(fire_id)));
     headers.push(("orloj-due", Some(due)));
     transactor.send(Outgoing {
-        topic: fire.target.topic.as_str(),
+        topic: target.topic.as_str(),
         partition: Some(fire.partition),
-        key: Some(fire.target.key.as_ref().unwrap_or_else(|| id.trigger.bytes())),
-        value: fire.payload.as_deref(),
+        key: Some(fire.row.record_key(target)),
+        value: definition.payload.as_deref(),
         headers: &headers,
     })
 }

@@ -74,9 +74,10 @@ impl Intake {
     pub(super) fn trigger(
         &self,
         message: &BorrowedMessage<'_>,
+        now: Timestamp,
     ) -> Result<TriggerRecord, ReadError> {
         let (_, partition, offset) = Reader::place(message);
-        let writers = self.writers.at(clock::now_ms());
+        let writers = self.writers.at(now);
         let context = ReadContext {
             partitioner: self.partitioner,
             partitions: self.partitions,
@@ -211,7 +212,7 @@ impl Scheduler {
                     if offset < lane.next_trigger || lane.held_until.is_some() {
                         continue;
                     }
-                    match self.intake.trigger(&message) {
+                    match self.intake.trigger(&message, now) {
                         Ok(record) => take_trigger(lane, record, now, inputs),
                         Err(error) => {
                             tracing::warn!(partition = id, offset, %error, "intake waits");
