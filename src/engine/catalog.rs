@@ -5,12 +5,10 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
-use crate::model::text::Text;
-
 /// The topics that the due entries of a step name.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
-    topics: HashMap<Text, TopicState, FixedState>,
+    topics: HashMap<String, TopicState, FixedState>,
     some_away: bool,
 }
 
@@ -32,14 +30,14 @@ pub enum TopicState {
 
 impl Catalog {
     /// Remembers a topic's state.
-    pub fn insert(&mut self, topic: Text, state: TopicState) {
+    pub fn insert(&mut self, topic: String, state: TopicState) {
         self.some_away |= matches!(state, TopicState::Away(_));
         let _previous = self.topics.insert(topic, state);
     }
 
     /// Whether the topic has been looked up.
     #[must_use]
-    pub fn contains(&self, topic: &Text) -> bool {
+    pub fn contains(&self, topic: &str) -> bool {
         self.topics.contains_key(topic)
     }
 
@@ -51,7 +49,7 @@ impl Catalog {
 
     /// The state of a topic; `None` if nobody looked it up.
     #[must_use]
-    pub fn state(&self, topic: &Text) -> Option<&TopicState> {
+    pub fn state(&self, topic: &str) -> Option<&TopicState> {
         self.topics.get(topic)
     }
 }
@@ -60,7 +58,7 @@ impl Catalog {
 #[derive(Debug)]
 pub(super) struct Finder<'a> {
     catalog: &'a Catalog,
-    last: Option<(Text, Option<&'a TopicState>)>,
+    last: Option<(String, Option<&'a TopicState>)>,
 }
 
 impl<'a> Finder<'a> {
@@ -69,14 +67,14 @@ impl<'a> Finder<'a> {
     }
 
     /// The state of a topic; `None` if nobody looked it up.
-    pub(super) fn state(&mut self, topic: &Text) -> Option<&'a TopicState> {
+    pub(super) fn state(&mut self, topic: &str) -> Option<&'a TopicState> {
         if let Some((last, state)) = &self.last
             && last == topic
         {
             return *state;
         }
         let state = self.catalog.state(topic);
-        self.last = Some((topic.clone(), state));
+        self.last = Some((topic.to_owned(), state));
         state
     }
 }

@@ -3,23 +3,21 @@
 //! Law: firing writes nothing per trigger into the store. W says that it happened; only an entry
 //! that the ledger holds is settled there. A fire that cannot go out fails its own trigger alone.
 
-use std::sync::Arc;
-
 use super::catalog::{Catalog, Finder, TopicState};
 use super::known::{IdHash, Slot, SlotKind};
 use super::partition::{Due, Fetched, Partition};
 use super::register::fire_ledger_key;
 use super::step::{Emit, ToTopic};
-use crate::model::PartitionId;
+use crate::model::codec::row::{self, FireView, RowBytes, TargetView};
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
-use crate::model::definition::{Definition, Target, TopicTarget};
+use crate::model::definition::Target;
 use crate::model::entry::{Entry, FireRow, Row};
 use crate::model::fire::Fire;
 use crate::model::ledger::LedgerKey;
 use crate::model::outcome::{Outcome, Verdict};
 use crate::model::partitioner::murmur2;
-use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey};
+use crate::model::{PartitionId, Timestamp};
 
 /// Bytes that our own headers and the record's frame add to a fire at most; kept free so that a
 /// record that fits by this count is never refused by the broker.
@@ -39,11 +37,8 @@ impl Due {
     }
 
     /// The target topics that must be looked up before these fire; a topic may come repeatedly.
-    pub fn topics(&self) -> impl Iterator<Item = &Text> {
-        self.rows().filter_map(|row| match &row.definition.target {
-            Target::Topic(target) => Some(&target.topic),
-            Target::Http(_) => None,
-        })
+    pub fn topics(&self) -> impl Iterator<Item = &str> {
+        self.rows().filter_map(|row| row::target_topic(row))
     }
 
     /// The ids whose topic is away: their index rows must be fetched, because they will wait.
@@ -52,20 +47,16 @@ impl Due {
         if !catalog.some_away() {
             return Vec::new();
         }
-        let away = |row: &&Arc<FireRow>| match &row.definition.target {
-            Target::Topic(target) => {
-                matches!(catalog.state(&target.topic), Some(TopicState::Away(_)))
-            }
-            Target::Http(_) => false,
+        let away = |row: &&RowBytes| {
+            let state = row::target_topic(row).and_then(|topic| catalog.state(topic));
+            matches!(state, Some(TopicState::Away(_)))
         };
-        self.rows().filter(away).map(|row| IdHash::of(&row.id.trigger)).collect()
+        let fires = self.rows().filter(away).filter_map(view);
+        fires.map(|fire| IdHash::of(fire.trigger)).collect()
     }
 
-    fn rows(&self) -> impl Iterator<Item = &Arc<FireRow>> {
-        self.late.iter().chain(&self.entries).filter_map(|entry| match &entry.row {
-            Row::Fire(row) => Some(row),
-            Row::Veto { .. } => None,
-        })
+    fn rows(&self) -> impl Iterator<Item = &RowBytes> {
+        self.late.iter().chain(&self.entries).map(|(_, row)| row)
     }
 }
 
@@ -73,13 +64,18 @@ impl Partition {
     /// Fires what [`take_due`](Self::take_due) gave, and moves W past it. `catalog` knows the
     /// topics they name; `fetched` has the index rows of those that must wait.
     pub fn fire(&mut self, due: Due, catalog: &Catalog, fetched: &Fetched) {
+        self.draft.emits.reserve(due.len());
         let Due { late, entries, w } = due;
         assert!(w >= self.cursor.w, "W never moves back");
         let mut topics = Finder::new(catalog);
-        for entry in late.into_iter().chain(entries) {
-            match entry.row {
+        for (key, row) in late.into_iter().chain(entries) {
+            if let Some((partition, scheduled)) = plain(&row, &mut topics) {
+                self.draft.emits.push(Emit::ToTopic(ToTopic { row, partition, scheduled }));
+                continue;
+            }
+            match row::decode(&row).expect(READABLE) {
                 Row::Veto { trigger, .. } => self.settle(LedgerKey::Veto(trigger)),
-                Row::Fire(row) => self.dispatch(entry.key, row, &mut topics, fetched),
+                Row::Fire(fire) => self.dispatch(key, fire, row, &mut topics, fetched),
             }
         }
         self.cursor.w = w;
@@ -90,29 +86,33 @@ impl Partition {
     fn dispatch(
         &mut self,
         key: TimelineKey,
-        row: Arc<FireRow>,
+        fire: FireRow,
+        row: RowBytes,
         topics: &mut Finder<'_>,
         index: &Fetched,
     ) {
-        let settled = row.in_ledger.then(|| fire_ledger_key(&row.id));
-        match &row.definition.target {
+        let settled = fire.in_ledger.then(|| fire_ledger_key(&fire.id));
+        match &fire.definition.target {
             Target::Http(_) => {
-                let fire = self.fire_of(&row);
+                let fire = self.fire_of(fire);
                 self.draft.emits.push(Emit::ToWorker(Box::new(fire)));
             }
-            Target::Topic(target) => match topics.state(&target.topic) {
+            Target::Topic(target) => match topics.state(target.topic.as_str()) {
                 Some(&TopicState::Usable { partitions, record_bytes_max }) => {
-                    match check_size(&row, target, record_bytes_max) {
+                    let view = view(&row).expect("a veto has no target");
+                    match check_size(&view, target.topic.as_str(), record_bytes_max) {
                         Ok(()) => {
-                            let partition = partition_of(row.record_key(target), partitions);
-                            self.draft.emits.push(Emit::ToTopic(ToTopic { row, partition }));
+                            let partition = partition_of(view.record_key(), partitions);
+                            let scheduled = fire.scheduled;
+                            let fire = ToTopic { row, partition, scheduled };
+                            self.draft.emits.push(Emit::ToTopic(fire));
                         }
-                        Err(reason) => self.bury(key, &row, reason),
+                        Err(reason) => self.bury(key, fire, reason),
                     }
                 }
-                Some(TopicState::Refused(reason)) => self.bury(key, &row, reason.clone()),
+                Some(TopicState::Refused(reason)) => self.bury(key, fire, reason.clone()),
                 // One that nobody looked up counts as away, so that its fire is not lost.
-                Some(TopicState::Away(_)) | None => return self.park(key, row, index),
+                Some(TopicState::Away(_)) | None => return self.park(key, fire, index),
             },
         }
         if let Some(key) = settled {
@@ -120,13 +120,13 @@ impl Partition {
         }
     }
 
-    fn fire_of(&self, row: &FireRow) -> Fire {
-        let FireRow { id, scheduled, definition, .. } = row.clone();
+    fn fire_of(&self, row: FireRow) -> Fire {
+        let FireRow { id, scheduled, definition, .. } = row;
         Fire { id, scheduled, fired: self.clock, definition }
     }
 
     /// A fire nobody will ever be able to make: its trigger alone ends here.
-    fn bury(&mut self, key: TimelineKey, row: &FireRow, reason: String) {
+    fn bury(&mut self, key: TimelineKey, row: FireRow, reason: String) {
         let topics = &self.rules.topics;
         let topic = match key.source {
             Source::Triggers => topics.triggers.clone(),
@@ -154,7 +154,7 @@ impl Partition {
 
     /// The target cannot be reached just now: the entry waits on, in the ledger, because its new
     /// place depends on more than its record's bytes.
-    fn park(&mut self, key: TimelineKey, row: Arc<FireRow>, fetched: &Fetched) {
+    fn park(&mut self, key: TimelineKey, mut row: FireRow, fetched: &Fetched) {
         let due = self.clock.max(self.cursor.w.due) + self.rules.park.max(1);
         let parked = TimelineKey { due, ..key };
         let hash = IdHash::of(&row.id.trigger);
@@ -169,31 +169,49 @@ impl Partition {
         slot.key = parked;
         slot.in_ledger = true;
         known.slots.push(slot);
-        let row = FireRow { in_ledger: true, ..Arc::unwrap_or_clone(row) };
-        self.schedule(Entry { key: parked, row: Row::Fire(row.into()) });
+        row.in_ledger = true;
+        self.schedule(Entry { key: parked, row: Row::Fire(row) });
         self.know(hash, known, fetched);
     }
 }
 
-fn check_size(row: &FireRow, target: &TopicTarget, record_bytes_max: usize) -> Result<(), String> {
-    let bytes = record_bytes(&row.definition, target, &row.id.trigger);
+/// What is true of every row that `take_due` gives.
+const READABLE: &str = "what is taken as due can be read";
+
+/// The occurrence in a row; `None` for a veto.
+fn view(row: &RowBytes) -> Option<FireView<'_>> {
+    row::view(row).expect(READABLE)
+}
+
+/// Nearly every fire: to a usable topic, of a size that fits, and nothing to settle. It goes out as
+/// it stands, to this partition; when it was due is for the books.
+fn plain(row: &RowBytes, topics: &mut Finder<'_>) -> Option<(PartitionId, Timestamp)> {
+    let fire = view(row).filter(|fire| !fire.in_ledger)?;
+    let TargetView::Topic { topic, .. } = fire.target else { return None };
+    let Some(&TopicState::Usable { partitions, record_bytes_max }) = topics.state(topic) else {
+        return None;
+    };
+    let fits = record_bytes(&fire) <= record_bytes_max;
+    fits.then(|| (partition_of(fire.record_key(), partitions), fire.scheduled))
+}
+
+fn check_size(fire: &FireView<'_>, topic: &str, record_bytes_max: usize) -> Result<(), String> {
+    let bytes = record_bytes(fire);
     if bytes <= record_bytes_max {
         return Ok(());
     }
     Err(format!(
-        "a fire of {bytes} bytes does not fit topic {}, which takes {record_bytes_max}: raise its \
-         max.message.bytes or send less",
-        target.topic
+        "a fire of {bytes} bytes does not fit topic {topic}, which takes {record_bytes_max}: raise \
+         its max.message.bytes or send less"
     ))
 }
 
-fn record_bytes(definition: &Definition, target: &TopicTarget, id: &Text) -> usize {
-    let headers = definition.headers.iter().map(|header| {
-        header.name.bytes().len() + header.value.as_ref().map_or(0, bytes::Bytes::len) + 8
-    });
-    let key = target.key.as_ref().unwrap_or_else(|| id.bytes()).len();
-    let payload = definition.payload.as_ref().map_or(0, bytes::Bytes::len);
-    payload + key + headers.sum::<usize>() + RECORD_HEADROOM_BYTES
+fn record_bytes(fire: &FireView<'_>) -> usize {
+    let header =
+        |(name, value): (&str, Option<&[u8]>)| name.len() + value.map_or(0, <[u8]>::len) + 8;
+    let headers: usize = fire.headers().map(header).sum();
+    let payload = fire.payload.map_or(0, <[u8]>::len);
+    payload + fire.record_key().len() + headers + RECORD_HEADROOM_BYTES
 }
 
 /// The partition Java's default partitioner gives a key.

@@ -10,7 +10,6 @@ use smallvec::SmallVec;
 
 use crate::model::Offset;
 use crate::model::entry::FireId;
-use crate::model::text::Text;
 use crate::model::timeline::TimelineKey;
 
 /// The index's key for a trigger id: `xxh3_128` of its bytes.
@@ -20,8 +19,8 @@ pub struct IdHash(pub u128);
 impl IdHash {
     /// The hash of a trigger id.
     #[must_use]
-    pub fn of(id: &Text) -> Self {
-        Self(xxhash_rust::xxh3::xxh3_128(id.bytes()))
+    pub fn of(id: &(impl AsRef<[u8]> + ?Sized)) -> Self {
+        Self(xxhash_rust::xxh3::xxh3_128(id.as_ref()))
     }
 }
 

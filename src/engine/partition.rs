@@ -10,12 +10,12 @@ use super::cursor::Cursor;
 use super::known::{IdHash, IdMap, Known};
 use super::low_water::LowWater;
 use super::overlay::Overlay;
-use super::pending::Pending;
 use super::step::{Emit, InputTopics, Step};
 use super::watermark::Watermark;
 use super::wheel::{Load, Wheel};
 use crate::fault::{Bug, planted};
-use crate::model::entry::Entry;
+use crate::model::codec::row::{self, RowBytes, RowError};
+use crate::model::entry::Row;
 use crate::model::input::{SignalRecord, TriggerRecord};
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::timeline::TimelineKey;
@@ -85,9 +85,9 @@ pub enum Input {
 #[derive(Clone, Debug)]
 pub struct Due {
     /// Registered at or below W: they fire first, in offset order, and do not move W.
-    pub late: Vec<Entry>,
+    pub late: Vec<(TimelineKey, RowBytes)>,
     /// Off the timeline, in key order.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<(TimelineKey, RowBytes)>,
     /// Where W stands once these have fired.
     pub(super) w: TimelineKey,
 }
@@ -119,13 +119,15 @@ pub struct Partition {
     watermark: Watermark,
     low_water: LowWater,
     sealed: Sealed,
+    /// Where rows are encoded.
+    scratch: Vec<u8>,
 }
 
 /// The step being drafted.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     pub(super) emits: Vec<Emit>,
-    pub(super) late: Vec<Entry>,
+    pub(super) late: Vec<(TimelineKey, RowBytes)>,
     ingested: usize,
 }
 
@@ -161,6 +163,7 @@ impl Partition {
             watermark,
             low_water,
             sealed: Sealed { cursor, at: 0, mirrored_at: 0, spilled_at: 0 },
+            scratch: Vec::new(),
         }
     }
 
@@ -254,7 +257,7 @@ impl Partition {
 
     /// Rows read from the store for [`wants`](Self::wants), in key order, complete up to
     /// `reached` (exclusive). What the store does not show yet is added here.
-    pub fn load(&mut self, entries: Vec<(TimelineKey, Pending)>, reached: TimelineKey) {
+    pub fn load(&mut self, entries: Vec<(TimelineKey, RowBytes)>, reached: TimelineKey) {
         let from = self.wheel.loaded_until();
         self.wheel.load(entries, reached);
         for (key, row) in self.overlay.timeline().filter(|(key, _)| (from..reached).contains(key)) {
@@ -278,8 +281,8 @@ impl Partition {
         if complete {
             w = w.max(TimelineKey::last_of(watermark.saturating_sub(1)));
         }
-        let entries = rows.into_iter().map(entry).collect::<Result<Vec<_>, _>>()?;
-        Ok(Due { late: std::mem::take(&mut self.draft.late), entries, w })
+        rows.iter().try_for_each(check)?;
+        Ok(Due { late: std::mem::take(&mut self.draft.late), entries: rows, w })
     }
 
     /// When to look again if no record arrives before, in ms since the epoch.
@@ -380,10 +383,15 @@ impl Partition {
     }
 
     /// Puts an entry on the timeline, in memory too if its time is near.
-    pub(super) fn put(&mut self, key: TimelineKey, row: Pending) {
+    pub(super) fn put(&mut self, key: TimelineKey, row: RowBytes) {
         assert!(key > self.cursor.w, "no step inserts a row at or below its own W");
         let _loaded = self.wheel.insert(key, row.clone());
         self.overlay.put(key, row);
+    }
+
+    /// The bytes in which a row waits.
+    pub(super) fn encode(&mut self, row: &Row) -> RowBytes {
+        row::to_bytes(row, &mut self.scratch)
     }
 
     /// Takes an entry off the timeline.
@@ -402,9 +410,7 @@ impl Partition {
     }
 }
 
-fn entry((key, row): (TimelineKey, Pending)) -> Result<Entry, CorruptRow> {
-    match row.into_row() {
-        Ok(row) => Ok(Entry { key, row }),
-        Err(error) => Err(CorruptRow { key, reason: error.to_string() }),
-    }
+fn check((key, row): &(TimelineKey, RowBytes)) -> Result<(), CorruptRow> {
+    let unreadable = |error: RowError| CorruptRow { key: *key, reason: error.to_string() };
+    row::view(row).map(drop).map_err(unreadable)
 }

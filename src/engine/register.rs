@@ -69,21 +69,22 @@ impl Partition {
             FireId { trigger: new.id, generation: offset, occurrence: 0, attempt: 1, deferral: 0 };
         let in_ledger = long && !late && !planted(Bug::LongOutOfLedger);
         let row = FireRow { id, scheduled: due, in_ledger, definition: new.definition };
-        let row = Row::Fire(row.into());
         if late {
-            self.draft.late.push(Entry { key, row });
+            let row = self.encode(&Row::Fire(row));
+            self.draft.late.push((key, row));
         } else {
             if !long {
                 self.cursor.horizon = self.cursor.horizon.max(due);
             }
-            self.schedule(Entry { key, row });
+            self.schedule(Entry { key, row: Row::Fire(row) });
         }
         Slot { key, kind: SlotKind::Main, generation: offset, in_ledger, http }
     }
 
     /// Puts an entry on the timeline, and into the ledger if its row says that it is held there.
     pub(super) fn schedule(&mut self, entry: Entry) {
-        self.put(entry.key, entry.row.clone().into());
+        let row = self.encode(&entry.row);
+        self.put(entry.key, row);
         if let Some(key) = ledger_key(&entry.row) {
             let value = Some(Box::new(LedgerValue::Entry(entry)));
             self.draft.emits.push(Emit::Ledger { key, value });
@@ -98,7 +99,7 @@ impl Partition {
         if slot.key > self.cursor.w {
             self.delete(slot.key);
         } else {
-            self.draft.late.retain(|entry| entry.key != slot.key);
+            self.draft.late.retain(|(key, _)| *key != slot.key);
         }
         if slot.in_ledger {
             self.settle(LedgerKey::Main(id.clone()));

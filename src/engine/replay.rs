@@ -11,6 +11,7 @@ use super::known::{IdHash, IdMap, Known, Slot, SlotKind};
 use super::partition::Fetched;
 use super::step::RowOp;
 use crate::fault::{Bug, planted};
+use crate::model::codec::row::{self, RowBytes};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
 use crate::model::input::{Registration, Request, TriggerRecord};
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
@@ -33,6 +34,8 @@ pub struct Replay {
     pub last_timestamp: Timestamp,
     rows: Vec<RowOp>,
     touched: IdMap<Known>,
+    /// Where rows are encoded.
+    scratch: Vec<u8>,
 }
 
 impl Replay {
@@ -40,7 +43,16 @@ impl Replay {
     #[must_use]
     pub fn new(w: TimelineKey, horizon: Timestamp, skips: BTreeSet<Offset>) -> Self {
         let (rows, touched) = (Vec::new(), IdMap::default());
-        Self { w, horizon, inserted_until: 0, skips, last_timestamp: 0, rows, touched }
+        Self {
+            w,
+            horizon,
+            inserted_until: 0,
+            skips,
+            last_timestamp: 0,
+            rows,
+            touched,
+            scratch: Vec::new(),
+        }
     }
 
     /// Applies ledger records in order; `fetched` has the store's index rows of their ids.
@@ -91,7 +103,8 @@ impl Replay {
             known.slots.push(Slot { key, kind, generation, in_ledger: false, http });
             let id = FireId { trigger: id, generation, occurrence: 0, attempt: 1, deferral: 0 };
             let row = FireRow { id, scheduled: fire_at, in_ledger: false, definition };
-            replay.rows.push(RowOp::Put { key, row: Row::Fire(row.into()).into() });
+            let row = replay.encode(&Row::Fire(row));
+            replay.rows.push(RowOp::Put { key, row });
         });
     }
 
@@ -138,8 +151,13 @@ impl Replay {
         };
         known.slots.push(Slot { key, kind, generation, in_ledger: true, http });
         if key > self.w {
-            self.rows.push(RowOp::Put { key, row: row.into() });
+            let row = self.encode(&row);
+            self.rows.push(RowOp::Put { key, row });
         }
+    }
+
+    fn encode(&mut self, row: &Row) -> RowBytes {
+        row::to_bytes(row, &mut self.scratch)
     }
 
     fn drop_main(&mut self, known: &mut Known) {

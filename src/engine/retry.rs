@@ -61,10 +61,11 @@ impl Partition {
             in_ledger: !late,
             http: true,
         });
-        let row = FireRow { id, scheduled, in_ledger: !late, definition };
-        let entry = Entry { key, row: Row::Fire(row.into()) };
+        let entry =
+            Entry { key, row: Row::Fire(FireRow { id, scheduled, in_ledger: !late, definition }) };
         if late {
-            self.draft.late.push(entry);
+            let row = self.encode(&entry.row);
+            self.draft.late.push((key, row));
         } else {
             self.schedule(entry);
         }

@@ -8,16 +8,15 @@ use std::sync::Arc;
 use super::cursor::Cursor;
 use super::known::{IdHash, Known};
 use super::overlay::Delta;
-use super::pending::Pending;
+use crate::model::codec::row::RowBytes;
 use crate::model::dead_letter::DeadLetter;
-use crate::model::entry::FireRow;
 use crate::model::fire::Fire;
 use crate::model::input::Forward;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::outcome::Outcome;
 use crate::model::text::Text;
 use crate::model::timeline::TimelineKey;
-use crate::model::{Offset, PartitionId};
+use crate::model::{Offset, PartitionId, Timestamp};
 
 /// What one decision about one partition asks for.
 #[derive(Clone, Debug)]
@@ -63,21 +62,23 @@ pub enum Emit {
 /// A payload to a topic of the user's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToTopic {
-    /// What fires; its target is a topic.
-    pub row: Arc<FireRow>,
+    /// What fires, as it stood on the timeline; its target is a topic.
+    pub row: RowBytes,
     /// The partition of that topic.
     pub partition: PartitionId,
+    /// When it was due, in ms since the epoch.
+    pub scheduled: Timestamp,
 }
 
 /// A change of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RowOp {
-    /// Put an entry on the timeline.
+    /// Put an entry on the timeline; `row` is its encoding.
     Put {
         /// Where.
         key: TimelineKey,
-        /// What stands there.
-        row: Pending,
+        /// The encoded row.
+        row: RowBytes,
     },
     /// Take an entry off the timeline.
     Delete {

@@ -17,6 +17,16 @@ impl Text {
         Ok(Self(bytes))
     }
 
+    /// `part`, which stands in `buffer`, sharing it.
+    ///
+    /// # Panics
+    ///
+    /// If it does not stand there.
+    #[must_use]
+    pub fn shared(buffer: &Bytes, part: &str) -> Self {
+        Self(buffer.slice_ref(part.as_bytes()))
+    }
+
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -33,6 +43,12 @@ impl Text {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+impl AsRef<[u8]> for Text {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
     }
 }
 

@@ -11,10 +11,10 @@ use crate::kafka::relay::Relay;
 use crate::kafka::transaction::{Outgoing, TransactionError};
 use crate::model::PartitionId;
 use crate::model::codec::ledger_key::STEP;
+use crate::model::codec::row::{self, TargetView};
 use crate::model::codec::schemas::Schemas;
 use crate::model::dead_letter::{Content, DeadLetter};
-use crate::model::definition::{Header, Target};
-use crate::model::entry::FireRow;
+use crate::model::definition::Header;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 
 /// The names of the topics we write, made once.
@@ -27,6 +27,8 @@ pub(super) struct Emission {
     dead_letters: String,
     schemas: Schemas,
 }
+
+const INTO_MEMORY: &str = "writing to memory cannot fail";
 
 /// A header's name and value, as a transaction takes them.
 type Headers<'a> = Vec<(&'a str, Option<&'a [u8]>)>;
@@ -114,26 +116,23 @@ impl Emission {
 /// A payload goes out as it came in, with two headers of ours: which fire this is, and when it
 /// was due (ms since the epoch).
 fn send_to_topic(relay: &Relay, fire: &ToTopic) -> Result<(), TransactionError> {
-    let FireRow { id, scheduled, definition, .. } = fire.row.as_ref();
-    let Target::Topic(target) = &definition.target else {
+    let partition = Some(fire.partition);
+    let fire = row::view(&fire.row).ok().flatten().expect("it was read when it was taken as due");
+    let TargetView::Topic { topic, .. } = fire.target else {
         unreachable!("a callback goes to the workers")
     };
     let mut ours = Vec::with_capacity(96);
-    ours.extend_from_slice(id.trigger.bytes());
-    write!(ours, ":{}:{}", id.generation, id.occurrence).expect("writing to memory cannot fail");
+    let (generation, occurrence, scheduled) = (fire.generation, fire.occurrence, fire.scheduled);
+    write!(ours, "{}:{generation}:{occurrence}", fire.trigger).expect(INTO_MEMORY);
     let split = ours.len();
-    write!(ours, "{scheduled}").expect("writing to memory cannot fail");
+    write!(ours, "{scheduled}").expect(INTO_MEMORY);
     let (fire_id, due) = ours.split_at(split);
-    let mut headers = headers_of(&definition.headers);
+    let mut headers = Vec::with_capacity(fire.header_count() + 2);
+    headers.extend(fire.headers());
     headers.push(("orloj-fire-id", Some(fire_id)));
     headers.push(("orloj-due", Some(due)));
-    relay.send(Outgoing {
-        topic: target.topic.as_str(),
-        partition: Some(fire.partition),
-        key: Some(fire.row.record_key(target)),
-        value: definition.payload.as_deref(),
-        headers: &headers,
-    })
+    let (key, value) = (Some(fire.record_key()), fire.payload);
+    relay.send(Outgoing { topic, partition, key, value, headers: &headers })
 }
 
 fn headers_of(headers: &[Header]) -> Headers<'_> {

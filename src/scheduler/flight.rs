@@ -94,7 +94,7 @@ impl Flight {
         };
         for emit in self.steps.iter().flat_map(|(_, step)| &step.emits) {
             match emit {
-                Emit::ToTopic(fire) => topic += late(fire.row.scheduled),
+                Emit::ToTopic(fire) => topic += late(fire.scheduled),
                 Emit::ToWorker(fire) => http += late(fire.scheduled),
                 Emit::DeadLetter(letter) => {
                     letters += 1;

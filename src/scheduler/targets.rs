@@ -10,7 +10,6 @@ use crate::config::TargetSettings;
 use crate::engine::catalog::{Catalog, TopicState};
 use crate::kafka::Names;
 use crate::kafka::probe::Probe;
-use crate::model::text::Text;
 use crate::model::{Millis, Timestamp};
 
 /// How long a topic that could not be reached is left alone.
@@ -22,9 +21,9 @@ pub(super) struct Targets {
     settings: TargetSettings,
     names: Names,
     probe: Probe,
-    known: HashMap<Text, Seen>,
-    ask: Sender<Text>,
-    answers: Receiver<(Text, TopicState)>,
+    known: HashMap<String, Seen>,
+    ask: Sender<String>,
+    answers: Receiver<(String, TopicState)>,
 }
 
 #[derive(Debug)]
@@ -36,12 +35,12 @@ struct Seen {
 
 impl Targets {
     pub(super) fn new(settings: TargetSettings, names: Names, probe: Probe) -> Self {
-        let (ask, asked) = channel::<Text>();
+        let (ask, asked) = channel::<String>();
         let (answer, answers) = channel();
         let background = probe.clone();
         super::spawn("targets", move || {
             for topic in asked {
-                let state = background.topic_state(topic.as_str());
+                let state = background.topic_state(&topic);
                 if answer.send((topic, state)).is_err() {
                     break;
                 }
@@ -53,21 +52,21 @@ impl Targets {
     /// The states of `topics`; blocks only for one that was never seen.
     pub(super) fn catalog<'a>(
         &mut self,
-        topics: impl Iterator<Item = &'a Text>,
+        topics: impl Iterator<Item = &'a str>,
         now: Timestamp,
     ) -> Catalog {
         while let Ok((topic, state)) = self.answers.try_recv() {
             self.learn(topic, state, now);
         }
         let mut catalog = Catalog::default();
-        let mut last: Option<&Text> = None;
+        let mut last: Option<&str> = None;
         for topic in topics {
             if last == Some(topic) {
                 continue; // fires of one topic tend to come together
             }
             last = Some(topic);
             if !catalog.contains(topic) {
-                catalog.insert(topic.clone(), self.state(topic, now));
+                catalog.insert(topic.to_owned(), self.state(topic, now));
             }
         }
         catalog
@@ -75,31 +74,31 @@ impl Targets {
 
     /// A record was refused although the topic looked usable: look again.
     pub(super) fn forget(&mut self, topic: &str) {
-        let _forgotten = self.known.remove(&Text::from(topic));
+        let _forgotten = self.known.remove(topic);
     }
 
     /// The broker refuses what we write to a topic, for no reason that can be seen beforehand.
     pub(super) fn condemn(&mut self, topic: &str, reason: &str, now: Timestamp) {
         let state = TopicState::Refused(format!("topic {topic} refuses records: {reason}"));
-        self.learn(Text::from(topic), state, now);
+        self.learn(topic.to_owned(), state, now);
     }
 
-    fn state(&mut self, topic: &Text, now: Timestamp) -> TopicState {
-        if let Some(reason) = self.forbidden(topic.as_str()) {
+    fn state(&mut self, topic: &str, now: Timestamp) -> TopicState {
+        if let Some(reason) = self.forbidden(topic) {
             return TopicState::Refused(reason);
         }
         let Some(seen) = self.known.get_mut(topic) else {
-            let state = self.probe.topic_state(topic.as_str());
-            self.learn(topic.clone(), state.clone(), now);
+            let state = self.probe.topic_state(topic);
+            self.learn(topic.to_owned(), state.clone(), now);
             return state;
         };
         if now >= seen.until && !seen.asked {
-            seen.asked = self.ask.send(topic.clone()).is_ok();
+            seen.asked = self.ask.send(topic.to_owned()).is_ok();
         }
         seen.state.clone()
     }
 
-    fn learn(&mut self, topic: Text, state: TopicState, now: Timestamp) {
+    fn learn(&mut self, topic: String, state: TopicState, now: Timestamp) {
         let ttl = match state {
             TopicState::Away(_) => AWAY_TTL_MS,
             _ => u64::try_from(self.settings.lookup_ttl.as_millis()).unwrap_or(Millis::MAX),

@@ -9,17 +9,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::BytesMut;
 use rocksdb::{DB, FlushOptions, ReadOptions, WriteBatch, WriteOptions};
 
 use super::options::{Decided, INDEX, MARKS, TIMELINE, Template};
 use super::state::{LocalState, NewerFormat};
 use super::{StoreError, index, keys};
 use crate::engine::known::{IdHash, Known};
-use crate::engine::pending::Pending;
 use crate::engine::step::RowOp;
 use crate::engine::wheel::ENTRY_BYTES;
 use crate::fault;
+use crate::model::codec::row::RowBytes;
 use crate::model::timeline::TimelineKey;
 use crate::model::{Millis, Offset};
 
@@ -29,9 +28,6 @@ const STATE_KEY: &[u8] = b"state";
 const BATCH_BYTES: usize = 512;
 /// What a change takes up in a batch besides the bytes of a row, about: a key, lengths, a tag.
 const CHANGE_BYTES: usize = 64;
-/// Rows read together share buffers of this size: few allocations, and a row that stays long holds
-/// on to no more than this.
-const ARENA_BYTES: usize = 64 << 10;
 /// How far W moves between two deletions of whole files.
 const DROP_FILES_EVERY_MS: Millis = 60_000;
 
@@ -53,8 +49,8 @@ impl std::fmt::Debug for PartitionStore {
 /// A run of timeline entries.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Scan {
-    /// In key order; rows read together share a buffer.
-    pub entries: Vec<(TimelineKey, Pending)>,
+    /// In key order.
+    pub entries: Vec<(TimelineKey, RowBytes)>,
     /// The scan is complete up to here (exclusive).
     pub reached: TimelineKey,
 }
@@ -99,11 +95,10 @@ impl PartitionStore {
 
     fn write(&self, rows: &[RowOp], mut batch: WriteBatch) -> Result<(), StoreError> {
         let (timeline, ids) = (self.family(TIMELINE), self.family(INDEX));
-        let mut scratch = Vec::new();
         for row in rows {
             match row {
                 RowOp::Put { key, row } => {
-                    batch.put_cf(timeline, keys::timeline(*key), row.encoded(&mut scratch));
+                    batch.put_cf(timeline, keys::timeline(*key), row);
                 }
                 RowOp::Delete { key } => batch.delete_cf(timeline, keys::timeline(*key)),
                 RowOp::Index { hash, known: Some(known) } => {
@@ -147,16 +142,11 @@ impl PartitionStore {
         iterator.seek(keys::timeline(from));
         let mut entries = Vec::new();
         let (mut bytes, mut reached) = (0, until);
-        let mut arena = BytesMut::new();
         while let Some((key, row)) = iterator.item() {
             let Some(key) = keys::parse_timeline(key) else {
                 return Err(self.unreadable("a timeline key"));
             };
-            if arena.capacity() < row.len() {
-                arena = BytesMut::with_capacity(ARENA_BYTES.max(row.len()));
-            }
-            arena.extend_from_slice(row);
-            entries.push((key, arena.split().freeze().into()));
+            entries.push((key, RowBytes::from(row)));
             bytes += ENTRY_BYTES + row.len();
             if bytes_max <= bytes {
                 reached = key.successor();
@@ -241,13 +231,11 @@ fn failed(path: &Path, error: &rocksdb::Error) -> StoreError {
 
 /// The room a change needs in a batch, about: one that grows by doubling is copied as often.
 fn row_bytes(row: &RowOp) -> usize {
-    CHANGE_BYTES + if let RowOp::Put { row, .. } = row { row.heap_bytes() } else { 0 }
+    CHANGE_BYTES + if let RowOp::Put { row, .. } = row { row.len() } else { 0 }
 }
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
     use crate::engine::known::{Slot, SlotKind};
     use crate::model::timeline::Source;
@@ -261,7 +249,7 @@ mod tests {
     }
 
     fn put(due: u64) -> RowOp {
-        RowOp::Put { key: key(due), row: Bytes::from(format!("row {due}")).into() }
+        RowOp::Put { key: key(due), row: RowBytes::from(format!("row {due}").as_bytes()) }
     }
 
     fn known(due: u64) -> Known {
@@ -409,7 +397,7 @@ mod tests {
     fn lookups_go_through_memory_and_files() {
         let dir = tempfile::tempdir().unwrap();
         let store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
-        let hash = |n: u64| IdHash::of(&n.to_string().into());
+        let hash = |n: u64| IdHash::of(&n.to_string());
         let row = |n, due| RowOp::Index { hash: hash(n), known: Some(known(due)) };
         let even: Vec<_> = (0..1000).step_by(2).map(|n| row(n, n)).collect();
         store.apply(&even, &state(1)).unwrap();
@@ -431,7 +419,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let settings = StoreSettings { write_buffer: 64 << 20, ..SETTINGS };
         let store = StoreFactory::new(dir.path(), settings).unwrap().open(0).unwrap();
-        let (total, batch, row) = (1_000_000, 5_000, Pending::from(Bytes::from(vec![7; 300])));
+        let (total, batch, row) = (1_000_000, 5_000, RowBytes::from(vec![7; 300]));
         let begin = crate::clock::monotonic();
         for first in (0..total).step_by(batch) {
             let scattered = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 24;
@@ -439,7 +427,7 @@ mod tests {
                 .map(scattered)
                 .flat_map(|due| {
                     let put = RowOp::Put { key: key(due), row: row.clone() };
-                    let hash = IdHash::of(&due.to_string().into());
+                    let hash = IdHash::of(&due.to_string());
                     [put, RowOp::Index { hash, known: Some(known(due)) }]
                 })
                 .collect();

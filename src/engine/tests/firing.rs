@@ -1,7 +1,5 @@
 //! What is due, and what comes back: retries, targets that fail, and how far W and L move.
 
-use bytes::Bytes;
-
 use super::scene::{
     NOW, Scene, callback, delete, hold, in_ledger, index, parked, put, retry, settle, skip, spoken,
     topic, topic_to, veto,
@@ -10,6 +8,7 @@ use super::world::Disk;
 use crate::engine::catalog::TopicState;
 use crate::engine::partition::{Fetched, Input};
 use crate::engine::step::{Emit, RowOp};
+use crate::model::codec::row::RowBytes;
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
 use crate::model::entry::Entry;
 use crate::model::ledger::{LedgerKey, LedgerValue};
@@ -294,7 +293,7 @@ fn a_row_in_flight_fires_though_the_store_does_not_have_it_yet() {
 fn a_stored_row_that_cannot_be_read_fires_nothing() {
     let mut scene = Scene::new();
     let key = topic("a", 0, NOW).key;
-    assert!(scene.owner.partition.wheel.insert(key, Bytes::from_static(b"?").into()));
+    assert!(scene.owner.partition.wheel.insert(key, RowBytes::from(*b"?")));
     assert!(scene.owner.partition.take_due(100).is_err());
 }
 

@@ -6,6 +6,7 @@
 use super::world::{AFTER, Disk, Log, Owner, commit, definition, rules, whole};
 use crate::engine::known::{IdHash, Known, Slot, SlotKind};
 use crate::engine::step::{Emit, RowOp, Step, ToTopic};
+use crate::model::codec::row::{self, RowBytes};
 use crate::model::definition::{Definition, Target, TopicTarget};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
 use crate::model::fire::Fire;
@@ -168,11 +169,12 @@ impl Scene {
 
     /// The record that fires this entry now.
     pub(crate) fn fires(&self, entry: &Entry) -> Emit {
-        let row = fire_row(entry).clone();
-        if row.definition.target.is_http() {
+        let fire = fire_row(entry);
+        if fire.definition.target.is_http() {
             return Emit::ToWorker(Box::new(self.fire(entry)));
         }
-        Emit::ToTopic(ToTopic { row: row.into(), partition: 0 })
+        let (row, scheduled) = (encode(&entry.row), fire.scheduled);
+        Emit::ToTopic(ToTopic { row, partition: 0, scheduled })
     }
 
     /// The fire of this entry now.
@@ -208,7 +210,7 @@ pub(crate) fn retry(of: &Entry, tried: (u32, u32), due: Timestamp, offset: Offse
     (row.id.attempt, row.id.deferral) = tried;
     row.in_ledger = true;
     let key = TimelineKey { due, priority: PRIORITY_DEFAULT, source: Source::Signals, offset };
-    Entry { key, row: Row::Fire(row.into()) }
+    Entry { key, row: Row::Fire(row) }
 }
 
 /// What a cancel leaves behind until `due`.
@@ -219,8 +221,8 @@ pub(crate) fn veto(id: &str, cancel: Offset, due: Timestamp) -> Entry {
 
 /// The same entry, (not) in the ledger.
 pub(crate) fn in_ledger(entry: &Entry, held: bool) -> Entry {
-    let row = FireRow { in_ledger: held, ..fire_row(entry).clone() };
-    Entry { key: entry.key, row: Row::Fire(row.into()) }
+    let row = Row::Fire(FireRow { in_ledger: held, ..fire_row(entry).clone() });
+    Entry { key: entry.key, row }
 }
 
 /// The same entry, waiting in the ledger until `due`.
@@ -250,6 +252,11 @@ pub(crate) fn spoken(step: Step) -> (Vec<Emit>, Vec<RowOp>) {
     (step.emits, step.spill.map_or_else(Vec::new, |delta| delta.rows()))
 }
 
+/// The bytes in which a row waits.
+pub(crate) fn encode(row: &Row) -> RowBytes {
+    row::to_bytes(row, &mut Vec::new())
+}
+
 fn in_order(rows: &[RowOp]) -> Vec<RowOp> {
     let mut rows = rows.to_vec();
     rows.sort_by_key(RowOp::place);
@@ -258,7 +265,7 @@ fn in_order(rows: &[RowOp]) -> Vec<RowOp> {
 
 /// The entry's row comes.
 pub(crate) fn put(entry: &Entry) -> RowOp {
-    RowOp::Put { key: entry.key, row: entry.row.clone().into() }
+    RowOp::Put { key: entry.key, row: encode(&entry.row) }
 }
 
 /// The entry's row goes.
@@ -270,15 +277,14 @@ pub(crate) fn delete(entry: &Entry) -> RowOp {
 pub(crate) fn index(id: &str, entries: &[&Entry]) -> RowOp {
     let slots: Vec<_> = entries.iter().map(|entry| slot(entry)).collect();
     let known = (!slots.is_empty()).then(|| Known { slots: slots.into() });
-    RowOp::Index { hash: IdHash::of(&id.into()), known }
+    RowOp::Index { hash: IdHash::of(id), known }
 }
 
 fn registered(id: &str, offset: Offset, due: Timestamp, definition: Definition) -> Entry {
     let key = TimelineKey { due, priority: PRIORITY_DEFAULT, source: Source::Triggers, offset };
     let trigger = id.into();
     let id = FireId { trigger, generation: offset, occurrence: 0, attempt: 1, deferral: 0 };
-    let row = FireRow { id, scheduled: due, in_ledger: false, definition };
-    Entry { key, row: Row::Fire(row.into()) }
+    Entry { key, row: Row::Fire(FireRow { id, scheduled: due, in_ledger: false, definition }) }
 }
 
 fn definition_to(topic: &str) -> Definition {

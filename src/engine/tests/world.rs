@@ -8,10 +8,10 @@ use bytes::Bytes;
 
 use crate::engine::catalog::{Catalog, TopicState};
 use crate::engine::partition::{Fetched, Input, Partition, Rules};
-use crate::engine::pending::Pending;
 use crate::engine::step::{Emit, InputTopics, RowOp, Step};
 use crate::engine::takeover::{Ask, Committed, Local, Takeover};
 use crate::engine::wheel::Wheel;
+use crate::model::codec::row::RowBytes;
 use crate::model::definition::{Definition, HttpTarget, Target, TopicTarget};
 use crate::model::input::{
     OnConflict, PRIORITY_DEFAULT, Registration, Request, SignalRecord, TriggerRecord,
@@ -38,7 +38,7 @@ pub(crate) struct Log {
 /// What one disk holds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disk {
-    pub(crate) timeline: BTreeMap<TimelineKey, Bytes>,
+    pub(crate) timeline: BTreeMap<TimelineKey, RowBytes>,
     pub(crate) index: Fetched,
     pub(crate) skips: BTreeSet<Offset>,
     pub(crate) local: Option<Local>,
@@ -121,7 +121,7 @@ impl Disk {
     fn apply(&mut self, rows: &[RowOp]) {
         for row in rows {
             match row {
-                RowOp::Put { key, row } => drop(self.timeline.insert(*key, stored(row))),
+                RowOp::Put { key, row } => drop(self.timeline.insert(*key, row.clone())),
                 RowOp::Delete { key } => drop(self.timeline.remove(key)),
                 RowOp::Index { hash, known: Some(known) } => {
                     drop(self.index.insert(*hash, known.clone()));
@@ -226,7 +226,7 @@ impl Owner {
                 .disk
                 .timeline
                 .range(load.from..load.until)
-                .map(|(key, row)| (*key, row.clone().into()))
+                .map(|(key, row)| (*key, row.clone()))
                 .collect();
             self.partition.load(entries, load.until);
         }
@@ -283,9 +283,4 @@ pub(crate) fn rules(after: u64) -> Rules {
         owner: "owner".to_owned(),
         topics: InputTopics { triggers: "o.triggers".into(), signals: "o.signals".into() },
     }
-}
-
-/// A store keeps bytes.
-fn stored(row: &Pending) -> Bytes {
-    Bytes::copy_from_slice(row.encoded(&mut Vec::new()))
 }

@@ -1,8 +1,9 @@
-//! The bytes of a timeline row in the store. On the hot path, hence by hand: big-endian integers
-//! and length-prefixed bytes, and a decoder whose texts and payload share the buffer they came in.
+//! The bytes of a timeline row, in the store and in memory: a trigger waits in the form that takes
+//! up least, and most fire straight from it. On the hot path, hence by hand: big-endian integers
+//! and length-prefixed bytes, read in place.
 //!
 //! Law: the first byte is the version. A row of a newer version is told apart from a broken one,
-//! and a row of this version begins with its target, so that `target_topic` need not read on.
+//! and a row of this version begins with its target, so that [`target_topic`] need not read on.
 //!
 //! ```text
 //!  version u8, kind u8 ─┬─ topic: name, key? ─┬─ id, generation, occurrence, attempt, deferral,
@@ -11,12 +12,15 @@
 //!                       └─ veto: trigger, cancel
 //! ```
 
-use bytes::{Buf, Bytes};
+use std::sync::Arc;
+
+use bytes::Bytes;
 
 use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarget};
 use crate::model::entry::{FireId, FireRow, Row};
 use crate::model::retry::RetryLadder;
 use crate::model::text::Text;
+use crate::model::{Offset, Timestamp};
 
 /// The version this program writes, and the newest it reads.
 const VERSION: u8 = 1;
@@ -27,6 +31,9 @@ const KIND_VETO: u8 = 2;
 
 /// The length that stands for "none", as −1 does in Kafka's own protocol.
 const NONE: u32 = u32::MAX;
+
+/// The bytes of one row: shared by the timeline and by what fires, and never changed.
+pub type RowBytes = Arc<[u8]>;
 
 /// Why a row cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,27 +59,202 @@ pub fn encode(row: &Row, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads a row; its texts and payload are slices of `bytes`.
-pub fn decode(bytes: &Bytes) -> Result<Row, RowError> {
-    let mut rest = Reader(bytes.clone());
-    match rest.u8()? {
-        VERSION => {}
-        0 => return Err(RowError::Corrupt),
-        newer => return Err(RowError::Newer(newer)),
-    }
+/// The bytes of `row`. `scratch` is overwritten; whoever encodes many keeps it.
+pub fn to_bytes(row: &Row, scratch: &mut Vec<u8>) -> RowBytes {
+    scratch.clear();
+    encode(row, scratch);
+    RowBytes::from(scratch.as_slice())
+}
+
+/// Reads a row; its texts and payload share one copy of `row`.
+pub fn decode(row: &[u8]) -> Result<Row, RowError> {
+    let shared = Bytes::copy_from_slice(row);
+    let mut rest = Reader::open(&shared)?;
     let row = match rest.u8()? {
-        KIND_TOPIC => {
-            let target = TopicTarget { topic: rest.text()?, key: rest.optional()? };
-            Row::Fire(rest.fire(Target::Topic(target))?.into())
+        kind @ (KIND_TOPIC | KIND_HTTP) => {
+            let fire = FireView::read(&mut rest, kind)?;
+            Row::Fire(fire.to_owned_in(&shared))
         }
-        KIND_HTTP => {
-            let target = HttpTarget { url: rest.text()?, method: rest.text()? };
-            Row::Fire(rest.fire(Target::Http(target))?.into())
+        KIND_VETO => {
+            let trigger = text(&shared, rest.text()?);
+            Row::Veto { trigger, cancel: rest.u64()? }
         }
-        KIND_VETO => Row::Veto { trigger: rest.text()?, cancel: rest.u64()? },
         _ => return Err(RowError::Corrupt),
     };
-    if rest.0.is_empty() { Ok(row) } else { Err(RowError::Corrupt) }
+    rest.end()?;
+    Ok(row)
+}
+
+/// Reads an occurrence in place; `None` if what expires there is a veto.
+pub fn view(row: &[u8]) -> Result<Option<FireView<'_>>, RowError> {
+    let mut rest = Reader::open(row)?;
+    match rest.u8()? {
+        kind @ (KIND_TOPIC | KIND_HTTP) => {
+            let fire = FireView::read(&mut rest, kind)?;
+            rest.end()?;
+            Ok(Some(fire))
+        }
+        _ => decode(row).map(|_veto| None),
+    }
+}
+
+/// The topic that a row fires into; `None` if it does not, or is corrupt.
+#[must_use]
+pub fn target_topic(row: &[u8]) -> Option<&str> {
+    let mut rest = Reader::open(row).ok()?;
+    if rest.u8().ok()? == KIND_TOPIC { rest.text().ok() } else { None }
+}
+
+/// An occurrence, read in place.
+#[derive(Clone, Copy, Debug)]
+pub struct FireView<'a> {
+    /// Where to.
+    pub target: TargetView<'a>,
+    /// The trigger's id.
+    pub trigger: &'a str,
+    /// The offset of the registration that defines it.
+    pub generation: Offset,
+    /// 0 for a one-time trigger.
+    pub occurrence: u32,
+    /// From 1.
+    pub attempt: u32,
+    /// How often this attempt was sent back.
+    pub deferral: u32,
+    /// When the occurrence was first due, in ms since the epoch.
+    pub scheduled: Timestamp,
+    /// Whether the ledger holds it.
+    pub in_ledger: bool,
+    /// What is delivered.
+    pub payload: Option<&'a [u8]>,
+    headers: &'a [u8],
+    header_count: u32,
+    retry: Option<&'a [u8]>,
+    caller: Option<&'a str>,
+}
+
+/// Where a fire goes.
+#[derive(Clone, Copy, Debug)]
+pub enum TargetView<'a> {
+    /// A topic, and the key of the record.
+    Topic {
+        /// The topic's name.
+        topic: &'a str,
+        /// `None` means the trigger's id.
+        key: Option<&'a [u8]>,
+    },
+    /// A callback.
+    Http {
+        /// The URL.
+        url: &'a str,
+        /// The method.
+        method: &'a str,
+    },
+}
+
+impl<'a> FireView<'a> {
+    /// The headers carried to the target, in order.
+    pub fn headers(&self) -> impl Iterator<Item = (&'a str, Option<&'a [u8]>)> + use<'a> {
+        let mut rest = Reader(self.headers);
+        // They were read once already, when the view was made.
+        (0..self.header_count).map_while(move |_| rest.header().ok())
+    }
+
+    /// The key of the record that goes to the target.
+    #[must_use]
+    pub fn record_key(&self) -> &'a [u8] {
+        match self.target {
+            TargetView::Topic { key: Some(key), .. } => key,
+            _ => self.trigger.as_bytes(),
+        }
+    }
+
+    /// Which occurrence of which trigger, and which try of it.
+    #[must_use]
+    pub fn id(&self) -> FireId {
+        FireId {
+            trigger: self.trigger.into(),
+            generation: self.generation,
+            occurrence: self.occurrence,
+            attempt: self.attempt,
+            deferral: self.deferral,
+        }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn header_count(&self) -> usize {
+        self.header_count as usize
+    }
+
+    fn read(rest: &mut Reader<'a>, kind: u8) -> Result<Self, RowError> {
+        let target = if kind == KIND_TOPIC {
+            TargetView::Topic { topic: rest.text()?, key: rest.optional()? }
+        } else {
+            TargetView::Http { url: rest.text()?, method: rest.text()? }
+        };
+        let trigger = rest.text()?;
+        let (generation, occurrence) = (rest.u64()?, rest.u32()?);
+        let (attempt, deferral) = (rest.u32()?, rest.u32()?);
+        let scheduled = rest.u64()?;
+        let in_ledger = match rest.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(RowError::Corrupt),
+        };
+        let payload = rest.optional()?;
+        let header_count = rest.u32()?;
+        let headers = rest.0;
+        for _ in 0..header_count {
+            let _checked = rest.header()?;
+        }
+        let retry = match rest.u32()? {
+            NONE => None,
+            count => Some(rest.slice(count.checked_mul(8).ok_or(RowError::Corrupt)?)?),
+        };
+        let caller = rest.optional()?.map(utf8).transpose()?;
+        Ok(Self {
+            target,
+            trigger,
+            generation,
+            occurrence,
+            attempt,
+            deferral,
+            scheduled,
+            in_ledger,
+            payload,
+            headers,
+            header_count,
+            retry,
+            caller,
+        })
+    }
+
+    /// The row, sharing `row`, in which this is a view.
+    fn to_owned_in(self, row: &Bytes) -> FireRow {
+        let optional = |bytes: Option<&[u8]>| bytes.map(|bytes| row.slice_ref(bytes));
+        let target = match self.target {
+            TargetView::Topic { topic, key } => {
+                Target::Topic(TopicTarget { topic: text(row, topic), key: optional(key) })
+            }
+            TargetView::Http { url, method } => {
+                Target::Http(HttpTarget { url: text(row, url), method: text(row, method) })
+            }
+        };
+        let header = |(name, value)| Header { name: text(row, name), value: optional(value) };
+        let delays = |delays: &[u8]| {
+            let delay = |bytes: &[u8]| bytes.iter().fold(0, |n, b| n << 8 | u64::from(*b));
+            RetryLadder(delays.chunks_exact(8).map(delay).collect())
+        };
+        let id = FireId { trigger: text(row, self.trigger), ..self.id() };
+        let definition = Definition {
+            target,
+            payload: optional(self.payload),
+            headers: self.headers().map(header).collect(),
+            retry: self.retry.map(delays),
+            caller: self.caller.map(|caller| text(row, caller)),
+        };
+        FireRow { id, scheduled: self.scheduled, in_ledger: self.in_ledger, definition }
+    }
 }
 
 fn encode_fire(fire: &FireRow, out: &mut Vec<u8>) {
@@ -131,80 +313,71 @@ fn put_len(out: &mut Vec<u8>, len: usize) {
 }
 
 /// What is left to read.
-struct Reader(Bytes);
+struct Reader<'a>(&'a [u8]);
 
-impl Reader {
-    fn fire(&mut self, target: Target) -> Result<FireRow, RowError> {
-        let id = FireId {
-            trigger: self.text()?,
-            generation: self.u64()?,
-            occurrence: self.u32()?,
-            attempt: self.u32()?,
-            deferral: self.u32()?,
-        };
-        let scheduled = self.u64()?;
-        let in_ledger = match self.u8()? {
-            0 => false,
-            1 => true,
-            _ => return Err(RowError::Corrupt),
-        };
-        let definition = Definition {
-            target,
-            payload: self.optional()?,
-            headers: self.headers()?,
-            retry: self.retry()?,
-            caller: self.optional()?.map(text).transpose()?,
-        };
-        Ok(FireRow { id, scheduled, in_ledger, definition })
-    }
-
-    fn headers(&mut self) -> Result<Vec<Header>, RowError> {
-        let count = self.u32()?;
-        // Nothing is reserved by a count: a corrupt one must not ask for gigabytes.
-        (0..count).map(|_| Ok(Header { name: self.text()?, value: self.optional()? })).collect()
-    }
-
-    fn retry(&mut self) -> Result<Option<RetryLadder>, RowError> {
-        match self.u32()? {
-            NONE => Ok(None),
-            count => {
-                (0..count).map(|_| self.u64()).collect::<Result<_, _>>().map(RetryLadder).map(Some)
-            }
+impl<'a> Reader<'a> {
+    /// Past the version.
+    fn open(row: &'a [u8]) -> Result<Self, RowError> {
+        let mut rest = Self(row);
+        match rest.u8()? {
+            VERSION => Ok(rest),
+            0 => Err(RowError::Corrupt),
+            newer => Err(RowError::Newer(newer)),
         }
     }
 
-    fn text(&mut self) -> Result<Text, RowError> {
-        let len = self.u32()?;
-        text(self.slice(len)?)
+    fn end(&self) -> Result<(), RowError> {
+        if self.0.is_empty() { Ok(()) } else { Err(RowError::Corrupt) }
     }
 
-    fn optional(&mut self) -> Result<Option<Bytes>, RowError> {
+    fn header(&mut self) -> Result<(&'a str, Option<&'a [u8]>), RowError> {
+        Ok((self.text()?, self.optional()?))
+    }
+
+    fn text(&mut self) -> Result<&'a str, RowError> {
+        let len = self.u32()?;
+        utf8(self.slice(len)?)
+    }
+
+    fn optional(&mut self) -> Result<Option<&'a [u8]>, RowError> {
         match self.u32()? {
             NONE => Ok(None),
             len => self.slice(len).map(Some),
         }
     }
 
-    fn slice(&mut self, len: u32) -> Result<Bytes, RowError> {
-        let len = len as usize;
-        if len > self.0.len() { Err(RowError::Corrupt) } else { Ok(self.0.split_to(len)) }
+    fn slice(&mut self, len: u32) -> Result<&'a [u8], RowError> {
+        let (slice, rest) = self.0.split_at_checked(len as usize).ok_or(RowError::Corrupt)?;
+        self.0 = rest;
+        Ok(slice)
     }
 
     fn u8(&mut self) -> Result<u8, RowError> {
-        self.0.try_get_u8().map_err(|_| RowError::Corrupt)
+        self.array::<1>().map(|[byte]| byte)
     }
 
     fn u32(&mut self) -> Result<u32, RowError> {
-        self.0.try_get_u32().map_err(|_| RowError::Corrupt)
+        self.array().map(u32::from_be_bytes)
     }
 
     fn u64(&mut self) -> Result<u64, RowError> {
-        self.0.try_get_u64().map_err(|_| RowError::Corrupt)
+        self.array().map(u64::from_be_bytes)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], RowError> {
+        let (array, rest) = self.0.split_first_chunk().ok_or(RowError::Corrupt)?;
+        self.0 = rest;
+        Ok(*array)
     }
 }
 
-fn text(bytes: Bytes) -> Result<Text, RowError> {
-    Text::from_utf8(bytes).map_err(|_| RowError::Corrupt)
+fn utf8(bytes: &[u8]) -> Result<&str, RowError> {
+    std::str::from_utf8(bytes).map_err(|_| RowError::Corrupt)
+}
+
+/// A text that shares the row it stands in.
+fn text(row: &Bytes, text: &str) -> Text {
+    Text::shared(row, text)
 }
 
 #[cfg(test)]
@@ -216,31 +389,38 @@ mod tests {
     use crate::model::codec::golden;
     use crate::model::codec::samples::{self, any_row};
 
-    fn encoded(row: &Row) -> Bytes {
-        let mut out = Vec::new();
-        encode(row, &mut out);
-        out.into()
+    fn encoded(row: &Row) -> RowBytes {
+        to_bytes(row, &mut Vec::new())
     }
 
     proptest! {
         #[test]
         fn what_was_written_is_read(row in any_row()) {
             let bytes = encoded(&row);
+            let topic = match &row {
+                Row::Fire(FireRow { definition: Definition { target: Target::Topic(t), .. }, .. }) => {
+                    Some(t.topic.as_str())
+                }
+                _ => None,
+            };
+            prop_assert_eq!(target_topic(&bytes), topic);
+            prop_assert_eq!(view(&bytes).map(|fire| fire.is_some()), Ok(matches!(row, Row::Fire(_))));
             prop_assert_eq!(decode(&bytes), Ok(row));
         }
 
         #[test]
         fn no_bytes_make_it_panic(bytes in vec(any::<u8>(), 0..200), kind in 0..4u8) {
-            let _ = decode(&Bytes::from(bytes.clone()));
-            let row = Bytes::from([&[VERSION, kind], bytes.as_slice()].concat());
-            let _ = decode(&row);
+            let _ = decode(&bytes);
+            let row = [&[VERSION, kind], bytes.as_slice()].concat();
+            let read = decode(&row);
+            prop_assert_eq!(view(&row).map(|_| ()), read.map(|_| ()));
         }
 
         #[test]
         fn a_cut_row_is_corrupt(row in any_row(), at in any::<prop::sample::Index>()) {
             let bytes = encoded(&row);
-            let cut = bytes.slice(..at.index(bytes.len()));
-            prop_assert_eq!(decode(&cut), Err(RowError::Corrupt));
+            let cut = &bytes[..at.index(bytes.len())];
+            prop_assert_eq!(decode(cut), Err(RowError::Corrupt));
         }
     }
 
@@ -253,11 +433,11 @@ mod tests {
 
     #[test]
     fn a_newer_row_is_not_a_corrupt_one() {
-        assert_eq!(decode(&Bytes::from_static(&[2, 0, 9])), Err(RowError::Newer(2)));
-        assert_eq!(decode(&Bytes::from_static(&[0])), Err(RowError::Corrupt));
-        assert_eq!(decode(&Bytes::new()), Err(RowError::Corrupt));
+        assert_eq!(decode(&[2, 0, 9]), Err(RowError::Newer(2)));
+        assert_eq!(decode(&[0]), Err(RowError::Corrupt));
+        assert_eq!(decode(&[]), Err(RowError::Corrupt));
         let mut longer = encoded(&samples::topic_row()).to_vec();
         longer.push(0);
-        assert_eq!(decode(&longer.into()), Err(RowError::Corrupt));
+        assert_eq!(decode(&longer), Err(RowError::Corrupt));
     }
 }

@@ -4,19 +4,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
 use orloj::engine::partition::Fetched;
-use orloj::engine::pending::Pending;
 use orloj::engine::step::RowOp;
 use orloj::engine::takeover::Local;
 use orloj::engine::wheel::{ENTRY_BYTES, Load};
+use orloj::model::codec::row::RowBytes;
 use orloj::model::timeline::TimelineKey;
 use orloj::model::{Offset, Timestamp};
 
 /// A store as it stands at one moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rows {
-    timeline: BTreeMap<TimelineKey, Bytes>,
+    timeline: BTreeMap<TimelineKey, RowBytes>,
     pub(super) index: Fetched,
     pub(super) skips: BTreeSet<Offset>,
     /// How far it is, and when it was known to hold everything committed; 0 while it is rebuilt.
@@ -42,7 +41,7 @@ impl Disk {
         let rows = &mut self.rows;
         for op in ops {
             match op {
-                RowOp::Put { key, row } => drop(rows.timeline.insert(*key, stored(row))),
+                RowOp::Put { key, row } => drop(rows.timeline.insert(*key, row.clone())),
                 RowOp::Delete { key } => drop(rows.timeline.remove(key)),
                 RowOp::Index { hash, known: Some(known) } => {
                     drop(rows.index.insert(*hash, known.clone()));
@@ -76,10 +75,10 @@ impl Disk {
     }
 
     /// What the wheel asks for, and up to where that is complete.
-    pub(super) fn scan(&self, load: Load) -> (Vec<(TimelineKey, Pending)>, TimelineKey) {
+    pub(super) fn scan(&self, load: Load) -> (Vec<(TimelineKey, RowBytes)>, TimelineKey) {
         let (mut entries, mut bytes) = (Vec::new(), 0);
         for (key, row) in self.rows.timeline.range(load.from..load.until) {
-            entries.push((*key, row.clone().into()));
+            entries.push((*key, row.clone()));
             bytes += ENTRY_BYTES + row.len();
             if bytes >= load.bytes_max {
                 return (entries, key.successor());
@@ -87,11 +86,6 @@ impl Disk {
         }
         (entries, load.until)
     }
-}
-
-/// A store keeps bytes.
-fn stored(row: &Pending) -> Bytes {
-    Bytes::copy_from_slice(row.encoded(&mut Vec::new()))
 }
 
 #[cfg(test)]

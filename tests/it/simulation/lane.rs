@@ -235,13 +235,13 @@ impl Lane {
         let due = partition.take_due(site.batch()).unwrap();
         let mut catalog = Catalog::default();
         for topic in due.topics() {
-            let state = if site.away.contains(topic) {
+            let state = if site.away.contains(&topic.into()) {
                 site.counts.add(Calamity::Parked);
                 TopicState::Away("away".to_owned())
             } else {
                 TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 }
             };
-            catalog.insert(topic.clone(), state);
+            catalog.insert(topic.to_owned(), state);
         }
         partition.fire(due, &catalog, &disk.rows.index);
     }

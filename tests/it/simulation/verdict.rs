@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use orloj::engine::step::Emit;
 use orloj::model::Offset;
 use orloj::model::codec::registration::FORWARDED;
+use orloj::model::codec::row;
 use orloj::model::dead_letter::Content;
 use orloj::model::definition::Target;
 use orloj::model::entry::FireId;
@@ -149,9 +150,9 @@ impl Testimony {
         for (_, _, sent) in broker.others[p].committed(&broker.fates) {
             match &sent.emit {
                 Emit::ToTopic(fire) => {
-                    let row = &fire.row;
-                    let payload = row.definition.payload.as_deref().unwrap_or_default();
-                    self.fires.push(fired(&row.id, row.scheduled, sent, payload));
+                    let fire = row::view(&fire.row).unwrap().expect("a veto does not fire");
+                    let payload = fire.payload.unwrap_or_default();
+                    self.fires.push(fired(&fire.id(), fire.scheduled, sent, payload));
                 }
                 Emit::Outcome(outcome) => {
                     match outcome.verdict {
