@@ -23,6 +23,7 @@ mod figures;
 mod kafka_server;
 mod machine;
 mod outlet;
+mod peers;
 mod pipe;
 mod plan;
 mod registrar;

@@ -9,7 +9,7 @@ use orloj::clock;
 use orloj::model::{Millis, Timestamp};
 
 use super::throughput::best_pipe;
-use crate::contender::Contender;
+use crate::contender::{Contender, Memory};
 use crate::figures::{Figure, Goal};
 use crate::registrar::Registrar;
 use crate::run::{Outcome, Run, say};
@@ -30,7 +30,7 @@ pub(crate) fn one_millisecond(run: &Run) -> Outcome {
     let (mut ours, mut pipes) = (Vec::new(), Vec::new());
     for number in run.rounds() {
         let site = Site::prepare(run.bootstrap);
-        let seconds = burst(&site, count);
+        let (seconds, _memory) = burst(&site, count);
         let pipe = f64::from(count) / best_pipe(run, &site, SERIES, count);
         say(&format!("round {number}: visible after {seconds:.2} s, pipe {pipe:.2} s"));
         ours.push(seconds);
@@ -42,7 +42,8 @@ pub(crate) fn one_millisecond(run: &Run) -> Outcome {
     Outcome { figures: vec![ratio, ours, pipe], ..Outcome::default() }
 }
 
-fn burst(site: &Site, count: u32) -> f64 {
+/// Seconds until all are visible, and what the scheduler had in memory then.
+pub(super) fn burst(site: &Site, count: u32) -> (f64, Memory) {
     let lead = LEAD_MS + u64::from(count) * LEAD_MS_PER_MILLION / 1_000_000;
     let due = clock::now_ms() + lead;
     let mut witness = Witness::open(site, "scheduler");
@@ -55,8 +56,9 @@ fn burst(site: &Site, count: u32) -> f64 {
     assert!(clock::now_ms() + 1_000 < due, "all must be taken in before their time");
     let begun = moment(due);
     let seconds = (witness.count(SERIES, count) - begun).as_secs_f64();
+    let memory = scheduler.memory();
     scheduler.terminate();
-    seconds
+    (seconds, memory)
 }
 
 /// Waits for the moment of the wall clock and says when it was by the other one.

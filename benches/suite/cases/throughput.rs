@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use orloj::clock;
 use orloj::kafka::Names;
-use orloj::model::Millis;
+use orloj::model::{Millis, Timestamp};
 
 use crate::chart::Chart;
 use crate::contender::Contender;
@@ -63,16 +63,33 @@ pub(crate) fn backlog(run: &Run) -> Outcome {
 /// after the other.
 fn round(run: &Run, count: u32) -> [f64; 3] {
     let site = Site::prepare(run.bootstrap);
-    let begin = clock::now_ms() + u64::from(count) * WRITTEN_MS_PER_MILLION / 1_000_000 + 2_000;
-    let mut registrar = Registrar::open(&site);
-    let fill = registrar.fill(SERIES, count, |n| begin + scattered(n, DUE_MS));
-    assert!(clock::now_ms() < begin, "each trigger has to wait in the timeline");
+    let (fill, all_due) = write_backlog(&site, count);
     let pipe = best_pipe(run, &site, SERIES, count);
-    // No clock holds the scheduler back.
-    until("all triggers to be due", DEADLINE, || (clock::now_ms() > begin + DUE_MS).then_some(()));
-    let mut witness = Witness::open(&site, "scheduler");
-    let _scheduler = Contender::scheduler(&site);
-    [fill, pipe, rate(&mut witness, SERIES, count)]
+    [fill, pipe, work_off(&site, count, all_due)]
+}
+
+/// Triggers a second of a backlog.
+pub(super) fn register_and_fire(run: &Run, count: u32) -> f64 {
+    let site = Site::prepare(run.bootstrap);
+    let (_fill, all_due) = write_backlog(&site, count);
+    work_off(&site, count, all_due)
+}
+
+/// Returns the records that were written a second, and when all of them are due.
+fn write_backlog(site: &Site, count: u32) -> (f64, Timestamp) {
+    let begin = clock::now_ms() + u64::from(count) * WRITTEN_MS_PER_MILLION / 1_000_000 + 2_000;
+    let mut registrar = Registrar::open(site);
+    let rate = registrar.fill(SERIES, count, |n| begin + scattered(n, DUE_MS));
+    assert!(clock::now_ms() < begin, "each trigger has to wait in the timeline");
+    (rate, begin + DUE_MS)
+}
+
+/// The scheduler's records a second, when no clock holds it back.
+fn work_off(site: &Site, count: u32, all_due: Timestamp) -> f64 {
+    until("all triggers to be due", DEADLINE, || (clock::now_ms() > all_due).then_some(()));
+    let mut witness = Witness::open(site, "scheduler");
+    let _scheduler = Contender::scheduler(site);
+    rate(&mut witness, SERIES, count)
 }
 
 /// The pipe's records a second with the best of the plan's batches. It moves whatever there is.
