@@ -55,3 +55,28 @@ impl Catalog {
         self.topics.get(topic)
     }
 }
+
+/// A catalog that remembers the last answer: fires of one topic tend to come together.
+#[derive(Debug)]
+pub(super) struct Finder<'a> {
+    catalog: &'a Catalog,
+    last: Option<(Text, Option<&'a TopicState>)>,
+}
+
+impl<'a> Finder<'a> {
+    pub(super) fn new(catalog: &'a Catalog) -> Self {
+        Self { catalog, last: None }
+    }
+
+    /// The state of a topic; `None` if nobody looked it up.
+    pub(super) fn state(&mut self, topic: &Text) -> Option<&'a TopicState> {
+        if let Some((last, state)) = &self.last
+            && last == topic
+        {
+            return *state;
+        }
+        let state = self.catalog.state(topic);
+        self.last = Some((topic.clone(), state));
+        state
+    }
+}

@@ -3,7 +3,9 @@
 //! Law: firing writes nothing per trigger into the store. W says that it happened; only an entry
 //! that the ledger holds is settled there. A fire that cannot go out fails its own trigger alone.
 
-use super::catalog::{Catalog, TopicState};
+use std::sync::Arc;
+
+use super::catalog::{Catalog, Finder, TopicState};
 use super::known::{IdHash, Slot, SlotKind};
 use super::partition::{Due, Fetched, Partition};
 use super::register::fire_ledger_key;
@@ -50,7 +52,7 @@ impl Due {
         if !catalog.some_away() {
             return Vec::new();
         }
-        let away = |row: &&FireRow| match &row.definition.target {
+        let away = |row: &&Arc<FireRow>| match &row.definition.target {
             Target::Topic(target) => {
                 matches!(catalog.state(&target.topic), Some(TopicState::Away(_)))
             }
@@ -59,7 +61,7 @@ impl Due {
         self.rows().filter(away).map(|row| IdHash::of(&row.id.trigger)).collect()
     }
 
-    fn rows(&self) -> impl Iterator<Item = &FireRow> {
+    fn rows(&self) -> impl Iterator<Item = &Arc<FireRow>> {
         self.late.iter().chain(&self.entries).filter_map(|entry| match &entry.row {
             Row::Fire(row) => Some(row),
             Row::Veto { .. } => None,
@@ -73,10 +75,11 @@ impl Partition {
     pub fn fire(&mut self, due: Due, catalog: &Catalog, fetched: &Fetched) {
         let Due { late, entries, w } = due;
         assert!(w >= self.cursor.w, "W never moves back");
+        let mut topics = Finder::new(catalog);
         for entry in late.into_iter().chain(entries) {
             match entry.row {
                 Row::Veto { trigger, .. } => self.settle(LedgerKey::Veto(trigger)),
-                Row::Fire(row) => self.dispatch(entry.key, row, catalog, fetched),
+                Row::Fire(row) => self.dispatch(entry.key, row, &mut topics, fetched),
             }
         }
         self.cursor.w = w;
@@ -84,21 +87,30 @@ impl Partition {
         self.wheel.advance(w);
     }
 
-    fn dispatch(&mut self, key: TimelineKey, row: FireRow, catalog: &Catalog, index: &Fetched) {
+    fn dispatch(
+        &mut self,
+        key: TimelineKey,
+        row: Arc<FireRow>,
+        topics: &mut Finder<'_>,
+        index: &Fetched,
+    ) {
         let settled = row.in_ledger.then(|| fire_ledger_key(&row.id));
         match &row.definition.target {
             Target::Http(_) => {
-                let fire = self.fire_of(row);
+                let fire = self.fire_of(&row);
                 self.draft.emits.push(Emit::ToWorker(Box::new(fire)));
             }
-            Target::Topic(target) => match catalog.state(&target.topic) {
+            Target::Topic(target) => match topics.state(&target.topic) {
                 Some(&TopicState::Usable { partitions, record_bytes_max }) => {
                     match check_size(&row, target, record_bytes_max) {
-                        Ok(()) => self.draft.emits.push(to_topic(row, partitions)),
-                        Err(reason) => self.bury(key, row, reason),
+                        Ok(()) => {
+                            let partition = partition_of(row.record_key(target), partitions);
+                            self.draft.emits.push(Emit::ToTopic(ToTopic { row, partition }));
+                        }
+                        Err(reason) => self.bury(key, &row, reason),
                     }
                 }
-                Some(TopicState::Refused(reason)) => self.bury(key, row, reason.clone()),
+                Some(TopicState::Refused(reason)) => self.bury(key, &row, reason.clone()),
                 // One that nobody looked up counts as away, so that its fire is not lost.
                 Some(TopicState::Away(_)) | None => return self.park(key, row, index),
             },
@@ -108,13 +120,13 @@ impl Partition {
         }
     }
 
-    fn fire_of(&self, row: FireRow) -> Fire {
-        let FireRow { id, scheduled, definition, .. } = row;
+    fn fire_of(&self, row: &FireRow) -> Fire {
+        let FireRow { id, scheduled, definition, .. } = row.clone();
         Fire { id, scheduled, fired: self.clock, definition }
     }
 
     /// A fire nobody will ever be able to make: its trigger alone ends here.
-    fn bury(&mut self, key: TimelineKey, row: FireRow, reason: String) {
+    fn bury(&mut self, key: TimelineKey, row: &FireRow, reason: String) {
         let topics = &self.rules.topics;
         let topic = match key.source {
             Source::Triggers => topics.triggers.clone(),
@@ -142,7 +154,7 @@ impl Partition {
 
     /// The target cannot be reached just now: the entry waits on, in the ledger, because its new
     /// place depends on more than its record's bytes.
-    fn park(&mut self, key: TimelineKey, mut row: FireRow, fetched: &Fetched) {
+    fn park(&mut self, key: TimelineKey, row: Arc<FireRow>, fetched: &Fetched) {
         let due = self.clock.max(self.cursor.w.due) + self.rules.park.max(1);
         let parked = TimelineKey { due, ..key };
         let hash = IdHash::of(&row.id.trigger);
@@ -157,8 +169,8 @@ impl Partition {
         slot.key = parked;
         slot.in_ledger = true;
         known.slots.push(slot);
-        row.in_ledger = true;
-        self.schedule(Entry { key: parked, row: Row::Fire(row) });
+        let row = FireRow { in_ledger: true, ..Arc::unwrap_or_clone(row) };
+        self.schedule(Entry { key: parked, row: Row::Fire(row.into()) });
         self.know(hash, known, fetched);
     }
 }
@@ -173,15 +185,6 @@ fn check_size(row: &FireRow, target: &TopicTarget, record_bytes_max: usize) -> R
          max.message.bytes or send less",
         target.topic
     ))
-}
-
-fn to_topic(row: FireRow, partitions: i32) -> Emit {
-    let FireRow { id, scheduled, definition, .. } = row;
-    let Definition { target, payload, headers, .. } = definition;
-    let Target::Topic(target) = target else { unreachable!("its caller has looked") };
-    let partition =
-        partition_of(target.key.as_ref().unwrap_or_else(|| id.trigger.bytes()), partitions);
-    Emit::ToTopic(Box::new(ToTopic { id, target, partition, payload, headers, scheduled }))
 }
 
 fn record_bytes(definition: &Definition, target: &TopicTarget, id: &Text) -> usize {

@@ -20,6 +20,7 @@ pub mod known;
 pub mod low_water;
 pub mod overlay;
 pub mod partition;
+pub mod pending;
 pub mod refusal;
 pub mod register;
 pub mod replay;

@@ -8,15 +8,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::known::{IdHash, IdMap, Known};
+use super::pending::Pending;
 use super::step::RowOp;
 use crate::model::Offset;
 use crate::model::timeline::TimelineKey;
 
 /// What an entry costs in memory besides the bytes of its row.
-const ENTRY_BYTES: usize = size_of::<(TimelineKey, Option<Bytes>)>();
+const ENTRY_BYTES: usize = size_of::<(TimelineKey, Option<Pending>)>();
 /// What an id costs: its place in a map that is three quarters full.
 const ID_BYTES: usize = size_of::<(IdHash, Held)>() * 4 / 3;
 
@@ -35,7 +34,7 @@ pub(super) struct Overlay {
 #[derive(Debug)]
 pub struct Delta {
     /// Entries that came, or (`None`) went; in the order of the decisions.
-    timeline: Vec<(TimelineKey, Option<Bytes>)>,
+    timeline: Vec<(TimelineKey, Option<Pending>)>,
     index: IdMap<Held>,
     skips: Vec<(Offset, bool)>,
     bytes: usize,
@@ -73,8 +72,8 @@ impl Overlay {
         let _none = self.active.index.insert(hash, Held { known, stored });
     }
 
-    pub(super) fn put(&mut self, key: TimelineKey, row: Bytes) {
-        self.active.bytes += ENTRY_BYTES + row.len();
+    pub(super) fn put(&mut self, key: TimelineKey, row: Pending) {
+        self.active.bytes += ENTRY_BYTES + row.heap_bytes();
         self.active.timeline.push((key, Some(row)));
     }
 
@@ -88,7 +87,7 @@ impl Overlay {
     }
 
     /// Entries that came or went and that the store may not show yet, in the order of decisions.
-    pub(super) fn timeline(&self) -> impl Iterator<Item = &(TimelineKey, Option<Bytes>)> {
+    pub(super) fn timeline(&self) -> impl Iterator<Item = &(TimelineKey, Option<Pending>)> {
         let spilling = self.spilling.iter().map(|(_, delta)| delta.as_ref());
         spilling.chain([&self.active]).flat_map(|delta| &delta.timeline)
     }
@@ -181,6 +180,8 @@ impl Held {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
     use crate::engine::known::{Slot, SlotKind};
     use crate::model::timeline::Source;
@@ -199,11 +200,11 @@ mod tests {
     }
 
     fn put(due: u64) -> RowOp {
-        RowOp::Put { key: key(due), row: Bytes::from_static(b"row") }
+        RowOp::Put { key: key(due), row: Bytes::from_static(b"row").into() }
     }
 
     fn register(overlay: &mut Overlay, hash: IdHash, due: u64) {
-        overlay.put(key(due), Bytes::from_static(b"row"));
+        overlay.put(key(due), Bytes::from_static(b"row").into());
         overlay.know(hash, known(due), false);
     }
 

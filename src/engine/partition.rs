@@ -6,17 +6,16 @@
 
 use std::collections::BTreeSet;
 
-use bytes::Bytes;
-
 use super::cursor::Cursor;
 use super::known::{IdHash, IdMap, Known};
 use super::low_water::LowWater;
 use super::overlay::Overlay;
+use super::pending::Pending;
 use super::step::{Emit, InputTopics, Step};
 use super::watermark::Watermark;
 use super::wheel::{Load, Wheel};
 use crate::fault::{Bug, planted};
-use crate::model::entry::{Entry, Row};
+use crate::model::entry::Entry;
 use crate::model::input::{SignalRecord, TriggerRecord};
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::timeline::TimelineKey;
@@ -24,6 +23,9 @@ use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
 /// Index rows read from the store for the ids of a batch.
 pub type Fetched = IdMap<Known>;
+
+/// W this far behind the clock means that the partition is catching up, in ms.
+const CATCHING_UP_MS: Millis = 1_000;
 
 /// The settings that decisions depend on.
 #[derive(Clone, Debug)]
@@ -252,7 +254,7 @@ impl Partition {
 
     /// Rows read from the store for [`wants`](Self::wants), in key order, complete up to
     /// `reached` (exclusive). What the store does not show yet is added here.
-    pub fn load(&mut self, entries: Vec<(TimelineKey, Bytes)>, reached: TimelineKey) {
+    pub fn load(&mut self, entries: Vec<(TimelineKey, Pending)>, reached: TimelineKey) {
         let from = self.wheel.loaded_until();
         self.wheel.load(entries, reached);
         for (key, row) in self.overlay.timeline().filter(|(key, _)| (from..reached).contains(key)) {
@@ -276,7 +278,7 @@ impl Partition {
         if complete {
             w = w.max(TimelineKey::last_of(watermark.saturating_sub(1)));
         }
-        let entries = rows.into_iter().map(decode).collect::<Result<Vec<_>, _>>()?;
+        let entries = rows.into_iter().map(entry).collect::<Result<Vec<_>, _>>()?;
         Ok(Due { late: std::mem::take(&mut self.draft.late), entries, w })
     }
 
@@ -330,9 +332,14 @@ impl Partition {
         }
     }
 
+    /// While the partition catches up, most of what is in memory fires with the next steps and
+    /// would be written for nothing: then as much is kept as there may be.
     fn must_spill(&self) -> bool {
-        self.overlay.active_bytes() >= self.rules.spill_bytes
-            || self.clock >= self.sealed.spilled_at + self.rules.spill_interval
+        let catches_up = self.cursor.w.due + CATCHING_UP_MS < self.clock;
+        let most = self.rules.spill_bytes;
+        let room = catches_up && self.overlay.bytes() < most.saturating_mul(2);
+        let full = self.overlay.active_bytes() >= most && !room;
+        full || self.clock >= self.sealed.spilled_at + self.rules.spill_interval
     }
 
     fn close(&mut self, clean: bool) -> Step {
@@ -373,7 +380,7 @@ impl Partition {
     }
 
     /// Puts an entry on the timeline, in memory too if its time is near.
-    pub(super) fn put(&mut self, key: TimelineKey, row: Bytes) {
+    pub(super) fn put(&mut self, key: TimelineKey, row: Pending) {
         assert!(key > self.cursor.w, "no step inserts a row at or below its own W");
         let _loaded = self.wheel.insert(key, row.clone());
         self.overlay.put(key, row);
@@ -395,16 +402,9 @@ impl Partition {
     }
 }
 
-fn decode((key, bytes): (TimelineKey, Bytes)) -> Result<Entry, CorruptRow> {
-    match crate::model::codec::row::decode(&bytes) {
+fn entry((key, row): (TimelineKey, Pending)) -> Result<Entry, CorruptRow> {
+    match row.into_row() {
         Ok(row) => Ok(Entry { key, row }),
         Err(error) => Err(CorruptRow { key, reason: error.to_string() }),
     }
-}
-
-/// The bytes of a row, as the store keeps them.
-pub(super) fn encode(row: &Row) -> Bytes {
-    let mut bytes = Vec::with_capacity(256);
-    crate::model::codec::row::encode(row, &mut bytes);
-    Bytes::from(bytes)
 }

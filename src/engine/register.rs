@@ -3,7 +3,7 @@
 //! Law: whether it is ignored depends on state, so an ignored one leaves a skip mark.
 
 use super::known::{IdHash, Known, Slot, SlotKind};
-use super::partition::{Fetched, Partition, encode};
+use super::partition::{Fetched, Partition};
 use super::step::Emit;
 use crate::fault::{Bug, planted};
 use crate::model::Offset;
@@ -69,20 +69,21 @@ impl Partition {
             FireId { trigger: new.id, generation: offset, occurrence: 0, attempt: 1, deferral: 0 };
         let in_ledger = long && !late && !planted(Bug::LongOutOfLedger);
         let row = FireRow { id, scheduled: due, in_ledger, definition: new.definition };
+        let row = Row::Fire(row.into());
         if late {
-            self.draft.late.push(Entry { key, row: Row::Fire(row) });
+            self.draft.late.push(Entry { key, row });
         } else {
             if !long {
                 self.cursor.horizon = self.cursor.horizon.max(due);
             }
-            self.schedule(Entry { key, row: Row::Fire(row) });
+            self.schedule(Entry { key, row });
         }
         Slot { key, kind: SlotKind::Main, generation: offset, in_ledger, http }
     }
 
     /// Puts an entry on the timeline, and into the ledger if its row says that it is held there.
     pub(super) fn schedule(&mut self, entry: Entry) {
-        self.put(entry.key, encode(&entry.row));
+        self.put(entry.key, entry.row.clone().into());
         if let Some(key) = ledger_key(&entry.row) {
             let value = Some(Box::new(LedgerValue::Entry(entry)));
             self.draft.emits.push(Emit::Ledger { key, value });

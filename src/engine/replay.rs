@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use super::known::{IdHash, IdMap, Known, Slot, SlotKind};
-use super::partition::{Fetched, encode};
+use super::partition::Fetched;
 use super::step::RowOp;
 use crate::fault::{Bug, planted};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
@@ -91,7 +91,7 @@ impl Replay {
             known.slots.push(Slot { key, kind, generation, in_ledger: false, http });
             let id = FireId { trigger: id, generation, occurrence: 0, attempt: 1, deferral: 0 };
             let row = FireRow { id, scheduled: fire_at, in_ledger: false, definition };
-            replay.rows.push(RowOp::Put { key, row: encode(&Row::Fire(row)) });
+            replay.rows.push(RowOp::Put { key, row: Row::Fire(row.into()).into() });
         });
     }
 
@@ -138,7 +138,7 @@ impl Replay {
         };
         known.slots.push(Slot { key, kind, generation, in_ledger: true, http });
         if key > self.w {
-            self.rows.push(RowOp::Put { key, row: encode(&row) });
+            self.rows.push(RowOp::Put { key, row: row.into() });
         }
     }
 

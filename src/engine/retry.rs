@@ -61,8 +61,8 @@ impl Partition {
             in_ledger: !late,
             http: true,
         });
-        let entry =
-            Entry { key, row: Row::Fire(FireRow { id, scheduled, in_ledger: !late, definition }) };
+        let row = FireRow { id, scheduled, in_ledger: !late, definition };
+        let entry = Entry { key, row: Row::Fire(row.into()) };
         if late {
             self.draft.late.push(entry);
         } else {

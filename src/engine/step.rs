@@ -5,21 +5,19 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::cursor::Cursor;
 use super::known::{IdHash, Known};
 use super::overlay::Delta;
+use super::pending::Pending;
 use crate::model::dead_letter::DeadLetter;
-use crate::model::definition::{Header, TopicTarget};
-use crate::model::entry::FireId;
+use crate::model::entry::FireRow;
 use crate::model::fire::Fire;
 use crate::model::input::Forward;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::outcome::Outcome;
 use crate::model::text::Text;
 use crate::model::timeline::TimelineKey;
-use crate::model::{Offset, PartitionId, Timestamp};
+use crate::model::{Offset, PartitionId};
 
 /// What one decision about one partition asks for.
 #[derive(Clone, Debug)]
@@ -44,7 +42,7 @@ pub struct Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Emit {
     /// A payload to a topic of the user's.
-    ToTopic(Box<ToTopic>),
+    ToTopic(ToTopic),
     /// A callback for the workers.
     ToWorker(Box<Fire>),
     /// A ledger entry, or with `None` its end.
@@ -65,29 +63,21 @@ pub enum Emit {
 /// A payload to a topic of the user's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToTopic {
-    /// Which occurrence.
-    pub id: FireId,
-    /// Topic and key.
-    pub target: TopicTarget,
+    /// What fires; its target is a topic.
+    pub row: Arc<FireRow>,
     /// The partition of that topic.
     pub partition: PartitionId,
-    /// The value.
-    pub payload: Option<Bytes>,
-    /// The trigger's own headers.
-    pub headers: Vec<Header>,
-    /// When it was due, in ms since the epoch.
-    pub scheduled: Timestamp,
 }
 
 /// A change of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RowOp {
-    /// Put an entry on the timeline; `row` is its encoding.
+    /// Put an entry on the timeline.
     Put {
         /// Where.
         key: TimelineKey,
-        /// The encoded row.
-        row: Bytes,
+        /// What stands there.
+        row: Pending,
     },
     /// Take an entry off the timeline.
     Delete {

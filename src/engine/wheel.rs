@@ -15,8 +15,7 @@
 use std::collections::VecDeque;
 use std::mem;
 
-use bytes::Bytes;
-
+use super::pending::Pending;
 use crate::model::timeline::TimelineKey;
 use crate::model::{Millis, Timestamp};
 
@@ -108,7 +107,7 @@ impl Wheel {
     /// of steps that are decided but not applied, is inserted and removed again afterwards.
     pub fn load(
         &mut self,
-        entries: impl IntoIterator<Item = (TimelineKey, Bytes)>,
+        entries: impl IntoIterator<Item = (TimelineKey, Pending)>,
         reached: TimelineKey,
     ) {
         let from = self.loaded_until;
@@ -124,7 +123,7 @@ impl Wheel {
 
     /// Takes note of an entry, new or (to no effect) known already. False: it is not held, because
     /// it lies beyond what is loaded and will be read from the store in its time, or below W.
-    pub fn insert(&mut self, key: TimelineKey, row: Bytes) -> bool {
+    pub fn insert(&mut self, key: TimelineKey, row: Pending) -> bool {
         if self.w < key && key < self.loaded_until {
             self.push(key, Some(row));
             self.shrink();
@@ -146,7 +145,7 @@ impl Wheel {
         &mut self,
         until: TimelineKey,
         max: usize,
-        out: &mut Vec<(TimelineKey, Bytes)>,
+        out: &mut Vec<(TimelineKey, Pending)>,
     ) {
         let full = out.len() + max;
         while out.len() < full
@@ -179,13 +178,13 @@ impl Wheel {
     }
 
     /// The next entry, if its key is at most `until`.
-    fn pop(&mut self, until: TimelineKey) -> Option<(TimelineKey, Bytes)> {
+    fn pop(&mut self, until: TimelineKey) -> Option<(TimelineKey, Pending)> {
         while 0 < self.bytes {
             let front = &mut self.ring[0];
             self.bytes -= front.settle();
             if !front.ops.is_empty() {
                 let (key, row) = front.pop(until)?;
-                self.bytes -= ENTRY_BYTES + row.len();
+                self.bytes -= ENTRY_BYTES + row.heap_bytes();
                 self.full = false;
                 return Some((key, row));
             }
@@ -213,11 +212,11 @@ impl Wheel {
         self.base = tick;
     }
 
-    fn push(&mut self, key: TimelineKey, row: Option<Bytes>) {
+    fn push(&mut self, key: TimelineKey, row: Option<Pending>) {
         let ahead = (key.due / self.tick).saturating_sub(self.base);
         assert!(ahead < self.ring.len() as u64, "the ring reaches as far as is loaded");
         let bucket = &mut self.ring[ahead as usize];
-        self.bytes += ENTRY_BYTES + row.as_ref().map_or(0, Bytes::len);
+        self.bytes += ENTRY_BYTES + row.as_ref().map_or(0, Pending::heap_bytes);
         self.bytes -= bucket.push(key, row);
     }
 
@@ -245,7 +244,7 @@ impl Wheel {
 }
 
 /// An entry that came, or (`None`) one that went.
-type Op = (TimelineKey, Option<Bytes>);
+type Op = (TimelineKey, Option<Pending>);
 
 /// The entries of one tick, as a log of what came and went; put in order when the time comes.
 #[derive(Debug, Default)]
@@ -261,7 +260,7 @@ struct Bucket {
 
 impl Bucket {
     /// Adds an op; says how many bytes were freed in passing.
-    fn push(&mut self, key: TimelineKey, row: Option<Bytes>) -> usize {
+    fn push(&mut self, key: TimelineKey, row: Option<Pending>) -> usize {
         let last = self.ops.back();
         self.least = last.map_or(key.due, |_| self.least.min(key.due));
         self.settled = row.is_some() && last.is_none_or(|last| self.settled && last.0 < key);
@@ -299,7 +298,7 @@ impl Bucket {
     }
 
     /// The first entry of a settled bucket, if its key is at most `until`.
-    fn pop(&mut self, until: TimelineKey) -> Option<(TimelineKey, Bytes)> {
+    fn pop(&mut self, until: TimelineKey) -> Option<(TimelineKey, Pending)> {
         let (key, row) = self.ops.pop_front_if(|op| op.0 <= until)?;
         self.find_least();
         Some((key, row.expect("a settled bucket holds no removals")))
@@ -329,7 +328,7 @@ impl Bucket {
 }
 
 fn cost(op: &Op) -> usize {
-    ENTRY_BYTES + op.1.as_ref().map_or(0, Bytes::len)
+    ENTRY_BYTES + op.1.as_ref().map_or(0, Pending::heap_bytes)
 }
 
 #[cfg(test)]
@@ -337,6 +336,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use proptest::prelude::*;
+
+    use bytes::Bytes;
 
     use super::*;
     use crate::engine::step::RowOp;
@@ -348,18 +349,18 @@ mod tests {
         TimelineKey { due, priority: 0, source: Source::Triggers, offset }
     }
 
-    fn row(size: usize) -> Bytes {
-        Bytes::from(vec![7; size])
+    fn row(size: usize) -> Pending {
+        Bytes::from(vec![7; size]).into()
     }
 
     /// Loads what is wanted from `store`, once.
-    fn load(wheel: &mut Wheel, now: Timestamp, store: &BTreeMap<TimelineKey, Bytes>) -> bool {
+    fn load(wheel: &mut Wheel, now: Timestamp, store: &BTreeMap<TimelineKey, Pending>) -> bool {
         let Some(load) = wheel.wants(now) else { return false };
         let mut entries = Vec::new();
         let (mut bytes, mut reached) = (0, load.until);
         for (key, row) in store.range(load.from..load.until) {
             entries.push((*key, row.clone()));
-            bytes += ENTRY_BYTES + row.len();
+            bytes += ENTRY_BYTES + row.heap_bytes();
             if load.bytes_max <= bytes {
                 reached = key.successor();
                 break;
@@ -369,7 +370,7 @@ mod tests {
         true
     }
 
-    fn load_all(wheel: &mut Wheel, now: Timestamp, store: &BTreeMap<TimelineKey, Bytes>) {
+    fn load_all(wheel: &mut Wheel, now: Timestamp, store: &BTreeMap<TimelineKey, Pending>) {
         while load(wheel, now, store) {}
     }
 
@@ -510,9 +511,9 @@ mod tests {
     /// A partition's shell in small: rows reach the store only some time after they are decided.
     struct Shell {
         wheel: Wheel,
-        store: BTreeMap<TimelineKey, Bytes>,
+        store: BTreeMap<TimelineKey, Pending>,
         under_way: Vec<RowOp>,
-        pending: BTreeMap<TimelineKey, Bytes>,
+        pending: BTreeMap<TimelineKey, Pending>,
         now: Timestamp,
         offset: u64,
         budget: usize,

@@ -16,6 +16,7 @@ pub mod member;
 pub mod predecessor;
 pub mod probe;
 pub mod reader;
+pub mod relay;
 pub mod roster;
 pub mod schemas;
 pub mod topics;

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use rdkafka::consumer::BaseConsumer;
 use rdkafka::error::KafkaResult;
 
-use super::transaction::{TransactionError, Transactor};
+use super::relay::Relay;
+use super::transaction::TransactionError;
 use super::{client_config, member};
 use crate::clock;
 use crate::config::Settings;
@@ -72,7 +73,7 @@ impl Predecessors {
         if ended.get(owner).is_none_or(|at| now.duration_since(*at) >= ENDED_TTL) {
             tracing::info!(owner, "ending what an earlier owner may have left open");
             // Opening is enough: the broker ends what an earlier producer of that name has open.
-            drop(Transactor::open(&self.settings, owner, timeout)?);
+            drop(Relay::open(&self.settings, owner, timeout)?);
             let _earlier = ended.insert(owner.to_owned(), clock::monotonic());
         }
         Ok(())

@@ -48,6 +48,15 @@ impl Target {
     pub fn is_http(&self) -> bool {
         matches!(self, Self::Http(_))
     }
+
+    /// The topic's name, or the URL.
+    #[must_use]
+    pub fn place(&self) -> &Text {
+        match self {
+            Self::Topic(target) => &target.topic,
+            Self::Http(target) => &target.url,
+        }
+    }
 }
 
 /// A topic and the key of the record.

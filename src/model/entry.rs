@@ -1,7 +1,11 @@
 //! An entry of the timeline: one occurrence of a trigger (or a retry of one, or the expiry of a
 //! veto) waiting for its time. [`codec::row`](super::codec::row) gives it its bytes in the store.
 
-use super::definition::Definition;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::definition::{Definition, TopicTarget};
 use super::text::Text;
 use super::timeline::TimelineKey;
 use super::{Offset, Timestamp};
@@ -40,13 +44,10 @@ pub struct Entry {
 
 /// What is stored under a timeline key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly every row is a fire: a box would cost each an allocation and save nothing"
-)]
 pub enum Row {
-    /// An occurrence to fire for the first time, or again.
-    Fire(FireRow),
+    /// An occurrence to fire for the first time, or again. Shared: it stands on the timeline and
+    /// is on its way out at the same time.
+    Fire(Arc<FireRow>),
     /// A cancel that may yet have to stop a retry: forgotten when due.
     Veto {
         /// The trigger whose older generations may not be retried.
@@ -67,4 +68,12 @@ pub struct FireRow {
     pub in_ledger: bool,
     /// What to do.
     pub definition: Definition,
+}
+
+impl FireRow {
+    /// The key of the record that goes to `target`.
+    #[must_use]
+    pub fn record_key<'a>(&'a self, target: &'a TopicTarget) -> &'a Bytes {
+        target.key.as_ref().unwrap_or_else(|| self.id.trigger.bytes())
+    }
 }

@@ -34,10 +34,6 @@ pub enum LedgerKey {
 
 /// The value of a ledger record; a tombstone settles the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly every value is an entry, and a step boxes the value as a whole"
-)]
 pub enum LedgerValue {
     /// What waits on the timeline.
     Entry(Entry),

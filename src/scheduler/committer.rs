@@ -13,7 +13,8 @@ use super::flight::Flight;
 use crate::clock;
 use crate::fault;
 use crate::kafka::fence::Fence;
-use crate::kafka::transaction::{Progress, TransactionError, Transactor};
+use crate::kafka::relay::Relay;
+use crate::kafka::transaction::{Progress, TransactionError};
 use crate::telemetry;
 
 /// Makes transactions one after the other.
@@ -28,7 +29,7 @@ pub(super) struct Committer {
 /// A transaction to make.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) transactor: Arc<Transactor>,
+    pub(super) relay: Arc<Relay>,
     pub(super) flight: Arc<Flight>,
     pub(super) progress: Vec<Progress>,
     pub(super) fence: Fence,
@@ -36,9 +37,9 @@ pub(super) struct Job {
 
 impl Job {
     fn run(&self, emission: &Emission) -> Result<(), TransactionError> {
-        self.flight.send(&self.transactor, emission)?;
+        self.flight.send(&self.relay, emission)?;
         fault::reached("step.sent");
-        self.transactor.commit(&self.progress, &self.fence)
+        self.relay.commit(&self.progress, &self.fence)
     }
 }
 

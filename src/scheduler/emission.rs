@@ -7,12 +7,14 @@ use std::io::Write;
 
 use crate::engine::step::{Emit, ToTopic};
 use crate::kafka::Names;
-use crate::kafka::transaction::{Outgoing, TransactionError, Transactor};
+use crate::kafka::relay::Relay;
+use crate::kafka::transaction::{Outgoing, TransactionError};
 use crate::model::PartitionId;
 use crate::model::codec::ledger_key::STEP;
 use crate::model::codec::schemas::Schemas;
 use crate::model::dead_letter::{Content, DeadLetter};
-use crate::model::definition::Header;
+use crate::model::definition::{Header, Target};
+use crate::model::entry::FireRow;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 
 /// The names of the topics we write, made once.
@@ -26,7 +28,7 @@ pub(super) struct Emission {
     schemas: Schemas,
 }
 
-/// A header's name and value, as the transactor takes them.
+/// A header's name and value, as a transaction takes them.
 type Headers<'a> = Vec<(&'a str, Option<&'a [u8]>)>;
 
 impl Emission {
@@ -44,37 +46,37 @@ impl Emission {
     /// Sends the emits of partition `p`, decided in step `step`.
     pub(super) fn send(
         &self,
-        transactor: &Transactor,
+        relay: &Relay,
         p: PartitionId,
         step: u64,
         emits: &[Emit],
     ) -> Result<(), TransactionError> {
         for emit in emits {
             match emit {
-                Emit::ToTopic(fire) => send_to_topic(transactor, fire)?,
+                Emit::ToTopic(fire) => send_to_topic(relay, fire)?,
                 Emit::ToWorker(fire) => {
                     let key = Some(fire.id.trigger.bytes().as_ref());
                     let value = self.schemas.encode_fire(fire);
-                    Self::put(transactor, &self.fires, p, key, Some(&value), &[])?;
+                    Self::put(relay, &self.fires, p, key, Some(&value), &[])?;
                 }
                 Emit::Ledger { key, value } => {
-                    self.send_ledger(transactor, p, step, key, value.as_deref())?;
+                    self.send_ledger(relay, p, step, key, value.as_deref())?;
                 }
                 Emit::Outcome(outcome) => {
                     let key = Some(outcome.trigger.bytes().as_ref());
                     let value = self.schemas.encode_outcome(outcome);
-                    Self::put(transactor, &self.outcomes, p, key, Some(&value), &[])?;
+                    Self::put(relay, &self.outcomes, p, key, Some(&value), &[])?;
                 }
                 Emit::DeadLetter(letter) => {
                     let value = self.schemas.encode_dead_letter(letter);
                     let key = key_of(letter);
-                    Self::put(transactor, &self.dead_letters, p, key, Some(&value), &[])?;
+                    Self::put(relay, &self.dead_letters, p, key, Some(&value), &[])?;
                 }
                 Emit::Forward(forward) => {
                     let headers = headers_of(&forward.headers);
                     let (key, value) = (Some(forward.key.as_ref()), forward.value.as_deref());
                     let to = forward.partition;
-                    Self::put(transactor, &self.triggers, to, key, value, &headers)?;
+                    Self::put(relay, &self.triggers, to, key, value, &headers)?;
                 }
             }
         }
@@ -84,7 +86,7 @@ impl Emission {
     /// Sends a ledger record. The step is a header, so that tombstones have it too.
     pub(super) fn send_ledger(
         &self,
-        transactor: &Transactor,
+        relay: &Relay,
         p: PartitionId,
         step: u64,
         key: &LedgerKey,
@@ -94,39 +96,42 @@ impl Emission {
         let value = value.map(|value| self.schemas.encode_ledger(value));
         let step = step.to_string();
         let headers = [(STEP, Some(step.as_bytes()))];
-        Self::put(transactor, &self.ledger, p, Some(&key), value.as_deref(), &headers)
+        Self::put(relay, &self.ledger, p, Some(&key), value.as_deref(), &headers)
     }
 
     fn put(
-        transactor: &Transactor,
+        relay: &Relay,
         topic: &str,
         partition: PartitionId,
         key: Option<&[u8]>,
         value: Option<&[u8]>,
         headers: &[(&str, Option<&[u8]>)],
     ) -> Result<(), TransactionError> {
-        transactor.send(Outgoing { topic, partition: Some(partition), key, value, headers })
+        relay.send(Outgoing { topic, partition: Some(partition), key, value, headers })
     }
 }
 
 /// A payload goes out as it came in, with two headers of ours: which fire this is, and when it
 /// was due (ms since the epoch).
-fn send_to_topic(transactor: &Transactor, fire: &ToTopic) -> Result<(), TransactionError> {
+fn send_to_topic(relay: &Relay, fire: &ToTopic) -> Result<(), TransactionError> {
+    let FireRow { id, scheduled, definition, .. } = fire.row.as_ref();
+    let Target::Topic(target) = &definition.target else {
+        unreachable!("a callback goes to the workers")
+    };
     let mut ours = Vec::with_capacity(96);
-    let id = &fire.id;
     ours.extend_from_slice(id.trigger.bytes());
     write!(ours, ":{}:{}", id.generation, id.occurrence).expect("writing to memory cannot fail");
     let split = ours.len();
-    write!(ours, "{}", fire.scheduled).expect("writing to memory cannot fail");
+    write!(ours, "{scheduled}").expect("writing to memory cannot fail");
     let (fire_id, due) = ours.split_at(split);
-    let mut headers = headers_of(&fire.headers);
+    let mut headers = headers_of(&definition.headers);
     headers.push(("orloj-fire-id", Some(fire_id)));
     headers.push(("orloj-due", Some(due)));
-    transactor.send(Outgoing {
-        topic: fire.target.topic.as_str(),
+    relay.send(Outgoing {
+        topic: target.topic.as_str(),
         partition: Some(fire.partition),
-        key: Some(fire.target.key.as_ref().unwrap_or_else(|| id.trigger.bytes())),
-        value: fire.payload.as_deref(),
+        key: Some(fire.row.record_key(target)),
+        value: definition.payload.as_deref(),
         headers: &headers,
     })
 }

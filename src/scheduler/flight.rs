@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::emission::Emission;
 use crate::engine::step::{Emit, Step};
-use crate::kafka::transaction::{Progress, TransactionError, Transactor};
+use crate::kafka::relay::Relay;
+use crate::kafka::transaction::{Progress, TransactionError};
 use crate::model::dead_letter::Content;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::{Offset, PartitionId, Timestamp};
@@ -42,19 +43,15 @@ impl Flight {
     }
 
     /// Begins a transaction and queues all records.
-    pub(super) fn send(
-        &self,
-        transactor: &Transactor,
-        emission: &Emission,
-    ) -> Result<(), TransactionError> {
-        transactor.begin()?;
+    pub(super) fn send(&self, relay: &Relay, emission: &Emission) -> Result<(), TransactionError> {
+        relay.begin()?;
         for (id, step) in &self.steps {
-            emission.send(transactor, *id, step.number, &step.emits)?;
+            emission.send(relay, *id, step.number, &step.emits)?;
         }
         for (id, barrier) in &self.barriers {
             let value = LedgerValue::Barrier { nonce: barrier.nonce };
             let (step, key) = (barrier.step, LedgerKey::Barrier);
-            emission.send_ledger(transactor, *id, step, &key, Some(&value))?;
+            emission.send_ledger(relay, *id, step, &key, Some(&value))?;
         }
         Ok(())
     }
@@ -97,7 +94,7 @@ impl Flight {
         };
         for emit in self.steps.iter().flat_map(|(_, step)| &step.emits) {
             match emit {
-                Emit::ToTopic(fire) => topic += late(fire.scheduled),
+                Emit::ToTopic(fire) => topic += late(fire.row.scheduled),
                 Emit::ToWorker(fire) => http += late(fire.scheduled),
                 Emit::DeadLetter(letter) => {
                     letters += 1;

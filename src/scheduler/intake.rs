@@ -74,9 +74,10 @@ impl Intake {
     pub(super) fn trigger(
         &self,
         message: &BorrowedMessage<'_>,
+        now: Timestamp,
     ) -> Result<TriggerRecord, ReadError> {
         let (_, partition, offset) = Reader::place(message);
-        let writers = self.writers.at(clock::now_ms());
+        let writers = self.writers.at(now);
         let context = ReadContext {
             partitioner: self.partitioner,
             partitions: self.partitions,
@@ -211,7 +212,7 @@ impl Scheduler {
                     if offset < lane.next_trigger || lane.held_until.is_some() {
                         continue;
                     }
-                    match self.intake.trigger(&message) {
+                    match self.intake.trigger(&message, now) {
                         Ok(record) => take_trigger(lane, record, now, inputs),
                         Err(error) => {
                             tracing::warn!(partition = id, offset, %error, "intake waits");
@@ -282,15 +283,30 @@ impl Scheduler {
         for (id, offset, error) in foreign {
             self.meet_foreign(id, offset, error);
         }
-        for id in ended {
-            let Some(lane) = self.lanes.get_mut(&id) else { continue };
-            // While the mirror is sought, only the ledger is being read.
-            if let Stage::Restoring(restoring) = &mut lane.stage
-                && let Ask::Mirror { until, .. } = restoring.takeover.ask()
-            {
-                restoring.ledger_position = restoring.ledger_position.max(until);
-            }
+        ended.into_iter().try_for_each(|id| self.meet_others_end(id))
+    }
+
+    /// An end of `signals` or of the ledger. It means something only while the mirror of a cursor
+    /// is sought; then only the ledger is being read. A reader stops where the first transaction is
+    /// open, and the newest mirror may stand behind that one: the end counts when it is met after
+    /// nothing was open below it any more.
+    fn meet_others_end(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+        let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
+        let Stage::Restoring(restoring) = &mut lane.stage else { return Ok(()) };
+        let Ask::Mirror { from, until } = restoring.takeover.ask() else { return Ok(()) };
+        if restoring.ledger_is_stable {
+            restoring.ledger_position = restoring.ledger_position.max(until);
+            return Ok(());
         }
+        let ledger = self.names.ledger();
+        match self.others.stable_end(&ledger, id, STABLE_END_TIMEOUT) {
+            Ok(stable) if stable >= until => restoring.ledger_is_stable = true,
+            Ok(stable) => {
+                tracing::info!(partition = id, stable, until, "the ledger's end is undecided yet");
+            }
+            Err(error) => tracing::debug!(partition = id, %error, "the ledger's end: not yet"),
+        }
+        self.others.start(&ledger, id, restoring.ledger_position.max(from))?;
         Ok(())
     }
 

@@ -63,6 +63,8 @@ pub(super) struct Restoring {
     pub(super) asked: Option<Ask>,
     pub(super) ledger: Vec<LedgerRecord>,
     pub(super) ledger_position: Offset,
+    /// Below the end of the ledger that is sought no transaction is open any more.
+    pub(super) ledger_is_stable: bool,
     pub(super) triggers: Vec<TriggerRecord>,
     /// The reader has passed N.
     pub(super) triggers_passed: bool,
@@ -163,6 +165,7 @@ impl Restoring {
             asked: None,
             ledger: Vec::new(),
             ledger_position: 0,
+            ledger_is_stable: false,
             triggers: Vec::new(),
             triggers_passed: false,
             live: Vec::new(),

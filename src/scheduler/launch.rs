@@ -11,7 +11,7 @@ use super::flight::{Barrier, Flight};
 use super::lane::{Lane, Stage};
 use super::takeover::state_of;
 use super::writer::{Spill, Written};
-use super::{Scheduler, SchedulerError, open_transactor};
+use super::{Scheduler, SchedulerError, open_relay};
 use crate::clock;
 use crate::engine::takeover::{Ask, Local};
 use crate::engine::tenure::{Ending, Order};
@@ -87,9 +87,9 @@ impl Scheduler {
             Err(error) => return self.ground(flight, &error),
         };
         let progress = flight.progress(&self.names.triggers(), &self.rules.owner);
-        let transactor = Arc::clone(&self.transactor);
+        let relay = Arc::clone(&self.relay);
         self.flight = Some(Arc::clone(&flight));
-        self.committer.submit(Job { transactor, flight, progress, fence });
+        self.committer.submit(Job { relay, flight, progress, fence });
         Ok(())
     }
 
@@ -104,7 +104,7 @@ impl Scheduler {
     fn send_again(&mut self) -> Result<(), SchedulerError> {
         let flight = self.flight.take().expect("only what was launched can end");
         std::thread::park_timeout(ATTEMPT_PAUSE);
-        match self.transactor.abort(self.settings.scheduler.transaction_timeout) {
+        match self.relay.abort(self.settings.scheduler.transaction_timeout) {
             Ok(()) => self.take_off(flight),
             Err(error) => {
                 self.report_failure(&error);
@@ -241,10 +241,10 @@ impl Scheduler {
         // Opening one takes as long as the broker is away.
         self.health.not_ready("broker", "a transaction failed; opening a producer anew");
         loop {
-            match open_transactor(&self.settings, &self.rules.owner) {
-                Ok(transactor) => {
+            match open_relay(&self.settings, &self.rules.owner) {
+                Ok(relay) => {
                     self.health.ready("broker");
-                    self.transactor = Arc::new(transactor);
+                    self.relay = Arc::new(relay);
                     let orders = self.tenure.on_reopened();
                     return self.obey(orders);
                 }

@@ -44,7 +44,8 @@ use crate::kafka::member::Member;
 use crate::kafka::predecessor::Predecessors;
 use crate::kafka::probe::Probe;
 use crate::kafka::reader::Reader;
-use crate::kafka::transaction::{TransactionError, Transactor};
+use crate::kafka::relay::Relay;
+use crate::kafka::transaction::TransactionError;
 use crate::model::codec::schemas::Schemas;
 use crate::model::{Millis, PartitionId, Timestamp};
 use crate::store::{StoreError, StoreFactory};
@@ -144,7 +145,7 @@ struct Scheduler {
     others: Reader,
     probe: Probe,
     predecessors: Arc<Predecessors>,
-    transactor: Arc<Transactor>,
+    relay: Arc<Relay>,
     committer: Committer,
     flight: Option<Arc<Flight>>,
     tenure: Tenure,
@@ -178,9 +179,9 @@ impl Scheduler {
         health.not_ready("partitions", "no partition is assigned yet");
         let group = names.schedulers();
         let (triggers, others) = (Reader::open(settings, &group)?, Reader::open(settings, &group)?);
-        let transactor = open_transactor(settings, &id)?;
+        let relay = open_relay(settings, &id)?;
         for topic in [names.ledger(), names.outcomes(), names.fires()] {
-            transactor.meet(&topic)?;
+            relay.meet(&topic)?;
         }
         let predecessors =
             Predecessors::open(settings, &group, &names.triggers(), &id, CALL_TIMEOUT)?;
@@ -197,7 +198,7 @@ impl Scheduler {
         let grace = if cooperative { REJOIN_INTERVAL_MS } else { 0 };
         Ok(Self {
             rules: rules(settings, &names, &id),
-            transactor: Arc::new(transactor),
+            relay: Arc::new(relay),
             member: Member::join(settings, &group, &names.triggers(), &identity.instance)?,
             predecessors: Arc::new(predecessors),
             triggers,
@@ -411,10 +412,10 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) {
     let _detached = thread.spawn(run).expect("the system has room for a few threads");
 }
 
-fn open_transactor(settings: &Settings, id: &str) -> Result<Transactor, TransactionError> {
+fn open_relay(settings: &Settings, id: &str) -> Result<Relay, TransactionError> {
     // Whatever an earlier process of this identity left open is ended first.
     let timeout = settings.scheduler.transaction_timeout * 3;
-    Transactor::open(settings, id, timeout)
+    Relay::open(settings, id, timeout)
 }
 
 fn rules(settings: &Settings, names: &Names, owner: &str) -> Rules {

@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use rocksdb::{DB, FlushOptions, ReadOptions, WriteBatch, WriteOptions};
 
 use super::options::{Decided, INDEX, MARKS, TIMELINE, Template};
 use super::state::{LocalState, NewerFormat};
 use super::{StoreError, index, keys};
 use crate::engine::known::{IdHash, Known};
+use crate::engine::pending::Pending;
 use crate::engine::step::RowOp;
 use crate::engine::wheel::ENTRY_BYTES;
 use crate::fault;
@@ -24,6 +25,10 @@ use crate::model::{Millis, Offset};
 
 /// Where the state is kept.
 const STATE_KEY: &[u8] = b"state";
+/// What a batch has besides its rows, about, in bytes.
+const BATCH_BYTES: usize = 512;
+/// What a change takes up in a batch besides the bytes of a row, about: a key, lengths, a tag.
+const CHANGE_BYTES: usize = 64;
 /// Rows read together share buffers of this size: few allocations, and a row that stays long holds
 /// on to no more than this.
 const ARENA_BYTES: usize = 64 << 10;
@@ -49,7 +54,7 @@ impl std::fmt::Debug for PartitionStore {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Scan {
     /// In key order; rows read together share a buffer.
-    pub entries: Vec<(TimelineKey, Bytes)>,
+    pub entries: Vec<(TimelineKey, Pending)>,
     /// The scan is complete up to here (exclusive).
     pub reached: TimelineKey,
 }
@@ -83,7 +88,8 @@ impl PartitionStore {
     /// key order, so that the memtable finds each place next to the last one; of several rows for
     /// one key the last one counts.
     pub fn apply(&self, rows: &[RowOp], state: &LocalState) -> Result<(), StoreError> {
-        let mut batch = WriteBatch::default();
+        let bytes: usize = rows.iter().map(row_bytes).sum();
+        let mut batch = WriteBatch::with_capacity_bytes(bytes + BATCH_BYTES);
         batch.put(STATE_KEY, state.to_bytes());
         fault::reached("store.before_apply");
         self.write(rows, batch)?;
@@ -93,9 +99,12 @@ impl PartitionStore {
 
     fn write(&self, rows: &[RowOp], mut batch: WriteBatch) -> Result<(), StoreError> {
         let (timeline, ids) = (self.family(TIMELINE), self.family(INDEX));
+        let mut scratch = Vec::new();
         for row in rows {
             match row {
-                RowOp::Put { key, row } => batch.put_cf(timeline, keys::timeline(*key), row),
+                RowOp::Put { key, row } => {
+                    batch.put_cf(timeline, keys::timeline(*key), row.encoded(&mut scratch));
+                }
                 RowOp::Delete { key } => batch.delete_cf(timeline, keys::timeline(*key)),
                 RowOp::Index { hash, known: Some(known) } => {
                     batch.put_cf(ids, keys::index(*hash), index::encode(known));
@@ -147,7 +156,7 @@ impl PartitionStore {
                 arena = BytesMut::with_capacity(ARENA_BYTES.max(row.len()));
             }
             arena.extend_from_slice(row);
-            entries.push((key, arena.split().freeze()));
+            entries.push((key, arena.split().freeze().into()));
             bytes += ENTRY_BYTES + row.len();
             if bytes_max <= bytes {
                 reached = key.successor();
@@ -230,8 +239,15 @@ fn failed(path: &Path, error: &rocksdb::Error) -> StoreError {
     StoreError::Failed { path: path.to_owned(), reason: error.to_string() }
 }
 
+/// The room a change needs in a batch, about: one that grows by doubling is copied as often.
+fn row_bytes(row: &RowOp) -> usize {
+    CHANGE_BYTES + if let RowOp::Put { row, .. } = row { row.heap_bytes() } else { 0 }
+}
+
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
     use crate::engine::known::{Slot, SlotKind};
     use crate::model::timeline::Source;
@@ -245,7 +261,7 @@ mod tests {
     }
 
     fn put(due: u64) -> RowOp {
-        RowOp::Put { key: key(due), row: Bytes::from(format!("row {due}")) }
+        RowOp::Put { key: key(due), row: Bytes::from(format!("row {due}")).into() }
     }
 
     fn known(due: u64) -> Known {
@@ -415,7 +431,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let settings = StoreSettings { write_buffer: 64 << 20, ..SETTINGS };
         let store = StoreFactory::new(dir.path(), settings).unwrap().open(0).unwrap();
-        let (total, batch, row) = (1_000_000, 5_000, Bytes::from(vec![7; 300]));
+        let (total, batch, row) = (1_000_000, 5_000, Pending::from(Bytes::from(vec![7; 300])));
         let begin = crate::clock::monotonic();
         for first in (0..total).step_by(batch) {
             let scattered = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 24;

@@ -44,6 +44,13 @@ cp "$data/server.log" "$kept"
 [ "$order" = keep ] || rm -rf "$data"
 "#;
 
+/// Settings that the fixture changes to save time, as Apache Kafka has them.
+pub(crate) const DEFAULT_TIMINGS: [(&str, &str); 3] = [
+    ("transaction.abort.timed.out.transaction.cleanup.interval.ms", "10000"),
+    ("group.initial.rebalance.delay.ms", "3000"),
+    ("group.min.session.timeout.ms", "6000"),
+];
+
 /// What a broker of its own may have beyond the usual.
 #[derive(Default)]
 pub(crate) struct Options {

@@ -135,6 +135,10 @@ impl Stage {
         &self.client
     }
 
+    pub(crate) fn schemas(&self) -> &Schemas {
+        &self.schemas
+    }
+
     pub(crate) fn target(&self) -> Target<'_> {
         (TOPIC, &self.target)
     }

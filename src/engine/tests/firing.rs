@@ -294,7 +294,7 @@ fn a_row_in_flight_fires_though_the_store_does_not_have_it_yet() {
 fn a_stored_row_that_cannot_be_read_fires_nothing() {
     let mut scene = Scene::new();
     let key = topic("a", 0, NOW).key;
-    assert!(scene.owner.partition.wheel.insert(key, Bytes::from_static(b"?")));
+    assert!(scene.owner.partition.wheel.insert(key, Bytes::from_static(b"?").into()));
     assert!(scene.owner.partition.take_due(100).is_err());
 }
 

@@ -5,7 +5,6 @@
 
 use super::world::{AFTER, Disk, Log, Owner, commit, definition, rules, whole};
 use crate::engine::known::{IdHash, Known, Slot, SlotKind};
-use crate::engine::partition::encode;
 use crate::engine::step::{Emit, RowOp, Step, ToTopic};
 use crate::model::definition::{Definition, Target, TopicTarget};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
@@ -169,12 +168,11 @@ impl Scene {
 
     /// The record that fires this entry now.
     pub(crate) fn fires(&self, entry: &Entry) -> Emit {
-        let FireRow { id, scheduled, definition, .. } = fire_row(entry).clone();
-        let Definition { target: Target::Topic(target), payload, headers, .. } = definition else {
+        let row = fire_row(entry).clone();
+        if row.definition.target.is_http() {
             return Emit::ToWorker(Box::new(self.fire(entry)));
-        };
-        let fire = ToTopic { id, target, partition: 0, payload, headers, scheduled };
-        Emit::ToTopic(Box::new(fire))
+        }
+        Emit::ToTopic(ToTopic { row: row.into(), partition: 0 })
     }
 
     /// The fire of this entry now.
@@ -210,7 +208,7 @@ pub(crate) fn retry(of: &Entry, tried: (u32, u32), due: Timestamp, offset: Offse
     (row.id.attempt, row.id.deferral) = tried;
     row.in_ledger = true;
     let key = TimelineKey { due, priority: PRIORITY_DEFAULT, source: Source::Signals, offset };
-    Entry { key, row: Row::Fire(row) }
+    Entry { key, row: Row::Fire(row.into()) }
 }
 
 /// What a cancel leaves behind until `due`.
@@ -221,8 +219,8 @@ pub(crate) fn veto(id: &str, cancel: Offset, due: Timestamp) -> Entry {
 
 /// The same entry, (not) in the ledger.
 pub(crate) fn in_ledger(entry: &Entry, held: bool) -> Entry {
-    let row = Row::Fire(FireRow { in_ledger: held, ..fire_row(entry).clone() });
-    Entry { key: entry.key, row }
+    let row = FireRow { in_ledger: held, ..fire_row(entry).clone() };
+    Entry { key: entry.key, row: Row::Fire(row.into()) }
 }
 
 /// The same entry, waiting in the ledger until `due`.
@@ -260,7 +258,7 @@ fn in_order(rows: &[RowOp]) -> Vec<RowOp> {
 
 /// The entry's row comes.
 pub(crate) fn put(entry: &Entry) -> RowOp {
-    RowOp::Put { key: entry.key, row: encode(&entry.row) }
+    RowOp::Put { key: entry.key, row: entry.row.clone().into() }
 }
 
 /// The entry's row goes.
@@ -279,7 +277,8 @@ fn registered(id: &str, offset: Offset, due: Timestamp, definition: Definition) 
     let key = TimelineKey { due, priority: PRIORITY_DEFAULT, source: Source::Triggers, offset };
     let trigger = id.into();
     let id = FireId { trigger, generation: offset, occurrence: 0, attempt: 1, deferral: 0 };
-    Entry { key, row: Row::Fire(FireRow { id, scheduled: due, in_ledger: false, definition }) }
+    let row = FireRow { id, scheduled: due, in_ledger: false, definition };
+    Entry { key, row: Row::Fire(row.into()) }
 }
 
 fn definition_to(topic: &str) -> Definition {

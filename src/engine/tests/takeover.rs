@@ -313,7 +313,7 @@ fn a_wiped_disk_is_rebuilt_from_the_ledger_and_the_log() {
         let w = scene.owner.partition.cursor().w;
         let pending = scene.owner.disk.timeline.range(w.successor()..);
         let rows: Vec<_> =
-            pending.map(|(key, row)| RowOp::Put { key: *key, row: row.clone() }).collect();
+            pending.map(|(key, row)| RowOp::Put { key: *key, row: row.clone().into() }).collect();
         assert_eq!(rows, expected.each_ref().map(put));
         assert_eq!(scene.owner.disk.skips, BTreeSet::from([6]));
     }

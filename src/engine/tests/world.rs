@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use crate::engine::catalog::{Catalog, TopicState};
 use crate::engine::partition::{Fetched, Input, Partition, Rules};
+use crate::engine::pending::Pending;
 use crate::engine::step::{Emit, InputTopics, RowOp, Step};
 use crate::engine::takeover::{Ask, Committed, Local, Takeover};
 use crate::engine::wheel::Wheel;
@@ -120,7 +121,7 @@ impl Disk {
     fn apply(&mut self, rows: &[RowOp]) {
         for row in rows {
             match row {
-                RowOp::Put { key, row } => drop(self.timeline.insert(*key, row.clone())),
+                RowOp::Put { key, row } => drop(self.timeline.insert(*key, stored(row))),
                 RowOp::Delete { key } => drop(self.timeline.remove(key)),
                 RowOp::Index { hash, known: Some(known) } => {
                     drop(self.index.insert(*hash, known.clone()));
@@ -225,7 +226,7 @@ impl Owner {
                 .disk
                 .timeline
                 .range(load.from..load.until)
-                .map(|(key, row)| (*key, row.clone()))
+                .map(|(key, row)| (*key, row.clone().into()))
                 .collect();
             self.partition.load(entries, load.until);
         }
@@ -282,4 +283,9 @@ pub(crate) fn rules(after: u64) -> Rules {
         owner: "owner".to_owned(),
         topics: InputTopics { triggers: "o.triggers".into(), signals: "o.signals".into() },
     }
+}
+
+/// A store keeps bytes.
+fn stored(row: &Pending) -> Bytes {
+    Bytes::copy_from_slice(row.encoded(&mut Vec::new()))
 }

@@ -3,6 +3,8 @@
 //! Law: each `…Wire` mirrors a noun field by field and a schema record name by name; serde checks
 //! the first when it compiles, the tests the second. A field added later has a default in both.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::ledger_key::parse_step;
@@ -172,7 +174,6 @@ struct RetryRequestWire {
     definition: Definition,
 }
 
-#[expect(clippy::large_enum_variant, reason = "it is the shape of a noun, never made")]
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "LedgerValue", rename_all_fields = "camelCase")]
 enum LedgerWire {
@@ -218,16 +219,34 @@ enum SourceWire {
     Signals,
 }
 
-#[expect(clippy::large_enum_variant, reason = "it is the shape of a noun, never made")]
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Row")]
 enum RowWire {
-    Fire(#[serde(with = "FireRowWire")] FireRow),
+    Fire(#[serde(with = "shared_fire_row")] Arc<FireRow>),
     Veto {
         trigger: Text,
         #[serde(with = "long")]
         cancel: Offset,
     },
+}
+
+/// Shared in memory; on the wire it is what it is.
+mod shared_fire_row {
+    use std::sync::Arc;
+
+    use serde::{Deserializer, Serializer};
+
+    use super::{FireRow, FireRowWire};
+
+    pub(super) fn serialize<S: Serializer>(row: &Arc<FireRow>, to: S) -> Result<S::Ok, S::Error> {
+        FireRowWire::serialize(row, to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Arc<FireRow>, D::Error> {
+        FireRowWire::deserialize(from).map(Arc::new)
+    }
 }
 
 #[derive(Serialize, Deserialize)]

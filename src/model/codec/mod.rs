@@ -22,7 +22,7 @@ pub(in crate::model) mod long;
 #[cfg(test)]
 mod registration_tests;
 #[cfg(test)]
-mod samples;
+pub(crate) mod samples;
 
 /// Golden files: the bytes of every format as they were when it was agreed. A test never changes
 /// them by itself. After a change that is meant, run the tests once with `ORLOJ_GOLDEN=write` and

@@ -63,11 +63,11 @@ pub fn decode(bytes: &Bytes) -> Result<Row, RowError> {
     let row = match rest.u8()? {
         KIND_TOPIC => {
             let target = TopicTarget { topic: rest.text()?, key: rest.optional()? };
-            Row::Fire(rest.fire(Target::Topic(target))?)
+            Row::Fire(rest.fire(Target::Topic(target))?.into())
         }
         KIND_HTTP => {
             let target = HttpTarget { url: rest.text()?, method: rest.text()? };
-            Row::Fire(rest.fire(Target::Http(target))?)
+            Row::Fire(rest.fire(Target::Http(target))?.into())
         }
         KIND_VETO => Row::Veto { trigger: rest.text()?, cancel: rest.u64()? },
         _ => return Err(RowError::Corrupt),

@@ -1,5 +1,7 @@
 //! Values for the codec's tests: fixed ones for the golden files, arbitrary ones for properties.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::option;
@@ -51,21 +53,21 @@ pub(super) fn http_definition() -> Definition {
 }
 
 pub(super) fn topic_row() -> Row {
-    Row::Fire(FireRow {
+    Row::Fire(Arc::new(FireRow {
         id: fire_id(),
         scheduled: 1_700_000_000_123,
         in_ledger: true,
         definition: topic_definition(),
-    })
+    }))
 }
 
 pub(super) fn http_row() -> Row {
-    Row::Fire(FireRow {
+    Row::Fire(Arc::new(FireRow {
         id: fire_id(),
         scheduled: 1_700_000_000_123,
         in_ledger: false,
         definition: http_definition(),
-    })
+    }))
 }
 
 pub(super) fn fire() -> Fire {
@@ -122,11 +124,11 @@ pub(super) fn ledger_entry() -> LedgerValue {
     LedgerValue::Entry(Entry { key, row: topic_row() })
 }
 
-pub(super) fn any_row() -> impl Strategy<Value = Row> {
+pub(crate) fn any_row() -> impl Strategy<Value = Row> {
     prop_oneof![
         (any_fire_id(), any::<u64>(), any::<bool>(), any_definition()).prop_map(
             |(id, scheduled, in_ledger, definition)| {
-                Row::Fire(FireRow { id, scheduled, in_ledger, definition })
+                Row::Fire(Arc::new(FireRow { id, scheduled, in_ledger, definition }))
             }
         ),
         (any_text(), any::<u64>()).prop_map(|(trigger, cancel)| Row::Veto { trigger, cancel }),

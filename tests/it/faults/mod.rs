@@ -158,6 +158,11 @@ const CASES: &[Case] = &[
         run: offsets::deleted,
     },
     Case {
+        name: "offsets-hidden",
+        criterion: "a mirror of the offsets behind an open transaction is waited for",
+        run: offsets::hidden,
+    },
+    Case {
         name: "held-end",
         criterion: "an EndTxn that arrives late commits nothing",
         run: held::end,

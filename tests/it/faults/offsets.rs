@@ -6,8 +6,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use orloj::clock;
+use orloj::model::ledger::{LedgerKey, LedgerValue};
 use orloj::model::partitioner::Partitioner;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::message::{Headers as _, Message as _};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::processes::{owns, stay};
@@ -16,6 +19,7 @@ use super::topics::Admin;
 use super::{SETTLE, Scale, Scene};
 use crate::audit::Command;
 use crate::client::Client;
+use crate::records;
 use crate::stage::{PARTITIONS, READY, Stage};
 use crate::wait::until;
 
@@ -154,6 +158,66 @@ pub(super) fn deleted(_: Scale) -> Verdict {
     assert_eq!(scene.settled().fired, report.fired, "nothing is repeated");
     decided.terminate();
     Verdict::Passed(Figures::of(&report))
+}
+
+/// The newest mirror stands behind a transaction that is still open: who seeks it waits for that,
+/// and does not take the one before for the newest.
+pub(super) fn hidden(_: Scale) -> Verdict {
+    let scene = Scene::new("hidden");
+    let mut scheduler = scene.stage.scheduler("first");
+    scheduler.ready(READY);
+    scene.flow().during(|| stay(2_000));
+    let report = scene.settled();
+    scheduler.terminate();
+    Admin::of(&scene.stage).delete_group(&scene.stage.names.schedulers());
+
+    let open = open_behind_mirrors(&scene.stage);
+    let refused = scene.stage.scheduler("first");
+    refused.says("the ledger's end is undecided yet", READY);
+    open.commit_transaction(READY).unwrap();
+    for partition in 0..PARTITIONS {
+        refused.says(&format!("partition {partition}: the group's committed offset is"), READY);
+    }
+    let advice = advice(&refused.said(), &scene.stage.names.triggers());
+    refused.kill();
+    commit(&scene.stage, &advice);
+    let decided = scene.stage.scheduler("first");
+    owns(&decided, PARTITIONS as usize);
+    assert_eq!(scene.settled().fired, report.fired, "nothing is repeated");
+    decided.terminate();
+    Verdict::Passed(Figures::of(&report))
+}
+
+/// Writes each partition's mirror once more, as one that was not written at a shutdown, in a
+/// transaction that is left open.
+fn open_behind_mirrors(stage: &Stage) -> BaseProducer {
+    let (ledger, key) = (stage.names.ledger(), LedgerKey::Cursor.to_bytes());
+    let mut config = stage.kafka().clone();
+    config.set("transactional.id", format!("{}-hidden", stage.names.schedulers()));
+    let producer: BaseProducer = config.create().unwrap();
+    producer.init_transactions(READY).unwrap();
+    producer.begin_transaction().unwrap();
+    let mut newest = BTreeMap::new();
+    for record in records::read_all(stage.kafka(), &ledger) {
+        if record.key() == Some(key.as_slice()) {
+            let _older = newest.insert(record.partition(), record);
+        }
+    }
+    assert_eq!(newest.len(), PARTITIONS as usize, "a mirror in each partition");
+    for (partition, record) in newest {
+        let headers = record.headers().expect("a ledger record has a step").clone();
+        let step = headers.get(0).value;
+        let mirror = stage.schemas().decode_ledger(&key, record.payload(), step).unwrap();
+        let Some(LedgerValue::Cursor { metadata, offset, clean: true }) = mirror.value else {
+            panic!("a mirror written at a shutdown: {mirror:?}");
+        };
+        let unclean = LedgerValue::Cursor { metadata, offset, clean: false };
+        let value = stage.schemas().encode_ledger(&unclean);
+        let record = BaseRecord::to(&ledger).partition(partition).key(&key).payload(&value);
+        producer.send(record.headers(headers)).map_err(|(error, _)| error).unwrap();
+    }
+    producer.flush(READY).unwrap();
+    producer
 }
 
 /// The offsets that a person is told to accept, from `--to-offset 17 --topic <topic>:<partition>`.

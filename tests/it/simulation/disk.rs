@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use orloj::engine::partition::Fetched;
+use orloj::engine::pending::Pending;
 use orloj::engine::step::RowOp;
 use orloj::engine::takeover::Local;
 use orloj::engine::wheel::{ENTRY_BYTES, Load};
@@ -41,7 +42,7 @@ impl Disk {
         let rows = &mut self.rows;
         for op in ops {
             match op {
-                RowOp::Put { key, row } => drop(rows.timeline.insert(*key, row.clone())),
+                RowOp::Put { key, row } => drop(rows.timeline.insert(*key, stored(row))),
                 RowOp::Delete { key } => drop(rows.timeline.remove(key)),
                 RowOp::Index { hash, known: Some(known) } => {
                     drop(rows.index.insert(*hash, known.clone()));
@@ -75,10 +76,10 @@ impl Disk {
     }
 
     /// What the wheel asks for, and up to where that is complete.
-    pub(super) fn scan(&self, load: Load) -> (Vec<(TimelineKey, Bytes)>, TimelineKey) {
+    pub(super) fn scan(&self, load: Load) -> (Vec<(TimelineKey, Pending)>, TimelineKey) {
         let (mut entries, mut bytes) = (Vec::new(), 0);
         for (key, row) in self.rows.timeline.range(load.from..load.until) {
-            entries.push((*key, row.clone()));
+            entries.push((*key, row.clone().into()));
             bytes += ENTRY_BYTES + row.len();
             if bytes >= load.bytes_max {
                 return (entries, key.successor());
@@ -86,6 +87,11 @@ impl Disk {
         }
         (entries, load.until)
     }
+}
+
+/// A store keeps bytes.
+fn stored(row: &Pending) -> Bytes {
+    Bytes::copy_from_slice(row.encoded(&mut Vec::new()))
 }
 
 #[cfg(test)]

@@ -149,8 +149,9 @@ impl Testimony {
         for (_, _, sent) in broker.others[p].committed(&broker.fates) {
             match &sent.emit {
                 Emit::ToTopic(fire) => {
-                    let payload = fire.payload.as_deref().unwrap_or_default();
-                    self.fires.push(fired(&fire.id, fire.scheduled, sent, payload));
+                    let row = &fire.row;
+                    let payload = row.definition.payload.as_deref().unwrap_or_default();
+                    self.fires.push(fired(&row.id, row.scheduled, sent, payload));
                 }
                 Emit::Outcome(outcome) => {
                     match outcome.verdict {
