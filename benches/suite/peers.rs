@@ -118,9 +118,9 @@ impl Measured {
             return format!("skipped: {why}");
         }
         let mut words = Vec::new();
-        match (self.p50_ms, self.p99_ms) {
-            (Some(p50), Some(p99)) => words.push(format!("p50 {p50:.0} ms, p99 {p99:.0} ms")),
-            _ => words.extend(self.seconds.map(|seconds| format!("{seconds:.1} s"))),
+        match (self.seconds, self.p50_ms, self.p99_ms) {
+            (None, Some(p50), Some(p99)) => words.push(format!("p50 {p50:.0} ms, p99 {p99:.0} ms")),
+            (seconds, ..) => words.extend(seconds.map(|seconds| format!("{seconds:.2} s"))),
         }
         words.extend(self.rss_mb.map(|mb| format!("{mb:.0} MB")));
         if self.timed_out {

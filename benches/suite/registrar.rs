@@ -92,6 +92,16 @@ impl Registrar {
         mark
     }
 
+    /// How many marks there are.
+    pub(crate) fn marked(&self) -> u32 {
+        self.marks
+    }
+
+    /// Serves the producer while nothing is written.
+    pub(crate) fn poll(&self) {
+        self.producer.poll(Duration::ZERO);
+    }
+
     /// Waits until the broker has everything.
     pub(crate) fn flush(&self) {
         self.producer.flush(DEADLINE).unwrap();

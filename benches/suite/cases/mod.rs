@@ -9,6 +9,7 @@ mod ledger;
 mod memory;
 mod peers;
 mod records;
+mod sustained;
 mod takeover;
 mod throughput;
 
@@ -32,6 +33,12 @@ pub(crate) const CASES: &[Case] = &[
         criterion: "a backlog is registered and fired at 0.6 of the pipe's pace",
         plans: ALWAYS,
         run: throughput::backlog,
+    },
+    Case {
+        name: "sustained",
+        criterion: "with delays of 1 to 60 s it registers and fires for as long as one likes",
+        plans: IN_FULL,
+        run: sustained::steady_state,
     },
     Case {
         name: "burst",

@@ -1,7 +1,7 @@
 //! Other schedulers at the same work, in the same run.
 //!
-//! Law: each job is done by everyone in turn. What is judged is done in three rounds, the rest once:
-//! those that are ten times slower need no third digit.
+//! Law: each job is done by everyone in turn. What is judged is done in three rounds, the rest
+//! once: those that are ten times slower need no third digit.
 
 use super::burst::burst;
 use super::lateness::of_scheduler;
@@ -55,7 +55,15 @@ impl Job {
                 format!("pending={pending}"),
             ],
         };
-        peer.measure(&case.iter().map(String::as_str).collect::<Vec<_>>())
+        let mut measured = peer.measure(&case.iter().map(String::as_str).collect::<Vec<_>>());
+        // A driver says everything it knows; what was asked for is one or the other.
+        match self {
+            Self::Lateness { .. } => measured.seconds = None,
+            Self::Burst { .. } | Self::Sustained { .. } => {
+                (measured.p50_ms, measured.p99_ms) = (None, None);
+            }
+        }
+        measured
     }
 
     fn by_us(&self, run: &Run, round: u32) -> Measured {
