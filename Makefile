@@ -6,7 +6,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/orloj/target
 export PATH := $(if $(wildcard /usr/lib/ccache),/usr/lib/ccache:)$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: demo test sim faults faults-long verify fix bench-quick help
+.PHONY: demo test sim faults faults-long verify fix bench bench-quick bench-long bench-guard help
 
 demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
 	scripts/prerequisites.sh
@@ -42,9 +42,16 @@ fix: ## mend what can be mended by itself: format and simple lints
 	cargo fmt
 
 bench-quick: ## how fast, next to what the machine can do at all, in 3 minutes
+bench: ## everything, next to the pipe, the ticker and the peers, in an hour (CASES=burst,late: those)
+bench-long: ## the same with 100 million pending
+bench-quick bench bench-long:
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
-	cargo bench --locked --profile dev --bench quick
+	cargo bench --locked --profile dev --bench suite -- $(subst bench,full,$(subst bench-,,$@))
+
+bench-guard: ## instructions a trigger costs the engine, against the recorded number (with valgrind)
+	scripts/prerequisites.sh
+	cargo bench --locked --profile dev --bench hot_path
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14

@@ -10,24 +10,26 @@ use orloj::config::Settings;
 use orloj::kafka::transaction::Outgoing;
 use orloj::model::{Offset, Timestamp};
 
-use crate::RATE;
 use crate::outlet::Outlet;
+use crate::registrar::{Payload, spread, trigger_id};
 use crate::site::{self, PARTITIONS};
 
+/// Its fires' keys begin with this.
+pub(crate) const SERIES: &str = "tick";
 /// What the ticker waits for at a time: the grain of due times.
 const TICK: Duration = Duration::from_millis(1);
 /// Between being ready and the first fire, in ms.
 const LEAD_MS: Timestamp = 500;
 
-/// Commits `count` fires at their times, [`RATE`] a second.
-pub(crate) fn run(settings: &Settings, count: u32) {
+/// Commits `count` fires at their times, `rate` a second.
+pub(crate) fn run(settings: &Settings, count: u32, rate: u32) {
     let output = site::output(settings, "ticker");
     let mut outlet = Outlet::join(settings, "ticker");
-    let payload = site::payload();
+    let mut payload = Payload::new();
     println!("ready");
 
     let begin = clock::now_ms() + LEAD_MS;
-    let due_of = |fire: u32| begin + site::spread(fire, RATE);
+    let due_of = |fire: u32| begin + spread(fire, rate);
     let mut fire = 0;
     while fire < count {
         if !outlet.is_free(TICK) {
@@ -40,7 +42,7 @@ pub(crate) fn run(settings: &Settings, count: u32) {
         }
         outlet.begin();
         while fire < count && due_of(fire) <= now {
-            send(&outlet, &output, fire, due_of(fire), &payload);
+            send(&outlet, &output, fire, due_of(fire), payload.next());
             fire += 1;
         }
         outlet.submit([Offset::from(fire); PARTITIONS.len()]);
@@ -49,7 +51,7 @@ pub(crate) fn run(settings: &Settings, count: u32) {
 }
 
 fn send(outlet: &Outlet, output: &str, fire: u32, due: Timestamp, payload: &[u8]) {
-    let key = site::trigger_id(fire);
+    let key = trigger_id(SERIES, fire);
     let (id, due) = (format!("{key}:{fire}:0"), due.to_string());
     outlet.send(Outgoing {
         topic: output,

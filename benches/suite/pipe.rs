@@ -16,16 +16,14 @@ use orloj::kafka::transaction::Outgoing;
 use crate::outlet::Outlet;
 use crate::site::{self, PARTITIONS};
 
-/// How long a transaction takes records.
-const BATCH: Duration = Duration::from_millis(50);
 /// Records read ahead at most, so that memory stays bounded.
 const AHEAD_MAX: usize = 40_000;
 /// Records read in one go before the rest is looked after.
 const GULP: usize = 1_000;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Moves `count` records, from the beginning on.
-pub(crate) fn run(settings: &Settings, count: u32) {
+/// Moves `count` records, from the beginning on; a transaction takes records for `batch`.
+pub(crate) fn run(settings: &Settings, count: usize, batch: Duration) {
     let names = Names::new(&settings.topics.prefix);
     let output = site::output(settings, "pipe");
     let mut outlet = Outlet::join(settings, "pipe");
@@ -37,7 +35,7 @@ pub(crate) fn run(settings: &Settings, count: u32) {
 
     let mut ahead = Vec::new();
     let mut next = [0; PARTITIONS.len()];
-    let mut left = count as usize;
+    let mut left = count;
     let mut open_since = None;
     while left > 0 {
         read(&reader, &mut ahead);
@@ -52,12 +50,12 @@ pub(crate) fn run(settings: &Settings, count: u32) {
             next[usize::try_from(partition).unwrap()] = offset + 1;
             pass_on(&outlet, &output, &message);
         }
-        if left == 0 || clock::monotonic() - since >= BATCH {
+        if left == 0 || clock::monotonic() - since >= batch {
             outlet.submit(next);
             open_since = None;
         }
     }
-    while !outlet.is_free(BATCH) {}
+    while !outlet.is_free(batch) {}
 }
 
 fn read<'a>(reader: &'a Reader, ahead: &mut Vec<BorrowedMessage<'a>>) {
@@ -73,8 +71,8 @@ fn read<'a>(reader: &'a Reader, ahead: &mut Vec<BorrowedMessage<'a>>) {
 }
 
 fn pass_on(outlet: &Outlet, output: &str, message: &BorrowedMessage<'_>) {
-    let headers: Vec<_> =
-        message.headers().unwrap().iter().map(|header| (header.key, header.value)).collect();
+    let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
+    let headers: Vec<_> = headers.map(|header| (header.key, header.value)).collect();
     outlet.send(Outgoing {
         topic: output,
         partition: Some(message.partition()),

@@ -1,0 +1,149 @@
+//! How late fires are seen, next to the ticker's, against what is pending.
+//!
+//! Law: from the due time to being received by a read_committed reader in another process. The
+//! ticker runs alone, at the same rate, in the same round; the pending triggers fire meanwhile into
+//! the same topic and are not counted.
+
+use orloj::model::Millis;
+
+use crate::chart::{Chart, Line};
+use crate::contender::Contender;
+use crate::figures::{Figure, Goal, amount};
+use crate::registrar::Registrar;
+use crate::run::{Outcome, Run, say};
+use crate::site::Site;
+use crate::ticker;
+use crate::witness::{Lateness, Witness};
+
+/// From a registration to its time, in ms.
+const LEAD_MS: Millis = 3_000;
+/// Seconds of firing before lateness is measured.
+pub(super) const WARM_UP_S: u32 = 2;
+/// The rate at which lateness is judged, if the plan has several.
+const JUDGED_RATE: u32 = 10_000;
+
+/// What one round has measured: of the ticker by rate, of the scheduler by pending and rate.
+struct Round {
+    ticker: Vec<Lateness>,
+    scheduler: Vec<Vec<Lateness>>,
+}
+
+/// A percentile, and where it stands.
+type Percentile = (&'static str, fn(&Lateness) -> Millis);
+
+const PERCENTILES: [Percentile; 3] =
+    [("p50", |l| l.p50_ms), ("p99", |l| l.p99_ms), ("p99.9", |l| l.p999_ms)];
+
+/// B0 and B4.
+pub(crate) fn against_pending(run: &Run) -> Outcome {
+    let plan = &run.plan;
+    let site = |&pending: &u32| run.stock.with_pending(run.bootstrap, pending);
+    let sites: Vec<_> = plan.pending.iter().map(site).collect();
+    let rounds: Vec<_> = run
+        .rounds()
+        .map(|number| Round {
+            ticker: plan.rates.iter().map(|&rate| of_ticker(run, rate)).collect(),
+            scheduler: sites.iter().map(|site| at_all_rates(run, site, number)).collect(),
+        })
+        .collect();
+    let mut outcome = Outcome::default();
+    for percentile in PERCENTILES {
+        let lines = (0..plan.rates.len())
+            .flat_map(|at| judge(run, &rounds, percentile, at, &mut outcome.figures));
+        let lines = lines.collect();
+        let name = format!("lateness-{}", percentile.0.replace('.', ""));
+        let title = format!("Lateness against pending triggers, {}", percentile.0);
+        outcome.charts.push(Chart::lines(&name, &title, "pending", "ms", lines));
+    }
+    outcome
+}
+
+fn of_ticker(run: &Run, rate: u32) -> Lateness {
+    let site = Site::prepare(run.bootstrap);
+    let mut witness = Witness::open(&site, "ticker");
+    let count = rate * (WARM_UP_S + run.plan.measured_s);
+    let _ticker = Contender::ticker(&site, count, rate);
+    let lateness = witness.lateness(ticker::SERIES, count, Millis::from(WARM_UP_S) * 1_000);
+    say(&format!("ticker at {}/s: {lateness}", amount(rate.into())));
+    lateness
+}
+
+/// One life of a scheduler, which is at rest when it begins.
+fn at_all_rates(run: &Run, site: &Site, round: u32) -> Vec<Lateness> {
+    let scheduler = Contender::scheduler(site);
+    scheduler.rest();
+    let measure = |&rate: &u32| {
+        let lateness = of_scheduler(run, site, &format!("live{round}-{rate}"), rate);
+        say(&format!("scheduler at {}/s: {lateness}", amount(rate.into())));
+        lateness
+    };
+    let all = run.plan.rates.iter().map(measure).collect();
+    scheduler.terminate();
+    all
+}
+
+/// Of triggers that are registered meanwhile, with a running scheduler.
+pub(super) fn of_scheduler(run: &Run, site: &Site, series: &str, rate: u32) -> Lateness {
+    let mut witness = Witness::open(site, "scheduler");
+    let count = rate * (WARM_UP_S + run.plan.measured_s);
+    let mut registrar = Registrar::open(site);
+    std::thread::scope(|scope| {
+        let _joined = scope.spawn(move || registrar.live(series, count, rate, LEAD_MS));
+        witness.lateness(series, count, Millis::from(WARM_UP_S) * 1_000)
+    })
+}
+
+/// Adds what came of the `at`-th rate, and returns its lines in the chart.
+fn judge(
+    run: &Run,
+    rounds: &[Round],
+    (percentile, of): Percentile,
+    at: usize,
+    figures: &mut Vec<Figure>,
+) -> [Line; 2] {
+    let plan = &run.plan;
+    let rate = amount(plan.rates[at].into());
+    let figure = |name: String, lateness: &dyn Fn(&Round) -> Lateness| {
+        // Counted in whole ms: what is seen within the first is not infinitely good.
+        let values = rounds.iter().map(|round| of(&lateness(round)).max(1) as f64);
+        Figure::new(name, "ms", values.collect())
+    };
+    // The quick plan has one rate, and floors for one percentile.
+    let is_judged = match plan.rates {
+        [_] => percentile == "p99",
+        rates => percentile != "p99.9" && rates[at] == JUDGED_RATE,
+    };
+    let ask = |figure: Figure, goal| if is_judged { figure.asked(goal) } else { figure };
+
+    let ticker = figure(format!("{percentile} at {rate}/s, ticker"), &|round| round.ticker[at]);
+    let ours: Vec<_> = (0..plan.pending.len())
+        .map(|place| {
+            let pending = amount(plan.pending[place].into());
+            let name = format!("{percentile} at {rate}/s, {pending} pending");
+            figure(name, &|round| round.scheduler[place][at])
+        })
+        .collect();
+    for ours in &ours {
+        let ratio = Figure::ratio(format!("{} ÷ ticker", ours.name), ours, &ticker);
+        figures.push(ask(ratio, plan.of_ticker));
+    }
+    if let [none, .., most] = &ours[..]
+        && percentile == "p99"
+    {
+        let growth = Figure::ratio(format!("{} ÷ none pending", most.name), most, none);
+        figures.push(ask(growth, Goal::at_most(1.5)));
+        let floor = Figure::ratio(format!("{} ÷ plain ticker", none.name), none, &ticker);
+        figures.push(ask(floor, Goal::at_most(0.65)));
+    }
+    let line = |name, value: &dyn Fn(usize) -> f64| Line {
+        name,
+        points: (0..plan.pending.len()).map(|n| (plan.pending[n].into(), value(n))).collect(),
+    };
+    let lines = [
+        line(format!("{rate}/s"), &|place| ours[place].median),
+        line(format!("ticker at {rate}/s"), &|_| ticker.median),
+    ];
+    figures.extend(ours);
+    figures.push(ticker);
+    lines
+}

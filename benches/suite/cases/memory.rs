@@ -1,0 +1,54 @@
+//! Memory and disk of a scheduler against what is pending.
+//!
+//! Law: looked at while it fires 10,000 a second, after it has come to rest; as the kernel counts.
+
+use super::lateness::of_scheduler;
+use crate::chart::{Chart, Line};
+use crate::contender::Contender;
+use crate::figures::{Figure, Goal, amount};
+use crate::run::{Outcome, Run, say};
+
+/// Fires a second meanwhile.
+const RATE: u32 = 10_000;
+const MIB: f64 = 1_048_576.0;
+
+/// B6.
+pub(crate) fn against_pending(run: &Run) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut residents: Vec<Figure> = Vec::new();
+    let mut lines = ["resident", "anonymous"].map(Line::new);
+    let mut disk = Line::new("disk");
+    for &pending in &run.plan.pending {
+        let site = run.stock.with_pending(run.bootstrap, pending);
+        let scheduler = Contender::scheduler(&site);
+        scheduler.rest();
+        let _lateness = of_scheduler(run, &site, "remembered", RATE);
+        let memory = scheduler.memory();
+        scheduler.terminate();
+        let on_disk = site.disk_bytes();
+        let what = format!("{} pending", amount(pending.into()));
+        let mib = |name: &str, bytes: u64| {
+            Figure::new(format!("{name}, {what}"), "MiB", vec![bytes as f64 / MIB])
+        };
+        let resident = mib("resident", memory.resident);
+        let others =
+            [mib("anonymous", memory.anonymous), mib("peak", memory.peak), mib("disk", on_disk)];
+        say(&format!("{what}: {}", resident.value()));
+        lines[0].points.push((pending.into(), resident.median));
+        lines[1].points.push((pending.into(), others[0].median));
+        disk.points.push((pending.into(), others[2].median));
+        outcome.figures.extend(others);
+        residents.push(resident);
+    }
+    if let [.., some, most] = &residents[..] {
+        let growth = Figure::ratio(format!("{} ÷ {}", most.name, some.name), most, some);
+        outcome.figures.push(growth.asked(Goal::at_most(1.2)));
+    }
+    let bounded = residents.into_iter().map(|figure| figure.asked(Goal::at_most(1_024.0)));
+    outcome.figures.extend(bounded);
+    let title = "Memory against pending triggers";
+    outcome.charts.push(Chart::lines("memory", title, "pending", "MiB", lines.into()));
+    let title = "Disk against pending triggers";
+    outcome.charts.push(Chart::lines("disk", title, "pending", "MiB", vec![disk]));
+    outcome
+}

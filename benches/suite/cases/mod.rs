@@ -1,0 +1,91 @@
+//! Everything that is measured, as a table.
+//!
+//! Law: a case stands alone: it prepares what it needs, and can be run by its name.
+
+mod burst;
+mod cancels;
+mod lateness;
+mod ledger;
+mod memory;
+mod peers;
+mod records;
+mod sustained;
+mod takeover;
+mod throughput;
+
+use crate::run::{Outcome, Run};
+
+/// One measurement.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) criterion: &'static str,
+    /// The plans that it belongs to.
+    pub(crate) plans: &'static [&'static str],
+    pub(crate) run: fn(&Run) -> Outcome,
+}
+
+const ALWAYS: &[&str] = &["quick", "full", "long"];
+const IN_FULL: &[&str] = &["full", "long"];
+
+pub(crate) const CASES: &[Case] = &[
+    Case {
+        name: "throughput",
+        criterion: "a backlog is registered and fired at 0.6 of the pipe's pace",
+        plans: ALWAYS,
+        run: throughput::backlog,
+    },
+    Case {
+        name: "sustained",
+        criterion: "with delays of 1 to 60 s it registers and fires for as long as one likes",
+        plans: IN_FULL,
+        run: sustained::steady_state,
+    },
+    Case {
+        name: "burst",
+        criterion: "what is due in one millisecond is visible as soon as the pipe could move it",
+        plans: IN_FULL,
+        run: burst::one_millisecond,
+    },
+    Case {
+        name: "records",
+        criterion: "a short trigger costs the cluster its own two records, and little else",
+        plans: IN_FULL,
+        run: records::of_short_triggers,
+    },
+    Case {
+        name: "cancels",
+        criterion: "nine in ten are cancelled before their time, and the tenth fires",
+        plans: IN_FULL,
+        run: cancels::nine_in_ten,
+    },
+    Case {
+        name: "ledger",
+        criterion: "what outlives the replay tail is registered and fired at full speed, too",
+        plans: IN_FULL,
+        run: ledger::long_triggers,
+    },
+    Case {
+        name: "lateness",
+        criterion: "whatever is pending, fires are as punctual as ready-made ones",
+        plans: ALWAYS,
+        run: lateness::against_pending,
+    },
+    Case {
+        name: "memory",
+        criterion: "memory does not grow with what is pending",
+        plans: IN_FULL,
+        run: memory::against_pending,
+    },
+    Case {
+        name: "takeover",
+        criterion: "who takes over reads 300,000 pending triggers a second",
+        plans: IN_FULL,
+        run: takeover::against_pending,
+    },
+    Case {
+        name: "peers",
+        criterion: "a burst is over in 0.4 of the time of a scheduler on Kafka Streams",
+        plans: IN_FULL,
+        run: peers::side_by_side,
+    },
+];

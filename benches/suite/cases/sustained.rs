@@ -1,0 +1,96 @@
+//! Registering and firing in steady state, with delays of 1 to 60 seconds.
+//!
+//! Law: the scheduler is always asked for more than it can do, and never left far behind: triggers
+//! are registered as fast as it takes them in, a bounded number ahead. After a minute as many fire
+//! as are registered, and only then is counted. The pipe is fed the same way, by the same producer
+//! on the same machine.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+use orloj::clock;
+use orloj::model::Millis;
+
+use crate::contender::Contender;
+use crate::figures::Figure;
+use crate::registrar::{Registrar, scattered};
+use crate::run::{Outcome, Run, say};
+use crate::site::Site;
+use crate::wait::until;
+use crate::witness::Witness;
+
+const SERIES: &str = "sustained";
+/// Delays lie between these, in ms.
+const DELAY_MS: (Millis, Millis) = (1_000, 60_000);
+/// Triggers from one mark to the next.
+const LOT: u32 = 10_000;
+/// Lots that are written ahead of what has been taken in: a second's work.
+const AHEAD_MAX: u32 = 20;
+/// Until as many fire as are registered.
+const STEADY: Duration = Duration::from_secs(62);
+/// Until the pipe moves at its pace.
+const WARM: Duration = Duration::from_secs(5);
+const MEASURED: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(120);
+const BATCH: Duration = Duration::from_millis(50);
+
+/// B2, live.
+pub(crate) fn steady_state(run: &Run) -> Outcome {
+    let (mut pipes, mut ours) = (Vec::new(), Vec::new());
+    for number in run.rounds() {
+        let site = Site::prepare(run.bootstrap);
+        let pipe = rate(&site, "pipe", WARM, || Contender::pipe(&site, i64::MAX, BATCH));
+        let site = Site::prepare(run.bootstrap);
+        let fired = rate(&site, "scheduler", STEADY, || Contender::scheduler(&site));
+        say(&format!("round {number}: pipe {pipe:.0}/s, registered and fired {fired:.0}/s"));
+        pipes.push(pipe);
+        ours.push(fired);
+    }
+    let pipe = Figure::new("pipe, fed meanwhile", "/s", pipes);
+    let ours = Figure::new("register-and-fire, registered meanwhile", "/s", ours);
+    let ratio = Figure::ratio("sustained ÷ pipe", &ours, &pipe);
+    Outcome { figures: vec![ratio, ours, pipe], ..Outcome::default() }
+}
+
+/// Records seen a second, once `warm` has passed.
+fn rate(site: &Site, name: &str, warm: Duration, start: impl FnOnce() -> Contender) -> f64 {
+    let mut witness = Witness::open(site, name);
+    let (lots, over) = (AtomicU32::new(0), AtomicBool::new(false));
+    let _contender = start();
+    std::thread::scope(|scope| {
+        let _joined = scope.spawn(|| register(site, &lots, &over));
+        let begun = clock::monotonic();
+        let mut seen = 0_u32;
+        while clock::monotonic() - begun < warm + MEASURED {
+            let is_fire = witness.step();
+            if is_fire && clock::monotonic() - begun >= warm {
+                seen += 1;
+            }
+            let taken_in = lots.load(Relaxed);
+            if !is_fire && witness.has_seen(taken_in) {
+                lots.store(taken_in + 1, Relaxed);
+            }
+        }
+        over.store(true, Relaxed);
+        f64::from(seen) / MEASURED.as_secs_f64()
+    })
+}
+
+/// Registers until it is over; `lots` says how many have been taken in.
+fn register(site: &Site, lots: &AtomicU32, over: &AtomicBool) {
+    let mut registrar = Registrar::open(site);
+    let (least, most) = DELAY_MS;
+    while !over.load(Relaxed) {
+        let first = registrar.marked() * LOT;
+        let now = clock::now_ms();
+        for n in first..first + LOT {
+            registrar.register(SERIES, n, now + least + scattered(n, most - least));
+        }
+        let written = registrar.mark() + 1;
+        until("what was registered to be taken in", DEADLINE, || {
+            registrar.poll();
+            let ahead = written - lots.load(Relaxed);
+            (ahead < AHEAD_MAX || over.load(Relaxed)).then_some(())
+        });
+    }
+}

@@ -1,0 +1,145 @@
+//! Charts, one SVG a file.
+//!
+//! Law: the axes begin at zero, so that what looks twice as large is; pending counts are drawn
+//! evenly apart, because they grow tenfold from one to the next.
+
+use std::path::Path;
+
+use plotters::coord::ranged1d::SegmentValue;
+use plotters::prelude::*;
+
+use crate::figures::amount;
+
+const SIZE: (u32, u32) = (800, 450);
+/// Distinct also to those who do not tell red from green (Okabe and Ito).
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+];
+const FONT: &str = "sans-serif";
+/// Room above the highest value.
+const HEADROOM: f64 = 1.15;
+
+/// A picture of some figures.
+#[derive(Clone, Debug)]
+pub(crate) struct Chart {
+    /// Of the file, without its ending.
+    pub(crate) name: String,
+    pub(crate) title: String,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Bars(Vec<(String, f64)>),
+    Lines { x: &'static str, y: &'static str, lines: Vec<Line> },
+}
+
+/// A line of a chart; all lines of one have the same x, in ascending order.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+impl Line {
+    /// A line without points.
+    pub(crate) fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), points: Vec::new() }
+    }
+}
+
+impl Chart {
+    /// Quantities side by side.
+    pub(crate) fn bars(name: &str, title: &str, bars: &[(String, f64)]) -> Self {
+        Self { name: name.to_owned(), title: title.to_owned(), kind: Kind::Bars(bars.to_vec()) }
+    }
+
+    /// How quantities change; `x` and `y` say of what and in what unit.
+    pub(crate) fn lines(
+        name: &str,
+        title: &str,
+        x: &'static str,
+        y: &'static str,
+        lines: Vec<Line>,
+    ) -> Self {
+        Self { name: name.to_owned(), title: title.to_owned(), kind: Kind::Lines { x, y, lines } }
+    }
+
+    /// Draws it into a folder.
+    pub(crate) fn draw(&self, folder: &Path) {
+        let file = folder.join(&self.name).with_extension("svg");
+        let area = SVGBackend::new(&file, SIZE).into_drawing_area();
+        area.fill(&WHITE).unwrap();
+        let mut builder = ChartBuilder::on(&area);
+        builder.caption(&self.title, (FONT, 20)).margin(16).x_label_area_size(44);
+        builder.y_label_area_size(90);
+        match &self.kind {
+            Kind::Bars(bars) => draw_bars(&mut builder, bars),
+            Kind::Lines { x, y, lines } => draw_lines(&mut builder, (x, y), lines),
+        }
+        area.present().unwrap();
+    }
+}
+
+type Builder<'a, 'b> = ChartBuilder<'a, 'b, SVGBackend<'b>>;
+
+fn draw_bars(builder: &mut Builder<'_, '_>, bars: &[(String, f64)]) {
+    let top = bars.iter().map(|(_, value)| *value).fold(0.0, f64::max) * HEADROOM;
+    let places = (0..bars.len()).into_segmented();
+    let mut chart = builder.build_cartesian_2d(places, 0.0..top).unwrap();
+    let name = |place: &SegmentValue<usize>| match place {
+        SegmentValue::CenterOf(at) => bars.get(*at).map_or_else(String::new, |bar| bar.0.clone()),
+        _ => String::new(),
+    };
+    let mut mesh = chart.configure_mesh();
+    mesh.disable_x_mesh().light_line_style(TRANSPARENT).label_style((FONT, 14));
+    mesh.x_labels(bars.len()).x_label_formatter(&name);
+    mesh.y_label_formatter(&|value| amount(*value)).draw().unwrap();
+    let drawn = bars.iter().enumerate().map(|(at, (_, value))| {
+        let (left, right) = (SegmentValue::Exact(at), SegmentValue::Exact(at + 1));
+        let mut bar = Rectangle::new([(left, 0.0), (right, *value)], COLOURS[0].filled());
+        bar.set_margin(0, 0, 24, 24);
+        bar
+    });
+    chart.draw_series(drawn).unwrap();
+    let values = bars.iter().enumerate().map(|(at, (_, value))| {
+        let place = EmptyElement::at((SegmentValue::CenterOf(at), *value));
+        place + Text::new(amount(*value), (-24, -18), (FONT, 14))
+    });
+    chart.draw_series(values).unwrap();
+}
+
+fn draw_lines(builder: &mut Builder<'_, '_>, (x, y): (&str, &str), lines: &[Line]) {
+    let values = || lines.iter().flat_map(|line| line.points.iter().map(|(_, value)| *value));
+    let top = values().fold(0.0, f64::max) * HEADROOM;
+    let places: Vec<f64> = lines[0].points.iter().map(|(x, _)| *x).collect();
+    let count = places.len();
+    let mut chart = builder.build_cartesian_2d(-0.3..count as f64 - 0.7, 0.0..top).unwrap();
+    let name = |at: &f64| {
+        let is_place = at.fract() == 0.0 && *at >= 0.0;
+        is_place
+            .then(|| places.get(*at as usize))
+            .flatten()
+            .map_or_else(String::new, |x| amount(*x))
+    };
+    let mut mesh = chart.configure_mesh();
+    mesh.light_line_style(TRANSPARENT).label_style((FONT, 14)).x_desc(x).y_desc(y);
+    mesh.x_labels(2 * count).x_label_formatter(&name);
+    mesh.y_label_formatter(&|value| amount(*value)).draw().unwrap();
+    for (at, line) in lines.iter().enumerate() {
+        let colour = COLOURS[at % COLOURS.len()];
+        let points = || line.points.iter().enumerate().map(|(at, (_, y))| (at as f64, *y));
+        let drawn = chart.draw_series(LineSeries::new(points(), colour.stroke_width(2))).unwrap();
+        let legend = move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2));
+        drawn.label(&line.name).legend(legend);
+        chart.draw_series(points().map(|point| Circle::new(point, 4, colour.filled()))).unwrap();
+    }
+    let mut labels = chart.configure_series_labels();
+    labels.position(SeriesLabelPosition::UpperLeft).label_font((FONT, 14));
+    labels.background_style(WHITE.mix(0.8)).draw().unwrap();
+}

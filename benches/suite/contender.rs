@@ -1,0 +1,200 @@
+//! A process that is measured: the scheduler, or this program in another part.
+//!
+//! Law: it ends with its value, even if the measuring process is killed: a small shell kills it
+//! when its standard input closes. What the scheduler said is shown when a measurement fails.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use orloj::clock;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::site::{PARTITIONS, Site};
+use crate::wait::{until, within};
+
+/// Joining the group and taking over takes about a second; with many millions pending and an empty
+/// disk, minutes.
+const READY_DEADLINE: Duration = Duration::from_secs(1_800);
+/// A graceful end commits, brings the stores to disk and leaves the group.
+const END_DEADLINE: Duration = Duration::from_secs(120);
+/// How long RocksDB may tidy up before we measure all the same.
+const QUIET_DEADLINE: Duration = Duration::from_secs(240);
+/// A process at rest takes less than this much processor time in [`QUIET_WINDOW`].
+const QUIET: Duration = Duration::from_millis(600);
+const QUIET_WINDOW: Duration = Duration::from_secs(2);
+/// The kernel counts processor time in hundredths of a second.
+const TICK: Duration = Duration::from_millis(10);
+
+/// $1: the process id. It dies with the measuring process, unless that says that it is gone.
+const WATCHDOG: &str = r#"
+trap '' INT TERM HUP
+read -r order
+[ "$order" = gone ] || kill -9 "$1"
+"#;
+
+/// A running process.
+pub(crate) struct Contender {
+    process: Child,
+    watchdog: Child,
+    log: Option<PathBuf>,
+}
+
+/// What a process has in memory, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    /// Resident, files that are mapped included.
+    pub(crate) resident: u64,
+    /// Resident and of no file: what the process itself has asked for.
+    pub(crate) anonymous: u64,
+    /// The most that was ever resident.
+    pub(crate) peak: u64,
+}
+
+impl Contender {
+    /// This program as the pipe of `site`: moves `count` records and is ready when this returns.
+    pub(crate) fn pipe(site: &Site, count: i64, batch: Duration) -> Self {
+        Self::of_this_program(site, &["pipe", &count.to_string(), &batch.as_millis().to_string()])
+    }
+
+    /// This program as the ticker of `site`: it begins to fire when this returns.
+    pub(crate) fn ticker(site: &Site, count: u32, rate: u32) -> Self {
+        Self::of_this_program(site, &["ticker", &count.to_string(), &rate.to_string()])
+    }
+
+    /// The scheduler as users run it, started and not ready yet.
+    pub(crate) fn starting_scheduler(site: &Site) -> Self {
+        let log = site.log();
+        let words = File::create(&log).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_orloj"));
+        command.args(["scheduler", "--config"]).arg(&site.config);
+        Self::start(command.stdout(words.try_clone().unwrap()).stderr(words), Some(log))
+    }
+
+    /// The scheduler as users run it, when it has its partitions.
+    pub(crate) fn scheduler(site: &Site) -> Self {
+        let mut scheduler = Self::starting_scheduler(site);
+        scheduler.answer_ready(site.settings.scheduler.listen);
+        scheduler
+    }
+
+    fn of_this_program(site: &Site, part: &[&str]) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.arg(part[0]).arg(&site.config).args(&part[1..]);
+        let mut part = Self::start(command.stdout(Stdio::piped()), None);
+        part.announce_ready();
+        part
+    }
+
+    fn start(command: &mut Command, log: Option<PathBuf>) -> Self {
+        let process = command.stdin(Stdio::null()).spawn().unwrap();
+        let watchdog = Command::new("sh")
+            .args(["-c", WATCHDOG, "watchdog", &process.id().to_string()])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self { process, watchdog, log }
+    }
+
+    /// Waits for the line by which a part of this program says that it has its partitions.
+    fn announce_ready(&mut self) {
+        let mut line = String::new();
+        let mut says = BufReader::new(self.process.stdout.take().unwrap());
+        says.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n", "the process ended before it was ready");
+    }
+
+    /// Waits until the scheduler says over HTTP that it has its partitions.
+    pub(crate) fn answer_ready(&mut self, listen: SocketAddr) {
+        until("the scheduler to be ready", READY_DEADLINE, || {
+            let ended = self.process.try_wait().unwrap();
+            assert!(ended.is_none(), "the scheduler ended by itself: {}", ended.unwrap());
+            (is_ready(listen) && self.takeovers().len() >= PARTITIONS.len()).then_some(())
+        });
+    }
+
+    /// How long the takeover of each partition lasted, from its assignment to being active.
+    pub(crate) fn takeovers(&self) -> Vec<Duration> {
+        let said = self.log.as_ref().map(|log| fs::read_to_string(log).unwrap_or_default());
+        let said = said.unwrap_or_default();
+        let taken = said.lines().filter(|line| line.contains("taken over"));
+        let took = taken.filter_map(|line| line.split_once("took_ms=")?.1.split(' ').next());
+        took.map(|ms| Duration::from_millis(ms.parse().unwrap())).collect()
+    }
+
+    /// Waits until the process does almost nothing, so that what it did before does not count.
+    pub(crate) fn rest(&self) {
+        let mut since = (clock::monotonic(), self.processor_time());
+        let _or_not = within(QUIET_DEADLINE, || {
+            let now = clock::monotonic();
+            if now - since.0 < QUIET_WINDOW {
+                return None;
+            }
+            let used = self.processor_time() - since.1;
+            since = (now, self.processor_time());
+            (used < QUIET).then_some(())
+        });
+    }
+
+    /// Processor time that the process has used so far, in user and kernel.
+    pub(crate) fn processor_time(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
+        // The name stands in parentheses; utime and stime are the 12th and 13th after it.
+        let fields = stat.rsplit(") ").next().unwrap().split(' ');
+        let ticks: u32 = fields.skip(11).take(2).map(|ticks| ticks.parse::<u32>().unwrap()).sum();
+        TICK * ticks
+    }
+
+    /// What it has in memory now.
+    pub(crate) fn memory(&self) -> Memory {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let bytes = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            let kib: u64 = line.trim_matches([':', ' ', '\t', 'k', 'B']).parse().unwrap();
+            kib * 1_024
+        };
+        Memory { resident: bytes("VmRSS"), anonymous: bytes("RssAnon"), peak: bytes("VmHWM") }
+    }
+
+    /// Ends it as a power failure would.
+    pub(crate) fn kill(self) {
+        drop(self);
+    }
+
+    /// Asks it to end, and waits until it has.
+    pub(crate) fn terminate(mut self) {
+        kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
+        let status =
+            until("the scheduler to end", END_DEADLINE, || self.process.try_wait().unwrap());
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Contender {
+    fn drop(&mut self) {
+        let _killed = self.process.kill();
+        let _ended = self.process.wait();
+        // Only now may its process id become another's.
+        if let Some(mut orders) = self.watchdog.stdin.take() {
+            let _told = orders.write_all(b"gone\n");
+        }
+        let _ended = self.watchdog.wait();
+        if let Some(log) = self.log.as_ref().filter(|_| std::thread::panicking()) {
+            eprintln!("the scheduler said:\n{}", fs::read_to_string(log).unwrap_or_default());
+        }
+    }
+}
+
+fn is_ready(listen: SocketAddr) -> bool {
+    let ask = || {
+        let mut connection = TcpStream::connect(listen)?;
+        connection.set_read_timeout(Some(Duration::from_secs(1)))?;
+        connection.write_all(b"GET /readyz HTTP/1.0\r\n\r\n")?;
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).map(|_| answer)
+    };
+    ask().is_ok_and(|answer: String| answer.split(' ').nth(1) == Some("200"))
+}

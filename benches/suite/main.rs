@@ -1,0 +1,66 @@
+//! `make bench`, `make bench-quick`, `make bench-long`: how fast the scheduler is next to what the
+//! machine can do at all.
+//!
+//! Law: whatever is compared is measured in one run, on one real broker, the same way: the *pipe*
+//! moves the records that the scheduler registers and fires, and the *ticker* commits ready-made
+//! fires at the times at which the scheduler fires. Each case is a row of a table, with a
+//! criterion.
+//!
+//! ```text
+//!   backlog ──► pipe ──────► out ──┐
+//!           └─► scheduler ─► out ──┼─► witness (read_committed): the last record, or how late each
+//!               ticker ────► out ──┘
+//! ```
+
+#![expect(clippy::unwrap_used, reason = "a measurement that cannot go on has failed")]
+
+mod cases;
+mod chart;
+mod contender;
+mod figures;
+#[expect(dead_code, reason = "the tests' fixture can do more than a measurement needs")]
+#[path = "../../tests/it/kafka_server.rs"]
+mod kafka_server;
+mod machine;
+mod outlet;
+mod peers;
+mod pipe;
+mod plan;
+mod registrar;
+mod report;
+mod run;
+mod site;
+mod stock;
+mod ticker;
+#[path = "../../tests/it/wait.rs"]
+mod wait;
+mod witness;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["pipe", config, count, batch_ms] => {
+            let batch = Duration::from_millis(batch_ms.parse().unwrap());
+            pipe::run(&site::settings(config), count.parse().unwrap(), batch);
+        }
+        ["ticker", config, count, rate] => {
+            ticker::run(&site::settings(config), count.parse().unwrap(), rate.parse().unwrap());
+        }
+        [scale] => {
+            let Some(plan) = plan::named(scale) else {
+                eprintln!("{scale}? Say quick, full or long; CASES=a,b names the cases to run.");
+                return ExitCode::FAILURE;
+            };
+            return run::all(plan);
+        }
+        _ => {
+            eprintln!("usage: suite quick|full|long");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}

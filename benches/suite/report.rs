@@ -1,0 +1,187 @@
+//! What was measured, for people and for machines: `report.json`, `report.md` and a chart a file.
+//!
+//! Law: figures are judged only against those of the same run, because machines differ. What
+//! nobody asks anything of is reported all the same.
+
+use std::fmt::{self, Write as _};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::figures::{Figure, amount};
+use crate::machine::Machine;
+use crate::run::Outcome;
+
+/// A case that has been run.
+pub(crate) struct Ended {
+    pub(crate) case: &'static str,
+    pub(crate) criterion: &'static str,
+    pub(crate) seconds: u64,
+    /// What was measured, or why nothing could be.
+    pub(crate) result: Result<Outcome, String>,
+}
+
+/// All cases of a run so far.
+pub(crate) struct Report {
+    plan: &'static str,
+    machine: Machine,
+    ended: Vec<Ended>,
+}
+
+impl Report {
+    pub(crate) fn new(plan: &'static str, machine: Machine) -> Self {
+        Self { plan, machine, ended: Vec::new() }
+    }
+
+    pub(crate) fn add(&mut self, ended: Ended) {
+        self.ended.push(ended);
+    }
+
+    /// Whether everything could be measured, and nothing is below a floor.
+    pub(crate) fn passed(&self) -> bool {
+        !self.ended.is_empty() && self.ended.iter().all(Ended::passed)
+    }
+
+    /// Leaves the report in `target/bench`; that of the quick plan is `quick.json` and `quick.md`.
+    pub(crate) fn write(&self) {
+        let name = if self.plan == "quick" { "quick" } else { "report" };
+        let folder = folder();
+        fs::create_dir_all(&folder).unwrap();
+        let json = serde_json::to_vec_pretty(&self.to_json()).unwrap();
+        fs::write(folder.join(name).with_extension("json"), json).unwrap();
+        fs::write(folder.join(name).with_extension("md"), self.to_markdown()).unwrap();
+        let outcomes = self.ended.iter().filter_map(|ended| ended.result.as_ref().ok());
+        for chart in outcomes.flat_map(|outcome| &outcome.charts) {
+            chart.draw(&folder);
+        }
+    }
+
+    /// `N measured, M goals met, K missed, F failed`.
+    pub(crate) fn closing_line(&self) -> String {
+        let failed = self.ended.iter().filter(|ended| !ended.passed()).count();
+        let goals: Vec<_> = self.ended.iter().flat_map(Ended::figures).collect();
+        let with = |met: bool| goals.iter().filter(|figure| figure.is_met() == Some(met)).count();
+        let measured = self.ended.len() - failed;
+        let seconds: u64 = self.ended.iter().map(|ended| ended.seconds).sum();
+        let (met, missed, minutes) = (with(true), with(false), seconds.div_ceil(60));
+        format!(
+            "{measured} measured, {failed} failed; {met} goals met, {missed} missed; {minutes} min"
+        )
+    }
+
+    fn to_json(&self) -> Value {
+        let case = |ended: &Ended| {
+            let failed = ended.result.as_ref().err();
+            json!({
+                "case": ended.case,
+                "criterion": ended.criterion,
+                "seconds": ended.seconds,
+                "failed": failed,
+                "figures": ended.figures().map(Judged::of).collect::<Vec<_>>(),
+            })
+        };
+        let cases: Vec<_> = self.ended.iter().map(case).collect();
+        json!({
+            "plan": self.plan,
+            "machine": self.machine,
+            "passed": self.passed(),
+            "cases": cases,
+        })
+    }
+
+    fn to_markdown(&self) -> String {
+        let mut text = format!("# How fast\n\n{}.\n\n", self.closing_line());
+        for (name, value) in self.machine.parts() {
+            writeln!(text, "* {name}: {value}").unwrap();
+        }
+        for ended in &self.ended {
+            ended.describe(&mut text).unwrap();
+        }
+        text
+    }
+}
+
+impl Ended {
+    fn passed(&self) -> bool {
+        self.result.is_ok() && !self.figures().any(Figure::fails)
+    }
+
+    fn figures(&self) -> impl Iterator<Item = &Figure> {
+        self.result.iter().flat_map(|outcome| &outcome.figures)
+    }
+
+    fn describe(&self, text: &mut String) -> fmt::Result {
+        writeln!(text, "\n## {}\n\n{}. ({} s)\n", self.case, self.criterion, self.seconds)?;
+        let outcome = match &self.result {
+            Ok(outcome) => outcome,
+            Err(reason) => return writeln!(text, "**Not measured**: {reason}"),
+        };
+        if !outcome.figures.is_empty() {
+            writeln!(
+                text,
+                "| figure | median | rounds | asked | |\n| --- | --- | --- | --- | --- |"
+            )?;
+        }
+        for figure in &outcome.figures {
+            let rounds: Vec<_> = figure.rounds.iter().map(|value| amount(*value)).collect();
+            let (name, value, goal) = (&figure.name, figure.value(), figure.goal());
+            let met = verdict(figure);
+            writeln!(text, "| {name} | {value} | {} | {goal} | {met} |", rounds.join(", "))?;
+        }
+        for note in &outcome.notes {
+            writeln!(text, "\n{note}")?;
+        }
+        for chart in &outcome.charts {
+            writeln!(text, "\n![{}]({}.svg)", chart.title, chart.name)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Err(reason) = &self.result {
+            return write!(f, "  FAILED after {} s: {reason}", self.seconds);
+        }
+        for figure in self.figures() {
+            let (name, value) = (&figure.name, figure.value());
+            match figure.is_met() {
+                Some(_) => {
+                    writeln!(f, "  {name}: {value} ({}: {})", figure.goal(), verdict(figure))?
+                }
+                None => writeln!(f, "  {name}: {value}")?,
+            }
+        }
+        write!(f, "  measured in {} s", self.seconds)
+    }
+}
+
+/// A figure with what came of what is asked of it.
+#[derive(Serialize)]
+struct Judged<'a> {
+    #[serde(flatten)]
+    figure: &'a Figure,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    met: Option<bool>,
+}
+
+impl<'a> Judged<'a> {
+    fn of(figure: &'a Figure) -> Self {
+        Self { figure, met: figure.is_met() }
+    }
+}
+
+fn verdict(figure: &Figure) -> &'static str {
+    match figure.is_met() {
+        Some(true) => "met",
+        Some(false) if figure.fails() => "FAILED",
+        Some(false) => "missed",
+        None => "",
+    }
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("target/bench")
+}
