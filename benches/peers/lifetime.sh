@@ -8,17 +8,17 @@ set -eu
 
 setsid "$@" </dev/null &
 driver=$!
-stop() { kill -9 -- "-$driver" 2>/dev/null || true; }
+stop() { kill -s KILL -- "-$driver" 2>/dev/null || true; }
 trap stop EXIT
 trap 'exit 143' INT TERM HUP
 
 if [ -p /dev/stdin ]; then
     # A background job's own standard input would be empty.
     exec 3<&0
-    setsid sh -c 'trap "" INT TERM HUP; cat <&3 >/dev/null; kill -9 -- "-$1"' - "$driver" \
+    setsid sh -c 'trap "" INT TERM HUP; cat <&3 >/dev/null; kill -s KILL -- "-$1"' - "$driver" \
         >/dev/null 2>&1 &
     watchdog=$!
-    trap 'stop; kill -9 -- "-$watchdog" 2>/dev/null || true' EXIT
+    trap 'stop; kill -s KILL -- "-$watchdog" 2>/dev/null || true' EXIT
 fi
 
 wait "$driver"

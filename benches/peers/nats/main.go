@@ -17,6 +17,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
+const grace = 30 * time.Second
+
 // What the caller asked for.
 type settings struct {
 	name     string
@@ -33,11 +35,26 @@ func main() {
 		return
 	}
 	asked := parse(os.Args[1], os.Args[2:])
-	outcome := result{"peer": "nats", "version": server.VERSION, "case": asked.name}
+	// A case ends at the deadline by itself, unless a client waits for what never comes.
+	time.AfterFunc(time.Until(asked.deadline.Add(grace)), func() {
+		outcome := newResult(asked)
+		outcome["timed_out"], outcome["received"] = true, 0
+		outcome.print()
+		os.Exit(0)
+	})
+	outcome := newResult(asked)
 	if err := run(asked, outcome); err != nil {
 		fmt.Fprintln(os.Stderr, "driver:", err)
 		os.Exit(1)
 	}
+	outcome.print()
+}
+
+func newResult(asked settings) result {
+	return result{"peer": "nats", "version": server.VERSION, "case": asked.name}
+}
+
+func (outcome result) print() {
 	line, err := json.Marshal(outcome)
 	if err != nil {
 		panic(err)

@@ -3,6 +3,8 @@ package driver;
 import java.io.IOException;
 import java.util.Arrays;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
 
 /**
  * Measures a scheduler that lives on Kafka: {@code Driver <peer> <case> key=value... -- <command>}.
@@ -11,6 +13,8 @@ import java.util.List;
  * line on standard output is the result, in JSON; what goes on is told on standard error.
  */
 public final class Driver {
+    private static final long GRACE_MS = 30_000;
+
     private Driver() {}
 
     public static void main(String[] arguments) throws IOException {
@@ -20,6 +24,7 @@ public final class Driver {
         var settings = new Settings(arguments[1], Arrays.copyOfRange(arguments, 2, end));
         var command = all.subList(end + 1, all.size());
         var result = new Result(peer, settings.name());
+        endLongAfter(settings.deadlineMs(), new Result(peer, settings.name()));
         try (var site = new Site(peer, settings, command)) {
             new Cases(site, settings, result).measure();
         } catch (Skipped skipped) {
@@ -29,6 +34,18 @@ public final class Driver {
         System.out.flush();
         // Clients' threads may linger.
         Runtime.getRuntime().halt(0);
+    }
+
+    /** A case ends at the deadline by itself, unless a client waits for what never comes. */
+    private static void endLongAfter(long deadlineMs, Result result) {
+        var giveUp = deadlineMs + GRACE_MS - System.currentTimeMillis();
+        CompletableFuture.delayedExecutor(giveUp, TimeUnit.MILLISECONDS)
+                .execute(
+                        () -> {
+                            System.out.println(result.put("timed_out", true).put("received", 0));
+                            System.out.flush();
+                            Runtime.getRuntime().halt(0);
+                        });
     }
 
     /** The peer cannot do the case; the message says why, in one sentence. */

@@ -8,6 +8,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
 
 /** The measured process. It says "ready" on a line of its own, and ends when its input closes. */
 final class SchedulerProcess implements AutoCloseable {
@@ -29,6 +30,8 @@ final class SchedulerProcess implements AutoCloseable {
         var says = new BufferedReader(new InputStreamReader(process.getInputStream()));
         for (var line = says.readLine(); line != null; line = says.readLine()) {
             if (line.equals("ready")) {
+                // What it prints from now on must not fill the pipe.
+                CompletableFuture.runAsync(() -> says.lines().forEach(ignored -> {}));
                 return;
             }
         }
