@@ -109,7 +109,7 @@ async function sustained(server) {
   result.per_s = Math.round(fires.seen.size / result.seconds);
 }
 
-/** Registers `count`, each with `dueMs` or as `due` says; ends at the deadline. Returns how many. */
+/** Registers `count`, due at `dueMs` or as `due` says, until the deadline. Returns how many. */
 async function fill(server, count, { counts, dueMs, due }) {
   let [first, registered] = [0, 0];
   const worker = async () => {

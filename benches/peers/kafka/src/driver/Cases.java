@@ -47,7 +47,8 @@ final class Cases {
             registrar.sentinels(settings.partitions(), soon());
             say("registered; all due in %d ms", dueMs - System.currentTimeMillis());
             var takenIn = witness.awaitSentinels(settings.partitions(), dueMs - 500);
-            say("taken in %d ms after the first registration", System.currentTimeMillis() - begunMs);
+            var tookMs = System.currentTimeMillis() - begunMs;
+            say("taken in %d ms after the first registration", tookMs);
             if (!takenIn) {
                 result.note("It was still taking registrations in when they became due.");
             }
