@@ -9,10 +9,13 @@ import org.apache.kafka.clients.producer.ProducerConfig;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.kafka.common.serialization.Serdes;
+import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.KafkaStreams.State;
 import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.Topology;
+import org.apache.kafka.streams.state.KeyValueStore;
+import org.apache.kafka.streams.state.StoreBuilder;
 import org.apache.kafka.streams.state.Stores;
 
 /**
@@ -49,34 +52,39 @@ public final class SchedulerApp {
     }
 
     private static Topology topology() {
-        var store =
-                Stores.keyValueStoreBuilder(
-                                Stores.persistentKeyValueStore(Timeline.STORE),
-                                Serdes.Bytes(),
-                                Serdes.ByteArray())
-                        // Nothing is read again or overwritten soon: a cache would only copy.
-                        .withCachingDisabled()
-                        // A key is put once and deleted once, so compacting early saves nothing.
-                        .withLoggingEnabled(Map.of("segment.bytes", "268435456"));
         var timeline =
                 new Timeline.Settings(
                         Duration.ofMillis(tuned("TICK_MS", 5)),
                         tuned("FIRES_PER_TICK", 4_000),
-                        tuned("SHORTCUT", 1) == 1);
-        return new Topology()
+                        tuned("SHORTCUT", 1) == 1,
+                        tuned("INDEX", 0) == 1);
+        var topology = new Topology();
+        topology
                 .addSource(
                         "registrations",
                         new ByteArrayDeserializer(),
                         new ByteArrayDeserializer(),
                         environment("SCHEDULES_TOPICS"))
                 .addProcessor("timeline", () -> new Timeline(timeline), "registrations")
-                .addStateStore(store, "timeline")
+                .addStateStore(store(Timeline.STORE), "timeline")
                 .addSink(
                         "fires",
                         (key, fire, record) -> fire.topic(),
                         new ByteArraySerializer(),
                         (String topic, Fire fire) -> fire.payload(),
                         "timeline");
+        return timeline.indexed()
+                ? topology.addStateStore(store(Timeline.INDEX), "timeline")
+                : topology;
+    }
+
+    private static StoreBuilder<KeyValueStore<Bytes, byte[]>> store(String name) {
+        return Stores.keyValueStoreBuilder(
+                        Stores.persistentKeyValueStore(name), Serdes.Bytes(), Serdes.ByteArray())
+                // Nothing is read again or overwritten soon: a cache would only copy.
+                .withCachingDisabled()
+                // A key is put once and deleted once, so compacting early saves nothing.
+                .withLoggingEnabled(Map.of("segment.bytes", "268435456"));
     }
 
     private static Properties settings() {

@@ -23,21 +23,29 @@ import org.apache.kafka.streams.state.KeyValueStore;
  * is the target topic, its length before it, and the payload. A scan begins at a row that is known
  * to be the first, never at the front of the store: there lie the tombstones of all that has fired.
  *
- * <p>It registers and fires, and does no more: a cancel or a replacement would cost a second store.
+ * <p>Registrations can be cancelled (by a null value) and replaced only if a second store knows each
+ * id's due time. That costs writes, so who needs neither does without: it then registers and fires,
+ * and does no more.
  */
 final class Timeline implements Processor<byte[], byte[], byte[], Fire> {
     static final String STORE = "timeline";
+    static final String INDEX = "due-by-id";
 
-    /** How often to look, how much to fire before a commit is possible, and the shortcut. */
-    record Settings(Duration tick, int firesPerTick, boolean shortcut) {}
+    /**
+     * How often to look, how much to fire before a commit is possible, whether to fire at once what
+     * is due on arrival, and whether there is an index.
+     */
+    record Settings(Duration tick, int firesPerTick, boolean shortcut, boolean indexed) {}
 
     private static final String FIRE_AT = "orloj-fire-at";
     private static final String TARGET = "orloj-target-topic";
 
     private final Settings settings;
     private final ArrayList<KeyValue<Bytes, byte[]>> fired = new ArrayList<>();
+    private final ArrayList<KeyValue<Bytes, byte[]>> forgotten = new ArrayList<>();
     private ProcessorContext<byte[], Fire> context;
     private KeyValueStore<Bytes, byte[]> rows;
+    private KeyValueStore<Bytes, byte[]> dueById;
 
     /** No row sorts before it. */
     private byte[] front = key(0, new byte[0]);
@@ -55,11 +63,18 @@ final class Timeline implements Processor<byte[], byte[], byte[], Fire> {
     public void init(ProcessorContext<byte[], Fire> context) {
         this.context = context;
         rows = context.getStateStore(STORE);
+        dueById = settings.indexed() ? context.getStateStore(INDEX) : null;
         context.schedule(settings.tick(), PunctuationType.WALL_CLOCK_TIME, this::fireDue);
     }
 
     @Override
     public void process(Record<byte[], byte[]> registration) {
+        if (settings.indexed()) {
+            forget(registration.key());
+        }
+        if (registration.value() == null) {
+            return;
+        }
         var headers = registration.headers();
         var due = Long.parseLong(new String(header(headers, FIRE_AT), US_ASCII));
         setTarget(header(headers, TARGET), 0);
@@ -69,6 +84,9 @@ final class Timeline implements Processor<byte[], byte[], byte[], Fire> {
         }
         var key = key(due, registration.key());
         rows.put(Bytes.wrap(key), row(registration.value()));
+        if (settings.indexed()) {
+            dueById.put(Bytes.wrap(registration.key()), Arrays.copyOf(key, Long.BYTES));
+        }
         if (compare(key, front) < 0) {
             front = key;
         }
@@ -87,9 +105,23 @@ final class Timeline implements Processor<byte[], byte[], byte[], Fire> {
             }
             front = due.hasNext() ? due.peekNextKey().get() : end;
         }
-        // As one batch of the store.
+        // As one batch of each store.
         rows.putAll(fired);
         fired.clear();
+        if (settings.indexed()) {
+            dueById.putAll(forgotten);
+            forgotten.clear();
+        }
+    }
+
+    /** Removes what was registered under an id before. */
+    private void forget(byte[] id) {
+        var due = dueById.get(Bytes.wrap(id));
+        if (due != null) {
+            // Not as `delete`, which would read the row first.
+            rows.put(Bytes.wrap(key(ByteBuffer.wrap(due).getLong(), id)), null);
+            dueById.put(Bytes.wrap(id), null);
+        }
     }
 
     private void fireRow(byte[] key, byte[] row) {
@@ -97,6 +129,9 @@ final class Timeline implements Processor<byte[], byte[], byte[], Fire> {
         setTarget(row, length);
         var id = new byte[key.length - Long.BYTES];
         System.arraycopy(key, Long.BYTES, id, 0, id.length);
+        if (settings.indexed()) {
+            forgotten.add(KeyValue.pair(Bytes.wrap(id), null));
+        }
         var payload = new byte[row.length - 1 - length];
         System.arraycopy(row, 1 + length, payload, 0, payload.length);
         fire(ByteBuffer.wrap(key).getLong(), id, payload);

@@ -31,8 +31,10 @@ public final class TimelineRocksDb implements RocksDBConfigSetter {
         table.setBlockCache(BLOCKS);
         table.setBlockSize(16L << 10);
         table.setCacheIndexAndFilterBlocks(true);
-        // Only ranges are read: a filter would never be asked.
-        table.setFilterPolicy(null);
+        if (store.equals(Timeline.STORE)) {
+            // Only ranges are read: a filter would never be asked. The index keeps its own.
+            table.setFilterPolicy(null);
+        }
         options.setTableFormatConfig(table);
     }
 

@@ -24,6 +24,7 @@ public final class Driver {
         var settings = new Settings(arguments[1], Arrays.copyOfRange(arguments, 2, end));
         var command = all.subList(end + 1, all.size());
         var result = new Result(peer, settings.name());
+        settings.environment().forEach(result::put);
         endLongAfter(settings.deadlineMs(), new Result(peer, settings.name()));
         try (var site = new Site(peer, settings, command)) {
             new Cases(site, settings, result).measure();

@@ -3,6 +3,7 @@ package driver;
 import java.nio.file.Path;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.stream.Collectors;
 
 /** What the caller asked for: a case and {@code key=value} arguments, with their defaults. */
 final class Settings {
@@ -63,6 +64,13 @@ final class Settings {
 
     int payloadBytes() {
         return (int) number("payload", 300);
+    }
+
+    /** Keys in capitals: what the scheduler finds in its environment. */
+    Map<String, String> environment() {
+        return values.entrySet().stream()
+                .filter(entry -> entry.getKey().matches("[A-Z_]+"))
+                .collect(Collectors.toMap(Map.Entry::getKey, Map.Entry::getValue));
     }
 
     /** Registrations a second that the scheduler surely takes in: sets when a burst is due. */

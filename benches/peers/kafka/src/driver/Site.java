@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Comparator;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ExecutionException;
@@ -60,15 +61,13 @@ final class Site implements AutoCloseable {
 
     /** Starts the scheduler and waits until it has its partitions. */
     SchedulerProcess startScheduler() throws IOException {
-        scheduler =
-                SchedulerProcess.start(
-                        command,
-                        Map.of(
-                                "BOOTSTRAP_SERVERS", settings.bootstrap(),
-                                "SCHEDULES_TOPICS", input(),
-                                "HISTORY_TOPIC", history(),
-                                "GROUP_ID", prefix,
-                                "WORK", folder.toString()));
+        var environment = new HashMap<>(settings.environment());
+        environment.put("BOOTSTRAP_SERVERS", settings.bootstrap());
+        environment.put("SCHEDULES_TOPICS", input());
+        environment.put("HISTORY_TOPIC", history());
+        environment.put("GROUP_ID", prefix);
+        environment.put("WORK", folder.toString());
+        scheduler = SchedulerProcess.start(command, environment);
         scheduler.awaitReady();
         return scheduler;
     }
