@@ -116,8 +116,8 @@ fn run(count: u64) {
         while let Some(load) = partition.wants() {
             partition.load(Vec::new(), load.until);
         }
-        let due = partition.take_due(usize::MAX).unwrap();
-        partition.fire(due, &catalog, &nobody);
+        let due = partition.take_due(usize::MAX);
+        partition.fire(due, &catalog, &nobody).unwrap();
         if let Some(step) = partition.seal() {
             let is_fire = |emit: &&Emit| matches!(emit, Emit::ToTopic(_));
             fired += step.emits.iter().filter(is_fire).count() as u64;

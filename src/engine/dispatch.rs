@@ -5,10 +5,10 @@
 
 use super::catalog::{Catalog, Finder, TopicState};
 use super::known::{IdHash, Slot, SlotKind};
-use super::partition::{Due, Fetched, Partition};
+use super::partition::{CorruptRow, Due, Fetched, Partition};
 use super::register::fire_ledger_key;
 use super::step::{Emit, ToTopic};
-use crate::model::codec::row::{self, FireView, RowBytes, TargetView};
+use crate::model::codec::row::{self, FireView, RowBytes, RowError, TargetView};
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
 use crate::model::definition::Target;
 use crate::model::entry::{Entry, FireRow, Row};
@@ -51,7 +51,7 @@ impl Due {
             let state = row::target_topic(row).and_then(|topic| catalog.state(topic));
             matches!(state, Some(TopicState::Away(_)))
         };
-        let fires = self.rows().filter(away).filter_map(view);
+        let fires = self.rows().filter(away).filter_map(|row| row::view(row).ok().flatten());
         fires.map(|fire| IdHash::of(fire.trigger)).collect()
     }
 
@@ -63,17 +63,23 @@ impl Due {
 impl Partition {
     /// Fires what [`take_due`](Self::take_due) gave, and moves W past it. `catalog` knows the
     /// topics they name; `fetched` has the index rows of those that must wait.
-    pub fn fire(&mut self, due: Due, catalog: &Catalog, fetched: &Fetched) {
+    pub fn fire(
+        &mut self,
+        due: Due,
+        catalog: &Catalog,
+        fetched: &Fetched,
+    ) -> Result<(), CorruptRow> {
         self.draft.emits.reserve(due.len());
         let Due { late, entries, w } = due;
         assert!(w >= self.cursor.w, "W never moves back");
         let mut topics = Finder::new(catalog);
         for (key, row) in late.into_iter().chain(entries) {
-            if let Some((partition, scheduled)) = plain(&row, &mut topics) {
+            let corrupt = |reason| CorruptRow { key, reason };
+            if let Some((partition, scheduled)) = plain(&row, &mut topics).map_err(corrupt)? {
                 self.draft.emits.push(Emit::ToTopic(ToTopic { row, partition, scheduled }));
                 continue;
             }
-            match row::decode(&row).expect(READABLE) {
+            match row::decode(&row).map_err(corrupt)? {
                 Row::Veto { trigger, .. } => self.settle(LedgerKey::Veto(trigger)),
                 Row::Fire(fire) => self.dispatch(key, fire, row, &mut topics, fetched),
             }
@@ -81,6 +87,7 @@ impl Partition {
         self.cursor.w = w;
         self.fired_from = self.cursor.triggers;
         self.wheel.advance(w);
+        Ok(())
     }
 
     fn dispatch(
@@ -99,7 +106,7 @@ impl Partition {
             }
             Target::Topic(target) => match topics.state(target.topic.as_str()) {
                 Some(&TopicState::Usable { partitions, record_bytes_max }) => {
-                    let view = view(&row).expect("a veto has no target");
+                    let view = row::view(&row).ok().flatten().expect("all of it was just read");
                     match check_size(&view, target.topic.as_str(), record_bytes_max) {
                         Ok(()) => {
                             let partition = partition_of(view.record_key(), partitions);
@@ -175,24 +182,19 @@ impl Partition {
     }
 }
 
-/// What is true of every row that `take_due` gives.
-const READABLE: &str = "what is taken as due can be read";
-
-/// The occurrence in a row; `None` for a veto.
-fn view(row: &RowBytes) -> Option<FireView<'_>> {
-    row::view(row).expect(READABLE)
-}
-
 /// Nearly every fire: to a usable topic, of a size that fits, and nothing to settle. It goes out as
 /// it stands, to this partition; when it was due is for the books.
-fn plain(row: &RowBytes, topics: &mut Finder<'_>) -> Option<(PartitionId, Timestamp)> {
-    let fire = view(row).filter(|fire| !fire.in_ledger)?;
-    let TargetView::Topic { topic, .. } = fire.target else { return None };
+fn plain(
+    row: &RowBytes,
+    topics: &mut Finder<'_>,
+) -> Result<Option<(PartitionId, Timestamp)>, RowError> {
+    let Some(fire) = row::view(row)?.filter(|fire| !fire.in_ledger) else { return Ok(None) };
+    let TargetView::Topic { topic, .. } = fire.target else { return Ok(None) };
     let Some(&TopicState::Usable { partitions, record_bytes_max }) = topics.state(topic) else {
-        return None;
+        return Ok(None);
     };
     let fits = record_bytes(&fire) <= record_bytes_max;
-    fits.then(|| (partition_of(fire.record_key(), partitions), fire.scheduled))
+    Ok(fits.then(|| (partition_of(fire.record_key(), partitions), fire.scheduled)))
 }
 
 fn check_size(fire: &FireView<'_>, topic: &str, record_bytes_max: usize) -> Result<(), String> {

@@ -96,8 +96,8 @@ pub struct Due {
 #[derive(Debug, thiserror::Error)]
 #[error("the stored row at {key:?} cannot be read: {reason}")]
 pub struct CorruptRow {
-    key: TimelineKey,
-    reason: String,
+    pub(super) key: TimelineKey,
+    pub(super) reason: RowError,
 }
 
 /// One owned partition.
@@ -271,7 +271,7 @@ impl Partition {
     }
 
     /// Takes what is due now, at most `max` entries off the timeline. They must be fired next.
-    pub fn take_due(&mut self, max: usize) -> Result<Due, CorruptRow> {
+    pub fn take_due(&mut self, max: usize) -> Due {
         let watermark = self.watermark();
         let mut rows = Vec::new();
         self.wheel.take_due(TimelineKey::last_of(watermark), max, &mut rows);
@@ -281,8 +281,7 @@ impl Partition {
         if complete {
             w = w.max(TimelineKey::last_of(watermark.saturating_sub(1)));
         }
-        rows.iter().try_for_each(check)?;
-        Ok(Due { late: std::mem::take(&mut self.draft.late), entries: rows, w })
+        Due { late: std::mem::take(&mut self.draft.late), entries: rows, w }
     }
 
     /// When to look again if no record arrives before, in ms since the epoch.
@@ -408,9 +407,4 @@ impl Partition {
         self.overlay.mark(offset, true);
         let _new = self.skips.insert(offset);
     }
-}
-
-fn check((key, row): &(TimelineKey, RowBytes)) -> Result<(), CorruptRow> {
-    let unreadable = |error: RowError| CorruptRow { key: *key, reason: error.to_string() };
-    row::view(row).map(drop).map_err(unreadable)
 }

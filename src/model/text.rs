@@ -17,16 +17,6 @@ impl Text {
         Ok(Self(bytes))
     }
 
-    /// `part`, which stands in `buffer`, sharing it.
-    ///
-    /// # Panics
-    ///
-    /// If it does not stand there.
-    #[must_use]
-    pub fn shared(buffer: &Bytes, part: &str) -> Self {
-        Self(buffer.slice_ref(part.as_bytes()))
-    }
-
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -123,7 +123,8 @@ fn send_to_topic(relay: &Relay, fire: &ToTopic) -> Result<(), TransactionError> 
     };
     let mut ours = Vec::with_capacity(96);
     let (generation, occurrence, scheduled) = (fire.generation, fire.occurrence, fire.scheduled);
-    write!(ours, "{}:{generation}:{occurrence}", fire.trigger).expect(INTO_MEMORY);
+    ours.extend_from_slice(fire.trigger);
+    write!(ours, ":{generation}:{occurrence}").expect(INTO_MEMORY);
     let split = ours.len();
     write!(ours, "{scheduled}").expect(INTO_MEMORY);
     let (fire_id, due) = ours.split_at(split);

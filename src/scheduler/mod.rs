@@ -283,10 +283,10 @@ impl Scheduler {
         let room = fire_max.saturating_sub(partition.drafted());
         lane.load()?;
         let Stage::Active(partition) = &mut lane.stage else { return Ok(()) };
-        let due = partition.take_due(room)?;
+        let due = partition.take_due(room);
         let catalog = self.targets.catalog(due.topics(), now);
         let fetched = lane::fetch(&lane.store, due.waiting(&catalog))?;
-        partition.fire(due, &catalog, &fetched);
+        partition.fire(due, &catalog, &fetched)?;
         Ok(())
     }
 

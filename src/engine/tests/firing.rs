@@ -5,7 +5,7 @@ use super::scene::{
     topic, topic_to, veto,
 };
 use super::world::Disk;
-use crate::engine::catalog::TopicState;
+use crate::engine::catalog::{Catalog, TopicState};
 use crate::engine::partition::{Fetched, Input};
 use crate::engine::step::{Emit, RowOp};
 use crate::model::codec::row::RowBytes;
@@ -294,7 +294,9 @@ fn a_stored_row_that_cannot_be_read_fires_nothing() {
     let mut scene = Scene::new();
     let key = topic("a", 0, NOW).key;
     assert!(scene.owner.partition.wheel.insert(key, RowBytes::from(*b"?")));
-    assert!(scene.owner.partition.take_due(100).is_err());
+    let due = scene.owner.partition.take_due(100);
+    let fired = scene.owner.partition.fire(due, &Catalog::default(), &Fetched::default());
+    assert!(fired.is_err());
 }
 
 #[test]

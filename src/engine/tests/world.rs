@@ -230,8 +230,8 @@ impl Owner {
                 .collect();
             self.partition.load(entries, load.until);
         }
-        let due = self.partition.take_due(fires).unwrap();
-        self.partition.fire(due, &self.catalog, &self.disk.fetch_all());
+        let due = self.partition.take_due(fires);
+        self.partition.fire(due, &self.catalog, &self.disk.fetch_all()).unwrap();
         self.partition.seal()
     }
 

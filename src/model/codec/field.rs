@@ -187,7 +187,13 @@ fn name(field: &str, text: &str, bytes_max: usize) -> Result<Text, Reason> {
         let way_out = format!("it has {} bytes; {bytes_max} are allowed", text.len());
         return Err(refused(field, text, way_out));
     }
-    if text.is_empty() || text.contains(char::is_control) {
+    // Nearly every name is ASCII, and quickly looked through.
+    let has_control = if text.is_ascii() {
+        text.bytes().any(|byte| byte.is_ascii_control())
+    } else {
+        text.contains(char::is_control)
+    };
+    if text.is_empty() || has_control {
         return Err(refused(field, text, "it must not be empty or hold control characters"));
     }
     Ok(Text::from(text))

@@ -232,7 +232,7 @@ impl Lane {
             let (entries, reached) = disk.scan(load);
             partition.load(entries, reached);
         }
-        let due = partition.take_due(site.batch()).unwrap();
+        let due = partition.take_due(site.batch());
         let mut catalog = Catalog::default();
         for topic in due.topics() {
             let state = if site.away.contains(&topic.into()) {
@@ -243,7 +243,7 @@ impl Lane {
             };
             catalog.insert(topic.to_owned(), state);
         }
-        partition.fire(due, &catalog, &disk.rows.index);
+        partition.fire(due, &catalog, &disk.rows.index).unwrap();
     }
 
     fn read(&mut self, clock: Timestamp, site: &mut Site) -> Vec<Input> {

@@ -10,7 +10,7 @@ use orloj::model::codec::registration::FORWARDED;
 use orloj::model::codec::row;
 use orloj::model::dead_letter::Content;
 use orloj::model::definition::Target;
-use orloj::model::entry::FireId;
+use orloj::model::entry::{FireId, Row};
 use orloj::model::ledger::LedgerKey;
 use orloj::model::outcome::Verdict;
 use orloj::model::text::Text;
@@ -150,9 +150,11 @@ impl Testimony {
         for (_, _, sent) in broker.others[p].committed(&broker.fates) {
             match &sent.emit {
                 Emit::ToTopic(fire) => {
-                    let fire = row::view(&fire.row).unwrap().expect("a veto does not fire");
-                    let payload = fire.payload.unwrap_or_default();
-                    self.fires.push(fired(&fire.id(), fire.scheduled, sent, payload));
+                    let Row::Fire(fire) = row::decode(&fire.row).unwrap() else {
+                        panic!("a veto does not fire")
+                    };
+                    let payload = fire.definition.payload.as_deref().unwrap_or_default();
+                    self.fires.push(fired(&fire.id, fire.scheduled, sent, payload));
                 }
                 Emit::Outcome(outcome) => {
                     match outcome.verdict {
