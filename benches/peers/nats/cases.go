@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"time"
 )
@@ -12,6 +13,8 @@ const (
 	warmUpS = 2
 	// Registrations a second that the server surely takes in: sets when a burst is due.
 	intake = 30_000
+	// Of the server's memory that a pending schedule takes, as measured.
+	pendingBytes = 1_400
 )
 
 type measurement func(place *site, asked settings, outcome result) error
@@ -60,6 +63,13 @@ func lateness(place *site, asked settings, outcome result) error {
 	defer watching.close()
 	begun := time.Now()
 	waiting := asked.number("pending", 0)
+	rate, seconds := asked.number("rate", 2_000), asked.number("seconds", 10)
+	outcome["rate"], outcome["pending"], outcome["seconds"] = rate, waiting, seconds
+	if needed, free := waiting*pendingBytes>>20, availableMiB(); needed > free/2 {
+		outcome["skipped"] = fmt.Sprintf(
+			"It keeps what is pending in memory: about %d MiB, of %d MiB free.", needed, free)
+		return nil
+	}
 	for number := range waiting {
 		due := begun.Add(rand.N(24 * time.Hour))
 		if err := place.register(pending, number, due); err != nil {
@@ -69,8 +79,6 @@ func lateness(place *site, asked settings, outcome result) error {
 	if err := place.settle(); err != nil {
 		return err
 	}
-	rate, seconds := asked.number("rate", 2_000), asked.number("seconds", 10)
-	outcome["rate"], outcome["pending"], outcome["seconds"] = rate, waiting, seconds
 	outcome["pending_fill_s"] = time.Since(begun).Seconds()
 	say("%d pending taken in after %v", waiting, time.Since(begun))
 

@@ -77,11 +77,21 @@ func (running *serverProcess) stop() {
 
 // The most memory it has held.
 func (running *serverProcess) peakRSSMiB() int {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", running.command.Process.Pid))
+	return procMiB(fmt.Sprintf("/proc/%d/status", running.command.Process.Pid), "VmHWM:")
+}
+
+// What this machine could still give to programs.
+func availableMiB() int {
+	return procMiB("/proc/meminfo", "MemAvailable:")
+}
+
+// A figure that the kernel tells in KiB.
+func procMiB(file, name string) int {
+	text, err := os.ReadFile(file)
 	if err != nil {
 		panic(err)
 	}
-	_, after, _ := strings.Cut(string(status), "VmHWM:")
+	_, after, _ := strings.Cut(string(text), name)
 	kib, err := strconv.Atoi(strings.Fields(after)[0])
 	if err != nil {
 		panic(err)

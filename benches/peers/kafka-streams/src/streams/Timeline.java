@@ -23,9 +23,9 @@ import org.apache.kafka.streams.state.KeyValueStore;
  * is the target topic, its length before it, and the payload. A scan begins at a row that is known
  * to be the first, never at the front of the store: there lie the tombstones of all that has fired.
  *
- * <p>Registrations can be cancelled (by a null value) and replaced only if a second store knows each
- * id's due time. That costs writes, so who needs neither does without: it then registers and fires,
- * and does no more.
+ * <p>Registrations can be cancelled (by a null value) and replaced only if a second store knows
+ * each id's due time. That costs writes, so who needs neither does without: it then registers and
+ * fires, and does no more.
  */
 final class Timeline implements Processor<byte[], byte[], byte[], Fire> {
     static final String STORE = "timeline";

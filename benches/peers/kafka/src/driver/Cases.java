@@ -1,6 +1,8 @@
 package driver;
 
 import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ThreadLocalRandom;
 
@@ -60,6 +62,8 @@ final class Cases {
 
     /** A steady rate, with others pending for later. */
     private void lateness() throws IOException {
+        result.put("rate", settings.rate()).put("pending", settings.pending());
+        refuseWhatFillsMemory();
         try (var registrar = site.registrar();
                 var witness = site.witness()) {
             var scheduler = site.startScheduler();
@@ -73,7 +77,6 @@ final class Cases {
             var takenIn = witness.awaitSentinels(settings.partitions(), settings.deadlineMs());
             var fillS = (System.currentTimeMillis() - begunMs) / 1e3;
             say("%d pending taken in after %.1f s", settings.pending(), fillS);
-            result.put("rate", settings.rate()).put("pending", settings.pending());
             result.put("pending_fill_s", fillS);
             if (!takenIn) {
                 result.note("It did not take in what was to be pending.");
@@ -93,6 +96,19 @@ final class Cases {
             finish(witness, scheduler, complete, count);
             result.put("seconds", settings.seconds());
             result.put("achieved_per_s", perSecond(count, witness.lastMs() - liveMs - DELAY_MS));
+        }
+    }
+
+    private void refuseWhatFillsMemory() throws IOException {
+        var needed = site.peer().pendingBytes(settings.pending());
+        try (var lines = Files.lines(Path.of("/proc/meminfo"))) {
+            var free = lines.filter(line -> line.startsWith("MemAvailable:")).findFirst();
+            var freeBytes = Long.parseLong(free.orElseThrow().replaceAll("\\D", "")) << 10;
+            if (needed > freeBytes / 2) {
+                throw new Driver.Skipped(
+                        "It keeps what is pending in memory: about %d MiB, of %d MiB free."
+                                .formatted(needed >> 20, freeBytes >> 20));
+            }
         }
     }
 

@@ -2,12 +2,14 @@ package driver;
 
 import static java.nio.charset.StandardCharsets.US_ASCII;
 
+import java.time.Duration;
+import java.time.LocalTime;
 import java.util.Map;
 import org.apache.kafka.common.header.Headers;
 
 /** How one scheduler wants its registrations, and how its fires say when they were due. */
 enum Peer {
-    KAFKA_STREAMS("kafka-streams", "4.1.1", 1, 50_000, Map.of()) {
+    KAFKA_STREAMS("kafka-streams", "4.1.1", 1, 40_000, Map.of()) {
         @Override
         void register(Headers headers, long dueMs, byte[] id, byte[] target) {
             headers.add("orloj-fire-at", decimal(dueMs));
@@ -30,6 +32,13 @@ enum Peer {
         @Override
         long dueMs(Headers fire) {
             return 1_000 * number(fire.lastHeader("scheduler-epoch").value());
+        }
+
+        /** It holds what is due until midnight, a little under 3 kB each as measured. */
+        @Override
+        long pendingBytes(int count) {
+            var untilMidnight = Duration.between(LocalTime.now(), LocalTime.MAX);
+            return 3_000L * count * untilMidnight.toSeconds() / Duration.ofDays(1).toSeconds();
         }
     };
 
@@ -78,6 +87,11 @@ enum Peer {
     /** Registrations a second that it surely takes in. */
     int intake() {
         return intake;
+    }
+
+    /** How much memory so many take that are due uniformly within the next 24 h. */
+    long pendingBytes(int count) {
+        return 0;
     }
 
     /** What its input topic must have. */
