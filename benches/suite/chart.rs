@@ -1,12 +1,13 @@
 //! Charts, one SVG a file.
 //!
-//! Law: the axes begin at zero, so that what looks twice as large is; pending counts are drawn
-//! evenly apart, because they grow tenfold from one to the next.
+//! Law: an axis begins at zero, so that what looks twice as large is, or says by its marks that
+//! each doubles the one before. Pending counts are drawn evenly apart: they grow tenfold each time.
 
 use std::path::Path;
 
 use plotters::coord::ranged1d::SegmentValue;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::figures::amount;
 
@@ -36,7 +37,16 @@ pub(crate) struct Chart {
 #[derive(Clone, Debug)]
 enum Kind {
     Bars(Vec<(String, f64)>),
-    Lines { x: &'static str, y: &'static str, lines: Vec<Line> },
+    Lines { axes: Axes, lines: Vec<Line> },
+}
+
+/// What the axes are of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Axes {
+    pub(crate) x: &'static str,
+    pub(crate) y: &'static str,
+    /// Whether each mark of the upright one doubles the one before, from 1 on.
+    pub(crate) doubling: bool,
 }
 
 /// A line of a chart; all lines of one have the same x, in ascending order.
@@ -44,12 +54,14 @@ enum Kind {
 pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
+    /// Whether it is there to be compared with: a thin line in the colour of the one before.
+    pub(crate) is_reference: bool,
 }
 
 impl Line {
     /// A line without points.
     pub(crate) fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), points: Vec::new() }
+        Self { name: name.to_owned(), points: Vec::new(), is_reference: false }
     }
 }
 
@@ -59,15 +71,9 @@ impl Chart {
         Self { name: name.to_owned(), title: title.to_owned(), kind: Kind::Bars(bars.to_vec()) }
     }
 
-    /// How quantities change; `x` and `y` say of what and in what unit.
-    pub(crate) fn lines(
-        name: &str,
-        title: &str,
-        x: &'static str,
-        y: &'static str,
-        lines: Vec<Line>,
-    ) -> Self {
-        Self { name: name.to_owned(), title: title.to_owned(), kind: Kind::Lines { x, y, lines } }
+    /// How quantities change.
+    pub(crate) fn lines(name: &str, title: &str, axes: Axes, lines: Vec<Line>) -> Self {
+        Self { name: name.to_owned(), title: title.to_owned(), kind: Kind::Lines { axes, lines } }
     }
 
     /// Draws it into a folder.
@@ -77,10 +83,10 @@ impl Chart {
         area.fill(&WHITE).unwrap();
         let mut builder = ChartBuilder::on(&area);
         builder.caption(&self.title, (FONT, 20)).margin(16).x_label_area_size(44);
-        builder.y_label_area_size(90);
+        builder.y_label_area_size(72);
         match &self.kind {
             Kind::Bars(bars) => draw_bars(&mut builder, bars),
-            Kind::Lines { x, y, lines } => draw_lines(&mut builder, (x, y), lines),
+            Kind::Lines { axes, lines } => draw_lines(&mut builder, *axes, lines),
         }
         area.present().unwrap();
     }
@@ -90,7 +96,7 @@ type Builder<'a, 'b> = ChartBuilder<'a, 'b, SVGBackend<'b>>;
 
 fn draw_bars(builder: &mut Builder<'_, '_>, bars: &[(String, f64)]) {
     let top = bars.iter().map(|(_, value)| *value).fold(0.0, f64::max) * HEADROOM;
-    let places = (0..bars.len()).into_segmented();
+    let places = (0..bars.len() - 1).into_segmented();
     let mut chart = builder.build_cartesian_2d(places, 0.0..top).unwrap();
     let name = |place: &SegmentValue<usize>| match place {
         SegmentValue::CenterOf(at) => bars.get(*at).map_or_else(String::new, |bar| bar.0.clone()),
@@ -109,35 +115,43 @@ fn draw_bars(builder: &mut Builder<'_, '_>, bars: &[(String, f64)]) {
     chart.draw_series(drawn).unwrap();
     let values = bars.iter().enumerate().map(|(at, (_, value))| {
         let place = EmptyElement::at((SegmentValue::CenterOf(at), *value));
-        place + Text::new(amount(*value), (-24, -18), (FONT, 14))
+        let middle = Pos::new(HPos::Center, VPos::Bottom);
+        place + Text::new(amount(*value), (0, -4), (FONT, 14).into_text_style(&SIZE).pos(middle))
     });
     chart.draw_series(values).unwrap();
 }
 
-fn draw_lines(builder: &mut Builder<'_, '_>, (x, y): (&str, &str), lines: &[Line]) {
-    let values = || lines.iter().flat_map(|line| line.points.iter().map(|(_, value)| *value));
-    let top = values().fold(0.0, f64::max) * HEADROOM;
+fn draw_lines(builder: &mut Builder<'_, '_>, axes: Axes, lines: &[Line]) {
+    let height = |value: f64| if axes.doubling { value.max(1.0).log2() } else { value };
+    let values = lines.iter().flat_map(|line| line.points.iter().map(|(_, y)| height(*y)));
+    let top = values.fold(1.0, f64::max) * HEADROOM;
     let places: Vec<f64> = lines[0].points.iter().map(|(x, _)| *x).collect();
     let count = places.len();
     let mut chart = builder.build_cartesian_2d(-0.3..count as f64 - 0.7, 0.0..top).unwrap();
     let name = |at: &f64| {
-        let is_place = at.fract() == 0.0 && *at >= 0.0;
-        is_place
-            .then(|| places.get(*at as usize))
-            .flatten()
-            .map_or_else(String::new, |x| amount(*x))
+        let place = (at.fract() == 0.0 && *at >= 0.0).then(|| places.get(*at as usize));
+        place.flatten().map_or_else(String::new, |x| amount(*x))
     };
+    let mark = |at: &f64| amount(if axes.doubling { at.exp2() } else { *at });
     let mut mesh = chart.configure_mesh();
-    mesh.light_line_style(TRANSPARENT).label_style((FONT, 14)).x_desc(x).y_desc(y);
-    mesh.x_labels(2 * count).x_label_formatter(&name);
-    mesh.y_label_formatter(&|value| amount(*value)).draw().unwrap();
-    for (at, line) in lines.iter().enumerate() {
-        let colour = COLOURS[at % COLOURS.len()];
-        let points = || line.points.iter().enumerate().map(|(at, (_, y))| (at as f64, *y));
-        let drawn = chart.draw_series(LineSeries::new(points(), colour.stroke_width(2))).unwrap();
-        let legend = move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2));
+    mesh.disable_x_mesh().light_line_style(TRANSPARENT).label_style((FONT, 14));
+    mesh.x_desc(axes.x).x_labels(2 * count).x_label_formatter(&name);
+    mesh.y_desc(axes.y).y_labels(12).y_label_formatter(&mark).draw().unwrap();
+    let mut colours = COLOURS.iter().cycle();
+    let mut colour = COLOURS[0];
+    for line in lines {
+        if !line.is_reference {
+            colour = *colours.next().expect("a cycle does not end");
+        }
+        let style = colour.stroke_width(if line.is_reference { 1 } else { 3 });
+        let points = || line.points.iter().enumerate().map(|(at, (_, y))| (at as f64, height(*y)));
+        let drawn = chart.draw_series(LineSeries::new(points(), style)).unwrap();
+        let legend = move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style);
         drawn.label(&line.name).legend(legend);
-        chart.draw_series(points().map(|point| Circle::new(point, 4, colour.filled()))).unwrap();
+        if !line.is_reference {
+            let dots = points().map(|point| Circle::new(point, 4, colour.filled()));
+            chart.draw_series(dots).unwrap();
+        }
     }
     let mut labels = chart.configure_series_labels();
     labels.position(SeriesLabelPosition::UpperLeft).label_font((FONT, 14));

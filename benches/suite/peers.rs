@@ -16,7 +16,9 @@ use crate::wait::within;
 /// In the order in which they are run.
 pub(crate) const PEERS: [&str; 4] = ["kafka-streams", "etf1", "nats", "restate"];
 /// Seconds that a peer has for a case.
-const CASE_DEADLINE_S: u64 = 150;
+const CASE_DEADLINE_S: u64 = 100;
+/// Who is so late fires less than it is asked for, and falls back for as long as it is asked.
+const HOPELESS_MS: f64 = 5_000.0;
 /// Fetching and building, which is done once a machine.
 const PREPARE_DEADLINE: Duration = Duration::from_secs(900);
 /// What a peer needs to start, and to clean up, beyond its case.
@@ -110,6 +112,11 @@ impl Measured {
     /// Whether there are figures, of all that was asked for.
     pub(crate) fn is_whole(&self) -> bool {
         self.skipped.is_none() && !self.timed_out
+    }
+
+    /// Whether it makes sense to ask for more of the same a second.
+    pub(crate) fn keeps_up(&self) -> bool {
+        self.p50_ms.is_none_or(|p50| self.is_whole() && p50 < HOPELESS_MS)
     }
 
     /// For a table: seconds or percentiles, and memory.

@@ -6,7 +6,7 @@
 
 use orloj::model::Millis;
 
-use crate::chart::{Chart, Line};
+use crate::chart::{Axes, Chart, Line};
 use crate::contender::Contender;
 use crate::figures::{Figure, Goal, amount};
 use crate::registrar::Registrar;
@@ -53,7 +53,8 @@ pub(crate) fn against_pending(run: &Run) -> Outcome {
         let lines = lines.collect();
         let name = format!("lateness-{}", percentile.0.replace('.', ""));
         let title = format!("Lateness against pending triggers, {}", percentile.0);
-        outcome.charts.push(Chart::lines(&name, &title, "pending", "ms", lines));
+        let axes = Axes { x: "pending", y: "ms", doubling: true };
+        outcome.charts.push(Chart::lines(&name, &title, axes, lines));
     }
     outcome
 }
@@ -135,13 +136,14 @@ fn judge(
         let floor = Figure::ratio(format!("{} ÷ plain ticker", none.name), none, &ticker);
         figures.push(ask(floor, Goal::at_most(0.65)));
     }
-    let line = |name, value: &dyn Fn(usize) -> f64| Line {
+    let line = |name, is_reference, value: &dyn Fn(usize) -> f64| Line {
         name,
+        is_reference,
         points: (0..plan.pending.len()).map(|n| (plan.pending[n].into(), value(n))).collect(),
     };
     let lines = [
-        line(format!("{rate}/s"), &|place| ours[place].median),
-        line(format!("ticker at {rate}/s"), &|_| ticker.median),
+        line(format!("{rate}/s"), false, &|place| ours[place].median),
+        line(format!("ticker at {rate}/s"), true, &|_| ticker.median),
     ];
     figures.extend(ours);
     figures.push(ticker);

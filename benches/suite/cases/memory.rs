@@ -3,7 +3,7 @@
 //! Law: looked at while it fires 10,000 a second, after it has come to rest; as the kernel counts.
 
 use super::lateness::of_scheduler;
-use crate::chart::{Chart, Line};
+use crate::chart::{Axes, Chart, Line};
 use crate::contender::Contender;
 use crate::figures::{Figure, Goal, amount};
 use crate::run::{Outcome, Run, say};
@@ -11,6 +11,8 @@ use crate::run::{Outcome, Run, say};
 /// Fires a second meanwhile.
 const RATE: u32 = 10_000;
 const MIB: f64 = 1_048_576.0;
+
+const AXES: Axes = Axes { x: "pending", y: "MiB", doubling: false };
 
 /// B6.
 pub(crate) fn against_pending(run: &Run) -> Outcome {
@@ -47,8 +49,8 @@ pub(crate) fn against_pending(run: &Run) -> Outcome {
     let bounded = residents.into_iter().map(|figure| figure.asked(Goal::at_most(1_024.0)));
     outcome.figures.extend(bounded);
     let title = "Memory against pending triggers";
-    outcome.charts.push(Chart::lines("memory", title, "pending", "MiB", lines.into()));
+    outcome.charts.push(Chart::lines("memory", title, AXES, lines.into()));
     let title = "Disk against pending triggers";
-    outcome.charts.push(Chart::lines("disk", title, "pending", "MiB", vec![disk]));
+    outcome.charts.push(Chart::lines("disk", title, AXES, vec![disk]));
     outcome
 }

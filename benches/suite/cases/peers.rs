@@ -93,7 +93,7 @@ impl Job {
 
 /// Everyone's figures, and the burst next to the peer that is judged by.
 pub(crate) fn side_by_side(run: &Run) -> Outcome {
-    let peers = PEERS.map(|name| (name, Peer::prepare(name, run.bootstrap)));
+    let mut peers = PEERS.map(|name| (name, Peer::prepare(name, run.bootstrap)));
     let jobs = [
         Job::Burst { count: run.plan.burst },
         Job::Sustained { count: run.plan.burst },
@@ -107,9 +107,14 @@ pub(crate) fn side_by_side(run: &Run) -> Outcome {
     for job in &jobs {
         let rounds = if matches!(job, Job::Burst { .. }) { run.plan.rounds } else { 1 };
         let all = in_turn(run, job, &peers, rounds);
-        let cells: Vec<_> = all.iter().map(|(_, all)| all[0].in_words()).collect();
+        let cells: Vec<_> = all.iter().map(|(_, all)| middle(all).in_words()).collect();
         table.push_str(&format!("\n| {} | {} |", job.name(), cells.join(" | ")));
         report(job, &all, &mut outcome);
+        for (peer, (_, measured)) in peers.iter_mut().zip(&all[1..]) {
+            if peer.1.is_ok() && !measured.iter().all(Measured::keeps_up) {
+                peer.1 = Err("it did not keep up with less".to_owned());
+            }
+        }
     }
     outcome.notes.push(table);
     outcome
@@ -139,6 +144,13 @@ fn in_turn(
         }
     }
     all
+}
+
+/// The one whose seconds are the median.
+fn middle(measured: &[Measured]) -> &Measured {
+    let mut sorted: Vec<_> = measured.iter().collect();
+    sorted.sort_by(|a, b| f64::total_cmp(&a.seconds.unwrap_or(0.0), &b.seconds.unwrap_or(0.0)));
+    sorted[sorted.len() / 2]
 }
 
 fn report(job: &Job, all: &[(&'static str, Vec<Measured>)], outcome: &mut Outcome) {

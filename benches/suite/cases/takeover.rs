@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::chart::{Chart, Line};
+use crate::chart::{Axes, Chart, Line};
 use crate::contender::Contender;
 use crate::figures::{Figure, Goal, amount};
 use crate::run::{Outcome, Run, say};
@@ -17,6 +17,8 @@ use crate::stock;
 const NOTHING_IS_LONG: &str = "scheduler.ledger_after = '25h'";
 /// What is pending in the log of the triggers.
 const TAIL: u32 = 1_000_000;
+
+const AXES: Axes = Axes { x: "pending", y: "s", doubling: false };
 
 /// B7.
 pub(crate) fn against_pending(run: &Run) -> Outcome {
@@ -45,7 +47,7 @@ pub(crate) fn against_pending(run: &Run) -> Outcome {
     outcome.figures.push(Figure::new(name, "/s", rates));
 
     let title = "Takeover of four partitions against pending triggers";
-    outcome.charts.push(Chart::lines("takeover", title, "pending", "s", lines.into()));
+    outcome.charts.push(Chart::lines("takeover", title, AXES, lines.into()));
     outcome
 }
 
