@@ -157,6 +157,9 @@ pub struct SchedulerSettings {
     /// Pause between commits of a quiet partition.
     #[serde(deserialize_with = "units::duration")]
     pub idle_commit_interval: Duration,
+    /// Between the beginnings of two transactions, at least.
+    #[serde(deserialize_with = "units::duration")]
+    pub commit_spacing: Duration,
     /// How long a fire waits whose target topic cannot be reached just now.
     #[serde(deserialize_with = "units::duration")]
     pub park: Duration,

@@ -34,6 +34,9 @@ impl Scheduler {
         if self.member.fence().is_err() {
             return Ok(());
         }
+        if !self.spacing().is_zero() {
+            return Ok(());
+        }
         let limit = self.settings.scheduler.partitions_per_commit_max.get();
         let flight = self.seal(limit);
         if flight.is_empty() {
@@ -41,7 +44,14 @@ impl Scheduler {
         }
         fault::reached("step.sealed");
         self.tenure.on_launch();
+        self.launched_at = clock::monotonic();
         self.take_off(Arc::new(flight))
+    }
+
+    /// How long the next transaction still keeps its distance from the last one.
+    pub(super) fn spacing(&self) -> Duration {
+        let next = self.launched_at + self.settings.scheduler.commit_spacing;
+        next.saturating_duration_since(clock::monotonic())
     }
 
     /// Waits for the transaction under way, at most `timeout`, and does what follows from its end.

@@ -148,6 +148,8 @@ struct Scheduler {
     relay: Arc<Relay>,
     committer: Committer,
     flight: Option<Arc<Flight>>,
+    /// When the last transaction began.
+    launched_at: Instant,
     tenure: Tenure,
     writer: Writer,
     stores: Arc<StoreFactory>,
@@ -208,6 +210,7 @@ impl Scheduler {
                 scheduler.transaction_timeout * 2,
             ),
             flight: None,
+            launched_at: clock::monotonic(),
             tenure: Tenure::new(grace),
             writer: Writer::start(),
             stores,
@@ -249,7 +252,11 @@ impl Scheduler {
             self.follow_group()?;
         }
         self.advance_takeovers()?;
-        let wait = if self.tenure.is_free() { wait } else { Duration::ZERO };
+        let wait = match self.spacing() {
+            _ if !self.tenure.is_free() => Duration::ZERO,
+            Duration::ZERO => wait,
+            spacing => wait.min(spacing),
+        };
         self.read_inputs(wait)?;
         let now = clock::now_ms();
         for id in self.active_lanes() {
