@@ -1,7 +1,7 @@
 //! Charts, one SVG a file.
 //!
-//! Law: an axis begins at zero, so that what looks twice as large is, or says by its marks that
-//! each doubles the one before. Pending counts are drawn evenly apart: they grow tenfold each time.
+//! Law: an axis begins at zero, so that what looks twice as large is, or its marks are each as many
+//! times the one before. Pending counts are drawn evenly apart: they grow tenfold each time.
 
 use std::path::Path;
 
@@ -45,8 +45,8 @@ enum Kind {
 pub(crate) struct Axes {
     pub(crate) x: &'static str,
     pub(crate) y: &'static str,
-    /// Whether each mark of the upright one doubles the one before, from 1 on.
-    pub(crate) doubling: bool,
+    /// Whether each mark of the upright one is as many times the one before, from 1 on.
+    pub(crate) logarithmic: bool,
 }
 
 /// A line of a chart; all lines of one have the same x, in ascending order.
@@ -122,7 +122,7 @@ fn draw_bars(builder: &mut Builder<'_, '_>, bars: &[(String, f64)]) {
 }
 
 fn draw_lines(builder: &mut Builder<'_, '_>, axes: Axes, lines: &[Line]) {
-    let height = |value: f64| if axes.doubling { value.max(1.0).log2() } else { value };
+    let height = |value: f64| if axes.logarithmic { value.max(1.0).log2() } else { value };
     let values = lines.iter().flat_map(|line| line.points.iter().map(|(_, y)| height(*y)));
     let top = values.fold(1.0, f64::max) * HEADROOM;
     let places: Vec<f64> = lines[0].points.iter().map(|(x, _)| *x).collect();
@@ -132,7 +132,7 @@ fn draw_lines(builder: &mut Builder<'_, '_>, axes: Axes, lines: &[Line]) {
         let place = (at.fract() == 0.0 && *at >= 0.0).then(|| places.get(*at as usize));
         place.flatten().map_or_else(String::new, |x| amount(*x))
     };
-    let mark = |at: &f64| amount(if axes.doubling { at.exp2() } else { *at });
+    let mark = |at: &f64| amount(if axes.logarithmic { at.exp2() } else { *at });
     let mut mesh = chart.configure_mesh();
     mesh.disable_x_mesh().light_line_style(TRANSPARENT).label_style((FONT, 14));
     mesh.x_desc(axes.x).x_labels(2 * count).x_label_formatter(&name);

@@ -44,16 +44,18 @@ impl Report {
         !self.ended.is_empty() && self.ended.iter().all(Ended::passed)
     }
 
-    /// Leaves the report in `target/bench`; that of the quick plan is `quick.json` and `quick.md`.
+    /// Leaves the report in `target/bench`; that of the quick plan is `quick.json` and `quick.md`,
+    /// without charts.
     pub(crate) fn write(&self) {
-        let name = if self.plan == "quick" { "quick" } else { "report" };
+        let is_quick = self.plan == "quick";
+        let name = if is_quick { "quick" } else { "report" };
         let folder = folder();
         fs::create_dir_all(&folder).unwrap();
         let json = serde_json::to_vec_pretty(&self.to_json()).unwrap();
         fs::write(folder.join(name).with_extension("json"), json).unwrap();
         fs::write(folder.join(name).with_extension("md"), self.to_markdown()).unwrap();
         let outcomes = self.ended.iter().filter_map(|ended| ended.result.as_ref().ok());
-        for chart in outcomes.flat_map(|outcome| &outcome.charts) {
+        for chart in outcomes.flat_map(|outcome| &outcome.charts).filter(|_| !is_quick) {
             chart.draw(&folder);
         }
     }
@@ -97,7 +99,7 @@ impl Report {
             writeln!(text, "* {name}: {value}").unwrap();
         }
         for ended in &self.ended {
-            ended.describe(&mut text).unwrap();
+            ended.describe(self.plan == "quick", &mut text).unwrap();
         }
         text
     }
@@ -112,7 +114,7 @@ impl Ended {
         self.result.iter().flat_map(|outcome| &outcome.figures)
     }
 
-    fn describe(&self, text: &mut String) -> fmt::Result {
+    fn describe(&self, is_quick: bool, text: &mut String) -> fmt::Result {
         writeln!(text, "\n## {}\n\n{}. ({} s)\n", self.case, self.criterion, self.seconds)?;
         let outcome = match &self.result {
             Ok(outcome) => outcome,
@@ -133,7 +135,7 @@ impl Ended {
         for note in &outcome.notes {
             writeln!(text, "\n{note}")?;
         }
-        for chart in &outcome.charts {
+        for chart in outcome.charts.iter().filter(|_| !is_quick) {
             writeln!(text, "\n![{}]({}.svg)", chart.title, chart.name)?;
         }
         Ok(())

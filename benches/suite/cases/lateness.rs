@@ -53,7 +53,7 @@ pub(crate) fn against_pending(run: &Run) -> Outcome {
         let lines = lines.collect();
         let name = format!("lateness-{}", percentile.0.replace('.', ""));
         let title = format!("Lateness against pending triggers, {}", percentile.0);
-        let axes = Axes { x: "pending", y: "ms", doubling: true };
+        let axes = Axes { x: "pending", y: "ms", logarithmic: true };
         outcome.charts.push(Chart::lines(&name, &title, axes, lines));
     }
     outcome

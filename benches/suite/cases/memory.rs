@@ -12,7 +12,7 @@ use crate::run::{Outcome, Run, say};
 const RATE: u32 = 10_000;
 const MIB: f64 = 1_048_576.0;
 
-const AXES: Axes = Axes { x: "pending", y: "MiB", doubling: false };
+const AXES: Axes = Axes { x: "pending", y: "MiB", logarithmic: false };
 
 /// B6.
 pub(crate) fn against_pending(run: &Run) -> Outcome {

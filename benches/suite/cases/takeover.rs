@@ -18,7 +18,7 @@ const NOTHING_IS_LONG: &str = "scheduler.ledger_after = '25h'";
 /// What is pending in the log of the triggers.
 const TAIL: u32 = 1_000_000;
 
-const AXES: Axes = Axes { x: "pending", y: "s", doubling: false };
+const AXES: Axes = Axes { x: "pending", y: "s", logarithmic: false };
 
 /// B7.
 pub(crate) fn against_pending(run: &Run) -> Outcome {
@@ -27,8 +27,8 @@ pub(crate) fn against_pending(run: &Run) -> Outcome {
     for &pending in &run.plan.pending {
         let site = run.stock.with_pending(run.bootstrap, pending);
         let what = format!("{} pending", amount(pending.into()));
-        for (line, seconds) in lines.iter_mut().zip(cold_and_warm(run, &site)) {
-            let figure = Figure::new(format!("{}, {what}", line.name), "s", seconds);
+        for (line, seconds) in lines.iter_mut().zip(cold_and_warm(&site)) {
+            let figure = Figure::new(format!("{}, {what}", line.name), "s", vec![seconds]);
             say(&format!("{}: {}", figure.name, figure.value()));
             line.points.push((pending.into(), figure.median));
             outcome.figures.push(figure);
@@ -40,33 +40,29 @@ pub(crate) fn against_pending(run: &Run) -> Outcome {
         outcome.figures.insert(0, figure.asked(Goal::at_least(300_000.0)));
     }
     let tail = stock::prepare(run.bootstrap, run.count(TAIL), NOTHING_IS_LONG);
-    let [cold, _warm] = cold_and_warm(run, &tail);
-    let rates = cold.iter().map(|seconds| f64::from(run.count(TAIL)) / seconds).collect();
+    let [cold, _warm] = cold_and_warm(&tail);
     let tail = amount(run.count(TAIL).into());
     let name = format!("entries a second, cold, {tail} pending in the log of the triggers");
-    outcome.figures.push(Figure::new(name, "/s", rates));
+    outcome.figures.push(Figure::new(name, "/s", vec![f64::from(run.count(TAIL)) / cold]));
 
     let title = "Takeover of four partitions against pending triggers";
     outcome.charts.push(Chart::lines("takeover", title, AXES, lines.into()));
     outcome
 }
 
-/// Seconds, of each round.
-fn cold_and_warm(run: &Run, site: &Site) -> [Vec<f64>; 2] {
-    let mut seconds = [Vec::new(), Vec::new()];
-    for _round in run.rounds() {
-        let empty = site.with_empty_disk();
-        let first = Contender::scheduler(&empty);
-        seconds[0].push(longest(&first));
-        first.terminate();
-        let second = Contender::scheduler(&empty);
-        second.rest();
-        second.kill();
-        let third = Contender::scheduler(&empty);
-        seconds[1].push(longest(&third));
-        third.terminate();
-    }
-    seconds
+/// Seconds.
+fn cold_and_warm(site: &Site) -> [f64; 2] {
+    let empty = site.with_empty_disk();
+    let first = Contender::scheduler(&empty);
+    let cold = longest(&first);
+    first.terminate();
+    let second = Contender::scheduler(&empty);
+    second.rest();
+    second.kill();
+    let third = Contender::scheduler(&empty);
+    let warm = longest(&third);
+    third.terminate();
+    [cold, warm]
 }
 
 /// All partitions are assigned at once: the longest takeover is that of all.
