@@ -66,16 +66,20 @@ fn full() -> Plan {
     }
 }
 
+/// By how much a machine that does other things as well may miss the floors: CI's.
+const CI_TOLERANCE: f64 = 1.5;
+
 /// Its goals are floors: below them, something is broken.
 fn quick() -> Plan {
+    let tolerance = if std::env::var_os("CI").is_some() { CI_TOLERANCE } else { 1.0 };
     Plan {
         name: "quick",
         batches_ms: &[50],
         backlog: 400_000,
         rates: &[2_000],
         pending: vec![0],
-        of_pipe: Goal::at_least(0.35).or_fail(),
-        of_ticker: Goal::at_most(2.0).or_fail(),
+        of_pipe: Goal::at_least(0.35 / tolerance).or_fail(),
+        of_ticker: Goal::at_most(2.0 * tolerance).or_fail(),
         ..full()
     }
 }
