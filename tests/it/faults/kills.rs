@@ -148,7 +148,7 @@ fn kill_schedulers(lane: usize, steps: &[&Step], kills_each: usize) -> Figures {
 
 fn kill_workers(lane: usize, steps: &[&Step], kills_each: usize) -> Figures {
     let stage = Stage::new(&format!("kill-worker-{lane}"))
-        .set("scheduler.session_timeout", "3s")
+        .set("scheduler.session_timeout", "1500ms")
         .set("worker.allow_addresses", "any")
         .set("worker.retry_delays", vec!["1s", "1s", "1s"]);
     let client = stage.client();
