@@ -258,6 +258,12 @@ impl Takeover {
         self.phase = Phase::Done;
     }
 
+    /// Whether this is the barrier that this takeover wrote.
+    #[must_use]
+    pub fn is_ours(&self, record: &LedgerRecord) -> bool {
+        record.value == Some(LedgerValue::Barrier { nonce: self.nonce })
+    }
+
     /// The committed cursor; known once the barrier is asked for.
     #[must_use]
     pub fn cursor(&self) -> &Cursor {
@@ -459,9 +465,7 @@ impl Takeover {
         fetched: &Fetched,
     ) -> Vec<RowOp> {
         let applied = self.local.map_or(0, |local| local.step);
-        let ours = Some(LedgerValue::Barrier { nonce: self.nonce });
-        let is_ours = |r: &LedgerRecord| r.key == LedgerKey::Barrier && r.value == ours;
-        let barrier = records.iter().position(is_ours);
+        let barrier = records.iter().position(|record| self.is_ours(record));
         let read = barrier.map_or(records.len(), |at| at + 1);
         if records.drain(read..).next().is_none() {
             self.ledger_position = position;

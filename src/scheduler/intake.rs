@@ -269,7 +269,10 @@ impl Scheduler {
                         }
                     } else if let Stage::Restoring(restoring) = &mut lane.stage {
                         match self.intake.ledger(&message) {
-                            Ok(record) => restoring.ledger.push(record),
+                            Ok(record) => {
+                                restoring.barrier_read |= restoring.takeover.is_ours(&record);
+                                restoring.ledger.push(record);
+                            }
                             Err(error) => foreign.push((id, offset, error)),
                         }
                         restoring.ledger_position = offset + 1;

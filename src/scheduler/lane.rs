@@ -63,6 +63,8 @@ pub(super) struct Restoring {
     pub(super) asked: Option<Ask>,
     pub(super) ledger: Vec<LedgerRecord>,
     pub(super) ledger_position: Offset,
+    /// Our own barrier is among what was read of the ledger: there is nothing to wait for.
+    pub(super) barrier_read: bool,
     /// Below the end of the ledger that is sought no transaction is open any more.
     pub(super) ledger_is_stable: bool,
     pub(super) triggers: Vec<TriggerRecord>,
@@ -165,6 +167,7 @@ impl Restoring {
             asked: None,
             ledger: Vec::new(),
             ledger_position: 0,
+            barrier_read: false,
             ledger_is_stable: false,
             triggers: Vec::new(),
             triggers_passed: false,

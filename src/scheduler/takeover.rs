@@ -33,8 +33,10 @@ use crate::telemetry;
 const COMMITTED_TIMEOUT: Duration = Duration::from_secs(2);
 /// How soon an offset is stable that no open transaction holds up.
 const STABLE_SOON: Duration = Duration::from_millis(150);
-/// Records of a takeover that are applied in one batch.
-const RESTORE_BATCH: usize = 10_000;
+/// Records of a takeover that are applied in one batch. The larger a sorted batch is next to the
+/// memtable that takes it, the nearer each place is to the last one; but other partitions wait for
+/// it with their fires, some 50 ms.
+const RESTORE_BATCH: usize = 16_384;
 
 impl Scheduler {
     /// A partition is ours now, or still: begin with what its store holds, which is only what was
@@ -258,11 +260,12 @@ impl Scheduler {
     fn feed_ledger(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
         let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
         let Stage::Restoring(restoring) = &mut lane.stage else { return Ok(()) };
-        let records = std::mem::take(&mut restoring.ledger);
         let seeking = matches!(restoring.asked, Some(Ask::Mirror { .. }));
-        if records.is_empty() && !seeking {
+        let ready = restoring.ledger.len() >= RESTORE_BATCH || restoring.barrier_read;
+        if !ready && !seeking {
             return Ok(());
         }
+        let records = std::mem::take(&mut restoring.ledger);
         let wanted = records.iter().filter_map(id_of_ledger).collect();
         let fetched = fetch(&lane.store, wanted)?;
         let position = restoring.ledger_position;
