@@ -122,8 +122,8 @@ impl Template {
         let mut table = BlockBasedOptions::default();
         table.set_block_cache(&self.cache);
         table.set_block_size(8 << 10);
-        // Nearly every registration asks for an unknown id. A filter that is wrong once in a hundred
-        // times would fill the cache with blocks that nobody wants, once in a thousand does not.
+        // Nearly every registration asks for an unknown id. A filter that is wrong once in a
+        // hundred times would fill the cache with what nobody wants, once in a thousand does not.
         table.set_bloom_filter(15.0, false);
         table.set_cache_index_and_filter_blocks(true);
         table.set_pin_l0_filter_and_index_blocks_in_cache(true);
