@@ -268,7 +268,11 @@ impl Scheduler {
                             inputs.entry(id).or_default().push(input);
                         }
                     } else if let Stage::Restoring(restoring) = &mut lane.stage {
+                        let ask = restoring.takeover.ask();
                         match self.intake.ledger(&message) {
+                            // A later owner's: it does not belong to the offset that we have read.
+                            Ok(_) if matches!(ask, Ask::Mirror { until, .. } if offset >= until) => {
+                            }
                             Ok(record) => {
                                 restoring.barrier_read |= restoring.takeover.is_ours(&record);
                                 restoring.ledger.push(record);

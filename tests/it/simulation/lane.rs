@@ -117,6 +117,7 @@ impl Lane {
     }
 
     fn wait(&mut self, clock: Timestamp) {
+        self.clock = self.clock.max(clock);
         let Stage::Waiting(partition) = &mut self.stage else { return };
         if partition.observe(clock) == 0
             && let Stage::Waiting(partition) = std::mem::replace(&mut self.stage, Stage::Parting)
@@ -165,7 +166,9 @@ impl Lane {
             Ask::Barrier { .. } => {} // the node sends it
             Ask::Mirror { .. } | Ask::Ledger { .. } => {
                 let max = if planted(Bug::NoBarrier) { usize::MAX } else { max };
-                let batch = broker.ledger[id].read(&broker.fates, *next, max);
+                let mut batch = broker.ledger[id].read(&broker.fates, *next, max);
+                let until = if let Ask::Mirror { until, .. } = ask { until } else { Offset::MAX };
+                batch.records.retain(|(offset, ..)| *offset < until);
                 if batch.next == *next && !planted(Bug::NoBarrier) {
                     return;
                 }
