@@ -258,6 +258,12 @@ impl Takeover {
         self.phase = Phase::Done;
     }
 
+    /// Where the ledger ends in which the mirror is sought, if it is.
+    #[must_use]
+    pub fn mirror_end(&self) -> Option<Offset> {
+        (self.phase == Phase::Mirror).then_some(self.committed.ledger_end)
+    }
+
     /// Whether this is the barrier that this takeover wrote.
     #[must_use]
     pub fn is_ours(&self, record: &LedgerRecord) -> bool {

@@ -268,11 +268,10 @@ impl Scheduler {
                             inputs.entry(id).or_default().push(input);
                         }
                     } else if let Stage::Restoring(restoring) = &mut lane.stage {
-                        let ask = restoring.takeover.ask();
+                        // A later owner's mirror does not belong to the offset that we have read.
+                        let end = restoring.takeover.mirror_end();
                         match self.intake.ledger(&message) {
-                            // A later owner's: it does not belong to the offset that we have read.
-                            Ok(_) if matches!(ask, Ask::Mirror { until, .. } if offset >= until) => {
-                            }
+                            Ok(_) if end.is_some_and(|end| offset >= end) => {}
                             Ok(record) => {
                                 restoring.barrier_read |= restoring.takeover.is_ours(&record);
                                 restoring.ledger.push(record);
