@@ -1,8 +1,9 @@
-//! What pipe and ticker have of the scheduler: a membership, a transactor, and a thread that ends
-//! its transactions.
+//! What pipe and ticker have of the scheduler: a membership, a producer, and a thread that ends its
+//! transactions.
 //!
 //! Law: the group is polled only while no transaction is open, and each transaction carries the
-//! offsets of all partitions under the fence, as the scheduler's do.
+//! offsets of all partitions under the fence, as the scheduler's do. The pipe has all of the
+//! scheduler's Kafka, two producers that take turns; the ticker is plain, with one.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -13,6 +14,7 @@ use orloj::engine::tenure::Change;
 use orloj::kafka::Names;
 use orloj::kafka::fence::Fence;
 use orloj::kafka::member::Member;
+use orloj::kafka::relay::Relay;
 use orloj::kafka::transaction::{Outgoing, Progress, TransactionError, Transactor};
 use orloj::model::{Offset, PartitionId};
 
@@ -23,11 +25,52 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 type Transaction = (Vec<Progress>, Fence);
 
+/// What makes transactions.
+pub(crate) enum Writer {
+    /// A producer.
+    Plain(Transactor),
+    /// Two that take turns.
+    Relay(Relay),
+}
+
+impl Writer {
+    fn begin(&self) -> Result<(), TransactionError> {
+        match self {
+            Self::Plain(transactor) => transactor.begin(),
+            Self::Relay(relay) => relay.begin(),
+        }
+    }
+
+    fn send(&self, record: Outgoing<'_>) -> Result<(), TransactionError> {
+        match self {
+            Self::Plain(transactor) => transactor.send(record),
+            Self::Relay(relay) => relay.send(record),
+        }
+    }
+
+    fn commit(&self, progress: &[Progress], fence: &Fence) -> Result<(), TransactionError> {
+        match self {
+            Self::Plain(transactor) => transactor.commit(progress, fence),
+            Self::Relay(relay) => relay.commit(progress, fence),
+        }
+    }
+}
+
+/// Opens what writes under a transactional id.
+type Open = fn(&Settings, &str) -> Result<Writer, TransactionError>;
+
+/// As the scheduler writes.
+pub(crate) const TAKING_TURNS: Open =
+    |settings, id| Relay::open(settings, id, DEADLINE).map(Writer::Relay);
+/// As anyone would.
+pub(crate) const PLAIN: Open =
+    |settings, id| Transactor::open(settings, id, DEADLINE).map(Writer::Plain);
+
 /// A way out into Kafka, one transaction at a time.
 pub(crate) struct Outlet {
     member: Member,
     input: String,
-    transactor: Arc<Transactor>,
+    writer: Arc<Writer>,
     transactions: Sender<Transaction>,
     landed: Receiver<Result<(), TransactionError>>,
     under_way: bool,
@@ -35,7 +78,7 @@ pub(crate) struct Outlet {
 
 impl Outlet {
     /// Joins a group named after `part` and returns when it has all partitions of the triggers.
-    pub(crate) fn join(settings: &Settings, part: &str) -> Self {
+    pub(crate) fn join(settings: &Settings, part: &str, open: Open) -> Self {
         let names = Names::new(&settings.topics.prefix);
         let input = names.triggers();
         let member = Member::join(settings, &names.workers(part), &input, part).unwrap();
@@ -46,9 +89,9 @@ impl Outlet {
             changes.iter().any(is_all).then_some(())
         });
         let id = names.transactional_id(part, part);
-        let transactor = Arc::new(Transactor::open(settings, &id, DEADLINE).unwrap());
-        let (transactions, landed) = start_committer(Arc::clone(&transactor));
-        Self { member, input, transactor, transactions, landed, under_way: false }
+        let writer = Arc::new(open(settings, &id).unwrap());
+        let (transactions, landed) = start_committer(Arc::clone(&writer));
+        Self { member, input, writer, transactions, landed, under_way: false }
     }
 
     /// Whether no transaction is under way, after `wait` at most. A failed one ends the process.
@@ -73,11 +116,11 @@ impl Outlet {
     }
 
     pub(crate) fn begin(&self) {
-        self.transactor.begin().unwrap();
+        self.writer.begin().unwrap();
     }
 
     pub(crate) fn send(&self, record: Outgoing<'_>) {
-        self.transactor.send(record).unwrap();
+        self.writer.send(record).unwrap();
     }
 
     /// Ends the transaction on the other thread. `next` has the next offset of each partition.
@@ -95,13 +138,13 @@ impl Outlet {
 }
 
 fn start_committer(
-    transactor: Arc<Transactor>,
+    writer: Arc<Writer>,
 ) -> (Sender<Transaction>, Receiver<Result<(), TransactionError>>) {
     let (transactions, inbox) = channel::<Transaction>();
     let (outbox, landed) = channel();
     let _detached = std::thread::spawn(move || {
         for (progress, fence) in inbox {
-            if outbox.send(transactor.commit(&progress, &fence)).is_err() {
+            if outbox.send(writer.commit(&progress, &fence)).is_err() {
                 break;
             }
         }

@@ -13,7 +13,7 @@ use orloj::kafka::Names;
 use orloj::kafka::reader::{Read, Reader};
 use orloj::kafka::transaction::Outgoing;
 
-use crate::outlet::Outlet;
+use crate::outlet::{Outlet, TAKING_TURNS};
 use crate::site::{self, PARTITIONS};
 
 /// Records read ahead at most, so that memory stays bounded.
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub(crate) fn run(settings: &Settings, count: usize, batch: Duration) {
     let names = Names::new(&settings.topics.prefix);
     let output = site::output(settings, "pipe");
-    let mut outlet = Outlet::join(settings, "pipe");
+    let mut outlet = Outlet::join(settings, "pipe", TAKING_TURNS);
     let reader = Reader::open(settings, &names.workers("pipe")).unwrap();
     for partition in PARTITIONS {
         reader.start(&names.triggers(), partition, 0).unwrap();

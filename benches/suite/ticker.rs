@@ -10,7 +10,7 @@ use orloj::config::Settings;
 use orloj::kafka::transaction::Outgoing;
 use orloj::model::{Offset, Timestamp};
 
-use crate::outlet::Outlet;
+use crate::outlet::{Outlet, PLAIN};
 use crate::registrar::{Payload, spread, trigger_id};
 use crate::site::{self, PARTITIONS};
 
@@ -24,7 +24,7 @@ const LEAD_MS: Timestamp = 500;
 /// Commits `count` fires at their times, `rate` a second.
 pub(crate) fn run(settings: &Settings, count: u32, rate: u32) {
     let output = site::output(settings, "ticker");
-    let mut outlet = Outlet::join(settings, "ticker");
+    let mut outlet = Outlet::join(settings, "ticker", PLAIN);
     let mut payload = Payload::new();
     println!("ready");
 
