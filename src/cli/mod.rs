@@ -209,7 +209,7 @@ impl Command {
     fn log(&self, settings: &Settings) -> LogSettings {
         match self {
             Self::Dev | Self::Scheduler | Self::Worker | Self::Gateway => settings.log.clone(),
-            _ => LogSettings { filter: "warn".to_owned(), ..settings.log.clone() },
+            _ => LogSettings { filter: "warn,apache_avro=error".to_owned(), ..settings.log.clone() },
         }
     }
 }
