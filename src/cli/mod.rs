@@ -203,13 +203,16 @@ fn run(line: CommandLine) -> Result<(), CliError> {
     })
 }
 
+/// The log filter of a command that answers. What the library says of our schemas is for us.
+const QUIET: &str = "warn,apache_avro=error";
+
 impl Command {
     /// What it logs: a role as configured; a command that answers on standard output no more than
     /// warnings beside its answer.
     fn log(&self, settings: &Settings) -> LogSettings {
         match self {
             Self::Dev | Self::Scheduler | Self::Worker | Self::Gateway => settings.log.clone(),
-            _ => LogSettings { filter: "warn,apache_avro=error".to_owned(), ..settings.log.clone() },
+            _ => LogSettings { filter: QUIET.to_owned(), ..settings.log.clone() },
         }
     }
 }
