@@ -1,18 +1,21 @@
 //! How long a takeover lasts when the owner dies: with a follower, and without.
 //!
-//! Law: the owner dies by SIGKILL under load, with whatever it has open; the brokers keep Apache's
+//! Law: the owner dies by SIGKILL under load, with a transaction open; the brokers keep Apache's
 //! timings. Measured is from the assignment to the survivor until it fires, and from the kill.
 
 use std::time::Duration;
 
 use orloj::clock;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rustix::process::Signal;
 
 use super::processes::owns;
 use super::report::{Figures, Verdict};
-use super::{Scale, Scene};
+use super::{SETTLE, Scale, Scene};
 use crate::kafka_server::{DEFAULT_TIMINGS, KafkaServer, Options};
+use crate::process::Orloj;
 use crate::stage::{PARTITIONS, READY, Stage};
-use crate::wait::until;
+use crate::wait::{until, within};
 
 /// What a takeover may last with a follower, and without, in ms.
 const FOLLOWED_MAX: u64 = 1_000;
@@ -20,6 +23,9 @@ const COLD_MAX: u64 = 5_000;
 
 /// Pending triggers are due so much later, in ms: nobody lives to see it.
 const FAR: u64 = 3_600_000;
+
+/// The broker has written the markers of a committed transaction by then.
+const MARKERS: Duration = Duration::from_millis(300);
 
 /// Reading a million triggers while another process writes them.
 const CATCH_UP: Duration = Duration::from_secs(180);
@@ -62,11 +68,50 @@ fn stage(server: &KafkaServer, name: &str) -> Stage {
     Stage::on(name, server.client(), &kafka)
 }
 
+/// Stops it in the middle of a transaction: what is open stays open when it dies.
+fn stop_in_transaction(ends: &Ends, victim: &Orloj) {
+    until("a transaction to be open", SETTLE, || {
+        victim.signal(Signal::STOP);
+        // What was to be committed the broker still ends.
+        let ended = within(MARKERS, || (!ends.some_open()).then_some(()));
+        if ended.is_some() {
+            victim.signal(Signal::CONT);
+        }
+        ended.is_none().then_some(())
+    });
+}
+
+/// Where the target topic ends, for one who waits for transactions and for one who does not.
+struct Ends {
+    stable: BaseConsumer,
+    last: BaseConsumer,
+    topic: String,
+}
+
+impl Ends {
+    fn of(stage: &Stage) -> Self {
+        let reader = |isolation| {
+            let mut config = stage.kafka().clone();
+            config.set("group.id", "ends").set("isolation.level", isolation).create().unwrap()
+        };
+        let (stable, last) = (reader("read_committed"), reader("read_uncommitted"));
+        Self { stable, last, topic: stage.target().1.to_owned() }
+    }
+
+    /// Whether a partition holds records that are not decided.
+    fn some_open(&self) -> bool {
+        let end = |reader: &BaseConsumer, partition| {
+            reader.fetch_watermarks(&self.topic, partition, READY).unwrap().1
+        };
+        (0..PARTITIONS).any(|partition| end(&self.stable, partition) < end(&self.last, partition))
+    }
+}
+
 fn measure(
     scene: &Scene,
     scale: Scale,
     limit: u64,
-    survive: impl Fn(&Scene, &str) -> crate::process::Orloj,
+    survive: impl Fn(&Scene, &str) -> Orloj,
 ) -> Verdict {
     let pending = if scale == Scale::Short { 50_000 } else { 1_000_000 };
     let mut victim = scene.stage.scheduler("victim");
@@ -79,6 +124,7 @@ fn measure(
     let (survivor, since_kill) = scene.flow().during(|| {
         let survivor = survive(scene, "victim");
         let before = survivor.takeovers().len();
+        stop_in_transaction(&Ends::of(&scene.stage), &victim);
         let killed = clock::now_ms();
         victim.kill();
         until("the survivor to own everything", CATCH_UP, || {
