@@ -13,14 +13,14 @@ use rdkafka::consumer::BaseConsumer;
 use rdkafka::error::KafkaResult;
 
 use super::relay::Relay;
-use super::transaction::TransactionError;
 use super::{client_config, member};
 use crate::clock;
 use crate::config::Settings;
 use crate::engine::cursor::Cursor;
 use crate::model::PartitionId;
 
-/// Several partitions of one dead owner are taken over together: it is ended once.
+/// Several partitions of one dead owner are taken over together: it is ended once, and again only
+/// if that has failed.
 const ENDED_TTL: Duration = Duration::from_secs(5);
 
 /// What is known of earlier owners; shared by the threads that take partitions over.
@@ -63,20 +63,28 @@ impl Predecessors {
         Ok(opened)
     }
 
-    /// Ends whatever the owner that wrote `metadata` left open, if that is another one which did
-    /// not leave by itself. Blocks for some round trips, each at most `timeout`.
-    pub fn end(&self, metadata: &str, timeout: Duration) -> Result<(), TransactionError> {
+    /// Has the broker end whatever the owner that wrote `metadata` left open, if that is another one
+    /// which did not leave by itself. Waits for nothing: the broker begins with the first request,
+    /// and librdkafka, which is told to come back, would do so half a second later.
+    pub fn end(&self, metadata: &str, timeout: Duration) {
         let owner = Cursor::owner_still_there(metadata).filter(|owner| *owner != self.ours);
-        let Some(owner) = owner else { return Ok(()) };
+        let Some(owner) = owner else { return };
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock::monotonic();
-        if ended.get(owner).is_none_or(|at| now.duration_since(*at) >= ENDED_TTL) {
+        if ended.get(owner).is_some_and(|at| now.duration_since(*at) < ENDED_TTL) {
+            return;
+        }
+        let _earlier = ended.insert(owner.to_owned(), now);
+        let (settings, owner) = (self.settings.clone(), owner.to_owned());
+        let thread = std::thread::Builder::new().name("predecessor".to_owned());
+        let started = thread.spawn(move || {
             tracing::info!(owner, "ending what an earlier owner may have left open");
             // Opening is enough: the broker ends what an earlier producer of that name has open.
-            drop(Relay::open(&self.settings, owner, timeout)?);
-            let _earlier = ended.insert(owner.to_owned(), clock::monotonic());
-        }
-        Ok(())
+            if let Err(error) = Relay::open(&settings, &owner, timeout) {
+                tracing::warn!(owner, %error, "waiting for the earlier owner's timeout");
+            }
+        });
+        let _detached = started.expect("the system has room for a few threads");
     }
 
     /// What was committed last, stable or not; empty if nothing ever was.

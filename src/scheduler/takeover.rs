@@ -24,7 +24,6 @@ use crate::kafka::Names;
 use crate::kafka::member::Offsets;
 use crate::kafka::predecessor::Predecessors;
 use crate::kafka::probe::Probe;
-use crate::kafka::transaction::TransactionError;
 use crate::model::{PartitionId, Timestamp};
 use crate::store::{LocalState, PartitionStore, StoreError};
 use crate::telemetry;
@@ -412,12 +411,9 @@ struct Question {
 impl Question {
     /// The offset does not get stable: a dead owner's transaction is open, or the broker is away.
     fn end_predecessor(&self) {
-        let ended = match self.predecessors.metadata(self.partition, CALL_TIMEOUT) {
+        match self.predecessors.metadata(self.partition, CALL_TIMEOUT) {
             Ok(metadata) => self.predecessors.end(&metadata, CALL_TIMEOUT),
-            Err(error) => Err(TransactionError::Unknown(error.to_string())),
-        };
-        if let Err(error) = ended {
-            tracing::warn!(%error, "waiting for the earlier owner's timeout");
+            Err(error) => tracing::warn!(%error, "waiting for the earlier owner's timeout"),
         }
     }
 
@@ -426,9 +422,8 @@ impl Question {
         let p = self.partition;
         let offset = self.offsets.committed(p, patience)?;
         // It may have died with fires sent and this offset not yet among what it would commit.
-        let ended = offset.as_ref().map(|(_, said)| self.predecessors.end(said, CALL_TIMEOUT));
-        if let Some(Err(error)) = ended {
-            tracing::warn!(%error, "readers wait for the earlier owner's timeout");
+        if let Some((_, said)) = &offset {
+            self.predecessors.end(said, CALL_TIMEOUT);
         }
         let (triggers_low, triggers_end) = self.probe.bounds(&self.names.triggers(), p)?;
         let (signals_low, signals_end) = self.probe.bounds(&self.names.signals(), p)?;
