@@ -170,7 +170,7 @@ impl Transactor {
     pub fn commit(&self, progress: &[Progress], fence: &Fence) -> Result<(), TransactionError> {
         assert!(!progress.is_empty(), "a transaction without offsets is not fenced");
         let deadline = clock::monotonic() + self.timeout;
-        self.flush()?;
+        self.flush(deadline)?;
         fault::reached("commit.before_offsets");
         let mut offsets = TopicPartitionList::with_capacity(progress.len());
         for p in progress {
@@ -209,8 +209,8 @@ impl Transactor {
         }
     }
 
-    /// Waits until every record is acknowledged or refused.
-    fn flush(&self) -> Result<(), TransactionError> {
+    /// Waits until every record is acknowledged or refused, or the deadline has passed.
+    fn flush(&self, deadline: Instant) -> Result<(), TransactionError> {
         let native = self.producer.client().native_ptr();
         loop {
             // SAFETY: the handle lives through the call, which only waits.
@@ -219,8 +219,13 @@ impl Transactor {
             self.first_refusal()?;
             match result {
                 c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => return Ok(()),
-                // message.timeout.ms bounds how often: it turns what hangs into a refusal.
-                c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR__TIMED_OUT => {}
+                // message.timeout.ms should turn what hangs into a refusal before that.
+                c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR__TIMED_OUT => {
+                    if clock::monotonic() >= deadline {
+                        let unanswered = "flush: records were neither taken nor refused in time";
+                        return Err(TransactionError::Unknown(unanswered.to_owned()));
+                    }
+                }
                 other => return Err(TransactionError::Unknown(format!("flush: {other:?}"))),
             }
         }
