@@ -63,9 +63,9 @@ impl Predecessors {
         Ok(opened)
     }
 
-    /// Has the broker end whatever the owner that wrote `metadata` left open, if that is another one
-    /// which did not leave by itself. Waits for nothing: the broker begins with the first request,
-    /// and librdkafka, which is told to come back, would do so half a second later.
+    /// Has the broker end whatever the owner that wrote `metadata` left open, if that is another
+    /// one which did not leave by itself. Waits for nothing: the broker begins with the first
+    /// request, and librdkafka, which is told to come back, would do so half a second later.
     pub fn end(&self, metadata: &str, timeout: Duration) {
         let owner = Cursor::owner_still_there(metadata).filter(|owner| *owner != self.ours);
         let Some(owner) = owner else { return };
