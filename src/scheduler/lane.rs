@@ -175,6 +175,14 @@ impl Restoring {
             cancelled: Arc::default(),
         }
     }
+
+    /// The ledger is read anew, from `from` on. The reader went on while nobody asked: our own
+    /// barrier may be among what it has brought, and would say that all before it has been read.
+    pub(super) fn forget_ledger(&mut self, from: Offset) {
+        self.ledger.clear();
+        self.ledger_position = from;
+        self.barrier_read = false;
+    }
 }
 
 /// The index rows of `hashes` that the store has.

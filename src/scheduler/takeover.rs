@@ -196,9 +196,13 @@ impl Scheduler {
                     self.wipe(id)?;
                 }
             }
-            Ask::Mirror { from, .. } => self.others.start(&ledger, id, *from)?,
+            Ask::Mirror { from, .. } => {
+                restoring.forget_ledger(*from);
+                self.others.start(&ledger, id, *from)?;
+            }
             Ask::Ledger { from } => {
                 fault::reached("takeover.before_ledger");
+                restoring.forget_ledger(*from);
                 self.others.start(&ledger, id, *from)?;
             }
             Ask::Triggers { from, until } => {
