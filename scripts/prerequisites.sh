@@ -47,6 +47,7 @@ need ccache command -v ccache
 if [ "${1:-}" = test ]; then
     # The kit, not the runtime alone: keytool makes the certificate of the TLS test.
     need openjdk-17-jdk-headless java17
+    need strace command -v strace
     need openjdk-17-jdk-headless command -v keytool
     need maven command -v mvn
 fi

@@ -110,13 +110,18 @@ log.filter = 'warn,orloj::scheduler::takeover=info'
         })
     }
 
-    fn create_topics(&self) {
+    /// Orloj's topics, and those that the contenders write to.
+    fn topics(&self) -> (TopicDefinitions, [String; CONTENDERS.len()]) {
         let topics = &self.settings.topics;
-        let client = client_config(&self.settings);
         let ours =
             TopicDefinitions::load(&topics.prefix, topics.partitions, topics.replication_factor);
-        let outputs = CONTENDERS.map(|contender| self.output(contender));
-        let partitions = i32::from(topics.partitions.get());
+        (ours, CONTENDERS.map(|contender| self.output(contender)))
+    }
+
+    fn create_topics(&self) {
+        let client = client_config(&self.settings);
+        let (ours, outputs) = self.topics();
+        let partitions = i32::from(self.settings.topics.partitions.get());
         let wanted: Vec<_> = outputs
             .iter()
             .map(|name| NewTopic::new(name, partitions, TopicReplication::Fixed(1)))
@@ -137,10 +142,7 @@ impl Drop for Site {
             return;
         }
         let client = client_config(&self.settings);
-        let topics = &self.settings.topics;
-        let ours =
-            TopicDefinitions::load(&topics.prefix, topics.partitions, topics.replication_factor);
-        let outputs = CONTENDERS.map(|contender| self.output(contender));
+        let (ours, outputs) = self.topics();
         let all: Vec<&str> = ours.names().chain(outputs.iter().map(String::as_str)).collect();
         let admin: AdminClient<DefaultClientContext> = client.create().unwrap();
         let _room_is_made = runtime().block_on(admin.delete_topics(&all, &AdminOptions::new()));

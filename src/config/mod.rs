@@ -150,6 +150,11 @@ fn check(settings: &Settings) -> Result<(), (&'static str, &'static str)> {
              room for our suffixes",
         ),
         (
+            scheduler.instance_id.chars().all(topic_name),
+            "scheduler.instance_id",
+            "it may have letters, digits, '.', '_' and '-': it is part of transactional ids",
+        ),
+        (
             scheduler.heartbeat_interval * 3 <= scheduler.session_timeout,
             "scheduler.heartbeat_interval",
             "at least three heartbeats must fit into scheduler.session_timeout",

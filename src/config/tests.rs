@@ -111,6 +111,7 @@ fn a_wrong_value_is_named_with_its_setting_and_the_way_out() {
         ("topics.prefix=a b", "`topics.prefix = \"a b\"` cannot be: a topic name has"),
         ("scheduler.assignor=rnge", "`scheduler.assignor = \"rnge\"` cannot be"),
         ("store.state_age_max=6d", "`store.state_age_max = \"6d\"` cannot be: it may be at most"),
+        ("scheduler.instance_id=a/2", "`scheduler.instance_id = \"a/2\"` cannot be"),
         ("scheduler.session_timeout=150ms", "`scheduler.heartbeat_interval = \"100ms\"` cannot be"),
         ("worker.retry_delays=[\"0s\"]", "`worker.retry_delays = [\"0s\"]` cannot be"),
     ] {

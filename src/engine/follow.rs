@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 
 use super::cursor::Cursor;
+use super::known::IdHash;
 use super::partition::Fetched;
 use super::replay::Replay;
 use super::step::RowOp;
@@ -95,7 +96,11 @@ impl Pass {
             triggers_from: cursor.low_water.max(local.applied).min(cursor.triggers),
             triggers_until: cursor.triggers,
         };
-        let replay = Replay::new(cursor.w, cursor.horizon, skips);
+        let mut replay = Replay::new(cursor.w, cursor.horizon, skips);
+        if must_wipe {
+            let triggers = plan.triggers_until - plan.triggers_from;
+            replay = replay.of_empty_store(ledger_end.saturating_add(triggers));
+        }
         Self { cursor, must_wipe, applied_step: local.step, plan, later_from: None, replay }
     }
 
@@ -109,6 +114,16 @@ impl Pass {
     #[must_use]
     pub fn plan(&self) -> Plan {
         self.plan
+    }
+
+    /// The ids whose index rows [`ledger`](Self::ledger) needs for these records.
+    pub fn ids_in_ledger(&mut self, records: &[(Offset, LedgerRecord)]) -> Vec<IdHash> {
+        self.replay.ids_in_ledger(records.iter().map(|(_, record)| record))
+    }
+
+    /// The ids whose index rows [`triggers`](Self::triggers) needs for these records.
+    pub fn ids_in_triggers(&mut self, records: &[TriggerRecord]) -> Vec<IdHash> {
+        self.replay.ids_in_triggers(records)
     }
 
     /// Records of the ledger and their offsets, in order; returns the rows to apply.

@@ -24,6 +24,7 @@ pub mod refusal;
 pub mod register;
 pub mod replay;
 pub mod retry;
+pub mod seen;
 pub mod step;
 pub mod takeover;
 pub mod tenure;

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use super::known::{IdHash, IdMap, Known, Slot, SlotKind};
 use super::partition::Fetched;
+use super::seen::Seen;
 use super::step::RowOp;
 use crate::fault::{Bug, planted};
 use crate::model::codec::row::{self, RowBytes};
@@ -32,6 +33,8 @@ pub struct Replay {
     pub skips: BTreeSet<Offset>,
     /// The broker timestamp of the last record replayed, in ms since the epoch.
     pub last_timestamp: Timestamp,
+    /// What a store that began empty can know; `None` where it did not.
+    seen: Option<Seen>,
     rows: Vec<RowOp>,
     touched: IdMap<Known>,
     /// Where rows are encoded.
@@ -42,17 +45,42 @@ impl Replay {
     /// Starts with the committed `w` and `horizon` (S) and the marks that the local store has.
     #[must_use]
     pub fn new(w: TimelineKey, horizon: Timestamp, skips: BTreeSet<Offset>) -> Self {
-        let (rows, touched) = (Vec::new(), IdMap::default());
         Self {
             w,
             horizon,
             inserted_until: 0,
             skips,
             last_timestamp: 0,
-            rows,
-            touched,
+            seen: None,
+            rows: Vec::new(),
+            touched: IdMap::default(),
             scratch: Vec::new(),
         }
+    }
+
+    /// The store is empty, and about `expected` ids will come: it need not be asked for those that
+    /// come for the first time.
+    #[must_use]
+    pub fn of_empty_store(self, expected: u64) -> Self {
+        Self { seen: Some(Seen::none_of(expected)), ..self }
+    }
+
+    /// The ids whose index rows must be at hand for these records of the ledger.
+    pub fn ids_in_ledger<'a>(
+        &mut self,
+        records: impl IntoIterator<Item = &'a LedgerRecord>,
+    ) -> Vec<IdHash> {
+        self.wanted(records.into_iter().filter_map(|record| record.key.trigger()))
+    }
+
+    /// The ids whose index rows must be at hand for these records of `triggers`.
+    pub fn ids_in_triggers(&mut self, records: &[TriggerRecord]) -> Vec<IdHash> {
+        self.wanted(records.iter().filter_map(TriggerRecord::trigger))
+    }
+
+    fn wanted<'a>(&mut self, ids: impl Iterator<Item = &'a Text>) -> Vec<IdHash> {
+        let known = |id: &IdHash| self.seen.as_mut().is_none_or(|seen| seen.note(*id));
+        ids.map(IdHash::of).filter(known).collect()
     }
 
     /// Applies ledger records in order; `fetched` has the store's index rows of their ids.

@@ -10,6 +10,7 @@
 use std::collections::BTreeSet;
 
 use super::cursor::{Cursor, MetadataError};
+use super::known::IdHash;
 use super::partition::{Fetched, Start};
 pub use super::refusal::Refusal;
 use super::replay::Replay;
@@ -245,6 +246,16 @@ impl Takeover {
         }
     }
 
+    /// The ids whose index rows [`on_ledger`](Self::on_ledger) needs for these records.
+    pub fn ids_in_ledger(&mut self, records: &[LedgerRecord]) -> Vec<IdHash> {
+        self.replay.ids_in_ledger(records)
+    }
+
+    /// The ids whose index rows [`on_triggers`](Self::on_triggers) needs for these records.
+    pub fn ids_in_triggers(&mut self, records: &[TriggerRecord]) -> Vec<IdHash> {
+        self.replay.ids_in_triggers(records)
+    }
+
     /// Records of `triggers` for [`Ask::Triggers`], all below its `until`. Returns the rows to
     /// apply.
     pub fn on_triggers(&mut self, records: Vec<TriggerRecord>, fetched: &Fetched) -> Vec<RowOp> {
@@ -256,18 +267,6 @@ impl Takeover {
     pub fn on_triggers_end(&mut self) {
         assert_eq!(self.phase, Phase::Triggers, "nobody asked for triggers");
         self.phase = Phase::Done;
-    }
-
-    /// Where the ledger ends in which the mirror is sought, if it is.
-    #[must_use]
-    pub fn mirror_end(&self) -> Option<Offset> {
-        (self.phase == Phase::Mirror).then_some(self.committed.ledger_end)
-    }
-
-    /// Whether this is the barrier that this takeover wrote.
-    #[must_use]
-    pub fn is_ours(&self, record: &LedgerRecord) -> bool {
-        record.value == Some(LedgerValue::Barrier { nonce: self.nonce })
     }
 
     /// The committed cursor; known once the barrier is asked for.
@@ -407,9 +406,16 @@ impl Takeover {
         self.skip_gaps(&mut cursor);
         self.cursor = cursor;
         let skips = std::mem::take(&mut self.replay.skips);
-        self.replay = Replay::new(cursor.w, cursor.horizon, skips);
+        let replay = Replay::new(cursor.w, cursor.horizon, skips);
+        self.replay = if self.must_wipe() { replay.of_empty_store(self.records()) } else { replay };
         self.phase = if planted(Bug::NoBarrier) { Phase::Ledger } else { Phase::Barrier };
         Ok(())
+    }
+
+    /// How many records there are to read at most.
+    fn records(&self) -> u64 {
+        let ledger = self.committed.ledger_end.saturating_sub(self.committed.ledger_low);
+        ledger + self.cursor.triggers.saturating_sub(self.replay_from())
     }
 
     fn check_ends(&self, cursor: &Cursor) -> Result<(), Refusal> {
@@ -471,7 +477,8 @@ impl Takeover {
         fetched: &Fetched,
     ) -> Vec<RowOp> {
         let applied = self.local.map_or(0, |local| local.step);
-        let barrier = records.iter().position(|record| self.is_ours(record));
+        let ours = Some(LedgerValue::Barrier { nonce: self.nonce });
+        let barrier = records.iter().position(|record| record.value == ours);
         let read = barrier.map_or(records.len(), |at| at + 1);
         if records.drain(read..).next().is_none() {
             self.ledger_position = position;

@@ -19,8 +19,8 @@ use crate::config::Settings;
 use crate::engine::cursor::Cursor;
 use crate::model::PartitionId;
 
-/// Several partitions of one dead owner are taken over together: it is ended once, and again only
-/// if that has failed.
+/// Several partitions of one dead owner are taken over together: it is ended once for all of them.
+/// Whoever still waits after this long tries again.
 const ENDED_TTL: Duration = Duration::from_secs(5);
 
 /// What is known of earlier owners; shared by the threads that take partitions over.

@@ -70,7 +70,7 @@ impl Relay {
     }
 }
 
-/// No instance is called like this, so that no two processes share an id.
+/// An instance's id has no slash (`scheduler.instance_id`), so no two processes share one of these.
 fn second_id(id: &str) -> String {
     format!("{id}/2")
 }

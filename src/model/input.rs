@@ -21,6 +21,18 @@ pub struct TriggerRecord {
     pub request: Request,
 }
 
+impl TriggerRecord {
+    /// The id of the trigger that it is about, if it can be told.
+    #[must_use]
+    pub fn trigger(&self) -> Option<&Text> {
+        match &self.request {
+            Request::Register(registration) => Some(&registration.id),
+            Request::Cancel { id } => Some(id),
+            Request::Forward(_) | Request::Unreadable(_) => None,
+        }
+    }
+}
+
 /// What a record of `triggers` asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {

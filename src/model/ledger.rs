@@ -32,6 +32,18 @@ pub enum LedgerKey {
     Barrier,
 }
 
+impl LedgerKey {
+    /// The id of the trigger that it is about, if it is about one.
+    #[must_use]
+    pub fn trigger(&self) -> Option<&Text> {
+        match self {
+            Self::Main(id) | Self::Veto(id) => Some(id),
+            Self::Retry { trigger, .. } => Some(trigger),
+            Self::Skip(_) | Self::Cursor | Self::Barrier => None,
+        }
+    }
+}
+
 /// The value of a ledger record; a tombstone settles the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(

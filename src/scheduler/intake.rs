@@ -15,7 +15,7 @@ use super::{LaneError, Scheduler, SchedulerError};
 use crate::clock;
 use crate::config::{Settings, TriggerSettings};
 use crate::engine::partition::Input;
-use crate::engine::takeover::{Ask, Refusal};
+use crate::engine::takeover::Ask;
 use crate::kafka::Names;
 use crate::kafka::reader::{Read, Reader};
 use crate::kafka::schemas::{Registry, SchemaCache};
@@ -24,7 +24,7 @@ use crate::model::codec::registration::{self, RawRecord, ReadContext, ReadError}
 use crate::model::codec::schemas::{CodecError, Schemas};
 use crate::model::definition::Header;
 use crate::model::input::{SignalRecord, TriggerRecord, Unreadable};
-use crate::model::ledger::LedgerRecord;
+use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::partitioner::Partitioner;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
@@ -106,6 +106,18 @@ impl Intake {
         SignalRecord { offset, signal }
     }
 
+    /// What decodes our own topics.
+    pub(super) fn schemas(&self) -> &Schemas {
+        &self.schemas
+    }
+
+    /// Whether this is the barrier with that nonce.
+    fn is_barrier(&self, message: &BorrowedMessage<'_>, nonce: u64) -> bool {
+        let key = message.key().unwrap_or_default();
+        let read = || self.ledger(message).ok()?.value;
+        LedgerKey::BARRIER == key && read() == Some(LedgerValue::Barrier { nonce })
+    }
+
     pub(super) fn ledger(&self, message: &BorrowedMessage<'_>) -> Result<LedgerRecord, CodecError> {
         let step = message.headers().and_then(|headers| {
             headers.iter().find(|header| header.key == STEP).and_then(|header| header.value)
@@ -161,7 +173,9 @@ impl Scheduler {
         let mut inputs = BTreeMap::new();
         self.read_others(&mut inputs)?;
         // While a draft is full nothing more is taken: librdkafka's own queue is the bound.
-        let full = |lane: &mut Lane| lane.active().is_some_and(|partition| partition.is_full());
+        let full = |lane: &mut Lane| {
+            lane.is_overfed() || lane.active().is_some_and(|partition| partition.is_full())
+        };
         if !self.lanes.values_mut().any(full) {
             let wait = if inputs.is_empty() { wait } else { Duration::ZERO };
             self.read_triggers(wait, &mut inputs)?;
@@ -247,7 +261,10 @@ impl Scheduler {
         &mut self,
         inputs: &mut BTreeMap<PartitionId, Vec<Input>>,
     ) -> Result<(), SchedulerError> {
-        let (mut ended, mut foreign) = (Vec::new(), Vec::new());
+        let mut ended = Vec::new();
+        if self.lanes.values().any(Lane::is_overfed) {
+            return Ok(());
+        }
         for _ in 0..OTHERS_MAX {
             let read = match self.others.poll(Duration::ZERO) {
                 Ok(Some(read)) => read,
@@ -268,26 +285,14 @@ impl Scheduler {
                             inputs.entry(id).or_default().push(input);
                         }
                     } else if let Stage::Restoring(restoring) = &mut lane.stage {
-                        // A later owner's mirror does not belong to the offset that we have read.
-                        let end = restoring.takeover.mirror_end();
-                        match self.intake.ledger(&message) {
-                            Ok(_) if end.is_some_and(|end| offset >= end) => {}
-                            Ok(record) => {
-                                restoring.barrier_read |= restoring.takeover.is_ours(&record);
-                                restoring.ledger.push(record);
-                            }
-                            Err(error) => foreign.push((id, offset, error)),
-                        }
-                        restoring.ledger_position = offset + 1;
+                        let ours = self.intake.is_barrier(&message, restoring.nonce);
+                        restoring.take_ledger(&message, ours);
                         lane.ledger_position = offset + 1;
                     }
                 }
                 Read::End(id) => ended.push(id),
                 Read::OutOfRange(error) => tracing::error!(error, "signals: offset out of range"),
             }
-        }
-        for (id, offset, error) in foreign {
-            self.meet_foreign(id, offset, error);
         }
         ended.into_iter().try_for_each(|id| self.meet_others_end(id))
     }
@@ -299,7 +304,7 @@ impl Scheduler {
     fn meet_others_end(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
         let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
         let Stage::Restoring(restoring) = &mut lane.stage else { return Ok(()) };
-        let Ask::Mirror { from, until } = restoring.takeover.ask() else { return Ok(()) };
+        let Some(Ask::Mirror { from, until }) = restoring.asked else { return Ok(()) };
         if restoring.ledger_is_stable {
             restoring.ledger_position = restoring.ledger_position.max(until);
             return Ok(());
@@ -316,22 +321,12 @@ impl Scheduler {
         Ok(())
     }
 
-    /// A ledger record that is not ours, or not yet.
-    fn meet_foreign(&mut self, id: PartitionId, offset: Offset, error: CodecError) {
-        match error {
-            CodecError::Newer { .. } => self.refuse(id, Refusal::NewerLedger { offset }),
-            CodecError::Corrupt { .. } => {
-                tracing::error!(partition = id, offset, %error, "a ledger record is skipped");
-            }
-        }
-    }
-
     /// The reader has met the end of `triggers[p]`.
     fn meet_end(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
         let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
         match &mut lane.stage {
             Stage::Restoring(restoring) => {
-                if let Ask::Triggers { .. } = restoring.takeover.ask() {
+                if let Some(Ask::Triggers { .. }) = restoring.asked {
                     restoring.triggers_passed = true;
                 }
                 Ok(())
@@ -406,8 +401,10 @@ fn take_trigger(
     lane.end_check = EndCheck::Idle;
     match &mut lane.stage {
         Stage::Active(_) => inputs.entry(lane.id).or_default().push(Input::Trigger(record)),
-        Stage::Restoring(restoring) => match restoring.takeover.ask() {
-            Ask::Triggers { until, .. } if record.offset < until => restoring.triggers.push(record),
+        Stage::Restoring(restoring) => match restoring.asked {
+            Some(Ask::Triggers { until, .. }) if record.offset < until => {
+                restoring.triggers.push(record);
+            }
             _ => {
                 restoring.triggers_passed = true;
                 restoring.live.push(Input::Trigger(record));

@@ -8,12 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rdkafka::message::{BorrowedMessage, Message};
+
+use super::restorer::RawLedger;
+use super::takeover::{LEDGER_BATCH, TRIGGERS_BATCH};
 use crate::clock;
 use crate::engine::known::{IdHash, Known};
 use crate::engine::partition::{Fetched, Input, Partition};
 use crate::engine::takeover::{Ask, Local, Refusal, Takeover};
-use crate::model::input::{Request, TriggerRecord};
-use crate::model::ledger::{LedgerKey, LedgerRecord};
+use crate::kafka::reader::Reader;
+use crate::model::input::TriggerRecord;
+use crate::model::ledger::LedgerKey;
 use crate::model::{Offset, PartitionId, Timestamp};
 use crate::store::{LocalState, PartitionStore, StoreError};
 
@@ -58,10 +63,13 @@ pub(super) enum Stage {
 /// A takeover and what the reader has brought for it.
 #[derive(Debug)]
 pub(super) struct Restoring {
-    pub(super) takeover: Takeover,
+    /// Away while a restorer applies what was read.
+    pub(super) takeover: Option<Box<Takeover>>,
+    /// What tells this takeover from every other.
+    pub(super) nonce: u64,
     /// What has been asked of the world already.
     pub(super) asked: Option<Ask>,
-    pub(super) ledger: Vec<LedgerRecord>,
+    pub(super) ledger: RawLedger,
     pub(super) ledger_position: Offset,
     /// Our own barrier is among what was read of the ledger: there is nothing to wait for.
     pub(super) barrier_read: bool,
@@ -134,6 +142,14 @@ impl Lane {
         }
     }
 
+    /// Whether the next batch of a takeover is complete before the last one is applied.
+    pub(super) fn is_overfed(&self) -> bool {
+        match &self.stage {
+            Stage::Restoring(restoring) => restoring.is_overfed(),
+            _ => false,
+        }
+    }
+
     /// Takes the stage out, for the next one to be put in.
     pub(super) fn change_stage(&mut self) -> Stage {
         std::mem::replace(&mut self.stage, Stage::Changing)
@@ -163,9 +179,10 @@ impl Lane {
 impl Restoring {
     fn new(takeover: Takeover) -> Self {
         Self {
-            takeover,
+            nonce: takeover.nonce(),
+            takeover: Some(Box::new(takeover)),
             asked: None,
-            ledger: Vec::new(),
+            ledger: RawLedger::default(),
             ledger_position: 0,
             barrier_read: false,
             ledger_is_stable: false,
@@ -176,10 +193,34 @@ impl Restoring {
         }
     }
 
+    /// Takes a record of the ledger, if it is asked for: all of them, or only what can be the
+    /// mirror of the cursor. A later owner's mirror does not belong to the offset that was read.
+    pub(super) fn take_ledger(&mut self, message: &BorrowedMessage<'_>, is_our_barrier: bool) {
+        let (_, _, offset) = Reader::place(message);
+        match self.asked {
+            Some(Ask::Ledger { .. }) => {
+                self.barrier_read |= is_our_barrier;
+                self.ledger.push(message);
+            }
+            Some(Ask::Mirror { until, .. })
+                if offset < until && message.key() == Some(LedgerKey::CURSOR) =>
+            {
+                self.ledger.push(message);
+            }
+            _ => {}
+        }
+        self.ledger_position = offset + 1;
+    }
+
+    fn is_overfed(&self) -> bool {
+        let full = self.ledger.len() >= LEDGER_BATCH || self.triggers.len() >= TRIGGERS_BATCH;
+        full && self.takeover.is_none()
+    }
+
     /// The ledger is read anew, from `from` on. The reader went on while nobody asked: our own
     /// barrier may be among what it has brought, and would say that all before it has been read.
     pub(super) fn forget_ledger(&mut self, from: Offset) {
-        self.ledger.clear();
+        self.ledger = RawLedger::default();
         self.ledger_position = from;
         self.barrier_read = false;
     }
@@ -197,27 +238,9 @@ pub(super) fn fetch(
     Ok(hashes.into_iter().zip(rows).filter_map(found).collect())
 }
 
-/// The id that a record of `triggers` is about, hashed.
-pub(super) fn id_of_trigger(record: &TriggerRecord) -> Option<IdHash> {
-    match &record.request {
-        Request::Register(registration) => Some(IdHash::of(&registration.id)),
-        Request::Cancel { id } => Some(IdHash::of(id)),
-        Request::Forward(_) | Request::Unreadable(_) => None,
-    }
-}
-
-/// The id that a ledger record is about, hashed.
-pub(super) fn id_of_ledger(record: &LedgerRecord) -> Option<IdHash> {
-    match &record.key {
-        LedgerKey::Main(id) | LedgerKey::Veto(id) => Some(IdHash::of(id)),
-        LedgerKey::Retry { trigger, .. } => Some(IdHash::of(trigger)),
-        LedgerKey::Skip(_) | LedgerKey::Cursor | LedgerKey::Barrier => None,
-    }
-}
-
 fn id_of_input(input: &Input) -> Option<IdHash> {
     match input {
-        Input::Trigger(record) => id_of_trigger(record),
+        Input::Trigger(record) => record.trigger().map(IdHash::of),
         Input::Signal(record) => match &record.signal {
             Ok(crate::model::signal::Signal::Retry(request)) => {
                 Some(IdHash::of(&request.id.trigger))

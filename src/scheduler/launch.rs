@@ -126,13 +126,14 @@ impl Scheduler {
     /// The last steps of partitions that go, before they go.
     fn say_last_words(&mut self, partitions: &[PartitionId]) -> Result<(), SchedulerError> {
         fault::reached("revoke.before_last_words");
+        self.await_restorers()?;
         let mut flight = Flight::default();
         for id in partitions {
             let Some(lane) = self.lanes.get_mut(id) else { continue };
             match &mut lane.stage {
                 Stage::Active(partition) => flight.steps.push((*id, partition.seal_clean())),
                 Stage::Restoring(restoring) => {
-                    let farewell = restoring.takeover.farewell();
+                    let farewell = restoring.takeover.as_ref().and_then(|it| it.farewell());
                     flight.farewells.extend(farewell.map(|(offset, said)| (*id, offset, said)));
                 }
                 Stage::Waiting(partition) => {
@@ -164,8 +165,9 @@ impl Scheduler {
                     flight.steps.extend(partition.seal().map(|step| (id, step)));
                 }
                 Stage::Restoring(restoring) => {
-                    if let Ask::Barrier { offset, metadata, nonce } = restoring.takeover.ask() {
-                        let step = restoring.takeover.cursor().step;
+                    let Some(takeover) = &restoring.takeover else { continue };
+                    if let Ask::Barrier { offset, metadata, nonce } = takeover.ask() {
+                        let step = takeover.cursor().step;
                         let barrier = Barrier { offset, metadata, nonce, step };
                         flight.barriers.push((id, barrier));
                     }
@@ -200,8 +202,10 @@ impl Scheduler {
         }
         for (id, _) in &flight.barriers {
             let Some(lane) = self.lanes.get_mut(id) else { continue };
-            if let Stage::Restoring(restoring) = &mut lane.stage {
-                restoring.takeover.on_barrier();
+            if let Stage::Restoring(restoring) = &mut lane.stage
+                && let Some(takeover) = &mut restoring.takeover
+            {
+                takeover.on_barrier();
             }
         }
         fault::reached("step.after_settle");
@@ -213,8 +217,10 @@ impl Scheduler {
         self.note_written(written)
     }
 
-    /// Waits for the writer: a store that is read or closed next must hold what is committed.
-    pub(super) fn await_writer(&mut self) -> Result<(), SchedulerError> {
+    /// Waits for whoever writes: a store that is read or closed next must hold what is committed,
+    /// and nobody else may have it open.
+    pub(super) fn await_stores(&mut self) -> Result<(), SchedulerError> {
+        self.await_restorers()?;
         let written = self.writer.drain();
         self.note_written(written)
     }

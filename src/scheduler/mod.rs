@@ -17,6 +17,7 @@ pub mod identity;
 mod intake;
 mod lane;
 mod launch;
+mod restorer;
 mod sentinel;
 mod standby;
 mod takeover;
@@ -56,6 +57,7 @@ use flight::Flight;
 use identity::{Identity, IdentityError};
 use intake::Intake;
 use lane::{Lane, Stage};
+use restorer::Restorers;
 use sentinel::Sentinel;
 use standby::Standby;
 use targets::Targets;
@@ -152,6 +154,7 @@ struct Scheduler {
     launched_at: Instant,
     tenure: Tenure,
     writer: Writer,
+    restorers: Restorers,
     stores: Arc<StoreFactory>,
     standby: Option<Standby>,
     lanes: BTreeMap<PartitionId, Lane>,
@@ -213,6 +216,7 @@ impl Scheduler {
             launched_at: clock::monotonic(),
             tenure: Tenure::new(grace),
             writer: Writer::start(),
+            restorers: Restorers::start(),
             stores,
             standby,
             lanes: BTreeMap::new(),
@@ -344,7 +348,7 @@ impl Scheduler {
         }
         let lanes: Vec<_> = partitions.iter().filter_map(|id| self.lanes.remove(id)).collect();
         self.member.release(partitions)?;
-        self.await_writer()?;
+        self.await_stores()?;
         for lane in lanes {
             lane.store.flush()?;
         }

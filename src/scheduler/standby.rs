@@ -13,7 +13,7 @@ use rdkafka::error::KafkaError;
 
 use super::identity::Identity;
 use super::intake::Intake;
-use super::lane::{fetch, id_of_ledger, id_of_trigger, valid_state};
+use super::lane::{fetch, valid_state};
 use super::takeover::state_of;
 use super::{SchedulerError, spawn};
 use crate::clock;
@@ -334,8 +334,7 @@ impl Following {
         records: Vec<(Offset, LedgerRecord)>,
     ) -> Result<(), Unfinished> {
         let Some(Followed { store, .. }) = self.open.get(&id) else { return Ok(()) };
-        let wanted = records.iter().filter_map(|(_, record)| id_of_ledger(record)).collect();
-        let fetched = fetch(store, wanted)?;
+        let fetched = fetch(store, pass.ids_in_ledger(&records))?;
         let rows = pass.ledger(records, &fetched);
         Ok(store.add(&rows)?)
     }
@@ -376,8 +375,7 @@ impl Following {
         records: Vec<TriggerRecord>,
     ) -> Result<(), Unfinished> {
         let Some(Followed { store, .. }) = self.open.get(&id) else { return Ok(()) };
-        let wanted = records.iter().filter_map(id_of_trigger).collect();
-        let fetched = fetch(store, wanted)?;
+        let fetched = fetch(store, pass.ids_in_triggers(&records))?;
         let rows = pass.triggers(records, &fetched);
         Ok(store.add(&rows)?)
     }

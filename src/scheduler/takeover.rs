@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use rdkafka::error::KafkaResult;
 
-use super::lane::{EndCheck, Lane, Stage, fetch, id_of_ledger, id_of_trigger, valid_state};
+use super::lane::{EndCheck, Lane, Stage, valid_state};
+use super::restorer::{Job, Restored, Unrestored, Work};
 use super::{CALL_TIMEOUT, LaneError, Mode, Scheduler, SchedulerError};
 use crate::clock;
 use crate::config::ByteSize;
 use crate::engine::cursor::Cursor;
-use crate::engine::partition::{Partition, Rules, Start};
-use crate::engine::step::RowOp;
+use crate::engine::partition::{Fetched, Partition, Rules, Start};
 use crate::engine::takeover::{Ask, Committed, Gap, Local, Refusal, Takeover};
 use crate::engine::wheel::Wheel;
 use crate::fault;
@@ -32,16 +32,18 @@ use crate::telemetry;
 const COMMITTED_TIMEOUT: Duration = Duration::from_secs(2);
 /// How soon an offset is stable that no open transaction holds up.
 const STABLE_SOON: Duration = Duration::from_millis(150);
-/// Records of a takeover that are applied in one batch. The larger a sorted batch is next to the
-/// memtable that takes it, the nearer each place is to the last one; but other partitions wait for
-/// it with their fires, some 50 ms.
-const RESTORE_BATCH: usize = 16_384;
+/// Records of `triggers` that are applied in one batch. The larger a sorted batch is next to the
+/// memtable that takes it, the nearer each place is to the last one.
+pub(super) const TRIGGERS_BATCH: usize = 16_384;
+/// Records of the ledger that are applied in one batch, which is a file of the store. Fewer make
+/// more files that are merged later, more take memory: some 15 MiB a partition.
+pub(super) const LEDGER_BATCH: usize = 32_768;
 
 impl Scheduler {
     /// A partition is ours now, or still: begin with what its store holds, which is only what was
     /// committed.
     pub(super) fn take_over(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
-        self.await_writer()?;
+        self.await_stores()?;
         let store = match self.lanes.remove(&id) {
             Some(Lane { store, .. }) => {
                 self.stop_reading(id)?;
@@ -96,7 +98,7 @@ impl Scheduler {
             self.land(Duration::from_millis(10))?;
         }
         drop(self.lanes.remove(&id));
-        self.await_writer()?;
+        self.await_stores()?;
         self.stores.wipe(id)?;
         self.take_over(id)
     }
@@ -115,6 +117,8 @@ impl Scheduler {
         while let Ok((id, nonce, committed)) = self.answers.1.try_recv() {
             self.take_answer(id, nonce, committed);
         }
+        let restored = self.restorers.restored();
+        self.put_back(restored)?;
         let restoring = |lane: &&Lane| matches!(lane.stage, Stage::Restoring(_));
         let ids: Vec<_> = self.lanes.values().filter(restoring).map(|lane| lane.id).collect();
         for id in ids {
@@ -131,7 +135,8 @@ impl Scheduler {
         loop {
             let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
             let Stage::Restoring(restoring) = &mut lane.stage else { return Ok(()) };
-            let ask = restoring.takeover.ask();
+            let Some(takeover) = &restoring.takeover else { return Ok(()) };
+            let ask = takeover.ask();
             if restoring.asked.as_ref() != Some(&ask) {
                 restoring.asked = Some(ask.clone());
                 self.issue(id, &ask)?;
@@ -141,12 +146,12 @@ impl Scheduler {
             match ask {
                 Ask::Committed | Ask::Barrier { .. } => {}
                 Ask::Mirror { .. } | Ask::Ledger { .. } => self.feed_ledger(id)?,
-                Ask::Triggers { .. } => self.feed_triggers(id)?,
+                Ask::Triggers { .. } => self.feed_triggers(id),
                 Ask::Nothing => return self.activate(id),
             }
             let Some(lane) = self.lanes.get(&id) else { return Ok(()) };
             let Stage::Restoring(restoring) = &lane.stage else { return Ok(()) };
-            if restoring.takeover.ask() == before {
+            if restoring.takeover.as_ref().is_none_or(|takeover| takeover.ask() == before) {
                 return Ok(());
             }
         }
@@ -163,7 +168,7 @@ impl Scheduler {
                 fault::reached("takeover.before_offsets");
                 let question = Question {
                     partition: id,
-                    nonce: restoring.takeover.nonce(),
+                    nonce: restoring.nonce,
                     offsets: self.member.offsets(),
                     predecessors: Arc::clone(&self.predecessors),
                     probe: self.probe.clone(),
@@ -192,7 +197,7 @@ impl Scheduler {
             }
             Ask::Barrier { .. } => {
                 fault::reached("takeover.before_barrier");
-                if restoring.takeover.must_wipe() {
+                if restoring.takeover.as_ref().is_some_and(|takeover| takeover.must_wipe()) {
                     self.wipe(id)?;
                 }
             }
@@ -233,14 +238,15 @@ impl Scheduler {
     fn take_answer(&mut self, id: PartitionId, nonce: u64, committed: Committed) {
         let Some(lane) = self.lanes.get_mut(&id) else { return };
         let Stage::Restoring(restoring) = &mut lane.stage else { return };
-        if restoring.takeover.nonce() != nonce {
+        if restoring.nonce != nonce {
             return; // an answer to an earlier takeover
         }
-        if let Err(refusal) = restoring.takeover.on_committed(committed) {
+        let Some(takeover) = &mut restoring.takeover else { return };
+        if let Err(refusal) = takeover.on_committed(committed) {
             self.refuse(id, refusal);
             return;
         }
-        for Gap { topic, from, until } in restoring.takeover.gaps.drain(..) {
+        for Gap { topic, from, until } in takeover.gaps.drain(..) {
             tracing::error!(
                 partition = id,
                 topic,
@@ -260,53 +266,70 @@ impl Scheduler {
         self.report_readiness();
     }
 
+    /// Hands what was read of the ledger to a restorer, once it is worth it. The mirror alone is
+    /// sought here, as only a few records can be it.
     fn feed_ledger(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
         let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
         let Stage::Restoring(restoring) = &mut lane.stage else { return Ok(()) };
-        let seeking = matches!(restoring.asked, Some(Ask::Mirror { .. }));
-        let ready = restoring.ledger.len() >= RESTORE_BATCH || restoring.barrier_read;
-        if !ready && !seeking {
-            return Ok(());
-        }
-        let records = std::mem::take(&mut restoring.ledger);
-        let wanted = records.iter().filter_map(id_of_ledger).collect();
-        let fetched = fetch(&lane.store, wanted)?;
-        let position = restoring.ledger_position;
-        match restoring.takeover.on_ledger(records, position, &fetched) {
-            Ok(rows) => {
-                let (local, cluster) = (restoring.takeover.local(0), &self.cluster);
-                // The rows of the ledger alone are no state to resume from.
-                lane.store.apply(&rows, &state_of(local, cluster, 0))?;
-                fault::reached("takeover.after_ledger");
-                Ok(())
-            }
-            Err(refusal) => {
+        let (position, batch) = (restoring.ledger_position, restoring.ledger.len());
+        if matches!(restoring.asked, Some(Ask::Mirror { .. })) {
+            let found = std::mem::take(&mut restoring.ledger).read(id, self.intake.schemas());
+            let Some(takeover) = &mut restoring.takeover else { return Ok(()) };
+            let sought = found.and_then(|records| {
+                takeover.on_ledger(records, position, &Fetched::default()).map(drop)
+            });
+            if let Err(refusal) = sought {
                 self.refuse(id, refusal);
-                Ok(())
             }
+        } else if batch >= LEDGER_BATCH || restoring.barrier_read {
+            let raw = std::mem::take(&mut restoring.ledger);
+            self.restore(id, Work::Ledger(raw, position));
         }
+        Ok(())
     }
 
-    fn feed_triggers(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
-        let now = clock::now_ms();
-        let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
-        let Stage::Restoring(restoring) = &mut lane.stage else { return Ok(()) };
-        let batch = restoring.triggers.len().min(RESTORE_BATCH);
-        if batch < RESTORE_BATCH && !restoring.triggers_passed {
-            return Ok(());
+    fn feed_triggers(&mut self, id: PartitionId) {
+        let Some(lane) = self.lanes.get_mut(&id) else { return };
+        let Stage::Restoring(restoring) = &mut lane.stage else { return };
+        let batch = restoring.triggers.len().min(TRIGGERS_BATCH);
+        if batch < TRIGGERS_BATCH && !restoring.triggers_passed {
+            return;
         }
         let records: Vec<_> = restoring.triggers.drain(..batch).collect();
         let last = restoring.triggers.is_empty() && restoring.triggers_passed;
-        let wanted = records.iter().filter_map(id_of_trigger).collect();
-        let fetched = fetch(&lane.store, wanted)?;
-        let n = restoring.takeover.cursor().triggers;
-        let applied = if last { n } else { records.last().map_or(n, |record| record.offset + 1) };
-        let rows: Vec<RowOp> = restoring.takeover.on_triggers(records, &fetched);
-        let local = restoring.takeover.local(applied);
-        lane.store.apply(&rows, &state_of(local, &self.cluster, now))?;
-        fault::reached("takeover.after_replay");
-        if last {
-            restoring.takeover.on_triggers_end();
+        self.restore(id, Work::Triggers(records, last));
+    }
+
+    /// Gives a takeover to a restorer.
+    fn restore(&mut self, id: PartitionId, work: Work) {
+        let Some(lane) = self.lanes.get_mut(&id) else { return };
+        let Stage::Restoring(restoring) = &mut lane.stage else { return };
+        let Some(takeover) = restoring.takeover.take() else { return };
+        let (store, cluster, now) =
+            (Arc::clone(&lane.store), self.cluster.clone(), clock::now_ms());
+        self.restorers.submit(Job { partition: id, takeover, store, cluster, now, work });
+    }
+
+    /// Waits for all that is being applied: a store is closed next, or a takeover must say where
+    /// it stands.
+    pub(super) fn await_restorers(&mut self) -> Result<(), SchedulerError> {
+        let restored = self.restorers.drain();
+        self.put_back(restored)
+    }
+
+    fn put_back(&mut self, restored: Vec<Restored>) -> Result<(), SchedulerError> {
+        for Restored { partition, takeover, result } in restored {
+            let Some(lane) = self.lanes.get_mut(&partition) else { continue };
+            let Stage::Restoring(restoring) = &mut lane.stage else { continue };
+            if restoring.nonce != takeover.nonce() {
+                continue; // of an earlier takeover
+            }
+            restoring.takeover = Some(takeover);
+            match result {
+                Ok(()) => {}
+                Err(Unrestored::Refused(refusal)) => self.refuse(partition, refusal),
+                Err(Unrestored::Store(error)) => self.rebuild_store(partition, &error.into())?,
+            }
         }
         Ok(())
     }
@@ -317,7 +340,8 @@ impl Scheduler {
         let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
         let Stage::Restoring(mut restoring) = lane.change_stage() else { return Ok(()) };
         let live = std::mem::take(&mut restoring.live);
-        let start = restoring.takeover.finish();
+        let takeover = restoring.takeover.as_mut();
+        let start = takeover.expect("a takeover that asks for nothing is here").finish();
         let cursor = start.cursor;
         lane.next_signal = cursor.signals;
         lane.end_check = EndCheck::Idle;

@@ -100,7 +100,7 @@ impl Template {
         ]
     }
 
-    fn timeline(&self, decided: Arc<Decided>) -> Options {
+    pub(super) fn timeline(&self, decided: Arc<Decided>) -> Options {
         let mut table = BlockBasedOptions::default();
         table.set_block_cache(&self.cache);
         table.set_block_size(32 << 10); // it is scanned, never probed: no filter either
@@ -118,7 +118,7 @@ impl Template {
         options
     }
 
-    fn index(&self, decided: Arc<Decided>) -> Options {
+    pub(super) fn index(&self, decided: Arc<Decided>) -> Options {
         let mut table = BlockBasedOptions::default();
         table.set_block_cache(&self.cache);
         table.set_block_size(8 << 10);

@@ -66,6 +66,17 @@ impl Orloj {
     /// Starts `orloj <role>`, whose log is called after `name`, with the faults armed that
     /// `src/fault` reads from its environment.
     pub(crate) fn start(role: &str, name: &str, settings: &Settings, fault: &str) -> Self {
+        Self::start_under(&[], role, name, settings, fault)
+    }
+
+    /// The same as the last argument of `tracer`, a command that leaves its own process to it.
+    pub(crate) fn start_under(
+        tracer: &[&str],
+        role: &str,
+        name: &str,
+        settings: &Settings,
+        fault: &str,
+    ) -> Self {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let run = STARTED.fetch_add(1, Relaxed);
         let [port] = free_ports();
@@ -77,7 +88,9 @@ impl Orloj {
         fs::write(&config, settings.to_toml()).unwrap();
         let log = config.with_extension("log");
         let output = File::create(&log).unwrap();
-        let program = Command::new(env!("CARGO_BIN_EXE_orloj"))
+        let command = [tracer, &[env!("CARGO_BIN_EXE_orloj")]].concat();
+        let program = Command::new(command[0])
+            .args(&command[1..])
             .arg(role)
             .arg("--config")
             .arg(&config)

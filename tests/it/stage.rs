@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 use crate::audit::{self, Commands, Report};
 use crate::client::{Client, TOPIC, Target};
-use crate::kafka_server::{self, unique_prefix};
+use crate::kafka_server::{self, KafkaServer, unique_prefix};
 use crate::process::{Orloj, Settings};
 use crate::records;
 use crate::wait::{until, within};
@@ -57,7 +57,11 @@ pub(crate) fn whole_machine() -> MutexGuard<'static, ()> {
 impl Stage {
     /// On the broker that tests share.
     pub(crate) fn new(test: &str) -> Self {
-        let server = kafka_server::shared();
+        Self::at(test, kafka_server::shared())
+    }
+
+    /// On a broker of the test's own.
+    pub(crate) fn at(test: &str, server: &KafkaServer) -> Self {
         Self::on(test, server.client(), &[("bootstrap.servers", server.bootstrap().to_owned())])
     }
 
@@ -102,10 +106,17 @@ impl Stage {
 
     /// The same, with faults armed in it.
     pub(crate) fn armed_scheduler(&self, name: &str, fault: &str) -> Orloj {
+        Orloj::start("scheduler", name, &self.with_disk_of(name), fault)
+    }
+
+    /// The same under a command that watches it.
+    pub(crate) fn scheduler_under(&self, tracer: &[&str], name: &str) -> Orloj {
+        Orloj::start_under(tracer, "scheduler", name, &self.with_disk_of(name), "")
+    }
+
+    fn with_disk_of(&self, name: &str) -> Settings {
         let data = self.data_of(name);
-        let settings = self.settings.clone();
-        let settings = settings.set("scheduler.data_dir", data.to_str().unwrap());
-        Orloj::start("scheduler", name, &settings, fault)
+        self.settings.clone().set("scheduler.data_dir", data.to_str().unwrap())
     }
 
     /// Starts another role, called `name`.

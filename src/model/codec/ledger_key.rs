@@ -12,6 +12,11 @@ use crate::model::text::Text;
 pub const STEP: &str = "orloj-step";
 
 impl LedgerKey {
+    /// The bytes of [`LedgerKey::Cursor`].
+    pub const CURSOR: &[u8] = b"~cursor";
+    /// The bytes of [`LedgerKey::Barrier`].
+    pub const BARRIER: &[u8] = b"~barrier";
+
     /// The key's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -94,6 +99,8 @@ mod tests {
             assert_eq!(key.to_bytes(), text.as_bytes());
             assert_eq!(LedgerKey::parse(text.as_bytes()), Some(key));
         }
+        assert_eq!(LedgerKey::parse(LedgerKey::CURSOR), Some(LedgerKey::Cursor));
+        assert_eq!(LedgerKey::parse(LedgerKey::BARRIER), Some(LedgerKey::Barrier));
         for bad in ["", "x|a", "~skip|x", "r|1|a", "~other", "m"] {
             assert_eq!(LedgerKey::parse(bad.as_bytes()), None, "{bad}");
         }

@@ -159,6 +159,12 @@ impl<'a> FireView<'a> {
         (0..self.header_count).map_while(move |_| rest.header().ok())
     }
 
+    /// How many [`headers`](Self::headers) there are.
+    #[must_use]
+    pub fn header_count(&self) -> usize {
+        self.header_count as usize
+    }
+
     /// The key of the record that goes to the target.
     #[must_use]
     pub fn record_key(&self) -> &'a [u8] {
@@ -166,12 +172,6 @@ impl<'a> FireView<'a> {
             TargetView::Topic { key: Some(key), .. } => key,
             _ => self.trigger,
         }
-    }
-
-    /// How many there are.
-    #[must_use]
-    pub fn header_count(&self) -> usize {
-        self.header_count as usize
     }
 
     fn read(rest: &mut Reader<'a>, kind: u8) -> Result<Self, RowError> {

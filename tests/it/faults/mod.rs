@@ -258,8 +258,7 @@ impl Scene {
 
     /// On a broker that the case may do to as it likes.
     fn on(name: &str, server: &KafkaServer) -> Self {
-        let kafka = [("bootstrap.servers", server.bootstrap().to_owned())];
-        Self::of(Stage::on(name, server.client(), &kafka))
+        Self::of(Stage::at(name, server))
     }
 
     /// A part of the load goes through the ledger.

@@ -84,8 +84,7 @@ pub(super) fn old(_: Scale) -> Verdict {
     const ID: &str = "cancelled-elsewhere";
     let eager = ("log.cleaner.backoff.ms", "200".to_owned());
     let server = KafkaServer::start(&Options { properties: vec![eager], secured: false });
-    let kafka = [("bootstrap.servers", server.bootstrap().to_owned())];
-    let stage = Stage::on("old", server.client(), &kafka).set("store.state_age_max", "1s");
+    let stage = Stage::at("old", &server).set("store.state_age_max", "1s");
     let scene = Scene::of(stage);
     let due = clock::now_ms() + DUE;
     scene.client.register(ID, due, scene.stage.target(), "no", true);
@@ -131,7 +130,45 @@ fn configure(stage: &Stage, how: &str, what: &str) {
     run_to_end(&mut configs);
 }
 
-/// Needs a device that delays what is written through it.
+/// Every fsync takes half a second, and the store is brought to disk all the time. (The kernel lets
+/// strace hold up the call, and nothing else.)
 pub(super) fn slow(_: Scale) -> Verdict {
-    Verdict::Skipped("no block device that delays fsync can be made here".to_owned())
+    const DELAY_MS: u64 = 500;
+    let stage = Stage::new("slow").set("store.flush_interval", "300ms");
+    let delays = tempfile::NamedTempFile::new().unwrap();
+    let inject = format!("inject=fsync,fdatasync:delay_enter={}ms", DELAY_MS);
+    let log = delays.path().to_str().unwrap();
+    let tracer = [
+        "strace",
+        "-D",
+        "-f",
+        "--seccomp-bpf",
+        "-e",
+        "trace=fsync,fdatasync",
+        "-e",
+        &inject,
+        "-o",
+        log,
+    ];
+    let tried = Command::new(tracer[0]).args(&tracer[1..]).arg("true").output();
+    match tried {
+        Ok(tried) if tried.status.success() => {}
+        Ok(tried) => {
+            let why = String::from_utf8_lossy(&tried.stderr).trim().to_owned();
+            return Verdict::Skipped(format!("strace may not hold up a process: {why}"));
+        }
+        Err(error) => return Verdict::Skipped(format!("strace cannot be run: {error}")),
+    }
+    let scene = Scene::of(stage);
+    let mut scheduler = scene.stage.scheduler_under(&tracer, "first");
+    scheduler.ready(READY);
+    owns(&scheduler, PARTITIONS as usize);
+    scene.flow().during(|| stay(10_000));
+    let report = scene.settled();
+    let delayed = fs::read_to_string(delays.path()).unwrap().matches("(DELAYED)").count();
+    assert!(delayed >= 20, "{delayed} calls were held up");
+    assert!(report.late_at(1.0) < DELAY_MS, "late by {} ms: something waited", report.late_at(1.0));
+    let figures = Figures::of(&report).takeovers(scheduler.takeovers());
+    scheduler.kill();
+    Verdict::Passed(figures.with("fsyncs held up", delayed))
 }

@@ -42,7 +42,7 @@ pub(super) fn followed(scale: Scale) -> Verdict {
         });
         survivor
     };
-    let stage = stage(&server, "followed").set("standby.replicas", 1);
+    let stage = Stage::at("followed", &server).set("standby.replicas", 1);
     measure(&Scene::with_long_tail(stage), scale, FOLLOWED_MAX, survivor)
 }
 
@@ -54,18 +54,13 @@ pub(super) fn cold(scale: Scale) -> Verdict {
         survivor
     };
     let server = server();
-    let scene = Scene::with_long_tail(stage(&server, "cold"));
+    let scene = Scene::with_long_tail(Stage::at("cold", &server));
     measure(&scene, scale, COLD_MAX, survivor)
 }
 
 fn server() -> KafkaServer {
     let properties = DEFAULT_TIMINGS.map(|(name, value)| (name, value.to_owned())).into();
     KafkaServer::start(&Options { properties, secured: false })
-}
-
-fn stage(server: &KafkaServer, name: &str) -> Stage {
-    let kafka = [("bootstrap.servers", server.bootstrap().to_owned())];
-    Stage::on(name, server.client(), &kafka)
 }
 
 /// Stops it in the middle of a transaction: what is open stays open when it dies.

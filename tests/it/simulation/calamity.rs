@@ -41,6 +41,7 @@ pub(super) enum Calamity {
     TopicAway,
     Parked,
     Followed,
+    PassBroken,
     Kept,
     WrongPartition,
     Unreadable,

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use orloj::engine::known::IdHash;
 use orloj::engine::partition::Fetched;
 use orloj::engine::step::RowOp;
 use orloj::engine::takeover::Local;
@@ -22,6 +23,25 @@ pub(super) struct Rows {
     pub(super) state: Option<(Local, Timestamp)>,
 }
 
+impl Rows {
+    fn write(&mut self, ops: &[RowOp]) {
+        for op in ops {
+            match op {
+                RowOp::Put { key, row } => drop(self.timeline.insert(*key, row.clone())),
+                RowOp::Delete { key } => drop(self.timeline.remove(key)),
+                RowOp::Index { hash, known: Some(known) } => {
+                    drop(self.index.insert(*hash, known.clone()));
+                }
+                RowOp::Index { hash, known: None } => drop(self.index.remove(hash)),
+                RowOp::Skip { offset, marked: true } => drop(self.skips.insert(*offset)),
+                RowOp::Skip { offset, marked: false } => {
+                    let _was = self.skips.remove(offset);
+                }
+            }
+        }
+    }
+}
+
 /// A store: what is in memory, and what a crash would leave.
 #[derive(Debug, Default)]
 pub(super) struct Disk {
@@ -32,27 +52,21 @@ pub(super) struct Disk {
 impl Disk {
     /// Rows and state, in one.
     pub(super) fn apply(&mut self, ops: &[RowOp], local: Local, caught_up_at: Timestamp) {
-        self.write(ops);
+        self.rows.write(ops);
         self.rows.state = Some((local, caught_up_at));
     }
 
-    /// Rows that more rows and a state follow at once.
-    pub(super) fn write(&mut self, ops: &[RowOp]) {
-        let rows = &mut self.rows;
-        for op in ops {
-            match op {
-                RowOp::Put { key, row } => drop(rows.timeline.insert(*key, row.clone())),
-                RowOp::Delete { key } => drop(rows.timeline.remove(key)),
-                RowOp::Index { hash, known: Some(known) } => {
-                    drop(rows.index.insert(*hash, known.clone()));
-                }
-                RowOp::Index { hash, known: None } => drop(rows.index.remove(hash)),
-                RowOp::Skip { offset, marked: true } => drop(rows.skips.insert(*offset)),
-                RowOp::Skip { offset, marked: false } => {
-                    let _was = rows.skips.remove(offset);
-                }
-            }
-        }
+    /// Rows that become files at once; how far they go is said later, if a crash does not prevent
+    /// it.
+    pub(super) fn add(&mut self, ops: &[RowOp]) {
+        self.rows.write(ops);
+        self.flushed.write(ops);
+    }
+
+    /// The index rows of these ids.
+    pub(super) fn fetch(&self, ids: &[IdHash]) -> Fetched {
+        let found = |id: &IdHash| Some((*id, self.rows.index.get(id)?.clone()));
+        ids.iter().filter_map(found).collect()
     }
 
     /// The compaction filter: rows that W has passed go.

@@ -11,7 +11,7 @@ use orloj::engine::cursor::Cursor;
 use orloj::engine::overlay::Delta;
 use orloj::engine::partition::{Input, Partition, Rules};
 use orloj::engine::step::Step;
-use orloj::engine::takeover::{Ask, Local, Refusal, Takeover};
+use orloj::engine::takeover::{Ask, Committed, Local, Refusal, Takeover};
 use orloj::engine::wheel::Wheel;
 use orloj::fault::{Bug, planted};
 use orloj::model::input::SignalRecord;
@@ -142,23 +142,9 @@ impl Lane {
             }
             *asked = Some(ask.clone());
         }
-        let broker = &site.broker;
         match ask {
             Ask::Committed => {
-                let unstable = planted(Bug::UnstableOffset).then(|| broker.offset(id));
-                let committed = unstable.or_else(|| broker.stable_offset(id));
-                let said = broker.offset(id).offset.map(|(_, metadata)| metadata);
-                // It may have died with a transaction open; if it lives, it is fenced. The broker
-                // may be too slow for that: then its own timeout ends it.
-                let earlier = said.as_deref().and_then(Cursor::owner_still_there);
-                let earlier = earlier.filter(|earlier| *earlier != rules.owner);
-                if let Some(earlier) = earlier.and_then(node_of)
-                    && !planted(Bug::UnstableOffset)
-                    && site.dice.one_in(3)
-                {
-                    site.counts.add(Calamity::PredecessorEnded);
-                    let _fenced = site.broker.init(earlier);
-                }
+                let committed = read_committed(id, rules, site);
                 if let Some(Err(refusal)) = committed.map(|found| takeover.on_committed(found)) {
                     self.stage = Stage::Refused(refusal);
                 }
@@ -166,32 +152,39 @@ impl Lane {
             Ask::Barrier { .. } => {} // the node sends it
             Ask::Mirror { .. } | Ask::Ledger { .. } => {
                 let max = if planted(Bug::NoBarrier) { usize::MAX } else { max };
-                let mut batch = broker.ledger[id].read(&broker.fates, *next, max);
+                let mut batch = site.broker.ledger[id].read(&site.broker.fates, *next, max);
                 let until = if let Ask::Mirror { until, .. } = ask { until } else { Offset::MAX };
                 batch.records.retain(|(offset, ..)| *offset < until);
                 if batch.next == *next && !planted(Bug::NoBarrier) {
                     return;
                 }
                 *next = batch.next;
-                let records = batch.records.into_iter().map(|(_, _, record)| record).collect();
-                match takeover.on_ledger(records, batch.next, &disk.rows.index) {
+                let records = batch.records.into_iter().map(|(_, _, record)| record);
+                let records: Vec<_> = records.collect();
+                let wanted = takeover.ids_in_ledger(&records);
+                match takeover.on_ledger(records, batch.next, &disk.fetch(&wanted)) {
                     Ok(rows) if matches!(ask, Ask::Ledger { .. }) => {
                         self.ledger_position = batch.next;
-                        disk.apply(&rows, takeover.local(0), 0);
+                        if takeover.must_wipe() {
+                            disk.add(&rows);
+                        } else {
+                            disk.apply(&rows, takeover.local(0), 0);
+                        }
                     }
                     Ok(_) => {}
                     Err(refusal) => self.stage = Stage::Refused(refusal),
                 }
             }
             Ask::Triggers { until, .. } => {
-                let mut batch = broker.triggers[id].read(&broker.fates, *next, max);
+                let mut batch = site.broker.triggers[id].read(&site.broker.fates, *next, max);
                 let passed = batch.next >= until;
                 batch.records.retain(|(offset, ..)| *offset < until);
                 let applied = if passed { until } else { batch.next };
                 *next = batch.next;
                 let read = |(offset, at, raw)| site.reader.read(id, offset, at, &raw);
-                let records = batch.records.into_iter().map(read).collect();
-                let rows = takeover.on_triggers(records, &disk.rows.index);
+                let records: Vec<_> = batch.records.into_iter().map(read).collect();
+                let wanted = takeover.ids_in_triggers(&records);
+                let rows = takeover.on_triggers(records, &disk.fetch(&wanted));
                 disk.apply(&rows, takeover.local(applied), clock);
                 if passed {
                     takeover.on_triggers_end();
@@ -319,6 +312,27 @@ impl Lane {
             disk.apply(&delta.rows(), self.local_after(step), at);
         }
     }
+}
+
+/// The committed offset, once it is stable. Whoever wrote it may have died with a transaction open,
+/// and is then ended by its name; if it lives, it is fenced. The broker may be too slow for that:
+/// then its own timeout ends it.
+fn read_committed(id: usize, rules: &Rules, site: &mut Site) -> Option<Committed> {
+    let broker = &site.broker;
+    if planted(Bug::UnstableOffset) {
+        return Some(broker.offset(id));
+    }
+    let committed = broker.stable_offset(id);
+    let said = broker.offset(id).offset.map(|(_, metadata)| metadata);
+    let earlier = said.as_deref().and_then(Cursor::owner_still_there);
+    let earlier = earlier.filter(|earlier| *earlier != rules.owner).and_then(node_of);
+    if let Some(earlier) = earlier
+        && site.dice.one_in(3)
+    {
+        site.counts.add(Calamity::PredecessorEnded);
+        let _fenced = site.broker.init(earlier);
+    }
+    committed
 }
 
 /// How far a store is that is not too old to be resumed.

@@ -23,7 +23,7 @@ use super::group::{Membership, News, NodeId};
 use super::lane::{Lane, Stage};
 use super::log::Fate;
 use super::site::{GRACE, PARTITIONS, Site};
-use super::standby::pass;
+use super::standby::{Input, PassEnd, pass};
 
 /// What transactional ids begin with.
 const NAME: &str = "node-";
@@ -165,8 +165,16 @@ impl Node {
         if self.lanes.contains_key(&id) || now >= at + site.compaction_lag {
             return;
         }
-        if pass(id, cursor, &mut self.disks[id], at.saturating_add_signed(self.skew), site) {
-            site.counts.add(Calamity::Followed);
+        let breaks = match site.dice.roll(8) {
+            0 => Some(Input::Ledger),
+            1 => Some(Input::Triggers),
+            _ => None,
+        };
+        let clock = at.saturating_add_signed(self.skew);
+        match pass(id, cursor, &mut self.disks[id], clock, site, breaks) {
+            PassEnd::Missing => {}
+            PassEnd::Broken => site.counts.add(Calamity::PassBroken),
+            PassEnd::Whole => site.counts.add(Calamity::Followed),
         }
     }
 
