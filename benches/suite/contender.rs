@@ -116,13 +116,18 @@ impl Contender {
         });
     }
 
-    /// How long the takeover of each partition lasted, from its assignment to being active.
-    pub(crate) fn takeovers(&self) -> Vec<Duration> {
+    /// How long the takeover of each partition lasted, from its assignment to being active, and
+    /// how many records of the ledger and the log it read.
+    pub(crate) fn takeovers(&self) -> Vec<(Duration, u64)> {
         let said = self.log.as_ref().map(|log| fs::read_to_string(log).unwrap_or_default());
         let said = said.unwrap_or_default();
         let taken = said.lines().filter(|line| line.contains("taken over"));
-        let took = taken.filter_map(|line| line.split_once("took_ms=")?.1.split(' ').next());
-        took.map(|ms| Duration::from_millis(ms.parse().unwrap())).collect()
+        let field = |line: &str, name| -> u64 {
+            let value = line.split_once(name).unwrap().1.split(' ').next();
+            value.unwrap().parse().unwrap()
+        };
+        let took = |line| (Duration::from_millis(field(line, "took_ms=")), field(line, "records="));
+        taken.map(took).collect()
     }
 
     /// Waits until the process does almost nothing, so that what it did before does not count.

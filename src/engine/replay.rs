@@ -202,11 +202,14 @@ impl Replay {
 
     fn change(&mut self, id: &Text, fetched: &Fetched, change: impl FnOnce(&mut Self, &mut Known)) {
         let hash = IdHash::of(id);
-        let before = self.touched.remove(&hash).or_else(|| fetched.get(&hash).cloned());
-        let stored = before.is_some();
-        let mut known = before.unwrap_or_default();
+        let touched = self.touched.remove(&hash);
+        let stored = fetched.get(&hash);
+        let is_touched = touched.is_some();
+        let mut known = touched.or_else(|| stored.cloned()).unwrap_or_default();
         change(self, &mut known);
-        if stored || !known.slots.is_empty() {
+        // Most records of the log say again what the ledger holds.
+        let is_stored = stored.map_or(known.slots.is_empty(), |stored| *stored == known);
+        if is_touched || !is_stored {
             let _previous = self.touched.insert(hash, known);
         }
     }

@@ -70,6 +70,10 @@ pub(super) struct Restoring {
     /// What has been asked of the world already.
     pub(super) asked: Option<Ask>,
     pub(super) ledger: RawLedger,
+    /// Where the next batch of it goes.
+    pub(super) spare: RawLedger,
+    /// Records that were read, of the ledger and the log.
+    pub(super) read: usize,
     pub(super) ledger_position: Offset,
     /// Our own barrier is among what was read of the ledger: there is nothing to wait for.
     pub(super) barrier_read: bool,
@@ -183,6 +187,8 @@ impl Restoring {
             takeover: Some(Box::new(takeover)),
             asked: None,
             ledger: RawLedger::default(),
+            spare: RawLedger::default(),
+            read: 0,
             ledger_position: 0,
             barrier_read: false,
             ledger_is_stable: false,

@@ -59,6 +59,9 @@ pub(super) struct Restored {
     pub(super) partition: PartitionId,
     pub(super) takeover: Box<Takeover>,
     pub(super) result: Result<(), Unrestored>,
+    /// An empty one with room for the next batch: memory that is new for each costs more than
+    /// what is copied into it.
+    pub(super) emptied: RawLedger,
 }
 
 /// Why records could not be applied.
@@ -121,17 +124,20 @@ impl Job {
     /// Applies the records; the store is let go of before the takeover goes back.
     fn run(self, schemas: &Schemas) -> Restored {
         let Self { partition, mut takeover, store, cluster, now, work } = self;
+        let mut emptied = RawLedger::default();
         let result = match work {
-            Work::Ledger(raw, position) => raw
-                .read(partition, schemas)
-                .map_err(Unrestored::from)
-                .and_then(|records| ledger(&mut takeover, &store, &cluster, records, position)),
+            Work::Ledger(raw, position) => {
+                let records = raw.read(partition, schemas).map_err(Unrestored::from);
+                emptied = raw.emptied();
+                records
+                    .and_then(|records| ledger(&mut takeover, &store, &cluster, records, position))
+            }
             Work::Triggers(records, last) => {
                 triggers(&mut takeover, &store, &cluster, records, last, now)
             }
         };
         drop(store);
-        Restored { partition, takeover, result }
+        Restored { partition, takeover, result, emptied }
     }
 }
 
@@ -209,6 +215,12 @@ impl RawLedger {
         self.bytes.extend_from_slice(step.unwrap_or_default());
         let (value, step) = (value.map(<[u8]>::len), step.map(<[u8]>::len));
         self.records.push(Raw { offset, key: key.len(), value, step });
+    }
+
+    fn emptied(mut self) -> Self {
+        self.bytes.clear();
+        self.records.clear();
+        self
     }
 
     /// Decodes them. What is corrupt is skipped; what is newer than this program is not for us to

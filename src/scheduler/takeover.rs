@@ -282,7 +282,9 @@ impl Scheduler {
                 self.refuse(id, refusal);
             }
         } else if batch >= LEDGER_BATCH || restoring.barrier_read {
-            let raw = std::mem::take(&mut restoring.ledger);
+            let spare = std::mem::take(&mut restoring.spare);
+            let raw = std::mem::replace(&mut restoring.ledger, spare);
+            restoring.read += raw.len();
             self.restore(id, Work::Ledger(raw, position));
         }
         Ok(())
@@ -296,6 +298,7 @@ impl Scheduler {
             return;
         }
         let records: Vec<_> = restoring.triggers.drain(..batch).collect();
+        restoring.read += records.len();
         let last = restoring.triggers.is_empty() && restoring.triggers_passed;
         self.restore(id, Work::Triggers(records, last));
     }
@@ -318,13 +321,14 @@ impl Scheduler {
     }
 
     fn put_back(&mut self, restored: Vec<Restored>) -> Result<(), SchedulerError> {
-        for Restored { partition, takeover, result } in restored {
+        for Restored { partition, takeover, result, emptied } in restored {
             let Some(lane) = self.lanes.get_mut(&partition) else { continue };
             let Stage::Restoring(restoring) = &mut lane.stage else { continue };
             if restoring.nonce != takeover.nonce() {
                 continue; // of an earlier takeover
             }
             restoring.takeover = Some(takeover);
+            restoring.spare = emptied;
             match result {
                 Ok(()) => {}
                 Err(Unrestored::Refused(refusal)) => self.refuse(partition, refusal),
@@ -339,6 +343,7 @@ impl Scheduler {
         fault::reached("takeover.before_activate");
         let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
         let Stage::Restoring(mut restoring) = lane.change_stage() else { return Ok(()) };
+        let records = restoring.read;
         let live = std::mem::take(&mut restoring.live);
         let takeover = restoring.takeover.as_mut();
         let start = takeover.expect("a takeover that asks for nothing is here").finish();
@@ -364,7 +369,7 @@ impl Scheduler {
         self.others.start(&self.names.signals(), id, cursor.signals)?;
         let took = clock::monotonic().duration_since(lane.since);
         metrics::histogram!(telemetry::TAKEOVER).record(took.as_secs_f64());
-        tracing::info!(partition = id, took_ms = took.as_millis(), "taken over");
+        tracing::info!(partition = id, took_ms = took.as_millis(), records, "taken over");
         lane.ingest(live)?;
         self.report_readiness();
         fault::reached("takeover.after_activate");

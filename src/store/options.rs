@@ -67,6 +67,8 @@ impl Template {
         let env = Env::new().ok().map(|mut env| {
             env.set_low_priority_background_threads(1);
             env.set_high_priority_background_threads(1);
+            // Merging can wait; fires and takeovers cannot.
+            env.lower_thread_pool_cpu_priority();
             env
         });
         Self { settings, cache, buffers, env }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rocksdb::{
-    DB, FlushOptions, IngestExternalFileOptions, Options, ReadOptions, SstFileWriter, WriteBatch,
-    WriteOptions,
+    DB, DBCompressionType, FlushOptions, IngestExternalFileOptions, Options, ReadOptions,
+    SstFileWriter, WriteBatch, WriteOptions,
 };
 
 use super::options::{Decided, INDEX, MARKS, TIMELINE, Template};
@@ -72,7 +72,10 @@ impl PartitionStore {
             .map_err(|error| failed(path, &error))?;
         let mut writes = WriteOptions::default();
         writes.disable_wal(true);
-        let files = [template.timeline(Arc::clone(&decided)), template.index(Arc::clone(&decided))];
+        let mut files =
+            [template.timeline(Arc::clone(&decided)), template.index(Arc::clone(&decided))];
+        // They are merged soon: until then compressing them would hold up a takeover.
+        files.iter_mut().for_each(|file| file.set_compression_type(DBCompressionType::None));
         let (path, dropped_until) = (path.to_owned(), AtomicU64::new(0));
         Ok(Self { db, path, decided, dropped_until, writes, files })
     }

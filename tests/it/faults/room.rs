@@ -136,7 +136,7 @@ pub(super) fn slow(_: Scale) -> Verdict {
     const DELAY_MS: u64 = 500;
     let stage = Stage::new("slow").set("store.flush_interval", "300ms");
     let delays = tempfile::NamedTempFile::new().unwrap();
-    let inject = format!("inject=fsync,fdatasync:delay_enter={}ms", DELAY_MS);
+    let inject = format!("inject=fsync,fdatasync:delay_enter={DELAY_MS}ms");
     let log = delays.path().to_str().unwrap();
     let tracer = [
         "strace",

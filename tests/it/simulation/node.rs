@@ -23,7 +23,7 @@ use super::group::{Membership, News, NodeId};
 use super::lane::{Lane, Stage};
 use super::log::Fate;
 use super::site::{GRACE, PARTITIONS, Site};
-use super::standby::{Input, PassEnd, pass};
+use super::standby::{PassEnd, Reading, pass};
 
 /// What transactional ids begin with.
 const NAME: &str = "node-";
@@ -166,8 +166,8 @@ impl Node {
             return;
         }
         let breaks = match site.dice.roll(8) {
-            0 => Some(Input::Ledger),
-            1 => Some(Input::Triggers),
+            0 => Some(Reading::Ledger),
+            1 => Some(Reading::Triggers),
             _ => None,
         };
         let clock = at.saturating_add_signed(self.skew);

@@ -12,7 +12,7 @@ use super::site::Site;
 
 /// What a pass reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Input {
+pub(super) enum Reading {
     Ledger,
     Triggers,
 }
@@ -36,7 +36,7 @@ pub(super) fn pass(
     disk: &mut Disk,
     clock: Timestamp,
     site: &Site,
-    breaks: Option<Input>,
+    breaks: Option<Reading>,
 ) -> PassEnd {
     let broker = &site.broker;
     let (ledger, triggers) = (&broker.ledger[id], &broker.triggers[id]);
@@ -55,7 +55,7 @@ pub(super) fn pass(
     let wanted = pass.ids_in_ledger(&records);
     let rows = pass.ledger(records, &disk.fetch(&wanted));
     disk.add(&rows);
-    if breaks == Some(Input::Ledger) {
+    if breaks == Some(Reading::Ledger) {
         return PassEnd::Broken;
     }
     let mut records = triggers.read(&broker.fates, plan.triggers_from, usize::MAX).records;
@@ -65,7 +65,7 @@ pub(super) fn pass(
     let wanted = pass.ids_in_triggers(&records);
     let rows = pass.triggers(records, &disk.fetch(&wanted));
     disk.add(&rows);
-    if breaks == Some(Input::Triggers) {
+    if breaks == Some(Reading::Triggers) {
         return PassEnd::Broken;
     }
     disk.apply(&[], pass.finish(), clock);
