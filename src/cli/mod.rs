@@ -248,8 +248,7 @@ async fn topics(action: Topics, settings: &Settings) -> Result<(), CliError> {
 }
 
 fn topic_definitions(settings: &Settings) -> TopicDefinitions {
-    let topics = &settings.topics;
-    TopicDefinitions::load(&topics.prefix, topics.partitions, topics.replication_factor)
+    TopicDefinitions::of(&settings.topics)
 }
 
 #[cfg(test)]
