@@ -74,7 +74,9 @@ fn a_slow_pool_delays_nobody_else() {
     let mut scheduler = stage.scheduler("scheduler");
     let mut worker = stage.start("worker", "worker");
     let mut slow = Orloj::start("worker", "slow", &slow, "");
-    [&mut scheduler, &mut worker, &mut slow].map(|process| process.ready(READY));
+    for process in [&mut scheduler, &mut worker, &mut slow] {
+        process.ready(READY);
+    }
 
     let pool = |name: &str| json!({"pool": name, "timeout": "20s"});
     for n in 0..MANY {
@@ -146,5 +148,5 @@ fn letter_of(stage: &Stage, trigger: &str) -> DeadLetter {
 
 fn attempts(letter: &DeadLetter) -> &[Attempt] {
     let Content::Fire { fire, .. } = &letter.content else { panic!("{letter:?}") };
-    fire.history.as_ref().map_or(&[], |history| &history.attempts)
+    fire.history.as_ref().map_or(&[][..], |history| &history.attempts[..])
 }
