@@ -59,7 +59,7 @@ pub(super) fn read_trigger(body: &[u8], payload_max: u64) -> Result<NewTrigger, 
         payload,
         headers: headers.map(|(name, value)| (name, value.into_bytes())).collect(),
         on_conflict: OnConflict::Replace,
-        retry: retry.unwrap_or_default(),
+        retry: retry.map_or_else(Default::default, |policy| *policy),
     })
 }
 

@@ -21,8 +21,8 @@ pub struct Definition {
     /// Carried to the target unchanged, in order (tracing context, content type, …).
     pub headers: Vec<Header>,
     /// The trigger's own retry policy, which is not [open](RetryPolicy::is_open); `None` means the
-    /// worker's.
-    pub retry: Option<RetryPolicy>,
+    /// worker's, as nearly always.
+    pub retry: Option<Box<RetryPolicy>>,
     /// Who registered it, as the `orloj-caller` header says.
     pub caller: Option<Text>,
 }

@@ -157,6 +157,7 @@ mod tests {
     use crate::model::definition::{Definition, HttpTarget, Target};
 
     fn fire(attempt: u32, retry: Option<RetryPolicy>) -> Fire {
+        let retry = retry.map(Box::new);
         let target = HttpTarget::post("http://example.com/");
         let id = FireId { trigger: "a".into(), generation: 7, occurrence: 2, attempt, deferral: 1 };
         let target = Target::Http(target);

@@ -264,12 +264,12 @@ pub(super) mod tests {
         expected.definition.target = Target::Topic(TopicTarget { topic: "t".into(), key });
         let value = Some(Bytes::from_static(b"1"));
         expected.definition.headers = vec![Header { name: "a".into(), value }];
-        expected.definition.retry = Some(RetryPolicy {
+        expected.definition.retry = Some(Box::new(RetryPolicy {
             delays: vec![500],
             attempts: Some(9),
             jitter: Some(20),
             final_statuses: vec![404],
-        });
+        }));
         expected.definition.caller = Some("billing".into());
         for value in [confluent(1, &avro_datum()), single_object(&avro_datum())] {
             assert_eq!(registration(&record(Some(&value), &[])), expected);

@@ -107,7 +107,7 @@ impl Draft {
     }
 
     /// The retry policy, if there is one. No pauses make one attempt.
-    pub(super) fn retry_policy(&self) -> Result<Option<RetryPolicy>, Reason> {
+    pub(super) fn retry_policy(&self) -> Result<Option<Box<RetryPolicy>>, Reason> {
         let mut policy = self.retry.clone();
         match (&self.retry_delays, policy.attempts) {
             (Some(none), Some(attempts)) if none.is_empty() && attempts > 1 => {
@@ -120,7 +120,7 @@ impl Draft {
             (Some(none), _) if none.is_empty() => policy.attempts = Some(1),
             (delays, _) => policy.delays = delays.clone().unwrap_or_default(),
         }
-        Ok((!policy.is_open()).then_some(policy))
+        Ok((!policy.is_open()).then(|| Box::new(policy)))
     }
 
     /// The registration, if it holds to every rule and limit. `timestamp` is the record's.

@@ -144,7 +144,7 @@ pub fn read_trigger(
 }
 
 /// Reads the field `retry` of an envelope, for who takes registrations in a form of its own.
-pub fn retry_policy(json: &str) -> Result<Option<RetryPolicy>, Reason> {
+pub fn retry_policy(json: &str) -> Result<Option<Box<RetryPolicy>>, Reason> {
     let mut draft = Draft::new();
     json_form::read_retry(json, &mut draft)?;
     draft.retry_policy()

@@ -128,12 +128,12 @@ fn headers_say_everything() {
     });
     expected.definition.headers =
         vec![header("traceparent", "00-ab"), header("content-type", "text/plain")];
-    expected.definition.retry = Some(RetryPolicy {
+    expected.definition.retry = Some(Box::new(RetryPolicy {
         delays: vec![1_000, 5_000],
         attempts: Some(7),
         jitter: Some(25),
         final_statuses: vec![404, 422],
-    });
+    }));
     expected.definition.caller = Some("billing".into());
     let request = Request::Register(expected);
     assert_eq!(read, TriggerRecord { offset: 41, timestamp: NOW, ack: true, request });
@@ -195,12 +195,12 @@ fn json_says_everything() {
                 header("a", Some("1")),
                 header("c", None),
             ],
-            retry: Some(RetryPolicy {
+            retry: Some(Box::new(RetryPolicy {
                 delays: vec![10_000, 500],
                 attempts: Some(4),
                 jitter: Some(0),
                 final_statuses: vec![422],
-            }),
+            })),
             caller: Some("billing".into()),
         },
     };

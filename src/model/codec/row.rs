@@ -259,7 +259,7 @@ impl<'a> FireView<'a> {
         let delays = |delays: &[u8]| {
             let delay = |bytes: &[u8]| bytes.iter().fold(0, |n, b| n << 8 | u64::from(*b));
             let delays = delays.chunks_exact(8).map(delay).collect();
-            RetryPolicy { delays, ..RetryPolicy::default() }
+            Box::new(RetryPolicy { delays, ..RetryPolicy::default() })
         };
         let id = FireId {
             trigger: text(row, self.trigger)?,
@@ -317,7 +317,7 @@ fn encode_fire(fire: &FireRow, out: &mut Vec<u8>) {
         put_bytes(out, header.name.bytes());
         put_optional(out, header.value.as_ref());
     }
-    match &definition.retry {
+    match definition.retry.as_deref() {
         Some(RetryPolicy { delays, .. }) if !delays.is_empty() => {
             put_len(out, delays.len());
             delays.iter().for_each(|delay| out.extend_from_slice(&delay.to_be_bytes()));

@@ -28,7 +28,7 @@ pub(super) fn is_needed(fire: &FireRow) -> bool {
         Target::Http(target) => target.pool.is_some() || target.timeout.is_some(),
         Target::Topic(_) => false,
     };
-    of_target || fire.history.is_some() || fire.definition.retry.as_ref().is_some_and(more)
+    of_target || fire.history.is_some() || fire.definition.retry.as_deref().is_some_and(more)
 }
 
 /// Appends what `fire` has more.
@@ -39,7 +39,7 @@ pub(super) fn encode(fire: &FireRow, out: &mut Vec<u8>) {
     };
     put_optional(out, pool.map(Text::bytes));
     out.extend_from_slice(&timeout.unwrap_or(0).to_be_bytes());
-    let policy = fire.definition.retry.as_ref();
+    let policy = fire.definition.retry.as_deref();
     out.extend_from_slice(&policy.and_then(|p| p.attempts).unwrap_or(0).to_be_bytes());
     out.push(policy.and_then(|p| p.jitter).unwrap_or(NO_JITTER));
     let statuses = policy.map_or(&[][..], |p| &p.final_statuses);

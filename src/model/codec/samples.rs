@@ -43,7 +43,7 @@ pub(super) fn http_definition() -> Definition {
         target: Target::Http(HttpTarget::post("https://example.com/hook?a=1")),
         payload: None,
         headers: Vec::new(),
-        retry: Some(RetryPolicy { delays: vec![1_000, 5_000], ..RetryPolicy::default() }),
+        retry: Some(Box::new(RetryPolicy { delays: vec![1_000, 5_000], ..RetryPolicy::default() })),
         caller: Some("billing".into()),
     }
 }
@@ -56,12 +56,12 @@ pub(super) fn slow_definition() -> Definition {
             timeout: Some(90_000),
             ..HttpTarget::post("https://example.com/hook?a=1")
         }),
-        retry: Some(RetryPolicy {
+        retry: Some(Box::new(RetryPolicy {
             delays: vec![1_000],
             attempts: Some(9),
             jitter: Some(20),
             final_statuses: vec![404, 422],
-        }),
+        })),
         ..http_definition()
     }
 }
@@ -230,7 +230,7 @@ pub(super) fn any_definition() -> impl Strategy<Value = Definition> {
     );
     let retry = policy.prop_map(|(delays, attempts, jitter, final_statuses)| {
         let policy = RetryPolicy { delays, attempts, jitter, final_statuses };
-        (!policy.is_open()).then_some(policy)
+        (!policy.is_open()).then(|| Box::new(policy))
     });
     let payload = option::of(any_bytes());
     (target, payload, vec(header, 0..4), retry, option::of(any_text())).prop_map(
