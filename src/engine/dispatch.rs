@@ -193,7 +193,8 @@ impl Partition {
         let parked = TimelineKey { due, ..key };
         let hash = IdHash::of(&row.id.trigger);
         let mut known = self.known(hash, fetched);
-        let mut slot = known.take(|slot| slot.key == key).into_iter().next().unwrap_or(Slot {
+        let slot = known.take(|slot| slot.key == key).into_iter().next();
+        let mut slot = slot.unwrap_or_else(|| Slot {
             key,
             kind: kind_of(&row.id),
             generation: row.id.generation,

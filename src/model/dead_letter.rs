@@ -39,6 +39,7 @@ pub struct Origin {
 
 /// What is kept of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "a letter is rare, and boxed as a whole")]
 pub enum Content {
     /// A record that could not be read or taken, verbatim.
     Record {
@@ -71,6 +72,7 @@ pub enum Mark {
 
 /// What it takes to try a letter again.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there is one of it at a time")]
 pub enum Again {
     /// The owner makes another attempt of the fire.
     Signal(RetryRequest),

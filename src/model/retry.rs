@@ -77,7 +77,7 @@ impl RetryPolicy {
         if made >= self.attempts_max() {
             return None;
         }
-        let delay = *self.delays.get(made as usize - 1).or(self.delays.last())?;
+        let delay = *self.delays.get(made as usize - 1).or_else(|| self.delays.last())?;
         let share = self.share(id);
         let spread = delay.saturating_add_signed(part(delay, share));
         Some(spread.max(wanted.saturating_add_signed(part(wanted, share.abs()))))

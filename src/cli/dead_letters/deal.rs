@@ -245,11 +245,14 @@ impl Deed<'_> {
     }
 }
 
+/// The thread that reads.
+type Reading = JoinHandle<Result<(), CliError>>;
+
 /// Reads the chosen letters again, on a thread that waits while nobody takes them.
 fn read_again(
     settings: Settings,
     chosen: BTreeSet<LetterId>,
-) -> (Receiver<(LetterId, DeadLetter)>, JoinHandle<Result<(), CliError>>) {
+) -> (Receiver<(LetterId, DeadLetter)>, Reading) {
     let (sender, receiver) = channel(READ_AHEAD_MAX);
     let reading = tokio::task::spawn_blocking(move || {
         let letters = Letters::open(&settings)?.from(&chosen);

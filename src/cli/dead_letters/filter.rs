@@ -149,7 +149,7 @@ mod tests {
             Filter { trigger: some("order"), ..whole.clone() },
             Filter { reason: some("answered 404"), ..whole.clone() },
             Filter { since: Some(1_001), ..whole.clone() },
-            Filter { until: Some(1_000), ..whole.clone() },
+            Filter { until: Some(1_000), ..whole },
         ] {
             assert!(!filter.takes(&letter()), "{filter:?}");
         }

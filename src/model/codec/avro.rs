@@ -326,6 +326,7 @@ struct OriginWire {
     offset: Offset,
 }
 
+#[expect(clippy::large_enum_variant, reason = "it is the shape of a noun, never made")]
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Content")]
 enum ContentWire {

@@ -197,7 +197,8 @@ impl Callback {
     fn said(&self) -> Option<&'static str> {
         let method = self.method.as_ref().map(|_| "method");
         let pool = self.pool.as_ref().map(|_| "pool");
-        method.or(pool).or(self.timeout.map(|_| "timeout"))
+        let timeout = self.timeout.map(|_| "timeout");
+        method.or(pool).or(timeout)
     }
 }
 
