@@ -3,6 +3,7 @@
 //! Law: an error is printed once, with the way out. The exit code is 0 when the command did what
 //! it says, 1 when it failed, 2 when the command line or the settings are wrong.
 
+mod dead_letters;
 mod role;
 mod signals;
 mod tail;
@@ -91,6 +92,9 @@ enum Command {
     /// Create Orloj's topics, or compare them with what they must be.
     #[command(subcommand)]
     Topics(Topics),
+    /// Look through what nobody tries again by itself, and deal with it.
+    #[command(subcommand)]
+    DeadLetters(dead_letters::DeadLetters),
     /// Register a trigger, or replace it.
     Register(trigger::Register),
     /// Cancel a trigger.
@@ -196,6 +200,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
             Command::Worker => role::run(Role::Worker, settings).await,
             Command::Gateway => role::run(Role::Gateway, settings).await,
             Command::Topics(action) => topics(action, &settings).await,
+            Command::DeadLetters(letters) => letters.run(&settings).await,
             Command::Register(register) => register.run(&settings).await,
             Command::Cancel(cancel) => cancel.run(&settings).await,
             Command::Tail(tail) => tail.run(&settings),
@@ -248,8 +253,7 @@ async fn topics(action: Topics, settings: &Settings) -> Result<(), CliError> {
 }
 
 fn topic_definitions(settings: &Settings) -> TopicDefinitions {
-    let topics = &settings.topics;
-    TopicDefinitions::load(&topics.prefix, topics.partitions, topics.replication_factor)
+    TopicDefinitions::of(&settings.topics)
 }
 
 #[cfg(test)]

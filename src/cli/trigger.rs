@@ -11,7 +11,9 @@ use tokio_util::sync::CancellationToken;
 use super::CliError;
 use crate::clock;
 use crate::config::Settings;
-use crate::gateway::submission::{NewTrigger, Refusal, Submission, When, absent_payload};
+use crate::gateway::submission::{
+    NewTrigger, Refusal, Submission, When, absent_payload, check_pool,
+};
 use crate::gateway::writer::Writer;
 use crate::gateway::{Desk, Receipt, SubmitError, read_time, show_time};
 use crate::health::Health;
@@ -19,6 +21,7 @@ use crate::kafka::Names;
 use crate::model::definition::{HttpTarget, Target, TopicTarget};
 use crate::model::input::OnConflict;
 use crate::model::outcome::Verdict;
+use crate::model::retry::RetryPolicy;
 use crate::model::text::Text;
 use crate::model::{Millis, Timestamp};
 
@@ -30,7 +33,9 @@ Examples:
   orloj register tea --topic kitchen --in 4min --payload 'tea is ready'
   orloj register rent --url https://example.com/hooks/rent --at 2030-02-01T08:00:00Z --wait
   orloj register import-7 --topic jobs --in 1h30m --payload-file job.json --key eu \\
-      --header content-type=application/json --on-conflict keep";
+      --header content-type=application/json --on-conflict keep
+  orloj register report --url https://example.com/report --in 1h --pool slow --timeout 5m \\
+      --attempts 3 --retry-delays 1m,10m";
 
 const CANCEL_EXAMPLES: &str = "\
 Examples:
@@ -57,6 +62,24 @@ pub(super) struct Register {
     /// Fire at this time: RFC 3339, or ms since the epoch.
     #[arg(long, group = "time", value_name = "TIME", value_parser = read_at)]
     at: Option<Timestamp>,
+    /// The pool whose workers make the callback; the default one if not given.
+    #[arg(long, requires = "url")]
+    pool: Option<String>,
+    /// How long an attempt of the callback may take: 500ms, 25s.
+    #[arg(long, requires = "url", value_name = "TIME", value_parser = read_delay)]
+    timeout: Option<Millis>,
+    /// Attempts of the callback in all.
+    #[arg(long, requires = "url", value_name = "COUNT")]
+    attempts: Option<u32>,
+    /// Pauses between attempts, the last one repeated: 10s,1m,10m.
+    #[arg(
+        long = "retry-delays",
+        requires = "url",
+        value_name = "DELAY,…",
+        value_delimiter = ',',
+        value_parser = read_delay
+    )]
+    retry_delays: Vec<Millis>,
     /// What to deliver, as it stands.
     #[arg(long, value_name = "TEXT", conflicts_with = "payload_file")]
     payload: Option<String>,
@@ -101,6 +124,7 @@ impl Register {
         let wait = self.wait;
         let trigger = self.into_trigger()?;
         let names = Names::new(&settings.topics.prefix);
+        check_pool(&trigger.target, &settings.topics.pools).map_err(by_option)?;
         let submission =
             Submission::register(trigger, &names, clock::now_ms()).map_err(by_option)?;
         submit(submission, settings, wait).await
@@ -109,7 +133,8 @@ impl Register {
     fn into_trigger(self) -> Result<NewTrigger, CliError> {
         let target = match (self.url, self.topic) {
             (Some(url), _) => {
-                Target::Http(HttpTarget { url: Text::from(url), method: Text::from("POST") })
+                let (pool, timeout) = (self.pool.map(Text::from), self.timeout);
+                Target::Http(HttpTarget { pool, timeout, ..HttpTarget::post(&url) })
             }
             (None, topic) => {
                 let topic = Text::from(topic.unwrap_or_default());
@@ -135,6 +160,11 @@ impl Register {
             on_conflict: match self.on_conflict {
                 Conflict::Replace => OnConflict::Replace,
                 Conflict::Keep => OnConflict::Keep,
+            },
+            retry: RetryPolicy {
+                delays: self.retry_delays,
+                attempts: self.attempts,
+                ..RetryPolicy::default()
             },
         })
     }
@@ -213,6 +243,7 @@ fn by_option(refusal: Refusal) -> CliError {
         "delaySeconds" => "--in",
         "fireAt" => "--at",
         "headers" => "--header",
+        "pool" => "--pool",
         other => other,
     };
     CliError::Usage(format!("{option}: {}", refusal.reason))

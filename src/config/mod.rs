@@ -21,6 +21,7 @@ use figment::error::Kind;
 use figment::value::Value;
 use thiserror::Error;
 
+use crate::model::definition::is_pool;
 use layers::Layer;
 pub use layers::Layers;
 pub use settings::{
@@ -117,6 +118,9 @@ impl Settings {
     }
 }
 
+/// What a pool is called by.
+const POOL_NAME: &str = "a pool's name has 1 to 64 letters, digits, underscores or dashes";
+
 fn merge(defaults: &str, layers: &Layers) -> Result<Figment, ConfigError> {
     let defaults = Figment::from(Layer::of_toml("orloj.default.toml", defaults)?);
     let mut figment = defaults.clone();
@@ -176,6 +180,19 @@ fn check(settings: &Settings) -> Result<(), (&'static str, &'static str)> {
             "worker.connect_timeout",
             "connecting is a part of the attempt: at most worker.timeout",
         ),
+        (
+            worker.timeout <= worker.timeout_max,
+            "worker.timeout",
+            "what a trigger gets that does not say is at most worker.timeout_max",
+        ),
+        (worker.retry_jitter <= 100, "worker.retry_jitter", "write percent of a pause, 0 to 100"),
+        (
+            worker.final_statuses.iter().all(|status| (300..=599).contains(status)),
+            "worker.final_statuses",
+            "write statuses from 300 to 599; 2xx is success",
+        ),
+        (topics.pools.iter().all(|pool| is_pool(pool)), "topics.pools", POOL_NAME),
+        (worker.pool.is_empty() || is_pool(&worker.pool), "worker.pool", POOL_NAME),
     ];
     rules.into_iter().find(|(holds, ..)| !holds).map_or(Ok(()), |(_, key, why)| Err((key, why)))
 }

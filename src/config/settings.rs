@@ -77,6 +77,8 @@ pub struct TopicSettings {
     pub partitions: NonZeroU16,
     /// Copies of each partition.
     pub replication_factor: NonZeroU16,
+    /// Pools beside the default one; each has a topic of fires.
+    pub pools: Vec<String>,
 }
 
 /// What a registration may be.
@@ -236,11 +238,16 @@ pub struct StoreSettings {
 pub struct WorkerSettings {
     /// The pool served; empty for the default one.
     pub pool: String,
+    /// Its name in histories and dead letters; empty to make one.
+    pub name: String,
     /// Callbacks under way at once.
     pub in_flight_max: NonZeroUsize,
-    /// Longest attempt.
+    /// Longest attempt of a trigger that does not say.
     #[serde(deserialize_with = "units::duration")]
     pub timeout: Duration,
+    /// Longest attempt of any.
+    #[serde(deserialize_with = "units::duration")]
+    pub timeout_max: Duration,
     /// Longest connect.
     #[serde(deserialize_with = "units::duration")]
     pub connect_timeout: Duration,
@@ -249,6 +256,10 @@ pub struct WorkerSettings {
     /// Pauses before the second and later attempts.
     #[serde(deserialize_with = "units::durations")]
     pub retry_delays: Vec<Duration>,
+    /// Percent by which a pause may be shorter or longer.
+    pub retry_jitter: u8,
+    /// Statuses after which there is no further attempt.
+    pub final_statuses: Vec<u16>,
     /// Where health and metrics are served.
     pub listen: SocketAddr,
     /// Which addresses a callback may reach.

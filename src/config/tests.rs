@@ -114,6 +114,11 @@ fn a_wrong_value_is_named_with_its_setting_and_the_way_out() {
         ("scheduler.instance_id=a/2", "`scheduler.instance_id = \"a/2\"` cannot be"),
         ("scheduler.session_timeout=150ms", "`scheduler.heartbeat_interval = \"100ms\"` cannot be"),
         ("worker.retry_delays=[\"0s\"]", "`worker.retry_delays = [\"0s\"]` cannot be"),
+        ("worker.retry_jitter=101", "`worker.retry_jitter = 101` cannot be: write percent"),
+        ("worker.final_statuses=[200]", "cannot be: write statuses from 300 to 599"),
+        ("worker.timeout=31s", "`worker.timeout = \"31s\"` cannot be: what a trigger gets"),
+        ("worker.pool=a.b", "`worker.pool = \"a.b\"` cannot be: a pool's name has"),
+        ("topics.pools=[\"\"]", "`topics.pools = [\"\"]` cannot be: a pool's name has"),
     ] {
         let text = refusal(&[], &[assignment]);
         assert!(text.contains(expected), "{assignment}: {text}");

@@ -20,8 +20,7 @@ impl Broker {
     pub(super) fn start(settings: &TopicSettings) -> Result<Self, KafkaError> {
         let cluster = MockCluster::new(1)?;
         let partitions = settings.partitions.get();
-        let topics =
-            TopicDefinitions::load(&settings.prefix, settings.partitions, settings.partitions);
+        let topics = TopicDefinitions::of(settings);
         for topic in topics.names().chain([PLAYGROUND]) {
             cluster.create_topic(topic, partitions.into(), 1)?;
         }

@@ -189,9 +189,7 @@ fn joined<T>(ended: Result<T, JoinError>) -> T {
 }
 
 async fn apply_topics(settings: &Settings) -> Result<(), DevError> {
-    let topics = &settings.topics;
-    let topics =
-        TopicDefinitions::load(&topics.prefix, topics.partitions, topics.replication_factor);
+    let topics = TopicDefinitions::of(&settings.topics);
     let report = topics.apply(&client_config(settings)).await?;
     if report.differences.is_empty() {
         return Ok(());

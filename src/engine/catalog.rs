@@ -1,5 +1,7 @@
-//! What the owner knows of target topics when an entry is due. The shell looks topics up before
-//! the decision; the decision only reads.
+//! What the owner knows of target topics, and of pools' topics, when an entry is due. The shell
+//! looks them up before the decision; the decision only reads.
+//!
+//! Law: a pool is asked for by its own name, so that no trigger reaches our topics as its target.
 
 use std::collections::HashMap;
 
@@ -9,6 +11,7 @@ use foldhash::fast::FixedState;
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
     topics: HashMap<String, TopicState, FixedState>,
+    pools: HashMap<String, TopicState, FixedState>,
     some_away: bool,
 }
 
@@ -33,6 +36,18 @@ impl Catalog {
     pub fn insert(&mut self, topic: String, state: TopicState) {
         self.some_away |= matches!(state, TopicState::Away(_));
         let _previous = self.topics.insert(topic, state);
+    }
+
+    /// Remembers the state of a pool's topic.
+    pub fn insert_pool(&mut self, pool: String, state: TopicState) {
+        self.some_away |= matches!(state, TopicState::Away(_));
+        let _previous = self.pools.insert(pool, state);
+    }
+
+    /// The state of a pool's topic; `None` if nobody looked it up.
+    #[must_use]
+    pub fn pool(&self, pool: &str) -> Option<&TopicState> {
+        self.pools.get(pool)
     }
 
     /// Whether the topic has been looked up.
@@ -64,6 +79,11 @@ pub(super) struct Finder<'a> {
 impl<'a> Finder<'a> {
     pub(super) fn new(catalog: &'a Catalog) -> Self {
         Self { catalog, last: None }
+    }
+
+    /// The state of a pool's topic; `None` if nobody looked it up.
+    pub(super) fn pool(&self, pool: &str) -> Option<&'a TopicState> {
+        self.catalog.pool(pool)
     }
 
     /// The state of a topic; `None` if nobody looked it up.

@@ -11,11 +11,12 @@ use super::step::{Emit, ToTopic};
 use crate::model::codec::row::{self, FireView, RowBytes, RowError, TargetView};
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
 use crate::model::definition::Target;
-use crate::model::entry::{Entry, FireRow, Row};
+use crate::model::entry::{Entry, FireId, FireRow, Row};
 use crate::model::fire::Fire;
 use crate::model::ledger::LedgerKey;
 use crate::model::outcome::{Outcome, Verdict};
 use crate::model::partitioner::murmur2;
+use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey};
 use crate::model::{PartitionId, Timestamp};
 
@@ -41,6 +42,11 @@ impl Due {
         self.rows().filter_map(|row| row::target_topic(row))
     }
 
+    /// The pools whose topics must be looked up before these fire; one may come repeatedly.
+    pub fn pools(&self) -> impl Iterator<Item = &str> {
+        self.rows().filter_map(|row| row::target_pool(row))
+    }
+
     /// The ids whose topic is away: their index rows must be fetched, because they will wait.
     #[must_use]
     pub fn waiting(&self, catalog: &Catalog) -> Vec<IdHash> {
@@ -48,8 +54,9 @@ impl Due {
             return Vec::new();
         }
         let away = |row: &&RowBytes| {
-            let state = row::target_topic(row).and_then(|topic| catalog.state(topic));
-            matches!(state, Some(TopicState::Away(_)))
+            let topic = row::target_topic(row).and_then(|topic| catalog.state(topic));
+            let pool = || row::target_pool(row).and_then(|pool| catalog.pool(pool));
+            matches!(topic.or_else(pool), Some(TopicState::Away(_)))
         };
         let fires = self.rows().filter(away).filter_map(|row| row::view(row).ok().flatten());
         fires.map(|fire| IdHash::of(fire.trigger)).collect()
@@ -100,10 +107,14 @@ impl Partition {
     ) {
         let settled = fire.in_ledger.then(|| fire_ledger_key(&fire.id));
         match &fire.definition.target {
-            Target::Http(_) => {
-                let fire = self.fire_of(fire);
-                self.draft.emits.push(Emit::ToWorker(Box::new(fire)));
-            }
+            Target::Http(target) => match self.way_to_pool(target.pool.as_ref(), topics) {
+                Ok(true) => {
+                    let fire = self.fire_of(fire);
+                    self.draft.emits.push(Emit::ToWorker(Box::new(fire)));
+                }
+                Ok(false) => return self.park(key, fire, index),
+                Err(reason) => self.bury(key, fire, reason),
+            },
             Target::Topic(target) => match topics.state(target.topic.as_str()) {
                 Some(&TopicState::Usable { partitions, record_bytes_max }) => {
                     let view = row::view(&row).ok().flatten().expect("all of it was just read");
@@ -127,9 +138,25 @@ impl Partition {
         }
     }
 
+    /// Whether the pool's topic takes a fire of this partition, now or never: if it cannot be told
+    /// just now, the fire waits. The default pool's topic is there like all of ours.
+    fn way_to_pool(&self, pool: Option<&Text>, topics: &Finder<'_>) -> Result<bool, String> {
+        let Some(pool) = pool else { return Ok(true) };
+        match topics.pool(pool.as_str()) {
+            Some(TopicState::Usable { partitions, .. }) if *partitions <= self.id => Err(format!(
+                "the topic of pool {pool} has {partitions} partitions and lacks {}: it needs as \
+                 many as the other topics; `orloj topics verify` compares them",
+                self.id
+            )),
+            Some(TopicState::Usable { .. }) => Ok(true),
+            Some(TopicState::Refused(reason)) => Err(reason.clone()),
+            Some(TopicState::Away(_)) | None => Ok(false),
+        }
+    }
+
     fn fire_of(&self, row: FireRow) -> Fire {
-        let FireRow { id, scheduled, definition, .. } = row;
-        Fire { id, scheduled, fired: self.clock, definition }
+        let FireRow { id, scheduled, definition, history, .. } = row;
+        Fire { id, scheduled, fired: self.clock, definition, history }
     }
 
     /// A fire nobody will ever be able to make: its trigger alone ends here.
@@ -166,12 +193,13 @@ impl Partition {
         let parked = TimelineKey { due, ..key };
         let hash = IdHash::of(&row.id.trigger);
         let mut known = self.known(hash, fetched);
-        let mut slot = known.take(|slot| slot.key == key).into_iter().next().unwrap_or(Slot {
+        let slot = known.take(|slot| slot.key == key).into_iter().next();
+        let mut slot = slot.unwrap_or_else(|| Slot {
             key,
-            kind: SlotKind::Main,
+            kind: kind_of(&row.id),
             generation: row.id.generation,
             in_ledger: true,
-            http: false,
+            http: row.definition.target.is_http(),
         });
         slot.key = parked;
         slot.in_ledger = true;
@@ -179,6 +207,15 @@ impl Partition {
         row.in_ledger = true;
         self.schedule(Entry { key: parked, row: Row::Fire(row) });
         self.know(hash, known, fetched);
+    }
+}
+
+/// What stands in the index for a fire that nothing is known of any more.
+fn kind_of(id: &FireId) -> SlotKind {
+    let FireId { occurrence, attempt, deferral, .. } = *id;
+    match fire_ledger_key(id) {
+        LedgerKey::Retry { .. } => SlotKind::Retry { occurrence, attempt, deferral },
+        _ => SlotKind::Main,
     }
 }
 

@@ -68,7 +68,8 @@ impl Partition {
         let id =
             FireId { trigger: new.id, generation: offset, occurrence: 0, attempt: 1, deferral: 0 };
         let in_ledger = long && !late && !planted(Bug::LongOutOfLedger);
-        let row = FireRow { id, scheduled: due, in_ledger, definition: new.definition };
+        let definition = new.definition;
+        let row = FireRow { id, scheduled: due, in_ledger, definition, history: None };
         if late {
             let row = self.encode(&Row::Fire(row));
             self.draft.late.push((key, row));

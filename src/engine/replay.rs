@@ -130,7 +130,8 @@ impl Replay {
             let kind = SlotKind::Main;
             known.slots.push(Slot { key, kind, generation, in_ledger: false, http });
             let id = FireId { trigger: id, generation, occurrence: 0, attempt: 1, deferral: 0 };
-            let row = FireRow { id, scheduled: fire_at, in_ledger: false, definition };
+            let (scheduled, in_ledger, history) = (fire_at, false, None);
+            let row = FireRow { id, scheduled, in_ledger, definition, history };
             let row = replay.encode(&Row::Fire(row));
             replay.rows.push(RowOp::Put { key, row });
         });

@@ -1,4 +1,5 @@
-//! A signal: a worker asks the owner to hold an attempt until it is due.
+//! A signal: a worker, or who replays a dead letter, asks the owner to hold an attempt until it is
+//! due.
 //!
 //! Law: signals are never replayed. What is accepted is in the ledger from the transaction that
 //! accepts it; what is known already for its occurrence, or vetoed by a later cancel, is not.
@@ -26,7 +27,7 @@ impl Partition {
 
     fn accept_retry(&mut self, offset: Offset, request: RetryRequest, fetched: &Fetched) {
         let w = self.cursor.w;
-        let RetryRequest { id, due, scheduled, definition, .. } = request;
+        let RetryRequest { id, due, scheduled, definition, history, .. } = request;
         let hash = IdHash::of(&id.trigger);
         let mut known = self.known(hash, fetched);
         if known.vetoes(id.generation, w) {
@@ -59,10 +60,10 @@ impl Partition {
             },
             generation: id.generation,
             in_ledger: !late,
-            http: true,
+            http: definition.target.is_http(),
         });
-        let entry =
-            Entry { key, row: Row::Fire(FireRow { id, scheduled, in_ledger: !late, definition }) };
+        let row = FireRow { id, scheduled, in_ledger: !late, definition, history };
+        let entry = Entry { key, row: Row::Fire(row) };
         if late {
             let row = self.encode(&entry.row);
             self.draft.late.push((key, row));

@@ -124,6 +124,7 @@ pub async fn run(
         desk,
         health,
         names: Names::new(&settings.topics.prefix),
+        pools: settings.topics.pools.clone(),
         payload_max: settings.gateway.payload_max.bytes(),
         answer_timeout: timeout,
     });

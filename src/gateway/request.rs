@@ -10,14 +10,27 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::submission::{NewTrigger, Refusal, When, absent_payload};
-use crate::model::Timestamp;
-use crate::model::definition::{HttpTarget, Target, TopicTarget};
+use crate::model::codec::registration::retry_policy;
+use crate::model::definition::{HttpTarget, Target, TopicTarget, is_pool};
 use crate::model::input::OnConflict;
+use crate::model::limits::TIMEOUT_MAX_MS;
 use crate::model::text::Text;
+use crate::model::{Millis, Timestamp};
 
 /// What a body may contain.
-const FIELDS: [&str; 8] =
-    ["triggerId", "callbackUrl", "topic", "key", "payload", "delaySeconds", "fireAt", "headers"];
+const FIELDS: [&str; 11] = [
+    "triggerId",
+    "callbackUrl",
+    "topic",
+    "key",
+    "payload",
+    "delaySeconds",
+    "fireAt",
+    "headers",
+    "pool",
+    "timeoutSeconds",
+    "retry",
+];
 
 /// Reads a trigger. Without `triggerId` it gets a fresh one. `payload_max` is in bytes.
 pub(super) fn read_trigger(body: &[u8], payload_max: u64) -> Result<NewTrigger, Refusal> {
@@ -33,6 +46,9 @@ pub(super) fn read_trigger(body: &[u8], payload_max: u64) -> Result<NewTrigger, 
     let target = target(&mut fields)?;
     let payload = payload
         .map_or_else(|| absent_payload(&target), |payload| payload.get().as_bytes().to_vec());
+    let retry: Option<Box<RawValue>> = fields.take("retry", "an object")?;
+    let retry = retry.map(|json| retry_policy(json.get())).transpose();
+    let retry = retry.map_err(|reason| Refusal { field: "retry", reason })?.flatten();
     let headers: Option<BTreeMap<String, String>> =
         fields.take("headers", "an object of strings")?;
     let headers = headers.unwrap_or_default().into_iter();
@@ -43,6 +59,7 @@ pub(super) fn read_trigger(body: &[u8], payload_max: u64) -> Result<NewTrigger, 
         payload,
         headers: headers.map(|(name, value)| (name, value.into_bytes())).collect(),
         on_conflict: OnConflict::Replace,
+        retry: retry.map_or_else(Default::default, |policy| *policy),
     })
 }
 
@@ -126,10 +143,16 @@ fn target(fields: &mut Fields) -> Result<Target, Refusal> {
     let url: Option<String> = fields.take("callbackUrl", "a string")?;
     let topic: Option<String> = fields.take("topic", "a string")?;
     let key: Option<String> = fields.take("key", "a string")?;
+    let delivery = delivery(fields)?;
     match (url, topic, key) {
         (Some(url), None, None) => {
-            Ok(Target::Http(HttpTarget { url: Text::from(url), method: Text::from("POST") }))
+            let (pool, timeout) = delivery;
+            Ok(Target::Http(HttpTarget { pool, timeout, ..HttpTarget::post(&url) }))
         }
+        (None, Some(_), _) if delivery != (None, None) => Err(Refusal {
+            field: "topic",
+            reason: "pool and timeoutSeconds are for callbacks; leave them out".to_owned(),
+        }),
         (None, Some(topic), key) => {
             let (topic, key) = (Text::from(topic), key.map(Into::into));
             Ok(Target::Topic(TopicTarget { topic, key }))
@@ -147,6 +170,25 @@ fn target(fields: &mut Fields) -> Result<Target, Refusal> {
             reason: "there is topic too: write one of them".to_owned(),
         }),
     }
+}
+
+/// The pool and the timeout of a callback, in ms.
+fn delivery(fields: &mut Fields) -> Result<(Option<Text>, Option<Millis>), Refusal> {
+    let pool: Option<String> = fields.take("pool", "a string")?;
+    if let Some(pool) = pool.as_ref().filter(|pool| !is_pool(pool)) {
+        let reason = format!("{pool:?} cannot be one: write letters, digits, '_' and '-'");
+        return Err(Refusal { field: "pool", reason });
+    }
+    let timeout: Option<f64> = fields.take("timeoutSeconds", "a number of seconds")?;
+    let timeout = timeout.map(|seconds| {
+        let ms = Duration::try_from_secs_f64(seconds).map(|timeout| timeout.as_millis());
+        let ms = ms.ok().and_then(|ms| Millis::try_from(ms).ok());
+        ms.filter(|ms| (1..=TIMEOUT_MAX_MS).contains(ms)).ok_or_else(|| Refusal {
+            field: "timeoutSeconds",
+            reason: format!("write seconds, up to {}, not {seconds}", TIMEOUT_MAX_MS / 1_000),
+        })
+    });
+    Ok((pool.map(Text::from), timeout.transpose()?))
 }
 
 fn misspelt(unknown: &str) -> String {
@@ -184,6 +226,18 @@ mod tests {
     }
 
     #[test]
+    fn a_callback_with_a_pool_and_a_policy() {
+        let trigger = read(
+            r#"{"callbackUrl": "http://h/x", "fireAt": 1, "pool": "slow", "timeoutSeconds": 2.5,
+                "retry": {"delays": ["1s"], "attempts": 5}}"#,
+        )
+        .unwrap();
+        let Target::Http(target) = &trigger.target else { panic!("{trigger:?}") };
+        assert_eq!((target.pool.clone(), target.timeout), (Some("slow".into()), Some(2_500)));
+        assert_eq!((trigger.retry.delays, trigger.retry.attempts), (vec![1_000], Some(5)));
+    }
+
+    #[test]
     fn a_topic_with_a_time() {
         for at in [r#""2027-01-15T08:00:00Z""#, r#""2027-01-15T09:00:00+01:00""#, "1800000000000"] {
             let trigger = read(&format!(r#"{{"topic": "t", "key": "k", "fireAt": {at}}}"#));
@@ -211,6 +265,15 @@ mod tests {
             ("callbackUrl", r#"{"fireAt": 1, "topic": "t", "callbackUrl": "u"}"#, "one of them"),
             ("key", r#"{"fireAt": 1, "callbackUrl": "u", "key": "k"}"#, "leave it out"),
             ("triggerId", r#"{"triggerId": 7}"#, "write a string, not 7"),
+            ("pool", r#"{"fireAt": 1, "callbackUrl": "u", "pool": "a.b"}"#, "letters, digits"),
+            (
+                "timeoutSeconds",
+                r#"{"fireAt": 1, "callbackUrl": "u", "timeoutSeconds": 0}"#,
+                "up to",
+            ),
+            ("topic", r#"{"fireAt": 1, "topic": "t", "pool": "slow"}"#, "leave them out"),
+            ("retry", r#"{"fireAt": 1, "callbackUrl": "u", "retry": {"attempts": 0}}"#, "give 1"),
+            ("retry", r#"{"fireAt": 1, "callbackUrl": "u", "retry": []}"#, "give a JSON object"),
             ("headers", r#"{"fireAt": 1, "topic": "t", "headers": {"a": 1}}"#, "of strings"),
         ];
         for (field, body, reason) in table {

@@ -9,6 +9,7 @@ use thiserror::Error;
 use crate::kafka::Names;
 use crate::model::definition::{HttpTarget, Target, TopicTarget};
 use crate::model::input::OnConflict;
+use crate::model::retry::RetryPolicy;
 use crate::model::{Millis, Timestamp, limits};
 
 /// A trigger to be registered.
@@ -26,6 +27,8 @@ pub struct NewTrigger {
     pub headers: Vec<(String, Vec<u8>)>,
     /// What happens if the id is pending already.
     pub on_conflict: OnConflict,
+    /// The retry policy of a callback; an open one leaves it to the worker.
+    pub retry: RetryPolicy,
 }
 
 /// A time, or a delay that counts from the broker's timestamp of the record.
@@ -105,15 +108,45 @@ fn instructions(trigger: &NewTrigger) -> Vec<(String, Vec<u8>)> {
             headers.push(header("orloj-target-topic", topic.as_str()));
             headers.extend(key.as_ref().map(|key| header("orloj-target-key", key.to_vec())));
         }
-        Target::Http(HttpTarget { url, method }) => {
+        Target::Http(HttpTarget { url, method, pool, timeout }) => {
             headers.push(header("orloj-callback-url", url.as_str()));
             headers.push(header("orloj-callback-method", method.as_str()));
+            headers.extend(pool.as_ref().map(|pool| header("orloj-pool", pool.as_str())));
+            headers.extend(timeout.map(|ms| header("orloj-timeout", ms.to_string())));
         }
     }
     if trigger.on_conflict == OnConflict::Keep {
         headers.push(header("orloj-on-conflict", "keep"));
     }
+    headers.extend(retry(&trigger.retry));
     headers
+}
+
+fn retry(policy: &RetryPolicy) -> impl Iterator<Item = (String, Vec<u8>)> {
+    fn list(numbers: impl Iterator<Item = impl ToString>) -> Option<String> {
+        let texts: Vec<_> = numbers.map(|number| number.to_string()).collect();
+        (!texts.is_empty()).then(|| texts.join(","))
+    }
+    let headers = [
+        ("orloj-retry-delays", list(policy.delays.iter())),
+        ("orloj-retry-attempts", list(policy.attempts.iter())),
+        ("orloj-retry-jitter", list(policy.jitter.iter())),
+        ("orloj-retry-final-statuses", list(policy.final_statuses.iter())),
+    ];
+    headers.into_iter().filter_map(|(name, value)| Some(header(name, value?)))
+}
+
+/// Refuses a pool that no worker of this installation serves, as far as `topics.pools` tells.
+pub fn check_pool(target: &Target, pools: &[String]) -> Result<(), Refusal> {
+    match target {
+        Target::Http(HttpTarget { pool: Some(pool), .. })
+            if !pools.iter().any(|known| *pool == **known) =>
+        {
+            let known = if pools.is_empty() { "none".to_owned() } else { pools.join(", ") };
+            refuse("pool", format!("there is no pool {pool}; topics.pools names {known}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn header(name: &str, value: impl Into<Vec<u8>>) -> (String, Vec<u8>) {
@@ -207,7 +240,7 @@ mod tests {
     const NOW: Timestamp = 1_800_000_000_000;
 
     fn callback(url: &str) -> Target {
-        Target::Http(HttpTarget { url: Text::from(url), method: Text::from("POST") })
+        Target::Http(HttpTarget::post(url))
     }
 
     fn topic(topic: &str) -> Target {
@@ -222,6 +255,7 @@ mod tests {
             payload: b"ready".to_vec(),
             headers: vec![header("content-type", "text/plain")],
             on_conflict: OnConflict::Keep,
+            retry: RetryPolicy::default(),
         }
     }
 
@@ -249,6 +283,36 @@ mod tests {
             headers: headers.to_vec(),
         };
         assert_eq!(submission.acknowledged(), expected);
+    }
+
+    #[test]
+    fn how_a_callback_is_delivered_is_said_in_headers() {
+        let slow = HttpTarget {
+            pool: Some("slow".into()),
+            timeout: Some(90_000),
+            ..HttpTarget::post("https://h/x")
+        };
+        let retry = RetryPolicy {
+            delays: vec![500, 1_000],
+            attempts: Some(9),
+            jitter: Some(0),
+            final_statuses: vec![404, 422],
+        };
+        let target = Target::Http(slow);
+        assert_eq!(check_pool(&target, &["slow".to_owned()]), Ok(()));
+        let refusal = check_pool(&target, &["fast".to_owned()]).unwrap_err();
+        assert_eq!(refusal.to_string(), "pool: there is no pool slow; topics.pools names fast");
+        let headers = instructions(&NewTrigger { target, retry, ..trigger() });
+        for (name, value) in [
+            ("orloj-pool", "slow"),
+            ("orloj-timeout", "90000"),
+            ("orloj-retry-delays", "500,1000"),
+            ("orloj-retry-attempts", "9"),
+            ("orloj-retry-jitter", "0"),
+            ("orloj-retry-final-statuses", "404,422"),
+        ] {
+            assert!(headers.contains(&header(name, value)), "{name} in {headers:?}");
+        }
     }
 
     #[test]

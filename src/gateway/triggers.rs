@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::problem::Problem;
 use super::request::{read_trigger, show_time};
-use super::submission::Submission;
+use super::submission::{Submission, check_pool};
 use super::{Desk, Receipt, SubmitError};
 use crate::clock;
 use crate::health::Health;
@@ -34,6 +34,7 @@ pub(super) struct Api {
     pub(super) desk: Desk,
     pub(super) health: Arc<Health>,
     pub(super) names: Names,
+    pub(super) pools: Vec<String>,
     pub(super) payload_max: u64,
     pub(super) answer_timeout: Duration,
 }
@@ -55,6 +56,7 @@ async fn register(
 ) -> Result<Response, Problem> {
     let body = body.map_err(|refused| Problem::new(refused.status(), refused.body_text()))?;
     let trigger = read_trigger(&body, api.payload_max)?;
+    check_pool(&trigger.target, &api.pools)?;
     let id = trigger.id.clone();
     let submission = Submission::register(trigger, &api.names, clock::now_ms())?;
     let receipt = api.submit(submission).await?;

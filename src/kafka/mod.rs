@@ -70,6 +70,19 @@ impl Names {
         self.topic("fires")
     }
 
+    /// Callbacks that are due, of a pool; the default pool's name is empty.
+    #[must_use]
+    pub fn fires_of(&self, pool: &str) -> String {
+        let fires = self.fires();
+        if pool.is_empty() { fires } else { format!("{fires}.{pool}") }
+    }
+
+    /// Whether a topic is that of a pool other than the default one.
+    #[must_use]
+    pub fn is_pools(&self, topic: &str) -> bool {
+        topic.strip_prefix(&self.fires()).is_some_and(|rest| rest.starts_with('.'))
+    }
+
     /// The audit trail.
     #[must_use]
     pub fn outcomes(&self) -> String {

@@ -17,6 +17,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::config::TopicSettings;
+
 const FILES: [&str; 6] = [
     include_str!("../../topics/triggers.toml"),
     include_str!("../../topics/signals.toml"),
@@ -126,6 +128,13 @@ pub enum TopicError {
 }
 
 impl TopicDefinitions {
+    /// The definitions that the settings ask for, pools included.
+    #[must_use]
+    pub fn of(settings: &TopicSettings) -> Self {
+        let TopicSettings { prefix, partitions, replication_factor, pools } = settings;
+        Self::load(prefix, *partitions, *replication_factor).with_pools(pools)
+    }
+
     /// The definitions under a prefix, with the partitions and copies that each topic gets.
     #[must_use]
     pub fn load(prefix: &str, partitions: NonZeroU16, replication: NonZeroU16) -> Self {
@@ -136,6 +145,19 @@ impl TopicDefinitions {
             topic
         });
         Self { topics: topics.to_vec(), partitions, replication }
+    }
+
+    /// And the topics of these pools, each like that of the default one.
+    #[must_use]
+    pub fn with_pools(mut self, pools: &[String]) -> Self {
+        let fires = self.topics.iter().find(|topic| topic.name.ends_with(".fires")).cloned();
+        let pools = pools.iter().filter_map(|pool| {
+            let fires = fires.clone()?;
+            Some(Definition { name: format!("{}.{pool}", fires.name), ..fires })
+        });
+        let pools: Vec<_> = pools.collect();
+        self.topics.extend(pools);
+        self
     }
 
     /// The full names.
@@ -377,6 +399,8 @@ mod tests {
         let names =
             ["x.triggers", "x.signals", "x.ledger", "x.fires", "x.outcomes", "x.dead-letters"];
         assert!(topics.names().eq(names));
+        let pools = topics.with_pools(&["slow".to_owned()]);
+        assert!(pools.names().eq(names.into_iter().chain(["x.fires.slow"])));
     }
 
     #[test]

@@ -1,17 +1,22 @@
 //! A dead letter: a record or a fire that nobody will try again by itself, kept whole and with
 //! the reason, so that a person can mend the cause and replay it.
+//!
+//! Law: what a person did about a letter stands behind it in its own partition, as a mark. So
+//! whoever reads a partition to its end knows what is still to be done.
 
 use bytes::Bytes;
 
 use super::definition::Header;
 use super::fire::Fire;
+use super::limits::PAYLOAD_BYTES_MAX;
+use super::signal::RetryRequest;
 use super::text::Text;
 use super::{Offset, PartitionId, Timestamp};
 
 /// Something that could not be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// The record it came from.
+    /// The record it came from; of a mark, the letter that it marks.
     pub origin: Origin,
     /// Why, for people; names the thing and the way out.
     pub reason: String,
@@ -34,6 +39,7 @@ pub struct Origin {
 
 /// What is kept of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "a letter is rare, and boxed as a whole")]
 pub enum Content {
     /// A record that could not be read or taken, verbatim.
     Record {
@@ -44,11 +50,92 @@ pub enum Content {
         /// Its headers.
         headers: Vec<Header>,
     },
-    /// A fire that could not be delivered, with every attempt that was made.
+    /// A fire that could not be delivered.
     Fire {
-        /// The fire of the last attempt.
+        /// The fire of the last attempt; its history has every attempt that was made.
         fire: Fire,
         /// How many attempts were made.
         attempts: u32,
     },
+    /// A person has dealt with the letter at `origin`.
+    Mark(Mark),
+}
+
+/// What a person did about a dead letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// Asked for it to be tried again.
+    Replayed,
+    /// Put it aside.
+    Archived,
+}
+
+/// What it takes to try a letter again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there is one of it at a time")]
+pub enum Again {
+    /// The owner makes another attempt of the fire.
+    Signal(RetryRequest),
+    /// The record is written to `triggers` again, verbatim.
+    Record {
+        /// Its key.
+        key: Option<Bytes>,
+        /// Its value.
+        value: Option<Bytes>,
+        /// Its headers.
+        headers: Vec<Header>,
+    },
+}
+
+impl DeadLetter {
+    /// How to try it again at `now`, or why it cannot be. `triggers` is the name of that topic;
+    /// `replays` says how often it was replayed before.
+    pub fn again(
+        self,
+        triggers: &str,
+        replays: u32,
+        now: Timestamp,
+    ) -> Result<Again, &'static str> {
+        match self.content {
+            Content::Fire { fire, .. } => {
+                Ok(Again::Signal(RetryRequest::replay(fire, replays, now)))
+            }
+            Content::Mark(_) => Err("it is a mark"),
+            Content::Record { .. } if self.origin.topic != *triggers => {
+                Err("only Orloj writes such a record, and it was damaged: archive it")
+            }
+            Content::Record { value: Some(value), .. } if value.len() >= PAYLOAD_BYTES_MAX => {
+                Err("its value was too large to be kept whole: register it anew and archive it")
+            }
+            Content::Record { key, value, headers } => Ok(Again::Record { key, value, headers }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn letter(topic: &str, bytes: usize) -> DeadLetter {
+        DeadLetter {
+            origin: Origin { topic: topic.into(), partition: 3, offset: 41 },
+            reason: "nothing says when".to_owned(),
+            at: 7,
+            content: Content::Record {
+                key: Some("a".into()),
+                value: Some(vec![0; bytes].into()),
+                headers: Vec::new(),
+            },
+        }
+    }
+
+    #[test]
+    fn a_registration_is_written_again_if_it_is_whole() {
+        let again = |topic, bytes| letter(topic, bytes).again("o.triggers", 0, 9);
+        assert!(matches!(again("o.triggers", 1), Ok(Again::Record { .. })));
+        assert!(again("o.triggers", PAYLOAD_BYTES_MAX).is_err());
+        assert!(again("o.fires", 1).unwrap_err().contains("archive it"));
+        let mark = DeadLetter { content: Content::Mark(Mark::Archived), ..letter("o", 1) };
+        assert!(mark.again("o.triggers", 0, 9).is_err());
+    }
 }

@@ -4,7 +4,10 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::retry::RetryLadder;
+use super::Millis;
+use super::codec::long;
+use super::limits::POOL_BYTES_MAX;
+use super::retry::RetryPolicy;
 use super::text::Text;
 
 /// Target, payload and policies of a trigger.
@@ -17,8 +20,9 @@ pub struct Definition {
     pub payload: Option<Bytes>,
     /// Carried to the target unchanged, in order (tracing context, content type, …).
     pub headers: Vec<Header>,
-    /// The trigger's own retry ladder; `None` means the worker's default.
-    pub retry: Option<RetryLadder>,
+    /// The trigger's own retry policy, which is not [open](RetryPolicy::is_open); `None` means the
+    /// worker's, as nearly always.
+    pub retry: Option<Box<RetryPolicy>>,
     /// Who registered it, as the `orloj-caller` header says.
     pub caller: Option<Text>,
 }
@@ -59,11 +63,31 @@ pub struct TopicTarget {
     pub key: Option<Bytes>,
 }
 
-/// A callback: which request to make.
+/// A callback: which request to make, and who makes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HttpTarget {
     /// An absolute `http` or `https` URL.
     pub url: Text,
     /// The method; `POST` unless the trigger says otherwise.
     pub method: Text,
+    /// The pool whose workers make it; `None` is the default one.
+    pub pool: Option<Text>,
+    /// How long an attempt may take, in ms; `None` is the worker's default, and its maximum holds.
+    #[serde(rename = "timeoutMs", with = "long::option")]
+    pub timeout: Option<Millis>,
+}
+
+impl HttpTarget {
+    /// A POST to `url`, and everything else as the worker has it.
+    #[must_use]
+    pub fn post(url: &str) -> Self {
+        Self { url: url.into(), method: "POST".into(), pool: None, timeout: None }
+    }
+}
+
+/// Whether `name` can be a pool's: letters, digits, underscores and dashes.
+#[must_use]
+pub fn is_pool(name: &str) -> bool {
+    let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
+    (1..=POOL_BYTES_MAX).contains(&name.len()) && name.bytes().all(legal)
 }

@@ -1,6 +1,7 @@
 //! An entry of the timeline: one occurrence of a trigger (or a retry of one, or the expiry of a
 //! veto) waiting for its time. [`codec::row`](super::codec::row) gives it its bytes in the store.
 
+use super::attempt::History;
 use super::definition::Definition;
 use super::text::Text;
 use super::timeline::TimelineKey;
@@ -67,4 +68,6 @@ pub struct FireRow {
     pub in_ledger: bool,
     /// What to do.
     pub definition: Definition,
+    /// The attempts so far; a first one has none, and takes up no room for it.
+    pub history: Option<Box<History>>,
 }

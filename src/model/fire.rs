@@ -2,6 +2,7 @@
 //! worker needs, and everything the owner needs back in a signal: by then the owner keeps nothing.
 
 use super::Timestamp;
+use super::attempt::History;
 use super::definition::Definition;
 use super::entry::FireId;
 
@@ -16,4 +17,6 @@ pub struct Fire {
     pub fired: Timestamp,
     /// What to do.
     pub definition: Definition,
+    /// The attempts before this one.
+    pub history: Option<Box<History>>,
 }

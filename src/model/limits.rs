@@ -17,8 +17,16 @@ pub const URL_BYTES_MAX: usize = 2_048;
 pub const HEADERS_MAX: usize = 64;
 /// Bytes of all carried headers together, names and values.
 pub const HEADER_BYTES_MAX: usize = 16_384;
-/// Delays in a trigger's own retry ladder; with the first attempt, 33 attempts.
+/// Pauses in a trigger's own retry policy; the last can be repeated.
 pub const RETRY_DELAYS_MAX: usize = 32;
+/// Attempts a trigger may ask for: more are not a retry but a job of their own.
+pub const RETRY_ATTEMPTS_MAX: u32 = 1_000;
+/// Statuses that a trigger may call final.
+pub const FINAL_STATUSES_MAX: usize = 64;
+/// Bytes of a pool's name: it becomes part of a topic's.
+pub const POOL_BYTES_MAX: usize = 64;
+/// The longest attempt that a trigger may ask for: an hour. The worker's own maximum is lower.
+pub const TIMEOUT_MAX_MS: Millis = 3_600_000;
 /// The farthest a trigger may lie ahead of its record's broker timestamp: ten years of 366 days.
 /// A time beyond it is nearly always seconds or microseconds taken for milliseconds.
 pub const HORIZON_MAX_MS: Millis = 10 * 366 * 24 * 3_600_000;

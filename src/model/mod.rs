@@ -9,6 +9,7 @@
 //!                      └──► LedgerRecord (what outlives the replay tail)
 //! ```
 
+pub mod attempt;
 pub mod codec;
 pub mod dead_letter;
 pub mod definition;

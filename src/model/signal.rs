@@ -1,10 +1,13 @@
-//! A signal: what a worker tells the owner of a trigger, keyed by trigger id.
+//! A signal: what a worker, or who replays a dead letter, tells the owner of a trigger. Keyed by
+//! trigger id.
 
 use super::Timestamp;
+use super::attempt::History;
 use super::definition::Definition;
 use super::entry::FireId;
+use super::fire::Fire;
 
-/// A message from a worker to an owner.
+/// A message to an owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// Fire this again later.
@@ -25,4 +28,80 @@ pub struct RetryRequest {
     pub reason: String,
     /// What to do.
     pub definition: Definition,
+    /// The attempts so far.
+    pub history: Option<Box<History>>,
+}
+
+impl RetryRequest {
+    /// The attempt after the last one of `fire`, which nobody would make by itself, at `due`. Its
+    /// retry policy begins anew. An attempt that was never made (its pool or topic was away) is
+    /// sent back like one that was deferred: it has the same number. What was replayed `replays`
+    /// times before is another request each time, and the same one if it is only repeated.
+    #[must_use]
+    pub fn replay(fire: Fire, replays: u32, due: Timestamp) -> Self {
+        let Fire { id, scheduled, definition, history, .. } = fire;
+        let made = history.as_ref().is_some_and(|history| history.last() >= id.attempt);
+        let id = if made {
+            FireId { attempt: id.attempt + 1, deferral: replays, ..id }
+        } else {
+            FireId { deferral: id.deferral + 1 + replays, ..id }
+        };
+        let before = id.attempt - 1;
+        let history = history.map(|mut history| {
+            history.before = before;
+            history
+        });
+        let reason = "replayed by hand".to_owned();
+        Self { id, due, scheduled, reason, definition, history }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::attempt::Attempt;
+    use crate::model::definition::{HttpTarget, Target};
+
+    fn fire(attempt: u32, made: u32) -> Fire {
+        let id = FireId { trigger: "a".into(), generation: 7, occurrence: 2, attempt, deferral: 1 };
+        let history = (1..=made).fold(None, |history, number| {
+            let attempt = Attempt {
+                number,
+                at: 1,
+                worker: "w".into(),
+                status: Some(500),
+                error: None,
+                duration_ms: 1,
+                excerpt: None,
+            };
+            History::with(history, attempt)
+        });
+        let definition = Definition {
+            target: Target::Http(HttpTarget::post("http://h/")),
+            payload: None,
+            headers: Vec::new(),
+            retry: None,
+            caller: None,
+        };
+        Fire { id, scheduled: 1, fired: 2, definition, history }
+    }
+
+    #[test]
+    fn a_replay_is_the_next_attempt_and_the_policy_begins_anew() {
+        let replay = RetryRequest::replay(fire(3, 3), 0, 9);
+        assert_eq!((replay.id.attempt, replay.id.deferral, replay.due), (4, 0, 9));
+        let history = replay.history.unwrap();
+        assert_eq!((history.before, history.attempts.len()), (3, 3));
+        let twice = RetryRequest::replay(fire(3, 3), 1, 9);
+        assert!(twice.id > replay.id, "the owner takes it for another one");
+    }
+
+    #[test]
+    fn an_attempt_that_was_never_made_keeps_its_number() {
+        let first = RetryRequest::replay(fire(1, 0), 0, 9);
+        assert_eq!((first.id.attempt, first.id.deferral, first.history), (1, 2, None));
+        let third = RetryRequest::replay(fire(3, 2), 0, 9);
+        assert_eq!((third.id.attempt, third.id.deferral), (3, 2));
+        assert_eq!(third.history.unwrap().before, 2);
+    }
 }

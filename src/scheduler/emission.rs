@@ -3,6 +3,7 @@
 //! Law: what comes in at partition p goes out at partition p of our own topics, so that a
 //! transaction touches few partitions and everything about a trigger stays in order.
 
+use std::borrow::Cow;
 use std::io::Write;
 
 use crate::engine::step::{Emit, ToTopic};
@@ -14,12 +15,14 @@ use crate::model::codec::ledger_key::STEP;
 use crate::model::codec::row::{self, TargetView};
 use crate::model::codec::schemas::Schemas;
 use crate::model::dead_letter::{Content, DeadLetter};
-use crate::model::definition::Header;
+use crate::model::definition::{Header, HttpTarget, Target};
+use crate::model::fire::Fire;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 
 /// The names of the topics we write, made once.
 #[derive(Debug)]
 pub(super) struct Emission {
+    names: Names,
     triggers: String,
     ledger: String,
     fires: String,
@@ -36,6 +39,7 @@ type Headers<'a> = Vec<(&'a str, Option<&'a [u8]>)>;
 impl Emission {
     pub(super) fn new(names: &Names, schemas: Schemas) -> Self {
         Self {
+            names: names.clone(),
             triggers: names.triggers(),
             ledger: names.ledger(),
             fires: names.fires(),
@@ -59,7 +63,8 @@ impl Emission {
                 Emit::ToWorker(fire) => {
                     let key = Some(fire.id.trigger.bytes().as_ref());
                     let value = self.schemas.encode_fire(fire);
-                    Self::put(relay, &self.fires, p, key, Some(&value), &[])?;
+                    let topic = self.fires_of(fire);
+                    Self::put(relay, &topic, p, key, Some(&value), &[])?;
                 }
                 Emit::Ledger { key, value } => {
                     self.send_ledger(relay, p, step, key, value.as_deref())?;
@@ -83,6 +88,16 @@ impl Emission {
             }
         }
         Ok(())
+    }
+
+    /// Where the workers of a fire's pool read.
+    fn fires_of(&self, fire: &Fire) -> Cow<'_, str> {
+        match &fire.definition.target {
+            Target::Http(HttpTarget { pool: Some(pool), .. }) => {
+                self.names.fires_of(pool.as_str()).into()
+            }
+            _ => self.fires.as_str().into(),
+        }
     }
 
     /// Sends a ledger record. The step is a header, so that tombstones have it too.
@@ -146,5 +161,6 @@ fn key_of(letter: &DeadLetter) -> Option<&[u8]> {
     match &letter.content {
         Content::Record { key, .. } => key.as_deref(),
         Content::Fire { fire, .. } => Some(fire.id.trigger.bytes()),
+        Content::Mark(_) => None,
     }
 }

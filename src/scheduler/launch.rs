@@ -276,7 +276,7 @@ impl Scheduler {
     /// A topic refused a record: look at it again, and if it refuses twice in a row its fires
     /// become dead letters, so that one bad target does not hold up the others.
     fn blame(&mut self, topic: &str, reason: &str) {
-        if self.names.owns(topic) {
+        if self.names.owns(topic) && !self.names.is_pools(topic) {
             return;
         }
         if self.refused.as_deref() == Some(topic) {

@@ -185,9 +185,9 @@ impl Scheduler {
         let group = names.schedulers();
         let (triggers, others) = (Reader::open(settings, &group)?, Reader::open(settings, &group)?);
         let relay = open_relay(settings, &id)?;
-        for topic in [names.ledger(), names.outcomes(), names.fires()] {
-            relay.meet(&topic)?;
-        }
+        let pools = settings.topics.pools.iter().map(|pool| names.fires_of(pool));
+        let ours = [names.ledger(), names.outcomes(), names.fires()].into_iter().chain(pools);
+        ours.into_iter().try_for_each(|topic| relay.meet(&topic))?;
         let predecessors =
             Predecessors::open(settings, &group, &names.triggers(), &id, CALL_TIMEOUT)?;
         triggers.meet(&names.triggers())?;
@@ -295,7 +295,7 @@ impl Scheduler {
         lane.load()?;
         let Stage::Active(partition) = &mut lane.stage else { return Ok(()) };
         let due = partition.take_due(room);
-        let catalog = self.targets.catalog(due.topics(), now);
+        let catalog = self.targets.catalog(due.topics(), due.pools(), now);
         let fetched = lane::fetch(&lane.store, due.waiting(&catalog))?;
         partition.fire(due, &catalog, &fetched)?;
         Ok(())

@@ -1,4 +1,4 @@
-//! Target topics: which may be written, and how. Policy is applied here, at the fire.
+//! Target topics and pools: which may be written, and how. Policy is applied here, at the fire.
 //!
 //! Law: a topic seen for the first time is looked up before its first fire; later its state is
 //! refreshed in the background, so that a known topic never holds up a due one.
@@ -49,10 +49,11 @@ impl Targets {
         Self { settings, names, probe, known: HashMap::new(), ask, answers }
     }
 
-    /// The states of `topics`; blocks only for one that was never seen.
+    /// The states of `topics` and `pools`; blocks only for one that was never seen.
     pub(super) fn catalog<'a>(
         &mut self,
         topics: impl Iterator<Item = &'a str>,
+        pools: impl Iterator<Item = &'a str>,
         now: Timestamp,
     ) -> Catalog {
         while let Ok((topic, state)) = self.answers.try_recv() {
@@ -66,7 +67,14 @@ impl Targets {
             }
             last = Some(topic);
             if !catalog.contains(topic) {
-                catalog.insert(topic.to_owned(), self.state(topic, now));
+                let forbidden = self.forbidden(topic).map(TopicState::Refused);
+                let state = forbidden.unwrap_or_else(|| self.state(topic, now));
+                catalog.insert(topic.to_owned(), state);
+            }
+        }
+        for pool in pools {
+            if catalog.pool(pool).is_none() {
+                catalog.insert_pool(pool.to_owned(), self.pool(pool, now));
             }
         }
         catalog
@@ -83,10 +91,18 @@ impl Targets {
         self.learn(topic.to_owned(), state, now);
     }
 
-    fn state(&mut self, topic: &str, now: Timestamp) -> TopicState {
-        if let Some(reason) = self.forbidden(topic) {
-            return TopicState::Refused(reason);
+    /// The state of a pool's topic, which is one of ours.
+    fn pool(&mut self, pool: &str, now: Timestamp) -> TopicState {
+        match self.state(&self.names.fires_of(pool), now) {
+            TopicState::Refused(reason) => TopicState::Refused(format!(
+                "pool {pool}: {reason}; a pool is named in topics.pools, and `orloj topics apply` \
+                 creates its topic"
+            )),
+            state => state,
         }
+    }
+
+    fn state(&mut self, topic: &str, now: Timestamp) -> TopicState {
         let Some(seen) = self.known.get_mut(topic) else {
             let state = self.probe.topic_state(topic);
             self.learn(topic.to_owned(), state.clone(), now);

@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use reqwest::header::{
     CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
-    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RETRY_AFTER, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method, Request, Response};
@@ -22,17 +22,17 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::guard::{Forbidden, Guard};
+use super::retry_after::retry_after;
 use super::verdict::Reply;
 use crate::config::WorkerSettings;
+use crate::model::Timestamp;
+use crate::model::attempt::excerpt;
 use crate::model::definition::{Definition, HttpTarget, Target};
 use crate::model::entry::FireId;
 use crate::model::fire::Fire;
-use crate::model::{Millis, Timestamp};
 
 /// A header of the trigger's: `verbatim` sends the payload as it is instead of our envelope.
 const BODY_FORM: &str = "orloj-body";
-/// Characters of an answer that a reason quotes.
-const EXCERPT_MAX: usize = 300;
 /// What belongs to a connection and not to a message, or follows from the request.
 const NOT_CARRIED: [HeaderName; 9] = [
     CONNECTION,
@@ -54,6 +54,8 @@ pub struct Caller {
     client: Client,
     guard: Guard,
     response_body_max: usize,
+    timeout: Duration,
+    timeout_max: Duration,
 }
 
 impl Caller {
@@ -67,11 +69,17 @@ impl Caller {
             .referer(false)
             .no_proxy()
             .connect_timeout(settings.connect_timeout)
-            .timeout(settings.timeout)
+            .timeout(settings.timeout_max)
             .dns_resolver(Arc::new(guard))
             .build()?;
         let response_body_max = usize::try_from(settings.response_body_max.bytes());
-        Ok(Self { client, guard, response_body_max: response_body_max.unwrap_or(usize::MAX) })
+        Ok(Self {
+            client,
+            guard,
+            response_body_max: response_body_max.unwrap_or(usize::MAX),
+            timeout: settings.timeout,
+            timeout_max: settings.timeout_max,
+        })
     }
 
     /// Makes one attempt; `now` is stamped on it.
@@ -84,7 +92,7 @@ impl Caller {
             Err(reply) => return reply,
         };
         match self.client.execute(request).await {
-            Ok(response) => self.read(response).await,
+            Ok(response) => self.read(response, now).await,
             Err(error) => silence(&error),
         }
     }
@@ -97,6 +105,8 @@ impl Caller {
             Reply::Impossible(format!("{:?} is not an HTTP method", target.method.as_str()))
         })?;
         let mut request = Request::new(method, url);
+        let timeout = target.timeout.map_or(self.timeout, Duration::from_millis);
+        *request.timeout_mut() = Some(timeout.min(self.timeout_max));
         let (headers, body) = message(fire, now);
         *request.headers_mut() = headers;
         *request.body_mut() = Some(body.into());
@@ -104,15 +114,16 @@ impl Caller {
     }
 
     /// Status, and as much of the body as is wanted: a broken body does not unsay the status.
-    async fn read(&self, mut response: Response) -> Reply {
+    async fn read(&self, mut response: Response, now: Timestamp) -> Reply {
         let status = response.status().as_u16();
-        let retry_after = retry_after(response.headers());
+        let retry_after = retry_after(response.headers(), now);
         let mut body = Vec::new();
         while body.len() < self.response_body_max {
             let Ok(Some(chunk)) = response.chunk().await else { break };
             body.extend_from_slice(&chunk[..chunk.len().min(self.response_body_max - body.len())]);
         }
-        Reply::Answered { status, retry_after, body: excerpt(&body) }
+        let body = excerpt(&String::from_utf8_lossy(&body)).unwrap_or_default().to_string();
+        Reply::Answered { status, retry_after, body }
     }
 }
 
@@ -195,13 +206,6 @@ fn envelope(fire: &Fire) -> Bytes {
     serde_json::to_vec(&envelope).expect("text and JSON make JSON").into()
 }
 
-/// The seconds of a `Retry-After`, in ms. (Its other form, a date, would need trust in the
-/// receiver's clock.)
-fn retry_after(headers: &HeaderMap) -> Option<Millis> {
-    let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds).as_millis().try_into().unwrap_or(Millis::MAX))
-}
-
 /// Why nothing came back. What the guard refused says so at the bottom of the chain of causes.
 fn silence(error: &reqwest::Error) -> Reply {
     let mut reason = if error.is_timeout() { "timed out" } else { "no answer" }.to_owned();
@@ -218,15 +222,11 @@ fn silence(error: &reqwest::Error) -> Reply {
     Reply::Silent(reason)
 }
 
-fn excerpt(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(body);
-    let printable = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    printable.take(EXCERPT_MAX).collect::<String>().trim().to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Layers, Settings};
+    use crate::model::Millis;
     use crate::model::definition::Header;
 
     fn fire(trigger: &str, payload: Option<&[u8]>, headers: &[(&str, &str)]) -> Fire {
@@ -245,15 +245,13 @@ mod tests {
             scheduled: 1_000,
             fired: 1_001,
             definition: Definition {
-                target: Target::Http(HttpTarget {
-                    url: "http://example.com/".into(),
-                    method: "POST".into(),
-                }),
+                target: Target::Http(HttpTarget::post("http://example.com/")),
                 payload: payload.map(Bytes::copy_from_slice),
                 headers: headers.iter().map(header).collect(),
                 retry: None,
                 caller: None,
             },
+            history: None,
         }
     }
 
@@ -312,12 +310,18 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_read_in_seconds() {
-        let of = |value: &'static str| {
-            retry_after(&HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(value))]))
+    fn a_trigger_has_its_own_timeout_up_to_the_pools() {
+        let settings = Settings::load(&Layers::default()).unwrap().worker;
+        let caller = Caller::new(&settings).unwrap();
+        let timeout = |own: Option<Millis>| {
+            let mut fire = fire("a", None, &[]);
+            let Target::Http(target) = &mut fire.definition.target else { unreachable!() };
+            target.timeout = own;
+            let target = target.clone();
+            caller.request(&fire, &target, 0).unwrap().timeout().copied()
         };
-        assert_eq!(of("120"), Some(120_000));
-        assert_eq!((of("Wed, 21 Oct 2026 07:28:00 GMT"), of("-1")), (None, None));
-        assert_eq!(of("18446744073709551615"), Some(u64::MAX));
+        assert_eq!(timeout(None), Some(settings.timeout));
+        assert_eq!(timeout(Some(200)), Some(Duration::from_millis(200)));
+        assert_eq!(timeout(Some(3_600_000)), Some(settings.timeout_max));
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::intake::{Ended, Ending};
-use super::report::Report;
+use super::report::{Made, Report};
 use super::verdict::Reply;
 use super::{Worker, WorkerError};
 use crate::clock;
@@ -98,8 +98,9 @@ impl Worker {
         let Ended { partition, offset, at, ending, .. } = ended;
         let origin = Origin { topic: self.topic.as_str().into(), partition, offset };
         match ending {
-            Ending::Attempt(fire, reply) => {
-                let report = Report::of_attempt(*fire, &reply, origin, &self.ladder, at);
+            Ending::Attempt(fire, reply, took) => {
+                let made = Made { reply: &reply, took, ended: at, worker: &self.name };
+                let report = Report::of_attempt(*fire, &made, origin, &self.policy);
                 count(&report, &reply);
                 report
             }

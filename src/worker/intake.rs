@@ -22,7 +22,7 @@ use crate::model::codec::schemas::CodecError;
 use crate::model::definition::Header;
 use crate::model::fire::Fire;
 use crate::model::text::Text;
-use crate::model::{Offset, PartitionId, Timestamp};
+use crate::model::{Millis, Offset, PartitionId, Timestamp};
 use crate::telemetry;
 
 /// Records taken in one turn of the loop: the group and the results want their turn too.
@@ -60,8 +60,8 @@ pub(super) struct Ended {
 /// How it ended.
 #[derive(Debug)]
 pub(super) enum Ending {
-    /// The attempt was made, or could not be.
-    Attempt(Box<Fire>, Reply),
+    /// The attempt was made, or could not be; it took so many ms.
+    Attempt(Box<Fire>, Reply, Millis),
     /// It is no fire.
     Unreadable(Unreadable),
 }
@@ -213,7 +213,8 @@ impl Worker {
             let took = clock::monotonic() - begun;
             fault::reached("worker.after_request");
             metrics::histogram!(telemetry::CALLBACK_DURATION).record(took.as_secs_f64());
-            let ending = Ending::Attempt(Box::new(fire), reply);
+            let took = Millis::try_from(took.as_millis()).unwrap_or(Millis::MAX);
+            let ending = Ending::Attempt(Box::new(fire), reply, took);
             let ended = Ended { partition, life, offset, at: clock::now_ms(), ending };
             // The loop has ended if nobody hears it.
             let _ = events.send(Event::Ended(ended));

@@ -19,6 +19,7 @@ pub mod verdict;
 mod commit;
 mod intake;
 mod lane;
+mod retry_after;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
-use crate::config::Settings;
+use crate::config::{Settings, WorkerSettings};
 use crate::engine::tenure::Change;
 use crate::health::Health;
 use crate::kafka::Names;
@@ -40,7 +41,8 @@ use crate::kafka::reader::Reader;
 use crate::kafka::transaction::{TransactionError, Transactor};
 use crate::model::PartitionId;
 use crate::model::codec::schemas::{CodecError, Schemas};
-use crate::model::retry::RetryLadder;
+use crate::model::retry::RetryPolicy;
+use crate::model::text::Text;
 use crate::telemetry;
 use callback::Caller;
 use commit::{RESULTS_MAX, open_transactor};
@@ -61,8 +63,8 @@ pub enum WorkerError {
     Kafka(#[from] KafkaError),
     /// The topics are not as they must be.
     #[error(
-        "topic {0} does not exist; create the topics with `orloj topics apply` (a pool's, \
-         `worker.pool`, is yours to create)"
+        "topic {0} does not exist; create the topics with `orloj topics apply` (a pool's too, once \
+         `topics.pools` names it)"
     )]
     NoTopic(String),
     /// No transaction can be begun.
@@ -100,7 +102,10 @@ struct Worker {
     topic: String,
     /// The transactional id.
     id: String,
-    ladder: RetryLadder,
+    /// What we are called in histories.
+    name: Text,
+    /// For triggers that leave it to us.
+    policy: RetryPolicy,
     schemas: Schemas,
     shutdown: CancellationToken,
     health: Arc<Health>,
@@ -130,7 +135,7 @@ impl Worker {
         health: Arc<Health>,
     ) -> Result<Self, WorkerError> {
         let (names, pool) = (Names::new(&settings.topics.prefix), &settings.worker.pool);
-        let topic = fires_of(&names, pool);
+        let topic = names.fires_of(pool);
         let probe = Probe::open(settings, CALL_TIMEOUT)?;
         for needed in [&topic, &names.signals(), &names.outcomes(), &names.dead_letters()] {
             if probe.partitions(needed)?.is_none() {
@@ -142,8 +147,6 @@ impl Worker {
         let instance = uuid::Uuid::now_v7().simple().to_string();
         let id = names.transactional_id("worker", &instance);
         let group = names.workers(pool);
-        let delays = settings.worker.retry_delays.iter();
-        let delays = delays.map(|delay| delay.as_millis().try_into().unwrap_or(u64::MAX));
         Ok(Self {
             transactor: open_transactor(settings, &id)?,
             member: Member::join_unnamed(settings, &group, &topic)?,
@@ -153,7 +156,8 @@ impl Worker {
                 .enable_all()
                 .thread_name("callbacks")
                 .build()?,
-            ladder: RetryLadder(delays.collect()),
+            name: name_of(&settings.worker, &instance),
+            policy: policy_of(&settings.worker),
             schemas: Schemas::new(),
             settings: settings.clone(),
             events: channel(),
@@ -223,7 +227,7 @@ impl Worker {
     /// to the others at once.
     fn leave(mut self) -> Result<(), WorkerError> {
         self.report_readiness();
-        let deadline = clock::monotonic() + self.settings.worker.timeout;
+        let deadline = clock::monotonic() + self.settings.worker.timeout_max;
         while self.in_flight > 0 && clock::monotonic() < deadline {
             self.turn()?;
             if let Ok(event) = self.events.1.recv_timeout(IDLE_WAIT) {
@@ -253,8 +257,25 @@ impl Worker {
     }
 }
 
-/// The topic of a pool's fires; the default pool's name is empty.
-fn fires_of(names: &Names, pool: &str) -> String {
-    let fires = names.fires();
-    if pool.is_empty() { fires } else { format!("{fires}.{pool}") }
+/// What this worker is called by: as configured, or after the machine and the end of `instance`,
+/// which no two processes share.
+fn name_of(settings: &WorkerSettings, instance: &str) -> Text {
+    if !settings.name.is_empty() {
+        return Text::from(settings.name.as_str());
+    }
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = if host.trim().is_empty() { "worker" } else { host.trim() };
+    Text::from(format!("{host}/{}", &instance[instance.len().saturating_sub(8)..]))
+}
+
+/// What holds where a trigger says nothing.
+fn policy_of(settings: &WorkerSettings) -> RetryPolicy {
+    let delays = settings.retry_delays.iter();
+    let delays = delays.map(|delay| delay.as_millis().try_into().unwrap_or(u64::MAX));
+    RetryPolicy {
+        delays: delays.collect(),
+        attempts: None,
+        jitter: Some(settings.retry_jitter),
+        final_statuses: settings.final_statuses.clone(),
+    }
 }

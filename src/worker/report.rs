@@ -6,14 +6,16 @@
 use bytes::Bytes;
 
 use super::verdict::{Reply, Verdict, judge};
-use crate::model::Timestamp;
+use crate::model::attempt::{Attempt, History, excerpt};
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
 use crate::model::definition::Header;
 use crate::model::entry::FireId;
 use crate::model::fire::Fire;
 use crate::model::outcome::{self, Outcome};
-use crate::model::retry::RetryLadder;
+use crate::model::retry::RetryPolicy;
 use crate::model::signal::{RetryRequest, Signal};
+use crate::model::text::Text;
+use crate::model::{Millis, Timestamp};
 
 /// What is written about one record of `fires`.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -26,24 +28,60 @@ pub struct Report {
     pub dead_letter: Option<DeadLetter>,
 }
 
+/// An attempt that was made.
+#[derive(Clone, Copy, Debug)]
+pub struct Made<'a> {
+    /// What came of it.
+    pub reply: &'a Reply,
+    /// How long it took, in ms.
+    pub took: Millis,
+    /// When it ended, in ms since the epoch.
+    pub ended: Timestamp,
+    /// Who made it.
+    pub worker: &'a Text,
+}
+
+impl Made<'_> {
+    /// Its line in the history.
+    fn attempt(&self, number: u32) -> Attempt {
+        let (error, answer) = match self.reply {
+            Reply::Answered { body, .. } => (None, excerpt(body)),
+            Reply::Silent(reason) | Reply::Impossible(reason) => (excerpt(reason), None),
+        };
+        Attempt {
+            number,
+            at: self.ended.saturating_sub(self.took),
+            worker: self.worker.clone(),
+            status: self.reply.status(),
+            error,
+            duration_ms: self.took,
+            excerpt: answer,
+        }
+    }
+}
+
 impl Report {
-    /// What follows from an attempt that ended at `now`.
+    /// What follows from an attempt; `policy` holds where its trigger says nothing.
     #[must_use]
     pub fn of_attempt(
-        fire: Fire,
-        reply: &Reply,
+        mut fire: Fire,
+        made: &Made<'_>,
         origin: Origin,
-        default_ladder: &RetryLadder,
-        now: Timestamp,
+        policy: &RetryPolicy,
     ) -> Self {
-        let ladder = fire.definition.retry.as_ref().unwrap_or(default_ladder);
-        let verdict = judge(reply, fire.id.attempt, ladder, now);
+        let Made { reply, ended: now, .. } = *made;
+        let own = fire.definition.retry.as_ref().map(|own| own.over(policy));
+        let before = fire.history.as_ref().map_or(0, |history| history.before);
+        let count = fire.id.attempt.saturating_sub(before).max(1);
+        let verdict = judge(reply, &fire.id, count, own.as_ref().unwrap_or(policy), now);
         let outcome = Some(Outcome {
             trigger: fire.id.trigger.clone(),
             answers: None,
             at: now,
             verdict: told(&fire.id, reply, &verdict),
         });
+        let attempt = made.attempt(fire.id.attempt);
+        fire.history = History::with(fire.history, attempt);
         match verdict {
             Verdict::Delivered { .. } => Self { outcome, ..Self::default() },
             Verdict::Retry { due, reason } => {
@@ -109,6 +147,7 @@ fn next_attempt(fire: Fire, due: Timestamp, reason: String) -> RetryRequest {
         scheduled: fire.scheduled,
         reason,
         definition: fire.definition,
+        history: fire.history,
     }
 }
 
@@ -117,13 +156,26 @@ mod tests {
     use super::*;
     use crate::model::definition::{Definition, HttpTarget, Target};
 
-    fn fire(attempt: u32, retry: Option<RetryLadder>) -> Fire {
-        let target = HttpTarget { url: "http://example.com/".into(), method: "POST".into() };
+    fn fire(attempt: u32, retry: Option<RetryPolicy>) -> Fire {
+        let retry = retry.map(Box::new);
+        let target = HttpTarget::post("http://example.com/");
         let id = FireId { trigger: "a".into(), generation: 7, occurrence: 2, attempt, deferral: 1 };
         let target = Target::Http(target);
         let definition =
             Definition { target, payload: None, headers: Vec::new(), retry, caller: None };
-        Fire { id, scheduled: 500, fired: 600, definition }
+        Fire { id, scheduled: 500, fired: 600, definition, history: None }
+    }
+
+    fn attempt(number: u32, status: u16) -> Attempt {
+        Attempt {
+            number,
+            at: 960,
+            worker: "w".into(),
+            status: Some(status),
+            error: None,
+            duration_ms: 40,
+            excerpt: Some("no".into()),
+        }
     }
 
     fn origin() -> Origin {
@@ -131,9 +183,10 @@ mod tests {
     }
 
     fn report(fire: &Fire, status: u16) -> Report {
-        let reply = Reply::Answered { status, retry_after: None, body: String::new() };
-        let ladder = RetryLadder(vec![10, 20]);
-        Report::of_attempt(fire.clone(), &reply, origin(), &ladder, 1_000)
+        let reply = Reply::Answered { status, retry_after: None, body: "no".to_owned() };
+        let policy = RetryPolicy { delays: vec![10, 20], ..RetryPolicy::default() };
+        let made = Made { reply: &reply, took: 40, ended: 1_000, worker: &"w".into() };
+        Report::of_attempt(fire.clone(), &made, origin(), &policy)
     }
 
     fn verdict(report: &Report) -> &outcome::Verdict {
@@ -157,13 +210,17 @@ mod tests {
         let Some(Signal::Retry(request)) = report.signal else { panic!("{report:?}") };
         assert_eq!(request.id, FireId { attempt: 3, deferral: 0, ..fire.id });
         assert_eq!((request.due, request.scheduled), (1_020, 500));
-        assert_eq!(request.reason, "answered 500");
+        assert_eq!(request.reason, "answered 500: no");
+        assert_eq!(request.history, History::with(None, attempt(2, 500)));
         assert_eq!(report.dead_letter, None);
     }
 
     #[test]
     fn the_last_failure_is_a_dead_letter_with_all_attempts() {
-        for fire in [fire(3, None), fire(1, Some(RetryLadder(Vec::new())))] {
+        let once = RetryPolicy { attempts: Some(1), ..RetryPolicy::default() };
+        let earlier = History::with(None, attempt(1, 502));
+        let third = Fire { history: earlier, ..fire(3, None) };
+        for fire in [third, fire(1, Some(once))] {
             let report = report(&fire, 500);
             let retry_at = match verdict(&report) {
                 outcome::Verdict::Failed { status: Some(500), retry_at, .. } => retry_at,
@@ -172,8 +229,21 @@ mod tests {
             assert_eq!((retry_at, &report.signal), (&None, &None));
             let letter = report.dead_letter.unwrap();
             let attempts = fire.id.attempt;
+            let history = History::with(fire.history.clone(), attempt(attempts, 500));
+            let fire = Fire { history, ..fire };
             assert_eq!(letter.content, Content::Fire { fire, attempts });
             assert_eq!(letter.origin, origin());
         }
+    }
+
+    #[test]
+    fn after_a_replay_the_policy_counts_anew() {
+        let history = History { before: 3, folded: 0, attempts: vec![attempt(3, 500)] };
+        let replayed = Fire { history: Some(Box::new(history)), ..fire(4, None) };
+        let report = report(&replayed, 500);
+        let Some(Signal::Retry(request)) = report.signal else { panic!("{report:?}") };
+        assert_eq!((request.id.attempt, request.due), (5, 1_010));
+        let numbers = request.history.unwrap().attempts.into_iter().map(|attempt| attempt.number);
+        assert!(numbers.eq([3, 4]));
     }
 }

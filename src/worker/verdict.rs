@@ -1,14 +1,13 @@
 //! What follows from an answer, or from none: delivered, tried again later, or given up.
 //!
-//! Law: pure. The answer, the attempt, the ladder and the time come in; the verdict goes out.
+//! Law: pure. The answer, the attempt, the policy and the time come in; the verdict goes out.
 
-use crate::model::retry::RetryLadder;
+use crate::model::entry::FireId;
+use crate::model::retry::RetryPolicy;
 use crate::model::{Millis, Timestamp};
 
 /// The longest pause that a receiver may ask for: a day, in ms. Beyond it, it should answer 410.
 const RETRY_AFTER_MAX: Millis = 24 * 3_600_000;
-/// HTTP's "gone": the receiver wants no further attempt.
-const GONE: u16 = 410;
 
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,25 +68,30 @@ pub enum Verdict {
     },
 }
 
-/// Judges failed or succeeded attempt `attempt` (from 1) that ended at `now`.
+/// Judges attempt `id` that ended at `now`; it was number `made` by the count of the policy.
 #[must_use]
-pub fn judge(reply: &Reply, attempt: u32, ladder: &RetryLadder, now: Timestamp) -> Verdict {
+pub fn judge(
+    reply: &Reply,
+    id: &FireId,
+    made: u32,
+    policy: &RetryPolicy,
+    now: Timestamp,
+) -> Verdict {
     let wanted = match reply {
         Reply::Answered { status: status @ 200..=299, .. } => {
             return Verdict::Delivered { status: *status };
         }
-        Reply::Impossible(_) | Reply::Answered { status: GONE, .. } => {
-            return Verdict::GiveUp { reason: reply.reason() };
+        Reply::Impossible(_) => return Verdict::GiveUp { reason: reply.reason() },
+        Reply::Answered { status, .. } if policy.is_final(*status) => {
+            return Verdict::GiveUp { reason: format!("final: {}", reply.reason()) };
         }
         Reply::Answered { retry_after, .. } => retry_after.unwrap_or(0).min(RETRY_AFTER_MAX),
         Reply::Silent(_) => 0,
     };
-    match ladder.delay_after(attempt) {
-        Some(delay) => {
-            Verdict::Retry { due: now.saturating_add(delay.max(wanted)), reason: reply.reason() }
-        }
+    match policy.pause_after(made, id, wanted) {
+        Some(pause) => Verdict::Retry { due: now.saturating_add(pause), reason: reply.reason() },
         None => {
-            let reason = format!("attempt {attempt} was the last: {}", reply.reason());
+            let reason = format!("attempt {} was the last: {}", id.attempt, reply.reason());
             Verdict::GiveUp { reason }
         }
     }
@@ -99,8 +103,20 @@ mod tests {
 
     const NOW: Timestamp = 1_000_000;
 
-    fn ladder() -> RetryLadder {
-        RetryLadder(vec![10_000, 30_000, 120_000, 600_000, 1_800_000])
+    fn policy() -> RetryPolicy {
+        RetryPolicy {
+            delays: vec![10_000, 30_000, 120_000, 600_000, 1_800_000],
+            final_statuses: vec![404],
+            ..RetryPolicy::default()
+        }
+    }
+
+    fn id(attempt: u32) -> FireId {
+        FireId { trigger: "a".into(), generation: 7, occurrence: 0, attempt, deferral: 0 }
+    }
+
+    fn verdict(reply: &Reply, attempt: u32) -> Verdict {
+        judge(reply, &id(attempt), attempt, &policy(), NOW)
     }
 
     fn answer(status: u16, retry_after: Option<Millis>) -> Reply {
@@ -108,7 +124,7 @@ mod tests {
     }
 
     fn due(reply: &Reply, attempt: u32) -> Option<Millis> {
-        match judge(reply, attempt, &ladder(), NOW) {
+        match verdict(reply, attempt) {
             Verdict::Retry { due, .. } => Some(due - NOW),
             _ => None,
         }
@@ -117,32 +133,37 @@ mod tests {
     #[test]
     fn success_is_200_to_299() {
         for status in [200, 202, 204, 299] {
-            let verdict = judge(&answer(status, None), 1, &ladder(), NOW);
+            let verdict = verdict(&answer(status, None), 1);
             assert_eq!(verdict, Verdict::Delivered { status });
         }
-        for status in [199, 300, 302, 400, 404, 429, 500, 503] {
+        for status in [199, 300, 302, 400, 401, 429, 500, 503] {
             assert_eq!(due(&answer(status, None), 1), Some(10_000), "{status}");
         }
     }
 
     #[test]
-    fn the_default_ladder_gives_six_attempts() {
+    fn the_default_policy_gives_six_attempts() {
         let silent = Reply::Silent("connection refused".to_owned());
         let delays: Vec<_> = (1..=6).map(|attempt| due(&silent, attempt)).collect();
         let expected = [10_000, 30_000, 120_000, 600_000, 1_800_000].map(Some);
         assert_eq!((&delays[..5], delays[5]), (&expected[..], None));
         let reason = "attempt 6 was the last: connection refused".to_owned();
-        assert_eq!(judge(&silent, 6, &ladder(), NOW), Verdict::GiveUp { reason });
+        assert_eq!(verdict(&silent, 6), Verdict::GiveUp { reason });
+        // After a replay they count anew, and the number of the attempt goes on.
+        let replayed = judge(&silent, &id(7), 1, &policy(), NOW);
+        assert!(matches!(replayed, Verdict::Retry { due, .. } if due == NOW + 10_000));
     }
 
     #[test]
     fn gone_and_impossible_are_final_at_once() {
         let gone = Reply::Answered { status: 410, retry_after: Some(5), body: "moved".to_owned() };
-        let reason = "answered 410: moved".to_owned();
-        assert_eq!(judge(&gone, 1, &ladder(), NOW), Verdict::GiveUp { reason });
+        let reason = "final: answered 410: moved".to_owned();
+        assert_eq!(verdict(&gone, 1), Verdict::GiveUp { reason });
+        let reason = "final: answered 404".to_owned();
+        assert_eq!(verdict(&answer(404, None), 1), Verdict::GiveUp { reason });
         let impossible = Reply::Impossible("no".to_owned());
         let reason = "no".to_owned();
-        assert_eq!(judge(&impossible, 1, &ladder(), NOW), Verdict::GiveUp { reason });
+        assert_eq!(verdict(&impossible, 1), Verdict::GiveUp { reason });
     }
 
     #[test]

@@ -33,7 +33,8 @@ fn callbacks_are_tried_again_given_up_and_cancelled() {
         .set("worker.retry_delays", vec!["2s", "2s"])
         .set("worker.timeout", "1s")
         .set("worker.connect_timeout", "1s")
-        .set("worker.allow_addresses", "any");
+        .set("worker.allow_addresses", "any")
+        .set("worker.retry_jitter", 0);
     let receiver = Receiver::start();
     let mut scheduler = stage.scheduler("scheduler");
     let mut worker = stage.start("worker", "worker");

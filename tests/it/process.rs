@@ -44,6 +44,31 @@ impl Settings {
         self
     }
 
+    /// Runs `orloj` with these settings until it ends, as a person at a terminal would; returns
+    /// what it said and whether that was a success.
+    pub(crate) fn run(&self, arguments: &[&str]) -> (String, bool) {
+        let output = self.command(arguments).output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (String::from_utf8(said).unwrap(), output.status.success())
+    }
+
+    /// `orloj` with these settings and arguments, to be started.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = command(&[], &self.write("command"));
+        command.args(arguments);
+        command
+    }
+
+    /// Writes a file for the process called `name`.
+    fn write(&self, name: &str) -> PathBuf {
+        static WRITTEN: AtomicU32 = AtomicU32::new(0);
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("orloj");
+        fs::create_dir_all(&folder).unwrap();
+        let config = folder.join(format!("{}-{name}.toml", WRITTEN.fetch_add(1, Relaxed)));
+        fs::write(&config, self.to_toml()).unwrap();
+        config
+    }
+
     fn to_toml(&self) -> String {
         let mut text = String::new();
         for (name, value) in &self.0 {
@@ -51,6 +76,14 @@ impl Settings {
         }
         text
     }
+}
+
+/// `orloj` with this file, as the last argument of `tracer` if there is one.
+fn command(tracer: &[&str], config: &Path) -> Command {
+    let words = [tracer, &[env!("CARGO_BIN_EXE_orloj")]].concat();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).arg("--config").arg(config).stdin(Stdio::null());
+    command
 }
 
 /// A running `orloj`; killed when its value is dropped.
@@ -77,25 +110,15 @@ impl Orloj {
         settings: &Settings,
         fault: &str,
     ) -> Self {
-        static STARTED: AtomicU32 = AtomicU32::new(0);
-        let run = STARTED.fetch_add(1, Relaxed);
         let [port] = free_ports();
         let listen = format!("127.0.0.1:{port}");
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("orloj");
-        fs::create_dir_all(&folder).unwrap();
-        let config = folder.join(format!("{run}-{name}.toml"));
         let settings = settings.clone().set(&format!("{role}.listen"), listen);
-        fs::write(&config, settings.to_toml()).unwrap();
+        let config = settings.write(name);
         let log = config.with_extension("log");
         let output = File::create(&log).unwrap();
-        let command = [tracer, &[env!("CARGO_BIN_EXE_orloj")]].concat();
-        let program = Command::new(command[0])
-            .args(&command[1..])
+        let program = command(tracer, &config)
             .arg(role)
-            .arg("--config")
-            .arg(&config)
             .env("ORLOJ_FAULT", fault)
-            .stdin(Stdio::null())
             .stdout(output.try_clone().unwrap())
             .stderr(output)
             .spawn()

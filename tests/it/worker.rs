@@ -19,7 +19,7 @@ use orloj::model::definition::{Definition, HttpTarget, Target};
 use orloj::model::entry::FireId;
 use orloj::model::fire::Fire;
 use orloj::model::outcome::{Outcome, Verdict};
-use orloj::model::signal::Signal;
+use orloj::model::signal::{RetryRequest, Signal};
 use orloj::worker::{self, WorkerError};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message;
@@ -56,7 +56,8 @@ fn a_failing_callback_is_retried_by_signals_until_it_is_delivered() {
         assert_eq!(retry_at, Some(request.due));
         let delay = if attempt == 2 { 10_000 } else { 30_000 };
         assert_eq!(request.due, outcome.at + delay);
-        fire = Fire { id: request.id, definition: request.definition, ..fire };
+        let RetryRequest { id, definition, history, .. } = request;
+        fire = Fire { id, definition, history, ..fire };
     }
     stage.publish(0, &fire);
     let outcome = outcomes.next(Schemas::decode_outcome);
@@ -81,7 +82,8 @@ fn what_cannot_be_delivered_becomes_a_dead_letter() {
     stage.publish(1, &fire);
     let letter = letters.next(Schemas::decode_dead_letter);
     assert!(letter.reason.starts_with("127.0.0.1 must not be called"), "{}", letter.reason);
-    assert_eq!(letter.content, Content::Fire { fire, attempts: 1 });
+    let Content::Fire { fire: dead, attempts: 1 } = &letter.content else { panic!("{letter:?}") };
+    assert_eq!(Fire { history: None, ..dead.clone() }, fire);
     assert_eq!((letter.origin.partition, letter.origin.offset), (1, 0));
 
     stage.send(0, b"broken", b"no fire");
@@ -119,7 +121,7 @@ fn receivers_that_are_gone_or_silent_end_as_they_should() {
         told.insert((trigger.to_string(), attempt), (reason, retry_at.is_some()));
     }
     let of = |trigger: &str, attempt| told[&(trigger.to_owned(), attempt)].clone();
-    assert_eq!(of("gone", 1), ("answered 410".to_owned(), false));
+    assert_eq!(of("gone", 1), ("final: answered 410".to_owned(), false));
     assert!(of("silent", 1).0.starts_with("timed out") && of("silent", 1).1, "{told:?}");
     assert!(of("silent", 2).0.starts_with("attempt 2 was the last: timed out"), "{told:?}");
     assert!(of("refused", 1).0.contains("refused") && of("refused", 1).1, "{told:?}");
@@ -190,6 +192,7 @@ impl Stage {
             format!("kafka.bootstrap.servers={bootstrap}"),
             format!("topics.prefix={}", self.prefix),
             "worker.allow_addresses=any".to_owned(),
+            "worker.retry_jitter=0".to_owned(),
         ];
         all.extend(overrides.iter().map(|&assignment| assignment.to_owned()));
         let settings = Settings::load(&Layers { overrides: all, ..Layers::default() }).unwrap();
@@ -237,17 +240,16 @@ impl Stage {
 }
 
 fn fire_to(trigger: &str, url: &str) -> Fire {
-    let target = HttpTarget { url: url.into(), method: "POST".into() };
     let id =
         FireId { trigger: trigger.into(), generation: 42, occurrence: 0, attempt: 1, deferral: 0 };
     let definition = Definition {
-        target: Target::Http(target),
+        target: Target::Http(HttpTarget::post(url)),
         payload: Some(br#"{"n":1}"#[..].into()),
         headers: Vec::new(),
         retry: None,
         caller: None,
     };
-    Fire { id, scheduled: 1_000, fired: 1_001, definition }
+    Fire { id, scheduled: 1_000, fired: 1_001, definition, history: None }
 }
 
 /// A worker in this process; told to end, and waited for, with its value.

@@ -1,15 +1,16 @@
 //! What is due, and what comes back: retries, targets that fail, and how far W and L move.
 
 use super::scene::{
-    NOW, Scene, callback, delete, hold, in_ledger, index, parked, put, retry, settle, skip, spoken,
-    topic, topic_to, veto,
+    NOW, Scene, callback, delete, hold, in_ledger, index, parked, put, registered, retry, settle,
+    skip, spoken, topic, topic_to, veto,
 };
-use super::world::Disk;
+use super::world::{Disk, definition};
 use crate::engine::catalog::{Catalog, TopicState};
 use crate::engine::partition::{Fetched, Input};
 use crate::engine::step::{Emit, RowOp};
 use crate::model::codec::row::RowBytes;
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
+use crate::model::definition::{Definition, HttpTarget, Target};
 use crate::model::entry::Entry;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::outcome::Verdict;
@@ -176,6 +177,42 @@ fn a_fire_whose_topic_is_away_waits_in_the_ledger_and_fires_later() {
     let back = TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 };
     scene.owner.catalog.insert("out".into(), back);
     scene.decides(&[scene.fires(&again), settle(&again)], &[]);
+}
+
+#[test]
+fn a_fire_waits_for_its_pool_and_without_one_fails_alone() {
+    let mut scene = Scene::new();
+    let pooled = |name: &str| Definition {
+        target: Target::Http(HttpTarget {
+            pool: Some(name.into()),
+            ..HttpTarget::post("http://x/")
+        }),
+        ..definition(true)
+    };
+    let usable = |partitions| TopicState::Usable { partitions, record_bytes_max: 1 << 20 };
+    let states = [
+        ("slow", TopicState::Away("no leader".to_owned())),
+        ("gone", TopicState::Refused("no such topic".to_owned())),
+        ("narrow", usable(0)),
+    ];
+    for (pool, state) in states {
+        scene.register_as(pooled(pool), pool, 1_020);
+        scene.owner.catalog.insert_pool(pool.to_owned(), state);
+    }
+    scene.run();
+    scene.now = 1_020;
+    let slow = parked(&registered("slow", 0, 1_020, pooled("slow")), 1_025);
+    let gone = registered("gone", 1, 1_020, pooled("gone"));
+    let narrow = registered("narrow", 2, 1_020, pooled("narrow"));
+    let [no_topic, first] = buried(&scene, &gone, "no such topic");
+    let reason = "the topic of pool narrow has 0 partitions and lacks 0: it needs as many as the \
+                  other topics; `orloj topics verify` compares them";
+    let [no_partition, second] = buried(&scene, &narrow, reason);
+    let rows = [put(&slow), index("slow", &[&slow])];
+    scene.decides(&[hold(&slow), no_topic, first, no_partition, second], &rows);
+    scene.owner.catalog.insert_pool("slow".to_owned(), usable(1));
+    scene.now = 1_025;
+    scene.decides(&[scene.fires(&slow), settle(&slow)], &[]);
 }
 
 #[test]

@@ -76,12 +76,22 @@ impl Scene {
 
     /// Registers what fires into another topic than `out`.
     pub(crate) fn register_to(&mut self, topic: &str, id: &str, due: Timestamp) -> Offset {
+        self.register_as(definition_to(topic), id, due)
+    }
+
+    /// Registers what is done by another definition than usual.
+    pub(crate) fn register_as(
+        &mut self,
+        definition: Definition,
+        id: &str,
+        due: Timestamp,
+    ) -> Offset {
         let registration = Registration {
             id: id.into(),
             fire_at: due,
             priority: PRIORITY_DEFAULT,
             on_conflict: OnConflict::Replace,
-            definition: definition_to(topic),
+            definition,
         };
         self.log.append(self.now, Request::Register(registration))
     }
@@ -97,9 +107,9 @@ impl Scene {
 
     /// A worker reports that this entry shall fire.
     pub(crate) fn signal(&mut self, entry: &Entry) {
-        let FireRow { id, scheduled, definition, .. } = fire_row(entry).clone();
-        let reason = "500".to_owned();
-        let request = RetryRequest { id, due: entry.key.due, scheduled, reason, definition };
+        let FireRow { id, scheduled, definition, history, .. } = fire_row(entry).clone();
+        let (due, reason) = (entry.key.due, "500".to_owned());
+        let request = RetryRequest { id, due, scheduled, reason, definition, history };
         let offset = self.log.signals.len() as Offset;
         assert_eq!((entry.key.source, entry.key.offset), (Source::Signals, offset));
         self.log.signals.push(SignalRecord { offset, signal: Ok(Signal::Retry(request)) });
@@ -179,8 +189,8 @@ impl Scene {
 
     /// The fire of this entry now.
     pub(crate) fn fire(&self, entry: &Entry) -> Fire {
-        let FireRow { id, scheduled, definition, .. } = fire_row(entry).clone();
-        Fire { id, scheduled, fired: self.now, definition }
+        let FireRow { id, scheduled, definition, history, .. } = fire_row(entry).clone();
+        Fire { id, scheduled, fired: self.now, definition, history }
     }
 
     /// The mirror has a test of its own and would only be in the way of the others.
@@ -280,11 +290,18 @@ pub(crate) fn index(id: &str, entries: &[&Entry]) -> RowOp {
     RowOp::Index { hash: IdHash::of(id), known }
 }
 
-fn registered(id: &str, offset: Offset, due: Timestamp, definition: Definition) -> Entry {
+/// The first occurrence of a trigger with this definition.
+pub(crate) fn registered(
+    id: &str,
+    offset: Offset,
+    due: Timestamp,
+    definition: Definition,
+) -> Entry {
     let key = TimelineKey { due, priority: PRIORITY_DEFAULT, source: Source::Triggers, offset };
     let trigger = id.into();
     let id = FireId { trigger, generation: offset, occurrence: 0, attempt: 1, deferral: 0 };
-    Entry { key, row: Row::Fire(FireRow { id, scheduled: due, in_ledger: false, definition }) }
+    let (scheduled, in_ledger, history) = (due, false, None);
+    Entry { key, row: Row::Fire(FireRow { id, scheduled, in_ledger, definition, history }) }
 }
 
 fn definition_to(topic: &str) -> Definition {

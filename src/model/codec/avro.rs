@@ -8,7 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::ledger_key::parse_step;
 use super::long;
 use super::schemas::{CodecError, Schemas};
-use crate::model::dead_letter::{Content, DeadLetter, Origin};
+use crate::model::attempt::History;
+use crate::model::dead_letter::{Content, DeadLetter, Mark, Origin};
 use crate::model::definition::{Definition, Header};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
 use crate::model::fire::Fire;
@@ -151,6 +152,7 @@ struct FireWire {
     #[serde(with = "long")]
     fired: Timestamp,
     definition: Definition,
+    history: Option<Box<History>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -170,6 +172,7 @@ struct RetryRequestWire {
     scheduled: Timestamp,
     reason: String,
     definition: Definition,
+    history: Option<Box<History>>,
 }
 
 #[expect(clippy::large_enum_variant, reason = "it is the shape of a noun, never made")]
@@ -239,6 +242,7 @@ struct FireRowWire {
     scheduled: Timestamp,
     in_ledger: bool,
     definition: Definition,
+    history: Option<Box<History>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -322,6 +326,7 @@ struct OriginWire {
     offset: Offset,
 }
 
+#[expect(clippy::large_enum_variant, reason = "it is the shape of a noun, never made")]
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Content")]
 enum ContentWire {
@@ -336,6 +341,32 @@ enum ContentWire {
         fire: Fire,
         attempts: u32,
     },
+    Mark(#[serde(with = "MarkBody")] Mark),
+}
+
+/// A record around what was done, because a union of named records is what registries know best.
+#[derive(Serialize, Deserialize)]
+#[serde(rename = "Mark")]
+struct MarkBody {
+    #[serde(with = "MarkWire")]
+    done: Mark,
+}
+
+impl MarkBody {
+    fn serialize<S: Serializer>(mark: &Mark, to: S) -> Result<S::Ok, S::Error> {
+        Serialize::serialize(&Self { done: *mark }, to)
+    }
+
+    fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Mark, D::Error> {
+        <Self as Deserialize>::deserialize(from).map(|body| body.done)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Mark", rename = "Done", rename_all = "camelCase")]
+enum MarkWire {
+    Replayed,
+    Archived,
 }
 
 #[cfg(test)]
@@ -345,7 +376,9 @@ mod tests {
 
     use super::*;
     use crate::model::codec::golden;
-    use crate::model::codec::samples::{self, any_definition, any_fire_id, any_row, any_text};
+    use crate::model::codec::samples::{
+        self, any_definition, any_fire_id, any_history, any_row, any_text,
+    };
 
     fn any_source() -> impl Strategy<Value = Source> {
         prop_oneof![Just(Source::Triggers), Just(Source::Signals)]
@@ -369,8 +402,14 @@ mod tests {
     }
 
     fn any_fire() -> impl Strategy<Value = Fire> {
-        (any_fire_id(), any::<u64>(), any::<u64>(), any_definition()).prop_map(
-            |(id, scheduled, fired, definition)| Fire { id, scheduled, fired, definition },
+        (any_fire_id(), any::<u64>(), any::<u64>(), any_definition(), any_history()).prop_map(
+            |(id, scheduled, fired, definition, history)| Fire {
+                id,
+                scheduled,
+                fired,
+                definition,
+                history,
+            },
         )
     }
 
@@ -384,7 +423,8 @@ mod tests {
             .prop_map(|(fire, attempts)| Content::Fire { fire, attempts });
         let origin = (any_text(), any::<i32>(), any::<u64>())
             .prop_map(|(topic, partition, offset)| Origin { topic, partition, offset });
-        (origin, ".{0,20}", any::<u64>(), prop_oneof![record, fire])
+        let mark = prop_oneof![Just(Mark::Replayed), Just(Mark::Archived)].prop_map(Content::Mark);
+        (origin, ".{0,20}", any::<u64>(), prop_oneof![record, fire, mark])
             .prop_map(|(origin, reason, at, content)| DeadLetter { origin, reason, at, content })
     }
 
@@ -437,10 +477,11 @@ mod tests {
         ) {
             let schemas = Schemas::new();
             prop_assert_eq!(schemas.decode_fire(&schemas.encode_fire(&fire)), Ok(fire.clone()));
-            let Fire { id, scheduled, fired, definition } = fire;
+            let Fire { id, scheduled, fired, definition, history } = fire;
             let reason = "500".to_owned();
             let signal =
-                Signal::Retry(RetryRequest { id, due: fired, scheduled, reason, definition });
+                RetryRequest { id, due: fired, scheduled, reason, definition, history };
+            let signal = Signal::Retry(signal);
             prop_assert_eq!(schemas.decode_signal(&schemas.encode_signal(&signal)), Ok(signal));
             let bytes = schemas.encode_dead_letter(&letter);
             prop_assert_eq!(schemas.decode_dead_letter(&bytes), Ok(letter));
@@ -473,6 +514,8 @@ mod tests {
         golden::check("signal-retry", &schemas.encode_signal(&samples::signal()));
         golden::check("outcome-failed", &schemas.encode_outcome(&samples::outcome()));
         golden::check("dead-letter-record", &schemas.encode_dead_letter(&samples::letter()));
+        golden::check("dead-letter-fire", &schemas.encode_dead_letter(&samples::exhausted()));
+        golden::check("dead-letter-mark", &schemas.encode_dead_letter(&samples::mark()));
         golden::check("ledger-entry", &schemas.encode_ledger(&samples::ledger_entry()));
         golden::check("ledger-skip", &schemas.encode_ledger(&LedgerValue::Skip));
         golden::check(

@@ -73,7 +73,12 @@ struct Envelope {
     headers: Vec<Header>,
     priority: i32,
     on_conflict: Conflict,
+    pool: Option<String>,
+    timeout_ms: Option<i64>,
     retry_delays_ms: Option<Vec<i64>>,
+    retry_attempts: Option<i64>,
+    retry_jitter: Option<i32>,
+    retry_final_statuses: Option<Vec<i32>>,
     caller: Option<String>,
 }
 
@@ -116,7 +121,8 @@ impl Read for Datum<'_> {
     }
 }
 
-fn fill(draft: &mut Draft, envelope: Envelope) -> Result<(), Reason> {
+fn fill(draft: &mut Draft, mut envelope: Envelope) -> Result<(), Reason> {
+    fill_delivery(draft, &mut envelope)?;
     if let Some(ms) = envelope.fire_at {
         draft.set_due("fireAt", Due::At(field::time_ms("fireAt", ms)?))?;
     }
@@ -137,10 +143,6 @@ fn fill(draft: &mut Draft, envelope: Envelope) -> Result<(), Reason> {
     if let Some(method) = envelope.callback_method {
         draft.method = Some(field::method("callbackMethod", &method)?);
     }
-    if let Some(delays) = envelope.retry_delays_ms {
-        let delays = delays.into_iter().map(|ms| field::delay_ms("retryDelaysMs", ms));
-        draft.retry = Some(field::ladder("retryDelaysMs", delays)?);
-    }
     if let Some(caller) = envelope.caller {
         let caller = field::caller("caller", &caller)?;
         draft.caller.get_or_insert(caller);
@@ -152,6 +154,33 @@ fn fill(draft: &mut Draft, envelope: Envelope) -> Result<(), Reason> {
         Conflict::Replace => OnConflict::Replace,
         Conflict::Keep => OnConflict::Keep,
     };
+    Ok(())
+}
+
+/// How a callback is delivered.
+fn fill_delivery(draft: &mut Draft, envelope: &mut Envelope) -> Result<(), Reason> {
+    if let Some(pool) = envelope.pool.take() {
+        draft.pool = Some(field::pool("pool", &pool)?);
+    }
+    if let Some(ms) = envelope.timeout_ms {
+        let timeout = field::delay_ms("timeoutMs", ms)?;
+        draft.timeout = Some(field::timeout("timeoutMs", timeout)?);
+    }
+    if let Some(delays) = envelope.retry_delays_ms.take() {
+        let delays = delays.into_iter().map(|ms| field::delay_ms("retryDelaysMs", ms));
+        draft.retry_delays = Some(field::delays("retryDelaysMs", delays)?);
+    }
+    if let Some(attempts) = envelope.retry_attempts {
+        draft.retry.attempts = Some(field::attempts("retryAttempts", &attempts.to_string())?);
+    }
+    if let Some(jitter) = envelope.retry_jitter {
+        draft.retry.jitter = Some(field::jitter("retryJitter", &jitter.to_string())?);
+    }
+    if let Some(statuses) = envelope.retry_final_statuses.take() {
+        let statuses: Vec<_> = statuses.iter().map(i32::to_string).collect();
+        let statuses = statuses.iter().map(String::as_str);
+        draft.retry.final_statuses = field::final_statuses("retryFinalStatuses", statuses)?;
+    }
     Ok(())
 }
 
@@ -176,7 +205,7 @@ pub(super) mod tests {
     use crate::model::codec::schemas::Schemas;
     use crate::model::definition::{Target, TopicTarget};
     use crate::model::partitioner::Partitioner;
-    use crate::model::retry::RetryLadder;
+    use crate::model::retry::RetryPolicy;
 
     /// Somebody else's schema: other fields, another order, a narrower type.
     pub(in crate::model::codec) const FOREIGN: &str = r#"{
@@ -205,7 +234,12 @@ pub(super) mod tests {
         record.put("headers", Value::Array(vec![Value::Record(header)]));
         record.put("priority", Value::Int(9));
         record.put("onConflict", Value::Enum(1, "keep".to_owned()));
+        record.put("pool", none());
+        record.put("timeoutMs", none());
         record.put("retryDelaysMs", some(Value::Array(vec![Value::Long(500)])));
+        record.put("retryAttempts", some(Value::Long(9)));
+        record.put("retryJitter", some(Value::Int(20)));
+        record.put("retryFinalStatuses", some(Value::Array(vec![Value::Int(404)])));
         record.put("caller", some(Value::String("billing".to_owned())));
         let writer = GenericDatumWriter::builder(schemas.trigger()).build().unwrap();
         writer.write_value_to_vec(record).unwrap()
@@ -230,7 +264,12 @@ pub(super) mod tests {
         expected.definition.target = Target::Topic(TopicTarget { topic: "t".into(), key });
         let value = Some(Bytes::from_static(b"1"));
         expected.definition.headers = vec![Header { name: "a".into(), value }];
-        expected.definition.retry = Some(RetryLadder(vec![500]));
+        expected.definition.retry = Some(Box::new(RetryPolicy {
+            delays: vec![500],
+            attempts: Some(9),
+            jitter: Some(20),
+            final_statuses: vec![404],
+        }));
         expected.definition.caller = Some("billing".into());
         for value in [confluent(1, &avro_datum()), single_object(&avro_datum())] {
             assert_eq!(registration(&record(Some(&value), &[])), expected);

@@ -8,7 +8,7 @@ use super::field::{Reason, refused};
 use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarget};
 use crate::model::input::{OnConflict, PRIORITY_DEFAULT, Registration};
 use crate::model::limits::{HEADER_BYTES_MAX, HEADERS_MAX, HORIZON_MAX_MS, PAYLOAD_BYTES_MAX};
-use crate::model::retry::RetryLadder;
+use crate::model::retry::RetryPolicy;
 use crate::model::text::Text;
 use crate::model::{Millis, Timestamp};
 
@@ -23,14 +23,20 @@ pub(super) struct Draft {
     pub(super) priority: u8,
     /// What to do about a pending one.
     pub(super) on_conflict: OnConflict,
-    /// The trigger's own delays.
-    pub(super) retry: Option<RetryLadder>,
+    /// The trigger's own retry policy, but for its pauses.
+    pub(super) retry: RetryPolicy,
+    /// The pauses; none at all mean that a failed attempt is the last.
+    pub(super) retry_delays: Option<Vec<Millis>>,
     /// Who registers.
     pub(super) caller: Option<Text>,
     /// The key of a topic target.
     pub(super) key: Option<Bytes>,
     /// The method of a callback.
     pub(super) method: Option<Text>,
+    /// The pool of a callback.
+    pub(super) pool: Option<Text>,
+    /// How long an attempt of a callback may take.
+    pub(super) timeout: Option<Millis>,
     /// When, and which field said so.
     due: Option<(&'static str, Due)>,
     /// Where to, and which field said so.
@@ -63,10 +69,13 @@ impl Draft {
             headers: Vec::new(),
             priority: PRIORITY_DEFAULT,
             on_conflict: OnConflict::default(),
-            retry: None,
+            retry: RetryPolicy::default(),
+            retry_delays: None,
             caller: None,
             key: None,
             method: None,
+            pool: None,
+            timeout: None,
             due: None,
             destination: None,
         }
@@ -97,10 +106,29 @@ impl Draft {
         }
     }
 
+    /// The retry policy, if there is one. No pauses make one attempt.
+    pub(super) fn retry_policy(&self) -> Result<Option<Box<RetryPolicy>>, Reason> {
+        let mut policy = self.retry.clone();
+        match (&self.retry_delays, policy.attempts) {
+            (Some(none), Some(attempts)) if none.is_empty() && attempts > 1 => {
+                return Err(refused(
+                    "the number of attempts",
+                    attempts,
+                    "there is no pause between them: give a delay, or leave the empty list out",
+                ));
+            }
+            (Some(none), _) if none.is_empty() => policy.attempts = Some(1),
+            (delays, _) => policy.delays = delays.clone().unwrap_or_default(),
+        }
+        Ok((!policy.is_open()).then(|| Box::new(policy)))
+    }
+
     /// The registration, if it holds to every rule and limit. `timestamp` is the record's.
     pub(super) fn register(self, id: Text, timestamp: Timestamp) -> Result<Registration, Reason> {
         let fire_at = fire_at(self.due, timestamp)?;
-        let target = target(self.destination, self.key, self.method)?;
+        let retry = self.retry_policy()?;
+        let callback = Callback { method: self.method, pool: self.pool, timeout: self.timeout };
+        let target = target(self.destination, self.key, callback)?;
         if let Some(bytes) = self.payload.as_ref().map(Bytes::len)
             && bytes > PAYLOAD_BYTES_MAX
         {
@@ -110,7 +138,7 @@ impl Draft {
             ));
         }
         check_headers(&self.headers)?;
-        let Self { payload, headers, retry, caller, priority, on_conflict, .. } = self;
+        let Self { payload, headers, caller, priority, on_conflict, .. } = self;
         let definition = Definition { target, payload, headers, retry, caller };
         Ok(Registration { id, fire_at, priority, on_conflict, definition })
     }
@@ -136,23 +164,41 @@ fn fire_at(due: Option<(&'static str, Due)>, timestamp: Timestamp) -> Result<Tim
 fn target(
     destination: Option<(&'static str, Destination)>,
     key: Option<Bytes>,
-    method: Option<Text>,
+    callback: Callback,
 ) -> Result<Target, Reason> {
     match destination {
         None => Err("nothing says where to: give a topic or a URL (orloj-target-topic or \
                      orloj-callback-url as headers; topic or callbackUrl in an envelope)"
             .to_owned()),
-        Some((field, Destination::Topic(topic))) => match method {
+        Some((field, Destination::Topic(topic))) => match callback.said() {
             None => Ok(Target::Topic(TopicTarget { topic, key })),
-            Some(_) => Err(format!("{field} says a topic, which takes no method: leave it out")),
+            Some(what) => Err(format!("{field} says a topic, which takes no {what}: leave it out")),
         },
         Some((field, Destination::Url(url))) => match key {
             None => {
+                let Callback { method, pool, timeout } = callback;
                 let method = method.unwrap_or_else(|| Text::from("POST"));
-                Ok(Target::Http(HttpTarget { url, method }))
+                Ok(Target::Http(HttpTarget { url, method, pool, timeout }))
             }
             Some(_) => Err(format!("{field} says a callback, which takes no key: leave it out")),
         },
+    }
+}
+
+/// What only a callback has.
+struct Callback {
+    method: Option<Text>,
+    pool: Option<Text>,
+    timeout: Option<Millis>,
+}
+
+impl Callback {
+    /// Something of it that was said.
+    fn said(&self) -> Option<&'static str> {
+        let method = self.method.as_ref().map(|_| "method");
+        let pool = self.pool.as_ref().map(|_| "pool");
+        let timeout = self.timeout.map(|_| "timeout");
+        method.or(pool).or(timeout)
     }
 }
 

@@ -6,12 +6,12 @@ use std::fmt::Display;
 
 use jiff::{Span, SpanRelativeTo};
 
+use crate::model::definition::is_pool;
 use crate::model::input::OnConflict;
 use crate::model::limits::{
-    CALLER_BYTES_MAX, ID_BYTES_MAX, RETRY_DELAY_MAX_MS, RETRY_DELAYS_MAX, TOPIC_BYTES_MAX,
-    URL_BYTES_MAX,
+    CALLER_BYTES_MAX, FINAL_STATUSES_MAX, ID_BYTES_MAX, POOL_BYTES_MAX, RETRY_ATTEMPTS_MAX,
+    RETRY_DELAY_MAX_MS, RETRY_DELAYS_MAX, TIMEOUT_MAX_MS, TOPIC_BYTES_MAX, URL_BYTES_MAX,
 };
-use crate::model::retry::RetryLadder;
 use crate::model::text::Text;
 use crate::model::{Millis, Timestamp};
 
@@ -157,17 +157,64 @@ pub(super) fn on_conflict(field: &str, text: &str) -> Result<OnConflict, Reason>
     }
 }
 
-/// Delays separated by commas; none at all means that a failed attempt is the last.
-pub(super) fn ladder_text(field: &str, text: &str) -> Result<RetryLadder, Reason> {
-    let delays = text.split(',').map(str::trim).filter(|delay| !delay.is_empty());
-    ladder(field, delays.map(|text| delay(field, text)))
+/// A pool's name: what can follow `<prefix>.fires.` in a topic's name, and holds no further dot.
+pub(super) fn pool(field: &str, name: &str) -> Result<Text, Reason> {
+    if is_pool(name) {
+        return Ok(Text::from(name));
+    }
+    let way_out =
+        format!("a pool's name has 1 to {POOL_BYTES_MAX} letters, digits, underscores or dashes");
+    Err(refused(field, name, way_out))
 }
 
-/// Delays that were read one by one.
-pub(super) fn ladder(
+/// How long an attempt may take, in ms.
+pub(super) fn timeout(field: &str, timeout: Millis) -> Result<Millis, Reason> {
+    if (1..=TIMEOUT_MAX_MS).contains(&timeout) {
+        return Ok(timeout);
+    }
+    Err(refused(field, timeout, format!("give 1 to {TIMEOUT_MAX_MS} ms (an hour)")))
+}
+
+/// Attempts in all.
+pub(super) fn attempts(field: &str, text: &str) -> Result<u32, Reason> {
+    let attempts = text.parse().ok().filter(|count| (1..=RETRY_ATTEMPTS_MAX).contains(count));
+    attempts.ok_or_else(|| refused(field, text, format!("give 1 to {RETRY_ATTEMPTS_MAX}")))
+}
+
+/// Percent of a pause.
+pub(super) fn jitter(field: &str, text: &str) -> Result<u8, Reason> {
+    let percent = text.parse().ok().filter(|percent| *percent <= 100);
+    percent.ok_or_else(|| refused(field, text, "give percent of a pause, 0 to 100"))
+}
+
+/// Statuses, one by one, after which there is no further attempt.
+pub(super) fn final_statuses<'a>(
+    field: &str,
+    texts: impl Iterator<Item = &'a str>,
+) -> Result<Vec<u16>, Reason> {
+    let mut statuses = Vec::new();
+    for text in texts {
+        match text.parse() {
+            Ok(status @ 300..=599) => statuses.push(status),
+            _ => return Err(refused(field, text, "give statuses from 300 to 599; 2xx is success")),
+        }
+        if statuses.len() > FINAL_STATUSES_MAX {
+            return Err(format!("{field} has more than {FINAL_STATUSES_MAX} statuses: give fewer"));
+        }
+    }
+    Ok(statuses)
+}
+
+/// What stands between commas.
+pub(super) fn list(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty())
+}
+
+/// Pauses that were read one by one; none at all mean that a failed attempt is the last.
+pub(super) fn delays(
     field: &str,
     delays: impl Iterator<Item = Result<Millis, Reason>>,
-) -> Result<RetryLadder, Reason> {
+) -> Result<Vec<Millis>, Reason> {
     // One more than allowed is enough to know, however long the list is.
     let delays = delays.take(RETRY_DELAYS_MAX + 1).collect::<Result<Vec<_>, _>>()?;
     if delays.len() > RETRY_DELAYS_MAX {
@@ -178,7 +225,7 @@ pub(super) fn ladder(
             let way_out = format!("a retry waits at most {RETRY_DELAY_MAX_MS} ms (30 days)");
             Err(refused(field, delay, way_out))
         }
-        None => Ok(RetryLadder(delays)),
+        None => Ok(delays),
     }
 }
 
@@ -246,12 +293,34 @@ mod tests {
     }
 
     #[test]
-    fn ladders_are_bounded() {
-        let ladder = |text| ladder_text("retry", text).map(|ladder| ladder.0);
+    fn pauses_are_bounded() {
+        let ladder = |text| delays("retry", list(text).map(|text| delay("retry", text)));
         assert_eq!(ladder("1s, 5s,PT1M"), Ok(vec![1_000, 5_000, 60_000]));
         assert_eq!(ladder(""), Ok(vec![]));
         assert!(ladder("31d").unwrap_err().contains("30 days"));
         assert!(ladder(&"1s,".repeat(33)).unwrap_err().contains("more than 32"));
+    }
+
+    #[test]
+    fn the_rest_of_a_policy_is_bounded() {
+        assert_eq!((attempts("a", "1"), attempts("a", "1000")), (Ok(1), Ok(1_000)));
+        assert!(["0", "1001", "-1", "x"].iter().all(|text| attempts("a", text).is_err()));
+        assert_eq!((jitter("j", "0"), jitter("j", "100")), (Ok(0), Ok(100)));
+        assert!(["101", "-1", "x"].iter().all(|text| jitter("j", text).is_err()));
+        let statuses = |text| final_statuses("s", list(text));
+        assert_eq!(statuses("404, 422"), Ok(vec![404, 422]));
+        for bad in ["200", "99", "600", "x"] {
+            assert!(statuses(bad).unwrap_err().contains("2xx is success"), "{bad}");
+        }
+        assert!(statuses(&"404,".repeat(65)).unwrap_err().contains("more than 64"));
+        assert_eq!((timeout("t", 1), timeout("t", 3_600_000)), (Ok(1), Ok(3_600_000)));
+        assert!(timeout("t", 0).is_err() && timeout("t", 3_600_001).is_err());
+        for good in ["slow", "a-b_9"] {
+            assert_eq!(pool("pool", good), Ok(good.into()));
+        }
+        for bad in ["", "a.b", "ä", "a b", &"x".repeat(65)] {
+            assert!(pool("pool", bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

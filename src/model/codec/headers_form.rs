@@ -57,11 +57,35 @@ fn apply_detail(draft: &mut Draft, name: &str, value: Option<&[u8]>) -> Result<(
         }
         "orloj-priority" => draft.priority = field::priority(name, text(name, value)?)?,
         "orloj-on-conflict" => draft.on_conflict = field::on_conflict(name, text(name, value)?)?,
-        "orloj-retry-delays" => {
-            draft.retry = Some(field::ladder_text(name, text(name, value)?)?);
-        }
         "orloj-caller" => draft.caller = Some(field::caller(name, text(name, value)?)?),
         ACK | FORWARDED => {}
+        _ => return apply_delivery(draft, name, value),
+    }
+    Ok(())
+}
+
+/// How a callback is delivered; all else is the target's.
+fn apply_delivery(draft: &mut Draft, name: &str, value: Option<&[u8]>) -> Result<(), Reason> {
+    match name {
+        "orloj-pool" => draft.pool = Some(field::pool(name, text(name, value)?)?),
+        "orloj-timeout" => {
+            let timeout = field::delay(name, text(name, value)?)?;
+            draft.timeout = Some(field::timeout(name, timeout)?);
+        }
+        "orloj-retry-delays" => {
+            let delays = field::list(text(name, value)?).map(|text| field::delay(name, text));
+            draft.retry_delays = Some(field::delays(name, delays)?);
+        }
+        "orloj-retry-attempts" => {
+            draft.retry.attempts = Some(field::attempts(name, text(name, value)?)?);
+        }
+        "orloj-retry-jitter" => {
+            draft.retry.jitter = Some(field::jitter(name, text(name, value)?)?);
+        }
+        "orloj-retry-final-statuses" => {
+            let statuses = field::list(text(name, value)?);
+            draft.retry.final_statuses = field::final_statuses(name, statuses)?;
+        }
         _ => {
             let value = value.map(Bytes::copy_from_slice);
             draft.headers.push(Header { name: Text::from(name), value });

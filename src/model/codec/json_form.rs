@@ -31,9 +31,17 @@ const FIELDS: [&str; 14] = [
     "retry",
     "caller",
 ];
-const TARGET_FIELDS: [&str; 5] =
-    ["target.topic", "target.key", "target.url", "target.method", "target.headers"];
-const RETRY_FIELDS: [&str; 1] = ["retry.delays"];
+const TARGET_FIELDS: [&str; 7] = [
+    "target.topic",
+    "target.key",
+    "target.url",
+    "target.method",
+    "target.headers",
+    "target.pool",
+    "target.timeout",
+];
+const RETRY_FIELDS: [&str; 4] =
+    ["retry.delays", "retry.attempts", "retry.jitter", "retry.finalStatuses"];
 
 /// Reads the envelope `value` into `draft`, which already holds what the headers say.
 pub(super) fn read(value: &[u8], draft: &mut Draft) -> Result<(), Reason> {
@@ -56,14 +64,7 @@ pub(super) fn read(value: &[u8], draft: &mut Draft) -> Result<(), Reason> {
         draft.on_conflict = field::on_conflict("onConflict", &text)?;
     }
     if let Some(json) = fields.take("retry") {
-        let mut retry = Fields::object("retry.", "retry", json)?;
-        if let Some(delays) = retry.take("retry.delays") {
-            let delays: Vec<&RawValue> = serde_json::from_str(delays)
-                .map_err(|_| refused("retry.delays", delays, "give a list like [\"10s\"]"))?;
-            let delays = delays.iter().map(|json| delay("retry.delays", json.get()));
-            draft.retry = Some(field::ladder("retry.delays", delays)?);
-        }
-        retry.finish(&RETRY_FIELDS)?;
+        read_retry(json, draft)?;
     }
     if let Some(text) = fields.text("caller")? {
         let caller = field::caller("caller", &text)?;
@@ -122,10 +123,43 @@ fn read_destination(fields: &mut Fields<'_>, draft: &mut Draft) -> Result<(), Re
     if let Some(method) = target.text("target.method")? {
         draft.method = Some(field::method("target.method", &method)?);
     }
+    if let Some(name) = target.text("target.pool")? {
+        draft.pool = Some(field::pool("target.pool", &name)?);
+    }
+    if let Some(json) = target.take("target.timeout") {
+        let timeout = delay("target.timeout", json)?;
+        draft.timeout = Some(field::timeout("target.timeout", timeout)?);
+    }
     if let Some(headers) = target.take("target.headers") {
         read_headers("target.headers", headers, draft)?;
     }
     target.finish(&TARGET_FIELDS)
+}
+
+/// Reads the field `retry`.
+pub(super) fn read_retry(json: &str, draft: &mut Draft) -> Result<(), Reason> {
+    let mut retry = Fields::object("retry.", "retry", json)?;
+    let list = |field: &str, json, like: &str| {
+        let items: Result<Vec<&RawValue>, _> = serde_json::from_str(json);
+        items.map_err(|_| refused(field, json, format!("give a list like {like}")))
+    };
+    if let Some(json) = retry.take("retry.delays") {
+        let delays = list("retry.delays", json, "[\"10s\"]")?;
+        let delays = delays.iter().map(|json| delay("retry.delays", json.get()));
+        draft.retry_delays = Some(field::delays("retry.delays", delays)?);
+    }
+    if let Some(json) = retry.take("retry.attempts") {
+        draft.retry.attempts = Some(field::attempts("retry.attempts", json)?);
+    }
+    if let Some(json) = retry.take("retry.jitter") {
+        draft.retry.jitter = Some(field::jitter("retry.jitter", json)?);
+    }
+    if let Some(json) = retry.take("retry.finalStatuses") {
+        let statuses = list("retry.finalStatuses", json, "[404, 422]")?;
+        let statuses = statuses.iter().map(|json| json.get());
+        draft.retry.final_statuses = field::final_statuses("retry.finalStatuses", statuses)?;
+    }
+    retry.finish(&RETRY_FIELDS)
 }
 
 fn read_payload(fields: &mut Fields<'_>, draft: &mut Draft) -> Result<(), Reason> {

@@ -18,6 +18,7 @@ mod field;
 mod headers_form;
 mod json_form;
 pub(in crate::model) mod long;
+mod row_more;
 
 #[cfg(test)]
 mod registration_tests;

@@ -24,6 +24,7 @@ use crate::model::definition::Header;
 use crate::model::input::{Forward, Request, TriggerRecord, Unreadable};
 use crate::model::limits::PAYLOAD_BYTES_MAX;
 use crate::model::partitioner::Partitioner;
+use crate::model::retry::RetryPolicy;
 use crate::model::text::Text;
 use crate::model::{Offset, PartitionId, Timestamp};
 
@@ -140,6 +141,13 @@ pub fn read_trigger(
         },
     };
     Ok(record)
+}
+
+/// Reads the field `retry` of an envelope, for who takes registrations in a form of its own.
+pub fn retry_policy(json: &str) -> Result<Option<Box<RetryPolicy>>, Reason> {
+    let mut draft = Draft::new();
+    json_form::read_retry(json, &mut draft)?;
+    draft.retry_policy()
 }
 
 fn request(

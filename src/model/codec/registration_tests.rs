@@ -13,7 +13,7 @@ use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarg
 use crate::model::input::{OnConflict, Registration, Request, TriggerRecord, Unreadable};
 use crate::model::limits::{HORIZON_MAX_MS, ID_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::model::partitioner::Partitioner;
-use crate::model::retry::RetryLadder;
+use crate::model::retry::RetryPolicy;
 
 /// The broker's timestamp of every record here.
 pub(super) const NOW: u64 = 1_700_000_000_000;
@@ -105,6 +105,9 @@ fn headers_say_everything() {
         ("orloj-priority", "7"),
         ("orloj-on-conflict", "keep"),
         ("orloj-retry-delays", "1s,5s"),
+        ("orloj-retry-attempts", "7"),
+        ("orloj-retry-jitter", "25"),
+        ("orloj-retry-final-statuses", "404, 422"),
         ("orloj-caller", "billing"),
         ("orloj-ack", "true"),
         ("content-type", "text/plain"),
@@ -125,7 +128,12 @@ fn headers_say_everything() {
     });
     expected.definition.headers =
         vec![header("traceparent", "00-ab"), header("content-type", "text/plain")];
-    expected.definition.retry = Some(RetryLadder(vec![1_000, 5_000]));
+    expected.definition.retry = Some(Box::new(RetryPolicy {
+        delays: vec![1_000, 5_000],
+        attempts: Some(7),
+        jitter: Some(25),
+        final_statuses: vec![404, 422],
+    }));
     expected.definition.caller = Some("billing".into());
     let request = Request::Register(expected);
     assert_eq!(read, TriggerRecord { offset: 41, timestamp: NOW, ack: true, request });
@@ -139,8 +147,7 @@ fn headers_form_in_few_words() {
     assert_eq!(registration(&record(Some(b"p"), &past)), plain(5, "t", b"p"));
     let callback = [("orloj-delay", "0"), ("orloj-callback-url", "http://h")];
     let read = registration(&record(Some(b"p"), &callback));
-    let target = HttpTarget { url: "http://h".into(), method: "POST".into() };
-    assert_eq!(read.definition.target, Target::Http(target));
+    assert_eq!(read.definition.target, Target::Http(HttpTarget::post("http://h")));
 }
 
 #[test]
@@ -160,9 +167,11 @@ fn kafka_message_scheduler_is_understood() {
 #[test]
 fn json_says_everything() {
     let json = br#" {"fireAt": "2023-11-14T22:13:21Z", "target": {"url": "https://h/x",
-        "method": "put", "headers": {"a": "1"}}, "payload": {"b" : [1, 1.50]},
+        "method": "put", "headers": {"a": "1"}, "pool": "slow", "timeout": "90s"},
+        "payload": {"b" : [1, 1.50]},
         "headers": {"c": null}, "priority": 0, "onConflict": "keep",
-        "retry": {"delays": ["10s", 500]}, "caller": "billing"}"#;
+        "retry": {"delays": ["10s", 500], "attempts": 4, "jitter": 0, "finalStatuses": [422]},
+        "caller": "billing"}"#;
     let read = registration(&record(Some(json), &[("traceparent", "00-ab")]));
     let header = |name: &str, value: Option<&'static str>| Header {
         name: name.into(),
@@ -174,14 +183,24 @@ fn json_says_everything() {
         priority: 0,
         on_conflict: OnConflict::Keep,
         definition: Definition {
-            target: Target::Http(HttpTarget { url: "https://h/x".into(), method: "PUT".into() }),
+            target: Target::Http(HttpTarget {
+                method: "PUT".into(),
+                pool: Some("slow".into()),
+                timeout: Some(90_000),
+                ..HttpTarget::post("https://h/x")
+            }),
             payload: Some(Bytes::from_static(br#"{"b" : [1, 1.50]}"#)),
             headers: vec![
                 header("traceparent", Some("00-ab")),
                 header("a", Some("1")),
                 header("c", None),
             ],
-            retry: Some(RetryLadder(vec![10_000, 500])),
+            retry: Some(Box::new(RetryPolicy {
+                delays: vec![10_000, 500],
+                attempts: Some(4),
+                jitter: Some(0),
+                final_statuses: vec![422],
+            })),
             caller: Some("billing".into()),
         },
     };
@@ -341,6 +360,18 @@ fn bad_json_is_refused_by_name() {
         (r#"{"delay": 1, "topic": "t", "headers": {"a": 1}}"#, "headers is"),
         (r#"{"delay": 1, "topic": "t", "retry": {"delays": "1s"}}"#, "retry.delays is"),
         (r#"{"delay": 1, "topic": "t", "retry": {"delay": []}}"#, "did you mean retry.delays?"),
+        (r#"{"delay": 1, "topic": "t", "retry": {"attempts": 0}}"#, "retry.attempts is \"0\""),
+        (r#"{"delay": 1, "topic": "t", "retry": {"jitter": 101}}"#, "give percent"),
+        (r#"{"delay": 1, "topic": "t", "retry": {"finalStatuses": [200]}}"#, "2xx is success"),
+        (r#"{"delay": 1, "topic": "t", "retry": {"finalStatuses": 404}}"#, "like [404, 422]"),
+        (
+            r#"{"delay": 1, "topic": "t", "retry": {"delays": [], "attempts": 2}}"#,
+            "there is no pause between them",
+        ),
+        (r#"{"delay": 1, "target": {"topic": "t", "pool": "slow"}}"#, "takes no pool"),
+        (r#"{"delay": 1, "target": {"topic": "t", "timeout": 5}}"#, "takes no timeout"),
+        (r#"{"delay": 1, "target": {"url": "http://h", "pool": "a.b"}}"#, "target.pool is \"a.b\""),
+        (r#"{"delay": 1, "target": {"url": "http://h", "timeout": "2h"}}"#, "target.timeout is"),
         (r#"{"deley": 1, "topic": "t"}"#, "did you mean delay?"),
         (r#"{"delay": 1, "target": {"tpoic": "t"}, "topic": "t"}"#, "did you mean target.topic?"),
     ];
@@ -402,7 +433,9 @@ proptest! {
     #[test]
     fn no_header_makes_it_panic(text in ".{0,30}", epoch in any::<i64>()) {
         let epoch = epoch.to_string();
-        for name in ["orloj-fire-at", "orloj-delay", "scheduler-epoch", "orloj-retry-delays"] {
+        let names = ["orloj-fire-at", "orloj-delay", "scheduler-epoch", "orloj-retry-delays"];
+        let more = ["orloj-retry-attempts", "orloj-retry-final-statuses", "orloj-pool"];
+        for name in names.into_iter().chain(more) {
             for value in [&text, &epoch] {
                 let headers = [("orloj-target-topic", "t"), (name, value.as_str())];
                 let _ = try_read(&record(Some(b""), &headers), Partitioner::Any);

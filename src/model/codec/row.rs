@@ -3,34 +3,39 @@
 //! and length-prefixed bytes, read in place.
 //!
 //! Law: the first byte is the version. A row of a newer version is told apart from a broken one,
-//! and a row of this version begins with its target, so that [`target_topic`] need not read on.
+//! and a row of version 1 begins with its target, so that [`target_topic`] need not read on. What a
+//! row of version 1 has no place for stands before it, and makes it one of version 2.
 //!
 //! ```text
-//!  version u8, kind u8 ─┬─ topic: name, key? ─┬─ id, generation, occurrence, attempt, deferral,
-//!                       ├─ http: url, method ─┘  scheduled, in_ledger, payload?, headers, retry?,
-//!                       │                        caller?
-//!                       └─ veto: trigger, cancel
+//!  [version 2 u8, bytes of what few rows have]
+//!  version 1 u8, kind u8 ─┬─ topic: name, key? ─┬─ id, generation, occurrence, attempt, deferral,
+//!                         ├─ http: url, method ─┘  scheduled, in_ledger, payload?, headers,
+//!                         │                        retry?, caller?
+//!                         └─ veto: trigger, cancel
 //! ```
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::row_more;
 use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarget};
 use crate::model::entry::{FireId, FireRow, Row};
-use crate::model::retry::RetryLadder;
+use crate::model::retry::RetryPolicy;
 use crate::model::text::Text;
 use crate::model::{Offset, Timestamp};
 
-/// The version this program writes, and the newest it reads.
+/// What nearly every row is.
 const VERSION: u8 = 1;
+/// A row of version 1 with more before it: the newest version that this program knows.
+const WITH_MORE: u8 = 2;
 
 const KIND_TOPIC: u8 = 0;
 const KIND_HTTP: u8 = 1;
 const KIND_VETO: u8 = 2;
 
 /// The length that stands for "none", as −1 does in Kafka's own protocol.
-const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 
 /// The bytes of one row: shared by the timeline and by what fires, and never changed.
 pub type RowBytes = Arc<[u8]>;
@@ -48,11 +53,16 @@ pub enum RowError {
 
 /// Appends the bytes of `row` to `out`.
 pub fn encode(row: &Row, out: &mut Vec<u8>) {
-    out.push(VERSION);
     match row {
-        Row::Fire(fire) => encode_fire(fire, out),
+        Row::Fire(fire) => {
+            if row_more::is_needed(fire) {
+                encode_more(fire, out);
+            }
+            out.push(VERSION);
+            encode_fire(fire, out);
+        }
         Row::Veto { trigger, cancel } => {
-            out.push(KIND_VETO);
+            out.extend_from_slice(&[VERSION, KIND_VETO]);
             put_bytes(out, trigger.bytes());
             out.extend_from_slice(&cancel.to_be_bytes());
         }
@@ -69,11 +79,14 @@ pub fn to_bytes(row: &Row, scratch: &mut Vec<u8>) -> RowBytes {
 /// Reads a row; its texts and payload share one copy of `row`.
 pub fn decode(row: &[u8]) -> Result<Row, RowError> {
     let shared = Bytes::copy_from_slice(row);
-    let mut rest = Reader::open(&shared)?;
+    let (mut rest, more) = Reader::open(&shared)?;
     let row = match rest.u8()? {
         kind @ (KIND_TOPIC | KIND_HTTP) => {
-            let fire = FireView::read(&mut rest, kind)?;
-            Row::Fire(fire.to_owned_in(&shared)?)
+            let mut fire = FireView::read(&mut rest, kind)?.to_owned_in(&shared)?;
+            if let Some(more) = more {
+                row_more::complete(&mut fire, more, &shared)?;
+            }
+            Row::Fire(fire)
         }
         KIND_VETO => {
             let trigger = text(&shared, rest.bytes()?)?;
@@ -87,7 +100,7 @@ pub fn decode(row: &[u8]) -> Result<Row, RowError> {
 
 /// Reads an occurrence in place; `None` if what expires there is a veto.
 pub fn view(row: &[u8]) -> Result<Option<FireView<'_>>, RowError> {
-    let mut rest = Reader::open(row)?;
+    let (mut rest, _more) = Reader::open(row)?;
     match rest.u8()? {
         kind @ (KIND_TOPIC | KIND_HTTP) => {
             let fire = FireView::read(&mut rest, kind)?;
@@ -101,8 +114,18 @@ pub fn view(row: &[u8]) -> Result<Option<FireView<'_>>, RowError> {
 /// The topic that a row fires into; `None` if it does not, or is corrupt.
 #[must_use]
 pub fn target_topic(row: &[u8]) -> Option<&str> {
-    let mut rest = Reader::open(row).ok()?;
+    let (mut rest, _more) = Reader::open(row).ok()?;
     if rest.u8().ok()? == KIND_TOPIC { rest.text().ok() } else { None }
+}
+
+/// The pool that a row names; `None` if it names none, or is corrupt.
+#[must_use]
+pub fn target_pool(row: &[u8]) -> Option<&str> {
+    if row.first() != Some(&WITH_MORE) {
+        return None; // nearly every row
+    }
+    let (_rest, more) = Reader::open(row).ok()?;
+    row_more::pool(more?)
 }
 
 /// An occurrence, read in place.
@@ -226,7 +249,8 @@ impl<'a> FireView<'a> {
                 key: optional(key),
             }),
             TargetView::Http { url, method } => {
-                Target::Http(HttpTarget { url: text(row, url)?, method: text(row, method)? })
+                let (url, method) = (text(row, url)?, text(row, method)?);
+                Target::Http(HttpTarget { url, method, pool: None, timeout: None })
             }
         };
         let header = |(name, value): (&str, _)| {
@@ -234,7 +258,8 @@ impl<'a> FireView<'a> {
         };
         let delays = |delays: &[u8]| {
             let delay = |bytes: &[u8]| bytes.iter().fold(0, |n, b| n << 8 | u64::from(*b));
-            RetryLadder(delays.chunks_exact(8).map(delay).collect())
+            let delays = delays.chunks_exact(8).map(delay).collect();
+            Box::new(RetryPolicy { delays, ..RetryPolicy::default() })
         };
         let id = FireId {
             trigger: text(row, self.trigger)?,
@@ -250,12 +275,23 @@ impl<'a> FireView<'a> {
             retry: self.retry.map(delays),
             caller: self.caller.map(|caller| text(row, caller)).transpose()?,
         };
-        Ok(FireRow { id, scheduled: self.scheduled, in_ledger: self.in_ledger, definition })
+        let (scheduled, in_ledger) = (self.scheduled, self.in_ledger);
+        Ok(FireRow { id, scheduled, in_ledger, definition, history: None })
     }
 }
 
+/// The version and the length stand first, so that whoever needs nothing of it skips it.
+fn encode_more(fire: &FireRow, out: &mut Vec<u8>) {
+    out.push(WITH_MORE);
+    let len_at = out.len();
+    out.extend_from_slice(&[0; 4]);
+    row_more::encode(fire, out);
+    let len = u32::try_from(out.len() - len_at - 4).expect("a history has a bound in bytes");
+    out[len_at..len_at + 4].copy_from_slice(&len.to_be_bytes());
+}
+
 fn encode_fire(fire: &FireRow, out: &mut Vec<u8>) {
-    let FireRow { id, scheduled, in_ledger, definition } = fire;
+    let FireRow { id, scheduled, in_ledger, definition, history: _ } = fire;
     match &definition.target {
         Target::Topic(target) => {
             out.push(KIND_TOPIC);
@@ -281,49 +317,54 @@ fn encode_fire(fire: &FireRow, out: &mut Vec<u8>) {
         put_bytes(out, header.name.bytes());
         put_optional(out, header.value.as_ref());
     }
-    match &definition.retry {
-        Some(RetryLadder(delays)) => {
+    match definition.retry.as_deref() {
+        Some(RetryPolicy { delays, .. }) if !delays.is_empty() => {
             put_len(out, delays.len());
             delays.iter().for_each(|delay| out.extend_from_slice(&delay.to_be_bytes()));
         }
-        None => out.extend_from_slice(&NONE.to_be_bytes()),
+        _ => out.extend_from_slice(&NONE.to_be_bytes()),
     }
     put_optional(out, definition.caller.as_ref().map(Text::bytes));
 }
 
-fn put_optional(out: &mut Vec<u8>, bytes: Option<&Bytes>) {
+pub(super) fn put_optional(out: &mut Vec<u8>, bytes: Option<&Bytes>) {
     match bytes {
         Some(bytes) => put_bytes(out, bytes),
         None => out.extend_from_slice(&NONE.to_be_bytes()),
     }
 }
 
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_len(out, bytes.len());
     out.extend_from_slice(bytes);
 }
 
-fn put_len(out: &mut Vec<u8>, len: usize) {
+pub(super) fn put_len(out: &mut Vec<u8>, len: usize) {
     let len = u32::try_from(len).unwrap_or(NONE);
     assert!(len < NONE, "the limits of a registration are far below 4 GiB");
     out.extend_from_slice(&len.to_be_bytes());
 }
 
 /// What is left to read.
-struct Reader<'a>(&'a [u8]);
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Past the version.
-    fn open(row: &'a [u8]) -> Result<Self, RowError> {
+    /// Past the version, and what the row has more.
+    fn open(row: &'a [u8]) -> Result<(Self, Option<&'a [u8]>), RowError> {
         let mut rest = Self(row);
         match rest.u8()? {
-            VERSION => Ok(rest),
+            VERSION => Ok((rest, None)),
+            WITH_MORE => {
+                let more = rest.bytes()?;
+                let inner = rest.u8()?;
+                if inner == VERSION { Ok((rest, Some(more))) } else { Err(RowError::Corrupt) }
+            }
             0 => Err(RowError::Corrupt),
             newer => Err(RowError::Newer(newer)),
         }
     }
 
-    fn end(&self) -> Result<(), RowError> {
+    pub(super) fn end(&self) -> Result<(), RowError> {
         if self.0.is_empty() { Ok(()) } else { Err(RowError::Corrupt) }
     }
 
@@ -335,12 +376,12 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.bytes()?).map_err(|_| RowError::Corrupt)
     }
 
-    fn bytes(&mut self) -> Result<&'a [u8], RowError> {
+    pub(super) fn bytes(&mut self) -> Result<&'a [u8], RowError> {
         let len = self.u32()?;
         self.slice(len)
     }
 
-    fn optional(&mut self) -> Result<Option<&'a [u8]>, RowError> {
+    pub(super) fn optional(&mut self) -> Result<Option<&'a [u8]>, RowError> {
         match self.u32()? {
             NONE => Ok(None),
             len => self.slice(len).map(Some),
@@ -353,15 +394,19 @@ impl<'a> Reader<'a> {
         Ok(slice)
     }
 
-    fn u8(&mut self) -> Result<u8, RowError> {
+    pub(super) fn u8(&mut self) -> Result<u8, RowError> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    fn u32(&mut self) -> Result<u32, RowError> {
+    pub(super) fn u16(&mut self) -> Result<u16, RowError> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32, RowError> {
         self.array().map(u32::from_be_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, RowError> {
+    pub(super) fn u64(&mut self) -> Result<u64, RowError> {
         self.array().map(u64::from_be_bytes)
     }
 
@@ -373,7 +418,7 @@ impl<'a> Reader<'a> {
 }
 
 /// A text that shares the row it stands in.
-fn text(row: &Bytes, text: &[u8]) -> Result<Text, RowError> {
+pub(super) fn text(row: &Bytes, text: &[u8]) -> Result<Text, RowError> {
     Text::from_utf8(row.slice_ref(text)).map_err(|_| RowError::Corrupt)
 }
 
@@ -403,17 +448,27 @@ mod tests {
                 _ => None,
             };
             prop_assert_eq!(target_topic(&bytes), topic);
+            let pool = match target {
+                Some(Target::Http(target)) => target.pool.as_ref().map(Text::as_str),
+                _ => None,
+            };
+            prop_assert_eq!(target_pool(&bytes), pool);
             prop_assert_eq!(view(&bytes).map(|fire| fire.is_some()), Ok(target.is_some()));
             prop_assert_eq!(decode(&bytes), Ok(row));
         }
 
         #[test]
         fn no_bytes_make_it_panic(bytes in vec(any::<u8>(), 0..200), kind in 0..4u8) {
-            let _ = decode(&bytes);
+            let _ = (decode(&bytes), target_pool(&bytes));
             let row = [&[VERSION, kind], bytes.as_slice()].concat();
             if decode(&row).is_ok() {
                 prop_assert!(view(&row).is_ok());
             }
+            let len = [0, 0, 0, u8::try_from(bytes.len()).unwrap()];
+            let plain = encoded(&samples::http_row());
+            let row = [&[WITH_MORE], &len[..], bytes.as_slice(), &plain].concat();
+            let _ = (decode(&row), target_pool(&row));
+            prop_assert!(view(&row).is_ok());
         }
 
         #[test]
@@ -428,12 +483,14 @@ mod tests {
     fn the_bytes_are_these() {
         golden::check("row-topic", &encoded(&samples::topic_row()));
         golden::check("row-http", &encoded(&samples::http_row()));
+        golden::check("row-retry", &encoded(&samples::retry_row()));
         golden::check("row-veto", &encoded(&Row::Veto { trigger: "order-7".into(), cancel: 41 }));
     }
 
     #[test]
     fn a_newer_row_is_not_a_corrupt_one() {
-        assert_eq!(decode(&[2, 0, 9]), Err(RowError::Newer(2)));
+        assert_eq!(decode(&[3, 0, 9]), Err(RowError::Newer(3)));
+        assert_eq!(decode(&[2, 0, 0, 0, 0, 2]), Err(RowError::Corrupt));
         assert_eq!(decode(&[0]), Err(RowError::Corrupt));
         assert_eq!(decode(&[]), Err(RowError::Corrupt));
         let mut longer = encoded(&samples::topic_row()).to_vec();

@@ -5,13 +5,14 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use crate::model::dead_letter::{Content, DeadLetter, Origin};
+use crate::model::attempt::{Attempt, History};
+use crate::model::dead_letter::{Content, DeadLetter, Mark, Origin};
 use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarget};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
 use crate::model::fire::Fire;
 use crate::model::ledger::LedgerValue;
 use crate::model::outcome::{Outcome, Verdict};
-use crate::model::retry::RetryLadder;
+use crate::model::retry::RetryPolicy;
 use crate::model::signal::{RetryRequest, Signal};
 use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey};
@@ -39,15 +40,52 @@ pub(super) fn topic_definition() -> Definition {
 
 pub(super) fn http_definition() -> Definition {
     Definition {
-        target: Target::Http(HttpTarget {
-            url: "https://example.com/hook?a=1".into(),
-            method: "POST".into(),
-        }),
+        target: Target::Http(HttpTarget::post("https://example.com/hook?a=1")),
         payload: None,
         headers: Vec::new(),
-        retry: Some(RetryLadder(vec![1_000, 5_000])),
+        retry: Some(Box::new(RetryPolicy { delays: vec![1_000, 5_000], ..RetryPolicy::default() })),
         caller: Some("billing".into()),
     }
+}
+
+/// One that says everything that can be said.
+pub(super) fn slow_definition() -> Definition {
+    Definition {
+        target: Target::Http(HttpTarget {
+            pool: Some("slow".into()),
+            timeout: Some(90_000),
+            ..HttpTarget::post("https://example.com/hook?a=1")
+        }),
+        retry: Some(Box::new(RetryPolicy {
+            delays: vec![1_000],
+            attempts: Some(9),
+            jitter: Some(20),
+            final_statuses: vec![404, 422],
+        })),
+        ..http_definition()
+    }
+}
+
+pub(super) fn history() -> Option<Box<History>> {
+    let attempt = Attempt {
+        number: 1,
+        at: 1_700_000_000_125,
+        worker: "host/1a2b3c4d".into(),
+        status: Some(503),
+        error: None,
+        duration_ms: 40,
+        excerpt: Some("try later".into()),
+    };
+    let error = Some("timed out".into());
+    let silent = Attempt {
+        number: 2,
+        status: None,
+        error,
+        excerpt: None,
+        duration_ms: 15_000,
+        ..attempt.clone()
+    };
+    Some(Box::new(History { before: 1, folded: 0, attempts: vec![attempt, silent] }))
 }
 
 pub(super) fn topic_row() -> Row {
@@ -56,6 +94,17 @@ pub(super) fn topic_row() -> Row {
         scheduled: 1_700_000_000_123,
         in_ledger: true,
         definition: topic_definition(),
+        history: None,
+    })
+}
+
+pub(super) fn retry_row() -> Row {
+    Row::Fire(FireRow {
+        id: FireId { attempt: 3, ..fire_id() },
+        scheduled: 1_700_000_000_123,
+        in_ledger: true,
+        definition: slow_definition(),
+        history: history(),
     })
 }
 
@@ -65,6 +114,7 @@ pub(super) fn http_row() -> Row {
         scheduled: 1_700_000_000_123,
         in_ledger: false,
         definition: http_definition(),
+        history: None,
     })
 }
 
@@ -74,6 +124,7 @@ pub(super) fn fire() -> Fire {
         scheduled: 1_700_000_000_123,
         fired: 1_700_000_000_125,
         definition: http_definition(),
+        history: None,
     }
 }
 
@@ -83,7 +134,8 @@ pub(super) fn signal() -> Signal {
         due: 1_700_000_010_125,
         scheduled: 1_700_000_000_123,
         reason: "the callback answered 500".to_owned(),
-        definition: http_definition(),
+        definition: slow_definition(),
+        history: history(),
     })
 }
 
@@ -116,6 +168,19 @@ pub(super) fn letter() -> DeadLetter {
     }
 }
 
+/// A letter about a fire, with all attempts.
+pub(super) fn exhausted() -> DeadLetter {
+    let fire = Fire { definition: slow_definition(), history: history(), ..fire() };
+    DeadLetter { content: Content::Fire { fire, attempts: 2 }, ..letter() }
+}
+
+/// What a person did about a letter.
+pub(super) fn mark() -> DeadLetter {
+    let origin = Origin { topic: "orloj.dead-letters".into(), partition: 3, offset: 7 };
+    let reason = "replayed".to_owned();
+    DeadLetter { origin, reason, content: Content::Mark(Mark::Replayed), ..letter() }
+}
+
 pub(super) fn ledger_entry() -> LedgerValue {
     let source = Source::Signals;
     let key = TimelineKey { due: 1_700_000_000_123, priority: 128, source, offset: 41 };
@@ -124,9 +189,9 @@ pub(super) fn ledger_entry() -> LedgerValue {
 
 pub(super) fn any_row() -> impl Strategy<Value = Row> {
     prop_oneof![
-        (any_fire_id(), any::<u64>(), any::<bool>(), any_definition()).prop_map(
-            |(id, scheduled, in_ledger, definition)| {
-                Row::Fire(FireRow { id, scheduled, in_ledger, definition })
+        (any_fire_id(), any::<u64>(), any::<bool>(), any_definition(), any_history()).prop_map(
+            |(id, scheduled, in_ledger, definition, history)| {
+                Row::Fire(FireRow { id, scheduled, in_ledger, definition, history })
             }
         ),
         (any_text(), any::<u64>()).prop_map(|(trigger, cancel)| Row::Veto { trigger, cancel }),
@@ -149,13 +214,26 @@ pub(super) fn any_definition() -> impl Strategy<Value = Definition> {
     let target = prop_oneof![
         (any_text(), option::of(any_bytes()))
             .prop_map(|(topic, key)| Target::Topic(TopicTarget { topic, key })),
-        (any_text(), any_text()).prop_map(|(url, method)| Target::Http(HttpTarget { url, method })),
+        (any_text(), any_text(), option::of(any_text()), option::of(1..u64::MAX)).prop_map(
+            |(url, method, pool, timeout)| {
+                Target::Http(HttpTarget { url, method, pool, timeout })
+            }
+        ),
     ];
     let header =
         (any_text(), option::of(any_bytes())).prop_map(|(name, value)| Header { name, value });
-    let retry = vec(any::<u64>(), 0..4).prop_map(RetryLadder);
+    let policy = (
+        vec(any::<u64>(), 0..4),
+        option::of(1..u32::MAX),
+        option::of(0..=100_u8),
+        vec(300..600_u16, 0..3),
+    );
+    let retry = policy.prop_map(|(delays, attempts, jitter, final_statuses)| {
+        let policy = RetryPolicy { delays, attempts, jitter, final_statuses };
+        (!policy.is_open()).then(|| Box::new(policy))
+    });
     let payload = option::of(any_bytes());
-    (target, payload, vec(header, 0..4), option::of(retry), option::of(any_text())).prop_map(
+    (target, payload, vec(header, 0..4), retry, option::of(any_text())).prop_map(
         |(target, payload, headers, retry, caller)| Definition {
             target,
             payload,
@@ -164,6 +242,25 @@ pub(super) fn any_definition() -> impl Strategy<Value = Definition> {
             caller,
         },
     )
+}
+
+pub(super) fn any_history() -> impl Strategy<Value = Option<Box<History>>> {
+    let text = || option::of(any_text());
+    let numbers = (any::<u32>(), any::<u64>(), any::<u64>(), option::of(1..u16::MAX));
+    let attempt = (numbers, any_text(), text(), text()).prop_map(
+        |((number, at, duration_ms, status), worker, error, excerpt)| Attempt {
+            number,
+            at,
+            worker,
+            status,
+            error,
+            duration_ms,
+            excerpt,
+        },
+    );
+    let history = (any::<u32>(), any::<u32>(), vec(attempt, 0..4))
+        .prop_map(|(before, folded, attempts)| Box::new(History { before, folded, attempts }));
+    option::of(history)
 }
 
 pub(super) fn any_text() -> impl Strategy<Value = Text> {

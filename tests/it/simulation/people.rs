@@ -200,5 +200,6 @@ fn report(fire: &Fire, site: &mut Site) -> Option<RetryRequest> {
         scheduled: fire.scheduled,
         reason: "500".to_owned(),
         definition: fire.definition.clone(),
+        history: fire.history.clone(),
     })
 }

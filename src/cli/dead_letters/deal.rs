@@ -1,0 +1,402 @@
+//! Dealing with dead letters: having them tried again, or putting them aside.
+//!
+//! Law: first the deed, then the mark. Whoever is stopped in between repeats the deed, and its
+//! attempt is known by the same id, so it is made once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{IsTerminal, Write};
+use std::num::NonZeroU32;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::ProgressBar;
+use rdkafka::error::KafkaError;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{DeliveryFuture, FutureProducer, FutureRecord};
+use tokio::sync::mpsc::{Receiver, channel};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::filter::{Filter, host_of, trigger_of};
+use super::scan::{LetterId, Letters, Marks, progress};
+use crate::cli::{CliError, signals};
+use crate::clock;
+use crate::config::Settings;
+use crate::kafka::{Names, producer_config};
+use crate::model::Timestamp;
+use crate::model::codec::schemas::Schemas;
+use crate::model::dead_letter::{Again, Content, DeadLetter, Mark, Origin};
+use crate::model::signal::Signal;
+
+/// How long the cluster may take to acknowledge a record, in ms.
+const WRITE_TIMEOUT_MS: &str = "30000";
+/// Letters that are dealt with at once, at most.
+const BATCH_MAX: u32 = 500;
+/// Batches a second, so that a bar moves and a stop is heard.
+const BATCHES_PER_SECOND: u32 = 5;
+/// Letters read before they are dealt with: each may be a megabyte.
+const READ_AHEAD_MAX: usize = 16;
+/// Hosts that a summary names.
+const HOSTS_SHOWN_MAX: usize = 10;
+/// Says on a record which dead letter it replays.
+const REPLAYS: &str = "orloj-replays";
+
+const REPLAY_EXAMPLES: &str = "\
+Examples:
+  orloj dead-letters replay 3:41
+  orloj dead-letters replay --host api.example.com --since 6h --rate 50
+  orloj dead-letters replay --every --yes
+
+A callback is tried again under the same webhook-id, its attempts numbered on and its retry policy
+begun anew. A record that could not be read is written to the triggers again as it was. Stopped with
+Ctrl-C, the same command goes on where it was.";
+
+const ARCHIVE_EXAMPLES: &str = "\
+Examples:
+  orloj dead-letters archive 3:41 --note 'the order was cancelled by phone'
+  orloj dead-letters archive --reason 'does not exist' --until 2030-01-01T00:00:00Z";
+
+/// Which letters are meant, and how sure one is.
+#[derive(Debug, Args)]
+struct Selection {
+    /// Letters as they are listed: PARTITION:OFFSET.
+    letters: Vec<LetterId>,
+    #[command(flatten)]
+    filter: Filter,
+    /// All that nobody has dealt with.
+    #[arg(long)]
+    every: bool,
+    /// Do not ask.
+    #[arg(long)]
+    yes: bool,
+}
+
+/// What `orloj dead-letters replay` takes.
+#[derive(Debug, Args)]
+#[command(after_help = REPLAY_EXAMPLES)]
+pub(in crate::cli) struct Replay {
+    #[command(flatten)]
+    selection: Selection,
+    /// Letters a second.
+    #[arg(long, default_value = "10", value_name = "COUNT")]
+    rate: NonZeroU32,
+    /// Those too that were replayed or archived before.
+    #[arg(long)]
+    again: bool,
+}
+
+/// What `orloj dead-letters archive` takes.
+#[derive(Debug, Args)]
+#[command(after_help = ARCHIVE_EXAMPLES)]
+pub(in crate::cli) struct Archive {
+    #[command(flatten)]
+    selection: Selection,
+    /// Why; it is kept with the mark.
+    #[arg(long, default_value = "archived by hand", value_name = "TEXT")]
+    note: String,
+}
+
+impl Replay {
+    pub(super) async fn run(self, settings: &Settings) -> Result<(), CliError> {
+        let chosen = self.selection.choose(settings, "be tried again", self.again)?;
+        let deed = Deed { mark: Mark::Replayed, note: "replayed by hand", rate: Some(self.rate) };
+        deed.carry_out(settings, chosen).await
+    }
+}
+
+impl Archive {
+    pub(super) async fn run(self, settings: &Settings) -> Result<(), CliError> {
+        let chosen = self.selection.choose(settings, "be archived", false)?;
+        let deed = Deed { mark: Mark::Archived, note: &self.note, rate: None };
+        deed.carry_out(settings, chosen).await
+    }
+}
+
+impl Selection {
+    /// The letters that are meant, and how often each was replayed before; if the person at the
+    /// terminal still means them when their number is known.
+    fn choose(
+        &self,
+        settings: &Settings,
+        what: &str,
+        again: bool,
+    ) -> Result<BTreeMap<LetterId, u32>, CliError> {
+        if self.letters.is_empty() && !self.filter.is_set() && !self.every {
+            let usage = "say which: PARTITION:OFFSET, a filter such as --host, or --every";
+            return Err(CliError::Usage(usage.to_owned()));
+        }
+        let mut hosts = BTreeMap::new();
+        let letters = Letters::open(settings)?;
+        let marks = letters.scan(&progress("counting", letters.len()), |id, letter| {
+            let named = self.letters.is_empty() || self.letters.contains(&id);
+            if named && self.filter.takes(&letter) {
+                let _earlier = hosts.insert(id, host_of(&letter));
+            }
+            ControlFlow::Continue(())
+        })?;
+        if !again {
+            hosts.retain(|id, _| !marks.contains_key(id));
+        }
+        summarize(&hosts, what, &marks);
+        if !hosts.is_empty() && !self.yes {
+            confirm()?;
+        }
+        let replays = |id: &LetterId| marks.get(id).map_or(0, |dealt| dealt.replays);
+        Ok(hosts.into_keys().map(|id| (id, replays(&id))).collect())
+    }
+}
+
+/// Says how many letters are meant, and where they were to go.
+fn summarize(hosts: &BTreeMap<LetterId, Option<String>>, what: &str, marks: &Marks) {
+    let mut counts = BTreeMap::<&str, usize>::new();
+    for host in hosts.values() {
+        *counts.entry(host.as_deref().unwrap_or("no host")).or_default() += 1;
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    println!("{} dead letters will {what}", hosts.len());
+    for (host, count) in counts.iter().take(HOSTS_SHOWN_MAX) {
+        println!("  {count:>8}  {host}");
+    }
+    if counts.len() > HOSTS_SHOWN_MAX {
+        println!("  and {} hosts more", counts.len() - HOSTS_SHOWN_MAX);
+    }
+    if hosts.is_empty() && !marks.is_empty() {
+        println!("  ({} were dealt with before; see list --all)", marks.len());
+    }
+}
+
+fn confirm() -> Result<(), CliError> {
+    if !std::io::stdin().is_terminal() {
+        return Err(CliError::Usage("nobody is there to be asked: say --yes".to_owned()));
+    }
+    print!("Go on? [y/N] ");
+    std::io::stdout().flush()?;
+    let mut answer = String::new();
+    let _bytes = std::io::stdin().read_line(&mut answer)?;
+    if matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Ok(());
+    }
+    Err(CliError::Refused("nothing was done".to_owned()))
+}
+
+/// What is done about letters.
+struct Deed<'a> {
+    mark: Mark,
+    note: &'a str,
+    /// Letters a second; `None` is as fast as it goes.
+    rate: Option<NonZeroU32>,
+}
+
+impl Deed<'_> {
+    async fn carry_out(
+        &self,
+        settings: &Settings,
+        chosen: BTreeMap<LetterId, u32>,
+    ) -> Result<(), CliError> {
+        if chosen.is_empty() {
+            return Ok(());
+        }
+        let stop = CancellationToken::new();
+        signals::watch(Vec::new(), stop.clone())?;
+        let desk = Desk::open(settings)?;
+        let (all, bar) = (chosen.len(), progress("done", chosen.len() as u64));
+        let ids = chosen.keys().copied().collect();
+        let (mut letters, reading) = read_again(settings.clone(), ids);
+        let (batch_max, pause) = self.pace();
+        let (mut done, mut kept) = (0, Vec::new());
+        while !stop.is_cancelled() {
+            let begun = clock::monotonic();
+            let mut batch = Vec::new();
+            if letters.recv_many(&mut batch, batch_max).await == 0 {
+                break;
+            }
+            let size = batch.len();
+            done += desk.deal(batch, &chosen, self, &mut kept).await?;
+            bar.inc(size as u64);
+            // A batch that was not full has its share of the time.
+            let share = pause.mul_f64(size as f64 / batch_max as f64);
+            let left = share.saturating_sub(clock::monotonic() - begun);
+            let _woken = stop.run_until_cancelled(tokio::time::sleep(left)).await;
+        }
+        bar.finish_and_clear();
+        drop(letters);
+        reading.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
+        kept.iter().for_each(|(id, why)| println!("{id} stays: {why}"));
+        println!("{done} of {all} done");
+        let left = all - done - kept.len();
+        if left > 0 && stop.is_cancelled() {
+            return Err(CliError::Refused("stopped: say it again to go on".to_owned()));
+        }
+        if left > 0 {
+            println!("{left} are not there any more: the topic's retention has deleted them");
+        }
+        Ok(())
+    }
+
+    /// Letters in a batch, and the time that one takes.
+    fn pace(&self) -> (usize, Duration) {
+        let Some(rate) = self.rate.map(NonZeroU32::get) else {
+            return (BATCH_MAX as usize, Duration::ZERO);
+        };
+        let batch = (rate / BATCHES_PER_SECOND).clamp(1, BATCH_MAX);
+        (batch as usize, Duration::from_secs(1) * batch / rate)
+    }
+}
+
+/// The thread that reads.
+type Reading = JoinHandle<Result<(), CliError>>;
+
+/// Reads the chosen letters again, on a thread that waits while nobody takes them.
+fn read_again(
+    settings: Settings,
+    chosen: BTreeSet<LetterId>,
+) -> (Receiver<(LetterId, DeadLetter)>, Reading) {
+    let (sender, receiver) = channel(READ_AHEAD_MAX);
+    let reading = tokio::task::spawn_blocking(move || {
+        let letters = Letters::open(&settings)?.from(&chosen);
+        let mut left = chosen.len();
+        let _marks = letters.scan(&ProgressBar::hidden(), |id, letter| {
+            if !chosen.contains(&id) {
+                return ControlFlow::Continue(());
+            }
+            left -= 1;
+            let taken = sender.blocking_send((id, letter)).is_ok();
+            if taken && left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        Ok(())
+    });
+    (receiver, reading)
+}
+
+/// Where letters are dealt with.
+struct Desk {
+    producer: FutureProducer,
+    names: Names,
+    schemas: Schemas,
+}
+
+impl Desk {
+    fn open(settings: &Settings) -> Result<Self, CliError> {
+        let mut config = producer_config(settings);
+        let _set = config.set("message.timeout.ms", WRITE_TIMEOUT_MS);
+        let names = Names::new(&settings.topics.prefix);
+        Ok(Self { producer: config.create()?, names, schemas: Schemas::new() })
+    }
+
+    /// Deals with a batch; says how many are dealt with, and adds the others to `kept`.
+    async fn deal(
+        &self,
+        batch: Vec<(LetterId, DeadLetter)>,
+        replays: &BTreeMap<LetterId, u32>,
+        deed: &Deed<'_>,
+        kept: &mut Vec<(LetterId, &'static str)>,
+    ) -> Result<usize, CliError> {
+        let (mut deeds, mut marks) = (Vec::new(), Vec::new());
+        let now = clock::now_ms();
+        for (id, letter) in batch {
+            let trigger = trigger_of(&letter).map(str::to_owned);
+            if deed.mark == Mark::Replayed {
+                let replays = replays.get(&id).copied().unwrap_or(0);
+                match letter.again(&self.names.triggers(), replays, now) {
+                    Ok(again) => deeds.push(self.ask(id, again)?),
+                    Err(why) => {
+                        kept.push((id, why));
+                        continue;
+                    }
+                }
+            }
+            marks.push((id, trigger));
+        }
+        acknowledged(deeds).await?;
+        let count = marks.len();
+        let marks = marks.into_iter().map(|(id, trigger)| self.mark(id, trigger, deed, now));
+        acknowledged(marks.collect::<Result<_, _>>()?).await?;
+        Ok(count)
+    }
+
+    /// Asks for a letter to be tried again.
+    fn ask(&self, id: LetterId, again: Again) -> Result<DeliveryFuture, CliError> {
+        let replays = id.to_string();
+        let replays = Header { key: REPLAYS, value: Some(&replays) };
+        match again {
+            Again::Signal(request) => {
+                let key = request.id.trigger.clone();
+                let value = self.schemas.encode_signal(&Signal::Retry(request));
+                let headers = OwnedHeaders::new().insert(replays);
+                let key = Some(key.bytes().as_ref());
+                self.send(&self.names.signals(), id, key, Some(&value), headers)
+            }
+            Again::Record { key, value, headers } => {
+                let mut all = OwnedHeaders::new();
+                for header in &headers {
+                    let (key, value) = (header.name.as_str(), header.value.as_deref());
+                    all = all.insert(Header { key, value });
+                }
+                let triggers = self.names.triggers();
+                self.send(&triggers, id, key.as_deref(), value.as_deref(), all)
+            }
+        }
+    }
+
+    fn mark(
+        &self,
+        id: LetterId,
+        trigger: Option<String>,
+        deed: &Deed<'_>,
+        now: Timestamp,
+    ) -> Result<DeliveryFuture, CliError> {
+        let topic = self.names.dead_letters();
+        let LetterId { partition, offset } = id;
+        let mark = DeadLetter {
+            origin: Origin { topic: topic.as_str().into(), partition, offset },
+            reason: deed.note.to_owned(),
+            at: now,
+            content: Content::Mark(deed.mark),
+        };
+        let value = self.schemas.encode_dead_letter(&mark);
+        let key = trigger.as_ref().map(String::as_bytes);
+        self.send(&topic, id, key, Some(&value), OwnedHeaders::new())
+    }
+
+    /// What concerns a letter of partition p is written to partition p.
+    fn send(
+        &self,
+        topic: &str,
+        id: LetterId,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: OwnedHeaders,
+    ) -> Result<DeliveryFuture, CliError> {
+        let mut record = FutureRecord::<[u8], [u8]>::to(topic);
+        (record.key, record.payload) = (key, value);
+        (record.partition, record.headers) = (Some(id.partition), Some(headers));
+        self.producer.send_result(record).map_err(|(error, _record)| error.into())
+    }
+}
+
+async fn acknowledged(sent: Vec<DeliveryFuture>) -> Result<(), CliError> {
+    for delivery in sent {
+        let delivered = delivery.await.map_err(|_| KafkaError::Canceled)?;
+        let _place = delivered.map_err(|(error, _record)| error)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_keep_the_rate() {
+        let pace = |rate| {
+            let rate = NonZeroU32::new(rate);
+            Deed { mark: Mark::Replayed, note: "", rate }.pace()
+        };
+        assert_eq!(pace(1), (1, Duration::from_secs(1)));
+        assert_eq!(pace(10), (2, Duration::from_millis(200)));
+        assert_eq!(pace(5_000), (500, Duration::from_millis(100)));
+        assert_eq!(pace(0), (500, Duration::ZERO), "as fast as it goes");
+    }
+}

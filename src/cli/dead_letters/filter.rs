@@ -1,0 +1,176 @@
+//! Which dead letters are meant.
+
+use clap::Args;
+use jiff::{Span, SpanRelativeTo};
+use reqwest::Url;
+
+use crate::clock;
+use crate::gateway::read_time;
+use crate::model::Timestamp;
+use crate::model::dead_letter::{Content, DeadLetter};
+use crate::model::definition::Target;
+
+/// Conditions that must all hold; without any, every letter is meant.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct Filter {
+    /// Of this caller.
+    #[arg(long)]
+    caller: Option<String>,
+    /// To this host.
+    #[arg(long)]
+    host: Option<String>,
+    /// Of this trigger.
+    #[arg(long, value_name = "ID")]
+    trigger: Option<String>,
+    /// Whose reason contains this text, in large or small letters.
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Given up at this time or later: RFC 3339, or how long ago (2h, 7d).
+    #[arg(long, value_name = "TIME", value_parser = read_moment)]
+    since: Option<Timestamp>,
+    /// Given up before this time.
+    #[arg(long, value_name = "TIME", value_parser = read_moment)]
+    until: Option<Timestamp>,
+}
+
+impl Filter {
+    /// Whether it leaves anything out.
+    pub(super) fn is_set(&self) -> bool {
+        let texts = [&self.caller, &self.host, &self.trigger, &self.reason];
+        texts.into_iter().any(Option::is_some) || self.since.or(self.until).is_some()
+    }
+
+    /// Whether the letter is meant.
+    pub(super) fn takes(&self, letter: &DeadLetter) -> bool {
+        let is = |wanted: &Option<String>, found: Option<&str>| {
+            wanted.as_deref().is_none_or(|wanted| found == Some(wanted))
+        };
+        let host = host_of(letter);
+        is(&self.caller, caller_of(letter))
+            && is(&self.host, host.as_deref())
+            && is(&self.trigger, trigger_of(letter))
+            && self
+                .reason
+                .as_ref()
+                .is_none_or(|text| letter.reason.to_lowercase().contains(&text.to_lowercase()))
+            && self.since.is_none_or(|since| letter.at >= since)
+            && self.until.is_none_or(|until| letter.at < until)
+    }
+}
+
+/// The trigger that a letter is about, where that is known.
+pub(super) fn trigger_of(letter: &DeadLetter) -> Option<&str> {
+    match &letter.content {
+        Content::Fire { fire, .. } => Some(fire.id.trigger.as_str()),
+        Content::Record { key, .. } => std::str::from_utf8(key.as_deref()?).ok(),
+        Content::Mark(_) => None,
+    }
+}
+
+/// Who registered it.
+pub(super) fn caller_of(letter: &DeadLetter) -> Option<&str> {
+    match &letter.content {
+        Content::Fire { fire, .. } => fire.definition.caller.as_ref().map(|text| text.as_str()),
+        Content::Record { headers, .. } => {
+            let header = headers.iter().rfind(|header| header.name.as_str() == "orloj-caller")?;
+            std::str::from_utf8(header.value.as_deref()?).ok()
+        }
+        Content::Mark(_) => None,
+    }
+}
+
+/// The host that was to be called.
+pub(super) fn host_of(letter: &DeadLetter) -> Option<String> {
+    let Content::Fire { fire, .. } = &letter.content else { return None };
+    let Target::Http(target) = &fire.definition.target else { return None };
+    Url::parse(target.url.as_str()).ok()?.host_str().map(str::to_owned)
+}
+
+/// A time, or how long ago.
+fn read_moment(text: &str) -> Result<Timestamp, String> {
+    if let Some(at) = text.parse().ok().or_else(|| read_time(text)) {
+        return Ok(at);
+    }
+    let ago =
+        text.parse::<Span>().and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()));
+    let ago = ago.ok().and_then(|ago| u64::try_from(ago.as_millis()).ok());
+    ago.map(|ago| clock::now_ms().saturating_sub(ago)).ok_or_else(|| {
+        "write RFC 3339 such as 2030-01-31T08:00:00Z, ms since the epoch, or how long ago such as \
+         2h"
+        .to_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::dead_letter::Origin;
+    use crate::model::definition::{Definition, Header, HttpTarget};
+    use crate::model::entry::FireId;
+    use crate::model::fire::Fire;
+
+    fn letter() -> DeadLetter {
+        let target = Target::Http(HttpTarget::post("https://API.example.com:8443/x"));
+        let id = FireId {
+            trigger: "order-7".into(),
+            generation: 41,
+            occurrence: 0,
+            attempt: 6,
+            deferral: 0,
+        };
+        let (headers, caller) = (Vec::new(), Some("billing".into()));
+        let definition = Definition { target, payload: None, headers, retry: None, caller };
+        let fire = Fire { id, scheduled: 1, fired: 2, definition, history: None };
+        DeadLetter {
+            origin: Origin { topic: "orloj.fires".into(), partition: 3, offset: 41 },
+            reason: "attempt 6 was the last: answered 500: Boom".to_owned(),
+            at: 1_000,
+            content: Content::Fire { fire, attempts: 6 },
+        }
+    }
+
+    #[test]
+    fn all_conditions_must_hold() {
+        let some = |text: &str| Some(text.to_owned());
+        let none = Filter::default;
+        assert!(none().takes(&letter()) && !none().is_set());
+        let whole = Filter {
+            caller: some("billing"),
+            host: some("api.example.com"),
+            trigger: some("order-7"),
+            reason: some("bOOm"),
+            since: Some(1_000),
+            until: Some(1_001),
+        };
+        assert!(whole.takes(&letter()) && whole.is_set());
+        for filter in [
+            Filter { caller: some("shipping"), ..whole.clone() },
+            Filter { host: some("example.com"), ..whole.clone() },
+            Filter { trigger: some("order"), ..whole.clone() },
+            Filter { reason: some("answered 404"), ..whole.clone() },
+            Filter { since: Some(1_001), ..whole.clone() },
+            Filter { until: Some(1_000), ..whole },
+        ] {
+            assert!(!filter.takes(&letter()), "{filter:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_has_a_caller_and_perhaps_an_id() {
+        let value = Some("billing".into());
+        let headers = vec![Header { name: "orloj-caller".into(), value }];
+        let content = Content::Record { key: Some("order-7".into()), value: None, headers };
+        let letter = DeadLetter { content, ..letter() };
+        assert_eq!(caller_of(&letter), Some("billing"));
+        assert_eq!((trigger_of(&letter), host_of(&letter)), (Some("order-7"), None));
+    }
+
+    #[test]
+    fn a_moment_is_a_time_or_how_long_ago() {
+        assert_eq!(read_moment("1970-01-01T00:00:01Z"), Ok(1_000));
+        assert_eq!(read_moment("7"), Ok(7));
+        let now = clock::now_ms();
+        assert!(read_moment("2h").is_ok_and(|at| at.abs_diff(now - 7_200_000) < 60_000));
+        assert!(read_moment("soon").is_err() && read_moment("-2h").is_err());
+    }
+}

@@ -1,0 +1,130 @@
+//! `orloj dead-letters`: what nobody will try again by itself, looked through and dealt with.
+//!
+//! Law: nothing is lost or doubled by stopping. A letter is dealt with once its mark stands behind
+//! it; a replay asks for the attempt first and marks then, and an attempt asked for twice is made
+//! once. So the same command goes on where it was stopped.
+//!
+//! ```text
+//!  dead-letters ──scan──► filter ──► list, show
+//!                            └─count, ask─► replay ──► signals (or triggers) ──┐
+//!                                           archive ──────────────► a mark ◄───┘
+//! ```
+
+mod deal;
+mod filter;
+mod scan;
+mod show;
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use clap::{Args, Subcommand};
+
+use super::CliError;
+use crate::config::Settings;
+use deal::{Archive, Replay};
+use filter::Filter;
+use scan::{Letters, progress, state_of};
+use show::{Line, print_lines, print_whole};
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  orloj dead-letters list --host api.example.com --since 2h
+  orloj dead-letters list --caller billing --reason 'answered 500'";
+
+const SHOW_EXAMPLES: &str = "\
+Example:
+  orloj dead-letters show 3:41";
+
+/// What can be done with dead letters.
+#[derive(Debug, Subcommand)]
+pub(super) enum DeadLetters {
+    /// List those that nobody has dealt with, the oldest first.
+    List(List),
+    /// Print everything about one: what was to be done, every attempt, when and by which worker.
+    Show(Show),
+    /// Have them tried again, after showing how many they are.
+    Replay(Replay),
+    /// Put them aside, so that they are listed no more.
+    Archive(Archive),
+}
+
+/// What `orloj dead-letters list` takes.
+#[derive(Debug, Args)]
+#[command(after_help = LIST_EXAMPLES)]
+pub(super) struct List {
+    #[command(flatten)]
+    filter: Filter,
+    /// Those too that were replayed or archived.
+    #[arg(long)]
+    all: bool,
+    /// The newest so many.
+    #[arg(long, default_value = "100", value_name = "COUNT")]
+    limit: usize,
+}
+
+/// What `orloj dead-letters show` takes.
+#[derive(Debug, Args)]
+#[command(after_help = SHOW_EXAMPLES)]
+pub(super) struct Show {
+    /// Which, as it is listed: PARTITION:OFFSET.
+    letter: scan::LetterId,
+}
+
+impl DeadLetters {
+    pub(super) async fn run(self, settings: &Settings) -> Result<(), CliError> {
+        match self {
+            Self::List(list) => list.run(settings),
+            Self::Show(show) => show.run(settings),
+            Self::Replay(replay) => replay.run(settings).await,
+            Self::Archive(archive) => archive.run(settings).await,
+        }
+    }
+}
+
+impl List {
+    fn run(&self, settings: &Settings) -> Result<(), CliError> {
+        let mut lines = Vec::new();
+        let letters = Letters::open(settings)?;
+        let marks = letters.scan(&progress("reading", letters.len()), |id, letter| {
+            if self.filter.takes(&letter) {
+                lines.push(Line::of(id, &letter));
+            }
+            ControlFlow::Continue(())
+        })?;
+        let matching = lines.len();
+        lines.retain(|line| self.all || !marks.contains_key(&line.id));
+        let dealt_with = matching - lines.len();
+        lines.sort_by_key(|line| (line.at, line.id));
+        let hidden = lines.len().saturating_sub(self.limit);
+        print_lines(&lines[hidden..], &marks);
+        eprintln!(
+            "{} dead letters; {hidden} older ones not shown (--limit), {dealt_with} replayed or \
+             archived (--all)",
+            lines.len() - hidden
+        );
+        Ok(())
+    }
+}
+
+impl Show {
+    fn run(&self, settings: &Settings) -> Result<(), CliError> {
+        let mut found = None;
+        let letters = Letters::open(settings)?.from(&BTreeSet::from([self.letter]));
+        let marks = letters.scan(&progress("reading", letters.len()), |id, letter| {
+            if id == self.letter {
+                found = Some(letter);
+            }
+            ControlFlow::Continue(())
+        })?;
+        let Some(letter) = found else {
+            return Err(CliError::Refused(format!(
+                "there is no dead letter {}: it is a mark, was never written, or is older than \
+                 the topic's retention",
+                self.letter
+            )));
+        };
+        print_whole(self.letter, &letter, state_of(&marks, self.letter));
+        Ok(())
+    }
+}

@@ -1,0 +1,152 @@
+//! Retry policies and pools, from a registration in Kafka to a request at a receiver.
+
+use std::time::Duration;
+
+use orloj::model::attempt::Attempt;
+use orloj::model::dead_letter::{Content, DeadLetter};
+use orloj::model::outcome::Verdict;
+use serde_json::json;
+
+use crate::endpoint::{Endpoint, Request};
+use crate::process::Orloj;
+use crate::stage::{READY, Stage};
+use crate::wait::until;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_trigger_has_its_own_retry_policy() {
+    let stage = callbacks("policy").set("worker.name", "w-1");
+    let endpoint = Endpoint::start();
+    let mut scheduler = stage.scheduler("scheduler");
+    let mut worker = stage.start("worker", "worker");
+    scheduler.ready(READY);
+    worker.ready(READY);
+    let register = |id: &str, to: &str, retry, target| {
+        endpoint.register(&stage, id, to, json!({"retry": retry}), target);
+    };
+    let soon = json!({"delays": ["100ms"], "attempts": 4, "jitter": 50});
+    register("dated", "dated", soon.clone(), json!({}));
+    register("seconds", "seconds", soon.clone(), json!({}));
+    register("broken", "broken", soon, json!({}));
+    register("absent", "absent", json!({"finalStatuses": [404]}), json!({}));
+    register("slow", "hang", json!({"attempts": 1}), json!({"timeout": "300ms"}));
+
+    let letter = letter_of(&stage, "broken");
+    assert_eq!(letter.reason, "attempt 4 was the last: answered 500: boom");
+    let made = attempts(&letter);
+    let numbers: Vec<_> = made.iter().map(|attempt| attempt.number).collect();
+    assert_eq!(numbers, [1, 2, 3, 4]);
+    assert!(made.windows(2).all(|pair| pair[0].at <= pair[1].at), "{made:?}");
+    for attempt in made {
+        assert_eq!((attempt.status, attempt.error.as_ref()), (Some(500), None));
+        assert_eq!(attempt.excerpt, Some("boom".into()));
+        assert_eq!(attempt.worker.as_str(), "w-1");
+    }
+    let letter = letter_of(&stage, "absent");
+    assert_eq!(letter.reason, "final: answered 404: no such order");
+    assert_eq!(endpoint.of("absent").len(), 1);
+
+    let letter = letter_of(&stage, "slow");
+    let [attempt] = attempts(&letter) else { panic!("{letter:?}") };
+    assert!(attempt.error.as_ref().is_some_and(|e| e.as_str().starts_with("timed out")));
+    assert!((300..5_000).contains(&attempt.duration_ms), "{attempt:?}");
+
+    assert_delivered(&stage, "dated", 2);
+    assert_paused(&endpoint.of("dated"), Duration::from_secs(3));
+    assert_delivered(&stage, "seconds", 2);
+    assert_paused(&endpoint.of("seconds"), Duration::from_secs(2));
+    worker.terminate();
+    scheduler.terminate();
+}
+
+#[test]
+fn a_slow_pool_delays_nobody_else() {
+    const MANY: usize = 6;
+    let stage = callbacks("pools")
+        .set("topics.pools", vec!["slow"])
+        .set("targets.lookup_ttl", "1s")
+        .set("worker.in_flight_max", 2);
+    let slow = stage.settings.clone().set("worker.pool", "slow");
+    let (said, applied) = stage.settings.run(&["topics", "apply"]);
+    assert!(applied && said.contains(&stage.names.fires_of("slow")), "{said}");
+    let endpoint = Endpoint::start();
+    let mut scheduler = stage.scheduler("scheduler");
+    let mut worker = stage.start("worker", "worker");
+    let mut slow = Orloj::start("worker", "slow", &slow, "");
+    for process in [&mut scheduler, &mut worker, &mut slow] {
+        process.ready(READY);
+    }
+
+    let pool = |name: &str| json!({"pool": name, "timeout": "20s"});
+    for n in 0..MANY {
+        endpoint.register(&stage, &format!("slow-{n}"), "hang", json!({}), pool("slow"));
+    }
+    until("the slow pool to be full", DEADLINE, || (endpoint.requests().len() >= 2).then_some(()));
+    for n in 0..MANY {
+        endpoint.register(&stage, &format!("quick-{n}"), "fine", json!({}), json!({}));
+    }
+    (0..MANY).for_each(|n| assert_delivered(&stage, &format!("quick-{n}"), 1));
+    let waiting = endpoint.requests().iter().filter(|r| r.trigger.starts_with("slow")).count();
+    assert_eq!(waiting, 2, "the slow pool has its own limit, and holds it still");
+    endpoint.mend();
+    (0..MANY).for_each(|n| assert_delivered(&stage, &format!("slow-{n}"), 1));
+
+    endpoint.register(&stage, "lost", "fine", json!({}), pool("nobody"));
+    let letter = letter_of(&stage, "lost");
+    assert!(letter.reason.starts_with("pool nobody: topic"), "{}", letter.reason);
+    assert!(letter.reason.contains("`orloj topics apply`"), "{}", letter.reason);
+
+    // The way out that the reason names, and no attempt was spent.
+    let with_pool = stage.settings.clone().set("topics.pools", vec!["slow", "nobody"]);
+    let (said, applied) = with_pool.run(&["topics", "apply"]);
+    assert!(applied, "{said}");
+    let settings = with_pool.set("worker.pool", "nobody");
+    let mut nobody = Orloj::start("worker", "nobody", &settings, "");
+    nobody.ready(READY);
+    until("the replay to find the pool", DEADLINE, || {
+        let replay = ["dead-letters", "replay", "--trigger", "lost", "--yes"];
+        let (said, done) = stage.settings.run(&replay);
+        assert!(done, "{said}");
+        (!endpoint.of("lost").is_empty()).then_some(())
+    });
+    assert_delivered(&stage, "lost", 1);
+    for process in [nobody, slow, worker, scheduler] {
+        process.terminate();
+    }
+}
+
+fn callbacks(test: &str) -> Stage {
+    Stage::new(test).set("worker.allow_addresses", "any")
+}
+
+fn assert_delivered(stage: &Stage, trigger: &str, number: u32) {
+    until(&format!("{trigger} to be delivered"), DEADLINE, || {
+        let delivered = stage.outcomes().into_iter().find_map(|outcome| match outcome.verdict {
+            Verdict::Delivered { attempt, .. } if outcome.trigger == *trigger => Some(attempt),
+            _ => None,
+        });
+        delivered.map(|attempt| assert_eq!(attempt, number, "{trigger}"))
+    });
+}
+
+/// Two requests, so far apart at least.
+fn assert_paused(requests: &[Request], least: Duration) {
+    let [first, second] = requests else { panic!("{requests:?}") };
+    assert_eq!((first.attempt, second.attempt, &first.id), (1, 2, &second.id));
+    let pause = second.at - first.at;
+    assert!(pause >= least && pause < 3 * least + DEADLINE / 10, "{pause:?}");
+}
+
+fn letter_of(stage: &Stage, trigger: &str) -> DeadLetter {
+    until(&format!("{trigger} to be given up"), DEADLINE, || {
+        stage.dead_letters().into_iter().find(|letter| {
+            matches!(&letter.content, Content::Fire { fire, .. } if fire.id.trigger == *trigger)
+        })
+    })
+}
+
+fn attempts(letter: &DeadLetter) -> &[Attempt] {
+    let Content::Fire { fire, .. } = &letter.content else { panic!("{letter:?}") };
+    fire.history.as_ref().map_or(&[][..], |history| &history.attempts[..])
+}
