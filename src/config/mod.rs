@@ -171,6 +171,11 @@ fn check(settings: &Settings) -> Result<(), (&'static str, &'static str)> {
             "worker.connect_timeout",
             "connecting is a part of the attempt: at most worker.timeout",
         ),
+        (
+            worker.circuit_failures_percent <= 100,
+            "worker.circuit_failures_percent",
+            "it is a part of all attempts: at most 100",
+        ),
     ];
     rules.into_iter().find(|(holds, ..)| !holds).map_or(Ok(()), |(_, key, why)| Err((key, why)))
 }

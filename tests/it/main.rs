@@ -10,6 +10,7 @@ mod bad_input;
 mod callbacks;
 mod client;
 mod clients;
+mod delivery;
 mod faults;
 mod fires_once;
 mod gateway;
