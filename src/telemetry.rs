@@ -42,6 +42,13 @@ pub const CALLBACKS_IN_FLIGHT: &str = "orloj_callbacks_in_flight";
 pub const CALLBACKS: &str = "orloj_callbacks_total";
 /// Histogram: one callback attempt, in seconds.
 pub const CALLBACK_DURATION: &str = "orloj_callback_seconds";
+/// Gauge: fires that wait for a place among the callbacks under way.
+pub const CALLBACKS_WAITING: &str = "orloj_callbacks_waiting";
+/// Counter: fires sent back to their owner without an attempt, by `reason` (queue_full,
+/// circuit_open, held_back).
+pub const DEFERRED: &str = "orloj_deferred_total";
+/// Gauge: circuits of this worker, by `state` (closed, open, half_open).
+pub const CIRCUITS: &str = "orloj_circuits";
 /// Counter: requests to the HTTP API, by `route` and `status`.
 pub const REQUESTS: &str = "orloj_http_requests_total";
 /// Histogram: one request to the HTTP API, in seconds.
@@ -106,6 +113,7 @@ fn describe() {
         (COMMIT_FAILURES, "transactions aborted or of unknown outcome"),
         (DEAD_LETTERS, "records appended to the dead letters"),
         (CALLBACKS, "callback attempts ended"),
+        (DEFERRED, "fires sent back without an attempt"),
         (REQUESTS, "requests to the HTTP API"),
     ];
     for (name, meaning) in counters {
@@ -115,6 +123,8 @@ fn describe() {
         (OWNED, Unit::Count, "partitions owned"),
         (FOLLOWED, Unit::Count, "partitions of others that are followed"),
         (CALLBACKS_IN_FLIGHT, Unit::Count, "callbacks under way"),
+        (CALLBACKS_WAITING, Unit::Count, "fires that wait for a place"),
+        (CIRCUITS, Unit::Count, "circuits of this worker"),
     ];
     for (name, unit, meaning) in gauges {
         describe_gauge!(name, unit, meaning);

@@ -3,6 +3,7 @@
 //! Law: an error is printed once, with the way out. The exit code is 0 when the command did what
 //! it says, 1 when it failed, 2 when the command line or the settings are wrong.
 
+mod circuits;
 mod dead_letters;
 mod role;
 mod signals;
@@ -99,6 +100,8 @@ enum Command {
     Register(trigger::Register),
     /// Cancel a trigger.
     Cancel(trigger::Cancel),
+    /// List the hosts that workers leave alone, and those they call again.
+    Circuits(circuits::Circuits),
     /// Print the records of a topic as they arrive: key, tab, value.
     Tail(tail::Tail),
 }
@@ -203,6 +206,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
             Command::DeadLetters(letters) => letters.run(&settings).await,
             Command::Register(register) => register.run(&settings).await,
             Command::Cancel(cancel) => cancel.run(&settings).await,
+            Command::Circuits(circuits) => circuits.run(&settings),
             Command::Tail(tail) => tail.run(&settings),
         }
     })

@@ -228,7 +228,7 @@ fn describe(receipt: &Receipt, settings: &Settings) -> Result<String, CliError> 
             "not pending: fired, cancelled before, or never registered".to_owned(),
         )),
         Verdict::Rejected { reason } => Err(CliError::Refused(format!("rejected: {reason}"))),
-        Verdict::Delivered { .. } | Verdict::Failed { .. } => {
+        Verdict::Delivered { .. } | Verdict::Failed { .. } | Verdict::Circuit(_) => {
             Err(CliError::Refused(format!("not an answer to a record: {verdict:?}")))
         }
     }
@@ -249,7 +249,7 @@ fn by_option(refusal: Refusal) -> CliError {
     CliError::Usage(format!("{option}: {}", refusal.reason))
 }
 
-fn read_delay(text: &str) -> Result<Millis, String> {
+pub(super) fn read_delay(text: &str) -> Result<Millis, String> {
     let span: Span = text.parse().map_err(|_| "write a delay such as 250ms, 20m or 1h30m")?;
     let relative = SpanRelativeTo::days_are_24_hours();
     let delay = span.to_duration(relative).map_err(|_| "months and years have no fixed length")?;

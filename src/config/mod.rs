@@ -193,6 +193,11 @@ fn check(settings: &Settings) -> Result<(), (&'static str, &'static str)> {
         ),
         (topics.pools.iter().all(|pool| is_pool(pool)), "topics.pools", POOL_NAME),
         (worker.pool.is_empty() || is_pool(&worker.pool), "worker.pool", POOL_NAME),
+        (
+            worker.circuit_failures_percent <= 100,
+            "worker.circuit_failures_percent",
+            "it is a part of all attempts: at most 100",
+        ),
     ];
     rules.into_iter().find(|(holds, ..)| !holds).map_or(Ok(()), |(_, key, why)| Err((key, why)))
 }

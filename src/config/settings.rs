@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::num::{NonZeroU16, NonZeroUsize};
+use std::num::{NonZeroU16, NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -242,6 +242,32 @@ pub struct WorkerSettings {
     pub name: String,
     /// Callbacks under way at once.
     pub in_flight_max: NonZeroUsize,
+    /// Callbacks of one caller under way at once.
+    pub caller_concurrent: NonZeroUsize,
+    /// Fires of one caller that wait for a place.
+    pub caller_waiting: NonZeroUsize,
+    /// Fires of all callers that wait for a place.
+    pub waiting_max: NonZeroUsize,
+    /// How long a fire stays away that is sent back for the first time.
+    #[serde(deserialize_with = "units::duration")]
+    pub defer_first: Duration,
+    /// How long it stays away at most.
+    #[serde(deserialize_with = "units::duration")]
+    pub defer_max: Duration,
+    /// How far back a circuit looks.
+    #[serde(deserialize_with = "units::duration")]
+    pub circuit_window: Duration,
+    /// Attempts in the window before a circuit may open.
+    pub circuit_attempts_min: NonZeroU32,
+    /// Percent of them that may fail.
+    pub circuit_failures_percent: u8,
+    /// How long a circuit stays open.
+    #[serde(deserialize_with = "units::duration")]
+    pub circuit_open: Duration,
+    /// Attempts that close a half-open circuit.
+    pub circuit_probes: NonZeroU32,
+    /// Circuits that a worker keeps.
+    pub circuits_max: NonZeroUsize,
     /// Longest attempt of a trigger that does not say.
     #[serde(deserialize_with = "units::duration")]
     pub timeout: Duration,

@@ -11,11 +11,12 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaResult;
 use rdkafka::types::RDKafkaErrorCode;
+use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config;
 use crate::config::Settings;
 use crate::engine::catalog::TopicState;
-use crate::model::{Offset, PartitionId};
+use crate::model::{Offset, PartitionId, Timestamp};
 
 /// Kafka's default `max.message.bytes`, taken where the broker does not say.
 const RECORD_BYTES_DEFAULT: usize = 1_048_588;
@@ -56,6 +57,26 @@ impl Probe {
             ask(self.timeout)
         })?;
         Ok((Offset::try_from(low).unwrap_or(0), Offset::try_from(high).unwrap_or(0)))
+    }
+
+    /// The offset of the first record written at `time`, in ms since the epoch, or later; the end
+    /// if there is none.
+    pub fn first_since(
+        &self,
+        topic: &str,
+        partition: PartitionId,
+        time: Timestamp,
+    ) -> KafkaResult<Offset> {
+        let mut wanted = TopicPartitionList::new();
+        let time = KafkaOffset::Offset(i64::try_from(time).unwrap_or(i64::MAX));
+        wanted.add_partition_offset(topic, partition, time)?;
+        let found = self.consumer.offsets_for_times(wanted, self.timeout)?;
+        let found = found.find_partition(topic, partition);
+        match found.and_then(|found| found.offset().to_raw()).map(Offset::try_from) {
+            Some(Ok(offset)) => Ok(offset),
+            // Kafka says "the end" by a number that is none.
+            _ => self.bounds(topic, partition).map(|(_low, end)| end),
+        }
     }
 
     /// The cluster's id, if the broker has one.

@@ -1,13 +1,18 @@
-//! An outcome: what happened to a trigger, for people and machines that want to know. The audit
-//! trail, and the answer to a record that carried `orloj-ack`.
+//! An outcome: what happened to a trigger, or to a worker's circuit, for people and machines that
+//! want to know. The audit trail, and the answer to a record that carried `orloj-ack`.
+
+use serde::{Deserialize, Serialize};
 
 use super::text::Text;
 use super::{Offset, Timestamp};
 
-/// One line of the audit trail, keyed by trigger id.
+/// What the key of a circuit's outcomes begins with; caller and host follow the worker's name.
+pub const CIRCUIT_KEY: &str = "~circuit|";
+
+/// One line of the audit trail, keyed by trigger id, or by [`Circuit::key`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The trigger.
+    /// The trigger; of a circuit, its key.
     pub trigger: Text,
     /// The offset in `triggers` of the record this answers, if it answers one.
     pub answers: Option<Offset>,
@@ -79,4 +84,46 @@ pub enum Verdict {
         /// When the next attempt is due, in ms since the epoch; `None` after the last.
         retry_at: Option<Timestamp>,
     },
+    /// A worker's circuit has changed its state.
+    Circuit(Circuit),
+}
+
+/// What a worker does about a host, since the outcome's time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Circuit {
+    /// Whose circuit it is: the worker's transactional id.
+    pub worker: Text,
+    /// Whose callbacks it is about; `None` for triggers that name no caller.
+    pub caller: Option<Text>,
+    /// The host, with its port if that is not the scheme's.
+    pub host: Text,
+    /// What it is now.
+    pub state: CircuitState,
+    /// Why, for people.
+    pub reason: String,
+    /// When the host is asked again, in ms since the epoch, if it is left alone.
+    #[serde(with = "super::codec::long::option")]
+    pub probe_at: Option<Timestamp>,
+}
+
+/// Whether a host is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum CircuitState {
+    /// As usual.
+    Closed,
+    /// It is left alone for a while.
+    Open,
+    /// A few probes find out whether it is well again.
+    HalfOpen,
+}
+
+impl Circuit {
+    /// The key of its outcomes, so that they stand in one partition, in order.
+    #[must_use]
+    pub fn key(&self) -> Text {
+        let caller = self.caller.as_ref().map_or("", Text::as_str);
+        format!("{CIRCUIT_KEY}{}|{caller}|{}", self.worker, self.host).into()
+    }
 }

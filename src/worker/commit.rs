@@ -42,7 +42,9 @@ impl Worker {
         self.ended.retain(|ended| {
             lanes.get_mut(&ended.partition).is_some_and(|lane| lane.in_life(ended.life).is_some())
         });
-        if self.ended.is_empty() {
+        // News of circuits go with any progress, but not without: that is what fences them.
+        let mut running = self.lanes.values().filter(|lane| lane.running.is_some());
+        if self.ended.is_empty() && (self.circuit_news.is_empty() || running.next().is_none()) {
             return Ok(());
         }
         if self.member.fence().is_err() {
@@ -58,6 +60,7 @@ impl Worker {
                 let took = clock::monotonic() - begun;
                 metrics::histogram!(telemetry::COMMIT).record(took.as_secs_f64());
                 self.failures = 0;
+                self.circuit_news.clear();
                 self.health.ready("broker");
                 self.unpark()
             }
@@ -78,6 +81,10 @@ impl Worker {
             fault::reached("worker.before_report");
             self.send(partition, &report)?;
             fault::reached("worker.after_report");
+        }
+        self.tell_circuits()?;
+        if touched.is_empty() {
+            touched.extend(self.lanes.iter().find(|(_, l)| l.running.is_some()).map(|(p, _)| *p));
         }
         let progress = touched.iter().filter_map(|partition| {
             let running = self.lanes.get(partition)?.running.as_ref()?;
@@ -104,6 +111,7 @@ impl Worker {
                 count(&report, &reply);
                 report
             }
+            Ending::Deferred { fire, due, reason } => Report::of_deferral(*fire, due, reason),
             Ending::Unreadable(record) => {
                 metrics::counter!(telemetry::DEAD_LETTERS, "reason" => "unreadable").increment(1);
                 Report::of_unreadable(record, origin, at)
@@ -113,7 +121,7 @@ impl Worker {
 
     /// What came in at partition p goes out at partition p, so that a transaction touches few.
     fn send(&self, partition: PartitionId, report: &Report) -> Result<(), TransactionError> {
-        let key = report.outcome.as_ref().map(|outcome| outcome.trigger.bytes().as_ref());
+        let key = report.trigger().map(|trigger| trigger.bytes().as_ref());
         let send = |topic: &str, value: &[u8]| {
             let (partition, value) = (Some(partition), Some(value));
             self.transactor.send(Outgoing { topic, partition, key, value, headers: &[] })
@@ -126,6 +134,21 @@ impl Worker {
         }
         if let Some(outcome) = &report.outcome {
             send(&self.names.outcomes(), &self.schemas.encode_outcome(outcome))?;
+        }
+        Ok(())
+    }
+
+    /// Their key decides the partition, so that a reader sees the changes of a circuit in order.
+    fn tell_circuits(&self) -> Result<(), TransactionError> {
+        for news in &self.circuit_news {
+            let value = self.schemas.encode_outcome(news);
+            self.transactor.send(Outgoing {
+                topic: &self.names.outcomes(),
+                partition: None,
+                key: Some(news.trigger.bytes()),
+                value: Some(&value),
+                headers: &[],
+            })?;
         }
         Ok(())
     }

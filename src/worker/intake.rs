@@ -2,7 +2,8 @@
 //! comes back.
 //!
 //! Law: no more callbacks are under way than the setting says. While that many are, nothing is
-//! read, and librdkafka stops fetching when its own buffer is full.
+//! read, and librdkafka stops fetching when its own buffer is full. One caller alone cannot bring
+//! that about: see `dispatch`.
 
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use bytes::Bytes;
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 
+use super::circuit::Route;
+use super::dispatch::{Permit, Waiting};
 use super::lane::{Admission, Lane, Running};
 use super::progress::Progress;
 use super::report::Unreadable;
@@ -36,7 +39,7 @@ pub(super) enum Event {
     /// Where a partition stands, or why that is not known yet.
     Position { partition: PartitionId, life: u64, position: KafkaResult<Position> },
     /// A callback ended.
-    Ended(Ended),
+    Ended(Ended, Permit),
 }
 
 /// Where a partition stands.
@@ -62,6 +65,8 @@ pub(super) struct Ended {
 pub(super) enum Ending {
     /// The attempt was made, or could not be; it took so many ms.
     Attempt(Box<Fire>, Reply, Millis),
+    /// It goes back to its owner, until `due`; no attempt was made.
+    Deferred { fire: Box<Fire>, due: Timestamp, reason: &'static str },
     /// It is no fire.
     Unreadable(Unreadable),
 }
@@ -71,6 +76,7 @@ impl Worker {
     /// dead worker's transaction is undone, so another thread waits for the answer.
     pub(super) fn begin_life(&mut self, partition: PartitionId) {
         self.lives += 1;
+        self.forget_waiting(partition);
         self.lanes.insert(partition, Lane::new(self.lives));
         self.ask(partition, self.lives, Duration::ZERO);
     }
@@ -104,10 +110,7 @@ impl Worker {
             Event::Position { partition, life, position } => {
                 self.on_position(partition, life, position)?;
             }
-            Event::Ended(ended) => {
-                self.in_flight -= 1;
-                self.note(ended);
-            }
+            Event::Ended(ended, permit) => self.on_ended(ended, &permit),
         }
         Ok(())
     }
@@ -186,11 +189,17 @@ impl Worker {
         let Some(running) = &mut lane.running else { return Ok(()) };
         match running.admit(offset) {
             Admission::Ignore => return Ok(()),
-            Admission::Stop => return Ok(self.reader.stop(&self.topic, partition)?),
+            Admission::Stop => {
+                self.make_room(partition, offset);
+                return Ok(self.reader.stop(&self.topic, partition)?);
+            }
             Admission::Deliver => {}
         }
         match self.schemas.decode_fire(arrival.value.as_deref().unwrap_or_default()) {
-            Ok(fire) => self.call(partition, life, offset, fire),
+            Ok(fire) => {
+                let route = Route::of(&fire);
+                self.offer(Waiting { partition, life, offset, route, fire });
+            }
             Err(error @ CodecError::Newer { .. }) => return Err(error.into()),
             Err(error @ CodecError::Corrupt { .. }) => {
                 let Arrival { key, value, headers, .. } = arrival;
@@ -203,8 +212,8 @@ impl Worker {
     }
 
     /// Begins a callback.
-    fn call(&mut self, partition: PartitionId, life: u64, offset: Offset, fire: Fire) {
-        self.in_flight += 1;
+    pub(super) fn call(&mut self, waiting: Waiting, permit: Permit) {
+        let Waiting { partition, life, offset, fire, .. } = waiting;
         let (caller, events) = (self.caller.clone(), self.events.0.clone());
         self.runtime.spawn(async move {
             fault::reached("worker.before_request");
@@ -217,11 +226,11 @@ impl Worker {
             let ending = Ending::Attempt(Box::new(fire), reply, took);
             let ended = Ended { partition, life, offset, at: clock::now_ms(), ending };
             // The loop has ended if nobody hears it.
-            let _ = events.send(Event::Ended(ended));
+            let _ = events.send(Event::Ended(ended, permit));
         });
     }
 
-    fn note(&mut self, ended: Ended) {
+    pub(super) fn note(&mut self, ended: Ended) {
         self.oldest.get_or_insert_with(clock::monotonic);
         self.ended.push(ended);
     }

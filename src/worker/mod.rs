@@ -5,18 +5,22 @@
 //! only while no transaction is open.
 //!
 //! ```text
-//!   fires[p] ──read──► decode ──► Caller (tokio, guarded) ──► receiver
-//!      ▲                                   │ Ended
-//!      └──── progress ◄── one transaction ◄┴──► signals[p] · outcomes[p] · dead-letters[p]
+//!   fires[p] ──read──► Queue ──► Circuits ──► Caller (tokio, guarded) ──► receiver
+//!      ▲                 │ no room  │ open         │ Ended
+//!      └──── progress ◄──┴ one transaction ◄───────┴──► signals[p] · outcomes[p] · dead-letters[p]
 //! ```
 
 pub mod callback;
+pub mod circuit;
+pub mod deferral;
 pub mod guard;
 pub mod progress;
+pub mod queue;
 pub mod report;
 pub mod verdict;
 
 mod commit;
+mod dispatch;
 mod intake;
 mod lane;
 mod retry_after;
@@ -41,17 +45,24 @@ use crate::kafka::reader::Reader;
 use crate::kafka::transaction::{TransactionError, Transactor};
 use crate::model::PartitionId;
 use crate::model::codec::schemas::{CodecError, Schemas};
+use crate::model::outcome::Outcome;
 use crate::model::retry::RetryPolicy;
 use crate::model::text::Text;
 use crate::telemetry;
 use callback::Caller;
+use circuit::{Circuits, Rules};
 use commit::{RESULTS_MAX, open_transactor};
+use deferral::Delays;
+use dispatch::Waiting;
 use intake::{Ended, Event};
 use lane::Lane;
 use progress::ProgressError;
+use queue::Queue;
 
 /// How long the loop waits at most when there is nothing to do: the group wants to be served.
 const IDLE_WAIT: Duration = Duration::from_millis(10);
+/// The same while fires wait for a place: a callback that ends gives them one.
+const QUEUE_WAIT: Duration = Duration::from_millis(1);
 /// How long a call to the broker may take before it counts as away.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -119,8 +130,12 @@ struct Worker {
     lanes: BTreeMap<PartitionId, Lane>,
     /// Lives begun so far.
     lives: u64,
-    /// Callbacks under way, those of forgotten lives included.
-    in_flight: usize,
+    /// Fires that wait, and callbacks under way, those of forgotten lives included.
+    queue: Queue<Waiting>,
+    circuits: Circuits,
+    delays: Delays,
+    /// Changes of circuits that are not committed yet.
+    circuit_news: Vec<Outcome>,
     /// Results that are not committed yet, and since when there are any.
     ended: Vec<Ended>,
     oldest: Option<Instant>,
@@ -163,7 +178,10 @@ impl Worker {
             events: channel(),
             lanes: BTreeMap::new(),
             lives: 0,
-            in_flight: 0,
+            queue: Queue::new(settings.worker.waiting_max.get()),
+            circuits: Circuits::new(Rules::new(&settings.worker), clock::monotonic()),
+            delays: Delays::new(&settings.worker),
+            circuit_news: Vec::new(),
             ended: Vec::new(),
             oldest: None,
             failures: 0,
@@ -180,7 +198,8 @@ impl Worker {
         self.health.ready("broker");
         while !self.shutdown.is_cancelled() {
             self.turn()?;
-            let wait = self.commit_in().map_or(IDLE_WAIT, |due| due.min(IDLE_WAIT));
+            let idle = if self.queue.waiting() > 0 { QUEUE_WAIT } else { IDLE_WAIT };
+            let wait = self.commit_in().map_or(idle, |due| due.min(idle));
             self.read(wait)?;
         }
         self.leave()
@@ -190,7 +209,10 @@ impl Worker {
     fn turn(&mut self) -> Result<(), WorkerError> {
         self.follow_group()?;
         self.hear()?;
-        metrics::gauge!(telemetry::CALLBACKS_IN_FLIGHT).set(self.in_flight as f64);
+        self.begin();
+        self.tend_circuits();
+        metrics::gauge!(telemetry::CALLBACKS_IN_FLIGHT).set(self.queue.under_way() as f64);
+        metrics::gauge!(telemetry::CALLBACKS_WAITING).set(self.queue.waiting() as f64);
         if self.commit_in().is_some_and(|due| due.is_zero()) { self.commit() } else { Ok(()) }
     }
 
@@ -218,22 +240,25 @@ impl Worker {
     fn give_up(&mut self, partitions: &[PartitionId]) -> Result<(), WorkerError> {
         for partition in partitions {
             self.reader.stop(&self.topic, *partition)?;
+            self.forget_waiting(*partition);
             self.lanes.remove(partition);
         }
         Ok(self.member.release(partitions)?)
     }
 
     /// Lets the callbacks under way end, commits, and leaves the group, which moves the partitions
-    /// to the others at once.
+    /// to the others at once. What still waits is theirs.
     fn leave(mut self) -> Result<(), WorkerError> {
         self.report_readiness();
         let deadline = clock::monotonic() + self.settings.worker.timeout_max;
-        while self.in_flight > 0 && clock::monotonic() < deadline {
+        while self.queue.under_way() > 0 && clock::monotonic() < deadline {
             self.turn()?;
             if let Ok(event) = self.events.1.recv_timeout(IDLE_WAIT) {
                 self.on_event(event)?;
             }
         }
+        self.circuits.forget_all("the worker has ended");
+        self.tend_circuits();
         self.commit()
     }
 
@@ -241,7 +266,8 @@ impl Worker {
     /// they cannot be committed.
     fn is_full(&self) -> bool {
         let in_flight_max = self.settings.worker.in_flight_max.get();
-        self.in_flight >= in_flight_max || self.ended.len() >= in_flight_max.max(RESULTS_MAX)
+        self.queue.under_way() >= in_flight_max
+            || self.ended.len() >= in_flight_max.max(RESULTS_MAX)
     }
 
     fn report_readiness(&self) {

@@ -1,5 +1,5 @@
-//! What a worker says of a fire: to the audit trail always; to the owner, when there is to be
-//! another attempt; to the dead letters, when there is none.
+//! What a worker says of a fire: to the audit trail of every attempt; to the owner, when it is to
+//! come again; to the dead letters, when it is not.
 //!
 //! Law: pure. All of it is written in the transaction that commits the fire as finished.
 
@@ -94,6 +94,27 @@ impl Report {
                 let dead_letter = Some(DeadLetter { origin, reason, at: now, content });
                 Self { outcome, signal: None, dead_letter }
             }
+        }
+    }
+
+    /// What follows where no attempt was made and the same one is to be made at `due`. The audit
+    /// trail does not hear of it: nothing has happened.
+    #[must_use]
+    pub fn of_deferral(fire: Fire, due: Timestamp, reason: &str) -> Self {
+        let Fire { id, scheduled, definition, history, .. } = fire;
+        let id = FireId { deferral: id.deferral.saturating_add(1), ..id };
+        let reason = reason.to_owned();
+        let request = RetryRequest { id, due, scheduled, reason, definition, history };
+        Self { signal: Some(Signal::Retry(request)), ..Self::default() }
+    }
+
+    /// The trigger that this is about; a record that is no fire has none.
+    #[must_use]
+    pub fn trigger(&self) -> Option<&Text> {
+        match (&self.outcome, &self.signal) {
+            (Some(outcome), _) => Some(&outcome.trigger),
+            (None, Some(Signal::Retry(request))) => Some(&request.id.trigger),
+            (None, None) => None,
         }
     }
 
@@ -213,6 +234,20 @@ mod tests {
         assert_eq!(request.reason, "answered 500: no");
         assert_eq!(request.history, History::with(None, attempt(2, 500)));
         assert_eq!(report.dead_letter, None);
+    }
+
+    #[test]
+    fn a_deferral_asks_for_the_same_attempt_again() {
+        let fire = fire(2, None);
+        let report = Report::of_deferral(fire.clone(), 5_000, "no room");
+        assert_eq!(report.trigger(), Some(&fire.id.trigger));
+        let Some(Signal::Retry(request)) = report.signal else { panic!("{report:?}") };
+        assert_eq!(request.id, FireId { deferral: 2, ..fire.id });
+        assert_eq!(
+            (request.due, request.scheduled, request.definition),
+            (5_000, 500, fire.definition)
+        );
+        assert_eq!((report.outcome, report.dead_letter), (None, None));
     }
 
     #[test]

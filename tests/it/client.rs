@@ -63,6 +63,17 @@ impl Client {
         self.send(id, Some(payload), headers, Sent { ack, kind });
     }
 
+    /// Registers a callback in the name of a caller; `due` in ms since the epoch.
+    pub(crate) fn register_callback(&self, id: &str, due: u64, url: &str, caller: &str) {
+        let (at, payload) = (due.to_string(), "{}");
+        let headers = OwnedHeaders::new()
+            .insert(Header { key: "orloj-fire-at", value: Some(&at) })
+            .insert(Header { key: CALLBACK, value: Some(url) })
+            .insert(Header { key: "orloj-caller", value: Some(caller) });
+        let kind = Kind::Register { due, payload: payload.as_bytes().to_vec() };
+        self.send(id, Some(payload), headers, Sent { ack: false, kind });
+    }
+
     /// Cancels, and asks what became of it.
     pub(crate) fn cancel(&self, id: &str) {
         let headers = OwnedHeaders::new().insert(ASK);

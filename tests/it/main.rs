@@ -11,6 +11,7 @@ mod callbacks;
 mod client;
 mod clients;
 mod dead_letters;
+mod delivery;
 mod endpoint;
 mod faults;
 mod fires_once;

@@ -161,6 +161,13 @@ impl Orloj {
         state_of(self.program.id()) == Some('T')
     }
 
+    /// Its memory now, in MiB.
+    pub(crate) fn memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.program.id())).unwrap();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        resident.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
+    }
+
     /// For how many partitions it fires.
     pub(crate) fn owned(&self) -> usize {
         let metrics = get(&self.address(), "/metrics").unwrap_or_default();

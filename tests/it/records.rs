@@ -120,9 +120,10 @@ pub(crate) fn answer(outcome: &Outcome) -> Option<(u64, Answer)> {
             Answer::NothingPending
         }
         Verdict::Kept { generation, .. } => Answer::Kept(generation),
-        Verdict::Rejected { .. } | Verdict::Delivered { .. } | Verdict::Failed { .. } => {
-            Answer::Rejected
-        }
+        Verdict::Rejected { .. }
+        | Verdict::Delivered { .. }
+        | Verdict::Failed { .. }
+        | Verdict::Circuit(_) => Answer::Rejected,
     };
     Some((outcome.answers?, answer))
 }

@@ -14,7 +14,7 @@ use crate::model::definition::{Definition, Header};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
 use crate::model::fire::Fire;
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
-use crate::model::outcome::{Outcome, Verdict};
+use crate::model::outcome::{Circuit, Outcome, Verdict};
 use crate::model::signal::{RetryRequest, Signal};
 use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey};
@@ -303,6 +303,7 @@ enum VerdictWire {
         #[serde(with = "long::option")]
         retry_at: Option<Timestamp>,
     },
+    Circuit(Circuit),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -379,6 +380,7 @@ mod tests {
     use crate::model::codec::samples::{
         self, any_definition, any_fire_id, any_history, any_row, any_text,
     };
+    use crate::model::outcome::CircuitState;
 
     fn any_source() -> impl Strategy<Value = Source> {
         prop_oneof![Just(Source::Triggers), Just(Source::Signals)]
@@ -459,7 +461,22 @@ mod tests {
                     retry_at
                 }
             ),
+            (any_text(), option::of(any_text()), any_state(), ".{0,20}", some()).prop_map(
+                |(host, caller, state, reason, probe_at)| Verdict::Circuit(Circuit {
+                    worker: "orloj.worker.1".into(),
+                    caller,
+                    host,
+                    state,
+                    reason,
+                    probe_at
+                })
+            ),
         ]
+    }
+
+    fn any_state() -> impl Strategy<Value = CircuitState> {
+        let states = [CircuitState::Closed, CircuitState::Open, CircuitState::HalfOpen];
+        proptest::sample::select(states.to_vec())
     }
 
     proptest! {
@@ -512,7 +529,8 @@ mod tests {
         let schemas = Schemas::new();
         golden::check("fire", &schemas.encode_fire(&samples::fire()));
         golden::check("signal-retry", &schemas.encode_signal(&samples::signal()));
-        golden::check("outcome-failed", &schemas.encode_outcome(&samples::outcome()));
+        golden::check("outcome-failed-2", &schemas.encode_outcome(&samples::outcome()));
+        golden::check("outcome-circuit", &schemas.encode_outcome(&samples::circuit()));
         golden::check("dead-letter-record", &schemas.encode_dead_letter(&samples::letter()));
         golden::check("dead-letter-fire", &schemas.encode_dead_letter(&samples::exhausted()));
         golden::check("dead-letter-mark", &schemas.encode_dead_letter(&samples::mark()));
@@ -527,6 +545,12 @@ mod tests {
             }),
         );
         golden::check("ledger-barrier", &schemas.encode_ledger(&LedgerValue::Barrier { nonce: 1 }));
+    }
+
+    #[test]
+    fn what_an_older_orloj_wrote_is_read() {
+        let outcome = Schemas::new().decode_outcome(&golden::read("outcome-failed"));
+        assert_eq!(outcome, Ok(samples::outcome()));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarg
 use crate::model::entry::{Entry, FireId, FireRow, Row};
 use crate::model::fire::Fire;
 use crate::model::ledger::LedgerValue;
-use crate::model::outcome::{Outcome, Verdict};
+use crate::model::outcome::{Circuit, CircuitState, Outcome, Verdict};
 use crate::model::retry::RetryPolicy;
 use crate::model::signal::{RetryRequest, Signal};
 use crate::model::text::Text;
@@ -153,6 +153,19 @@ pub(super) fn outcome() -> Outcome {
             retry_at: None,
         },
     }
+}
+
+pub(super) fn circuit() -> Outcome {
+    let circuit = Circuit {
+        worker: "orloj.worker.7".into(),
+        caller: Some("billing".into()),
+        host: "example.com:8443".into(),
+        state: CircuitState::HalfOpen,
+        reason: "its time is over".to_owned(),
+        probe_at: Some(1_700_000_060_130),
+    };
+    let (trigger, at) = (circuit.key(), 1_700_000_000_130);
+    Outcome { trigger, answers: None, at, verdict: Verdict::Circuit(circuit) }
 }
 
 pub(super) fn letter() -> DeadLetter {

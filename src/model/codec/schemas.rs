@@ -67,7 +67,8 @@ impl Schemas {
             fire: Message::new("fire", include_str!("../../../schemas/fire.avsc")),
             signal: Message::new("signal", include_str!("../../../schemas/signal.avsc")),
             ledger: Message::new("ledger value", include_str!("../../../schemas/ledger.avsc")),
-            outcome: Message::new("outcome", include_str!("../../../schemas/outcome.avsc")),
+            outcome: Message::new("outcome", include_str!("../../../schemas/outcome.avsc"))
+                .and_before(include_str!("../../../schemas/before/outcome-1.avsc")),
             dead_letter: Message::new(
                 "dead letter",
                 include_str!("../../../schemas/dead-letter.avsc"),
@@ -105,6 +106,17 @@ impl Message {
         };
         let fingerprint = fingerprint(schema);
         Self { kind, fingerprint, writer, readers: vec![(fingerprint, reader)] }
+    }
+
+    /// Reads also what was written by an older schema of the kind.
+    fn and_before(mut self, older: &str) -> Self {
+        let schema = parse(older);
+        let reader = GenericDatumReader::builder(schema).human_readable(false).build();
+        let Ok(reader) = reader else {
+            panic!("an older schema of a {} does not resolve", self.kind);
+        };
+        self.readers.push((fingerprint(schema), reader));
+        self
     }
 
     /// The single-object encoding of `body`.

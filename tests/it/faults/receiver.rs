@@ -131,11 +131,12 @@ fn outcomes(stage: &Stage) -> HashMap<Attempt, Vec<Ended>> {
 }
 
 /// How often each fire record is in the topic of the workers.
-fn fires(stage: &Stage) -> BTreeMap<(String, u64, u32, u32), u32> {
+fn fires(stage: &Stage) -> BTreeMap<(String, u64, u32, u32, u32), u32> {
     let mut times = BTreeMap::new();
     for record in records::read_all(stage.kafka(), &stage.names.fires()) {
         let id = stage.schemas.decode_fire(record.payload().unwrap()).unwrap().id;
-        let id = (id.trigger.as_str().to_owned(), id.generation, id.occurrence, id.attempt);
+        let of = (id.generation, id.occurrence, id.attempt, id.deferral);
+        let id = (id.trigger.as_str().to_owned(), of.0, of.1, of.2, of.3);
         *times.entry(id).or_default() += 1;
     }
     times

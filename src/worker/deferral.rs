@@ -1,0 +1,124 @@
+//! When a fire that cannot be begun now comes back: its owner's timeline holds it meanwhile.
+//!
+//! Law: pure. Fires that were sent back together do not come back together: each is spread by its
+//! own id, so that a repetition is due at the same time. The more often one was sent back, the
+//! longer it stays, so that a caller's backlog costs the log a few rounds and not one a second.
+
+use std::time::Duration;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::config::WorkerSettings;
+use crate::model::entry::FireId;
+
+/// Why a fire goes back to its owner without an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// As many fires of its caller wait as may.
+    QueueFull,
+    /// Its host fails; it is asked again after so long.
+    CircuitOpen(Duration),
+    /// It waits at the lower end of a partition's window, and reading cannot go on above it.
+    HeldBack,
+}
+
+impl Cause {
+    /// The label of its metric.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::QueueFull => "queue_full",
+            Self::CircuitOpen(_) => "circuit_open",
+            Self::HeldBack => "held_back",
+        }
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::QueueFull => "not begun: too many callbacks of its caller wait",
+            Self::CircuitOpen(_) => "not begun: the circuit of its host is open",
+            Self::HeldBack => "not begun: it held back the progress of its partition",
+        }
+    }
+}
+
+/// How long fires stay away.
+#[derive(Clone, Copy, Debug)]
+pub struct Delays {
+    /// The first time; each further one doubles it.
+    first: Duration,
+    longest: Duration,
+    /// Over how long after a circuit's probe is due the others come back.
+    after_probe: Duration,
+}
+
+impl Delays {
+    /// As the settings say.
+    #[must_use]
+    pub fn new(settings: &WorkerSettings) -> Self {
+        Self {
+            first: settings.defer_first,
+            longest: settings.defer_max,
+            after_probe: settings.circuit_open / 2,
+        }
+    }
+
+    /// How long `id`, which is sent back for `cause`, stays away.
+    #[must_use]
+    pub fn delay(&self, id: &FireId, cause: Cause) -> Duration {
+        match cause {
+            Cause::CircuitOpen(probe_in) => probe_in + self.after_probe.mul_f64(place(id)),
+            Cause::QueueFull | Cause::HeldBack => {
+                let full = self.first.saturating_mul(1_u32 << id.deferral.min(31));
+                full.min(self.longest).mul_f64((1.0 + place(id)) / 2.0)
+            }
+        }
+    }
+}
+
+/// A number from 0 to 1 that is different for every fire and every time it is sent back.
+fn place(id: &FireId) -> f64 {
+    let hash = xxh3_64(format!("{}:{}:{}", id.stable(), id.attempt, id.deferral).as_bytes());
+    (hash >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn id(generation: u64, deferral: u32) -> FireId {
+        FireId { trigger: "a".into(), generation, occurrence: 0, attempt: 1, deferral }
+    }
+
+    fn delays() -> Delays {
+        Delays { first: SECOND, longest: 600 * SECOND, after_probe: 30 * SECOND }
+    }
+
+    #[test]
+    fn each_time_it_stays_away_about_twice_as_long_up_to_a_bound() {
+        for (deferral, full) in [(0, 1), (1, 2), (5, 32), (10, 600), (u32::MAX, 600)] {
+            let delay = delays().delay(&id(7, deferral), Cause::QueueFull);
+            let full = full * SECOND;
+            assert!(delay >= full / 2 && delay <= full, "{deferral}: {delay:?}");
+            assert_eq!(delay, delays().delay(&id(7, deferral), Cause::HeldBack));
+        }
+    }
+
+    #[test]
+    fn what_went_together_comes_back_spread() {
+        let open = Cause::CircuitOpen(20 * SECOND);
+        let mut seconds = [0; 30];
+        for generation in 0..3_000 {
+            let delay = delays().delay(&id(generation, 0), open);
+            seconds[usize::try_from(delay.as_secs() - 20).unwrap()] += 1;
+        }
+        assert!(seconds.iter().all(|&came| (50..200).contains(&came)), "{seconds:?}");
+        let first = delays().delay(&id(1, 0), open);
+        assert_eq!(first, delays().delay(&id(1, 0), open), "a repetition is due at the same time");
+        assert_ne!(first, delays().delay(&id(1, 1), open), "another time, another place");
+    }
+}

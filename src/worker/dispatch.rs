@@ -1,0 +1,188 @@
+//! From a fire that was read to a callback under way: its caller's queue, its host's circuit.
+//!
+//! Law: nothing waits for a caller but that caller's own fires. What cannot wait goes back to its
+//! owner as a signal: no request is made, no attempt is spent, and its record of the log is done
+//! with.
+
+use reqwest::Url;
+
+use super::Worker;
+use super::circuit::{Change, Route, Sign, Ticket};
+use super::deferral::Cause;
+use super::intake::{Ended, Ending};
+use super::progress::WINDOW_MAX;
+use super::queue::Limits;
+use crate::clock;
+use crate::model::definition::Target;
+use crate::model::fire::Fire;
+use crate::model::outcome::{Circuit, CircuitState, Outcome, Verdict};
+use crate::model::{Millis, Offset, PartitionId};
+use crate::telemetry;
+
+/// A fire that was read and not begun.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) partition: PartitionId,
+    pub(super) life: u64,
+    pub(super) offset: Offset,
+    pub(super) route: Route,
+    pub(super) fire: Fire,
+}
+
+/// What a callback under way has to give back.
+#[derive(Debug)]
+pub(super) struct Permit {
+    pub(super) route: Route,
+    pub(super) ticket: Ticket,
+}
+
+impl Worker {
+    /// Takes in a fire that was read: it waits, or goes back.
+    pub(super) fn offer(&mut self, waiting: Waiting) {
+        if let Some(wait) = self.circuits.refusal(&waiting.route, clock::monotonic()) {
+            return self.defer(waiting, Cause::CircuitOpen(wait));
+        }
+        let (caller, limits) = (waiting.route.caller.clone(), self.limits());
+        match self.queue.offer(&caller, limits, waiting) {
+            Ok(()) => self.begin(),
+            Err(waiting) => self.defer(waiting, Cause::QueueFull),
+        }
+    }
+
+    /// What a caller may have here.
+    fn limits(&self) -> Limits {
+        let worker = &self.settings.worker;
+        Limits { concurrent: worker.caller_concurrent.get(), waiting: worker.caller_waiting.get() }
+    }
+
+    /// Begins the callbacks that have a place, but none when this worker is about to end.
+    pub(super) fn begin(&mut self) {
+        while !self.shutdown.is_cancelled() && !self.is_full() {
+            let Some(waiting) = self.queue.begin() else { return };
+            match self.circuits.admit(&waiting.route, clock::monotonic()) {
+                Ok(ticket) => {
+                    let permit = Permit { route: waiting.route.clone(), ticket };
+                    self.call(waiting, permit);
+                }
+                Err(wait) => {
+                    self.queue.end(&waiting.route.caller);
+                    self.defer(waiting, Cause::CircuitOpen(wait));
+                }
+            }
+        }
+    }
+
+    /// A callback has ended: its place is free, and its host is better known.
+    pub(super) fn on_ended(&mut self, ended: Ended, permit: &Permit) {
+        let Permit { route, ticket } = permit;
+        self.queue.end(&route.caller);
+        if let Ending::Attempt(_, reply, _) = &ended.ending {
+            self.circuits.record(route, *ticket, &Sign::of(reply), clock::monotonic());
+        }
+        self.note(ended);
+    }
+
+    /// Reading `partition` has stopped at `parked` because its window is full. What waits in the
+    /// window's older half goes back, so that nothing but callbacks under way can hold it up.
+    pub(super) fn make_room(&mut self, partition: PartitionId, parked: Offset) {
+        let middle = parked.saturating_sub(WINDOW_MAX / 2);
+        let held_back = |w: &Waiting| w.partition == partition && w.offset <= middle;
+        for waiting in self.queue.withdraw(held_back) {
+            self.defer(waiting, Cause::HeldBack);
+        }
+    }
+
+    /// Forgets what waits of a partition: whoever owns it next reads it again.
+    pub(super) fn forget_waiting(&mut self, partition: PartitionId) {
+        drop(self.queue.withdraw(|waiting| waiting.partition == partition));
+    }
+
+    fn defer(&mut self, waiting: Waiting, cause: Cause) {
+        let Waiting { partition, life, offset, fire, .. } = waiting;
+        metrics::counter!(telemetry::DEFERRED, "reason" => cause.label()).increment(1);
+        let at = clock::now_ms();
+        let delay = Millis::try_from(self.delays.delay(&fire.id, cause).as_millis());
+        let due = at.saturating_add(delay.unwrap_or(Millis::MAX));
+        let ending = Ending::Deferred { fire: Box::new(fire), due, reason: cause.reason() };
+        self.note(Ended { partition, life, offset, at, ending });
+    }
+
+    /// Looks after the circuits: forgets idle ones, and has every change told.
+    pub(super) fn tend_circuits(&mut self) {
+        let now = clock::monotonic();
+        if self.circuits.sweep(now) {
+            for (state, count) in self.circuits.census() {
+                let state = match state {
+                    CircuitState::Closed => "closed",
+                    CircuitState::Open => "open",
+                    CircuitState::HalfOpen => "half_open",
+                };
+                metrics::gauge!(telemetry::CIRCUITS, "state" => state).set(count as f64);
+            }
+        }
+        for change in self.circuits.take_changes() {
+            let news = self.news_of(change);
+            self.oldest.get_or_insert(now);
+            self.circuit_news.push(news);
+        }
+    }
+
+    fn news_of(&self, change: Change) -> Outcome {
+        let Change { route: Route { caller, host }, state, reason, probe_in } = change;
+        tracing::info!(?caller, %host, ?state, reason, "a circuit has changed");
+        let (worker, at) = (self.id.as_str().into(), clock::now_ms());
+        let probe_in =
+            probe_in.map(|wait| Millis::try_from(wait.as_millis()).unwrap_or(Millis::MAX));
+        let probe_at = probe_in.map(|wait| at.saturating_add(wait));
+        let circuit = Circuit { worker, caller, host, state, reason, probe_at };
+        Outcome { trigger: circuit.key(), answers: None, at, verdict: Verdict::Circuit(circuit) }
+    }
+}
+
+impl Route {
+    /// The route of a fire. What is no URL has no host, and will not be asked either.
+    pub(super) fn of(fire: &Fire) -> Self {
+        let caller = fire.definition.caller.clone();
+        let url = match &fire.definition.target {
+            Target::Http(target) => Url::parse(target.url.as_str()).ok(),
+            Target::Topic(_) => None,
+        };
+        let host = url.as_ref().and_then(|url| {
+            let host = url.host_str()?;
+            Some(url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}")))
+        });
+        Self { caller, host: host.unwrap_or_default().into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::definition::{Definition, HttpTarget};
+    use crate::model::entry::FireId;
+
+    #[test]
+    fn a_route_is_a_caller_and_a_host_however_it_is_spelt() {
+        let host = |url: &str| {
+            let id = FireId {
+                trigger: "a".into(),
+                generation: 1,
+                occurrence: 0,
+                attempt: 1,
+                deferral: 0,
+            };
+            let target = Target::Http(HttpTarget::post(url));
+            let caller = Some("billing".into());
+            let definition =
+                Definition { target, payload: None, headers: Vec::new(), retry: None, caller };
+            let route = Route::of(&Fire { id, scheduled: 0, fired: 0, definition, history: None });
+            assert_eq!(route.caller, Some("billing".into()));
+            route.host.to_string()
+        };
+        assert_eq!(host("https://Example.com/a?b=c"), "example.com");
+        assert_eq!(host("https://example.com:443/"), "example.com");
+        assert_eq!(host("http://me:pass@example.com:8080/"), "example.com:8080");
+        assert_eq!(host("http://[::1]:9/"), "[::1]:9");
+        assert_eq!(host("no url"), "");
+    }
+}

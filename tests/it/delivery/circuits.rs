@@ -1,0 +1,169 @@
+//! A circuit from its opening to its closing: nothing is requested while it is open, no attempt is
+//! spent, and `orloj circuits` lists it.
+
+use std::process::Command;
+use std::time::Duration;
+
+use orloj::clock;
+use orloj::model::fire::Fire;
+use orloj::model::outcome::{Circuit, CircuitState, Verdict};
+use rdkafka::message::Message as _;
+
+use super::{Behaviour, Call, Receiver};
+use crate::records;
+use crate::stage::{READY, Stage};
+use crate::wait::until;
+
+const DEADLINE: Duration = Duration::from_secs(90);
+/// A request that was admitted before the circuit opened is on its way for so long, in ms.
+const ON_ITS_WAY: u64 = 500;
+/// Triggers whose failures open the circuit.
+const FIRST: usize = 25;
+/// Triggers that come while it is open.
+const LATER: usize = 10;
+
+#[test]
+fn an_open_circuit_asks_nothing_and_spends_nothing_until_it_closes() {
+    let stage = Stage::new("circuit")
+        .set("worker.allow_addresses", "any")
+        .set("worker.circuit_open", "4s")
+        .set("worker.retry_delays", vec!["500ms"; 40]);
+    let receiver = Receiver::start();
+    let mut scheduler = stage.scheduler("scheduler");
+    let mut worker = stage.start("worker", "worker");
+    scheduler.ready(READY);
+    worker.ready(READY);
+    let client = stage.client();
+    let register = |name: &str, count: usize, caller: &str| {
+        for n in 0..count {
+            let (id, url) = (format!("{name}-{n}"), receiver.url(caller));
+            client.register_callback(&id, clock::now_ms(), &url, caller);
+        }
+    };
+
+    receiver.behave("billing", Behaviour::Answer(503));
+    register("first", FIRST, "billing");
+    let opened = until("the circuit to open", DEADLINE, || changes(&stage).into_iter().next());
+    assert_eq!(opened.1.state, CircuitState::Open);
+    let reason = &opened.1.reason;
+    assert!(reason.ends_with("attempts in 30s failed, the last: answered 503"), "{reason}");
+    register("later", LATER, "billing");
+    register("other", LATER, "support");
+    until("the other caller's callbacks at the same host", DEADLINE, || {
+        (calls(&receiver, "support").len() == LATER).then_some(())
+    });
+    let shown = orloj(&stage, &["circuits"]);
+    let host = receiver.address.to_string();
+    assert!(shown.lines().any(|line| is_row(line, ["open", "billing", &host])), "{shown}");
+
+    until("a circuit that has opened twice", DEADLINE, || {
+        let opened = changes(&stage).into_iter().filter(|(_, c)| c.state == CircuitState::Open);
+        (opened.count() >= 2).then_some(())
+    });
+    receiver.behave("billing", Behaviour::Answer(200));
+    let changes = until("the circuit to close", DEADLINE, || {
+        let changes = changes(&stage);
+        (changes.last()?.1.state == CircuitState::Closed).then_some(changes)
+    });
+    assert_states(&changes);
+    assert_left_alone(&receiver, &changes);
+    until("all to be delivered", DEADLINE, || {
+        (delivered(&stage).len() == FIRST + 2 * LATER).then_some(())
+    });
+    assert_nothing_spent(&stage);
+
+    let json: Vec<serde_json::Value> =
+        serde_json::from_str(&orloj(&stage, &["circuits", "--json"])).unwrap();
+    let [circuit] = &json[..] else { panic!("{json:?}") };
+    assert_eq!((&circuit["state"], &circuit["caller"]), (&"closed".into(), &"billing".into()));
+    assert_eq!((&circuit["host"], &circuit["probeAt"]), (&host.into(), &().into()));
+    assert!(!scheduler.panicked() && !worker.panicked());
+    worker.terminate();
+    scheduler.terminate();
+}
+
+/// Open, half-open, open again as long as probes fail, and closed in the end.
+fn assert_states(changes: &[(u64, Circuit)]) {
+    let states: Vec<_> = changes.iter().map(|(_, circuit)| circuit.state).collect();
+    let follows = |pair: &[CircuitState]| match (pair[0], pair[1]) {
+        (CircuitState::Open, next) => next == CircuitState::HalfOpen,
+        (CircuitState::HalfOpen, next) => next != CircuitState::HalfOpen,
+        (CircuitState::Closed, next) => next == CircuitState::Open,
+    };
+    assert!(states.windows(2).all(follows), "{states:?}");
+}
+
+/// While it was open, nobody was asked.
+fn assert_left_alone(receiver: &Receiver, changes: &[(u64, Circuit)]) {
+    let calls = calls(receiver, "billing");
+    for (since, circuit) in changes {
+        let Some(probe_at) = circuit.probe_at else { continue };
+        assert_eq!(probe_at - since, 4_000, "{circuit:?}");
+        let called = calls.iter().find(|call| call.at > since + ON_ITS_WAY && call.at < probe_at);
+        assert!(called.is_none(), "{called:?} between {since} and {probe_at}");
+    }
+}
+
+/// What only came while it was open has been sent back, and delivered by an attempt that counts
+/// from 1 or from the probes that it has made.
+fn assert_nothing_spent(stage: &Stage) {
+    let fires: Vec<Fire> = records::read_all(stage.kafka(), &stage.names.fires())
+        .iter()
+        .map(|record| stage.schemas.decode_fire(record.payload().unwrap()).unwrap())
+        .collect();
+    let failed: Vec<_> = stage
+        .outcomes()
+        .into_iter()
+        .filter_map(|outcome| match outcome.verdict {
+            Verdict::Failed { attempt, .. } => Some((outcome.trigger, attempt)),
+            _ => None,
+        })
+        .collect();
+    for (trigger, attempt) in delivered(stage) {
+        let spent = failed.iter().filter(|(failed, _)| *failed == *trigger).count();
+        assert_eq!(spent + 1, attempt as usize, "{trigger}: each attempt was made");
+        let deferred = fires.iter().any(|f| f.id.trigger == *trigger && f.id.deferral > 0);
+        assert_eq!(deferred, !trigger.starts_with("other"), "{trigger}");
+    }
+}
+
+fn delivered(stage: &Stage) -> Vec<(String, u32)> {
+    let outcomes = stage.outcomes().into_iter();
+    let delivered = outcomes.filter_map(|outcome| match outcome.verdict {
+        Verdict::Delivered { attempt, .. } => Some((outcome.trigger.to_string(), attempt)),
+        _ => None,
+    });
+    delivered.collect()
+}
+
+/// Every change of a circuit, with its time.
+fn changes(stage: &Stage) -> Vec<(u64, Circuit)> {
+    let outcomes = stage.outcomes().into_iter();
+    let changes = outcomes.filter_map(|outcome| match outcome.verdict {
+        Verdict::Circuit(circuit) => Some((outcome.at, circuit)),
+        _ => None,
+    });
+    changes.collect()
+}
+
+fn calls(receiver: &Receiver, endpoint: &str) -> Vec<Call> {
+    let seen = receiver.seen();
+    seen.calls.iter().filter(|call| call.endpoint == endpoint).cloned().collect()
+}
+
+fn is_row(line: &str, begins: [&str; 3]) -> bool {
+    line.split_whitespace().take(3).eq(begins)
+}
+
+fn orloj(stage: &Stage, arguments: &[&str]) -> String {
+    let prefix = stage.names.triggers();
+    let prefix = prefix.strip_suffix(".triggers").unwrap();
+    let done = Command::new(env!("CARGO_BIN_EXE_orloj"))
+        .args(arguments)
+        .args(["--bootstrap-servers", stage.kafka().get("bootstrap.servers").unwrap()])
+        .args(["--set", &format!("topics.prefix={prefix}")])
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap()
+}

@@ -1,0 +1,80 @@
+//! As many callbacks at once as a worker may have: how fast they begin and end, and what they cost.
+
+use std::time::Duration;
+
+use orloj::clock;
+use orloj::model::outcome::Verdict;
+
+use super::{Behaviour, Receiver};
+use crate::process::Orloj;
+use crate::stage::{READY, Stage, whole_machine};
+use crate::wait::until;
+
+/// Callbacks under way at once.
+const CROWD: usize = 10_000;
+/// How long the slowest machine may take for each part.
+const DEADLINE: Duration = Duration::from_secs(180);
+/// What 10,000 callbacks may cost at most, in MiB: 100 KiB each.
+const MEMORY_MAX: u64 = 1_000;
+
+#[test]
+#[ignore = "10,000 sockets for minutes: make test-delivery"]
+fn ten_thousand_callbacks_are_under_way_at_once() {
+    let _alone = whole_machine();
+    let stage = Stage::new("crowd")
+        .set("worker.allow_addresses", "any")
+        .set("worker.timeout", "120s")
+        .set("worker.caller_concurrent", 10_000)
+        .set("worker.caller_waiting", 20_000)
+        .set("worker.waiting_max", 40_000);
+    let receiver = Receiver::start();
+    let mut scheduler = stage.scheduler("scheduler");
+    let mut worker = stage.start("worker", "worker");
+    scheduler.ready(READY);
+    worker.ready(READY);
+    eprintln!("before: {} MiB", worker.memory());
+    let peaks = [1, 2].map(|wave| crowd(wave, &stage, &receiver, &worker));
+    assert!(peaks[0] <= MEMORY_MAX, "{peaks:?} MiB");
+    assert!(
+        peaks[1] * 10 <= peaks[0] * 12,
+        "the second crowd costs more than the first: {peaks:?}"
+    );
+    assert!(!worker.panicked());
+    worker.terminate();
+    scheduler.terminate();
+}
+
+/// Lets a crowd gather, then go; returns the worker's memory while it was there, in MiB.
+fn crowd(wave: usize, stage: &Stage, receiver: &Receiver, worker: &Orloj) -> u64 {
+    receiver.behave("crowd", Behaviour::Hang);
+    let (client, before) = (stage.client(), receiver.seen().calls.len());
+    let due = clock::now_ms() + 3_000;
+    for n in 0..CROWD {
+        client.register_callback(&format!("{wave}-{n}"), due, &receiver.url("crowd"), "crowd");
+    }
+    let late = |at: u64| at.saturating_sub(due) as f64 / 1_000.0;
+    until("the crowd to be there", DEADLINE, || {
+        (receiver.seen().calls.len() == before + CROWD).then_some(())
+    });
+    let gathered = clock::now_ms();
+    let memory = worker.memory();
+    receiver.behave("crowd", Behaviour::Answer(200));
+    let ended = until("all to be delivered", DEADLINE, || {
+        let outcomes = stage.outcomes();
+        let delivered = outcomes.iter().filter(|outcome| {
+            let ours = outcome.trigger.as_str().starts_with(&format!("{wave}-"));
+            ours && matches!(outcome.verdict, Verdict::Delivered { attempt: 1, .. })
+        });
+        let times: Vec<_> = delivered.map(|outcome| outcome.at).collect();
+        (times.len() == CROWD).then(|| times.into_iter().max())?
+    });
+    let took = (ended - gathered).max(1);
+    eprintln!(
+        "crowd {wave}: {CROWD} under way {:.1} s after they were due ({:.0}/s), {memory} MiB; \
+         ended at {}/s",
+        late(gathered),
+        CROWD as f64 / late(gathered),
+        CROWD as u64 * 1_000 / took,
+    );
+    memory
+}

@@ -1,0 +1,148 @@
+//! Callers whose receivers hang, and whether any other caller can tell.
+//!
+//! Law: both sides of the comparison run on the same machine in the same minute, in turn: a round
+//! without the hanging callers, one with them, and the next pair the other way round. Of each side
+//! the median of its rounds' 99th percentiles counts, so that one bad second decides nothing.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use orloj::clock;
+
+use super::{Behaviour, Receiver};
+use crate::client::Client;
+use crate::stage::{READY, Stage, whole_machine};
+use crate::wait::until;
+
+const CALLERS: usize = 20;
+/// The last so many of them hang.
+const HANGING: usize = 2;
+/// From the registration of a round to the first due time, in ms.
+const LEAD: u64 = 2_000;
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// What is compared.
+struct Comparison {
+    /// Pairs of rounds.
+    pairs: usize,
+    /// How long a round's triggers are due, in ms.
+    window: u64,
+    /// Callbacks a second of each caller.
+    rate: u64,
+}
+
+#[test]
+fn two_callers_that_hang_make_no_other_late() {
+    let _alone = whole_machine();
+    let comparison = Comparison { pairs: 2, window: 3_000, rate: 10 };
+    let (without, with) = comparison.run(&stage("isolation"));
+    // Other tests keep the machine busy: a worker without bulkheads is late by seconds.
+    assert!(with <= 2 * without + 250, "p99 {with} ms with them, {without} ms without");
+}
+
+#[test]
+#[ignore = "minutes of measuring: make test-delivery"]
+fn two_callers_that_hang_make_no_other_measurably_late() {
+    let _alone = whole_machine();
+    let comparison = Comparison { pairs: 7, window: 10_000, rate: 15 };
+    let (without, with) = comparison.run(&stage("isolation-strict"));
+    assert!(with * 10 <= without * 12, "p99 {with} ms with them, {without} ms without");
+}
+
+/// A worker of 200 places: those who hang would take all of them if they could.
+fn stage(name: &str) -> Stage {
+    Stage::new(name)
+        .set("worker.allow_addresses", "any")
+        .set("worker.timeout", "2s")
+        .set("worker.connect_timeout", "2s")
+        .set("worker.in_flight_max", 200)
+        .set("worker.caller_concurrent", 20)
+        .set("worker.caller_waiting", 20)
+        .set("worker.circuit_open", "2s")
+        .set("worker.defer_first", "500ms")
+        .set("worker.defer_max", "4s")
+        .set("worker.retry_delays", vec!["1s"; 30])
+}
+
+impl Comparison {
+    /// The others' p99 of lateness in ms, without and with those who hang.
+    fn run(&self, stage: &Stage) -> (u64, u64) {
+        let receiver = Receiver::start();
+        let mut scheduler = stage.scheduler("scheduler");
+        let mut worker = stage.start("worker", "worker");
+        scheduler.ready(READY);
+        worker.ready(READY);
+        let client = stage.client();
+        let mut round = 0;
+        let mut measure = |hanging| {
+            round += 1;
+            self.round(round, hanging, &client, &receiver)
+        };
+        measure(false); // connections and caches grow warm
+        let (mut without, mut with) = (Vec::new(), Vec::new());
+        for pair in 0..self.pairs {
+            for hanging in [pair % 2 == 1, pair % 2 == 0] {
+                let p99 = measure(hanging);
+                if hanging { with.push(p99) } else { without.push(p99) }
+            }
+        }
+        eprintln!("p99 of lateness in ms, without: {without:?}, with {HANGING} hanging: {with:?}");
+        assert!(!scheduler.panicked() && !worker.panicked());
+        worker.terminate();
+        scheduler.terminate();
+        (median(without), median(with))
+    }
+
+    /// One round; returns the p99 of lateness, in ms, of those who do not hang.
+    fn round(&self, round: usize, hanging: bool, client: &Client, receiver: &Receiver) -> u64 {
+        let callers = if hanging { CALLERS } else { CALLERS - HANGING };
+        for caller in CALLERS - HANGING..CALLERS {
+            receiver.behave(&format!("caller-{caller}"), Behaviour::Hang);
+        }
+        let before = receiver.seen().calls.len();
+        let first = clock::now_ms() + LEAD;
+        let each = self.rate * self.window / 1_000;
+        let due = |n: u64, caller: usize| {
+            // Callers are due one after the other, not all in one millisecond.
+            first + n * 1_000 / self.rate + caller as u64 * 1_000 / self.rate / CALLERS as u64
+        };
+        let mut expected = HashSet::new();
+        for n in 0..each {
+            for caller in 0..callers {
+                let (id, name) = (format!("{round}-{caller}-{n}"), format!("caller-{caller}"));
+                client.register_callback(&id, due(n, caller), &receiver.url(&name), &name);
+                expected.insert(id);
+            }
+        }
+        let heals = first + self.window;
+        until("the end of the round", DEADLINE, || (clock::now_ms() >= heals).then_some(()));
+        for caller in CALLERS - HANGING..CALLERS {
+            receiver.behave(&format!("caller-{caller}"), Behaviour::Answer(200));
+        }
+        let calls = until("every callback to be answered", DEADLINE, || {
+            let seen = receiver.seen();
+            expected.is_subset(&seen.answered).then(|| seen.calls[before..].to_vec())
+        });
+        let mut lateness = Vec::new();
+        for call in calls.iter().filter(|call| !is_hanging(call)) {
+            let mut parts = call.trigger.split('-').skip(1).map(|part| part.parse().unwrap());
+            let (caller, n): (u64, u64) = (parts.next().unwrap(), parts.next().unwrap());
+            let due = due(n, usize::try_from(caller).unwrap());
+            assert!(call.attempt == 1 && call.at >= due, "{call:?}, due at {due}");
+            lateness.push(call.at - due);
+        }
+        assert_eq!(lateness.len() as u64, each * (CALLERS - HANGING) as u64, "each of them once");
+        lateness.sort_unstable();
+        lateness[lateness.len() * 99 / 100]
+    }
+}
+
+fn is_hanging(call: &super::Call) -> bool {
+    let caller: usize = call.endpoint.strip_prefix("caller-").unwrap().parse().unwrap();
+    caller >= CALLERS - HANGING
+}
+
+fn median(mut values: Vec<u64>) -> u64 {
+    values.sort_unstable();
+    values[values.len() / 2]
+}
