@@ -1,8 +1,8 @@
 //! One attempt: the request that a fire asks for, and what came of it.
 //!
 //! Law: an attempt is one request. No redirect is followed, no proxy asked, nothing repeated
-//! underneath; time and the bytes that are read are bounded. The id of a fire is the same for all
-//! its attempts, so that a receiver can tell a repetition.
+//! underneath; time, memory and the bytes that are read are bounded, whatever the receiver does.
+//! The id of a fire is the same for all its attempts, so that a receiver can tell a repetition.
 
 use std::error::Error as _;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use reqwest::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RETRY_AFTER, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use reqwest::redirect::Policy;
@@ -33,10 +33,23 @@ use crate::model::{Millis, Timestamp};
 const BODY_FORM: &str = "orloj-body";
 /// Characters of an answer that a reason quotes.
 const EXCERPT_MAX: usize = 300;
-/// What belongs to a connection and not to a message, or follows from the request.
-const NOT_CARRIED: [HeaderName; 9] = [
+/// The bytes of so many characters: what is kept of an answer while it is read, so that ten
+/// thousand answers at once cost megabytes.
+const KEPT_MAX: usize = EXCERPT_MAX * char::MAX.len_utf8();
+/// What a piece of an answer counts for at least, in bytes. Each wakes us, so that tiny ones without
+/// end would cost more than large ones.
+const PIECE_MIN: usize = 64;
+/// How long a connection is kept for another request. Many servers close theirs after 5 s: one that
+/// is closed just as it is used again would cost an attempt.
+const IDLE_MAX: Duration = Duration::from_secs(4);
+/// Connections kept to one receiver. Each is an open file.
+const IDLE_CONNECTIONS_MAX: usize = 1_000;
+/// What belongs to a connection and not to a message, or follows from the request. (We would not
+/// wait for what `Expect` asks for.)
+const NOT_CARRIED: [HeaderName; 10] = [
     CONNECTION,
     CONTENT_LENGTH,
+    EXPECT,
     HOST,
     PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION,
@@ -58,6 +71,10 @@ pub struct Caller {
 
 impl Caller {
     /// A caller with these limits.
+    ///
+    /// HTTP/1.1 alone: a connection carries one callback at a time, so that whatever a receiver
+    /// does to it harms that attempt. In HTTP/2 all callbacks to a host would share one. An
+    /// answer's head may have 100 headers and 408 KiB (hyper's limits), and no encoding is undone.
     pub fn new(settings: &WorkerSettings) -> reqwest::Result<Self> {
         let guard = Guard::new(settings.allow_addresses);
         let client = Client::builder()
@@ -66,6 +83,13 @@ impl Caller {
             .retry(reqwest::retry::never())
             .referer(false)
             .no_proxy()
+            .http1_only()
+            .no_gzip()
+            .no_deflate()
+            .no_brotli()
+            .no_zstd()
+            .pool_idle_timeout(IDLE_MAX)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
             .connect_timeout(settings.connect_timeout)
             .timeout(settings.timeout)
             .dns_resolver(Arc::new(guard))
@@ -103,16 +127,18 @@ impl Caller {
         Ok(request)
     }
 
-    /// Status, and as much of the body as is wanted: a broken body does not unsay the status.
+    /// Status, and the beginning of the body: a broken body does not unsay the status. A body that
+    /// is read to its end leaves a connection that can be used again.
     async fn read(&self, mut response: Response) -> Reply {
         let status = response.status().as_u16();
         let retry_after = retry_after(response.headers());
-        let mut body = Vec::new();
-        while body.len() < self.response_body_max {
+        let (mut kept, mut read) = (Vec::new(), 0);
+        while read < self.response_body_max {
             let Ok(Some(chunk)) = response.chunk().await else { break };
-            body.extend_from_slice(&chunk[..chunk.len().min(self.response_body_max - body.len())]);
+            kept.extend(chunk.iter().take(KEPT_MAX - kept.len()));
+            read += chunk.len().max(PIECE_MIN);
         }
-        Reply::Answered { status, retry_after, body: excerpt(&body) }
+        Reply::Answered { status, retry_after, body: excerpt(&kept) }
     }
 }
 

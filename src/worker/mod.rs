@@ -17,6 +17,7 @@ pub mod report;
 pub mod verdict;
 
 mod commit;
+mod files;
 mod intake;
 mod lane;
 
@@ -142,6 +143,9 @@ impl Worker {
         let instance = uuid::Uuid::now_v7().simple().to_string();
         let id = names.transactional_id("worker", &instance);
         let group = names.workers(pool);
+        let mut settings = settings.clone();
+        settings.worker.in_flight_max = files::affordable(settings.worker.in_flight_max);
+        let settings = &settings;
         let delays = settings.worker.retry_delays.iter();
         let delays = delays.map(|delay| delay.as_millis().try_into().unwrap_or(u64::MAX));
         Ok(Self {

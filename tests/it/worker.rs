@@ -236,7 +236,8 @@ impl Stage {
     }
 }
 
-fn fire_to(trigger: &str, url: &str) -> Fire {
+/// A fire that is due as its first attempt.
+pub(crate) fn fire_to(trigger: &str, url: &str) -> Fire {
     let target = HttpTarget { url: url.into(), method: "POST".into() };
     let id =
         FireId { trigger: trigger.into(), generation: 42, occurrence: 0, attempt: 1, deferral: 0 };
