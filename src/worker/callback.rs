@@ -36,8 +36,8 @@ const EXCERPT_MAX: usize = 300;
 /// The bytes of so many characters: what is kept of an answer while it is read, so that ten
 /// thousand answers at once cost megabytes.
 const KEPT_MAX: usize = EXCERPT_MAX * char::MAX.len_utf8();
-/// What a piece of an answer counts for at least, in bytes. Each wakes us, so that tiny ones without
-/// end would cost more than large ones.
+/// What a piece of an answer counts for at least, in bytes. Each wakes us, so that tiny ones
+/// without end would cost more than large ones.
 const PIECE_MIN: usize = 64;
 /// How long a connection is kept for another request. Many servers close theirs after 5 s: one that
 /// is closed just as it is used again would cost an attempt.

@@ -1,10 +1,14 @@
 //! Plays the owner of a worker's partitions: writes fires.
 
+use std::time::Duration;
+
 use orloj::model::PartitionId;
 use orloj::model::codec::schemas::Schemas;
 use orloj::model::fire::Fire;
 use rdkafka::ClientConfig;
-use rdkafka::producer::{BaseRecord, DefaultProducerContext, ThreadedProducer};
+use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
+
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Bytes of the largest record: the brokers' default.
 const RECORD_BYTES_MAX: &str = "1048588";
@@ -30,5 +34,10 @@ impl Fires {
         let record = BaseRecord::to(&self.topic).partition(partition);
         let record = record.key(fire.id.trigger.bytes().as_ref()).payload(&value);
         self.producer.send(record).map_err(|(error, _)| error).unwrap();
+    }
+
+    /// Waits until the broker has them all.
+    pub(crate) fn flush(&self) {
+        self.producer.flush(DEADLINE).unwrap();
     }
 }

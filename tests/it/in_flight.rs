@@ -93,6 +93,7 @@ fn publish(stage: &Stage, receiver: &Receiver, held: usize) -> (usize, usize) {
         }
         publish("held", n);
     }
+    fires.flush();
     (held, all)
 }
 

@@ -231,7 +231,11 @@ pub(crate) const CASES: &[Case] = &[
     http("answers every other time, and resets", &[Take, Say(OK), Take, Reset], Race),
     http(
         "answers a head",
-        &[TakeHead, Say(b"HTTP/1.1 413 No\r\nconnection: close\r\n\r\n"), Hang],
+        &[
+            TakeHead,
+            Say(b"HTTP/1.1 413 No\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"),
+            Hang,
+        ],
         Answered(413),
     )
     .huge(),
