@@ -17,10 +17,10 @@ test: ## run all tests, against a real Apache Kafka on this machine
 	scripts/kafka.sh
 	cargo test --locked --features faults
 
-test-delivery: ## callbacks to receivers that hang, lie and vanish, at full length; minutes
+test-delivery: ## callbacks to receivers that hang, fail and crowd, measured at length
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
-	cargo test --locked --features faults --test it delivery:: -- --ignored --nocapture
+	cargo test --locked --features faults --test it delivery:: -- --include-ignored --nocapture --test-threads 1
 
 sim: ## the protocol under faults, in memory (SEEDS=n how many, SEED=n one of them again)
 	ORLOJ_SEEDS=$(or $(SEEDS),$(if $(SEED),1,8000)) $(if $(SEED),ORLOJ_SEED=$(SEED)) \

@@ -13,11 +13,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use reqwest::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RETRY_AFTER, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use reqwest::redirect::Policy;
-use reqwest::{Client, Method, Request, Response};
+use reqwest::{Client, ClientBuilder, Method, Request, Response};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -44,12 +44,10 @@ const PIECE_MIN: usize = 64;
 const IDLE_MAX: Duration = Duration::from_secs(4);
 /// Connections kept to one receiver. Each is an open file.
 const IDLE_CONNECTIONS_MAX: usize = 1_000;
-/// What belongs to a connection and not to a message, or follows from the request. (We would not
-/// wait for what `Expect` asks for.)
-const NOT_CARRIED: [HeaderName; 10] = [
+/// What belongs to a connection and not to a message, or follows from the request.
+const NOT_CARRIED: [HeaderName; 9] = [
     CONNECTION,
     CONTENT_LENGTH,
-    EXPECT,
     HOST,
     PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION,
@@ -71,25 +69,14 @@ pub struct Caller {
 
 impl Caller {
     /// A caller with these limits.
-    ///
-    /// HTTP/1.1 alone: a connection carries one callback at a time, so that whatever a receiver
-    /// does to it harms that attempt. In HTTP/2 all callbacks to a host would share one. An
-    /// answer's head may have 100 headers and 408 KiB (hyper's limits), and no encoding is undone.
     pub fn new(settings: &WorkerSettings) -> reqwest::Result<Self> {
         let guard = Guard::new(settings.allow_addresses);
-        let client = Client::builder()
+        let client = bounded()
             .user_agent(concat!("orloj/", env!("CARGO_PKG_VERSION")))
             .redirect(Policy::none())
             .retry(reqwest::retry::never())
             .referer(false)
             .no_proxy()
-            .http1_only()
-            .no_gzip()
-            .no_deflate()
-            .no_brotli()
-            .no_zstd()
-            .pool_idle_timeout(IDLE_MAX)
-            .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
             .connect_timeout(settings.connect_timeout)
             .timeout(settings.timeout)
             .dns_resolver(Arc::new(guard))
@@ -140,6 +127,20 @@ impl Caller {
         }
         Reply::Answered { status, retry_after, body: excerpt(&kept) }
     }
+}
+
+/// HTTP/1.1 alone: a connection carries one callback at a time, so that whatever a receiver does to
+/// it harms that attempt. In HTTP/2 all callbacks to a host would share one. An answer's head may
+/// have 100 headers and 408 KiB (hyper's limits), and no encoding is undone.
+fn bounded() -> ClientBuilder {
+    Client::builder()
+        .http1_only()
+        .no_gzip()
+        .no_deflate()
+        .no_brotli()
+        .no_zstd()
+        .pool_idle_timeout(IDLE_MAX)
+        .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
 }
 
 /// The id that receivers see: [`FireId::stable`] with everything but letters, digits, `_`, `-` and

@@ -12,15 +12,17 @@ use axum::http::{HeaderMap, HeaderValue};
 use axum::routing::post;
 use bytes::Bytes;
 use orloj::model::outcome::Verdict;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
+use crate::files;
 use crate::fires::Fires;
 use crate::stage::{PARTITIONS, READY, Stage, whole_machine};
 use crate::wait::until;
 use crate::worker::fire_to;
+
+const CALLERS: usize = 100;
 
 #[test]
 fn what_was_in_flight_is_repeated_and_nothing_else() {
@@ -37,7 +39,8 @@ mod delivery {
 
 fn dies_with(name: &str, in_flight: usize) {
     let _machine = whole_machine();
-    open_files(in_flight * 2);
+    // A connection here, and half of the files there.
+    files::allow(in_flight * 3);
     let stage = Stage::new(name)
         .set("worker.allow_addresses", "any")
         .set("worker.timeout", "2min")
@@ -84,7 +87,10 @@ fn publish(stage: &Stage, receiver: &Receiver, held: usize) -> (usize, usize) {
     let mut publish = |kind: &str, n: usize| {
         let url = format!("http://{}/{kind}", receiver.address);
         let partition = i32::try_from(all).unwrap() % PARTITIONS;
-        fires.publish(partition, &fire_to(&format!("{kind}-{n}"), &url));
+        let mut fire = fire_to(&format!("{kind}-{n}"), &url);
+        // One caller alone may not have so many under way.
+        fire.definition.caller = Some(format!("caller-{}", n % CALLERS).as_str().into());
+        fires.publish(partition, &fire);
         all += 1;
     };
     for n in 0..held {
@@ -95,21 +101,6 @@ fn publish(stage: &Stage, receiver: &Receiver, held: usize) -> (usize, usize) {
     }
     fires.flush();
     (held, all)
-}
-
-/// Lets this process open so many files, and as many again.
-fn open_files(count: usize) {
-    let wanted = u64::try_from(count).unwrap() + 1_000;
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current.is_none_or(|current| current >= wanted) {
-        return;
-    }
-    assert!(
-        limit.maximum.is_none_or(|maximum| maximum >= wanted),
-        "this test needs {wanted} open files: `ulimit -Hn` says {:?}",
-        limit.maximum
-    );
-    setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }).unwrap();
 }
 
 /// Holds every request to `/held` until it is released.

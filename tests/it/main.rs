@@ -11,6 +11,7 @@ mod callbacks;
 mod client;
 mod clients;
 mod faults;
+mod files;
 mod fires;
 mod fires_once;
 mod gateway;

@@ -73,7 +73,7 @@ pub(crate) struct Orloj {
 
 /// What a process has in memory, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Memory {
+pub(crate) struct Footprint {
     pub(crate) resident: u64,
     /// The most that was ever resident.
     pub(crate) peak: u64,
@@ -151,15 +151,15 @@ impl Orloj {
         value.unwrap_or(0)
     }
 
-    /// What it has in memory, in bytes.
-    pub(crate) fn memory(&self) -> Memory {
+    /// What it has in memory.
+    pub(crate) fn footprint(&self) -> Footprint {
         let status = fs::read_to_string(format!("/proc/{}/status", self.program.id())).unwrap();
         let bytes = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
             let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
             kib * 1_024
         };
-        Memory { resident: bytes("VmRSS:"), peak: bytes("VmHWM:") }
+        Footprint { resident: bytes("VmRSS:"), peak: bytes("VmHWM:") }
     }
 
     /// How it ended, once it has.

@@ -18,12 +18,13 @@ use crate::chart::Chart;
 use crate::contender::Contender;
 use crate::figures::{Figure, Goal, amount};
 use crate::receiver::Receiver;
-use crate::registrar::PAYLOAD_BYTES;
+use crate::registrar::{PAYLOAD_BYTES, send};
 use crate::run::{Outcome, Run, say};
 use crate::site::{PARTITIONS, Site};
 
 /// Callbacks under way at once.
 const AT_ONCE: u32 = 10_000;
+const CALLERS: u32 = 200;
 const DEADLINE: Duration = Duration::from_secs(300);
 const MIB: f64 = 1_048_576.0;
 
@@ -144,13 +145,15 @@ fn write_fires(site: &Site, url: &str, count: u32) {
                 payload: Some(payload.clone().into()),
                 headers: Vec::new(),
                 retry: None,
-                caller: None,
+                // One alone may not have so many under way.
+                caller: Some(format!("caller-{}", n % CALLERS).as_str().into()),
             },
         };
         let value = schemas.encode_fire(&fire);
         let partition: PartitionId = PARTITIONS[n as usize % PARTITIONS.len()];
-        let record = BaseRecord::to(&topic).partition(partition).key(&trigger).payload(&value);
-        producer.send(record).map_err(|(error, _)| error).unwrap();
+        let record = BaseRecord::to(&topic).partition(partition);
+        let record = record.key(trigger.as_str()).payload(value.as_slice());
+        send(&producer, record);
     }
     producer.flush(DEADLINE).unwrap();
 }

@@ -32,9 +32,10 @@ pub(crate) enum End {
 use End::{Answered, AnsweredLate, Race, Silent, TimedOut};
 
 impl Case {
-    /// Whether it keeps a processor busy for as long as it is listened to.
-    pub(crate) fn is_flood(&self) -> bool {
-        self.script.iter().any(|act| matches!(act, Flood(_)))
+    /// Whether it keeps a processor busy until the attempt's time is up.
+    pub(crate) fn is_tiring(&self) -> bool {
+        let is_flood = self.script.iter().any(|act| matches!(act, Flood(_)));
+        is_flood && matches!(self.end, TimedOut)
     }
 
     /// Whether it shows a certificate of the tests' root.
