@@ -65,12 +65,33 @@ impl Contender {
         Self::of_this_program(site, &["ticker", &count.to_string(), &rate.to_string()])
     }
 
+    /// This program as a plain caller of `url`: it begins to call when this returns.
+    pub(crate) fn caller(site: &Site, url: &str, count: u32, at_once: u32) -> Self {
+        Self::of_this_program(site, &["caller", url, &count.to_string(), &at_once.to_string()])
+    }
+
+    /// A worker as users run it, when it has its partitions.
+    pub(crate) fn worker(site: &Site) -> Self {
+        let mut worker = Self::starting(site, "worker");
+        let listen = site.settings.worker.listen;
+        until("the worker to be ready", READY_DEADLINE, || {
+            let ended = worker.process.try_wait().unwrap();
+            assert!(ended.is_none(), "the worker ended by itself: {}", ended.unwrap());
+            is_ready(listen).then_some(())
+        });
+        worker
+    }
+
     /// The scheduler as users run it, started and not ready yet.
     pub(crate) fn starting_scheduler(site: &Site) -> Self {
+        Self::starting(site, "scheduler")
+    }
+
+    fn starting(site: &Site, role: &str) -> Self {
         let log = site.log();
         let words = File::create(&log).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_orloj"));
-        command.args(["scheduler", "--config"]).arg(&site.config);
+        command.args([role, "--config"]).arg(&site.config);
         Self::start(command.stdout(words.try_clone().unwrap()).stderr(words), Some(log))
     }
 

@@ -14,6 +14,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot go on has failed")]
 
+mod caller;
 mod cases;
 mod chart;
 mod contender;
@@ -26,6 +27,7 @@ mod outlet;
 mod peers;
 mod pipe;
 mod plan;
+mod receiver;
 mod registrar;
 mod report;
 mod run;
@@ -49,6 +51,9 @@ fn main() -> ExitCode {
         }
         ["ticker", config, count, rate] => {
             ticker::run(&site::settings(config), count.parse().unwrap(), rate.parse().unwrap());
+        }
+        ["caller", _config, url, count, at_once] => {
+            caller::run(url, count.parse().unwrap(), at_once.parse().unwrap());
         }
         [scale] => {
             let Some(plan) = plan::named(scale) else {

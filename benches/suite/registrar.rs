@@ -122,10 +122,11 @@ impl Registrar {
     }
 }
 
-fn send(producer: &BaseProducer, mut record: BaseRecord<'_, str, [u8]>) {
+/// Sends a record; waits while the producer's queue is full.
+pub(crate) fn send(producer: &BaseProducer, mut record: BaseRecord<'_, str, [u8]>) {
     while let Err((error, back)) = producer.send(record) {
         let full = KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull);
-        assert_eq!(error, full, "a registration was refused");
+        assert_eq!(error, full, "a record was refused");
         producer.poll(Duration::from_millis(10));
         record = back;
     }

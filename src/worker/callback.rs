@@ -1,8 +1,8 @@
 //! One attempt: the request that a fire asks for, and what came of it.
 //!
 //! Law: an attempt is one request. No redirect is followed, no proxy asked, nothing repeated
-//! underneath; time and the bytes that are read are bounded. The id of a fire is the same for all
-//! its attempts, so that a receiver can tell a repetition.
+//! underneath; time, memory and the bytes that are read are bounded, whatever the receiver does.
+//! The id of a fire is the same for all its attempts, so that a receiver can tell a repetition.
 
 use std::error::Error as _;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use reqwest::header::{
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use reqwest::redirect::Policy;
-use reqwest::{Client, Method, Request, Response};
+use reqwest::{Client, ClientBuilder, Method, Request, Response};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -26,13 +26,24 @@ use super::retry_after::retry_after;
 use super::verdict::Reply;
 use crate::config::WorkerSettings;
 use crate::model::Timestamp;
-use crate::model::attempt::excerpt;
+use crate::model::attempt::{TEXT_CHARS_MAX, excerpt};
 use crate::model::definition::{Definition, HttpTarget, Target};
 use crate::model::entry::FireId;
 use crate::model::fire::Fire;
 
 /// A header of the trigger's: `verbatim` sends the payload as it is instead of our envelope.
 const BODY_FORM: &str = "orloj-body";
+/// The bytes of the characters that are quoted: what is kept of an answer while it is read, so that
+/// ten thousand answers at once cost megabytes.
+const KEPT_MAX: usize = TEXT_CHARS_MAX * char::MAX.len_utf8();
+/// What a piece of an answer counts for at least, in bytes. Each wakes us, so that tiny ones
+/// without end would cost more than large ones.
+const PIECE_MIN: usize = 64;
+/// How long a connection is kept for another request. Many servers close theirs after 5 s: one that
+/// is closed just as it is used again would cost an attempt.
+const IDLE_MAX: Duration = Duration::from_secs(4);
+/// Connections kept to one receiver. Each is an open file.
+const IDLE_CONNECTIONS_MAX: usize = 1_000;
 /// What belongs to a connection and not to a message, or follows from the request.
 const NOT_CARRIED: [HeaderName; 9] = [
     CONNECTION,
@@ -62,7 +73,7 @@ impl Caller {
     /// A caller with these limits.
     pub fn new(settings: &WorkerSettings) -> reqwest::Result<Self> {
         let guard = Guard::new(settings.allow_addresses);
-        let client = Client::builder()
+        let client = bounded()
             .user_agent(concat!("orloj/", env!("CARGO_PKG_VERSION")))
             .redirect(Policy::none())
             .retry(reqwest::retry::never())
@@ -113,18 +124,34 @@ impl Caller {
         Ok(request)
     }
 
-    /// Status, and as much of the body as is wanted: a broken body does not unsay the status.
+    /// Status, and the beginning of the body: a broken body does not unsay the status. A body that
+    /// is read to its end leaves a connection that can be used again.
     async fn read(&self, mut response: Response, now: Timestamp) -> Reply {
         let status = response.status().as_u16();
         let retry_after = retry_after(response.headers(), now);
-        let mut body = Vec::new();
-        while body.len() < self.response_body_max {
+        let (mut kept, mut read) = (Vec::new(), 0);
+        while read < self.response_body_max {
             let Ok(Some(chunk)) = response.chunk().await else { break };
-            body.extend_from_slice(&chunk[..chunk.len().min(self.response_body_max - body.len())]);
+            kept.extend(chunk.iter().take(KEPT_MAX - kept.len()));
+            read += chunk.len().max(PIECE_MIN);
         }
-        let body = excerpt(&String::from_utf8_lossy(&body)).unwrap_or_default().to_string();
+        let body = excerpt(&String::from_utf8_lossy(&kept)).unwrap_or_default().to_string();
         Reply::Answered { status, retry_after, body }
     }
+}
+
+/// HTTP/1.1 alone: a connection carries one callback at a time, so that whatever a receiver does to
+/// it harms that attempt. In HTTP/2 all callbacks to a host would share one. An answer's head may
+/// have 100 headers and 408 KiB (hyper's limits), and no encoding is undone.
+fn bounded() -> ClientBuilder {
+    Client::builder()
+        .http1_only()
+        .no_gzip()
+        .no_deflate()
+        .no_brotli()
+        .no_zstd()
+        .pool_idle_timeout(IDLE_MAX)
+        .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
 }
 
 /// The id that receivers see: [`FireId::stable`] with everything but letters, digits, `_`, `-` and

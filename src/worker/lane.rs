@@ -4,7 +4,7 @@
 //! was lost, or whose transaction failed, begins a new one from its committed progress.
 
 use crate::model::Offset;
-use crate::worker::progress::{Progress, WINDOW_MAX};
+use crate::worker::progress::{OPEN_MAX, Progress};
 
 /// An owned partition.
 #[derive(Debug)]
@@ -62,26 +62,28 @@ impl Running {
         if self.progress.begin(offset) { Admission::Deliver } else { Admission::Ignore }
     }
 
-    /// Where to read on, once half the window is free again: starting costs a fetch.
+    /// Where to read on, once there is room for many: starting costs a fetch.
     pub(super) fn unpark(&mut self) -> Option<Offset> {
-        let parked = self.parked?;
-        if self.progress.has_room(parked + WINDOW_MAX / 2) { self.parked.take() } else { None }
+        let is_worth_it = self.progress.room(self.parked?) >= OPEN_MAX / 2;
+        self.parked.take_if(|_| is_worth_it)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::progress::WINDOW_MAX;
 
     #[test]
-    fn a_full_window_stops_reading_until_half_of_it_is_free() {
+    fn a_full_window_stops_reading_until_there_is_room_for_many() {
         let mut lane = Running::new(Progress::restore(0, "").unwrap());
         assert!((0..WINDOW_MAX).all(|offset| lane.admit(offset) == Admission::Deliver));
         assert_eq!(lane.admit(WINDOW_MAX), Admission::Stop);
         assert_eq!(lane.admit(WINDOW_MAX + 1), Admission::Ignore);
-        (0..WINDOW_MAX / 2).for_each(|offset| lane.progress.finish(offset));
+        let many = OPEN_MAX as u64 / 2;
+        (0..many - 1).for_each(|offset| lane.progress.finish(offset));
         assert_eq!(lane.unpark(), None);
-        lane.progress.finish(WINDOW_MAX / 2);
+        lane.progress.finish(many - 1);
         assert_eq!(lane.unpark(), Some(WINDOW_MAX));
         assert_eq!(lane.admit(WINDOW_MAX), Admission::Deliver);
     }

@@ -21,6 +21,7 @@ pub mod verdict;
 
 mod commit;
 mod dispatch;
+mod files;
 mod intake;
 mod lane;
 mod retry_after;
@@ -162,6 +163,9 @@ impl Worker {
         let instance = uuid::Uuid::now_v7().simple().to_string();
         let id = names.transactional_id("worker", &instance);
         let group = names.workers(pool);
+        let mut settings = settings.clone();
+        settings.worker.in_flight_max = files::affordable(settings.worker.in_flight_max);
+        let settings = &settings;
         Ok(Self {
             transactor: open_transactor(settings, &id)?,
             member: Member::join_unnamed(settings, &group, &topic)?,

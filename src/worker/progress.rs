@@ -1,12 +1,14 @@
 //! How far a partition of fires is done when callbacks end out of order.
 //!
 //! Law: the committed offset is the lowest unfinished one; what is finished above it travels in
-//! the commit's metadata, so that a restart repeats nothing. The window between the lowest
-//! unfinished offset and the newest begun one is bounded such that the metadata always fits.
+//! the commit's metadata, so that a restart repeats nothing. What is taken on is bounded such that
+//! the metadata always fits, in whatever order it ends.
 //!
 //! ```text
-//!   offset   40  41  42  43  44  45        40 is committed, with the bits 0 1 1 0 1
+//!   offset   40  41  42  43  44  45        40 is committed
 //!           open done done open done next
+//!     near  the bits 0 1 1 0 1             everything lies within WINDOW_MAX, whatever is open
+//!     far   the steps 3 2                  to the next open one, and to `next`: few are open
 //! ```
 
 use std::collections::BTreeSet;
@@ -16,12 +18,20 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 
 use crate::model::Offset;
 
-/// Offsets in the window. A bit each, in base64 behind the version, they take 4,002 bytes; brokers
-/// refuse metadata beyond 4,096 (`offset.metadata.max.bytes`).
+/// Offsets of which any may be open. A bit each, in base64 behind the version, they take 4,002
+/// bytes; brokers refuse metadata beyond 4,096 (`offset.metadata.max.bytes`).
 pub const WINDOW_MAX: u64 = 24_000;
+/// Open offsets beyond that window: three bytes each, in base64 behind the version, take 4,002
+/// bytes, too. So a few receivers that hang do not hold up their partition.
+pub const OPEN_MAX: usize = 1_000;
+/// How far the newest offset may be from the lowest open one even so: what three bytes can say.
+pub const SPAN_MAX: u64 = 1 << (3 * SEVEN);
 
-/// What the metadata begins with; another beginning is another format's.
-const VERSION: &str = "1:";
+/// Bits of a number in each byte of a step; the eighth says that more follow.
+const SEVEN: u32 = 7;
+/// What the metadata of either form begins with; another beginning is another format's.
+const NEAR: &str = "1:";
+const FAR: &str = "2:";
 
 /// Why committed progress cannot be taken up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,19 +51,17 @@ impl Progress {
     /// What a commit said. Without metadata somebody moved the offset by hand: nothing above it
     /// is finished.
     pub fn restore(offset: Offset, metadata: &str) -> Result<Self, ProgressError> {
-        let unreadable = || ProgressError(metadata.to_owned());
         let mut restored = Self { open: BTreeSet::new(), next: offset };
         if metadata.is_empty() {
             return Ok(restored);
         }
-        let text = metadata.strip_prefix(VERSION).ok_or_else(unreadable)?;
-        let bits = STANDARD_NO_PAD.decode(text).map_err(|_| unreadable())?;
-        for finished in (0..bits.len() * 8).filter(|i| bits[i / 8] & (0x80 >> (i % 8)) != 0) {
-            let finished = offset + finished as Offset;
-            restored.open.extend(restored.next..finished);
-            restored.next = finished + 1;
-        }
-        Ok(restored)
+        let decode = |text: &str| STANDARD_NO_PAD.decode(text).ok();
+        let read = match (metadata.strip_prefix(NEAR), metadata.strip_prefix(FAR)) {
+            (Some(bits), _) => decode(bits).map(|bits| restored.read_bits(&bits)),
+            (_, Some(steps)) => decode(steps).and_then(|steps| restored.read_steps(&steps)),
+            _ => None,
+        };
+        read.map(|()| restored).ok_or_else(|| ProgressError(metadata.to_owned()))
     }
 
     /// The lowest unfinished offset: what to commit, and where to read from after a restart.
@@ -62,10 +70,22 @@ impl Progress {
         self.open.first().copied().unwrap_or(self.next)
     }
 
-    /// Whether a fire at `offset` fits into the window.
+    /// How many fires from `offset` on can be begun before another has to end.
+    #[must_use]
+    pub fn room(&self, offset: Offset) -> usize {
+        if offset < self.next {
+            return usize::MAX; // it was begun before, and is counted
+        }
+        let ahead = self.open.first().map_or(0, |lowest| offset.saturating_sub(*lowest));
+        let near = usize::try_from(WINDOW_MAX.saturating_sub(ahead)).unwrap_or(usize::MAX);
+        let far = if ahead < SPAN_MAX { OPEN_MAX.saturating_sub(self.open.len()) } else { 0 };
+        near.max(far)
+    }
+
+    /// Whether a fire at `offset` can be begun.
     #[must_use]
     pub fn has_room(&self, offset: Offset) -> bool {
-        self.open.first().is_none_or(|lowest| offset < lowest + WINDOW_MAX)
+        self.room(offset) > 0
     }
 
     /// Takes the next record of the log; whether its callback is to be made. Offsets that are
@@ -95,6 +115,12 @@ impl Progress {
     /// What travels with [`floor`](Self::floor) in a commit.
     #[must_use]
     pub fn metadata(&self) -> String {
+        let is_near = self.next - self.floor() <= WINDOW_MAX;
+        let (form, bytes) = if is_near { (NEAR, self.bits()) } else { (FAR, self.steps()) };
+        format!("{form}{}", STANDARD_NO_PAD.encode(bytes))
+    }
+
+    fn bits(&self) -> Vec<u8> {
         let floor = self.floor();
         let window = usize::try_from(self.next - floor).expect("the window is bounded");
         let mut bits = vec![0xFF_u8; window.div_ceil(8)];
@@ -104,12 +130,53 @@ impl Progress {
             let place = usize::try_from(offset - floor).expect("the window is bounded");
             bits[place / 8] &= !(0x80 >> (place % 8));
         }
-        format!("{VERSION}{}", STANDARD_NO_PAD.encode(bits))
+        bits
+    }
+
+    fn read_bits(&mut self, bits: &[u8]) {
+        let committed = self.next;
+        for finished in (0..bits.len() * 8).filter(|i| bits[i / 8] & (0x80 >> (i % 8)) != 0) {
+            let finished = committed + finished as Offset;
+            self.open.extend(self.next..finished);
+            self.next = finished + 1;
+        }
+    }
+
+    fn steps(&self) -> Vec<u8> {
+        let mut steps = Vec::new();
+        let next = self.open.iter().skip(1).copied().chain([self.next]);
+        for (from, to) in self.open.iter().zip(next) {
+            let mut step = to - from;
+            while step >> SEVEN != 0 {
+                steps.push(0x80 | (step & 0x7F) as u8);
+                step >>= SEVEN;
+            }
+            steps.push(step as u8);
+        }
+        steps
+    }
+
+    fn read_steps(&mut self, steps: &[u8]) -> Option<()> {
+        let (mut step, mut shift) = (0, 0);
+        for byte in steps {
+            step |= Offset::from(byte & 0x7F).checked_shl(shift)?;
+            shift += SEVEN;
+            if byte & 0x80 == 0 {
+                if step == 0 {
+                    return None;
+                }
+                self.open.insert(self.next);
+                self.next = self.next.checked_add(step)?;
+                (step, shift) = (0, 0);
+            }
+        }
+        (shift == 0).then_some(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
     use proptest::prelude::*;
 
     use super::*;
@@ -137,8 +204,41 @@ mod tests {
     }
 
     #[test]
+    fn a_few_open_ones_fit_the_metadata_however_far_apart() {
+        let mut progress = Progress::restore(7, "").unwrap();
+        let apart = SPAN_MAX / OPEN_MAX as u64;
+        let open: Vec<_> = (0..OPEN_MAX as u64).map(|n| 7 + n * apart).collect();
+        assert!(open.iter().all(|offset| progress.begin(*offset)));
+        let newest = *open.last().unwrap();
+        assert!(!progress.has_room(newest + 1), "{OPEN_MAX} are open");
+        let metadata = progress.metadata();
+        assert!(metadata.starts_with(FAR) && metadata.len() <= 4096, "{}", metadata.len());
+        let restored = Progress::restore(7, &metadata).unwrap();
+        assert_eq!(restored, progress);
+        assert!(restored.has_room(newest), "what was begun before is begun again");
+
+        progress.finish(newest);
+        assert!(progress.has_room(6 + SPAN_MAX) && !progress.has_room(7 + SPAN_MAX));
+        open[1..open.len() - 1].iter().for_each(|offset| progress.finish(*offset));
+        assert!(progress.begin(6 + SPAN_MAX));
+        progress.finish(6 + SPAN_MAX);
+        assert_eq!(Progress::restore(7, &progress.metadata()).unwrap(), progress);
+    }
+
+    #[test]
+    fn one_that_hangs_holds_up_nobody() {
+        let mut progress = Progress::restore(0, "").unwrap();
+        assert!(progress.begin(0));
+        for offset in 1..10 * WINDOW_MAX {
+            assert!(progress.begin(offset));
+            progress.finish(offset);
+        }
+        assert_eq!((progress.floor(), progress.metadata().as_str()), (0, "2:gNMO"));
+    }
+
+    #[test]
     fn metadata_of_another_format_is_refused() {
-        for metadata in ["2:aA", "aA", "1:*"] {
+        for metadata in ["3:aA", "aA", "1:*", "2:*", "2:AA", "2:gA", "2://///////////w8"] {
             assert_eq!(Progress::restore(0, metadata), Err(ProgressError(metadata.to_owned())));
         }
     }
@@ -152,7 +252,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_metadata_is_progress_or_refused(noise: String, body in "1:[A-Za-z0-9+/_-]{0,60}") {
+        fn any_metadata_is_progress_or_refused(
+            noise: String,
+            body in "[12]:[A-Za-z0-9+/_-]{0,60}",
+        ) {
             let _read = Progress::restore(9, &noise);
             if let Ok(progress) = Progress::restore(9, &body) {
                 let again = Progress::restore(progress.floor(), &progress.metadata());
@@ -164,8 +267,8 @@ mod tests {
         /// exactly what was not finished.
         #[test]
         fn a_restart_calls_what_was_not_finished(
-            gaps in prop::collection::vec(1_u64..4, 1..200),
-            ends in prop::collection::vec(any::<prop::sample::Index>(), 0..200),
+            gaps in vec(prop_oneof![9 => 1_u64..4, 1 => 5_000_u64..9_000], 1..200),
+            ends in vec(any::<prop::sample::Index>(), 0..200),
             begun in any::<prop::sample::Index>(),
         ) {
             let offsets = gaps.iter().scan(10, |at, gap| {

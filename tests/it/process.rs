@@ -34,13 +34,22 @@ read -r order
 
 /// A configuration file in the making: full names and values, the last one wins.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Settings(Vec<(String, toml::Value)>);
+pub(crate) struct Settings {
+    values: Vec<(String, toml::Value)>,
+    environment: Vec<(String, String)>,
+}
 
 impl Settings {
     /// `name` as TOML writes it with its section: `scheduler.ledger_after`.
     pub(crate) fn set(mut self, name: &str, value: impl Into<toml::Value>) -> Self {
-        self.0.retain(|(known, _)| known != name);
-        self.0.push((name.to_owned(), value.into()));
+        self.values.retain(|(known, _)| known != name);
+        self.values.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// A variable of the program's environment.
+    pub(crate) fn environment(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -71,7 +80,7 @@ impl Settings {
 
     fn to_toml(&self) -> String {
         let mut text = String::new();
-        for (name, value) in &self.0 {
+        for (name, value) in &self.values {
             writeln!(text, "{name} = {value}").unwrap();
         }
         text
@@ -93,6 +102,14 @@ pub(crate) struct Orloj {
     watchdog: Child,
     port: u16,
     log: PathBuf,
+}
+
+/// What a process has in memory, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Footprint {
+    pub(crate) resident: u64,
+    /// The most that was ever resident.
+    pub(crate) peak: u64,
 }
 
 impl Orloj {
@@ -118,6 +135,7 @@ impl Orloj {
         let output = File::create(&log).unwrap();
         let program = command(tracer, &config)
             .arg(role)
+            .envs(settings.environment.iter().map(|(name, value)| (name, value)))
             .env("ORLOJ_FAULT", fault)
             .stdout(output.try_clone().unwrap())
             .stderr(output)
@@ -174,6 +192,17 @@ impl Orloj {
         let gauge = format!("{}{{state=\"active\"}} ", telemetry::OWNED);
         let value = metrics.lines().find_map(|line| line.strip_prefix(&gauge)?.parse().ok());
         value.unwrap_or(0)
+    }
+
+    /// What it has in memory.
+    pub(crate) fn footprint(&self) -> Footprint {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.program.id())).unwrap();
+        let bytes = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+            kib * 1_024
+        };
+        Footprint { resident: bytes("VmRSS:"), peak: bytes("VmHWM:") }
     }
 
     /// How it ended, once it has.

@@ -239,7 +239,8 @@ impl Stage {
     }
 }
 
-fn fire_to(trigger: &str, url: &str) -> Fire {
+/// A fire that is due as its first attempt.
+pub(crate) fn fire_to(trigger: &str, url: &str) -> Fire {
     let id =
         FireId { trigger: trigger.into(), generation: 42, occurrence: 0, attempt: 1, deferral: 0 };
     let definition = Definition {

@@ -3,6 +3,7 @@
 //! Law: a case stands alone: it prepares what it needs, and can be run by its name.
 
 mod burst;
+mod callbacks;
 mod cancels;
 mod lateness;
 mod ledger;
@@ -81,6 +82,12 @@ pub(crate) const CASES: &[Case] = &[
         criterion: "who takes over reads 300,000 pending triggers a second",
         plans: IN_FULL,
         run: takeover::against_pending,
+    },
+    Case {
+        name: "callbacks",
+        criterion: "10,000 callbacks are under way at once, and memory does not grow with them",
+        plans: IN_FULL,
+        run: callbacks::ten_thousand_at_once,
     },
     Case {
         name: "peers",

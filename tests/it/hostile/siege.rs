@@ -1,0 +1,224 @@
+//! A real worker between hostile receivers: every second callback of a partition goes to one of
+//! them, every other one to a good receiver.
+//!
+//! Law: as of one attempt; the good ones are called as if nobody else were there, and each hostile
+//! one is tried again or not as it should be.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::routing::post;
+use orloj::clock;
+use orloj::model::Millis;
+use orloj::model::outcome::{Outcome, Verdict};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+use super::cases::{CASES, Case, End};
+use super::receiver::Receiver;
+use super::{certificates, fire_at};
+use crate::fires::Fires;
+use crate::process::Orloj;
+use crate::stage::{READY, Stage, whole_machine};
+use crate::wait::until;
+use crate::worker::fire_to;
+
+/// Through Kafka, and for a second of the machine being busy with the floods, in ms.
+const PASSAGE: Millis = 2_000;
+/// An attempt may take a second longer than its timeout, in ms.
+const GRACE: Millis = 1_000;
+const MIB: u64 = 1_048_576;
+
+#[test]
+fn a_partition_moves_on_between_hostile_receivers() {
+    let _machine = whole_machine();
+    let siege = Siege::begin("hostile", 4_000);
+    let before = siege.worker.footprint();
+    siege.round(0, 1);
+    let grown = siege.worker.footprint().peak - before.resident;
+    assert!(grown <= 64 * MIB, "{} MiB more than before", grown / MIB);
+    siege.worker.terminate();
+}
+
+mod delivery {
+    use super::*;
+    use crate::files;
+
+    const COPIES: usize = 20;
+
+    /// Each behaviour so often at once, over and over: the first round may cost memory, what
+    /// follows must not.
+    #[test]
+    #[ignore = "three minutes; `make test-delivery` runs it"]
+    fn memory_stays_flat_between_hostile_receivers() {
+        let _machine = whole_machine();
+        files::allow(COPIES * CASES.len() * 4);
+        let siege = Siege::begin("hostile-long", 15_000);
+        let before = siege.worker.footprint();
+        let mut after = Vec::new();
+        for round in 0..5 {
+            siege.round(round, COPIES);
+            after.push(siege.worker.footprint());
+        }
+        let mib = after.iter().map(|memory| (memory.resident / MIB, memory.peak / MIB));
+        eprintln!("resident and peak after each round, in MiB: {:?}", mib.collect::<Vec<_>>());
+        let (first, last) = (after[0], after[after.len() - 1]);
+        assert!(last.resident <= first.resident + 32 * MIB, "{first:?} grew to {last:?}");
+        assert!(last.peak <= before.resident + 512 * MIB, "{before:?} grew to {last:?}");
+        siege.worker.terminate();
+    }
+}
+
+struct Siege {
+    stage: Stage,
+    fires: Fires,
+    worker: Orloj,
+    /// Of the worker, in ms.
+    timeout: Millis,
+    good: Good,
+    hostile: Vec<(&'static Case, Receiver)>,
+    _theirs: Runtime,
+}
+
+impl Siege {
+    fn begin(name: &str, timeout: Millis) -> Self {
+        let limit = format!("{timeout}ms");
+        let mut stage = Stage::new(name)
+            .set("worker.allow_addresses", "any")
+            .set("worker.timeout", limit.as_str())
+            .set("worker.connect_timeout", limit.as_str());
+        let root = certificates::root();
+        stage.settings = stage.settings.environment("SSL_CERT_FILE", root.to_str().unwrap());
+        let theirs = Runtime::new().unwrap();
+        let receive =
+            |case: &'static Case| (case, Receiver::start(&theirs, case.door, case.script));
+        let hostile = CASES.iter().map(receive).collect();
+        let good = Good::start(&theirs);
+        let mut worker = stage.start("worker", "worker");
+        worker.ready(READY);
+        let fires = Fires::open(stage.kafka(), &stage.names.fires());
+        let siege = Self { stage, fires, worker, timeout, good, hostile, _theirs: theirs };
+        // What the first callback of a process costs does not count.
+        siege.publish_good("first");
+        until("the first callback", READY, || siege.good.arrived("first"));
+        siege
+    }
+
+    /// Every behaviour `copies` times at once, and judges each callback.
+    fn round(&self, round: usize, copies: usize) {
+        let mut published = HashMap::new();
+        for copy in 0..copies {
+            // One that tires a processor is enough.
+            let cases = self.hostile.iter().enumerate();
+            for (place, (case, receiver)) in cases.filter(|(_, (c, _))| copy == 0 || !c.is_tiring())
+            {
+                let good = format!("{round}:{copy}:{place}:ok");
+                self.publish_good(&good);
+                published.insert(good, clock::now_ms());
+                let bad = format!("{place}:{round}:{copy}");
+                let mut fire = fire_at(case, receiver, &bad);
+                // Of a caller of its own, whom nobody has found out yet.
+                fire.definition.caller = Some(format!("{place}:{round}").as_str().into());
+                self.fires.publish(0, &fire);
+                published.insert(bad, clock::now_ms());
+            }
+        }
+        let all = published.len();
+        let limit = Duration::from_millis(self.timeout + GRACE + PASSAGE) + READY;
+        let outcomes = until("an outcome of each callback", limit, || {
+            let mut outcomes = self.stage.outcomes();
+            outcomes.retain(|outcome| published.contains_key(outcome.trigger.as_str()));
+            (outcomes.len() >= all).then_some(outcomes)
+        });
+        let judged = outcomes.iter().filter_map(|outcome| {
+            let from = published[outcome.trigger.as_str()];
+            let finding = self.judge(outcome, from)?;
+            Some(format!("{finding} {outcome:?} published at {from}"))
+        });
+        let mut findings: Vec<_> = judged.collect();
+        if outcomes.len() != all {
+            findings.push(format!("{} outcomes of {all} callbacks", outcomes.len()));
+        }
+        for (case, receiver) in &self.hostile {
+            let (asked, most) = (receiver.requests(), (round + 1) * copies);
+            if asked > most {
+                findings.push(format!("{}: {asked} requests of {most} attempts", case.name));
+            }
+        }
+        assert!(findings.is_empty(), "\n{}\n", findings.join("\n"));
+    }
+
+    fn publish_good(&self, trigger: &str) {
+        self.fires.publish(0, &fire_to(trigger, &self.good.url));
+    }
+
+    /// What is wrong with an outcome.
+    fn judge(&self, outcome: &Outcome, published: Millis) -> Option<String> {
+        let trigger = outcome.trigger.as_str();
+        if trigger.ends_with("ok") {
+            let arrived = self.good.arrived(trigger)?;
+            let late = arrived.saturating_sub(published);
+            return (late > PASSAGE).then(|| format!("{late} ms late:"));
+        }
+        let place: usize = trigger.split(':').next().unwrap().parse().unwrap();
+        let case = self.hostile[place].0;
+        let is_in_time = outcome.at <= published + self.timeout + GRACE + PASSAGE;
+        let is_right = case.leads_to(&outcome.verdict);
+        (!is_in_time || !is_right).then(|| format!("{}:", case.name))
+    }
+}
+
+impl Case {
+    fn leads_to(&self, verdict: &Verdict) -> bool {
+        match (self.end, verdict) {
+            (End::Answered(200) | End::Race, Verdict::Delivered { status: 200, .. }) => true,
+            (
+                End::Answered(wanted) | End::AnsweredLate(wanted),
+                Verdict::Failed { status, retry_at: Some(_), .. },
+            ) => *status == Some(wanted),
+            (End::Race, Verdict::Failed { status: None, retry_at: Some(_), .. }) => true,
+            (
+                End::Silent(words),
+                Verdict::Failed { status: None, reason, retry_at: Some(_), .. },
+            ) => reason.contains(words),
+            (End::TimedOut, Verdict::Failed { status: None, reason, retry_at: Some(_), .. }) => {
+                reason.starts_with("timed out")
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A receiver as it should be.
+struct Good {
+    url: String,
+    /// When each trigger was called first, in ms since the epoch.
+    arrivals: Arrivals,
+}
+
+type Arrivals = Arc<Mutex<HashMap<String, Millis>>>;
+
+impl Good {
+    fn start(runtime: &Runtime) -> Self {
+        let arrivals = Arrivals::default();
+        let routes = Router::new().route("/", post(receive)).with_state(Arc::clone(&arrivals));
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address: SocketAddr = listener.local_addr().unwrap();
+        runtime.spawn(async { axum::serve(listener, routes).await.unwrap() });
+        Self { url: format!("http://{address}/"), arrivals }
+    }
+
+    fn arrived(&self, trigger: &str) -> Option<Millis> {
+        self.arrivals.lock().unwrap().get(trigger).copied()
+    }
+}
+
+async fn receive(State(arrivals): State<Arrivals>, headers: HeaderMap) {
+    let trigger = headers["x-trigger-id"].to_str().unwrap().to_owned();
+    arrivals.lock().unwrap().entry(trigger).or_insert_with(clock::now_ms);
+}
