@@ -17,6 +17,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::clock;
 use crate::config::TopicSettings;
 
 const FILES: [&str; 6] = [
@@ -30,6 +31,8 @@ const FILES: [&str; 6] = [
 
 /// How long the cluster may take to answer. Generous: nothing runs yet that could be late.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Between two looks for a topic that has just been made.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The topics of one installation.
 #[derive(Debug, Clone)]
@@ -216,7 +219,28 @@ impl TopicDefinitions {
                 Err((topic, code)) => return Err(TopicError::NotCreated { topic, code }),
             }
         }
+        self.await_created(cluster, &wanted).await?;
         Ok(created)
+    }
+
+    /// The controller has made the topics; the brokers hear of them a moment later, and whoever is
+    /// started next asks a broker.
+    async fn await_created(
+        &self,
+        cluster: &Cluster,
+        wanted: &[NewTopic<'_>],
+    ) -> Result<(), TopicError> {
+        let deadline = clock::monotonic() + ANSWER_TIMEOUT;
+        loop {
+            let there = cluster.partitions()?;
+            let missing = wanted.iter().find(|topic| !there.contains_key(topic.name));
+            match missing {
+                Some(_) if clock::monotonic() < deadline => {
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
+                _ => return Ok(()),
+            }
+        }
     }
 
     async fn compare(&self, cluster: &Cluster) -> Result<Vec<Difference>, TopicError> {

@@ -18,7 +18,7 @@ pub enum Cause {
     QueueFull,
     /// Its host fails; it is asked again after so long.
     CircuitOpen(Duration),
-    /// It waits at the lower end of a partition's window, and reading cannot go on above it.
+    /// It waits in a partition whose window is full: reading cannot go on.
     HeldBack,
 }
 

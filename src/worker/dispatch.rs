@@ -10,7 +10,6 @@ use super::Worker;
 use super::circuit::{Change, Route, Sign, Ticket};
 use super::deferral::Cause;
 use super::intake::{Ended, Ending};
-use super::progress::WINDOW_MAX;
 use super::queue::Limits;
 use crate::clock;
 use crate::model::definition::Target;
@@ -82,12 +81,10 @@ impl Worker {
         self.note(ended);
     }
 
-    /// Reading `partition` has stopped at `parked` because its window is full. What waits in the
-    /// window's older half goes back, so that nothing but callbacks under way can hold it up.
-    pub(super) fn make_room(&mut self, partition: PartitionId, parked: Offset) {
-        let middle = parked.saturating_sub(WINDOW_MAX / 2);
-        let held_back = |w: &Waiting| w.partition == partition && w.offset <= middle;
-        for waiting in self.queue.withdraw(held_back) {
+    /// Reading `partition` has stopped because its window is full. What waits of it goes back, so
+    /// that nothing but callbacks under way can hold it up.
+    pub(super) fn make_room(&mut self, partition: PartitionId) {
+        for waiting in self.queue.withdraw(|waiting| waiting.partition == partition) {
             self.defer(waiting, Cause::HeldBack);
         }
     }

@@ -190,7 +190,7 @@ impl Worker {
         match running.admit(offset) {
             Admission::Ignore => return Ok(()),
             Admission::Stop => {
-                self.make_room(partition, offset);
+                self.make_room(partition);
                 return Ok(self.reader.stop(&self.topic, partition)?);
             }
             Admission::Deliver => {}

@@ -18,7 +18,10 @@ const BROKEN: usize = 12;
 
 #[test]
 fn dead_letters_are_listed_shown_replayed_once_and_archived() {
-    let stage = Stage::new("dead-letters").set("worker.allow_addresses", "any");
+    let stage = Stage::new("dead-letters")
+        .set("worker.allow_addresses", "any")
+        // What is to die shall be called, not held back.
+        .set("worker.circuit_failures_percent", 100);
     let endpoint = Endpoint::start();
     let mut scheduler = stage.scheduler("scheduler");
     let mut worker = stage.start("worker", "worker");

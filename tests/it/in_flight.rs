@@ -44,6 +44,7 @@ fn dies_with(name: &str, in_flight: usize) {
     let stage = Stage::new(name)
         .set("worker.allow_addresses", "any")
         .set("worker.timeout", "2min")
+        .set("worker.timeout_max", "2min")
         .set("worker.in_flight_max", i64::try_from(in_flight).unwrap() + 1);
     let receiver = Receiver::start();
     let mut first = stage.start("worker", "first");

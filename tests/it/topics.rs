@@ -1,7 +1,9 @@
 //! Topics are created as defined, left alone when they exist, and compared with what is there.
 
 use std::num::NonZeroU16;
+use std::time::Duration;
 
+use orloj::clock;
 use orloj::kafka::topics::{Difference, TopicDefinitions, TopicError};
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
@@ -43,8 +45,16 @@ async fn what_differs_is_named_with_the_command_that_mends_it() {
     admin.alter_configs([&delete], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
 
     let topics = definitions(&prefix, 3);
-    let Err(TopicError::Different(differences)) = topics.verify(&client).await else {
-        panic!("the differences are not seen");
+    // The broker that is asked hears of it a moment after the controller has changed it.
+    let deadline = clock::monotonic() + Duration::from_secs(30);
+    let differences = loop {
+        let Err(TopicError::Different(differences)) = topics.verify(&client).await else {
+            panic!("the differences are not seen");
+        };
+        let is_altered = |d: &Difference| matches!(d, Difference::Setting { .. });
+        if differences.iter().any(is_altered) || clock::monotonic() > deadline {
+            break differences;
+        }
     };
     let counts = differences.iter().filter(|d| matches!(d, Difference::Partitions { .. }));
     assert_eq!(counts.count(), 6);

@@ -20,6 +20,7 @@ use orloj::model::entry::FireId;
 use orloj::model::fire::Fire;
 use orloj::model::outcome::{Outcome, Verdict};
 use orloj::model::signal::{RetryRequest, Signal};
+use orloj::worker::progress::{OPEN_MAX, WINDOW_MAX};
 use orloj::worker::{self, WorkerError};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message;
@@ -164,6 +165,55 @@ fn a_partition_that_moves_repeats_only_what_was_not_finished() {
     assert_eq!(stage.receiver.calls().iter().filter(repeated).count(), 41);
 }
 
+/// The first callback hangs, a thousand wait for its place, and then so much comes that Kafka could
+/// not remember what of it is finished.
+#[test]
+fn what_waits_goes_back_when_the_window_is_full() {
+    let stage = Stage::new("worker-window");
+    let _worker = stage.work(&["worker.caller_concurrent=1", "worker.timeout=60s"]);
+    let signals = stage.follow("signals");
+    stage.publish(0, &stage.fire("hangs", "slow"));
+    let mut waits = stage.fire("waits", "slow");
+    for n in 0..OPEN_MAX as u64 {
+        waits.id.generation = n;
+        stage.enqueue(0, b"waits", &stage.schemas.encode_fire(&waits));
+    }
+    until("a callback that hangs", DEADLINE, || (stage.receiver.count("hangs") == 1).then_some(()));
+    let mut other = stage.fire("other", "ok");
+    other.definition.caller = Some("other".into());
+    for n in 0..=WINDOW_MAX {
+        other.id.generation = n;
+        stage.enqueue(0, b"other", &stage.schemas.encode_fire(&other));
+    }
+    stage.producer.flush(DEADLINE).unwrap();
+    let request = until("what waits to go back", DEADLINE, || {
+        let Signal::Retry(request) = signals.next(Schemas::decode_signal);
+        (request.id.trigger == *"waits").then_some(request)
+    });
+    assert_eq!((request.id.attempt, request.id.deferral), (1, 1));
+    assert_eq!(request.reason, "not begun: it held back the progress of its partition");
+    assert_eq!((stage.receiver.count("hangs"), stage.receiver.count("waits")), (1, 0));
+    stage.receiver.release.send_replace(true);
+}
+
+#[test]
+fn what_waits_when_a_worker_ends_is_called_by_the_next() {
+    let stage = Stage::new("worker-ends");
+    let first = stage.work(&["worker.caller_concurrent=1"]);
+    stage.publish(0, &stage.fire("under-way", "slow"));
+    stage.publish(0, &stage.fire("waits", "ok"));
+    until("a callback under way", DEADLINE, || {
+        (stage.receiver.count("under-way") == 1).then_some(())
+    });
+    first.shutdown.cancel();
+    stage.receiver.release.send_replace(true);
+    drop(first);
+    assert_eq!(stage.receiver.count("waits"), 0);
+    let _second = stage.work(&[]);
+    until("what has waited", DEADLINE, || (stage.receiver.count("waits") == 1).then_some(()));
+    assert_eq!(stage.receiver.count("under-way"), 1);
+}
+
 /// Topics of their own, a receiver, and a producer that plays the owner.
 struct Stage {
     prefix: String,
@@ -218,10 +268,14 @@ impl Stage {
     }
 
     fn send(&self, partition: PartitionId, key: &[u8], value: &[u8]) {
+        self.enqueue(partition, key, value);
+        self.producer.flush(DEADLINE).unwrap();
+    }
+
+    fn enqueue(&self, partition: PartitionId, key: &[u8], value: &[u8]) {
         let topic = format!("{}.fires", self.prefix);
         let record = BaseRecord::to(&topic).partition(partition).key(key).payload(value);
         self.producer.send(record).map_err(|(error, _)| error).unwrap();
-        self.producer.flush(DEADLINE).unwrap();
     }
 
     /// What the worker writes to a topic, from its beginning.

@@ -24,6 +24,7 @@ fn ten_thousand_callbacks_are_under_way_at_once() {
     let stage = Stage::new("crowd")
         .set("worker.allow_addresses", "any")
         .set("worker.timeout", "120s")
+        .set("worker.timeout_max", "120s")
         .set("worker.caller_concurrent", 10_000)
         .set("worker.caller_waiting", 20_000)
         .set("worker.waiting_max", 40_000);
