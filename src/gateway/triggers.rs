@@ -20,8 +20,10 @@ use super::request::{read_trigger, show_time};
 use super::submission::Submission;
 use super::{Desk, Receipt, SubmitError};
 use crate::clock;
+use crate::guard::{AllowList, Guard};
 use crate::health::Health;
 use crate::kafka::Names;
+use crate::model::definition::Target;
 use crate::model::limits;
 use crate::model::outcome::Verdict;
 
@@ -36,6 +38,8 @@ pub(super) struct Api {
     pub(super) names: Names,
     pub(super) payload_max: u64,
     pub(super) answer_timeout: Duration,
+    pub(super) guard: Guard,
+    pub(super) resolve_timeout: Duration,
 }
 
 /// The routes of triggers.
@@ -56,7 +60,9 @@ async fn register(
     let body = body.map_err(|refused| Problem::new(refused.status(), refused.body_text()))?;
     let trigger = read_trigger(&body, api.payload_max)?;
     let id = trigger.id.clone();
+    let target = trigger.target.clone();
     let submission = Submission::register(trigger, &api.names, clock::now_ms())?;
+    api.admit(&target).await?;
     let receipt = api.submit(submission).await?;
     match receipt.verdict() {
         Some(Verdict::Accepted { generation, fire_at, .. }) => {
@@ -86,6 +92,17 @@ async fn cancel(State(api): State<Arc<Api>>, Path(id): Path<String>) -> Result<R
 }
 
 impl Api {
+    /// Refuses a callback that no worker would make.
+    async fn admit(&self, target: &Target) -> Result<(), Problem> {
+        let Target::Http(target) = target else { return Ok(()) };
+        let allowed = AllowList::default();
+        let admitted = self.guard.admit(target.url.as_str(), &allowed, self.resolve_timeout).await;
+        admitted.map_err(|forbidden| {
+            let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, forbidden.to_string());
+            problem.with("field", json!("callbackUrl"))
+        })
+    }
+
     async fn submit(&self, submission: Submission) -> Result<Receipt, Problem> {
         let reasons = self.health.reasons();
         if !reasons.is_empty() {

@@ -9,11 +9,13 @@
 //!                      └──► LedgerRecord (what outlives the replay tail)
 //! ```
 
+pub mod callback_url;
 pub mod codec;
 pub mod dead_letter;
 pub mod definition;
 pub mod entry;
 pub mod fire;
+pub mod http_header;
 pub mod input;
 pub mod ledger;
 pub mod limits;

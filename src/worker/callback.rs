@@ -6,72 +6,47 @@
 
 use std::error::Error as _;
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use reqwest::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
-    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RETRY_AFTER, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
-};
-use reqwest::redirect::Policy;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, Method, Request, Response};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::guard::{Forbidden, Guard};
 use super::verdict::Reply;
 use crate::config::WorkerSettings;
+use crate::guard::{AllowList, Failure, Guard, GuardedClient};
 use crate::model::definition::{Definition, HttpTarget, Target};
 use crate::model::entry::FireId;
 use crate::model::fire::Fire;
-use crate::model::{Millis, Timestamp};
+use crate::model::{Millis, Timestamp, http_header};
 
 /// A header of the trigger's: `verbatim` sends the payload as it is instead of our envelope.
 const BODY_FORM: &str = "orloj-body";
 /// Characters of an answer that a reason quotes.
 const EXCERPT_MAX: usize = 300;
-/// What belongs to a connection and not to a message, or follows from the request.
-const NOT_CARRIED: [HeaderName; 9] = [
-    CONNECTION,
-    CONTENT_LENGTH,
-    HOST,
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
-/// What says who we are: a trigger may not claim it.
-const OURS: [&str; 5] = ["x-trigger-", "x-idempotency-key", "webhook-", "orloj-", "keep-alive"];
 
 /// Makes callbacks.
 #[derive(Debug)]
 pub struct Caller {
-    client: Client,
-    guard: Guard,
+    client: GuardedClient,
     response_body_max: usize,
 }
 
 impl Caller {
-    /// A caller with these limits.
-    pub fn new(settings: &WorkerSettings) -> reqwest::Result<Self> {
-        let guard = Guard::new(settings.allow_addresses);
-        let client = Client::builder()
-            .user_agent(concat!("orloj/", env!("CARGO_PKG_VERSION")))
-            .redirect(Policy::none())
-            .retry(reqwest::retry::never())
-            .referer(false)
-            .no_proxy()
-            .connect_timeout(settings.connect_timeout)
-            .timeout(settings.timeout)
-            .dns_resolver(Arc::new(guard))
-            .build()?;
+    /// A caller with these limits, which goes where `guard` lets it.
+    pub fn new(settings: &WorkerSettings, guard: Guard) -> reqwest::Result<Self> {
+        let client = GuardedClient::new(guard, || {
+            Client::builder()
+                .user_agent(concat!("orloj/", env!("CARGO_PKG_VERSION")))
+                .connect_timeout(settings.connect_timeout)
+                .timeout(settings.timeout)
+        })?;
         let response_body_max = usize::try_from(settings.response_body_max.bytes());
-        Ok(Self { client, guard, response_body_max: response_body_max.unwrap_or(usize::MAX) })
+        Ok(Self { client, response_body_max: response_body_max.unwrap_or(usize::MAX) })
     }
 
     /// Makes one attempt; `now` is stamped on it.
@@ -79,18 +54,25 @@ impl Caller {
         let Target::Http(target) = &fire.definition.target else {
             return Reply::Impossible("its target is a topic, not a callback".to_owned());
         };
-        let request = match self.request(fire, target, now) {
+        let request = match self.request(fire, target, now).await {
             Ok(request) => request,
             Err(reply) => return reply,
         };
         match self.client.execute(request).await {
             Ok(response) => self.read(response).await,
-            Err(error) => silence(&error),
+            Err(Failure::Forbidden(forbidden)) => Reply::Impossible(forbidden.to_string()),
+            Err(Failure::Http(error)) => silence(&error),
         }
     }
 
-    fn request(&self, fire: &Fire, target: &HttpTarget, now: Timestamp) -> Result<Request, Reply> {
-        let url = self.guard.check_url(target.url.as_str());
+    async fn request(
+        &self,
+        fire: &Fire,
+        target: &HttpTarget,
+        now: Timestamp,
+    ) -> Result<Request, Reply> {
+        let allowed = AllowList::default();
+        let url = self.client.guard().check(target.url.as_str(), &allowed).await;
         let url = url.map_err(|forbidden| Reply::Impossible(forbidden.to_string()))?;
         let method = Method::from_bytes(target.method.bytes());
         let method = method.map_err(|_| {
@@ -173,11 +155,12 @@ fn message(fire: &Fire, now: Timestamp) -> (HeaderMap, Bytes) {
 fn carried(definition: &Definition) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for header in &definition.headers {
+        let value = header.value.as_deref().unwrap_or_default();
+        if http_header::refusal(header.name.as_str(), value).is_some() {
+            continue;
+        }
         let name = HeaderName::from_bytes(header.name.bytes());
-        let value = HeaderValue::from_bytes(header.value.as_deref().unwrap_or_default());
-        let (Ok(name), Ok(value)) = (name, value) else { continue };
-        let ours = OURS.iter().any(|prefix| name.as_str().starts_with(prefix));
-        if !ours && !NOT_CARRIED.contains(&name) {
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value)) {
             headers.append(name, value);
         }
     }
@@ -202,14 +185,11 @@ fn retry_after(headers: &HeaderMap) -> Option<Millis> {
     Some(Duration::from_secs(seconds).as_millis().try_into().unwrap_or(Millis::MAX))
 }
 
-/// Why nothing came back. What the guard refused says so at the bottom of the chain of causes.
+/// Why nothing came back, from the bottom of the chain of causes.
 fn silence(error: &reqwest::Error) -> Reply {
     let mut reason = if error.is_timeout() { "timed out" } else { "no answer" }.to_owned();
     let mut cause = error.source();
     while let Some(current) = cause {
-        if let Some(forbidden) = current.downcast_ref::<Forbidden>() {
-            return Reply::Impossible(forbidden.to_string());
-        }
         if current.source().is_none() {
             write!(reason, ": {current}").expect("a string takes everything");
         }

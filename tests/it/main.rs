@@ -13,6 +13,7 @@ mod clients;
 mod faults;
 mod fires_once;
 mod gateway;
+mod guard;
 mod kafka_server;
 mod kafka_smoke;
 mod load;
