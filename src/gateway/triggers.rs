@@ -20,7 +20,7 @@ use super::request::{read_trigger, show_time};
 use super::submission::Submission;
 use super::{Desk, Receipt, SubmitError};
 use crate::clock;
-use crate::guard::{AllowList, Guard};
+use crate::guard::Guard;
 use crate::health::Health;
 use crate::kafka::Names;
 use crate::model::definition::Target;
@@ -95,8 +95,8 @@ impl Api {
     /// Refuses a callback that no worker would make.
     async fn admit(&self, target: &Target) -> Result<(), Problem> {
         let Target::Http(target) = target else { return Ok(()) };
-        let allowed = AllowList::default();
-        let admitted = self.guard.admit(target.url.as_str(), &allowed, self.resolve_timeout).await;
+        let url = target.url.as_str();
+        let admitted = self.guard.admit(url, None, self.resolve_timeout).await;
         admitted.map_err(|forbidden| {
             let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, forbidden.to_string());
             problem.with("field", json!("callbackUrl"))

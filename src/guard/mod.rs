@@ -24,7 +24,7 @@ use std::time::Duration;
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-pub use allow_list::{AllowList, BadBaseUrl};
+pub use allow_list::BaseUrls;
 pub use client::{Failure, GuardedClient};
 
 use crate::config::{AllowAddresses, PortRange, Settings};
@@ -134,7 +134,7 @@ impl Guard {
     }
 
     /// Reads a URL, and refuses what can be refused without resolving its host.
-    pub async fn check(&self, url: &str, allowed: &AllowList) -> Result<Url, Forbidden> {
+    pub async fn check(&self, url: &str, bases: BaseUrls<'_>) -> Result<Url, Forbidden> {
         let refuse = |reason| Forbidden::Url { url: url.to_owned(), reason };
         let parsed = parse(url).map_err(refuse)?;
         let port = port(&parsed);
@@ -142,7 +142,7 @@ impl Guard {
         if !within(&self.allow_ports) || within(&self.deny_ports) {
             return Err(Forbidden::Port(port));
         }
-        allowed.check(&parsed)?;
+        allow_list::check(&parsed, bases)?;
         let host = host(&parsed);
         let literal: Vec<IpAddr> = host.parse().into_iter().collect();
         self.judge(host, &literal, port).await?;
@@ -154,10 +154,10 @@ impl Guard {
     pub async fn admit(
         &self,
         url: &str,
-        allowed: &AllowList,
+        bases: BaseUrls<'_>,
         timeout: Duration,
     ) -> Result<(), Forbidden> {
-        let url = self.check(url, allowed).await?;
+        let url = self.check(url, bases).await?;
         let host = host(&url);
         let Ok(name) = host.parse::<Name>() else { return Ok(()) };
         if host.parse::<IpAddr>().is_ok() {

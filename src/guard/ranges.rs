@@ -235,9 +235,9 @@ mod tests {
             prop_assert_eq!(special(address.to_ipv6_mapped().into()), Some(purpose));
         }
 
-        /// However an IPv4 address is wrapped, the wrapping is refused, and what it holds is seen.
+        /// However it is wrapped: the wrapping is not public, and what it holds is judged too.
         #[test]
-        fn every_wrapping_of_an_ipv4_address_is_refused_and_seen(bits in 0x100_0000_u32.., low: u64) {
+        fn every_wrapped_ipv4_address_is_refused_and_seen(bits in 0x100_0000_u32.., low: u64) {
             let address = Ipv4Addr::from_bits(bits);
             let bits = u128::from(bits);
             let prefix = u128::from(0x2600 << 48 | low >> 16) << 64;

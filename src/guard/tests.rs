@@ -19,7 +19,7 @@ fn purpose(guard: &Guard, address: &str) -> Option<&'static str> {
 }
 
 async fn refusal(guard: &Guard, url: &str) -> String {
-    guard.check(url, &AllowList::default()).await.unwrap_err().to_string()
+    guard.check(url, None).await.unwrap_err().to_string()
 }
 
 #[test]
@@ -73,14 +73,14 @@ async fn ports_are_allowed_and_then_denied() {
     let usual = guard(&[]);
     for port in ["", ":80", ":443", ":1024", ":8080", ":65535"] {
         let url = format!("http://receiver.example{port}/");
-        assert!(usual.check(&url, &AllowList::default()).await.is_ok(), "{url}");
+        assert!(usual.check(&url, None).await.is_ok(), "{url}");
     }
     for port in [1, 22, 1023, 2379, 5432, 6379, 9092] {
         let url = format!("http://receiver.example:{port}/");
         assert!(refusal(&usual, &url).await.starts_with(&format!("port {port} must not")), "{url}");
     }
     let strict = guard(&[r#"worker.allow_ports=["443"]"#, r#"worker.deny_ports=[]"#]);
-    assert!(strict.check("https://receiver.example/", &AllowList::default()).await.is_ok());
+    assert!(strict.check("https://receiver.example/", None).await.is_ok());
     assert!(refusal(&strict, "http://receiver.example/").await.starts_with("port 80 must not"));
 }
 
@@ -92,8 +92,8 @@ async fn a_refusal_says_why_and_keeps_resolved_addresses_to_itself() {
     assert_eq!(refusal(&guard, "http://127.0.0.1/").await, loopback);
     let error = refusal(&guard, "http://a@b/").await;
     assert!(error.starts_with("\"http://a@b/\" cannot be called: `@` before the path"), "{error}");
-    let list = AllowList::new(&["https://api.example/".to_owned()]).unwrap();
-    let error = guard.check("https://b.example/x", &list).await.unwrap_err().to_string();
+    let bases = [Url::parse("https://api.example/").unwrap()];
+    let error = guard.check("https://b.example/x", Some(&bases)).await.unwrap_err().to_string();
     assert_eq!(
         error,
         "https://b.example/x must not be called: it is under none of its caller's base URLs"
@@ -108,7 +108,7 @@ async fn what_the_cluster_says_of_its_brokers_is_ours() {
         assert!(refusal(&guard, url).await.ends_with("a Kafka broker is there"), "{url}");
     }
     for url in ["http://boot.invalid:19093/", "http://93.184.216.34:19095/"] {
-        assert!(guard.check(url, &AllowList::default()).await.is_ok(), "{url}");
+        assert!(guard.check(url, None).await.is_ok(), "{url}");
     }
 }
 
@@ -138,10 +138,10 @@ proptest! {
         let net = ipnet::Ipv4Net::new(bits.into(), prefix).unwrap().trunc();
         let opened = guard(&[&format!("worker.allow_addresses=[\"{net}\"]")]);
         let inside = net.network().to_bits() | other & net.hostmask().to_bits();
-        let admits = |bits: u32| opened.judge_address("h", IpAddr::from(bits.to_be_bytes())).is_ok();
+        let v4 = std::net::Ipv4Addr::from_bits;
+        let admits = |bits| opened.judge_address("h", v4(bits).into()).is_ok();
         prop_assert!(admits(inside));
-        let expected = net.contains(&std::net::Ipv4Addr::from_bits(other))
-            || ranges::special(IpAddr::from(other.to_be_bytes())).is_none();
+        let expected = net.contains(&v4(other)) || ranges::special(v4(other).into()).is_none();
         prop_assert_eq!(admits(other), expected);
     }
 
@@ -150,9 +150,9 @@ proptest! {
     fn no_url_makes_it_panic(rest in ".{0,60}", start in "[a-z0-9.:@%#/\\\\\\[\\]-]{0,30}") {
         for url in [format!("http://{start}{rest}"), rest] {
             if let Ok(parsed) = parse(&url) {
-                let callback_url::Place { host: read, port: at } = callback_url::read(&url).unwrap();
-                prop_assert_eq!(port(&parsed), at);
-                let same = match read {
+                let place = callback_url::read(&url).unwrap();
+                prop_assert_eq!(port(&parsed), place.port);
+                let same = match place.host {
                     Host::Name(name) => host(&parsed).eq_ignore_ascii_case(name),
                     Host::Address(address) => host(&parsed).parse() == Ok(address),
                 };
