@@ -4,13 +4,14 @@
 //! asked, nothing repeated underneath. A connection is reused only for the scheme, host and port
 //! that it was made for, and leads to the address that was judged, whatever the name means since.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as _;
 use std::sync::Arc;
 
 use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, Request, Response};
 
+use super::own::Own;
 use super::{Forbidden, Gate, Guard};
 
 /// Why there is no answer.
@@ -42,8 +43,8 @@ impl GuardedClient {
             let builder = builder().redirect(Policy::none()).retry(reqwest::retry::never());
             builder.referer(false).no_proxy().dns_resolver(Arc::new(gate)).build()
         };
-        let own_ports = guard.own.iter().map(super::Own::port);
-        let at_own_ports = own_ports.map(|port| Ok((port, client(port)?)));
+        let own_ports: BTreeSet<u16> = guard.own.iter().map(Own::port).collect();
+        let at_own_ports = own_ports.into_iter().map(|port| Ok((port, client(port)?)));
         let at_own_ports = at_own_ports.collect::<reqwest::Result<_>>()?;
         Ok(Self { client: client(0)?, at_own_ports, guard })
     }

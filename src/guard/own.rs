@@ -83,7 +83,8 @@ pub(super) fn services(settings: &Settings) -> Vec<Own> {
     });
     let listeners =
         [settings.scheduler.listen, settings.worker.listen, settings.gateway.listen].map(listener);
-    brokers.chain(registry).chain(listeners).collect()
+    // Port 0 is a free one that the system picks: nobody can know it from here.
+    brokers.chain(registry).chain(listeners).filter(|own| own.port > 0).collect()
 }
 
 /// Reads one of librdkafka's `[protocol://]host[:port]`.

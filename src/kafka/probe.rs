@@ -64,9 +64,10 @@ impl Probe {
         self.consumer.client().fetch_cluster_id(self.timeout)
     }
 
-    /// Host and port of each broker, as it has its clients call it.
-    pub fn brokers(&self) -> KafkaResult<Vec<(String, u16)>> {
-        let metadata = self.consumer.fetch_metadata(None, self.timeout)?;
+    /// Host and port of each broker, as its clients call it. (Asked for one topic, since without
+    /// any the answer would have all of them.)
+    pub fn brokers(&self, topic: &str) -> KafkaResult<Vec<(String, u16)>> {
+        let metadata = self.consumer.fetch_metadata(Some(topic), self.timeout)?;
         let brokers = metadata.brokers().iter();
         let at = |port| u16::try_from(port).unwrap_or_default();
         Ok(brokers.map(|broker| (broker.host().to_owned(), at(broker.port()))).collect())

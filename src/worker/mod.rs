@@ -137,7 +137,7 @@ impl Worker {
                 return Err(WorkerError::NoTopic(needed.clone()));
             }
         }
-        let guard = Guard::new(settings).knowing_brokers(probe.brokers()?);
+        let guard = Guard::new(settings).knowing_brokers(probe.brokers(&topic)?);
         health.not_ready("partitions", "the group has not answered yet");
         // A worker keeps nothing on disk, so it has no name that survives it.
         let instance = uuid::Uuid::now_v7().simple().to_string();
