@@ -27,6 +27,7 @@
 //!   says of itself.
 //! * [`store`]: RocksDB: a timeline that can be rebuilt from the log at any moment.
 //! * [`kafka`]: the log: group, fence, transaction, readers, topics.
+//! * [`guard`]: where a callback may go.
 //! * [`scheduler`]: the role that owns partitions and drives the engine.
 //! * [`worker`]: the role that makes the callbacks which are due.
 //! * [`gateway`]: the role that serves the HTTP API.
@@ -43,6 +44,7 @@ pub mod dev;
 pub mod engine;
 pub mod fault;
 pub mod gateway;
+pub mod guard;
 pub mod health;
 pub mod kafka;
 pub mod model;

@@ -28,13 +28,17 @@ const MODULES: &[(&str, &[&str])] = &[
     ("telemetry", &["config"]),
     ("store", &["model", "engine", "fault", "config", "clock", "telemetry"]),
     ("kafka", &["model", "engine", "fault", "config", "clock", "telemetry"]),
+    ("guard", &["model", "config"]),
     ("health", &["config", "clock", "telemetry"]),
     (
         "scheduler",
         &["model", "engine", "fault", "store", "kafka", "config", "clock", "telemetry", "health"],
     ),
-    ("worker", &["model", "engine", "fault", "kafka", "config", "clock", "telemetry", "health"]),
-    ("gateway", &["model", "engine", "kafka", "config", "clock", "telemetry", "health"]),
+    (
+        "worker",
+        &["model", "engine", "fault", "kafka", "guard", "config", "clock", "telemetry", "health"],
+    ),
+    ("gateway", &["model", "engine", "kafka", "guard", "config", "clock", "telemetry", "health"]),
     (
         "dev",
         &[

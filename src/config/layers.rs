@@ -103,8 +103,10 @@ impl Layer {
 
     fn of_one(origin: String, section: &str, key: &str, text: &str, defaults: &Figment) -> Self {
         // What is text by default stays text, even if it looks like a number: an id, a password.
+        // No text of ours begins like a list.
         let default = defaults.find_value(&format!("{section}.{key}"));
-        let is_text = section == "kafka" || matches!(default, Ok(Value::String(..)));
+        let is_text = section == "kafka"
+            || matches!(default, Ok(Value::String(..))) && !text.starts_with('[');
         let value = if is_text {
             Value::from(text)
         } else {

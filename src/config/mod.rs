@@ -10,6 +10,7 @@
 mod layers;
 mod owned;
 mod print;
+mod reach;
 mod settings;
 mod units;
 
@@ -24,10 +25,11 @@ use thiserror::Error;
 use crate::model::definition::is_pool;
 use layers::Layer;
 pub use layers::Layers;
+pub use reach::{AllowAddresses, PortRange};
 pub use settings::{
-    AllowAddresses, Assignor, GatewaySettings, KafkaSettings, LogFormat, LogSettings,
-    SchedulerSettings, Settings, StandbySettings, StoreSettings, TargetSettings, TopicSettings,
-    TriggerSettings, WheelSettings, WorkerSettings,
+    Assignor, GatewaySettings, KafkaSettings, LogFormat, LogSettings, SchedulerSettings, Settings,
+    StandbySettings, StoreSettings, TargetSettings, TopicSettings, TriggerSettings, WheelSettings,
+    WorkerSettings,
 };
 pub use units::ByteSize;
 

@@ -10,8 +10,10 @@ use std::num::{NonZeroU16, NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use serde::Deserialize;
 
+use super::reach::{self, AllowAddresses, PortRange};
 use super::units::{self, ByteSize};
 use crate::model::partitioner::Partitioner;
 
@@ -290,19 +292,16 @@ pub struct WorkerSettings {
     pub listen: SocketAddr,
     /// Which addresses a callback may reach.
     pub allow_addresses: AllowAddresses,
+    /// Networks refused even when allowed.
+    #[serde(deserialize_with = "reach::networks")]
+    pub deny_addresses: Vec<IpNet>,
+    /// Ports that a callback may reach.
+    pub allow_ports: Vec<PortRange>,
+    /// Ports refused even when allowed.
+    pub deny_ports: Vec<PortRange>,
     /// Pause between commits of progress.
     #[serde(deserialize_with = "units::duration")]
     pub commit_interval: Duration,
-}
-
-/// Which addresses a callback may reach.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AllowAddresses {
-    /// Only addresses that are routed on the internet.
-    Public,
-    /// Every address, loopback included.
-    Any,
 }
 
 /// The role that serves the HTTP API.
@@ -316,6 +315,9 @@ pub struct GatewaySettings {
     /// How long a request waits for the owner's answer.
     #[serde(deserialize_with = "units::duration")]
     pub answer_timeout: Duration,
+    /// How long a callback's host may take to resolve when it is registered.
+    #[serde(deserialize_with = "units::duration")]
+    pub resolve_timeout: Duration,
 }
 
 /// What the process says of itself.

@@ -82,6 +82,10 @@ fn text_stays_text_and_lists_are_lists() {
     assert_eq!(settings.worker.retry_delays.len(), 2);
     assert!(!settings.scheduler.leave_on_shutdown);
     assert_eq!(settings.scheduler.fire_max.get(), 7);
+    let networks = load(&[], &[r#"worker.allow_addresses=["10.1.0.0/16"]"#]).unwrap();
+    assert!(
+        matches!(networks.worker.allow_addresses, AllowAddresses::Networks(nets) if nets.len() == 1)
+    );
     assert!(load(&[], &["worker.retry_delays=[]"]).unwrap().worker.retry_delays.is_empty());
 }
 
@@ -113,6 +117,10 @@ fn a_wrong_value_is_named_with_its_setting_and_the_way_out() {
         ("store.state_age_max=6d", "`store.state_age_max = \"6d\"` cannot be: it may be at most"),
         ("scheduler.instance_id=a/2", "`scheduler.instance_id = \"a/2\"` cannot be"),
         ("scheduler.session_timeout=150ms", "`scheduler.heartbeat_interval = \"100ms\"` cannot be"),
+        ("worker.allow_addresses=local", "cannot be: write \"public\", \"any\", or a list"),
+        ("worker.allow_addresses=[\"10.1.2.3/8\"]", "10.1.2.3/8 is an address in 10.0.0.0/8"),
+        ("worker.deny_addresses=[\"10.1\"]", "\"10.1\" is no network"),
+        ("worker.deny_ports=[\"0-9\"]", "write ports as \"443\" or \"1024-65535\""),
         ("worker.retry_delays=[\"0s\"]", "`worker.retry_delays = [\"0s\"]` cannot be"),
         ("worker.retry_jitter=101", "`worker.retry_jitter = 101` cannot be: write percent"),
         ("worker.final_statuses=[200]", "cannot be: write statuses from 300 to 599"),

@@ -128,12 +128,13 @@ pub async fn run(
     };
     let address = broker.as_ref().map(Broker::address);
     layers.overrides.extend(address.map(|at| format!("kafka.bootstrap.servers={at}")));
-    let settings = Settings::load(&layers)?;
+    let mut settings = Settings::load(&layers)?;
     if cluster == Cluster::Real {
         apply_topics(&settings).await?;
     }
     let listener = listen(settings.gateway.listen).await?;
     let http = listener.local_addr().map_err(system("the listener has no address"))?;
+    settings.gateway.listen = http;
     let welcome = welcome(cluster, &settings, http);
     let greeting = tokio::spawn(greet(welcome, roles.all()));
     let ended = run_roles(cluster, &settings, listener, roles, metrics, shutdown).await;

@@ -29,6 +29,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Settings;
+use crate::guard::Guard;
 use crate::health::Health;
 use crate::kafka::Names;
 use crate::model::outcome::{Outcome, Verdict};
@@ -127,6 +128,8 @@ pub async fn run(
         pools: settings.topics.pools.clone(),
         payload_max: settings.gateway.payload_max.bytes(),
         answer_timeout: timeout,
+        guard: Guard::new(settings),
+        resolve_timeout: settings.gateway.resolve_timeout,
     });
     let not_found = || async { Problem::new(StatusCode::NOT_FOUND, "there is nothing here") };
     let router =

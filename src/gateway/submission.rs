@@ -3,14 +3,13 @@
 //!
 //! Law: a value is never null unless the record cancels, because a null value is a cancel.
 
-use reqwest::Url;
 use thiserror::Error;
 
 use crate::kafka::Names;
 use crate::model::definition::{HttpTarget, Target, TopicTarget};
 use crate::model::input::OnConflict;
 use crate::model::retry::RetryPolicy;
-use crate::model::{Millis, Timestamp, limits};
+use crate::model::{Millis, Timestamp, callback_url, http_header, limits};
 
 /// A trigger to be registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +66,7 @@ impl Submission {
         check_id(&trigger.id)?;
         check_time(trigger.when, now)?;
         check_target(&trigger.target, names)?;
-        check_headers(&trigger.headers)?;
+        check_headers(&trigger.headers, &trigger.target)?;
         let bytes = trigger.payload.len();
         if bytes > limits::PAYLOAD_BYTES_MAX {
             let max = limits::PAYLOAD_BYTES_MAX;
@@ -201,18 +200,13 @@ fn check_topic(topic: &str, names: &Names) -> Result<(), Refusal> {
 }
 
 fn check_url(url: &str) -> Result<(), Refusal> {
-    let max = limits::URL_BYTES_MAX;
-    if url.len() > max {
-        let bytes = url.len();
-        return refuse("callbackUrl", format!("it has {bytes} bytes, at most {max} are taken"));
-    }
-    match Url::parse(url) {
-        Ok(parsed) if matches!(parsed.scheme(), "http" | "https") && parsed.has_host() => Ok(()),
-        _ => refuse("callbackUrl", format!("{url:?} is not an absolute http or https URL")),
+    match callback_url::read(url) {
+        Ok(_) => Ok(()),
+        Err(fault) => refuse("callbackUrl", fault.to_string()),
     }
 }
 
-fn check_headers(headers: &[(String, Vec<u8>)]) -> Result<(), Refusal> {
+fn check_headers(headers: &[(String, Vec<u8>)], target: &Target) -> Result<(), Refusal> {
     let max = limits::HEADERS_MAX;
     if headers.len() > max {
         return refuse("headers", format!("there are {}, at most {max} are taken", headers.len()));
@@ -222,14 +216,14 @@ fn check_headers(headers: &[(String, Vec<u8>)]) -> Result<(), Refusal> {
     if bytes > max {
         return refuse("headers", format!("they have {bytes} bytes, at most {max} are taken"));
     }
-    let is_ours = |name: &str| name.starts_with("orloj-") || name.starts_with("scheduler-");
-    match headers.iter().find(|(name, _)| name.is_empty() || is_ours(name)) {
-        Some((name, _)) => {
-            let ours = "empty names, orloj-* and scheduler-* are instructions to Orloj";
-            refuse("headers", format!("{name:?} cannot be carried to the target: {ours}"))
-        }
-        None => Ok(()),
-    }
+    let refusal = |(name, value): &(String, Vec<u8>)| {
+        let is_ours = name.starts_with("orloj-") || name.starts_with("scheduler-");
+        let ours = "empty names, orloj-* and scheduler-* are instructions to Orloj";
+        let why = (name.is_empty() || is_ours).then_some(ours);
+        let why = why.or_else(|| http_header::refusal(name, value).filter(|_| target.is_http()))?;
+        Some(format!("{name:?} cannot be carried to the target: {why}"))
+    };
+    headers.iter().find_map(refusal).map_or(Ok(()), |reason| refuse("headers", reason))
 }
 
 #[cfg(test)]
@@ -326,7 +320,7 @@ mod tests {
     fn what_the_owner_would_refuse_is_refused_by_field() {
         let horizon = limits::HORIZON_MAX_MS;
         type Change = Box<dyn FnOnce(&mut NewTrigger)>;
-        let cases: [(&str, Change); 13] = [
+        let cases: [(&str, Change); 14] = [
             ("triggerId", Box::new(|t| t.id = "x".repeat(257))),
             ("triggerId", Box::new(|t| t.id = "a\nb".to_owned())),
             ("fireAt", Box::new(move |t| t.when = When::At(NOW + horizon + 1))),
@@ -340,6 +334,13 @@ mod tests {
             ("payload", Box::new(|t| t.payload = vec![0; limits::PAYLOAD_BYTES_MAX + 1])),
             ("headers", Box::new(|t| t.headers = vec![header("orloj-delay", "1")])),
             ("headers", Box::new(|t| t.headers = vec![header("n", "v"); 65])),
+            (
+                "headers",
+                Box::new(|t| {
+                    t.target = callback("http://h/");
+                    t.headers = vec![header("Host", "internal")];
+                }),
+            ),
         ];
         for (field, change) in cases {
             let (refused, reason) = refusal(change);

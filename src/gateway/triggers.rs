@@ -20,8 +20,10 @@ use super::request::{read_trigger, show_time};
 use super::submission::{Submission, check_pool};
 use super::{Desk, Receipt, SubmitError};
 use crate::clock;
+use crate::guard::Guard;
 use crate::health::Health;
 use crate::kafka::Names;
+use crate::model::definition::Target;
 use crate::model::limits;
 use crate::model::outcome::Verdict;
 
@@ -37,6 +39,8 @@ pub(super) struct Api {
     pub(super) pools: Vec<String>,
     pub(super) payload_max: u64,
     pub(super) answer_timeout: Duration,
+    pub(super) guard: Guard,
+    pub(super) resolve_timeout: Duration,
 }
 
 /// The routes of triggers.
@@ -58,7 +62,9 @@ async fn register(
     let trigger = read_trigger(&body, api.payload_max)?;
     check_pool(&trigger.target, &api.pools)?;
     let id = trigger.id.clone();
+    let target = trigger.target.clone();
     let submission = Submission::register(trigger, &api.names, clock::now_ms())?;
+    api.admit(&target).await?;
     let receipt = api.submit(submission).await?;
     match receipt.verdict() {
         Some(Verdict::Accepted { generation, fire_at, .. }) => {
@@ -88,6 +94,17 @@ async fn cancel(State(api): State<Arc<Api>>, Path(id): Path<String>) -> Result<R
 }
 
 impl Api {
+    /// Refuses a callback that no worker would make.
+    async fn admit(&self, target: &Target) -> Result<(), Problem> {
+        let Target::Http(target) = target else { return Ok(()) };
+        let url = target.url.as_str();
+        let admitted = self.guard.admit(url, None, self.resolve_timeout).await;
+        admitted.map_err(|forbidden| {
+            let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, forbidden.to_string());
+            problem.with("field", json!("callbackUrl"))
+        })
+    }
+
     async fn submit(&self, submission: Submission) -> Result<Receipt, Problem> {
         let reasons = self.health.reasons();
         if !reasons.is_empty() {

@@ -85,6 +85,15 @@ impl Probe {
         self.consumer.client().fetch_cluster_id(self.timeout)
     }
 
+    /// Host and port of each broker, as its clients call it. (Asked for one topic, since without
+    /// any the answer would have all of them.)
+    pub fn brokers(&self, topic: &str) -> KafkaResult<Vec<(String, u16)>> {
+        let metadata = self.consumer.fetch_metadata(Some(topic), self.timeout)?;
+        let brokers = metadata.brokers().iter();
+        let at = |port| u16::try_from(port).unwrap_or_default();
+        Ok(brokers.map(|broker| (broker.host().to_owned(), at(broker.port()))).collect())
+    }
+
     /// How many partitions a topic has; `None` if it does not exist.
     pub fn partitions(&self, topic: &str) -> KafkaResult<Option<i32>> {
         let metadata = self.consumer.fetch_metadata(Some(topic), self.timeout)?;

@@ -219,24 +219,20 @@ impl TopicDefinitions {
                 Err((topic, code)) => return Err(TopicError::NotCreated { topic, code }),
             }
         }
-        self.await_created(cluster, &wanted).await?;
+        Self::await_created(cluster, &wanted)?;
         Ok(created)
     }
 
     /// The controller has made the topics; the brokers hear of them a moment later, and whoever is
     /// started next asks a broker.
-    async fn await_created(
-        &self,
-        cluster: &Cluster,
-        wanted: &[NewTopic<'_>],
-    ) -> Result<(), TopicError> {
+    fn await_created(cluster: &Cluster, wanted: &[NewTopic<'_>]) -> Result<(), TopicError> {
         let deadline = clock::monotonic() + ANSWER_TIMEOUT;
         loop {
             let there = cluster.partitions()?;
             let missing = wanted.iter().find(|topic| !there.contains_key(topic.name));
             match missing {
                 Some(_) if clock::monotonic() < deadline => {
-                    tokio::time::sleep(LOOK_AGAIN).await;
+                    std::thread::park_timeout(LOOK_AGAIN);
                 }
                 _ => return Ok(()),
             }

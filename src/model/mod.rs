@@ -10,11 +10,13 @@
 //! ```
 
 pub mod attempt;
+pub mod callback_url;
 pub mod codec;
 pub mod dead_letter;
 pub mod definition;
 pub mod entry;
 pub mod fire;
+pub mod http_header;
 pub mod input;
 pub mod ledger;
 pub mod limits;

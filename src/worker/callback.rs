@@ -6,30 +6,25 @@
 
 use std::error::Error as _;
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use reqwest::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
-    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
-};
-use reqwest::redirect::Policy;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, ClientBuilder, Method, Request, Response};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::guard::{Forbidden, Guard};
 use super::retry_after::retry_after;
 use super::verdict::Reply;
 use crate::config::WorkerSettings;
-use crate::model::Timestamp;
+use crate::guard::{Failure, Guard, GuardedClient};
 use crate::model::attempt::{TEXT_CHARS_MAX, excerpt};
 use crate::model::definition::{Definition, HttpTarget, Target};
 use crate::model::entry::FireId;
 use crate::model::fire::Fire;
+use crate::model::{Timestamp, http_header};
 
 /// A header of the trigger's: `verbatim` sends the payload as it is instead of our envelope.
 const BODY_FORM: &str = "orloj-body";
@@ -44,49 +39,28 @@ const PIECE_MIN: usize = 64;
 const IDLE_MAX: Duration = Duration::from_secs(4);
 /// Connections kept to one receiver. Each is an open file.
 const IDLE_CONNECTIONS_MAX: usize = 1_000;
-/// What belongs to a connection and not to a message, or follows from the request.
-const NOT_CARRIED: [HeaderName; 9] = [
-    CONNECTION,
-    CONTENT_LENGTH,
-    HOST,
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
-/// What says who we are: a trigger may not claim it.
-const OURS: [&str; 5] = ["x-trigger-", "x-idempotency-key", "webhook-", "orloj-", "keep-alive"];
 
 /// Makes callbacks.
 #[derive(Debug)]
 pub struct Caller {
-    client: Client,
-    guard: Guard,
+    client: GuardedClient,
     response_body_max: usize,
     timeout: Duration,
     timeout_max: Duration,
 }
 
 impl Caller {
-    /// A caller with these limits.
-    pub fn new(settings: &WorkerSettings) -> reqwest::Result<Self> {
-        let guard = Guard::new(settings.allow_addresses);
-        let client = bounded()
-            .user_agent(concat!("orloj/", env!("CARGO_PKG_VERSION")))
-            .redirect(Policy::none())
-            .retry(reqwest::retry::never())
-            .referer(false)
-            .no_proxy()
-            .connect_timeout(settings.connect_timeout)
-            .timeout(settings.timeout_max)
-            .dns_resolver(Arc::new(guard))
-            .build()?;
+    /// A caller with these limits, which goes where `guard` lets it.
+    pub fn new(settings: &WorkerSettings, guard: Guard) -> reqwest::Result<Self> {
+        let client = GuardedClient::new(guard, || {
+            bounded()
+                .user_agent(concat!("orloj/", env!("CARGO_PKG_VERSION")))
+                .connect_timeout(settings.connect_timeout)
+                .timeout(settings.timeout_max)
+        })?;
         let response_body_max = usize::try_from(settings.response_body_max.bytes());
         Ok(Self {
             client,
-            guard,
             response_body_max: response_body_max.unwrap_or(usize::MAX),
             timeout: settings.timeout,
             timeout_max: settings.timeout_max,
@@ -98,18 +72,24 @@ impl Caller {
         let Target::Http(target) = &fire.definition.target else {
             return Reply::Impossible("its target is a topic, not a callback".to_owned());
         };
-        let request = match self.request(fire, target, now) {
+        let request = match self.request(fire, target, now).await {
             Ok(request) => request,
             Err(reply) => return reply,
         };
         match self.client.execute(request).await {
             Ok(response) => self.read(response, now).await,
-            Err(error) => silence(&error),
+            Err(Failure::Forbidden(forbidden)) => Reply::Impossible(forbidden.to_string()),
+            Err(Failure::Http(error)) => silence(&error),
         }
     }
 
-    fn request(&self, fire: &Fire, target: &HttpTarget, now: Timestamp) -> Result<Request, Reply> {
-        let url = self.guard.check_url(target.url.as_str());
+    async fn request(
+        &self,
+        fire: &Fire,
+        target: &HttpTarget,
+        now: Timestamp,
+    ) -> Result<Request, Reply> {
+        let url = self.client.guard().check(target.url.as_str(), None).await;
         let url = url.map_err(|forbidden| Reply::Impossible(forbidden.to_string()))?;
         let method = Method::from_bytes(target.method.bytes());
         let method = method.map_err(|_| {
@@ -211,11 +191,12 @@ fn message(fire: &Fire, now: Timestamp) -> (HeaderMap, Bytes) {
 fn carried(definition: &Definition) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for header in &definition.headers {
+        let value = header.value.as_deref().unwrap_or_default();
+        if http_header::refusal(header.name.as_str(), value).is_some() {
+            continue;
+        }
         let name = HeaderName::from_bytes(header.name.bytes());
-        let value = HeaderValue::from_bytes(header.value.as_deref().unwrap_or_default());
-        let (Ok(name), Ok(value)) = (name, value) else { continue };
-        let ours = OURS.iter().any(|prefix| name.as_str().starts_with(prefix));
-        if !ours && !NOT_CARRIED.contains(&name) {
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value)) {
             headers.append(name, value);
         }
     }
@@ -233,14 +214,11 @@ fn envelope(fire: &Fire) -> Bytes {
     serde_json::to_vec(&envelope).expect("text and JSON make JSON").into()
 }
 
-/// Why nothing came back. What the guard refused says so at the bottom of the chain of causes.
+/// Why nothing came back, from the bottom of the chain of causes.
 fn silence(error: &reqwest::Error) -> Reply {
     let mut reason = if error.is_timeout() { "timed out" } else { "no answer" }.to_owned();
     let mut cause = error.source();
     while let Some(current) = cause {
-        if let Some(forbidden) = current.downcast_ref::<Forbidden>() {
-            return Reply::Impossible(forbidden.to_string());
-        }
         if current.source().is_none() {
             write!(reason, ": {current}").expect("a string takes everything");
         }
@@ -253,7 +231,6 @@ fn silence(error: &reqwest::Error) -> Reply {
 mod tests {
     use super::*;
     use crate::config::{Layers, Settings};
-    use crate::model::Millis;
     use crate::model::definition::Header;
 
     fn fire(trigger: &str, payload: Option<&[u8]>, headers: &[(&str, &str)]) -> Fire {
@@ -336,19 +313,21 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_trigger_has_its_own_timeout_up_to_the_pools() {
-        let settings = Settings::load(&Layers::default()).unwrap().worker;
-        let caller = Caller::new(&settings).unwrap();
-        let timeout = |own: Option<Millis>| {
-            let mut fire = fire("a", None, &[]);
-            let Target::Http(target) = &mut fire.definition.target else { unreachable!() };
-            target.timeout = own;
-            let target = target.clone();
-            caller.request(&fire, &target, 0).unwrap().timeout().copied()
-        };
-        assert_eq!(timeout(None), Some(settings.timeout));
-        assert_eq!(timeout(Some(200)), Some(Duration::from_millis(200)));
-        assert_eq!(timeout(Some(3_600_000)), Some(settings.timeout_max));
+    #[tokio::test]
+    async fn a_trigger_has_its_own_timeout_up_to_the_pools() {
+        let settings = Settings::load(&Layers::default()).unwrap();
+        let caller = Caller::new(&settings.worker, Guard::new(&settings)).unwrap();
+        let worker = settings.worker;
+        let wanted = [
+            (None, worker.timeout),
+            (Some(200), Duration::from_millis(200)),
+            (Some(3_600_000), worker.timeout_max),
+        ];
+        let fire = fire("a", None, &[]);
+        for (timeout, expected) in wanted {
+            let target = HttpTarget { timeout, ..HttpTarget::post("http://192.88.98.1/") };
+            let request = caller.request(&fire, &target, 0).await.unwrap();
+            assert_eq!(request.timeout(), Some(&expected));
+        }
     }
 }

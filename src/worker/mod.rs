@@ -13,7 +13,6 @@
 pub mod callback;
 pub mod circuit;
 pub mod deferral;
-pub mod guard;
 pub mod progress;
 pub mod queue;
 pub mod report;
@@ -38,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock;
 use crate::config::{Settings, WorkerSettings};
 use crate::engine::tenure::Change;
+use crate::guard::Guard;
 use crate::health::Health;
 use crate::kafka::Names;
 use crate::kafka::member::Member;
@@ -158,6 +158,7 @@ impl Worker {
                 return Err(WorkerError::NoTopic(needed.clone()));
             }
         }
+        let guard = Guard::new(settings).knowing_brokers(probe.brokers(&topic)?);
         health.not_ready("partitions", "the group has not answered yet");
         // A worker keeps nothing on disk, so it has no name that survives it.
         let instance = uuid::Uuid::now_v7().simple().to_string();
@@ -170,7 +171,7 @@ impl Worker {
             transactor: open_transactor(settings, &id)?,
             member: Member::join_unnamed(settings, &group, &topic)?,
             reader: Reader::open(settings, &group)?,
-            caller: Arc::new(Caller::new(&settings.worker)?),
+            caller: Arc::new(Caller::new(&settings.worker, guard)?),
             runtime: tokio::runtime::Builder::new_multi_thread()
                 .enable_all()
                 .thread_name("callbacks")

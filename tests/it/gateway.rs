@@ -168,7 +168,7 @@ async fn read(response: Response) -> (u16, String, Value) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_registration_is_answered_with_what_the_owner_said() {
-    let gateway = Gateway::start(kafka_server::shared(), &[]).await;
+    let gateway = Gateway::start(kafka_server::shared(), &["worker.allow_addresses=any"]).await;
     let fire_at = 1_900_000_000_000;
     let owner = gateway.answer(move |seen| Verdict::Accepted {
         generation: seen.offset,
@@ -177,7 +177,7 @@ async fn a_registration_is_answered_with_what_the_owner_said() {
     });
     let answer = gateway
         .register(json!({
-            "triggerId": "tea", "callbackUrl": "http://127.0.0.1:1/x", "delaySeconds": 1.5,
+            "triggerId": "tea", "callbackUrl": "http://127.0.0.1:8000/x", "delaySeconds": 1.5,
             "payload": {"cups": 2}, "headers": {"traceparent": "00-1"},
         }))
         .await;
@@ -190,7 +190,7 @@ async fn a_registration_is_answered_with_what_the_owner_said() {
     assert_eq!((seen.key.as_str(), seen.value.as_deref()), ("tea", Some(r#"{"cups":2}"#)));
     let headers = [
         ("orloj-delay", "1500"),
-        ("orloj-callback-url", "http://127.0.0.1:1/x"),
+        ("orloj-callback-url", "http://127.0.0.1:8000/x"),
         ("orloj-callback-method", "POST"),
         ("traceparent", "00-1"),
         ("orloj-ack", "true"),
@@ -261,6 +261,27 @@ async fn a_bad_request_is_refused_before_anything_is_written() {
     assert_eq!(read(nowhere).await.1, "application/problem+json");
     let wrong = gateway.call(Method::PUT, "/v1/triggers", None).await;
     assert_eq!(wrong.status(), StatusCode::METHOD_NOT_ALLOWED);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_callback_to_a_forbidden_place_is_refused_before_it_is_written() {
+    let gateway = Gateway::start(kafka_server::shared(), &["gateway.answer_timeout=1s"]).await;
+    let register = async |url: &str| {
+        let body = json!({"callbackUrl": url, "delaySeconds": 3600});
+        read(gateway.register(body).await).await
+    };
+    for (url, reason) in [
+        ("http://127.0.0.1/", "127.0.0.1 must not be called: it is loopback"),
+        ("http://localhost:8000/", "localhost must not be called: it is loopback"),
+        ("https://receiver.example:22/", "port 22 must not be called"),
+    ] {
+        let (status, _, problem) = register(url).await;
+        assert_eq!((status, &problem["field"]), (422, &json!("callbackUrl")), "{url}: {problem}");
+        assert!(problem["detail"].as_str().unwrap().starts_with(reason), "{url}: {problem}");
+    }
+    // A receiver that cannot be resolved now may be there when it is due.
+    let (status, _, answer) = register("https://not-there-yet.invalid/hook").await;
+    assert_eq!(status, 202, "{answer}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

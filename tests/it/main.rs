@@ -18,6 +18,7 @@ mod files;
 mod fires;
 mod fires_once;
 mod gateway;
+mod guard;
 mod hostile;
 mod in_flight;
 mod kafka_server;

@@ -111,7 +111,8 @@ fn receivers_that_are_gone_or_silent_end_as_they_should() {
     let outcomes = stage.follow("outcomes");
     let mut last = stage.fire("silent", "slow");
     last.id.attempt = 2;
-    let refused = fire_to("refused", "http://127.0.0.1:9/");
+    let [closed] = kafka_server::free_ports();
+    let refused = fire_to("refused", &format!("http://127.0.0.1:{closed}/"));
     for fire in [stage.fire("gone", "gone"), stage.fire("silent", "slow"), last, refused] {
         stage.publish(0, &fire);
     }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use orloj::clock;
 use orloj::config::{Layers, Settings};
+use orloj::guard::Guard;
 use orloj::model::fire::Fire;
 use orloj::model::limits::PAYLOAD_BYTES_MAX;
 use orloj::worker::callback::Caller;
@@ -39,7 +40,9 @@ const ATTEMPTS: usize = 3;
 fn every_attempt_ends_in_time_and_as_it_should() {
     let _machine = whole_machine();
     let (theirs, ours) = (Runtime::new().unwrap(), Runtime::new().unwrap());
-    let caller = Arc::new(Caller::new(&settings().worker).unwrap());
+    let settings = settings();
+    let caller = Caller::new(&settings.worker, Guard::new(&settings)).unwrap();
+    let caller = Arc::new(caller);
     let attempts = |case: &'static Case| {
         let receiver = Receiver::start(&theirs, case.door, case.script);
         attempts(Arc::clone(&caller), case, receiver)

@@ -1,0 +1,279 @@
+//! The address guard: where a callback may go. Whoever registers a trigger makes this installation
+//! send a request, from inside the network that it stands in.
+//!
+//! Law: an address is judged where the connection is made, after the name was resolved, so that
+//! nobody slips through by changing a name's address in between; the judgement at registration is
+//! a courtesy. What is not known to be allowed is refused, and one forbidden address condemns all
+//! that a name resolves to.
+//!
+//! ```text
+//!  registration ─► check: URL, port, allow-list, address ─► resolve (if it can be, now)
+//!  attempt ──────► check ─► Gate: resolve at the connect ─► connection ─► check_peer
+//! ```
+
+mod allow_list;
+mod client;
+mod own;
+mod ranges;
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::Url;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+
+pub use allow_list::BaseUrls;
+pub use client::{Failure, GuardedClient};
+
+use crate::config::{AllowAddresses, PortRange, Settings};
+use crate::model::callback_url::{self, Host};
+use own::Own;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A callback that must not be made: refuse its registration, or make a dead letter of it at once,
+/// for no later attempt may be made either.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Forbidden {
+    /// The URL itself is at fault.
+    #[error("{url:?} cannot be called: {reason}")]
+    Url {
+        /// As the trigger has it.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Its caller is bound to other URLs.
+    #[error("{url} must not be called: it is under none of its caller's base URLs")]
+    NotAllowed {
+        /// As it would be called.
+        url: String,
+    },
+    /// No receivers of callbacks are there.
+    #[error(
+        "port {0} must not be called; `worker.allow_ports` and `worker.deny_ports` say which may"
+    )]
+    Port(u16),
+    /// It leads to an address that policy forbids. (Which, is not told: it may be a secret.)
+    #[error(
+        "{host} must not be called: it is {purpose}; `worker.allow_addresses` says what may be"
+    )]
+    Address {
+        /// As written.
+        host: String,
+        /// What such addresses are for.
+        purpose: &'static str,
+    },
+    /// It leads to ourselves, or to our cluster. No setting allows it.
+    #[error("{host} must not be called at port {port}: {what} is there")]
+    Own {
+        /// As written.
+        host: String,
+        /// As written, or the scheme's own.
+        port: u16,
+        /// What is there.
+        what: &'static str,
+    },
+}
+
+/// Why a name has no addresses for us.
+#[derive(Debug, thiserror::Error)]
+enum Unresolved {
+    /// Refuse it for good.
+    #[error(transparent)]
+    Forbidden(#[from] Forbidden),
+    /// Try again later.
+    #[error("{0}")]
+    Unknown(BoxError),
+}
+
+/// Judges by the policy of one installation.
+pub struct Guard {
+    allow: AllowAddresses,
+    deny: Vec<ipnet::IpNet>,
+    allow_ports: Vec<PortRange>,
+    deny_ports: Vec<PortRange>,
+    own: Vec<Own>,
+    resolver: Arc<dyn Resolve>,
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard").field("allow", &self.allow).finish_non_exhaustive()
+    }
+}
+
+impl Guard {
+    /// A guard that asks the system's resolver.
+    #[must_use]
+    pub fn new(settings: &Settings) -> Self {
+        Self::with_resolver(settings, Arc::new(SystemResolver))
+    }
+
+    /// A guard that asks this resolver.
+    #[must_use]
+    pub fn with_resolver(settings: &Settings, resolver: Arc<dyn Resolve>) -> Self {
+        let worker = &settings.worker;
+        Self {
+            allow: worker.allow_addresses.clone(),
+            deny: worker.deny_addresses.clone(),
+            allow_ports: worker.allow_ports.clone(),
+            deny_ports: worker.deny_ports.clone(),
+            own: own::services(settings),
+            resolver,
+        }
+    }
+
+    /// The same, which knows more brokers than the settings name: their hosts and ports.
+    #[must_use]
+    pub fn knowing_brokers(mut self, brokers: Vec<(String, u16)>) -> Self {
+        self.own.extend(brokers.into_iter().map(|(host, port)| Own::broker(host, port)));
+        self
+    }
+
+    /// Reads a URL, and refuses what can be refused without resolving its host.
+    pub async fn check(&self, url: &str, bases: BaseUrls<'_>) -> Result<Url, Forbidden> {
+        let refuse = |reason| Forbidden::Url { url: url.to_owned(), reason };
+        let parsed = parse(url).map_err(refuse)?;
+        let port = port(&parsed);
+        let within = |ranges: &[PortRange]| ranges.iter().any(|range| range.contains(port));
+        if !within(&self.allow_ports) || within(&self.deny_ports) {
+            return Err(Forbidden::Port(port));
+        }
+        allow_list::check(&parsed, bases)?;
+        let host = host(&parsed);
+        let literal: Vec<IpAddr> = host.parse().into_iter().collect();
+        self.judge(host, &literal, port).await?;
+        Ok(parsed)
+    }
+
+    /// Checks a URL to be registered, and what its host resolves to now. A name that cannot be
+    /// resolved within `timeout` may be there when it is due, and passes.
+    pub async fn admit(
+        &self,
+        url: &str,
+        bases: BaseUrls<'_>,
+        timeout: Duration,
+    ) -> Result<(), Forbidden> {
+        let url = self.check(url, bases).await?;
+        let host = host(&url);
+        let Ok(name) = host.parse::<Name>() else { return Ok(()) };
+        if host.parse::<IpAddr>().is_ok() {
+            return Ok(());
+        }
+        match tokio::time::timeout(timeout, self.resolve(name, port(&url))).await {
+            Ok(Err(Unresolved::Forbidden(forbidden))) => Err(forbidden),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses an address at the other end of a connection. It was judged when the connection was
+    /// made, so what is refused here has passed by the guard.
+    pub async fn check_peer(&self, url: &Url, peer: SocketAddr) -> Result<(), Forbidden> {
+        let host = host(url);
+        let checked = self.judge(host, &[peer.ip()], peer.port()).await;
+        if checked.is_err() {
+            tracing::error!(host, %peer, "a callback has passed by the guard; please report this");
+        }
+        checked
+    }
+
+    /// The addresses of a name, if all of them may be reached at this port.
+    async fn resolve(&self, name: Name, port: u16) -> Result<Vec<SocketAddr>, Unresolved> {
+        let host = name.as_str().to_owned();
+        let resolved = self.resolver.resolve(name).await.map_err(Unresolved::Unknown)?;
+        let addresses: Vec<IpAddr> = resolved.map(|address| address.ip()).collect();
+        self.judge(&host, &addresses, port).await?;
+        // Whatever port a resolver names, the URL's is the one that was judged.
+        Ok(addresses.into_iter().map(|address| SocketAddr::new(address, 0)).collect())
+    }
+
+    async fn judge(&self, host: &str, addresses: &[IpAddr], port: u16) -> Result<(), Forbidden> {
+        addresses.iter().try_for_each(|address| self.judge_address(host, *address))?;
+        for own in self.own.iter().filter(|own| own.is_at(port)) {
+            if own.is_reached(host, addresses, &*self.resolver).await {
+                return Err(Forbidden::Own { host: host.to_owned(), port, what: own.what() });
+            }
+        }
+        Ok(())
+    }
+
+    fn judge_address(&self, host: &str, address: IpAddr) -> Result<(), Forbidden> {
+        let refusal = ranges::faces(address).find_map(|face| self.refusal(face));
+        match refusal {
+            None => Ok(()),
+            Some(purpose) => Err(Forbidden::Address { host: host.to_owned(), purpose }),
+        }
+    }
+
+    fn refusal(&self, address: IpAddr) -> Option<&'static str> {
+        if self.deny.iter().any(|net| net.contains(&address)) {
+            return Some("in a network of `worker.deny_addresses`");
+        }
+        match &self.allow {
+            AllowAddresses::Any => None,
+            AllowAddresses::Networks(nets) if nets.iter().any(|net| net.contains(&address)) => None,
+            AllowAddresses::Public | AllowAddresses::Networks(_) => ranges::special(address),
+        }
+    }
+}
+
+/// A resolver with the guard behind it, for connections to one port.
+struct Gate {
+    guard: Arc<Guard>,
+    port: u16,
+}
+
+impl Resolve for Gate {
+    fn resolve(&self, name: Name) -> Resolving {
+        let (guard, port) = (Arc::clone(&self.guard), self.port);
+        Box::pin(async move {
+            match guard.resolve(name, port).await {
+                Ok(addresses) => Ok(Box::new(addresses.into_iter()) as Addrs),
+                // Whoever looks for the cause finds what they know.
+                Err(Unresolved::Forbidden(forbidden)) => Err(forbidden.into()),
+                Err(Unresolved::Unknown(error)) => Err(error),
+            }
+        })
+    }
+}
+
+struct SystemResolver;
+
+impl Resolve for SystemResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            Ok(Box::new(found.collect::<Vec<_>>().into_iter()) as Addrs)
+        })
+    }
+}
+
+/// The URL as the client reads it, if that is how everyone reads it.
+fn parse(url: &str) -> Result<Url, String> {
+    let place = callback_url::read(url).map_err(|fault| fault.to_string())?;
+    let parsed = Url::parse(url).map_err(|error| error.to_string())?;
+    let same_host = match place.host {
+        Host::Name(name) => name.eq_ignore_ascii_case(host(&parsed)),
+        Host::Address(address) => host(&parsed).parse() == Ok(address),
+    };
+    if same_host && port(&parsed) == place.port {
+        Ok(parsed)
+    } else {
+        Err("it can be read in two ways".to_owned())
+    }
+}
+
+/// The host, an IPv6 address without its brackets.
+fn host(url: &Url) -> &str {
+    url.host_str().unwrap_or_default().trim_matches(['[', ']'])
+}
+
+fn port(url: &Url) -> u16 {
+    url.port_or_known_default().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,254 @@
+//! The address guard over real sockets: the production client, a resolver that lies, and a canary
+//! that must not hear a single connect.
+
+mod cases;
+mod stage;
+
+use std::process::Command;
+use std::time::Duration;
+
+use orloj::model::callback_url;
+use orloj::worker::verdict::Reply;
+use reqwest::Url;
+
+use cases::{NAMES, Refused, WRITTEN};
+use stage::{ALLOWED, Canary, Receiver, Subject, settings};
+
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Every address of this machine, of both kinds.
+const EVERYWHERE: &str = "[::]:0";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_request_reaches_a_forbidden_place() {
+    let canary = Canary::listen(EVERYWHERE);
+    let receiver = Receiver::start("http://127.0.0.1/".to_owned()).await;
+    let subject = Subject::new(&settings(&[]));
+    subject.zone.set("receiver.test", &[ALLOWED]);
+    subject.zone.set("public.test", &[ALLOWED]);
+    let mut tried = 0;
+
+    for (refused, urls) in WRITTEN {
+        for url in *urls {
+            let url = url.replace("{c}", &canary.port().to_string());
+            assert_admitted(&subject, &url, *refused).await;
+            assert_refused(&subject, &url).await;
+            tried += 1;
+        }
+    }
+    for (refused, name, registered, called) in NAMES {
+        let url = format!("http://{name}:{}/", canary.port());
+        subject.zone.set(name, registered);
+        assert_admitted(&subject, &url, *refused).await;
+        subject.zone.set(name, called);
+        assert_refused(&subject, &url).await;
+        tried += 1;
+    }
+    assert_eq!(canary.heard(), 0);
+    assert!(tried >= 100, "{tried}");
+
+    // All that is refused would have been made: what is allowed is.
+    for host in [ALLOWED, "receiver.test", "[::ffff:127.0.0.2]"] {
+        let url = format!("http://{host}:{}/200", receiver.address.port());
+        assert_eq!(subject.registrar.admit(&url, None, DEADLINE).await, Ok(()));
+        assert!(answered(&subject.call(&url).await) == Some(200), "{url}");
+    }
+    assert_eq!(receiver.count(), 3);
+}
+
+async fn assert_admitted(subject: &Subject, url: &str, refused: Refused) {
+    let by_bytes = callback_url::read(url);
+    assert_eq!(by_bytes.is_err(), refused == Refused::Always, "{url:?}: {by_bytes:?}");
+    let admitted = subject.registrar.admit(url, None, DEADLINE).await;
+    assert_eq!(admitted.is_ok(), refused == Refused::AtConnect, "{url:?}: {admitted:?}");
+}
+
+async fn assert_refused(subject: &Subject, url: &str) {
+    let reply = subject.call(url).await;
+    assert!(matches!(reply, Reply::Impossible(_)), "{url:?}: {reply:?}");
+}
+
+fn answered(reply: &Reply) -> Option<u16> {
+    reply.status()
+}
+
+/// Without the guard the same canary hears the same URLs, and the same lying resolver.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_canary_hears_what_is_let_through() {
+    let canary = Canary::listen(EVERYWHERE);
+    let subject = Subject::new(&settings(&["worker.allow_addresses=any".to_owned()]));
+    subject.zone.set("localhost", &["127.0.0.1"]);
+    subject.zone.set("v6.test", &["::1"]);
+    let hosts = [
+        "127.0.0.1",
+        "127.0.0.3",
+        "0.0.0.0",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "localhost",
+        "v6.test",
+    ];
+    for host in hosts {
+        let reply = subject.call(&format!("http://{host}:{}/", canary.port())).await;
+        assert!(matches!(reply, Reply::Silent(_)), "{host}: {reply:?}");
+    }
+    assert_eq!(canary.heard(), hosts.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redirects_are_answers_and_nothing_more() {
+    let canary = Canary::listen(EVERYWHERE);
+    let at = canary.port();
+    let subject = Subject::new(&settings(&[]));
+    subject.zone.set("localhost", &["127.0.0.1"]);
+    for to in ["http://127.0.0.1", "http://localhost", "//127.0.0.1", "http://127.0.0.2"] {
+        let receiver = Receiver::start(format!("{to}:{at}/")).await;
+        for status in [300, 301, 302, 303, 305, 307, 308] {
+            let url = format!("http://{}/{status}", receiver.address);
+            assert_eq!(answered(&subject.call(&url).await), Some(status), "{url} to {to}");
+        }
+        // What such an answer names is not taken up by a later request either.
+        let url = format!("http://{}/200", receiver.address);
+        assert_eq!(answered(&subject.call(&url).await), Some(200));
+    }
+    assert_eq!(canary.heard(), 0);
+}
+
+/// A kept connection leads where it was judged, whatever its name means since. A new one is judged
+/// anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_name_moves_no_connection() {
+    let receiver = Receiver::start(String::new()).await;
+    let port = receiver.address.port();
+    let canary = Canary::listen(&format!("127.0.0.1:{port}"));
+    let subject = Subject::new(&settings(&[]));
+    let url = format!("http://moving.test:{port}/200");
+    // A connection is kept a moment after its answer was read.
+    let mut reused = false;
+    for _ in 0..1_000 {
+        subject.zone.set("moving.test", &[ALLOWED]);
+        assert_eq!(answered(&subject.call(&url).await), Some(200));
+        subject.zone.set("moving.test", &["127.0.0.1"]);
+        let before = receiver.count();
+        match subject.call(&url).await {
+            Reply::Answered { status: 200, .. } => reused = receiver.count() == before + 1,
+            Reply::Impossible(_) => {}
+            other => panic!("{other:?}"),
+        }
+        if reused {
+            break;
+        }
+    }
+    assert!(reused, "no connection was ever kept");
+    // Another host at the same port is another connection, even of the same address.
+    subject.zone.set("other.test", &["127.0.0.1"]);
+    assert_refused(&subject, &format!("http://other.test:{port}/200")).await;
+    assert_eq!(canary.heard(), 0);
+}
+
+/// Brokers, registry and our own listeners, under a policy that allows everything else.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_ours_is_never_called() {
+    let canary = Canary::listen(EVERYWHERE);
+    let at = canary.port();
+    let same = ["127.0.0.1", "127.0.0.3", "0.0.0.0", "[::1]", "[::]", "[::ffff:127.0.0.1]"];
+    for ours in [
+        format!("kafka.bootstrap.servers=elsewhere.test:9093, SASL_SSL://127.0.0.1:{at}"),
+        format!("kafka.bootstrap.servers=ours.test:{at}"),
+        format!("triggers.registry_url=http://ours.test:{at}/registry"),
+        format!("gateway.listen=127.0.0.1:{at}"),
+        format!("worker.listen=0.0.0.0:{at}"),
+        format!("scheduler.listen=[::]:{at}"),
+    ] {
+        let overrides = ["worker.allow_addresses=any".to_owned(), ours.clone()];
+        let subject = Subject::new(&settings(&overrides));
+        subject.zone.set("ours.test", &["127.0.0.1"]);
+        subject.zone.set("alias.test", &["127.0.0.1"]);
+        for host in same.iter().chain(&["alias.test"]) {
+            let url = format!("http://{host}:{at}/");
+            let admitted = subject.registrar.admit(&url, None, DEADLINE).await;
+            assert!(admitted.is_err(), "{ours}: {url}");
+            assert_refused(&subject, &url).await;
+        }
+        subject.zone.set("rebound.test", &["93.184.216.34"]);
+        let url = format!("http://rebound.test:{at}/");
+        assert_eq!(subject.registrar.admit(&url, None, DEADLINE).await, Ok(()));
+        subject.zone.set("rebound.test", &["127.0.0.1"]);
+        assert_refused(&subject, &url).await;
+    }
+    assert_eq!(canary.heard(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_triggers_headers_neither_smuggle_nor_impersonate() {
+    let receiver = Receiver::start(String::new()).await;
+    let subject = Subject::new(&settings(&[]));
+    let url = format!("http://{}/200", receiver.address);
+    let headers = [
+        ("Host", "internal"),
+        ("Content-Length", "0"),
+        ("Transfer-Encoding", "chunked"),
+        ("Connection", "x-trigger-id"),
+        ("Expect", "100-continue"),
+        ("X-Forwarded-For", "127.0.0.1"),
+        ("X-Trigger-Id", "another"),
+        ("x-split", "a\r\nx-injected: b"),
+        ("x\r\nx-injected", "b"),
+        ("traceparent", "00-1"),
+    ];
+    assert_eq!(answered(&subject.call_with(&url, &headers).await), Some(200));
+    let requests = receiver.requests.lock().unwrap();
+    let [received] = &requests[..] else { panic!("{requests:?}") };
+    let mut names: Vec<_> = received.keys().map(|name| name.as_str()).collect();
+    names.sort_unstable();
+    let expected = [
+        "accept",
+        "content-length",
+        "content-type",
+        "host",
+        "traceparent",
+        "user-agent",
+        "webhook-id",
+        "webhook-timestamp",
+        "x-idempotency-key",
+        "x-trigger-attempt",
+        "x-trigger-id",
+    ];
+    assert_eq!(names, expected);
+    assert_eq!(received["host"], receiver.address.to_string());
+    assert_eq!(received["x-trigger-id"], "guarded");
+}
+
+/// The tests above once more, in a process whose environment names a canary as every proxy.
+#[test]
+fn no_proxy_of_the_environment_is_asked() {
+    let canary = Canary::listen("127.0.0.1:0");
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    for name in ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"]
+    {
+        child.env(name, format!("http://127.0.0.1:{}", canary.port()));
+    }
+    let tests = [
+        "guard::no_request_reaches_a_forbidden_place",
+        "guard::redirects_are_answers_and_nothing_more",
+    ];
+    let output = child.env_remove("NO_PROXY").env_remove("no_proxy").arg("--exact").args(tests);
+    let output = output.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("2 passed"), "{said}");
+    assert_eq!(canary.heard(), 0);
+}
+
+/// What a caller's base URLs do not cover is not called, and a base opens no address.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_callers_base_urls_bind_it() {
+    let subject = Subject::new(&settings(&[]));
+    subject.zone.set("api.test", &[ALLOWED]);
+    let bases = ["https://api.test/hooks/", "http://127.0.0.1"];
+    let bases = bases.map(|base| Url::parse(base).unwrap());
+    let admits =
+        async |url: &str| subject.registrar.admit(url, Some(&bases), DEADLINE).await.is_ok();
+    assert!(admits("https://api.test/hooks/7").await);
+    assert!(!admits("https://api.test/other").await);
+    assert!(!admits("http://api.test/hooks/7").await);
+    assert!(!admits("http://127.0.0.1/").await, "a base URL is no way around the policy");
+}
