@@ -187,10 +187,12 @@ fn what_waits_goes_back_when_the_window_is_full() {
         stage.enqueue(0, b"other", &stage.schemas.encode_fire(&other));
     }
     stage.producer.flush(DEADLINE).unwrap();
-    let request = until("what waits to go back", DEADLINE, || {
+    let request = loop {
         let Signal::Retry(request) = signals.next(Schemas::decode_signal);
-        (request.id.trigger == *"waits").then_some(request)
-    });
+        if request.id.trigger == *"waits" {
+            break request;
+        }
+    };
     assert_eq!((request.id.attempt, request.id.deferral), (1, 1));
     assert_eq!(request.reason, "not begun: it held back the progress of its partition");
     assert_eq!((stage.receiver.count("hangs"), stage.receiver.count("waits")), (1, 0));
