@@ -171,7 +171,8 @@ fn a_partition_that_moves_repeats_only_what_was_not_finished() {
 #[test]
 fn what_waits_goes_back_when_the_window_is_full() {
     let stage = Stage::new("worker-window");
-    let _worker = stage.work(&["worker.caller_concurrent=1", "worker.timeout=60s"]);
+    let _worker =
+        stage.work(&["worker.caller_concurrent=1", "worker.timeout=60s", "worker.timeout_max=60s"]);
     let signals = stage.follow("signals");
     stage.publish(0, &stage.fire("hangs", "slow"));
     let mut waits = stage.fire("waits", "slow");
