@@ -29,12 +29,16 @@ const MODULES: &[(&str, &[&str])] = &[
     ("store", &["model", "engine", "fault", "config", "clock", "telemetry"]),
     ("kafka", &["model", "engine", "fault", "config", "clock", "telemetry"]),
     ("health", &["config", "clock", "telemetry"]),
+    ("callers", &["config", "telemetry", "health"]),
     (
         "scheduler",
         &["model", "engine", "fault", "store", "kafka", "config", "clock", "telemetry", "health"],
     ),
-    ("worker", &["model", "engine", "fault", "kafka", "config", "clock", "telemetry", "health"]),
-    ("gateway", &["model", "engine", "kafka", "config", "clock", "telemetry", "health"]),
+    (
+        "worker",
+        &["model", "engine", "fault", "kafka", "config", "clock", "telemetry", "health", "callers"],
+    ),
+    ("gateway", &["model", "engine", "kafka", "config", "clock", "telemetry", "health", "callers"]),
     (
         "dev",
         &[

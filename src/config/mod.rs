@@ -7,6 +7,8 @@
 //!  orloj.default.toml ◄── --config FILE ◄── ORLOJ_SECTION__KEY ◄── --set section.key=value
 //! ```
 
+pub mod callers;
+
 mod layers;
 mod owned;
 mod print;
@@ -24,9 +26,9 @@ use thiserror::Error;
 use layers::Layer;
 pub use layers::Layers;
 pub use settings::{
-    AllowAddresses, Assignor, GatewaySettings, KafkaSettings, LogFormat, LogSettings,
-    SchedulerSettings, Settings, StandbySettings, StoreSettings, TargetSettings, TopicSettings,
-    TriggerSettings, WheelSettings, WorkerSettings,
+    AllowAddresses, Assignor, CallerSettings, GatewaySettings, KafkaSettings, LogFormat,
+    LogSettings, SchedulerSettings, Settings, StandbySettings, StoreSettings, TargetSettings,
+    TopicSettings, TriggerSettings, WheelSettings, WorkerSettings,
 };
 pub use units::ByteSize;
 

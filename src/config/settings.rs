@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::num::{NonZeroU16, NonZeroUsize};
+use std::num::{NonZeroU16, NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -39,6 +39,8 @@ pub struct Settings {
     pub worker: WorkerSettings,
     /// The role that serves the HTTP API.
     pub gateway: GatewaySettings,
+    /// Who may register, and how much.
+    pub callers: CallerSettings,
     /// What the process says of itself.
     pub log: LogSettings,
 }
@@ -279,6 +281,28 @@ pub struct GatewaySettings {
     /// How long a request waits for the owner's answer.
     #[serde(deserialize_with = "units::duration")]
     pub answer_timeout: Duration,
+}
+
+/// Who may register, and how much.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CallerSettings {
+    /// The file of the callers; empty for none.
+    pub file: PathBuf,
+    /// Pause between two readings of it.
+    #[serde(deserialize_with = "units::duration")]
+    pub reload_interval: Duration,
+    /// A caller's callbacks under way at once in a worker.
+    pub callbacks_max: NonZeroUsize,
+    /// A caller's callbacks that wait in a worker.
+    pub queue_max: NonZeroUsize,
+    /// A caller's pending triggers.
+    pub pending_max: NonZeroU64,
+    /// A caller's requests to a gateway in a second.
+    pub requests_per_second_max: NonZeroU32,
+    /// Pause between two messages about failures.
+    #[serde(deserialize_with = "units::duration")]
+    pub notify_interval: Duration,
 }
 
 /// What the process says of itself.

@@ -22,11 +22,14 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::guard::{Forbidden, Guard};
+use super::signature;
 use super::verdict::Reply;
+use crate::callers::Callers;
 use crate::config::WorkerSettings;
 use crate::model::definition::{Definition, HttpTarget, Target};
 use crate::model::entry::FireId;
 use crate::model::fire::Fire;
+use crate::model::text::Text;
 use crate::model::{Millis, Timestamp};
 
 /// A header of the trigger's: `verbatim` sends the payload as it is instead of our envelope.
@@ -53,12 +56,13 @@ const OURS: [&str; 5] = ["x-trigger-", "x-idempotency-key", "webhook-", "orloj-"
 pub struct Caller {
     client: Client,
     guard: Guard,
+    callers: Callers,
     response_body_max: usize,
 }
 
 impl Caller {
-    /// A caller with these limits.
-    pub fn new(settings: &WorkerSettings) -> reqwest::Result<Self> {
+    /// A caller with these limits, for triggers of `callers`.
+    pub fn new(settings: &WorkerSettings, callers: Callers) -> reqwest::Result<Self> {
         let guard = Guard::new(settings.allow_addresses);
         let client = Client::builder()
             .user_agent(concat!("orloj/", env!("CARGO_PKG_VERSION")))
@@ -71,7 +75,8 @@ impl Caller {
             .dns_resolver(Arc::new(guard))
             .build()?;
         let response_body_max = usize::try_from(settings.response_body_max.bytes());
-        Ok(Self { client, guard, response_body_max: response_body_max.unwrap_or(usize::MAX) })
+        let response_body_max = response_body_max.unwrap_or(usize::MAX);
+        Ok(Self { client, guard, callers, response_body_max })
     }
 
     /// Makes one attempt; `now` is stamped on it.
@@ -97,10 +102,30 @@ impl Caller {
             Reply::Impossible(format!("{:?} is not an HTTP method", target.method.as_str()))
         })?;
         let mut request = Request::new(method, url);
-        let (headers, body) = message(fire, now);
+        let (mut headers, body) = message(fire, now);
+        self.sign(fire, now, &mut headers, &body)?;
         *request.headers_mut() = headers;
         *request.body_mut() = Some(body.into());
         Ok(request)
+    }
+
+    /// Adds what the secrets of the fire's caller sign. Without a current one the attempt fails,
+    /// and a later one may find one.
+    fn sign(
+        &self,
+        fire: &Fire,
+        now: Timestamp,
+        headers: &mut HeaderMap,
+        body: &[u8],
+    ) -> Result<(), Reply> {
+        let caller = self.callers.of_record(fire.definition.caller.as_ref().map(Text::as_str));
+        let id = idempotency_key(&fire.id);
+        let signature = signature::sign(&caller, &id, now / 1000, body, now);
+        let signature = signature.map_err(|none| Reply::Silent(none.to_string()))?;
+        if let Some(Ok(value)) = signature.map(HeaderValue::try_from) {
+            headers.insert("webhook-signature", value);
+        }
+        Ok(())
     }
 
     /// Status, and as much of the body as is wanted: a broken body does not unsay the status.

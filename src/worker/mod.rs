@@ -14,6 +14,7 @@ pub mod callback;
 pub mod guard;
 pub mod progress;
 pub mod report;
+pub mod signature;
 pub mod verdict;
 
 mod commit;
@@ -29,8 +30,9 @@ use rdkafka::error::KafkaError;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
+use crate::callers::Callers;
 use crate::clock;
-use crate::config::Settings;
+use crate::config::{ConfigError, Settings};
 use crate::engine::tenure::Change;
 use crate::health::Health;
 use crate::kafka::Names;
@@ -77,6 +79,9 @@ pub enum WorkerError {
     /// The HTTP client cannot be made: its certificates, most likely.
     #[error("HTTP: {0}; check the certificates of this machine")]
     Http(#[from] reqwest::Error),
+    /// Mend the file of the callers.
+    #[error(transparent)]
+    Callers(#[from] ConfigError),
     /// The machine gives no threads.
     #[error("threads: {0}")]
     Threads(#[from] std::io::Error),
@@ -138,6 +143,14 @@ impl Worker {
             }
         }
         health.not_ready("partitions", "the group has not answered yet");
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .thread_name("callbacks")
+            .build()?;
+        let callers = {
+            let _entered = runtime.enter();
+            Callers::follow(settings, Arc::clone(&health), shutdown.clone())?
+        };
         // A worker keeps nothing on disk, so it has no name that survives it.
         let instance = uuid::Uuid::now_v7().simple().to_string();
         let id = names.transactional_id("worker", &instance);
@@ -148,11 +161,8 @@ impl Worker {
             transactor: open_transactor(settings, &id)?,
             member: Member::join_unnamed(settings, &group, &topic)?,
             reader: Reader::open(settings, &group)?,
-            caller: Arc::new(Caller::new(&settings.worker)?),
-            runtime: tokio::runtime::Builder::new_multi_thread()
-                .enable_all()
-                .thread_name("callbacks")
-                .build()?,
+            caller: Arc::new(Caller::new(&settings.worker, callers)?),
+            runtime,
             ladder: RetryLadder(delays.collect()),
             schemas: Schemas::new(),
             settings: settings.clone(),

@@ -8,6 +8,7 @@
 mod audit;
 mod bad_input;
 mod callbacks;
+mod callers;
 mod client;
 mod clients;
 mod faults;
@@ -19,6 +20,7 @@ mod load;
 mod process;
 mod readme;
 mod records;
+mod signatures;
 mod simulation;
 mod stage;
 mod topics;
