@@ -6,7 +6,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/orloj/target
 export PATH := $(if $(wildcard /usr/lib/ccache),/usr/lib/ccache:)$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-delivery sim faults faults-long verify fix bench bench-quick bench-long bench-guard help
+.PHONY: demo test test-delivery test-signatures sim faults faults-long verify fix bench bench-quick bench-long bench-guard help
 
 demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
 	scripts/prerequisites.sh
@@ -21,6 +21,11 @@ test-delivery: ## callbacks to receivers that hang, fail and crowd, measured at 
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
 	cargo test --locked --features faults --test it delivery:: -- --include-ignored --nocapture --test-threads 1
+
+test-signatures: ## our signatures, by the official libraries of Python, JavaScript and Go, which it fetches
+	scripts/prerequisites.sh test
+	scripts/kafka.sh
+	cargo test --locked --features faults --test it the_official_libraries -- --ignored --nocapture
 
 sim: ## the protocol under faults, in memory (SEEDS=n how many, SEED=n one of them again)
 	ORLOJ_SEEDS=$(or $(SEEDS),$(if $(SEED),1,8000)) $(if $(SEED),ORLOJ_SEED=$(SEED)) \
@@ -59,4 +64,4 @@ bench-guard: ## instructions a trigger costs the engine, against the recorded nu
 	cargo bench --locked --profile dev --bench hot_path
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18

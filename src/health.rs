@@ -28,7 +28,8 @@ const READY_POLL: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct Health {
     role: &'static str,
-    parts: Mutex<BTreeMap<&'static str, Result<(), String>>>,
+    /// A part that works may have a remark; one that does not has a reason.
+    parts: Mutex<BTreeMap<&'static str, Result<Option<String>, String>>>,
 }
 
 impl Health {
@@ -40,7 +41,12 @@ impl Health {
 
     /// A part does its work.
     pub fn ready(&self, part: &'static str) {
-        self.set(part, Ok(()));
+        self.set(part, Ok(None));
+    }
+
+    /// A part does its work, and a person should know something of it.
+    pub fn ready_but(&self, part: &'static str, remark: impl Into<String>) {
+        self.set(part, Ok(Some(remark.into())));
     }
 
     /// A part cannot do its work, or not yet; `reason` is for people.
@@ -61,7 +67,7 @@ impl Health {
         if parts.is_empty() {
             return vec![format!("{}: starting", self.role)];
         }
-        let line = |(part, state): (&&str, &Result<(), String>)| {
+        let line = |(part, state): (&&str, &Result<_, String>)| {
             state.as_ref().err().map(|reason| format!("{} {part}: {reason}", self.role))
         };
         parts.iter().filter_map(line).collect()
@@ -76,21 +82,29 @@ impl Health {
     }
 
     /// Every part and how it is, a line each.
-    fn describe(&self, text: &mut String) {
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let mut text = String::new();
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         for (part, state) in parts.iter() {
-            let state = state.as_ref().map_or_else(String::as_str, |()| "ready");
-            let _infallible = writeln!(text, "{} {part}: {state}", self.role);
+            let (state, remark) = match state {
+                Ok(None) => ("ready", ""),
+                Ok(Some(remark)) => ("ready, but ", remark.as_str()),
+                Err(reason) => ("", reason.as_str()),
+            };
+            let _infallible = writeln!(text, "{} {part}: {state}{remark}", self.role);
         }
+        text
     }
 
-    fn set(&self, part: &'static str, state: Result<(), String>) {
+    fn set(&self, part: &'static str, state: Result<Option<String>, String>) {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         if parts.get(part) == Some(&state) {
             return;
         }
         match (&state, parts.get(part)) {
-            (Ok(()), _) => tracing::info!(role = self.role, part, "ready"),
+            (Ok(None), _) => tracing::info!(role = self.role, part, "ready"),
+            (Ok(Some(remark)), _) => tracing::warn!(role = self.role, part, %remark, "ready"),
             (Err(reason), None) => tracing::info!(role = self.role, part, %reason, "not ready yet"),
             (Err(reason), _) => tracing::warn!(role = self.role, part, %reason, "not ready"),
         }
@@ -133,10 +147,7 @@ async fn readiness(
     let status = if reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let verbose = query.is_some_and(|query| query.split('&').any(|name| name == "verbose"));
     let text = match (verbose, reasons.is_empty()) {
-        (true, _) => roles.iter().fold(String::new(), |mut text, health| {
-            health.describe(&mut text);
-            text
-        }),
+        (true, _) => roles.iter().map(|health| health.describe()).collect(),
         (false, true) => "ready\n".to_owned(),
         (false, false) => reasons.join("\n") + "\n",
     };
@@ -174,6 +185,10 @@ mod tests {
         assert_eq!(answer(&health, "").await, (StatusCode::OK, "ready\n".to_owned()));
         let text = "scheduler kafka: ready\nscheduler partitions: ready\n";
         assert_eq!(answer(&health, "verbose").await, (StatusCode::OK, text.to_owned()));
+
+        health.ready_but("kafka", "slow");
+        assert_eq!(answer(&health, "").await, (StatusCode::OK, "ready\n".to_owned()));
+        assert!(answer(&health, "verbose").await.1.starts_with("scheduler kafka: ready, but slow"));
 
         health.not_ready("kafka", "no broker answers");
         assert_eq!(answer(&health, "").await.1, "scheduler kafka: no broker answers\n");

@@ -25,6 +25,7 @@
 //! * [`fault`]: faults on purpose, in test builds only.
 //! * [`clock`], [`config`], [`telemetry`], [`health`]: the time, the settings, and what a process
 //!   says of itself.
+//! * [`callers`]: who registers triggers, as the file says now.
 //! * [`store`]: RocksDB: a timeline that can be rebuilt from the log at any moment.
 //! * [`kafka`]: the log: group, fence, transaction, readers, topics.
 //! * [`guard`]: where a callback may go.
@@ -37,6 +38,7 @@
 //! `ARCHITECTURE.md` tells how they work together, and names the test that holds each invariant.
 
 mod allocator;
+pub mod callers;
 pub mod cli;
 pub mod clock;
 pub mod config;

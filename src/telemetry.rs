@@ -54,6 +54,9 @@ pub const REQUESTS: &str = "orloj_http_requests_total";
 /// Histogram: one request to the HTTP API, in seconds.
 pub const REQUEST_DURATION: &str = "orloj_http_request_seconds";
 
+/// Gauge: 1 while the file of the callers is refused and those read before are in force.
+pub const CALLERS_REFUSED: &str = "orloj_callers_refused";
+
 /// Bounds of every histogram, in seconds: fine around a commit, coarse where only an alarm reads.
 const BUCKETS: [f64; 16] =
     [0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 600.0];
@@ -125,6 +128,7 @@ fn describe() {
         (CALLBACKS_IN_FLIGHT, Unit::Count, "callbacks under way"),
         (CALLBACKS_WAITING, Unit::Count, "fires that wait for a place"),
         (CIRCUITS, Unit::Count, "circuits of this worker"),
+        (CALLERS_REFUSED, Unit::Count, "1 while the file of the callers is refused"),
     ];
     for (name, unit, meaning) in gauges {
         describe_gauge!(name, unit, meaning);

@@ -30,15 +30,30 @@ const MODULES: &[(&str, &[&str])] = &[
     ("kafka", &["model", "engine", "fault", "config", "clock", "telemetry"]),
     ("guard", &["model", "config"]),
     ("health", &["config", "clock", "telemetry"]),
+    ("callers", &["config", "telemetry", "health"]),
     (
         "scheduler",
         &["model", "engine", "fault", "store", "kafka", "config", "clock", "telemetry", "health"],
     ),
     (
         "worker",
-        &["model", "engine", "fault", "kafka", "guard", "config", "clock", "telemetry", "health"],
+        &[
+            "model",
+            "engine",
+            "fault",
+            "kafka",
+            "guard",
+            "config",
+            "clock",
+            "telemetry",
+            "health",
+            "callers",
+        ],
     ),
-    ("gateway", &["model", "engine", "kafka", "guard", "config", "clock", "telemetry", "health"]),
+    (
+        "gateway",
+        &["model", "engine", "kafka", "guard", "config", "clock", "telemetry", "health", "callers"],
+    ),
     (
         "dev",
         &[

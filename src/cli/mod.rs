@@ -3,6 +3,7 @@
 //! Law: an error is printed once, with the way out. The exit code is 0 when the command did what
 //! it says, 1 when it failed, 2 when the command line or the settings are wrong.
 
+mod callers;
 mod circuits;
 mod dead_letters;
 mod role;
@@ -93,6 +94,12 @@ enum Command {
     /// Create Orloj's topics, or compare them with what they must be.
     #[command(subcommand)]
     Topics(Topics),
+    /// Make API keys and signing secrets for callers.
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  orloj callers new-key\n  orloj callers new-secret --ed25519"
+    )]
+    Callers(callers::Callers),
     /// Look through what nobody tries again by itself, and deal with it.
     #[command(subcommand)]
     DeadLetters(dead_letters::DeadLetters),
@@ -165,7 +172,11 @@ pub enum CliError {
 impl CliError {
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Telemetry(_) | Self::Usage(_) => 2,
+            Self::Config(_)
+            | Self::Telemetry(_)
+            | Self::Usage(_)
+            | Self::Gateway(GatewayError::Callers(_))
+            | Self::Worker(WorkerError::Callers(_)) => 2,
             _ => 1,
         }
     }
@@ -203,6 +214,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
             Command::Worker => role::run(Role::Worker, settings).await,
             Command::Gateway => role::run(Role::Gateway, settings).await,
             Command::Topics(action) => topics(action, &settings).await,
+            Command::Callers(callers) => callers.run(),
             Command::DeadLetters(letters) => letters.run(&settings).await,
             Command::Register(register) => register.run(&settings).await,
             Command::Cancel(cancel) => cancel.run(&settings).await,

@@ -7,6 +7,8 @@
 //!  orloj.default.toml ◄── --config FILE ◄── ORLOJ_SECTION__KEY ◄── --set section.key=value
 //! ```
 
+pub mod callers;
+
 mod layers;
 mod owned;
 mod print;
@@ -27,9 +29,9 @@ use layers::Layer;
 pub use layers::Layers;
 pub use reach::{AllowAddresses, PortRange};
 pub use settings::{
-    Assignor, GatewaySettings, KafkaSettings, LogFormat, LogSettings, SchedulerSettings, Settings,
-    StandbySettings, StoreSettings, TargetSettings, TopicSettings, TriggerSettings, WheelSettings,
-    WorkerSettings,
+    Assignor, CallerSettings, GatewaySettings, KafkaSettings, LogFormat, LogSettings,
+    SchedulerSettings, Settings, StandbySettings, StoreSettings, TargetSettings, TopicSettings,
+    TriggerSettings, WheelSettings, WorkerSettings,
 };
 pub use units::ByteSize;
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::num::{NonZeroU16, NonZeroU32, NonZeroUsize};
+use std::num::{NonZeroU16, NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -41,6 +41,8 @@ pub struct Settings {
     pub worker: WorkerSettings,
     /// The role that serves the HTTP API.
     pub gateway: GatewaySettings,
+    /// Who may register, and how much.
+    pub callers: CallerSettings,
     /// What the process says of itself.
     pub log: LogSettings,
 }
@@ -244,10 +246,6 @@ pub struct WorkerSettings {
     pub name: String,
     /// Callbacks under way at once.
     pub in_flight_max: NonZeroUsize,
-    /// Callbacks of one caller under way at once.
-    pub caller_concurrent: NonZeroUsize,
-    /// Fires of one caller that wait for a place.
-    pub caller_waiting: NonZeroUsize,
     /// Fires of all callers that wait for a place.
     pub waiting_max: NonZeroUsize,
     /// How long a fire stays away that is sent back for the first time.
@@ -318,6 +316,28 @@ pub struct GatewaySettings {
     /// How long a callback's host may take to resolve when it is registered.
     #[serde(deserialize_with = "units::duration")]
     pub resolve_timeout: Duration,
+}
+
+/// Who may register, and how much.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CallerSettings {
+    /// The file of the callers; empty for none.
+    pub file: PathBuf,
+    /// Pause between two readings of it.
+    #[serde(deserialize_with = "units::duration")]
+    pub reload_interval: Duration,
+    /// A caller's callbacks under way at once in a worker.
+    pub callbacks_max: NonZeroUsize,
+    /// A caller's callbacks that wait in a worker.
+    pub queue_max: NonZeroUsize,
+    /// A caller's pending triggers.
+    pub pending_max: NonZeroU64,
+    /// A caller's requests to a gateway in a second.
+    pub requests_per_second_max: NonZeroU32,
+    /// Pause between two messages about failures.
+    #[serde(deserialize_with = "units::duration")]
+    pub notify_interval: Duration,
 }
 
 /// What the process says of itself.

@@ -50,6 +50,13 @@ pub(super) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Dur
     parse_duration(&String::deserialize(deserializer)?).map_err(de::Error::custom)
 }
 
+/// For `#[serde(deserialize_with)]`, with `default`: a positive duration, or nothing.
+pub(super) fn maybe_duration<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Duration>, D::Error> {
+    duration(deserializer).map(Some)
+}
+
 /// For `#[serde(deserialize_with)]`: a list of positive durations, perhaps empty.
 pub(super) fn durations<'de, D: Deserializer<'de>>(
     deserializer: D,

@@ -7,7 +7,9 @@
 //!     └── answer ◄── Waiter ◄── Receipts ◄── outcomes ◄─┘
 //! ```
 
+mod auth;
 mod problem;
+mod rate;
 mod request;
 mod triggers;
 
@@ -28,7 +30,8 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Settings;
+use crate::callers::Callers;
+use crate::config::{ConfigError, Settings};
 use crate::guard::Guard;
 use crate::health::Health;
 use crate::kafka::Names;
@@ -36,6 +39,7 @@ use crate::model::outcome::{Outcome, Verdict};
 use crate::{clock, telemetry};
 
 use problem::Problem;
+use rate::Rates;
 use receipts::{Full, Receipts};
 pub use request::{read_time, show_time};
 use submission::Submission;
@@ -50,6 +54,9 @@ pub enum GatewayError {
     /// The listener failed.
     #[error("the HTTP listener failed: {0}")]
     Http(#[from] std::io::Error),
+    /// Mend the file of the callers.
+    #[error(transparent)]
+    Callers(#[from] ConfigError),
 }
 
 /// Why a submission was not answered.
@@ -120,13 +127,19 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<(), GatewayError> {
     let timeout = settings.gateway.answer_timeout;
+    let callers = Callers::follow(settings, Arc::clone(&health), shutdown.clone())?;
+    if callers.now().is_open() {
+        let address = listener.local_addr()?;
+        tracing::warn!(%address, "no callers.file: whoever reaches this may do everything");
+    }
     let desk = Desk::open(settings, timeout, Arc::clone(&health), shutdown.clone())?;
     let api = Arc::new(triggers::Api {
         desk,
         health,
         names: Names::new(&settings.topics.prefix),
         pools: settings.topics.pools.clone(),
-        payload_max: settings.gateway.payload_max.bytes(),
+        callers,
+        rates: Rates::default(),
         answer_timeout: timeout,
         guard: Guard::new(settings),
         resolve_timeout: settings.gateway.resolve_timeout,

@@ -1,6 +1,9 @@
 //! Errors of the HTTP API: RFC 9457 problem details, which name the field and the way out.
 
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
@@ -9,25 +12,35 @@ use super::submission::Refusal;
 
 /// Seconds after which to try again when the brokers are away: librdkafka reconnects within one,
 /// and a broker that restarts takes a few.
-const RETRY_AFTER_SECONDS: u16 = 5;
+const RETRY_AFTER_SECONDS: u64 = 5;
 
 /// An answer that is not a success.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Problem {
     status: StatusCode,
     detail: String,
+    /// In seconds.
+    retry_after: Option<u64>,
     members: Map<String, Value>,
 }
 
 impl Problem {
     /// A problem without further members.
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        Self { status, detail: detail.into(), members: Map::new() }
+        Self { status, detail: detail.into(), retry_after: None, members: Map::new() }
     }
 
     /// The service cannot do it now; the client shall come back.
     pub(super) fn unavailable(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+        let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, detail);
+        Self { retry_after: Some(RETRY_AFTER_SECONDS), ..problem }
+    }
+
+    /// The client shall come back `after` its share of requests is worked off.
+    pub(super) fn too_many(caller: &str, per_second: NonZeroU32, after: Duration) -> Self {
+        let detail = format!("{caller} may make {per_second} requests a second");
+        let problem = Self::new(StatusCode::TOO_MANY_REQUESTS, detail);
+        Self { retry_after: Some(after.as_secs() + 1), ..problem }
     }
 
     /// Adds an extension member.
@@ -60,8 +73,11 @@ impl IntoResponse for Problem {
         let mut response = (self.status, Value::from(body).to_string()).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if self.status == StatusCode::SERVICE_UNAVAILABLE {
-            headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS.into());
+        if let Some(seconds) = self.retry_after {
+            headers.insert(RETRY_AFTER, seconds.into());
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"orloj\""));
         }
         response
     }

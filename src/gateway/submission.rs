@@ -82,6 +82,13 @@ impl Submission {
         Ok(Self { id: id.to_owned(), value: None, headers: Vec::new() })
     }
 
+    /// The same, in the name of a caller.
+    #[must_use]
+    pub fn by(mut self, caller: &str) -> Self {
+        self.headers.push(header("orloj-caller", caller));
+        self
+    }
+
     /// The same, asking the owner for an outcome.
     #[must_use]
     pub fn acknowledged(mut self) -> Self {

@@ -6,20 +6,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::http::StatusCode;
+use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, post};
 use axum::{Json, Router};
 use bytes::Bytes;
 use serde_json::json;
 
+use super::auth::Registrant;
 use super::problem::Problem;
+use super::rate::Rates;
 use super::request::{read_trigger, show_time};
 use super::submission::{Submission, check_pool};
 use super::{Desk, Receipt, SubmitError};
+use crate::callers::Callers;
 use crate::clock;
+use crate::config::callers::Caller;
 use crate::guard::Guard;
 use crate::health::Health;
 use crate::kafka::Names;
@@ -37,7 +40,8 @@ pub(super) struct Api {
     pub(super) health: Arc<Health>,
     pub(super) names: Names,
     pub(super) pools: Vec<String>,
-    pub(super) payload_max: u64,
+    pub(super) callers: Callers,
+    pub(super) rates: Rates,
     pub(super) answer_timeout: Duration,
     pub(super) guard: Guard,
     pub(super) resolve_timeout: Duration,
@@ -45,27 +49,29 @@ pub(super) struct Api {
 
 /// The routes of triggers.
 pub(super) fn routes(api: Arc<Api>) -> Router {
-    let body_max = usize::try_from(api.payload_max + BODY_OVERHEAD).unwrap_or(usize::MAX);
     Router::new()
         .route("/v1/triggers", post(register))
         .route("/v1/triggers/{id}", delete(cancel))
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(DefaultBodyLimit::max(body_max))
         .with_state(api)
 }
 
 async fn register(
     State(api): State<Arc<Api>>,
-    body: Result<Bytes, BytesRejection>,
+    Registrant(caller): Registrant,
+    request: Request,
 ) -> Result<Response, Problem> {
-    let body = body.map_err(|refused| Problem::new(refused.status(), refused.body_text()))?;
-    let trigger = read_trigger(&body, api.payload_max)?;
+    let payload_max = caller.limits.payload_max.bytes();
+    let asked_with = request.headers().clone();
+    let mut trigger = read_trigger(&read_body(request, payload_max).await?, payload_max)?;
+    carry_trace(&asked_with, &mut trigger.headers);
     check_pool(&trigger.target, &api.pools)?;
+    check_target(&caller, &trigger.target)?;
     let id = trigger.id.clone();
     let target = trigger.target.clone();
     let submission = Submission::register(trigger, &api.names, clock::now_ms())?;
-    api.admit(&target).await?;
-    let receipt = api.submit(submission).await?;
+    api.admit(&target, &caller).await?;
+    let receipt = api.submit(submission, &caller).await?;
     match receipt.verdict() {
         Some(Verdict::Accepted { generation, fire_at, .. }) => {
             let fire_at = show_time(*fire_at);
@@ -80,8 +86,12 @@ async fn register(
     }
 }
 
-async fn cancel(State(api): State<Arc<Api>>, Path(id): Path<String>) -> Result<Response, Problem> {
-    let receipt = api.submit(Submission::cancel(&id)?).await?;
+async fn cancel(
+    State(api): State<Arc<Api>>,
+    Registrant(caller): Registrant,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let receipt = api.submit(Submission::cancel(&id)?, &caller).await?;
     match receipt.verdict() {
         Some(Verdict::Cancelled { generation }) => {
             Ok(Json(json!({ "cancelled": true, "generation": generation })).into_response())
@@ -95,17 +105,20 @@ async fn cancel(State(api): State<Arc<Api>>, Path(id): Path<String>) -> Result<R
 
 impl Api {
     /// Refuses a callback that no worker would make.
-    async fn admit(&self, target: &Target) -> Result<(), Problem> {
+    async fn admit(&self, target: &Target, caller: &Caller) -> Result<(), Problem> {
         let Target::Http(target) = target else { return Ok(()) };
-        let url = target.url.as_str();
-        let admitted = self.guard.admit(url, None, self.resolve_timeout).await;
+        let (url, bases) = (target.url.as_str(), caller.urls.as_deref());
+        let admitted = self.guard.admit(url, bases, self.resolve_timeout).await;
         admitted.map_err(|forbidden| {
             let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, forbidden.to_string());
             problem.with("field", json!("callbackUrl"))
         })
     }
 
-    async fn submit(&self, submission: Submission) -> Result<Receipt, Problem> {
+    async fn submit(&self, submission: Submission, caller: &Caller) -> Result<Receipt, Problem> {
+        // Without callers nobody is known, and a record says so by saying nothing.
+        let is_known = caller.role.is_some();
+        let submission = if is_known { submission.by(&caller.id) } else { submission };
         let reasons = self.health.reasons();
         if !reasons.is_empty() {
             return Err(Problem::unavailable(reasons.join("; ")));
@@ -133,6 +146,38 @@ impl Api {
     }
 }
 
+/// The whole body, if it is no larger than a payload and what may stand around it.
+async fn read_body(mut request: Request, payload_max: u64) -> Result<Bytes, Problem> {
+    let max = payload_max.min(limits::PAYLOAD_BYTES_MAX as u64) + BODY_OVERHEAD;
+    let max = usize::try_from(max).unwrap_or(usize::MAX);
+    DefaultBodyLimit::max(max).apply(&mut request);
+    let body = Bytes::from_request(request, &()).await;
+    body.map_err(|refused| Problem::new(refused.status(), refused.body_text()))
+}
+
+/// The trace that a request is part of goes with its trigger, unless that has one of its own.
+fn carry_trace(request: &HeaderMap, carried: &mut Vec<(String, Vec<u8>)>) {
+    let is_traced = |(name, _): &(String, _)| name.eq_ignore_ascii_case("traceparent");
+    if carried.iter().any(is_traced) || !request.contains_key("traceparent") {
+        return;
+    }
+    for name in ["traceparent", "tracestate"] {
+        let value = request.get(name).map(|value| value.as_bytes().to_vec());
+        carried.extend(value.map(|value| (name.to_owned(), value)));
+    }
+}
+
+/// Refuses a target that is not the caller's to fire into.
+fn check_target(caller: &Caller, target: &Target) -> Result<(), Problem> {
+    match target {
+        Target::Topic(target) if !caller.may_fire_into(target.topic.as_str()) => {
+            let detail = format!("{} may not fire into {}", caller.id, target.topic.as_str());
+            Err(Problem::new(StatusCode::FORBIDDEN, detail).with("field", json!("topic")))
+        }
+        Target::Topic(_) | Target::Http(_) => Ok(()),
+    }
+}
+
 fn not_pending(id: &str, fired: Option<u64>, withdrawal: bool) -> Problem {
     let detail = match fired {
         Some(generation) => format!("{id} has fired: generation {generation}"),
@@ -152,4 +197,29 @@ fn not_pending(id: &str, fired: Option<u64>, withdrawal: bool) -> Problem {
 async fn method_not_allowed() -> Problem {
     let detail = "POST /v1/triggers registers, DELETE /v1/triggers/{id} cancels";
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_trace_of_a_request_goes_with_its_trigger() {
+        let mut request = HeaderMap::new();
+        let mut carried = Vec::new();
+        request.insert("tracestate", "a=1".parse().unwrap());
+        carry_trace(&request, &mut carried);
+        assert_eq!(carried, [], "a state of no trace");
+
+        request.insert("traceparent", "00-1".parse().unwrap());
+        carry_trace(&request, &mut carried);
+        let expected = [("traceparent", "00-1"), ("tracestate", "a=1")];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()));
+        assert_eq!(carried, expected);
+
+        let own = [("Traceparent".to_owned(), b"00-2".to_vec())];
+        carried = own.to_vec();
+        carry_trace(&request, &mut carried);
+        assert_eq!(carried, own);
+    }
 }

@@ -22,6 +22,7 @@ pub mod ledger;
 pub mod limits;
 pub mod outcome;
 pub mod partitioner;
+pub mod pattern;
 pub mod retry;
 pub mod signal;
 pub mod text;

@@ -17,13 +17,16 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::retry_after::retry_after;
+use super::signature;
 use super::verdict::Reply;
-use crate::config::WorkerSettings;
+use crate::callers::Callers;
+use crate::config::{self, WorkerSettings};
 use crate::guard::{Failure, Guard, GuardedClient};
 use crate::model::attempt::{TEXT_CHARS_MAX, excerpt};
 use crate::model::definition::{Definition, HttpTarget, Target};
 use crate::model::entry::FireId;
 use crate::model::fire::Fire;
+use crate::model::text::Text;
 use crate::model::{Timestamp, http_header};
 
 /// A header of the trigger's: `verbatim` sends the payload as it is instead of our envelope.
@@ -44,14 +47,15 @@ const IDLE_CONNECTIONS_MAX: usize = 1_000;
 #[derive(Debug)]
 pub struct Caller {
     client: GuardedClient,
+    callers: Callers,
     response_body_max: usize,
     timeout: Duration,
     timeout_max: Duration,
 }
 
 impl Caller {
-    /// A caller with these limits, which goes where `guard` lets it.
-    pub fn new(settings: &WorkerSettings, guard: Guard) -> reqwest::Result<Self> {
+    /// A caller with these limits for triggers of `callers`, which goes where `guard` lets it.
+    pub fn new(settings: &WorkerSettings, guard: Guard, callers: Callers) -> reqwest::Result<Self> {
         let client = GuardedClient::new(guard, || {
             bounded()
                 .user_agent(concat!("orloj/", env!("CARGO_PKG_VERSION")))
@@ -61,6 +65,7 @@ impl Caller {
         let response_body_max = usize::try_from(settings.response_body_max.bytes());
         Ok(Self {
             client,
+            callers,
             response_body_max: response_body_max.unwrap_or(usize::MAX),
             timeout: settings.timeout,
             timeout_max: settings.timeout_max,
@@ -89,7 +94,8 @@ impl Caller {
         target: &HttpTarget,
         now: Timestamp,
     ) -> Result<Request, Reply> {
-        let url = self.client.guard().check(target.url.as_str(), None).await;
+        let caller = self.callers.of_record(fire.definition.caller.as_ref().map(Text::as_str));
+        let url = self.client.guard().check(target.url.as_str(), caller.urls.as_deref()).await;
         let url = url.map_err(|forbidden| Reply::Impossible(forbidden.to_string()))?;
         let method = Method::from_bytes(target.method.bytes());
         let method = method.map_err(|_| {
@@ -98,7 +104,8 @@ impl Caller {
         let mut request = Request::new(method, url);
         let timeout = target.timeout.map_or(self.timeout, Duration::from_millis);
         *request.timeout_mut() = Some(timeout.min(self.timeout_max));
-        let (headers, body) = message(fire, now);
+        let (mut headers, body) = message(fire, now);
+        sign(&caller, &fire.id, now, &mut headers, &body)?;
         *request.headers_mut() = headers;
         *request.body_mut() = Some(body.into());
         Ok(request)
@@ -118,6 +125,23 @@ impl Caller {
         let body = excerpt(&String::from_utf8_lossy(&kept)).unwrap_or_default().to_string();
         Reply::Answered { status, retry_after, body }
     }
+}
+
+/// Adds what the caller's secrets sign. Without a current one the attempt fails, and a later one
+/// may find one.
+fn sign(
+    caller: &config::callers::Caller,
+    id: &FireId,
+    now: Timestamp,
+    headers: &mut HeaderMap,
+    body: &[u8],
+) -> Result<(), Reply> {
+    let signature = signature::sign(caller, &idempotency_key(id), now / 1000, body, now);
+    let signature = signature.map_err(|none| Reply::Silent(none.to_string()))?;
+    if let Some(Ok(value)) = signature.map(HeaderValue::try_from) {
+        headers.insert("webhook-signature", value);
+    }
+    Ok(())
 }
 
 /// HTTP/1.1 alone: a connection carries one callback at a time, so that whatever a receiver does to
@@ -316,7 +340,8 @@ mod tests {
     #[tokio::test]
     async fn a_trigger_has_its_own_timeout_up_to_the_pools() {
         let settings = Settings::load(&Layers::default()).unwrap();
-        let caller = Caller::new(&settings.worker, Guard::new(&settings)).unwrap();
+        let callers = Callers::of(config::callers::CallerTable::read(&settings).unwrap());
+        let caller = Caller::new(&settings.worker, Guard::new(&settings), callers).unwrap();
         let worker = settings.worker;
         let wanted = [
             (None, worker.timeout),

@@ -15,6 +15,7 @@ use crate::clock;
 use crate::model::definition::Target;
 use crate::model::fire::Fire;
 use crate::model::outcome::{Circuit, CircuitState, Outcome, Verdict};
+use crate::model::text::Text;
 use crate::model::{Millis, Offset, PartitionId};
 use crate::telemetry;
 
@@ -41,7 +42,8 @@ impl Worker {
         if let Some(wait) = self.circuits.refusal(&waiting.route, clock::monotonic()) {
             return self.defer(waiting, Cause::CircuitOpen(wait));
         }
-        let (caller, limits) = (waiting.route.caller.clone(), self.limits());
+        let caller = waiting.route.caller.clone();
+        let limits = self.limits(caller.as_ref());
         match self.queue.offer(&caller, limits, waiting) {
             Ok(()) => self.begin(),
             Err(waiting) => self.defer(waiting, Cause::QueueFull),
@@ -49,9 +51,9 @@ impl Worker {
     }
 
     /// What a caller may have here.
-    fn limits(&self) -> Limits {
-        let worker = &self.settings.worker;
-        Limits { concurrent: worker.caller_concurrent.get(), waiting: worker.caller_waiting.get() }
+    fn limits(&self, caller: Option<&Text>) -> Limits {
+        let limits = &self.callers.of_record(caller.map(Text::as_str)).limits;
+        Limits { concurrent: limits.callbacks_max.get(), waiting: limits.queue_max.get() }
     }
 
     /// Begins the callbacks that have a place, but none when this worker is about to end.

@@ -16,6 +16,7 @@ pub mod deferral;
 pub mod progress;
 pub mod queue;
 pub mod report;
+pub mod signature;
 pub mod verdict;
 
 mod commit;
@@ -34,8 +35,9 @@ use rdkafka::error::KafkaError;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
+use crate::callers::Callers;
 use crate::clock;
-use crate::config::{Settings, WorkerSettings};
+use crate::config::{ConfigError, Settings, WorkerSettings};
 use crate::engine::tenure::Change;
 use crate::guard::Guard;
 use crate::health::Health;
@@ -91,6 +93,9 @@ pub enum WorkerError {
     /// The HTTP client cannot be made: its certificates, most likely.
     #[error("HTTP: {0}; check the certificates of this machine")]
     Http(#[from] reqwest::Error),
+    /// Mend the file of the callers.
+    #[error(transparent)]
+    Callers(#[from] ConfigError),
     /// The machine gives no threads.
     #[error("threads: {0}")]
     Threads(#[from] std::io::Error),
@@ -126,6 +131,7 @@ struct Worker {
     probe: Probe,
     transactor: Transactor,
     caller: Arc<Caller>,
+    callers: Callers,
     runtime: Runtime,
     events: (Sender<Event>, Receiver<Event>),
     lanes: BTreeMap<PartitionId, Lane>,
@@ -160,6 +166,14 @@ impl Worker {
         }
         let guard = Guard::new(settings).knowing_brokers(probe.brokers(&topic)?);
         health.not_ready("partitions", "the group has not answered yet");
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .thread_name("callbacks")
+            .build()?;
+        let callers = {
+            let _entered = runtime.enter();
+            Callers::follow(settings, Arc::clone(&health), shutdown.clone())?
+        };
         // A worker keeps nothing on disk, so it has no name that survives it.
         let instance = uuid::Uuid::now_v7().simple().to_string();
         let id = names.transactional_id("worker", &instance);
@@ -171,11 +185,9 @@ impl Worker {
             transactor: open_transactor(settings, &id)?,
             member: Member::join_unnamed(settings, &group, &topic)?,
             reader: Reader::open(settings, &group)?,
-            caller: Arc::new(Caller::new(&settings.worker, guard)?),
-            runtime: tokio::runtime::Builder::new_multi_thread()
-                .enable_all()
-                .thread_name("callbacks")
-                .build()?,
+            caller: Arc::new(Caller::new(&settings.worker, guard, callers.clone())?),
+            callers,
+            runtime,
             name: name_of(&settings.worker, &instance),
             policy: policy_of(&settings.worker),
             schemas: Schemas::new(),

@@ -8,6 +8,7 @@
 mod audit;
 mod bad_input;
 mod callbacks;
+mod callers;
 mod client;
 mod clients;
 mod dead_letters;
@@ -28,6 +29,7 @@ mod process;
 mod readme;
 mod records;
 mod retries;
+mod signatures;
 mod simulation;
 mod stage;
 mod topics;

@@ -13,6 +13,8 @@ use axum::extract::{Path, State};
 use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use orloj::callers::Callers;
+use orloj::config::callers::CallerTable;
 use orloj::config::{Layers, Settings};
 use orloj::guard::Guard;
 use orloj::model::definition::{Definition, Header, HttpTarget, Target};
@@ -69,7 +71,8 @@ impl Subject {
     pub(crate) fn new(settings: &Settings) -> Self {
         let zone = Arc::new(Zone::default());
         let guard = || Guard::with_resolver(settings, Arc::clone(&zone) as Arc<dyn Resolve>);
-        let caller = Caller::new(&settings.worker, guard()).unwrap();
+        let callers = Callers::of(CallerTable::read(settings).unwrap());
+        let caller = Caller::new(&settings.worker, guard(), callers).unwrap();
         Self { registrar: guard(), caller, zone }
     }
 

@@ -12,7 +12,9 @@ mod siege;
 use std::sync::Arc;
 use std::time::Duration;
 
+use orloj::callers::Callers;
 use orloj::clock;
+use orloj::config::callers::CallerTable;
 use orloj::config::{Layers, Settings};
 use orloj::guard::Guard;
 use orloj::model::fire::Fire;
@@ -41,7 +43,8 @@ fn every_attempt_ends_in_time_and_as_it_should() {
     let _machine = whole_machine();
     let (theirs, ours) = (Runtime::new().unwrap(), Runtime::new().unwrap());
     let settings = settings();
-    let caller = Caller::new(&settings.worker, Guard::new(&settings)).unwrap();
+    let callers = Callers::of(CallerTable::read(&settings).unwrap());
+    let caller = Caller::new(&settings.worker, Guard::new(&settings), callers).unwrap();
     let caller = Arc::new(caller);
     let attempts = |case: &'static Case| {
         let receiver = Receiver::start(&theirs, case.door, case.script);

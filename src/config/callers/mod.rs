@@ -1,0 +1,166 @@
+//! The callers: who registers triggers, what each may do, and what signs their callbacks.
+//!
+//! Law: a table is read whole or refused whole. A secret is in memory alone: no error, no log line
+//! and no `Debug` shows one, and an API key is known by its hash only.
+//!
+//! ```text
+//!  callers.toml ──► file (strict) ──► CallerTable ◄── by_key ── gateway: who asks?
+//!     └─ file: env: ──► secret ─────────┘  ◄──── by_id ─── worker: whose fire is this?
+//! ```
+
+mod file;
+
+pub mod key;
+pub mod secret;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_lc_rs::digest::Digest;
+use reqwest::Url;
+use serde::Deserialize;
+
+use super::{ByteSize, ConfigError, Settings};
+use crate::model::pattern;
+use key::KeyHash;
+use secret::SigningSecret;
+
+/// The id of whoever is nobody else: a record without `orloj-caller`, or with one that the file
+/// does not have.
+pub const ANONYMOUS: &str = "anonymous";
+
+/// One who registers triggers.
+#[derive(Debug)]
+pub struct Caller {
+    /// What records call it in `orloj-caller`.
+    pub id: String,
+    /// What its keys allow; `None` for one who has no keys.
+    pub role: Option<Role>,
+    /// Base URLs under which its callbacks must lie; `None` for any.
+    pub urls: Option<Vec<Url>>,
+    /// Patterns of topics that its triggers may fire into; `None` for whatever `targets.allow` has.
+    pub topics: Option<Vec<String>>,
+    /// What signs its callbacks, in the order of the file; with none they are not signed.
+    pub secrets: Vec<SigningSecret>,
+    /// How much it may use.
+    pub limits: Limits,
+    /// Whom to tell of its failures.
+    pub notify: Notify,
+}
+
+/// What a key allows; each includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Looking.
+    ReadOnly,
+    /// Registering and cancelling.
+    Caller,
+    /// What concerns the callers of others: dead letters, circuits.
+    Operator,
+}
+
+/// How much a caller may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Callbacks under way at once in a worker.
+    pub callbacks_max: NonZeroUsize,
+    /// Callbacks that wait in a worker.
+    pub queue_max: NonZeroUsize,
+    /// Pending triggers.
+    pub pending_max: NonZeroU64,
+    /// Requests to a gateway in a second.
+    pub requests_per_second_max: NonZeroU32,
+    /// Largest payload over HTTP, in bytes.
+    pub payload_max: ByteSize,
+}
+
+/// Whom to tell of failures. Neither address nor URL: nobody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notify {
+    /// Addresses of mail.
+    pub email: Vec<String>,
+    /// Where a message is posted.
+    pub webhook: Option<Url>,
+    /// How long failures are gathered before one message tells of them.
+    pub interval: Duration,
+}
+
+/// Everyone who is known, as one reading of the file has them.
+pub struct CallerTable {
+    by_id: HashMap<String, Arc<Caller>>,
+    by_key: Vec<(KeyHash, Arc<Caller>)>,
+    anonymous: Arc<Caller>,
+    is_open: bool,
+    /// Of everything that was read, secrets included.
+    version: Digest,
+}
+
+impl Caller {
+    /// Whether its triggers may fire into `topic`, as far as this is the caller's own affair.
+    #[must_use]
+    pub fn may_fire_into(&self, topic: &str) -> bool {
+        let allows = |patterns: &Vec<String>| patterns.iter().any(|p| pattern::matches(p, topic));
+        self.topics.as_ref().is_none_or(allows)
+    }
+}
+
+impl CallerTable {
+    /// Reads the file that the settings name, and the secrets that it refers to.
+    pub fn read(settings: &Settings) -> Result<Self, ConfigError> {
+        if settings.callers.file.as_os_str().is_empty() {
+            return Ok(file::open(settings));
+        }
+        let variable = |name: &str| std::env::var(name).ok();
+        file::read(settings, &variable)
+    }
+
+    /// Whether there is no file: then nobody needs a key.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Whose record it is; the anonymous caller's, if it names none or one that is not known.
+    #[must_use]
+    pub fn by_id(&self, id: Option<&str>) -> &Arc<Caller> {
+        id.and_then(|id| self.by_id.get(id)).unwrap_or(&self.anonymous)
+    }
+
+    /// Whose API key this is. It takes as long for a wrong key as for any right one.
+    #[must_use]
+    pub fn by_key(&self, key: &str) -> Option<&Arc<Caller>> {
+        let presented = KeyHash::of(key);
+        let mut found = None;
+        for (hash, caller) in &self.by_key {
+            if hash.is(&presented) {
+                found = Some(caller);
+            }
+        }
+        found
+    }
+
+    /// How many there are, the anonymous one not counted.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.by_id.values().filter(|caller| caller.id != ANONYMOUS).count()
+    }
+
+    /// Whether both were read from the same bytes.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.version.as_ref() == other.version.as_ref()
+    }
+}
+
+impl fmt::Debug for CallerTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.by_id.keys()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! What reading the callers promises: strict, whole or not at all, and silent about secrets.
+
+use super::secret::{NewSecret, SigningKey};
+use super::*;
+use crate::config::Layers;
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.0.path().join(name), text).unwrap();
+    }
+
+    fn settings(&self) -> Settings {
+        let file = format!("callers.file={}", self.0.path().join("callers.toml").display());
+        Settings::load(&Layers { overrides: vec![file], ..Layers::default() }).unwrap()
+    }
+
+    /// Reads `text` as the file.
+    fn read(&self, text: &str) -> Result<CallerTable, ConfigError> {
+        self.write("callers.toml", text);
+        let variable = |name: &str| (name == "PAIR").then(|| NewSecret::pair().unwrap().secret);
+        file::read(&self.settings(), &variable)
+    }
+}
+
+fn refusal(text: &str) -> String {
+    Folder::new().read(text).unwrap_err().to_string()
+}
+
+#[test]
+fn a_caller_has_what_the_file_says_and_the_settings_for_the_rest() {
+    let folder = Folder::new();
+    folder.write("shared", &format!("{}\n", NewSecret::shared().unwrap().secret));
+    let (key, other) = (key::new_key().unwrap(), key::new_key().unwrap());
+    let text = format!(
+        r#"
+        [callers.billing]
+        keys = ["{}", "{}"]
+        role = "caller"
+        urls = ["https://hooks.example.com/billing/"]
+        topics = ["billing.*"]
+        secrets = [
+            {{ secret = "file:shared", not_after = "2030-01-01T00:00:00Z" }},
+            {{ secret = "env:PAIR", not_before = "2029-12-01T00:00:00+01:00" }},
+        ]
+        limits = {{ callbacks_max = 7, payload_max = "64KiB" }}
+        notify.email = ["ops@example.com"]
+        notify.webhook = "https://ops.example.com/"
+        notify.interval = "1min"
+
+        [callers.reports]
+        "#,
+        KeyHash::of(&key),
+        KeyHash::of(&other),
+    );
+    let callers = folder.read(&text).unwrap();
+    let billing = callers.by_key(&other).unwrap();
+    assert_eq!((billing.id.as_str(), billing.role), ("billing", Some(Role::Caller)));
+    assert_eq!(billing.urls.as_ref().unwrap()[0].path(), "/billing/");
+    assert!(billing.may_fire_into("billing.eu") && !billing.may_fire_into("orders"));
+    assert!(matches!(
+        billing.secrets[..],
+        [
+            SigningSecret { key: SigningKey::Shared(_), not_after: Some(1_893_456_000_000), .. },
+            SigningSecret { key: SigningKey::Pair(_), not_before: Some(1_890_774_000_000), .. },
+        ]
+    ));
+    assert_eq!(billing.limits.callbacks_max.get(), 7);
+    assert_eq!(billing.limits.payload_max.bytes(), 65_536);
+    assert_eq!(billing.limits.queue_max, folder.settings().callers.queue_max);
+    assert_eq!(billing.notify.interval, Duration::from_secs(60));
+
+    assert_eq!(callers.by_key(&key).unwrap().id, "billing");
+    assert!(callers.by_key("orloj_guess").is_none());
+    assert_eq!(callers.by_id(Some("reports")).urls, None);
+    assert_eq!(callers.by_id(Some("strangers")).id, ANONYMOUS);
+    assert_eq!((callers.by_id(None).id.as_str(), callers.count()), (ANONYMOUS, 2));
+}
+
+#[test]
+fn without_a_file_there_is_one_caller_with_the_settings() {
+    let settings = Settings::load(&Layers::default()).unwrap();
+    let callers = CallerTable::read(&settings).unwrap();
+    assert!(callers.is_open() && callers.by_key("").is_none());
+    let anyone = callers.by_id(Some("billing"));
+    assert_eq!((anyone.id.as_str(), anyone.role), (ANONYMOUS, None));
+    assert_eq!(anyone.limits.callbacks_max, settings.callers.callbacks_max);
+    assert!(anyone.may_fire_into("anything"));
+}
+
+#[test]
+fn the_file_may_say_what_holds_for_records_without_a_caller() {
+    let callers = Folder::new().read("callers.anonymous.topics = []").unwrap();
+    assert!(!callers.by_id(None).may_fire_into("kitchen"));
+    assert_eq!(callers.count(), 0);
+}
+
+#[test]
+fn a_mistake_is_named_with_the_way_out() {
+    let hash = KeyHash::of("k");
+    for (text, expected) in [
+        ("callers.a.limts.queue_max = 1".to_owned(), "did you mean `callers.a.limits`?"),
+        ("callers.a.limits.queue = 1".to_owned(), "did you mean `callers.a.limits.queue_max`?"),
+        ("caller.a.role = \"caller\"".to_owned(), "`caller`; did you mean `callers`?"),
+        ("callers.a.xyz = 1".to_owned(), "there are keys, role, urls"),
+        ("callers.a.role = \"king\"".to_owned(), "write one of read-only, caller, operator"),
+        ("callers.a.limits.queue_max = 0".to_owned(), "`callers.a.limits.queue_max` cannot be"),
+        ("callers.a.limits.payload_max = 5".to_owned(), "`callers.a.limits.payload_max` cannot be"),
+        ("callers.a.secrets = [{}]".to_owned(), "`callers.a.secrets.0` lacks `secret`"),
+        ("\n\ncallers.a.role = \"x".to_owned(), "callers.toml: line 3: "),
+        (format!("callers.a.keys = [\"{hash}\"]"), "`callers.a` lacks `role`"),
+        (format!("callers.anonymous.keys = [\"{hash}\"]"), "records that name none"),
+        (
+            format!(
+                "callers.a = {{ role = \"caller\", keys = [\"{hash}\"] }}\n\
+                 callers.b = {{ role = \"caller\", keys = [\"{hash}\"] }}"
+            ),
+            "`callers.b.keys` has a key of `callers.a`",
+        ),
+        ("callers.\"a\\nb\" = {}".to_owned(), "is no id"),
+        ("callers.a.urls = [\"ftp://h\"]".to_owned(), "`callers.a.urls` cannot be: a URL begins"),
+        ("callers.a.urls = [\"https://u:p@h\"]".to_owned(), "no user and no password"),
+        ("callers.a.urls = [\"https://h/?a\"]".to_owned(), "without ? and #"),
+        ("callers.a.topics = [\"a b\"]".to_owned(), "a pattern has letters"),
+        ("callers.a.secrets = [{ secret = \"env:NO\" }]".to_owned(), "variable NO is not set"),
+        ("callers.a.secrets = [{ secret = \"file:no\" }]".to_owned(), "cannot read"),
+        (
+            "callers.a.secrets = [{ secret = \"env:PAIR\", not_after = \"soon\" }]".to_owned(),
+            "`callers.a.secrets.0` cannot be: write a time as RFC 3339",
+        ),
+        (
+            "callers.a.secrets = [{ secret = \"env:PAIR\", not_after = \"2030-01-01T00:00:00Z\", \
+             not_before = \"2031-01-01T00:00:00Z\" }]"
+                .to_owned(),
+            "not_after must be later",
+        ),
+        ("callers.a.notify.email = [\"ops\"]".to_owned(), "name@host"),
+    ] {
+        let refused = refusal(&text);
+        assert!(refused.contains(expected), "{text}: {refused}");
+    }
+}
+
+#[test]
+fn a_secret_in_a_wrong_place_is_not_repeated() {
+    let secret = "whsec_S3cretS3cretS3cretS3cretS3cretS3";
+    for wrong in [
+        format!("callers.a.keys = [\"{secret}\"]"),
+        format!("callers.a.keys = \"{secret}\""),
+        format!("callers.a.secrets = [\"{secret}\"]"),
+        format!("callers.a.secrets = \"{secret}\""),
+        format!("callers.a.secrets = [{{ secret = \"{secret}\", not_after = \"{secret}\" }}]"),
+        format!("callers.a.secrets = [{{ secret = \"{secret}%\" }}]"),
+        format!("callers.a.secrets = [{{ secret = \"{secret} }}]"),
+        format!("callers.a.role = \"{secret}\""),
+        format!("callers.a.limits.payload_max = \"{secret}\""),
+        format!("callers.a.urls = [\"{secret}\"]"),
+        format!("callers.a.notify.email = [\"{secret}\"]"),
+    ] {
+        let refused = refusal(&wrong);
+        assert!(!refused.contains("S3cret"), "{refused}");
+    }
+    let right = format!("callers.a.secrets = [{{ secret = \"{secret}\" }}]");
+    let callers = Folder::new().read(&right).unwrap();
+    let shown = format!("{callers:?} {:?}", callers.by_id(Some("a")));
+    assert!(!shown.contains("S3cret") && shown.contains("whsec_***"), "{shown}");
+}
+
+#[test]
+fn a_changed_secret_makes_another_table() {
+    let folder = Folder::new();
+    let read = |secret: &NewSecret| {
+        folder.write("shared", &secret.secret);
+        folder.read("callers.a.secrets = [{ secret = \"file:shared\" }]").unwrap()
+    };
+    let (one, other) = (NewSecret::shared().unwrap(), NewSecret::shared().unwrap());
+    assert!(read(&one).is_same(&read(&one)));
+    assert!(!read(&one).is_same(&read(&other)));
+}

@@ -1,0 +1,91 @@
+//! What we sign, checked by those who wrote the rules: the official Standard Webhooks libraries of
+//! Python, JavaScript and Go, against requests that a real worker has made.
+//!
+//! Law: the libraries are the published ones, at the versions that `tests/signatures` pins.
+
+use std::path::Path;
+use std::process::Command;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use orloj::config::callers::key::{KeyHash, new_key};
+use orloj::config::callers::secret::NewSecret;
+use serde_json::{Value, json};
+
+use crate::callers::{Delivery, Site};
+
+/// Asks for programs that a build does not need, and for registries: hence a target of its own.
+#[test]
+#[ignore = "make test-signatures"]
+fn the_official_libraries_verify_our_signatures() {
+    let libraries = run(&mut Command::new("scripts/webhook_libraries.sh"));
+    let libraries = Path::new(libraries.trim());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("deliveries.json");
+    std::fs::write(&file, Value::from(deliveries()).to_string()).unwrap();
+
+    let python = libraries.join("python/bin/python");
+    let mut programs = [Command::new(python), Command::new("node"), Command::new("go")];
+    programs[0].arg("verify.py");
+    programs[1].arg("verify.cjs").env("NODE_PATH", libraries.join("node_modules"));
+    programs[2] = Command::new(libraries.join("verify-go"));
+    for mut program in programs {
+        let said = run(program.arg(&file).current_dir("tests/signatures"));
+        eprintln!("{}", said.trim());
+    }
+}
+
+/// Requests with one secret, with two while one takes the other's place, and with a pair beside.
+fn deliveries() -> Vec<Value> {
+    let site = Site::new("signatures", "1h");
+    let shared = [(); 2].map(|()| NewSecret::shared().unwrap().secret);
+    let pair = NewSecret::pair().unwrap();
+    let key = [(); 3].map(|()| new_key().unwrap());
+    let caller = |name: &str, key: &str, secrets: &[&String]| {
+        let secrets: Vec<_> = secrets.iter().map(|s| format!("{{ secret = \"{s}\" }}")).collect();
+        let (hash, secrets) = (KeyHash::of(key), secrets.join(", "));
+        format!("[callers.{name}]\nkeys = [\"{hash}\"]\nrole = \"caller\"\nsecrets = [{secrets}]\n")
+    };
+    let file = [
+        caller("one", &key[0], &[&shared[0]]),
+        caller("two", &key[1], &[&shared[1], &shared[0]]),
+        caller("three", &key[2], &[&pair.secret, &shared[0]]),
+    ];
+    site.write("callers.toml", &file.concat());
+    let running = site.start();
+    let sent = [
+        running.deliver(&key[0], "plain", &json!({"n": 1})),
+        running.deliver(&key[0], "order.7/é ü", &json!("ünïcödé ☕, \"quoted\"\n")),
+        running.deliver(&key[1], "rotated", &json!([1.50, null])),
+        running.deliver(&key[2], "with-a-pair", &json!({"deep": {"er": true}})),
+    ];
+    running.end();
+    let [first, second] = [&shared[0], &shared[1]].map(|secret| json!({ "shared": secret }));
+    let public = json!({ "public": pair.public });
+    vec![
+        told(&sent[0], &[&first]),
+        told(&sent[1], &[&first]),
+        told(&sent[2], &[&first, &second]),
+        told(&sent[3], &[&first, &public]),
+    ]
+}
+
+/// A request, and the keys of which each must verify it.
+fn told(delivery: &Delivery, keys: &[&Value]) -> Value {
+    let headers = delivery.headers.iter();
+    let headers = headers.filter(|(name, _)| name.as_str().starts_with("webhook-"));
+    let headers = headers.map(|(name, value)| (name.to_string(), value.to_str().unwrap().into()));
+    json!({
+        "headers": headers.collect::<serde_json::Map<String, Value>>(),
+        "body": STANDARD.encode(&delivery.body),
+        "keys": keys,
+    })
+}
+
+fn run(command: &mut Command) -> String {
+    let done = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let (told, said) = (done.stdout, String::from_utf8_lossy(&done.stderr));
+    let told = String::from_utf8(told).unwrap();
+    assert!(done.status.success(), "{command:?}\n{told}\n{said}");
+    told
+}
