@@ -134,7 +134,7 @@ impl Register {
         let target = match (self.url, self.topic) {
             (Some(url), _) => {
                 let (pool, timeout) = (self.pool.map(Text::from), self.timeout);
-                Target::Http(HttpTarget { pool, timeout, ..HttpTarget::post(&url) })
+                Target::Http(Box::new(HttpTarget { pool, timeout, ..HttpTarget::post(&url) }))
             }
             (None, topic) => {
                 let topic = Text::from(topic.unwrap_or_default());

@@ -147,7 +147,7 @@ fn target(fields: &mut Fields) -> Result<Target, Refusal> {
     match (url, topic, key) {
         (Some(url), None, None) => {
             let (pool, timeout) = delivery;
-            Ok(Target::Http(HttpTarget { pool, timeout, ..HttpTarget::post(&url) }))
+            Ok(Target::Http(Box::new(HttpTarget { pool, timeout, ..HttpTarget::post(&url) })))
         }
         (None, Some(_), _) if delivery != (None, None) => Err(Refusal {
             field: "topic",

@@ -114,7 +114,8 @@ fn instructions(trigger: &NewTrigger) -> Vec<(String, Vec<u8>)> {
             headers.push(header("orloj-target-topic", topic.as_str()));
             headers.extend(key.as_ref().map(|key| header("orloj-target-key", key.to_vec())));
         }
-        Target::Http(HttpTarget { url, method, pool, timeout }) => {
+        Target::Http(target) => {
+            let HttpTarget { url, method, pool, timeout } = &**target;
             headers.push(header("orloj-callback-url", url.as_str()));
             headers.push(header("orloj-callback-method", method.as_str()));
             headers.extend(pool.as_ref().map(|pool| header("orloj-pool", pool.as_str())));
@@ -144,10 +145,12 @@ fn retry(policy: &RetryPolicy) -> impl Iterator<Item = (String, Vec<u8>)> {
 
 /// Refuses a pool that no worker of this installation serves, as far as `topics.pools` tells.
 pub fn check_pool(target: &Target, pools: &[String]) -> Result<(), Refusal> {
-    match target {
-        Target::Http(HttpTarget { pool: Some(pool), .. })
-            if !pools.iter().any(|known| *pool == **known) =>
-        {
+    let pool = match target {
+        Target::Http(target) => target.pool.as_ref(),
+        Target::Topic(_) => None,
+    };
+    match pool {
+        Some(pool) if !pools.iter().any(|known| *pool == **known) => {
             let known = if pools.is_empty() { "none".to_owned() } else { pools.join(", ") };
             refuse("pool", format!("there is no pool {pool}; topics.pools names {known}"))
         }
@@ -241,7 +244,7 @@ mod tests {
     const NOW: Timestamp = 1_800_000_000_000;
 
     fn callback(url: &str) -> Target {
-        Target::Http(HttpTarget::post(url))
+        Target::from(HttpTarget::post(url))
     }
 
     fn topic(topic: &str) -> Target {
@@ -299,7 +302,7 @@ mod tests {
             jitter: Some(0),
             final_statuses: vec![404, 422],
         };
-        let target = Target::Http(slow);
+        let target = Target::from(slow);
         assert_eq!(check_pool(&target, &["slow".to_owned()]), Ok(()));
         let refusal = check_pool(&target, &["fast".to_owned()]).unwrap_err();
         assert_eq!(refusal.to_string(), "pool: there is no pool slow; topics.pools names fast");

@@ -39,7 +39,6 @@ pub struct Origin {
 
 /// What is kept of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "a letter is rare, and boxed as a whole")]
 pub enum Content {
     /// A record that could not be read or taken, verbatim.
     Record {
@@ -72,7 +71,6 @@ pub enum Mark {
 
 /// What it takes to try a letter again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "there is one of it at a time")]
 pub enum Again {
     /// The owner makes another attempt of the fire.
     Signal(RetryRequest),

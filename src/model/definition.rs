@@ -43,7 +43,7 @@ pub enum Target {
     /// A topic of the user's, written in the owner's transaction.
     Topic(TopicTarget),
     /// An HTTP callback, made by a worker that reads the fire.
-    Http(HttpTarget),
+    Http(Box<HttpTarget>),
 }
 
 impl Target {
@@ -75,6 +75,13 @@ pub struct HttpTarget {
     /// How long an attempt may take, in ms; `None` is the worker's default, and its maximum holds.
     #[serde(rename = "timeoutMs", with = "long::option")]
     pub timeout: Option<Millis>,
+}
+
+/// A callback is on the heap: most triggers fire into topics, and each is moved a few times.
+impl From<HttpTarget> for Target {
+    fn from(target: HttpTarget) -> Self {
+        Self::Http(Box::new(target))
+    }
 }
 
 impl HttpTarget {

@@ -41,10 +41,6 @@ pub struct Entry {
 
 /// What is stored under a timeline key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly every row is a fire: a box would cost each an allocation and save nothing"
-)]
 pub enum Row {
     /// An occurrence to fire for the first time, or again.
     Fire(FireRow),

@@ -35,10 +35,6 @@ impl TriggerRecord {
 
 /// What a record of `triggers` asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly every record registers: a box would cost each an allocation and save nothing"
-)]
 pub enum Request {
     /// Register or replace.
     Register(Registration),

@@ -77,7 +77,7 @@ mod tests {
             History::with(history, attempt)
         });
         let definition = Definition {
-            target: Target::Http(HttpTarget::post("http://h/")),
+            target: Target::from(HttpTarget::post("http://h/")),
             payload: None,
             headers: Vec::new(),
             retry: None,

@@ -15,7 +15,7 @@ use crate::model::codec::ledger_key::STEP;
 use crate::model::codec::row::{self, TargetView};
 use crate::model::codec::schemas::Schemas;
 use crate::model::dead_letter::{Content, DeadLetter};
-use crate::model::definition::{Header, HttpTarget, Target};
+use crate::model::definition::{Header, Target};
 use crate::model::fire::Fire;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 
@@ -92,11 +92,13 @@ impl Emission {
 
     /// Where the workers of a fire's pool read.
     fn fires_of(&self, fire: &Fire) -> Cow<'_, str> {
-        match &fire.definition.target {
-            Target::Http(HttpTarget { pool: Some(pool), .. }) => {
-                self.names.fires_of(pool.as_str()).into()
-            }
-            _ => self.fires.as_str().into(),
+        let pool = match &fire.definition.target {
+            Target::Http(target) => target.pool.as_ref(),
+            Target::Topic(_) => None,
+        };
+        match pool {
+            Some(pool) => self.names.fires_of(pool.as_str()).into(),
+            None => self.fires.as_str().into(),
         }
     }
 

@@ -273,7 +273,7 @@ mod tests {
             scheduled: 1_000,
             fired: 1_001,
             definition: Definition {
-                target: Target::Http(HttpTarget::post("http://example.com/")),
+                target: Target::from(HttpTarget::post("http://example.com/")),
                 payload: payload.map(Bytes::copy_from_slice),
                 headers: headers.iter().map(header).collect(),
                 retry: None,

@@ -170,7 +170,7 @@ mod tests {
                 attempt: 1,
                 deferral: 0,
             };
-            let target = Target::Http(HttpTarget::post(url));
+            let target = Target::from(HttpTarget::post(url));
             let caller = Some("billing".into());
             let definition =
                 Definition { target, payload: None, headers: Vec::new(), retry: None, caller };

@@ -181,7 +181,7 @@ mod tests {
         let retry = retry.map(Box::new);
         let target = HttpTarget::post("http://example.com/");
         let id = FireId { trigger: "a".into(), generation: 7, occurrence: 2, attempt, deferral: 1 };
-        let target = Target::Http(target);
+        let target = Target::from(target);
         let definition =
             Definition { target, payload: None, headers: Vec::new(), retry, caller: None };
         Fire { id, scheduled: 500, fired: 600, definition, history: None }

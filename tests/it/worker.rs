@@ -302,7 +302,7 @@ pub(crate) fn fire_to(trigger: &str, url: &str) -> Fire {
     let id =
         FireId { trigger: trigger.into(), generation: 42, occurrence: 0, attempt: 1, deferral: 0 };
     let definition = Definition {
-        target: Target::Http(HttpTarget::post(url)),
+        target: Target::from(HttpTarget::post(url)),
         payload: Some(br#"{"n":1}"#[..].into()),
         headers: Vec::new(),
         retry: None,

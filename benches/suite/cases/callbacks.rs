@@ -140,7 +140,7 @@ fn write_fires(site: &Site, url: &str, count: u32) {
             scheduled: 1_000,
             fired: 1_001,
             definition: Definition {
-                target: Target::Http(HttpTarget::post(url)),
+                target: Target::from(HttpTarget::post(url)),
                 payload: Some(payload.clone().into()),
                 headers: Vec::new(),
                 retry: None,

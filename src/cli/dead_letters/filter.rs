@@ -110,7 +110,7 @@ mod tests {
     use crate::model::fire::Fire;
 
     fn letter() -> DeadLetter {
-        let target = Target::Http(HttpTarget::post("https://API.example.com:8443/x"));
+        let target = Target::from(HttpTarget::post("https://API.example.com:8443/x"));
         let id = FireId {
             trigger: "order-7".into(),
             generation: 41,

@@ -183,10 +183,10 @@ fn a_fire_whose_topic_is_away_waits_in_the_ledger_and_fires_later() {
 fn a_fire_waits_for_its_pool_and_without_one_fails_alone() {
     let mut scene = Scene::new();
     let pooled = |name: &str| Definition {
-        target: Target::Http(HttpTarget {
+        target: Target::Http(Box::new(HttpTarget {
             pool: Some(name.into()),
             ..HttpTarget::post("http://x/")
-        }),
+        })),
         ..definition(true)
     };
     let usable = |partitions| TopicState::Usable { partitions, record_bytes_max: 1 << 20 };

@@ -105,7 +105,7 @@ impl Log {
 
 pub(crate) fn definition(http: bool) -> Definition {
     let target = if http {
-        Target::Http(HttpTarget::post("http://x/"))
+        Target::from(HttpTarget::post("http://x/"))
     } else {
         Target::Topic(TopicTarget { topic: "out".into(), key: None })
     };

@@ -221,7 +221,6 @@ enum SourceWire {
     Signals,
 }
 
-#[expect(clippy::large_enum_variant, reason = "it is the shape of a noun, never made")]
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Row")]
 enum RowWire {
@@ -327,7 +326,6 @@ struct OriginWire {
     offset: Offset,
 }
 
-#[expect(clippy::large_enum_variant, reason = "it is the shape of a noun, never made")]
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Content")]
 enum ContentWire {

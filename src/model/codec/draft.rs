@@ -178,7 +178,7 @@ fn target(
             None => {
                 let Callback { method, pool, timeout } = callback;
                 let method = method.unwrap_or_else(|| Text::from("POST"));
-                Ok(Target::Http(HttpTarget { url, method, pool, timeout }))
+                Ok(Target::Http(Box::new(HttpTarget { url, method, pool, timeout })))
             }
             Some(_) => Err(format!("{field} says a callback, which takes no key: leave it out")),
         },

@@ -147,7 +147,7 @@ fn headers_form_in_few_words() {
     assert_eq!(registration(&record(Some(b"p"), &past)), plain(5, "t", b"p"));
     let callback = [("orloj-delay", "0"), ("orloj-callback-url", "http://h")];
     let read = registration(&record(Some(b"p"), &callback));
-    assert_eq!(read.definition.target, Target::Http(HttpTarget::post("http://h")));
+    assert_eq!(read.definition.target, Target::from(HttpTarget::post("http://h")));
 }
 
 #[test]
@@ -183,12 +183,12 @@ fn json_says_everything() {
         priority: 0,
         on_conflict: OnConflict::Keep,
         definition: Definition {
-            target: Target::Http(HttpTarget {
+            target: Target::Http(Box::new(HttpTarget {
                 method: "PUT".into(),
                 pool: Some("slow".into()),
                 timeout: Some(90_000),
                 ..HttpTarget::post("https://h/x")
-            }),
+            })),
             payload: Some(Bytes::from_static(br#"{"b" : [1, 1.50]}"#)),
             headers: vec![
                 header("traceparent", Some("00-ab")),

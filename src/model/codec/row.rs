@@ -250,7 +250,7 @@ impl<'a> FireView<'a> {
             }),
             TargetView::Http { url, method } => {
                 let (url, method) = (text(row, url)?, text(row, method)?);
-                Target::Http(HttpTarget { url, method, pool: None, timeout: None })
+                Target::Http(Box::new(HttpTarget { url, method, pool: None, timeout: None }))
             }
         };
         let header = |(name, value): (&str, _)| {

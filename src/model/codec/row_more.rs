@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use super::row::{NONE, Reader, RowError, put_bytes, put_len, put_optional, text};
 use crate::model::attempt::{Attempt, History};
-use crate::model::definition::{HttpTarget, Target};
+use crate::model::definition::Target;
 use crate::model::entry::FireRow;
 use crate::model::retry::RetryPolicy;
 use crate::model::text::Text;
@@ -34,7 +34,7 @@ pub(super) fn is_needed(fire: &FireRow) -> bool {
 /// Appends what `fire` has more.
 pub(super) fn encode(fire: &FireRow, out: &mut Vec<u8>) {
     let (pool, timeout) = match &fire.definition.target {
-        Target::Http(HttpTarget { pool, timeout, .. }) => (pool.as_ref(), *timeout),
+        Target::Http(target) => (target.pool.as_ref(), target.timeout),
         Target::Topic(_) => (None, None),
     };
     put_optional(out, pool.map(Text::bytes));

@@ -40,7 +40,7 @@ pub(super) fn topic_definition() -> Definition {
 
 pub(super) fn http_definition() -> Definition {
     Definition {
-        target: Target::Http(HttpTarget::post("https://example.com/hook?a=1")),
+        target: Target::from(HttpTarget::post("https://example.com/hook?a=1")),
         payload: None,
         headers: Vec::new(),
         retry: Some(Box::new(RetryPolicy { delays: vec![1_000, 5_000], ..RetryPolicy::default() })),
@@ -51,11 +51,11 @@ pub(super) fn http_definition() -> Definition {
 /// One that says everything that can be said.
 pub(super) fn slow_definition() -> Definition {
     Definition {
-        target: Target::Http(HttpTarget {
+        target: Target::Http(Box::new(HttpTarget {
             pool: Some("slow".into()),
             timeout: Some(90_000),
             ..HttpTarget::post("https://example.com/hook?a=1")
-        }),
+        })),
         retry: Some(Box::new(RetryPolicy {
             delays: vec![1_000],
             attempts: Some(9),
@@ -229,7 +229,7 @@ pub(super) fn any_definition() -> impl Strategy<Value = Definition> {
             .prop_map(|(topic, key)| Target::Topic(TopicTarget { topic, key })),
         (any_text(), any_text(), option::of(any_text()), option::of(1..u64::MAX)).prop_map(
             |(url, method, pool, timeout)| {
-                Target::Http(HttpTarget { url, method, pool, timeout })
+                Target::Http(Box::new(HttpTarget { url, method, pool, timeout }))
             }
         ),
     ];

@@ -50,7 +50,7 @@ pub(crate) fn fire(url: &str, headers: &[(&str, &str)]) -> Fire {
         scheduled: 1_000,
         fired: 1_001,
         definition: Definition {
-            target: Target::Http(HttpTarget::post(url)),
+            target: Target::from(HttpTarget::post(url)),
             payload: None,
             headers: headers.iter().map(header).collect(),
             retry: None,
