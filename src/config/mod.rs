@@ -21,6 +21,7 @@ use std::time::Duration;
 use figment::Figment;
 use figment::error::Kind;
 use figment::value::Value;
+use reqwest::Url;
 use thiserror::Error;
 
 use layers::Layer;
@@ -28,7 +29,7 @@ pub use layers::Layers;
 pub use settings::{
     AllowAddresses, Assignor, CallerSettings, GatewaySettings, KafkaSettings, LogFormat,
     LogSettings, SchedulerSettings, Settings, StandbySettings, StoreSettings, TargetSettings,
-    TopicSettings, TriggerSettings, WheelSettings, WorkerSettings,
+    TopicSettings, TraceSettings, TriggerSettings, WheelSettings, WorkerSettings,
 };
 pub use units::ByteSize;
 
@@ -140,7 +141,7 @@ fn merge(defaults: &str, layers: &Layers) -> Result<Figment, ConfigError> {
 
 /// What one setting alone cannot say. Returns the key to change and the reason.
 fn check(settings: &Settings) -> Result<(), (&'static str, &'static str)> {
-    let Settings { topics, scheduler, wheel, store, worker, .. } = settings;
+    let Settings { topics, scheduler, wheel, store, worker, trace, .. } = settings;
     let topic_name = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
     let rules = [
         (
@@ -172,6 +173,12 @@ fn check(settings: &Settings) -> Result<(), (&'static str, &'static str)> {
             worker.connect_timeout <= worker.timeout,
             "worker.connect_timeout",
             "connecting is a part of the attempt: at most worker.timeout",
+        ),
+        (
+            trace.endpoint.is_empty()
+                || Url::parse(&trace.endpoint).is_ok_and(|url| url.scheme().starts_with("http")),
+            "trace.endpoint",
+            "write the base URL of a collector, such as http://localhost:4318",
         ),
     ];
     rules.into_iter().find(|(holds, ..)| !holds).map_or(Ok(()), |(_, key, why)| Err((key, why)))

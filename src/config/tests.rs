@@ -112,6 +112,7 @@ fn a_wrong_value_is_named_with_its_setting_and_the_way_out() {
         ("scheduler.assignor=rnge", "`scheduler.assignor = \"rnge\"` cannot be"),
         ("store.state_age_max=6d", "`store.state_age_max = \"6d\"` cannot be: it may be at most"),
         ("scheduler.session_timeout=150ms", "`scheduler.heartbeat_interval = \"100ms\"` cannot be"),
+        ("trace.endpoint=localhost:4318", "`trace.endpoint = \"localhost:4318\"` cannot be"),
         ("worker.retry_delays=[\"0s\"]", "`worker.retry_delays = [\"0s\"]` cannot be"),
     ] {
         let text = refusal(&[], &[assignment]);

@@ -22,7 +22,9 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::guard::{Forbidden, Guard};
+use super::otlp::Spans;
 use super::signature;
+use super::trace::Attempt;
 use super::verdict::Reply;
 use crate::callers::Callers;
 use crate::config::WorkerSettings;
@@ -57,12 +59,18 @@ pub struct Caller {
     client: Client,
     guard: Guard,
     callers: Callers,
+    /// Where spans go, if anywhere.
+    spans: Option<Spans>,
     response_body_max: usize,
 }
 
 impl Caller {
     /// A caller with these limits, for triggers of `callers`.
-    pub fn new(settings: &WorkerSettings, callers: Callers) -> reqwest::Result<Self> {
+    pub fn new(
+        settings: &WorkerSettings,
+        callers: Callers,
+        spans: Option<Spans>,
+    ) -> reqwest::Result<Self> {
         let guard = Guard::new(settings.allow_addresses);
         let client = Client::builder()
             .user_agent(concat!("orloj/", env!("CARGO_PKG_VERSION")))
@@ -76,7 +84,7 @@ impl Caller {
             .build()?;
         let response_body_max = usize::try_from(settings.response_body_max.bytes());
         let response_body_max = response_body_max.unwrap_or(usize::MAX);
-        Ok(Self { client, guard, callers, response_body_max })
+        Ok(Self { client, guard, callers, spans, response_body_max })
     }
 
     /// Makes one attempt; `now` is stamped on it.
@@ -84,14 +92,20 @@ impl Caller {
         let Target::Http(target) = &fire.definition.target else {
             return Reply::Impossible("its target is a topic, not a callback".to_owned());
         };
-        let request = match self.request(fire, target, now) {
+        let mut request = match self.request(fire, target, now) {
             Ok(request) => request,
             Err(reply) => return reply,
         };
-        match self.client.execute(request).await {
+        let spans = self.spans.as_ref();
+        let attempt = spans.and_then(|spans| Attempt::begin(spans, fire, &mut request, now));
+        let reply = match self.client.execute(request).await {
             Ok(response) => self.read(response).await,
             Err(error) => silence(&error),
+        };
+        if let Some(attempt) = attempt {
+            attempt.end(&reply);
         }
+        reply
     }
 
     fn request(&self, fire: &Fire, target: &HttpTarget, now: Timestamp) -> Result<Request, Reply> {

@@ -12,9 +12,11 @@
 
 pub mod callback;
 pub mod guard;
+pub mod otlp;
 pub mod progress;
 pub mod report;
 pub mod signature;
+pub mod trace;
 pub mod verdict;
 
 mod commit;
@@ -48,6 +50,7 @@ use callback::Caller;
 use commit::{RESULTS_MAX, open_transactor};
 use intake::{Ended, Event};
 use lane::Lane;
+use otlp::Spans;
 use progress::ProgressError;
 
 /// How long the loop waits at most when there is nothing to do: the group wants to be served.
@@ -147,10 +150,11 @@ impl Worker {
             .enable_all()
             .thread_name("callbacks")
             .build()?;
-        let callers = {
-            let _entered = runtime.enter();
-            Callers::follow(settings, Arc::clone(&health), shutdown.clone())?
-        };
+        let entered = runtime.enter();
+        let callers = Callers::follow(settings, Arc::clone(&health), shutdown.clone())?;
+        let endpoint = Some(&settings.trace.endpoint).filter(|endpoint| !endpoint.is_empty());
+        let spans = endpoint.map(|endpoint| Spans::to(endpoint)).transpose()?;
+        drop(entered);
         // A worker keeps nothing on disk, so it has no name that survives it.
         let instance = uuid::Uuid::now_v7().simple().to_string();
         let id = names.transactional_id("worker", &instance);
@@ -161,7 +165,7 @@ impl Worker {
             transactor: open_transactor(settings, &id)?,
             member: Member::join_unnamed(settings, &group, &topic)?,
             reader: Reader::open(settings, &group)?,
-            caller: Arc::new(Caller::new(&settings.worker, callers)?),
+            caller: Arc::new(Caller::new(&settings.worker, callers, spans)?),
             runtime,
             ladder: RetryLadder(delays.collect()),
             schemas: Schemas::new(),

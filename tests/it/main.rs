@@ -24,5 +24,6 @@ mod signatures;
 mod simulation;
 mod stage;
 mod topics;
+mod traces;
 mod wait;
 mod worker;
