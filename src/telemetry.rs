@@ -57,6 +57,9 @@ pub const REQUEST_DURATION: &str = "orloj_http_request_seconds";
 /// Gauge: 1 while the file of the callers is refused and those read before are in force.
 pub const CALLERS_REFUSED: &str = "orloj_callers_refused";
 
+/// Counter: spans of callbacks that did not reach the collector.
+pub const SPANS_DROPPED: &str = "orloj_spans_dropped_total";
+
 /// Bounds of every histogram, in seconds: fine around a commit, coarse where only an alarm reads.
 const BUCKETS: [f64; 16] =
     [0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 600.0];
@@ -118,6 +121,7 @@ fn describe() {
         (CALLBACKS, "callback attempts ended"),
         (DEFERRED, "fires sent back without an attempt"),
         (REQUESTS, "requests to the HTTP API"),
+        (SPANS_DROPPED, "spans that did not reach the collector"),
     ];
     for (name, meaning) in counters {
         describe_counter!(name, Unit::Count, meaning);

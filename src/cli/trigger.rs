@@ -50,6 +50,9 @@ Examples:
 pub(super) struct Register {
     /// The name by which it is replaced and cancelled.
     id: String,
+    /// In whose name: the limits and the signing secrets of this caller hold.
+    #[arg(long, value_name = "CALLER")]
+    caller: Option<String>,
     /// Fire into this topic.
     #[arg(long, group = "target", value_name = "TOPIC")]
     topic: Option<String>,
@@ -121,12 +124,16 @@ enum Conflict {
 
 impl Register {
     pub(super) async fn run(self, settings: &Settings) -> Result<(), CliError> {
-        let wait = self.wait;
+        let (wait, caller) = (self.wait, self.caller.clone());
         let trigger = self.into_trigger()?;
         let names = Names::new(&settings.topics.prefix);
         check_pool(&trigger.target, &settings.topics.pools).map_err(by_option)?;
         let submission =
             Submission::register(trigger, &names, clock::now_ms()).map_err(by_option)?;
+        let submission = match caller {
+            Some(caller) => submission.by(&caller),
+            None => submission,
+        };
         submit(submission, settings, wait).await
     }
 

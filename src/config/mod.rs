@@ -22,6 +22,7 @@ use std::time::Duration;
 use figment::Figment;
 use figment::error::Kind;
 use figment::value::Value;
+use reqwest::Url;
 use thiserror::Error;
 
 use crate::model::definition::is_pool;
@@ -31,7 +32,7 @@ pub use reach::{AllowAddresses, PortRange};
 pub use settings::{
     Assignor, CallerSettings, GatewaySettings, KafkaSettings, LogFormat, LogSettings,
     SchedulerSettings, Settings, StandbySettings, StoreSettings, TargetSettings, TopicSettings,
-    TriggerSettings, WheelSettings, WorkerSettings,
+    TraceSettings, TriggerSettings, WheelSettings, WorkerSettings,
 };
 pub use units::ByteSize;
 
@@ -146,7 +147,7 @@ fn merge(defaults: &str, layers: &Layers) -> Result<Figment, ConfigError> {
 
 /// What one setting alone cannot say. Returns the key to change and the reason.
 fn check(settings: &Settings) -> Result<(), (&'static str, &'static str)> {
-    let Settings { topics, scheduler, wheel, store, worker, .. } = settings;
+    let Settings { topics, scheduler, wheel, store, worker, trace, .. } = settings;
     let topic_name = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
     let rules = [
         (
@@ -201,6 +202,12 @@ fn check(settings: &Settings) -> Result<(), (&'static str, &'static str)> {
             worker.circuit_failures_percent <= 100,
             "worker.circuit_failures_percent",
             "it is a part of all attempts: at most 100",
+        ),
+        (
+            trace.endpoint.is_empty()
+                || Url::parse(&trace.endpoint).is_ok_and(|url| url.scheme().starts_with("http")),
+            "trace.endpoint",
+            "write the base URL of a collector, such as http://localhost:4318",
         ),
     ];
     rules.into_iter().find(|(holds, ..)| !holds).map_or(Ok(()), |(_, key, why)| Err((key, why)))

@@ -43,6 +43,8 @@ pub struct Settings {
     pub gateway: GatewaySettings,
     /// Who may register, and how much.
     pub callers: CallerSettings,
+    /// Where spans go.
+    pub trace: TraceSettings,
     /// What the process says of itself.
     pub log: LogSettings,
 }
@@ -246,6 +248,10 @@ pub struct WorkerSettings {
     pub name: String,
     /// Callbacks under way at once.
     pub in_flight_max: NonZeroUsize,
+    /// Callbacks of one caller under way at once.
+    pub caller_concurrent: NonZeroUsize,
+    /// Fires of one caller that wait for a place.
+    pub caller_waiting: NonZeroUsize,
     /// Fires of all callers that wait for a place.
     pub waiting_max: NonZeroUsize,
     /// How long a fire stays away that is sent back for the first time.
@@ -327,10 +333,6 @@ pub struct CallerSettings {
     /// Pause between two readings of it.
     #[serde(deserialize_with = "units::duration")]
     pub reload_interval: Duration,
-    /// A caller's callbacks under way at once in a worker.
-    pub callbacks_max: NonZeroUsize,
-    /// A caller's callbacks that wait in a worker.
-    pub queue_max: NonZeroUsize,
     /// A caller's pending triggers.
     pub pending_max: NonZeroU64,
     /// A caller's requests to a gateway in a second.
@@ -338,6 +340,14 @@ pub struct CallerSettings {
     /// Pause between two messages about failures.
     #[serde(deserialize_with = "units::duration")]
     pub notify_interval: Duration,
+}
+
+/// Where spans go.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TraceSettings {
+    /// Base URL of a collector of OTLP over HTTP; empty for none.
+    pub endpoint: String,
 }
 
 /// What the process says of itself.

@@ -121,6 +121,7 @@ fn a_wrong_value_is_named_with_its_setting_and_the_way_out() {
         ("worker.allow_addresses=[\"10.1.2.3/8\"]", "10.1.2.3/8 is an address in 10.0.0.0/8"),
         ("worker.deny_addresses=[\"10.1\"]", "\"10.1\" is no network"),
         ("worker.deny_ports=[\"0-9\"]", "write ports as \"443\" or \"1024-65535\""),
+        ("trace.endpoint=localhost:4318", "`trace.endpoint = \"localhost:4318\"` cannot be"),
         ("worker.retry_delays=[\"0s\"]", "`worker.retry_delays = [\"0s\"]` cannot be"),
         ("worker.retry_jitter=101", "`worker.retry_jitter = 101` cannot be: write percent"),
         ("worker.final_statuses=[200]", "cannot be: write statuses from 300 to 599"),

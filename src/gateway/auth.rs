@@ -41,7 +41,7 @@ impl FromRequestParts<Arc<Api>> for Registrant {
             let detail = format!("the keys of {} allow looking only", caller.id);
             return Err(Problem::new(StatusCode::FORBIDDEN, detail));
         }
-        let per_second = caller.limits.requests_per_second_max;
+        let per_second = caller.limits.requests_per_second;
         let admitted = api.rates.admit(&caller.id, per_second, clock::monotonic());
         admitted.map_err(|too_early| Problem::too_many(&caller.id, per_second, too_early))?;
         Ok(Self(Arc::clone(caller)))

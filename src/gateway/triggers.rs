@@ -61,7 +61,7 @@ async fn register(
     Registrant(caller): Registrant,
     request: Request,
 ) -> Result<Response, Problem> {
-    let payload_max = caller.limits.payload_max.bytes();
+    let payload_max = caller.limits.payload.bytes();
     let asked_with = request.headers().clone();
     let mut trigger = read_trigger(&read_body(request, payload_max).await?, payload_max)?;
     carry_trace(&asked_with, &mut trigger.headers);

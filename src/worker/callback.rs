@@ -16,8 +16,10 @@ use reqwest::{Client, ClientBuilder, Method, Request, Response};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::otlp::Spans;
 use super::retry_after::retry_after;
 use super::signature;
+use super::trace::Attempt;
 use super::verdict::Reply;
 use crate::callers::Callers;
 use crate::config::{self, WorkerSettings};
@@ -48,6 +50,8 @@ const IDLE_CONNECTIONS_MAX: usize = 1_000;
 pub struct Caller {
     client: GuardedClient,
     callers: Callers,
+    /// Where spans go, if anywhere.
+    spans: Option<Spans>,
     response_body_max: usize,
     timeout: Duration,
     timeout_max: Duration,
@@ -55,7 +59,12 @@ pub struct Caller {
 
 impl Caller {
     /// A caller with these limits for triggers of `callers`, which goes where `guard` lets it.
-    pub fn new(settings: &WorkerSettings, guard: Guard, callers: Callers) -> reqwest::Result<Self> {
+    pub fn new(
+        settings: &WorkerSettings,
+        guard: Guard,
+        callers: Callers,
+        spans: Option<Spans>,
+    ) -> reqwest::Result<Self> {
         let client = GuardedClient::new(guard, || {
             bounded()
                 .user_agent(concat!("orloj/", env!("CARGO_PKG_VERSION")))
@@ -66,6 +75,7 @@ impl Caller {
         Ok(Self {
             client,
             callers,
+            spans,
             response_body_max: response_body_max.unwrap_or(usize::MAX),
             timeout: settings.timeout,
             timeout_max: settings.timeout_max,
@@ -77,15 +87,21 @@ impl Caller {
         let Target::Http(target) = &fire.definition.target else {
             return Reply::Impossible("its target is a topic, not a callback".to_owned());
         };
-        let request = match self.request(fire, target, now).await {
+        let mut request = match self.request(fire, target, now).await {
             Ok(request) => request,
             Err(reply) => return reply,
         };
-        match self.client.execute(request).await {
+        let spans = self.spans.as_ref();
+        let attempt = spans.and_then(|spans| Attempt::begin(spans, fire, &mut request, now));
+        let reply = match self.client.execute(request).await {
             Ok(response) => self.read(response, now).await,
             Err(Failure::Forbidden(forbidden)) => Reply::Impossible(forbidden.to_string()),
             Err(Failure::Http(error)) => silence(&error),
+        };
+        if let Some(attempt) = attempt {
+            attempt.end(&reply);
         }
+        reply
     }
 
     async fn request(
@@ -341,7 +357,7 @@ mod tests {
     async fn a_trigger_has_its_own_timeout_up_to_the_pools() {
         let settings = Settings::load(&Layers::default()).unwrap();
         let callers = Callers::of(config::callers::CallerTable::read(&settings).unwrap());
-        let caller = Caller::new(&settings.worker, Guard::new(&settings), callers).unwrap();
+        let caller = Caller::new(&settings.worker, Guard::new(&settings), callers, None).unwrap();
         let worker = settings.worker;
         let wanted = [
             (None, worker.timeout),

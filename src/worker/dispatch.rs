@@ -52,8 +52,12 @@ impl Worker {
 
     /// What a caller may have here.
     fn limits(&self, caller: Option<&Text>) -> Limits {
-        let limits = &self.callers.of_record(caller.map(Text::as_str)).limits;
-        Limits { concurrent: limits.callbacks_max.get(), waiting: limits.queue_max.get() }
+        let own = self.callers.of_record(caller.map(Text::as_str));
+        let usual = &self.settings.worker;
+        Limits {
+            concurrent: own.limits.concurrent.unwrap_or(usual.caller_concurrent).get(),
+            waiting: own.limits.waiting.unwrap_or(usual.caller_waiting).get(),
+        }
     }
 
     /// Begins the callbacks that have a place, but none when this worker is about to end.

@@ -13,10 +13,12 @@
 pub mod callback;
 pub mod circuit;
 pub mod deferral;
+pub mod otlp;
 pub mod progress;
 pub mod queue;
 pub mod report;
 pub mod signature;
+pub mod trace;
 pub mod verdict;
 
 mod commit;
@@ -59,6 +61,7 @@ use deferral::Delays;
 use dispatch::Waiting;
 use intake::{Ended, Event};
 use lane::Lane;
+use otlp::Spans;
 use progress::ProgressError;
 use queue::Queue;
 
@@ -170,10 +173,11 @@ impl Worker {
             .enable_all()
             .thread_name("callbacks")
             .build()?;
-        let callers = {
-            let _entered = runtime.enter();
-            Callers::follow(settings, Arc::clone(&health), shutdown.clone())?
-        };
+        let entered = runtime.enter();
+        let callers = Callers::follow(settings, Arc::clone(&health), shutdown.clone())?;
+        let endpoint = Some(&settings.trace.endpoint).filter(|endpoint| !endpoint.is_empty());
+        let spans = endpoint.map(|endpoint| Spans::to(endpoint)).transpose()?;
+        drop(entered);
         // A worker keeps nothing on disk, so it has no name that survives it.
         let instance = uuid::Uuid::now_v7().simple().to_string();
         let id = names.transactional_id("worker", &instance);
@@ -185,7 +189,7 @@ impl Worker {
             transactor: open_transactor(settings, &id)?,
             member: Member::join_unnamed(settings, &group, &topic)?,
             reader: Reader::open(settings, &group)?,
-            caller: Arc::new(Caller::new(&settings.worker, guard, callers.clone())?),
+            caller: Arc::new(Caller::new(&settings.worker, guard, callers.clone(), spans)?),
             callers,
             runtime,
             name: name_of(&settings.worker, &instance),

@@ -43,7 +43,7 @@ fn a_key_leads_to_callbacks_with_the_signature_of_its_caller() {
         role = "caller"
         topics = ["billing.*"]
         secrets = [{{ secret = "file:secret" }}]
-        limits.payload_max = "1KiB"
+        limits.payload = "1KiB"
 
         [callers.auditor]
         keys = ["{}"]
@@ -60,6 +60,11 @@ fn a_key_leads_to_callbacks_with_the_signature_of_its_caller() {
     assert_eq!(running.register(Some(&key), &topic).status(), StatusCode::FORBIDDEN);
     let large = running.callback("large", &json!("x".repeat(1_100)));
     assert_eq!(running.register(Some(&key), &large).status(), StatusCode::PAYLOAD_TOO_LARGE);
+
+    let pending = json!({ "triggerId": "tea", "topic": "billing.eu", "delaySeconds": 3_600 });
+    assert_eq!(running.register(Some(&key), &pending).status(), StatusCode::CREATED);
+    assert_eq!(running.cancel(None, "tea"), StatusCode::UNAUTHORIZED);
+    assert_eq!(running.cancel(Some(&key), "tea"), StatusCode::OK);
 
     let delivery = running.deliver(&key, "signed", &json!({"n": 1}));
     assert!(is_signed(&delivery, &secrets[0]) && !is_signed(&delivery, &secrets[1]));
@@ -145,6 +150,11 @@ impl Site {
         Self { stage, folder }
     }
 
+    /// With one more setting.
+    pub(crate) fn set(self, name: &str, value: &str) -> Self {
+        Self { stage: self.stage.set(name, value), ..self }
+    }
+
     /// Writes a file beside that of the callers, or that one.
     pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.folder.path().join(name), text).unwrap();
@@ -177,6 +187,12 @@ impl Running {
             None => request,
         };
         self.receiver.runtime.block_on(request.send()).unwrap()
+    }
+
+    fn cancel(&self, key: Option<&str>, id: &str) -> StatusCode {
+        let url = format!("http://{}/v1/triggers/{id}", self.gateway.address());
+        let request = self.client.delete(url).header("x-api-key", key.unwrap_or_default());
+        self.receiver.runtime.block_on(request.send()).unwrap().status()
     }
 
     /// Registers a callback, and waits for its request.

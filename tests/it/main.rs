@@ -33,5 +33,6 @@ mod signatures;
 mod simulation;
 mod stage;
 mod topics;
+mod traces;
 mod wait;
 mod worker;

@@ -172,7 +172,7 @@ fn a_partition_that_moves_repeats_only_what_was_not_finished() {
 fn what_waits_goes_back_when_the_window_is_full() {
     let stage = Stage::new("worker-window");
     let _worker =
-        stage.work(&["callers.callbacks_max=1", "worker.timeout=60s", "worker.timeout_max=60s"]);
+        stage.work(&["worker.caller_concurrent=1", "worker.timeout=60s", "worker.timeout_max=60s"]);
     let signals = stage.follow("signals");
     stage.publish(0, &stage.fire("hangs", "slow"));
     let mut waits = stage.fire("waits", "slow");
@@ -203,7 +203,7 @@ fn what_waits_goes_back_when_the_window_is_full() {
 #[test]
 fn what_waits_when_a_worker_ends_is_called_by_the_next() {
     let stage = Stage::new("worker-ends");
-    let first = stage.work(&["callers.callbacks_max=1"]);
+    let first = stage.work(&["worker.caller_concurrent=1"]);
     stage.publish(0, &stage.fire("under-way", "slow"));
     stage.publish(0, &stage.fire("waits", "ok"));
     until("a callback under way", DEADLINE, || {

@@ -59,11 +59,11 @@ struct SecretEntry {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LimitsEntry {
-    callbacks_max: Option<NonZeroUsize>,
-    queue_max: Option<NonZeroUsize>,
-    pending_max: Option<NonZeroU64>,
-    requests_per_second_max: Option<NonZeroU32>,
-    payload_max: Option<ByteSize>,
+    concurrent: Option<NonZeroUsize>,
+    waiting: Option<NonZeroUsize>,
+    pending: Option<NonZeroU64>,
+    requests_per_second: Option<NonZeroU32>,
+    payload: Option<ByteSize>,
 }
 
 #[derive(Default, Deserialize)]
@@ -247,13 +247,12 @@ fn anonymous(settings: &Settings) -> Caller {
 
 fn limits(settings: &Settings, entry: &LimitsEntry) -> Limits {
     let usual = &settings.callers;
-    let requests = entry.requests_per_second_max;
     Limits {
-        callbacks_max: entry.callbacks_max.unwrap_or(usual.callbacks_max),
-        queue_max: entry.queue_max.unwrap_or(usual.queue_max),
-        pending_max: entry.pending_max.unwrap_or(usual.pending_max),
-        requests_per_second_max: requests.unwrap_or(usual.requests_per_second_max),
-        payload_max: entry.payload_max.unwrap_or(settings.gateway.payload_max),
+        concurrent: entry.concurrent,
+        waiting: entry.waiting,
+        pending: entry.pending.unwrap_or(usual.pending_max),
+        requests_per_second: entry.requests_per_second.unwrap_or(usual.requests_per_second_max),
+        payload: entry.payload.unwrap_or(settings.gateway.payload_max),
     }
 }
 

@@ -66,16 +66,16 @@ pub enum Role {
 /// How much a caller may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Callbacks under way at once in a worker.
-    pub callbacks_max: NonZeroUsize,
-    /// Callbacks that wait in a worker.
-    pub queue_max: NonZeroUsize,
+    /// Callbacks under way at once in a worker; `None` for what the worker's settings say.
+    pub concurrent: Option<NonZeroUsize>,
+    /// Callbacks that wait in a worker; `None` for what the worker's settings say.
+    pub waiting: Option<NonZeroUsize>,
     /// Pending triggers.
-    pub pending_max: NonZeroU64,
+    pub pending: NonZeroU64,
     /// Requests to a gateway in a second.
-    pub requests_per_second_max: NonZeroU32,
+    pub requests_per_second: NonZeroU32,
     /// Largest payload over HTTP, in bytes.
-    pub payload_max: ByteSize,
+    pub payload: ByteSize,
 }
 
 /// Whom to tell of failures. Neither address nor URL: nobody.

@@ -48,7 +48,7 @@ fn a_caller_has_what_the_file_says_and_the_settings_for_the_rest() {
             {{ secret = "file:shared", not_after = "2030-01-01T00:00:00Z" }},
             {{ secret = "env:PAIR", not_before = "2029-12-01T00:00:00+01:00" }},
         ]
-        limits = {{ callbacks_max = 7, payload_max = "64KiB" }}
+        limits = {{ concurrent = 7, payload = "64KiB" }}
         notify.email = ["ops@example.com"]
         notify.webhook = "https://ops.example.com/"
         notify.interval = "1min"
@@ -70,9 +70,9 @@ fn a_caller_has_what_the_file_says_and_the_settings_for_the_rest() {
             SigningSecret { key: SigningKey::Pair(_), not_before: Some(1_890_774_000_000), .. },
         ]
     ));
-    assert_eq!(billing.limits.callbacks_max.get(), 7);
-    assert_eq!(billing.limits.payload_max.bytes(), 65_536);
-    assert_eq!(billing.limits.queue_max, folder.settings().callers.queue_max);
+    assert_eq!(billing.limits.concurrent.unwrap().get(), 7);
+    assert_eq!((billing.limits.payload.bytes(), billing.limits.waiting), (65_536, None));
+    assert_eq!(billing.limits.pending, folder.settings().callers.pending_max);
     assert_eq!(billing.notify.interval, Duration::from_secs(60));
 
     assert_eq!(callers.by_key(&key).unwrap().id, "billing");
@@ -89,7 +89,7 @@ fn without_a_file_there_is_one_caller_with_the_settings() {
     assert!(callers.is_open() && callers.by_key("").is_none());
     let anyone = callers.by_id(Some("billing"));
     assert_eq!((anyone.id.as_str(), anyone.role), (ANONYMOUS, None));
-    assert_eq!(anyone.limits.callbacks_max, settings.callers.callbacks_max);
+    assert_eq!(anyone.limits.payload, settings.gateway.payload_max);
     assert!(anyone.may_fire_into("anything"));
 }
 
@@ -104,13 +104,13 @@ fn the_file_may_say_what_holds_for_records_without_a_caller() {
 fn a_mistake_is_named_with_the_way_out() {
     let hash = KeyHash::of("k");
     for (text, expected) in [
-        ("callers.a.limts.queue_max = 1".to_owned(), "did you mean `callers.a.limits`?"),
-        ("callers.a.limits.queue = 1".to_owned(), "did you mean `callers.a.limits.queue_max`?"),
+        ("callers.a.limts.waiting = 1".to_owned(), "did you mean `callers.a.limits`?"),
+        ("callers.a.limits.wait = 1".to_owned(), "did you mean `callers.a.limits.waiting`?"),
         ("caller.a.role = \"caller\"".to_owned(), "`caller`; did you mean `callers`?"),
         ("callers.a.xyz = 1".to_owned(), "there are keys, role, urls"),
         ("callers.a.role = \"king\"".to_owned(), "write one of read-only, caller, operator"),
-        ("callers.a.limits.queue_max = 0".to_owned(), "`callers.a.limits.queue_max` cannot be"),
-        ("callers.a.limits.payload_max = 5".to_owned(), "`callers.a.limits.payload_max` cannot be"),
+        ("callers.a.limits.waiting = 0".to_owned(), "`callers.a.limits.waiting` cannot be"),
+        ("callers.a.limits.payload = 5".to_owned(), "`callers.a.limits.payload` cannot be"),
         ("callers.a.secrets = [{}]".to_owned(), "`callers.a.secrets.0` lacks `secret`"),
         ("\n\ncallers.a.role = \"x".to_owned(), "callers.toml: line 3: "),
         (format!("callers.a.keys = [\"{hash}\"]"), "`callers.a` lacks `role`"),
@@ -158,7 +158,7 @@ fn a_secret_in_a_wrong_place_is_not_repeated() {
         format!("callers.a.secrets = [{{ secret = \"{secret}%\" }}]"),
         format!("callers.a.secrets = [{{ secret = \"{secret} }}]"),
         format!("callers.a.role = \"{secret}\""),
-        format!("callers.a.limits.payload_max = \"{secret}\""),
+        format!("callers.a.limits.payload = \"{secret}\""),
         format!("callers.a.urls = [\"{secret}\"]"),
         format!("callers.a.notify.email = [\"{secret}\"]"),
     ] {

@@ -25,8 +25,8 @@ fn ten_thousand_callbacks_are_under_way_at_once() {
         .set("worker.allow_addresses", "any")
         .set("worker.timeout", "120s")
         .set("worker.timeout_max", "120s")
-        .set("callers.callbacks_max", 10_000)
-        .set("callers.queue_max", 20_000)
+        .set("worker.caller_concurrent", 10_000)
+        .set("worker.caller_waiting", 20_000)
         .set("worker.waiting_max", 40_000);
     let receiver = Receiver::start();
     let mut scheduler = stage.scheduler("scheduler");

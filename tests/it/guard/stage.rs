@@ -72,7 +72,7 @@ impl Subject {
         let zone = Arc::new(Zone::default());
         let guard = || Guard::with_resolver(settings, Arc::clone(&zone) as Arc<dyn Resolve>);
         let callers = Callers::of(CallerTable::read(settings).unwrap());
-        let caller = Caller::new(&settings.worker, guard(), callers).unwrap();
+        let caller = Caller::new(&settings.worker, guard(), callers, None).unwrap();
         Self { registrar: guard(), caller, zone }
     }
 

@@ -44,7 +44,7 @@ fn every_attempt_ends_in_time_and_as_it_should() {
     let (theirs, ours) = (Runtime::new().unwrap(), Runtime::new().unwrap());
     let settings = settings();
     let callers = Callers::of(CallerTable::read(&settings).unwrap());
-    let caller = Caller::new(&settings.worker, Guard::new(&settings), callers).unwrap();
+    let caller = Caller::new(&settings.worker, Guard::new(&settings), callers, None).unwrap();
     let caller = Arc::new(caller);
     let attempts = |case: &'static Case| {
         let receiver = Receiver::start(&theirs, case.door, case.script);

@@ -1,0 +1,81 @@
+//! Sending spans to a collector: OTLP over HTTP, as JSON.
+//!
+//! Law: telemetry is in nobody's way. What does not fit into the queue, and what the collector
+//! does not take, is dropped and counted.
+
+use std::time::Duration;
+
+use reqwest::Client;
+use reqwest::header::CONTENT_TYPE;
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+use crate::telemetry;
+
+/// Spans that wait to be sent: some megabytes at most.
+const QUEUE_MAX: usize = 4_096;
+/// Spans of one request.
+const BATCH_MAX: usize = 512;
+/// How long spans gather while there are few.
+const GATHER: Duration = Duration::from_secs(1);
+/// How long a collector may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where spans are handed in.
+#[derive(Clone, Debug)]
+pub struct Spans(Sender<Value>);
+
+impl Spans {
+    /// Sends to the collector at `endpoint`, a base URL, for as long as there is a clone. Call it
+    /// inside of a runtime.
+    pub fn to(endpoint: &str) -> reqwest::Result<Self> {
+        let client = Client::builder().timeout(TIMEOUT).no_proxy().build()?;
+        let url = format!("{}/v1/traces", endpoint.trim_end_matches('/'));
+        let (spans, queue) = channel(QUEUE_MAX);
+        let _detached = tokio::spawn(deliver(client, url, queue));
+        Ok(Self(spans))
+    }
+
+    /// Hands in a span, as OTLP's JSON has it.
+    pub(super) fn send(&self, span: Value) {
+        if self.0.try_send(span).is_err() {
+            drop_spans(1);
+        }
+    }
+}
+
+async fn deliver(client: Client, url: String, mut queue: Receiver<Value>) {
+    let mut spans = Vec::with_capacity(BATCH_MAX);
+    let mut is_away = false;
+    while queue.recv_many(&mut spans, BATCH_MAX).await > 0 {
+        let count = spans.len();
+        let body = request(std::mem::take(&mut spans)).to_string();
+        let post = client.post(&url).header(CONTENT_TYPE, "application/json").body(body);
+        match post.send().await.and_then(reqwest::Response::error_for_status) {
+            Ok(_) => is_away = false,
+            Err(error) => {
+                drop_spans(count);
+                // Once for each time that it goes away.
+                if !std::mem::replace(&mut is_away, true) {
+                    tracing::warn!(%error, "the collector does not take spans");
+                }
+            }
+        }
+        if count < BATCH_MAX {
+            tokio::time::sleep(GATHER).await;
+        }
+    }
+}
+
+fn drop_spans(count: usize) {
+    metrics::counter!(telemetry::SPANS_DROPPED).increment(count as u64);
+}
+
+fn request(spans: Vec<Value>) -> Value {
+    let name = json!({ "key": "service.name", "value": { "stringValue": "orloj-worker" } });
+    let scope = json!({ "name": "orloj", "version": env!("CARGO_PKG_VERSION") });
+    json!({ "resourceSpans": [{
+        "resource": { "attributes": [name] },
+        "scopeSpans": [{ "scope": scope, "spans": spans }],
+    }] })
+}
