@@ -77,15 +77,23 @@ fn settings() -> Settings {
 async fn attempts(caller: Arc<Caller>, case: &'static Case, receiver: Receiver) -> Vec<String> {
     let fire = fire_at(case, &receiver, case.name);
     let mut findings = Vec::new();
-    for attempt in 1..=ATTEMPTS {
-        let begun = clock::monotonic();
+    let (mut attempt, mut unheard) = (1, 0);
+    while attempt <= ATTEMPTS {
+        let (begun, asked) = (clock::monotonic(), receiver.requests());
         let called = caller.call(&fire, clock::now_ms());
         let reply = tokio::time::timeout(TIMEOUT + GRACE, called).await;
         let took = clock::monotonic() - begun;
         let is_right = reply.as_ref().is_ok_and(|reply| case.ends_with(reply, took));
+        // A connection that is kept may be closed just as it is used again: then nobody was asked.
+        let nobody_asked = attempt > 1 && receiver.requests() == asked;
+        if !is_right && nobody_asked && unheard < ATTEMPTS {
+            unheard += 1;
+            continue;
+        }
         if !is_right {
             findings.push(format!("{}, {attempt}: {reply:?} after {took:.1?}", case.name));
         }
+        attempt += 1;
     }
     if receiver.requests() > ATTEMPTS {
         findings.push(format!("{}: {} requests", case.name, receiver.requests()));
