@@ -1,7 +1,7 @@
 //! A process that is measured: the scheduler, or this program in another part.
 //!
 //! Law: it ends with its value, even if the measuring process is killed: a small shell kills it
-//! when its standard input closes. What the scheduler said is shown when a measurement fails.
+//! when its standard input closes. What it said is shown when a measurement fails.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read as _, Write as _};
@@ -88,7 +88,7 @@ impl Contender {
     }
 
     fn starting(site: &Site, role: &str) -> Self {
-        let log = site.log();
+        let log = site.log(role);
         let words = File::create(&log).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_orloj"));
         command.args([role, "--config"]).arg(&site.config);
@@ -209,7 +209,7 @@ impl Drop for Contender {
         }
         let _ended = self.watchdog.wait();
         if let Some(log) = self.log.as_ref().filter(|_| std::thread::panicking()) {
-            eprintln!("the scheduler said:\n{}", fs::read_to_string(log).unwrap_or_default());
+            eprintln!("it said:\n{}", fs::read_to_string(log).unwrap_or_default());
         }
     }
 }

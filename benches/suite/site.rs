@@ -80,9 +80,9 @@ log.filter = 'warn,orloj::scheduler::takeover=info'
         Self { settings: settings(&config), config, folder, owns_topics }
     }
 
-    /// Where the scheduler's words go.
-    pub(crate) fn log(&self) -> PathBuf {
-        self.folder.path().join("scheduler.log")
+    /// Where the words of a role go.
+    pub(crate) fn log(&self, role: &str) -> PathBuf {
+        self.folder.path().join(format!("{role}.log"))
     }
 
     /// Bytes that the scheduler has on disk now.

@@ -96,6 +96,8 @@ fn round(run: &Run, kind: &Kind, number: u32) -> Round {
     );
     let site = Site::prepare_with(run.bootstrap, &more);
     let receiver = Receiver::open(kind.pause, at_once);
+    // What a worker sends back, for whatever reason, comes again by the scheduler.
+    let _scheduler = Contender::scheduler(&site);
     let worker = Contender::worker(&site);
     let resident = || worker.memory().resident as f64 / MIB;
     let start = resident();
