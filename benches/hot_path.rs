@@ -163,6 +163,7 @@ fn partition() -> Partition {
         // There is no store to spill into.
         spill_bytes: usize::MAX / 2,
         spill_interval: DAY_MS * 365 * 100,
+        pools: Vec::new(),
         cancel_grace: 1_000,
         park: 5_000,
         owner: "guard".to_owned(),

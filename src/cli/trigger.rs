@@ -23,7 +23,7 @@ use crate::model::input::OnConflict;
 use crate::model::outcome::Verdict;
 use crate::model::retry::RetryPolicy;
 use crate::model::text::Text;
-use crate::model::{Millis, Timestamp};
+use crate::model::{Millis, Offset, Timestamp};
 
 /// How long the cluster may take to be there and to acknowledge the record.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -228,16 +228,32 @@ fn describe(receipt: &Receipt, settings: &Settings) -> Result<String, CliError> 
             Ok(format!("kept: generation {generation} is pending and fires at {at}"))
         }
         Verdict::Cancelled { generation } => Ok(format!("cancelled: generation {generation}")),
-        Verdict::NotPending { fired: Some(generation), .. } => {
-            Err(CliError::Refused(format!("too late: generation {generation} has fired")))
+        Verdict::NotPending { fired, withdrawal } => {
+            let outcomes = withdrawal.then(|| Names::new(&settings.topics.prefix).outcomes());
+            Err(CliError::Refused(not_pending(*fired, outcomes)))
         }
-        Verdict::NotPending { fired: None, .. } => Err(CliError::Refused(
-            "not pending: fired, cancelled before, or never registered".to_owned(),
-        )),
         Verdict::Rejected { reason } => Err(CliError::Refused(format!("rejected: {reason}"))),
-        Verdict::Delivered { .. } | Verdict::Failed { .. } | Verdict::Circuit(_) => {
+        Verdict::Delivered { .. }
+        | Verdict::Failed { .. }
+        | Verdict::Withdrawn { .. }
+        | Verdict::Circuit(_) => {
             Err(CliError::Refused(format!("not an answer to a record: {verdict:?}")))
         }
+    }
+}
+
+/// Why a cancel stopped nothing; `outcomes` is where to read on, if a withdrawal is requested.
+fn not_pending(fired: Option<Offset>, outcomes: Option<String>) -> String {
+    let why = match fired {
+        Some(generation) => format!("too late: generation {generation} has fired"),
+        None => "not pending: fired, cancelled before, or never registered".to_owned(),
+    };
+    match outcomes {
+        Some(outcomes) => format!(
+            "{why}; withdrawal requested: a callback that has not begun is not made, and {outcomes} \
+             will say whether it was withdrawn or delivered"
+        ),
+        None => why,
     }
 }
 

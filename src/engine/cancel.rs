@@ -2,13 +2,15 @@
 //!
 //! Law: the owner's transaction is the one point where cancel and fire meet. A cancel that finds
 //! nothing pending may meet a callback in flight: it leaves a veto, so that a retry reported
-//! later for an older generation is refused.
+//! later for an older generation is refused, and publishes a withdrawal, so that workers do not
+//! make what they have not begun.
 
 use super::known::{IdHash, Known, Slot, SlotKind};
 use super::partition::{Fetched, Partition};
 use crate::fault::{Bug, planted};
 use crate::model::Offset;
 use crate::model::entry::{Entry, Row};
+use crate::model::fire::Withdrawal;
 use crate::model::ledger::LedgerKey;
 use crate::model::outcome::Verdict;
 use crate::model::text::Text;
@@ -56,7 +58,8 @@ impl Partition {
         dropped.into_iter().next_back()
     }
 
-    /// Remembers the cancel for a while, in the ledger and as an entry that ends it.
+    /// Remembers the cancel for a while, in the ledger and as an entry that ends it, and has the
+    /// workers told.
     fn veto(&mut self, cancel: Offset, id: &Text, known: &mut Known) {
         let w = self.cursor.w;
         for older in known.take(|slot| slot.kind == SlotKind::Veto && slot.key > w) {
@@ -73,5 +76,6 @@ impl Partition {
             http: false,
         });
         self.schedule(Entry { key, row: Row::Veto { trigger: id.clone(), cancel } });
+        self.draft.withdrawals.push(Withdrawal { trigger: id.clone(), cancel });
     }
 }

@@ -12,7 +12,7 @@ use crate::model::codec::row::{self, FireView, RowBytes, RowError, TargetView};
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
 use crate::model::definition::Target;
 use crate::model::entry::{Entry, FireId, FireRow, Row};
-use crate::model::fire::Fire;
+use crate::model::fire::{Fire, Withdrawal};
 use crate::model::ledger::LedgerKey;
 use crate::model::outcome::{Outcome, Verdict};
 use crate::model::partitioner::murmur2;
@@ -28,7 +28,7 @@ impl Due {
     /// Whether there is nothing to fire.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.late.is_empty() && self.entries.is_empty()
+        self.late.is_empty() && self.entries.is_empty() && self.withdrawals.is_empty()
     }
 
     /// How many fire.
@@ -44,7 +44,8 @@ impl Due {
 
     /// The pools whose topics must be looked up before these fire; one may come repeatedly.
     pub fn pools(&self) -> impl Iterator<Item = &str> {
-        self.rows().filter_map(|row| row::target_pool(row))
+        let named = self.rows().filter_map(|row| row::target_pool(row));
+        named.chain(self.pools.iter().map(Text::as_str))
     }
 
     /// The ids whose topic is away: their index rows must be fetched, because they will wait.
@@ -77,9 +78,12 @@ impl Partition {
         fetched: &Fetched,
     ) -> Result<(), CorruptRow> {
         self.draft.emits.reserve(due.len());
-        let Due { late, entries, w } = due;
+        let Due { late, entries, withdrawals, pools, w } = due;
         assert!(w >= self.cursor.w, "W never moves back");
         let mut topics = Finder::new(catalog);
+        for withdrawal in withdrawals {
+            self.withdraw(withdrawal, &pools, &topics);
+        }
         for (key, row) in late.into_iter().chain(entries) {
             let corrupt = |reason| CorruptRow { key, reason };
             if let Some((partition, scheduled)) = plain(&row, &mut topics).map_err(corrupt)? {
@@ -135,6 +139,17 @@ impl Partition {
         }
         if let Some(key) = settled {
             self.settle(key);
+        }
+    }
+
+    /// Tells every pool, for nobody remembers which one a fire has gone to. One whose topic cannot
+    /// be written is not told: its callbacks are made.
+    fn withdraw(&mut self, withdrawal: Withdrawal, pools: &[Text], topics: &Finder<'_>) {
+        let reached = |pool: &&Text| self.way_to_pool(Some(pool), topics) == Ok(true);
+        let pools: Vec<Text> = pools.iter().filter(reached).cloned().collect();
+        let withdrawal = Box::new(withdrawal);
+        for pool in std::iter::once(None).chain(pools.into_iter().map(Some)) {
+            self.draft.emits.push(Emit::Withdraw { pool, withdrawal: withdrawal.clone() });
         }
     }
 

@@ -16,8 +16,10 @@ use super::wheel::{Load, Wheel};
 use crate::fault::{Bug, planted};
 use crate::model::codec::row::{self, RowBytes, RowError};
 use crate::model::entry::Row;
+use crate::model::fire::Withdrawal;
 use crate::model::input::{SignalRecord, TriggerRecord};
 use crate::model::ledger::{LedgerKey, LedgerValue};
+use crate::model::text::Text;
 use crate::model::timeline::TimelineKey;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
@@ -50,6 +52,8 @@ pub struct Rules {
     pub cancel_grace: Millis,
     /// How long a fire waits whose target topic cannot be reached just now.
     pub park: Millis,
+    /// The pools, beside the default one, that a callback may have gone to.
+    pub pools: Vec<Text>,
     /// Whose transactions these are: the transactional id in the commit metadata.
     pub owner: String,
     /// The names dead letters give to where they came from.
@@ -88,6 +92,10 @@ pub struct Due {
     pub late: Vec<(TimelineKey, RowBytes)>,
     /// Off the timeline, in key order.
     pub entries: Vec<(TimelineKey, RowBytes)>,
+    /// Of what has fired before: they go out first, to every pool.
+    pub(super) withdrawals: Vec<Withdrawal>,
+    /// Those pools, if there are withdrawals.
+    pub(super) pools: Vec<Text>,
     /// Where W stands once these have fired.
     pub(super) w: TimelineKey,
 }
@@ -128,6 +136,7 @@ pub struct Partition {
 pub(super) struct Draft {
     pub(super) emits: Vec<Emit>,
     pub(super) late: Vec<(TimelineKey, RowBytes)>,
+    pub(super) withdrawals: Vec<Withdrawal>,
     ingested: usize,
 }
 
@@ -281,7 +290,9 @@ impl Partition {
         if complete {
             w = w.max(TimelineKey::last_of(watermark.saturating_sub(1)));
         }
-        Due { late: std::mem::take(&mut self.draft.late), entries: rows, w }
+        let withdrawals = std::mem::take(&mut self.draft.withdrawals);
+        let pools = if withdrawals.is_empty() { Vec::new() } else { self.rules.pools.clone() };
+        Due { late: std::mem::take(&mut self.draft.late), entries: rows, withdrawals, pools, w }
     }
 
     /// When to look again if no record arrives before, in ms since the epoch.
@@ -294,6 +305,7 @@ impl Partition {
     /// has been open for long.
     pub fn seal(&mut self) -> Option<Step> {
         assert!(self.draft.late.is_empty(), "late entries fire in the step that ingested them");
+        assert!(self.draft.withdrawals.is_empty(), "withdrawals go out in the step of the cancel");
         self.raise_low_water();
         let (cursor, sealed) = (&self.cursor, &self.sealed.cursor);
         let moved = (cursor.triggers, cursor.signals, cursor.low_water)

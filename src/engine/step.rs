@@ -10,7 +10,7 @@ use super::known::{IdHash, Known};
 use super::overlay::Delta;
 use crate::model::codec::row::RowBytes;
 use crate::model::dead_letter::DeadLetter;
-use crate::model::fire::Fire;
+use crate::model::fire::{Fire, Withdrawal};
 use crate::model::input::Forward;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::outcome::Outcome;
@@ -44,6 +44,13 @@ pub enum Emit {
     ToTopic(ToTopic),
     /// A callback for the workers.
     ToWorker(Box<Fire>),
+    /// For the workers of a pool (the default one if it has no name): callbacks not to make.
+    Withdraw {
+        /// Whose workers.
+        pool: Option<Text>,
+        /// Which callbacks.
+        withdrawal: Box<Withdrawal>,
+    },
     /// A ledger entry, or with `None` its end.
     Ledger {
         /// Which entry.

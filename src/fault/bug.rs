@@ -3,7 +3,8 @@
 //! Law: at most one is planted, in the calling thread, for as long as a closure runs.
 
 /// A rule of the protocol, broken. Those of the engine are planted where the rule stands; those of
-/// the shell, which no simulator runs, in the simulator's node, which does what the shell does.
+/// the shell, which no simulator runs, in the simulator's node, which does what the shell does, and
+/// those of workers in its workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// What could not be read yet does not hold back what is due.
@@ -44,11 +45,13 @@ pub enum Bug {
     CommittedEnd,
     /// Shell: a store is resumed that is older than the ledger's tombstones.
     StaleStore,
+    /// Workers: a cancel withdraws what another worker may have begun.
+    WithdrawBegun,
 }
 
 impl Bug {
     /// Every one of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::NoWatermark,
         Self::NoBarrier,
         Self::NoLowWater,
@@ -68,6 +71,7 @@ impl Bug {
         Self::RowsBeforeCommit,
         Self::CommittedEnd,
         Self::StaleStore,
+        Self::WithdrawBegun,
     ];
 }
 

@@ -97,7 +97,7 @@ async fn cancel(
             Ok(Json(json!({ "cancelled": true, "generation": generation })).into_response())
         }
         Some(Verdict::NotPending { fired, withdrawal }) => {
-            Err(not_pending(&id, *fired, *withdrawal))
+            Err(not_pending(&id, *fired, withdrawal.then(|| api.names.outcomes())))
         }
         _ => Ok(api.unanswered(&id, &receipt)),
     }
@@ -178,15 +178,20 @@ fn check_target(caller: &Caller, target: &Target) -> Result<(), Problem> {
     }
 }
 
-fn not_pending(id: &str, fired: Option<u64>, withdrawal: bool) -> Problem {
+/// `outcomes`: where to read on, if a withdrawal is requested.
+fn not_pending(id: &str, fired: Option<u64>, outcomes: Option<String>) -> Problem {
     let detail = match fired {
         Some(generation) => format!("{id} has fired: generation {generation}"),
         None => format!("nothing is pending under {id}: fired, cancelled, or never registered"),
     };
-    let detail = if withdrawal {
-        detail + "; a callback under way, if there is one, will not be tried again"
-    } else {
-        detail
+    let withdrawal = outcomes.is_some();
+    let detail = match outcomes {
+        Some(outcomes) => format!(
+            "{detail}; withdrawal requested: a callback in flight, if there is one, is not tried \
+             again, and records of {outcomes} with the key {id} say what becomes of it: Withdrawn \
+             if its request had not begun, else Delivered or Failed"
+        ),
+        None => detail,
     };
     Problem::new(StatusCode::CONFLICT, detail)
         .with("cancelled", json!(false))

@@ -1,10 +1,12 @@
 //! A fire: the record on `orloj.fires` that says a callback is due. It carries everything a
 //! worker needs, and everything the owner needs back in a signal: by then the owner keeps nothing.
+//! And a withdrawal: the record behind it that says it is not wanted any more.
 
-use super::Timestamp;
 use super::attempt::History;
 use super::definition::Definition;
 use super::entry::FireId;
+use super::text::Text;
+use super::{Offset, Timestamp};
 
 /// A callback that is due now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,4 +21,30 @@ pub struct Fire {
     pub definition: Definition,
     /// The attempts before this one.
     pub history: Option<Box<History>>,
+}
+
+/// A cancel that came after the fire: what stands before it in its partition is not to be begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Withdrawal {
+    /// The trigger.
+    pub trigger: Text,
+    /// The offset of the cancel: fires of generations below it are meant.
+    pub cancel: Offset,
+}
+
+impl Withdrawal {
+    /// Whether a fire is one of those that are meant.
+    #[must_use]
+    pub fn means(&self, id: &FireId) -> bool {
+        id.generation < self.cancel && id.trigger == self.trigger
+    }
+}
+
+/// A record of `fires`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Errand {
+    /// A callback to make.
+    Call(Box<Fire>),
+    /// Callbacks not to make.
+    Withdraw(Withdrawal),
 }

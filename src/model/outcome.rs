@@ -50,7 +50,8 @@ pub enum Verdict {
     NotPending {
         /// The latest generation known to have fired, where that is known.
         fired: Option<Offset>,
-        /// Whether retries of a callback in flight are refused from now on.
+        /// Whether a withdrawal is requested, because a callback may be in flight: it is not made
+        /// if nobody has begun its request, and not tried again.
         withdrawal: bool,
     },
     /// Refused; the dead letters hold the record.
@@ -86,6 +87,15 @@ pub enum Verdict {
     },
     /// A worker's circuit has changed its state.
     Circuit(Circuit),
+    /// A cancel came after the fire and before its request: nobody has begun it, nobody will.
+    Withdrawn {
+        /// The generation.
+        generation: Offset,
+        /// The occurrence.
+        occurrence: u32,
+        /// The attempt that was not made, from 1; those before it were.
+        attempt: u32,
+    },
 }
 
 /// What a worker does about a host, since the outcome's time.

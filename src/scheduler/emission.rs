@@ -18,6 +18,7 @@ use crate::model::dead_letter::{Content, DeadLetter};
 use crate::model::definition::{Header, Target};
 use crate::model::fire::Fire;
 use crate::model::ledger::{LedgerKey, LedgerValue};
+use crate::model::text::Text;
 
 /// The names of the topics we write, made once.
 #[derive(Debug)]
@@ -63,7 +64,13 @@ impl Emission {
                 Emit::ToWorker(fire) => {
                     let key = Some(fire.id.trigger.bytes().as_ref());
                     let value = self.schemas.encode_fire(fire);
-                    let topic = self.fires_of(fire);
+                    let topic = self.fires_of(pool_of(fire));
+                    Self::put(relay, &topic, p, key, Some(&value), &[])?;
+                }
+                Emit::Withdraw { pool, withdrawal } => {
+                    let key = Some(withdrawal.trigger.bytes().as_ref());
+                    let value = self.schemas.encode_withdrawal(withdrawal);
+                    let topic = self.fires_of(pool.as_ref());
                     Self::put(relay, &topic, p, key, Some(&value), &[])?;
                 }
                 Emit::Ledger { key, value } => {
@@ -90,12 +97,8 @@ impl Emission {
         Ok(())
     }
 
-    /// Where the workers of a fire's pool read.
-    fn fires_of(&self, fire: &Fire) -> Cow<'_, str> {
-        let pool = match &fire.definition.target {
-            Target::Http(target) => target.pool.as_ref(),
-            Target::Topic(_) => None,
-        };
+    /// Where the workers of a pool read.
+    fn fires_of(&self, pool: Option<&Text>) -> Cow<'_, str> {
         match pool {
             Some(pool) => self.names.fires_of(pool.as_str()).into(),
             None => self.fires.as_str().into(),
@@ -127,6 +130,13 @@ impl Emission {
         headers: &[(&str, Option<&[u8]>)],
     ) -> Result<(), TransactionError> {
         relay.send(Outgoing { topic, partition: Some(partition), key, value, headers })
+    }
+}
+
+fn pool_of(fire: &Fire) -> Option<&Text> {
+    match &fire.definition.target {
+        Target::Http(target) => target.pool.as_ref(),
+        Target::Topic(_) => None,
     }
 }
 

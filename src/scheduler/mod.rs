@@ -443,6 +443,7 @@ fn rules(settings: &Settings, names: &Names, owner: &str) -> Rules {
         spill_interval: ms(settings.store.flush_interval),
         cancel_grace: sentinel::GRACE_MS,
         park: ms(scheduler.park),
+        pools: settings.topics.pools.iter().map(|pool| pool.as_str().into()).collect(),
         owner: owner.to_owned(),
         topics: InputTopics { triggers: names.triggers().into(), signals: names.signals().into() },
     }

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::intake::{Ended, Ending};
+use super::lane::Running;
 use super::report::{Made, Report};
 use super::verdict::Reply;
 use super::{Worker, WorkerError};
@@ -43,8 +44,9 @@ impl Worker {
             lanes.get_mut(&ended.partition).is_some_and(|lane| lane.in_life(ended.life).is_some())
         });
         // News of circuits go with any progress, but not without: that is what fences them.
-        let mut running = self.lanes.values().filter(|lane| lane.running.is_some());
-        if self.ended.is_empty() && (self.circuit_news.is_empty() || running.next().is_none()) {
+        let running = || self.lanes.values().filter_map(|lane| lane.running.as_ref());
+        let news = !self.circuit_news.is_empty() && running().next().is_some();
+        if self.ended.is_empty() && !news && !running().any(Running::wants_commit) {
             return Ok(());
         }
         if self.member.fence().is_err() {
@@ -70,7 +72,11 @@ impl Worker {
 
     fn write(&mut self, ended: Vec<Ended>) -> Result<(), TransactionError> {
         self.transactor.begin()?;
-        let mut touched = BTreeSet::new();
+        let wanting = self
+            .lanes
+            .iter()
+            .filter(|(_, lane)| lane.running.as_ref().is_some_and(Running::wants_commit));
+        let mut touched: BTreeSet<_> = wanting.map(|(partition, _)| *partition).collect();
         for ended in ended {
             let Ended { partition, life, offset, .. } = ended;
             let lane = self.lanes.get_mut(&partition).and_then(|lane| lane.in_life(life));
@@ -86,14 +92,10 @@ impl Worker {
         if touched.is_empty() {
             touched.extend(self.lanes.iter().find(|(_, l)| l.running.is_some()).map(|(p, _)| *p));
         }
-        let progress = touched.iter().filter_map(|partition| {
-            let running = self.lanes.get(partition)?.running.as_ref()?;
-            Some(Progress {
-                topic: self.topic.clone(),
-                partition: *partition,
-                offset: running.progress.floor(),
-                metadata: running.progress.metadata(),
-            })
+        let progress = touched.into_iter().filter_map(|partition| {
+            let running = self.lanes.get_mut(&partition)?.running.as_mut()?;
+            let (offset, metadata) = running.to_commit();
+            Some(Progress { topic: self.topic.clone(), partition, offset, metadata })
         });
         let progress: Vec<_> = progress.collect();
         let fence = self.member.fence();
@@ -112,6 +114,11 @@ impl Worker {
                 report
             }
             Ending::Deferred { fire, due, reason } => Report::of_deferral(*fire, due, reason),
+            Ending::Withdrawn(id) => {
+                metrics::counter!(telemetry::CALLBACKS, "result" => "withdrawn").increment(1);
+                Report::of_withdrawal(id, at)
+            }
+            Ending::Heard => Report::default(),
             Ending::Unreadable(record) => {
                 metrics::counter!(telemetry::DEAD_LETTERS, "reason" => "unreadable").increment(1);
                 Report::of_unreadable(record, origin, at)

@@ -2,7 +2,7 @@
 //!
 //! Law: nothing waits for a caller but that caller's own fires. What cannot wait goes back to its
 //! owner as a signal: no request is made, no attempt is spent, and its record of the log is done
-//! with.
+//! with. What was cancelled is withdrawn only if nobody, here or elsewhere, can have begun it.
 
 use reqwest::Url;
 
@@ -13,7 +13,7 @@ use super::intake::{Ended, Ending};
 use super::queue::Limits;
 use crate::clock;
 use crate::model::definition::Target;
-use crate::model::fire::Fire;
+use crate::model::fire::{Fire, Withdrawal};
 use crate::model::outcome::{Circuit, CircuitState, Outcome, Verdict};
 use crate::model::text::Text;
 use crate::model::{Millis, Offset, PartitionId};
@@ -26,7 +26,7 @@ pub(super) struct Waiting {
     pub(super) life: u64,
     pub(super) offset: Offset,
     pub(super) route: Route,
-    pub(super) fire: Fire,
+    pub(super) fire: Box<Fire>,
 }
 
 /// What a callback under way has to give back.
@@ -66,6 +66,7 @@ impl Worker {
             let Some(waiting) = self.queue.begin() else { return };
             match self.circuits.admit(&waiting.route, clock::monotonic()) {
                 Ok(ticket) => {
+                    self.note_begun(&waiting);
                     let permit = Permit { route: waiting.route.clone(), ticket };
                     self.call(waiting, permit);
                 }
@@ -75,6 +76,35 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// A request is about to begin: from here on nobody may say that there was none.
+    fn note_begun(&mut self, waiting: &Waiting) {
+        let lane = self.lanes.get_mut(&waiting.partition);
+        if let Some(running) = lane.and_then(|lane| lane.in_life(waiting.life)) {
+            running.begin(waiting.offset);
+        }
+    }
+
+    /// Takes out what a cancel withdraws, if nobody can have begun it: each is done with, in the
+    /// transaction that says so, and so is the record at `offset`, which has asked for it.
+    pub(super) fn withdraw(
+        &mut self,
+        (partition, life, offset): (PartitionId, u64, Offset),
+        withdrawal: &Withdrawal,
+    ) {
+        let at = clock::now_ms();
+        let lane = self.lanes.get_mut(&partition);
+        let Some(running) = lane.and_then(|lane| lane.in_life(life)) else { return };
+        let untouched = |waiting: &Waiting| {
+            waiting.partition == partition && running.is_untouched(waiting.offset)
+        };
+        let meant = |waiting: &Waiting| untouched(waiting) && withdrawal.means(&waiting.fire.id);
+        for Waiting { offset, fire, .. } in self.queue.withdraw(meant) {
+            let ending = Ending::Withdrawn(fire.id);
+            self.note(Ended { partition, life, offset, at, ending });
+        }
+        self.note(Ended { partition, life, offset, at, ending: Ending::Heard });
     }
 
     /// A callback has ended: its place is free, and its host is better known.
@@ -106,7 +136,7 @@ impl Worker {
         let at = clock::now_ms();
         let delay = Millis::try_from(self.delays.delay(&fire.id, cause).as_millis());
         let due = at.saturating_add(delay.unwrap_or(Millis::MAX));
-        let ending = Ending::Deferred { fire: Box::new(fire), due, reason: cause.reason() };
+        let ending = Ending::Deferred { fire, due, reason: cause.reason() };
         self.note(Ended { partition, life, offset, at, ending });
     }
 

@@ -14,7 +14,6 @@ use rdkafka::message::{BorrowedMessage, Headers, Message};
 use super::circuit::Route;
 use super::dispatch::{Permit, Waiting};
 use super::lane::{Admission, Lane, Running};
-use super::progress::Progress;
 use super::report::Unreadable;
 use super::verdict::Reply;
 use super::{Worker, WorkerError};
@@ -23,7 +22,8 @@ use crate::fault;
 use crate::kafka::reader::{Read, Reader};
 use crate::model::codec::schemas::CodecError;
 use crate::model::definition::Header;
-use crate::model::fire::Fire;
+use crate::model::entry::FireId;
+use crate::model::fire::{Errand, Fire};
 use crate::model::text::Text;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 use crate::telemetry;
@@ -48,6 +48,8 @@ pub(super) struct Position {
     committed: Option<(Offset, String)>,
     /// The first offset that is still there.
     low: Offset,
+    /// The first that is not there yet.
+    end: Offset,
 }
 
 /// A record of `fires` that is done with, once this is committed.
@@ -67,6 +69,10 @@ pub(super) enum Ending {
     Attempt(Box<Fire>, Reply, Millis),
     /// It goes back to its owner, until `due`; no attempt was made.
     Deferred { fire: Box<Fire>, due: Timestamp, reason: &'static str },
+    /// It was cancelled before anybody had begun it.
+    Withdrawn(FireId),
+    /// It has withdrawn others.
+    Heard,
     /// It is no fire.
     Unreadable(Unreadable),
 }
@@ -87,9 +93,9 @@ impl Worker {
         self.runtime.spawn(async move {
             tokio::time::sleep(pause).await;
             let asked = tokio::task::spawn_blocking(move || {
-                let (low, _end) = probe.bounds(&topic, partition)?;
+                let (low, end) = probe.bounds(&topic, partition)?;
                 let committed = offsets.committed(partition, super::CALL_TIMEOUT)?;
-                Ok(Position { committed, low })
+                Ok(Position { committed, low, end })
             });
             let position = asked.await.unwrap_or(Err(KafkaError::Canceled));
             // The loop has ended if nobody hears it.
@@ -124,7 +130,7 @@ impl Worker {
         let Some(lane) = self.lanes.get_mut(&partition).filter(|lane| lane.life == life) else {
             return Ok(());
         };
-        let Position { committed, low } = match position {
+        let Position { committed, low, end } = match position {
             Ok(position) => position,
             Err(error) => {
                 tracing::warn!(partition, %error, "the committed progress is not known yet");
@@ -133,8 +139,8 @@ impl Worker {
             }
         };
         let (offset, metadata) = committed.unwrap_or((low, String::new()));
-        let mut progress = Progress::restore(offset, &metadata)?;
-        let known = progress.forget_below(low);
+        let mut running = Running::restore(offset, &metadata, end)?;
+        let known = running.progress.forget_below(low);
         if offset < low {
             tracing::error!(
                 partition,
@@ -146,8 +152,8 @@ impl Worker {
                 self.topic
             );
         }
-        self.reader.start(&self.topic, partition, progress.floor())?;
-        lane.running = Some(Running::new(progress));
+        self.reader.start(&self.topic, partition, running.progress.floor())?;
+        lane.running = Some(running);
         self.report_readiness();
         Ok(())
     }
@@ -184,6 +190,7 @@ impl Worker {
 
     fn take(&mut self, arrival: Arrival) -> Result<(), WorkerError> {
         let Arrival { partition, offset, .. } = arrival;
+        self.reserve(partition, offset)?;
         let Some(lane) = self.lanes.get_mut(&partition) else { return Ok(()) };
         let life = lane.life;
         let Some(running) = &mut lane.running else { return Ok(()) };
@@ -193,12 +200,16 @@ impl Worker {
                 self.make_room(partition);
                 return Ok(self.reader.stop(&self.topic, partition)?);
             }
+            Admission::Unreserved => return Ok(self.reader.stop(&self.topic, partition)?),
             Admission::Deliver => {}
         }
-        match self.schemas.decode_fire(arrival.value.as_deref().unwrap_or_default()) {
-            Ok(fire) => {
+        match self.schemas.decode_errand(arrival.value.as_deref().unwrap_or_default()) {
+            Ok(Errand::Call(fire)) => {
                 let route = Route::of(&fire);
                 self.offer(Waiting { partition, life, offset, route, fire });
+            }
+            Ok(Errand::Withdraw(withdrawal)) => {
+                self.withdraw((partition, life, offset), &withdrawal);
             }
             Err(error @ CodecError::Newer { .. }) => return Err(error.into()),
             Err(error @ CodecError::Corrupt { .. }) => {
@@ -209,6 +220,12 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// Before what is read at `offset` may be begun, a commit has to say so to whoever is next.
+    fn reserve(&mut self, partition: PartitionId, offset: Offset) -> Result<(), WorkerError> {
+        let running = self.lanes.get_mut(&partition).and_then(|lane| lane.running.as_mut());
+        if running.is_none_or(|running| running.meet(offset)) { Ok(()) } else { self.commit() }
     }
 
     /// Begins a callback.
@@ -223,7 +240,7 @@ impl Worker {
             fault::reached("worker.after_request");
             metrics::histogram!(telemetry::CALLBACK_DURATION).record(took.as_secs_f64());
             let took = Millis::try_from(took.as_millis()).unwrap_or(Millis::MAX);
-            let ending = Ending::Attempt(Box::new(fire), reply, took);
+            let ending = Ending::Attempt(fire, reply, took);
             let ended = Ended { partition, life, offset, at: clock::now_ms(), ending };
             // The loop has ended if nobody hears it.
             let _ = events.send(Event::Ended(ended, permit));

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   fires[p] ──read──► Queue ──► Circuits ──► Caller (tokio, guarded) ──► receiver
-//!      ▲                 │ no room  │ open         │ Ended
+//!      ▲       withdrawn │ no room  │ open         │ Ended
 //!      └──── progress ◄──┴ one transaction ◄───────┴──► signals[p] · outcomes[p] · dead-letters[p]
 //! ```
 
@@ -60,7 +60,7 @@ use commit::{RESULTS_MAX, open_transactor};
 use deferral::Delays;
 use dispatch::Waiting;
 use intake::{Ended, Event};
-use lane::Lane;
+use lane::{Lane, Running};
 use otlp::Spans;
 use progress::ProgressError;
 use queue::Queue;
@@ -247,6 +247,7 @@ impl Worker {
                 }
                 Change::Revoked(partitions) => {
                     self.hear()?;
+                    self.part(|partition| partitions.contains(partition));
                     self.commit()?;
                     self.give_up(&partitions)?;
                 }
@@ -280,7 +281,14 @@ impl Worker {
         }
         self.circuits.forget_all("the worker has ended");
         self.tend_circuits();
+        self.part(|_| true);
         self.commit()
+    }
+
+    /// Nothing more is begun of these: their last commit says up to where something was.
+    fn part(&mut self, parting: impl Fn(&PartitionId) -> bool) {
+        let lanes = self.lanes.iter_mut().filter(|(partition, _)| parting(partition));
+        lanes.filter_map(|(_, lane)| lane.running.as_mut()).for_each(Running::part);
     }
 
     /// Whether no further callback may begin: enough are under way, or results pile up because

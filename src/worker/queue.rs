@@ -111,15 +111,22 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Takes out the waiting fires that are `condemned`.
+    /// Takes out the waiting fires that are `condemned`. Costs a look at each that waits; only of a
+    /// caller that loses some do the others move up.
     pub fn withdraw(&mut self, condemned: impl Fn(&T) -> bool) -> Vec<T> {
         let mut withdrawn = Vec::new();
         for compartment in self.callers.values_mut() {
+            if !compartment.waiting.iter().any(&condemned) {
+                continue;
+            }
             let waiting = std::mem::take(&mut compartment.waiting).into_iter();
             let (gone, kept): (VecDeque<_>, VecDeque<_>) = waiting.partition(&condemned);
             withdrawn.extend(gone);
             compartment.waiting = kept;
             compartment.has_turn &= !compartment.waiting.is_empty();
+        }
+        if withdrawn.is_empty() {
+            return withdrawn;
         }
         self.waiting -= withdrawn.len();
         self.callers.retain(|_, compartment| !compartment.is_empty());

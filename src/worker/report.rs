@@ -108,6 +108,15 @@ impl Report {
         Self { signal: Some(Signal::Retry(request)), ..Self::default() }
     }
 
+    /// What follows where a cancel came before the request.
+    #[must_use]
+    pub fn of_withdrawal(id: FireId, now: Timestamp) -> Self {
+        let FireId { trigger, generation, occurrence, attempt, .. } = id;
+        let verdict = outcome::Verdict::Withdrawn { generation, occurrence, attempt };
+        let outcome = Some(Outcome { trigger, answers: None, at: now, verdict });
+        Self { outcome, ..Self::default() }
+    }
+
     /// The trigger that this is about; a record that is no fire has none.
     #[must_use]
     pub fn trigger(&self) -> Option<&Text> {
@@ -248,6 +257,18 @@ mod tests {
             (5_000, 500, fire.definition)
         );
         assert_eq!((report.outcome, report.dead_letter), (None, None));
+    }
+
+    #[test]
+    fn a_withdrawal_is_an_outcome_and_nothing_else() {
+        let report = Report::of_withdrawal(fire(3, None).id, 1_000);
+        let (generation, occurrence, attempt) = (7, 2, 3);
+        let withdrawn = outcome::Verdict::Withdrawn { generation, occurrence, attempt };
+        assert_eq!(
+            (verdict(&report), report.outcome.as_ref().unwrap().answers),
+            (&withdrawn, None)
+        );
+        assert_eq!((report.signal, report.dead_letter), (None, None));
     }
 
     #[test]

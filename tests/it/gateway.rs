@@ -224,6 +224,15 @@ async fn a_cancel_is_answered_truthfully() {
     owner.join().unwrap();
     assert_eq!((status, kind.as_str()), (409, "application/problem+json"));
     assert_eq!((&problem["cancelled"], &problem["fired"]), (&json!(false), &json!(7)));
+    assert_eq!(problem["withdrawalRequested"], json!(false));
+
+    let owner = gateway.answer(|_| Verdict::NotPending { fired: Some(7), withdrawal: true });
+    let (status, _, problem) = read(gateway.cancel("tea").await).await;
+    owner.join().unwrap();
+    assert_eq!((status, &problem["withdrawalRequested"]), (409, &json!(true)));
+    let detail = problem["detail"].as_str().unwrap();
+    let outcomes = format!("{}.outcomes with the key tea", gateway.settings.topics.prefix);
+    assert!(detail.contains("withdrawal requested") && detail.contains(&outcomes), "{detail}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

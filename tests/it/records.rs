@@ -123,6 +123,7 @@ pub(crate) fn answer(outcome: &Outcome) -> Option<(u64, Answer)> {
         Verdict::Rejected { .. }
         | Verdict::Delivered { .. }
         | Verdict::Failed { .. }
+        | Verdict::Withdrawn { .. }
         | Verdict::Circuit(_) => Answer::Rejected,
     };
     Some((outcome.answers?, answer))

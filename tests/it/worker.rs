@@ -17,7 +17,7 @@ use orloj::model::codec::schemas::Schemas;
 use orloj::model::dead_letter::Content;
 use orloj::model::definition::{Definition, HttpTarget, Target};
 use orloj::model::entry::FireId;
-use orloj::model::fire::Fire;
+use orloj::model::fire::{Fire, Withdrawal};
 use orloj::model::outcome::{Outcome, Verdict};
 use orloj::model::signal::{RetryRequest, Signal};
 use orloj::worker::progress::{OPEN_MAX, WINDOW_MAX};
@@ -218,6 +218,69 @@ fn what_waits_when_a_worker_ends_is_called_by_the_next() {
     assert_eq!(stage.receiver.count("under-way"), 1);
 }
 
+/// Three fires of a caller that has one place, and a cancel of all three behind them.
+#[test]
+fn what_has_not_begun_is_withdrawn_and_what_has_goes_on() {
+    let stage = Stage::new("worker-withdraws");
+    let _worker = stage.work(&["worker.caller_concurrent=1"]);
+    let outcomes = stage.follow("outcomes");
+    let fires = [1, 2, 43].map(|generation| {
+        let mut fire = stage.fire("order-7", "slow");
+        (fire.id.generation, fire.id.attempt) = (generation, 2);
+        fire
+    });
+    for fire in &fires {
+        stage.publish(0, fire);
+    }
+    until("a callback under way", DEADLINE, || {
+        (stage.receiver.count("order-7") == 1).then_some(())
+    });
+    stage.withdraw(1, "order-7", 43);
+    stage.withdraw(0, "another", 43);
+    stage.withdraw(0, "order-7", 43);
+    let outcome = outcomes.next(Schemas::decode_outcome);
+    let withdrawn = Verdict::Withdrawn { generation: 2, occurrence: 0, attempt: 2 };
+    assert_eq!((outcome.verdict, outcome.answers), (withdrawn, None));
+    stage.receiver.release.send_replace(true);
+    let delivered = [(); 2].map(|()| match outcomes.next(Schemas::decode_outcome).verdict {
+        Verdict::Delivered { generation, .. } => generation,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!((delivered, stage.receiver.count("order-7")), ([1, 43], 2));
+}
+
+/// A worker has begun two callbacks of each partition, and then another one, with a place for one,
+/// takes one of the two partitions over. Nobody may say of any that it was not requested.
+#[test]
+fn what_another_worker_may_have_begun_is_not_withdrawn() {
+    let stage = Stage::new("worker-doubts");
+    let _first = stage.work(&[]);
+    let outcomes = stage.follow("outcomes");
+    let ids = ["begun-0", "begun-1", "waits-0", "waits-1"];
+    for (id, partition) in ids.into_iter().zip([0, 1, 0, 1]) {
+        stage.publish(partition, &stage.fire(id, "slow"));
+    }
+    until("all under way", DEADLINE, || (stage.receiver.calls().len() == 4).then_some(()));
+    let _second = stage.work(&["worker.caller_concurrent=1"]);
+    until("the first one of the moved partition again", DEADLINE, || {
+        (stage.receiver.calls().len() == 5).then_some(())
+    });
+    for (id, partition) in ids.into_iter().zip([0, 1, 0, 1]) {
+        stage.withdraw(partition, id, 43);
+    }
+    for partition in 0..2 {
+        let mut behind = stage.fire("behind", "ok");
+        behind.definition.caller = Some("another".into());
+        stage.publish(partition, &behind);
+        assert_eq!(outcomes.next(Schemas::decode_outcome).trigger.as_str(), "behind");
+    }
+    stage.receiver.release.send_replace(true);
+    for _ in ids {
+        let outcome = outcomes.next(Schemas::decode_outcome);
+        assert!(matches!(outcome.verdict, Verdict::Delivered { .. }), "{outcome:?}");
+    }
+}
+
 /// Topics of their own, a receiver, and a producer that plays the owner.
 struct Stage {
     prefix: String,
@@ -269,6 +332,12 @@ impl Stage {
 
     fn publish(&self, partition: PartitionId, fire: &Fire) {
         self.send(partition, fire.id.trigger.bytes(), &self.schemas.encode_fire(fire));
+    }
+
+    fn withdraw(&self, partition: PartitionId, trigger: &str, cancel: u64) {
+        let withdrawal = Withdrawal { trigger: trigger.into(), cancel };
+        let value = self.schemas.encode_withdrawal(&withdrawal);
+        self.send(partition, trigger.as_bytes(), &value);
     }
 
     fn send(&self, partition: PartitionId, key: &[u8], value: &[u8]) {

@@ -3,8 +3,10 @@
 use bytes::Bytes;
 
 use super::scene::{
-    Scene, callback, delete, hold, in_ledger, index, put, settle, skip, topic, veto,
+    Scene, callback, delete, hold, in_ledger, index, put, settle, skip, topic, veto, withdraw,
+    withdraw_from,
 };
+use crate::engine::catalog::TopicState;
 use crate::engine::step::{Emit, RowOp};
 use crate::model::Offset;
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
@@ -141,9 +143,27 @@ fn a_cancel_after_the_fire_of_a_callback_leaves_a_veto() {
     scene.cancel("a");
     let (a, veto) = (callback("a", 0, 1_020), veto("a", 1, 6_020));
     scene.decides(
-        &[hold(&veto), scene.answer(1, "a", not_pending(Some(0), true))],
+        &[hold(&veto), scene.answer(1, "a", not_pending(Some(0), true)), withdraw("a", 1)],
         &[put(&veto), index("a", &[&a, &veto])],
     );
+}
+
+#[test]
+fn a_withdrawal_goes_to_every_pool_that_can_be_told() {
+    let mut scene = Scene::new();
+    let away = TopicState::Away("away".to_owned());
+    let short = TopicState::Usable { partitions: 0, record_bytes_max: 1 << 20 };
+    let usable = TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 };
+    for (pool, state) in [("away", away), ("short", short), ("slow", usable)] {
+        scene.owner.catalog.insert_pool(pool.to_owned(), state);
+        scene.owner.partition.rules.pools.push(pool.into());
+    }
+    scene.owner.partition.rules.pools.push("unknown".into());
+    scene.cancel("a");
+    let (veto, answer) = (veto("a", 0, 6_000), scene.answer(0, "a", not_pending(None, true)));
+    let withdrawals = [withdraw("a", 0), withdraw_from(Some("slow"), "a", 0)];
+    let emits = [[hold(&veto), answer], withdrawals].concat();
+    scene.decides(&emits, &[put(&veto), index("a", &[&veto])]);
 }
 
 #[test]
@@ -152,7 +172,7 @@ fn a_cancel_of_an_unknown_id_leaves_a_veto_that_expires() {
     scene.cancel("a");
     let veto = veto("a", 0, 6_000);
     scene.decides(
-        &[hold(&veto), scene.answer(0, "a", not_pending(None, true))],
+        &[hold(&veto), scene.answer(0, "a", not_pending(None, true)), withdraw("a", 0)],
         &[put(&veto), index("a", &[&veto])],
     );
     scene.now = 5_999;
@@ -170,7 +190,7 @@ fn a_second_cancel_takes_the_place_of_the_first_ones_veto() {
     scene.cancel("a");
     let (first, second) = (veto("a", 0, 6_000), veto("a", 1, 6_100));
     scene.decides(
-        &[hold(&second), scene.answer(1, "a", not_pending(None, true))],
+        &[hold(&second), scene.answer(1, "a", not_pending(None, true)), withdraw("a", 1)],
         &[delete(&first), put(&second), index("a", &[&second])],
     );
     scene.now = 6_099;
@@ -212,7 +232,7 @@ fn only_who_asked_is_answered_but_a_cancellation_is_always_recorded() {
     scene.cancel("a");
     scene.unasked();
     let veto = veto("a", 3, 6_000);
-    scene.decides(&[hold(&veto)], &[put(&veto), index("a", &[&veto])]);
+    scene.decides(&[hold(&veto), withdraw("a", 3)], &[put(&veto), index("a", &[&veto])]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::scene::{
     NOW, Scene, callback, delete, hold, in_ledger, index, parked, put, registered, retry, settle,
-    skip, spoken, topic, topic_to, veto,
+    skip, spoken, topic, topic_to, veto, withdraw,
 };
 use super::world::{Disk, definition};
 use crate::engine::catalog::{Catalog, TopicState};
@@ -83,7 +83,7 @@ fn a_cancel_takes_the_retries_too_and_vetoes_the_next() {
     let veto = veto("a", 1, 6_020);
     let cancelled = Verdict::Cancelled { generation: 0 };
     scene.decides(
-        &[settle(&second), hold(&veto), scene.answer(1, "a", cancelled.clone())],
+        &[settle(&second), hold(&veto), scene.answer(1, "a", cancelled.clone()), withdraw("a", 1)],
         &[delete(&second), put(&veto), index("a", &[&a, &veto])],
     );
     scene.signal(&retry(&a, (3, 0), 1_050, 1));

@@ -9,7 +9,7 @@ use crate::engine::step::{Emit, RowOp, Step, ToTopic};
 use crate::model::codec::row::{self, RowBytes};
 use crate::model::definition::{Definition, Target, TopicTarget};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
-use crate::model::fire::Fire;
+use crate::model::fire::{Fire, Withdrawal};
 use crate::model::input::{OnConflict, PRIORITY_DEFAULT, Registration, Request, SignalRecord};
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::outcome::{Outcome, Verdict};
@@ -227,6 +227,17 @@ pub(crate) fn retry(of: &Entry, tried: (u32, u32), due: Timestamp, offset: Offse
 pub(crate) fn veto(id: &str, cancel: Offset, due: Timestamp) -> Entry {
     let key = TimelineKey { due, priority: u8::MAX, source: Source::Triggers, offset: cancel };
     Entry { key, row: Row::Veto { trigger: id.into(), cancel } }
+}
+
+/// What the workers of the default pool are told of that cancel.
+pub(crate) fn withdraw(id: &str, cancel: Offset) -> Emit {
+    withdraw_from(None, id, cancel)
+}
+
+/// The same, of another pool.
+pub(crate) fn withdraw_from(pool: Option<&str>, id: &str, cancel: Offset) -> Emit {
+    let withdrawal = Box::new(Withdrawal { trigger: id.into(), cancel });
+    Emit::Withdraw { pool: pool.map(Into::into), withdrawal }
 }
 
 /// The same entry, (not) in the ledger.

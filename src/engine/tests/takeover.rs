@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::scene::{NOW, Scene, callback, hold, in_ledger, index, put, retry, settle, topic, veto};
+use super::scene::{
+    NOW, Scene, callback, hold, in_ledger, index, put, retry, settle, topic, veto, withdraw,
+};
 use super::world::{Disk, commit};
 use crate::engine::cursor::{Cursor, MetadataError};
 use crate::engine::partition::Fetched;
@@ -332,7 +334,7 @@ fn a_cancel_trusts_only_fires_that_the_replay_has_seen() {
     let (a, veto) = (topic("a", 0, 1_020), veto("a", 1, 6_021));
     let not_pending = Verdict::NotPending { fired: None, withdrawal: true };
     scene.decides(
-        &[hold(&veto), scene.answer(1, "a", not_pending)],
+        &[hold(&veto), scene.answer(1, "a", not_pending), withdraw("a", 1)],
         &[put(&veto), index("a", &[&a, &veto])],
     );
 }

@@ -280,6 +280,7 @@ pub(crate) fn rules(after: u64) -> Rules {
         spill_interval: 0,
         cancel_grace: 0,
         park: 5,
+        pools: Vec::new(),
         owner: "owner".to_owned(),
         topics: InputTopics { triggers: "o.triggers".into(), signals: "o.signals".into() },
     }

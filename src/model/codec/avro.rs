@@ -12,7 +12,7 @@ use crate::model::attempt::History;
 use crate::model::dead_letter::{Content, DeadLetter, Mark, Origin};
 use crate::model::definition::{Definition, Header};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
-use crate::model::fire::Fire;
+use crate::model::fire::{Errand, Fire, Withdrawal};
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::outcome::{Circuit, Outcome, Verdict};
 use crate::model::signal::{RetryRequest, Signal};
@@ -27,9 +27,23 @@ impl Schemas {
         self.fire.encode(&Wire(fire))
     }
 
-    /// Reads the value of a record on `fires`.
-    pub fn decode_fire(&self, bytes: &[u8]) -> Result<Fire, CodecError> {
-        self.fire.decode(bytes).map(|Wire(fire)| fire)
+    /// The value of the other kind of record on `fires`.
+    #[must_use]
+    pub fn encode_withdrawal(&self, withdrawal: &Withdrawal) -> Vec<u8> {
+        self.withdrawal.encode(&Wire(withdrawal))
+    }
+
+    /// Reads the value of a record on `fires`: its fingerprint says which kind it is.
+    pub fn decode_errand(&self, bytes: &[u8]) -> Result<Errand, CodecError> {
+        match self.fire.decode(bytes) {
+            Ok(Wire(fire)) => Ok(Errand::Call(Box::new(fire))),
+            Err(newer @ CodecError::Newer { .. }) => match self.withdrawal.decode(bytes) {
+                Ok(Wire(withdrawal)) => Ok(Errand::Withdraw(withdrawal)),
+                Err(CodecError::Newer { .. }) => Err(newer),
+                Err(corrupt) => Err(corrupt),
+            },
+            Err(corrupt) => Err(corrupt),
+        }
     }
 
     /// The value of a record on `signals`.
@@ -111,6 +125,7 @@ macro_rules! wire {
 
 wire! {
     Fire => FireWire,
+    Withdrawal => WithdrawalWire,
     Signal => SignalWire,
     Outcome => OutcomeWire,
     LedgerValue => LedgerWire,
@@ -153,6 +168,14 @@ struct FireWire {
     fired: Timestamp,
     definition: Definition,
     history: Option<Box<History>>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Withdrawal", rename = "Withdrawal")]
+struct WithdrawalWire {
+    trigger: Text,
+    #[serde(with = "long")]
+    cancel: Offset,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -303,6 +326,12 @@ enum VerdictWire {
         retry_at: Option<Timestamp>,
     },
     Circuit(Circuit),
+    Withdrawn {
+        #[serde(with = "long")]
+        generation: Offset,
+        occurrence: u32,
+        attempt: u32,
+    },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -469,6 +498,9 @@ mod tests {
                     probe_at
                 })
             ),
+            (long(), any::<u32>(), any::<u32>()).prop_map(|(generation, occurrence, attempt)| {
+                Verdict::Withdrawn { generation, occurrence, attempt }
+            }),
         ]
     }
 
@@ -491,7 +523,11 @@ mod tests {
             verdict in any_verdict(),
         ) {
             let schemas = Schemas::new();
-            prop_assert_eq!(schemas.decode_fire(&schemas.encode_fire(&fire)), Ok(fire.clone()));
+            let errand = Errand::Call(Box::new(fire.clone()));
+            prop_assert_eq!(schemas.decode_errand(&schemas.encode_fire(&fire)), Ok(errand));
+            let withdrawal = Withdrawal { trigger: trigger.clone(), cancel: fire.fired };
+            let bytes = schemas.encode_withdrawal(&withdrawal);
+            prop_assert_eq!(schemas.decode_errand(&bytes), Ok(Errand::Withdraw(withdrawal)));
             let Fire { id, scheduled, fired, definition, history } = fire;
             let reason = "500".to_owned();
             let signal =
@@ -513,7 +549,9 @@ mod tests {
             let schemas = Schemas::new();
             let framed = |frame: &[u8]| [&frame[..10], datum.as_slice()].concat();
             let fire = schemas.encode_fire(&samples::fire());
-            let _ = (schemas.decode_fire(&datum), schemas.decode_fire(&framed(&fire)));
+            let _ = (schemas.decode_errand(&datum), schemas.decode_errand(&framed(&fire)));
+            let withdrawal = framed(&schemas.encode_withdrawal(&samples::withdrawal()));
+            let _ = schemas.decode_errand(&withdrawal);
             let signal = framed(&schemas.encode_signal(&samples::signal()));
             let _ = (schemas.decode_signal(&datum), schemas.decode_signal(&signal));
             let _ = (schemas.decode_outcome(&datum), schemas.decode_dead_letter(&datum));
@@ -526,9 +564,11 @@ mod tests {
     fn the_bytes_are_these() {
         let schemas = Schemas::new();
         golden::check("fire", &schemas.encode_fire(&samples::fire()));
+        golden::check("withdrawal", &schemas.encode_withdrawal(&samples::withdrawal()));
         golden::check("signal-retry", &schemas.encode_signal(&samples::signal()));
-        golden::check("outcome-failed-2", &schemas.encode_outcome(&samples::outcome()));
-        golden::check("outcome-circuit", &schemas.encode_outcome(&samples::circuit()));
+        golden::check("outcome-failed-3", &schemas.encode_outcome(&samples::outcome()));
+        golden::check("outcome-circuit-3", &schemas.encode_outcome(&samples::circuit()));
+        golden::check("outcome-withdrawn", &schemas.encode_outcome(&samples::withdrawn()));
         golden::check("dead-letter-record", &schemas.encode_dead_letter(&samples::letter()));
         golden::check("dead-letter-fire", &schemas.encode_dead_letter(&samples::exhausted()));
         golden::check("dead-letter-mark", &schemas.encode_dead_letter(&samples::mark()));
@@ -547,8 +587,13 @@ mod tests {
 
     #[test]
     fn what_an_older_orloj_wrote_is_read() {
-        let outcome = Schemas::new().decode_outcome(&golden::read("outcome-failed"));
-        assert_eq!(outcome, Ok(samples::outcome()));
+        let schemas = Schemas::new();
+        for failed in ["outcome-failed", "outcome-failed-2"] {
+            let outcome = schemas.decode_outcome(&golden::read(failed));
+            assert_eq!(outcome, Ok(samples::outcome()));
+        }
+        let circuit = schemas.decode_outcome(&golden::read("outcome-circuit"));
+        assert_eq!(circuit, Ok(samples::circuit()));
     }
 
     #[test]
@@ -556,13 +601,17 @@ mod tests {
         let schemas = Schemas::new();
         let mut bytes = schemas.encode_fire(&samples::fire());
         for cut in 0..bytes.len() {
-            let read = schemas.decode_fire(&bytes[..cut]);
+            let read = schemas.decode_errand(&bytes[..cut]);
             assert!(matches!(read, Err(CodecError::Corrupt { .. })), "{cut}: {read:?}");
         }
-        assert!(matches!(schemas.decode_fire(b"hello"), Err(CodecError::Corrupt { .. })));
+        assert!(matches!(schemas.decode_errand(b"hello"), Err(CodecError::Corrupt { .. })));
         bytes.push(0);
-        assert!(matches!(schemas.decode_fire(&bytes), Err(CodecError::Corrupt { .. })));
+        assert!(matches!(schemas.decode_errand(&bytes), Err(CodecError::Corrupt { .. })));
         bytes[4] ^= 1;
-        assert_eq!(schemas.decode_fire(&bytes), Err(CodecError::Newer { kind: "fire" }));
+        assert_eq!(schemas.decode_errand(&bytes), Err(CodecError::Newer { kind: "fire" }));
+        let mut withdrawal = schemas.encode_withdrawal(&samples::withdrawal());
+        withdrawal.push(0);
+        let read = schemas.decode_errand(&withdrawal);
+        assert!(matches!(read, Err(CodecError::Corrupt { kind: "withdrawal", .. })), "{read:?}");
     }
 }

@@ -9,7 +9,7 @@ use crate::model::attempt::{Attempt, History};
 use crate::model::dead_letter::{Content, DeadLetter, Mark, Origin};
 use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarget};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
-use crate::model::fire::Fire;
+use crate::model::fire::{Fire, Withdrawal};
 use crate::model::ledger::LedgerValue;
 use crate::model::outcome::{Circuit, CircuitState, Outcome, Verdict};
 use crate::model::retry::RetryPolicy;
@@ -128,6 +128,10 @@ pub(super) fn fire() -> Fire {
     }
 }
 
+pub(super) fn withdrawal() -> Withdrawal {
+    Withdrawal { trigger: "order-7".into(), cancel: 42 }
+}
+
 pub(super) fn signal() -> Signal {
     Signal::Retry(RetryRequest {
         id: fire_id(),
@@ -153,6 +157,11 @@ pub(super) fn outcome() -> Outcome {
             retry_at: None,
         },
     }
+}
+
+pub(super) fn withdrawn() -> Outcome {
+    let verdict = Verdict::Withdrawn { generation: 41, occurrence: 0, attempt: 2 };
+    Outcome { answers: None, verdict, ..outcome() }
 }
 
 pub(super) fn circuit() -> Outcome {

@@ -43,6 +43,7 @@ pub struct Schemas {
     trigger: &'static Schema,
     trigger_fingerprint: [u8; 8],
     pub(super) fire: Message,
+    pub(super) withdrawal: Message,
     pub(super) signal: Message,
     pub(super) ledger: Message,
     pub(super) outcome: Message,
@@ -65,9 +66,14 @@ impl Schemas {
             trigger,
             trigger_fingerprint: fingerprint(trigger),
             fire: Message::new("fire", include_str!("../../../schemas/fire.avsc")),
+            withdrawal: Message::new(
+                "withdrawal",
+                include_str!("../../../schemas/withdrawal.avsc"),
+            ),
             signal: Message::new("signal", include_str!("../../../schemas/signal.avsc")),
             ledger: Message::new("ledger value", include_str!("../../../schemas/ledger.avsc")),
             outcome: Message::new("outcome", include_str!("../../../schemas/outcome.avsc"))
+                .and_before(include_str!("../../../schemas/before/outcome-2.avsc"))
                 .and_before(include_str!("../../../schemas/before/outcome-1.avsc")),
             dead_letter: Message::new(
                 "dead letter",

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use orloj::clock;
-use orloj::model::fire::Fire;
+use orloj::model::fire::{Errand, Fire};
 use orloj::model::outcome::{Circuit, CircuitState, Verdict};
 use rdkafka::message::Message as _;
 
@@ -107,9 +107,14 @@ fn assert_left_alone(receiver: &Receiver, changes: &[(u64, Circuit)]) {
 /// What only came while it was open has been sent back, and delivered by an attempt that counts
 /// from 1 or from the probes that it has made.
 fn assert_nothing_spent(stage: &Stage) {
-    let fires: Vec<Fire> = records::read_all(stage.kafka(), &stage.names.fires())
+    let fires: Vec<Box<Fire>> = records::read_all(stage.kafka(), &stage.names.fires())
         .iter()
-        .map(|record| stage.schemas.decode_fire(record.payload().unwrap()).unwrap())
+        .filter_map(|record| {
+            match stage.schemas.decode_errand(record.payload().unwrap()).unwrap() {
+                Errand::Call(fire) => Some(fire),
+                Errand::Withdraw(_) => None,
+            }
+        })
         .collect();
     let failed: Vec<_> = stage
         .outcomes()

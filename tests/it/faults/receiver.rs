@@ -13,6 +13,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use orloj::clock;
+use orloj::model::fire::Errand;
 use orloj::model::outcome::Verdict;
 use rdkafka::message::Message as _;
 use tokio::net::TcpListener;
@@ -134,7 +135,9 @@ fn outcomes(stage: &Stage) -> HashMap<Attempt, Vec<Ended>> {
 fn fires(stage: &Stage) -> BTreeMap<(String, u64, u32, u32, u32), u32> {
     let mut times = BTreeMap::new();
     for record in records::read_all(stage.kafka(), &stage.names.fires()) {
-        let id = stage.schemas.decode_fire(record.payload().unwrap()).unwrap().id;
+        let errand = stage.schemas.decode_errand(record.payload().unwrap()).unwrap();
+        let Errand::Call(fire) = errand else { continue };
+        let id = fire.id;
         let of = (id.generation, id.occurrence, id.attempt, id.deferral);
         let id = (id.trigger.as_str().to_owned(), of.0, of.1, of.2, of.3);
         *times.entry(id).or_default() += 1;

@@ -35,6 +35,7 @@ pub(super) enum Calamity {
     SignalDoubled,
     SignalLate,
     RetryMeetsCancel,
+    Withdrawn,
     WorkerAborted,
     ProducerAborted,
     ProducerHesitates,

@@ -68,7 +68,7 @@ pub(super) fn outgoing(lane: &Lane, decided: Offset, step: u64, emit: &Emit) -> 
             let raw = Raw { key, value, headers: forward.headers.clone() };
             Outgoing::Trigger(usize::try_from(forward.partition).unwrap(), raw)
         }
-        Emit::ToWorker(_) => Outgoing::Fire(lane.id, sent()),
+        Emit::ToWorker(_) | Emit::Withdraw { .. } => Outgoing::Fire(lane.id, sent()),
         Emit::ToTopic(_) | Emit::Outcome(_) | Emit::DeadLetter(_) => {
             Outgoing::Other(lane.id, sent())
         }

@@ -469,6 +469,7 @@ fn rules(id: NodeId, ledger_after: Millis, site: &mut Site) -> Rules {
         spill_interval: site.dice.pick(&[0, 0, 10, 100, 10_000]),
         cancel_grace: GRACE,
         park: 5,
+        pools: Vec::new(),
         owner: format!("{NAME}{id}"),
         topics: InputTopics { triggers: "o.triggers".into(), signals: "o.signals".into() },
     }

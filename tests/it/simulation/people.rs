@@ -3,15 +3,19 @@
 //!
 //! Law: they know nothing of owners; what they meant is kept for the checker.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use bytes::Bytes;
 use orloj::engine::step::Emit;
+use orloj::fault::{Bug, planted};
 use orloj::model::definition::Header;
 use orloj::model::entry::FireId;
 use orloj::model::fire::Fire;
+use orloj::model::outcome::{Outcome, Verdict};
 use orloj::model::signal::RetryRequest;
 use orloj::model::{Offset, Timestamp};
 
-use super::broker::{Outgoing, Producer, Raw};
+use super::broker::{Outgoing, Producer, Raw, Sent};
 use super::calamity::Calamity;
 use super::log::Fate;
 use super::site::{PARTITIONS, Site, home};
@@ -138,19 +142,44 @@ pub(super) fn serial(raw: &Raw) -> usize {
 pub(super) struct Workers {
     /// Where the fires of each partition are read.
     next: [Offset; PARTITIONS],
+    /// What was read there and not begun.
+    waiting: [Vec<(Offset, Fire)>; PARTITIONS],
+    /// What lies below may have been begun by one who died.
+    doubtful: [Offset; PARTITIONS],
+    /// Every fire that was ever begun, and every one that was withdrawn, by partition and offset.
+    pub(super) requested: BTreeSet<(usize, Offset)>,
+    pub(super) withdrawn: BTreeMap<(usize, Offset), FireId>,
     /// Reports that are on their way, and when they arrive.
     late: Vec<(Timestamp, usize, RetryRequest)>,
 }
 
 impl Workers {
-    /// Makes some callbacks of one partition; many fail.
+    /// Makes some callbacks of one partition; many fail, and some are withdrawn.
     pub(super) fn work(&mut self, p: usize, site: &mut Site) {
         let max = site.batch();
         let batch = site.broker.fires[p].read(&site.broker.fates, self.next[p], max);
         let producer = site.broker.init(WORKERS);
+        let (mut waiting, mut withdrawn) = (self.waiting[p].clone(), Vec::new());
+        for (offset, _, sent) in batch.records {
+            match sent.emit {
+                Emit::ToWorker(fire) => waiting.push((offset, *fire)),
+                Emit::Withdraw { withdrawal, .. } => {
+                    let known = if planted(Bug::WithdrawBegun) { 0 } else { self.doubtful[p] };
+                    let meant = |(offset, fire): &mut (Offset, Fire)| {
+                        *offset >= known && withdrawal.means(&fire.id)
+                    };
+                    withdrawn.extend(waiting.extract_if(.., meant));
+                }
+                _ => {}
+            }
+        }
+        for (_, fire) in &withdrawn {
+            let _open = site.broker.send(producer, told(p, &fire.id, site.broker.now));
+        }
+        let begun = if site.calm { waiting.len() } else { site.dice.place(waiting.len() + 1) };
         let mut late = Vec::new();
-        for (_, _, sent) in batch.records {
-            let Emit::ToWorker(fire) = sent.emit else { continue };
+        for (offset, fire) in waiting.drain(..begun) {
+            self.requested.insert((p, offset));
             let Some(request) = report(&fire, site) else { continue };
             let delay = site.dice.pick(&[0, 0, 0, 8, 30, 200]);
             if delay == 0 {
@@ -168,8 +197,13 @@ impl Workers {
             // It died before it had committed: another one makes the same callbacks.
             site.counts.add(Calamity::WorkerAborted);
             let _ended = site.broker.end(producer, Fate::Aborted);
+            self.doubtful[p] = batch.next;
         } else {
             let _ended = site.broker.end(producer, Fate::Committed);
+            site.counts.add_many(Calamity::Withdrawn, withdrawn.len() as u64);
+            let withdrawn = withdrawn.into_iter().map(|(offset, fire)| ((p, offset), fire.id));
+            self.withdrawn.extend(withdrawn);
+            self.waiting[p] = waiting;
             self.next[p] = batch.next;
             self.late.append(&mut late);
         }
@@ -181,9 +215,18 @@ impl Workers {
 
     /// Whether all fires are worked off and all reports written.
     pub(super) fn are_done(&self, site: &Site) -> bool {
-        let read = |p: usize| site.broker.fires[p].high() == self.next[p];
-        self.late.is_empty() && (0..PARTITIONS).all(read)
+        let done =
+            |p: usize| site.broker.fires[p].high() == self.next[p] && self.waiting[p].is_empty();
+        self.late.is_empty() && (0..PARTITIONS).all(done)
     }
+}
+
+/// What a worker says of a fire that it will not make.
+fn told(p: usize, id: &FireId, now: Timestamp) -> Outgoing {
+    let FireId { trigger, generation, occurrence, attempt, .. } = id.clone();
+    let verdict = Verdict::Withdrawn { generation, occurrence, attempt };
+    let emit = Emit::Outcome(Box::new(Outcome { trigger, answers: None, at: now, verdict }));
+    Outgoing::Other(p, Sent { emit, tenure: 0, clock: now, decided: 0 })
 }
 
 /// What a worker asks for after a callback, if it has failed.

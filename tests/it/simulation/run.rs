@@ -41,7 +41,7 @@ pub(super) struct Run {
     pub(super) users: Users,
     pub(super) replayed: Replayed,
     processes: Vec<Process>,
-    workers: Workers,
+    pub(super) workers: Workers,
 }
 
 impl Run {

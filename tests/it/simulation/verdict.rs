@@ -53,6 +53,7 @@ pub(super) fn judge(run: &mut Run, at_rest: Option<bool>) -> Report {
         testimony.hear_outputs(run, p, at_rest.is_some());
     }
     testimony.hear_of_forwarding(run, at_rest.is_some());
+    testimony.hear_of_withdrawals(run);
     testimony.forget_replayed(run);
     testimony.hear_first_answers(run);
     let Testimony { commands, answers, fires, retried, reported, .. } = &testimony;
@@ -197,6 +198,18 @@ impl Testimony {
     fn was_cancelled(&self, of: &Attempt) -> bool {
         let later = |c: &Command| c.kind == Kind::Cancel && c.offset > of.generation;
         self.commands.get(&of.trigger).is_some_and(|commands| commands.iter().any(later))
+    }
+
+    /// What is withdrawn was cancelled, and requested by nobody.
+    fn hear_of_withdrawals(&mut self, run: &Run) {
+        for (place, id) in &run.workers.withdrawn {
+            if run.workers.requested.contains(place) {
+                self.find(Violation::NotStopped, id, "withdrawn, and requested");
+            }
+            if !self.was_cancelled(&attempt(id)) {
+                self.find(Violation::Lost, id, "withdrawn, and never cancelled");
+            }
+        }
     }
 
     /// Every command in a wrong partition has one copy in its right one.

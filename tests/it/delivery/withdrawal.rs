@@ -1,0 +1,141 @@
+//! Cancels of callbacks that wait behind a full bulkhead, while others go on.
+//!
+//! Law: every callback is withdrawn, delivered or cancelled, exactly one of these, and none that is
+//! withdrawn was requested.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+use orloj::clock;
+use orloj::model::outcome::Verdict;
+
+use super::{Behaviour, Receiver};
+use crate::process::Orloj;
+use crate::records;
+use crate::stage::{READY, Stage};
+use crate::wait::until;
+
+const DEADLINE: Duration = Duration::from_secs(120);
+/// Callbacks that the one caller may have under way at once.
+const PLACES: u32 = 10;
+
+#[test]
+fn cancels_behind_a_full_bulkhead_withdraw_only_what_was_never_requested() {
+    Crowd { stage: "withdrawal", callbacks: 200, worker_dies: false }.cancel();
+}
+
+#[test]
+#[ignore = "takes a minute: make test-delivery"]
+fn a_thousand_cancels_behind_a_full_bulkhead() {
+    Crowd { stage: "withdrawal-1000", callbacks: 1_000, worker_dies: false }.cancel();
+}
+
+#[test]
+#[ignore = "takes a minute: make test-delivery"]
+fn a_thousand_cancels_while_workers_die() {
+    Crowd { stage: "withdrawal-dies", callbacks: 1_000, worker_dies: true }.cancel();
+}
+
+struct Crowd {
+    stage: &'static str,
+    callbacks: usize,
+    worker_dies: bool,
+}
+
+/// How often a callback was withdrawn, delivered and cancelled.
+type Ends = [u32; 3];
+
+impl Crowd {
+    /// A caller has as many callbacks under way as it may, all of them hang, and the others wait
+    /// or are sent back. The first half of them is cancelled; then its receiver begins to answer,
+    /// and the second half is cancelled while one after the other begins.
+    fn cancel(&self) {
+        let stage = self.stage();
+        let receiver = Receiver::start();
+        receiver.behave("crowd", Behaviour::Hang);
+        let mut scheduler = stage.scheduler("scheduler");
+        let mut worker = stage.start("worker", "worker");
+        scheduler.ready(READY);
+        worker.ready(READY);
+        let client = stage.client();
+        let ids: Vec<_> = (0..self.callbacks).map(|n| format!("crowd-{n}")).collect();
+        let due = clock::now_ms() + 1_000;
+        for id in &ids {
+            client.register_callback(id, due, &receiver.url("crowd"), "crowd");
+        }
+        until("all to be fired, and all places to be taken", DEADLINE, || {
+            let fired = records::read_all(stage.kafka(), &stage.names.fires()).len();
+            let is_full = receiver.seen().calls.len() == PLACES as usize;
+            (is_full && fired >= self.callbacks).then_some(())
+        });
+
+        let (first, second) = ids.split_at(self.callbacks / 2);
+        first.iter().for_each(|id| client.cancel(id));
+        client.acknowledged();
+        if self.worker_dies {
+            worker = replace(&stage, worker);
+        }
+        receiver.behave("crowd", Behaviour::Answer(200));
+        second.iter().for_each(|id| client.cancel(id));
+        if self.worker_dies {
+            worker = replace(&stage, worker);
+        }
+        let ends = until("an end of each", DEADLINE, || {
+            let ends = ends(&stage);
+            ids.iter().all(|id| ends.contains_key(id)).then_some(ends)
+        });
+        worker.terminate();
+        scheduler.terminate();
+        self.judge(&ends, &receiver);
+    }
+
+    /// Waiting callbacks find room in the worker for half of them; the others go back and forth.
+    fn stage(&self) -> Stage {
+        Stage::new(self.stage)
+            .set("worker.allow_addresses", "any")
+            .set("worker.timeout", "60s")
+            .set("worker.timeout_max", "60s")
+            .set("worker.caller_concurrent", PLACES)
+            .set("worker.caller_waiting", i64::try_from(self.callbacks / 2).unwrap())
+            .set("worker.defer_first", "500ms")
+    }
+
+    fn judge(&self, ends: &BTreeMap<String, Ends>, receiver: &Receiver) {
+        let seen = receiver.seen();
+        let requested: HashSet<_> = seen.calls.iter().map(|call| call.trigger.as_str()).collect();
+        let mut sums = [0; 3];
+        for (id, end @ [withdrawn, ..]) in ends {
+            assert_eq!(end.iter().sum::<u32>(), 1, "{id}: withdrawn, delivered, cancelled {end:?}");
+            let asked = requested.contains(id.as_str());
+            assert!(*withdrawn == 0 || !asked, "{id} was withdrawn and requested");
+            sums.iter_mut().zip(end).for_each(|(sum, times)| *sum += times);
+        }
+        let [withdrawn, delivered, cancelled] = sums;
+        eprintln!("{withdrawn} withdrawn, {delivered} delivered, {cancelled} cancelled");
+        assert!(delivered >= PLACES && cancelled > 0, "{sums:?}");
+        assert!(withdrawn > 0 || self.worker_dies, "{sums:?}");
+    }
+}
+
+/// Kills a worker; another one takes its place.
+fn replace(stage: &Stage, worker: Orloj) -> Orloj {
+    worker.kill();
+    let mut next = stage.start("worker", "worker");
+    next.ready(READY);
+    next
+}
+
+/// What became of each callback.
+fn ends(stage: &Stage) -> BTreeMap<String, Ends> {
+    let mut ends = BTreeMap::<_, Ends>::new();
+    for outcome in stage.outcomes() {
+        let place = match outcome.verdict {
+            Verdict::Withdrawn { .. } => 0,
+            Verdict::Delivered { .. } => 1,
+            Verdict::Cancelled { .. } => 2,
+            _ => continue,
+        };
+        ends.entry(outcome.trigger.to_string()).or_default()[place] += 1;
+    }
+    ends
+}
