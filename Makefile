@@ -6,7 +6,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/orloj/target
 export PATH := $(if $(wildcard /usr/lib/ccache),/usr/lib/ccache:)$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-delivery test-signatures sim faults faults-long verify fix bench bench-quick bench-long bench-guard help
+.PHONY: demo test test-delivery test-signatures test-schedules sim faults faults-long verify fix bench bench-quick bench-long bench-guard help
 
 demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
 	scripts/prerequisites.sh
@@ -26,6 +26,11 @@ test-signatures: ## our signatures, by the official libraries of Python, JavaScr
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
 	cargo test --locked --features faults --test it the_official_libraries -- --ignored --nocapture
+
+test-schedules: ## when schedules come, by another implementation, which it fetches
+	scripts/prerequisites.sh test
+	cargo test --locked --features faults --lib schedule
+	cargo test --locked --features faults --test it schedules:: -- --include-ignored --nocapture
 
 sim: ## the protocol under faults, in memory (SEEDS=n how many, SEED=n one of them again)
 	ORLOJ_SEEDS=$(or $(SEEDS),$(if $(SEED),1,8000)) $(if $(SEED),ORLOJ_SEED=$(SEED)) \

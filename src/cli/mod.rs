@@ -6,6 +6,7 @@
 mod callers;
 mod circuits;
 mod dead_letters;
+mod next;
 mod role;
 mod signals;
 mod tail;
@@ -107,6 +108,8 @@ enum Command {
     Register(trigger::Register),
     /// Cancel a trigger.
     Cancel(trigger::Cancel),
+    /// Show what a schedule comes to, without registering anything.
+    Next(next::Next),
     /// List the hosts that workers leave alone, and those they call again.
     Circuits(circuits::Circuits),
     /// Print the records of a topic as they arrive: key, tab, value.
@@ -218,6 +221,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
             Command::DeadLetters(letters) => letters.run(&settings).await,
             Command::Register(register) => register.run(&settings).await,
             Command::Cancel(cancel) => cancel.run(&settings).await,
+            Command::Next(next) => next.run(),
             Command::Circuits(circuits) => circuits.run(&settings),
             Command::Tail(tail) => tail.run(&settings),
         }

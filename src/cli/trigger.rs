@@ -279,7 +279,7 @@ pub(super) fn read_delay(text: &str) -> Result<Millis, String> {
     Millis::try_from(delay.as_millis()).map_err(|_| "a delay is not negative".to_owned())
 }
 
-fn read_at(text: &str) -> Result<Timestamp, String> {
+pub(super) fn read_at(text: &str) -> Result<Timestamp, String> {
     let at = text.parse().ok().or_else(|| read_time(text));
     at.ok_or_else(|| {
         "write RFC 3339 such as 2030-01-31T08:00:00Z, or ms since the epoch".to_owned()

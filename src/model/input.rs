@@ -4,6 +4,7 @@
 use bytes::Bytes;
 
 use super::definition::{Definition, Header};
+use super::schedule::Schedule;
 use super::signal::Signal;
 use super::text::Text;
 use super::{Offset, PartitionId, Timestamp};
@@ -55,8 +56,10 @@ pub struct Registration {
     /// The id the user knows it by.
     pub id: Text,
     /// When it is due, in ms since the epoch; a relative delay is already added to the record's
-    /// broker timestamp.
+    /// broker timestamp. Of a recurring one the first time, moved by its jitter.
     pub fire_at: Timestamp,
+    /// When it is due again, if it recurs: anchored, so that the rest follows from it alone.
+    pub schedule: Option<Box<Schedule>>,
     /// Lower fires first within a millisecond; 128 unless the trigger says otherwise.
     pub priority: u8,
     /// What to do if the id is already pending.

@@ -32,3 +32,9 @@ pub const TIMEOUT_MAX_MS: Millis = 3_600_000;
 pub const HORIZON_MAX_MS: Millis = 10 * 366 * 24 * 3_600_000;
 /// The longest single retry delay: 30 days.
 pub const RETRY_DELAY_MAX_MS: Millis = 30 * 24 * 3_600_000;
+/// Bytes of a schedule as JSON: it travels with each of its occurrences.
+pub const SCHEDULE_BYTES_MAX: usize = 4_096;
+/// The largest jitter of a schedule: half a day either way spreads over a whole one.
+pub const JITTER_MAX_MS: Millis = 12 * 3_600_000;
+/// Missed occurrences of a schedule that can be made up for: a day of one a second.
+pub const MISFIRES_MAX: u32 = 86_400;

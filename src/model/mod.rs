@@ -24,6 +24,7 @@ pub mod outcome;
 pub mod partitioner;
 pub mod pattern;
 pub mod retry;
+pub mod schedule;
 pub mod signal;
 pub mod text;
 pub mod timeline;

@@ -29,6 +29,7 @@ mod process;
 mod readme;
 mod records;
 mod retries;
+mod schedules;
 mod signatures;
 mod simulation;
 mod stage;

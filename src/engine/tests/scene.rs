@@ -89,6 +89,7 @@ impl Scene {
         let registration = Registration {
             id: id.into(),
             fire_at: due,
+            schedule: None,
             priority: PRIORITY_DEFAULT,
             on_conflict: OnConflict::Replace,
             definition,

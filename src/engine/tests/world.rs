@@ -73,6 +73,7 @@ impl Log {
             Request::Register(Registration {
                 id: id.into(),
                 fire_at: at,
+                schedule: None,
                 priority: PRIORITY_DEFAULT,
                 on_conflict,
                 definition: definition(http),

@@ -16,6 +16,7 @@ use super::registration::{Lookup, ReadContext, ReadError, Refusal};
 use super::schemas::MARKER;
 use crate::model::definition::Header;
 use crate::model::input::OnConflict;
+use crate::model::schedule::Schedule;
 use crate::model::text::Text;
 
 /// Reads the envelope `value` into `draft`, which already holds what the headers say.
@@ -80,6 +81,7 @@ struct Envelope {
     retry_jitter: Option<i32>,
     retry_final_statuses: Option<Vec<i32>>,
     caller: Option<String>,
+    schedule: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -128,6 +130,9 @@ fn fill(draft: &mut Draft, mut envelope: Envelope) -> Result<(), Reason> {
     }
     if let Some(ms) = envelope.delay_ms {
         draft.set_due("delayMs", Due::After(field::delay_ms("delayMs", ms)?))?;
+    }
+    if let Some(json) = envelope.schedule {
+        draft.set_due("schedule", Due::On(Box::new(Schedule::from_json(&json)?)))?;
     }
     if let Some(topic) = envelope.topic {
         let topic = field::topic("topic", &topic)?;
@@ -241,6 +246,7 @@ pub(super) mod tests {
         record.put("retryJitter", some(Value::Int(20)));
         record.put("retryFinalStatuses", some(Value::Array(vec![Value::Int(404)])));
         record.put("caller", some(Value::String("billing".to_owned())));
+        record.put("schedule", none());
         let writer = GenericDatumWriter::builder(schemas.trigger()).build().unwrap();
         writer.write_value_to_vec(record).unwrap()
     }
@@ -277,11 +283,33 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn what_was_written_before_there_were_schedules_is_read() {
+        let before = golden::read("trigger-1-avro-single-object");
+        let now = single_object(&avro_datum());
+        assert_ne!(before, now);
+        let read = |value: &[u8]| registration(&record(Some(value), &[]));
+        assert_eq!(read(&before), read(&now));
+    }
+
+    #[test]
     fn a_foreign_schema_is_resolved_against_ours() {
         let value = confluent(2, b"\x02t\x02n\xd0\x0f");
         let mut expected = plain(NOW + 1_000, "t", b"");
         expected.definition.payload = None;
         assert_eq!(registration(&record(Some(&value), &[])), expected);
+    }
+
+    #[test]
+    fn a_schedule_is_its_json() {
+        let writer = r#"{"type": "record", "name": "Trigger", "fields": [
+            {"name": "topic", "type": "string"}, {"name": "schedule", "type": "string"}]}"#;
+        let writer = Schema::parse_str(writer).unwrap();
+        let json = r#"{"daily":{"at":["09:00"]}}"#;
+        let datum = [b"\x02t", [json.len() as u8 * 2].as_slice(), json.as_bytes()].concat();
+        let mut draft = Draft::new();
+        fill(&mut draft, resolve(&datum, &writer, Schemas::new().trigger()).unwrap()).unwrap();
+        let registration = draft.registration("order-7".into(), NOW).unwrap();
+        assert_eq!(registration.schedule.unwrap().to_json(), json);
     }
 
     #[test]

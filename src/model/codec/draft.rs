@@ -9,6 +9,7 @@ use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarg
 use crate::model::input::{OnConflict, PRIORITY_DEFAULT, Registration};
 use crate::model::limits::{HEADER_BYTES_MAX, HEADERS_MAX, HORIZON_MAX_MS, PAYLOAD_BYTES_MAX};
 use crate::model::retry::RetryPolicy;
+use crate::model::schedule::Schedule;
 use crate::model::text::Text;
 use crate::model::{Millis, Timestamp};
 
@@ -37,6 +38,8 @@ pub(super) struct Draft {
     pub(super) pool: Option<Text>,
     /// How long an attempt of a callback may take.
     pub(super) timeout: Option<Millis>,
+    /// The time zone of a cron expression that came as a header.
+    pub(super) zone: Option<String>,
     /// When, and which field said so.
     due: Option<(&'static str, Due)>,
     /// Where to, and which field said so.
@@ -44,12 +47,16 @@ pub(super) struct Draft {
 }
 
 /// When a trigger is due.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) enum Due {
     /// At a time, in ms since the epoch.
     At(Timestamp),
     /// After a delay, in ms from the record's broker timestamp.
     After(Millis),
+    /// Again and again.
+    On(Box<Schedule>),
+    /// By a cron expression in [`Draft::zone`].
+    Cron(String),
 }
 
 /// Where a trigger fires.
@@ -76,6 +83,7 @@ impl Draft {
             method: None,
             pool: None,
             timeout: None,
+            zone: None,
             due: None,
             destination: None,
         }
@@ -125,7 +133,25 @@ impl Draft {
 
     /// The registration, if it holds to every rule and limit. `timestamp` is the record's.
     pub(super) fn register(self, id: Text, timestamp: Timestamp) -> Result<Registration, Reason> {
-        let fire_at = fire_at(self.due, timestamp)?;
+        let registration = self.registration(id, timestamp)?;
+        match &registration.schedule {
+            None => Ok(registration),
+            Some(schedule) => {
+                let way_out = "this version reads schedules but does not keep them yet: give a \
+                               time or a delay";
+                Err(refused("schedule", schedule.to_json(), way_out))
+            }
+        }
+    }
+
+    /// The same, of a recurring trigger too.
+    pub(super) fn registration(
+        mut self,
+        id: Text,
+        timestamp: Timestamp,
+    ) -> Result<Registration, Reason> {
+        let due = self.due.take();
+        let (fire_at, schedule) = first_due(due, self.zone.take(), &id, timestamp)?;
         let retry = self.retry_policy()?;
         let callback = Callback { method: self.method, pool: self.pool, timeout: self.timeout };
         let target = target(self.destination, self.key, callback)?;
@@ -140,25 +166,57 @@ impl Draft {
         check_headers(&self.headers)?;
         let Self { payload, headers, caller, priority, on_conflict, .. } = self;
         let definition = Definition { target, payload, headers, retry, caller };
-        Ok(Registration { id, fire_at, priority, on_conflict, definition })
+        Ok(Registration { id, fire_at, schedule, priority, on_conflict, definition })
     }
 }
 
-fn fire_at(due: Option<(&'static str, Due)>, timestamp: Timestamp) -> Result<Timestamp, Reason> {
+/// When it is due first, and by which schedule again.
+fn first_due(
+    due: Option<(&'static str, Due)>,
+    zone: Option<String>,
+    id: &Text,
+    timestamp: Timestamp,
+) -> Result<(Timestamp, Option<Box<Schedule>>), Reason> {
     let Some((field, due)) = due else {
-        return Err("nothing says when: give a time or a delay (orloj-fire-at or orloj-delay \
-                    as headers; fireAt, delay, delayMs or delaySeconds in an envelope)"
+        return Err("nothing says when: give a time, a delay or a schedule (orloj-fire-at, \
+                    orloj-delay, orloj-cron or orloj-schedule as headers; fireAt, delay, delayMs, \
+                    delaySeconds or schedule in an envelope)"
             .to_owned());
     };
+    if let (Some(zone), false) = (&zone, matches!(due, Due::Cron(_))) {
+        return Err(refused("orloj-zone", zone, "it is the zone of orloj-cron, which is missing"));
+    }
     let (given, fire_at) = match due {
         Due::At(time) => (time, time),
         Due::After(delay) => (delay, timestamp.saturating_add(delay)),
+        Due::On(schedule) => return first_of(field, *schedule, id, timestamp),
+        Due::Cron(cron) => {
+            return first_of(field, Schedule::of_cron(&cron, zone.as_deref())?, id, timestamp);
+        }
     };
     if fire_at > timestamp.saturating_add(HORIZON_MAX_MS) {
         let way_out = "it lies more than ten years ahead; are these milliseconds?";
         return Err(refused(field, given, way_out));
     }
-    Ok(fire_at)
+    Ok((fire_at, None))
+}
+
+/// The first time of a recurring trigger, by the record's own timestamp: a replay finds the same.
+fn first_of(
+    field: &str,
+    schedule: Schedule,
+    id: &Text,
+    timestamp: Timestamp,
+) -> Result<(Timestamp, Option<Box<Schedule>>), Reason> {
+    let schedule = schedule.anchored(timestamp);
+    let Some(first) = schedule.first(timestamp) else {
+        return Err(refused(field, schedule.to_json(), "it ends before it comes even once"));
+    };
+    if first > timestamp.saturating_add(HORIZON_MAX_MS) {
+        let way_out = "it comes for the first time more than ten years ahead";
+        return Err(refused(field, schedule.to_json(), way_out));
+    }
+    Ok((schedule.jittered(id.as_str(), first), Some(Box::new(schedule))))
 }
 
 fn target(

@@ -17,7 +17,7 @@ use crate::model::text::Text;
 use crate::model::{Millis, Timestamp};
 
 /// Why a field is refused, for people.
-pub(super) type Reason = String;
+pub(in crate::model) type Reason = String;
 
 /// The methods a callback may use. CONNECT and TRACE would address a proxy, not a receiver.
 const METHODS: [&str; 5] = ["POST", "PUT", "PATCH", "DELETE", "GET"];
@@ -28,7 +28,7 @@ const SHOWN_CHARS_MAX: usize = 80;
 const DURATION_HELP: &str = "give milliseconds, or a duration such as 20m, 1h30m or PT20M";
 
 /// The reason to refuse `value` as `field`.
-pub(super) fn refused(field: &str, value: impl Display, way_out: impl Display) -> Reason {
+pub(in crate::model) fn refused(field: &str, value: impl Display, way_out: impl Display) -> Reason {
     let value = value.to_string();
     match value.char_indices().nth(SHOWN_CHARS_MAX) {
         Some((cut, _)) => format!("{field} is {:?}…: {way_out}", &value[..cut]),
@@ -60,7 +60,7 @@ pub(super) fn caller(field: &str, text: &str) -> Result<Text, Reason> {
 }
 
 /// Milliseconds since the epoch as digits, or RFC 3339.
-pub(super) fn time(field: &str, text: &str) -> Result<Timestamp, Reason> {
+pub(in crate::model) fn time(field: &str, text: &str) -> Result<Timestamp, Reason> {
     if let Ok(ms) = text.parse() {
         return time_ms(field, ms);
     }
@@ -74,7 +74,7 @@ pub(super) fn time(field: &str, text: &str) -> Result<Timestamp, Reason> {
 }
 
 /// Milliseconds since the epoch.
-pub(super) fn time_ms(field: &str, ms: i64) -> Result<Timestamp, Reason> {
+pub(in crate::model) fn time_ms(field: &str, ms: i64) -> Result<Timestamp, Reason> {
     Timestamp::try_from(ms).map_err(|_| refused(field, ms, "give a time after 1970"))
 }
 
@@ -86,7 +86,7 @@ pub(super) fn time_seconds(field: &str, text: &str) -> Result<Timestamp, Reason>
 }
 
 /// Milliseconds as digits, or a duration with units.
-pub(super) fn delay(field: &str, text: &str) -> Result<Millis, Reason> {
+pub(in crate::model) fn delay(field: &str, text: &str) -> Result<Millis, Reason> {
     if let Ok(ms) = text.parse() {
         return delay_ms(field, ms);
     }
@@ -102,7 +102,7 @@ pub(super) fn delay(field: &str, text: &str) -> Result<Millis, Reason> {
 }
 
 /// Milliseconds.
-pub(super) fn delay_ms(field: &str, ms: i64) -> Result<Millis, Reason> {
+pub(in crate::model) fn delay_ms(field: &str, ms: i64) -> Result<Millis, Reason> {
     Millis::try_from(ms)
         .map_err(|_| refused(field, ms, "a delay counts forward; give zero or more"))
 }

@@ -11,6 +11,7 @@ use super::draft::{Destination, Draft, Due};
 use super::field::{self, Reason};
 use super::registration::{ACK, FORWARDED, RawHeader};
 use crate::model::definition::Header;
+use crate::model::schedule::Schedule;
 use crate::model::text::Text;
 
 /// Reads all headers of a record.
@@ -36,6 +37,14 @@ fn apply(draft: &mut Draft, name: &str, value: Option<&[u8]>) -> Result<(), Reas
             let field = "orloj-delay";
             draft.set_due(field, Due::After(field::delay(field, text(field, value)?)?))
         }
+        "orloj-schedule" => {
+            let schedule = Schedule::from_json(text("orloj-schedule", value)?)?;
+            draft.set_due("orloj-schedule", Due::On(Box::new(schedule)))
+        }
+        "orloj-cron" => {
+            let field = "orloj-cron";
+            draft.set_due(field, Due::Cron(text(field, value)?.to_owned()))
+        }
         "orloj-target-topic" => set_topic(draft, "orloj-target-topic", value),
         "scheduler-target-topic" => set_topic(draft, "scheduler-target-topic", value),
         "orloj-callback-url" => {
@@ -55,6 +64,7 @@ fn apply_detail(draft: &mut Draft, name: &str, value: Option<&[u8]>) -> Result<(
         "orloj-callback-method" => {
             draft.method = Some(field::method(name, text(name, value)?)?);
         }
+        "orloj-zone" => draft.zone = Some(text(name, value)?.to_owned()),
         "orloj-priority" => draft.priority = field::priority(name, text(name, value)?)?,
         "orloj-on-conflict" => draft.on_conflict = field::on_conflict(name, text(name, value)?)?,
         "orloj-caller" => draft.caller = Some(field::caller(name, text(name, value)?)?),

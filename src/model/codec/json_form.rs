@@ -1,7 +1,7 @@
 //! The JSON envelope: what people type, and what the HTTP API sends.
 //!
-//! Law: no field is silently ignored; an unknown one is refused with the nearest known name. A
-//! null is as good as a field left out. The payload is delivered as the very text it was sent as.
+//! Law: no field is silently ignored ([`Fields`]). The payload is delivered as the very text it was
+//! sent as.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,17 @@ use serde_json::value::RawValue;
 
 use super::draft::{Destination, Draft, Due};
 use super::field::{self, Reason, refused};
+use super::fields::{Fields, delay, string};
 use crate::model::definition::Header;
+use crate::model::schedule::Schedule;
 use crate::model::text::Text;
 
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 15] = [
     "fireAt",
     "delay",
     "delayMs",
     "delaySeconds",
+    "schedule",
     "target",
     "topic",
     "callbackUrl",
@@ -94,6 +97,9 @@ fn read_due(fields: &mut Fields<'_>, draft: &mut Draft) -> Result<(), Reason> {
         }
         // A number out of range becomes the largest one, which is beyond the horizon.
         draft.set_due("delaySeconds", Due::After((seconds * 1_000.0).round() as u64))?;
+    }
+    if let Some(json) = fields.take("schedule") {
+        draft.set_due("schedule", Due::On(Box::new(Schedule::from_json(json)?)))?;
     }
     Ok(())
 }
@@ -187,49 +193,4 @@ fn read_headers(field: &str, json: &str, draft: &mut Draft) -> Result<(), Reason
             .map(|(name, value)| Header { name: Text::from(name), value: value.map(Bytes::from) }),
     );
     Ok(())
-}
-
-fn delay(field: &str, json: &str) -> Result<u64, Reason> {
-    match json.parse() {
-        Ok(ms) => field::delay_ms(field, ms),
-        Err(_) => field::delay(field, &string(field, json)?),
-    }
-}
-
-fn string(field: &str, json: &str) -> Result<String, Reason> {
-    serde_json::from_str(json).map_err(|_| refused(field, json, "give a string in double quotes"))
-}
-
-/// The fields of an object that nobody took yet, under their full names.
-struct Fields<'a>(BTreeMap<String, &'a str>);
-
-impl<'a> Fields<'a> {
-    fn parse(prefix: &str, json: &'a str) -> Result<Self, serde_json::Error> {
-        let object: BTreeMap<String, &'a RawValue> = serde_json::from_str(json)?;
-        let fields = object.into_iter().filter(|(_, json)| json.get() != "null");
-        Ok(Self(fields.map(|(name, json)| (format!("{prefix}{name}"), json.get())).collect()))
-    }
-
-    fn object(prefix: &str, field: &str, json: &'a str) -> Result<Self, Reason> {
-        Self::parse(prefix, json).map_err(|_| refused(field, json, "give a JSON object"))
-    }
-
-    fn take(&mut self, name: &str) -> Option<&'a str> {
-        self.0.remove(name)
-    }
-
-    fn text(&mut self, name: &str) -> Result<Option<String>, Reason> {
-        self.take(name).map(|json| string(name, json)).transpose()
-    }
-
-    fn finish(self, known: &[&str]) -> Result<(), Reason> {
-        let Some((name, json)) = self.0.into_iter().next() else { return Ok(()) };
-        let likeness = |known: &&&str| strsim::jaro_winkler(known, &name);
-        let nearest = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-        let way_out = match nearest {
-            Some(nearest) => format!("there is no such field; did you mean {nearest}?"),
-            None => "there is no such field".to_owned(),
-        };
-        Err(refused(&name, json, way_out))
-    }
 }

@@ -1,7 +1,7 @@
 //! Bytes to values and back. Every stored or sent format carries a version.
 //!
 //! ```text
-//!  triggers ──► registration ◄── headers_form, avro_form, json_form ──► draft, field (the rules)
+//!  triggers ──► registration ◄── headers_form, avro_form, json_form ──► draft, field, fields (the rules)
 //!  fires, signals, outcomes, ledger, dead-letters ◄──► avro ◄── schemas
 //!  the store ◄──► row
 //! ```
@@ -14,12 +14,15 @@ pub mod schemas;
 mod avro;
 mod avro_form;
 mod draft;
-mod field;
+pub(in crate::model) mod field;
+pub(in crate::model) mod fields;
 mod headers_form;
 mod json_form;
 pub(in crate::model) mod long;
 mod row_more;
 
+#[cfg(test)]
+mod recurring_tests;
 #[cfg(test)]
 mod registration_tests;
 #[cfg(test)]

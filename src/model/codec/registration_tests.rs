@@ -70,7 +70,7 @@ fn json_reason(json: &str) -> String {
 }
 
 /// The reason for refusing a record in headers form.
-fn headers_reason(headers: &[(&str, &str)]) -> String {
+pub(super) fn headers_reason(headers: &[(&str, &str)]) -> String {
     unreadable(&record(Some(b"x"), headers)).reason
 }
 
@@ -83,6 +83,7 @@ pub(super) fn plain(fire_at: u64, name: &str, payload: &'static [u8]) -> Registr
     Registration {
         id: "order-7".into(),
         fire_at,
+        schedule: None,
         priority: 128,
         on_conflict: OnConflict::Replace,
         definition: Definition {
@@ -180,6 +181,7 @@ fn json_says_everything() {
     let expected = Registration {
         id: "order-7".into(),
         fire_at: NOW + 1_000,
+        schedule: None,
         priority: 0,
         on_conflict: OnConflict::Keep,
         definition: Definition {
@@ -435,7 +437,8 @@ proptest! {
         let epoch = epoch.to_string();
         let names = ["orloj-fire-at", "orloj-delay", "scheduler-epoch", "orloj-retry-delays"];
         let more = ["orloj-retry-attempts", "orloj-retry-final-statuses", "orloj-pool"];
-        for name in names.into_iter().chain(more) {
+        let recurring = ["orloj-schedule", "orloj-cron"];
+        for name in names.into_iter().chain(more).chain(recurring) {
             for value in [&text, &epoch] {
                 let headers = [("orloj-target-topic", "t"), (name, value.as_str())];
                 let _ = try_read(&record(Some(b""), &headers), Partitioner::Any);

@@ -40,8 +40,8 @@ pub enum CodecError {
 /// All schemas this program speaks.
 #[derive(Debug)]
 pub struct Schemas {
-    trigger: &'static Schema,
-    trigger_fingerprint: [u8; 8],
+    /// Every version of it, the newest first.
+    triggers: Vec<([u8; 8], &'static Schema)>,
     pub(super) fire: Message,
     pub(super) withdrawal: Message,
     pub(super) signal: Message,
@@ -61,10 +61,13 @@ impl Schemas {
     #[must_use]
     pub fn new() -> Self {
         apache_avro::util::max_allocation_bytes(ALLOCATION_BYTES_MAX);
-        let trigger = parse(include_str!("../../../schemas/trigger.avsc"));
+        let triggers = [
+            include_str!("../../../schemas/trigger.avsc"),
+            include_str!("../../../schemas/before/trigger-1.avsc"),
+        ];
+        let triggers = triggers.map(parse).map(|schema| (fingerprint(schema), schema));
         Self {
-            trigger,
-            trigger_fingerprint: fingerprint(trigger),
+            triggers: triggers.to_vec(),
             fire: Message::new("fire", include_str!("../../../schemas/fire.avsc")),
             withdrawal: Message::new(
                 "withdrawal",
@@ -84,12 +87,13 @@ impl Schemas {
 
     /// What every registration in Avro is resolved against.
     pub(super) fn trigger(&self) -> &Schema {
-        self.trigger
+        self.triggers[0].1
     }
 
     /// The version of `schemas/trigger.avsc` that has this fingerprint.
     pub(super) fn trigger_by_fingerprint(&self, fingerprint: [u8; 8]) -> Option<&Schema> {
-        (fingerprint == self.trigger_fingerprint).then_some(self.trigger)
+        let version = self.triggers.iter().find(|(known, _)| *known == fingerprint);
+        version.map(|(_, schema)| *schema)
     }
 }
 

@@ -1,0 +1,239 @@
+//! `orloj next`: what a schedule comes to, without registering anything.
+//!
+//! Law: it shows what an owner would fire, and what a change of the clocks makes an owner leave out.
+
+use std::path::Path;
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::CliError;
+use super::trigger::read_at;
+use crate::clock;
+use crate::gateway::show_time;
+use crate::model::Timestamp;
+use crate::model::schedule::{Dst, Fold, Gap, Note, Occurrence, Schedule};
+
+const HELP: &str = "\
+The forms of a schedule are told in docs/schedules.md.
+
+Examples:
+  orloj next '0 9 * * MON-FRI' --zone Europe/Prague
+  orloj next '{\"monthly\": {\"on\": \"first monday\", \"at\": \"09:00\"}}' --count 12
+  orloj next schedule.json --from 2026-10-24T00:00:00Z --id invoice-7 --json";
+
+/// What `orloj next` takes.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(super) struct Next {
+    /// A schedule as JSON, a registration with one, or a cron expression; a file of it, or - for
+    /// standard input.
+    definition: String,
+    /// The time zone of a cron expression; UTC if not given.
+    #[arg(long)]
+    zone: Option<String>,
+    /// As if it were registered then: RFC 3339, or ms since the epoch; now if not given.
+    #[arg(long, value_name = "TIME", value_parser = read_at)]
+    from: Option<Timestamp>,
+    /// How many occurrences.
+    #[arg(long, default_value_t = 10)]
+    count: usize,
+    /// The trigger whose jitter is shown.
+    #[arg(long)]
+    id: Option<String>,
+    /// One JSON array, for machines.
+    #[arg(long)]
+    json: bool,
+}
+
+/// An occurrence, or one that a change of the clocks makes an owner leave out.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Line {
+    /// When it is due, in ms since the epoch.
+    at: Timestamp,
+    /// What the zone's clocks show then.
+    local: String,
+    /// When the trigger would fire, in ms since the epoch; `None`: it is left out.
+    fire_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<Note>,
+    /// How many more like it are left out after it.
+    #[serde(skip_serializing_if = "is_zero")]
+    more: u64,
+}
+
+impl Next {
+    pub(super) fn run(&self) -> Result<(), CliError> {
+        let from = self.from.unwrap_or_else(clock::now_ms);
+        let schedule = self.schedule()?.anchored(from);
+        let lines = self.lines(&schedule, from);
+        if self.json {
+            let json = serde_json::to_string(&lines).expect("text and numbers make JSON");
+            println!("{json}");
+            return Ok(());
+        }
+        println!("{}", schedule.to_json());
+        print!("{}", table(&lines, self.id.is_some()));
+        if lines.iter().filter(|line| line.fire_at.is_some()).count() < self.count {
+            println!("there is no further occurrence");
+        }
+        Ok(())
+    }
+
+    fn schedule(&self) -> Result<Schedule, CliError> {
+        let text = match self.definition.as_str() {
+            "-" => std::io::read_to_string(std::io::stdin())?,
+            path if Path::new(path).is_file() => std::fs::read_to_string(path)?,
+            text => text.to_owned(),
+        };
+        let text = text.trim();
+        let schedule = match &self.zone {
+            zone if !text.starts_with('{') => Schedule::of_cron(text, zone.as_deref()),
+            Some(_) => Err("--zone: give it as schedule.zone, within the JSON".to_owned()),
+            None => Schedule::from_json(within(text)),
+        };
+        schedule.map_err(CliError::Usage)
+    }
+
+    fn lines(&self, schedule: &Schedule, from: Timestamp) -> Vec<Line> {
+        let everything = Dst { gap: Gap::Shift, overlap: Fold::Both };
+        let everything = schedule.clone().with_dst(everything);
+        let executions = schedule.max_executions().map_or(usize::MAX, |max| max as usize);
+        let count = self.count.min(executions);
+        let mut coming = schedule.occurrences(from).take(count).peekable();
+        let mut lines: Vec<Line> = Vec::new();
+        for Occurrence { at, note } in everything.occurrences(from) {
+            let Some(next) = coming.peek() else { break };
+            if next.at == at {
+                let note = coming.next().and_then(|occurrence| occurrence.note);
+                let fire_at = schedule.jittered(self.id.as_deref().unwrap_or_default(), at);
+                let fire_at = Some(if self.id.is_some() { fire_at } else { at });
+                lines.push(Line { at, local: local(schedule, at), fire_at, note, more: 0 });
+            } else if let Some(last) = lines.last_mut().filter(|last| last.fire_at.is_none()) {
+                last.more += 1;
+            } else {
+                let local = local(schedule, at);
+                lines.push(Line { at, local, fire_at: None, note, more: 0 });
+            }
+        }
+        lines
+    }
+}
+
+/// The schedule of a registration; a schedule alone as it is.
+fn within(json: &str) -> &str {
+    #[derive(serde::Deserialize)]
+    struct Envelope<'a> {
+        #[serde(borrow)]
+        schedule: &'a RawValue,
+    }
+    serde_json::from_str(json).map_or(json, |Envelope { schedule }| schedule.get())
+}
+
+fn local(schedule: &Schedule, at: Timestamp) -> String {
+    let moment = i64::try_from(at).ok().and_then(|at| jiff::Timestamp::from_millisecond(at).ok());
+    let Some(moment) = moment else { return show_time(at) };
+    let local = moment.to_zoned(schedule.zone().clone());
+    local.strftime("%a %Y-%m-%d %H:%M:%S%.f %:z").to_string()
+}
+
+fn table(lines: &[Line], with_jitter: bool) -> String {
+    let width = lines.iter().map(|line| line.local.len()).max().unwrap_or_default();
+    let line = |Line { at, local, fire_at, note, more }: &Line| {
+        let (utc, note) = (show_time(*at), told(*note, fire_at.is_some()));
+        let fires = match fire_at {
+            Some(fire_at) if with_jitter => format!("  fires {}", show_time(*fire_at)),
+            _ => String::new(),
+        };
+        let more = if *more > 0 { format!(" (and {more} more)") } else { String::new() };
+        format!("{}\n", format!("{local:width$}  {utc}{fires}  {note}{more}").trim_end())
+    };
+    lines.iter().map(line).collect()
+}
+
+fn told(note: Option<Note>, fires: bool) -> &'static str {
+    match (note, fires) {
+        (None, true) => "",
+        (None, false) => "left out",
+        (Some(Note::Shifted), true) => "clocks go forward over its time: the first moment after it",
+        (Some(Note::Shifted), false) => "left out: clocks go forward over its time",
+        (Some(Note::First), true) => "clocks go back: the first of two",
+        (Some(Note::First), false) => "left out: clocks go back, and it comes again",
+        (Some(Note::Second), true) => "clocks go back: the second of two",
+        (Some(Note::Second), false) => "left out: clocks went back, and it has come before",
+    }
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(definition: &str, from: &str, count: usize) -> Next {
+        let (definition, from) = (definition.to_owned(), Some(read_at(from).unwrap()));
+        Next { definition, zone: None, from, count, id: None, json: false }
+    }
+
+    fn shown(next: &Next) -> String {
+        table(&next.lines(&next.schedule().unwrap(), next.from.unwrap()), next.id.is_some())
+    }
+
+    #[test]
+    fn what_is_left_out_is_shown_too() {
+        let json =
+            r#"{"topic": "t", "schedule": {"cron": "*/20 2 * * *", "zone": "Europe/Prague"}}"#;
+        let table = shown(&next(json, "2026-10-24T23:00:00Z", 4));
+        assert_eq!(
+            table,
+            "Sun 2026-10-25 02:00:00 +02:00  2026-10-25T00:00:00Z  clocks go back: the first of two\n\
+             Sun 2026-10-25 02:20:00 +02:00  2026-10-25T00:20:00Z  clocks go back: the first of two\n\
+             Sun 2026-10-25 02:40:00 +02:00  2026-10-25T00:40:00Z  clocks go back: the first of two\n\
+             Sun 2026-10-25 02:00:00 +01:00  2026-10-25T01:00:00Z  left out: clocks went back, and it \
+             has come before (and 2 more)\n\
+             Mon 2026-10-26 02:00:00 +01:00  2026-10-26T01:00:00Z\n"
+        );
+    }
+
+    #[test]
+    fn jitter_is_that_of_the_trigger() {
+        let json = r#"{"daily": "09:00", "jitter": "1h"}"#;
+        let from = "2026-01-01T00:00:00Z";
+        let id = Some("invoice-7".to_owned());
+        let with_id = Next { id, ..next(json, from, 1) };
+        let schedule = Schedule::from_json(json).unwrap();
+        let nominal = schedule.first(read_at(from).unwrap()).unwrap();
+        let fires = show_time(schedule.jittered("invoice-7", nominal));
+        let expected = "Thu 2026-01-01 09:00:00 +00:00  2026-01-01T09:00:00Z";
+        assert_eq!(shown(&with_id), format!("{expected}  fires {fires}\n"));
+        assert_eq!(shown(&next(json, from, 1)), format!("{expected}\n"));
+    }
+
+    #[test]
+    fn it_ends_with_the_schedule() {
+        let once = r#"{"daily": "09:00", "maxExecutions": 2}"#;
+        let lines = |next: &Next| next.lines(&next.schedule().unwrap(), next.from.unwrap()).len();
+        assert_eq!(lines(&next(once, "2026-01-01T00:00:00Z", 10)), 2);
+        let cron = next("0 9 * * *", "2026-01-01T00:00:00Z", 3);
+        assert_eq!(lines(&cron), 3);
+        let zoned = Next { zone: Some("Europe/Prague".to_owned()), ..cron };
+        assert!(shown(&zoned).starts_with("Thu 2026-01-01 09:00:00 +01:00"));
+        let twice = Next { definition: once.to_owned(), ..zoned };
+        assert!(twice.schedule().unwrap_err().to_string().contains("within the JSON"));
+    }
+
+    #[test]
+    fn json_has_what_the_table_has() {
+        let json = r#"{"daily": "02:30", "zone": "Europe/Prague"}"#;
+        let next = next(json, "2026-03-29T00:00:00Z", 1);
+        let lines = next.lines(&next.schedule().unwrap(), next.from.unwrap());
+        assert_eq!(
+            serde_json::to_string(&lines).unwrap(),
+            r#"[{"at":1774746000000,"local":"Sun 2026-03-29 03:00:00 +02:00","fireAt":1774746000000,"note":"shifted"}]"#
+        );
+    }
+}
