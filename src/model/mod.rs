@@ -26,6 +26,7 @@ pub mod pattern;
 pub mod retry;
 pub mod signal;
 pub mod text;
+pub mod time;
 pub mod timeline;
 
 /// Milliseconds since the Unix epoch.

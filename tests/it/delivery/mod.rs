@@ -6,6 +6,7 @@
 mod circuits;
 mod crowd;
 mod isolation;
+mod mail;
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
