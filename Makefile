@@ -17,7 +17,7 @@ test: ## run all tests, against a real Apache Kafka on this machine
 	scripts/kafka.sh
 	cargo test --locked --features faults
 
-test-delivery: ## callbacks to receivers that hang, fail and crowd, measured at length
+test-delivery: ## callbacks to receivers that hang, fail and crowd, at length; mail to a real server, fetched
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
 	cargo test --locked --features faults --test it delivery:: -- --include-ignored --nocapture --test-threads 1

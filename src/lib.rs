@@ -10,8 +10,8 @@
 //!   workers ─► signals ─► scheduler (owner) ──────┼─► fires ──► worker ──► HTTP callbacks
 //!                        ▲        │               │               │
 //!                        └─ ledger ◄              └─► outcomes ◄──┴──► dead-letters
-//!                                                       │
-//!                                            gateway: the owner's answers
+//!                                                       │                  │
+//!                              gateway: the owner's answers   notifier: mail and webhooks
 //! ```
 //!
 //! # Layout
@@ -26,12 +26,14 @@
 //! * [`clock`], [`config`], [`telemetry`], [`health`]: the time, the settings, and what a process
 //!   says of itself.
 //! * [`callers`]: who registers triggers, as the file says now.
+//! * [`signature`]: what a caller's secrets sign.
 //! * [`store`]: RocksDB: a timeline that can be rebuilt from the log at any moment.
 //! * [`kafka`]: the log: group, fence, transaction, readers, topics.
 //! * [`guard`]: where a callback may go.
 //! * [`scheduler`]: the role that owns partitions and drives the engine.
 //! * [`worker`]: the role that makes the callbacks which are due.
 //! * [`gateway`]: the role that serves the HTTP API.
+//! * [`notifier`]: the role that tells callers of failures.
 //! * [`dev`]: all roles in one process, to try them.
 //! * [`cli`]: the command line.
 //!
@@ -50,7 +52,9 @@ pub mod guard;
 pub mod health;
 pub mod kafka;
 pub mod model;
+pub mod notifier;
 pub mod scheduler;
+pub mod signature;
 pub mod store;
 pub mod telemetry;
 pub mod worker;

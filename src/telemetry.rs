@@ -57,6 +57,12 @@ pub const REQUEST_DURATION: &str = "orloj_http_request_seconds";
 /// Gauge: 1 while the file of the callers is refused and those read before are in force.
 pub const CALLERS_REFUSED: &str = "orloj_callers_refused";
 
+/// Counter: attempts to tell a caller of failures, by `channel` (mail, webhook) and `result` (told,
+/// failed, refused, given_up).
+pub const NOTIFICATIONS: &str = "orloj_notifications_total";
+/// Gauge: recipients for whom there is something that they have not been told.
+pub const NOTIFICATIONS_WAITING: &str = "orloj_notifications_waiting";
+
 /// Counter: spans of callbacks that did not reach the collector.
 pub const SPANS_DROPPED: &str = "orloj_spans_dropped_total";
 
@@ -121,6 +127,7 @@ fn describe() {
         (CALLBACKS, "callback attempts ended"),
         (DEFERRED, "fires sent back without an attempt"),
         (REQUESTS, "requests to the HTTP API"),
+        (NOTIFICATIONS, "attempts to tell of failures"),
         (SPANS_DROPPED, "spans that did not reach the collector"),
     ];
     for (name, meaning) in counters {
@@ -132,6 +139,7 @@ fn describe() {
         (CALLBACKS_IN_FLIGHT, Unit::Count, "callbacks under way"),
         (CALLBACKS_WAITING, Unit::Count, "fires that wait for a place"),
         (CIRCUITS, Unit::Count, "circuits of this worker"),
+        (NOTIFICATIONS_WAITING, Unit::Count, "recipients who have not been told everything"),
         (CALLERS_REFUSED, Unit::Count, "1 while the file of the callers is refused"),
     ];
     for (name, unit, meaning) in gauges {

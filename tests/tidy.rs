@@ -31,6 +31,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("guard", &["model", "config"]),
     ("health", &["config", "clock", "telemetry"]),
     ("callers", &["config", "telemetry", "health"]),
+    ("signature", &["model", "config"]),
     (
         "scheduler",
         &["model", "engine", "fault", "store", "kafka", "config", "clock", "telemetry", "health"],
@@ -48,6 +49,22 @@ const MODULES: &[(&str, &[&str])] = &[
             "telemetry",
             "health",
             "callers",
+            "signature",
+        ],
+    ),
+    (
+        "notifier",
+        &[
+            "model",
+            "engine",
+            "kafka",
+            "guard",
+            "config",
+            "clock",
+            "telemetry",
+            "health",
+            "callers",
+            "signature",
         ],
     ),
     (
@@ -66,6 +83,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "scheduler",
             "worker",
             "gateway",
+            "notifier",
         ],
     ),
 ];

@@ -11,13 +11,13 @@ use super::CliError;
 use super::trigger::read_delay;
 use crate::clock;
 use crate::config::Settings;
-use crate::gateway::show_time;
 use crate::kafka::Names;
 use crate::kafka::probe::Probe;
 use crate::kafka::reader::{Read, Reader};
 use crate::model::codec::schemas::Schemas;
 use crate::model::outcome::{CIRCUIT_KEY, Circuit, CircuitState, Outcome, Verdict};
 use crate::model::text::Text;
+use crate::model::time::show_time;
 use crate::model::{Millis, Timestamp};
 
 /// How long the broker may take to answer.

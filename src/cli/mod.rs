@@ -25,6 +25,7 @@ use crate::dev::DevError;
 use crate::gateway::GatewayError;
 use crate::kafka::client_config;
 use crate::kafka::topics::{TopicDefinitions, TopicError};
+use crate::notifier::NotifierError;
 use crate::scheduler::SchedulerError;
 use crate::telemetry::{self, TelemetryError};
 use crate::worker::WorkerError;
@@ -40,6 +41,7 @@ On a Kafka cluster:
   orloj scheduler    --bootstrap-servers kafka:9092
   orloj worker       --bootstrap-servers kafka:9092
   orloj gateway      --bootstrap-servers kafka:9092
+  orloj notifier     --bootstrap-servers kafka:9092
 
 Settings come from orloj.default.toml, then --config FILE, then the environment
 (ORLOJ_SCHEDULER__DATA_DIR=/data), then --set scheduler.data_dir=/data.
@@ -92,6 +94,11 @@ enum Command {
     /// Serve the HTTP API.
     #[command(after_help = "Example:\n  orloj gateway --set gateway.listen=0.0.0.0:8470")]
     Gateway,
+    /// Tell callers of failures, by mail and webhook.
+    #[command(
+        after_help = "Example:\n  orloj notifier --set notifier.smtp_url=smtps://mail.example.com"
+    )]
+    Notifier,
     /// Create Orloj's topics, or compare them with what they must be.
     #[command(subcommand)]
     Topics(Topics),
@@ -167,6 +174,9 @@ pub enum CliError {
     /// See the gateway's own error.
     #[error("the gateway ended: {0}")]
     Gateway(#[from] GatewayError),
+    /// See the notifier's own error.
+    #[error("the notifier ended: {0}")]
+    Notifier(#[from] NotifierError),
     /// See the role that ended.
     #[error(transparent)]
     Dev(#[from] DevError),
@@ -179,6 +189,7 @@ impl CliError {
             | Self::Telemetry(_)
             | Self::Usage(_)
             | Self::Gateway(GatewayError::Callers(_))
+            | Self::Notifier(NotifierError::Callers(_))
             | Self::Worker(WorkerError::Callers(_)) => 2,
             _ => 1,
         }
@@ -216,6 +227,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
             Command::Scheduler => role::run(Role::Scheduler, settings).await,
             Command::Worker => role::run(Role::Worker, settings).await,
             Command::Gateway => role::run(Role::Gateway, settings).await,
+            Command::Notifier => role::run(Role::Notifier, settings).await,
             Command::Topics(action) => topics(action, &settings).await,
             Command::Callers(callers) => callers.run(),
             Command::DeadLetters(letters) => letters.run(&settings).await,
@@ -236,7 +248,9 @@ impl Command {
     /// warnings beside its answer.
     fn log(&self, settings: &Settings) -> LogSettings {
         match self {
-            Self::Dev | Self::Scheduler | Self::Worker | Self::Gateway => settings.log.clone(),
+            Self::Dev | Self::Scheduler | Self::Worker | Self::Gateway | Self::Notifier => {
+                settings.log.clone()
+            }
             _ => LogSettings { filter: QUIET.to_owned(), ..settings.log.clone() },
         }
     }

@@ -11,9 +11,9 @@ use serde_json::value::RawValue;
 use super::CliError;
 use super::trigger::read_at;
 use crate::clock;
-use crate::gateway::show_time;
 use crate::model::Timestamp;
 use crate::model::schedule::{Dst, Fold, Gap, Note, Occurrence, Schedule};
+use crate::model::time::show_time;
 
 const HELP: &str = "\
 The forms of a schedule are told in docs/schedules.md.

@@ -10,7 +10,7 @@ use super::{CliError, signals, topic_definitions};
 use crate::config::{Layers, Settings};
 use crate::health::{self, Health};
 use crate::kafka::client_config;
-use crate::{dev, gateway, scheduler, telemetry, worker};
+use crate::{dev, gateway, notifier, scheduler, telemetry, worker};
 
 /// What a process can be.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +21,8 @@ pub(super) enum Role {
     Worker,
     /// Serves the API.
     Gateway,
+    /// Tells of failures.
+    Notifier,
 }
 
 impl Role {
@@ -29,6 +31,7 @@ impl Role {
             Self::Scheduler => "scheduler",
             Self::Worker => "worker",
             Self::Gateway => "gateway",
+            Self::Notifier => "notifier",
         }
     }
 
@@ -37,6 +40,7 @@ impl Role {
             Self::Scheduler => (settings.scheduler.listen, "scheduler.listen"),
             Self::Worker => (settings.worker.listen, "worker.listen"),
             Self::Gateway => (settings.gateway.listen, "gateway.listen"),
+            Self::Notifier => (settings.notifier.listen, "notifier.listen"),
         }
     }
 }
@@ -67,6 +71,7 @@ pub(super) async fn run(role: Role, settings: Settings) -> Result<(), CliError> 
         let shutdown = shutdown.clone();
         move || match role {
             Role::Scheduler => scheduler::run(&settings, shutdown, health).map_err(Into::into),
+            Role::Notifier => notifier::run(&settings, shutdown, health).map_err(Into::into),
             _ => worker::run(&settings, shutdown, health).map_err(CliError::from),
         }
     });

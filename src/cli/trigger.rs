@@ -15,7 +15,7 @@ use crate::gateway::submission::{
     NewTrigger, Refusal, Submission, When, absent_payload, check_pool,
 };
 use crate::gateway::writer::Writer;
-use crate::gateway::{Desk, Receipt, SubmitError, read_time, show_time};
+use crate::gateway::{Desk, Receipt, SubmitError};
 use crate::health::Health;
 use crate::kafka::Names;
 use crate::model::definition::{HttpTarget, Target, TopicTarget};
@@ -23,6 +23,7 @@ use crate::model::input::OnConflict;
 use crate::model::outcome::Verdict;
 use crate::model::retry::RetryPolicy;
 use crate::model::text::Text;
+use crate::model::time::{read_time, show_time};
 use crate::model::{Millis, Offset, Timestamp};
 
 /// How long the cluster may take to be there and to acknowledge the record.

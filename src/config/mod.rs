@@ -10,6 +10,7 @@
 pub mod callers;
 
 mod layers;
+mod mail;
 mod owned;
 mod print;
 mod reach;
@@ -28,11 +29,12 @@ use thiserror::Error;
 use crate::model::definition::is_pool;
 use layers::Layer;
 pub use layers::Layers;
+pub use mail::Password;
 pub use reach::{AllowAddresses, PortRange};
 pub use settings::{
     Assignor, CallerSettings, GatewaySettings, KafkaSettings, LogFormat, LogSettings,
-    SchedulerSettings, Settings, StandbySettings, StoreSettings, TargetSettings, TopicSettings,
-    TraceSettings, TriggerSettings, WheelSettings, WorkerSettings,
+    NotifierSettings, SchedulerSettings, Settings, StandbySettings, StoreSettings, TargetSettings,
+    TopicSettings, TraceSettings, TriggerSettings, WheelSettings, WorkerSettings,
 };
 pub use units::ByteSize;
 
@@ -234,7 +236,7 @@ fn invalid(figment: &Figment, key: &str, reason: &str) -> ConfigError {
     let value = figment.find_value(key).ok();
     ConfigError::Invalid {
         key: key.to_owned(),
-        value: value.as_ref().map_or_else(|| "?".to_owned(), layers::shown),
+        value: value.as_ref().map_or_else(|| "?".to_owned(), |value| print::masked(key, value)),
         origin: value.map_or_else(|| "configuration".to_owned(), |value| origin(figment, &value)),
         reason: reason.to_owned(),
     }

@@ -25,11 +25,17 @@ impl Settings {
     }
 }
 
-fn line(key: &str, value: &Value) -> String {
+/// A value as it would be written in a file, unless it may be a secret.
+pub(super) fn masked(key: &str, value: &Value) -> String {
     let is_secret = SECRETS.iter().any(|part| key.contains(part))
         // A URL may carry a password before its host.
         || value.as_str().is_some_and(|text| text.contains("://") && text.contains('@'));
-    let value = if is_secret { "\"***\"".to_owned() } else { shown(value) };
+    let is_set = value.as_str() != Some("");
+    if is_secret && is_set { "\"***\"".to_owned() } else { shown(value) }
+}
+
+fn line(key: &str, value: &Value) -> String {
+    let value = masked(key, value);
     // librdkafka's names have dots, which TOML would take for tables.
     let key = if key.contains('.') { format!("{key:?}") } else { key.to_owned() };
     format!("{key} = {value}\n")
@@ -59,6 +65,7 @@ mod tests {
             "kafka.sasl.oauthbearer.client.secret=s3cret",
             "kafka.ssl.key.pem=s3cret",
             "triggers.registry_url=http://me:s3cret@registry",
+            "notifier.smtp_password=s3cret",
         ];
         let layers =
             Layers { overrides: overrides.map(str::to_owned).to_vec(), ..Layers::default() };

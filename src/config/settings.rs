@@ -11,8 +11,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use lettre::Address;
+use lettre::message::Mailbox;
 use serde::Deserialize;
 
+use super::mail::{self, Password};
 use super::reach::{self, AllowAddresses, PortRange};
 use super::units::{self, ByteSize};
 use crate::model::partitioner::Partitioner;
@@ -41,6 +44,8 @@ pub struct Settings {
     pub worker: WorkerSettings,
     /// The role that serves the HTTP API.
     pub gateway: GatewaySettings,
+    /// The role that tells of failures.
+    pub notifier: NotifierSettings,
     /// Who may register, and how much.
     pub callers: CallerSettings,
     /// Where spans go.
@@ -322,6 +327,36 @@ pub struct GatewaySettings {
     /// How long a callback's host may take to resolve when it is registered.
     #[serde(deserialize_with = "units::duration")]
     pub resolve_timeout: Duration,
+}
+
+/// The role that tells of failures.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NotifierSettings {
+    /// URL of the mail server; empty for no mail.
+    #[serde(deserialize_with = "mail::server")]
+    pub smtp_url: String,
+    /// Our name at the mail server; empty for none.
+    pub smtp_username: String,
+    /// The password that goes with it.
+    pub smtp_password: Password,
+    /// Who mail is from.
+    #[serde(deserialize_with = "mail::sender")]
+    pub from: Mailbox,
+    /// Who is told of triggers that name no caller.
+    #[serde(deserialize_with = "mail::addresses")]
+    pub operator_email: Vec<Address>,
+    /// How long news gather before a first message.
+    #[serde(deserialize_with = "units::duration")]
+    pub gather: Duration,
+    /// Longest attempt to send a message.
+    #[serde(deserialize_with = "units::duration")]
+    pub timeout: Duration,
+    /// How long a message is tried.
+    #[serde(deserialize_with = "units::duration")]
+    pub give_up_after: Duration,
+    /// Where health and metrics are served.
+    pub listen: SocketAddr,
 }
 
 /// Who may register, and how much.

@@ -121,6 +121,9 @@ fn a_wrong_value_is_named_with_its_setting_and_the_way_out() {
         ("worker.allow_addresses=[\"10.1.2.3/8\"]", "10.1.2.3/8 is an address in 10.0.0.0/8"),
         ("worker.deny_addresses=[\"10.1\"]", "\"10.1\" is no network"),
         ("worker.deny_ports=[\"0-9\"]", "write ports as \"443\" or \"1024-65535\""),
+        ("notifier.from=nobody", "cannot be: write an address such as"),
+        ("notifier.operator_email=[\"ops\"]", "cannot be: write name@host"),
+        ("notifier.smtp_url=smtps://me:s3cret@h", "`notifier.smtp_url = \"***\"` cannot be: write"),
         ("trace.endpoint=localhost:4318", "`trace.endpoint = \"localhost:4318\"` cannot be"),
         ("worker.retry_delays=[\"0s\"]", "`worker.retry_delays = [\"0s\"]` cannot be"),
         ("worker.retry_jitter=101", "`worker.retry_jitter = 101` cannot be: write percent"),
@@ -144,8 +147,10 @@ fn what_the_protocol_owns_cannot_be_set() {
 
 #[test]
 fn passwords_are_not_printed() {
-    let settings = load(&[], &["kafka.sasl.password=s3cret"]).unwrap();
+    let passwords = ["kafka.sasl.password=s3cret", "notifier.smtp_password=s3cret"];
+    let settings = load(&[], &passwords).unwrap();
     assert_eq!(settings.kafka.get("sasl.password"), Some("s3cret"));
+    assert_eq!(settings.notifier.smtp_password.as_str(), "s3cret");
     assert!(!format!("{settings:?}").contains("s3cret"));
 }
 

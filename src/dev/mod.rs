@@ -4,7 +4,7 @@
 //! broker cannot do is said when it starts.
 //!
 //! ```text
-//!  broker (built in, or yours) ◄──► scheduler, worker, gateway ◄── HTTP
+//!  broker (built in, or yours) ◄──► scheduler, worker, notifier, gateway ◄── HTTP
 //! ```
 
 mod broker;
@@ -27,6 +27,7 @@ use crate::gateway::{self, GatewayError};
 use crate::health::{self, Health};
 use crate::kafka::topics::{TopicDefinitions, TopicError};
 use crate::kafka::{Names, client_config};
+use crate::notifier::{self, NotifierError};
 use crate::scheduler::{self, SchedulerError};
 use crate::worker::{self, WorkerError};
 
@@ -53,6 +54,7 @@ pub struct Roles {
     scheduler: Arc<Health>,
     worker: Arc<Health>,
     gateway: Arc<Health>,
+    notifier: Arc<Health>,
 }
 
 /// Why it could not start or had to end. `Display` says what to do.
@@ -84,6 +86,9 @@ pub enum DevError {
     /// See the gateway's own error.
     #[error("the gateway ended: {0}")]
     Gateway(#[from] GatewayError),
+    /// See the notifier's own error.
+    #[error("the notifier ended: {0}")]
+    Notifier(#[from] NotifierError),
 }
 
 impl Roles {
@@ -94,13 +99,14 @@ impl Roles {
             scheduler: Health::new("scheduler"),
             worker: Health::new("worker"),
             gateway: Health::new("gateway"),
+            notifier: Health::new("notifier"),
         }
     }
 
     /// All of them.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Health>> {
-        [&self.scheduler, &self.worker, &self.gateway].map(Arc::clone).to_vec()
+        [&self.scheduler, &self.worker, &self.gateway, &self.notifier].map(Arc::clone).to_vec()
     }
 }
 
@@ -164,16 +170,22 @@ async fn run_roles(
         let (settings, shutdown) = (settings.clone(), shutdown.clone());
         move || worker::run(&settings, shutdown.clone(), roles.worker)
     });
+    let notifier = tokio::task::spawn_blocking({
+        let (settings, shutdown) = (settings.clone(), shutdown.clone());
+        move || notifier::run(&settings, shutdown.clone(), roles.notifier)
+    });
     let gateway = gateway::run(settings, listener, probes, roles.gateway, shutdown.clone());
     let scheduler = async { Ok(joined(scheduler.await)?) };
     let worker = async { Ok(joined(worker.await)?) };
     let gateway = async { Ok(gateway.await?) };
-    let (scheduler, worker, gateway) = tokio::join!(
+    let notifier = async { Ok(joined(notifier.await)?) };
+    let (scheduler, worker, gateway, notifier) = tokio::join!(
         then_stop(scheduler, &shutdown),
         then_stop(worker, &shutdown),
         then_stop(gateway, &shutdown),
+        then_stop(notifier, &shutdown),
     );
-    scheduler.and(worker).and(gateway)
+    scheduler.and(worker).and(gateway).and(notifier)
 }
 
 async fn then_stop(

@@ -41,7 +41,6 @@ use crate::{clock, telemetry};
 use problem::Problem;
 use rate::Rates;
 use receipts::{Full, Receipts};
-pub use request::{read_time, show_time};
 use submission::Submission;
 use writer::{Place, Writer};
 

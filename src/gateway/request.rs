@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::Timestamp as Instant;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::submission::{NewTrigger, Refusal, When, absent_payload};
+use crate::model::Millis;
 use crate::model::codec::registration::retry_policy;
 use crate::model::definition::{HttpTarget, Target, TopicTarget, is_pool};
 use crate::model::input::OnConflict;
 use crate::model::limits::TIMEOUT_MAX_MS;
 use crate::model::text::Text;
-use crate::model::{Millis, Timestamp};
+use crate::model::time::read_time;
 
 /// What a body may contain.
 const FIELDS: [&str; 11] = [
@@ -61,19 +61,6 @@ pub(super) fn read_trigger(body: &[u8], payload_max: u64) -> Result<NewTrigger, 
         on_conflict: OnConflict::Replace,
         retry: retry.map_or_else(Default::default, |policy| *policy),
     })
-}
-
-/// A point in time as people write it: RFC 3339, in ms since the epoch.
-pub fn read_time(text: &str) -> Option<Timestamp> {
-    let time: Instant = text.parse().ok()?;
-    Timestamp::try_from(time.as_millisecond()).ok()
-}
-
-/// A point in time, in ms since the epoch, as RFC 3339 in UTC.
-#[must_use]
-pub fn show_time(at: Timestamp) -> String {
-    let time = i64::try_from(at).ok().and_then(|at| Instant::from_millisecond(at).ok());
-    time.map_or_else(|| at.to_string(), |time| time.to_string())
 }
 
 /// The fields of a body that nobody has taken yet.
@@ -246,7 +233,6 @@ mod tests {
             assert_eq!(trigger.payload, b"");
             assert_eq!(trigger.id.len(), 36, "a fresh id: {}", trigger.id);
         }
-        assert_eq!(show_time(1_800_000_000_000), "2027-01-15T08:00:00Z");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use serde_json::json;
 use super::auth::Registrant;
 use super::problem::Problem;
 use super::rate::Rates;
-use super::request::{read_trigger, show_time};
+use super::request::read_trigger;
 use super::submission::{Submission, check_pool};
 use super::{Desk, Receipt, SubmitError};
 use crate::callers::Callers;
@@ -29,6 +29,7 @@ use crate::kafka::Names;
 use crate::model::definition::Target;
 use crate::model::limits;
 use crate::model::outcome::Verdict;
+use crate::model::time::show_time;
 
 /// What a body may have beside its payload: an id, a URL, headers, and their JSON.
 const BODY_OVERHEAD: u64 = 4 * limits::HEADER_BYTES_MAX as u64;

@@ -81,8 +81,9 @@ pub(super) fn services(settings: &Settings) -> Vec<Own> {
         let host = super::host(&url).to_owned();
         Own { what: "the schema registry", host, port: super::port(&url) }
     });
-    let listeners =
-        [settings.scheduler.listen, settings.worker.listen, settings.gateway.listen].map(listener);
+    let Settings { scheduler, worker, gateway, notifier, .. } = settings;
+    let listeners = [scheduler.listen, worker.listen, gateway.listen, notifier.listen];
+    let listeners = listeners.map(listener);
     // Port 0 is a free one that the system picks: nobody can know it from here.
     brokers.chain(registry).chain(listeners).filter(|own| own.port > 0).collect()
 }

@@ -1,4 +1,4 @@
-//! Membership of the schedulers' group: which partitions are ours, and their committed offsets.
+//! Membership of a group: which partitions are ours, and their committed offsets.
 //!
 //! Law: the group is polled only while no transaction is open, so a partition never leaves us in
 //! the middle of one. The member reads no records; it pauses whatever it is assigned.
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rdkafka::config::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, RebalanceProtocol};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientContext, Offset as KafkaOffset, TopicPartitionList};
@@ -29,7 +29,7 @@ const OUTCAST_MAX: usize = 5;
 /// How long a member that was thrown out is remembered to have been.
 const OUTCAST_WINDOW: Duration = Duration::from_secs(60);
 
-/// A member of the schedulers' group.
+/// A member of a group.
 pub struct Member {
     config: ClientConfig,
     consumer: Arc<BaseConsumer<Changes>>,
@@ -157,6 +157,32 @@ impl Member {
     /// Proof of membership for one transaction, as of now.
     pub fn fence(&self) -> Result<Fence, FenceError> {
         Fence::take(&self.consumer)
+    }
+
+    /// The committed offset of a partition of any topic. An error, timeouts included, means "not
+    /// known yet", never "none".
+    pub fn committed(
+        &self,
+        topic: &str,
+        partition: PartitionId,
+        timeout: Duration,
+    ) -> KafkaResult<Option<Offset>> {
+        Ok(committed(&self.consumer, topic, partition, timeout)?.map(|(offset, _)| offset))
+    }
+
+    /// Commits offsets of partitions of any topics, outside of a transaction. The broker refuses
+    /// it to one who is no member any more; without [`CommitMode::Sync`] nobody hears of that.
+    pub fn commit(
+        &self,
+        offsets: &[(&str, PartitionId, Offset)],
+        mode: CommitMode,
+    ) -> KafkaResult<()> {
+        let mut list = TopicPartitionList::with_capacity(offsets.len());
+        for (topic, partition, offset) in offsets {
+            let offset = i64::try_from(*offset).expect("Kafka's offsets are below 2^63");
+            list.add_partition_offset(topic, *partition, KafkaOffset::Offset(offset))?;
+        }
+        self.consumer.commit(&list, mode)
     }
 
     /// A way to read committed offsets from another thread: it blocks while a transaction that

@@ -111,6 +111,12 @@ impl Names {
         }
     }
 
+    /// The notifiers' consumer group.
+    #[must_use]
+    pub fn notifiers(&self) -> String {
+        format!("{}.notifiers", self.prefix)
+    }
+
     /// A transactional id: `<prefix>.<role>.<instance>`.
     #[must_use]
     pub fn transactional_id(&self, role: &str, instance: &str) -> String {

@@ -6,7 +6,8 @@
 
 use bytes::Bytes;
 
-use super::definition::Header;
+use super::callback_url::{self, Host};
+use super::definition::{Header, Target};
 use super::fire::Fire;
 use super::limits::PAYLOAD_BYTES_MAX;
 use super::signal::RetryRequest;
@@ -86,6 +87,42 @@ pub enum Again {
 }
 
 impl DeadLetter {
+    /// The trigger that it is about, where that is known.
+    #[must_use]
+    pub fn trigger(&self) -> Option<&str> {
+        match &self.content {
+            Content::Fire { fire, .. } => Some(fire.id.trigger.as_str()),
+            Content::Record { key, .. } => std::str::from_utf8(key.as_deref()?).ok(),
+            Content::Mark(_) => None,
+        }
+    }
+
+    /// Who registered it, if anyone is named.
+    #[must_use]
+    pub fn caller(&self) -> Option<&str> {
+        match &self.content {
+            Content::Fire { fire, .. } => fire.definition.caller.as_ref().map(Text::as_str),
+            Content::Record { headers, .. } => {
+                let header =
+                    headers.iter().rfind(|header| header.name.as_str() == "orloj-caller")?;
+                std::str::from_utf8(header.value.as_deref()?).ok()
+            }
+            Content::Mark(_) => None,
+        }
+    }
+
+    /// The host that was to be called, as URLs have it, in small letters.
+    #[must_use]
+    pub fn host(&self) -> Option<String> {
+        let Content::Fire { fire, .. } = &self.content else { return None };
+        let Target::Http(target) = &fire.definition.target else { return None };
+        Some(match callback_url::read(target.url.as_str()).ok()?.host {
+            Host::Name(name) => name.to_ascii_lowercase(),
+            Host::Address(address) if address.is_ipv6() => format!("[{address}]"),
+            Host::Address(address) => address.to_string(),
+        })
+    }
+
     /// How to try it again at `now`, or why it cannot be. `triggers` is the name of that topic;
     /// `replays` says how often it was replayed before.
     pub fn again(
@@ -125,6 +162,16 @@ mod tests {
                 headers: Vec::new(),
             },
         }
+    }
+
+    #[test]
+    fn a_record_has_a_caller_and_perhaps_an_id() {
+        let caller = Header { name: "orloj-caller".into(), value: Some("billing".into()) };
+        let (key, headers) = (Some("order-7".into()), vec![caller]);
+        let content = Content::Record { key, value: None, headers };
+        let letter = DeadLetter { content, ..letter("o.triggers", 1) };
+        assert_eq!((letter.caller(), letter.trigger()), (Some("billing"), Some("order-7")));
+        assert_eq!(letter.host(), None);
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub mod retry;
 pub mod schedule;
 pub mod signal;
 pub mod text;
+pub mod time;
 pub mod timeline;
 
 /// Milliseconds since the Unix epoch.

@@ -18,7 +18,6 @@ use serde_json::value::RawValue;
 
 use super::otlp::Spans;
 use super::retry_after::retry_after;
-use super::signature;
 use super::trace::Attempt;
 use super::verdict::Reply;
 use crate::callers::Callers;
@@ -30,6 +29,7 @@ use crate::model::entry::FireId;
 use crate::model::fire::Fire;
 use crate::model::text::Text;
 use crate::model::{Timestamp, http_header};
+use crate::signature;
 
 /// A header of the trigger's: `verbatim` sends the payload as it is instead of our envelope.
 const BODY_FORM: &str = "orloj-body";

@@ -17,7 +17,6 @@ pub mod otlp;
 pub mod progress;
 pub mod queue;
 pub mod report;
-pub mod signature;
 pub mod trace;
 pub mod verdict;
 

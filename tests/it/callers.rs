@@ -111,7 +111,7 @@ fn refused(running: &Running, looking: &str) {
 }
 
 /// Whether one of the signatures is the secret's.
-fn is_signed(delivery: &Delivery, secret: &str) -> bool {
+pub(crate) fn is_signed(delivery: &Delivery, secret: &str) -> bool {
     let secret = STANDARD.decode(secret.strip_prefix("whsec_").unwrap()).unwrap();
     let key = hmac::Key::new(hmac::HMAC_SHA256, &secret);
     let [id, time] = ["webhook-id", "webhook-timestamp"].map(|name| delivery.text(name));

@@ -25,6 +25,8 @@ mod in_flight;
 mod kafka_server;
 mod kafka_smoke;
 mod load;
+mod mail_server;
+mod notifications;
 mod process;
 mod readme;
 mod records;

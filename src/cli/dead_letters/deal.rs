@@ -18,7 +18,7 @@ use tokio::sync::mpsc::{Receiver, channel};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::filter::{Filter, host_of, trigger_of};
+use super::filter::Filter;
 use super::scan::{LetterId, Letters, Marks, progress};
 use crate::cli::{CliError, signals};
 use crate::clock;
@@ -131,7 +131,7 @@ impl Selection {
         let marks = letters.scan(&progress("counting", letters.len()), |id, letter| {
             let named = self.letters.is_empty() || self.letters.contains(&id);
             if named && self.filter.takes(&letter) {
-                let _earlier = hosts.insert(id, host_of(&letter));
+                let _earlier = hosts.insert(id, letter.host());
             }
             ControlFlow::Continue(())
         })?;
@@ -296,7 +296,7 @@ impl Desk {
         let (mut deeds, mut marks) = (Vec::new(), Vec::new());
         let now = clock::now_ms();
         for (id, letter) in batch {
-            let trigger = trigger_of(&letter).map(str::to_owned);
+            let trigger = letter.trigger().map(str::to_owned);
             if deed.mark == Mark::Replayed {
                 let replays = replays.get(&id).copied().unwrap_or(0);
                 match letter.again(&self.names.triggers(), replays, now) {

@@ -2,13 +2,11 @@
 
 use clap::Args;
 use jiff::{Span, SpanRelativeTo};
-use reqwest::Url;
 
 use crate::clock;
-use crate::gateway::read_time;
 use crate::model::Timestamp;
-use crate::model::dead_letter::{Content, DeadLetter};
-use crate::model::definition::Target;
+use crate::model::dead_letter::DeadLetter;
+use crate::model::time::read_time;
 
 /// Conditions that must all hold; without any, every letter is meant.
 #[derive(Clone, Debug, Default, Args)]
@@ -45,10 +43,10 @@ impl Filter {
         let is = |wanted: &Option<String>, found: Option<&str>| {
             wanted.as_deref().is_none_or(|wanted| found == Some(wanted))
         };
-        let host = host_of(letter);
-        is(&self.caller, caller_of(letter))
+        let host = letter.host();
+        is(&self.caller, letter.caller())
             && is(&self.host, host.as_deref())
-            && is(&self.trigger, trigger_of(letter))
+            && is(&self.trigger, letter.trigger())
             && self
                 .reason
                 .as_ref()
@@ -56,34 +54,6 @@ impl Filter {
             && self.since.is_none_or(|since| letter.at >= since)
             && self.until.is_none_or(|until| letter.at < until)
     }
-}
-
-/// The trigger that a letter is about, where that is known.
-pub(super) fn trigger_of(letter: &DeadLetter) -> Option<&str> {
-    match &letter.content {
-        Content::Fire { fire, .. } => Some(fire.id.trigger.as_str()),
-        Content::Record { key, .. } => std::str::from_utf8(key.as_deref()?).ok(),
-        Content::Mark(_) => None,
-    }
-}
-
-/// Who registered it.
-pub(super) fn caller_of(letter: &DeadLetter) -> Option<&str> {
-    match &letter.content {
-        Content::Fire { fire, .. } => fire.definition.caller.as_ref().map(|text| text.as_str()),
-        Content::Record { headers, .. } => {
-            let header = headers.iter().rfind(|header| header.name.as_str() == "orloj-caller")?;
-            std::str::from_utf8(header.value.as_deref()?).ok()
-        }
-        Content::Mark(_) => None,
-    }
-}
-
-/// The host that was to be called.
-pub(super) fn host_of(letter: &DeadLetter) -> Option<String> {
-    let Content::Fire { fire, .. } = &letter.content else { return None };
-    let Target::Http(target) = &fire.definition.target else { return None };
-    Url::parse(target.url.as_str()).ok()?.host_str().map(str::to_owned)
 }
 
 /// A time, or how long ago.
@@ -104,8 +74,8 @@ fn read_moment(text: &str) -> Result<Timestamp, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::dead_letter::Origin;
-    use crate::model::definition::{Definition, Header, HttpTarget};
+    use crate::model::dead_letter::{Content, Origin};
+    use crate::model::definition::{Definition, HttpTarget, Target};
     use crate::model::entry::FireId;
     use crate::model::fire::Fire;
 
@@ -153,16 +123,6 @@ mod tests {
         ] {
             assert!(!filter.takes(&letter()), "{filter:?}");
         }
-    }
-
-    #[test]
-    fn a_record_has_a_caller_and_perhaps_an_id() {
-        let value = Some("billing".into());
-        let headers = vec![Header { name: "orloj-caller".into(), value }];
-        let content = Content::Record { key: Some("order-7".into()), value: None, headers };
-        let letter = DeadLetter { content, ..letter() };
-        assert_eq!(caller_of(&letter), Some("billing"));
-        assert_eq!((trigger_of(&letter), host_of(&letter)), (Some("order-7"), None));
     }
 
     #[test]

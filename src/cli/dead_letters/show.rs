@@ -2,14 +2,13 @@
 
 use std::fmt::Display;
 
-use super::filter::{caller_of, host_of, trigger_of};
 use super::scan::{LetterId, Marks, state_of};
-use crate::gateway::show_time;
 use crate::model::Timestamp;
 use crate::model::attempt::{Attempt, History, excerpt};
 use crate::model::dead_letter::{Content, DeadLetter};
 use crate::model::definition::{Header, Target};
 use crate::model::fire::Fire;
+use crate::model::time::show_time;
 
 /// Characters of a payload that are shown.
 const SHOWN_CHARS_MAX: usize = 2_000;
@@ -31,9 +30,9 @@ impl Line {
             _ => "-".to_owned(),
         };
         let columns = [
-            or_dash(trigger_of(letter)),
-            or_dash(caller_of(letter)),
-            or_dash(host_of(letter).as_deref()),
+            or_dash(letter.trigger()),
+            or_dash(letter.caller()),
+            or_dash(letter.host().as_deref()),
             attempts,
             excerpt(&letter.reason).unwrap_or_default().to_string(),
         ];

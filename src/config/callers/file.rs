@@ -18,7 +18,7 @@ use serde::Deserialize;
 use super::key::KeyHash;
 use super::secret::{SigningKey, SigningSecret};
 use super::{ANONYMOUS, Caller, CallerTable, Limits, Notify, Role};
-use crate::config::{ByteSize, ConfigError, Settings, beside, nearest, units};
+use crate::config::{ByteSize, ConfigError, Settings, beside, mail, nearest, units};
 use crate::model::Timestamp;
 use crate::model::limits::CALLER_BYTES_MAX;
 
@@ -257,16 +257,9 @@ fn limits(settings: &Settings, entry: &LimitsEntry) -> Limits {
 }
 
 fn notify(settings: &Settings, entry: NotifyEntry) -> Result<Notify, &'static str> {
-    let is_address = |text: &String| {
-        let parts = text.split_once('@');
-        parts.is_some_and(|(name, host)| !name.is_empty() && !host.is_empty())
-            && !text.chars().any(|c| c.is_whitespace() || c.is_control())
-    };
-    if !entry.email.iter().all(is_address) {
-        return Err("an address in email is not of the form name@host");
-    }
+    let email = entry.email.iter().map(|text| mail::address(text)).collect::<Option<_>>();
     Ok(Notify {
-        email: entry.email,
+        email: email.ok_or("an address in email is not of the form name@host")?,
         webhook: entry.webhook.as_deref().map(http_url).transpose()?,
         interval: entry.interval.unwrap_or(settings.callers.notify_interval),
     })

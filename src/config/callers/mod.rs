@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest::Digest;
+use lettre::Address;
 use reqwest::Url;
 use serde::Deserialize;
 
@@ -82,10 +83,10 @@ pub struct Limits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notify {
     /// Addresses of mail.
-    pub email: Vec<String>,
+    pub email: Vec<Address>,
     /// Where a message is posted.
     pub webhook: Option<Url>,
-    /// How long failures are gathered before one message tells of them.
+    /// Between two messages, at least.
     pub interval: Duration,
 }
 

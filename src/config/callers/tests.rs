@@ -74,6 +74,7 @@ fn a_caller_has_what_the_file_says_and_the_settings_for_the_rest() {
     assert_eq!((billing.limits.payload.bytes(), billing.limits.waiting), (65_536, None));
     assert_eq!(billing.limits.pending, folder.settings().callers.pending_max);
     assert_eq!(billing.notify.interval, Duration::from_secs(60));
+    assert_eq!(billing.notify.email[0].to_string(), "ops@example.com");
 
     assert_eq!(callers.by_key(&key).unwrap().id, "billing");
     assert!(callers.by_key("orloj_guess").is_none());
@@ -140,6 +141,7 @@ fn a_mistake_is_named_with_the_way_out() {
             "not_after must be later",
         ),
         ("callers.a.notify.email = [\"ops\"]".to_owned(), "name@host"),
+        ("callers.a.notify.email = [\"a@b.c\\r\\nTo: d@b.c\"]".to_owned(), "name@host"),
     ] {
         let refused = refusal(&text);
         assert!(refused.contains(expected), "{text}: {refused}");

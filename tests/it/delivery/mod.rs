@@ -6,6 +6,7 @@
 mod circuits;
 mod crowd;
 mod isolation;
+mod mail;
 mod withdrawal;
 
 use std::collections::{HashMap, HashSet};

@@ -158,6 +158,7 @@ async fn what_is_ours_is_never_called() {
         format!("gateway.listen=127.0.0.1:{at}"),
         format!("worker.listen=0.0.0.0:{at}"),
         format!("scheduler.listen=[::]:{at}"),
+        format!("notifier.listen=127.0.0.1:{at}"),
     ] {
         let overrides = ["worker.allow_addresses=any".to_owned(), ours.clone()];
         let subject = Subject::new(&settings(&overrides));

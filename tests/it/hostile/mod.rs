@@ -5,7 +5,7 @@
 //! repeated underneath; memory is bounded, and the partition moves on.
 
 mod cases;
-mod certificates;
+pub(crate) mod certificates;
 mod receiver;
 mod siege;
 

@@ -1,8 +1,8 @@
-//! Signatures of callbacks, after Standard Webhooks 1.0: a receiver that checks them knows who
-//! sent a request, and that nobody has changed it.
+//! Signatures of callbacks and notifications, after Standard Webhooks 1.0: a receiver that checks
+//! them knows who sent a request, and that nobody has changed it.
 //!
-//! Law: a caller that has secrets never sends an unsigned callback. Every secret that is current
-//! signs, so that a new one can take an old one's place while receivers know either.
+//! Law: in the name of a caller that has secrets nothing is sent unsigned. Every secret that is
+//! current signs, so that a new one can take an old one's place while receivers know either.
 
 use std::fmt::Write as _;
 

@@ -1,0 +1,29 @@
+#!/bin/sh
+# Fetches aiosmtpd, a mail server, at the version that tests/mail pins, once into the cache, and
+# prints the folder of the Python that has it.
+set -eu
+
+pins=$(cd "$(dirname "$0")/../tests/mail" && pwd)/requirements.txt
+cache=${ORLOJ_CACHE:-$HOME/.cache/orloj}
+home=$cache/mail-server-$(cksum <"$pins" | cut -d ' ' -f 1)
+
+if [ -d "$home" ]; then
+    echo "$home"
+    exit 0
+fi
+command -v python3 >/dev/null 2>&1 || {
+    echo "python3 is missing: Debian has python3-venv" >&2
+    exit 1
+}
+
+mkdir -p "$cache"
+# Made beside its place and moved in one step: a fetch cut short leaves nothing half done.
+staging=$(mktemp -d "$cache/mail-server.XXXXXX")
+trap 'rm -rf "$staging"' EXIT INT TERM
+{
+    python3 -m venv --copies "$staging"
+    "$staging/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$pins"
+} </dev/null >&2
+chmod 755 "$staging"
+mv -T "$staging" "$home" 2>/dev/null || [ -d "$home" ]
+echo "$home"

@@ -1,0 +1,32 @@
+//! Points in time as people read and write them: RFC 3339.
+
+use super::Timestamp;
+
+/// Reads one, in ms since the epoch.
+#[must_use]
+pub fn read_time(text: &str) -> Option<Timestamp> {
+    let time: jiff::Timestamp = text.parse().ok()?;
+    Timestamp::try_from(time.as_millisecond()).ok()
+}
+
+/// Writes one, in ms since the epoch, in UTC.
+#[must_use]
+pub fn show_time(at: Timestamp) -> String {
+    let time = i64::try_from(at).ok().and_then(|at| jiff::Timestamp::from_millisecond(at).ok());
+    time.map_or_else(|| at.to_string(), |time| time.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        assert_eq!(show_time(1_800_000_000_000), "2027-01-15T08:00:00Z");
+        for at in [0, 1, 1_800_000_000_123] {
+            assert_eq!(read_time(&show_time(at)), Some(at));
+        }
+        assert_eq!(read_time("1969-12-31T23:59:59Z"), None);
+        assert_eq!(read_time("soon"), None);
+    }
+}

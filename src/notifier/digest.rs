@@ -1,0 +1,228 @@
+//! What has happened to a caller's triggers since somebody was last told.
+//!
+//! Law: pure, and bounded: however much happens, what is kept are counts, a few causes, a few
+//! examples and a few circuits. What others say is one short line each.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use serde::{Serialize, Serializer};
+
+use crate::model::attempt::excerpt;
+use crate::model::dead_letter::{Content, DeadLetter};
+use crate::model::outcome::{Circuit, CircuitState};
+use crate::model::text::Text;
+use crate::model::time::show_time;
+use crate::model::{Offset, PartitionId, Timestamp};
+
+/// Causes that are told apart; dead letters of others are counted together.
+pub const CAUSES_MAX: usize = 10;
+/// Dead letters that are shown.
+pub const EXAMPLES_MAX: usize = 3;
+/// Circuits that are shown; others are counted.
+pub const CIRCUITS_MAX: usize = 10;
+
+/// One partition of a topic that is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Log {
+    /// Which topic.
+    pub source: Source,
+    /// Which of its partitions.
+    pub partition: PartitionId,
+}
+
+/// A topic that is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// What nobody tries again by itself.
+    DeadLetters,
+    /// Where changes of circuits are told.
+    Outcomes,
+}
+
+/// Where a record stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// In which log.
+    pub log: Log,
+    /// Where there.
+    pub offset: Offset,
+}
+
+/// What has happened. As JSON, it is the data of a webhook's message.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Digest {
+    /// How many dead letters there are.
+    pub dead_letters: u64,
+    /// When the first of them was given up, in ms since the epoch.
+    #[serde(serialize_with = "time")]
+    pub first: Option<Timestamp>,
+    /// When the last was.
+    #[serde(serialize_with = "time")]
+    pub last: Option<Timestamp>,
+    /// Why, in the order in which the causes appeared.
+    pub causes: Vec<Cause>,
+    /// How many dead letters have causes beyond those.
+    pub other_causes: u64,
+    /// The first few of them.
+    pub examples: Vec<Example>,
+    /// The circuits that opened or closed.
+    pub circuits: Vec<CircuitNews>,
+    /// How many changes there are of circuits beyond those.
+    pub other_circuits: u64,
+    /// The first record in each log that this tells of.
+    #[serde(skip)]
+    beginnings: BTreeMap<Log, Offset>,
+}
+
+/// Why dead letters are dead.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cause {
+    /// The host that was called, if one was to be.
+    pub host: Option<String>,
+    /// What it did, or what else was wrong.
+    pub reason: Text,
+    /// How many dead letters.
+    pub count: u64,
+}
+
+/// A dead letter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Example {
+    /// What `orloj dead-letters` calls it: `partition:offset`.
+    pub letter: String,
+    /// Its trigger, if that is known.
+    pub trigger: Option<Text>,
+    /// The whole reason.
+    pub reason: Text,
+    /// When it was given up, in ms since the epoch.
+    #[serde(serialize_with = "time")]
+    pub at: Option<Timestamp>,
+}
+
+/// What became of a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CircuitNews {
+    /// The host, with its port if that is not the scheme's.
+    pub host: Text,
+    /// Since when it is left alone, in ms since the epoch; `None` if that was told before.
+    #[serde(serialize_with = "time")]
+    pub opened: Option<Timestamp>,
+    /// Since when it is called again; `None` if it is not.
+    #[serde(serialize_with = "time")]
+    pub closed: Option<Timestamp>,
+    /// Why, of the last change.
+    pub reason: Text,
+}
+
+impl Digest {
+    /// Takes in a dead letter that stands at `place`.
+    pub fn letter(&mut self, letter: &DeadLetter, place: Place) {
+        self.begin(place);
+        self.dead_letters += 1;
+        self.first = Some(self.first.map_or(letter.at, |first| first.min(letter.at)));
+        self.last = self.last.max(Some(letter.at));
+        self.count_cause(letter.host(), reason_of(letter));
+        if self.examples.len() < EXAMPLES_MAX {
+            self.examples.push(Example {
+                letter: format!("{}:{}", place.log.partition, place.offset),
+                trigger: letter.trigger().and_then(excerpt),
+                reason: excerpt(&letter.reason).unwrap_or_default(),
+                at: Some(letter.at),
+            });
+        }
+    }
+
+    /// Takes in that a circuit opened or closed at `at`, in ms since the epoch.
+    pub fn circuit(&mut self, circuit: &Circuit, at: Timestamp, place: Place) {
+        self.begin(place);
+        let host = excerpt(circuit.host.as_str()).unwrap_or_default();
+        let index = match self.circuits.iter().position(|news| news.host == host) {
+            Some(index) => index,
+            None if self.circuits.len() == CIRCUITS_MAX => {
+                self.other_circuits += 1;
+                return;
+            }
+            None => {
+                let (opened, closed, reason) = (None, None, Text::default());
+                self.circuits.push(CircuitNews { host, opened, closed, reason });
+                self.circuits.len() - 1
+            }
+        };
+        let news = &mut self.circuits[index];
+        news.reason = excerpt(&circuit.reason).unwrap_or_default();
+        if circuit.state == CircuitState::Closed {
+            news.closed = Some(at);
+        } else {
+            (news.opened, news.closed) = (Some(at), None);
+        }
+    }
+
+    /// Whether nothing has happened.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.beginnings.is_empty()
+    }
+
+    /// The first record in each log that this tells of.
+    pub fn beginnings(&self) -> impl Iterator<Item = (Log, Offset)> {
+        self.beginnings.iter().map(|(log, offset)| (*log, *offset))
+    }
+
+    /// The causes, the most frequent first.
+    #[must_use]
+    pub fn causes_by_count(&self) -> Vec<&Cause> {
+        let mut causes: Vec<_> = self.causes.iter().collect();
+        causes.sort_by_key(|cause| Reverse(cause.count));
+        causes
+    }
+
+    /// A log is read in order, so the first that comes is the first that stands there.
+    fn begin(&mut self, place: Place) {
+        let _first = self.beginnings.entry(place.log).or_insert(place.offset);
+    }
+
+    fn count_cause(&mut self, host: Option<String>, reason: Text) {
+        let is_same = |cause: &Cause| cause.host == host && cause.reason == reason;
+        match self.causes.iter().position(is_same) {
+            Some(index) => self.causes[index].count += 1,
+            None if self.causes.len() < CAUSES_MAX => {
+                self.causes.push(Cause { host, reason, count: 1 });
+            }
+            None => self.other_causes += 1,
+        }
+    }
+}
+
+/// What many letters have in common: of an attempt that was answered the status alone, since
+/// every body may be another.
+fn reason_of(letter: &DeadLetter) -> Text {
+    let attempt = match &letter.content {
+        Content::Fire { fire, attempts } => {
+            let last = fire.history.as_ref().and_then(|history| history.attempts.last());
+            last.filter(|last| last.number == *attempts)
+        }
+        Content::Record { .. } | Content::Mark(_) => None,
+    };
+    match attempt.map(|attempt| (attempt.status, &attempt.error)) {
+        Some((Some(status), _)) => Text::from(format!("answered {status}")),
+        Some((None, Some(error))) => error.clone(),
+        _ => excerpt(&letter.reason).unwrap_or_default(),
+    }
+}
+
+/// As RFC 3339.
+fn time<S: Serializer>(at: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
+    at.map(show_time).serialize(serializer)
+}
+
+#[cfg(test)]
+#[path = "digest/samples.rs"]
+pub(super) mod samples;
+#[cfg(test)]
+#[path = "digest/tests.rs"]
+mod tests;

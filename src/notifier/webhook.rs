@@ -1,0 +1,125 @@
+//! Webhooks: a message in JSON, posted to a URL of the caller's and signed by its secrets.
+//!
+//! Law: it goes where callbacks may go and nowhere else, as one request without redirects. No log
+//! shows its URL, which may be a secret.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use reqwest::header::{CONTENT_TYPE, HeaderValue};
+use reqwest::{Client, Method, Request, StatusCode, Url};
+
+use super::message::Message;
+use super::recipient::Failure;
+use crate::config::callers::Caller;
+use crate::guard::{self, Forbidden, Guard, GuardedClient};
+use crate::model::Timestamp;
+use crate::signature;
+
+/// Posts messages.
+#[derive(Debug)]
+pub(super) struct Webhook {
+    client: GuardedClient,
+}
+
+impl Webhook {
+    /// Goes where `guard` lets it; an attempt takes at most `timeout`.
+    pub(super) fn new(guard: Guard, timeout: Duration) -> reqwest::Result<Self> {
+        let client = GuardedClient::new(guard, || {
+            let name = concat!("orloj/", env!("CARGO_PKG_VERSION"));
+            Client::builder().http1_only().user_agent(name).timeout(timeout)
+        })?;
+        Ok(Self { client })
+    }
+
+    /// Makes one request.
+    pub(super) async fn post(
+        &self,
+        url: &Url,
+        caller: &Caller,
+        message: &Message,
+        now: Timestamp,
+    ) -> Result<(), Failure> {
+        // The base URLs of a caller bind what its triggers say; this URL is the operator's.
+        let url = self.client.guard().check(url.as_str(), None).await.map_err(forbidden)?;
+        let request = request(url, caller, message, now)?;
+        match self.client.execute(request).await {
+            Ok(response) => judge(response.status()),
+            Err(guard::Failure::Forbidden(refusal)) => Err(forbidden(refusal)),
+            Err(guard::Failure::Http(error)) => Err(Failure::Later(root_of(&error))),
+        }
+    }
+}
+
+fn request(
+    url: Url,
+    caller: &Caller,
+    message: &Message,
+    now: Timestamp,
+) -> Result<Request, Failure> {
+    let (body, seconds) = (message.json(), now / 1_000);
+    let signature = signature::sign(caller, &message.id, seconds, &body, now);
+    let signature = signature.map_err(|none| Failure::Later(none.to_string()))?;
+    let mut request = Request::new(Method::POST, url);
+    let headers = request.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let said = [
+        ("webhook-id", Some(message.id.clone())),
+        ("webhook-timestamp", Some(seconds.to_string())),
+        ("webhook-signature", signature),
+    ];
+    for (name, value) in said {
+        if let Some(Ok(value)) = value.map(HeaderValue::try_from) {
+            headers.insert(name, value);
+        }
+    }
+    *request.body_mut() = Some(body.into());
+    Ok(request)
+}
+
+/// 410 says that nobody wants to hear of it; everything else may be mended.
+fn judge(status: StatusCode) -> Result<(), Failure> {
+    let reason = || format!("answered {}", status.as_u16());
+    match status {
+        StatusCode::GONE => Err(Failure::Never(reason())),
+        _ if status.is_success() => Ok(()),
+        _ => Err(Failure::Later(reason())),
+    }
+}
+
+/// Why it must not be called, without its URL.
+fn forbidden(refusal: Forbidden) -> Failure {
+    Failure::Never(match refusal {
+        Forbidden::Url { reason, .. } => reason,
+        other => other.to_string(),
+    })
+}
+
+/// The last of the causes, which does not repeat the URL.
+fn root_of(error: &reqwest::Error) -> String {
+    if error.is_timeout() {
+        return "timed out".to_owned();
+    }
+    let mut reason = "no answer".to_owned();
+    let mut cause = error.source();
+    while let Some(current) = cause {
+        reason = current.to_string();
+        cause = current.source();
+    }
+    reason
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_success_is_success_and_only_gone_is_for_good() {
+        let judged = |status| judge(StatusCode::from_u16(status).unwrap());
+        assert_eq!((judged(200), judged(204)), (Ok(()), Ok(())));
+        assert!(matches!(judged(410), Err(Failure::Never(_))));
+        for status in [301, 400, 404, 429, 500] {
+            assert_eq!(judged(status), Err(Failure::Later(format!("answered {status}"))));
+        }
+    }
+}

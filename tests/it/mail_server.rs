@@ -1,0 +1,127 @@
+//! A mail server as small as one can be: it wants a name and a password, takes mail, refuses
+//! addresses that begin with `gone`, and has no time for those that begin with `later`.
+
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use orloj::clock;
+
+/// The name that the server wants.
+pub(crate) const NAME: &str = "orloj@example.com";
+/// The password that goes with it.
+pub(crate) const PASSWORD: &str = "s3cret %41 \"é\"";
+
+/// A mail that was taken.
+#[derive(Clone, Debug)]
+pub(crate) struct Mail {
+    pub(crate) to: String,
+    /// All of it, its lines put together again as they were written.
+    pub(crate) text: String,
+    pub(crate) at: Instant,
+}
+
+/// A server at a port of its own, until the test process ends.
+pub(crate) struct MailServer {
+    port: u16,
+    site: Arc<Site>,
+}
+
+#[derive(Default)]
+struct Site {
+    mails: Mutex<Vec<Mail>>,
+    has_time: AtomicBool,
+}
+
+impl MailServer {
+    pub(crate) fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let site = Arc::new(Site::default());
+        let shared = Arc::clone(&site);
+        std::thread::spawn(move || {
+            for connection in listener.incoming().flatten() {
+                let site = Arc::clone(&shared);
+                std::thread::spawn(move || site.serve(&connection));
+            }
+        });
+        Self { port, site }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("smtp://127.0.0.1:{}", self.port)
+    }
+
+    /// From now on it has time for everyone.
+    pub(crate) fn mend(&self) {
+        self.site.has_time.store(true, SeqCst);
+    }
+
+    /// All mail to an address, in order of arrival.
+    pub(crate) fn to(&self, address: &str) -> Vec<Mail> {
+        let mails = self.site.mails.lock().unwrap();
+        mails.iter().filter(|mail| mail.to == address).cloned().collect()
+    }
+}
+
+impl Site {
+    fn serve(&self, connection: &TcpStream) -> io::Result<()> {
+        let mut input = BufReader::new(connection);
+        let say = |line: &str| write!(&mut &*connection, "{line}\r\n");
+        let expected = STANDARD.encode(format!("\0{NAME}\0{PASSWORD}"));
+        let (mut known, mut to) = (false, String::new());
+        say("220 mail.example.com")?;
+        loop {
+            let mut line = String::new();
+            if input.read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            let line = line.trim_end();
+            let recipient = line.strip_prefix("RCPT TO:<").and_then(|rest| rest.split('>').next());
+            match (line.split(' ').next().unwrap_or_default(), recipient) {
+                ("EHLO", _) => say("250-mail.example.com\r\n250 AUTH PLAIN")?,
+                ("AUTH", _) => {
+                    known = line.strip_prefix("AUTH PLAIN ") == Some(&expected);
+                    say(if known { "235 welcome" } else { "535 who is that?" })?;
+                }
+                (_, _) if !known => say("530 who are you?")?,
+                (_, Some(gone)) if gone.starts_with("gone") => say("550 no such user")?,
+                (_, Some(later)) if later.starts_with("later") && !self.has_time.load(SeqCst) => {
+                    say("451 try again")?;
+                }
+                (_, Some(address)) => {
+                    address.clone_into(&mut to);
+                    say("250 ok")?;
+                }
+                ("MAIL", _) => say("250 ok")?,
+                ("DATA", _) => {
+                    say("354 go on")?;
+                    let text = read_mail(&mut input)?;
+                    let mail = Mail { to: to.clone(), text, at: clock::monotonic() };
+                    self.mails.lock().unwrap().push(mail);
+                    say("250 taken")?;
+                }
+                ("QUIT", _) => return say("221 bye"),
+                _ => say("502 what?")?,
+            }
+        }
+    }
+}
+
+fn read_mail(input: &mut BufReader<&TcpStream>) -> io::Result<String> {
+    let mut text = String::new();
+    loop {
+        let mut line = String::new();
+        input.read_line(&mut line)?;
+        match line.trim_end_matches(['\r', '\n']) {
+            "." => return Ok(text),
+            // Quoted-printable, of which our text needs this much.
+            broken if broken.ends_with('=') => text += broken.trim_end_matches('='),
+            whole => text += &format!("{}\n", whole.strip_prefix("..").unwrap_or(whole)),
+        }
+    }
+}

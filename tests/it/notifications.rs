@@ -1,0 +1,218 @@
+//! Notifications: an outage of a receiver, real dead letters and circuits, and what those who want
+//! to know are told: by mail to a server, and by a signed webhook.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::routing::post;
+use orloj::clock;
+use orloj::config::callers::secret::NewSecret;
+use orloj::model::dead_letter::{Content, DeadLetter, Origin};
+use orloj::model::definition::Header;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+use crate::callers::{Delivery, is_signed};
+use crate::endpoint::Endpoint;
+use crate::mail_server::{Mail, MailServer, NAME, PASSWORD};
+use crate::process::Orloj;
+use crate::stage::{READY, Stage};
+use crate::wait::until;
+
+const DEADLINE: Duration = Duration::from_secs(90);
+/// Between two messages.
+const INTERVAL: Duration = Duration::from_secs(6);
+/// Callbacks that fail in the first outage.
+const FAILING: usize = 500;
+/// Callbacks in the second one: enough to open a circuit.
+const MORE: usize = 40;
+
+#[test]
+fn an_outage_is_one_message_and_the_next_comes_after_the_interval() {
+    let (mail, hook, endpoint) = (MailServer::start(), Hook::start(), Endpoint::start());
+    let secret = NewSecret::shared().unwrap().secret;
+    let callers = format!(
+        "[callers.billing]\nsecrets = [{{ secret = \"{secret}\" }}]\n[callers.billing.notify]\n\
+         email = [\"ops@example.com\"]\nwebhook = \"{}\"\ninterval = \"{INTERVAL:?}\"\n",
+        hook.url()
+    );
+    let (stage, _folder) = stage("notify", &mail, &callers);
+    // From its first start on nothing is missed, even while none runs.
+    let mut notifier = stage.start("notifier", "notifier-0");
+    notifier.ready(READY);
+    notifier.terminate();
+
+    let mut scheduler = stage.scheduler("scheduler");
+    scheduler.ready(READY);
+    fail(&stage, &endpoint, 100, "first", FAILING).terminate();
+    let mut notifier = stage.start("notifier", "notifier-1");
+    notifier.ready(READY);
+    let first = mail_number(&mail, 1);
+    assert!(first.text.contains("Subject: 500 dead letters of billing\n"), "{}", first.text);
+    assert!(first.text.contains("500  127.0.0.1: answered 500\n"), "{}", first.text);
+    assert!(first.text.contains("orloj dead-letters replay --caller billing --since 20"));
+    let posted = until("the webhook", DEADLINE, || hook.posted().into_iter().next());
+    assert!(is_signed(&posted, &secret));
+    let event: Value = serde_json::from_slice(&posted.body).unwrap();
+    assert_eq!(event["type"], "orloj.failures");
+    assert_eq!(event["data"]["deadLetters"], 500);
+
+    let worker = fail(&stage, &endpoint, 50, "second", MORE);
+    let second = mail_number(&mail, 2);
+    assert!(second.at - first.at >= INTERVAL, "{:?}", second.at - first.at);
+    until("the circuit's opening to be told", DEADLINE, || told(&mail, ": left alone since "));
+    endpoint.mend();
+    until("its closing to be told", DEADLINE, || told(&mail, "called again since "));
+
+    // What was told before an end in order is not told again.
+    notifier.terminate();
+    let before = mail.to("ops@example.com").len();
+    let mut notifier = stage.start("notifier", "notifier-2");
+    notifier.ready(READY);
+    write_letter(&stage, "billing");
+    let last = mail_number(&mail, before + 1);
+    assert!(last.text.contains("Subject: 1 dead letter of billing\n"), "{}", last.text);
+    for process in [notifier, worker, scheduler] {
+        assert!(!process.panicked() && !process.said().contains(PASSWORD));
+        process.terminate();
+    }
+}
+
+#[test]
+fn what_was_not_told_is_told_by_the_next_notifier_and_holds_up_nobody() {
+    let mail = MailServer::start();
+    let callers = ["later", "gone", "well"]
+        .map(|name| format!("[callers.{name}]\nnotify.email = [\"{name}@example.com\"]\n"));
+    let (stage, _folder) = stage("notify-crash", &mail, &callers.concat());
+    let mut both = ["one", "other"].map(|name| stage.start("notifier", name));
+    both.iter_mut().for_each(|notifier| notifier.ready(READY));
+    for caller in ["later", "gone", "well", "later", "nobody"] {
+        write_letter(&stage, caller);
+    }
+    let sent = |to: &str| mail.to(&format!("{to}@example.com"));
+    until("those who can be told to be told", DEADLINE, || {
+        (!sent("well").is_empty() && !sent("operator").is_empty()).then_some(())
+    });
+    assert!(sent("operator")[0].text.contains("Subject: 1 dead letter of no caller\n"));
+    let says = |notifier: &Orloj, words: &str| notifier.said().contains(words);
+    until("the others' failures to be said", DEADLINE, || {
+        let said = |words| both.iter().any(|notifier| says(notifier, words));
+        (said("never will be") && said("trying again")).then_some(())
+    });
+    assert!(sent("later").is_empty() && sent("gone").is_empty());
+
+    let leads = both.iter().position(|notifier| says(notifier, "trying again")).unwrap();
+    let [one, other] = both;
+    let (leader, next) = if leads == 0 { (one, other) } else { (other, one) };
+    leader.kill();
+    mail.mend();
+    let told = until("the next one to tell", DEADLINE, || sent("later").into_iter().next());
+    assert!(told.text.contains("Subject: 2 dead letters of later\n"), "{}", told.text);
+    assert!(!next.panicked());
+    next.terminate();
+}
+
+/// An installation whose notifiers reach `mail`, and the folder of its callers.
+fn stage(test: &str, mail: &MailServer, callers: &str) -> (Stage, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("callers.toml");
+    std::fs::write(&file, callers).unwrap();
+    let mut stage = Stage::new(test)
+        .set("callers.file", file.to_str().unwrap())
+        .set("worker.allow_addresses", "any")
+        .set("worker.retry_delays", Vec::<String>::new())
+        .set("worker.circuit_open", "2s")
+        .set("worker.circuit_probes", 1)
+        .set("notifier.smtp_url", mail.url())
+        .set("notifier.smtp_username", NAME)
+        .set("notifier.operator_email", vec!["operator@example.com"])
+        .set("notifier.gather", "3s");
+    stage.settings = stage.settings.environment("ORLOJ_NOTIFIER__SMTP_PASSWORD", PASSWORD);
+    (stage, folder)
+}
+
+/// Starts a worker whose circuits open at so many percent of failures, and has so many callbacks
+/// of billing fail: until all are dead, or a circuit holds the rest.
+fn fail(stage: &Stage, endpoint: &Endpoint, percent: i64, name: &str, count: usize) -> Orloj {
+    let settings = stage.settings.clone().set("worker.circuit_failures_percent", percent);
+    // So few at once that some are left when the circuit opens.
+    let settings = settings.set("worker.caller_concurrent", 5);
+    let mut worker = Orloj::start("worker", name, &settings, "");
+    worker.ready(READY);
+    let (client, url) = (stage.client(), endpoint.url("broken"));
+    let before = stage.dead_letters().len();
+    for n in 0..count {
+        client.register_callback(&format!("{name}-{n}"), clock::now_ms(), &url, "billing");
+    }
+    let dead = if percent == 100 { count } else { 20 };
+    until("callbacks to be given up", DEADLINE, || {
+        (stage.dead_letters().len() >= before + dead).then_some(())
+    });
+    worker
+}
+
+fn mail_number(mail: &MailServer, number: usize) -> Mail {
+    until(&format!("mail number {number}"), DEADLINE, || {
+        mail.to("ops@example.com").into_iter().nth(number - 1)
+    })
+}
+
+fn told(mail: &MailServer, words: &str) -> Option<()> {
+    mail.to("ops@example.com").iter().any(|mail| mail.text.contains(words)).then_some(())
+}
+
+/// Writes a dead letter of a caller, as a scheduler would of a record that it cannot read.
+pub(crate) fn write_letter(stage: &Stage, caller: &str) {
+    let caller = Header { name: "orloj-caller".into(), value: Some(caller.to_owned().into()) };
+    let (key, headers) = (Some("order-7".into()), vec![caller]);
+    let letter = DeadLetter {
+        origin: Origin { topic: "triggers".into(), partition: 0, offset: 1 },
+        reason: "nothing says when".to_owned(),
+        at: clock::now_ms(),
+        content: Content::Record { key, value: None, headers },
+    };
+    let producer: BaseProducer = stage.kafka().create().unwrap();
+    let (topic, value) = (stage.names.dead_letters(), stage.schemas.encode_dead_letter(&letter));
+    let record: BaseRecord<'_, str, [u8]> = BaseRecord::to(&topic).payload(&value[..]);
+    producer.send(record).map_err(|(error, _)| error).unwrap();
+    producer.flush(DEADLINE).unwrap();
+}
+
+/// Where webhooks arrive.
+struct Hook {
+    address: std::net::SocketAddr,
+    posted: Posted,
+    _runtime: Runtime,
+}
+
+type Posted = Arc<Mutex<Vec<Delivery>>>;
+
+impl Hook {
+    fn start() -> Self {
+        let (runtime, posted) = (Runtime::new().unwrap(), Posted::default());
+        let routes = Router::new().route("/hook", post(receive)).with_state(Arc::clone(&posted));
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        runtime.spawn(async { axum::serve(listener, routes).await.unwrap() });
+        Self { address, posted, _runtime: runtime }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/hook", self.address)
+    }
+
+    fn posted(&self) -> Vec<Delivery> {
+        self.posted.lock().unwrap().clone()
+    }
+}
+
+async fn receive(State(posted): State<Posted>, headers: HeaderMap, body: Bytes) {
+    posted.lock().unwrap().push(Delivery { headers, body });
+}
