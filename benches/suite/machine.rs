@@ -74,7 +74,7 @@ fn memory_gib() -> f64 {
 
 /// The version of the jars that the tests' broker runs.
 fn kafka() -> String {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/kafka.sh");
+    let script = Path::new("scripts/kafka.sh");
     let libs = said(&mut Command::new(script));
     let files = fs::read_dir(libs).into_iter().flatten().filter_map(Result::ok);
     let names = files.filter_map(|file| file.file_name().into_string().ok());

@@ -52,7 +52,7 @@ pub(crate) struct Peer {
 impl Peer {
     /// Fetches and builds it, or says why it cannot be compared with.
     pub(crate) fn prepare(name: &str, bootstrap: &str) -> Result<Self, String> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/peers").join(name);
+        let folder = Path::new("benches/peers").join(name);
         let peer = Self { program: folder.join("run"), bootstrap: bootstrap.to_owned() };
         if !peer.program.exists() {
             return Err(format!("benches/peers/{name}/run is missing"));

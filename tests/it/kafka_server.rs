@@ -342,7 +342,7 @@ pub(crate) fn tool(class: &str) -> Command {
 
 /// `java` with Kafka on its class path.
 fn java() -> Command {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/kafka.sh");
+    let script = Path::new("scripts/kafka.sh");
     let libs = run_to_end(&mut Command::new(script));
     let mut command = Command::new("java");
     command.args(["-Xmx512m", "-Dorg.apache.logging.log4j.level=WARN"]);

@@ -38,7 +38,7 @@ mod golden {
 
     /// The bytes of `tests/golden/<name>.hex`.
     pub(super) fn read(name: &str) -> Vec<u8> {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/{name}.hex"));
+        let path = Path::new("tests/golden").join(format!("{name}.hex"));
         let hex = std::fs::read_to_string(&path).unwrap().replace('\n', "");
         let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
         (0..hex.len()).step_by(2).map(byte).collect()
@@ -46,7 +46,7 @@ mod golden {
 
     /// Compares `bytes` with `tests/golden/<name>.hex`, 32 bytes a line.
     pub(super) fn check(name: &str, bytes: &[u8]) {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/{name}.hex"));
+        let path = Path::new("tests/golden").join(format!("{name}.hex"));
         let mut hex = String::new();
         for line in bytes.chunks(32) {
             line.iter().for_each(|byte| write!(hex, "{byte:02x}").unwrap());

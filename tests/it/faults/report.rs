@@ -128,7 +128,7 @@ pub(crate) fn closing_line(all: &[Ended]) -> String {
 
 /// Writes `target/faults/report.json`.
 pub(crate) fn save(all: &[Ended]) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/faults");
+    let folder = Path::new("target/faults");
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("report.json"), serde_json::to_vec_pretty(all).unwrap()).unwrap();
 }
