@@ -17,8 +17,8 @@ use crate::telemetry;
 /// The part of a role's health that this is.
 const PART: &str = "callers";
 
-/// How long what has changed must stay as it is: a file that is being written is empty or half for a
-/// moment, and that may be a table too.
+/// How long what has changed must stay as it is: a file that is being written is empty or half for
+/// a moment, and that may be a table too.
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// The callers, or why they are refused.
