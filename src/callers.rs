@@ -4,6 +4,7 @@
 //! were, and the log, a metric and `/readyz?verbose` say so until it is mended.
 
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -15,6 +16,13 @@ use crate::telemetry;
 
 /// The part of a role's health that this is.
 const PART: &str = "callers";
+
+/// How long what has changed must stay as it is: a file that is being written is empty or half for
+/// a moment, and that may be a table too.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// The callers, or why they are refused.
+type Reading = Result<CallerTable, String>;
 
 /// Where the callers are looked up; a clone looks at the same.
 #[derive(Clone, Debug)]
@@ -89,27 +97,32 @@ impl Follower {
                 _ = look.tick() => {}
                 _ = asked => {}
             }
-            let settings = settings.clone();
-            // A file may lie on a slow disk.
-            let reading = tokio::task::spawn_blocking(move || CallerTable::read(&settings));
-            match reading.await {
-                Ok(Ok(callers)) => self.take(callers),
-                Ok(Err(error)) => self.refuse(&error.to_string()),
-                Err(error) => self.refuse(&error.to_string()),
+            let mut reading = read(&settings).await;
+            while self.is_news(&reading) {
+                tokio::time::sleep(SETTLE).await;
+                let again = read(&settings).await;
+                if are_alike(&reading, &again) {
+                    match again {
+                        Ok(callers) => self.take(callers),
+                        Err(reason) => self.refuse(reason),
+                    }
+                    break;
+                }
+                reading = again;
             }
         }
     }
 
+    fn is_news(&self, reading: &Reading) -> bool {
+        match reading {
+            Ok(callers) => self.refused.is_some() || !self.callers.now().is_same(callers),
+            Err(reason) => self.refused.as_ref() != Some(reason),
+        }
+    }
+
     fn take(&mut self, callers: CallerTable) {
-        let is_same = self.callers.now().is_same(&callers);
-        if is_same && self.refused.is_none() {
-            return;
-        }
         self.refused = None;
-        if !is_same {
-            let mut current = self.callers.current.write().unwrap_or_else(PoisonError::into_inner);
-            *current = Arc::new(callers);
-        }
+        *self.callers.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(callers);
         self.accept();
     }
 
@@ -119,21 +132,31 @@ impl Follower {
         self.health.ready(PART);
     }
 
-    fn refuse(&mut self, reason: &str) {
-        if self.refused.as_deref() == Some(reason) {
-            return;
-        }
-        self.refused = Some(reason.to_owned());
+    fn refuse(&mut self, reason: String) {
         tracing::error!(%reason, "the callers stay as they were");
         metrics::gauge!(telemetry::CALLERS_REFUSED).set(1.0);
         self.health.ready_but(PART, format!("the callers stay as they were: {reason}"));
+        self.refused = Some(reason);
+    }
+}
+
+/// Reads the callers beside the loop: a file may lie on a slow disk.
+async fn read(settings: &Settings) -> Reading {
+    let settings = settings.clone();
+    let reading = tokio::task::spawn_blocking(move || CallerTable::read(&settings)).await;
+    reading.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+}
+
+fn are_alike(one: &Reading, other: &Reading) -> bool {
+    match (one, other) {
+        (Ok(one), Ok(other)) => one.is_same(other),
+        (Err(one), Err(other)) => one == other,
+        _ => false,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::config::Layers;
 

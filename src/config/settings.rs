@@ -288,8 +288,12 @@ pub struct WorkerSettings {
     /// Longest connect.
     #[serde(deserialize_with = "units::duration")]
     pub connect_timeout: Duration,
+    /// Longest head of an answer, in bytes.
+    pub response_head_max: ByteSize,
     /// How much of an answer is read, in bytes.
     pub response_body_max: ByteSize,
+    /// Names of hosts that are looked up at once.
+    pub lookups_max: NonZeroUsize,
     /// Pauses before the second and later attempts.
     #[serde(deserialize_with = "units::durations")]
     pub retry_delays: Vec<Duration>,

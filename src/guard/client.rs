@@ -1,52 +1,71 @@
 //! The HTTP client behind the guard.
 //!
 //! Law: it connects to what the guard admits and to nothing else: no redirect is followed, no proxy
-//! asked, nothing repeated underneath. A connection is reused only for the scheme, host and port
-//! that it was made for, and leads to the address that was judged, whatever the name means since.
+//! asked, nothing repeated underneath. A connection is reused only by its caller, for the scheme,
+//! host and port that it was made for, and leads to the address that was judged, whatever the name
+//! means since. What a receiver may send is bounded.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::HashMap;
 use std::error::Error as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use reqwest::redirect::Policy;
-use reqwest::{Client, ClientBuilder, Request, Response};
+use hyper_util::client::legacy;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use reqwest::{Body, Request, Response};
+use tokio::sync::Semaphore;
+use tokio_rustls::rustls::{self, ClientConfig};
 
-use super::own::Own;
-use super::{Forbidden, Gate, Guard};
+use super::connector::{self, Connector, Late};
+use super::meter::HeadCame;
+use super::{Forbidden, Guard};
+use crate::config::WorkerSettings;
+
+/// What receivers are told of who calls.
+pub const OURSELVES: &str = concat!("orloj/", env!("CARGO_PKG_VERSION"));
+/// How long a connection is kept for another request. Many servers close theirs after 5 s: one that
+/// is closed just as it is used again would cost an attempt.
+const IDLE_MAX: Duration = Duration::from_secs(4);
+/// Connections that a caller keeps to one receiver. Each is an open file.
+const IDLE_CONNECTIONS_MAX: usize = 1_000;
+/// A caller gets this part of all places for look-ups.
+const LOOKUPS_SHARE: usize = 4;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// Never try again.
     #[error(transparent)]
-    Forbidden(#[from] Forbidden),
+    Forbidden(Forbidden),
     /// Perhaps later.
-    #[error(transparent)]
-    Http(#[from] reqwest::Error),
+    #[error("timed out: {0}")]
+    Late(Late),
+    /// Perhaps later.
+    #[error("no answer: {0}")]
+    Silence(String),
 }
 
 /// Makes the requests whose URL the guard has checked.
 #[derive(Debug)]
 pub struct GuardedClient {
     guard: Arc<Guard>,
-    client: Client,
-    /// A resolver is not told the port, so each where something of ours listens has a client.
-    at_own_ports: BTreeMap<u16, Client>,
+    limits: WorkerSettings,
+    tls: Arc<ClientConfig>,
+    clients: Mutex<HashMap<String, Client>>,
 }
 
+/// One caller's, with connections and places of its own.
+type Client = legacy::Client<Connector, Body>;
+
 impl GuardedClient {
-    /// A client behind `guard`; `builder` says all that is not the guard's business.
-    pub fn new(guard: Guard, builder: impl Fn() -> ClientBuilder) -> reqwest::Result<Self> {
-        let guard = Arc::new(guard);
-        let client = |port| {
-            let gate = Gate { guard: Arc::clone(&guard), port };
-            let builder = builder().redirect(Policy::none()).retry(reqwest::retry::never());
-            builder.referer(false).no_proxy().dns_resolver(Arc::new(gate)).build()
-        };
-        let own_ports: BTreeSet<u16> = guard.own.iter().map(Own::port).collect();
-        let at_own_ports = own_ports.into_iter().map(|port| Ok((port, client(port)?)));
-        let at_own_ports = at_own_ports.collect::<reqwest::Result<_>>()?;
-        Ok(Self { client: client(0)?, at_own_ports, guard })
+    /// A client behind `guard` with the limits of a worker.
+    pub fn new(guard: Guard, limits: &WorkerSettings) -> Result<Self, rustls::Error> {
+        Ok(Self {
+            guard: Arc::new(guard),
+            limits: limits.clone(),
+            tls: Arc::new(connector::tls()?),
+            clients: Mutex::default(),
+        })
     }
 
     /// Whose judgement it obeys.
@@ -55,26 +74,125 @@ impl GuardedClient {
         &self.guard
     }
 
-    /// Sends a request whose URL was checked, and comes back with the head of the answer.
-    pub async fn execute(&self, request: Request) -> Result<Response, Failure> {
-        let url = request.url().clone();
-        let client = self.at_own_ports.get(&super::port(&url)).unwrap_or(&self.client);
-        let response = client.execute(request).await.map_err(failure)?;
-        if let Some(peer) = response.remote_addr() {
-            self.guard.check_peer(&url, peer).await?;
+    /// Sends a caller's request whose URL was checked, and comes back with the head of the answer.
+    /// Whoever asks bounds the time.
+    pub async fn execute(&self, caller: &str, request: Request) -> Result<Response, Failure> {
+        let request = request.try_into().map_err(|error: reqwest::Error| silence(&error))?;
+        let response = self.client_of(caller).request(request).await;
+        let response = response.map_err(|error| failure(&error))?;
+        if let Some(head) = response.extensions().get::<HeadCame>() {
+            head.tell();
         }
-        Ok(response)
+        Ok(response.map(Body::wrap).into())
+    }
+
+    fn client_of(&self, caller: &str) -> Client {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = clients.get(caller) {
+            return client.clone();
+        }
+        let client = self.open();
+        clients.insert(caller.to_owned(), client.clone());
+        client
+    }
+
+    /// HTTP/1.1 alone: a connection carries one callback at a time, so that whatever a receiver
+    /// does to it harms that attempt. In HTTP/2 all callbacks to a host would share one.
+    fn open(&self) -> Client {
+        let limits = &self.limits;
+        let (head, body) = (limits.response_head_max.bytes(), limits.response_body_max.bytes());
+        let places = limits.lookups_max.get().div_ceil(LOOKUPS_SHARE);
+        let connector = Connector {
+            guard: Arc::clone(&self.guard),
+            tls: Arc::clone(&self.tls),
+            timeout: limits.connect_timeout,
+            // What chunks and TLS put around a body is at most as much again.
+            answer_max: head.saturating_add(body.saturating_mul(2)),
+            lookups: Arc::new(Semaphore::new(places)),
+        };
+        legacy::Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_MAX)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
+            .http1_max_buf_size(usize::try_from(head).unwrap_or(usize::MAX))
+            .build(connector)
     }
 }
 
-/// What the gate refused says so somewhere in the chain of causes.
-fn failure(error: reqwest::Error) -> Failure {
+/// What the guard or the connector says stands somewhere in the chain of causes.
+fn failure(error: &legacy::Error) -> Failure {
     let mut cause = error.source();
     while let Some(current) = cause {
         if let Some(forbidden) = current.downcast_ref::<Forbidden>() {
             return Failure::Forbidden(forbidden.clone());
         }
+        if let Some(late) = current.downcast_ref::<Late>() {
+            return Failure::Late(late.clone());
+        }
         cause = current.source();
     }
-    Failure::Http(error)
+    silence(error)
+}
+
+/// The reason is at the bottom of the chain of causes.
+fn silence(error: &(dyn std::error::Error + 'static)) -> Failure {
+    let mut bottom = error;
+    while let Some(cause) = bottom.source() {
+        bottom = cause;
+    }
+    Failure::Silence(bottom.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use reqwest::{Method, Url};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::config::{Layers, Settings};
+
+    const BODY: usize = 60_000;
+
+    /// Answers, and notes how often.
+    async fn answer(mut socket: TcpStream, most: Arc<AtomicUsize>) {
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {BODY}\r\n\r\n{:BODY$}", "");
+        for answered in 1.. {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let Ok(byte) = socket.read_u8().await else { return };
+                head.push(byte);
+            }
+            socket.write_all(answer.as_bytes()).await.unwrap();
+            most.fetch_max(answered, Relaxed);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_receiver_may_say_counts_anew_for_each_answer() {
+        let overrides = vec!["worker.allow_addresses=any".to_owned()];
+        let settings = Settings::load(&Layers { overrides, ..Layers::default() }).unwrap();
+        let client = GuardedClient::new(Guard::new(&settings), &settings.worker).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = Url::parse(&format!("http://{}/", listener.local_addr().unwrap())).unwrap();
+        let most = Arc::<AtomicUsize>::default();
+        let count = Arc::clone(&most);
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                tokio::spawn(answer(socket, Arc::clone(&count)));
+            }
+        });
+        // A connection is kept a moment after its answer was read, so not every one is.
+        for _ in 0..1_000 {
+            let request = Request::new(Method::GET, url.clone());
+            let response = client.execute("someone", request).await.unwrap();
+            assert_eq!(response.bytes().await.unwrap().len(), BODY);
+            if most.load(Relaxed) > 10 {
+                return;
+            }
+        }
+        panic!("no connection served more than {}", most.load(Relaxed));
+    }
 }

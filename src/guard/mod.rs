@@ -8,11 +8,14 @@
 //!
 //! ```text
 //!  registration ─► check: URL, port, allow-list, address ─► resolve (if it can be, now)
-//!  attempt ──────► check ─► Gate: resolve at the connect ─► connection ─► check_peer
+//!  attempt ──────► check ─► Connector: resolve ─► connect ─► check_peer ─► request
 //! ```
 
 mod allow_list;
 mod client;
+mod connector;
+mod lookup;
+mod meter;
 mod own;
 mod ranges;
 
@@ -22,13 +25,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Url;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::dns::{Name, Resolve};
 
 pub use allow_list::BaseUrls;
-pub use client::{Failure, GuardedClient};
+pub use client::{Failure, GuardedClient, OURSELVES};
+pub use connector::Late;
 
 use crate::config::{AllowAddresses, PortRange, Settings};
 use crate::model::callback_url::{self, Host};
+use lookup::SystemResolver;
 use own::Own;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -89,6 +94,16 @@ enum Unresolved {
     Unknown(BoxError),
 }
 
+impl Unresolved {
+    /// For a chain of causes: whoever looks there for a refusal finds it.
+    fn cause(self) -> BoxError {
+        match self {
+            Self::Forbidden(forbidden) => forbidden.into(),
+            Self::Unknown(error) => error,
+        }
+    }
+}
+
 /// Judges by the policy of one installation.
 pub struct Guard {
     allow: AllowAddresses,
@@ -109,7 +124,8 @@ impl Guard {
     /// A guard that asks the system's resolver.
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
-        Self::with_resolver(settings, Arc::new(SystemResolver))
+        let resolver = SystemResolver::new(settings.worker.lookups_max);
+        Self::with_resolver(settings, Arc::new(resolver))
     }
 
     /// A guard that asks this resolver.
@@ -169,8 +185,8 @@ impl Guard {
         }
     }
 
-    /// Refuses an address at the other end of a connection. It was judged when the connection was
-    /// made, so what is refused here has passed by the guard.
+    /// Refuses an address at the other end of a new connection. It was judged before, so what is
+    /// refused here has passed by the guard.
     pub async fn check_peer(&self, url: &Url, peer: SocketAddr) -> Result<(), Forbidden> {
         let host = host(url);
         let checked = self.judge(host, &[peer.ip()], peer.port()).await;
@@ -217,37 +233,6 @@ impl Guard {
             AllowAddresses::Networks(nets) if nets.iter().any(|net| net.contains(&address)) => None,
             AllowAddresses::Public | AllowAddresses::Networks(_) => ranges::special(address),
         }
-    }
-}
-
-/// A resolver with the guard behind it, for connections to one port.
-struct Gate {
-    guard: Arc<Guard>,
-    port: u16,
-}
-
-impl Resolve for Gate {
-    fn resolve(&self, name: Name) -> Resolving {
-        let (guard, port) = (Arc::clone(&self.guard), self.port);
-        Box::pin(async move {
-            match guard.resolve(name, port).await {
-                Ok(addresses) => Ok(Box::new(addresses.into_iter()) as Addrs),
-                // Whoever looks for the cause finds what they know.
-                Err(Unresolved::Forbidden(forbidden)) => Err(forbidden.into()),
-                Err(Unresolved::Unknown(error)) => Err(error),
-            }
-        })
-    }
-}
-
-struct SystemResolver;
-
-impl Resolve for SystemResolver {
-    fn resolve(&self, name: Name) -> Resolving {
-        Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            Ok(Box::new(found.collect::<Vec<_>>().into_iter()) as Addrs)
-        })
     }
 }
 

@@ -39,11 +39,6 @@ impl Own {
         self.port == port
     }
 
-    /// Its port.
-    pub(super) fn port(&self) -> u16 {
-        self.port
-    }
-
     /// Whether one who calls `host`, at `addresses`, calls it. Its own name is resolved anew, for
     /// brokers move.
     pub(super) async fn is_reached(

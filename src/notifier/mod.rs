@@ -31,6 +31,7 @@ use lettre::transport::smtp;
 use rdkafka::consumer::CommitMode;
 use rdkafka::error::KafkaError;
 use tokio::runtime::Runtime;
+use tokio_rustls::rustls;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -80,7 +81,7 @@ pub enum NotifierError {
     Newer(#[from] CodecError),
     /// The HTTP client cannot be made: its certificates, most likely.
     #[error("HTTP: {0}; check the certificates of this machine")]
-    Http(#[from] reqwest::Error),
+    Tls(#[from] rustls::Error),
     /// The mail client cannot be made: its certificates, most likely.
     #[error("mail: {0}; check notifier.smtp_url and the certificates of this machine")]
     Mail(#[from] smtp::Error),
@@ -155,7 +156,7 @@ impl Notifier {
         let entered = runtime.enter();
         let callers = Callers::follow(settings, Arc::clone(&health), shutdown.clone())?;
         drop(entered);
-        let webhook = Webhook::new(guard, own.timeout)?;
+        let webhook = Webhook::new(guard, &settings.worker, own.timeout)?;
         let group = names.notifiers();
         Ok(Self {
             member: Member::join_unnamed(settings, &group, &topics.dead_letters)?,

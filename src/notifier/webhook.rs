@@ -3,16 +3,18 @@
 //! Law: it goes where callbacks may go and nowhere else, as one request without redirects. No log
 //! shows its URL, which may be a secret.
 
-use std::error::Error as _;
 use std::time::Duration;
 
-use reqwest::header::{CONTENT_TYPE, HeaderValue};
-use reqwest::{Client, Method, Request, StatusCode, Url};
+use reqwest::header::{CONTENT_TYPE, HeaderValue, USER_AGENT};
+use reqwest::{Method, Request, StatusCode, Url};
+use tokio::time::timeout;
+use tokio_rustls::rustls;
 
 use super::message::Message;
 use super::recipient::Failure;
+use crate::config::WorkerSettings;
 use crate::config::callers::Caller;
-use crate::guard::{self, Forbidden, Guard, GuardedClient};
+use crate::guard::{self, Forbidden, Guard, GuardedClient, OURSELVES};
 use crate::model::Timestamp;
 use crate::signature;
 
@@ -20,16 +22,18 @@ use crate::signature;
 #[derive(Debug)]
 pub(super) struct Webhook {
     client: GuardedClient,
+    timeout: Duration,
 }
 
 impl Webhook {
-    /// Goes where `guard` lets it; an attempt takes at most `timeout`.
-    pub(super) fn new(guard: Guard, timeout: Duration) -> reqwest::Result<Self> {
-        let client = GuardedClient::new(guard, || {
-            let name = concat!("orloj/", env!("CARGO_PKG_VERSION"));
-            Client::builder().http1_only().user_agent(name).timeout(timeout)
-        })?;
-        Ok(Self { client })
+    /// Goes where `guard` lets it, within the limits of callbacks; an attempt takes at most
+    /// `timeout`.
+    pub(super) fn new(
+        guard: Guard,
+        limits: &WorkerSettings,
+        timeout: Duration,
+    ) -> Result<Self, rustls::Error> {
+        Ok(Self { client: GuardedClient::new(guard, limits)?, timeout })
     }
 
     /// Makes one request.
@@ -43,10 +47,11 @@ impl Webhook {
         // The base URLs of a caller bind what its triggers say; this URL is the operator's.
         let url = self.client.guard().check(url.as_str(), None).await.map_err(forbidden)?;
         let request = request(url, caller, message, now)?;
-        match self.client.execute(request).await {
-            Ok(response) => judge(response.status()),
-            Err(guard::Failure::Forbidden(refusal)) => Err(forbidden(refusal)),
-            Err(guard::Failure::Http(error)) => Err(Failure::Later(root_of(&error))),
+        match timeout(self.timeout, self.client.execute(&caller.id, request)).await {
+            Ok(Ok(response)) => judge(response.status()),
+            Ok(Err(guard::Failure::Forbidden(refusal))) => Err(forbidden(refusal)),
+            Ok(Err(failure)) => Err(Failure::Later(failure.to_string())),
+            Err(_) => Err(Failure::Later("timed out".to_owned())),
         }
     }
 }
@@ -63,6 +68,7 @@ fn request(
     let mut request = Request::new(Method::POST, url);
     let headers = request.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(USER_AGENT, HeaderValue::from_static(OURSELVES));
     let said = [
         ("webhook-id", Some(message.id.clone())),
         ("webhook-timestamp", Some(seconds.to_string())),
@@ -93,20 +99,6 @@ fn forbidden(refusal: Forbidden) -> Failure {
         Forbidden::Url { reason, .. } => reason,
         other => other.to_string(),
     })
-}
-
-/// The last of the causes, which does not repeat the URL.
-fn root_of(error: &reqwest::Error) -> String {
-    if error.is_timeout() {
-        return "timed out".to_owned();
-    }
-    let mut reason = "no answer".to_owned();
-    let mut cause = error.source();
-    while let Some(current) = cause {
-        reason = current.to_string();
-        cause = current.source();
-    }
-    reason
 }
 
 #[cfg(test)]

@@ -4,25 +4,27 @@
 //! underneath; time, memory and the bytes that are read are bounded, whatever the receiver does.
 //! The id of a fire is the same for all its attempts, so that a receiver can tell a repetition.
 
-use std::error::Error as _;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Client, ClientBuilder, Method, Request, Response};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use reqwest::{Method, Request, Response};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use tokio::time::{Instant, timeout_at};
+use tokio_rustls::rustls;
 
 use super::otlp::Spans;
 use super::retry_after::retry_after;
 use super::trace::Attempt;
 use super::verdict::Reply;
 use crate::callers::Callers;
+use crate::clock;
 use crate::config::{self, WorkerSettings};
-use crate::guard::{Failure, Guard, GuardedClient};
+use crate::guard::{Failure, Guard, GuardedClient, OURSELVES};
 use crate::model::attempt::{TEXT_CHARS_MAX, excerpt};
 use crate::model::definition::{Definition, HttpTarget, Target};
 use crate::model::entry::FireId;
@@ -39,11 +41,6 @@ const KEPT_MAX: usize = TEXT_CHARS_MAX * char::MAX.len_utf8();
 /// What a piece of an answer counts for at least, in bytes. Each wakes us, so that tiny ones
 /// without end would cost more than large ones.
 const PIECE_MIN: usize = 64;
-/// How long a connection is kept for another request. Many servers close theirs after 5 s: one that
-/// is closed just as it is used again would cost an attempt.
-const IDLE_MAX: Duration = Duration::from_secs(4);
-/// Connections kept to one receiver. Each is an open file.
-const IDLE_CONNECTIONS_MAX: usize = 1_000;
 
 /// Makes callbacks.
 #[derive(Debug)]
@@ -64,16 +61,10 @@ impl Caller {
         guard: Guard,
         callers: Callers,
         spans: Option<Spans>,
-    ) -> reqwest::Result<Self> {
-        let client = GuardedClient::new(guard, || {
-            bounded()
-                .user_agent(concat!("orloj/", env!("CARGO_PKG_VERSION")))
-                .connect_timeout(settings.connect_timeout)
-                .timeout(settings.timeout_max)
-        })?;
+    ) -> Result<Self, rustls::Error> {
         let response_body_max = usize::try_from(settings.response_body_max.bytes());
         Ok(Self {
-            client,
+            client: GuardedClient::new(guard, settings)?,
             callers,
             spans,
             response_body_max: response_body_max.unwrap_or(usize::MAX),
@@ -87,16 +78,21 @@ impl Caller {
         let Target::Http(target) = &fire.definition.target else {
             return Reply::Impossible("its target is a topic, not a callback".to_owned());
         };
-        let mut request = match self.request(fire, target, now).await {
+        let caller = self.callers.of_record(fire.definition.caller.as_ref().map(Text::as_str));
+        let mut request = match self.request(fire, target, &caller, now).await {
             Ok(request) => request,
             Err(reply) => return reply,
         };
         let spans = self.spans.as_ref();
         let attempt = spans.and_then(|spans| Attempt::begin(spans, fire, &mut request, now));
-        let reply = match self.client.execute(request).await {
-            Ok(response) => self.read(response, now).await,
-            Err(Failure::Forbidden(forbidden)) => Reply::Impossible(forbidden.to_string()),
-            Err(Failure::Http(error)) => silence(&error),
+        let timeout = request.timeout().copied().unwrap_or(self.timeout);
+        let deadline = Instant::from_std(clock::monotonic()) + timeout;
+        let answer = timeout_at(deadline, self.client.execute(&caller.id, request)).await;
+        let reply = match answer {
+            Ok(Ok(response)) => self.read(response, deadline, now).await,
+            Ok(Err(Failure::Forbidden(forbidden))) => Reply::Impossible(forbidden.to_string()),
+            Ok(Err(failure)) => Reply::Silent(failure.to_string()),
+            Err(_) => Reply::Silent(format!("timed out: no answer within {timeout:?}")),
         };
         if let Some(attempt) = attempt {
             attempt.end(&reply);
@@ -108,9 +104,9 @@ impl Caller {
         &self,
         fire: &Fire,
         target: &HttpTarget,
+        caller: &config::callers::Caller,
         now: Timestamp,
     ) -> Result<Request, Reply> {
-        let caller = self.callers.of_record(fire.definition.caller.as_ref().map(Text::as_str));
         let url = self.client.guard().check(target.url.as_str(), caller.urls.as_deref()).await;
         let url = url.map_err(|forbidden| Reply::Impossible(forbidden.to_string()))?;
         let method = Method::from_bytes(target.method.bytes());
@@ -121,7 +117,7 @@ impl Caller {
         let timeout = target.timeout.map_or(self.timeout, Duration::from_millis);
         *request.timeout_mut() = Some(timeout.min(self.timeout_max));
         let (mut headers, body) = message(fire, now);
-        sign(&caller, &fire.id, now, &mut headers, &body)?;
+        sign(caller, &fire.id, now, &mut headers, &body)?;
         *request.headers_mut() = headers;
         *request.body_mut() = Some(body.into());
         Ok(request)
@@ -129,12 +125,13 @@ impl Caller {
 
     /// Status, and the beginning of the body: a broken body does not unsay the status. A body that
     /// is read to its end leaves a connection that can be used again.
-    async fn read(&self, mut response: Response, now: Timestamp) -> Reply {
+    async fn read(&self, mut response: Response, deadline: Instant, now: Timestamp) -> Reply {
         let status = response.status().as_u16();
         let retry_after = retry_after(response.headers(), now);
         let (mut kept, mut read) = (Vec::new(), 0);
         while read < self.response_body_max {
-            let Ok(Some(chunk)) = response.chunk().await else { break };
+            let chunk = timeout_at(deadline, response.chunk()).await;
+            let Ok(Ok(Some(chunk))) = chunk else { break };
             kept.extend(chunk.iter().take(KEPT_MAX - kept.len()));
             read += chunk.len().max(PIECE_MIN);
         }
@@ -158,20 +155,6 @@ fn sign(
         headers.insert("webhook-signature", value);
     }
     Ok(())
-}
-
-/// HTTP/1.1 alone: a connection carries one callback at a time, so that whatever a receiver does to
-/// it harms that attempt. In HTTP/2 all callbacks to a host would share one. An answer's head may
-/// have 100 headers and 408 KiB (hyper's limits), and no encoding is undone.
-fn bounded() -> ClientBuilder {
-    Client::builder()
-        .http1_only()
-        .no_gzip()
-        .no_deflate()
-        .no_brotli()
-        .no_zstd()
-        .pool_idle_timeout(IDLE_MAX)
-        .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
 }
 
 /// The id that receivers see: [`FireId::stable`] with everything but letters, digits, `_`, `-` and
@@ -206,6 +189,9 @@ fn message(fire: &Fire, now: Timestamp) -> (HeaderMap, Bytes) {
         header.name.as_str() == BODY_FORM && header.value.as_deref() == Some(b"verbatim")
     });
     let mut headers = carried(definition);
+    for (name, value) in [(ACCEPT, "*/*"), (USER_AGENT, OURSELVES)] {
+        headers.entry(name).or_insert_with(|| HeaderValue::from_static(value));
+    }
     let body = if verbatim {
         definition.payload.clone().unwrap_or_default()
     } else {
@@ -252,19 +238,6 @@ fn envelope(fire: &Fire) -> Bytes {
         payload_base64: json.is_none().then(|| STANDARD.encode(payload)),
     };
     serde_json::to_vec(&envelope).expect("text and JSON make JSON").into()
-}
-
-/// Why nothing came back, from the bottom of the chain of causes.
-fn silence(error: &reqwest::Error) -> Reply {
-    let mut reason = if error.is_timeout() { "timed out" } else { "no answer" }.to_owned();
-    let mut cause = error.source();
-    while let Some(current) = cause {
-        if current.source().is_none() {
-            write!(reason, ": {current}").expect("a string takes everything");
-        }
-        cause = current.source();
-    }
-    Reply::Silent(reason)
 }
 
 #[cfg(test)]
@@ -322,6 +295,7 @@ mod tests {
         assert_eq!(text("webhook-id"), "order%2E7:42:0");
         assert_eq!(text("webhook-timestamp"), "1700000000");
         assert_eq!(text("content-type"), "application/json");
+        assert_eq!(text("user-agent"), OURSELVES);
     }
 
     #[test]
@@ -340,7 +314,7 @@ mod tests {
         assert_eq!(headers["traceparent"], "00-abc-def-01");
         assert_eq!(headers["x-trigger-id"], "a");
         assert_eq!(headers["content-type"], "application/json");
-        assert_eq!(headers.len(), 7, "{headers:?}");
+        assert_eq!(headers.len(), 9, "{headers:?}");
     }
 
     #[test]
@@ -364,10 +338,10 @@ mod tests {
             (Some(200), Duration::from_millis(200)),
             (Some(3_600_000), worker.timeout_max),
         ];
-        let fire = fire("a", None, &[]);
+        let (fire, anyone) = (fire("a", None, &[]), caller.callers.of_record(None));
         for (timeout, expected) in wanted {
             let target = HttpTarget { timeout, ..HttpTarget::post("http://192.88.98.1/") };
-            let request = caller.request(&fire, &target, 0).await.unwrap();
+            let request = caller.request(&fire, &target, &anyone, 0).await.unwrap();
             assert_eq!(request.timeout(), Some(&expected));
         }
     }

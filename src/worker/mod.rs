@@ -93,6 +93,9 @@ pub enum WorkerError {
     #[error(transparent)]
     Progress(#[from] ProgressError),
     /// The HTTP client cannot be made: its certificates, most likely.
+    #[error("TLS: {0}; check the certificates of this machine")]
+    Tls(#[from] tokio_rustls::rustls::Error),
+    /// The same, of the client that sends spans.
     #[error("HTTP: {0}; check the certificates of this machine")]
     Http(#[from] reqwest::Error),
     /// Mend the file of the callers.

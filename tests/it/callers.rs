@@ -88,10 +88,13 @@ fn a_key_leads_to_callbacks_with_the_signature_of_its_caller() {
     }
     assert!(is_signed(&running.deliver(&key, "as before", &json!(null)), &secrets[1]));
 
-    site.write("callers.toml", &file.replace("rule", "role").replace("billing", "finance"));
+    // Mended, and bound: where its callbacks went before they may not go any more.
+    let bound = "role = \"caller\"\nurls = [\"https://hooks.example.com/\"]";
+    let file = file.replace("rule = \"caller\"", bound).replace("rule", "role");
+    site.write("callers.toml", &file);
     running.hang_up("read the callers", 3);
-    let stranger = running.callback("stranger", &json!(null));
-    assert_eq!(running.register(Some(&key), &stranger).status(), StatusCode::CREATED);
+    let outside = running.register(Some(&key), &running.callback("outside", &json!(null)));
+    assert_eq!(outside.status(), StatusCode::UNPROCESSABLE_ENTITY);
     running.end();
 }
 

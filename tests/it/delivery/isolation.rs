@@ -1,8 +1,9 @@
 //! Callers whose receivers hang, and whether any other caller can tell.
 //!
 //! Law: both sides of the comparison run on the same machine in the same minute, in turn: a round
-//! without the hanging callers, one with them, and the next pair the other way round. Of each side
-//! the median of its rounds' 99th percentiles counts, so that one bad second decides nothing.
+//! without the hanging callers, one with them, and the next pair the other way round. Each round
+//! has its 99th percentile; of each side the median counts, or the best where other tests keep the
+//! machine busy: noise comes and goes, and a caller that can be felt is felt in every round.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -17,6 +18,9 @@ use crate::wait::until;
 const CALLERS: usize = 20;
 /// The last so many of them hang.
 const HANGING: usize = 2;
+/// Callbacks under way at once. Those who hang begin 30 a second, and would have all of them long
+/// before a round ends.
+const PLACES: i64 = 40;
 /// From the registration of a round to the first due time, in ms.
 const LEAD: u64 = 2_000;
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -34,10 +38,9 @@ struct Comparison {
 #[test]
 fn two_callers_that_hang_make_no_other_late() {
     let _alone = whole_machine();
-    let comparison = Comparison { pairs: 2, window: 3_000, rate: 10 };
-    let (without, with) = comparison.run(&stage("isolation"));
-    // Other tests keep the machine busy: a worker without bulkheads is late by seconds.
-    assert!(with <= 2 * without + 250, "p99 {with} ms with them, {without} ms without");
+    let comparison = Comparison { pairs: 2, window: 3_000, rate: 15 };
+    let [without, with] = comparison.run(&stage("isolation")).map(best);
+    assert!(!are_felt(without, with), "p99 {with} ms with them, {without} ms without");
 }
 
 #[test]
@@ -45,18 +48,34 @@ fn two_callers_that_hang_make_no_other_late() {
 fn two_callers_that_hang_make_no_other_measurably_late() {
     let _alone = whole_machine();
     let comparison = Comparison { pairs: 7, window: 10_000, rate: 15 };
-    let (without, with) = comparison.run(&stage("isolation-strict"));
+    let [without, with] = comparison.run(&stage("isolation-strict")).map(median);
     assert!(with * 10 <= without * 12, "p99 {with} ms with them, {without} ms without");
 }
 
-/// A worker of 200 places: those who hang would take all of them if they could.
+/// The tests above would see it if there were no walls between callers.
+#[test]
+#[ignore = "a minute of measuring: make test-delivery"]
+fn two_callers_that_hang_make_others_late_without_walls() {
+    let _alone = whole_machine();
+    let stage = stage("isolation-none").set("worker.caller_concurrent", PLACES);
+    let comparison = Comparison { pairs: 2, window: 3_000, rate: 15 };
+    let [without, with] = comparison.run(&stage).map(best);
+    assert!(are_felt(without, with), "p99 {with} ms with them, {without} ms without");
+}
+
+/// Also on a busy machine.
+fn are_felt(without: u64, with: u64) -> bool {
+    with > 2 * without + 250
+}
+
+/// A worker of so few places that those who hang would take all of them if they could.
 fn stage(name: &str) -> Stage {
     Stage::new(name)
         .set("worker.allow_addresses", "any")
-        .set("worker.timeout", "2s")
-        .set("worker.connect_timeout", "2s")
-        .set("worker.in_flight_max", 200)
-        .set("worker.caller_concurrent", 20)
+        .set("worker.timeout", "5s")
+        .set("worker.connect_timeout", "5s")
+        .set("worker.in_flight_max", PLACES)
+        .set("worker.caller_concurrent", PLACES / 10)
         .set("worker.caller_waiting", 20)
         .set("worker.circuit_open", "2s")
         .set("worker.defer_first", "500ms")
@@ -65,8 +84,8 @@ fn stage(name: &str) -> Stage {
 }
 
 impl Comparison {
-    /// The others' p99 of lateness in ms, without and with those who hang.
-    fn run(&self, stage: &Stage) -> (u64, u64) {
+    /// The others' p99 of lateness in ms, of each round without and with those who hang.
+    fn run(&self, stage: &Stage) -> [Vec<u64>; 2] {
         let receiver = Receiver::start();
         let mut scheduler = stage.scheduler("scheduler");
         let mut worker = stage.start("worker", "worker");
@@ -90,7 +109,7 @@ impl Comparison {
         assert!(!scheduler.panicked() && !worker.panicked());
         worker.terminate();
         scheduler.terminate();
-        (median(without), median(with))
+        [without, with]
     }
 
     /// One round; returns the p99 of lateness, in ms, of those who do not hang.
@@ -140,6 +159,10 @@ impl Comparison {
 fn is_hanging(call: &super::Call) -> bool {
     let caller: usize = call.endpoint.strip_prefix("caller-").unwrap().parse().unwrap();
     caller >= CALLERS - HANGING
+}
+
+fn best(values: Vec<u64>) -> u64 {
+    values.into_iter().min().unwrap()
 }
 
 fn median(mut values: Vec<u64>) -> u64 {

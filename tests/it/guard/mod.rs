@@ -145,6 +145,35 @@ async fn a_changed_name_moves_no_connection() {
     assert_eq!(canary.heard(), 0);
 }
 
+/// Names that nobody answers for hold up their own caller, and only where it needs names.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_without_an_answer_hold_up_no_other_caller() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("callers.toml");
+    std::fs::write(&file, "[callers.unlucky]\n[callers.other]\n").unwrap();
+    let subject = Subject::new(&settings(&[
+        format!("callers.file={}", file.display()),
+        "worker.lookups_max=4".to_owned(), // one for each caller
+        "worker.connect_timeout=300ms".to_owned(),
+    ]));
+    let receiver = Receiver::start(String::new()).await;
+    subject.zone.set("receiver.test", &[ALLOWED]);
+    let named = format!("http://receiver.test:{}/200", receiver.address.port());
+    let literal = format!("http://{}/200", receiver.address);
+    let why = |reply: Reply| match reply {
+        Reply::Silent(reason) => reason,
+        other => panic!("{other:?}"),
+    };
+
+    let reason = why(subject.call_of("unlucky", "http://a.silent.test/").await);
+    assert_eq!(reason, "timed out: no connection within 300ms");
+    // The look-up goes on, and is all that this caller may have.
+    let reason = why(subject.call_of("unlucky", &named).await);
+    assert!(reason.starts_with("timed out: ") && reason.contains("lookups_max"), "{reason}");
+    assert_eq!(answered(&subject.call_of("unlucky", &literal).await), Some(200));
+    assert_eq!(answered(&subject.call_of("other", &named).await), Some(200));
+}
+
 /// Brokers, registry and our own listeners, under a policy that allows everything else.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_ours_is_never_called() {

@@ -32,12 +32,6 @@ pub(crate) enum End {
 use End::{Answered, AnsweredLate, Race, Silent, TimedOut};
 
 impl Case {
-    /// Whether it keeps a processor busy until the attempt's time is up.
-    pub(crate) fn is_tiring(&self) -> bool {
-        let is_flood = self.script.iter().any(|act| matches!(act, Flood(_)));
-        is_flood && matches!(self.end, TimedOut)
-    }
-
     /// Whether it shows a certificate of the tests' root.
     pub(crate) fn needs_root(&self) -> bool {
         matches!(self.door, Tls(Good | GoodForHttp2 | Expired | Elsewhere))
@@ -65,6 +59,9 @@ macro_rules! says {
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 const OPEN: &[u8] = b"HTTP/1.1 200 OK\r\n";
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+/// What is said of one that would go on for ever before its answer.
+const ENDLESS: &str = "head of the answer was not complete";
 const LONG: &[u8] = b"HTTP/1.1 503 No\r\ncontent-length: 10000000000\r\n\r\n";
 const CHUNKED: &[u8] = b"HTTP/1.1 503 No\r\ntransfer-encoding: chunked\r\n\r\n";
 const GZIP: &[u8] = b"HTTP/1.1 503 No\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n";
@@ -128,12 +125,15 @@ pub(crate) const CASES: &[Case] = &[
         Silent("too large"),
     ),
     http("gives a long reason", &[Take, Say(b"HTTP/1.1 200 "), Flood(b"a")], Silent("too large")),
-    http("continues", &[Take, Flood(b"HTTP/1.1 100 Continue\r\n\r\n")], TimedOut),
+    http("continues", &[Take, Flood(CONTINUE)], Silent(ENDLESS)),
+    case("continues over TLS", Tls(Good), &[Take, Flood(CONTINUE)], Silent(ENDLESS)),
     http(
         "gives early hints",
         &[Take, Flood(b"HTTP/1.1 103 Early Hints\r\nlink: </a>; rel=preload\r\n\r\n")],
-        TimedOut,
+        Silent(ENDLESS),
     ),
+    http("is processing", &[Take, Flood(b"HTTP/1.1 102\r\n\r\n")], Silent(ENDLESS)),
+    http("answers, then continues", &[Take, Say(OK), Take, Flood(CONTINUE)], Race),
     http("bombs with gzip", &[Take, Say(GZIP), Repeat(4_000, GZIP_MEMBER)], Answered(503)),
     http("bombs with deflate", &[Take, Say(DEFLATE), Say(DEFLATED)], Answered(503)),
     http("bombs with brotli", &[Take, Say(BROTLI), Say(BROTLIED)], Answered(503)),

@@ -112,10 +112,7 @@ impl Siege {
         let mut published = HashMap::new();
         for copy in 0..copies {
             let prefix = format!("{round}:{copy}:");
-            // One that tires a processor is enough.
-            let cases = self.hostile.iter().enumerate();
-            for (place, (case, receiver)) in cases.filter(|(_, (c, _))| copy == 0 || !c.is_tiring())
-            {
+            for (place, (case, receiver)) in self.hostile.iter().enumerate() {
                 let good = format!("{prefix}{place}:ok");
                 self.publish_good(&good);
                 published.insert(good, clock::now_ms());

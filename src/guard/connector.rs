@@ -1,0 +1,159 @@
+//! How the guard's client gets to a receiver: name, address, connection, TLS.
+//!
+//! Law: nothing is connected to that the guard has not judged at that moment, and nothing is said
+//! before the peer was judged once more. Names that are never answered keep places from the caller
+//! whose they are, and from no other.
+
+use std::convert::Infallible;
+use std::future::ready;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_rustls::MaybeHttpsStream;
+use hyper_util::client::legacy::connect::{HttpConnector, dns};
+use hyper_util::rt::TokioIo;
+use reqwest::Url;
+use reqwest::dns::Name;
+use rustls_platform_verifier::BuilderVerifierExt as _;
+use tokio::net::TcpStream;
+use tokio::select;
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::time::sleep;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::aws_lc_rs;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{self, ClientConfig};
+use tower::{Service, service_fn};
+
+use super::meter::Metered;
+use super::{BoxError, Guard, Unresolved, host, port};
+
+/// A connection to a receiver.
+type Stream = MaybeHttpsStream<TokioIo<Metered>>;
+
+/// What took longer than `worker.connect_timeout`.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Late {
+    /// The caller's own names are in the way.
+    #[error(
+        "within {0:?} none of the names of this caller's hosts that are being looked up was \
+         answered; `worker.lookups_max` says how many may be"
+    )]
+    Place(Duration),
+    /// The receiver, or whoever answers for its name.
+    #[error("no connection within {0:?}")]
+    Connection(Duration),
+}
+
+/// Connects for one caller.
+#[derive(Clone, Debug)]
+pub(super) struct Connector {
+    pub(super) guard: Arc<Guard>,
+    pub(super) tls: Arc<ClientConfig>,
+    /// For the whole way.
+    pub(super) timeout: Duration,
+    /// What a receiver may say between two heads, in bytes.
+    pub(super) answer_max: u64,
+    /// Places for the look-ups of the caller's names.
+    pub(super) lookups: Arc<Semaphore>,
+}
+
+impl Service<Uri> for Connector {
+    type Response = Stream;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Stream, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, to: Uri) -> Self::Future {
+        let connector = self.clone();
+        Box::pin(async move { connector.connect(to).await })
+    }
+}
+
+impl Connector {
+    async fn connect(&self, to: Uri) -> Result<Stream, BoxError> {
+        let url = Url::parse(&to.to_string())?;
+        let mut time_is_up = pin!(sleep(self.timeout));
+        let place = select! {
+            place = self.place(&url) => place?,
+            () = &mut time_is_up => return Err(Late::Place(self.timeout).into()),
+        };
+        select! {
+            stream = self.reach(to, &url, place) => stream,
+            () = &mut time_is_up => Err(Late::Connection(self.timeout).into()),
+        }
+    }
+
+    /// For the look-up of its host, if that is a name.
+    async fn place(&self, url: &Url) -> Result<Option<OwnedSemaphorePermit>, AcquireError> {
+        if host(url).parse::<IpAddr>().is_ok() {
+            return Ok(None);
+        }
+        Arc::clone(&self.lookups).acquire_owned().await.map(Some)
+    }
+
+    async fn reach(
+        &self,
+        to: Uri,
+        url: &Url,
+        place: Option<OwnedSemaphorePermit>,
+    ) -> Result<Stream, BoxError> {
+        let addresses = match place {
+            Some(place) => self.look_up(url, place).await?,
+            None => Vec::new(),
+        };
+        let stream = dial(to, addresses).await?;
+        self.guard.check_peer(url, stream.peer_addr()?).await?;
+        let stream = TokioIo::new(Metered::new(stream, self.answer_max));
+        if url.scheme() == "http" {
+            return Ok(MaybeHttpsStream::Http(stream));
+        }
+        let name = ServerName::try_from(host(url).to_owned())?;
+        let tls = TlsConnector::from(Arc::clone(&self.tls));
+        let stream = tls.connect(name, TokioIo::new(stream)).await?;
+        Ok(MaybeHttpsStream::Https(TokioIo::new(stream)))
+    }
+
+    /// It goes on when we have given up, and only when it has ended is its place free.
+    async fn look_up(
+        &self,
+        url: &Url,
+        place: OwnedSemaphorePermit,
+    ) -> Result<Vec<SocketAddr>, BoxError> {
+        let (guard, port) = (Arc::clone(&self.guard), port(url));
+        let name: Name = host(url).parse()?;
+        let lookup = tokio::spawn(async move {
+            let found = guard.resolve(name, port).await;
+            drop(place);
+            found
+        });
+        lookup.await?.map_err(Unresolved::cause)
+    }
+}
+
+/// Connects to one of these addresses, or to the one that the URL has instead of a name.
+async fn dial(to: Uri, addresses: Vec<SocketAddr>) -> Result<TcpStream, BoxError> {
+    let judged =
+        service_fn(move |_: dns::Name| ready(Ok::<_, Infallible>(addresses.clone().into_iter())));
+    let mut connector = HttpConnector::new_with_resolver(judged);
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    Ok(connector.call(to).await?.into_inner())
+}
+
+/// TLS by the certificates of this machine, and HTTP/1.1 above it.
+pub(super) fn tls() -> Result<ClientConfig, rustls::Error> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider);
+    let builder = builder.with_safe_default_protocol_versions()?.with_platform_verifier()?;
+    let mut config = builder.with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
