@@ -251,8 +251,8 @@ fn not_pending(fired: Option<Offset>, outcomes: Option<String>) -> String {
     };
     match outcomes {
         Some(outcomes) => format!(
-            "{why}; withdrawal requested: a callback that has not begun is not made, and {outcomes} \
-             will say whether it was withdrawn or delivered"
+            "{why}; withdrawal requested: a callback that has not begun is not made, and \
+             {outcomes} will say whether it was withdrawn or delivered"
         ),
         None => why,
     }

@@ -7,8 +7,8 @@
 //! what was never begun, even if we live on and do not know yet that it is ours no longer.
 //!
 //! ```text
-//!   a commit says:  finished ▪▪▪▪ · ▪ · ▪  next ......................| reserved
-//!   the next life:  perhaps begun before: made, cancelled or not      | untouched: can be withdrawn
+//!   a commit says:  finished ▪▪▪▪ · ▪ · ▪  next ..................| reserved
+//!   the next life:  perhaps begun before: made, cancelled or not  | untouched: can be withdrawn
 //! ```
 
 use crate::model::Offset;

@@ -197,7 +197,7 @@ impl Workers {
             // It died before it had committed: another one makes the same callbacks.
             site.counts.add(Calamity::WorkerAborted);
             let _ended = site.broker.end(producer, Fate::Aborted);
-            self.doubtful[p] = batch.next;
+            self.doubtful[p] = self.doubtful[p].max(batch.next);
         } else {
             let _ended = site.broker.end(producer, Fate::Committed);
             site.counts.add_many(Calamity::Withdrawn, withdrawn.len() as u64);
