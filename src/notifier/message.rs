@@ -56,8 +56,7 @@ impl Message {
             }
             (0, [CircuitNews { host, .. }]) => format!("{host} is called again: circuit {whose}"),
             (0, _) => format!("circuits {whose} have changed"),
-            (1, _) => format!("1 dead letter {whose}"),
-            (count, _) => format!("{count} dead letters {whose}"),
+            _ => self.letters(),
         }
     }
 
@@ -93,9 +92,9 @@ impl Message {
     }
 
     fn tell_letters(&self, lines: &mut Vec<String>) {
-        let Digest { dead_letters, first, last, other_causes, examples, .. } = &self.digest;
+        let Digest { first, last, other_causes, examples, .. } = &self.digest;
         let [first, last] = [first, last].map(|at| show_time(at.unwrap_or(self.at)));
-        lines.push(format!("{dead_letters} dead letters {}, {first} to {last}:", self.whose()));
+        lines.push(format!("{}, {first} to {last}:", self.letters()));
         for cause in self.digest.causes_by_count() {
             let host = cause.host.as_ref().map_or_else(String::new, |host| format!("{host}: "));
             lines.push(format!("{:>8}  {host}{}", cause.count, cause.reason));
@@ -131,6 +130,15 @@ impl Message {
             lines.push(format!("  and {} changes more", self.digest.other_circuits));
         }
         lines.push("All of them: orloj circuits\n".to_owned());
+    }
+
+    /// How many, and whose.
+    fn letters(&self) -> String {
+        let whose = self.whose();
+        match self.digest.dead_letters {
+            1 => format!("1 dead letter {whose}"),
+            count => format!("{count} dead letters {whose}"),
+        }
     }
 
     fn whose(&self) -> String {
