@@ -123,7 +123,7 @@ fn a_wrong_value_is_named_with_its_setting_and_the_way_out() {
         ("worker.deny_ports=[\"0-9\"]", "write ports as \"443\" or \"1024-65535\""),
         ("trace.endpoint=localhost:4318", "`trace.endpoint = \"localhost:4318\"` cannot be"),
         ("worker.retry_delays=[\"0s\"]", "`worker.retry_delays = [\"0s\"]` cannot be"),
-        ("worker.response_head_max=8191B", "cannot be: many receivers need some KiB"),
+        ("worker.response_head_max=8191B", "`worker.response_head_max = \"8191B\"` cannot be: at"),
         ("worker.lookups_max=501", "`worker.lookups_max = 501` cannot be: each is a thread"),
         ("worker.retry_jitter=101", "`worker.retry_jitter = 101` cannot be: write percent"),
         ("worker.final_statuses=[200]", "cannot be: write statuses from 300 to 599"),
