@@ -126,7 +126,7 @@ fn a_wrong_value_is_named_with_its_setting_and_the_way_out() {
         ("notifier.smtp_url=smtps://me:s3cret@h", "`notifier.smtp_url = \"***\"` cannot be: write"),
         ("trace.endpoint=localhost:4318", "`trace.endpoint = \"localhost:4318\"` cannot be"),
         ("worker.retry_delays=[\"0s\"]", "`worker.retry_delays = [\"0s\"]` cannot be"),
-        ("worker.response_head_max=8191B", "cannot be: many receivers need some KiB"),
+        ("worker.response_head_max=8191B", "`worker.response_head_max = \"8191B\"` cannot be: at"),
         ("worker.lookups_max=501", "`worker.lookups_max = 501` cannot be: each is a thread"),
         ("worker.retry_jitter=101", "`worker.retry_jitter = 101` cannot be: write percent"),
         ("worker.final_statuses=[200]", "cannot be: write statuses from 300 to 599"),
