@@ -1,6 +1,7 @@
 //! `orloj next`: what a schedule comes to, without registering anything.
 //!
-//! Law: it shows what an owner would fire, and what a change of the clocks makes an owner leave out.
+//! Law: it shows what an owner would fire, and what a change of the clocks makes an owner leave
+//! out.
 
 use std::path::Path;
 
@@ -190,12 +191,18 @@ mod tests {
         let table = shown(&next(json, "2026-10-24T23:00:00Z", 4));
         assert_eq!(
             table,
-            "Sun 2026-10-25 02:00:00 +02:00  2026-10-25T00:00:00Z  clocks go back: the first of two\n\
-             Sun 2026-10-25 02:20:00 +02:00  2026-10-25T00:20:00Z  clocks go back: the first of two\n\
-             Sun 2026-10-25 02:40:00 +02:00  2026-10-25T00:40:00Z  clocks go back: the first of two\n\
-             Sun 2026-10-25 02:00:00 +01:00  2026-10-25T01:00:00Z  left out: clocks went back, and it \
-             has come before (and 2 more)\n\
-             Mon 2026-10-26 02:00:00 +01:00  2026-10-26T01:00:00Z\n"
+            [
+                "Sun 2026-10-25 02:00:00 +02:00  2026-10-25T00:00:00Z  \
+                 clocks go back: the first of two\n",
+                "Sun 2026-10-25 02:20:00 +02:00  2026-10-25T00:20:00Z  \
+                 clocks go back: the first of two\n",
+                "Sun 2026-10-25 02:40:00 +02:00  2026-10-25T00:40:00Z  \
+                 clocks go back: the first of two\n",
+                "Sun 2026-10-25 02:00:00 +01:00  2026-10-25T01:00:00Z  \
+                 left out: clocks went back, and it has come before (and 2 more)\n",
+                "Mon 2026-10-26 02:00:00 +01:00  2026-10-26T01:00:00Z\n",
+            ]
+            .concat()
         );
     }
 
@@ -233,7 +240,11 @@ mod tests {
         let lines = next.lines(&next.schedule().unwrap(), next.from.unwrap());
         assert_eq!(
             serde_json::to_string(&lines).unwrap(),
-            r#"[{"at":1774746000000,"local":"Sun 2026-03-29 03:00:00 +02:00","fireAt":1774746000000,"note":"shifted"}]"#
+            [
+                r#"[{"at":1774746000000,"local":"Sun 2026-03-29 03:00:00 +02:00","#,
+                r#""fireAt":1774746000000,"note":"shifted"}]"#,
+            ]
+            .concat()
         );
     }
 }

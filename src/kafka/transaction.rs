@@ -173,7 +173,7 @@ impl Transactor {
         assert!(!progress.is_empty(), "a transaction without offsets is not fenced");
         let deadline = clock::monotonic() + self.timeout;
         let refused = AtomicBool::new(false);
-        // The broker takes the offsets, two requests one after the other, while it takes the records.
+        // The broker takes the offsets, in two requests, while it takes the records.
         std::thread::scope(|scope| {
             let records = scope.spawn(|| self.flush_until(deadline, &refused));
             fault::reached("commit.before_offsets");

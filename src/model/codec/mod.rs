@@ -1,7 +1,7 @@
 //! Bytes to values and back. Every stored or sent format carries a version.
 //!
 //! ```text
-//!  triggers ──► registration ◄── headers_form, avro_form, json_form ──► draft, field, fields (the rules)
+//!  triggers ──► registration ◄── headers_form, avro_form, json_form ──► draft, field, fields
 //!  fires, signals, outcomes, ledger, dead-letters ◄──► avro ◄── schemas
 //!  the store ◄──► row
 //! ```

@@ -162,8 +162,8 @@ impl Schedule {
         })
     }
 
-    /// `nominal` moved by the jitter that this trigger has at this occurrence, always the same; still
-    /// between start and end.
+    /// `nominal` moved by the jitter that this trigger has at this occurrence, always the same;
+    /// still between start and end.
     #[must_use]
     pub fn jittered(&self, trigger: &str, nominal: Timestamp) -> Timestamp {
         if self.jitter == 0 {

@@ -1,7 +1,7 @@
 //! A schedule as JSON, read and written.
 //!
-//! Law: what is wrong is named by field and value with the way out, and nothing is silently ignored.
-//! What is written is canonical: read again, it is the same schedule.
+//! Law: what is wrong is named by field and value with the way out, and nothing is silently
+//! ignored. What is written is canonical: read again, it is the same schedule.
 
 use jiff::civil::DateTime;
 use jiff::tz::{TimeZone, TimeZoneDatabase};

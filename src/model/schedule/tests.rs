@@ -105,14 +105,20 @@ fn the_rest_is_read_and_defaults_are_stated() {
     assert_eq!(read(r#"{"cron": "*/5 */2 * * *"}"#).dst(), plain.dst());
     let full = read(
         r#"{"cron": "0 9 * * *", "zone": "europe/prague", "maxExecutions": 7, "jitter": "30s",
-            "dst": {"overlap": "last"}, "misfire": {"all": 9}, "overlap": "queue", "pauseAfter": 3}"#,
+            "dst": {"overlap": "last"}, "misfire": {"all": 9}, "overlap": "queue",
+            "pauseAfter": 3}"#,
     );
     assert_eq!((full.max_executions(), full.pause_after()), (Some(7), Some(3)));
     assert_eq!((full.misfire(), full.overlap()), (Misfire::All { max: 9 }, Overlap::Queue));
     assert_eq!(full.dst(), Dst { gap: Gap::Shift, overlap: Fold::Last });
     assert_eq!(
         full.to_json(),
-        r#"{"cron":"0 9 * * *","zone":"Europe/Prague","maxExecutions":7,"dst":{"gap":"shift","overlap":"last"},"jitter":"PT30S","misfire":{"all":9},"overlap":"queue","pauseAfter":3}"#
+        [
+            r#"{"cron":"0 9 * * *","zone":"Europe/Prague","maxExecutions":7,"#,
+            r#""dst":{"gap":"shift","overlap":"last"},"jitter":"PT30S","misfire":{"all":9},"#,
+            r#""overlap":"queue","pauseAfter":3}"#,
+        ]
+        .concat()
     );
 }
 
@@ -345,7 +351,10 @@ proptest! {
     }
 
     #[test]
-    fn occurrences_only_rise(schedule in any_schedule(), registered in 1_400_000_000_000..2_200_000_000_000_u64) {
+    fn occurrences_only_rise(
+        schedule in any_schedule(),
+        registered in 1_400_000_000_000..2_200_000_000_000_u64,
+    ) {
         let mut last = None;
         for occurrence in schedule.occurrences(registered).take(50) {
             prop_assert!(occurrence.at >= registered && Some(occurrence.at) > last);
@@ -357,7 +366,8 @@ proptest! {
     #[test]
     fn nothing_is_left_out(schedule in any_schedule(), part in 0.0..1.0) {
         let mut occurrences = schedule.occurrences(0);
-        let (Some(one), Some(other)) = (occurrences.next(), occurrences.nth(20)) else { return Ok(()) };
+        let (one, other) = (occurrences.next(), occurrences.nth(20));
+        let (Some(one), Some(other)) = (one, other) else { return Ok(()) };
         let between = one.at + ((other.at - one.at) as f64 * part) as u64;
         let next = schedule.next(between).unwrap();
         let walked = schedule.occurrences(0).find(|occurrence| occurrence.at > between);

@@ -1,8 +1,8 @@
 //! Times of the wall clock on the line of real time: zones, and the nights when clocks change.
 //!
 //! Law: between two changes of a zone's offset the wall clock runs with real time, so each such
-//! stretch is searched by itself, in order. Hence the next occurrence is always later than the last,
-//! whatever the rules.
+//! stretch is searched by itself, in order. Hence the next occurrence is always later than the
+//! last, whatever the rules.
 //!
 //! ```text
 //!   real time   ──────────────┬──────────────────────────┬────────────►
