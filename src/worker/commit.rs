@@ -94,7 +94,7 @@ impl Worker {
         }
         let progress = touched.into_iter().filter_map(|partition| {
             let running = self.lanes.get_mut(&partition)?.running.as_mut()?;
-            let (offset, metadata) = running.to_commit();
+            let (offset, metadata) = running.next_commit();
             Some(Progress { topic: self.topic.clone(), partition, offset, metadata })
         });
         let progress: Vec<_> = progress.collect();

@@ -97,7 +97,7 @@ impl Running {
     }
 
     /// Offset and metadata of a commit, which reserves what is read next.
-    pub(super) fn to_commit(&mut self) -> (Offset, String) {
+    pub(super) fn next_commit(&mut self) -> (Offset, String) {
         self.reserved = if self.parting {
             self.doubtful.max(self.begun)
         } else {

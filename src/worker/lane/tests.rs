@@ -29,7 +29,7 @@ fn nothing_is_begun_that_no_commit_has_reserved() {
     assert!(!lane.meet(7) && lane.wants_commit());
     assert_eq!(lane.admit(7), Admission::Unreserved);
     assert_eq!(lane.unpark(), None);
-    assert_eq!(lane.to_commit(), (7, "1:;508".to_owned()));
+    assert_eq!(lane.next_commit(), (7, "1:;508".to_owned()));
     assert!(!lane.wants_commit());
     assert_eq!(lane.unpark(), Some(7));
     assert!(lane.meet(7));
@@ -41,13 +41,13 @@ fn nothing_is_begun_that_no_commit_has_reserved() {
 fn the_next_life_doubts_what_was_reserved_and_after_a_farewell_what_was_begun() {
     let mut lane = Running::restore(7, "", 7).unwrap();
     lane.meet(7);
-    let (offset, metadata) = lane.to_commit();
+    let (offset, metadata) = lane.next_commit();
     assert!((7..10).all(|offset| lane.admit(offset) == Admission::Deliver));
     lane.begin(8);
     let after_a_crash = Running::restore(offset, &metadata, 10).unwrap();
     assert!(!after_a_crash.is_untouched(507) && after_a_crash.is_untouched(508));
     lane.part();
-    let (offset, metadata) = lane.to_commit();
+    let (offset, metadata) = lane.next_commit();
     let after_a_farewell = Running::restore(offset, &metadata, 10).unwrap();
     assert!(!after_a_farewell.is_untouched(8) && after_a_farewell.is_untouched(9));
 }
@@ -198,7 +198,7 @@ impl World {
                 None => false,
             };
         }
-        self.committed = owner.running.to_commit();
+        self.committed = owner.running.next_commit();
         if let Some(offset) = owner.running.unpark() {
             owner.next = offset;
         }
