@@ -26,7 +26,7 @@ fn a_schedule_is_read_in_every_form_and_due_by_the_records_own_time() {
     expected.schedule = Some(Box::new(schedule));
     assert_eq!(scheduled(&[to, ("orloj-schedule", json)], None), Ok(expected.clone()));
     let envelope = format!(r#"{{"topic": "t", "schedule": {json}}}"#);
-    assert_eq!(scheduled(&[], Some(&envelope)), Ok(expected.clone()));
+    assert_eq!(scheduled(&[], Some(&envelope)), Ok(expected));
 
     let cron = scheduled(&[to, ("orloj-cron", "0 9 * * *"), ("orloj-zone", "Europe/Prague")], None);
     let cron = cron.unwrap();

@@ -6,11 +6,12 @@
 //! Fields are `*`, `a`, `a-b`, each with `/step`, and lists of these; names are English, of three
 //! letters or whole; a range may go round (`FRI-MON`, `22-6`). `L`, `L-3`, `LW` and `15W` are days
 //! of the month, `FRI#2` and `FRIL` days of the week, and `?` is `*` in either. As in cron, a day
-//! of the month and one of the week that are both given mean either, unless one begins with `*`.
+//! of the month and a day of the week that are both given mean either, unless one begins with `*`.
 //!
-//! Written here and not taken from croner, which was looked at first: its errors do not name the
-//! field; it takes `7L`, which never comes, and names in any field (`MON * * * *`); and an
-//! expression takes five kilobytes and most of `next`'s time to read anew.
+//! Written here and not taken from croner (4.0.3), which was tried first: its errors do not name
+//! the field; it takes names in any field (`MON * * * *` is minute 1) and empty items of lists; its
+//! rule for changes of clocks cannot be chosen; and an expression holds five kilobytes, a byte a
+//! year.
 
 use super::calendar::{Calendar, Times};
 use super::days::{Days, DaysOfMonth, DaysOfWeek};

@@ -211,7 +211,8 @@ mod tests {
         assert_eq!(meant(&week(fifth_monday.clone()), 2026, 8), [31]);
         assert_eq!(meant(&week(fifth_monday), 2026, 9), [0; 0]);
         let last_friday = DaysOfWeek { last: 1 << 5, ..DaysOfWeek::NONE };
-        assert_eq!(meant(&week(last_friday), 2026, 8), [28]);
+        assert_eq!(meant(&week(last_friday.clone()), 2026, 8), [28]);
+        assert_eq!(meant(&week(last_friday), 2026, 7), [31], "and not the 24th, a week before");
     }
 
     /// Fridays and thirteenths of February 2026: the 13th is a Friday.

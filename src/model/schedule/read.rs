@@ -119,7 +119,7 @@ fn zone(fields: &mut Fields<'_>) -> Result<TimeZone, Reason> {
     let field = "schedule.zone";
     let Some(name) = fields.text(field)? else { return Ok(TimeZone::UTC) };
     let zones = TimeZoneDatabase::bundled();
-    match zones.get(&name).ok().filter(|zone| zone.iana_name().is_some() && !zone.is_unknown()) {
+    match zones.get(&name).ok().filter(|zone| zone.iana_name().is_some()) {
         Some(zone) => Ok(zone),
         None => {
             let known: Vec<_> = zones.available().map(|known| known.to_string()).collect();
