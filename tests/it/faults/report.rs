@@ -129,6 +129,6 @@ pub(crate) fn closing_line(all: &[Ended]) -> String {
 /// Writes `target/faults/report.json`.
 pub(crate) fn save(all: &[Ended]) {
     let folder = Path::new("target/faults");
-    fs::create_dir_all(&folder).unwrap();
+    fs::create_dir_all(folder).unwrap();
     fs::write(folder.join("report.json"), serde_json::to_vec_pretty(all).unwrap()).unwrap();
 }
