@@ -3,8 +3,7 @@
 //!
 //! Law: the group is polled only while no transaction is open, and each transaction carries the
 //! offsets of all partitions under the fence, as the scheduler's do. The pipe has all of the
-//! scheduler's Kafka, two producers that take turns; the ticker is plain, with one that does one
-//! thing after the other.
+//! scheduler's Kafka, two producers that take turns; the ticker is plain, with one.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -51,10 +50,7 @@ impl Writer {
 
     fn commit(&self, progress: &[Progress], fence: &Fence) -> Result<(), TransactionError> {
         match self {
-            Self::Plain(transactor) => {
-                transactor.flush()?;
-                transactor.commit(progress, fence)
-            }
+            Self::Plain(transactor) => transactor.commit(progress, fence),
             Self::Relay(relay) => relay.commit(progress, fence),
         }
     }

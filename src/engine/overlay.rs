@@ -109,9 +109,7 @@ impl Overlay {
 
     /// Closes the active delta with step `number`, after which W stands at `w`.
     pub(super) fn spill(&mut self, number: u64, w: TimelineKey) -> Arc<Delta> {
-        // The next one will be about as large: what grows by doubling is copied as often.
-        let next = Delta::with_room_of(&self.active);
-        let delta = Arc::new(Delta { w, ..std::mem::replace(&mut self.active, next) });
+        let delta = Arc::new(Delta { w, ..std::mem::take(&mut self.active) });
         self.spilling_bytes += delta.bytes;
         self.spilling.push_back((number, Arc::clone(&delta)));
         delta
@@ -138,12 +136,6 @@ impl Default for Delta {
 }
 
 impl Delta {
-    fn with_room_of(last: &Self) -> Self {
-        let mut index = IdMap::default();
-        index.reserve(last.index.len());
-        Self { timeline: Vec::with_capacity(last.timeline.len()), index, ..Self::default() }
-    }
-
     /// What the store must write: timeline in key order, index in order of hashes, marks. What
     /// came and went in between is not among it, nor what has fired already.
     #[must_use]

@@ -11,7 +11,6 @@
 
 use std::ffi::CStr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rdkafka::bindings as c;
@@ -166,48 +165,13 @@ impl Transactor {
         }
     }
 
-    /// Has the records and, under `fence`, the offsets taken, and commits. `Ok` means committed.
-    /// Waits for the broker no longer than a transaction lasts: after that it has aborted this one,
-    /// if not more.
+    /// Flushes, adds the offsets under `fence`, and commits. `Ok` means committed. Waits for the
+    /// broker no longer than a transaction lasts: after that it has aborted this one, if not more.
     pub fn commit(&self, progress: &[Progress], fence: &Fence) -> Result<(), TransactionError> {
         assert!(!progress.is_empty(), "a transaction without offsets is not fenced");
         let deadline = clock::monotonic() + self.timeout;
-        let refused = AtomicBool::new(false);
-        // The broker takes the offsets, in two requests, while it takes the records.
-        std::thread::scope(|scope| {
-            let records = scope.spawn(|| self.flush_until(deadline, &refused));
-            fault::reached("commit.before_offsets");
-            let offsets = self.send_offsets(progress, fence, deadline);
-            refused.store(offsets.is_err(), Ordering::Relaxed);
-            let records = records.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            // After a record was refused the offsets are, too: the record says more.
-            match (offsets, records) {
-                (Err(generation @ TransactionError::Generation(_)), _) => Err(generation),
-                (_, Err(refused @ TransactionError::Refused { .. })) => Err(refused),
-                (offsets, records) => offsets.and(records),
-            }
-        })?;
-        fault::reached("commit.before_end");
-        let native = self.producer.client().native_ptr();
-        // SAFETY: the handle lives through the call. The returned error is ours, and `check`
-        // destroys it.
-        check(unsafe { c::rd_kafka_commit_transaction(native, ms_until(deadline)) })?;
-        fault::reached("commit.after_end");
-        self.first_refusal()
-    }
-
-    /// Waits until every record that was sent is taken or refused. [`commit`](Self::commit) does so
-    /// itself, while the offsets are taken: this is for whoever wants one after the other.
-    pub fn flush(&self) -> Result<(), TransactionError> {
-        self.flush_until(clock::monotonic() + self.timeout, &AtomicBool::new(false))
-    }
-
-    fn send_offsets(
-        &self,
-        progress: &[Progress],
-        fence: &Fence,
-        deadline: Instant,
-    ) -> Result<(), TransactionError> {
+        self.flush(deadline)?;
+        fault::reached("commit.before_offsets");
         let mut offsets = TopicPartitionList::with_capacity(progress.len());
         for p in progress {
             let offset = i64::try_from(p.offset).expect("Kafka's offsets are below 2^63");
@@ -219,7 +183,12 @@ impl Transactor {
         let (list, group, timeout_ms) = (offsets.ptr(), fence.as_ptr(), ms_until(deadline));
         // SAFETY: handle, list and metadata live through the call. The returned error is ours, and
         // `check` destroys it.
-        check(unsafe { c::rd_kafka_send_offsets_to_transaction(native, list, group, timeout_ms) })
+        check(unsafe { c::rd_kafka_send_offsets_to_transaction(native, list, group, timeout_ms) })?;
+        fault::reached("commit.before_end");
+        // SAFETY: as above.
+        check(unsafe { c::rd_kafka_commit_transaction(native, ms_until(deadline)) })?;
+        fault::reached("commit.after_end");
+        self.first_refusal()
     }
 
     /// Aborts what is open, waiting at most `timeout`. An error means that the outcome is
@@ -230,11 +199,7 @@ impl Transactor {
             // Single-threaded, an abort that waits longer would wait for reports that only we
             // can take.
             match self.producer.abort_transaction(ABORT_QUANTUM) {
-                Ok(()) => {
-                    // What was under way counts as refused: that is of no transaction to come.
-                    let _purged = self.first_refusal();
-                    return Ok(());
-                }
+                Ok(()) => return Ok(()),
                 Err(error) if clock::monotonic() >= deadline => return Err(from_kafka(error)),
                 Err(KafkaError::Transaction(error)) if error.is_retriable() => {
                     self.producer.poll(Duration::ZERO);
@@ -244,13 +209,8 @@ impl Transactor {
         }
     }
 
-    /// Waits until every record is acknowledged or refused, the deadline has passed, or `given_up`:
-    /// librdkafka sends nothing more in a transaction that has failed already.
-    fn flush_until(
-        &self,
-        deadline: Instant,
-        given_up: &AtomicBool,
-    ) -> Result<(), TransactionError> {
+    /// Waits until every record is acknowledged or refused, or the deadline has passed.
+    fn flush(&self, deadline: Instant) -> Result<(), TransactionError> {
         let native = self.producer.client().native_ptr();
         loop {
             // SAFETY: the handle lives through the call, which only waits.
@@ -261,7 +221,7 @@ impl Transactor {
                 c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => return Ok(()),
                 // message.timeout.ms should turn what hangs into a refusal before that.
                 c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR__TIMED_OUT => {
-                    if given_up.load(Ordering::Relaxed) || clock::monotonic() >= deadline {
+                    if clock::monotonic() >= deadline {
                         let unanswered = "flush: records were neither taken nor refused in time";
                         return Err(TransactionError::Unknown(unanswered.to_owned()));
                     }

@@ -36,9 +36,6 @@ const END_AGAIN_MS: Millis = 200;
 const STALL_MS: Millis = 300;
 /// How long the loop waits for a stable end: a partition without a leader holds up no other.
 const STABLE_END_TIMEOUT: Duration = Duration::from_millis(500);
-/// Records of `triggers` taken in one turn: what is decoded is decided while the processor's cache
-/// still has it.
-const TRIGGERS_MAX: usize = 2_048;
 /// Records taken from the secondary inputs in one turn.
 const OTHERS_MAX: usize = 10_000;
 
@@ -70,7 +67,7 @@ impl Intake {
             schemas: Schemas::new(),
             writers,
             _runtime: runtime,
-            max: settings.scheduler.ingest_max.get().min(TRIGGERS_MAX),
+            max: settings.scheduler.ingest_max.get(),
         })
     }
 
