@@ -1,10 +1,11 @@
 #!/bin/sh
-# Fetches the official Standard Webhooks libraries of Python, JavaScript and Go, at the versions that
-# tests/signatures pins, once into the cache, and prints the folder that holds them.
+# Fetches the official Standard Webhooks libraries of JavaScript and Go, at the versions that
+# tests/signatures pins, once into the cache, and prints the folder that holds them. (python.sh
+# fetches that of Python.)
 set -eu
 
 source=$(cd "$(dirname "$0")/../tests/signatures" && pwd)
-pins=$(cat "$source"/requirements.txt "$source"/package.json "$source"/go.* "$source"/verify.go)
+pins=$(cat "$source"/package.json "$source"/go.* "$source"/verify.go)
 cache=${ORLOJ_CACHE:-$HOME/.cache/orloj}
 home=$cache/webhook-libraries-$(printf %s "$pins" | cksum | cut -d ' ' -f 1)
 
@@ -12,9 +13,9 @@ if [ -d "$home" ]; then
     echo "$home"
     exit 0
 fi
-for program in python3 node npm go; do
+for program in node npm go; do
     command -v "$program" >/dev/null 2>&1 || {
-        echo "$program is missing: Debian has python3-venv, nodejs, npm and golang" >&2
+        echo "$program is missing: Debian has nodejs, npm and golang" >&2
         exit 1
     }
 done
@@ -24,9 +25,6 @@ mkdir -p "$cache"
 staging=$(mktemp -d "$cache/webhook-libraries.XXXXXX")
 trap 'rm -rf "$staging"' EXIT INT TERM
 {
-    python3 -m venv --copies "$staging/python"
-    "$staging/python/bin/python" -m pip install --quiet --disable-pip-version-check \
-        --requirement "$source/requirements.txt"
     cp "$source/package.json" "$staging/"
     npm install --prefix "$staging" --no-package-lock --no-audit --no-fund --silent
     (cd "$source" && go build -o "$staging/verify-go" verify.go)

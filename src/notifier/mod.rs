@@ -80,7 +80,7 @@ pub enum NotifierError {
     #[error(transparent)]
     Newer(#[from] CodecError),
     /// The HTTP client cannot be made: its certificates, most likely.
-    #[error("HTTP: {0}; check the certificates of this machine")]
+    #[error("TLS: {0}; check the certificates of this machine")]
     Tls(#[from] rustls::Error),
     /// The mail client cannot be made: its certificates, most likely.
     #[error("mail: {0}; check notifier.smtp_url and the certificates of this machine")]

@@ -11,6 +11,8 @@ use orloj::model::Timestamp;
 use orloj::model::schedule::Schedule;
 use serde_json::{Value, json};
 
+use crate::kafka_server::run_to_end;
+
 const CASES: &str = include_str!("../schedules/cases.json");
 const EXPECTED: &str = include_str!("../schedules/expected.txt");
 
@@ -63,17 +65,10 @@ fn sum(schedule: &Value, (from, until): (Timestamp, Timestamp)) -> String {
 }
 
 fn oracle(from: i16, until: i16) -> String {
-    let python = run(&mut Command::new("scripts/schedule_oracle.sh"));
+    let python = run_to_end(Command::new("scripts/python.sh").arg("schedules"));
     let cases = ["tests/schedules/oracle.py", "tests/schedules/cases.json"];
     let years = [from.to_string(), until.to_string()];
-    run(Command::new(python.trim()).args(cases).args(years))
-}
-
-fn run(command: &mut Command) -> String {
-    let done = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let said = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{command:?}\n{said}");
-    String::from_utf8(done.stdout).unwrap()
+    run_to_end(Command::new(python.trim()).args(cases).args(years))
 }
 
 /// Names the lines that differ.

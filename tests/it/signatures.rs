@@ -13,24 +13,25 @@ use orloj::config::callers::secret::NewSecret;
 use serde_json::{Value, json};
 
 use crate::callers::{Delivery, Site};
+use crate::kafka_server::run_to_end;
 
 /// Asks for programs that a build does not need, and for registries: hence a target of its own.
 #[test]
 #[ignore = "make test-signatures"]
 fn the_official_libraries_verify_our_signatures() {
-    let libraries = run(&mut Command::new("scripts/webhook_libraries.sh"));
+    let libraries = run_to_end(&mut Command::new("scripts/webhook_libraries.sh"));
     let libraries = Path::new(libraries.trim());
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("deliveries.json");
     std::fs::write(&file, Value::from(deliveries()).to_string()).unwrap();
 
-    let python = libraries.join("python/bin/python");
-    let mut programs = [Command::new(python), Command::new("node"), Command::new("go")];
+    let python = run_to_end(Command::new("scripts/python.sh").arg("signatures"));
+    let mut programs = [Command::new(python.trim()), Command::new("node"), Command::new("go")];
     programs[0].arg("verify.py");
     programs[1].arg("verify.cjs").env("NODE_PATH", libraries.join("node_modules"));
     programs[2] = Command::new(libraries.join("verify-go"));
     for mut program in programs {
-        let said = run(program.arg(&file).current_dir("tests/signatures"));
+        let said = run_to_end(program.arg(&file).current_dir("tests/signatures"));
         eprintln!("{}", said.trim());
     }
 }
@@ -80,12 +81,4 @@ fn told(delivery: &Delivery, keys: &[&Value]) -> Value {
         "body": STANDARD.encode(&delivery.body),
         "keys": keys,
     })
-}
-
-fn run(command: &mut Command) -> String {
-    let done = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let (told, said) = (done.stdout, String::from_utf8_lossy(&done.stderr));
-    let told = String::from_utf8(told).unwrap();
-    assert!(done.status.success(), "{command:?}\n{told}\n{said}");
-    told
 }

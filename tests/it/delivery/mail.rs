@@ -23,8 +23,7 @@ const WATCHDOG: &str = r#""$@" </dev/null & read -r order; kill $!"#;
 #[test]
 #[ignore = "make test-delivery"]
 fn mail_arrives_at_a_real_server() {
-    let programs = run_to_end(&mut Command::new("scripts/mail_server.sh"));
-    let python = Path::new(programs.trim()).join("bin/python");
+    let python = run_to_end(Command::new("scripts/python.sh").arg("mail"));
     let folder = tempfile::tempdir().unwrap();
     let callers = folder.path().join("callers.toml");
     fs::write(&callers, "callers.billing.notify.email = [\"billing@example.com\"]").unwrap();
@@ -35,7 +34,7 @@ fn mail_arrives_at_a_real_server() {
     let root = certificates::root();
     stage.settings = stage.settings.environment("SSL_CERT_FILE", root.to_str().unwrap());
     for (url, tls) in [("smtp://", ""), ("smtp://", "tls"), ("smtps://", "smtps")] {
-        let server = Server::start(&python, tls);
+        let server = Server::start(Path::new(python.trim()), tls);
         let query = if tls == "tls" { "?tls=required" } else { "" };
         stage = stage.set("notifier.smtp_url", format!("{url}127.0.0.1:{}{query}", server.port));
         let mut notifier = stage.start("notifier", &format!("notifier-{tls}"));

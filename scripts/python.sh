@@ -1,11 +1,12 @@
 #!/bin/sh
-# Fetches another implementation of schedules (Python's croniter and dateutil, and the time zones), at the
-# versions that tests/schedules pins, once into the cache, and prints the Python that has them.
+# Fetches the Python packages that tests/FOLDER pins in its requirements.txt, once into the cache, and
+# prints the Python that has them.
 set -eu
 
-pins=$(cd "$(dirname "$0")/../tests/schedules" && pwd)/requirements.txt
+folder=$1
+pins=$(cd "$(dirname "$0")/../tests/$folder" && pwd)/requirements.txt
 cache=${ORLOJ_CACHE:-$HOME/.cache/orloj}
-home=$cache/schedule-oracle-$(cksum <"$pins" | cut -d ' ' -f 1)
+home=$cache/python-$folder-$(cksum <"$pins" | cut -d ' ' -f 1)
 
 if [ ! -d "$home" ]; then
     command -v python3 >/dev/null 2>&1 || {
@@ -14,7 +15,7 @@ if [ ! -d "$home" ]; then
     }
     mkdir -p "$cache"
     # Made beside its place and moved in one step: a fetch cut short leaves nothing half done.
-    staging=$(mktemp -d "$cache/schedule-oracle.XXXXXX")
+    staging=$(mktemp -d "$cache/python-$folder.XXXXXX")
     trap 'rm -rf "$staging"' EXIT INT TERM
     {
         python3 -m venv --copies "$staging"
