@@ -17,8 +17,10 @@ header() {
     printf '#include <%s>\n' "$1" | cc -E -x c - -o /dev/null
 }
 
+# libclang itself: libclang-cpp, which other packages bring, is not what bindgen looks for.
 libclang() {
-    [ -n "${LIBCLANG_PATH:-}" ] || ls /usr/lib/llvm-*/lib/libclang*.so* /usr/lib/*/libclang*.so* 2>/dev/null | grep -q .
+    [ -n "${LIBCLANG_PATH:-}" ] ||
+        ls /usr/lib/llvm-*/lib /usr/lib/*-linux-gnu 2>/dev/null | grep -Eq '^libclang(-[0-9.]+)?\.so'
 }
 
 java17() {
