@@ -14,6 +14,7 @@ use std::process::{Command, ExitCode};
 use orloj::engine::catalog::{Catalog, TopicState};
 use orloj::engine::cursor::Cursor;
 use orloj::engine::partition::{Fetched, Input, Partition, Rules, Start};
+use orloj::engine::rows::{Rows, Stored};
 use orloj::engine::step::{Emit, InputTopics};
 use orloj::engine::wheel::Wheel;
 use orloj::model::codec::registration::{
@@ -111,7 +112,8 @@ fn run(count: u64) {
         let inputs = (registered..until).map(|n| registration(&schemas, n, now, &payload));
         let inputs: Vec<_> = inputs.collect();
         registered = until;
-        partition.ingest(inputs, &nobody);
+        let stored = Stored { index: &nobody, rows: &Rows::default() };
+        partition.ingest(inputs, stored).unwrap();
         partition.input_known(registered, now);
         while let Some(load) = partition.wants() {
             partition.load(Vec::new(), load.until);
@@ -166,6 +168,11 @@ fn partition() -> Partition {
         pools: Vec::new(),
         cancel_grace: 1_000,
         park: 5_000,
+        open_ttl: DAY_MS,
+        misfire_grace: 60_000,
+        catch_up_rate: 1_000,
+        partitioner: Partitioner::Murmur2,
+        partitions: 1,
         owner: "guard".to_owned(),
         topics: InputTopics { triggers: "triggers".into(), signals: "signals".into() },
     };

@@ -234,7 +234,19 @@ fn describe(receipt: &Receipt, settings: &Settings) -> Result<String, CliError> 
             Err(CliError::Refused(not_pending(*fired, outcomes)))
         }
         Verdict::Rejected { reason } => Err(CliError::Refused(format!("rejected: {reason}"))),
-        Verdict::Delivered { .. }
+        Verdict::Paused { generation, .. } => Ok(format!("paused: generation {generation}")),
+        Verdict::Resumed { generation, fire_at } => {
+            let at = show_time(*fire_at);
+            Ok(format!("resumed: generation {generation}, due at {at}"))
+        }
+        Verdict::Called { generation, occurrence } => {
+            Ok(format!("fires now: generation {generation}, occurrence {occurrence}"))
+        }
+        Verdict::Skipped { .. }
+        | Verdict::Ended { .. }
+        | Verdict::Expired { .. }
+        | Verdict::Unmet { .. }
+        | Verdict::Delivered { .. }
         | Verdict::Failed { .. }
         | Verdict::Withdrawn { .. }
         | Verdict::Circuit(_) => {

@@ -150,6 +150,14 @@ pub struct SchedulerSettings {
     /// Life of a veto against late retries.
     #[serde(deserialize_with = "units::duration")]
     pub veto_ttl: Duration,
+    /// How long the owner waits for a worker's word on how a callback ended.
+    #[serde(deserialize_with = "units::duration")]
+    pub open_ttl: Duration,
+    /// How late an occurrence of a recurring trigger may be before its misfire rule decides.
+    #[serde(deserialize_with = "units::duration")]
+    pub misfire_grace: Duration,
+    /// Missed occurrences made up for in a second, for each partition.
+    pub catch_up_rate: NonZeroU32,
     /// Silence after which the group gives our partitions away.
     #[serde(deserialize_with = "units::duration")]
     pub session_timeout: Duration,

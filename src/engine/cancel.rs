@@ -6,9 +6,11 @@
 //! make what they have not begun.
 
 use super::known::{IdHash, Known, Slot, SlotKind};
-use super::partition::{Fetched, Partition};
+use super::partition::{CorruptRow, Partition};
+use super::rows::Stored;
 use crate::fault::{Bug, planted};
 use crate::model::Offset;
+use crate::model::course::Standing;
 use crate::model::entry::{Entry, Row};
 use crate::model::fire::Withdrawal;
 use crate::model::ledger::LedgerKey;
@@ -17,17 +19,34 @@ use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey};
 
 impl Partition {
-    pub(super) fn cancel(&mut self, offset: Offset, ack: bool, id: Text, fetched: &Fetched) {
+    pub(super) fn cancel(
+        &mut self,
+        offset: Offset,
+        ack: bool,
+        id: Text,
+        stored: Stored<'_>,
+    ) -> Result<(), CorruptRow> {
         let w = self.cursor.w;
         let hash = IdHash::of(&id);
-        let mut known = self.known(hash, fetched);
+        let mut known = self.known(hash, stored.index);
         let seen_from = self.seen_from;
         let fired = known.fired_main(w).filter(|slot| slot.generation >= seen_from).cloned();
-        let main = self.drop_main(&id, &mut known);
+        let standing = self.standing_slot(&known);
+        let row = match &standing {
+            Some(slot) if slot.course => Some(self.row(slot, stored)?),
+            _ => None,
+        };
+        let (main, past) = match standing {
+            Some(slot) if slot.kind == SlotKind::Past => (None, Some(slot)),
+            _ => (self.drop_standing(&id, &mut known), None),
+        };
         let retry = self.drop_retries(&id, &mut known);
+        let recurs = row.as_ref().is_some_and(has_fired_before);
+        let fired = self.end_by_cancel(&mut known, row, past, retry.is_some()).or(fired);
         // Only a fire that went to a worker can come back as a retry. If the last generation is
-        // known to have fired into a topic, none can.
-        let in_flight = main.is_none() && fired.as_ref().is_none_or(|slot| slot.http);
+        // known to have fired into a topic, none can. Of a recurring one an earlier occurrence may.
+        let none_pending = main.as_ref().is_none_or(|slot| recurs && slot.http);
+        let in_flight = none_pending && (recurs || fired.as_ref().is_none_or(|slot| slot.http));
         if in_flight && !planted(Bug::NoVeto) {
             self.veto(offset, &id, &mut known);
         }
@@ -41,7 +60,35 @@ impl Partition {
                 self.answer(ack, offset, id, verdict);
             }
         }
-        self.know(hash, known, fetched);
+        self.know(hash, known, stored.index);
+        Ok(())
+    }
+
+    /// Whoever waited for a trigger that is cancelled learns that it failed. One whose callback is
+    /// under way is left to the worker's word, unless its retry was taken away: then nobody will
+    /// say. Returns the slot of what is known to have fired.
+    fn end_by_cancel(
+        &mut self,
+        known: &mut Known,
+        row: Option<Row>,
+        past: Option<Slot>,
+        retry_dropped: bool,
+    ) -> Option<Slot> {
+        let Some(Row::Fire(row)) = row else { return None };
+        let standing = row.course.as_ref().map(|course| course.standing);
+        match past {
+            None => {
+                let watchers = row.course.map_or_else(Vec::new, |course| course.watchers);
+                self.tell(&row.id.trigger, watchers, false);
+                None
+            }
+            Some(slot) => {
+                if standing == Some(Standing::Open) && retry_dropped {
+                    self.rest(known, &slot, row, Some(false));
+                }
+                Some(slot)
+            }
+        }
     }
 
     /// Takes all pending retries off the timeline and out of the ledger; returns the last one.
@@ -68,14 +115,15 @@ impl Partition {
         // Never at or below W: the veto would end before it began.
         let due = self.clock.max(w.due) + self.rules.veto_ttl.max(1);
         let key = TimelineKey { due, priority: u8::MAX, source: Source::Triggers, offset: cancel };
-        known.slots.push(Slot {
-            key,
-            kind: SlotKind::Veto,
-            generation: cancel,
-            in_ledger: true,
-            http: false,
-        });
+        known.slots.push(Slot::of_veto(key, cancel));
         self.schedule(Entry { key, row: Row::Veto { trigger: id.clone(), cancel } });
         self.draft.withdrawals.push(Withdrawal { trigger: id.clone(), cancel });
     }
+}
+
+/// Whether it is a recurring trigger that has fired, so that a callback may be in flight.
+fn has_fired_before(row: &Row) -> bool {
+    let Row::Fire(row) = row else { return false };
+    let recurs = row.course.as_ref().is_some_and(|course| course.series.is_some());
+    recurs && row.id.occurrence > 0
 }

@@ -4,20 +4,23 @@
 //! that the ledger holds is settled there. A fire that cannot go out fails its own trigger alone.
 
 use super::catalog::{Catalog, Finder, TopicState};
-use super::known::{IdHash, Slot, SlotKind};
+use super::known::{IdHash, Known, Slot, SlotKind};
 use super::partition::{CorruptRow, Due, Fetched, Partition};
 use super::register::fire_ledger_key;
+use super::series::Judged;
 use super::step::{Emit, ToTopic};
 use crate::model::codec::row::{self, FireView, RowBytes, RowError, TargetView};
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
 use crate::model::definition::Target;
-use crate::model::entry::{Entry, FireId, FireRow, Row};
+use crate::model::entry::{Entry, FireRow, Row};
 use crate::model::fire::{Fire, Withdrawal};
 use crate::model::ledger::LedgerKey;
 use crate::model::outcome::{Outcome, Verdict};
 use crate::model::partitioner::murmur2;
+use crate::model::schedule::Overlap;
+use crate::model::signal::{Settled, Signal};
 use crate::model::text::Text;
-use crate::model::timeline::{Source, TimelineKey};
+use crate::model::timeline::{Source, TimelineKey, rank};
 use crate::model::{PartitionId, Timestamp};
 
 /// Bytes that our own headers and the record's frame add to a fire at most; kept free so that a
@@ -48,19 +51,20 @@ impl Due {
         named.chain(self.pools.iter().map(Text::as_str))
     }
 
-    /// The ids whose topic is away: their index rows must be fetched, because they will wait.
+    /// The ids whose index rows must be fetched: of those with a course, because more follows, and
+    /// of those whose topic is away, because they will wait.
     #[must_use]
-    pub fn waiting(&self, catalog: &Catalog) -> Vec<IdHash> {
-        if !catalog.some_away() {
-            return Vec::new();
-        }
-        let away = |row: &&RowBytes| {
+    pub fn lasting(&self, catalog: &Catalog) -> Vec<IdHash> {
+        let some_away = catalog.some_away();
+        let lasts = |row: &&RowBytes| {
+            if !some_away || row::has_course(row) {
+                return row::has_course(row);
+            }
             let topic = row::target_topic(row).and_then(|topic| catalog.state(topic));
             let pool = || row::target_pool(row).and_then(|pool| catalog.pool(pool));
             matches!(topic.or_else(pool), Some(TopicState::Away(_)))
         };
-        let fires = self.rows().filter(away).filter_map(|row| row::view(row).ok().flatten());
-        fires.map(|fire| IdHash::of(fire.trigger)).collect()
+        self.rows().filter(lasts).filter_map(|row| id_of(row)).collect()
     }
 
     fn rows(&self) -> impl Iterator<Item = &RowBytes> {
@@ -84,23 +88,40 @@ impl Partition {
         for withdrawal in withdrawals {
             self.withdraw(withdrawal, &pools, &topics);
         }
-        for (key, row) in late.into_iter().chain(entries) {
+        let fired = self.fire_all(late.into_iter().chain(entries), w, &mut topics, fetched);
+        self.fired_from = self.cursor.triggers;
+        self.wheel.advance(w);
+        fired
+    }
+
+    fn fire_all(
+        &mut self,
+        due: impl Iterator<Item = (TimelineKey, RowBytes)>,
+        w: TimelineKey,
+        topics: &mut Finder<'_>,
+        fetched: &Fetched,
+    ) -> Result<(), CorruptRow> {
+        // What follows from a fire is put behind all that fires with it.
+        self.cursor.w = w;
+        for (key, row) in due {
             let corrupt = |reason| CorruptRow { key, reason };
-            if let Some((partition, scheduled)) = plain(&row, &mut topics).map_err(corrupt)? {
+            if let Some((partition, scheduled)) = plain(&row, topics).map_err(corrupt)? {
                 self.draft.emits.push(Emit::ToTopic(ToTopic { row, partition, scheduled }));
                 continue;
             }
             match row::decode(&row).map_err(corrupt)? {
                 Row::Veto { trigger, .. } => self.settle(LedgerKey::Veto(trigger)),
-                Row::Fire(fire) => self.dispatch(key, fire, row, &mut topics, fetched),
+                Row::Watch { trigger, .. } => self.forget_watch(key, trigger, fetched),
+                Row::Fire(fire) if fire.course.is_some() && key.source == Source::Triggers => {
+                    self.run(key, fire, topics, fetched);
+                }
+                Row::Fire(fire) => self.dispatch(key, fire, row, topics, fetched),
             }
         }
-        self.cursor.w = w;
-        self.fired_from = self.cursor.triggers;
-        self.wheel.advance(w);
         Ok(())
     }
 
+    /// An occurrence of a trigger without a course, or a retry.
     fn dispatch(
         &mut self,
         key: TimelineKey,
@@ -110,13 +131,119 @@ impl Partition {
         index: &Fetched,
     ) {
         let settled = fire.in_ledger.then(|| fire_ledger_key(&fire.id));
+        let ends = fire.settles().then(|| fire.id.clone());
+        match self.send(key, fire, row, topics) {
+            Sent::Gone => {}
+            Sent::Waits(fire) => return self.park(key, *fire, index),
+            Sent::Buried => {
+                if let Some(id) = ends {
+                    let ended = Signal::Settled(Settled { id, ok: false });
+                    self.send_signal(self.id, ended);
+                }
+            }
+        }
+        if let Some(key) = settled {
+            self.settle(key);
+        }
+    }
+
+    /// An entry with a course: it fires, waits, or is left out, and the next one takes its place.
+    fn run(
+        &mut self,
+        key: TimelineKey,
+        mut row: FireRow,
+        topics: &mut Finder<'_>,
+        index: &Fetched,
+    ) {
+        let hash = IdHash::of(&row.id.trigger);
+        let mut known = self.known(hash, index);
+        let slot = Slot::of(key, &row);
+        if slot.kind == SlotKind::Past {
+            self.forget_or_give_up(&mut known, &slot, row);
+        } else if row.course.as_ref().is_some_and(|course| course.awaits.is_some()) {
+            self.go_on(&mut known, &slot, row);
+        } else if self.has_expired(&row) {
+            let (generation, fire_at) = (row.id.generation, row.scheduled);
+            self.note(row.id.trigger.clone(), Verdict::Expired { generation, fire_at });
+            self.end_unfired(&mut known, &slot, row, false);
+        } else {
+            match self.judge(&mut row, key.due) {
+                Judged::Waits(due) => {
+                    let due = due.max(self.least());
+                    self.stand(&mut known, &slot, row, due);
+                }
+                Judged::Over => self.leave_out(&mut known, &slot, row),
+                Judged::Fires => match self.overlap(&mut row) {
+                    Some(Overlap::Skip) => self.leave_out(&mut known, &slot, row),
+                    Some(_) => {
+                        let due = Self::queued_until(&row).max(self.least());
+                        self.stand(&mut known, &slot, row, due);
+                    }
+                    None => self.fire_course(&mut known, &slot, row, topics),
+                },
+            }
+        }
+        self.know(hash, known, index);
+    }
+
+    fn fire_course(
+        &mut self,
+        known: &mut Known,
+        slot: &Slot,
+        mut row: FireRow,
+        topics: &mut Finder<'_>,
+    ) {
+        let course = row.course.as_deref();
+        let (recurs, called) =
+            course.map_or((false, false), |course| (course.series.is_some(), course.called));
+        let scheduled = row.scheduled;
+        if recurs && called {
+            // It is due by the command, and not instead of the next regular one.
+            row.scheduled = self.clock;
+        }
+        let http = row.definition.target.is_http();
+        let open = http && row.settles();
+        let bytes = self.encode(&Row::Fire(FireRow { course: None, ..row.clone() }));
+        let end = match self.send(slot.key, row.clone(), bytes, topics) {
+            Sent::Gone => (!open).then_some(true),
+            Sent::Buried => Some(false),
+            Sent::Waits(_) => {
+                row.scheduled = scheduled;
+                let due = self.parked_until();
+                return self.stand(known, slot, row, due);
+            }
+        };
+        row.scheduled = scheduled;
+        if recurs {
+            self.advance(known, slot, row, end);
+        } else {
+            self.rest(known, slot, row, end);
+        }
+    }
+
+    /// Whether a one-time trigger comes too late by its own rule.
+    fn has_expired(&self, row: &FireRow) -> bool {
+        let course = row.course.as_deref().filter(|course| !course.called);
+        let most = course.and_then(|course| course.expire_after);
+        most.is_some_and(|most| row.scheduled.saturating_add(most) < self.clock)
+    }
+
+    /// Makes the record of a fire, if it can be made now or never.
+    fn send(
+        &mut self,
+        key: TimelineKey,
+        fire: FireRow,
+        row: RowBytes,
+        topics: &mut Finder<'_>,
+    ) -> Sent {
         match &fire.definition.target {
             Target::Http(target) => match self.way_to_pool(target.pool.as_ref(), topics) {
                 Ok(true) => {
-                    let fire = self.fire_of(fire);
+                    let fire = self.fire_of(key, fire);
                     self.draft.emits.push(Emit::ToWorker(Box::new(fire)));
+                    Sent::Gone
                 }
-                Ok(false) => return self.park(key, fire, index),
+                Ok(false) => Sent::Waits(Box::new(fire)),
                 Err(reason) => self.bury(key, fire, reason),
             },
             Target::Topic(target) => match topics.state(target.topic.as_str()) {
@@ -128,17 +255,15 @@ impl Partition {
                             let scheduled = fire.scheduled;
                             let fire = ToTopic { row, partition, scheduled };
                             self.draft.emits.push(Emit::ToTopic(fire));
+                            Sent::Gone
                         }
                         Err(reason) => self.bury(key, fire, reason),
                     }
                 }
                 Some(TopicState::Refused(reason)) => self.bury(key, fire, reason.clone()),
                 // One that nobody looked up counts as away, so that its fire is not lost.
-                Some(TopicState::Away(_)) | None => return self.park(key, fire, index),
+                Some(TopicState::Away(_)) | None => Sent::Waits(Box::new(fire)),
             },
-        }
-        if let Some(key) = settled {
-            self.settle(key);
         }
     }
 
@@ -169,13 +294,14 @@ impl Partition {
         }
     }
 
-    fn fire_of(&self, row: FireRow) -> Fire {
+    fn fire_of(&self, key: TimelineKey, row: FireRow) -> Fire {
+        let (settles, priority, fired) = (row.settles(), rank(key.priority), self.clock);
         let FireRow { id, scheduled, definition, history, .. } = row;
-        Fire { id, scheduled, fired: self.clock, definition, history }
+        Fire { id, scheduled, fired, definition, history, settles, priority }
     }
 
     /// A fire nobody will ever be able to make: its trigger alone ends here.
-    fn bury(&mut self, key: TimelineKey, row: FireRow, reason: String) {
+    fn bury(&mut self, key: TimelineKey, row: FireRow, reason: String) -> Sent {
         let topics = &self.rules.topics;
         let topic = match key.source {
             Source::Triggers => topics.triggers.clone(),
@@ -196,41 +322,49 @@ impl Partition {
             origin: Origin { topic, partition: self.id, offset: key.offset },
             reason,
             at: self.clock,
-            content: Content::Fire { attempts: row.id.attempt, fire: self.fire_of(row) },
+            content: Content::Fire { attempts: row.id.attempt, fire: self.fire_of(key, row) },
         };
         self.draft.emits.push(Emit::DeadLetter(Box::new(letter)));
+        Sent::Buried
     }
 
     /// The target cannot be reached just now: the entry waits on, in the ledger, because its new
     /// place depends on more than its record's bytes.
     fn park(&mut self, key: TimelineKey, mut row: FireRow, fetched: &Fetched) {
-        let due = self.clock.max(self.cursor.w.due) + self.rules.park.max(1);
+        let due = self.parked_until();
         let parked = TimelineKey { due, ..key };
         let hash = IdHash::of(&row.id.trigger);
         let mut known = self.known(hash, fetched);
-        let slot = known.take(|slot| slot.key == key).into_iter().next();
-        let mut slot = slot.unwrap_or_else(|| Slot {
-            key,
-            kind: kind_of(&row.id),
-            generation: row.id.generation,
-            in_ledger: true,
-            http: row.definition.target.is_http(),
-        });
-        slot.key = parked;
-        slot.in_ledger = true;
-        known.slots.push(slot);
+        let _fired = known.take(|slot| slot.key == key);
         row.in_ledger = true;
+        known.slots.push(Slot::of(parked, &row));
         self.schedule(Entry { key: parked, row: Row::Fire(row) });
         self.know(hash, known, fetched);
     }
+
+    fn parked_until(&self) -> Timestamp {
+        self.clock.max(self.cursor.w.due) + self.rules.park.max(1)
+    }
 }
 
-/// What stands in the index for a fire that nothing is known of any more.
-fn kind_of(id: &FireId) -> SlotKind {
-    let FireId { occurrence, attempt, deferral, .. } = *id;
-    match fire_ledger_key(id) {
-        LedgerKey::Retry { .. } => SlotKind::Retry { occurrence, attempt, deferral },
-        _ => SlotKind::Main,
+/// What became of a fire.
+enum Sent {
+    /// It is on its way.
+    Gone,
+    /// Its topic cannot be reached just now.
+    Waits(Box<FireRow>),
+    /// Nobody will ever be able to make it.
+    Buried,
+}
+
+/// The trigger that a row is about.
+fn id_of(row: &RowBytes) -> Option<IdHash> {
+    match row::view(row).ok()? {
+        Some(fire) => Some(IdHash::of(fire.trigger)),
+        None => match row::decode(row).ok()? {
+            Row::Watch { trigger, .. } => Some(IdHash::of(&trigger)),
+            Row::Fire(_) | Row::Veto { .. } => None,
+        },
     }
 }
 
@@ -240,6 +374,9 @@ fn plain(
     row: &RowBytes,
     topics: &mut Finder<'_>,
 ) -> Result<Option<(PartitionId, Timestamp)>, RowError> {
+    if row::has_course(row) {
+        return Ok(None);
+    }
     let Some(fire) = row::view(row)?.filter(|fire| !fire.in_ledger) else { return Ok(None) };
     let TargetView::Topic { topic, .. } = fire.target else { return Ok(None) };
     let Some(&TopicState::Usable { partitions, record_bytes_max }) = topics.state(topic) else {

@@ -9,8 +9,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 use smallvec::SmallVec;
 
 use crate::model::Offset;
-use crate::model::entry::FireId;
-use crate::model::timeline::TimelineKey;
+use crate::model::course::Standing;
+use crate::model::entry::{FireId, FireRow};
+use crate::model::timeline::{Source, TimelineKey};
+
+/// Retries that have fired and are remembered of one trigger: of a recurring one that keeps
+/// failing there would be ever more.
+const RETRIES_KEPT: usize = 8;
 
 /// The index's key for a trigger id: `xxh3_128` of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,9 +70,40 @@ pub struct Slot {
     pub in_ledger: bool,
     /// Whether it is delivered over HTTP, so that a retry may be reported after it has fired.
     pub http: bool,
+    /// Whether its row has a course, so that whoever touches the trigger must read it.
+    pub course: bool,
 }
 
 impl Slot {
+    /// The slot of an occurrence's row, or of a retry's, at its place.
+    #[must_use]
+    pub fn of(key: TimelineKey, row: &FireRow) -> Self {
+        let FireId { generation, occurrence, attempt, deferral, .. } = row.id;
+        let standing = row.course.as_ref().map_or(Standing::Pending, |course| course.standing);
+        let kind = match key.source {
+            Source::Signals => SlotKind::Retry { occurrence, attempt, deferral },
+            Source::Triggers if standing.is_ahead() => SlotKind::Main,
+            Source::Triggers => SlotKind::Past,
+        };
+        let http = row.definition.target.is_http();
+        let (in_ledger, course) = (row.in_ledger, row.course.is_some());
+        Self { key, kind, generation, in_ledger, http, course }
+    }
+
+    /// The slot of a veto by the cancel at that offset.
+    #[must_use]
+    pub fn of_veto(key: TimelineKey, cancel: Offset) -> Self {
+        let (in_ledger, http, course) = (true, false, false);
+        Self { key, kind: SlotKind::Veto, generation: cancel, in_ledger, http, course }
+    }
+
+    /// The slot of those who wait for a trigger that nobody has registered.
+    #[must_use]
+    pub fn of_watch(key: TimelineKey) -> Self {
+        let (in_ledger, http, course) = (true, false, true);
+        Self { key, kind: SlotKind::Past, generation: key.offset, in_ledger, http, course }
+    }
+
     /// Whether a retry of this occurrence of this generation stands here.
     #[must_use]
     pub fn retries(&self, generation: Offset, occurrence: u32) -> bool {
@@ -92,6 +128,9 @@ pub enum SlotKind {
     },
     /// A cancel that may yet have to stop a retry.
     Veto,
+    /// The trigger has fired, or nobody has registered it yet, and there is more to remember than
+    /// that: its row tells.
+    Past,
 }
 
 impl Known {
@@ -107,11 +146,18 @@ impl Known {
         self.slots.iter().rev().find(|slot| slot.kind == SlotKind::Main && slot.key <= w)
     }
 
-    /// Whether the ledger holds the trigger's pending occurrence. Settling moves W past the slot
-    /// in the same transaction, so a slot at or below `w` is not held any more.
+    /// What is remembered of the trigger after it has fired, or before it is registered.
+    #[must_use]
+    pub fn past(&self, w: TimelineKey) -> Option<&Slot> {
+        self.slots.iter().find(|slot| slot.kind == SlotKind::Past && slot.key > w)
+    }
+
+    /// Whether the ledger holds the trigger's pending occurrence, or what is remembered of it.
+    /// Settling moves W past the slot in the same transaction, so a slot at or below `w` is not
+    /// held any more.
     #[must_use]
     pub fn held_main(&self, w: TimelineKey) -> bool {
-        self.pending_main(w).is_some_and(|slot| slot.in_ledger)
+        self.pending_main(w).or(self.past(w)).is_some_and(|slot| slot.in_ledger)
     }
 
     /// Whether a cancel later than `generation` may still have to stop its retries.
@@ -131,7 +177,7 @@ impl Known {
                     && occurrence == id.occurrence
                     && (attempt, deferral) >= (id.attempt, id.deferral)
             }
-            SlotKind::Main | SlotKind::Veto => false,
+            SlotKind::Main | SlotKind::Veto | SlotKind::Past => false,
         })
     }
 
@@ -143,16 +189,22 @@ impl Known {
     }
 
     /// Forgets what has fired and tells nothing any more: all but the last main slot and the
-    /// last attempt of each occurrence, by which duplicates are known.
+    /// last attempts of the newest occurrences, by which duplicates are known.
     #[must_use]
     pub fn pruned(mut self, w: TimelineKey) -> Self {
         let last_main = self.fired_main(w).map(|slot| slot.key);
+        let is_retry = |slot: &&Slot| matches!(slot.kind, SlotKind::Retry { .. }) && slot.key <= w;
+        let mut surplus = self.slots.iter().filter(is_retry).count().saturating_sub(RETRIES_KEPT);
         self.slots.retain(|slot| {
             slot.key > w
                 || match slot.kind {
                     SlotKind::Main => Some(slot.key) == last_main,
+                    SlotKind::Retry { .. } if surplus > 0 => {
+                        surplus -= 1;
+                        false
+                    }
                     SlotKind::Retry { .. } => true,
-                    SlotKind::Veto => false,
+                    SlotKind::Veto | SlotKind::Past => false,
                 }
         });
         self

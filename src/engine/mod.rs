@@ -13,7 +13,10 @@
 
 pub mod cancel;
 pub mod catalog;
+pub mod command;
+pub mod course;
 pub mod cursor;
+pub mod depend;
 pub mod dispatch;
 pub mod follow;
 pub mod known;
@@ -24,7 +27,9 @@ pub mod refusal;
 pub mod register;
 pub mod replay;
 pub mod retry;
+pub mod rows;
 pub mod seen;
+pub mod series;
 pub mod step;
 pub mod takeover;
 pub mod tenure;

@@ -5,8 +5,10 @@
 //! holds everything decided since the one before: so a trigger that comes and fires between two
 //! spills costs the store nothing.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, OnceLock};
+
+use foldhash::fast::FixedState;
 
 use super::known::{IdHash, IdMap, Known};
 use super::step::RowOp;
@@ -28,6 +30,24 @@ pub(super) struct Overlay {
     spilling: VecDeque<(u64, Arc<Delta>)>,
     /// Memory of those, in bytes.
     spilling_bytes: usize,
+    /// Where rows stand in the active delta, as far as somebody has asked.
+    places: Places,
+}
+
+/// The newest change of each key in the first `known` changes of a delta.
+#[derive(Debug, Default)]
+struct Places {
+    at: HashMap<TimelineKey, usize, FixedState>,
+    known: usize,
+}
+
+impl Places {
+    /// Reads on to the end of `timeline`.
+    fn extend(&mut self, timeline: &[(TimelineKey, Option<RowBytes>)]) {
+        let news = timeline.iter().enumerate().skip(self.known);
+        self.at.extend(news.map(|(place, (key, _))| (*key, place)));
+        self.known = timeline.len();
+    }
 }
 
 /// Changes of the store, in memory.
@@ -40,6 +60,8 @@ pub struct Delta {
     bytes: usize,
     /// What stands at or below is decided and wants no row. Set when the delta is closed.
     w: TimelineKey,
+    /// Where rows stand, once it is closed and somebody has asked.
+    places: OnceLock<Places>,
 }
 
 /// What is known of an id.
@@ -86,6 +108,15 @@ impl Overlay {
         self.active.skips.push((skipped, marked));
     }
 
+    /// The row that stands at `key`, if it came lately.
+    pub(super) fn row(&mut self, key: TimelineKey) -> Option<RowBytes> {
+        self.places.extend(&self.active.timeline);
+        if let Some(place) = self.places.at.get(&key) {
+            return self.active.timeline[*place].1.clone();
+        }
+        self.spilling.iter().rev().find_map(|(_, delta)| delta.change(key)).cloned().flatten()
+    }
+
     /// Entries that came or went and that the store may not show yet, in the order of decisions.
     pub(super) fn timeline(&self) -> impl Iterator<Item = &(TimelineKey, Option<RowBytes>)> {
         let spilling = self.spilling.iter().map(|(_, delta)| delta.as_ref());
@@ -109,6 +140,7 @@ impl Overlay {
 
     /// Closes the active delta with step `number`, after which W stands at `w`.
     pub(super) fn spill(&mut self, number: u64, w: TimelineKey) -> Arc<Delta> {
+        self.places = Places::default();
         let delta = Arc::new(Delta { w, ..std::mem::take(&mut self.active) });
         self.spilling_bytes += delta.bytes;
         self.spilling.push_back((number, Arc::clone(&delta)));
@@ -131,11 +163,22 @@ impl Overlay {
 impl Default for Delta {
     fn default() -> Self {
         let (timeline, index, skips) = (Vec::new(), IdMap::default(), Vec::new());
-        Self { timeline, index, skips, bytes: 0, w: TimelineKey::MIN }
+        let (w, places) = (TimelineKey::MIN, OnceLock::new());
+        Self { timeline, index, skips, bytes: 0, w, places }
     }
 }
 
 impl Delta {
+    /// The newest change of `key`, once the delta is closed.
+    fn change(&self, key: TimelineKey) -> Option<&Option<RowBytes>> {
+        let places = self.places.get_or_init(|| {
+            let mut places = Places::default();
+            places.extend(&self.timeline);
+            places
+        });
+        places.at.get(&key).map(|place| &self.timeline[*place].1)
+    }
+
     /// What the store must write: timeline in key order, index in order of hashes, marks. What
     /// came and went in between is not among it, nor what has fired already.
     #[must_use]
@@ -193,7 +236,8 @@ mod tests {
 
     fn known(due: u64) -> Known {
         let kind = SlotKind::Main;
-        let slot = Slot { key: key(due), kind, generation: due, in_ledger: false, http: false };
+        let (in_ledger, http, course) = (false, false, false);
+        let slot = Slot { key: key(due), kind, generation: due, in_ledger, http, course };
         Known { slots: [slot].into() }
     }
 

@@ -10,6 +10,8 @@ use super::cursor::Cursor;
 use super::known::{IdHash, IdMap, Known};
 use super::low_water::LowWater;
 use super::overlay::Overlay;
+use super::rows::Stored;
+use super::series::Pace;
 use super::step::{Emit, InputTopics, Step};
 use super::watermark::Watermark;
 use super::wheel::{Load, Wheel};
@@ -19,6 +21,7 @@ use crate::model::entry::Row;
 use crate::model::fire::Withdrawal;
 use crate::model::input::{SignalRecord, TriggerRecord};
 use crate::model::ledger::{LedgerKey, LedgerValue};
+use crate::model::partitioner::Partitioner;
 use crate::model::text::Text;
 use crate::model::timeline::TimelineKey;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
@@ -52,6 +55,16 @@ pub struct Rules {
     pub cancel_grace: Millis,
     /// How long a fire waits whose target topic cannot be reached just now.
     pub park: Millis,
+    /// How long a worker's word on how a callback ended is waited for.
+    pub open_ttl: Millis,
+    /// An occurrence of a recurring trigger later than this is missed: its misfire rule decides.
+    pub misfire_grace: Millis,
+    /// Missed occurrences made up for in a second at most.
+    pub catch_up_rate: u32,
+    /// The hash that says where the owner of a trigger reads.
+    pub partitioner: Partitioner,
+    /// How many partitions our topics have.
+    pub partitions: i32,
     /// The pools, beside the default one, that a callback may have gone to.
     pub pools: Vec<Text>,
     /// Whose transactions these are: the transactional id in the commit metadata.
@@ -124,6 +137,8 @@ pub struct Partition {
     pub(super) seen_from: Offset,
     /// N when entries last fired: what came since and was due already waits for the next firing.
     pub(super) fired_from: Offset,
+    /// When the next missed occurrence may be made up for.
+    pub(super) pace: Pace,
     watermark: Watermark,
     low_water: LowWater,
     sealed: Sealed,
@@ -169,6 +184,7 @@ impl Partition {
             draft: Draft::default(),
             seen_from,
             fired_from: cursor.triggers,
+            pace: Pace::default(),
             watermark,
             low_water,
             sealed: Sealed { cursor, at: 0, mirrored_at: 0, spilled_at: 0 },
@@ -231,25 +247,27 @@ impl Partition {
         !self.overlay.contains(hash)
     }
 
-    /// Records in log order. `fetched` has the store's index rows of the ids that
-    /// [`needs`](Self::needs) named; an id that is absent there is unknown to the store.
-    pub fn ingest(&mut self, inputs: Vec<Input>, fetched: &Fetched) {
+    /// Records in log order. `stored` has the store's index rows of the ids that
+    /// [`needs`](Self::needs) named, where an id that is absent is unknown to the store, and the
+    /// rows that [`rows_wanted`](Self::rows_wanted) named.
+    pub fn ingest(&mut self, inputs: Vec<Input>, stored: Stored<'_>) -> Result<(), CorruptRow> {
         for input in inputs {
             match input {
                 Input::Trigger(record) => {
                     self.cursor.triggers = record.offset + 1;
                     self.watermark.read(record.offset, record.timestamp);
                     self.draft.ingested += 1;
-                    self.ingest_trigger(record, fetched);
+                    self.ingest_trigger(record, stored)?;
                 }
                 Input::Signal(record) => {
                     self.cursor.signals = record.offset + 1;
                     self.draft.ingested += 1;
-                    self.ingest_signal(record, fetched);
+                    self.ingest_signal(record, stored)?;
                 }
                 Input::TriggersEnd(end) => self.watermark.read_up_to(end),
             }
         }
+        Ok(())
     }
 
     /// Up to when entries may fire: see [`Watermark`].

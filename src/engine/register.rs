@@ -2,28 +2,49 @@
 //!
 //! Law: whether it is ignored depends on state, so an ignored one leaves a skip mark.
 
+use super::course::course_of;
 use super::known::{IdHash, Known, Slot, SlotKind};
-use super::partition::{Fetched, Partition};
+use super::partition::{CorruptRow, Partition};
+use super::rows::Stored;
 use super::step::Emit;
 use crate::fault::{Bug, planted};
-use crate::model::Offset;
+use crate::model::course::{After, Awaits, Course, Series, Watcher};
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
-use crate::model::input::{OnConflict, Registration, Request, TriggerRecord, Unreadable};
+use crate::model::input::{Count, OnConflict, Registration, Request, TriggerRecord, Unreadable};
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::outcome::{Outcome, Verdict};
 use crate::model::text::Text;
-use crate::model::timeline::{Source, TimelineKey};
+use crate::model::timeline::{Source, TimelineKey, rank};
+use crate::model::{Offset, Timestamp};
+
+/// What a registration takes over from the one it replaces.
+#[derive(Debug, Default)]
+struct Heritage {
+    watchers: Vec<Watcher>,
+    executions: u32,
+    failures: u32,
+}
 
 impl Partition {
-    pub(super) fn ingest_trigger(&mut self, record: TriggerRecord, fetched: &Fetched) {
-        let TriggerRecord { offset, ack, request, .. } = record;
+    pub(super) fn ingest_trigger(
+        &mut self,
+        record: TriggerRecord,
+        stored: Stored<'_>,
+    ) -> Result<(), CorruptRow> {
+        let TriggerRecord { offset, timestamp, ack, request } = record;
         match request {
-            Request::Register(registration) => self.register(offset, ack, registration, fetched),
-            Request::Cancel { id } => self.cancel(offset, ack, id, fetched),
+            Request::Register(new) => self.register(offset, timestamp, ack, new, stored)?,
+            Request::Cancel { id } => self.cancel(offset, ack, id, stored)?,
+            Request::Command { id, command } => self.command(offset, ack, id, command, stored)?,
             Request::Forward(forward) => {
                 self.skip(offset);
                 self.draft.emits.push(Emit::Forward(forward));
+            }
+            Request::Batch(forwards) => {
+                self.skip(offset);
+                let forwards = forwards.into_iter().map(|one| Emit::Forward(Box::new(one)));
+                self.draft.emits.extend(forwards);
             }
             Request::Unreadable(unreadable) => {
                 if unreadable.may_pass {
@@ -33,43 +54,72 @@ impl Partition {
                 self.reject(topic, offset, *unreadable);
             }
         }
+        Ok(())
     }
 
-    fn register(&mut self, offset: Offset, ack: bool, new: Registration, fetched: &Fetched) {
+    fn register(
+        &mut self,
+        offset: Offset,
+        timestamp: Timestamp,
+        ack: bool,
+        new: Registration,
+        stored: Stored<'_>,
+    ) -> Result<(), CorruptRow> {
         let hash = IdHash::of(&new.id);
-        let mut known = self.known(hash, fetched);
-        let pending = known.slots.iter().find(|slot| self.is_pending(slot));
-        let pending = pending.map(|slot| (slot.generation, slot.key.due));
-        if let (OnConflict::Keep, Some((generation, fire_at))) = (new.on_conflict, pending) {
+        let mut known = self.known(hash, stored.index);
+        let slot = self.standing_slot(&known);
+        let (mut there, mut heritage) = (None, Heritage::default());
+        if let Some(slot) = &slot {
+            let row = if slot.course { Some(self.row(slot, stored)?) } else { None };
+            there = stays(slot, row.as_ref());
+            heritage = bequeath(row, new.count);
+        }
+        if let (OnConflict::Keep, Some((generation, fire_at))) = (new.on_conflict, there) {
             if !planted(Bug::KeepUnmarked) {
                 self.skip(offset);
             }
             self.answer(ack, offset, new.id, Verdict::Kept { generation, fire_at });
-            return;
+            return Ok(());
         }
-        self.drop_main(&new.id, &mut known);
+        self.drop_standing(&new.id, &mut known);
         if ack {
-            let replaced = pending.map(|(generation, _)| generation);
+            let pending = slot.filter(|slot| slot.kind == SlotKind::Main);
+            let replaced = pending.map(|slot| slot.generation);
             let verdict = Verdict::Accepted { generation: offset, fire_at: new.fire_at, replaced };
             self.answer(true, offset, new.id.clone(), verdict);
         }
-        let slot = self.place(offset, new);
-        known.slots.push(slot);
-        self.know(hash, known, fetched);
+        let priority = new.priority;
+        let row = first_row(offset, timestamp, new);
+        if let Some(slot) = self.place(priority, row, heritage) {
+            known.slots.push(slot);
+        }
+        self.know(hash, known, stored.index);
+        Ok(())
     }
 
     /// Puts a new trigger where it belongs, and says where that is.
-    fn place(&mut self, offset: Offset, new: Registration) -> Slot {
-        let (due, priority) = (new.fire_at, new.priority);
-        let key = TimelineKey { due, priority, source: Source::Triggers, offset };
+    fn place(&mut self, priority: u8, mut row: FireRow, heritage: Heritage) -> Option<Slot> {
+        if inherit(&mut row, heritage) {
+            let (trigger, generation) = (row.id.trigger, row.id.generation);
+            let executions = row.id.occurrence;
+            self.note(trigger, Verdict::Ended { generation, executions });
+            return None;
+        }
+        let (due, offset) = (row.scheduled, row.id.generation);
+        let (priority, source) = (rank(priority), Source::Triggers);
+        let key = TimelineKey { due, priority, source, offset };
+        if row.course.as_ref().is_some_and(|course| course.is_kept()) {
+            let key = TimelineKey { due: self.due_of(&row), ..key };
+            row.in_ledger = true;
+            self.watch_others(&row);
+            let slot = Slot::of(key, &row);
+            self.schedule(Entry { key, row: Row::Fire(row) });
+            return Some(slot);
+        }
         let late = key <= self.cursor.w;
         let long = due > self.clock + self.rules.ledger_after;
-        let http = new.definition.target.is_http();
-        let id =
-            FireId { trigger: new.id, generation: offset, occurrence: 0, attempt: 1, deferral: 0 };
-        let in_ledger = long && !late && !planted(Bug::LongOutOfLedger);
-        let definition = new.definition;
-        let row = FireRow { id, scheduled: due, in_ledger, definition, history: None };
+        row.in_ledger = long && !late && !planted(Bug::LongOutOfLedger);
+        let slot = Slot::of(key, &row);
         if late {
             let row = self.encode(&Row::Fire(row));
             self.draft.late.push((key, row));
@@ -79,7 +129,7 @@ impl Partition {
             }
             self.schedule(Entry { key, row: Row::Fire(row) });
         }
-        Slot { key, kind: SlotKind::Main, generation: offset, in_ledger, http }
+        Some(slot)
     }
 
     /// Puts an entry on the timeline, and into the ledger if its row says that it is held there.
@@ -92,10 +142,11 @@ impl Partition {
         }
     }
 
-    /// Takes the trigger's pending occurrence off the timeline and out of the ledger.
-    pub(super) fn drop_main(&mut self, id: &Text, known: &mut Known) -> Option<Slot> {
-        let dropped = known.take(|slot| self.is_pending(slot));
-        assert!(dropped.len() <= 1, "a trigger has one pending occurrence");
+    /// Takes the trigger's pending occurrence, or what is remembered of it, off the timeline and out
+    /// of the ledger.
+    pub(super) fn drop_standing(&mut self, id: &Text, known: &mut Known) -> Option<Slot> {
+        let dropped = known.take(|slot| self.stands(slot));
+        assert!(dropped.len() <= 1, "one entry of a trigger stands");
         let slot = dropped.into_iter().next()?;
         if slot.key > self.cursor.w {
             self.delete(slot.key);
@@ -110,7 +161,7 @@ impl Partition {
 
     /// Whether the trigger's occurrence has not fired yet. What was due when it came is late, and
     /// pending until the next firing: its topic may be away, and then it has to wait on.
-    fn is_pending(&self, slot: &Slot) -> bool {
+    pub(super) fn is_pending(&self, slot: &Slot) -> bool {
         let late = slot.generation >= self.fired_from;
         slot.kind == SlotKind::Main && (slot.key > self.cursor.w || late)
     }
@@ -143,10 +194,71 @@ impl Partition {
     }
 }
 
+/// The first row of a trigger, by its record alone: a replay makes the same.
+pub(super) fn first_row(generation: Offset, timestamp: Timestamp, new: Registration) -> FireRow {
+    let series = new.schedule.and_then(|schedule| {
+        let nominal = schedule.first(timestamp)?;
+        let (granted, open, failures) = (0, None, 0);
+        Some(Box::new(Series { schedule: *schedule, nominal, granted, open, failures }))
+    });
+    let awaits = new.after.map(|after| {
+        let After { ids: remaining, on_failure, timeout } = *after;
+        let until = timestamp.saturating_add(timeout);
+        Box::new(Awaits { remaining, on_failure, until, failed: None })
+    });
+    let (expire_after, retain) = (new.expire_after, new.retain);
+    let course = Course { expire_after, retain, series, awaits, ..Course::default() };
+    let row = FireRow::first(new.id, generation, new.fire_at, new.definition);
+    FireRow { course: course.some(), ..row }
+}
+
+/// What a registration that keeps finds: the generation that stays, and when it is due.
+fn stays(slot: &Slot, row: Option<&Row>) -> Option<(Offset, Timestamp)> {
+    match row {
+        None => Some((slot.generation, slot.key.due)),
+        Some(Row::Fire(row)) => {
+            let retained = row.course.as_ref().is_some_and(|course| course.retain.is_some());
+            let stays = slot.kind == SlotKind::Main || retained;
+            stays.then_some((slot.generation, row.scheduled))
+        }
+        Some(Row::Watch { .. } | Row::Veto { .. }) => None,
+    }
+}
+
+/// What is left to whoever replaces a trigger.
+fn bequeath(row: Option<Row>, count: Count) -> Heritage {
+    match row {
+        Some(Row::Fire(FireRow { id, course: Some(course), .. })) => {
+            let counted = course.series.filter(|_| count == Count::Keep);
+            let executions = counted.as_ref().map_or(0, |_| id.occurrence);
+            let failures = counted.map_or(0, |series| series.failures);
+            Heritage { watchers: course.watchers, executions, failures }
+        }
+        Some(Row::Watch { watchers, .. }) => Heritage { watchers, ..Heritage::default() },
+        _ => Heritage::default(),
+    }
+}
+
+/// Takes up what a predecessor left. Says whether that is the end: it has come as often as it may.
+fn inherit(row: &mut FireRow, heritage: Heritage) -> bool {
+    let Heritage { watchers, executions, failures } = heritage;
+    if !watchers.is_empty() {
+        course_of(row).watchers = watchers;
+    }
+    let Some(series) = row.course.as_deref_mut().and_then(|course| course.series.as_deref_mut())
+    else {
+        return false;
+    };
+    row.id.occurrence = executions;
+    series.failures = failures;
+    series.schedule.max_executions().is_some_and(|most| executions >= most)
+}
+
 /// Under which key the ledger holds a row, if it does.
 pub(super) fn ledger_key(row: &Row) -> Option<LedgerKey> {
     match row {
         Row::Veto { trigger, .. } => Some(LedgerKey::Veto(trigger.clone())),
+        Row::Watch { trigger, .. } => Some(LedgerKey::Main(trigger.clone())),
         Row::Fire(row) if !row.in_ledger => None,
         Row::Fire(row) => Some(fire_ledger_key(&row.id)),
     }

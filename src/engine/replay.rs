@@ -1,23 +1,25 @@
 //! The replay rule: how a store is brought back from the ledger and the log.
 //!
 //! Law: for a record of `triggers` below N — marked `~skip`: as if it had never been; of an id
-//! the ledger holds: the ledger already contains its effect; a plain registration: insert if its
-//! key is above W and its due time not above S, as it is settled otherwise; a cancel removes. All
-//! but the marked ones remove older generations of their id. The ledger is read first, whole.
+//! the ledger holds: the ledger already contains its effect; of a kind that the ledger holds in any
+//! case: settled; a plain registration: insert if its key is above W and its due time not above S,
+//! as it is settled otherwise; a cancel removes. All but the marked ones and the commands remove
+//! older generations of their id. The ledger is read first, whole.
 
 use std::collections::BTreeSet;
 
 use super::known::{IdHash, IdMap, Known, Slot, SlotKind};
 use super::partition::Fetched;
+use super::register::first_row;
 use super::seen::Seen;
 use super::step::RowOp;
 use crate::fault::{Bug, planted};
 use crate::model::codec::row::{self, RowBytes};
-use crate::model::entry::{Entry, FireId, FireRow, Row};
+use crate::model::entry::{Entry, Row};
 use crate::model::input::{Registration, Request, TriggerRecord};
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::text::Text;
-use crate::model::timeline::{Source, TimelineKey};
+use crate::model::timeline::{Source, TimelineKey, rank};
 use crate::model::{Offset, Timestamp};
 
 /// Brings a store back, batch by batch.
@@ -100,38 +102,39 @@ impl Replay {
             }
             match record.request {
                 Request::Register(registration) => {
-                    self.register(record.offset, registration, fetched);
+                    self.register(record.offset, record.timestamp, registration, fetched);
                 }
                 Request::Cancel { id } => self.change(&id, fetched, |replay, known| {
                     if !known.held_main(replay.w) || planted(Bug::ReplayHeld) {
                         replay.drop_main(known);
                     }
                 }),
-                Request::Forward(_) | Request::Unreadable(_) => {}
+                // What a command has touched is in the ledger, or was settled there.
+                Request::Command { .. }
+                | Request::Batch(_)
+                | Request::Forward(_)
+                | Request::Unreadable(_) => {}
             }
         }
         self.take_rows()
     }
 
-    fn register(&mut self, offset: Offset, new: Registration, fetched: &Fetched) {
+    fn register(&mut self, offset: Offset, at: Timestamp, new: Registration, fetched: &Fetched) {
         let id = new.id.clone();
         self.change(&id, fetched, |replay, known| {
             if known.held_main(replay.w) && !planted(Bug::ReplayHeld) {
                 return;
             }
             replay.drop_main(known);
-            let Registration { id, fire_at, priority, definition, .. } = new;
-            let key = TimelineKey { due: fire_at, priority, source: Source::Triggers, offset };
-            if key <= replay.w || fire_at > replay.horizon {
+            let (due, priority, source) = (new.fire_at, rank(new.priority), Source::Triggers);
+            let key = TimelineKey { due, priority, source, offset };
+            let kept = new.is_kept() && !planted(Bug::ReplayKept);
+            if key <= replay.w || due > replay.horizon || kept {
                 return; // it has fired, or was settled: nothing of it is worth a row
             }
-            replay.inserted_until = replay.inserted_until.max(fire_at);
-            let (generation, http) = (offset, definition.target.is_http());
-            let kind = SlotKind::Main;
-            known.slots.push(Slot { key, kind, generation, in_ledger: false, http });
-            let id = FireId { trigger: id, generation, occurrence: 0, attempt: 1, deferral: 0 };
-            let (scheduled, in_ledger, history) = (fire_at, false, None);
-            let row = FireRow { id, scheduled, in_ledger, definition, history };
+            replay.inserted_until = replay.inserted_until.max(due);
+            let row = first_row(offset, at, new);
+            known.slots.push(Slot::of(key, &row));
             let row = replay.encode(&Row::Fire(row));
             replay.rows.push(RowOp::Put { key, row });
         });
@@ -149,18 +152,17 @@ impl Replay {
                 if entry.is_some() || known.held_main(replay.w) {
                     replay.drop_main(known);
                 }
-                replay.hold(known, entry, SlotKind::Main);
+                replay.hold(known, entry);
             }),
             LedgerKey::Retry { trigger, generation, occurrence } => {
                 self.change(&trigger, fetched, |replay, known| {
                     replay.drop(known, |slot| slot.retries(generation, occurrence));
-                    let kind = entry.as_ref().map_or(SlotKind::Main, retry_kind);
-                    replay.hold(known, entry, kind);
+                    replay.hold(known, entry);
                 });
             }
             LedgerKey::Veto(id) => self.change(&id, fetched, |replay, known| {
                 replay.drop(known, |slot| slot.kind == SlotKind::Veto);
-                replay.hold(known, entry, SlotKind::Veto);
+                replay.hold(known, entry);
             }),
             LedgerKey::Skip(offset) => {
                 let _changed =
@@ -172,13 +174,13 @@ impl Replay {
     }
 
     /// What the ledger holds goes on the timeline.
-    fn hold(&mut self, known: &mut Known, entry: Option<Entry>, kind: SlotKind) {
+    fn hold(&mut self, known: &mut Known, entry: Option<Entry>) {
         let Some(Entry { key, row }) = entry else { return };
-        let (generation, http) = match &row {
-            Row::Fire(row) => (row.id.generation, row.definition.target.is_http()),
-            Row::Veto { cancel, .. } => (*cancel, false),
-        };
-        known.slots.push(Slot { key, kind, generation, in_ledger: true, http });
+        known.slots.push(match &row {
+            Row::Fire(row) => Slot { in_ledger: true, ..Slot::of(key, row) },
+            Row::Veto { cancel, .. } => Slot::of_veto(key, *cancel),
+            Row::Watch { .. } => Slot::of_watch(key),
+        });
         if key > self.w {
             let row = self.encode(&row);
             self.rows.push(RowOp::Put { key, row });
@@ -190,7 +192,7 @@ impl Replay {
     }
 
     fn drop_main(&mut self, known: &mut Known) {
-        self.drop(known, |slot| slot.kind == SlotKind::Main);
+        self.drop(known, |slot| matches!(slot.kind, SlotKind::Main | SlotKind::Past));
     }
 
     fn drop(&mut self, known: &mut Known, condemned: impl Fn(&Slot) -> bool) {
@@ -223,16 +225,5 @@ impl Replay {
         }));
         rows.sort_by_key(RowOp::place);
         rows
-    }
-}
-
-fn retry_kind(entry: &Entry) -> SlotKind {
-    match &entry.row {
-        Row::Fire(row) => SlotKind::Retry {
-            occurrence: row.id.occurrence,
-            attempt: row.id.attempt,
-            deferral: row.id.deferral,
-        },
-        Row::Veto { .. } => SlotKind::Veto,
     }
 }

@@ -14,6 +14,7 @@ use crate::model::fire::{Fire, Withdrawal};
 use crate::model::input::Forward;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::outcome::Outcome;
+use crate::model::signal::Signal;
 use crate::model::text::Text;
 use crate::model::timeline::TimelineKey;
 use crate::model::{Offset, PartitionId, Timestamp};
@@ -57,6 +58,13 @@ pub enum Emit {
         key: LedgerKey,
         /// What it is now.
         value: Option<Box<LedgerValue>>,
+    },
+    /// A signal to the owner of a trigger.
+    Signal {
+        /// Where that owner reads.
+        partition: PartitionId,
+        /// What it is told.
+        signal: Box<Signal>,
     },
     /// A line of the audit trail.
     Outcome(Box<Outcome>),

@@ -35,6 +35,14 @@ pub enum Bug {
     RetryAgain,
     /// Every mirror of the cursor counts as written at a shutdown.
     MirrorAlwaysClean,
+    /// The next occurrence of a recurring trigger is not in the ledger.
+    NextOutOfLedger,
+    /// What a command has fired before its time is forgotten at once.
+    CalledForgotten,
+    /// A replay inserts what the ledger holds in any case, though it is settled.
+    ReplayKept,
+    /// Whoever waits for a trigger does not hear that it failed.
+    FailureUnheard,
     /// Shell: an offset is read while a transaction with a later one is undecided.
     UnstableOffset,
     /// Shell: offsets are committed after the transaction, not in it.
@@ -51,7 +59,7 @@ pub enum Bug {
 
 impl Bug {
     /// Every one of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 24] = [
         Self::NoWatermark,
         Self::NoBarrier,
         Self::NoLowWater,
@@ -66,6 +74,10 @@ impl Bug {
         Self::PastUnloaded,
         Self::RetryAgain,
         Self::MirrorAlwaysClean,
+        Self::NextOutOfLedger,
+        Self::CalledForgotten,
+        Self::ReplayKept,
+        Self::FailureUnheard,
         Self::UnstableOffset,
         Self::OffsetsApart,
         Self::RowsBeforeCommit,

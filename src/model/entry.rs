@@ -2,6 +2,7 @@
 //! veto) waiting for its time. [`codec::row`](super::codec::row) gives it its bytes in the store.
 
 use super::attempt::History;
+use super::course::{Course, Watcher};
 use super::definition::Definition;
 use super::text::Text;
 use super::timeline::TimelineKey;
@@ -44,6 +45,13 @@ pub struct Entry {
 pub enum Row {
     /// An occurrence to fire for the first time, or again.
     Fire(FireRow),
+    /// Others wait for a trigger that nobody has registered yet: forgotten when due.
+    Watch {
+        /// The trigger they wait for.
+        trigger: Text,
+        /// Who waits, in the order they came.
+        watchers: Vec<Watcher>,
+    },
     /// A cancel that may yet have to stop a retry: forgotten when due.
     Veto {
         /// The trigger whose older generations may not be retried.
@@ -66,4 +74,22 @@ pub struct FireRow {
     pub definition: Definition,
     /// The attempts so far; a first one has none, and takes up no room for it.
     pub history: Option<Box<History>>,
+    /// What goes beyond one time and one attempt; nearly always nothing.
+    pub course: Option<Box<Course>>,
+}
+
+impl FireRow {
+    /// The first attempt of the first occurrence of a trigger, as plain as can be.
+    #[must_use]
+    pub fn first(trigger: Text, generation: Offset, due: Timestamp, does: Definition) -> Self {
+        let id = FireId { trigger, generation, occurrence: 0, attempt: 1, deferral: 0 };
+        let (in_ledger, history, course) = (false, None, None);
+        Self { id, scheduled: due, in_ledger, definition: does, history, course }
+    }
+
+    /// Whether a worker shall say how its callback ends.
+    #[must_use]
+    pub fn settles(&self) -> bool {
+        self.course.as_ref().is_some_and(|course| course.wants_end())
+    }
 }

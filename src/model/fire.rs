@@ -21,6 +21,10 @@ pub struct Fire {
     pub definition: Definition,
     /// The attempts before this one.
     pub history: Option<Box<History>>,
+    /// Whether the owner wants to know how it ends: a [`Settled`](super::signal::Settled) signal.
+    pub settles: bool,
+    /// 0 to 255; higher goes first.
+    pub priority: u8,
 }
 
 /// A cancel that came after the fire: what stands before it in its partition is not to be begun.

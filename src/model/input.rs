@@ -3,11 +3,12 @@
 
 use bytes::Bytes;
 
+use super::course::{After, Command};
 use super::definition::{Definition, Header};
 use super::schedule::Schedule;
 use super::signal::Signal;
 use super::text::Text;
-use super::{Offset, PartitionId, Timestamp};
+use super::{Millis, Offset, PartitionId, Timestamp};
 
 /// A record of `triggers`, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,8 +29,8 @@ impl TriggerRecord {
     pub fn trigger(&self) -> Option<&Text> {
         match &self.request {
             Request::Register(registration) => Some(&registration.id),
-            Request::Cancel { id } => Some(id),
-            Request::Forward(_) | Request::Unreadable(_) => None,
+            Request::Cancel { id } | Request::Command { id, .. } => Some(id),
+            Request::Batch(_) | Request::Forward(_) | Request::Unreadable(_) => None,
         }
     }
 }
@@ -44,6 +45,15 @@ pub enum Request {
         /// The trigger.
         id: Text,
     },
+    /// Do something to what is pending under this id.
+    Command {
+        /// The trigger.
+        id: Text,
+        /// What.
+        command: Command,
+    },
+    /// Several registrations in one record: each goes to its own partition as a record.
+    Batch(Vec<Forward>),
     /// Another partition is the right one: write it there, once, and ignore it here.
     Forward(Box<Forward>),
     /// Not to be understood, or out of range: a dead letter.
@@ -60,7 +70,15 @@ pub struct Registration {
     pub fire_at: Timestamp,
     /// When it is due again, if it recurs: anchored, so that the rest follows from it alone.
     pub schedule: Option<Box<Schedule>>,
-    /// Lower fires first within a millisecond; 128 unless the trigger says otherwise.
+    /// Not later than this after its time, in ms; of a one-time trigger only.
+    pub expire_after: Option<Millis>,
+    /// What must settle before.
+    pub after: Option<Box<After>>,
+    /// How long it is remembered once it is settled, in ms.
+    pub retain: Option<Millis>,
+    /// Whether its executions are counted on from those of the one it replaces.
+    pub count: Count,
+    /// Higher fires first within a millisecond; 127 unless the trigger says otherwise.
     pub priority: u8,
     /// What to do if the id is already pending.
     pub on_conflict: OnConflict,
@@ -76,6 +94,24 @@ pub enum OnConflict {
     Replace,
     /// The pending one stays, and the registration is ignored.
     Keep,
+}
+
+/// Where the count of executions begins if a registration replaces a recurring trigger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Count {
+    /// At nothing.
+    #[default]
+    Reset,
+    /// Where the other one's stood.
+    Keep,
+}
+
+impl Registration {
+    /// Whether the ledger holds it in any case: it depends on more than its record's bytes.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.schedule.is_some() || self.after.is_some() || self.retain.is_some()
+    }
 }
 
 /// A record whose key was partitioned by another hash than the one the topic is owned by.
@@ -119,4 +155,4 @@ pub struct SignalRecord {
 }
 
 /// The default priority: the middle, so that there is room on both sides.
-pub const PRIORITY_DEFAULT: u8 = 128;
+pub const PRIORITY_DEFAULT: u8 = 127;

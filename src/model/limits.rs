@@ -32,6 +32,14 @@ pub const TIMEOUT_MAX_MS: Millis = 3_600_000;
 pub const HORIZON_MAX_MS: Millis = 10 * 366 * 24 * 3_600_000;
 /// The longest single retry delay: 30 days.
 pub const RETRY_DELAY_MAX_MS: Millis = 30 * 24 * 3_600_000;
+/// Triggers that one can wait for: each is a record to its owner and one back.
+pub const AFTER_MAX: usize = 256;
+/// Triggers that wait for one: each is written again with each that comes.
+pub const WATCHERS_MAX: usize = 1_000;
+/// Registrations in one record: all of them go out in the transaction that reads it.
+pub const BATCH_MAX: usize = 1_000;
+/// The longest that a settled trigger is remembered: a year.
+pub const RETAIN_MAX_MS: Millis = 366 * 24 * 3_600_000;
 /// Bytes of a schedule as JSON: it travels with each of its occurrences.
 pub const SCHEDULE_BYTES_MAX: usize = 4_096;
 /// The largest jitter of a schedule: half a day either way spreads over a whole one.

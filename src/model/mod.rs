@@ -12,6 +12,7 @@
 pub mod attempt;
 pub mod callback_url;
 pub mod codec;
+pub mod course;
 pub mod dead_letter;
 pub mod definition;
 pub mod entry;

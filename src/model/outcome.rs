@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::course::OnFailure;
 use super::text::Text;
 use super::{Offset, Timestamp};
 
@@ -95,6 +96,63 @@ pub enum Verdict {
         occurrence: u32,
         /// The attempt that was not made, from 1; those before it were.
         attempt: u32,
+    },
+    /// A command, or too many failures in a row, stopped it: nothing fires before it is resumed.
+    Paused {
+        /// The generation.
+        generation: Offset,
+        /// Why, for people.
+        reason: String,
+    },
+    /// It goes on.
+    Resumed {
+        /// The generation.
+        generation: Offset,
+        /// When it is due, in ms since the epoch; if that is past, it is decided now.
+        fire_at: Timestamp,
+    },
+    /// `fire-now` has called it: it fires at once.
+    Called {
+        /// The generation.
+        generation: Offset,
+        /// The occurrence that fires.
+        occurrence: u32,
+    },
+    /// Occurrences of a recurring trigger, or a one-time trigger, that do not fire.
+    Skipped {
+        /// The generation.
+        generation: Offset,
+        /// How many; 10,000 stands for more.
+        occurrences: u32,
+        /// When the first of them was due, in ms since the epoch.
+        from: Timestamp,
+        /// When the last of them was due, in ms since the epoch.
+        until: Timestamp,
+        /// Why, for people.
+        reason: String,
+    },
+    /// A recurring trigger has come for the last time.
+    Ended {
+        /// The generation.
+        generation: Offset,
+        /// How often it fired.
+        executions: u32,
+    },
+    /// A one-time trigger was not fired within its `expireAfter`.
+    Expired {
+        /// The generation.
+        generation: Offset,
+        /// When it was due, in ms since the epoch.
+        fire_at: Timestamp,
+    },
+    /// What it waited for failed, or did not settle in time.
+    Unmet {
+        /// The generation.
+        generation: Offset,
+        /// What becomes of it.
+        then: OnFailure,
+        /// Why, for people.
+        reason: String,
     },
 }
 

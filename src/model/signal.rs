@@ -1,17 +1,69 @@
-//! A signal: what a worker, or who replays a dead letter, tells the owner of a trigger. Keyed by
-//! trigger id.
+//! A signal: what a worker, another owner, or who replays a dead letter tells the owner of a
+//! trigger. Keyed by the id of the trigger whose owner it is for.
 
 use super::Timestamp;
 use super::attempt::History;
+use super::course::Watcher;
 use super::definition::Definition;
 use super::entry::FireId;
 use super::fire::Fire;
+use super::text::Text;
 
 /// A message to an owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// Fire this again later.
     Retry(RetryRequest),
+    /// A callback has ended, for good or ill; nobody will try it again by itself.
+    Settled(Settled),
+    /// Tell a trigger when this one has settled.
+    Watch(Watch),
+    /// A trigger that this one waits for has settled.
+    Settlement(Settlement),
+}
+
+impl Signal {
+    /// The trigger whose owner it is for.
+    #[must_use]
+    pub fn trigger(&self) -> &Text {
+        match self {
+            Self::Retry(request) => &request.id.trigger,
+            Self::Settled(settled) => &settled.id.trigger,
+            Self::Watch(watch) => &watch.trigger,
+            Self::Settlement(settlement) => &settlement.watcher.trigger,
+        }
+    }
+}
+
+/// How a callback ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// The last attempt of it.
+    pub id: FireId,
+    /// Whether it was delivered.
+    pub ok: bool,
+}
+
+/// One trigger waits for another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Watch {
+    /// The one that is waited for.
+    pub trigger: Text,
+    /// The one that waits.
+    pub watcher: Watcher,
+    /// It waits no longer, in ms since the epoch.
+    pub until: Timestamp,
+}
+
+/// What became of a trigger that another waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// The one that waits.
+    pub watcher: Watcher,
+    /// The one that has settled.
+    pub of: Text,
+    /// Whether it came off: fired into its topic, delivered, or left out as it was asked to.
+    pub ok: bool,
 }
 
 /// An attempt that the owner's timeline shall hold until it is due.
@@ -30,6 +82,10 @@ pub struct RetryRequest {
     pub definition: Definition,
     /// The attempts so far.
     pub history: Option<Box<History>>,
+    /// Whether the owner wants to know how it ends.
+    pub settles: bool,
+    /// The trigger's priority, 0 to 255.
+    pub priority: u8,
 }
 
 impl RetryRequest {
@@ -39,7 +95,7 @@ impl RetryRequest {
     /// times before is another request each time, and the same one if it is only repeated.
     #[must_use]
     pub fn replay(fire: Fire, replays: u32, due: Timestamp) -> Self {
-        let Fire { id, scheduled, definition, history, .. } = fire;
+        let Fire { id, scheduled, definition, history, settles, priority, .. } = fire;
         let made = history.as_ref().is_some_and(|history| history.last() >= id.attempt);
         let id = if made {
             FireId { attempt: id.attempt + 1, deferral: replays, ..id }
@@ -52,7 +108,7 @@ impl RetryRequest {
             history
         });
         let reason = "replayed by hand".to_owned();
-        Self { id, due, scheduled, reason, definition, history }
+        Self { id, due, scheduled, reason, definition, history, settles, priority }
     }
 }
 
@@ -83,7 +139,8 @@ mod tests {
             retry: None,
             caller: None,
         };
-        Fire { id, scheduled: 1, fired: 2, definition, history }
+        let (settles, priority) = (false, 127);
+        Fire { id, scheduled: 1, fired: 2, definition, history, settles, priority }
     }
 
     #[test]

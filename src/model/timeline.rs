@@ -3,6 +3,7 @@
 //! Law: the order of keys is the order of `(due, priority, source, offset)`, in memory and as
 //! stored bytes alike (`store::keys` proves the second).
 
+use super::input::PRIORITY_DEFAULT;
 use super::{Offset, Timestamp};
 
 /// Which topic an entry's offset belongs to.
@@ -20,13 +21,25 @@ pub enum Source {
 pub struct TimelineKey {
     /// When the entry is due, in ms since the epoch.
     pub due: Timestamp,
-    /// Lower fires first among entries of the same millisecond.
+    /// Lower fires first among entries of the same millisecond: see [`rank`].
     pub priority: u8,
     /// Whose offset `offset` is.
     pub source: Source,
     /// The offset of the record that made the entry: ties fire in the order they were written.
     pub offset: Offset,
 }
+
+/// Where a trigger's priority (0 to 255, higher first) stands in a key; also the way back.
+#[must_use]
+pub const fn rank(priority: u8) -> u8 {
+    u8::MAX - priority
+}
+
+/// The rank of a trigger that says nothing of its priority.
+pub const RANK_DEFAULT: u8 = rank(PRIORITY_DEFAULT);
+
+/// When what nobody knows the time of is due: W never passes it. (Avro has signed numbers.)
+pub const PARKED: Timestamp = Timestamp::MAX / 2;
 
 impl TimelineKey {
     /// Before every entry.

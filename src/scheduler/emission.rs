@@ -25,6 +25,7 @@ use crate::model::text::Text;
 pub(super) struct Emission {
     names: Names,
     triggers: String,
+    signals: String,
     ledger: String,
     fires: String,
     outcomes: String,
@@ -42,6 +43,7 @@ impl Emission {
         Self {
             names: names.clone(),
             triggers: names.triggers(),
+            signals: names.signals(),
             ledger: names.ledger(),
             fires: names.fires(),
             outcomes: names.outcomes(),
@@ -75,6 +77,11 @@ impl Emission {
                 }
                 Emit::Ledger { key, value } => {
                     self.send_ledger(relay, p, step, key, value.as_deref())?;
+                }
+                Emit::Signal { partition, signal } => {
+                    let key = Some(signal.trigger().bytes().as_ref());
+                    let value = self.schemas.encode_signal(signal);
+                    Self::put(relay, &self.signals, *partition, key, Some(&value), &[])?;
                 }
                 Emit::Outcome(outcome) => {
                     let key = Some(outcome.trigger.bytes().as_ref());

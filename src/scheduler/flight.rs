@@ -101,7 +101,10 @@ impl Flight {
                     rejected += u64::from(matches!(letter.content, Content::Record { .. }));
                 }
                 Emit::Forward(_) => forwarded += 1,
-                Emit::Withdraw { .. } | Emit::Ledger { .. } | Emit::Outcome(_) => {}
+                Emit::Withdraw { .. }
+                | Emit::Ledger { .. }
+                | Emit::Signal { .. }
+                | Emit::Outcome(_) => {}
             }
         }
         let ingested: usize = self.steps.iter().map(|(_, step)| step.ingested).sum();

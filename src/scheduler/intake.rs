@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 
 use super::lane::{EndCheck, Lane, Stage};
 use super::sentinel::End;
-use super::{LaneError, Scheduler, SchedulerError};
+use super::{Scheduler, SchedulerError};
 use crate::clock;
 use crate::config::{Settings, TriggerSettings};
 use crate::engine::partition::Input;
@@ -192,7 +192,7 @@ impl Scheduler {
                 let _behind = partition.observe(now);
             }
             if let Err(error) = lane.ingest(inputs) {
-                self.rebuild_store(id, &LaneError::Store(error))?;
+                self.rebuild_store(id, &error)?;
             }
         }
         Ok(())
@@ -334,7 +334,9 @@ impl Scheduler {
             Stage::Active(_) => {
                 if let EndCheck::Confirming(end) = lane.end_check {
                     lane.end_check = EndCheck::Idle;
-                    lane.ingest(vec![Input::TriggersEnd(end)])?;
+                    if let Err(error) = lane.ingest(vec![Input::TriggersEnd(end)]) {
+                        return self.rebuild_store(id, &error);
+                    }
                 }
                 Ok(())
             }

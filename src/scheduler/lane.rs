@@ -10,11 +10,13 @@ use std::time::Duration;
 
 use rdkafka::message::{BorrowedMessage, Message};
 
+use super::LaneError;
 use super::restorer::RawLedger;
 use super::takeover::{LEDGER_BATCH, TRIGGERS_BATCH};
 use crate::clock;
 use crate::engine::known::{IdHash, Known};
 use crate::engine::partition::{Fetched, Input, Partition};
+use crate::engine::rows::{self, Stored};
 use crate::engine::takeover::{Ask, Local, Refusal, Takeover};
 use crate::kafka::reader::Reader;
 use crate::model::input::TriggerRecord;
@@ -160,12 +162,12 @@ impl Lane {
     }
 
     /// Takes in records in log order.
-    pub(super) fn ingest(&mut self, inputs: Vec<Input>) -> Result<(), StoreError> {
+    pub(super) fn ingest(&mut self, inputs: Vec<Input>) -> Result<(), LaneError> {
         let Stage::Active(partition) = &mut self.stage else { return Ok(()) };
-        let mut wanted: Vec<IdHash> = inputs.iter().filter_map(id_of_input).collect();
-        wanted.retain(|hash| partition.needs(*hash));
-        let fetched = fetch(&self.store, wanted)?;
-        partition.ingest(inputs, &fetched);
+        let ids = inputs.iter().filter_map(rows::trigger_of).map(IdHash::of);
+        let index = fetch(&self.store, ids.filter(|hash| partition.needs(*hash)).collect())?;
+        let rows = self.store.rows(&partition.rows_wanted(&inputs, &index))?;
+        partition.ingest(inputs, Stored { index: &index, rows: &rows })?;
         Ok(())
     }
 
@@ -242,19 +244,6 @@ pub(super) fn fetch(
     let rows = store.lookup(&hashes)?;
     let found = |(hash, known): (IdHash, Option<Known>)| known.map(|known| (hash, known));
     Ok(hashes.into_iter().zip(rows).filter_map(found).collect())
-}
-
-fn id_of_input(input: &Input) -> Option<IdHash> {
-    match input {
-        Input::Trigger(record) => record.trigger().map(IdHash::of),
-        Input::Signal(record) => match &record.signal {
-            Ok(crate::model::signal::Signal::Retry(request)) => {
-                Some(IdHash::of(&request.id.trigger))
-            }
-            Err(_) => None,
-        },
-        Input::TriggersEnd(_) => None,
-    }
 }
 
 /// What a store holds, if it belongs to this cluster and is not older than `age_max`: an entry

@@ -202,7 +202,7 @@ impl Scheduler {
         let cooperative = scheduler.assignor == Assignor::CooperativeSticky;
         let grace = if cooperative { REJOIN_INTERVAL_MS } else { 0 };
         Ok(Self {
-            rules: rules(settings, &names, &id),
+            rules: rules(settings, &names, partitions, &id),
             relay: Arc::new(relay),
             member: Member::join(settings, &group, &names.triggers(), &identity.instance)?,
             predecessors: Arc::new(predecessors),
@@ -296,7 +296,7 @@ impl Scheduler {
         let Stage::Active(partition) = &mut lane.stage else { return Ok(()) };
         let due = partition.take_due(room);
         let catalog = self.targets.catalog(due.topics(), due.pools(), now);
-        let fetched = lane::fetch(&lane.store, due.waiting(&catalog))?;
+        let fetched = lane::fetch(&lane.store, due.lasting(&catalog))?;
         partition.fire(due, &catalog, &fetched)?;
         Ok(())
     }
@@ -429,7 +429,7 @@ fn open_relay(settings: &Settings, id: &str) -> Result<Relay, TransactionError> 
     Relay::open(settings, id, timeout)
 }
 
-fn rules(settings: &Settings, names: &Names, owner: &str) -> Rules {
+fn rules(settings: &Settings, names: &Names, partitions: i32, owner: &str) -> Rules {
     let scheduler = &settings.scheduler;
     let ms = |d: Duration| Millis::try_from(d.as_millis()).unwrap_or(Millis::MAX);
     Rules {
@@ -443,6 +443,11 @@ fn rules(settings: &Settings, names: &Names, owner: &str) -> Rules {
         spill_interval: ms(settings.store.flush_interval),
         cancel_grace: sentinel::GRACE_MS,
         park: ms(scheduler.park),
+        open_ttl: ms(scheduler.open_ttl),
+        misfire_grace: ms(scheduler.misfire_grace),
+        catch_up_rate: scheduler.catch_up_rate.get(),
+        partitioner: settings.triggers.partitioner,
+        partitions,
         pools: settings.topics.pools.iter().map(|pool| pool.as_str().into()).collect(),
         owner: owner.to_owned(),
         topics: InputTopics { triggers: names.triggers().into(), signals: names.signals().into() },

@@ -370,7 +370,9 @@ impl Scheduler {
         let took = clock::monotonic().duration_since(lane.since);
         metrics::histogram!(telemetry::TAKEOVER).record(took.as_secs_f64());
         tracing::info!(partition = id, took_ms = took.as_millis(), records, "taken over");
-        lane.ingest(live)?;
+        if let Err(error) = lane.ingest(live) {
+            return self.rebuild_store(id, &error);
+        }
         self.report_readiness();
         fault::reached("takeover.after_activate");
         Ok(())

@@ -14,8 +14,10 @@ const VERSION: u8 = 1;
 const MAIN: u8 = 0;
 const RETRY: u8 = 1;
 const VETO: u8 = 2;
+const PAST: u8 = 3;
 const IN_LEDGER: u8 = 1;
 const HTTP: u8 = 2;
+const COURSE: u8 = 4;
 
 /// The stored form of what is known of an id.
 pub(super) fn encode(known: &Known) -> Vec<u8> {
@@ -26,10 +28,12 @@ pub(super) fn encode(known: &Known) -> Vec<u8> {
             SlotKind::Main => MAIN,
             SlotKind::Retry { .. } => RETRY,
             SlotKind::Veto => VETO,
+            SlotKind::Past => PAST,
         };
         let in_ledger = if slot.in_ledger { IN_LEDGER } else { 0 };
         let http = if slot.http { HTTP } else { 0 };
-        bytes.extend([kind, in_ledger | http]);
+        let course = if slot.course { COURSE } else { 0 };
+        bytes.extend([kind, in_ledger | http | course]);
         bytes.extend(keys::timeline(slot.key));
         bytes.extend(slot.generation.to_be_bytes());
         if let SlotKind::Retry { occurrence, attempt, deferral } = slot.kind {
@@ -57,10 +61,12 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Known> {
                 deferral: u32::from_be_bytes(take(&mut rest)?),
             },
             VETO => SlotKind::Veto,
+            PAST => SlotKind::Past,
             _ => return None,
         };
         let (in_ledger, http) = (flags & IN_LEDGER != 0, flags & HTTP != 0);
-        slots.push(Slot { key, kind, generation, in_ledger, http });
+        let course = flags & COURSE != 0;
+        slots.push(Slot { key, kind, generation, in_ledger, http, course });
     }
     Some(Known { slots })
 }
@@ -87,6 +93,7 @@ mod tests {
         prop_oneof![
             Just(SlotKind::Main),
             Just(SlotKind::Veto),
+            Just(SlotKind::Past),
             (any::<u32>(), any::<u32>(), any::<u32>()).prop_map(
                 |(occurrence, attempt, deferral)| {
                     SlotKind::Retry { occurrence, attempt, deferral }
@@ -98,8 +105,9 @@ mod tests {
     prop_compose! {
         fn any_slot()(
             key in any_key(), kind in any_kind(), generation: u64, in_ledger: bool, http: bool,
+            course: bool,
         ) -> Slot {
-            Slot { key, kind, generation, in_ledger, http }
+            Slot { key, kind, generation, in_ledger, http, course }
         }
     }
 

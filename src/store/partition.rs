@@ -18,6 +18,7 @@ use super::options::{Decided, INDEX, MARKS, TIMELINE, Template};
 use super::state::{LocalState, NewerFormat};
 use super::{StoreError, index, keys};
 use crate::engine::known::{IdHash, Known};
+use crate::engine::rows::Rows;
 use crate::engine::step::RowOp;
 use crate::engine::wheel::ENTRY_BYTES;
 use crate::fault;
@@ -220,6 +221,23 @@ impl PartitionStore {
         Ok(Scan { entries, reached })
     }
 
+    /// The rows at `places`, which must be sorted, as far as there are any.
+    pub fn rows(&self, places: &[TimelineKey]) -> Result<Rows, StoreError> {
+        if places.is_empty() {
+            return Ok(Rows::default());
+        }
+        debug_assert!(places.is_sorted(), "a sorted batch is read in one pass");
+        let wanted: Vec<_> = places.iter().map(|key| keys::timeline(*key)).collect();
+        let found = self.db.batched_multi_get_cf(self.family(TIMELINE), &wanted, true);
+        let mut rows = Rows::default();
+        for (key, row) in places.iter().zip(found) {
+            if let Some(row) = row.map_err(|error| failed(&self.path, &error))? {
+                let _new = rows.insert(*key, RowBytes::from(row.as_ref()));
+            }
+        }
+        Ok(rows)
+    }
+
     /// The marks of records that were ignored for reasons of state.
     pub fn skip_marks(&self) -> Result<BTreeSet<Offset>, StoreError> {
         let bounds = vec![keys::SKIP_PREFIX]..vec![keys::SKIP_PREFIX + 1];
@@ -316,7 +334,8 @@ mod tests {
 
     fn known(due: u64) -> Known {
         let kind = SlotKind::Main;
-        let slot = Slot { key: key(due), kind, generation: due, in_ledger: false, http: false };
+        let (in_ledger, http, course) = (false, false, false);
+        let slot = Slot { key: key(due), kind, generation: due, in_ledger, http, course };
         Known { slots: [slot].into() }
     }
 

@@ -269,6 +269,8 @@ mod tests {
                 caller: None,
             },
             history: None,
+            settles: false,
+            priority: 127,
         }
     }
 

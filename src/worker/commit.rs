@@ -17,6 +17,7 @@ use crate::fault;
 use crate::kafka::transaction::{Outgoing, Progress, TransactionError, Transactor};
 use crate::model::PartitionId;
 use crate::model::dead_letter::Origin;
+use crate::model::signal::Signal;
 use crate::telemetry;
 
 /// Results that make a transaction due before its time.
@@ -114,9 +115,9 @@ impl Worker {
                 report
             }
             Ending::Deferred { fire, due, reason } => Report::of_deferral(*fire, due, reason),
-            Ending::Withdrawn(id) => {
+            Ending::Withdrawn { id, settles } => {
                 metrics::counter!(telemetry::CALLBACKS, "result" => "withdrawn").increment(1);
-                Report::of_withdrawal(id, at)
+                Report::of_withdrawal(id, settles, at)
             }
             Ending::Heard => Report::default(),
             Ending::Unreadable(record) => {
@@ -210,9 +211,9 @@ pub(super) fn open_transactor(
 
 fn count(report: &Report, reply: &Reply) {
     let result = match (&report.signal, &report.dead_letter) {
-        (Some(_), _) => "retried",
-        (None, Some(_)) => "exhausted",
-        (None, None) => "delivered",
+        (Some(Signal::Retry(_)), _) => "retried",
+        (_, Some(_)) => "exhausted",
+        (_, None) => "delivered",
     };
     metrics::counter!(telemetry::CALLBACKS, "result" => result).increment(1);
     if report.dead_letter.is_some() {

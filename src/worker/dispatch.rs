@@ -101,7 +101,7 @@ impl Worker {
         };
         let meant = |waiting: &Waiting| untouched(waiting) && withdrawal.means(&waiting.fire.id);
         for Waiting { offset, fire, .. } in self.queue.withdraw(meant) {
-            let ending = Ending::Withdrawn(fire.id);
+            let ending = Ending::Withdrawn { id: fire.id, settles: fire.settles };
             self.note(Ended { partition, life, offset, at, ending });
         }
         self.note(Ended { partition, life, offset, at, ending: Ending::Heard });
@@ -208,7 +208,9 @@ mod tests {
             let caller = Some("billing".into());
             let definition =
                 Definition { target, payload: None, headers: Vec::new(), retry: None, caller };
-            let route = Route::of(&Fire { id, scheduled: 0, fired: 0, definition, history: None });
+            let (scheduled, fired, history, settles, priority) = (0, 0, None, false, 127);
+            let fire = Fire { id, scheduled, fired, definition, history, settles, priority };
+            let route = Route::of(&fire);
             assert_eq!(route.caller, Some("billing".into()));
             route.host.to_string()
         };

@@ -70,7 +70,12 @@ pub(super) enum Ending {
     /// It goes back to its owner, until `due`; no attempt was made.
     Deferred { fire: Box<Fire>, due: Timestamp, reason: &'static str },
     /// It was cancelled before anybody had begun it.
-    Withdrawn(FireId),
+    Withdrawn {
+        /// Which one.
+        id: FireId,
+        /// Whether the owner wants to know.
+        settles: bool,
+    },
     /// It has withdrawn others.
     Heard,
     /// It is no fire.

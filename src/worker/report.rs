@@ -13,7 +13,7 @@ use crate::model::entry::FireId;
 use crate::model::fire::Fire;
 use crate::model::outcome::{self, Outcome};
 use crate::model::retry::RetryPolicy;
-use crate::model::signal::{RetryRequest, Signal};
+use crate::model::signal::{RetryRequest, Settled, Signal};
 use crate::model::text::Text;
 use crate::model::{Millis, Timestamp};
 
@@ -73,6 +73,8 @@ impl Report {
         let own = fire.definition.retry.as_ref().map(|own| own.over(policy));
         let before = fire.history.as_ref().map_or(0, |history| history.before);
         let count = fire.id.attempt.saturating_sub(before).max(1);
+        let ended = |ok| fire.settles.then(|| Signal::Settled(Settled { id: fire.id.clone(), ok }));
+        let (delivered, given_up) = (ended(true), ended(false));
         let verdict = judge(reply, &fire.id, count, own.as_ref().unwrap_or(policy), now);
         let outcome = Some(Outcome {
             trigger: fire.id.trigger.clone(),
@@ -83,7 +85,7 @@ impl Report {
         let attempt = made.attempt(fire.id.attempt);
         fire.history = History::with(fire.history, attempt);
         match verdict {
-            Verdict::Delivered { .. } => Self { outcome, ..Self::default() },
+            Verdict::Delivered { .. } => Self { outcome, signal: delivered, dead_letter: None },
             Verdict::Retry { due, reason } => {
                 let signal = Some(Signal::Retry(next_attempt(fire, due, reason)));
                 Self { outcome, signal, dead_letter: None }
@@ -92,7 +94,7 @@ impl Report {
                 let attempts = fire.id.attempt;
                 let content = Content::Fire { fire, attempts };
                 let dead_letter = Some(DeadLetter { origin, reason, at: now, content });
-                Self { outcome, signal: None, dead_letter }
+                Self { outcome, signal: given_up, dead_letter }
             }
         }
     }
@@ -101,20 +103,22 @@ impl Report {
     /// trail does not hear of it: nothing has happened.
     #[must_use]
     pub fn of_deferral(fire: Fire, due: Timestamp, reason: &str) -> Self {
-        let Fire { id, scheduled, definition, history, .. } = fire;
+        let Fire { id, scheduled, definition, history, settles, priority, .. } = fire;
         let id = FireId { deferral: id.deferral.saturating_add(1), ..id };
         let reason = reason.to_owned();
-        let request = RetryRequest { id, due, scheduled, reason, definition, history };
+        let request =
+            RetryRequest { id, due, scheduled, reason, definition, history, settles, priority };
         Self { signal: Some(Signal::Retry(request)), ..Self::default() }
     }
 
     /// What follows where a cancel came before the request.
     #[must_use]
-    pub fn of_withdrawal(id: FireId, now: Timestamp) -> Self {
+    pub fn of_withdrawal(id: FireId, settles: bool, now: Timestamp) -> Self {
+        let signal = settles.then(|| Signal::Settled(Settled { id: id.clone(), ok: false }));
         let FireId { trigger, generation, occurrence, attempt, .. } = id;
         let verdict = outcome::Verdict::Withdrawn { generation, occurrence, attempt };
         let outcome = Some(Outcome { trigger, answers: None, at: now, verdict });
-        Self { outcome, ..Self::default() }
+        Self { outcome, signal, dead_letter: None }
     }
 
     /// The trigger that this is about; a record that is no fire has none.
@@ -122,7 +126,7 @@ impl Report {
     pub fn trigger(&self) -> Option<&Text> {
         match (&self.outcome, &self.signal) {
             (Some(outcome), _) => Some(&outcome.trigger),
-            (None, Some(Signal::Retry(request))) => Some(&request.id.trigger),
+            (None, Some(signal)) => Some(signal.trigger()),
             (None, None) => None,
         }
     }
@@ -178,6 +182,8 @@ fn next_attempt(fire: Fire, due: Timestamp, reason: String) -> RetryRequest {
         reason,
         definition: fire.definition,
         history: fire.history,
+        settles: fire.settles,
+        priority: fire.priority,
     }
 }
 
@@ -193,7 +199,8 @@ mod tests {
         let target = Target::from(target);
         let definition =
             Definition { target, payload: None, headers: Vec::new(), retry, caller: None };
-        Fire { id, scheduled: 500, fired: 600, definition, history: None }
+        let (history, settles, priority) = (None, false, 127);
+        Fire { id, scheduled: 500, fired: 600, definition, history, settles, priority }
     }
 
     fn attempt(number: u32, status: u16) -> Attempt {
@@ -261,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_withdrawal_is_an_outcome_and_nothing_else() {
-        let report = Report::of_withdrawal(fire(3, None).id, 1_000);
+        let report = Report::of_withdrawal(fire(3, None).id, false, 1_000);
         let (generation, occurrence, attempt) = (7, 2, 3);
         let withdrawn = outcome::Verdict::Withdrawn { generation, occurrence, attempt };
         assert_eq!(

@@ -124,6 +124,13 @@ pub(crate) fn answer(outcome: &Outcome) -> Option<(u64, Answer)> {
         | Verdict::Delivered { .. }
         | Verdict::Failed { .. }
         | Verdict::Withdrawn { .. }
+        | Verdict::Paused { .. }
+        | Verdict::Resumed { .. }
+        | Verdict::Called { .. }
+        | Verdict::Skipped { .. }
+        | Verdict::Ended { .. }
+        | Verdict::Expired { .. }
+        | Verdict::Unmet { .. }
         | Verdict::Circuit(_) => Answer::Rejected,
     };
     Some((outcome.answers?, answer))

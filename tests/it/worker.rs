@@ -47,7 +47,7 @@ fn a_failing_callback_is_retried_by_signals_until_it_is_delivered() {
     let mut fire = stage.fire("order-7", "flaky");
     for attempt in 2..=3 {
         stage.publish(0, &fire);
-        let Signal::Retry(request) = signals.next(Schemas::decode_signal);
+        let Signal::Retry(request) = signals.next(Schemas::decode_signal) else { panic!() };
         assert_eq!(request.id, FireId { attempt, ..fire.id.clone() });
         assert_eq!(request.reason, "answered 500: attempt refused");
         let outcome = outcomes.next(Schemas::decode_outcome);
@@ -189,7 +189,7 @@ fn what_waits_goes_back_when_the_window_is_full() {
     }
     stage.producer.flush(DEADLINE).unwrap();
     let request = loop {
-        let Signal::Retry(request) = signals.next(Schemas::decode_signal);
+        let Signal::Retry(request) = signals.next(Schemas::decode_signal) else { panic!() };
         if request.id.trigger == *"waits" {
             break request;
         }
@@ -377,7 +377,8 @@ pub(crate) fn fire_to(trigger: &str, url: &str) -> Fire {
         retry: None,
         caller: None,
     };
-    Fire { id, scheduled: 1_000, fired: 1_001, definition, history: None }
+    let (scheduled, fired, history, settles, priority) = (1_000, 1_001, None, false, 127);
+    Fire { id, scheduled, fired, definition, history, settles, priority }
 }
 
 /// A worker in this process; told to end, and waited for, with its value.

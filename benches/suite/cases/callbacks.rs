@@ -150,6 +150,8 @@ fn write_fires(site: &Site, url: &str, count: u32) {
                 caller: Some(format!("caller-{}", n % CALLERS).as_str().into()),
             },
             history: None,
+            settles: false,
+            priority: 127,
         };
         let value = schemas.encode_fire(&fire);
         let partition: PartitionId = PARTITIONS[n as usize % PARTITIONS.len()];

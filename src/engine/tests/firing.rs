@@ -7,6 +7,7 @@ use super::scene::{
 use super::world::{Disk, definition};
 use crate::engine::catalog::{Catalog, TopicState};
 use crate::engine::partition::{Fetched, Input};
+use crate::engine::rows::{Rows, Stored};
 use crate::engine::step::{Emit, RowOp};
 use crate::model::codec::row::RowBytes;
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
@@ -296,7 +297,8 @@ fn the_end_of_the_log_is_believed_though_its_last_offsets_hold_no_record() {
     let _behind = partition.observe(1_100);
     partition.input_known(2, 1_100);
     assert_eq!((partition.watermark(), partition.lags()), (NOW, true));
-    partition.ingest(vec![Input::TriggersEnd(2)], &Fetched::default());
+    let stored = Stored { index: &Fetched::default(), rows: &Rows::default() };
+    partition.ingest(vec![Input::TriggersEnd(2)], stored).unwrap();
     assert_eq!((partition.watermark(), partition.lags()), (1_100, false));
 }
 

@@ -3,18 +3,18 @@
 //!
 //! Law: a decision is asserted whole, emits and rows, and asking again decides nothing more.
 
-use super::world::{AFTER, Disk, Log, Owner, commit, definition, rules, whole};
+use super::world::{AFTER, Disk, Log, Owner, commit, definition, registration, rules, whole};
 use crate::engine::known::{IdHash, Known, Slot, SlotKind};
 use crate::engine::step::{Emit, RowOp, Step, ToTopic};
 use crate::model::codec::row::{self, RowBytes};
 use crate::model::definition::{Definition, Target, TopicTarget};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
 use crate::model::fire::{Fire, Withdrawal};
-use crate::model::input::{OnConflict, PRIORITY_DEFAULT, Registration, Request, SignalRecord};
+use crate::model::input::{OnConflict, Request, SignalRecord};
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::outcome::{Outcome, Verdict};
 use crate::model::signal::{RetryRequest, Signal};
-use crate::model::timeline::{Source, TimelineKey};
+use crate::model::timeline::{RANK_DEFAULT, Source, TimelineKey, rank};
 use crate::model::{Offset, Timestamp};
 
 /// When a scene opens, in ms since the epoch. W then stands just before it.
@@ -86,14 +86,7 @@ impl Scene {
         id: &str,
         due: Timestamp,
     ) -> Offset {
-        let registration = Registration {
-            id: id.into(),
-            fire_at: due,
-            schedule: None,
-            priority: PRIORITY_DEFAULT,
-            on_conflict: OnConflict::Replace,
-            definition,
-        };
+        let registration = registration(id, due, definition);
         self.log.append(self.now, Request::Register(registration))
     }
 
@@ -108,9 +101,12 @@ impl Scene {
 
     /// A worker reports that this entry shall fire.
     pub(crate) fn signal(&mut self, entry: &Entry) {
-        let FireRow { id, scheduled, definition, history, .. } = fire_row(entry).clone();
+        let row = fire_row(entry).clone();
+        let (settles, priority) = (row.settles(), rank(entry.key.priority));
+        let FireRow { id, scheduled, definition, history, .. } = row;
         let (due, reason) = (entry.key.due, "500".to_owned());
-        let request = RetryRequest { id, due, scheduled, reason, definition, history };
+        let request =
+            RetryRequest { id, due, scheduled, reason, definition, history, settles, priority };
         let offset = self.log.signals.len() as Offset;
         assert_eq!((entry.key.source, entry.key.offset), (Source::Signals, offset));
         self.log.signals.push(SignalRecord { offset, signal: Ok(Signal::Retry(request)) });
@@ -190,8 +186,10 @@ impl Scene {
 
     /// The fire of this entry now.
     pub(crate) fn fire(&self, entry: &Entry) -> Fire {
-        let FireRow { id, scheduled, definition, history, .. } = fire_row(entry).clone();
-        Fire { id, scheduled, fired: self.now, definition, history }
+        let row = fire_row(entry).clone();
+        let (settles, priority, fired) = (row.settles(), rank(entry.key.priority), self.now);
+        let FireRow { id, scheduled, definition, history, .. } = row;
+        Fire { id, scheduled, fired, definition, history, settles, priority }
     }
 
     /// The mirror has a test of its own and would only be in the way of the others.
@@ -220,7 +218,7 @@ pub(crate) fn retry(of: &Entry, tried: (u32, u32), due: Timestamp, offset: Offse
     let mut row = fire_row(of).clone();
     (row.id.attempt, row.id.deferral) = tried;
     row.in_ledger = true;
-    let key = TimelineKey { due, priority: PRIORITY_DEFAULT, source: Source::Signals, offset };
+    let key = TimelineKey { due, priority: RANK_DEFAULT, source: Source::Signals, offset };
     Entry { key, row: Row::Fire(row) }
 }
 
@@ -309,11 +307,8 @@ pub(crate) fn registered(
     due: Timestamp,
     definition: Definition,
 ) -> Entry {
-    let key = TimelineKey { due, priority: PRIORITY_DEFAULT, source: Source::Triggers, offset };
-    let trigger = id.into();
-    let id = FireId { trigger, generation: offset, occurrence: 0, attempt: 1, deferral: 0 };
-    let (scheduled, in_ledger, history) = (due, false, None);
-    Entry { key, row: Row::Fire(FireRow { id, scheduled, in_ledger, definition, history }) }
+    let key = TimelineKey { due, priority: RANK_DEFAULT, source: Source::Triggers, offset };
+    Entry { key, row: Row::Fire(FireRow::first(id.into(), offset, due, definition)) }
 }
 
 fn definition_to(topic: &str) -> Definition {
@@ -322,20 +317,21 @@ fn definition_to(topic: &str) -> Definition {
 }
 
 fn fire_row(entry: &Entry) -> &FireRow {
-    let Row::Fire(row) = &entry.row else { panic!("a veto does not fire") };
+    let Row::Fire(row) = &entry.row else { panic!("nothing that fires") };
     row
 }
 
 fn trigger(entry: &Entry) -> &str {
     match &entry.row {
         Row::Fire(row) => row.id.trigger.as_str(),
-        Row::Veto { trigger, .. } => trigger.as_str(),
+        Row::Veto { trigger, .. } | Row::Watch { trigger, .. } => trigger.as_str(),
     }
 }
 
 fn ledger_key(entry: &Entry) -> LedgerKey {
     match (&entry.row, entry.key.source) {
         (Row::Veto { trigger, .. }, _) => LedgerKey::Veto(trigger.clone()),
+        (Row::Watch { trigger, .. }, _) => LedgerKey::Main(trigger.clone()),
         (Row::Fire(row), Source::Triggers) => LedgerKey::Main(row.id.trigger.clone()),
         (Row::Fire(row), Source::Signals) => {
             let FireId { trigger, generation, occurrence, .. } = row.id.clone();
@@ -348,10 +344,8 @@ fn slot(entry: &Entry) -> Slot {
     let key = entry.key;
     let row = match &entry.row {
         Row::Fire(row) => row,
-        Row::Veto { cancel, .. } => {
-            let (kind, generation) = (SlotKind::Veto, *cancel);
-            return Slot { key, kind, generation, in_ledger: true, http: false };
-        }
+        Row::Veto { cancel, .. } => return Slot::of_veto(key, *cancel),
+        Row::Watch { .. } => return Slot::of_watch(key),
     };
     let FireId { generation, occurrence, attempt, deferral, .. } = row.id;
     let kind = match key.source {
@@ -359,5 +353,6 @@ fn slot(entry: &Entry) -> Slot {
         Source::Signals => SlotKind::Retry { occurrence, attempt, deferral },
     };
     let http = row.definition.target.is_http();
-    Slot { key, kind, generation, in_ledger: row.in_ledger, http }
+    let (in_ledger, course) = (row.in_ledger, row.course.is_some());
+    Slot { key, kind, generation, in_ledger, http, course }
 }

@@ -8,15 +8,17 @@ use bytes::Bytes;
 
 use crate::engine::catalog::{Catalog, TopicState};
 use crate::engine::partition::{Fetched, Input, Partition, Rules};
+use crate::engine::rows::{Rows, Stored};
 use crate::engine::step::{Emit, InputTopics, RowOp, Step};
 use crate::engine::takeover::{Ask, Committed, Local, Takeover};
 use crate::engine::wheel::Wheel;
 use crate::model::codec::row::RowBytes;
 use crate::model::definition::{Definition, HttpTarget, Target, TopicTarget};
 use crate::model::input::{
-    OnConflict, PRIORITY_DEFAULT, Registration, Request, SignalRecord, TriggerRecord,
+    Count, OnConflict, PRIORITY_DEFAULT, Registration, Request, SignalRecord, TriggerRecord,
 };
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
+use crate::model::partitioner::Partitioner;
 use crate::model::timeline::TimelineKey;
 use crate::model::{Offset, Timestamp};
 
@@ -71,12 +73,8 @@ impl Log {
         self.append(
             now,
             Request::Register(Registration {
-                id: id.into(),
-                fire_at: at,
-                schedule: None,
-                priority: PRIORITY_DEFAULT,
                 on_conflict,
-                definition: definition(http),
+                ..registration(id, at, definition(http))
             }),
         )
     }
@@ -101,6 +99,22 @@ impl Log {
             ledger_low: 0,
             ledger_end: self.ledger.len() as Offset,
         }
+    }
+}
+
+/// A registration with nothing special about it.
+pub(crate) fn registration(id: &str, fire_at: Timestamp, does: Definition) -> Registration {
+    Registration {
+        id: id.into(),
+        fire_at,
+        schedule: None,
+        expire_after: None,
+        after: None,
+        retain: None,
+        count: Count::Reset,
+        priority: PRIORITY_DEFAULT,
+        on_conflict: OnConflict::Replace,
+        definition: does,
     }
 }
 
@@ -221,7 +235,11 @@ impl Owner {
         let taken = log.triggers.iter().skip(n).take(records).cloned().map(Input::Trigger);
         let signals = log.signals.iter().skip(s).take(records).cloned().map(Input::Signal);
         let inputs: Vec<_> = taken.chain(signals).collect();
-        self.partition.ingest(inputs, &self.disk.fetch_all());
+        let index = self.disk.fetch_all();
+        let wanted = self.partition.rows_wanted(&inputs, &index);
+        let row = |key| Some((key, self.disk.timeline.get(&key)?.clone()));
+        let rows: Rows = wanted.into_iter().filter_map(row).collect();
+        self.partition.ingest(inputs, Stored { index: &index, rows: &rows }).unwrap();
         while let Some(load) = self.partition.wants() {
             let entries: Vec<_> = self
                 .disk
@@ -281,6 +299,11 @@ pub(crate) fn rules(after: u64) -> Rules {
         spill_interval: 0,
         cancel_grace: 0,
         park: 5,
+        open_ttl: 10_000,
+        misfire_grace: 60,
+        catch_up_rate: 1_000,
+        partitioner: Partitioner::Murmur2,
+        partitions: 1,
         pools: Vec::new(),
         owner: "owner".to_owned(),
         topics: InputTopics { triggers: "o.triggers".into(), signals: "o.signals".into() },

@@ -9,13 +9,15 @@ use super::ledger_key::parse_step;
 use super::long;
 use super::schemas::{CodecError, Schemas};
 use crate::model::attempt::History;
+use crate::model::course::{Course, OnFailure, Watcher};
 use crate::model::dead_letter::{Content, DeadLetter, Mark, Origin};
 use crate::model::definition::{Definition, Header};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
 use crate::model::fire::{Errand, Fire, Withdrawal};
+use crate::model::input::PRIORITY_DEFAULT;
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::outcome::{Circuit, Outcome, Verdict};
-use crate::model::signal::{RetryRequest, Signal};
+use crate::model::signal::{RetryRequest, Settled, Settlement, Signal, Watch};
 use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey};
 use crate::model::{Offset, PartitionId, Timestamp};
@@ -168,6 +170,14 @@ struct FireWire {
     fired: Timestamp,
     definition: Definition,
     history: Option<Box<History>>,
+    #[serde(default)]
+    settles: bool,
+    #[serde(default = "priority_default")]
+    priority: u8,
+}
+
+fn priority_default() -> u8 {
+    PRIORITY_DEFAULT
 }
 
 #[derive(Serialize, Deserialize)]
@@ -181,7 +191,108 @@ struct WithdrawalWire {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Signal")]
 enum SignalWire {
+    #[serde(rename = "RetryRequest")]
     Retry(#[serde(with = "RetryRequestWire")] RetryRequest),
+    Settled(#[serde(with = "SettledWire")] Settled),
+    Watch(#[serde(with = "WatchWire")] Watch),
+    Settlement(#[serde(with = "SettlementWire")] Settlement),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Settled", rename = "Settled")]
+struct SettledWire {
+    #[serde(with = "FireIdWire")]
+    id: FireId,
+    ok: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Watch", rename = "Watch")]
+struct WatchWire {
+    trigger: Text,
+    #[serde(with = "WatcherWire")]
+    watcher: Watcher,
+    #[serde(with = "long")]
+    until: Timestamp,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Settlement", rename = "Settlement")]
+struct SettlementWire {
+    #[serde(with = "WatcherWire")]
+    watcher: Watcher,
+    of: Text,
+    ok: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Watcher", rename = "Watcher")]
+struct WatcherWire {
+    trigger: Text,
+    #[serde(with = "long")]
+    generation: Offset,
+}
+
+/// Those who wait, each as its mirror has it.
+mod watchers {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::{WatcherWire, Wire};
+    use crate::model::course::Watcher;
+
+    impl Serialize for Wire<&Watcher> {
+        fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+            WatcherWire::serialize(self.0, to)
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Wire<Watcher> {
+        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+            WatcherWire::deserialize(from).map(Wire)
+        }
+    }
+
+    #[expect(clippy::ptr_arg, reason = "serde hands over the field itself")]
+    pub(super) fn serialize<S: Serializer>(
+        watchers: &Vec<Watcher>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_seq(watchers.iter().map(Wire))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<Watcher>, D::Error> {
+        let watchers = Vec::<Wire<Watcher>>::deserialize(from)?;
+        Ok(watchers.into_iter().map(|Wire(watcher)| watcher).collect())
+    }
+}
+
+/// A course as its JSON.
+mod course {
+    use serde::{Deserialize, Deserializer, Serializer, de, ser};
+
+    use crate::model::course::Course;
+
+    pub(super) fn serialize<S: Serializer>(
+        course: &Option<Box<Course>>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        match course {
+            None => to.serialize_none(),
+            Some(course) => {
+                let json = serde_json::to_string(course).map_err(ser::Error::custom)?;
+                to.serialize_some(&json)
+            }
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Box<Course>>, D::Error> {
+        let json = Option::<String>::deserialize(from)?;
+        json.map(|json| serde_json::from_str(&json).map_err(de::Error::custom)).transpose()
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -196,6 +307,10 @@ struct RetryRequestWire {
     reason: String,
     definition: Definition,
     history: Option<Box<History>>,
+    #[serde(default)]
+    settles: bool,
+    #[serde(default = "priority_default")]
+    priority: u8,
 }
 
 #[expect(clippy::large_enum_variant, reason = "it is the shape of a noun, never made")]
@@ -253,6 +368,11 @@ enum RowWire {
         #[serde(with = "long")]
         cancel: Offset,
     },
+    Watch {
+        trigger: Text,
+        #[serde(with = "watchers")]
+        watchers: Vec<Watcher>,
+    },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -265,6 +385,8 @@ struct FireRowWire {
     in_ledger: bool,
     definition: Definition,
     history: Option<Box<History>>,
+    #[serde(default, with = "course")]
+    course: Option<Box<Course>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -331,6 +453,49 @@ enum VerdictWire {
         generation: Offset,
         occurrence: u32,
         attempt: u32,
+    },
+    Paused {
+        #[serde(with = "long")]
+        generation: Offset,
+        reason: String,
+    },
+    Resumed {
+        #[serde(with = "long")]
+        generation: Offset,
+        #[serde(with = "long")]
+        fire_at: Timestamp,
+    },
+    Called {
+        #[serde(with = "long")]
+        generation: Offset,
+        occurrence: u32,
+    },
+    Skipped {
+        #[serde(with = "long")]
+        generation: Offset,
+        occurrences: u32,
+        #[serde(with = "long")]
+        from: Timestamp,
+        #[serde(with = "long")]
+        until: Timestamp,
+        reason: String,
+    },
+    Ended {
+        #[serde(with = "long")]
+        generation: Offset,
+        executions: u32,
+    },
+    Expired {
+        #[serde(with = "long")]
+        generation: Offset,
+        #[serde(with = "long")]
+        fire_at: Timestamp,
+    },
+    Unmet {
+        #[serde(with = "long")]
+        generation: Offset,
+        then: OnFailure,
+        reason: String,
     },
 }
 
@@ -431,13 +596,16 @@ mod tests {
     }
 
     fn any_fire() -> impl Strategy<Value = Fire> {
-        (any_fire_id(), any::<u64>(), any::<u64>(), any_definition(), any_history()).prop_map(
-            |(id, scheduled, fired, definition, history)| Fire {
+        let how = (any::<bool>(), any::<u8>());
+        (any_fire_id(), any::<u64>(), any::<u64>(), any_definition(), any_history(), how).prop_map(
+            |(id, scheduled, fired, definition, history, (settles, priority))| Fire {
                 id,
                 scheduled,
                 fired,
                 definition,
                 history,
+                settles,
+                priority,
             },
         )
     }
@@ -501,6 +669,34 @@ mod tests {
             (long(), any::<u32>(), any::<u32>()).prop_map(|(generation, occurrence, attempt)| {
                 Verdict::Withdrawn { generation, occurrence, attempt }
             }),
+            any_verdict_of_course(),
+        ]
+    }
+
+    fn any_verdict_of_course() -> impl Strategy<Value = Verdict> {
+        let long = any::<u64>;
+        let then =
+            proptest::sample::select(vec![OnFailure::Fire, OnFailure::Skip, OnFailure::Fail]);
+        let skipped = (long(), any::<u32>(), long(), long(), ".{0,20}");
+        prop_oneof![
+            (long(), ".{0,20}")
+                .prop_map(|(generation, reason)| Verdict::Paused { generation, reason }),
+            (long(), long())
+                .prop_map(|(generation, fire_at)| Verdict::Resumed { generation, fire_at }),
+            (long(), any::<u32>())
+                .prop_map(|(generation, occurrence)| Verdict::Called { generation, occurrence }),
+            skipped.prop_map(|(generation, occurrences, from, until, reason)| {
+                Verdict::Skipped { generation, occurrences, from, until, reason }
+            }),
+            (long(), any::<u32>())
+                .prop_map(|(generation, executions)| Verdict::Ended { generation, executions }),
+            (long(), long())
+                .prop_map(|(generation, fire_at)| Verdict::Expired { generation, fire_at }),
+            (long(), then, ".{0,20}").prop_map(|(generation, then, reason)| Verdict::Unmet {
+                generation,
+                then,
+                reason
+            }),
         ]
     }
 
@@ -528,15 +724,26 @@ mod tests {
             let withdrawal = Withdrawal { trigger: trigger.clone(), cancel: fire.fired };
             let bytes = schemas.encode_withdrawal(&withdrawal);
             prop_assert_eq!(schemas.decode_errand(&bytes), Ok(Errand::Withdraw(withdrawal)));
-            let Fire { id, scheduled, fired, definition, history } = fire;
-            let reason = "500".to_owned();
+            let Fire { id, scheduled, fired: due, definition, history, settles, priority } = fire;
+            let (reason, settled) = ("500".to_owned(), Settled { id: id.clone(), ok: settles });
+            let watcher = Watcher { trigger: trigger.clone(), generation: due };
+            let watch =
+                Watch { trigger: trigger.clone(), watcher: watcher.clone(), until: scheduled };
+            let settlement = Settlement { watcher, of: trigger.clone(), ok: settles };
             let signal =
-                RetryRequest { id, due: fired, scheduled, reason, definition, history };
-            let signal = Signal::Retry(signal);
-            prop_assert_eq!(schemas.decode_signal(&schemas.encode_signal(&signal)), Ok(signal));
+                RetryRequest { id, due, scheduled, reason, definition, history, settles, priority };
+            for signal in [
+                Signal::Retry(signal),
+                Signal::Settled(settled),
+                Signal::Watch(watch),
+                Signal::Settlement(settlement),
+            ] {
+                let bytes = schemas.encode_signal(&signal);
+                prop_assert_eq!(schemas.decode_signal(&bytes), Ok(signal));
+            }
             let bytes = schemas.encode_dead_letter(&letter);
             prop_assert_eq!(schemas.decode_dead_letter(&bytes), Ok(letter));
-            let outcome = Outcome { trigger, answers, at: fired, verdict };
+            let outcome = Outcome { trigger, answers, at: due, verdict };
             prop_assert_eq!(schemas.decode_outcome(&schemas.encode_outcome(&outcome)), Ok(outcome));
             let bytes = schemas.encode_ledger(&value);
             let record = LedgerRecord { key: LedgerKey::Cursor, value: Some(value), step: 7 };
@@ -566,13 +773,17 @@ mod tests {
         golden::check("fire", &schemas.encode_fire(&samples::fire()));
         golden::check("withdrawal", &schemas.encode_withdrawal(&samples::withdrawal()));
         golden::check("signal-retry", &schemas.encode_signal(&samples::signal()));
-        golden::check("outcome-failed-3", &schemas.encode_outcome(&samples::outcome()));
-        golden::check("outcome-circuit-3", &schemas.encode_outcome(&samples::circuit()));
+        golden::check("signal-settled", &schemas.encode_signal(&samples::settled()));
+        golden::check("signal-watch", &schemas.encode_signal(&samples::watch()));
+        golden::check("signal-settlement", &schemas.encode_signal(&samples::settlement()));
+        golden::check("outcome-failed-4", &schemas.encode_outcome(&samples::outcome()));
+        golden::check("outcome-circuit-4", &schemas.encode_outcome(&samples::circuit()));
         golden::check("outcome-withdrawn", &schemas.encode_outcome(&samples::withdrawn()));
         golden::check("dead-letter-record", &schemas.encode_dead_letter(&samples::letter()));
         golden::check("dead-letter-fire", &schemas.encode_dead_letter(&samples::exhausted()));
         golden::check("dead-letter-mark", &schemas.encode_dead_letter(&samples::mark()));
         golden::check("ledger-entry", &schemas.encode_ledger(&samples::ledger_entry()));
+        golden::check("ledger-series", &schemas.encode_ledger(&samples::ledger_series()));
         golden::check("ledger-skip", &schemas.encode_ledger(&LedgerValue::Skip));
         golden::check(
             "ledger-cursor",
@@ -588,12 +799,25 @@ mod tests {
     #[test]
     fn what_an_older_orloj_wrote_is_read() {
         let schemas = Schemas::new();
-        for failed in ["outcome-failed", "outcome-failed-2"] {
+        for failed in ["outcome-failed", "outcome-failed-2", "outcome-failed-3"] {
             let outcome = schemas.decode_outcome(&golden::read(failed));
             assert_eq!(outcome, Ok(samples::outcome()));
         }
-        let circuit = schemas.decode_outcome(&golden::read("outcome-circuit"));
-        assert_eq!(circuit, Ok(samples::circuit()));
+        for circuit in ["outcome-circuit", "outcome-circuit-3"] {
+            let circuit = schemas.decode_outcome(&golden::read(circuit));
+            assert_eq!(circuit, Ok(samples::circuit()));
+        }
+        let errand = schemas.decode_errand(&golden::read("fire-1"));
+        assert_eq!(errand, Ok(Errand::Call(Box::new(samples::fire()))));
+        let Signal::Retry(retry) = samples::signal() else { unreachable!() };
+        let retry = RetryRequest { settles: false, priority: PRIORITY_DEFAULT, ..retry };
+        let signal = schemas.decode_signal(&golden::read("signal-retry-1"));
+        assert_eq!(signal, Ok(Signal::Retry(retry)));
+        let letter = schemas.decode_dead_letter(&golden::read("dead-letter-fire-1"));
+        assert_eq!(letter, Ok(samples::exhausted()));
+        let entry = golden::read("ledger-entry-1");
+        let entry = schemas.decode_ledger(b"~cursor", Some(&entry), Some(b"7"));
+        assert_eq!(entry.unwrap().value, Some(samples::ledger_entry()));
     }
 
     #[test]

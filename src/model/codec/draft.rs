@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 
+use super::course_field::Asked;
 use super::field::{Reason, refused};
 use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarget};
 use crate::model::input::{OnConflict, PRIORITY_DEFAULT, Registration};
@@ -22,6 +23,10 @@ pub(super) struct Draft {
     pub(super) headers: Vec<Header>,
     /// The order within a millisecond.
     pub(super) priority: u8,
+    /// The record's key, which an envelope may repeat.
+    pub(super) id: Option<Text>,
+    /// What it is beyond one time and one attempt.
+    pub(super) asked: Asked,
     /// What to do about a pending one.
     pub(super) on_conflict: OnConflict,
     /// The trigger's own retry policy, but for its pauses.
@@ -75,6 +80,8 @@ impl Draft {
             payload: None,
             headers: Vec::new(),
             priority: PRIORITY_DEFAULT,
+            id: None,
+            asked: Asked::default(),
             on_conflict: OnConflict::default(),
             retry: RetryPolicy::default(),
             retry_delays: None,
@@ -132,26 +139,18 @@ impl Draft {
     }
 
     /// The registration, if it holds to every rule and limit. `timestamp` is the record's.
-    pub(super) fn register(self, id: Text, timestamp: Timestamp) -> Result<Registration, Reason> {
-        let registration = self.registration(id, timestamp)?;
-        match &registration.schedule {
-            None => Ok(registration),
-            Some(schedule) => {
-                let way_out = "this version reads schedules but does not keep them yet: give a \
-                               time or a delay";
-                Err(refused("schedule", schedule.to_json(), way_out))
-            }
-        }
-    }
-
-    /// The same, of a recurring trigger too.
-    pub(super) fn registration(
+    pub(super) fn register(
         mut self,
         id: Text,
         timestamp: Timestamp,
     ) -> Result<Registration, Reason> {
-        let due = self.due.take();
+        let mut due = self.due.take();
+        if self.asked.after.is_some() {
+            // What waits for others need not wait for a time.
+            due.get_or_insert(("after", Due::At(timestamp)));
+        }
         let (fire_at, schedule) = first_due(due, self.zone.take(), &id, timestamp)?;
+        let after = self.asked.check(&id, schedule.is_some())?;
         let retry = self.retry_policy()?;
         let callback = Callback { method: self.method, pool: self.pool, timeout: self.timeout };
         let target = target(self.destination, self.key, callback)?;
@@ -164,9 +163,22 @@ impl Draft {
             ));
         }
         check_headers(&self.headers)?;
-        let Self { payload, headers, caller, priority, on_conflict, .. } = self;
+        let Self { payload, headers, caller, priority, on_conflict, asked, .. } = self;
         let definition = Definition { target, payload, headers, retry, caller };
-        Ok(Registration { id, fire_at, schedule, priority, on_conflict, definition })
+        let Asked { expire_after, retain, count, .. } = asked;
+        let count = count.unwrap_or_default();
+        Ok(Registration {
+            id,
+            fire_at,
+            schedule,
+            expire_after,
+            after,
+            retain,
+            count,
+            priority,
+            on_conflict,
+            definition,
+        })
     }
 }
 

@@ -138,7 +138,7 @@ pub(super) fn method(field: &str, text: &str) -> Result<Text, Reason> {
 
 /// A priority.
 pub(super) fn priority(field: &str, text: &str) -> Result<u8, Reason> {
-    text.parse().map_err(|_| refused(field, text, "give 0 (fires first) to 255 (fires last)"))
+    text.parse().map_err(|_| refused(field, text, "give 0 (fires last) to 255 (fires first)"))
 }
 
 /// What to do about a pending trigger of the same id.

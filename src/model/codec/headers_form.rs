@@ -7,6 +7,7 @@
 
 use bytes::Bytes;
 
+use super::course_field;
 use super::draft::{Destination, Draft, Due};
 use super::field::{self, Reason};
 use super::registration::{ACK, FORWARDED, RawHeader};
@@ -69,6 +70,34 @@ fn apply_detail(draft: &mut Draft, name: &str, value: Option<&[u8]>) -> Result<(
         "orloj-on-conflict" => draft.on_conflict = field::on_conflict(name, text(name, value)?)?,
         "orloj-caller" => draft.caller = Some(field::caller(name, text(name, value)?)?),
         ACK | FORWARDED => {}
+        _ => return apply_course(draft, name, value),
+    }
+    Ok(())
+}
+
+/// What goes beyond one time and one attempt.
+fn apply_course(draft: &mut Draft, name: &str, value: Option<&[u8]>) -> Result<(), Reason> {
+    let asked = &mut draft.asked;
+    match name {
+        "orloj-expire-after" => {
+            let span = field::delay(name, text(name, value)?)?;
+            asked.expire_after = Some(course_field::span(name, span)?);
+        }
+        "orloj-count" => asked.count = Some(course_field::count(name, text(name, value)?)?),
+        "orloj-after" => {
+            asked.after = Some(course_field::ids(name, field::list(text(name, value)?))?);
+        }
+        "orloj-on-failure" => {
+            asked.on_failure = Some(course_field::on_failure(name, text(name, value)?)?);
+        }
+        "orloj-after-timeout" => {
+            let span = field::delay(name, text(name, value)?)?;
+            asked.after_timeout = Some(course_field::span(name, span)?);
+        }
+        "orloj-retain" => {
+            let span = field::delay(name, text(name, value)?)?;
+            asked.retain = Some(course_field::retain(name, span)?);
+        }
         _ => return apply_delivery(draft, name, value),
     }
     Ok(())

@@ -10,6 +10,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
+use super::course_field;
 use super::draft::{Destination, Draft, Due};
 use super::field::{self, Reason, refused};
 use super::fields::{Fields, delay, string};
@@ -17,7 +18,8 @@ use crate::model::definition::Header;
 use crate::model::schedule::Schedule;
 use crate::model::text::Text;
 
-const FIELDS: [&str; 15] = [
+const FIELDS: [&str; 20] = [
+    "id",
     "fireAt",
     "delay",
     "delayMs",
@@ -33,6 +35,10 @@ const FIELDS: [&str; 15] = [
     "onConflict",
     "retry",
     "caller",
+    "expireAfter",
+    "count",
+    "after",
+    "retain",
 ];
 const TARGET_FIELDS: [&str; 7] = [
     "target.topic",
@@ -43,6 +49,7 @@ const TARGET_FIELDS: [&str; 7] = [
     "target.pool",
     "target.timeout",
 ];
+const AFTER_FIELDS: [&str; 3] = ["after.ids", "after.onFailure", "after.timeout"];
 const RETRY_FIELDS: [&str; 4] =
     ["retry.delays", "retry.attempts", "retry.jitter", "retry.finalStatuses"];
 
@@ -73,7 +80,54 @@ pub(super) fn read(value: &[u8], draft: &mut Draft) -> Result<(), Reason> {
         let caller = field::caller("caller", &text)?;
         draft.caller.get_or_insert(caller);
     }
+    if let Some(id) = fields.text("id")?
+        && draft.id.as_ref().is_some_and(|key| *key != *id.as_str())
+    {
+        return Err(refused(
+            "id",
+            id,
+            "it is not the record's key: give the same, or leave it out",
+        ));
+    }
+    read_course(&mut fields, draft)?;
     fields.finish(&FIELDS)
+}
+
+/// What goes beyond one time and one attempt.
+fn read_course(fields: &mut Fields<'_>, draft: &mut Draft) -> Result<(), Reason> {
+    let asked = &mut draft.asked;
+    if let Some(json) = fields.take("expireAfter") {
+        asked.expire_after = Some(course_field::span("expireAfter", delay("expireAfter", json)?)?);
+    }
+    if let Some(text) = fields.text("count")? {
+        asked.count = Some(course_field::count("count", &text)?);
+    }
+    if let Some(json) = fields.take("retain") {
+        asked.retain = Some(course_field::retain("retain", delay("retain", json)?)?);
+    }
+    let Some(json) = fields.take("after") else { return Ok(()) };
+    if json.starts_with('[') {
+        asked.after = Some(read_ids("after", json)?);
+        return Ok(());
+    }
+    let mut after = Fields::object("after.", "after", json)?;
+    if let Some(json) = after.take("after.ids") {
+        asked.after = Some(read_ids("after.ids", json)?);
+    }
+    if let Some(text) = after.text("after.onFailure")? {
+        asked.on_failure = Some(course_field::on_failure("after.onFailure", &text)?);
+    }
+    if let Some(json) = after.take("after.timeout") {
+        let timeout = delay("after.timeout", json)?;
+        asked.after_timeout = Some(course_field::span("after.timeout", timeout)?);
+    }
+    after.finish(&AFTER_FIELDS)
+}
+
+fn read_ids(field: &str, json: &str) -> Result<Vec<Text>, Reason> {
+    let ids: Vec<String> = serde_json::from_str(json)
+        .map_err(|_| refused(field, json, "give a list of ids like [\"order-7\"]"))?;
+    course_field::ids(field, ids.iter().map(String::as_str))
 }
 
 fn read_due(fields: &mut Fields<'_>, draft: &mut Draft) -> Result<(), Reason> {

@@ -13,12 +13,15 @@ pub mod schemas;
 
 mod avro;
 mod avro_form;
+pub mod batch;
+mod course_field;
 mod draft;
 pub(in crate::model) mod field;
 pub(in crate::model) mod fields;
 mod headers_form;
 mod json_form;
 pub(in crate::model) mod long;
+mod row_course;
 mod row_more;
 
 #[cfg(test)]

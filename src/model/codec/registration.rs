@@ -5,6 +5,7 @@
 //! and stops the reading where it cannot be looked up now.
 //!
 //! ```text
+//!  a batch? ─► one record a registration
 //!  key ─► id ─► right partition? ─┬─► null value: cancel
 //!                                 ├─► headers say when or where: payload ───┐
 //!                                 ├─► 0x00 id, 0xC3 0x01 fingerprint: Avro ─┼─► Draft ─► rules
@@ -16,10 +17,11 @@ use std::sync::Arc;
 use apache_avro::Schema;
 use bytes::Bytes;
 
+use super::batch::{self, BATCH};
 use super::draft::Draft;
 use super::field::{self, Reason, refused};
 use super::schemas::Schemas;
-use super::{avro_form, headers_form, json_form};
+use super::{avro_form, course_field, headers_form, json_form};
 use crate::model::definition::Header;
 use crate::model::input::{Forward, Request, TriggerRecord, Unreadable};
 use crate::model::limits::PAYLOAD_BYTES_MAX;
@@ -33,8 +35,8 @@ pub const ACK: &str = "orloj-ack";
 /// On a record that was moved to its right partition: its first broker timestamp, in ms since
 /// the epoch.
 pub const FORWARDED: &str = "orloj-forwarded";
-/// A command, which this version does not know yet.
-const COMMAND: &str = "orloj-command";
+/// A command, on a record with an empty value.
+pub const COMMAND: &str = "orloj-command";
 
 /// A header of a fetched record; `None` is Kafka's null.
 pub type RawHeader<'a> = (&'a str, Option<&'a [u8]>);
@@ -131,6 +133,11 @@ pub fn read_trigger(
         ack: header(raw, ACK) == Some(Some(b"true")),
         request: Request::Cancel { id: Text::default() },
     };
+    if header(raw, BATCH) == Some(Some(b"true")) {
+        record.request =
+            batch::read(raw, context).unwrap_or_else(|reason| unreadable(raw, None, reason, false));
+        return Ok(record);
+    }
     record.request = match field::id(raw.key) {
         Err(reason) => unreadable(raw, None, reason, false),
         Ok(id) => match request(raw, &id, &mut record.timestamp, context) {
@@ -163,12 +170,16 @@ fn request(
     }
     let Some(value) = raw.value else { return Ok(Request::Cancel { id: id.clone() }) };
     if let Some(command) = header(raw, COMMAND) {
-        let command = String::from_utf8_lossy(command.unwrap_or_default());
-        let way_out = "this version does not support commands (pause, resume, fire-now) yet; \
-                       cancel with a null value, replace by registering again";
-        return Err(refused(COMMAND, command, way_out).into());
+        let text = field::utf8(COMMAND, command.unwrap_or_default())?;
+        let command = course_field::command(COMMAND, text)?;
+        if !value.is_empty() {
+            let way_out = "a command has an empty value; to register, leave the header out";
+            return Err(refused(COMMAND, text, way_out).into());
+        }
+        return Ok(Request::Command { id: id.clone(), command });
     }
     let mut draft = headers_form::read(&raw.headers)?;
+    draft.id = Some(id.clone());
     read_value(value, &mut draft, context)?;
     Ok(Request::Register(draft.register(id.clone(), *timestamp)?))
 }

@@ -4,21 +4,25 @@
 //!
 //! Law: the first byte is the version. A row of a newer version is told apart from a broken one,
 //! and a row of version 1 begins with its target, so that [`target_topic`] need not read on. What a
-//! row of version 1 has no place for stands before it, and makes it one of version 2.
+//! row of version 1 has no place for stands before it, and makes it one of version 2; a course
+//! stands before that, and makes it one of version 3.
 //!
 //! ```text
+//!  [version 3 u8, bytes of a course as JSON]
 //!  [version 2 u8, bytes of what few rows have]
 //!  version 1 u8, kind u8 ─┬─ topic: name, key? ─┬─ id, generation, occurrence, attempt, deferral,
 //!                         ├─ http: url, method ─┘  scheduled, in_ledger, payload?, headers,
 //!                         │                        retry?, caller?
-//!                         └─ veto: trigger, cancel
+//!                         ├─ veto: trigger, cancel
+//!                         └─ watch: trigger, count, (trigger, generation) … (in version 3 only)
 //! ```
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::row_more;
+use super::{row_course, row_more};
+use crate::model::course::Watcher;
 use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarget};
 use crate::model::entry::{FireId, FireRow, Row};
 use crate::model::retry::RetryPolicy;
@@ -27,12 +31,15 @@ use crate::model::{Offset, Timestamp};
 
 /// What nearly every row is.
 const VERSION: u8 = 1;
-/// A row of version 1 with more before it: the newest version that this program knows.
+/// A row of version 1 with more before it.
 const WITH_MORE: u8 = 2;
+/// A row with a course before it: the newest version that this program knows.
+const WITH_COURSE: u8 = 3;
 
 const KIND_TOPIC: u8 = 0;
 const KIND_HTTP: u8 = 1;
 const KIND_VETO: u8 = 2;
+const KIND_WATCH: u8 = 3;
 
 /// The length that stands for "none", as −1 does in Kafka's own protocol.
 pub(super) const NONE: u32 = u32::MAX;
@@ -55,6 +62,10 @@ pub enum RowError {
 pub fn encode(row: &Row, out: &mut Vec<u8>) {
     match row {
         Row::Fire(fire) => {
+            if let Some(course) = &fire.course {
+                out.push(WITH_COURSE);
+                put_bytes(out, &row_course::encode(course));
+            }
             if row_more::is_needed(fire) {
                 encode_more(fire, out);
             }
@@ -65,6 +76,18 @@ pub fn encode(row: &Row, out: &mut Vec<u8>) {
             out.extend_from_slice(&[VERSION, KIND_VETO]);
             put_bytes(out, trigger.bytes());
             out.extend_from_slice(&cancel.to_be_bytes());
+        }
+        Row::Watch { trigger, watchers } => {
+            // Programs that do not know its kind do not know its version either.
+            out.push(WITH_COURSE);
+            put_bytes(out, &[]);
+            out.extend_from_slice(&[VERSION, KIND_WATCH]);
+            put_bytes(out, trigger.bytes());
+            put_len(out, watchers.len());
+            for Watcher { trigger, generation } in watchers {
+                put_bytes(out, trigger.bytes());
+                out.extend_from_slice(&generation.to_be_bytes());
+            }
         }
     }
 }
@@ -79,14 +102,24 @@ pub fn to_bytes(row: &Row, scratch: &mut Vec<u8>) -> RowBytes {
 /// Reads a row; its texts and payload share one copy of `row`.
 pub fn decode(row: &[u8]) -> Result<Row, RowError> {
     let shared = Bytes::copy_from_slice(row);
-    let (mut rest, more) = Reader::open(&shared)?;
+    let Opened { mut rest, more, course } = Reader::open(&shared)?;
     let row = match rest.u8()? {
         kind @ (KIND_TOPIC | KIND_HTTP) => {
             let mut fire = FireView::read(&mut rest, kind)?.to_owned_in(&shared)?;
             if let Some(more) = more {
                 row_more::complete(&mut fire, more, &shared)?;
             }
+            fire.course = course.map(row_course::decode).transpose()?;
             Row::Fire(fire)
+        }
+        KIND_WATCH if course == Some(&[]) => {
+            let trigger = text(&shared, rest.bytes()?)?;
+            let mut watchers = Vec::new();
+            for _ in 0..rest.u32()? {
+                let trigger = text(&shared, rest.bytes()?)?;
+                watchers.push(Watcher { trigger, generation: rest.u64()? });
+            }
+            Row::Watch { trigger, watchers }
         }
         KIND_VETO => {
             let trigger = text(&shared, rest.bytes()?)?;
@@ -98,34 +131,39 @@ pub fn decode(row: &[u8]) -> Result<Row, RowError> {
     Ok(row)
 }
 
-/// Reads an occurrence in place; `None` if what expires there is a veto.
+/// Whether a row has a course, or tells of those who wait: it is no plain fire.
+#[must_use]
+pub fn has_course(row: &[u8]) -> bool {
+    row.first() == Some(&WITH_COURSE)
+}
+
+/// Reads an occurrence in place; `None` if what expires there is none.
 pub fn view(row: &[u8]) -> Result<Option<FireView<'_>>, RowError> {
-    let (mut rest, _more) = Reader::open(row)?;
+    let Opened { mut rest, .. } = Reader::open(row)?;
     match rest.u8()? {
         kind @ (KIND_TOPIC | KIND_HTTP) => {
             let fire = FireView::read(&mut rest, kind)?;
             rest.end()?;
             Ok(Some(fire))
         }
-        _ => decode(row).map(|_veto| None),
+        _ => decode(row).map(|_other| None),
     }
 }
 
 /// The topic that a row fires into; `None` if it does not, or is corrupt.
 #[must_use]
 pub fn target_topic(row: &[u8]) -> Option<&str> {
-    let (mut rest, _more) = Reader::open(row).ok()?;
+    let Opened { mut rest, .. } = Reader::open(row).ok()?;
     if rest.u8().ok()? == KIND_TOPIC { rest.text().ok() } else { None }
 }
 
 /// The pool that a row names; `None` if it names none, or is corrupt.
 #[must_use]
 pub fn target_pool(row: &[u8]) -> Option<&str> {
-    if row.first() != Some(&WITH_MORE) {
+    if row.first() == Some(&VERSION) {
         return None; // nearly every row
     }
-    let (_rest, more) = Reader::open(row).ok()?;
-    row_more::pool(more?)
+    row_more::pool(Reader::open(row).ok()?.more?)
 }
 
 /// An occurrence, read in place.
@@ -276,7 +314,7 @@ impl<'a> FireView<'a> {
             caller: self.caller.map(|caller| text(row, caller)).transpose()?,
         };
         let (scheduled, in_ledger) = (self.scheduled, self.in_ledger);
-        Ok(FireRow { id, scheduled, in_ledger, definition, history: None })
+        Ok(FireRow { id, scheduled, in_ledger, definition, history: None, course: None })
     }
 }
 
@@ -291,7 +329,7 @@ fn encode_more(fire: &FireRow, out: &mut Vec<u8>) {
 }
 
 fn encode_fire(fire: &FireRow, out: &mut Vec<u8>) {
-    let FireRow { id, scheduled, in_ledger, definition, history: _ } = fire;
+    let FireRow { id, scheduled, in_ledger, definition, history: _, course: _ } = fire;
     match &definition.target {
         Target::Topic(target) => {
             out.push(KIND_TOPIC);
@@ -345,22 +383,37 @@ pub(super) fn put_len(out: &mut Vec<u8>, len: usize) {
     out.extend_from_slice(&len.to_be_bytes());
 }
 
+/// A row past its versions, and what stood before.
+struct Opened<'a> {
+    rest: Reader<'a>,
+    /// What few rows have.
+    more: Option<&'a [u8]>,
+    /// A course.
+    course: Option<&'a [u8]>,
+}
+
 /// What is left to read.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Past the version, and what the row has more.
-    fn open(row: &'a [u8]) -> Result<(Self, Option<&'a [u8]>), RowError> {
+    /// Past the versions.
+    fn open(row: &'a [u8]) -> Result<Opened<'a>, RowError> {
         let mut rest = Self(row);
-        match rest.u8()? {
-            VERSION => Ok((rest, None)),
-            WITH_MORE => {
-                let more = rest.bytes()?;
-                let inner = rest.u8()?;
-                if inner == VERSION { Ok((rest, Some(more))) } else { Err(RowError::Corrupt) }
-            }
-            0 => Err(RowError::Corrupt),
-            newer => Err(RowError::Newer(newer)),
+        let mut opened = Opened { rest: Self(&[]), more: None, course: None };
+        let mut version = rest.u8()?;
+        let newest = version;
+        if version == WITH_COURSE {
+            opened.course = Some(rest.bytes()?);
+            version = rest.u8()?;
+        }
+        if version == WITH_MORE {
+            opened.more = Some(rest.bytes()?);
+            version = rest.u8()?;
+        }
+        match version {
+            VERSION => Ok(Opened { rest, ..opened }),
+            newer if newer == newest && newer > WITH_COURSE => Err(RowError::Newer(newer)),
+            _ => Err(RowError::Corrupt),
         }
     }
 
@@ -441,7 +494,7 @@ mod tests {
             let bytes = encoded(&row);
             let target = match &row {
                 Row::Fire(fire) => Some(&fire.definition.target),
-                Row::Veto { .. } => None,
+                Row::Veto { .. } | Row::Watch { .. } => None,
             };
             let topic = match target {
                 Some(Target::Topic(target)) => Some(target.topic.as_str()),
@@ -454,11 +507,17 @@ mod tests {
             };
             prop_assert_eq!(target_pool(&bytes), pool);
             prop_assert_eq!(view(&bytes).map(|fire| fire.is_some()), Ok(target.is_some()));
+            let course = match &row {
+                Row::Fire(fire) => fire.course.is_some(),
+                Row::Watch { .. } => true,
+                Row::Veto { .. } => false,
+            };
+            prop_assert_eq!(has_course(&bytes), course);
             prop_assert_eq!(decode(&bytes), Ok(row));
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes in vec(any::<u8>(), 0..200), kind in 0..4u8) {
+        fn no_bytes_make_it_panic(bytes in vec(any::<u8>(), 0..200), kind in 0..5u8) {
             let _ = (decode(&bytes), target_pool(&bytes));
             let row = [&[VERSION, kind], bytes.as_slice()].concat();
             if decode(&row).is_ok() {
@@ -466,9 +525,11 @@ mod tests {
             }
             let len = [0, 0, 0, u8::try_from(bytes.len()).unwrap()];
             let plain = encoded(&samples::http_row());
-            let row = [&[WITH_MORE], &len[..], bytes.as_slice(), &plain].concat();
-            let _ = (decode(&row), target_pool(&row));
-            prop_assert!(view(&row).is_ok());
+            for version in [WITH_MORE, WITH_COURSE] {
+                let row = [&[version], &len[..], bytes.as_slice(), &plain].concat();
+                let _ = (decode(&row), target_pool(&row));
+                prop_assert!(view(&row).is_ok());
+            }
         }
 
         #[test]
@@ -484,12 +545,15 @@ mod tests {
         golden::check("row-topic", &encoded(&samples::topic_row()));
         golden::check("row-http", &encoded(&samples::http_row()));
         golden::check("row-retry", &encoded(&samples::retry_row()));
+        golden::check("row-series", &encoded(&samples::series_row()));
+        golden::check("row-watch", &encoded(&samples::watch_row()));
         golden::check("row-veto", &encoded(&Row::Veto { trigger: "order-7".into(), cancel: 41 }));
     }
 
     #[test]
     fn a_newer_row_is_not_a_corrupt_one() {
-        assert_eq!(decode(&[3, 0, 9]), Err(RowError::Newer(3)));
+        assert_eq!(decode(&[4, 0, 9]), Err(RowError::Newer(4)));
+        assert_eq!(decode(&[3, 0, 0, 0, 0, 4]), Err(RowError::Corrupt));
         assert_eq!(decode(&[2, 0, 0, 0, 0, 2]), Err(RowError::Corrupt));
         assert_eq!(decode(&[0]), Err(RowError::Corrupt));
         assert_eq!(decode(&[]), Err(RowError::Corrupt));

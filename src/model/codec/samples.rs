@@ -6,14 +6,17 @@ use proptest::option;
 use proptest::prelude::*;
 
 use crate::model::attempt::{Attempt, History};
+use crate::model::course::{Awaits, Course, OnFailure, Open, Series, Standing, Watcher};
 use crate::model::dead_letter::{Content, DeadLetter, Mark, Origin};
 use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarget};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
 use crate::model::fire::{Fire, Withdrawal};
+use crate::model::input::PRIORITY_DEFAULT;
 use crate::model::ledger::LedgerValue;
 use crate::model::outcome::{Circuit, CircuitState, Outcome, Verdict};
 use crate::model::retry::RetryPolicy;
-use crate::model::signal::{RetryRequest, Signal};
+use crate::model::schedule::Schedule;
+use crate::model::signal::{RetryRequest, Settled, Settlement, Signal, Watch};
 use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey};
 
@@ -95,6 +98,7 @@ pub(super) fn topic_row() -> Row {
         in_ledger: true,
         definition: topic_definition(),
         history: None,
+        course: None,
     })
 }
 
@@ -105,6 +109,7 @@ pub(super) fn retry_row() -> Row {
         in_ledger: true,
         definition: slow_definition(),
         history: history(),
+        course: None,
     })
 }
 
@@ -115,7 +120,30 @@ pub(super) fn http_row() -> Row {
         in_ledger: false,
         definition: http_definition(),
         history: None,
+        course: None,
     })
+}
+
+pub(super) fn series_row() -> Row {
+    let schedule = r#"{"cron":"0 9 * * *","zone":"Europe/Prague","overlap":"queue"}"#;
+    let series = Series {
+        schedule: Schedule::from_json(schedule).unwrap(),
+        nominal: 1_700_000_000_000,
+        granted: 0,
+        open: Some(Open { occurrence: 6, until: 1_700_100_000_000 }),
+        failures: 2,
+    };
+    let course = Course { series: Some(Box::new(series)), ..Course::default() };
+    let Row::Fire(row) = retry_row() else { unreachable!() };
+    Row::Fire(FireRow { course: course.some(), ..row })
+}
+
+pub(super) fn watch_row() -> Row {
+    Row::Watch { trigger: "order-7".into(), watchers: vec![watcher()] }
+}
+
+pub(super) fn watcher() -> Watcher {
+    Watcher { trigger: "order-8".into(), generation: 43 }
 }
 
 pub(super) fn fire() -> Fire {
@@ -125,6 +153,8 @@ pub(super) fn fire() -> Fire {
         fired: 1_700_000_000_125,
         definition: http_definition(),
         history: None,
+        settles: false,
+        priority: PRIORITY_DEFAULT,
     }
 }
 
@@ -140,7 +170,22 @@ pub(super) fn signal() -> Signal {
         reason: "the callback answered 500".to_owned(),
         definition: slow_definition(),
         history: history(),
+        settles: true,
+        priority: 200,
     })
+}
+
+pub(super) fn settled() -> Signal {
+    Signal::Settled(Settled { id: fire_id(), ok: true })
+}
+
+pub(super) fn watch() -> Signal {
+    let (trigger, until) = ("order-7".into(), 1_700_086_400_000);
+    Signal::Watch(Watch { trigger, watcher: watcher(), until })
+}
+
+pub(super) fn settlement() -> Signal {
+    Signal::Settlement(Settlement { watcher: watcher(), of: "order-7".into(), ok: false })
 }
 
 pub(super) fn outcome() -> Outcome {
@@ -209,15 +254,78 @@ pub(super) fn ledger_entry() -> LedgerValue {
     LedgerValue::Entry(Entry { key, row: topic_row() })
 }
 
+pub(super) fn ledger_series() -> LedgerValue {
+    let source = Source::Triggers;
+    let key = TimelineKey { due: 1_700_000_000_123, priority: 128, source, offset: 41 };
+    LedgerValue::Entry(Entry { key, row: series_row() })
+}
+
 pub(super) fn any_row() -> impl Strategy<Value = Row> {
+    let times = (any::<u64>(), any::<bool>());
     prop_oneof![
-        (any_fire_id(), any::<u64>(), any::<bool>(), any_definition(), any_history()).prop_map(
-            |(id, scheduled, in_ledger, definition, history)| {
-                Row::Fire(FireRow { id, scheduled, in_ledger, definition, history })
+        (any_fire_id(), times, any_definition(), any_history(), any_course()).prop_map(
+            |(id, (scheduled, in_ledger), definition, history, course)| {
+                Row::Fire(FireRow { id, scheduled, in_ledger, definition, history, course })
             }
         ),
+        (any_text(), vec(any_watcher(), 0..3))
+            .prop_map(|(trigger, watchers)| Row::Watch { trigger, watchers }),
         (any_text(), any::<u64>()).prop_map(|(trigger, cancel)| Row::Veto { trigger, cancel }),
     ]
+}
+
+pub(super) fn any_watcher() -> impl Strategy<Value = Watcher> {
+    (any_text(), any::<u64>()).prop_map(|(trigger, generation)| Watcher { trigger, generation })
+}
+
+/// None, most of the time.
+pub(super) fn any_course() -> impl Strategy<Value = Option<Box<Course>>> {
+    let schedules = [r#"{"every":"PT5M","start":5}"#, r#"{"daily":{"at":["09:00"]}}"#];
+    let schedule = proptest::sample::select(schedules.to_vec());
+    let open = option::of(
+        (any::<u32>(), any::<u64>()).prop_map(|(occurrence, until)| Open { occurrence, until }),
+    );
+    let times = (any::<u64>(), any::<u64>());
+    let series = (schedule, times, open, any::<u32>()).prop_map(
+        |(schedule, (nominal, granted), open, failures)| {
+            let schedule = Schedule::from_json(schedule).unwrap();
+            Box::new(Series { schedule, nominal, granted, open, failures })
+        },
+    );
+    let awaits = (vec(any_text(), 1..3), any::<u64>(), option::of(any_text())).prop_map(
+        |(remaining, until, failed)| {
+            Box::new(Awaits { remaining, on_failure: OnFailure::Skip, until, failed })
+        },
+    );
+    let standing = proptest::sample::select(vec![
+        Standing::Pending,
+        Standing::Queued,
+        Standing::Open,
+        Standing::Done,
+        Standing::Failed,
+    ]);
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let spans = (option::of(any::<u64>()), option::of(any::<u64>()));
+    let parts = (option::of(series), option::of(awaits), vec(any_watcher(), 0..3));
+    let course = (standing, flags, spans, parts).prop_map(
+        |(standing, (settles, paused, called, touched), (expire_after, retain), parts)| {
+            let (series, awaits, watchers) = parts;
+            let course = Course {
+                standing,
+                settles,
+                expire_after,
+                series,
+                awaits,
+                retain,
+                watchers,
+                paused,
+                called,
+                touched,
+            };
+            course.some()
+        },
+    );
+    prop_oneof![2 => Just(None), 1 => course]
 }
 
 pub(super) fn any_fire_id() -> impl Strategy<Value = FireId> {

@@ -63,25 +63,31 @@ impl Schemas {
         apache_avro::util::max_allocation_bytes(ALLOCATION_BYTES_MAX);
         let triggers = [
             include_str!("../../../schemas/trigger.avsc"),
+            include_str!("../../../schemas/before/trigger-2.avsc"),
             include_str!("../../../schemas/before/trigger-1.avsc"),
         ];
         let triggers = triggers.map(parse).map(|schema| (fingerprint(schema), schema));
         Self {
             triggers: triggers.to_vec(),
-            fire: Message::new("fire", include_str!("../../../schemas/fire.avsc")),
+            fire: Message::new("fire", include_str!("../../../schemas/fire.avsc"))
+                .and_before(include_str!("../../../schemas/before/fire-1.avsc")),
             withdrawal: Message::new(
                 "withdrawal",
                 include_str!("../../../schemas/withdrawal.avsc"),
             ),
-            signal: Message::new("signal", include_str!("../../../schemas/signal.avsc")),
-            ledger: Message::new("ledger value", include_str!("../../../schemas/ledger.avsc")),
+            signal: Message::new("signal", include_str!("../../../schemas/signal.avsc"))
+                .and_before(include_str!("../../../schemas/before/signal-1.avsc")),
+            ledger: Message::new("ledger value", include_str!("../../../schemas/ledger.avsc"))
+                .and_before(include_str!("../../../schemas/before/ledger-1.avsc")),
             outcome: Message::new("outcome", include_str!("../../../schemas/outcome.avsc"))
+                .and_before(include_str!("../../../schemas/before/outcome-3.avsc"))
                 .and_before(include_str!("../../../schemas/before/outcome-2.avsc"))
                 .and_before(include_str!("../../../schemas/before/outcome-1.avsc")),
             dead_letter: Message::new(
                 "dead letter",
                 include_str!("../../../schemas/dead-letter.avsc"),
-            ),
+            )
+            .and_before(include_str!("../../../schemas/before/dead-letter-1.avsc")),
         }
     }
 

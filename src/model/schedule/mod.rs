@@ -22,6 +22,7 @@ mod documented;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::fmt;
 
 use jiff::tz::TimeZone;
@@ -153,6 +154,32 @@ impl Schedule {
         let earlier = std::iter::successors(Some(first), |at| next(*at));
         let skipped = earlier.take_while(|at| *at < low).take(SKIPPED_MAX as usize).count();
         Some((low, skipped as u32))
+    }
+
+    /// The first of the latest `count` occurrences after `last` and no later than `now`; `last` + 1
+    /// if there are none. Looks back from `now` in ever longer spans, so that what it costs depends
+    /// on how many are wanted.
+    #[must_use]
+    pub fn last_of(&self, last: Timestamp, now: Timestamp, count: u32) -> Timestamp {
+        let most = usize::try_from(count.max(1)).unwrap_or(usize::MAX);
+        let mut span: Millis = 60_000;
+        loop {
+            let after = now.saturating_sub(span).max(last);
+            let mut latest = VecDeque::new();
+            let anchor = self.start.unwrap_or(last);
+            let next = |at: &Timestamp| Some(self.following(*at, anchor)?.at);
+            let first = next(&after.max(anchor.saturating_sub(1)));
+            for at in std::iter::successors(first, next).take_while(|at| *at <= now) {
+                if latest.len() == most {
+                    let _earlier = latest.pop_front();
+                }
+                latest.push_back(at);
+            }
+            if latest.len() == most || after == last {
+                return latest.front().copied().unwrap_or(last + 1);
+            }
+            span = span.saturating_mul(4);
+        }
     }
 
     /// All occurrences from both its start and `registered` on.

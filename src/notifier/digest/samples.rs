@@ -43,6 +43,8 @@ pub(crate) fn callback(trigger: &str, host: &str, status: u16, at: Timestamp) ->
         fired: at,
         definition: Definition { target, payload: None, headers, retry: None, caller },
         history: History::with(None, attempt),
+        settles: false,
+        priority: 127,
     };
     DeadLetter {
         origin: Origin { topic: "orloj.fires".into(), partition: 3, offset: 9 },

@@ -57,6 +57,8 @@ pub(crate) fn fire(url: &str, headers: &[(&str, &str)]) -> Fire {
             caller: None,
         },
         history: None,
+        settles: false,
+        priority: 127,
     }
 }
 

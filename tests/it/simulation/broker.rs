@@ -8,7 +8,7 @@ use orloj::engine::step::Emit;
 use orloj::engine::takeover::Committed;
 use orloj::model::definition::Header;
 use orloj::model::ledger::LedgerRecord;
-use orloj::model::signal::RetryRequest;
+use orloj::model::signal::Signal;
 use orloj::model::{Millis, Offset, Timestamp};
 
 use bytes::Bytes;
@@ -40,7 +40,7 @@ pub(super) struct Sent {
 #[derive(Clone, Debug)]
 pub(super) enum Outgoing {
     Trigger(usize, Raw),
-    Signal(usize, RetryRequest),
+    Signal(usize, Signal),
     Ledger(usize, LedgerRecord),
     /// For the workers.
     Fire(usize, Sent),
@@ -97,7 +97,7 @@ pub(super) struct Broker {
     /// After this a transaction is aborted.
     pub(super) transaction_timeout: Millis,
     pub(super) triggers: Vec<Log<Raw>>,
-    pub(super) signals: Vec<Log<RetryRequest>>,
+    pub(super) signals: Vec<Log<Signal>>,
     pub(super) ledger: Vec<Log<LedgerRecord>>,
     pub(super) fires: Vec<Log<Sent>>,
     pub(super) others: Vec<Log<Sent>>,

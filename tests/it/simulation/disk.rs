@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use orloj::engine::known::IdHash;
 use orloj::engine::partition::Fetched;
+
 use orloj::engine::step::RowOp;
 use orloj::engine::takeover::Local;
 use orloj::engine::wheel::{ENTRY_BYTES, Load};
@@ -67,6 +68,12 @@ impl Disk {
     pub(super) fn fetch(&self, ids: &[IdHash]) -> Fetched {
         let found = |id: &IdHash| Some((*id, self.rows.index.get(id)?.clone()));
         ids.iter().filter_map(found).collect()
+    }
+
+    /// The rows at these places.
+    pub(super) fn rows_at(&self, places: &[TimelineKey]) -> orloj::engine::rows::Rows {
+        let found = |key: &TimelineKey| Some((*key, self.rows.timeline.get(key)?.clone()));
+        places.iter().filter_map(found).collect()
     }
 
     /// The compaction filter: rows that W has passed go.

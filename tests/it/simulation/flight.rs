@@ -68,6 +68,9 @@ pub(super) fn outgoing(lane: &Lane, decided: Offset, step: u64, emit: &Emit) -> 
             let raw = Raw { key, value, headers: forward.headers.clone() };
             Outgoing::Trigger(usize::try_from(forward.partition).unwrap(), raw)
         }
+        Emit::Signal { partition, signal } => {
+            Outgoing::Signal(usize::try_from(*partition).unwrap(), (**signal).clone())
+        }
         Emit::ToWorker(_) | Emit::Withdraw { .. } => Outgoing::Fire(lane.id, sent()),
         Emit::ToTopic(_) | Emit::Outcome(_) | Emit::DeadLetter(_) => {
             Outgoing::Other(lane.id, sent())

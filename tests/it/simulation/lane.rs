@@ -10,12 +10,12 @@ use orloj::engine::catalog::{Catalog, TopicState};
 use orloj::engine::cursor::Cursor;
 use orloj::engine::overlay::Delta;
 use orloj::engine::partition::{Input, Partition, Rules};
+use orloj::engine::rows::Stored;
 use orloj::engine::step::Step;
 use orloj::engine::takeover::{Ask, Committed, Local, Refusal, Takeover};
 use orloj::engine::wheel::Wheel;
 use orloj::fault::{Bug, planted};
 use orloj::model::input::SignalRecord;
-use orloj::model::signal::Signal;
 use orloj::model::{Millis, Offset, Timestamp};
 
 use super::calamity::Calamity;
@@ -223,7 +223,9 @@ impl Lane {
             let (end, at) = self.ends.pop_front().unwrap();
             partition.input_known(end, at);
         }
-        partition.ingest(inputs, &disk.rows.index);
+        let index = &disk.rows.index;
+        let rows = disk.rows_at(&partition.rows_wanted(&inputs, index));
+        partition.ingest(inputs, Stored { index, rows: &rows }).unwrap();
         while let Some(load) = partition.wants() {
             let (entries, reached) = disk.scan(load);
             partition.load(entries, reached);
@@ -264,9 +266,8 @@ impl Lane {
         }
         let batch = broker.signals[id].read(&broker.fates, self.next_signal, more);
         self.next_signal = batch.next;
-        let signal = |(offset, _, request)| {
-            Input::Signal(SignalRecord { offset, signal: Ok(Signal::Retry(request)) })
-        };
+        let signal =
+            |(offset, _, signal)| Input::Signal(SignalRecord { offset, signal: Ok(signal) });
         let signals: Vec<Input> = batch.records.into_iter().map(signal).collect();
         // The two topics are read by two readers: either may be ahead.
         let place = if dice.one_in(2) { 0 } else { inputs.len() };

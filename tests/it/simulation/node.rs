@@ -13,6 +13,7 @@ use orloj::engine::takeover::{Ask, Refusal};
 use orloj::engine::tenure::{Change, Ending, Order, Tenure};
 use orloj::fault::{Bug, planted};
 use orloj::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
+use orloj::model::partitioner::Partitioner;
 use orloj::model::{Millis, Offset, PartitionId, Timestamp};
 
 use super::broker::{Outgoing, Producer, Progress, Refused};
@@ -469,6 +470,11 @@ fn rules(id: NodeId, ledger_after: Millis, site: &mut Site) -> Rules {
         spill_interval: site.dice.pick(&[0, 0, 10, 100, 10_000]),
         cancel_grace: GRACE,
         park: 5,
+        open_ttl: 5_000,
+        misfire_grace: 60,
+        catch_up_rate: 1_000,
+        partitioner: Partitioner::Murmur2,
+        partitions: PARTITIONS as i32,
         pools: Vec::new(),
         owner: format!("{NAME}{id}"),
         topics: InputTopics { triggers: "o.triggers".into(), signals: "o.signals".into() },

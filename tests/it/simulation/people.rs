@@ -12,7 +12,7 @@ use orloj::model::definition::Header;
 use orloj::model::entry::FireId;
 use orloj::model::fire::Fire;
 use orloj::model::outcome::{Outcome, Verdict};
-use orloj::model::signal::RetryRequest;
+use orloj::model::signal::{RetryRequest, Signal};
 use orloj::model::{Offset, Timestamp};
 
 use super::broker::{Outgoing, Producer, Raw, Sent};
@@ -183,7 +183,8 @@ impl Workers {
             let Some(request) = report(&fire, site) else { continue };
             let delay = site.dice.pick(&[0, 0, 0, 8, 30, 200]);
             if delay == 0 {
-                let _open = site.broker.send(producer, Outgoing::Signal(p, request.clone()));
+                let _open =
+                    site.broker.send(producer, Outgoing::Signal(p, Signal::Retry(request.clone())));
             } else {
                 site.counts.add(Calamity::SignalLate);
                 late.push((site.broker.now + delay, p, request.clone()));
@@ -209,7 +210,7 @@ impl Workers {
         }
         let now = site.broker.now;
         for (_, p, request) in self.late.extract_if(.., |(at, ..)| *at <= now) {
-            let _offset = site.broker.write(Outgoing::Signal(p, request));
+            let _offset = site.broker.write(Outgoing::Signal(p, Signal::Retry(request)));
         }
     }
 
@@ -244,5 +245,7 @@ fn report(fire: &Fire, site: &mut Site) -> Option<RetryRequest> {
         reason: "500".to_owned(),
         definition: fire.definition.clone(),
         history: fire.history.clone(),
+        settles: fire.settles,
+        priority: fire.priority,
     })
 }

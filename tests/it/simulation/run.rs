@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use orloj::engine::cursor::Cursor;
 use orloj::model::ledger::{LedgerRecord, LedgerValue};
+use orloj::model::signal::Signal;
 use orloj::model::{Millis, Offset, Timestamp};
 
 use super::calamity::Calamity;
@@ -377,7 +378,12 @@ impl Run {
     fn last_retry(&self) -> Timestamp {
         let broker = &self.site.broker;
         let due = |p: usize| {
-            broker.signals[p].committed(&broker.fates).map(|(_, _, request)| request.due).max()
+            let retry = |signal: &Signal| match signal {
+                Signal::Retry(request) => Some(request.due),
+                _ => None,
+            };
+            let signals = broker.signals[p].committed(&broker.fates);
+            signals.filter_map(|(_, _, signal)| retry(signal)).max()
         };
         (0..PARTITIONS).filter_map(due).max().unwrap_or(0)
     }

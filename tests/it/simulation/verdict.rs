@@ -13,6 +13,7 @@ use orloj::model::definition::Target;
 use orloj::model::entry::{FireId, Row};
 use orloj::model::ledger::LedgerKey;
 use orloj::model::outcome::Verdict;
+use orloj::model::signal::Signal;
 use orloj::model::text::Text;
 
 use super::broker::{Raw, Sent};
@@ -84,9 +85,9 @@ pub(super) fn history(run: &Run, trigger: &str) -> String {
             lines.push((at, format!("trigger {offset} {:?}", run.users.meant[serial(raw)])));
         }
     }
-    for (offset, at, request) in broker.signals[p].committed(&broker.fates) {
-        if request.id.trigger == *trigger {
-            lines.push((at, format!("signal {offset} due {} {:?}", request.due, request.id)));
+    for (offset, at, signal) in broker.signals[p].committed(&broker.fates) {
+        if *signal.trigger() == *trigger {
+            lines.push((at, format!("signal {offset} {signal:?}")));
         }
     }
     let about = format!("{:?}", Text::from(trigger));
@@ -123,7 +124,8 @@ impl Testimony {
             self.commands.entry(text(&raw.key)).or_default().push(command);
         }
         let mut seen = BTreeMap::<Attempt, u32>::new();
-        for (_, _, request) in broker.signals[p].committed(&broker.fates) {
+        for (_, _, signal) in broker.signals[p].committed(&broker.fates) {
+            let Signal::Retry(request) = signal else { continue };
             let of = attempt(&request.id);
             *seen.entry(of.clone()).or_default() += 1;
             self.reported.push(Reported { of, due: request.due });
