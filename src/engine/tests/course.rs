@@ -1,0 +1,620 @@
+//! Recurring triggers, commands and dependencies as their users see them: what is said, in order,
+//! while time passes and owners change.
+//!
+//! Law: whatever is asserted holds with an owner that lost its disk at any moment; and once
+//! everything is settled the ledger holds nothing of it.
+
+use std::collections::BTreeMap;
+
+use super::scene::{NOW, Scene};
+use super::world::{Disk, definition, registration};
+use crate::engine::step::{Emit, Step};
+use crate::model::codec::row;
+use crate::model::course::{After, Command, OnFailure};
+use crate::model::fire::Fire;
+use crate::model::input::{Count, OnConflict, Registration, Request, SignalRecord};
+use crate::model::ledger::LedgerKey;
+use crate::model::outcome::Verdict;
+use crate::model::schedule::Schedule;
+use crate::model::signal::{RetryRequest, Settled, Signal};
+use crate::model::{Offset, Timestamp};
+
+/// A scene in which signals of owners arrive, and what it has said.
+struct Play {
+    scene: Scene,
+    /// Owners lose their disks between any two steps.
+    forgetful: bool,
+    said: Vec<String>,
+    fires: Vec<Fire>,
+}
+
+impl Play {
+    fn new() -> Self {
+        Self { scene: Scene::new(), forgetful: false, said: Vec::new(), fires: Vec::new() }
+    }
+
+    /// Both with owners that stay and with owners that lose everything at every step.
+    fn twice(play: impl Fn(Self)) {
+        play(Self::new());
+        play(Self { forgetful: true, ..Self::new() });
+    }
+
+    fn now(&self) -> Timestamp {
+        self.scene.now
+    }
+
+    fn register(&mut self, new: Registration) -> Offset {
+        self.scene.log.append(self.scene.now, Request::Register(new))
+    }
+
+    fn recurring(&mut self, id: &str, http: bool, json: &str) -> Offset {
+        let new = recurring(id, http, self.now(), json);
+        self.register(new)
+    }
+
+    fn after(&mut self, id: &str, others: &[&str], on_failure: OnFailure) -> Offset {
+        let ids = others.iter().map(|id| (*id).into()).collect();
+        let after = After { ids, on_failure, timeout: 5_000 };
+        let new = registration(id, self.now(), definition(false));
+        self.register(Registration { after: Some(Box::new(after)), ..new })
+    }
+
+    fn command(&mut self, id: &str, command: Command) -> Offset {
+        self.scene.log.append(self.scene.now, Request::Command { id: id.into(), command })
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        let offset = self.scene.log.signals.len() as Offset;
+        self.scene.log.signals.push(SignalRecord { offset, signal: Ok(signal) });
+    }
+
+    /// A worker says how the last callback ended.
+    fn ended(&mut self, ok: bool) {
+        let fire = self.fires.last().expect("a callback was fired");
+        assert!(fire.settles, "nobody wants to know");
+        let settled = Settled { id: fire.id.clone(), ok };
+        self.signal(Signal::Settled(settled));
+    }
+
+    /// Time passes until `until`; whatever is due then has been decided.
+    fn pass(&mut self, until: Timestamp) -> &mut Self {
+        loop {
+            self.decide();
+            if self.scene.now >= until {
+                return self;
+            }
+            let next = self.scene.owner.partition.next_wakeup().unwrap_or(until);
+            self.scene.now = next.clamp(self.scene.now + 1, until);
+        }
+    }
+
+    fn decide(&mut self) {
+        while let Some(step) = self.scene.step() {
+            self.hear(&step);
+            if self.forgetful {
+                self.restart();
+            }
+        }
+    }
+
+    /// Another owner, without a disk.
+    fn restart(&mut self) {
+        let now = self.scene.now;
+        self.scene.take_over(Disk::default(), now);
+    }
+
+    fn hear(&mut self, step: &Step) {
+        for emit in &step.emits {
+            match emit {
+                Emit::ToTopic(fire) => {
+                    let view = row::view(&fire.row).unwrap().unwrap();
+                    let id = std::str::from_utf8(view.trigger).unwrap();
+                    let (occurrence, due) = (view.occurrence, view.scheduled);
+                    self.said.push(format!("{} {id}#{occurrence} of {due}", self.now()));
+                }
+                Emit::ToWorker(fire) => {
+                    let (id, due) = (&fire.id, fire.scheduled);
+                    let line = format!("{} {}#{} of {due}", self.now(), id.trigger, id.occurrence);
+                    let again = if id.attempt > 1 { " again" } else { "" };
+                    self.said.push(format!("{line}{again}"));
+                    self.fires.push((**fire).clone());
+                }
+                Emit::Signal { signal, .. } => self.signal((**signal).clone()),
+                Emit::Outcome(outcome) => {
+                    self.said.push(format!("{} {}", outcome.trigger, told(&outcome.verdict)));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// What was said since the last time.
+    fn said(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.said)
+    }
+
+    #[track_caller]
+    fn says(&mut self, expected: &[&str]) {
+        assert_eq!(self.said(), expected);
+    }
+
+    /// What the ledger holds, but for what every partition has.
+    fn held(&self) -> Vec<LedgerKey> {
+        let mut held = BTreeMap::new();
+        for record in &self.scene.log.ledger {
+            let _before = held.insert(record.key.clone(), record.value.is_some());
+        }
+        let ours = |key: &LedgerKey| key.trigger().is_some();
+        held.into_iter().filter(|(key, held)| *held && ours(key)).map(|(key, _)| key).collect()
+    }
+}
+
+fn recurring(id: &str, http: bool, now: Timestamp, json: &str) -> Registration {
+    let schedule = Schedule::from_json(json).unwrap().anchored(now);
+    let first = schedule.first(now).unwrap();
+    let new = registration(id, schedule.jittered(id, first), definition(http));
+    Registration { schedule: Some(Box::new(schedule)), ..new }
+}
+
+fn told(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Accepted { replaced, .. } => match replaced {
+            None => "accepted".to_owned(),
+            Some(_) => "accepted, replaces".to_owned(),
+        },
+        Verdict::Kept { fire_at, .. } => format!("kept for {fire_at}"),
+        Verdict::Cancelled { .. } => "cancelled".to_owned(),
+        Verdict::NotPending { withdrawal, .. } => format!("not pending, {withdrawal}"),
+        Verdict::Paused { reason, .. } => format!("paused {reason}"),
+        Verdict::Resumed { fire_at, .. } => format!("resumed for {fire_at}"),
+        Verdict::Called { occurrence, .. } => format!("called #{occurrence}"),
+        Verdict::Skipped { occurrences, from, until, .. } => {
+            format!("skipped {occurrences} of {from} to {until}")
+        }
+        Verdict::Ended { executions, .. } => format!("ended after {executions}"),
+        Verdict::Expired { fire_at, .. } => format!("expired of {fire_at}"),
+        Verdict::Unmet { then, reason, .. } => format!("unmet, {then:?}: {reason}"),
+        other => format!("{other:?}"),
+    }
+}
+
+const SECONDLY: &str = r#"{"every":"PT1S","maxExecutions":3}"#;
+
+#[test]
+fn each_occurrence_fires_once_and_the_last_is_the_end() {
+    Play::twice(|mut play| {
+        play.recurring("a", false, SECONDLY);
+        play.pass(NOW + 1_500).says(&["a accepted", "1000 a#0 of 1000", "2000 a#1 of 2000"]);
+        assert_eq!(play.held(), [LedgerKey::Main("a".into())]);
+        play.pass(NOW + 9_000).says(&["3000 a#2 of 3000", "a ended after 3"]);
+        assert_eq!(play.held(), []);
+        play.scene.cancel("a");
+        play.pass(NOW + 9_100);
+        assert_eq!(play.said()[0].split(',').next(), Some("a not pending"));
+    });
+}
+
+#[test]
+fn jitter_moves_an_occurrence_and_not_the_next() {
+    Play::twice(|mut play| {
+        play.recurring("a", false, r#"{"every":"PT10S","maxExecutions":3,"jitter":"PT2S"}"#);
+        let schedule = Schedule::from_json(r#"{"every":"PT10S","start":1000,"jitter":"PT2S"}"#);
+        let schedule = schedule.unwrap();
+        let at = |nominal| schedule.jittered("a", nominal);
+        let (a, b, c) = (at(1_000), at(11_000), at(21_000));
+        play.pass(40_000);
+        let lines = [
+            "a accepted".to_owned(),
+            format!("{a} a#0 of {a}"),
+            format!("{b} a#1 of {b}"),
+            format!("{c} a#2 of {c}"),
+            "a ended after 3".to_owned(),
+        ];
+        assert_eq!(play.said(), lines);
+    });
+}
+
+#[test]
+fn what_was_missed_is_left_out_or_made_up_for_as_the_schedule_says() {
+    for (misfire, expected) in [
+        (r#""skip""#, &["a skipped 3 of 2000 to 4000", "5000 a#1 of 5000"][..]),
+        (r#""latest""#, &["a skipped 2 of 2000 to 3000", "4970 a#1 of 4000", "5000 a#2 of 5000"]),
+        (
+            r#"{"all":2}"#,
+            &[
+                "a skipped 1 of 2000 to 2000",
+                "4970 a#1 of 3000",
+                "4971 a#2 of 4000",
+                "5000 a#3 of 5000",
+            ],
+        ),
+    ] {
+        Play::twice(|mut play| {
+            let json = format!(r#"{{"every":"PT1S","misfire":{misfire}}}"#);
+            play.recurring("a", false, &json);
+            play.pass(NOW);
+            play.says(&["a accepted", "1000 a#0 of 1000"]);
+            play.scene.take_over(Disk::default(), 4_970);
+            play.pass(5_000).says(expected);
+        });
+    }
+}
+
+#[test]
+fn an_occurrence_within_the_grace_is_not_missed() {
+    Play::twice(|mut play| {
+        play.recurring("a", false, r#"{"every":"PT1S","misfire":"skip"}"#);
+        play.pass(NOW);
+        play.scene.take_over(Disk::default(), 2_060);
+        play.pass(2_100).says(&["a accepted", "1000 a#0 of 1000", "2060 a#1 of 2000"]);
+    });
+}
+
+#[test]
+fn made_up_occurrences_come_at_a_rate_and_do_not_hold_up_others() {
+    Play::twice(|mut play| {
+        for id in ["a", "b", "c"] {
+            play.recurring(id, false, r#"{"every":"PT10S","misfire":"latest"}"#);
+        }
+        play.pass(NOW);
+        let _fired = play.said();
+        play.scene.take_over(Disk::default(), 50_000);
+        play.scene.owner.partition.rules.catch_up_rate = 100;
+        play.forgetful = false;
+        play.scene.register("new", 50_000);
+        play.pass(50_020);
+        let made: Vec<_> = play.said().into_iter().filter(|line| line.contains(" of ")).collect();
+        let made: Vec<_> = made.iter().filter(|line| !line.contains("skipped")).collect();
+        let expected = [
+            "50000 a#1 of 41000",
+            "50000 new#0 of 50000",
+            "50010 b#1 of 41000",
+            "50020 c#1 of 41000",
+        ];
+        assert_eq!(made, expected);
+    });
+}
+
+#[test]
+fn a_one_time_trigger_expires_by_its_own_rule() {
+    Play::twice(|mut play| {
+        for (id, expire_after) in [("a", 500), ("b", 5_000)] {
+            let new = registration(id, 1_020, definition(false));
+            play.register(Registration { expire_after: Some(expire_after), ..new });
+        }
+        play.pass(NOW);
+        play.scene.take_over(Disk::default(), 3_000);
+        let expected = ["a accepted", "b accepted", "a expired of 1020", "3000 b#0 of 1020"];
+        play.pass(3_000).says(&expected);
+        assert_eq!(play.held(), []);
+    });
+}
+
+#[test]
+fn a_paused_trigger_waits_until_it_is_resumed() {
+    Play::twice(|mut play| {
+        play.scene.register("a", 1_020);
+        play.scene.register("b", 1_020);
+        play.command("a", Command::Pause);
+        play.command("a", Command::Pause);
+        play.pass(2_000).says(&[
+            "a accepted",
+            "b accepted",
+            "a paused by a command",
+            "a paused by a command",
+            "1020 b#0 of 1020",
+        ]);
+        play.command("a", Command::Resume);
+        play.command("b", Command::Pause);
+        play.pass(2_010);
+        let said = play.said();
+        assert_eq!(said[..1], ["a resumed for 1020"]);
+        assert!(said[1].starts_with("b not pending"), "{said:?}");
+        assert!(said[2].ends_with("a#0 of 1020"), "{said:?}");
+        assert_eq!(play.held(), []);
+    });
+}
+
+#[test]
+fn a_paused_schedule_judges_what_it_missed_when_it_is_resumed() {
+    Play::twice(|mut play| {
+        play.recurring("a", false, r#"{"every":"PT1S","misfire":"skip"}"#);
+        play.pass(NOW);
+        play.command("a", Command::Pause);
+        play.pass(4_970).says(&["a accepted", "1000 a#0 of 1000", "a paused by a command"]);
+        play.command("a", Command::Resume);
+        play.pass(5_000).says(&[
+            "a resumed for 2000",
+            "a skipped 3 of 2000 to 4000",
+            "5000 a#1 of 5000",
+        ]);
+    });
+}
+
+#[test]
+fn what_is_called_before_its_time_does_not_fire_again_then() {
+    Play::twice(|mut play| {
+        play.scene.register("a", 1_040);
+        play.pass(NOW + 5);
+        play.command("a", Command::FireNow);
+        play.pass(NOW + 7);
+        let said = play.said();
+        assert_eq!(said[..2], ["a accepted", "a called #0"]);
+        assert!(said[2].ends_with(" a#0 of 1040") && said.len() == 3, "{said:?}");
+        assert_eq!(play.held(), [LedgerKey::Main("a".into())], "until its time has passed");
+        play.restart();
+        play.pass(2_000).says(&[]);
+        assert_eq!(play.held(), []);
+    });
+}
+
+#[test]
+fn a_schedule_that_is_called_fires_once_more() {
+    Play::twice(|mut play| {
+        play.recurring("a", false, r#"{"every":"PT1S","maxExecutions":3}"#);
+        play.pass(1_500);
+        play.command("a", Command::FireNow);
+        play.pass(1_510);
+        play.command("a", Command::Pause);
+        play.command("a", Command::FireNow);
+        play.pass(5_000);
+        let said = play.said();
+        assert_eq!(said[..3], ["a accepted", "1000 a#0 of 1000", "a called #1"]);
+        assert!(said[3].contains(" a#1 of 150"), "{said:?}");
+        assert_eq!(said[4..6], ["a paused by a command", "a called #2"]);
+        assert!(said[6].contains(" a#2 of 151"), "{said:?}");
+        assert_eq!(said[7..], ["a ended after 3"]);
+    });
+}
+
+#[test]
+fn a_new_definition_counts_on_only_if_it_says_so() {
+    Play::twice(|mut play| {
+        play.recurring("a", false, SECONDLY);
+        play.pass(2_500);
+        let new = recurring("a", false, play.now(), SECONDLY);
+        play.register(Registration { count: Count::Keep, ..new });
+        play.pass(9_000).says(&[
+            "a accepted",
+            "1000 a#0 of 1000",
+            "2000 a#1 of 2000",
+            "a accepted, replaces",
+            "2500 a#2 of 2500",
+            "a ended after 3",
+        ]);
+        play.recurring("b", false, SECONDLY);
+        play.pass(9_000);
+        play.recurring("b", false, SECONDLY);
+        play.pass(9_000);
+        play.pass(9_001).says(&[
+            "b accepted",
+            "9000 b#0 of 9000",
+            "b accepted, replaces",
+            "9001 b#0 of 9000",
+        ]);
+    });
+}
+
+#[test]
+fn a_cancel_of_a_schedule_stops_a_callback_that_is_under_way_too() {
+    Play::twice(|mut play| {
+        play.recurring("a", true, SECONDLY);
+        play.pass(1_500);
+        let fire = play.fires[0].clone();
+        assert!(!fire.settles);
+        play.scene.cancel("a");
+        play.pass(1_510).says(&["a accepted", "1000 a#0 of 1000", "a cancelled"]);
+        assert_eq!(play.held(), [LedgerKey::Veto("a".into())]);
+        play.signal(Signal::Retry(RetryRequest::replay(fire, 0, 1_600)));
+        play.pass(9_000).says(&["a cancelled"]);
+        assert_eq!(play.held(), []);
+    });
+}
+
+#[test]
+fn an_occurrence_that_would_overlap_is_left_out() {
+    Play::twice(|mut play| {
+        play.recurring("a", true, r#"{"every":"PT1S","overlap":"skip"}"#);
+        play.pass(2_500).says(&["a accepted", "1000 a#0 of 1000", "a skipped 1 of 2000 to 2000"]);
+        play.ended(true);
+        play.pass(3_000).says(&["3000 a#1 of 3000"]);
+    });
+}
+
+#[test]
+fn an_occurrence_that_would_overlap_waits() {
+    Play::twice(|mut play| {
+        play.recurring("a", true, r#"{"every":"PT1S","overlap":"queue","misfire":"latest"}"#);
+        play.pass(4_500).says(&["a accepted", "1000 a#0 of 1000"]);
+        play.ended(true);
+        play.pass(4_600);
+        let said = play.said();
+        // The third was missed meanwhile, and the fourth is the latest: it waits.
+        assert!(said[0].ends_with("a#1 of 2000"), "{said:?}");
+        assert_eq!(said[1..], ["a skipped 1 of 3000 to 3000"]);
+        play.ended(false);
+        play.pass(4_700);
+        let said = play.said();
+        assert!(said.len() == 1 && said[0].ends_with("a#2 of 4000"), "{said:?}");
+    });
+}
+
+#[test]
+fn a_worker_that_is_never_heard_of_holds_nothing_up_for_ever() {
+    Play::twice(|mut play| {
+        play.recurring("a", true, r#"{"every":"PT1S","overlap":"queue","misfire":"latest"}"#);
+        play.pass(10_999);
+        play.says(&["a accepted", "1000 a#0 of 1000"]);
+        play.pass(11_001);
+        let said = play.said();
+        assert_eq!(said, ["11000 a#1 of 2000", "a skipped 8 of 3000 to 10000"]);
+    });
+}
+
+#[test]
+fn too_many_failures_in_a_row_stop_it() {
+    Play::twice(|mut play| {
+        play.recurring("a", true, r#"{"every":"PT1S","pauseAfter":2}"#);
+        for (until, ok) in [(1_500, false), (2_500, true), (3_500, false), (4_500, false)] {
+            play.pass(until);
+            play.ended(ok);
+        }
+        play.pass(20_000).says(&[
+            "a accepted",
+            "1000 a#0 of 1000",
+            "2000 a#1 of 2000",
+            "3000 a#2 of 3000",
+            "4000 a#3 of 4000",
+            "a paused 2 failures in a row: see pauseAfter",
+        ]);
+        play.command("a", Command::Resume);
+        play.pass(20_000);
+        let said = play.said();
+        assert_eq!(said[..2], ["a resumed for 5000", "a skipped 15 of 5000 to 19000"]);
+    });
+}
+
+#[test]
+fn a_trigger_waits_for_others() {
+    Play::twice(|mut play| {
+        play.after("c", &["a", "b"], OnFailure::Fail);
+        play.pass(NOW);
+        play.scene.register("a", 1_500);
+        play.scene.register("b", 2_000);
+        play.pass(2_010);
+        let said = play.said();
+        let expected =
+            ["c accepted", "a accepted", "b accepted", "1500 a#0 of 1500", "2000 b#0 of 2000"];
+        assert_eq!(said[..5], expected);
+        assert!(said.len() == 6 && said[5].ends_with("c#0 of 1000"), "{said:?}");
+        assert_eq!(play.held(), []);
+    });
+}
+
+#[test]
+fn what_is_waited_for_may_end_before_anyone_waits_if_it_is_retained() {
+    Play::twice(|mut play| {
+        let new = registration("a", NOW, definition(false));
+        play.register(Registration { retain: Some(1_000), ..new });
+        play.pass(1_500);
+        let again = registration("a", 9_000, definition(false));
+        play.register(Registration { on_conflict: OnConflict::Keep, ..again });
+        play.after("b", &["a"], OnFailure::Fail);
+        play.pass(1_510);
+        let said = play.said();
+        let expected = ["a accepted", "1000 a#0 of 1000", "a kept for 1000", "b accepted"];
+        assert_eq!(said[..4], expected);
+        assert!(said.len() == 5 && said[4].ends_with("b#0 of 1500"), "{said:?}");
+        play.pass(2_100).says(&[]);
+        assert_eq!(play.held(), [], "it is forgotten");
+        play.after("c", &["a"], OnFailure::Skip);
+        play.pass(9_000);
+        let said = play.said();
+        assert_eq!(said[0], "c accepted");
+        assert!(said[1].starts_with("c unmet, Skip: a has not settled in time"), "{said:?}");
+        assert_eq!(play.held(), []);
+    });
+}
+
+#[test]
+fn what_fails_is_heard_by_those_who_wait() {
+    for (on_failure, expected) in [
+        (OnFailure::Fail, &["b unmet, Fail: a failed", "c unmet, Fail: b failed"][..]),
+        (OnFailure::Skip, &["b unmet, Skip: a failed", "c"]),
+        (OnFailure::Fire, &["b unmet, Fire: a failed", "b", "c"]),
+    ] {
+        Play::twice(|mut play| {
+            let new = registration("a", 1_200, definition(true));
+            play.register(new);
+            play.after("b", &["a"], on_failure);
+            play.after("c", &["b"], OnFailure::Fail);
+            play.pass(1_200);
+            let said = play.said();
+            assert_eq!(said[..4], ["a accepted", "b accepted", "c accepted", "1200 a#0 of 1200"]);
+            play.ended(false);
+            play.pass(1_300);
+            let said = play.said();
+            let short = |line: &String| match line.split_once(" of ") {
+                Some((fire, _)) => fire[fire.len() - 3..fire.len() - 2].to_owned(),
+                None => line.clone(),
+            };
+            assert_eq!(said.iter().map(short).collect::<Vec<_>>(), expected);
+            assert_eq!(play.held(), []);
+        });
+    }
+}
+
+#[test]
+fn a_circle_ends_when_its_time_is_up() {
+    Play::twice(|mut play| {
+        play.after("a", &["b"], OnFailure::Fail);
+        play.after("b", &["a"], OnFailure::Fail);
+        play.pass(5_999).says(&["a accepted", "b accepted"]);
+        play.pass(6_100);
+        let said = play.said();
+        assert!(said[0].starts_with("a unmet, Fail: b has not settled in time"), "{said:?}");
+        assert!(said[1].starts_with("b unmet, Fail: "), "{said:?}");
+        assert_eq!(said.len(), 2);
+        assert_eq!(play.held(), []);
+    });
+}
+
+#[test]
+fn who_waits_for_what_is_cancelled_learns_that_it_failed() {
+    Play::twice(|mut play| {
+        play.scene.register("a", 3_000);
+        play.after("b", &["a"], OnFailure::Fail);
+        play.pass(NOW);
+        play.scene.register("a", 4_000);
+        play.pass(1_500);
+        play.scene.cancel("a");
+        play.pass(1_600).says(&[
+            "a accepted",
+            "b accepted",
+            "a accepted, replaces",
+            "a cancelled",
+            "b unmet, Fail: a failed",
+        ]);
+        play.pass(9_000).says(&[]);
+        assert_eq!(play.held(), []);
+    });
+}
+
+#[test]
+fn who_waits_can_be_called_paused_and_cancelled() {
+    Play::twice(|mut play| {
+        for id in ["b", "c", "d"] {
+            play.after(id, &["a"], OnFailure::Fail);
+        }
+        play.pass(NOW);
+        play.command("b", Command::FireNow);
+        play.command("c", Command::Pause);
+        play.scene.cancel("d");
+        play.pass(1_010);
+        let said = play.said();
+        let accepted = ["b accepted", "c accepted", "d accepted"];
+        assert_eq!(said[..3], accepted);
+        assert_eq!(said[3..6], ["b called #0", "c paused by a command", "d cancelled"]);
+        assert!(said.len() == 7 && said[6].ends_with("b#0 of 1000"), "{said:?}");
+        play.scene.register("a", 1_100);
+        play.pass(8_000).says(&["a accepted", "1100 a#0 of 1100"]);
+        play.command("c", Command::Resume);
+        play.pass(8_010);
+        let said = play.said();
+        assert_eq!(said[0], "c resumed for 1000");
+        assert!(said.len() == 2 && said[1].ends_with("c#0 of 1000"), "{said:?}");
+        assert_eq!(play.held(), []);
+    });
+}
+
+#[test]
+fn a_higher_priority_fires_first_within_a_millisecond() {
+    let mut play = Play::new();
+    for (id, priority) in [("low", 1), ("usual", 127), ("high", 255)] {
+        let new = registration(id, 1_020, definition(false));
+        play.register(Registration { priority, ..new });
+    }
+    play.pass(1_020);
+    let fired: Vec<_> = play.said().split_off(3);
+    assert_eq!(fired, ["1020 high#0 of 1020", "1020 usual#0 of 1020", "1020 low#0 of 1020"]);
+}
