@@ -48,6 +48,16 @@ impl Registrar {
         self.write(&trigger_id(series, n), due);
     }
 
+    /// Registers recurring trigger `n` of a series; `schedule` is its JSON.
+    pub(crate) fn recurring(&mut self, series: &str, n: u32, schedule: &str) {
+        let headers = OwnedHeaders::new_with_capacity(2)
+            .insert(Header { key: "orloj-schedule", value: Some(schedule) })
+            .insert(Header { key: "orloj-target-topic", value: Some(&self.target) });
+        let (id, payload) = (trigger_id(series, n), self.payload.next());
+        let record = BaseRecord::to(&self.triggers).key(&id).payload(payload).headers(headers);
+        send(&self.producer, record);
+    }
+
     /// Cancels trigger `n` of a series.
     pub(crate) fn cancel(&mut self, series: &str, n: u32) {
         let id = trigger_id(series, n);

@@ -110,7 +110,9 @@ impl Partition {
     /// A trigger is settled for good; the index remembers for a while that it has fired.
     fn forget(&mut self, known: &mut Known, slot: &Slot, row: &FireRow) {
         self.lift(known, slot);
-        self.settle(fire_ledger_key(&row.id));
+        if row.in_ledger {
+            self.settle(fire_ledger_key(&row.id));
+        }
         let (kind, in_ledger, course) = (SlotKind::Main, false, false);
         let key = slot.key.min(self.cursor.w);
         known.slots.push(Slot { key, kind, in_ledger, course, ..*slot });

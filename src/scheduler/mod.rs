@@ -186,7 +186,8 @@ impl Scheduler {
         let (triggers, others) = (Reader::open(settings, &group)?, Reader::open(settings, &group)?);
         let relay = open_relay(settings, &id)?;
         let pools = settings.topics.pools.iter().map(|pool| names.fires_of(pool));
-        let ours = [names.ledger(), names.outcomes(), names.fires()].into_iter().chain(pools);
+        let ours = [names.ledger(), names.signals(), names.outcomes(), names.fires()];
+        let ours = ours.into_iter().chain(pools);
         ours.into_iter().try_for_each(|topic| relay.meet(&topic))?;
         let predecessors =
             Predecessors::open(settings, &group, &names.triggers(), &id, CALL_TIMEOUT)?;

@@ -74,6 +74,16 @@ impl Client {
         self.send(id, Some(payload), headers, Sent { ack: false, kind });
     }
 
+    /// Writes an envelope, or a command with its header and an empty value; of no account to the
+    /// checker. Asks what becomes of it.
+    pub(crate) fn post(&self, id: &str, value: &str, command: Option<&str>) {
+        let mut headers = OwnedHeaders::new().insert(ASK);
+        if let Some(command) = command {
+            headers = headers.insert(Header { key: "orloj-command", value: Some(command) });
+        }
+        self.send(id, Some(value), headers, Sent { ack: true, kind: Kind::Nonsense });
+    }
+
     /// Cancels, and asks what became of it.
     pub(crate) fn cancel(&self, id: &str) {
         let headers = OwnedHeaders::new().insert(ASK);

@@ -2,6 +2,7 @@
 
 Usage: oracle.py CASES FROM UNTIL    (years)
 
+A case is asked for those years, or for as many of the first as it says, or for a window of days.
 Prints a line for each zone and case: for each rule of gaps and overlaps how many occurrences there are
 and the CRC-32 of them all, in ms since the epoch. What croniter and dateutil tell are times of a wall
 clock without a zone; what a zone makes of them is decided here, by the fold of PEP 495 alone.
@@ -83,9 +84,13 @@ def chosen(found, gap, overlap):
 def main(path, first_year, last_year):
     with open(path) as file:
         told = json.load(file)
-    start = datetime(first_year, 1, 1)
     for case in told["cases"]:
-        end = datetime(min(last_year, first_year + case.get("years", 1_000)), 1, 1)
+        if "window" in case:
+            start = datetime.fromisoformat(case["window"]["from"])
+            end = start + timedelta(days=case["window"]["days"])
+        else:
+            start = datetime(first_year, 1, 1)
+            end = datetime(min(last_year, first_year + case.get("years", 1_000)), 1, 1)
         bounds = [time.replace(tzinfo=timezone.utc) for time in (start, end)]
         times = wall_times(case["oracle"], start - MARGIN, end + MARGIN)
         for name in told["zones"]:

@@ -10,6 +10,7 @@ mod ledger;
 mod memory;
 mod peers;
 mod records;
+mod recurring;
 mod sustained;
 mod takeover;
 mod throughput;
@@ -64,6 +65,12 @@ pub(crate) const CASES: &[Case] = &[
         criterion: "what outlives the replay tail is registered and fired at full speed, too",
         plans: IN_FULL,
         run: ledger::long_triggers,
+    },
+    Case {
+        name: "recurring",
+        criterion: "100,000 recurring triggers fire as punctually as one-time ones",
+        plans: IN_FULL,
+        run: recurring::beside_one_time,
     },
     Case {
         name: "lateness",

@@ -34,6 +34,7 @@ use orloj::fault::{self, Bug};
 
 use crate::audit::Report;
 use calamity::Counts;
+pub(crate) use dice::Dice;
 use run::Run;
 
 /// Seeds of the short form.

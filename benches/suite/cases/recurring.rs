@@ -1,0 +1,114 @@
+//! Recurring triggers beside one-time ones: how late they are at one rate, and how many fire in a
+//! second when all are due in the same millisecond.
+//!
+//! Law: each fire of a recurring trigger writes its next occurrence into the ledger, in its own
+//! transaction; what that costs is measured against one-time triggers of the same run.
+
+use orloj::clock;
+use orloj::model::Millis;
+
+use super::burst::moment;
+use super::lateness::{WARM_UP_S, of_scheduler};
+use crate::contender::Contender;
+use crate::figures::{Figure, amount};
+use crate::registrar::Registrar;
+use crate::run::{Outcome, Run, say};
+use crate::site::Site;
+use crate::witness::{Lateness, Witness};
+
+/// Recurring triggers.
+const COUNT: u32 = 100_000;
+/// From one occurrence to the next, in s.
+const STEP_S: u32 = 20;
+/// From the first registration to the first occurrence, in ms: all are taken in by then.
+const LEAD_MS: Millis = 30_000;
+
+/// What a round has measured.
+struct Round {
+    one_time: Lateness,
+    recurring: Lateness,
+    fired: f64,
+    fired_one_time: f64,
+}
+
+/// Lateness at one rate, and the pace at which all of them fire at once.
+pub(crate) fn beside_one_time(run: &Run) -> Outcome {
+    let count = run.count(COUNT);
+    let rate = count / STEP_S;
+    let rounds: Vec<_> = run.rounds().map(|number| round(run, number, count, rate)).collect();
+    let figure = |name: String, unit, of: &dyn Fn(&Round) -> f64| {
+        Figure::new(name, unit, rounds.iter().map(of).collect())
+    };
+    let rate = amount(rate.into());
+    let mut figures = Vec::new();
+    for (percentile, of) in
+        [("p50", (|l| l.p50_ms) as fn(&Lateness) -> Millis), ("p99", |l| l.p99_ms)]
+    {
+        let late = |which: &str, of_round: &dyn Fn(&Round) -> Lateness| {
+            figure(format!("{percentile} at {rate}/s, {which}"), "ms", &|round| {
+                of(&of_round(round)).max(1) as f64
+            })
+        };
+        let recurring = late("recurring", &|round| round.recurring);
+        let one_time = late("one-time", &|round| round.one_time);
+        figures.push(Figure::ratio(format!("{percentile} ÷ one-time"), &recurring, &one_time));
+        figures.extend([recurring, one_time]);
+    }
+    let fired = figure("fired at once, recurring".to_owned(), "/s", &|round| round.fired);
+    let one_time = figure("fired at once, one-time".to_owned(), "/s", &|r| r.fired_one_time);
+    figures.push(Figure::ratio("fired at once ÷ one-time", &fired, &one_time));
+    figures.extend([fired, one_time]);
+    Outcome { figures, ..Outcome::default() }
+}
+
+fn round(run: &Run, number: u32, count: u32, rate: u32) -> Round {
+    let site = Site::prepare(run.bootstrap);
+    let scheduler = Contender::scheduler(&site);
+    scheduler.rest();
+    let one_time = of_scheduler(run, &site, "once", rate);
+    let recurring = spread_out(run, &site, count, rate);
+    scheduler.terminate();
+    let fired = at_once(&Site::prepare(run.bootstrap), count, true);
+    let fired_one_time = at_once(&Site::prepare(run.bootstrap), count, false);
+    say(&format!(
+        "round {number}: recurring {recurring}; one-time {one_time}; at once {fired:.0}/s, one-time \
+         {fired_one_time:.0}/s"
+    ));
+    Round { one_time, recurring, fired, fired_one_time }
+}
+
+/// All of them at times spread evenly over a step, again and again.
+fn spread_out(run: &Run, site: &Site, count: u32, rate: u32) -> Lateness {
+    let mut witness = Witness::open(site, "scheduler");
+    let mut registrar = Registrar::open(site);
+    let begin = clock::now_ms() + LEAD_MS;
+    for n in 0..count {
+        let start = begin + u64::from(n) * 1_000 / u64::from(rate);
+        registrar.recurring("again", n, &format!(r#"{{"every":"PT{STEP_S}S","start":{start}}}"#));
+    }
+    registrar.flush();
+    let seen = rate * (WARM_UP_S + run.plan.measured_s);
+    witness.lateness("again", seen, Millis::from(WARM_UP_S) * 1_000)
+}
+
+/// All of them in one millisecond: how many are seen in a second.
+fn at_once(site: &Site, count: u32, recurring: bool) -> f64 {
+    let due = clock::now_ms() + LEAD_MS;
+    let mut witness = Witness::open(site, "scheduler");
+    let mut registrar = Registrar::open(site);
+    for n in 0..count {
+        if recurring {
+            // An hour from one to the next: each comes once while it is looked at.
+            registrar.recurring("all", n, &format!(r#"{{"every":"PT1H","start":{due}}}"#));
+        } else {
+            registrar.register("all", n, due);
+        }
+    }
+    let mark = registrar.mark();
+    registrar.flush();
+    let _scheduler = Contender::scheduler(site);
+    witness.until_marked(mark);
+    assert!(clock::now_ms() + 1_000 < due, "all must be taken in before their time");
+    let begun = moment(due);
+    f64::from(count) / (witness.count("all", count) - begun).as_secs_f64()
+}

@@ -1,0 +1,120 @@
+//! Recurring triggers and commands on a real Kafka, through kills and lost disks.
+//!
+//! Law: each occurrence fires once for `read_committed` readers, with its own number and time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use orloj::clock;
+use orloj::model::Timestamp;
+use orloj::model::outcome::Verdict;
+
+use crate::stage::{READY, Stage, whole_machine};
+use crate::wait::until;
+
+const SETTLE: Duration = Duration::from_secs(120);
+/// Recurring triggers.
+const SCHEDULES: u64 = 200;
+/// Occurrences of each, a second apart.
+const OCCURRENCES: u64 = 20;
+
+#[test]
+fn every_occurrence_fires_once_through_kills_and_lost_disks() {
+    let _machine = whole_machine();
+    let stage = Stage::new("recurring");
+    let client = stage.client();
+    let mut scheduler = stage.scheduler("first");
+    scheduler.ready(READY);
+    let start = clock::now_ms() / 1_000 * 1_000 + 3_000;
+    for n in 0..SCHEDULES {
+        let schedule = format!(
+            r#"{{"topic": {:?}, "schedule": {{"every": "PT1S", "start": {start},
+                "maxExecutions": {OCCURRENCES}, "misfire": {{"all": 100}}}}}}"#,
+            stage.target().1
+        );
+        client.post(&format!("s-{n}"), &schedule, None);
+    }
+    let _all = client.acknowledged();
+    let fires = stage.count_fires();
+    for (kill, wipe) in [(1, false), (2, true), (3, false)] {
+        let seen = SCHEDULES * OCCURRENCES / 4 * kill;
+        until("fires", SETTLE, || (fires.count() as u64 >= seen).then_some(()));
+        scheduler.kill();
+        if wipe {
+            stage.wipe("first");
+        }
+        scheduler = stage.scheduler("first");
+    }
+    let all = SCHEDULES * OCCURRENCES;
+    until("all fires", SETTLE, || (fires.count() as u64 >= all).then_some(()));
+    until("all ends", SETTLE, || (ends(&stage) == SCHEDULES).then_some(()));
+    scheduler.ready(READY);
+    scheduler.terminate();
+    // Whoever comes next adds nothing.
+    stage.wipe("first");
+    let mut again = stage.scheduler("first");
+    again.ready(READY);
+    again.terminate();
+
+    let mut occurrences = BTreeMap::<String, Vec<(u32, Timestamp)>>::new();
+    for fired in stage.fires() {
+        assert!(fired.appended + 1 >= fired.due, "early: {fired:?}");
+        occurrences.entry(fired.trigger).or_default().push((fired.occurrence, fired.due));
+    }
+    let expected: Vec<_> = (0..OCCURRENCES).map(|k| (k as u32, start + k * 1_000)).collect();
+    assert_eq!(occurrences.len() as u64, SCHEDULES);
+    for (trigger, mut fired) in occurrences {
+        fired.sort_unstable();
+        assert_eq!(fired, expected, "{trigger}");
+    }
+}
+
+fn ends(stage: &Stage) -> u64 {
+    let ended = |verdict: &Verdict| matches!(verdict, Verdict::Ended { .. });
+    stage.outcomes().iter().filter(|outcome| ended(&outcome.verdict)).count() as u64
+}
+
+#[test]
+fn commands_do_what_they_say_and_outlive_their_owner() {
+    let stage = Stage::new("commands");
+    let client = stage.client();
+    let mut scheduler = stage.scheduler("first");
+    scheduler.ready(READY);
+    let soon = clock::now_ms() + 10_000;
+    for id in ["paused", "called", "resumed"] {
+        client.register(id, soon, stage.target(), id, true);
+    }
+    client.post("paused", "", Some("pause"));
+    client.post("resumed", "", Some("pause"));
+    client.post("called", "", Some("fire-now"));
+    client.post("nobody", "", Some("pause"));
+    let answers = |count| {
+        until("answers", SETTLE, || Some(stage.outcomes()).filter(|told| told.len() >= count))
+    };
+    let told = answers(7);
+    let of = |id: &str| told.iter().filter(|told| told.trigger == *id).map(|t| &t.verdict).last();
+    assert!(matches!(of("paused"), Some(Verdict::Paused { .. })), "{told:?}");
+    assert!(matches!(of("called"), Some(Verdict::Called { occurrence: 0, .. })), "{told:?}");
+    assert!(matches!(of("nobody"), Some(Verdict::NotPending { .. })), "{told:?}");
+    scheduler.kill();
+    stage.wipe("first");
+    let mut scheduler = stage.scheduler("first");
+    scheduler.ready(READY);
+    client.post("resumed", "", Some("resume"));
+    let told = answers(8);
+    let resumed = told.iter().any(|told| {
+        matches!(told.verdict, Verdict::Resumed { fire_at, .. }
+        if fire_at == soon)
+    });
+    assert!(resumed, "{told:?}");
+    // One that is due later says that the time of the others has passed.
+    client.register("last", soon + 1_000, stage.target(), "last", false);
+    let fires = until("the last one", SETTLE, || {
+        Some(stage.fires()).filter(|fires| fires.iter().any(|fired| fired.trigger == "last"))
+    });
+    let mut fired: Vec<_> = fires.iter().map(|fired| fired.trigger.as_str()).collect();
+    fired.sort_unstable();
+    assert_eq!(fired, ["called", "last", "resumed"]);
+    assert!(fires.iter().any(|fired| fired.trigger == "called" && fired.appended < soon));
+    scheduler.terminate();
+}
