@@ -54,7 +54,8 @@ impl Registrar {
             .insert(Header { key: "orloj-schedule", value: Some(schedule) })
             .insert(Header { key: "orloj-target-topic", value: Some(&self.target) });
         let (id, payload) = (trigger_id(series, n), self.payload.next());
-        let record = BaseRecord::to(&self.triggers).key(&id).payload(payload).headers(headers);
+        let record =
+            BaseRecord::to(&self.triggers).key(id.as_str()).payload(payload).headers(headers);
         send(&self.producer, record);
     }
 

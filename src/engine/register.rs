@@ -142,8 +142,8 @@ impl Partition {
         }
     }
 
-    /// Takes the trigger's pending occurrence, or what is remembered of it, off the timeline and out
-    /// of the ledger.
+    /// Takes the trigger's pending occurrence, or what is remembered of it, off the timeline and
+    /// out of the ledger.
     pub(super) fn drop_standing(&mut self, id: &Text, known: &mut Known) -> Option<Slot> {
         let dropped = known.take(|slot| self.stands(slot));
         assert!(dropped.len() <= 1, "one entry of a trigger stands");

@@ -71,8 +71,8 @@ fn round(run: &Run, number: u32, count: u32, rate: u32) -> Round {
     let fired = at_once(&Site::prepare(run.bootstrap), count, true);
     let fired_one_time = at_once(&Site::prepare(run.bootstrap), count, false);
     say(&format!(
-        "round {number}: recurring {recurring}; one-time {one_time}; at once {fired:.0}/s, one-time \
-         {fired_one_time:.0}/s"
+        "round {number}: recurring {recurring}; one-time {one_time}; at once {fired:.0}/s, \
+         one-time {fired_one_time:.0}/s"
     ));
     Round { one_time, recurring, fired, fired_one_time }
 }

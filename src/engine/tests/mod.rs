@@ -2,7 +2,9 @@
 
 mod course;
 mod decisions;
+mod depend;
 mod firing;
+mod play;
 mod scene;
 mod takeover;
 pub(crate) mod world;

@@ -5,18 +5,20 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::avro_course::{WatcherWire, course, watchers};
+use super::avro_outcome::OutcomeWire;
 use super::ledger_key::parse_step;
 use super::long;
 use super::schemas::{CodecError, Schemas};
 use crate::model::attempt::History;
-use crate::model::course::{Course, OnFailure, Watcher};
+use crate::model::course::{Course, Watcher};
 use crate::model::dead_letter::{Content, DeadLetter, Mark, Origin};
 use crate::model::definition::{Definition, Header};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
 use crate::model::fire::{Errand, Fire, Withdrawal};
 use crate::model::input::PRIORITY_DEFAULT;
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
-use crate::model::outcome::{Circuit, Outcome, Verdict};
+use crate::model::outcome::Outcome;
 use crate::model::signal::{RetryRequest, Settled, Settlement, Signal, Watch};
 use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey};
@@ -226,76 +228,6 @@ struct SettlementWire {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Watcher", rename = "Watcher")]
-struct WatcherWire {
-    trigger: Text,
-    #[serde(with = "long")]
-    generation: Offset,
-}
-
-/// Those who wait, each as its mirror has it.
-mod watchers {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    use super::{WatcherWire, Wire};
-    use crate::model::course::Watcher;
-
-    impl Serialize for Wire<&Watcher> {
-        fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-            WatcherWire::serialize(self.0, to)
-        }
-    }
-
-    impl<'de> Deserialize<'de> for Wire<Watcher> {
-        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-            WatcherWire::deserialize(from).map(Wire)
-        }
-    }
-
-    #[expect(clippy::ptr_arg, reason = "serde hands over the field itself")]
-    pub(super) fn serialize<S: Serializer>(
-        watchers: &Vec<Watcher>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.collect_seq(watchers.iter().map(Wire))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Vec<Watcher>, D::Error> {
-        let watchers = Vec::<Wire<Watcher>>::deserialize(from)?;
-        Ok(watchers.into_iter().map(|Wire(watcher)| watcher).collect())
-    }
-}
-
-/// A course as its JSON.
-mod course {
-    use serde::{Deserialize, Deserializer, Serializer, de, ser};
-
-    use crate::model::course::Course;
-
-    pub(super) fn serialize<S: Serializer>(
-        course: &Option<Box<Course>>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        match course {
-            None => to.serialize_none(),
-            Some(course) => {
-                let json = serde_json::to_string(course).map_err(ser::Error::custom)?;
-                to.serialize_some(&json)
-            }
-        }
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<Box<Course>>, D::Error> {
-        let json = Option::<String>::deserialize(from)?;
-        json.map(|json| serde_json::from_str(&json).map_err(de::Error::custom)).transpose()
-    }
-}
-
-#[derive(Serialize, Deserialize)]
 #[serde(remote = "RetryRequest", rename = "RetryRequest")]
 struct RetryRequestWire {
     #[serde(with = "FireIdWire")]
@@ -390,116 +322,6 @@ struct FireRowWire {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Outcome", rename = "Outcome")]
-struct OutcomeWire {
-    trigger: Text,
-    #[serde(with = "long::option")]
-    answers: Option<Offset>,
-    #[serde(with = "long")]
-    at: Timestamp,
-    #[serde(with = "VerdictWire")]
-    verdict: Verdict,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Verdict", rename_all_fields = "camelCase")]
-enum VerdictWire {
-    Accepted {
-        #[serde(with = "long")]
-        generation: Offset,
-        #[serde(with = "long")]
-        fire_at: Timestamp,
-        #[serde(with = "long::option")]
-        replaced: Option<Offset>,
-    },
-    Kept {
-        #[serde(with = "long")]
-        generation: Offset,
-        #[serde(with = "long")]
-        fire_at: Timestamp,
-    },
-    Cancelled {
-        #[serde(with = "long")]
-        generation: Offset,
-    },
-    NotPending {
-        #[serde(with = "long::option")]
-        fired: Option<Offset>,
-        withdrawal: bool,
-    },
-    Rejected {
-        reason: String,
-    },
-    Delivered {
-        #[serde(with = "long")]
-        generation: Offset,
-        occurrence: u32,
-        attempt: u32,
-        status: u16,
-    },
-    Failed {
-        #[serde(with = "long")]
-        generation: Offset,
-        occurrence: u32,
-        attempt: u32,
-        status: Option<u16>,
-        reason: String,
-        #[serde(with = "long::option")]
-        retry_at: Option<Timestamp>,
-    },
-    Circuit(Circuit),
-    Withdrawn {
-        #[serde(with = "long")]
-        generation: Offset,
-        occurrence: u32,
-        attempt: u32,
-    },
-    Paused {
-        #[serde(with = "long")]
-        generation: Offset,
-        reason: String,
-    },
-    Resumed {
-        #[serde(with = "long")]
-        generation: Offset,
-        #[serde(with = "long")]
-        fire_at: Timestamp,
-    },
-    Called {
-        #[serde(with = "long")]
-        generation: Offset,
-        occurrence: u32,
-    },
-    Skipped {
-        #[serde(with = "long")]
-        generation: Offset,
-        occurrences: u32,
-        #[serde(with = "long")]
-        from: Timestamp,
-        #[serde(with = "long")]
-        until: Timestamp,
-        reason: String,
-    },
-    Ended {
-        #[serde(with = "long")]
-        generation: Offset,
-        executions: u32,
-    },
-    Expired {
-        #[serde(with = "long")]
-        generation: Offset,
-        #[serde(with = "long")]
-        fire_at: Timestamp,
-    },
-    Unmet {
-        #[serde(with = "long")]
-        generation: Offset,
-        then: OnFailure,
-        reason: String,
-    },
-}
-
-#[derive(Serialize, Deserialize)]
 #[serde(remote = "DeadLetter", rename = "DeadLetter")]
 struct DeadLetterWire {
     #[serde(with = "OriginWire")]
@@ -572,7 +394,8 @@ mod tests {
     use crate::model::codec::samples::{
         self, any_definition, any_fire_id, any_history, any_row, any_text,
     };
-    use crate::model::outcome::CircuitState;
+    use crate::model::course::OnFailure;
+    use crate::model::outcome::{Circuit, CircuitState, Verdict};
 
     fn any_source() -> impl Strategy<Value = Source> {
         prop_oneof![Just(Source::Triggers), Just(Source::Signals)]

@@ -12,7 +12,9 @@ pub mod row;
 pub mod schemas;
 
 mod avro;
+mod avro_course;
 mod avro_form;
+mod avro_outcome;
 pub mod batch;
 mod course_field;
 mod draft;

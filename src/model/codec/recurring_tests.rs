@@ -1,8 +1,14 @@
-//! What a registration with a schedule is read as, in each form.
+//! What goes beyond one time and one trigger, as each form says it: schedules, what is waited for,
+//! commands, batches.
 
-use super::registration_tests::{NOW, headers_reason, plain, record};
+use super::registration::*;
+use super::registration_tests::{
+    NOW, headers_reason, json_reason, plain, record, registration, request, try_read, unreadable,
+};
 use super::{headers_form, json_form};
-use crate::model::input::Registration;
+use crate::model::course::{After, Command, OnFailure};
+use crate::model::input::{Count, Registration, Request};
+use crate::model::partitioner::Partitioner;
 use crate::model::schedule::Schedule;
 
 /// What each form says of a schedule.
@@ -59,5 +65,96 @@ fn a_schedule_that_cannot_be_kept_is_refused() {
         let reason = scheduled(headers, None).unwrap_err();
         assert!(reason.contains(expected), "{headers:?}: {reason}");
         assert_eq!(headers_reason(headers), reason);
+    }
+}
+
+#[test]
+fn a_command_is_a_header_and_an_empty_value() {
+    for (name, command) in
+        [("pause", Command::Pause), ("resume", Command::Resume), ("fire-now", Command::FireNow)]
+    {
+        let asked = request(&record(Some(b""), &[("orloj-command", name)]));
+        assert_eq!(asked, Request::Command { id: "order-7".into(), command });
+    }
+    let unknown = unreadable(&record(Some(b""), &[("orloj-command", "stop")]));
+    assert!(unknown.reason.contains("give pause, resume or fire-now"), "{}", unknown.reason);
+    let full = unreadable(&record(Some(b"x"), &[("orloj-command", "pause")]));
+    assert!(full.reason.contains("an empty value"), "{}", full.reason);
+}
+
+#[test]
+fn a_batch_is_a_record_for_each_of_its_registrations() {
+    let value = br#"[{"id": "a", "delay": 0, "topic": "t"}, {"id": "b", "nonsense": 1}]"#;
+    let headers = [("orloj-batch", "true"), ("orloj-ack", "true"), ("traceparent", "00-ab")];
+    let raw = RawRecord { key: None, ..record(Some(value), &headers) };
+    let read = try_read(&raw, Partitioner::Murmur2).unwrap().request;
+    let Request::Batch(forwards) = read else { panic!("{read:?}") };
+    let keys: Vec<_> = forwards.iter().map(|forward| forward.key.as_ref()).collect();
+    assert_eq!(keys, [b"a", b"b"]);
+    let first = &forwards[0];
+    assert_eq!(Some(first.partition), Partitioner::Murmur2.partition(b"a", 7));
+    assert_eq!(first.value.as_deref(), Some(&br#"{"id": "a", "delay": 0, "topic": "t"}"#[..]));
+    let names: Vec<_> = first.headers.iter().map(|header| header.name.as_str()).collect();
+    assert_eq!(names, ["orloj-ack", "traceparent", "orloj-forwarded"]);
+    for (value, why) in [
+        (&b"{}"[..], "give a JSON array"),
+        (b"[]", "the batch has 0 registrations"),
+        (b"[{}]", "a JSON object with an id"),
+        (br#"[{"id": 5}]"#, "a JSON object with an id"),
+        (b"[5]", "a JSON object with an id"),
+    ] {
+        let raw = RawRecord { value: Some(value), ..raw.clone() };
+        let reason = unreadable(&raw).reason;
+        assert!(reason.contains(why), "{reason}");
+    }
+}
+
+#[test]
+fn what_goes_beyond_one_time_is_read_in_each_form() {
+    let json = br#"{"id": "order-7", "topic": "t", "expireAfter": "1h", "retain": 5000,
+        "after": {"ids": ["a", "b", "a"], "onFailure": "skip", "timeout": "30s"}}"#;
+    let headers = [
+        ("orloj-target-topic", "t"),
+        ("orloj-expire-after", "1h"),
+        ("orloj-retain", "5s"),
+        ("orloj-after", "a, b, a"),
+        ("orloj-on-failure", "skip"),
+        ("orloj-after-timeout", "30s"),
+    ];
+    let ids = vec!["a".into(), "b".into()];
+    let after = After { ids, on_failure: OnFailure::Skip, timeout: 30_000 };
+    let mut expected = plain(NOW, "t", b"");
+    (expected.expire_after, expected.retain) = (Some(3_600_000), Some(5_000));
+    expected.after = Some(Box::new(after));
+    assert_eq!(registration(&record(Some(b""), &headers)), expected);
+    expected.definition.payload = None;
+    assert_eq!(registration(&record(Some(json), &[])), expected);
+
+    let short = br#"{"topic": "t", "after": ["a"]}"#;
+    let after = registration(&record(Some(short), &[])).after.unwrap();
+    assert_eq!((after.on_failure, after.timeout), (OnFailure::Fail, 24 * 3_600_000));
+    let counted = br#"{"topic": "t", "schedule": {"every": "PT1S"}, "count": "keep"}"#;
+    assert_eq!(registration(&record(Some(counted), &[])).count, Count::Keep);
+}
+
+#[test]
+fn what_does_not_go_together_is_refused() {
+    let schedule = r#""topic": "t", "schedule": {"every": "PT1S"}"#;
+    let many: Vec<_> = (0..10_000).map(|n| format!("{:?}", format!("t{n}"))).collect();
+    for (fields, why) in [
+        (format!(r#"{schedule}, "expireAfter": 5"#), "misfire"),
+        (format!(r#"{schedule}, "after": ["a"]"#), "does not wait for others"),
+        (r#""delay": 0, "topic": "t", "count": "keep""#.to_owned(), "count is of a schedule"),
+        (r#""topic": "t", "after": ["order-7"]"#.to_owned(), "cannot wait for itself"),
+        (r#""topic": "t", "after": []"#.to_owned(), "names no trigger"),
+        (r#""topic": "t", "after": {"ids": ["a"], "onFailure": "x"}"#.to_owned(), "skip or fail"),
+        (r#""topic": "t", "delay": 0, "after": {"timeout": 5}"#.to_owned(), "there is none"),
+        (r#""topic": "t", "delay": 0, "retain": 0"#.to_owned(), "a year"),
+        (r#""topic": "t", "delay": 0, "id": "other""#.to_owned(), "not the record's key"),
+        (format!(r#""topic": "t", "after": [{}]"#, many.join(",")), "more than 256 triggers"),
+        (r#""topic": "t", "delay": 0, "expireAfter": "PT0S""#.to_owned(), "ten years"),
+    ] {
+        let reason = json_reason(&format!("{{{fields}}}"));
+        assert!(reason.contains(why), "{why}: {reason}");
     }
 }
