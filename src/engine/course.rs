@@ -57,6 +57,7 @@ impl Partition {
         self.lift(known, slot);
         let key = TimelineKey { due, ..slot.key };
         row.in_ledger = true;
+        row.course = row.course.and_then(|course| course.some());
         known.slots.push(Slot::of(key, &row));
         self.schedule(Entry { key, row: Row::Fire(row) });
     }
