@@ -2,6 +2,7 @@
 
 mod decisions;
 mod firing;
+mod replayed;
 mod scene;
 mod takeover;
 pub(crate) mod world;
