@@ -265,6 +265,8 @@ pub struct WorkerSettings {
     pub caller_concurrent: NonZeroUsize,
     /// Fires of one caller that wait for a place.
     pub caller_waiting: NonZeroUsize,
+    /// Callbacks of one caller begun in a second; 0 for as many as there are.
+    pub caller_dispatch_rate_max: u32,
     /// Fires of all callers that wait for a place.
     pub waiting_max: NonZeroUsize,
     /// How long a fire stays away that is sent back for the first time.

@@ -188,12 +188,17 @@ impl Partition {
         let Some(slot) = slot.filter(|slot| slot.course && slot.generation == id.generation) else {
             return Ok(());
         };
-        let Row::Fire(row) = self.row(&slot, stored)? else { return Ok(()) };
+        let Row::Fire(mut row) = self.row(&slot, stored)? else { return Ok(()) };
         let course = row.course.as_deref();
         match course.map(|course| (course.standing, course.series.is_some())) {
             Some((Standing::Open, _)) => self.rest(&mut known, &slot, row, Some(ok)),
             Some((Standing::Pending | Standing::Queued, true)) => {
                 self.occurrence_ended(&mut known, &slot, row, id.occurrence, ok);
+            }
+            Some((Standing::Failed, _)) if ok => {
+                // Its dead letter was replayed: for as long as it is remembered it has come off.
+                course_of(&mut row).standing = Standing::Done;
+                self.stand(&mut known, &slot, row, slot.key.due);
             }
             _ => return Ok(()),
         }

@@ -154,6 +154,15 @@ mod tests {
     }
 
     #[test]
+    fn a_replay_is_as_urgent_as_its_fire_and_its_owner_is_told_how_it_ends() {
+        for (made, settles, priority) in [(3, true, 255), (3, false, 0), (2, true, 1)] {
+            let fire = Fire { settles, priority, ..fire(3, made) };
+            let replay = RetryRequest::replay(fire, 0, 9);
+            assert_eq!((replay.settles, replay.priority), (settles, priority));
+        }
+    }
+
+    #[test]
     fn an_attempt_that_was_never_made_keeps_its_number() {
         let first = RetryRequest::replay(fire(1, 0), 0, 9);
         assert_eq!((first.id.attempt, first.id.deferral, first.history), (1, 2, None));

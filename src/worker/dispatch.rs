@@ -4,6 +4,9 @@
 //! owner as a signal: no request is made, no attempt is spent, and its record of the log is done
 //! with. What was cancelled is withdrawn only if nobody, here or elsewhere, can have begun it.
 
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
 use reqwest::Url;
 
 use super::Worker;
@@ -12,6 +15,8 @@ use super::deferral::Cause;
 use super::intake::{Ended, Ending};
 use super::queue::Limits;
 use crate::clock;
+use crate::config::WorkerSettings;
+use crate::config::callers::Caller;
 use crate::model::definition::Target;
 use crate::model::fire::{Fire, Withdrawal};
 use crate::model::outcome::{Circuit, CircuitState, Outcome, Verdict};
@@ -43,35 +48,40 @@ impl Worker {
             return self.defer(waiting, Cause::CircuitOpen(wait));
         }
         let caller = waiting.route.caller.clone();
-        let limits = self.limits(caller.as_ref());
-        match self.queue.offer(&caller, limits, waiting) {
+        let own = self.callers.of_record(caller.as_ref().map(Text::as_str));
+        let limits = limits(&own, &self.settings.worker);
+        let priority = waiting.fire.priority;
+        match self.queue.offer(&caller, limits, priority, waiting) {
             Ok(()) => self.begin(),
             Err(waiting) => self.defer(waiting, Cause::QueueFull),
         }
     }
 
-    /// What a caller may have here.
-    fn limits(&self, caller: Option<&Text>) -> Limits {
-        let own = self.callers.of_record(caller.map(Text::as_str));
-        let usual = &self.settings.worker;
-        Limits {
-            concurrent: own.limits.concurrent.unwrap_or(usual.caller_concurrent).get(),
-            waiting: own.limits.waiting.unwrap_or(usual.caller_waiting).get(),
+    /// When the callers were read anew, those that are known here have the new limits at once.
+    pub(super) fn follow_limits(&mut self) {
+        let callers = self.callers.now();
+        if Arc::ptr_eq(&callers, &self.limited_by) {
+            return;
         }
+        self.limited_by = callers;
+        let usual = &self.settings.worker;
+        let callers = &self.limited_by;
+        self.queue.limit(|caller| limits(callers.by_id(caller.as_ref().map(Text::as_str)), usual));
     }
 
     /// Begins the callbacks that have a place, but none when this worker is about to end.
     pub(super) fn begin(&mut self) {
         while !self.shutdown.is_cancelled() && !self.is_full() {
-            let Some(waiting) = self.queue.begin() else { return };
-            match self.circuits.admit(&waiting.route, clock::monotonic()) {
+            let now = clock::monotonic();
+            let Some(waiting) = self.queue.begin(now) else { return };
+            match self.circuits.admit(&waiting.route, now) {
                 Ok(ticket) => {
                     self.note_begun(&waiting);
                     let permit = Permit { route: waiting.route.clone(), ticket };
                     self.call(waiting, permit);
                 }
                 Err(wait) => {
-                    self.queue.end(&waiting.route.caller);
+                    self.queue.forgo(&waiting.route.caller);
                     self.defer(waiting, Cause::CircuitOpen(wait));
                 }
             }
@@ -172,6 +182,17 @@ impl Worker {
     }
 }
 
+/// What a caller may have here: as its entry says, and where it is silent, as the settings do.
+fn limits(caller: &Caller, usual: &WorkerSettings) -> Limits {
+    let own = &caller.limits;
+    let rate = own.dispatch_rate_max.unwrap_or(usual.caller_dispatch_rate_max);
+    Limits {
+        concurrent: own.concurrent.unwrap_or(usual.caller_concurrent).get(),
+        waiting: own.waiting.unwrap_or(usual.caller_waiting).get(),
+        rate: NonZeroU32::new(rate),
+    }
+}
+
 impl Route {
     /// The route of a fire. What is no URL has no host, and will not be asked either.
     pub(super) fn of(fire: &Fire) -> Self {
@@ -191,8 +212,28 @@ impl Route {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::callers::CallerTable;
+    use crate::config::{Layers, Settings};
     use crate::model::definition::{Definition, HttpTarget};
     use crate::model::entry::FireId;
+
+    #[test]
+    fn a_caller_has_its_own_limits_and_the_workers_for_the_rest() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("callers.toml");
+        let entries = "callers.swift.limits.dispatch_rate_max = 0\n\
+                       callers.slow.limits = { dispatch_rate_max = 3, concurrent = 2 }\n";
+        std::fs::write(&file, entries).unwrap();
+        let file = format!("callers.file={}", file.display());
+        let overrides = vec![file, "worker.caller_dispatch_rate_max=50".to_owned()];
+        let settings = Settings::load(&Layers { overrides, ..Layers::default() }).unwrap();
+        let callers = CallerTable::read(&settings).unwrap();
+        let of = |caller| limits(callers.by_id(caller), &settings.worker);
+        assert_eq!(of(None), Limits { concurrent: 100, waiting: 5_000, rate: NonZeroU32::new(50) });
+        assert_eq!(of(Some("swift")), Limits { rate: None, ..of(None) });
+        let slow = Limits { rate: NonZeroU32::new(3), concurrent: 2, waiting: 5_000 };
+        assert_eq!(of(Some("slow")), slow);
+    }
 
     #[test]
     fn a_route_is_a_caller_and_a_host_however_it_is_spelt() {

@@ -13,7 +13,9 @@
 pub mod callback;
 pub mod circuit;
 pub mod deferral;
+pub mod line;
 pub mod otlp;
+pub mod pace;
 pub mod progress;
 pub mod queue;
 pub mod report;
@@ -38,6 +40,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::callers::Callers;
 use crate::clock;
+use crate::config::callers::CallerTable;
 use crate::config::{ConfigError, Settings, WorkerSettings};
 use crate::engine::tenure::Change;
 use crate::guard::Guard;
@@ -137,6 +140,8 @@ struct Worker {
     transactor: Transactor,
     caller: Arc<Caller>,
     callers: Callers,
+    /// Whose limits the queue has.
+    limited_by: Arc<CallerTable>,
     runtime: Runtime,
     events: (Sender<Event>, Receiver<Event>),
     lanes: BTreeMap<PartitionId, Lane>,
@@ -192,6 +197,7 @@ impl Worker {
             member: Member::join_unnamed(settings, &group, &topic)?,
             reader: Reader::open(settings, &group)?,
             caller: Arc::new(Caller::new(&settings.worker, guard, callers.clone(), spans)?),
+            limited_by: callers.now(),
             callers,
             runtime,
             name: name_of(&settings.worker, &instance),
@@ -221,7 +227,7 @@ impl Worker {
         self.health.ready("broker");
         while !self.shutdown.is_cancelled() {
             self.turn()?;
-            let idle = if self.queue.waiting() > 0 { QUEUE_WAIT } else { IDLE_WAIT };
+            let idle = self.idle();
             let wait = self.commit_in().map_or(idle, |due| due.min(idle));
             self.read(wait)?;
         }
@@ -232,11 +238,21 @@ impl Worker {
     fn turn(&mut self) -> Result<(), WorkerError> {
         self.follow_group()?;
         self.hear()?;
+        self.follow_limits();
         self.begin();
         self.tend_circuits();
         metrics::gauge!(telemetry::CALLBACKS_IN_FLIGHT).set(self.queue.under_way() as f64);
         metrics::gauge!(telemetry::CALLBACKS_WAITING).set(self.queue.waiting() as f64);
         if self.commit_in().is_some_and(|due| due.is_zero()) { self.commit() } else { Ok(()) }
+    }
+
+    /// How long to wait for the log when there is nothing else to do.
+    fn idle(&self) -> Duration {
+        if self.queue.awaits_an_end() {
+            return QUEUE_WAIT;
+        }
+        let due = self.queue.due().map(|at| at.saturating_duration_since(clock::monotonic()));
+        due.map_or(IDLE_WAIT, |due| due.clamp(QUEUE_WAIT, IDLE_WAIT))
     }
 
     /// Hears what the group says. No transaction is open here.

@@ -1,21 +1,27 @@
-//! Where fires wait for a place: a bulkhead and a queue for each caller.
+//! Where fires wait for a place: a bulkhead, a pace and a queue for each caller.
 //!
-//! Law: pure. A caller has at most so many callbacks under way and so many fires waiting; callers
-//! that have both a fire and a free place take turns; and no caller, nor all of them, can take the
-//! room that a newcomer needs.
+//! Law: pure, time is an argument. A caller has at most so many callbacks under way, begins at most
+//! so many a second, and has at most so many fires waiting; callers that may begin one take turns;
+//! and no caller, nor all of them, can take the room that a newcomer needs. Priority orders the
+//! fires of one caller and moves nobody else's.
 //!
 //! ```text
 //!   offer ─►  caller a  ▢▢▢▢▢▢▢▢  2 of 100 under way   ┐
 //!             caller b  ▢         0 of 100 under way   ├─ in turn ─►  begin … end
-//!             caller c  ▢▢▢▢    100 of 100: no turn    ┘
+//!             caller c  ▢▢▢▢    100 of 100: crowded    │
+//!             caller d  ▢▢▢       9 a second: early    ┘
 //! ```
 //!
 //! A turn is one callback. Callbacks differ in how long they last, not in what beginning one
 //! costs, and how many long ones a caller may have is the bulkhead's affair: so plain turns are
 //! fair, and deficits, which fair queues keep for packets of different sizes, would all be zero.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::num::NonZeroU32;
+use std::time::Instant;
 
+use super::line::Line;
+use super::pace::Pace;
 use crate::model::text::Text;
 
 /// Who registered a trigger; all those without a name are one caller.
@@ -28,14 +34,20 @@ pub struct Limits {
     pub concurrent: usize,
     /// Fires that wait for one of them to end, a count.
     pub waiting: usize,
+    /// Callbacks begun in a second; `None` for as many as there are.
+    pub rate: Option<NonZeroU32>,
 }
 
 /// Fires that wait, by caller, and how many callbacks of each are under way.
 #[derive(Debug)]
 pub struct Queue<T> {
     callers: HashMap<Caller, Compartment<T>>,
-    /// Callers that have a fire and a free place, each once.
+    /// Those that are [`Stand::InTurn`], each once.
     turns: VecDeque<Caller>,
+    /// Those that are [`Stand::Early`] or [`Stand::Resting`], by until when.
+    timed: BTreeSet<(Instant, Caller)>,
+    /// How many are [`Stand::Crowded`].
+    crowded: usize,
     waiting_max: usize,
     waiting: usize,
     under_way: usize,
@@ -43,18 +55,34 @@ pub struct Queue<T> {
 
 #[derive(Debug)]
 struct Compartment<T> {
-    concurrent: usize,
-    waiting: VecDeque<T>,
+    limits: Limits,
+    line: Line<T>,
     under_way: usize,
-    has_turn: bool,
+    pace: Pace,
+    stand: Stand,
+}
+
+/// What a caller waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stand {
+    /// For nothing: no fire of it waits.
+    Idle,
+    /// For its turn: it has a fire and a place.
+    InTurn,
+    /// For one of its callbacks to end.
+    Crowded,
+    /// For its pace, until then: it has a fire and a place.
+    Early(Instant),
+    /// For nothing, but what it has begun counts until then.
+    Resting(Instant),
 }
 
 impl<T> Queue<T> {
     /// An empty queue in which at most `waiting_max` wait.
     #[must_use]
     pub fn new(waiting_max: usize) -> Self {
-        let (callers, turns) = (HashMap::new(), VecDeque::new());
-        Self { callers, turns, waiting_max, waiting: 0, under_way: 0 }
+        let (callers, turns, timed) = (HashMap::new(), VecDeque::new(), BTreeSet::new());
+        Self { callers, turns, timed, crowded: 0, waiting_max, waiting: 0, under_way: 0 }
     }
 
     /// Fires that wait.
@@ -69,34 +97,63 @@ impl<T> Queue<T> {
         self.under_way
     }
 
-    /// Takes a fire in, or gives it back if the caller has no room. A caller may have as many
-    /// waiting as there is room left for others: so those who want all share alike, and a newcomer
-    /// always finds as much room as each of them has.
-    pub fn offer(&mut self, caller: &Caller, limits: Limits, fire: T) -> Result<(), T> {
+    /// Whether somebody's fire may begin as soon as a callback ends.
+    #[must_use]
+    pub fn awaits_an_end(&self) -> bool {
+        self.crowded > 0 || !self.turns.is_empty()
+    }
+
+    /// When to [`begin`](Self::begin) again if nothing else happens: somebody's pace is to be
+    /// looked at then.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        self.timed.first().map(|(at, _)| *at)
+    }
+
+    /// Takes a fire in, or gives one of its caller's back if the caller has no room: the one that
+    /// would begin last. A caller may have as many waiting as there is room left for others: so
+    /// those who want all share alike, and a newcomer always finds as much room as each of them
+    /// has. `limits` are a newcomer's; a known caller's change by [`limit`](Self::limit).
+    pub fn offer(
+        &mut self,
+        caller: &Caller,
+        limits: Limits,
+        priority: u8,
+        fire: T,
+    ) -> Result<(), T> {
         let room = limits.waiting.min(self.waiting_max - self.waiting);
-        let waiting = self.callers.get(caller).map_or(0, |compartment| compartment.waiting.len());
-        if waiting >= room {
-            return Err(fire);
+        let known = self.callers.get_mut(caller);
+        if known.as_ref().map_or(0, |compartment| compartment.line.len()) >= room {
+            let Some(compartment) = known else { return Err(fire) };
+            return Err(compartment.line.displace(priority, fire));
         }
-        let compartment = self.callers.entry(caller.clone()).or_default();
-        compartment.concurrent = limits.concurrent;
-        compartment.waiting.push_back(fire);
+        let compartment =
+            self.callers.entry(caller.clone()).or_insert_with(|| Compartment::new(limits));
+        compartment.line.push(priority, fire);
         self.waiting += 1;
-        self.give_turn(caller);
+        self.review(caller);
         Ok(())
     }
 
-    /// The fire whose turn it is. It counts as under way until its caller's [`end`](Self::end).
-    pub fn begin(&mut self) -> Option<T> {
-        let caller = self.turns.pop_front()?;
-        let compartment = self.callers.get_mut(&caller).expect("whose turn it is has a fire");
-        compartment.has_turn = false;
-        let fire = compartment.waiting.pop_front().expect("whose turn it is has a fire");
-        compartment.under_way += 1;
-        self.waiting -= 1;
-        self.under_way += 1;
-        self.give_turn(&caller);
-        Some(fire)
+    /// The fire whose turn it is at `now`. It counts as under way until its caller's
+    /// [`end`](Self::end).
+    pub fn begin(&mut self, now: Instant) -> Option<T> {
+        self.wake(now);
+        while let Some(caller) = self.turns.pop_front() {
+            let compartment = self.callers.get_mut(&caller).expect("whose turn it is has a fire");
+            compartment.stand = Stand::Idle;
+            if let Err(at) = compartment.admit(now) {
+                self.put(&caller, Stand::Early(at));
+                continue;
+            }
+            let fire = compartment.line.pop().expect("whose turn it is has a fire");
+            compartment.under_way += 1;
+            self.waiting -= 1;
+            self.under_way += 1;
+            self.review(&caller);
+            return Some(fire);
+        }
+        None
     }
 
     /// A callback that had begun is under way no longer.
@@ -104,225 +161,131 @@ impl<T> Queue<T> {
         let compartment = self.callers.get_mut(caller).expect("what ends has begun");
         compartment.under_way -= 1;
         self.under_way -= 1;
-        if compartment.is_empty() {
-            self.callers.remove(caller);
-        } else {
-            self.give_turn(caller);
-        }
+        self.review(caller);
     }
 
-    /// Takes out the waiting fires that are `condemned`. Costs a look at each that waits; only of a
-    /// caller that loses some do the others move up.
-    pub fn withdraw(&mut self, condemned: impl Fn(&T) -> bool) -> Vec<T> {
-        let mut withdrawn = Vec::new();
-        for compartment in self.callers.values_mut() {
-            if !compartment.waiting.iter().any(&condemned) {
-                continue;
-            }
-            let waiting = std::mem::take(&mut compartment.waiting).into_iter();
-            let (gone, kept): (VecDeque<_>, VecDeque<_>) = waiting.partition(&condemned);
-            withdrawn.extend(gone);
-            compartment.waiting = kept;
-            compartment.has_turn &= !compartment.waiting.is_empty();
+    /// The fire that began last is not called after all: it has cost its caller nothing.
+    pub fn forgo(&mut self, caller: &Caller) {
+        let compartment = self.callers.get_mut(caller).expect("what ends has begun");
+        if let Some(rate) = compartment.limits.rate {
+            compartment.pace.refund(rate);
         }
-        if withdrawn.is_empty() {
-            return withdrawn;
+        self.end(caller);
+    }
+
+    /// Takes out the waiting fires that are `condemned`. Costs a look at each that waits.
+    pub fn withdraw(&mut self, condemned: impl Fn(&T) -> bool) -> Vec<T> {
+        let (mut withdrawn, mut losers) = (Vec::new(), Vec::new());
+        for (caller, compartment) in &mut self.callers {
+            let before = withdrawn.len();
+            withdrawn.extend(compartment.line.withdraw(&condemned));
+            if withdrawn.len() > before {
+                losers.push(caller.clone());
+            }
         }
         self.waiting -= withdrawn.len();
-        self.callers.retain(|_, compartment| !compartment.is_empty());
-        let callers = &self.callers;
-        self.turns.retain(|caller| callers.get(caller).is_some_and(|c| c.has_turn));
+        self.review_all(&losers);
         withdrawn
     }
 
-    fn give_turn(&mut self, caller: &Caller) {
+    /// Everyone's limits are others now.
+    pub fn limit(&mut self, limits: impl Fn(&Caller) -> Limits) {
+        let callers: Vec<_> = self.callers.keys().cloned().collect();
+        for caller in &callers {
+            let Some(compartment) = self.callers.get_mut(caller) else { continue };
+            compartment.limits = limits(caller);
+            if let Stand::Early(_) = compartment.stand {
+                // Too early by the old rate: its turn shows what it is by the new one.
+                self.put(caller, Stand::InTurn);
+            }
+        }
+        self.review_all(&callers);
+    }
+
+    /// Those whose time has come at `now` may have a turn, or are forgotten.
+    fn wake(&mut self, now: Instant) {
+        while self.timed.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, caller)) = self.timed.pop_first() else { return };
+            let compartment = self.callers.get_mut(&caller).expect("who waits for a time is here");
+            compartment.stand = Stand::Idle;
+            compartment.pace.rest(now);
+            self.review(&caller);
+        }
+    }
+
+    /// The same as [`review`](Self::review) for many, some of whom may lose their turn.
+    fn review_all(&mut self, callers: &[Caller]) {
+        if callers.is_empty() {
+            return;
+        }
+        callers.iter().for_each(|caller| self.review(caller));
+        let known = &self.callers;
+        self.turns.retain(|caller| known.get(caller).is_some_and(|c| c.stand == Stand::InTurn));
+    }
+
+    /// Puts a caller where it belongs after it has changed; one about whom there is nothing left to
+    /// know is forgotten.
+    fn review(&mut self, caller: &Caller) {
+        let Some(compartment) = self.callers.get(caller) else { return };
+        let stand = compartment.due_stand();
+        let is_gone = stand == Stand::Idle && compartment.under_way == 0;
+        if stand != compartment.stand {
+            self.put(caller, stand);
+        }
+        if is_gone {
+            self.callers.remove(caller);
+        }
+    }
+
+    /// Whoever was in turn must be out of `turns` already, or leave it by `review_all`.
+    fn put(&mut self, caller: &Caller, stand: Stand) {
         let Some(compartment) = self.callers.get_mut(caller) else { return };
-        let has_place = compartment.under_way < compartment.concurrent;
-        if has_place && !compartment.has_turn && !compartment.waiting.is_empty() {
-            compartment.has_turn = true;
-            self.turns.push_back(caller.clone());
+        match std::mem::replace(&mut compartment.stand, stand) {
+            Stand::Early(at) | Stand::Resting(at) => {
+                let _was_there = self.timed.remove(&(at, caller.clone()));
+            }
+            Stand::Crowded => self.crowded -= 1,
+            Stand::Idle | Stand::InTurn => {}
+        }
+        match stand {
+            Stand::Early(at) | Stand::Resting(at) => {
+                let _is_new = self.timed.insert((at, caller.clone()));
+            }
+            Stand::Crowded => self.crowded += 1,
+            Stand::InTurn => self.turns.push_back(caller.clone()),
+            Stand::Idle => {}
         }
     }
 }
 
 impl<T> Compartment<T> {
-    fn is_empty(&self) -> bool {
-        self.under_way == 0 && self.waiting.is_empty()
+    fn new(limits: Limits) -> Self {
+        let (line, pace, stand) = (Line::default(), Pace::default(), Stand::Idle);
+        Self { limits, line, under_way: 0, pace, stand }
     }
-}
 
-impl<T> Default for Compartment<T> {
-    fn default() -> Self {
-        Self { concurrent: 0, waiting: VecDeque::new(), under_way: 0, has_turn: false }
+    /// Counts a callback that begins at `now`, or says when it may.
+    fn admit(&mut self, now: Instant) -> Result<(), Instant> {
+        match self.limits.rate {
+            Some(rate) => self.pace.admit(rate, now),
+            None => {
+                self.pace = Pace::default();
+                Ok(())
+            }
+        }
+    }
+
+    /// What it waits for by what it has.
+    fn due_stand(&self) -> Stand {
+        match (self.line.is_empty(), self.pace.counts_until()) {
+            (true, Some(at)) => Stand::Resting(at),
+            (true, None) => Stand::Idle,
+            _ if self.under_way >= self.limits.concurrent => Stand::Crowded,
+            _ if matches!(self.stand, Stand::Early(_)) => self.stand,
+            _ => Stand::InTurn,
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const LIMITS: Limits = Limits { concurrent: 2, waiting: 3 };
-
-    fn caller(name: &str) -> Caller {
-        Some(name.into())
-    }
-
-    /// A fire that says whose it is.
-    type Fire = (Caller, u32);
-
-    fn offer(queue: &mut Queue<Fire>, name: &str, number: u32) -> bool {
-        let caller = caller(name);
-        queue.offer(&caller, LIMITS, (caller.clone(), number)).is_ok()
-    }
-
-    fn begun(queue: &mut Queue<Fire>) -> Vec<String> {
-        let fires = std::iter::from_fn(|| queue.begin());
-        fires.map(|(caller, number)| format!("{}{number}", caller.unwrap())).collect()
-    }
-
-    #[test]
-    fn callers_take_turns_and_a_bulkhead_holds() {
-        let mut queue = Queue::new(100);
-        for number in 0..3 {
-            assert!(offer(&mut queue, "a", number));
-        }
-        assert!(!offer(&mut queue, "a", 3), "its queue is full");
-        assert!(offer(&mut queue, "b", 0) && offer(&mut queue, "b", 1));
-        assert_eq!(begun(&mut queue), ["a0", "b0", "a1", "b1"]);
-        assert_eq!((queue.under_way(), queue.waiting()), (4, 1));
-        queue.end(&caller("b"));
-        assert!(begun(&mut queue).is_empty(), "a has no place");
-        queue.end(&caller("a"));
-        assert_eq!(begun(&mut queue), ["a2"]);
-    }
-
-    #[test]
-    fn those_without_a_name_are_one_caller() {
-        let mut queue = Queue::new(100);
-        let mut offer = || queue.offer(&None, LIMITS, 0).is_ok();
-        assert_eq!([offer(), offer(), offer(), offer()], [true, true, true, false]);
-    }
-
-    #[test]
-    fn whoever_wants_all_leaves_room_for_a_newcomer() {
-        let mut queue = Queue::new(12);
-        let greedy = Limits { concurrent: 1, waiting: 1_000 };
-        let mut fill = |name| {
-            let caller = caller(name);
-            (0..100).filter(|_| queue.offer(&caller, greedy, ()).is_ok()).count()
-        };
-        assert_eq!([fill("a"), fill("b"), fill("c")], [6, 3, 2]);
-    }
-
-    #[test]
-    fn what_is_withdrawn_leaves_no_turn_behind() {
-        let mut queue = Queue::new(100);
-        for (name, number) in [("a", 0), ("b", 0), ("a", 1), ("c", 2)] {
-            assert!(offer(&mut queue, name, number));
-        }
-        assert_eq!(queue.withdraw(|(_, number)| *number == 0).len(), 2);
-        assert_eq!(queue.waiting(), 2);
-        assert!(offer(&mut queue, "b", 5));
-        assert_eq!(begun(&mut queue), ["a1", "c2", "b5"]);
-    }
-
-    #[derive(Clone, Debug)]
-    enum Step {
-        Offer(u8),
-        Begin,
-        End(prop::sample::Index),
-        Withdraw(u32),
-    }
-
-    fn any_step() -> impl Strategy<Value = Step> {
-        prop_oneof![
-            4 => (0_u8..5).prop_map(Step::Offer),
-            3 => Just(Step::Begin),
-            2 => any::<prop::sample::Index>().prop_map(Step::End),
-            1 => (2_u32..9).prop_map(Step::Withdraw),
-        ]
-    }
-
-    proptest! {
-        /// Whatever happens in whatever order: every fire is given back, withdrawn, begun or still
-        /// there; each caller's begin in the order in which they came; bounds hold; and as long as
-        /// someone has both a fire and a place, something begins.
-        #[test]
-        fn nothing_is_lost_and_no_bound_is_passed(
-            steps in prop::collection::vec(any_step(), 0..300),
-        ) {
-            let mut queue = Queue::new(12);
-            let mut model = BTreeMap::<Caller, (VecDeque<u32>, usize)>::new();
-            let mut under_way = Vec::new();
-            for (number, step) in (0..).zip(steps) {
-                match step {
-                    Step::Offer(who) => {
-                        let who = caller(&who.to_string());
-                        let room = 12 - model.values().map(|(fires, _)| fires.len()).sum::<usize>();
-                        let (fires, _) = model.entry(who.clone()).or_default();
-                        let taken = queue.offer(&who, LIMITS, (who.clone(), number)).is_ok();
-                        prop_assert_eq!(taken, fires.len() < LIMITS.waiting.min(room));
-                        if taken {
-                            fires.push_back(number);
-                        }
-                    }
-                    Step::Begin => {
-                        let able = |(fires, busy): &(VecDeque<u32>, usize)| {
-                            !fires.is_empty() && *busy < LIMITS.concurrent
-                        };
-                        let expected = model.values().any(able);
-                        let begun = queue.begin();
-                        prop_assert_eq!(begun.is_some(), expected);
-                        let Some((who, number)) = begun else { continue };
-                        let (fires, busy) = model.get_mut(&who).unwrap();
-                        prop_assert_eq!(fires.pop_front(), Some(number));
-                        *busy += 1;
-                        prop_assert!(*busy <= LIMITS.concurrent);
-                        under_way.push(who);
-                    }
-                    Step::End(index) if !under_way.is_empty() => {
-                        let who = under_way.swap_remove(index.index(under_way.len()));
-                        queue.end(&who);
-                        model.get_mut(&who).unwrap().1 -= 1;
-                    }
-                    Step::End(_) => {}
-                    Step::Withdraw(divisor) => {
-                        let gone = queue.withdraw(|(_, number)| number % divisor == 0);
-                        let before = queue.waiting() + gone.len();
-                        model.values_mut().for_each(|(f, _)| f.retain(|n| n % divisor != 0));
-                        prop_assert_eq!(before - queue.waiting(), gone.len());
-                    }
-                }
-                let waiting: usize = model.values().map(|(fires, _)| fires.len()).sum();
-                prop_assert_eq!((queue.waiting(), queue.under_way()), (waiting, under_way.len()));
-            }
-        }
-
-        /// While nobody's fires run out and places are given back at once, no caller gets two
-        /// turns more than another.
-        #[test]
-        fn turns_differ_by_one(
-            callers in 2_usize..8,
-            concurrent in 1_usize..4,
-            turns in 1_usize..200,
-        ) {
-            let mut queue = Queue::new(100_000);
-            let limits = Limits { concurrent, waiting: 1_000 };
-            for (number, who) in (0..200).flat_map(|n| (0..callers).map(move |who| (n, who))) {
-                prop_assert!(queue.offer(&caller(&who.to_string()), limits, (who, number)).is_ok());
-            }
-            let mut had = vec![0_usize; callers];
-            for _ in 0..turns {
-                let (who, _) = queue.begin().unwrap();
-                had[who] += 1;
-                queue.end(&caller(&who.to_string()));
-            }
-            let (most, least) = (had.iter().max().unwrap(), had.iter().min().unwrap());
-            prop_assert!(most - least <= 1, "{:?}", had);
-        }
-    }
-}
+mod tests;

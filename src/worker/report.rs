@@ -299,6 +299,46 @@ mod tests {
         }
     }
 
+    /// An owner that asks is told when nobody will try any more, and no sooner: of what is tried
+    /// again the next attempt will tell.
+    #[test]
+    fn an_owner_that_asks_is_told_how_a_callback_ends_once() {
+        let fire = Fire { settles: true, priority: 9, ..fire(2, None) };
+        let settled = |ok| {
+            Some(Signal::Settled(Settled { id: FireId { attempt: 2, ..fire.id.clone() }, ok }))
+        };
+        assert_eq!(report(&fire, 204).signal, settled(true));
+
+        let again = [report(&fire, 500), Report::of_deferral(fire.clone(), 5_000, "no room")];
+        for report in again {
+            let Some(Signal::Retry(request)) = report.signal else { panic!("{report:?}") };
+            assert!(request.settles && request.priority == 9, "{request:?}");
+        }
+        let given_up = report(&fire, 410);
+        assert_eq!(given_up.signal, settled(false));
+        let Content::Fire { fire: letter, .. } = given_up.dead_letter.unwrap().content else {
+            panic!("a fire")
+        };
+        assert!(letter.settles && letter.priority == 9, "{letter:?}");
+
+        let withdrawn = Report::of_withdrawal(fire.id.clone(), true, 1_000);
+        assert_eq!(withdrawn.signal, settled(false));
+    }
+
+    #[test]
+    fn an_owner_that_does_not_ask_is_not_told() {
+        let fire = fire(2, None);
+        for report in [
+            report(&fire, 204),
+            report(&fire, 410),
+            Report::of_withdrawal(fire.id.clone(), false, 1_000),
+        ] {
+            assert_eq!(report.signal, None);
+        }
+        let Some(Signal::Retry(request)) = report(&fire, 500).signal else { panic!("a retry") };
+        assert!(!request.settles && request.priority == 127, "{request:?}");
+    }
+
     #[test]
     fn after_a_replay_the_policy_counts_anew() {
         let history = History { before: 3, folded: 0, attempts: vec![attempt(3, 500)] };

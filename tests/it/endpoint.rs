@@ -1,6 +1,7 @@
 //! An endpoint of somebody else's, and the registrations that lead to it. It behaves as the path
 //! of a request says, until the test mends it.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,11 +12,12 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use orloj::clock;
+use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::stage::Stage;
 
@@ -30,8 +32,20 @@ pub(crate) struct Endpoint {
 
 struct Site {
     requests: Mutex<Vec<Request>>,
+    triggers: Mutex<HashMap<String, Arc<Watched>>>,
     mended: watch::Sender<bool>,
 }
+
+/// What is known of a trigger's requests besides what came.
+struct Watched {
+    /// How many of those that wait may be answered.
+    answers: Semaphore,
+    /// How many are under way, and how many were at once.
+    at_once: watch::Sender<(usize, usize)>,
+}
+
+/// A request that is under way.
+struct UnderWay<'a>(&'a Watched);
 
 /// A request that arrived.
 #[derive(Clone, Debug)]
@@ -46,7 +60,8 @@ pub(crate) struct Request {
 impl Endpoint {
     pub(crate) fn start() -> Self {
         let runtime = Runtime::new().unwrap();
-        let site = Arc::new(Site { requests: Mutex::default(), mended: watch::Sender::new(false) });
+        let (requests, triggers) = (Mutex::default(), Mutex::default());
+        let site = Arc::new(Site { requests, triggers, mended: watch::Sender::new(false) });
         let routes = Router::new().route("/{behaviour}", post(receive));
         let routes = routes.with_state(Arc::clone(&site));
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -69,6 +84,16 @@ impl Endpoint {
         self.site.requests.lock().unwrap().clone()
     }
 
+    /// Answers one request of a trigger whose path is `wait`: one that waits, or the next.
+    pub(crate) fn answer_one(&self, trigger: &str) {
+        self.site.watched(trigger).answers.add_permits(1);
+    }
+
+    /// How many requests of a trigger were under way at the same time.
+    pub(crate) fn most_at_once(&self, trigger: &str) -> usize {
+        self.site.watched(trigger).at_once.borrow().1
+    }
+
     /// Those for one trigger.
     pub(crate) fn of(&self, trigger: &str) -> Vec<Request> {
         let mut requests = self.requests();
@@ -86,18 +111,52 @@ impl Endpoint {
     }
 }
 
+impl Site {
+    fn watched(&self, trigger: &str) -> Arc<Watched> {
+        let mut triggers = self.triggers.lock().unwrap();
+        Arc::clone(triggers.entry(trigger.to_owned()).or_insert_with(|| {
+            Arc::new(Watched { answers: Semaphore::new(0), at_once: watch::Sender::new((0, 0)) })
+        }))
+    }
+}
+
+impl Watched {
+    fn begin(&self) -> UnderWay<'_> {
+        self.at_once.send_modify(|(now, most)| {
+            *now += 1;
+            *most = (*most).max(*now);
+        });
+        UnderWay(self)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.at_once.send_modify(|(now, _)| *now -= 1);
+    }
+}
+
 /// Writes a record to the triggers, as any client would.
 pub(crate) fn write(stage: &Stage, id: &str, value: &str) {
+    send(stage, BaseRecord::to(&stage.names.triggers()).key(id).payload(value));
+}
+
+/// Commands a trigger: `pause`, `resume` or `fire-now`.
+pub(crate) fn command(stage: &Stage, id: &str, command: &str) {
+    let header = Header { key: "orloj-command", value: Some(command) };
+    let headers = OwnedHeaders::new().insert(header);
+    send(stage, BaseRecord::to(&stage.names.triggers()).key(id).payload("").headers(headers));
+}
+
+fn send(stage: &Stage, record: BaseRecord<'_, str, str>) {
     let mut config = stage.kafka().clone();
     config.set("partitioner", "murmur2_random");
     let producer: BaseProducer = config.create().unwrap();
-    let triggers = stage.names.triggers();
-    let record = BaseRecord::to(&triggers).key(id).payload(value);
     producer.send(record).map_err(|(error, _)| error).unwrap();
     producer.flush(DEADLINE).unwrap();
 }
 
-fn merge(object: &mut Value, fields: Value) {
+pub(crate) fn merge(object: &mut Value, fields: Value) {
     let Value::Object(fields) = fields else { return };
     object.as_object_mut().unwrap().extend(fields);
 }
@@ -110,6 +169,8 @@ async fn receive(
     let text = |name: &str| headers[name].to_str().unwrap().to_owned();
     let attempt = text("x-trigger-attempt").parse().unwrap();
     let (trigger, id) = (text("x-trigger-id"), text("webhook-id"));
+    let watched = site.watched(&trigger);
+    let _under_way = watched.begin();
     site.requests.lock().unwrap().push(Request { trigger, attempt, id, at: clock::monotonic() });
     let mut mended = site.mended.subscribe();
     if *mended.borrow() {
@@ -124,6 +185,14 @@ async fn receive(
             let _mended = mended.wait_for(|mended| *mended).await;
             StatusCode::OK.into_response()
         }
+        "wait" => {
+            tokio::select! {
+                answer = watched.answers.acquire() => answer.unwrap().forget(),
+                _mended = mended.wait_for(|mended| *mended) => {}
+            }
+            StatusCode::OK.into_response()
+        }
+        "flaky" if attempt == 1 => (StatusCode::INTERNAL_SERVER_ERROR, "boom\n").into_response(),
         "dated" if attempt == 1 => (StatusCode::SERVICE_UNAVAILABLE, dates).into_response(),
         "seconds" if attempt == 1 => {
             (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "2")]).into_response()

@@ -188,10 +188,13 @@ impl Orloj {
 
     /// For how many partitions it fires.
     pub(crate) fn owned(&self) -> usize {
+        self.gauge(&format!("{}{{state=\"active\"}}", telemetry::OWNED)).unwrap_or(0)
+    }
+
+    /// What it says now of a metric whose values are counts; labels are part of the name.
+    pub(crate) fn gauge(&self, name: &str) -> Option<usize> {
         let metrics = get(&self.address(), "/metrics").unwrap_or_default();
-        let gauge = format!("{}{{state=\"active\"}} ", telemetry::OWNED);
-        let value = metrics.lines().find_map(|line| line.strip_prefix(&gauge)?.parse().ok());
-        value.unwrap_or(0)
+        metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
     }
 
     /// What it has in memory.

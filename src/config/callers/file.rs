@@ -61,6 +61,7 @@ struct SecretEntry {
 struct LimitsEntry {
     concurrent: Option<NonZeroUsize>,
     waiting: Option<NonZeroUsize>,
+    dispatch_rate_max: Option<u32>,
     pending: Option<NonZeroU64>,
     requests_per_second: Option<NonZeroU32>,
     payload: Option<ByteSize>,
@@ -250,6 +251,7 @@ fn limits(settings: &Settings, entry: &LimitsEntry) -> Limits {
     Limits {
         concurrent: entry.concurrent,
         waiting: entry.waiting,
+        dispatch_rate_max: entry.dispatch_rate_max,
         pending: entry.pending.unwrap_or(usual.pending_max),
         requests_per_second: entry.requests_per_second.unwrap_or(usual.requests_per_second_max),
         payload: entry.payload.unwrap_or(settings.gateway.payload_max),

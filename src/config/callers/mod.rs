@@ -71,6 +71,9 @@ pub struct Limits {
     pub concurrent: Option<NonZeroUsize>,
     /// Callbacks that wait in a worker; `None` for what the worker's settings say.
     pub waiting: Option<NonZeroUsize>,
+    /// Callbacks begun in a second by a worker, 0 for as many as there are; `None` for what the
+    /// worker's settings say.
+    pub dispatch_rate_max: Option<u32>,
     /// Pending triggers.
     pub pending: NonZeroU64,
     /// Requests to a gateway in a second.

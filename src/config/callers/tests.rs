@@ -48,7 +48,7 @@ fn a_caller_has_what_the_file_says_and_the_settings_for_the_rest() {
             {{ secret = "file:shared", not_after = "2030-01-01T00:00:00Z" }},
             {{ secret = "env:PAIR", not_before = "2029-12-01T00:00:00+01:00" }},
         ]
-        limits = {{ concurrent = 7, payload = "64KiB" }}
+        limits = {{ concurrent = 7, dispatch_rate_max = 0, payload = "64KiB" }}
         notify.email = ["ops@example.com"]
         notify.webhook = "https://ops.example.com/"
         notify.interval = "1min"
@@ -72,13 +72,15 @@ fn a_caller_has_what_the_file_says_and_the_settings_for_the_rest() {
     ));
     assert_eq!(billing.limits.concurrent.unwrap().get(), 7);
     assert_eq!((billing.limits.payload.bytes(), billing.limits.waiting), (65_536, None));
+    assert_eq!(billing.limits.dispatch_rate_max, Some(0), "no limit, whatever the settings say");
     assert_eq!(billing.limits.pending, folder.settings().callers.pending_max);
     assert_eq!(billing.notify.interval, Duration::from_secs(60));
     assert_eq!(billing.notify.email[0].to_string(), "ops@example.com");
 
     assert_eq!(callers.by_key(&key).unwrap().id, "billing");
     assert!(callers.by_key("orloj_guess").is_none());
-    assert_eq!(callers.by_id(Some("reports")).urls, None);
+    let reports = callers.by_id(Some("reports"));
+    assert_eq!((&reports.urls, reports.limits.dispatch_rate_max), (&None, None));
     assert_eq!(callers.by_id(Some("strangers")).id, ANONYMOUS);
     assert_eq!((callers.by_id(None).id.as_str(), callers.count()), (ANONYMOUS, 2));
 }
@@ -111,6 +113,8 @@ fn a_mistake_is_named_with_the_way_out() {
         ("callers.a.xyz = 1".to_owned(), "there are keys, role, urls"),
         ("callers.a.role = \"king\"".to_owned(), "write one of read-only, caller, operator"),
         ("callers.a.limits.waiting = 0".to_owned(), "`callers.a.limits.waiting` cannot be"),
+        ("callers.a.limits.rate_max = 9".to_owned(), "there is no setting"),
+        ("callers.a.limits.dispatch_rate_max = -1".to_owned(), "dispatch_rate_max` cannot be"),
         ("callers.a.limits.payload = 5".to_owned(), "`callers.a.limits.payload` cannot be"),
         ("callers.a.secrets = [{}]".to_owned(), "`callers.a.secrets.0` lacks `secret`"),
         ("\n\ncallers.a.role = \"x".to_owned(), "callers.toml: line 3: "),

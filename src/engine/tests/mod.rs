@@ -5,6 +5,7 @@ mod decisions;
 mod depend;
 mod firing;
 mod play;
+mod replayed;
 mod scene;
 mod takeover;
 pub(crate) mod world;

@@ -1,0 +1,236 @@
+//! Triggers whose course depends on how their callbacks end, through a real scheduler and a real
+//! worker: what overlaps, what fails again and again, and who waits for whom.
+
+use std::time::Duration;
+
+use orloj::clock;
+use orloj::model::course::OnFailure;
+use orloj::model::dead_letter::Content;
+use orloj::model::outcome::Verdict;
+use serde_json::{Value, json};
+
+use crate::endpoint::{self, Endpoint, Request};
+use crate::process::Orloj;
+use crate::stage::{READY, Stage};
+use crate::wait::until;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Longer than two steps of the schedules here.
+const TWO_STEPS: Duration = Duration::from_millis(2_200);
+
+#[test]
+fn what_overlaps_is_left_out_or_queued_and_what_fails_is_paused() {
+    let site = Site::start("courses");
+    site.recur("allows", "wait", json!({"overlap": "allow", "maxExecutions": 2}));
+    site.recur("skips", "wait", json!({"overlap": "skip"}));
+    site.recur("queues", "wait", json!({"overlap": "queue", "maxExecutions": 4}));
+    site.recur("fails", "broken", json!({"overlap": "skip", "pauseAfter": 2}));
+
+    assert_overlap_skips(&site);
+    assert_overlap_queues(&site);
+    assert_paused_until_resumed(&site);
+    // The others show that two at once would have been seen.
+    assert_eq!(site.endpoint.most_at_once("allows"), 2);
+    site.end();
+}
+
+/// While a callback is under way its trigger fires no other; afterwards it goes on.
+fn assert_overlap_skips(site: &Site) {
+    let skipped = || {
+        let told = site.verdicts("skips").into_iter().filter_map(|verdict| match verdict {
+            Verdict::Skipped { occurrences: 1, reason, .. } => Some(reason),
+            _ => None,
+        });
+        told.collect::<Vec<_>>()
+    };
+    let reasons = until("two occurrences to be left out", DEADLINE, || {
+        let reasons = skipped();
+        (reasons.len() >= 2).then_some(reasons)
+    });
+    let expected = "the callback of occurrence 0 is under way";
+    assert!(reasons.iter().all(|reason| reason == expected), "{reasons:?}");
+    assert_eq!(occurrences(&site.requests("skips", 1)), [0]);
+    site.endpoint.answer_one("skips");
+    // Those that were left out do not count.
+    assert_eq!(occurrences(&site.requests("skips", 2)), [0, 1]);
+    assert_eq!(site.endpoint.most_at_once("skips"), 1);
+}
+
+/// Each fires when the one before it has ended, and none is lost.
+fn assert_overlap_queues(site: &Site) {
+    for executions in 1..=4 {
+        let requests = site.requests("queues", executions);
+        assert_eq!(requests.len(), executions);
+        if executions <= 2 {
+            let last = &requests[executions - 1];
+            until("the next two to be due", DEADLINE, || {
+                (clock::monotonic() >= last.at + TWO_STEPS).then_some(())
+            });
+            assert_eq!(site.endpoint.of("queues").len(), executions, "the others wait");
+        }
+        site.endpoint.answer_one("queues");
+    }
+    until("the last of them to be told", DEADLINE, || {
+        let ended = |verdict: &Verdict| matches!(verdict, Verdict::Ended { executions: 4, .. });
+        site.verdicts("queues").iter().any(ended).then_some(())
+    });
+    assert_eq!(occurrences(&site.endpoint.of("queues")), [0, 1, 2, 3]);
+    assert_eq!(site.endpoint.most_at_once("queues"), 1);
+    let skipped = |verdict: &Verdict| matches!(verdict, Verdict::Skipped { .. });
+    assert!(!site.verdicts("queues").iter().any(skipped));
+}
+
+/// Two failures in a row pause it; it goes on where it was when it is resumed.
+fn assert_paused_until_resumed(site: &Site) {
+    let reason = until("it to be paused", DEADLINE, || {
+        site.verdicts("fails").into_iter().find_map(|verdict| match verdict {
+            Verdict::Paused { reason, .. } => Some(reason),
+            _ => None,
+        })
+    });
+    assert_eq!(reason, "2 failures in a row: see pauseAfter");
+    let last = site.endpoint.of("fails").pop().unwrap();
+    until("the next two to be due", DEADLINE, || {
+        (clock::monotonic() >= last.at + TWO_STEPS).then_some(())
+    });
+    assert_eq!(occurrences(&site.endpoint.of("fails")), [0, 1]);
+
+    site.endpoint.mend();
+    endpoint::command(&site.stage, "fails", "resume");
+    until("it to be delivered", DEADLINE, || {
+        let told = site.verdicts("fails");
+        let resumed = told.iter().any(|verdict| matches!(verdict, Verdict::Resumed { .. }));
+        let delivered =
+            |verdict: &Verdict| matches!(verdict, Verdict::Delivered { occurrence: 2, .. });
+        (resumed && told.iter().any(delivered)).then_some(())
+    });
+}
+
+#[test]
+fn who_waits_for_a_callback_fires_when_it_is_delivered_and_not_when_it_fails() {
+    let site = Site::start("dependents");
+    // Who waits may be there before the one that it waits for.
+    site.wait_for("early", json!(["flaky"]));
+    site.register("flaky", "flaky", json!({"retry": {"delays": ["2s"], "jitter": 0}}));
+    site.wait_for("late", json!(["flaky"]));
+    site.register("broken", "broken", json!({"retry": {"attempts": 1}, "retain": "1h"}));
+    site.wait_for("never", json!({"ids": ["broken"], "onFailure": "fail"}));
+    site.wait_for("anyway", json!({"ids": ["broken"], "onFailure": "fire"}));
+    site.wait_for("after-never", json!({"ids": ["never"], "onFailure": "fire"}));
+
+    let attempts = site.requests("flaky", 2);
+    assert!(attempts[1].at - attempts[0].at >= Duration::from_secs(2), "{attempts:?}");
+    for id in ["early", "late"] {
+        let requests = site.requests(id, 1);
+        assert!(requests.len() == 1 && requests[0].at >= attempts[1].at, "{id}: {requests:?}");
+    }
+    assert_unmet(&site, "never", OnFailure::Fail, "broken failed");
+    assert_unmet(&site, "anyway", OnFailure::Fire, "broken failed");
+    assert_unmet(&site, "after-never", OnFailure::Fire, "never failed");
+    for id in ["anyway", "after-never"] {
+        assert_eq!(site.requests(id, 1).len(), 1, "{id}");
+    }
+    assert_eq!(site.endpoint.of("never").len(), 0);
+    let letters = site.stage.dead_letters();
+    let [letter] = &letters[..] else { panic!("{letters:?}") };
+    let Content::Fire { fire, .. } = &letter.content else { panic!("{letter:?}") };
+    assert!(fire.id.trigger == *"broken" && fire.settles, "{letter:?}");
+    assert_come_off_after_a_replay(&site);
+    site.end();
+}
+
+/// The dead letter is replayed and delivered: who waits for its trigger from now on need not.
+fn assert_come_off_after_a_replay(site: &Site) {
+    site.endpoint.mend();
+    let replay = ["dead-letters", "replay", "--trigger", "broken", "--yes"];
+    let (said, done) = site.stage.settings.run(&replay);
+    assert!(done, "{said}");
+    until("it to be delivered", DEADLINE, || {
+        let delivered = |verdict: &Verdict| matches!(verdict, Verdict::Delivered { .. });
+        site.verdicts("broken").iter().any(delivered).then_some(())
+    });
+    site.wait_for("afterwards", json!({"ids": ["broken"], "onFailure": "fail"}));
+    assert_eq!(site.requests("afterwards", 1).len(), 1);
+}
+
+fn assert_unmet(site: &Site, id: &str, expected: OnFailure, why: &str) {
+    let (then, reason) = until(&format!("{id} to be told"), DEADLINE, || {
+        site.verdicts(id).into_iter().find_map(|verdict| match verdict {
+            Verdict::Unmet { then, reason, .. } => Some((then, reason)),
+            _ => None,
+        })
+    });
+    assert_eq!((then, reason.as_str()), (expected, why));
+}
+
+/// Which occurrences were requested, in order of arrival.
+fn occurrences(requests: &[Request]) -> Vec<u32> {
+    let occurrence = |request: &Request| request.id.rsplit(':').next().unwrap().parse().unwrap();
+    requests.iter().map(occurrence).collect()
+}
+
+/// An installation with a scheduler and a worker, and whom they call.
+struct Site {
+    stage: Stage,
+    endpoint: Endpoint,
+    scheduler: Orloj,
+    worker: Orloj,
+}
+
+impl Site {
+    fn start(test: &str) -> Self {
+        let stage = Stage::new(test)
+            .set("worker.allow_addresses", "any")
+            .set("worker.timeout", "60s")
+            .set("worker.timeout_max", "60s");
+        let mut scheduler = stage.scheduler("scheduler");
+        let mut worker = stage.start("worker", "worker");
+        scheduler.ready(READY);
+        worker.ready(READY);
+        Self { stage, endpoint: Endpoint::start(), scheduler, worker }
+    }
+
+    /// Registers a callback that is due now.
+    fn register(&self, id: &str, to: &str, more: Value) {
+        self.endpoint.register(&self.stage, id, to, more, json!({}));
+    }
+
+    /// Registers one of every second, tried once each time.
+    fn recur(&self, id: &str, to: &str, more: Value) {
+        let mut schedule = json!({"every": "PT1S"});
+        endpoint::merge(&mut schedule, more);
+        let envelope = json!({
+            "schedule": schedule,
+            "target": {"url": self.endpoint.url(to)},
+            "retry": {"attempts": 1},
+        });
+        endpoint::write(&self.stage, id, &envelope.to_string());
+    }
+
+    /// Registers a callback that is due when others have settled.
+    fn wait_for(&self, id: &str, after: Value) {
+        let target = json!({"url": self.endpoint.url("fine")});
+        let envelope = json!({"after": after, "target": target});
+        endpoint::write(&self.stage, id, &envelope.to_string());
+    }
+
+    /// The requests of a trigger, once there are so many.
+    fn requests(&self, id: &str, least: usize) -> Vec<Request> {
+        until(&format!("{least} requests of {id}"), DEADLINE, || {
+            let requests = self.endpoint.of(id);
+            (requests.len() >= least).then_some(requests)
+        })
+    }
+
+    fn verdicts(&self, id: &str) -> Vec<Verdict> {
+        let ours = self.stage.outcomes().into_iter().filter(|outcome| outcome.trigger == *id);
+        ours.map(|outcome| outcome.verdict).collect()
+    }
+
+    fn end(self) {
+        assert!(!self.scheduler.panicked() && !self.worker.panicked());
+        self.endpoint.mend();
+        self.worker.terminate();
+        self.scheduler.terminate();
+    }
+}
