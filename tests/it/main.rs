@@ -13,6 +13,7 @@ mod client;
 mod clients;
 mod dead_letters;
 mod delivery;
+mod dependencies;
 mod endpoint;
 mod faults;
 mod files;
