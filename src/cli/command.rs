@@ -18,9 +18,9 @@ Examples:
   orloj cancel rent --wait      (exits with 1 if it came too late)";
 
 const PAUSE_EXAMPLES: &str = "\
-What is paused stays registered and does not fire. What a schedule misses meanwhile is decided by its
-misfire when it is resumed; a one-time trigger whose time has passed then fires at once, unless its
-expireAfter says otherwise. A cancel ends it, a new registration replaces it.
+What is paused stays registered and does not fire. What a schedule misses meanwhile is decided
+by its misfire when it is resumed; a one-time trigger whose time has passed then fires at once,
+unless its expireAfter says otherwise. A cancel ends it, a new registration replaces it.
 
 Examples:
   orloj pause report
@@ -32,9 +32,9 @@ Examples:
   orloj resume report           (also what pauseAfter has paused)";
 
 const FIRE_NOW_EXAMPLES: &str = "\
-A one-time trigger fires now instead of at its time, whatever it waits for. A recurring one fires once
-more, and its next occurrence comes when it would have come anyway. One that is paused fires, too, and
-stays paused.
+A one-time trigger fires now instead of at its time, whatever it waits for. A recurring one fires
+once more, and its next occurrence comes when it would have come anyway. One that is paused fires,
+too, and stays paused.
 
 Examples:
   orloj fire-now report

@@ -13,7 +13,7 @@ use crate::wait::until;
 const PAGE: &str = include_str!("../../docs/dependencies.md");
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Order by time cannot tell apart what is less than this apart, in ms: brokers stamp batches.
+/// What follows from a settlement is in another transaction: at least so much later, in ms.
 const APART: u64 = 1;
 
 /// The page's first batch, into a topic of the test's own.
@@ -49,7 +49,7 @@ fn a_documented_batch_fires_in_order() {
     assert_eq!(fires.len(), ids.len(), "{fires:?}");
     let at = |id: &str| fires.iter().find(|fire| fire.trigger == id).unwrap().appended;
     for (before, after) in [
-        ("extract-items", "extract-orders"),
+        ("extract-items", "join"),
         ("extract-orders", "join"),
         ("join", "report"),
         ("report", "index"),

@@ -2,6 +2,7 @@
 
 mod course;
 mod decisions;
+mod documented;
 mod firing;
 mod scene;
 mod takeover;
