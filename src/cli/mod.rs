@@ -116,7 +116,7 @@ enum Command {
     #[command(subcommand)]
     DeadLetters(dead_letters::DeadLetters),
     /// Register a trigger, or replace it: once, again and again, or after others; or many at once.
-    Register(trigger::Register),
+    Register(Box<trigger::Register>),
     /// Cancel a trigger.
     Cancel(command::Cancel),
     /// Stop a trigger until it is resumed.

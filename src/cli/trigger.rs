@@ -215,7 +215,7 @@ impl Register {
         };
         Ok(NewTrigger {
             id: self.id.unwrap_or_default(),
-            when: self.at.map(When::At).or(self.delay.map(When::After)),
+            when: self.at.map(When::At).or_else(|| self.delay.map(When::After)),
             target,
             payload,
             headers: self.headers,
