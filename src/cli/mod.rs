@@ -3,11 +3,15 @@
 //! Law: an error is printed once, with the way out. The exit code is 0 when the command did what
 //! it says, 1 when it failed, 2 when the command line or the settings are wrong.
 
+mod answer;
 mod callers;
 mod circuits;
+mod command;
 mod dead_letters;
+mod file;
 mod next;
 mod role;
+mod schedule;
 mod signals;
 mod tail;
 mod trigger;
@@ -111,10 +115,16 @@ enum Command {
     /// Look through what nobody tries again by itself, and deal with it.
     #[command(subcommand)]
     DeadLetters(dead_letters::DeadLetters),
-    /// Register a trigger, or replace it.
-    Register(trigger::Register),
+    /// Register a trigger, or replace it: once, again and again, or after others; or many at once.
+    Register(Box<trigger::Register>),
     /// Cancel a trigger.
-    Cancel(trigger::Cancel),
+    Cancel(command::Cancel),
+    /// Stop a trigger until it is resumed.
+    Pause(command::Pause),
+    /// Let a trigger go on that was paused.
+    Resume(command::Resume),
+    /// Fire a trigger once, at once, whatever its time.
+    FireNow(command::FireNow),
     /// Show what a schedule comes to, without registering anything.
     Next(next::Next),
     /// List the hosts that workers leave alone, and those they call again.
@@ -233,6 +243,9 @@ fn run(line: CommandLine) -> Result<(), CliError> {
             Command::DeadLetters(letters) => letters.run(&settings).await,
             Command::Register(register) => register.run(&settings).await,
             Command::Cancel(cancel) => cancel.run(&settings).await,
+            Command::Pause(pause) => pause.run(&settings).await,
+            Command::Resume(resume) => resume.run(&settings).await,
+            Command::FireNow(call) => call.run(&settings).await,
             Command::Next(next) => next.run(),
             Command::Circuits(circuits) => circuits.run(&settings),
             Command::Tail(tail) => tail.run(&settings),
@@ -302,6 +315,18 @@ mod tests {
     #[test]
     fn a_trigger_needs_one_target_and_one_time() {
         let parse = |text: &str| CommandLine::try_parse_from(text.split(' ')).is_ok();
+        assert!(parse("orloj register tea --topic t --every 1h --count keep --priority 200"));
+        assert!(parse("orloj register tea --topic t --cron @daily --zone Europe/Prague"));
+        assert!(parse("orloj register tea --topic t --after a --after b --on-failure skip"));
+        assert!(parse("orloj register tea --topic t --after a --in 1h --after-timeout 2h"));
+        assert!(!parse("orloj register tea --topic t --every 1h --in 1h"));
+        assert!(!parse("orloj register tea --topic t --every 1h --cron @daily"));
+        assert!(!parse("orloj register tea --topic t --in 1h --on-failure skip"));
+        assert!(!parse("orloj register tea --topic t --after a --on-failure never"));
+        assert!(parse("orloj register --batch - --caller web --bootstrap-servers h:1"));
+        for other in ["tea", "--topic t", "--in 1h", "--every 1h", "--after a", "--priority 1"] {
+            assert!(!parse(&format!("orloj register --batch - {other}")), "{other}");
+        }
         assert!(parse("orloj register tea --topic t --in 20m --header a=b --wait"));
         assert!(parse("orloj register tea --url http://h --at 2030-01-01T00:00:00Z"));
         assert!(!parse("orloj register tea --topic t"));
@@ -309,6 +334,16 @@ mod tests {
         assert!(!parse("orloj register tea --topic t --url http://h --in 20m"));
         assert!(!parse("orloj register tea --topic t --in 20m --at 1"));
         assert!(!parse("orloj register tea --topic t --in soon"));
+    }
+
+    #[test]
+    fn next_takes_the_options_of_a_schedule() {
+        let parse = |text: &str| CommandLine::try_parse_from(text.split(' ')).is_ok();
+        assert!(parse("orloj next @daily --zone Europe/Prague"));
+        assert!(parse("orloj next --cron @daily --zone Europe/Prague --count 3"));
+        assert!(parse("orloj next --every 90m"));
+        assert!(parse("orloj next --schedule {} --id invoice-7"));
+        assert!(!parse("orloj next") && !parse("orloj next @daily --every 1h"));
     }
 
     #[test]

@@ -2,13 +2,11 @@
 //!
 //! Law: it shows what an owner would fire, and what a change of the clocks makes it leave out.
 
-use std::path::Path;
-
-use clap::Args;
+use clap::{ArgGroup, Args};
 use serde::Serialize;
-use serde_json::value::RawValue;
 
 use super::CliError;
+use super::schedule::ScheduleOptions;
 use super::trigger::read_at;
 use crate::clock;
 use crate::model::Timestamp;
@@ -18,21 +16,25 @@ use crate::model::time::show_time;
 const HELP: &str = "\
 The forms of a schedule are told in docs/schedules.md.
 
+It takes the options with which `orloj register` registers, too.
+
 Examples:
   orloj next '0 9 * * MON-FRI' --zone Europe/Prague
+  orloj next --every PT12H
   orloj next '{\"monthly\": {\"on\": \"first monday\", \"at\": \"09:00\"}}' --count 12
   orloj next schedule.json --from 2026-10-24T00:00:00Z --id invoice-7 --json";
 
 /// What `orloj next` takes.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
+#[command(group(ArgGroup::new("time").required(true)))]
 pub(super) struct Next {
     /// A schedule as JSON, a registration with one, or a cron expression; a file of it, or - for
     /// standard input.
-    definition: String,
-    /// The time zone of a cron expression; UTC if not given.
-    #[arg(long)]
-    zone: Option<String>,
+    #[arg(group = "time")]
+    definition: Option<String>,
+    #[command(flatten)]
+    options: ScheduleOptions,
     /// As if it were registered then: RFC 3339, or ms since the epoch; now if not given.
     #[arg(long, value_name = "TIME", value_parser = read_at)]
     from: Option<Timestamp>,
@@ -83,18 +85,11 @@ impl Next {
     }
 
     fn schedule(&self) -> Result<Schedule, CliError> {
-        let text = match self.definition.as_str() {
-            "-" => std::io::read_to_string(std::io::stdin())?,
-            path if Path::new(path).is_file() => std::fs::read_to_string(path)?,
-            text => text.to_owned(),
-        };
-        let text = text.trim();
-        let schedule = match &self.zone {
-            zone if !text.starts_with('{') => Schedule::of_cron(text, zone.as_deref()),
-            Some(_) => Err("--zone: give it as schedule.zone, within the JSON".to_owned()),
-            None => Schedule::from_json(within(text)),
-        };
-        schedule.map_err(CliError::Usage)
+        if let Some(definition) = &self.definition {
+            return self.options.read_as(definition);
+        }
+        let said = self.options.read()?;
+        said.ok_or_else(|| CliError::Usage("say a schedule: see orloj next --help".to_owned()))
     }
 
     fn lines(&self, schedule: &Schedule, from: Timestamp) -> Vec<Line> {
@@ -120,16 +115,6 @@ impl Next {
         }
         lines
     }
-}
-
-/// The schedule of a registration; a schedule alone as it is.
-fn within(json: &str) -> &str {
-    #[derive(serde::Deserialize)]
-    struct Envelope<'a> {
-        #[serde(borrow)]
-        schedule: &'a RawValue,
-    }
-    serde_json::from_str(json).map_or(json, |Envelope { schedule }| schedule.get())
 }
 
 fn local(schedule: &Schedule, at: Timestamp) -> String {
@@ -175,8 +160,9 @@ mod tests {
     use super::*;
 
     fn next(definition: &str, from: &str, count: usize) -> Next {
-        let (definition, from) = (definition.to_owned(), Some(read_at(from).unwrap()));
-        Next { definition, zone: None, from, count, id: None, json: false }
+        let (definition, from) = (Some(definition.to_owned()), Some(read_at(from).unwrap()));
+        let options = ScheduleOptions::default();
+        Next { definition, options, from, count, id: None, json: false }
     }
 
     fn shown(next: &Next) -> String {
@@ -224,9 +210,9 @@ mod tests {
         assert_eq!(lines(&next(once, "2026-01-01T00:00:00Z", 10)), 2);
         let cron = next("0 9 * * *", "2026-01-01T00:00:00Z", 3);
         assert_eq!(lines(&cron), 3);
-        let zoned = Next { zone: Some("Europe/Prague".to_owned()), ..cron };
+        let zoned = Next { options: ScheduleOptions::in_zone("Europe/Prague"), ..cron };
         assert!(shown(&zoned).starts_with("Thu 2026-01-01 09:00:00 +01:00"));
-        let twice = Next { definition: once.to_owned(), ..zoned };
+        let twice = Next { definition: Some(once.to_owned()), ..zoned };
         assert!(twice.schedule().unwrap_err().to_string().contains("within the JSON"));
     }
 

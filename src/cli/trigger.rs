@@ -1,33 +1,27 @@
-//! `orloj register` and `orloj cancel`: a record of `triggers`, and the owner's answer if asked.
+//! `orloj register`: a record of `triggers`, or a batch of them, and the owners' answers if asked.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
 
 use clap::{ArgGroup, Args, ValueEnum};
 use jiff::{Span, SpanRelativeTo};
-use tokio_util::sync::CancellationToken;
 
 use super::CliError;
+use super::answer::{by_option, submit, submit_batch};
+use super::file::read_file;
+use super::schedule::ScheduleOptions;
 use crate::clock;
 use crate::config::Settings;
+use crate::gateway::judge::Judge;
 use crate::gateway::submission::{
-    NewTrigger, Refusal, Submission, When, absent_payload, check_pool,
+    self, Batch, NewTrigger, Rules, Submission, When, absent_payload,
 };
-use crate::gateway::writer::Writer;
-use crate::gateway::{Desk, Receipt, SubmitError};
-use crate::health::Health;
 use crate::kafka::Names;
 use crate::model::definition::{HttpTarget, Target, TopicTarget};
 use crate::model::input::OnConflict;
-use crate::model::outcome::Verdict;
 use crate::model::retry::RetryPolicy;
 use crate::model::text::Text;
-use crate::model::time::{read_time, show_time};
-use crate::model::{Millis, Offset, Timestamp};
-
-/// How long the cluster may take to be there and to acknowledge the record.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+use crate::model::time::read_time;
+use crate::model::{Millis, Timestamp};
 
 const REGISTER_EXAMPLES: &str = "\
 Examples:
@@ -36,21 +30,28 @@ Examples:
   orloj register import-7 --topic jobs --in 1h30m --payload-file job.json --key eu \\
       --header content-type=application/json --on-conflict keep
   orloj register report --url https://example.com/report --in 1h --pool slow --timeout 5m \\
-      --attempts 3 --retry-delays 1m,10m";
+      --attempts 3 --retry-delays 1m,10m
 
-const CANCEL_EXAMPLES: &str = "\
-Examples:
-  orloj cancel tea
-  orloj cancel rent --wait      (exits with 1 if it came too late)";
+Again and again (`orloj next` takes the same and shows what it comes to; docs/schedules.md):
+  orloj register standup --topic reminders --cron '0 9 * * MON-FRI' --zone Europe/Prague
+  orloj register pulse --url https://example.com/pulse --every 15m --wait
+  orloj register invoice --topic jobs --schedule '{\"monthly\": {\"on\": \"last\", \"at\": \"18:00\"}}'
+
+After others, or many at once (docs/dependencies.md):
+  orloj register load --topic jobs --after extract --after clean --on-failure skip
+  orloj register --batch pipeline.json
+  jq -c '[.jobs[]]' jobs.json | orloj register --batch -";
 
 /// What `orloj register` takes.
 #[derive(Debug, Args)]
 #[command(after_help = REGISTER_EXAMPLES)]
 #[command(group(ArgGroup::new("target").required(true)))]
-#[command(group(ArgGroup::new("time").required(true)))]
+#[command(group(ArgGroup::new("time")))]
+#[command(group(ArgGroup::new("due").required(true).multiple(true)))]
 pub(super) struct Register {
     /// The name by which it is replaced and cancelled.
-    id: String,
+    #[arg(required_unless_present = "batch")]
+    id: Option<String>,
     /// In whose name: the limits and the signing secrets of this caller hold.
     #[arg(long, value_name = "CALLER")]
     caller: Option<String>,
@@ -61,11 +62,15 @@ pub(super) struct Register {
     #[arg(long, group = "target", value_name = "URL")]
     url: Option<String>,
     /// Fire after this long: 250ms, 20m, 1h30m, 7d.
-    #[arg(long = "in", group = "time", value_name = "DELAY", value_parser = read_delay)]
+    #[arg(long = "in", groups = ["time", "due"], value_name = "DELAY", value_parser = read_delay)]
     delay: Option<Millis>,
     /// Fire at this time: RFC 3339, or ms since the epoch.
-    #[arg(long, group = "time", value_name = "TIME", value_parser = read_at)]
+    #[arg(long, groups = ["time", "due"], value_name = "TIME", value_parser = read_at)]
     at: Option<Timestamp>,
+    #[command(flatten)]
+    schedule: ScheduleOptions,
+    #[command(flatten)]
+    course: CourseOptions,
     /// The pool whose workers make the callback; the default one if not given.
     #[arg(long, requires = "url")]
     pool: Option<String>,
@@ -102,17 +107,63 @@ pub(super) struct Register {
     /// Wait for the owner's answer and print it.
     #[arg(long)]
     wait: bool,
+    /// Register all of this file at once, a JSON array of registrations, each with its id and what
+    /// the JSON form has; - is standard input. At most 1,000. Prints what becomes of each, and
+    /// fails if one is refused, or not answered for in time.
+    #[arg(
+        long,
+        groups = ["target", "due"],
+        value_name = "FILE",
+        conflicts_with_all = [
+            "id", "time", "after", "payload", "payload_file", "key", "headers", "on_conflict",
+            "expire_after", "retain", "count", "priority", "zone",
+        ]
+    )]
+    batch: Option<PathBuf>,
 }
 
-/// What `orloj cancel` takes.
+/// What a trigger is beyond one time and one attempt, in the words of its headers.
 #[derive(Debug, Args)]
-#[command(after_help = CANCEL_EXAMPLES)]
-pub(super) struct Cancel {
-    /// The trigger.
-    id: String,
-    /// Wait for the owner's answer: cancelled, or too late.
-    #[arg(long)]
-    wait: bool,
+struct CourseOptions {
+    /// Wait until this trigger has settled. Can be repeated: all of them.
+    #[arg(long, group = "due", value_name = "ID")]
+    after: Vec<String>,
+    /// What happens if one of those fails, or does not settle in time; fail if not given.
+    #[arg(long, value_enum, requires = "after")]
+    on_failure: Option<OnFailure>,
+    /// How long those have to settle: 2h, 7d; a day if not given.
+    #[arg(long, requires = "after", value_name = "DURATION")]
+    after_timeout: Option<String>,
+    /// Do not fire later than this after its time: 5m. Of one time only; a schedule has misfire.
+    #[arg(long, value_name = "DURATION")]
+    expire_after: Option<String>,
+    /// Remember how it ended for this long, so that others can wait for it afterwards: 7d.
+    #[arg(long, value_name = "DURATION")]
+    retain: Option<String>,
+    /// Whether a schedule goes on counting executions from the one it replaces.
+    #[arg(long, value_enum)]
+    count: Option<Count>,
+    /// 0 to 255: of what is due in the same millisecond, higher fires first; 127 if not given.
+    #[arg(long, value_name = "0..255")]
+    priority: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OnFailure {
+    /// It fires all the same, once all have settled.
+    Fire,
+    /// It does not fire; those that wait for it go on.
+    Skip,
+    /// It does not fire, and those that wait for it learn that it failed.
+    Fail,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Count {
+    /// It goes on from the other's.
+    Keep,
+    /// It begins anew.
+    Reset,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -125,20 +176,28 @@ enum Conflict {
 
 impl Register {
     pub(super) async fn run(self, settings: &Settings) -> Result<(), CliError> {
-        let (wait, caller) = (self.wait, self.caller.clone());
-        let trigger = self.into_trigger()?;
         let names = Names::new(&settings.topics.prefix);
-        check_pool(&trigger.target, &settings.topics.pools).map_err(by_option)?;
-        let submission =
-            Submission::register(trigger, &names, clock::now_ms()).map_err(by_option)?;
-        let submission = match caller {
-            Some(caller) => submission.by(&caller),
+        let judge = Judge::new();
+        let (pools, now) = (&settings.topics.pools, clock::now_ms());
+        let rules = Rules { names: &names, pools, judge: &judge, now };
+        let (wait, caller) = (self.wait, self.caller.clone());
+        let by = |submission: Submission| match &caller {
+            Some(caller) => submission.by(caller),
             None => submission,
         };
-        submit(submission, settings, wait).await
+        if let Some(path) = &self.batch {
+            let json = read_file("--batch", path)?;
+            let batch = Batch::read(json, rules).map_err(by_option)?;
+            let batch = Batch { submission: by(batch.submission), ..batch };
+            return submit_batch(batch, settings).await;
+        }
+        let submission = Submission::register(self.into_trigger()?, rules).map_err(by_option)?;
+        submit(by(submission), settings, wait).await
     }
 
     fn into_trigger(self) -> Result<NewTrigger, CliError> {
+        let schedule = self.schedule.read()?;
+        let schedule = schedule.map(|schedule| ("orloj-schedule", schedule.to_json()));
         let target = match (self.url, self.topic) {
             (Some(url), _) => {
                 let (pool, timeout) = (self.pool.map(Text::from), self.timeout);
@@ -151,20 +210,16 @@ impl Register {
         };
         let payload = match (self.payload, self.payload_file) {
             (Some(text), _) => text.into_bytes(),
-            (None, Some(path)) => std::fs::read(&path).map_err(|error| {
-                CliError::Usage(format!("cannot read --payload-file {}: {error}", path.display()))
-            })?,
+            (None, Some(path)) => read_file("--payload-file", &path)?,
             (None, None) => absent_payload(&target),
         };
         Ok(NewTrigger {
-            id: self.id,
-            when: match self.at {
-                Some(at) => When::At(at),
-                None => When::After(self.delay.unwrap_or_default()),
-            },
+            id: self.id.unwrap_or_default(),
+            when: self.at.map(When::At).or_else(|| self.delay.map(When::After)),
             target,
             payload,
             headers: self.headers,
+            course: schedule.into_iter().chain(self.course.headers()).collect(),
             on_conflict: match self.on_conflict {
                 Conflict::Replace => OnConflict::Replace,
                 Conflict::Keep => OnConflict::Keep,
@@ -178,111 +233,29 @@ impl Register {
     }
 }
 
-impl Cancel {
-    pub(super) async fn run(self, settings: &Settings) -> Result<(), CliError> {
-        let submission = Submission::cancel(&self.id).map_err(by_option)?;
-        // Whoever cancels is owed the truth, even if it is only read later: always ask for it.
-        let submission = if self.wait { submission } else { submission.acknowledged() };
-        submit(submission, settings, self.wait).await
+impl CourseOptions {
+    fn headers(self) -> impl Iterator<Item = (&'static str, String)> {
+        let after = (!self.after.is_empty()).then(|| submission::after(&self.after));
+        let on_failure = self.on_failure.map(|word| match word {
+            OnFailure::Fire => "fire".to_owned(),
+            OnFailure::Skip => "skip".to_owned(),
+            OnFailure::Fail => "fail".to_owned(),
+        });
+        let count = self.count.map(|word| match word {
+            Count::Keep => "keep".to_owned(),
+            Count::Reset => "reset".to_owned(),
+        });
+        let headers = [
+            ("orloj-after", after),
+            ("orloj-on-failure", on_failure),
+            ("orloj-after-timeout", self.after_timeout),
+            ("orloj-expire-after", self.expire_after),
+            ("orloj-retain", self.retain),
+            ("orloj-count", count),
+            ("orloj-priority", self.priority),
+        ];
+        headers.into_iter().filter_map(|(name, value)| Some((name, value?)))
     }
-}
-
-async fn submit(submission: Submission, settings: &Settings, wait: bool) -> Result<(), CliError> {
-    if !wait {
-        let place = Writer::open(settings, WRITE_TIMEOUT)?.write(&submission).await?;
-        println!("written: {place}");
-        return Ok(());
-    }
-    let timeout = settings.gateway.answer_timeout;
-    let stop_reading = CancellationToken::new();
-    let _guard = stop_reading.clone().drop_guard();
-    let health = Health::new("command");
-    let desk = Desk::open(settings, timeout, Arc::clone(&health), stop_reading)?;
-    if tokio::time::timeout(WRITE_TIMEOUT, health.until_ready()).await.is_err() {
-        let reasons = health.reasons().join("; ");
-        return Err(CliError::Refused(format!("outcomes cannot be read: {reasons}")));
-    }
-    let receipt = desk.submit(submission).await.map_err(|error| match error {
-        SubmitError::Unwritten(error) => CliError::Kafka(error),
-        SubmitError::Busy(_) => CliError::Refused(error.to_string()),
-    })?;
-    println!("{}", describe(&receipt, settings)?);
-    Ok(())
-}
-
-/// The owner's answer in words; an error if the answer is no, or missing.
-fn describe(receipt: &Receipt, settings: &Settings) -> Result<String, CliError> {
-    let Some(verdict) = receipt.verdict() else {
-        return Err(CliError::Refused(format!(
-            "{} is written, but its owner has not answered within {:?}; is a scheduler running?",
-            receipt.place, settings.gateway.answer_timeout,
-        )));
-    };
-    match verdict {
-        Verdict::Accepted { generation, fire_at, replaced } => {
-            let replaced = replaced.map_or_else(String::new, |old| format!(", replaces {old}"));
-            let at = show_time(*fire_at);
-            Ok(format!("accepted: fires at {at}, generation {generation}{replaced}"))
-        }
-        Verdict::Kept { generation, fire_at } => {
-            let at = show_time(*fire_at);
-            Ok(format!("kept: generation {generation} is pending and fires at {at}"))
-        }
-        Verdict::Cancelled { generation } => Ok(format!("cancelled: generation {generation}")),
-        Verdict::NotPending { fired, withdrawal } => {
-            let outcomes = withdrawal.then(|| Names::new(&settings.topics.prefix).outcomes());
-            Err(CliError::Refused(not_pending(*fired, outcomes)))
-        }
-        Verdict::Rejected { reason } => Err(CliError::Refused(format!("rejected: {reason}"))),
-        Verdict::Paused { generation, .. } => Ok(format!("paused: generation {generation}")),
-        Verdict::Resumed { generation, fire_at } => {
-            let at = show_time(*fire_at);
-            Ok(format!("resumed: generation {generation}, due at {at}"))
-        }
-        Verdict::Called { generation, occurrence } => {
-            Ok(format!("fires now: generation {generation}, occurrence {occurrence}"))
-        }
-        Verdict::Skipped { .. }
-        | Verdict::Ended { .. }
-        | Verdict::Expired { .. }
-        | Verdict::Unmet { .. }
-        | Verdict::Delivered { .. }
-        | Verdict::Failed { .. }
-        | Verdict::Withdrawn { .. }
-        | Verdict::Circuit(_) => {
-            Err(CliError::Refused(format!("not an answer to a record: {verdict:?}")))
-        }
-    }
-}
-
-/// Why a cancel stopped nothing; `outcomes` is where to read on, if a withdrawal is requested.
-fn not_pending(fired: Option<Offset>, outcomes: Option<String>) -> String {
-    let why = match fired {
-        Some(generation) => format!("too late: generation {generation} has fired"),
-        None => "not pending: fired, cancelled before, or never registered".to_owned(),
-    };
-    match outcomes {
-        Some(outcomes) => format!(
-            "{why}; withdrawal requested: a callback that has not begun is not made, and \
-             {outcomes} will say whether it was withdrawn or delivered"
-        ),
-        None => why,
-    }
-}
-
-/// Names the part of a trigger as the command line does.
-fn by_option(refusal: Refusal) -> CliError {
-    let option = match refusal.field {
-        "triggerId" => "ID",
-        "topic" => "--topic",
-        "callbackUrl" => "--url",
-        "delaySeconds" => "--in",
-        "fireAt" => "--at",
-        "headers" => "--header",
-        "pool" => "--pool",
-        other => other,
-    };
-    CliError::Usage(format!("{option}: {}", refusal.reason))
 }
 
 pub(super) fn read_delay(text: &str) -> Result<Millis, String> {

@@ -125,11 +125,16 @@ impl Partition {
         let Some(awaits) = course_of(&mut row).awaits.take() else { return };
         let reason = match (&awaits.failed, awaits.remaining.first()) {
             (Some(failed), _) => Some(format!("{failed} failed")),
-            (None, Some(first)) => Some(format!(
-                "{first} has not settled in time, with {} others: is it registered, and does it \
-                 wait for this one?",
-                awaits.remaining.len() - 1
-            )),
+            (None, Some(first)) => {
+                let others = match awaits.remaining.len() - 1 {
+                    0 => String::new(),
+                    others => format!(", nor have {others} others"),
+                };
+                Some(format!(
+                    "{first} has not settled in time{others}: is it registered, and does it wait \
+                     for this one?"
+                ))
+            }
             (None, None) => None,
         };
         let Some(reason) = reason else {

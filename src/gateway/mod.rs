@@ -13,6 +13,7 @@ mod rate;
 mod request;
 mod triggers;
 
+pub mod judge;
 pub mod receipts;
 pub mod submission;
 pub mod writer;
@@ -28,6 +29,7 @@ use axum::response::Response;
 use rdkafka::error::KafkaError;
 use thiserror::Error;
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::callers::Callers;
@@ -38,10 +40,11 @@ use crate::kafka::Names;
 use crate::model::outcome::{Outcome, Verdict};
 use crate::{clock, telemetry};
 
+use judge::Judge;
 use problem::Problem;
 use rate::Rates;
 use receipts::{Full, Receipts};
-use submission::Submission;
+use submission::{Batch, Submission};
 use writer::{Place, Writer};
 
 /// Why the gateway could not start or had to end: mend what it names and start again.
@@ -86,6 +89,22 @@ impl Receipt {
     }
 }
 
+/// The answers to a batch, as they come.
+#[derive(Debug)]
+pub struct Answers {
+    /// The record in `triggers`.
+    pub place: Place,
+    answers: JoinSet<(String, Option<Outcome>)>,
+}
+
+impl Answers {
+    /// The next trigger and what its owner said, if it did so in time; nothing after the last.
+    pub async fn next(&mut self) -> Option<(String, Option<Outcome>)> {
+        let answer = self.answers.join_next().await?;
+        Some(answer.expect("a wait for an answer does not panic"))
+    }
+}
+
 /// Takes submissions and comes back with the owner's answer.
 #[derive(Debug)]
 pub struct Desk {
@@ -115,6 +134,20 @@ impl Desk {
         let outcome = waiter.answer(place.offset, self.answer_timeout).await;
         Ok(Receipt { place, outcome })
     }
+
+    /// Writes a batch. Each of its triggers is answered for itself, as soon as its owner has.
+    pub async fn submit_batch(&self, batch: Batch) -> Result<Answers, SubmitError> {
+        let Batch { submission, ids } = batch;
+        let waiters = ids.iter().map(|id| self.receipts.expect(id));
+        let waiters = waiters.collect::<Result<Vec<_>, _>>()?;
+        let place = self.writer.write(&submission.acknowledged()).await?;
+        let mut answers = JoinSet::new();
+        for (id, waiter) in ids.into_iter().zip(waiters) {
+            let timeout = self.answer_timeout;
+            let _handle = answers.spawn(async move { (id, waiter.any_answer(timeout).await) });
+        }
+        Ok(Answers { place, answers })
+    }
 }
 
 /// Serves the API, and `probes` beside it, until `shutdown`; requests under way are finished.
@@ -137,6 +170,7 @@ pub async fn run(
         health,
         names: Names::new(&settings.topics.prefix),
         pools: settings.topics.pools.clone(),
+        judge: Judge::new(),
         callers,
         rates: Rates::default(),
         answer_timeout: timeout,

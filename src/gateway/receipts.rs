@@ -115,11 +115,25 @@ impl Receipts {
 
 impl Waiter {
     /// The outcome that answers the record at `offset`, or nothing after `timeout`.
-    pub async fn answer(mut self, offset: Offset, timeout: Duration) -> Option<Outcome> {
+    pub async fn answer(self, offset: Offset, timeout: Duration) -> Option<Outcome> {
+        self.find(|outcome| outcome.answers == Some(offset), timeout).await
+    }
+
+    /// The first outcome that answers any record, or nothing after `timeout`: where a registration
+    /// of a batch will stand its writer does not know.
+    pub async fn any_answer(self, timeout: Duration) -> Option<Outcome> {
+        self.find(|outcome| outcome.answers.is_some(), timeout).await
+    }
+
+    async fn find(
+        mut self,
+        is_it: impl Fn(&Outcome) -> bool,
+        timeout: Duration,
+    ) -> Option<Outcome> {
         let find = async {
             loop {
                 let outcome = self.outcomes.recv().await?;
-                if outcome.answers == Some(offset) {
+                if is_it(&outcome) {
                     return Some(outcome);
                 }
             }
@@ -227,6 +241,16 @@ mod tests {
         assert_eq!(first.answer(1, SOON).await, Some(outcome("tea", 1)));
         assert_eq!(second.answer(2, SOON).await, Some(outcome("tea", 2)));
         assert!(receipts.lock().by_trigger.is_empty());
+    }
+
+    #[tokio::test]
+    async fn any_answer_is_one_to_a_record() {
+        let receipts = Receipts::default();
+        let waiter = receipts.expect("tea").unwrap();
+        let note = Outcome { answers: None, ..outcome("tea", 1) };
+        receipts.deliver(b"tea", || Some(note));
+        deliver(&receipts, "tea", 7);
+        assert_eq!(waiter.any_answer(SOON).await, Some(outcome("tea", 7)));
     }
 
     #[tokio::test]

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::submission::{NewTrigger, Refusal, When, absent_payload};
+use super::submission::{self, NewTrigger, Refusal, When, absent_payload};
 use crate::model::Millis;
 use crate::model::codec::registration::retry_policy;
 use crate::model::definition::{HttpTarget, Target, TopicTarget, is_pool};
@@ -18,7 +19,7 @@ use crate::model::text::Text;
 use crate::model::time::read_time;
 
 /// What a body may contain.
-const FIELDS: [&str; 11] = [
+const FIELDS: [&str; 18] = [
     "triggerId",
     "callbackUrl",
     "topic",
@@ -30,13 +31,31 @@ const FIELDS: [&str; 11] = [
     "pool",
     "timeoutSeconds",
     "retry",
+    "schedule",
+    "expireAfter",
+    "count",
+    "after",
+    "retain",
+    "priority",
+    "onConflict",
 ];
+
+/// What an `after` says that is more than a list of ids.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct After {
+    ids: Vec<String>,
+    on_failure: Option<Value>,
+    timeout: Option<Value>,
+}
 
 /// Reads a trigger. Without `triggerId` it gets a fresh one. `payload_max` is in bytes.
 pub(super) fn read_trigger(body: &[u8], payload_max: u64) -> Result<NewTrigger, Refusal> {
     let mut fields = Fields::read(body)?;
     let id = fields.take("triggerId", "a string")?;
-    let when = when(&mut fields)?;
+    let course = course(&mut fields)?;
+    let when = when(&mut fields, &course)?;
+    let on_conflict = on_conflict(&mut fields)?;
     let payload: Option<Box<RawValue>> = fields.take("payload", "any JSON")?;
     let bytes = payload.as_ref().map_or(0, |payload| payload.get().len());
     if bytes as u64 > payload_max {
@@ -58,7 +77,8 @@ pub(super) fn read_trigger(body: &[u8], payload_max: u64) -> Result<NewTrigger, 
         target,
         payload,
         headers: headers.map(|(name, value)| (name, value.into_bytes())).collect(),
-        on_conflict: OnConflict::Replace,
+        course,
+        on_conflict,
         retry: retry.map_or_else(Default::default, |policy| *policy),
     })
 }
@@ -95,7 +115,59 @@ impl Fields {
     }
 }
 
-fn when(fields: &mut Fields) -> Result<When, Refusal> {
+/// What goes beyond one time and one attempt, as the headers that say it: the owner's own reading
+/// judges the values.
+fn course(fields: &mut Fields) -> Result<Vec<(&'static str, String)>, Refusal> {
+    let mut course = Vec::new();
+    if let Some(schedule) = fields.take::<Box<RawValue>>("schedule", "an object")? {
+        course.push(("orloj-schedule", schedule.get().to_owned()));
+    }
+    for (field, header) in [
+        ("expireAfter", "orloj-expire-after"),
+        ("count", "orloj-count"),
+        ("retain", "orloj-retain"),
+        ("priority", "orloj-priority"),
+    ] {
+        let value: Option<Value> = fields.take(field, "a value")?;
+        course.extend(value.map(|value| (header, plain(&value))));
+    }
+    let Some(after) = fields.take::<Value>("after", "a list of ids")? else { return Ok(course) };
+    let wrong = |_| {
+        let way_out = "write a list of ids, or an object with ids, onFailure and timeout";
+        Refusal { field: "after", reason: format!("{way_out}, not {after}") }
+    };
+    let After { ids, on_failure, timeout } = if after.is_array() {
+        let ids = Vec::deserialize(&after).map_err(wrong)?;
+        After { ids, on_failure: None, timeout: None }
+    } else {
+        After::deserialize(&after).map_err(wrong)?
+    };
+    course.push(("orloj-after", submission::after(&ids)));
+    course.extend(on_failure.map(|word| ("orloj-on-failure", plain(&word))));
+    course.extend(timeout.map(|span| ("orloj-after-timeout", plain(&span))));
+    Ok(course)
+}
+
+/// A value as a header has it.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn on_conflict(fields: &mut Fields) -> Result<OnConflict, Refusal> {
+    let word: Option<String> = fields.take("onConflict", "replace or keep")?;
+    match word.as_deref() {
+        None | Some("replace") => Ok(OnConflict::Replace),
+        Some("keep") => Ok(OnConflict::Keep),
+        Some(other) => {
+            let reason = format!("write replace or keep, not {other:?}");
+            Err(Refusal { field: "onConflict", reason })
+        }
+    }
+}
+
+fn when(fields: &mut Fields, course: &[(&'static str, String)]) -> Result<Option<When>, Refusal> {
+    let says_when =
+        |(header, _): &(&str, String)| matches!(*header, "orloj-schedule" | "orloj-after");
     let delay: Option<f64> = fields.take("delaySeconds", "a number of seconds")?;
     let time: Option<Value> = fields.take("fireAt", "a time")?;
     match (delay, time) {
@@ -104,20 +176,21 @@ fn when(fields: &mut Fields) -> Result<When, Refusal> {
                 field: "delaySeconds",
                 reason: format!("write a number of seconds from 0 on, not {seconds}"),
             })?;
-            Ok(When::After(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)))
+            Ok(Some(When::After(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX))))
         }
         (None, Some(time)) => {
             let at = time.as_u64().or_else(|| read_time(time.as_str()?));
-            at.map(When::At).ok_or_else(|| Refusal {
+            at.map(|at| Some(When::At(at))).ok_or_else(|| Refusal {
                 field: "fireAt",
                 reason: format!(
                     "write RFC 3339 such as 2030-01-31T08:00:00Z, or ms since the epoch, not {time}"
                 ),
             })
         }
+        (None, None) if course.iter().any(says_when) => Ok(None),
         (None, None) => Err(Refusal {
             field: "fireAt",
-            reason: "say when: write fireAt or delaySeconds".to_owned(),
+            reason: "say when: write fireAt, delaySeconds, schedule or after".to_owned(),
         }),
         (Some(_), Some(_)) => Err(Refusal {
             field: "fireAt",
@@ -206,7 +279,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(trigger.id, "tea");
-        assert_eq!(trigger.when, When::After(1_500));
+        assert_eq!(trigger.when, Some(When::After(1_500)));
         assert!(trigger.target.is_http());
         assert_eq!(trigger.payload, r#"{"n": 1.0,  "s": "ü"}"#.as_bytes(), "as it was written");
         assert_eq!(trigger.headers, [("traceparent".to_owned(), b"00-1".to_vec())]);
@@ -229,10 +302,34 @@ mod tests {
         for at in [r#""2027-01-15T08:00:00Z""#, r#""2027-01-15T09:00:00+01:00""#, "1800000000000"] {
             let trigger = read(&format!(r#"{{"topic": "t", "key": "k", "fireAt": {at}}}"#));
             let trigger = trigger.unwrap();
-            assert_eq!(trigger.when, When::At(1_800_000_000_000));
+            assert_eq!(trigger.when, Some(When::At(1_800_000_000_000)));
             assert_eq!(trigger.payload, b"");
             assert_eq!(trigger.id.len(), 36, "a fresh id: {}", trigger.id);
         }
+    }
+
+    #[test]
+    fn a_course_is_said_in_headers() {
+        let trigger = read(
+            r#"{"topic": "t", "schedule": {"every": "1h"}, "count": "keep", "retain": 5000,
+                "expireAfter": "1h", "priority": 200, "onConflict": "keep",
+                "after": {"ids": ["a", "b"], "onFailure": "skip", "timeout": "30s"}}"#,
+        )
+        .unwrap();
+        assert_eq!((trigger.when, trigger.on_conflict), (None, OnConflict::Keep));
+        let expected = [
+            ("orloj-schedule", r#"{"every": "1h"}"#),
+            ("orloj-expire-after", "1h"),
+            ("orloj-count", "keep"),
+            ("orloj-retain", "5000"),
+            ("orloj-priority", "200"),
+            ("orloj-after", "a,b"),
+            ("orloj-on-failure", "skip"),
+            ("orloj-after-timeout", "30s"),
+        ];
+        assert_eq!(trigger.course, expected.map(|(name, value)| (name, value.to_owned())));
+        let trigger = read(r#"{"topic": "t", "after": ["a,b"]}"#).unwrap();
+        assert_eq!(trigger.course, [("orloj-after", r#"["a,b"]"#.to_owned())]);
     }
 
     #[test]
@@ -241,7 +338,7 @@ mod tests {
             ("body", r#"nonsense"#, "not a JSON object"),
             ("body", r#"{"delay": 1}"#, "did you mean \"delaySeconds\"?"),
             ("body", r#"{"xyz": 1}"#, "there are triggerId, callbackUrl"),
-            ("fireAt", r#"{"topic": "t"}"#, "write fireAt or delaySeconds"),
+            ("fireAt", r#"{"topic": "t"}"#, "write fireAt, delaySeconds, schedule"),
             ("fireAt", r#"{"topic": "t", "fireAt": 1, "delaySeconds": 1}"#, "one of them"),
             ("fireAt", r#"{"topic": "t", "fireAt": "tomorrow"}"#, "RFC 3339"),
             ("fireAt", r#"{"topic": "t", "fireAt": -1}"#, "RFC 3339"),
@@ -261,6 +358,9 @@ mod tests {
             ("retry", r#"{"fireAt": 1, "callbackUrl": "u", "retry": {"attempts": 0}}"#, "give 1"),
             ("retry", r#"{"fireAt": 1, "callbackUrl": "u", "retry": []}"#, "give a JSON object"),
             ("headers", r#"{"fireAt": 1, "topic": "t", "headers": {"a": 1}}"#, "of strings"),
+            ("after", r#"{"topic": "t", "after": "a"}"#, "write a list of ids"),
+            ("after", r#"{"topic": "t", "after": {"id": ["a"]}}"#, "an object with ids"),
+            ("onConflict", r#"{"fireAt": 1, "topic": "t", "onConflict": "kep"}"#, "or keep"),
         ];
         for (field, body, reason) in table {
             let refusal = read(body).unwrap_err();

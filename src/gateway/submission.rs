@@ -1,29 +1,53 @@
-//! What the gateway and the command line write to `triggers`: records in headers form, refused
-//! before they are written where the owner would refuse them anyway.
+//! What the gateway and the command line write to `triggers`: records in headers form, and batches,
+//! refused before they are written where the owner would refuse them anyway.
 //!
 //! Law: a value is never null unless the record cancels, because a null value is a cancel.
 
+use std::collections::BTreeSet;
+
 use thiserror::Error;
 
+use super::judge::Judge;
 use crate::kafka::Names;
+use crate::model::codec::batch::BATCH;
+use crate::model::codec::registration::COMMAND;
+use crate::model::course::Command;
 use crate::model::definition::{HttpTarget, Target, TopicTarget};
 use crate::model::input::OnConflict;
 use crate::model::retry::RetryPolicy;
 use crate::model::{Millis, Timestamp, callback_url, http_header, limits};
+
+/// What a trigger can be beyond one time and one attempt: the header that says it, and the field
+/// of the HTTP API.
+pub const COURSE: [(&str, &str); 8] = [
+    ("orloj-schedule", "schedule"),
+    ("orloj-expire-after", "expireAfter"),
+    ("orloj-count", "count"),
+    ("orloj-after-timeout", "after.timeout"),
+    ("orloj-after", "after"),
+    ("orloj-on-failure", "after.onFailure"),
+    ("orloj-retain", "retain"),
+    ("orloj-priority", "priority"),
+];
+/// Other fields that the owner's reading may find fault with.
+const OTHERS: [(&str, &str); 3] =
+    [("orloj-fire-at", "fireAt"), ("orloj-delay", "delaySeconds"), ("onFailure", "onFailure")];
 
 /// A trigger to be registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewTrigger {
     /// The id, which is the record's key.
     pub id: String,
-    /// When it fires.
-    pub when: When,
+    /// When it fires, unless its course says that.
+    pub when: Option<When>,
     /// Where it fires.
     pub target: Target,
     /// What it delivers.
     pub payload: Vec<u8>,
     /// Headers carried to the target, in order.
     pub headers: Vec<(String, Vec<u8>)>,
+    /// Headers of [`COURSE`], as they were given: the owner's own reading judges them.
+    pub course: Vec<(&'static str, String)>,
     /// What happens if the id is pending already.
     pub on_conflict: OnConflict,
     /// The retry policy of a callback; an open one leaves it to the worker.
@@ -60,11 +84,37 @@ pub struct Refusal {
     pub reason: String,
 }
 
+/// Several registrations in one record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// The record.
+    pub submission: Submission,
+    /// The triggers, in order, each once.
+    pub ids: Vec<String>,
+}
+
+/// What the rules need that a submission must hold to.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules<'a> {
+    /// Whose topics nobody fires into.
+    pub names: &'a Names,
+    /// `topics.pools`.
+    pub pools: &'a [String],
+    /// How the owner will read it.
+    pub judge: &'a Judge,
+    /// The wall clock, in ms since the epoch.
+    pub now: Timestamp,
+}
+
 impl Submission {
-    /// A registration, refused if the owner would refuse it. `now` is the wall clock, in ms.
-    pub fn register(trigger: NewTrigger, names: &Names, now: Timestamp) -> Result<Self, Refusal> {
+    /// A registration, refused if the owner would refuse it.
+    pub fn register(trigger: NewTrigger, rules: Rules<'_>) -> Result<Self, Refusal> {
+        let Rules { names, pools, judge, now } = rules;
+        check_pool(&trigger.target, pools)?;
         check_id(&trigger.id)?;
-        check_time(trigger.when, now)?;
+        if let Some(when) = trigger.when {
+            check_time(when, now)?;
+        }
         check_target(&trigger.target, names)?;
         check_headers(&trigger.headers, &trigger.target)?;
         let bytes = trigger.payload.len();
@@ -73,7 +123,21 @@ impl Submission {
             return refuse("payload", format!("it has {bytes} bytes, at most {max} are taken"));
         }
         let headers = instructions(&trigger).into_iter().chain(trigger.headers).collect();
-        Ok(Self { id: trigger.id, value: Some(trigger.payload), headers })
+        let submission = Self { id: trigger.id, value: Some(trigger.payload), headers };
+        judge.read(&submission, now).map_err(by_field)?;
+        Ok(submission)
+    }
+
+    /// A command to whatever is pending under `id`.
+    pub fn command(id: &str, command: Command) -> Result<Self, Refusal> {
+        check_id(id)?;
+        let word = match command {
+            Command::Pause => "pause",
+            Command::Resume => "resume",
+            Command::FireNow => "fire-now",
+        };
+        let headers = vec![header(COMMAND, word)];
+        Ok(Self { id: id.to_owned(), value: Some(Vec::new()), headers })
     }
 
     /// A cancel of whatever is pending under `id`.
@@ -97,6 +161,40 @@ impl Submission {
     }
 }
 
+impl Batch {
+    /// The batch that `json` is: a list of envelopes with an id each.
+    pub fn read(json: Vec<u8>, rules: Rules<'_>) -> Result<Self, Refusal> {
+        let (bytes, max) = (json.len(), limits::PAYLOAD_BYTES_MAX);
+        if bytes > max {
+            let reason = format!("it has {bytes} bytes, at most {max} go into one: split it");
+            return refuse("batch", reason);
+        }
+        let headers = vec![header(BATCH, "true")];
+        let submission = Submission { id: String::new(), value: Some(json), headers };
+        let read = rules.judge.read(&submission, rules.now);
+        let registrations = read.map_err(|reason| Refusal { field: "batch", reason })?;
+        let mut ids = Vec::new();
+        let mut seen = BTreeSet::new();
+        for registration in registrations {
+            let id = registration.id.as_str();
+            let target = &registration.definition.target;
+            check_target(target, rules.names)
+                .and_then(|()| check_pool(target, rules.pools))
+                .map_err(|Refusal { field, reason }| Refusal {
+                    field: "batch",
+                    reason: format!("{id}: {field}: {reason}"),
+                })?;
+            if !seen.insert(id.to_owned()) {
+                return refuse("batch", format!("{id} is in it twice: give each id once"));
+            }
+            ids.push(id.to_owned());
+        }
+        // Any key will do; by this one the record is found again.
+        let id = ids.first().cloned().unwrap_or_default();
+        Ok(Self { submission: Submission { id, ..submission }, ids })
+    }
+}
+
 /// What is delivered when a request names no payload: a callback's body is JSON and says null, a
 /// record of a topic is simply empty.
 #[must_use]
@@ -105,10 +203,12 @@ pub fn absent_payload(target: &Target) -> Vec<u8> {
 }
 
 fn instructions(trigger: &NewTrigger) -> Vec<(String, Vec<u8>)> {
-    let mut headers = vec![match trigger.when {
+    let when = trigger.when.map(|when| match when {
         When::At(at) => header("orloj-fire-at", at.to_string()),
         When::After(delay) => header("orloj-delay", delay.to_string()),
-    }];
+    });
+    let mut headers = Vec::from_iter(when);
+    headers.extend(trigger.course.iter().map(|(name, value)| header(name, value.as_str())));
     match &trigger.target {
         Target::Topic(TopicTarget { topic, key }) => {
             headers.push(header("orloj-target-topic", topic.as_str()));
@@ -144,7 +244,7 @@ fn retry(policy: &RetryPolicy) -> impl Iterator<Item = (String, Vec<u8>)> {
 }
 
 /// Refuses a pool that no worker of this installation serves, as far as `topics.pools` tells.
-pub fn check_pool(target: &Target, pools: &[String]) -> Result<(), Refusal> {
+fn check_pool(target: &Target, pools: &[String]) -> Result<(), Refusal> {
     let pool = match target {
         Target::Http(target) => target.pool.as_ref(),
         Target::Topic(_) => None,
@@ -164,6 +264,29 @@ fn header(name: &str, value: impl Into<Vec<u8>>) -> (String, Vec<u8>) {
 
 fn refuse<T>(field: &'static str, reason: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal { field, reason: reason.into() })
+}
+
+/// Names the part of a trigger that the owner's reading refuses as the HTTP API does.
+fn by_field(mut reason: String) -> Refusal {
+    let names = || COURSE.iter().chain(&OTHERS);
+    for (header, field) in names() {
+        reason = reason.replace(&format!("{header} "), &format!("{field} "));
+    }
+    let named = names().find(|(_, field)| {
+        let root = field.split('.').next().unwrap_or(field);
+        reason.strip_prefix(root).is_some_and(|rest| rest.starts_with([' ', '.']))
+    });
+    let field = named.map_or("body", |(_, field)| *field);
+    Refusal { field: field.split_once('.').map_or(field, |(root, _)| root), reason }
+}
+
+/// Ids as `orloj-after` takes them.
+#[must_use]
+pub fn after(ids: &[String]) -> String {
+    let is_plain = |id: &String| {
+        !id.is_empty() && id.trim() == id && !id.contains(',') && !id.starts_with('[')
+    };
+    if ids.iter().all(is_plain) { ids.join(",") } else { serde_json::json!(ids).to_string() }
 }
 
 fn check_id(id: &str) -> Result<(), Refusal> {
@@ -254,25 +377,39 @@ mod tests {
     fn trigger() -> NewTrigger {
         NewTrigger {
             id: "tea".to_owned(),
-            when: When::After(1_500),
+            when: Some(When::After(1_500)),
             target: topic("kitchen"),
             payload: b"ready".to_vec(),
             headers: vec![header("content-type", "text/plain")],
+            course: Vec::new(),
             on_conflict: OnConflict::Keep,
             retry: RetryPolicy::default(),
         }
     }
 
+    /// What comes of it where there is a pool called slow.
+    fn register(trigger: NewTrigger) -> Result<Submission, Refusal> {
+        let (names, judge, pools) = (Names::new("orloj"), Judge::new(), ["slow".to_owned()]);
+        let rules = Rules { names: &names, pools: &pools, judge: &judge, now: NOW };
+        Submission::register(trigger, rules)
+    }
+
     fn refusal(change: impl FnOnce(&mut NewTrigger)) -> (&'static str, String) {
         let mut trigger = trigger();
         change(&mut trigger);
-        let refusal = Submission::register(trigger, &Names::new("orloj"), NOW).unwrap_err();
+        let refusal = register(trigger).unwrap_err();
         (refusal.field, refusal.reason)
+    }
+
+    fn batch(json: &str) -> Result<Batch, Refusal> {
+        let (names, judge) = (Names::new("orloj"), Judge::new());
+        let rules = Rules { names: &names, pools: &[], judge: &judge, now: NOW };
+        Batch::read(json.as_bytes().to_vec(), rules)
     }
 
     #[test]
     fn a_registration_is_a_record_in_headers_form() {
-        let submission = Submission::register(trigger(), &Names::new("orloj"), NOW).unwrap();
+        let submission = register(trigger()).unwrap();
         let headers = [
             header("orloj-delay", "1500"),
             header("orloj-target-topic", "kitchen"),
@@ -333,8 +470,8 @@ mod tests {
         let cases: [(&str, Change); 14] = [
             ("triggerId", Box::new(|t| t.id = "x".repeat(257))),
             ("triggerId", Box::new(|t| t.id = "a\nb".to_owned())),
-            ("fireAt", Box::new(move |t| t.when = When::At(NOW + horizon + 1))),
-            ("delaySeconds", Box::new(move |t| t.when = When::After(horizon + 1))),
+            ("fireAt", Box::new(move |t| t.when = Some(When::At(NOW + horizon + 1)))),
+            ("delaySeconds", Box::new(move |t| t.when = Some(When::After(horizon + 1)))),
             ("topic", Box::new(|t| t.target = topic("a b"))),
             ("topic", Box::new(|t| t.target = topic("orloj.ledger"))),
             ("topic", Box::new(|t| t.target = topic("__consumer_offsets"))),
@@ -360,7 +497,80 @@ mod tests {
 
     #[test]
     fn a_time_in_the_past_is_fine() {
-        let past = NewTrigger { when: When::At(1), ..trigger() };
-        assert!(Submission::register(past, &Names::new("orloj"), NOW).is_ok());
+        let past = NewTrigger { when: Some(When::At(1)), ..trigger() };
+        assert!(register(past).is_ok());
+    }
+
+    #[test]
+    fn a_course_is_judged_as_its_owner_will() {
+        let course = |headers: &[(&'static str, &str)]| {
+            let course = headers.iter().map(|(name, value)| (*name, (*value).to_owned()));
+            register(NewTrigger { course: course.collect(), when: None, ..trigger() })
+        };
+        let daily = ("orloj-schedule", r#"{"daily": "09:00"}"#);
+        let submission = course(&[daily, ("orloj-count", "keep")]).unwrap();
+        assert_eq!(submission.headers[0], header(daily.0, daily.1));
+        let after = ("orloj-after", "a,b");
+        assert!(course(&[after, ("orloj-after-timeout", "1h"), ("orloj-retain", "7d")]).is_ok());
+        for (headers, field, reason) in [
+            (&[daily, ("orloj-expire-after", "1h")][..], "expireAfter", "misfire"),
+            (&[("orloj-schedule", r#"{"cron": "* * 31 2 *"}"#)], "schedule", "it never comes"),
+            (&[("orloj-schedule", r#"{"daily": "9:00", "end": 5}"#)], "schedule", "even once"),
+            (&[after, ("orloj-count", "keep")], "count", "there is none"),
+            (&[("orloj-after", "tea")], "after", "cannot wait for itself"),
+            (&[after, ("orloj-after-timeout", "soon")], "after", "after.timeout is \"soon\""),
+            (&[daily, after], "after", "does not wait for others"),
+            (&[daily, ("orloj-on-failure", "skip")], "onFailure", "there is none"),
+            (&[after, ("orloj-retain", "2y")], "retain", "give milliseconds"),
+            (&[after, ("orloj-priority", "256")], "priority", "255 (fires first)"),
+        ] {
+            let refusal = course(headers).unwrap_err();
+            assert_eq!(refusal.field, field, "{refusal}");
+            assert!(refusal.reason.contains(reason), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn ids_with_commas_are_a_list() {
+        let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
+        assert_eq!(after(&ids(&["a", "b"])), "a,b");
+        assert_eq!(after(&ids(&["a,b", "c"])), r#"["a,b","c"]"#);
+        let course = vec![("orloj-after", after(&ids(&["a,b", "[c"])))];
+        let submission = register(NewTrigger { course, ..trigger() }).unwrap();
+        let [registration] = &Judge::new().read(&submission, NOW).unwrap()[..] else { panic!() };
+        assert_eq!(registration.after.as_ref().unwrap().ids, ["a,b", "[c"].map(Text::from));
+    }
+
+    #[test]
+    fn a_command_is_an_empty_value_and_a_header() {
+        let submission = Submission::command("tea", Command::FireNow).unwrap();
+        assert_eq!(submission.value, Some(Vec::new()), "null would cancel");
+        assert_eq!(submission.headers, [header("orloj-command", "fire-now")]);
+        assert_eq!(Judge::new().read(&submission, NOW), Ok(Vec::new()));
+        assert_eq!(Submission::command("", Command::Pause).unwrap_err().field, "triggerId");
+    }
+
+    #[test]
+    fn a_batch_is_read_one_by_one() {
+        let batched = batch(
+            r#"[{"id": "a", "topic": "t", "delay": "1s"}, {"id": "b", "topic": "t", "after": ["a"]}]"#,
+        );
+        let Batch { submission, ids } = batched.unwrap();
+        assert_eq!((ids, submission.id.as_str()), (vec!["a".to_owned(), "b".to_owned()], "a"));
+        assert_eq!(submission.headers, [header("orloj-batch", "true")]);
+        let a = r#"{"id": "a", "topic": "t", "delay": "1s"}"#;
+        for (json, reason) in [
+            ("{}".to_owned(), "give a JSON array"),
+            ("[]".to_owned(), "has 0 registrations"),
+            (format!("[{}]", vec![a; 1_001].join(",")), "has 1001 registrations"),
+            (format!("[{a}, {a}]"), "a is in it twice"),
+            (r#"[{"topic": "t", "delay": "1s"}]"#.to_owned(), "with an id"),
+            (r#"[{"id": "a", "topic": "t"}]"#.to_owned(), "a: nothing says when"),
+            (r#"[{"id": "a", "topic": "orloj.ledger", "delay": 1}]"#.to_owned(), "a: topic: "),
+            (" ".repeat(1_000_001), "split it"),
+        ] {
+            let refusal = batch(&json).unwrap_err();
+            assert!(refusal.reason.contains(reason), "{refusal}");
+        }
     }
 }

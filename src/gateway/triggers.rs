@@ -1,4 +1,4 @@
-//! `/v1/triggers`: registering and cancelling, answered truthfully.
+//! `/v1/triggers`: registering, cancelling and commanding, answered truthfully.
 //!
 //! Law: 2xx other than 202 means that the owner said so in its transaction. 202 means that the
 //! record is safe and the answer is still to come.
@@ -15,10 +15,11 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::auth::Registrant;
+use super::judge::Judge;
 use super::problem::Problem;
 use super::rate::Rates;
 use super::request::read_trigger;
-use super::submission::{Submission, check_pool};
+use super::submission::{Rules, Submission};
 use super::{Desk, Receipt, SubmitError};
 use crate::callers::Callers;
 use crate::clock;
@@ -26,6 +27,7 @@ use crate::config::callers::Caller;
 use crate::guard::Guard;
 use crate::health::Health;
 use crate::kafka::Names;
+use crate::model::course::Command;
 use crate::model::definition::Target;
 use crate::model::limits;
 use crate::model::outcome::Verdict;
@@ -34,6 +36,10 @@ use crate::model::time::show_time;
 /// What a body may have beside its payload: an id, a URL, headers, and their JSON.
 const BODY_OVERHEAD: u64 = 4 * limits::HEADER_BYTES_MAX as u64;
 
+/// The commands there are.
+const VERBS: &str = "POST /v1/triggers/{id} takes a command: write {id}:pause, {id}:resume or \
+                     {id}:fireNow";
+
 /// What the handlers share.
 #[derive(Debug)]
 pub(super) struct Api {
@@ -41,6 +47,7 @@ pub(super) struct Api {
     pub(super) health: Arc<Health>,
     pub(super) names: Names,
     pub(super) pools: Vec<String>,
+    pub(super) judge: Judge,
     pub(super) callers: Callers,
     pub(super) rates: Rates,
     pub(super) answer_timeout: Duration,
@@ -52,7 +59,7 @@ pub(super) struct Api {
 pub(super) fn routes(api: Arc<Api>) -> Router {
     Router::new()
         .route("/v1/triggers", post(register))
-        .route("/v1/triggers/{id}", delete(cancel))
+        .route("/v1/triggers/{id}", delete(cancel).post(command))
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(api)
 }
@@ -66,11 +73,10 @@ async fn register(
     let asked_with = request.headers().clone();
     let mut trigger = read_trigger(&read_body(request, payload_max).await?, payload_max)?;
     carry_trace(&asked_with, &mut trigger.headers);
-    check_pool(&trigger.target, &api.pools)?;
     check_target(&caller, &trigger.target)?;
     let id = trigger.id.clone();
     let target = trigger.target.clone();
-    let submission = Submission::register(trigger, &api.names, clock::now_ms())?;
+    let submission = Submission::register(trigger, api.rules())?;
     api.admit(&target, &caller).await?;
     let receipt = api.submit(submission, &caller).await?;
     match receipt.verdict() {
@@ -78,6 +84,13 @@ async fn register(
             let fire_at = show_time(*fire_at);
             let body = json!({ "triggerId": id, "fireAt": fire_at, "generation": generation });
             Ok((StatusCode::CREATED, Json(body)).into_response())
+        }
+        Some(Verdict::Kept { generation, fire_at }) => {
+            let fire_at = show_time(*fire_at);
+            let body = json!({
+                "triggerId": id, "fireAt": fire_at, "generation": generation, "kept": true,
+            });
+            Ok(Json(body).into_response())
         }
         Some(Verdict::Rejected { reason }) => {
             let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, reason);
@@ -104,7 +117,46 @@ async fn cancel(
     }
 }
 
+/// `POST /v1/triggers/{id}:pause` and the like.
+async fn command(
+    State(api): State<Arc<Api>>,
+    Registrant(caller): Registrant,
+    Path(path): Path<String>,
+) -> Result<Response, Problem> {
+    let (id, verb) = path.rsplit_once(':').unwrap_or((&path, ""));
+    let command = match verb {
+        "pause" => Command::Pause,
+        "resume" => Command::Resume,
+        "fireNow" => Command::FireNow,
+        _ => return Err(Problem::new(StatusCode::NOT_FOUND, VERBS)),
+    };
+    let receipt = api.submit(Submission::command(id, command)?, &caller).await?;
+    let answer = match receipt.verdict() {
+        Some(Verdict::Paused { generation, .. }) => {
+            json!({ "triggerId": id, "paused": true, "generation": generation })
+        }
+        Some(Verdict::Resumed { generation, fire_at }) => {
+            let fire_at = show_time(*fire_at);
+            json!({ "triggerId": id, "resumed": true, "generation": generation, "fireAt": fire_at })
+        }
+        Some(Verdict::Called { generation, occurrence }) => json!({
+            "triggerId": id, "called": true, "generation": generation, "occurrence": occurrence,
+        }),
+        Some(Verdict::NotPending { fired, .. }) => {
+            let problem = Problem::new(StatusCode::CONFLICT, nothing_pending(id, *fired));
+            return Err(problem.with("fired", json!(fired)));
+        }
+        _ => return Ok(api.unanswered(id, &receipt)),
+    };
+    Ok(Json(answer).into_response())
+}
+
 impl Api {
+    fn rules(&self) -> Rules<'_> {
+        let Self { names, pools, judge, .. } = self;
+        Rules { names, pools, judge, now: clock::now_ms() }
+    }
+
     /// Refuses a callback that no worker would make.
     async fn admit(&self, target: &Target, caller: &Caller) -> Result<(), Problem> {
         let Target::Http(target) = target else { return Ok(()) };
@@ -181,10 +233,7 @@ fn check_target(caller: &Caller, target: &Target) -> Result<(), Problem> {
 
 /// `outcomes`: where to read on, if a withdrawal is requested.
 fn not_pending(id: &str, fired: Option<u64>, outcomes: Option<String>) -> Problem {
-    let detail = match fired {
-        Some(generation) => format!("{id} has fired: generation {generation}"),
-        None => format!("nothing is pending under {id}: fired, cancelled, or never registered"),
-    };
+    let detail = nothing_pending(id, fired);
     let withdrawal = outcomes.is_some();
     let detail = match outcomes {
         Some(outcomes) => format!(
@@ -200,8 +249,16 @@ fn not_pending(id: &str, fired: Option<u64>, outcomes: Option<String>) -> Proble
         .with("withdrawalRequested", json!(withdrawal))
 }
 
+fn nothing_pending(id: &str, fired: Option<u64>) -> String {
+    match fired {
+        Some(generation) => format!("{id} has fired: generation {generation}"),
+        None => format!("nothing is pending under {id}: fired, cancelled, or never registered"),
+    }
+}
+
 async fn method_not_allowed() -> Problem {
-    let detail = "POST /v1/triggers registers, DELETE /v1/triggers/{id} cancels";
+    let detail = "POST /v1/triggers registers, DELETE /v1/triggers/{id} cancels, and POST \
+                  /v1/triggers/{id}:pause, :resume and :fireNow command";
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
 }
 

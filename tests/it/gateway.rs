@@ -236,6 +236,98 @@ async fn a_cancel_is_answered_truthfully() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_goes_beyond_one_time_reaches_the_owner_as_it_was_said() {
+    let gateway = Gateway::start(kafka_server::shared(), &[]).await;
+    let accepted = |seen: &Seen| Verdict::Accepted {
+        generation: seen.offset,
+        fire_at: 1_900_000_000_000,
+        replaced: None,
+    };
+    let owner = gateway.answer(accepted);
+    let answer = gateway
+        .register(json!({
+            "triggerId": "report", "topic": "t", "schedule": {"daily": "09:00"}, "count": "keep",
+            "retain": "7d", "priority": 200,
+        }))
+        .await;
+    let (status, _, answer) = read(answer).await;
+    assert_eq!((status, &answer["fireAt"]), (201, &json!("2030-03-17T17:46:40Z")), "{answer}");
+    let headers = [
+        ("orloj-schedule", r#"{"daily":"09:00"}"#),
+        ("orloj-count", "keep"),
+        ("orloj-retain", "7d"),
+        ("orloj-priority", "200"),
+        ("orloj-target-topic", "t"),
+        ("orloj-ack", "true"),
+    ];
+    let seen = owner.join().unwrap();
+    assert_eq!(seen.headers, headers.map(|(name, value)| (name.to_owned(), value.to_owned())));
+
+    let owner = gateway.answer(|_| Verdict::Kept { generation: 3, fire_at: 1_900_000_000_000 });
+    let answer = gateway
+        .register(json!({
+            "triggerId": "load", "topic": "t", "onConflict": "keep", "expireAfter": "5m",
+            "after": {"ids": ["a,b", "c"], "onFailure": "skip", "timeout": 60_000},
+        }))
+        .await;
+    let kept = json!({
+        "triggerId": "load", "fireAt": "2030-03-17T17:46:40Z", "generation": 3, "kept": true,
+    });
+    assert_eq!(read(answer).await, (200, "application/json".to_owned(), kept));
+    let headers = [
+        ("orloj-expire-after", "5m"),
+        ("orloj-after", r#"["a,b","c"]"#),
+        ("orloj-on-failure", "skip"),
+        ("orloj-after-timeout", "60000"),
+        ("orloj-target-topic", "t"),
+        ("orloj-on-conflict", "keep"),
+        ("orloj-ack", "true"),
+    ];
+    let seen = owner.join().unwrap();
+    assert_eq!(seen.headers, headers.map(|(name, value)| (name.to_owned(), value.to_owned())));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_is_answered_truthfully() {
+    let gateway = Gateway::start(kafka_server::shared(), &[]).await;
+    let by_hand = || "by a command".to_owned();
+    let command = async |verb: &str, verdict: Verdict| {
+        let owner = gateway.answer(move |_| verdict);
+        let path = format!("/v1/triggers/green%20tea:{verb}");
+        let answer = read(gateway.call(Method::POST, &path, None).await).await;
+        let seen = owner.join().unwrap();
+        assert_eq!((seen.key.as_str(), seen.value.as_deref()), ("green tea", Some("")));
+        let [(name, word), (ack, _)] = &seen.headers[..] else { panic!("{:?}", seen.headers) };
+        assert_eq!((name.as_str(), ack.as_str()), ("orloj-command", "orloj-ack"));
+        (word.clone(), answer.0, answer.2)
+    };
+    let paused = Verdict::Paused { generation: 7, reason: by_hand() };
+    let expected = json!({"triggerId": "green tea", "paused": true, "generation": 7});
+    assert_eq!(command("pause", paused).await, ("pause".to_owned(), 200, expected));
+
+    let resumed = Verdict::Resumed { generation: 7, fire_at: 1_900_000_000_000 };
+    let fire_at = "2030-03-17T17:46:40Z";
+    let expected =
+        json!({"triggerId": "green tea", "resumed": true, "generation": 7, "fireAt": fire_at});
+    assert_eq!(command("resume", resumed).await, ("resume".to_owned(), 200, expected));
+
+    let called = Verdict::Called { generation: 7, occurrence: 4 };
+    let expected =
+        json!({"triggerId": "green tea", "called": true, "generation": 7, "occurrence": 4});
+    assert_eq!(command("fireNow", called).await, ("fire-now".to_owned(), 200, expected));
+
+    let gone = Verdict::NotPending { fired: Some(7), withdrawal: false };
+    let (_, status, problem) = command("pause", gone).await;
+    assert_eq!((status, &problem["fired"]), (409, &json!(7)), "{problem}");
+
+    for path in ["/v1/triggers/tea:stop", "/v1/triggers/tea"] {
+        let (status, kind, problem) = read(gateway.call(Method::POST, path, None).await).await;
+        assert_eq!((status, kind.as_str()), (404, "application/problem+json"), "{path}");
+        assert!(problem["detail"].as_str().unwrap().contains("{id}:fireNow"), "{problem}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_an_answer_it_says_where_to_look() {
     let gateway = Gateway::start(kafka_server::shared(), &["gateway.answer_timeout=1s"]).await;
     let prefix = &gateway.settings.topics.prefix;
@@ -257,6 +349,16 @@ async fn a_bad_request_is_refused_before_anything_is_written() {
         (400, "fireAt", json!({"topic": "t", "fireAt": "9999-01-01T00:00:00Z"})),
         (400, "delaySeconds", json!({"topic": "t", "delaySeconds": -1})),
         (400, "triggerId", json!({"topic": "t", "delaySeconds": 1, "triggerId": ""})),
+        (400, "schedule", json!({"topic": "t", "schedule": {"cron": "61 * * * *"}})),
+        (400, "schedule", json!({"topic": "t", "schedule": "daily"})),
+        (400, "fireAt", json!({"topic": "t", "schedule": {"daily": "09:00"}, "fireAt": 1})),
+        (400, "expireAfter", json!({"topic": "t", "delaySeconds": 1, "expireAfter": "soon"})),
+        (400, "after", json!({"topic": "t", "after": []})),
+        (400, "after", json!({"topic": "t", "after": {"ids": ["a"], "onFailure": "no"}})),
+        (400, "count", json!({"topic": "t", "delaySeconds": 1, "count": "keep"})),
+        (400, "retain", json!({"topic": "t", "delaySeconds": 1, "retain": 0})),
+        (400, "priority", json!({"topic": "t", "delaySeconds": 1, "priority": 256})),
+        (400, "body", json!({"topic": "t", "delaySeconds": 1, "expiresAfter": "1m"})),
         (413, "payload", json!({"topic": "t", "delaySeconds": 1, "payload": "x".repeat(5000)})),
     ];
     for (expected, field, body) in bodies {

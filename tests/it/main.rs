@@ -14,6 +14,7 @@ mod clients;
 mod courses;
 mod dead_letters;
 mod delivery;
+mod dependencies;
 mod endpoint;
 mod faults;
 mod files;

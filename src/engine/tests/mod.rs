@@ -3,6 +3,7 @@
 mod course;
 mod decisions;
 mod depend;
+mod documented;
 mod firing;
 mod play;
 mod replayed;

@@ -7,10 +7,10 @@
 
 use bytes::Bytes;
 
-use super::course_field;
 use super::draft::{Destination, Draft, Due};
 use super::field::{self, Reason};
 use super::registration::{ACK, FORWARDED, RawHeader};
+use super::{course_field, json_form};
 use crate::model::definition::Header;
 use crate::model::schedule::Schedule;
 use crate::model::text::Text;
@@ -85,7 +85,12 @@ fn apply_course(draft: &mut Draft, name: &str, value: Option<&[u8]>) -> Result<(
         }
         "orloj-count" => asked.count = Some(course_field::count(name, text(name, value)?)?),
         "orloj-after" => {
-            asked.after = Some(course_field::ids(name, field::list(text(name, value)?))?);
+            let text = text(name, value)?;
+            // An id may hold a comma; then it is a list as in an envelope.
+            asked.after = Some(match text.starts_with('[') {
+                true => json_form::read_ids(name, text)?,
+                false => course_field::ids(name, field::list(text))?,
+            });
         }
         "orloj-on-failure" => {
             asked.on_failure = Some(course_field::on_failure(name, text(name, value)?)?);

@@ -124,7 +124,8 @@ fn read_course(fields: &mut Fields<'_>, draft: &mut Draft) -> Result<(), Reason>
     after.finish(&AFTER_FIELDS)
 }
 
-fn read_ids(field: &str, json: &str) -> Result<Vec<Text>, Reason> {
+/// Reads a list of ids of triggers.
+pub(super) fn read_ids(field: &str, json: &str) -> Result<Vec<Text>, Reason> {
     let ids: Vec<String> = serde_json::from_str(json)
         .map_err(|_| refused(field, json, "give a list of ids like [\"order-7\"]"))?;
     course_field::ids(field, ids.iter().map(String::as_str))

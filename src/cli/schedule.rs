@@ -1,0 +1,118 @@
+//! The options that say a schedule: of `orloj register` and of `orloj next` alike.
+//!
+//! Law: whatever the option, the schedule is read by the code that reads those of records.
+
+use clap::Args;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::CliError;
+use super::file::read_text;
+use crate::model::schedule::Schedule;
+
+/// A schedule, if there is one.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct ScheduleOptions {
+    /// Fire again and again, as cron has it: '0 9 * * MON-FRI'; six fields begin with seconds.
+    #[arg(long, groups = ["time", "due"], value_name = "EXPR")]
+    cron: Option<String>,
+    /// Fire again and again, this long apart, the first time at once: 15m, PT12H, P1D, P3M.
+    #[arg(long, groups = ["time", "due"], value_name = "DURATION")]
+    every: Option<String>,
+    /// Fire again and again: the JSON object of docs/schedules.md, or a file of it. It says more
+    /// than the others: start, end, jitter, misfire, overlap, pauseAfter, maxExecutions.
+    #[arg(long, groups = ["time", "due"], value_name = "JSON")]
+    schedule: Option<String>,
+    /// The time zone of --cron or --every: Europe/Prague; UTC if not given.
+    #[arg(long, value_name = "ZONE")]
+    zone: Option<String>,
+}
+
+impl ScheduleOptions {
+    /// The schedule that they say; none if they say none.
+    pub(super) fn read(&self) -> Result<Option<Schedule>, CliError> {
+        let Self { cron, every, schedule, zone } = self;
+        let schedule = match (cron, every, schedule) {
+            (Some(cron), _, _) => Schedule::of_cron(cron, zone.as_deref()),
+            (_, Some(every), _) => {
+                Schedule::from_json(&json!({ "every": every, "zone": zone }).to_string())
+            }
+            (_, _, Some(_)) if zone.is_some() => return Err(misplaced_zone()),
+            (_, _, Some(schedule)) => Schedule::from_json(within(read_text(schedule)?.trim())),
+            (None, None, None) if zone.is_some() => {
+                let why = "--zone: it is the zone of --cron or --every; for one time, say the \
+                           offset with it: --at 2030-01-31T09:00:00+01:00";
+                return Err(CliError::Usage(why.to_owned()));
+            }
+            (None, None, None) => return Ok(None),
+        };
+        schedule.map(Some).map_err(CliError::Usage)
+    }
+
+    /// The schedule that `definition` is: JSON, a registration with one, or a cron expression in
+    /// our zone; a file of it, or - for standard input.
+    pub(super) fn read_as(&self, definition: &str) -> Result<Schedule, CliError> {
+        let text = read_text(definition)?;
+        let text = text.trim();
+        let schedule = match &self.zone {
+            zone if !text.starts_with('{') => Schedule::of_cron(text, zone.as_deref()),
+            Some(_) => return Err(misplaced_zone()),
+            None => Schedule::from_json(within(text)),
+        };
+        schedule.map_err(CliError::Usage)
+    }
+
+    /// The same, in a zone.
+    #[cfg(test)]
+    pub(super) fn in_zone(zone: &str) -> Self {
+        Self { zone: Some(zone.to_owned()), ..Self::default() }
+    }
+}
+
+fn misplaced_zone() -> CliError {
+    CliError::Usage("--zone: give it as schedule.zone, within the JSON".to_owned())
+}
+
+/// The schedule of a registration; a schedule alone as it is.
+fn within(json: &str) -> &str {
+    #[derive(serde::Deserialize)]
+    struct Envelope<'a> {
+        #[serde(borrow)]
+        schedule: &'a RawValue,
+    }
+    serde_json::from_str(json).map_or(json, |Envelope { schedule }| schedule.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(options: ScheduleOptions) -> Result<String, String> {
+        let schedule = options.read().map_err(|error| error.to_string())?;
+        Ok(schedule.map_or_else(String::new, |schedule| schedule.to_json()))
+    }
+
+    #[test]
+    fn each_option_says_a_schedule() {
+        let none = ScheduleOptions::default;
+        let text = |text: &str| Some(text.to_owned());
+        let zone = text("Europe/Prague");
+        let cron = ScheduleOptions { cron: text("0 9 * * *"), zone: zone.clone(), ..none() };
+        assert_eq!(read(cron), Ok(r#"{"cron":"0 9 * * *","zone":"Europe/Prague"}"#.to_owned()));
+        let every = ScheduleOptions { every: text("90m"), ..none() };
+        assert_eq!(read(every), Ok(r#"{"every":"PT1H30M"}"#.to_owned()));
+        let json = r#"{"topic": "t", "schedule": {"daily": "09:00", "maxExecutions": 3}}"#;
+        let schedule = ScheduleOptions { schedule: text(json), ..none() };
+        let expected = r#"{"daily":{"at":["09:00"]},"maxExecutions":3}"#;
+        assert_eq!(read(schedule.clone()), Ok(expected.to_owned()));
+        assert_eq!(read(none()), Ok(String::new()));
+
+        let refused = |options| read(options).unwrap_err();
+        let in_vain = refused(ScheduleOptions { zone: zone.clone(), ..none() });
+        assert!(in_vain.contains("zone of --cron"), "{in_vain}");
+        let twice = refused(ScheduleOptions { zone, ..schedule });
+        assert!(twice.contains("within the JSON"), "{twice}");
+        let wrong = refused(ScheduleOptions { cron: text("61 * * * *"), ..none() });
+        assert!(wrong.starts_with("schedule.cron is \"61 * * * *\": "), "{wrong}");
+    }
+}

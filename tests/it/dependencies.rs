@@ -1,0 +1,146 @@
+//! Batches, dependencies and commands as a person at a terminal sees them, on a real Kafka.
+//!
+//! Law: what docs/dependencies.md shows is registered as it stands there; only names of topics
+//! differ.
+
+use std::time::Duration;
+
+use orloj::model::outcome::Verdict;
+
+use crate::stage::{READY, Stage};
+use crate::wait::until;
+
+const PAGE: &str = include_str!("../../docs/dependencies.md");
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// What follows from a settlement is in another transaction: at least so much later, in ms.
+const APART: u64 = 1;
+
+/// The page's first batch, into a topic of the test's own.
+fn pipeline(stage: &Stage) -> String {
+    let (_, rest) = PAGE.split_once("```json\n").unwrap();
+    let (json, _) = rest.split_once("```").unwrap();
+    let (_, target) = stage.target();
+    json.replace("\"jobs\"", &format!("\"{target}\""))
+}
+
+#[test]
+fn a_documented_batch_fires_in_order() {
+    let stage = Stage::new("batch");
+    let mut scheduler = stage.scheduler("first");
+    scheduler.ready(READY);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pipeline.json");
+    std::fs::write(&file, pipeline(&stage)).unwrap();
+
+    let settings = stage.settings.clone().set("gateway.answer_timeout", "30s");
+    let (said, ok) = settings.run(&["register", "--batch", file.to_str().unwrap()]);
+    assert!(ok, "{said}");
+    let ids = ["extract-orders", "extract-items", "join", "report", "index", "clean-up"];
+    for id in ids {
+        let line = format!("{id}: accepted: fires at ");
+        assert!(said.lines().any(|said| said.starts_with(&line)), "{id}: {said}");
+    }
+    assert!(said.contains("all 6 are registered"), "{said}");
+
+    let fires = until("all of the batch to fire", DEADLINE, || {
+        Some(stage.fires()).filter(|fires| fires.len() >= ids.len())
+    });
+    assert_eq!(fires.len(), ids.len(), "{fires:?}");
+    let at = |id: &str| fires.iter().find(|fire| fire.trigger == id).unwrap().appended;
+    for (before, after) in [
+        ("extract-items", "join"),
+        ("extract-orders", "join"),
+        ("join", "report"),
+        ("report", "index"),
+        ("index", "clean-up"),
+    ] {
+        assert!(at(before) + APART <= at(after), "{before} before {after}: {fires:?}");
+    }
+    scheduler.terminate();
+}
+
+#[test]
+fn a_batch_that_nobody_answers_says_so_and_one_that_is_wrong_is_not_written() {
+    let stage = Stage::new("unanswered");
+    let settings = stage.settings.clone().set("gateway.answer_timeout", "1s");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pipeline.json");
+    let path = file.to_str().unwrap();
+    let batch = pipeline(&stage);
+
+    std::fs::write(&file, batch.replace("\"2s\"", "\"soon\"")).unwrap();
+    let (said, ok) = settings.run(&["register", "--batch", path]);
+    assert!(!ok && said.contains("--batch: extract-orders: delay is \"soon\""), "{said}");
+
+    std::fs::write(&file, batch).unwrap();
+    let (said, ok) = settings.run(&["register", "--batch", path]);
+    assert!(!ok && said.contains("join: no answer within 1s"), "{said}");
+    assert!(said.contains("0 are refused and 6 not answered for"), "{said}");
+    let written = crate::records::read_all(stage.kafka(), &stage.names.triggers());
+    assert_eq!(written.len(), 1, "the wrong one was not written");
+}
+
+#[test]
+fn a_person_pauses_calls_and_resumes() {
+    let stage = Stage::new("commands");
+    let mut scheduler = stage.scheduler("first");
+    scheduler.ready(READY);
+    let settings = stage.settings.clone().set("gateway.answer_timeout", "30s");
+    let (_, target) = stage.target();
+    let run = |words: &[&str]| settings.run(words);
+    let says = |words: &[&str], expected: &str| {
+        let (said, ok) = run(words);
+        assert!(ok && said.starts_with(expected), "{words:?}: {said}");
+    };
+    let fires = |count: usize| {
+        let what = format!("{count} fires");
+        until(&what, DEADLINE, || Some(stage.fires()).filter(|fires| fires.len() == count))
+    };
+
+    let yearly = ["--cron", "0 0 9 1 1 *", "--zone", "Europe/Prague"];
+    let register = [&["register", "report", "--topic", target, "--wait"][..], &yearly].concat();
+    says(&register, "accepted: fires at ");
+    says(&["pause", "report", "--wait"], "paused: generation ");
+    says(&["fire-now", "report", "--wait"], "fires now: generation ");
+    let first = fires(1);
+    assert_eq!((first[0].trigger.as_str(), first[0].occurrence), ("report", 0));
+    says(&["resume", "report", "--wait"], "resumed: generation ");
+    says(&["fire-now", "report"], "written: ");
+    assert_eq!(fires(2)[1].occurrence, 1);
+
+    says(&["cancel", "report", "--wait"], "cancelled: generation ");
+    for command in ["pause", "resume", "fire-now"] {
+        let (said, ok) = run(&[command, "report", "--wait"]);
+        assert!(!ok && said.contains("error: not pending"), "{command}: {said}");
+    }
+    // Nobody waited for this answer, and there is one.
+    let called = |verdict: &Verdict| matches!(verdict, Verdict::Called { occurrence: 1, .. });
+    let called = stage.outcomes().iter().filter(|o| called(&o.verdict)).count();
+    assert_eq!(called, 1);
+    scheduler.terminate();
+}
+
+#[test]
+fn what_an_owner_would_refuse_is_refused_before_anything_is_written() {
+    // Nobody listens there, so that writing would be noticed.
+    let settings =
+        crate::process::Settings::default().set("kafka.\"bootstrap.servers\"", "127.0.0.1:1");
+    for (options, reason) in [
+        (&["--cron", "61 * * * *"][..], "error: schedule.cron is \"61 * * * *\": "),
+        (&["--cron", "0 9 * * *", "--zone", "Mars"], "error: schedule.zone is \"Mars\": "),
+        (&["--every", "1ms"], "error: schedule.every is \"1ms\": "),
+        (&["--schedule", "{\"dayly\": \"09:00\"}"], "does not say when"),
+        (&["--in", "1h", "--zone", "UTC"], "error: --zone: it is the zone of --cron"),
+        (&["--every", "1h", "--expire-after", "1m"], "error: --expire-after: "),
+        (&["--in", "1h", "--count", "keep"], "error: --count: "),
+        (&["--after", "x", "--every", "1h"], "error: --after: "),
+        (&["--after", "tea"], "error: --after: after is \"tea\": a trigger cannot wait for itself"),
+        (&["--in", "1h", "--retain", "2y"], "error: --retain: "),
+        (&["--in", "1h", "--priority", "256"], "error: --priority: "),
+    ] {
+        let words = [&["register", "tea", "--topic", "kitchen"][..], options].concat();
+        let (said, ok) = settings.run(&words);
+        assert!(!ok && said.contains(reason), "{options:?}: {said}");
+    }
+}
