@@ -192,6 +192,9 @@ impl Known {
     /// last attempts of the newest occurrences, by which duplicates are known.
     #[must_use]
     pub fn pruned(mut self, w: TimelineKey) -> Self {
+        if self.slots.iter().all(|slot| slot.key > w) {
+            return self; // nearly always
+        }
         let last_main = self.fired_main(w).map(|slot| slot.key);
         let is_retry = |slot: &&Slot| matches!(slot.kind, SlotKind::Retry { .. }) && slot.key <= w;
         let mut surplus = self.slots.iter().filter(is_retry).count().saturating_sub(RETRIES_KEPT);

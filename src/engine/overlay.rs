@@ -32,6 +32,8 @@ pub(super) struct Overlay {
     spilling_bytes: usize,
     /// Where rows stand in the active delta, as far as somebody has asked.
     places: Places,
+    /// Whether any trigger with a course has ever been here.
+    has_courses: bool,
 }
 
 /// The newest change of each key in the first `known` changes of a delta.
@@ -73,6 +75,11 @@ struct Held {
 }
 
 impl Overlay {
+    /// Whether what is here may be about a trigger with a course.
+    pub(super) fn has_courses(&self) -> bool {
+        self.has_courses
+    }
+
     /// Whether the store's row would be stale.
     pub(super) fn contains(&self, hash: IdHash) -> bool {
         self.get(hash).is_some()
@@ -85,6 +92,7 @@ impl Overlay {
 
     /// From now on this is known of an id. `stored`: the store has a row of it.
     pub(super) fn know(&mut self, hash: IdHash, known: Known, stored: bool) {
+        self.has_courses |= known.slots.iter().any(|slot| slot.course);
         if let Some(held) = self.active.index.get_mut(&hash) {
             held.known = known;
             return;

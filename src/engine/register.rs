@@ -196,6 +196,9 @@ impl Partition {
 
 /// The first row of a trigger, by its record alone: a replay makes the same.
 pub(super) fn first_row(generation: Offset, timestamp: Timestamp, new: Registration) -> FireRow {
+    if !new.is_kept() && new.expire_after.is_none() {
+        return FireRow::first(new.id, generation, new.fire_at, new.definition); // nearly always
+    }
     let series = new.schedule.and_then(|schedule| {
         let nominal = schedule.first(timestamp)?;
         let (granted, open, failures) = (0, None, 0);

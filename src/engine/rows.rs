@@ -53,9 +53,13 @@ impl Partition {
     /// `fetched` has the index rows of their triggers.
     #[must_use]
     pub fn rows_wanted(&self, inputs: &[Input], fetched: &Fetched) -> Vec<TimelineKey> {
+        let of_course = |known: &Known| known.slots.iter().any(|slot| slot.course);
+        let some_courses = self.overlay.has_courses() || fetched.values().any(of_course);
         let mut wanted = Vec::new();
         for input in inputs {
-            let Some(id) = trigger_of(input) else { continue };
+            // Most inputs are about plain triggers: where there are no others, nobody looks.
+            let asks = some_courses || needs(input) == Needs::Any;
+            let Some(id) = trigger_of(input).filter(|_| asks) else { continue };
             let hash = IdHash::of(id);
             let Some(known) = self.overlay.get(hash).or_else(|| fetched.get(&hash)) else {
                 continue;

@@ -179,7 +179,9 @@ fn request(
         return Ok(Request::Command { id: id.clone(), command });
     }
     let mut draft = headers_form::read(&raw.headers)?;
-    draft.id = Some(id.clone());
+    if !draft.is_instructed() {
+        draft.id = Some(id.clone()); // an envelope may repeat it
+    }
     read_value(value, &mut draft, context)?;
     Ok(Request::Register(draft.register(id.clone(), *timestamp)?))
 }
