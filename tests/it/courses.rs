@@ -109,9 +109,11 @@ fn assert_paused_until_resumed(site: &Site) {
 #[test]
 fn who_waits_for_a_callback_fires_when_it_is_delivered_and_not_when_it_fails() {
     let site = Site::start("dependents");
-    // Who waits may be there before the one that it waits for.
+    // Who waits may be there before the one that it waits for. All are remembered: some have fired
+    // before their owner hears of those who wait.
     site.wait_for("early", json!(["flaky"]));
-    site.register("flaky", "flaky", json!({"retry": {"delays": ["2s"], "jitter": 0}}));
+    let retry = json!({"delays": ["2s"], "jitter": 0});
+    site.register("flaky", "flaky", json!({"retry": retry, "retain": "1h"}));
     site.wait_for("late", json!(["flaky"]));
     site.register("broken", "broken", json!({"retry": {"attempts": 1}, "retain": "1h"}));
     site.wait_for("never", json!({"ids": ["broken"], "onFailure": "fail"}));
@@ -207,10 +209,10 @@ impl Site {
         endpoint::write(&self.stage, id, &envelope.to_string());
     }
 
-    /// Registers a callback that is due when others have settled.
+    /// Registers a callback that is due when others have settled, and that is remembered.
     fn wait_for(&self, id: &str, after: Value) {
         let target = json!({"url": self.endpoint.url("fine")});
-        let envelope = json!({"after": after, "target": target});
+        let envelope = json!({"after": after, "target": target, "retain": "1h"});
         endpoint::write(&self.stage, id, &envelope.to_string());
     }
 
