@@ -1,5 +1,5 @@
-//! `orloj cancel`, `pause`, `resume` and `fire-now`: a record about a trigger that is there, and the
-//! owner's answer if asked.
+//! `orloj cancel`, `pause`, `resume` and `fire-now`: a record about a trigger that is there, and
+//! the owner's answer if asked.
 //!
 //! Law: whoever cancels or commands is owed the truth, even if it is only read later: the owner is
 //! always asked for it.

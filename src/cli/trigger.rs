@@ -35,7 +35,7 @@ Examples:
 Again and again (`orloj next` takes the same and shows what it comes to; docs/schedules.md):
   orloj register standup --topic reminders --cron '0 9 * * MON-FRI' --zone Europe/Prague
   orloj register pulse --url https://example.com/pulse --every 15m --wait
-  orloj register invoice --topic jobs --schedule '{\"monthly\": {\"on\": \"last\", \"at\": \"18:00\"}}'
+  orloj register invoice --topic jobs --schedule '{\"monthly\": {\"on\": 1, \"at\": \"18:00\"}}'
 
 After others, or many at once (docs/dependencies.md):
   orloj register load --topic jobs --after extract --after clean --on-failure skip

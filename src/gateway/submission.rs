@@ -553,7 +553,8 @@ mod tests {
     #[test]
     fn a_batch_is_read_one_by_one() {
         let batched = batch(
-            r#"[{"id": "a", "topic": "t", "delay": "1s"}, {"id": "b", "topic": "t", "after": ["a"]}]"#,
+            r#"[{"id": "a", "topic": "t", "delay": "1s"},
+                {"id": "b", "topic": "t", "after": ["a"]}]"#,
         );
         let Batch { submission, ids } = batched.unwrap();
         assert_eq!((ids, submission.id.as_str()), (vec!["a".to_owned(), "b".to_owned()], "a"));
