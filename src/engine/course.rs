@@ -38,7 +38,7 @@ impl Partition {
         let Some(course) = &row.course else { return row.scheduled.max(self.least()) };
         let due = match &course.awaits {
             _ if course.called => 0,
-            _ if course.paused => PARKED,
+            _ if course.paused && !planted(Bug::PauseUnheeded) => PARKED,
             Some(awaits) => awaits.until,
             None => row.scheduled,
         };

@@ -8,6 +8,7 @@ use super::partition::{CorruptRow, Partition};
 use super::rows::Stored;
 use super::step::Emit;
 use crate::fault::{Bug, planted};
+use crate::model::codec::row::RowBytes;
 use crate::model::course::{After, Awaits, Course, Series, Watcher};
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
@@ -91,6 +92,8 @@ impl Partition {
         let priority = new.priority;
         let row = first_row(offset, timestamp, new);
         if let Some(slot) = self.place(priority, row, heritage) {
+            // It may have stood there before, and fired: an operator has the log read again.
+            known.slots.retain(|other| other.key != slot.key);
             known.slots.push(slot);
         }
         self.know(hash, known, stored.index);
@@ -162,8 +165,14 @@ impl Partition {
     /// Whether the trigger's occurrence has not fired yet. What was due when it came is late, and
     /// pending until the next firing: its topic may be away, and then it has to wait on.
     pub(super) fn is_pending(&self, slot: &Slot) -> bool {
-        let late = slot.generation >= self.fired_from;
-        slot.kind == SlotKind::Main && (slot.key > self.cursor.w || late)
+        slot.kind == SlotKind::Main && (slot.key > self.cursor.w || self.is_late(slot))
+    }
+
+    /// Its offset alone does not tell: if an operator has the log read again, what has fired may
+    /// stand at a later one.
+    fn is_late(&self, slot: &Slot) -> bool {
+        let is_this = |(key, _): &(TimelineKey, RowBytes)| *key == slot.key;
+        slot.generation >= self.fired_from && self.draft.late.iter().any(is_this)
     }
 
     pub(super) fn settle(&mut self, key: LedgerKey) {
@@ -237,6 +246,7 @@ fn bequeath(row: Option<Row>, count: Count) -> Heritage {
             let failures = counted.map_or(0, |series| series.failures);
             Heritage { watchers: course.watchers, executions, failures }
         }
+        Some(Row::Watch { .. }) if planted(Bug::WatchLost) => Heritage::default(),
         Some(Row::Watch { watchers, .. }) => Heritage { watchers, ..Heritage::default() },
         _ => Heritage::default(),
     }

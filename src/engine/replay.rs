@@ -175,7 +175,12 @@ impl Replay {
 
     /// What the ledger holds goes on the timeline.
     fn hold(&mut self, known: &mut Known, entry: Option<Entry>) {
-        let Some(Entry { key, row }) = entry else { return };
+        let Some(Entry { key, mut row }) = entry else { return };
+        if let Row::Fire(row) = &mut row
+            && planted(Bug::CountLost)
+        {
+            row.id.occurrence = 0;
+        }
         known.slots.push(match &row {
             Row::Fire(row) => Slot { in_ledger: true, ..Slot::of(key, row) },
             Row::Veto { cancel, .. } => Slot::of_veto(key, *cancel),

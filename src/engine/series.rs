@@ -62,7 +62,9 @@ impl Partition {
         }
         let missed = misfire(series, clock, grace);
         let from = series.nominal;
-        series.nominal = missed.next.unwrap_or(from);
+        // Without a next one it stands at the last of those that are left out.
+        let last = missed.skipped.map(|(_, until)| until).filter(|_| !planted(Bug::LeftOutAgain));
+        series.nominal = missed.next.or(last).unwrap_or(from);
         series.granted = missed.granted;
         row.scheduled = series.schedule.jittered(trigger.as_str(), series.nominal);
         let made_up = series.nominal <= series.granted;
@@ -89,9 +91,11 @@ impl Partition {
     pub(super) fn overlap(&mut self, row: &mut FireRow) -> Option<Overlap> {
         let course = row.course.as_deref_mut()?;
         let series = course.series.as_deref_mut().filter(|_| !course.called)?;
-        if course.standing == Standing::Queued {
-            // Nobody has said how the other one ended.
-            (course.standing, series.open) = (Standing::Pending, None);
+        // One that was queued is looked at again: time may be up for the other one, or a command
+        // may have come, after which that one is under way still.
+        let queued = std::mem::take(&mut course.standing) == Standing::Queued;
+        if queued && planted(Bug::QueueJumped) {
+            series.open = None;
         }
         let open = series.open.filter(|open| open.until > self.clock)?;
         match series.schedule.overlap() {
@@ -206,7 +210,9 @@ impl Partition {
         let Some(series) = course.series.as_deref_mut() else { return };
         series.failures = if ok { 0 } else { series.failures.saturating_add(1) };
         let _closed = series.open.take_if(|open| open.occurrence == occurrence);
-        let released = course.standing == Standing::Queued && series.open.is_none();
+        let released = course.standing == Standing::Queued
+            && series.open.is_none()
+            && !planted(Bug::QueueStuck);
         if released {
             course.standing = Standing::Pending;
         }
@@ -268,7 +274,8 @@ fn misfire(series: &Series, now: Timestamp, grace: Millis) -> Missed {
     };
     // Without a next one, all there were are left out.
     let until = first.unwrap_or(Timestamp::MAX).saturating_sub(1);
-    let left_out = schedule.latest(before, until.min(now));
+    // Jitter may have made this one due, and late, before it comes by the schedule.
+    let left_out = schedule.latest(before, until.min(now.max(*nominal)));
     let skipped = left_out.map(|(last, others)| (others.saturating_add(1), last));
     Missed { skipped, next: first, granted }
 }

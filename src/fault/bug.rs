@@ -43,6 +43,18 @@ pub enum Bug {
     ReplayKept,
     /// Whoever waits for a trigger does not hear that it failed.
     FailureUnheard,
+    /// A takeover forgets how often a recurring trigger has come.
+    CountLost,
+    /// What is left out at the end of a schedule is left out again.
+    LeftOutAgain,
+    /// An occurrence that waits for a callback goes ahead whenever it is looked at.
+    QueueJumped,
+    /// An occurrence that waits for a callback goes on waiting when that has ended.
+    QueueStuck,
+    /// What is paused is due all the same.
+    PauseUnheeded,
+    /// Who waits for a trigger that nobody has registered is forgotten when somebody does.
+    WatchLost,
     /// Shell: an offset is read while a transaction with a later one is undecided.
     UnstableOffset,
     /// Shell: offsets are committed after the transaction, not in it.
@@ -59,7 +71,7 @@ pub enum Bug {
 
 impl Bug {
     /// Every one of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 30] = [
         Self::NoWatermark,
         Self::NoBarrier,
         Self::NoLowWater,
@@ -78,6 +90,12 @@ impl Bug {
         Self::CalledForgotten,
         Self::ReplayKept,
         Self::FailureUnheard,
+        Self::CountLost,
+        Self::LeftOutAgain,
+        Self::QueueJumped,
+        Self::QueueStuck,
+        Self::PauseUnheeded,
+        Self::WatchLost,
         Self::UnstableOffset,
         Self::OffsetsApart,
         Self::RowsBeforeCommit,

@@ -5,6 +5,7 @@ mod decisions;
 mod depend;
 mod documented;
 mod firing;
+mod found;
 mod play;
 mod replayed;
 mod scene;

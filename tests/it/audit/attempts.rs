@@ -59,6 +59,17 @@ impl Evidence<'_> {
         reports.any(|of| of.generation == generation && of.trigger == trigger)
     }
 
+    /// Judges attempts alone, by commands of which every one counts: what else there is to them is
+    /// judged elsewhere.
+    pub(crate) fn judge_attempts_alone(&self) -> Report {
+        let mut report = Report::default();
+        let all = self.commands.iter();
+        let effective =
+            all.map(|(trigger, all)| (trigger.as_str(), all.iter().collect())).collect();
+        self.judge_attempts(&effective, &mut report);
+        report
+    }
+
     pub(super) fn judge_attempts(&self, effective: &Effective<'_>, report: &mut Report) {
         // The earliest time that any report of an attempt named.
         let mut due = HashMap::<&Attempt, u64>::with_capacity(self.reported.len());

@@ -32,8 +32,27 @@ pub(super) struct Sent {
     pub(super) tenure: u64,
     /// The latest time that the owner's clock had shown, in ms since the epoch.
     pub(super) clock: Timestamp,
-    /// N of `triggers` before the step that wrote it.
-    pub(super) decided: Offset,
+    /// How far the partition had decided its inputs before the step that wrote it.
+    pub(super) before: Decided,
+    /// Its place among all that owners and workers have sent: of one partition, the order in which
+    /// its owners decided.
+    pub(super) order: u64,
+}
+
+/// How far the inputs of a partition are decided: N of each topic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Decided {
+    pub(super) triggers: Offset,
+    pub(super) signals: Offset,
+    /// The owner's clock then.
+    pub(super) clock: Timestamp,
+}
+
+impl Sent {
+    /// What is no owner's: a worker's, say.
+    pub(super) fn plain(emit: Emit, clock: Timestamp) -> Self {
+        Self { emit, tenure: 0, clock, before: Decided::default(), order: 0 }
+    }
 }
 
 /// A record on its way to partition `.0` of a topic.
@@ -94,6 +113,8 @@ enum Topic {
 pub(super) struct Broker {
     /// True time, in ms since the epoch.
     pub(super) now: Timestamp,
+    /// How much of it was leapt over, in ms.
+    pub(super) leapt: Millis,
     /// After this a transaction is aborted.
     pub(super) transaction_timeout: Millis,
     pub(super) triggers: Vec<Log<Raw>>,
@@ -103,6 +124,8 @@ pub(super) struct Broker {
     pub(super) others: Vec<Log<Sent>>,
     pub(super) fates: Vec<Fate>,
     pub(super) group: Group,
+    /// How many records owners and workers have sent for others.
+    pub(super) sent: u64,
     txns: Vec<Txn>,
     accounts: Vec<Account>,
 }
@@ -111,6 +134,7 @@ impl Broker {
     pub(super) fn new(partitions: usize, now: Timestamp, transaction_timeout: Millis) -> Self {
         Self {
             now,
+            leapt: 0,
             transaction_timeout,
             triggers: (0..partitions).map(|_| Log::default()).collect(),
             signals: (0..partitions).map(|_| Log::default()).collect(),
@@ -119,6 +143,7 @@ impl Broker {
             others: (0..partitions).map(|_| Log::default()).collect(),
             fates: Vec::new(),
             group: Group::new(partitions),
+            sent: 0,
             txns: Vec::new(),
             accounts: Vec::new(),
         }
@@ -180,6 +205,18 @@ impl Broker {
         self.accounts[by.id].open = None;
         self.settle(txn, fate);
         Ok(())
+    }
+
+    /// Time passes in which nothing happens.
+    pub(super) fn leap(&mut self, to: Timestamp) {
+        let length = to.saturating_sub(self.now);
+        self.leapt += length;
+        self.now += length;
+    }
+
+    /// Whether a transaction is open.
+    pub(super) fn is_busy(&self) -> bool {
+        self.accounts.iter().any(|account| account.open.is_some())
     }
 
     /// Aborts transactions that took too long; says how many.
@@ -273,9 +310,22 @@ impl Broker {
             Outgoing::Ledger(p, record) => {
                 ((Topic::Ledger, p), self.ledger[p].append(now, txn, record))
             }
-            Outgoing::Fire(p, sent) => ((Topic::Fires, p), self.fires[p].append(now, txn, sent)),
-            Outgoing::Other(p, sent) => ((Topic::Others, p), self.others[p].append(now, txn, sent)),
+            Outgoing::Fire(p, sent) => {
+                let sent = self.numbered(sent);
+                ((Topic::Fires, p), self.fires[p].append(now, txn, sent))
+            }
+            Outgoing::Other(p, sent) => {
+                let sent = self.numbered(sent);
+                ((Topic::Others, p), self.others[p].append(now, txn, sent))
+            }
         }
+    }
+}
+
+impl Broker {
+    fn numbered(&mut self, sent: Sent) -> Sent {
+        self.sent += 1;
+        Sent { order: self.sent, ..sent }
     }
 }
 

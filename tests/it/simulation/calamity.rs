@@ -46,10 +46,16 @@ pub(super) enum Calamity {
     Kept,
     WrongPartition,
     Unreadable,
+    TimeLeapt,
+    LeftOut,
+    FailedTooOften,
+    Called,
+    Expired,
+    Unmet,
 }
 
 impl Calamity {
-    pub(super) const LAST: Self = Self::Unreadable;
+    pub(super) const LAST: Self = Self::Unmet;
 }
 
 /// How often what went wrong.

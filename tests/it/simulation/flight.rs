@@ -6,13 +6,13 @@ use orloj::engine::step::{Emit, Step};
 use orloj::model::Offset;
 use orloj::model::ledger::{LedgerRecord, LedgerValue};
 
-use super::broker::{Outgoing, Progress, Raw, Sent};
+use super::broker::{Decided, Outgoing, Progress, Raw, Sent};
 use super::lane::Lane;
 
 /// A transaction under way.
 #[derive(Debug, Default)]
 pub(super) struct Flight {
-    pub(super) steps: Vec<(usize, Step, Offset)>,
+    pub(super) steps: Vec<(usize, Step, Decided)>,
     pub(super) barriers: Vec<(usize, Barrier)>,
     /// Of partitions that go before they were active.
     pub(super) farewells: Vec<Progress>,
@@ -55,9 +55,10 @@ impl Flight {
     }
 }
 
-/// A record of step `step` on its way. `decided`: N of `triggers` before it.
-pub(super) fn outgoing(lane: &Lane, decided: Offset, step: u64, emit: &Emit) -> Outgoing {
-    let sent = || Sent { emit: emit.clone(), tenure: lane.tenure, clock: lane.clock, decided };
+/// A record of step `step` on its way. `before`: what was decided before it.
+pub(super) fn outgoing(lane: &Lane, before: Decided, step: u64, emit: &Emit) -> Outgoing {
+    let (tenure, clock) = (lane.tenure, lane.clock);
+    let sent = || Sent { emit: emit.clone(), tenure, clock, before, order: 0 };
     match emit {
         Emit::Ledger { key, value } => {
             let (key, value) = (key.clone(), value.as_deref().cloned());

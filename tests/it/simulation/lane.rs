@@ -18,6 +18,7 @@ use orloj::fault::{Bug, planted};
 use orloj::model::input::SignalRecord;
 use orloj::model::{Millis, Offset, Timestamp};
 
+use super::broker::Decided;
 use super::calamity::Calamity;
 use super::disk::Disk;
 use super::node::node_of;
@@ -52,8 +53,8 @@ pub(super) struct Lane {
     pub(super) tenure: u64,
     /// The latest time shown to the engine.
     pub(super) clock: Timestamp,
-    /// N of `triggers` of the last step that was sealed.
-    pub(super) sealed: Offset,
+    /// What is decided with the last step that was sealed.
+    pub(super) sealed: Decided,
     next_trigger: Offset,
     next_signal: Offset,
     ledger_position: Offset,
@@ -91,7 +92,7 @@ impl Lane {
             stage: Stage::Restoring(Box::new(Restoring { takeover, asked: None, next: 0 })),
             tenure,
             clock: 0,
-            sealed: 0,
+            sealed: Decided::default(),
             next_trigger: 0,
             next_signal: 0,
             ledger_position: 0,
@@ -199,7 +200,7 @@ impl Lane {
         let start = restoring.takeover.finish();
         let cursor = start.cursor;
         (self.next_trigger, self.next_signal) = (cursor.triggers, cursor.signals);
-        (self.sealed, self.clock) = (cursor.triggers, clock);
+        (self.sealed, self.clock) = (decided(&cursor, clock), clock);
         let (tick, horizon, budget) = site.wheel();
         let wheel = Wheel::new(tick, horizon, budget, cursor.w);
         let id = i32::try_from(self.id).unwrap();
@@ -275,6 +276,11 @@ impl Lane {
         inputs
     }
 
+    /// A step is sealed; returns what was decided before it.
+    pub(super) fn on_sealed(&mut self, step: &Step) -> Decided {
+        std::mem::replace(&mut self.sealed, decided(&step.cursor, self.clock))
+    }
+
     /// A step of this lane is committed; what it spills waits to be written.
     pub(super) fn committed(&mut self, step: &Step, at: Timestamp) {
         if let Some(delta) = &step.spill {
@@ -313,6 +319,11 @@ impl Lane {
             disk.apply(&delta.rows(), self.local_after(step), at);
         }
     }
+}
+
+/// How far a cursor has decided the inputs.
+fn decided(cursor: &Cursor, clock: Timestamp) -> Decided {
+    Decided { triggers: cursor.triggers, signals: cursor.signals, clock }
 }
 
 /// The committed offset, once it is stable. Whoever wrote it may have died with a transaction open,

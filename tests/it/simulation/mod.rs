@@ -72,11 +72,13 @@ fn try_seed(seed: u64, tally: &mut Tally) -> Option<String> {
     complaint("after they had stopped", &liveness, &run)
 }
 
-/// What a report has found. Of a single seed that is run again, also all about the first trigger.
+/// What a report has found. Of a single seed that is run again, also all about the first trigger, or
+/// the one that `ORLOJ_TRIGGER` names.
 fn complaint(when: &str, report: &Report, run: &Run) -> Option<String> {
     let first = report.findings.first()?;
     let again = setting("ORLOJ_SEED").is_some();
-    let history = if again { verdict::history(run, &first.trigger) } else { String::new() };
+    let trigger = std::env::var("ORLOJ_TRIGGER").unwrap_or_else(|_| first.trigger.clone());
+    let history = if again { verdict::history(run, &trigger) } else { String::new() };
     Some(format!("{when}: {report}{history}"))
 }
 

@@ -258,8 +258,8 @@ impl Node {
             match &mut lane.stage {
                 Stage::Active(partition) => {
                     let step = partition.seal_clean();
-                    let decided = std::mem::replace(&mut lane.sealed, step.cursor.triggers);
-                    flight.steps.push((id, step, decided));
+                    let before = lane.on_sealed(&step);
+                    flight.steps.push((id, step, before));
                     lane.stage = Stage::Parting;
                     site.counts.add(Calamity::Handover);
                 }
@@ -307,8 +307,8 @@ impl Node {
             match &mut lane.stage {
                 Stage::Active(partition) => {
                     if let Some(step) = partition.seal() {
-                        let decided = std::mem::replace(&mut lane.sealed, step.cursor.triggers);
-                        flight.steps.push((id, step, decided));
+                        let before = lane.on_sealed(&step);
+                        flight.steps.push((id, step, before));
                     }
                 }
                 Stage::Restoring(restoring) => {
@@ -357,13 +357,13 @@ impl Node {
     fn send(&mut self, site: &mut Site) -> Result<(), Refused> {
         let Some(flight) = &self.flight else { return Ok(()) };
         let clock = self.clock(site);
-        for (id, step, decided) in &flight.steps {
+        for (id, step, before) in &flight.steps {
             let Some(lane) = self.lanes.get(id) else { continue };
             if planted(Bug::RowsBeforeCommit) {
                 lane.apply_early(step, &mut self.disks[*id], clock);
             }
             for emit in &step.emits {
-                let record = outgoing(lane, *decided, step.number, emit);
+                let record = outgoing(lane, *before, step.number, emit);
                 site.broker.send(self.producer, record)?;
             }
         }
@@ -461,7 +461,8 @@ fn numbers(partitions: Vec<usize>) -> Vec<PartitionId> {
 fn rules(id: NodeId, ledger_after: Millis, site: &mut Site) -> Rules {
     Rules {
         ledger_after,
-        veto_ttl: 5_000,
+        // A report may come after several leaps.
+        veto_ttl: if site.leaps { 1_000_000 } else { 5_000 },
         sample_interval: site.dice.pick(&[1, 3, 10]),
         idle_commit: site.dice.pick(&[0, 5, 20]),
         mirror_interval: 40,
@@ -470,9 +471,9 @@ fn rules(id: NodeId, ledger_after: Millis, site: &mut Site) -> Rules {
         spill_interval: site.dice.pick(&[0, 0, 10, 100, 10_000]),
         cancel_grace: GRACE,
         park: 5,
-        open_ttl: 5_000,
-        misfire_grace: 60,
-        catch_up_rate: 1_000,
+        open_ttl: site.open_ttl,
+        misfire_grace: site.dice.pick(&[60, 60, 400, 100_000]),
+        catch_up_rate: site.dice.pick(&[1_000, 50]),
         partitioner: Partitioner::Murmur2,
         partitions: PARTITIONS as i32,
         pools: Vec::new(),

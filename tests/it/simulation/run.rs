@@ -25,6 +25,10 @@ const SESSION: Millis = 40;
 const BOUND: Millis = 2_000;
 /// How many things happen in a run.
 const EVENTS: usize = 5_000;
+/// Once in so many of them time leaps, where there is something that recurs.
+const LEAPS: u64 = 80;
+/// Looks in a row that must find everything at rest: what a worker says may set something free.
+const RESTS: u32 = 20;
 
 /// A process, and whether it runs.
 enum Process {
@@ -32,9 +36,18 @@ enum Process {
     Down { disks: Vec<Disk>, since: Timestamp, until: Timestamp },
 }
 
-/// From where on an operator has asked for a replay of a partition: what is repeated there is what
-/// was asked for.
-pub(super) type Replayed = [Option<Offset>; PARTITIONS];
+/// What an operator has asked for by a replay of a partition: what is repeated is what was asked
+/// for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    /// Records of `triggers` from here on count as new.
+    pub(super) from: Offset,
+    /// What was sent after so many records came after it: see [`Sent::order`](super::broker::Sent).
+    pub(super) since: u64,
+}
+
+/// Of each partition.
+pub(super) type Replayed = [Option<Asked>; PARTITIONS];
 
 /// A run.
 pub(super) struct Run {
@@ -61,6 +74,7 @@ impl Run {
     pub(super) fn storm(&mut self) {
         for _ in 0..EVENTS {
             self.site.broker.now += self.site.dice.pick(&[0, 0, 1, 1, 2]);
+            self.leap();
             self.keep_time();
             match self.site.dice.roll(1_000) {
                 0..820 => {
@@ -88,21 +102,36 @@ impl Run {
                 Process::Down { until, .. } => *until = 0,
             }
         }
-        let mut rest_at = 0;
-        while !self.is_at_rest() {
+        let (mut rest_at, mut rests) = (0, 0);
+        let step = if self.site.leaps { 10 } else { 2 };
+        while rests < RESTS {
             let busy = self.site.broker.now.max(self.users.last_due) + BOUND;
             rest_at = if rest_at == 0 { busy } else { rest_at };
             if self.site.broker.now > rest_at {
                 return false;
             }
-            self.site.broker.now += 2;
+            self.site.broker.now += step;
             self.keep_time();
             for id in (0..NODES).flat_map(|id| [id; 4]) {
                 self.turn(id);
             }
             (0..PARTITIONS).for_each(|p| self.workers.work(p, &mut self.site));
+            rests = if self.is_at_rest() { rests + 1 } else { 0 };
         }
         true
+    }
+
+    /// Now and then nothing happens until about the next full second. Mostly while no transaction
+    /// is open: few would live to see its end.
+    fn leap(&mut self) {
+        let Site { broker, dice, leaps, counts, .. } = &mut self.site;
+        if !*leaps || !dice.one_in(LEAPS) || broker.is_busy() && !dice.one_in(4) {
+            return;
+        }
+        let second = (broker.now / 1_000 + 1) * 1_000;
+        let to = second.saturating_add_signed(dice.pick(&[-60, -10, -10, 30, 150, 1_300]));
+        broker.leap(to);
+        counts.add(Calamity::TimeLeapt);
     }
 
     fn keep_time(&mut self) {
@@ -214,11 +243,13 @@ impl Run {
         let life = self.site.tombstone_life();
         let Site { broker, dice, counts, compaction_lag, .. } = &mut self.site;
         let old = broker.now.saturating_sub(*compaction_lag);
+        // Takeovers are not made for leaps: tombstones stay as long as one lasts.
+        let awake = broker.now - broker.leapt;
         let key = |record: &LedgerRecord| (record.key.clone(), record.value.is_none());
         for ledger in &mut broker.ledger {
             let end = ledger.written_until(old);
             let cut = if dice.one_in(2) { end } else { dice.roll(end + 1) };
-            let (superseded, expired) = ledger.compact(&broker.fates, cut, broker.now, life, key);
+            let (superseded, expired) = ledger.compact(&broker.fates, cut, awake, life, key);
             counts.add_many(Calamity::LedgerCompacted, u64::from(superseded > 0));
             counts.add_many(Calamity::TombstonesExpired, expired);
         }
@@ -277,7 +308,10 @@ impl Run {
     fn move_offset(&mut self, p: usize, to: Offset, exact: bool) {
         self.site.broker.group.committed[p] = Some((to, String::new()));
         let from = if exact { to } else { 0 };
-        self.replayed[p] = Some(self.replayed[p].map_or(from, |before| before.min(from)));
+        let since = self.site.broker.sent;
+        let new = Asked { from, since };
+        let asked = self.replayed[p].get_or_insert(new);
+        asked.from = asked.from.min(from);
     }
 
     /// Orderly, or all at once.
@@ -364,7 +398,7 @@ impl Run {
                                 && cursor.w.due > horizon
                                 && triggers.records.is_empty()
                                 && signals.records.is_empty()
-                                && lane.sealed == cursor.triggers
+                                && lane.sealed.triggers == cursor.triggers
                         }
                         _ => false,
                     })

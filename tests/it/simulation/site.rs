@@ -35,6 +35,10 @@ pub(super) struct Site {
     pub(super) skew: Millis,
     /// How long the ledger's newest records are safe from compaction, in ms.
     pub(super) compaction_lag: Millis,
+    /// Something recurs, so that time leaps.
+    pub(super) leaps: bool,
+    /// How long a worker's word is waited for, in ms.
+    pub(super) open_ttl: Millis,
     /// Faults have stopped.
     pub(super) calm: bool,
     /// Steps whose transaction was committed.
@@ -49,10 +53,12 @@ impl Site {
             broker: Broker::new(PARTITIONS, now, dice.pick(&[60, 60, 150])),
             skew: dice.pick(&[5, 20, 80]),
             compaction_lag: dice.pick(&[0, 20]),
+            open_ttl: dice.pick(&[5_000, 5_000, 5_000, 300]),
             dice,
             counts: Counts::default(),
             reader: Reader { schemas: Schemas::new() },
             away: BTreeSet::new(),
+            leaps: false,
             calm: false,
             steps: 0,
             tenures: 0,

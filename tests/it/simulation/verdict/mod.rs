@@ -1,6 +1,12 @@
 //! A run as the checker wants it: what was acknowledged, what a `read_committed` reader sees.
 //!
 //! Law: everything is read off the logs; what an operator asked to be repeated may be repeated.
+//! Triggers of one time and nothing else are judged as those of real runs are; those with a course
+//! by what their owner said and did, in its order.
+
+mod course;
+mod dependents;
+mod story;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -12,14 +18,14 @@ use orloj::model::dead_letter::Content;
 use orloj::model::definition::Target;
 use orloj::model::entry::{FireId, Row};
 use orloj::model::ledger::LedgerKey;
-use orloj::model::outcome::Verdict;
+use orloj::model::outcome::{Outcome, Verdict};
 use orloj::model::signal::Signal;
 use orloj::model::text::Text;
 
 use super::broker::{Raw, Sent};
 use super::calamity::Calamity;
-use super::people::serial;
-use super::run::Run;
+use super::people::{Meant, Wish, serial};
+use super::run::{Asked, Run};
 use super::site::{GRACE, PARTITIONS, home};
 use crate::audit::{
     Answer, Answers, Attempt, Command, Commands, Evidence, Finding, Fired, Kind, Report, Reported,
@@ -31,6 +37,8 @@ use crate::records::answer;
 #[derive(Default)]
 struct Testimony {
     commands: Commands,
+    /// Those about triggers with a course.
+    courses: Commands,
     answers: Answers,
     fires: Vec<Fired>,
     retried: Vec<Retried>,
@@ -57,6 +65,7 @@ pub(super) fn judge(run: &mut Run, at_rest: Option<bool>) -> Report {
     testimony.hear_of_withdrawals(run);
     testimony.forget_replayed(run);
     testimony.hear_first_answers(run);
+    let of_courses = testimony.apart();
     let Testimony { commands, answers, fires, retried, reported, .. } = &testimony;
     let evidence = Evidence {
         commands,
@@ -70,9 +79,18 @@ pub(super) fn judge(run: &mut Run, at_rest: Option<bool>) -> Report {
         at_rest: at_rest.unwrap_or(false),
     };
     let mut report = evidence.judge();
+    let (retried, reported) = &of_courses;
+    let evidence = Evidence { commands: &testimony.courses, retried, reported, ..evidence };
+    report.findings.append(&mut evidence.judge_attempts_alone().findings);
     report.findings.append(&mut testimony.findings);
     report.findings.retain(|finding| !testimony.asked_for(run, finding));
+    report.fired += story::judge(run, at_rest, &mut report.findings);
     report
+}
+
+/// Whether a trigger has a course, by its id: see [`Menu`](super::people::Menu).
+fn has_course(trigger: &str) -> bool {
+    trigger.starts_with(['r', 'c', 'd'])
 }
 
 /// Everything the logs say of one trigger: for looking into a seed that failed.
@@ -101,8 +119,8 @@ pub(super) fn history(run: &Run, trigger: &str) -> String {
     for (_, at, sent) in outputs.into_iter().flat_map(|log| log.committed(&broker.fates)) {
         let text = format!("{:?}", sent.emit);
         if text.contains(&about) {
-            let Sent { tenure, clock, decided, .. } = sent;
-            lines.push((at, format!("sent by {tenure} at {clock} from {decided} {text}")));
+            let Sent { tenure, clock, before, order, .. } = sent;
+            lines.push((at, format!("{order}: by {tenure} at {clock} from {before:?} {text}")));
         }
     }
     lines.sort_by_key(|(at, _)| *at);
@@ -117,11 +135,21 @@ impl Testimony {
             if home(&raw.key) != p && !is_forwarded(raw) {
                 continue; // its copy counts
             }
-            let kind = run.users.meant[serial(raw)].clone();
+            let (kind, commands) = match &run.users.meant[serial(raw)] {
+                Meant::Plain(kind) => (kind.clone(), &mut self.commands),
+                Meant::Course(wish) => match &**wish {
+                    Wish::Register(wanted) => {
+                        let payload = wanted.payload.clone();
+                        (Kind::Register { due: 0, payload }, &mut self.courses)
+                    }
+                    Wish::Cancel => (Kind::Cancel, &mut self.courses),
+                    Wish::Command(_) => continue,
+                },
+            };
             // An unreadable record is forwarded like any other, and rejected there.
             let ack = all || offset < decided;
             let command = Command { offset, appended, ack, kind };
-            self.commands.entry(text(&raw.key)).or_default().push(command);
+            commands.entry(text(&raw.key)).or_default().push(command);
         }
         let mut seen = BTreeMap::<Attempt, u32>::new();
         for (_, _, signal) in broker.signals[p].committed(&broker.fates) {
@@ -142,6 +170,9 @@ impl Testimony {
             let Emit::ToWorker(fire) = &sent.emit else { continue };
             let payload = fire.definition.payload.as_deref().unwrap_or_default();
             if fire.id.attempt == 1 && fire.id.deferral == 0 {
+                if has_course(fire.id.trigger.as_str()) {
+                    continue;
+                }
                 self.fires.push(fired(&fire.id, fire.scheduled, sent, payload));
             } else {
                 self.hear_retried(&fire.id, sent, payload);
@@ -156,18 +187,19 @@ impl Testimony {
                     let Row::Fire(fire) = row::decode(&fire.row).unwrap() else {
                         panic!("a veto does not fire")
                     };
+                    if has_course(fire.id.trigger.as_str()) {
+                        continue;
+                    }
                     let payload = fire.definition.payload.as_deref().unwrap_or_default();
                     self.fires.push(fired(&fire.id, fire.scheduled, sent, payload));
                 }
                 Emit::Outcome(outcome) => {
-                    match outcome.verdict {
-                        Verdict::Kept { .. } if count => counts.add(Calamity::Kept),
-                        Verdict::Cancelled { .. } if count && outcome.answers.is_none() => {
-                            counts.add(Calamity::RetryMeetsCancel);
-                        }
-                        _ => {}
+                    if let Some(calamity) = misfortune(outcome).filter(|_| count) {
+                        counts.add(calamity);
                     }
-                    if let Some((offset, answer)) = answer(outcome) {
+                    if let Some((offset, answer)) = answer(outcome)
+                        && !has_course(outcome.trigger.as_str())
+                    {
                         let key = (outcome.trigger.as_str().to_owned(), offset);
                         self.answers.entry(key).or_default().push(answer);
                     }
@@ -189,17 +221,20 @@ impl Testimony {
         if self.doubled.contains(&of) {
             let first = *self.made.entry(of.clone()).or_insert(sent.tenure);
             let again = self.retried.iter().any(|retried| retried.of == of);
-            if again && (first != sent.tenure || self.was_cancelled(&of)) {
+            // Of one that recurs, attempts of so many occurrences are remembered.
+            let forgotten = of.trigger.starts_with('r');
+            if again && (forgotten || first != sent.tenure || self.was_cancelled(&of)) {
                 return;
             }
         }
-        let Sent { clock, decided, .. } = *sent;
+        let (clock, decided) = (sent.clock, sent.before.triggers);
         self.retried.push(Retried { of, appended: clock, decided, payload: payload.to_vec() });
     }
 
     fn was_cancelled(&self, of: &Attempt) -> bool {
         let later = |c: &Command| c.kind == Kind::Cancel && c.offset > of.generation;
-        self.commands.get(&of.trigger).is_some_and(|commands| commands.iter().any(later))
+        let commands = if has_course(&of.trigger) { &self.courses } else { &self.commands };
+        commands.get(&of.trigger).is_some_and(|commands| commands.iter().any(later))
     }
 
     /// What is withdrawn was cancelled, and requested by nobody.
@@ -234,7 +269,7 @@ impl Testimony {
                 let serial = serial(raw);
                 accounted.insert(serial);
                 let times = copies.get(&serial).copied().unwrap_or(0);
-                let again = run.replayed[p].is_some_and(|from| offset >= from);
+                let again = run.replayed[p].is_some_and(|asked| offset >= asked.from);
                 let violation = match times {
                     0 => Violation::Lost,
                     1 => continue,
@@ -263,8 +298,8 @@ impl Testimony {
     /// missing.
     fn hear_first_answers(&mut self, run: &Run) {
         for ((trigger, offset), answers) in &mut self.answers {
-            let from = run.replayed[home(trigger.as_bytes())];
-            if from.is_none_or(|from| *offset < from) {
+            let asked = run.replayed[home(trigger.as_bytes())];
+            if asked.is_none_or(|asked| *offset < asked.from) {
                 continue;
             }
             for answer in answers.iter() {
@@ -282,7 +317,8 @@ impl Testimony {
     /// Whether a finding is what an operator asked for by a replay: everything from an offset on
     /// counts as new.
     fn asked_for(&self, run: &Run, finding: &Finding) -> bool {
-        let Some(from) = run.replayed[home(finding.trigger.as_bytes())] else { return false };
+        let Some(asked) = run.replayed[home(finding.trigger.as_bytes())] else { return false };
+        let Asked { from, .. } = asked;
         match finding.violation {
             Violation::Duplicate | Violation::NotStopped | Violation::Ghost => finding.by >= from,
             Violation::Lost => self.undone.contains(&(finding.trigger.clone(), finding.generation)),
@@ -294,15 +330,37 @@ impl Testimony {
     fn forget_replayed(&mut self, run: &Run) {
         let made: HashSet<&Attempt> = self.retried.iter().map(|retried| &retried.of).collect();
         self.reported.retain(|Reported { of, .. }| {
-            let from = run.replayed[home(of.trigger.as_bytes())];
-            from.is_none_or(|from| of.generation < from) || made.contains(of)
+            let asked = run.replayed[home(of.trigger.as_bytes())];
+            asked.is_none_or(|asked| of.generation < asked.from) || made.contains(of)
         });
+    }
+
+    /// Takes out the attempts of triggers with a course.
+    fn apart(&mut self) -> (Vec<Retried>, Vec<Reported>) {
+        let retried = self.retried.extract_if(.., |retried| has_course(&retried.of.trigger));
+        let retried = retried.collect();
+        let reported = self.reported.extract_if(.., |reported| has_course(&reported.of.trigger));
+        (retried, reported.collect())
     }
 
     fn find(&mut self, violation: Violation, id: &FireId, why: &str) {
         let (trigger, why) = (id.trigger.as_str().to_owned(), why.to_owned());
         let (generation, by) = (id.generation, id.generation);
         self.findings.push(Finding { violation, trigger, generation, by, why });
+    }
+}
+
+/// What an outcome tells of that does not happen to every trigger.
+fn misfortune(outcome: &Outcome) -> Option<Calamity> {
+    match outcome.verdict {
+        Verdict::Kept { .. } => Some(Calamity::Kept),
+        Verdict::Cancelled { .. } if outcome.answers.is_none() => Some(Calamity::RetryMeetsCancel),
+        Verdict::Skipped { .. } => Some(Calamity::LeftOut),
+        Verdict::Paused { .. } if outcome.answers.is_none() => Some(Calamity::FailedTooOften),
+        Verdict::Called { .. } => Some(Calamity::Called),
+        Verdict::Expired { .. } => Some(Calamity::Expired),
+        Verdict::Unmet { .. } => Some(Calamity::Unmet),
+        _ => None,
     }
 }
 
