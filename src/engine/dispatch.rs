@@ -64,7 +64,7 @@ impl Due {
             let pool = || row::target_pool(row).and_then(|pool| catalog.pool(pool));
             matches!(topic.or_else(pool), Some(TopicState::Away(_)))
         };
-        self.rows().filter(lasts).filter_map(|row| id_of(row)).collect()
+        self.rows().filter(lasts).filter_map(id_of).collect()
     }
 
     fn rows(&self) -> impl Iterator<Item = &RowBytes> {

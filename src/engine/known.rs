@@ -157,7 +157,7 @@ impl Known {
     /// held any more.
     #[must_use]
     pub fn held_main(&self, w: TimelineKey) -> bool {
-        self.pending_main(w).or(self.past(w)).is_some_and(|slot| slot.in_ledger)
+        self.pending_main(w).or_else(|| self.past(w)).is_some_and(|slot| slot.in_ledger)
     }
 
     /// Whether a cancel later than `generation` may still have to stop its retries.

@@ -37,6 +37,7 @@ impl TriggerRecord {
 
 /// What a record of `triggers` asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "nearly every record is a registration")]
 pub enum Request {
     /// Register or replace.
     Register(Registration),
