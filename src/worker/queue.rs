@@ -288,4 +288,5 @@ impl<T> Compartment<T> {
 }
 
 #[cfg(test)]
+#[path = "queue/tests.rs"]
 mod tests;
