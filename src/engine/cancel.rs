@@ -5,6 +5,8 @@
 //! later for an older generation is refused, and publishes a withdrawal, so that workers do not
 //! make what they have not begun.
 
+use smallvec::SmallVec;
+
 use super::known::{IdHash, Known, Slot, SlotKind};
 use super::partition::{CorruptRow, Partition};
 use super::rows::Stored;
@@ -40,9 +42,10 @@ impl Partition {
             Some(slot) if slot.kind == SlotKind::Past => (None, Some(slot)),
             _ => (self.drop_standing(&id, &mut known), None),
         };
-        let retry = self.drop_retries(&id, &mut known);
+        let retries = self.drop_retries(&id, &mut known);
         let recurs = row.as_ref().is_some_and(has_fired_before);
-        let fired = self.end_by_cancel(&mut known, row, past, retry.is_some()).or(fired);
+        let fired = self.end_by_cancel(&mut known, row, past, &retries).or(fired);
+        let retry = retries.into_iter().next_back();
         // Only a fire that went to a worker can come back as a retry. If the last generation is
         // known to have fired into a topic, none can. Of a recurring one an earlier occurrence may.
         let none_pending = main.as_ref().is_none_or(|slot| recurs && slot.http);
@@ -72,7 +75,7 @@ impl Partition {
         known: &mut Known,
         row: Option<Row>,
         past: Option<Slot>,
-        retry_dropped: bool,
+        retries: &[Slot],
     ) -> Option<Slot> {
         let Some(Row::Fire(row)) = row else { return None };
         let standing = row.course.as_ref().map(|course| course.standing);
@@ -83,7 +86,9 @@ impl Partition {
                 None
             }
             Some(slot) => {
-                if standing == Some(Standing::Open) && retry_dropped {
+                // A retry of an older generation tells nothing of this one.
+                let dropped = retries.iter().any(|retry| retry.generation == slot.generation);
+                if standing == Some(Standing::Open) && dropped {
                     self.rest(known, &slot, row, Some(false));
                 }
                 Some(slot)
@@ -91,8 +96,8 @@ impl Partition {
         }
     }
 
-    /// Takes all pending retries off the timeline and out of the ledger; returns the last one.
-    fn drop_retries(&mut self, id: &Text, known: &mut Known) -> Option<Slot> {
+    /// Takes all pending retries off the timeline and out of the ledger; returns them.
+    fn drop_retries(&mut self, id: &Text, known: &mut Known) -> SmallVec<[Slot; 1]> {
         let w = self.cursor.w;
         let pending = |s: &Slot| matches!(s.kind, SlotKind::Retry { .. }) && s.key > w;
         let dropped = known.take(pending);
@@ -102,7 +107,7 @@ impl Partition {
             let (trigger, generation) = (id.clone(), slot.generation);
             self.settle(LedgerKey::Retry { trigger, generation, occurrence });
         }
-        dropped.into_iter().next_back()
+        dropped
     }
 
     /// Remembers the cancel for a while, in the ledger and as an entry that ends it, and has the

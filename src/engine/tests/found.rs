@@ -5,12 +5,12 @@
 use super::scene::{NOW, Scene};
 use super::world::{Disk, commit, definition, registration};
 use crate::engine::step::{Emit, Step};
-use crate::model::course::Command;
+use crate::model::course::{Command, Watcher};
 use crate::model::fire::Fire;
 use crate::model::input::{Registration, Request, SignalRecord};
 use crate::model::outcome::Verdict;
 use crate::model::schedule::Schedule;
-use crate::model::signal::{Settled, Signal};
+use crate::model::signal::{RetryRequest, Settled, Signal, Watch};
 use crate::model::{Offset, Timestamp};
 
 /// A scene, and what was said in it.
@@ -40,12 +40,19 @@ impl Tale {
         let _offset = self.scene.log.append(self.scene.now, request);
     }
 
+    fn signal(&mut self, signal: Signal) {
+        let offset = self.scene.log.signals.len() as Offset;
+        self.scene.log.signals.push(SignalRecord { offset, signal: Ok(signal) });
+    }
+
+    fn last_fire(&self) -> Fire {
+        self.fires.last().expect("a callback was fired").clone()
+    }
+
     /// A worker says that the last callback was delivered.
     fn delivered(&mut self) {
-        let id = self.fires.last().expect("a callback was fired").id.clone();
-        let offset = self.scene.log.signals.len() as Offset;
-        let signal = Ok(Signal::Settled(Settled { id, ok: true }));
-        self.scene.log.signals.push(SignalRecord { offset, signal });
+        let id = self.last_fire().id;
+        self.signal(Signal::Settled(Settled { id, ok: true }));
     }
 
     /// Everything until `until` is decided, and this is said about it.
@@ -79,11 +86,17 @@ impl Tale {
                     Verdict::Ended { executions, .. } => format!("ended after {executions}"),
                     Verdict::Accepted { .. } => "accepted".to_owned(),
                     Verdict::NotPending { .. } => "not pending".to_owned(),
+                    Verdict::Cancelled { .. } => "cancelled".to_owned(),
                     Verdict::Paused { .. } => "paused".to_owned(),
                     Verdict::Resumed { .. } => "resumed".to_owned(),
                     Verdict::Called { occurrence, .. } => format!("called #{occurrence}"),
                     other => format!("{other:?}"),
                 }),
+                Emit::Signal { signal, .. } => {
+                    if let Signal::Settlement(settlement) = &**signal {
+                        self.said.push(format!("told {}", settlement.ok));
+                    }
+                }
                 _ => {}
             }
         }
@@ -151,4 +164,26 @@ fn what_has_fired_is_not_pending_when_the_log_is_read_again() {
     tale.scene.take_over(disk, 1_200);
     let _generation = tale.scene.register("a", 1_060);
     tale.until(1_300, &["not pending", "accepted", "accepted", "accepted", "fires of 1060"]);
+}
+
+#[test]
+fn a_cancel_that_takes_away_an_older_retry_says_nothing_of_a_callback_under_way() {
+    let mut tale = Tale::new();
+    for due in [1_000, 1_010] {
+        let new = registration("a", due, definition(true));
+        let new = Registration { retain: Some(500), ..new };
+        let _generation = tale.scene.log.append(tale.scene.now, Request::Register(new));
+        tale.until(due + 5, &["accepted", &format!("#0 of {due}")]);
+        if due == 1_000 {
+            let again = RetryRequest::replay(tale.last_fire(), 0, 9_000);
+            tale.signal(Signal::Retry(again));
+        }
+    }
+    let watcher = Watcher { trigger: "b".into(), generation: 9 };
+    tale.signal(Signal::Watch(Watch { trigger: "a".into(), watcher, until: 5_000 }));
+    tale.until(1_020, &[]);
+    let _cancel = tale.scene.cancel("a");
+    tale.until(1_030, &["cancelled"]);
+    tale.delivered();
+    tale.until(1_040, &["told true"]);
 }

@@ -72,8 +72,8 @@ fn try_seed(seed: u64, tally: &mut Tally) -> Option<String> {
     complaint("after they had stopped", &liveness, &run)
 }
 
-/// What a report has found. Of a single seed that is run again, also all about the first trigger, or
-/// the one that `ORLOJ_TRIGGER` names.
+/// What a report has found. Of a single seed that is run again, also all about the first trigger,
+/// or about the one that `ORLOJ_TRIGGER` names.
 fn complaint(when: &str, report: &Report, run: &Run) -> Option<String> {
     let first = report.findings.first()?;
     let again = setting("ORLOJ_SEED").is_some();

@@ -22,7 +22,8 @@ pub(in crate::simulation) enum Wish {
 /// A trigger as its user wants it.
 #[derive(Clone, Debug, Default)]
 pub(in crate::simulation) struct Wanted {
-    /// When, in ms since the epoch; none if a schedule says, or if it is due with what it waits for.
+    /// When, in ms since the epoch; none if a schedule says, or if it is due with what it waits
+    /// for.
     pub(in crate::simulation) due: Option<Timestamp>,
     /// A schedule as JSON.
     pub(in crate::simulation) schedule: Option<String>,

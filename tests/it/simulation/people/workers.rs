@@ -1,4 +1,5 @@
-//! Workers: they make callbacks, report what failed, and say how it ended if the owner wants to know.
+//! Workers: they make callbacks, report what failed, and say how it ended if the owner wants to
+//! know.
 //!
 //! Law: what one of them says of a fire stands in the transaction of its progress; a part of it
 //! arrives late, and a part of it twice.

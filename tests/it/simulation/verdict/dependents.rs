@@ -215,6 +215,9 @@ impl Story<'_> {
             shot.settles && shot.decided < until && shot.decided > lapsed + CLOCKS_APART
         });
         asked.find_map(|(event, shot)| {
+            if self.was_called(shot.id.generation) {
+                return None; // who is called late is remembered by nobody, but a worker tells of it
+            }
             let of = |said: &&Said<'_>| said.settled.id.generation == shot.id.generation;
             let said = self.settled.iter().find(of)?;
             let replaced = self.events.iter().any(|later| {
@@ -225,6 +228,16 @@ impl Story<'_> {
                 later.order > event.order && matches!(answer, Verdict::Accepted { .. })
             });
             (said.offset > offset && !replaced).then_some(said.appended)
+        })
+    }
+
+    fn was_called(&self, generation: Offset) -> bool {
+        self.events.iter().any(|event| match &event.what {
+            What::Said(outcome) => match outcome.verdict {
+                Verdict::Called { generation: of, .. } => of == generation,
+                _ => false,
+            },
+            What::Fired(_) => false,
         })
     }
 
