@@ -27,10 +27,12 @@ test-signatures: ## our signatures, by the official libraries of Python, JavaScr
 	scripts/kafka.sh
 	cargo test --locked --features faults --test it the_official_libraries -- --ignored --nocapture
 
-test-schedules: ## when schedules come, by another implementation, which it fetches
+test-schedules: ## schedules, commands and dependencies at length, by another implementation, which it fetches
 	scripts/prerequisites.sh test
-	cargo test --locked --features faults --lib schedule
-	cargo test --locked --features faults --test it schedules:: -- --include-ignored --nocapture
+	scripts/kafka.sh
+	cargo test --locked --features faults --lib -- schedule recurring course engine::tests
+	ORLOJ_SEEDS=8000 cargo test --locked --features faults --test it -- --include-ignored --nocapture \
+		--test-threads 1 schedules:: courses:: dependencies:: simulation::
 
 sim: ## the protocol under faults, in memory (SEEDS=n how many, SEED=n one of them again)
 	ORLOJ_SEEDS=$(or $(SEEDS),$(if $(SEED),1,8000)) $(if $(SEED),ORLOJ_SEED=$(SEED)) \
