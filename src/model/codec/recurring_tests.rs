@@ -142,6 +142,12 @@ fn what_does_not_go_together_is_refused() {
     let schedule = r#""topic": "t", "schedule": {"every": "PT1S"}"#;
     let many: Vec<_> = (0..10_000).map(|n| format!("{:?}", format!("t{n}"))).collect();
     for (fields, why) in [
+        (
+            r#""topic": "t", "schedule": {"daily": {"at": {"at": {"at": {"at": {"at": "9:00"}}}}}}"#
+                .to_owned(),
+            "schedule.daily.at is",
+        ),
+        (r#""topic": "t", "after": {"ids": [[[[[["a"]]]]]]}"#.to_owned(), "after.ids is"),
         (format!(r#"{schedule}, "expireAfter": 5"#), "misfire"),
         (format!(r#"{schedule}, "after": ["a"]"#), "does not wait for others"),
         (r#""delay": 0, "topic": "t", "count": "keep""#.to_owned(), "count is of a schedule"),
