@@ -59,7 +59,11 @@ fn obey(row: &mut FireRow, command: Command) -> bool {
     match command {
         Command::Pause => !std::mem::replace(&mut course.paused, true),
         Command::Resume => {
-            let open = course.series.as_ref().and_then(|series| series.open);
+            let mut series = course.series.as_deref_mut();
+            if let Some(series) = &mut series {
+                series.failures = 0; // those of what ran on while it was paused do not count
+            }
+            let open = series.and_then(|series| series.open);
             if course.standing == Standing::Queued && open.is_none() {
                 course.standing = Standing::Pending;
             }

@@ -301,10 +301,16 @@ fn too_many_failures_in_a_row_stop_it() {
             "4000 a#3 of 4000",
             "a paused 2 failures in a row: see pauseAfter",
         ]);
+        play.ended(false);
+        play.pass(20_000).says(&[]);
         play.command("a", Command::Resume);
         play.pass(20_000);
         let said = play.said();
         assert_eq!(said[..2], ["a resumed for 5000", "a skipped 15 of 5000 to 19000"]);
+        play.pass(20_500);
+        let _fired = play.said();
+        play.ended(false);
+        play.pass(20_900).says(&[]);
     });
 }
 
