@@ -28,11 +28,9 @@ impl Partition {
         id: Text,
         stored: Stored<'_>,
     ) -> Result<(), CorruptRow> {
-        let w = self.cursor.w;
         let hash = IdHash::of(&id);
         let mut known = self.known(hash, stored.index);
-        let seen_from = self.seen_from;
-        let fired = known.fired_main(w).filter(|slot| slot.generation >= seen_from).cloned();
+        let fired = self.last_fired(&known);
         let standing = self.standing_slot(&known);
         let row = match &standing {
             Some(slot) if slot.course => Some(self.row(slot, stored)?),

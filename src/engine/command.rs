@@ -5,7 +5,7 @@
 //! take its registration for pending.
 
 use super::course::course_of;
-use super::known::{IdHash, Known};
+use super::known::{IdHash, Known, Slot};
 use super::partition::{CorruptRow, Partition};
 use super::rows::Stored;
 use crate::model::Offset;
@@ -25,9 +25,8 @@ impl Partition {
     ) -> Result<(), CorruptRow> {
         let hash = IdHash::of(&id);
         let mut known = self.known(hash, stored.index);
-        let slot = known.slots.iter().find(|slot| self.is_pending(slot)).cloned();
-        let Some(slot) = slot else {
-            let fired = self.last_fired(&known);
+        let Some(slot) = self.pending_slot(&known) else {
+            let fired = self.last_fired(&known).map(|slot| slot.generation);
             let verdict = Verdict::NotPending { fired, withdrawal: false };
             self.answer(ack, offset, id, verdict);
             return Ok(());
@@ -45,11 +44,10 @@ impl Partition {
         Ok(())
     }
 
-    /// The generation that is known to have fired last.
-    pub(super) fn last_fired(&self, known: &Known) -> Option<Offset> {
-        let w = self.cursor.w;
-        let slot = known.fired_main(w).filter(|slot| slot.generation >= self.seen_from);
-        slot.map(|slot| slot.generation)
+    /// What is known to have fired last.
+    pub(super) fn last_fired(&self, known: &Known) -> Option<Slot> {
+        let fired = known.fired_main(self.cursor.w);
+        fired.filter(|slot| slot.generation >= self.seen_from).cloned()
     }
 }
 

@@ -12,6 +12,7 @@
 //!     └─► awaits others ──settlements, timeout──► Pending, or its end
 //! ```
 
+use super::dispatch::partition_of;
 use super::known::{IdHash, Known, Slot, SlotKind};
 use super::partition::{CorruptRow, Fetched, Partition};
 use super::register::fire_ledger_key;
@@ -160,13 +161,9 @@ impl Partition {
 
     /// Where the owner of a trigger reads. If any partition may be right, the usual one is.
     pub(super) fn partition_of(&self, trigger: &Text) -> PartitionId {
-        let Self { rules, .. } = self;
-        let partition = rules.partitioner.partition(trigger.bytes(), rules.partitions);
-        partition.unwrap_or_else(|| {
-            crate::model::partitioner::Partitioner::Murmur2
-                .partition(trigger.bytes(), rules.partitions)
-                .unwrap_or(self.id)
-        })
+        let (key, partitions) = (trigger.bytes(), self.rules.partitions);
+        let right = self.rules.partitioner.partition(key, partitions);
+        right.unwrap_or_else(|| partition_of(key, partitions))
     }
 
     /// A line of the audit trail that nobody asked for.

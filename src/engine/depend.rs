@@ -96,9 +96,8 @@ impl Partition {
         let Settlement { watcher, of, ok } = settlement;
         let hash = IdHash::of(&watcher.trigger);
         let mut known = self.known(hash, stored.index);
-        let slot = known.slots.iter().find(|slot| self.is_pending(slot)).cloned();
         let waits = |slot: &Slot| slot.course && slot.generation == watcher.generation;
-        let Some(slot) = slot.filter(waits) else { return Ok(()) };
+        let Some(slot) = self.pending_slot(&known).filter(waits) else { return Ok(()) };
         let Row::Fire(mut row) = self.row(&slot, stored)? else { return Ok(()) };
         let Some(awaits) = course_of(&mut row).awaits.as_deref_mut() else { return Ok(()) };
         let before = awaits.remaining.len();

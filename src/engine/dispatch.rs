@@ -406,7 +406,7 @@ fn record_bytes(fire: &FireView<'_>) -> usize {
 }
 
 /// The partition Java's default partitioner gives a key.
-fn partition_of(key: &[u8], partitions: i32) -> PartitionId {
+pub(super) fn partition_of(key: &[u8], partitions: i32) -> PartitionId {
     assert!(partitions > 0, "a usable topic has partitions");
     (murmur2(key) & 0x7fff_ffff).cast_signed() % partitions
 }

@@ -83,6 +83,11 @@ impl Partition {
         past || self.is_pending(slot)
     }
 
+    /// The slot of a trigger's occurrence that has not fired yet.
+    pub(super) fn pending_slot(&self, known: &Known) -> Option<Slot> {
+        known.slots.iter().find(|slot| self.is_pending(slot)).cloned()
+    }
+
     /// The one slot of a trigger that [`stands`](Self::stands).
     pub(super) fn standing_slot(&self, known: &Known) -> Option<Slot> {
         known.slots.iter().find(|slot| self.stands(slot)).cloned()

@@ -8,9 +8,10 @@ use super::known::{Known, Slot};
 use super::partition::Partition;
 use crate::fault::{Bug, planted};
 use crate::model::course::{Course, Open, Series, Standing};
-use crate::model::entry::FireRow;
+use crate::model::entry::{FireRow, Row};
 use crate::model::outcome::Verdict;
 use crate::model::schedule::{Misfire, Overlap};
+use crate::model::timeline::TimelineKey;
 use crate::model::{Millis, Timestamp};
 
 /// What becomes of an occurrence that is due.
@@ -53,8 +54,7 @@ impl Partition {
         let on_time = |due: Timestamp| due.saturating_add(grace) >= clock;
         if series.nominal <= series.granted {
             // It was decided before; unless it has been missed again it fires.
-            let slot =
-                if on_time(due) { clock } else { self.pace.take(clock, self.rules.catch_up_rate) };
+            let slot = if on_time(due) { clock } else { self.made_up() };
             return if slot <= clock { Judged::Fires } else { Judged::Waits(slot) };
         }
         if on_time(row.scheduled) {
@@ -183,9 +183,9 @@ impl Partition {
         let due = self.due_of(&row).max(slot_at);
         if planted(Bug::NextOutOfLedger) {
             self.lift(known, slot);
-            let key = crate::model::timeline::TimelineKey { due, ..slot.key };
+            let key = TimelineKey { due, ..slot.key };
             known.slots.push(Slot::of(key, &row));
-            let bytes = self.encode(&crate::model::entry::Row::Fire(row));
+            let bytes = self.encode(&Row::Fire(row));
             return self.put(key, bytes);
         }
         self.stand(known, slot, row, due);

@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::codec::long;
 use super::schedule::{Overlap, Schedule};
 use super::text::Text;
 use super::{Millis, Offset, Timestamp};
@@ -153,6 +154,7 @@ pub struct Watcher {
     /// Which one.
     pub trigger: Text,
     /// Its generation.
+    #[serde(with = "long")]
     pub generation: Offset,
 }
 

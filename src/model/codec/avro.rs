@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::avro_course::{WatcherWire, course, watchers};
+use super::avro_course;
 use super::avro_outcome::OutcomeWire;
 use super::ledger_key::parse_step;
 use super::long;
@@ -212,7 +212,6 @@ struct SettledWire {
 #[serde(remote = "Watch", rename = "Watch")]
 struct WatchWire {
     trigger: Text,
-    #[serde(with = "WatcherWire")]
     watcher: Watcher,
     #[serde(with = "long")]
     until: Timestamp,
@@ -221,7 +220,6 @@ struct WatchWire {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Settlement", rename = "Settlement")]
 struct SettlementWire {
-    #[serde(with = "WatcherWire")]
     watcher: Watcher,
     of: Text,
     ok: bool,
@@ -302,7 +300,6 @@ enum RowWire {
     },
     Watch {
         trigger: Text,
-        #[serde(with = "watchers")]
         watchers: Vec<Watcher>,
     },
 }
@@ -317,7 +314,7 @@ struct FireRowWire {
     in_ledger: bool,
     definition: Definition,
     history: Option<Box<History>>,
-    #[serde(default, with = "course")]
+    #[serde(default, with = "avro_course")]
     course: Option<Box<Course>>,
 }
 
