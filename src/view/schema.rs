@@ -1,0 +1,161 @@
+//! The database: its tables, who made it, and whether it may be gone on with.
+//!
+//! Law: everything in it can be read off the topics again. A file of another version, of another
+//! cluster or installation, or a damaged one, is thrown away and made anew; nothing is migrated.
+//!
+//! ```text
+//!  subject 1 ── n generation       facts: what the records say
+//!  execution, letter, circuit      facts, as they are asked for
+//!  listed, words, tally            what follows of the facts: what lists and counts go by
+//!  position, cursor                how far the facts go, in the transaction that has them
+//! ```
+
+use std::path::Path;
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::ViewError;
+
+/// Raised whenever tables, or what is written into them, change.
+const VERSION: i64 = 1;
+/// How long a statement waits for another connection's lock, in ms. Readers never wait; the writer
+/// may, for a checkpoint.
+const BUSY_MS: u64 = 5_000;
+/// Page cache of the writer: 64 MiB. Random ids go into a b-tree of their own.
+const WRITER_CACHE_KIB: i64 = 65_536;
+/// Page cache of a reader: 16 MiB.
+const READER_CACHE_KIB: i64 = 16_384;
+
+/// A place in a log as one number: partitions above, offsets below.
+pub(super) const OFFSET_BITS: u32 = 44;
+
+const TABLES: &str = "
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE position (
+  source INTEGER NOT NULL, partition INTEGER NOT NULL, next INTEGER NOT NULL,
+  PRIMARY KEY (source, partition)
+) WITHOUT ROWID;
+CREATE TABLE cursor (
+  partition INTEGER PRIMARY KEY, offset INTEGER NOT NULL, metadata TEXT NOT NULL
+);
+CREATE TABLE name (nid INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
+
+-- A trigger id. `row` is what the ledger says of it, and `next` what it says since, which counts
+-- once everything is read that its owner wrote with it (`fresh`).
+CREATE TABLE subject (
+  sid INTEGER PRIMARY KEY, id TEXT NOT NULL, partition INTEGER NOT NULL,
+  row TEXT, next TEXT, fresh INTEGER NOT NULL DEFAULT 0,
+  UNIQUE (id, partition)
+);
+CREATE INDEX subject_fresh ON subject (partition) WHERE fresh = 1;
+
+-- A registration, and what outcomes say of it. `gid` is its place in `triggers`.
+CREATE TABLE generation (
+  gid INTEGER PRIMARY KEY, sid INTEGER NOT NULL,
+  known INTEGER NOT NULL DEFAULT 0, decided INTEGER NOT NULL DEFAULT 0,
+  waits INTEGER NOT NULL DEFAULT 0,
+  created_at INTEGER, fire_at INTEGER, keeps INTEGER, priority INTEGER,
+  expire_after INTEGER, retain INTEGER, schedule TEXT, after TEXT,
+  whole INTEGER, row BLOB, told TEXT
+);
+CREATE INDEX generation_subject ON generation (sid, gid);
+CREATE INDEX generation_waits ON generation (gid) WHERE waits = 1;
+CREATE TABLE skip (gid INTEGER PRIMARY KEY);
+
+-- `xid` is the place of its outcome.
+CREATE TABLE execution (
+  xid INTEGER PRIMARY KEY, sid INTEGER NOT NULL, gid INTEGER NOT NULL,
+  occurrence INTEGER NOT NULL, attempt INTEGER NOT NULL, status INTEGER NOT NULL,
+  due INTEGER, at INTEGER NOT NULL, http_status INTEGER, reason TEXT, retry_at INTEGER
+);
+CREATE INDEX execution_subject ON execution (sid, status);
+CREATE INDEX execution_generation ON execution (gid);
+
+CREATE TABLE letter (
+  lid INTEGER PRIMARY KEY, at INTEGER NOT NULL, reason TEXT NOT NULL, trigger TEXT,
+  caller INTEGER NOT NULL, host TEXT, state INTEGER NOT NULL, replays INTEGER NOT NULL,
+  attempts INTEGER, last_status INTEGER, dealt_at INTEGER
+);
+CREATE INDEX letter_state ON letter (state, at);
+CREATE INDEX letter_caller ON letter (caller, state, at);
+CREATE INDEX letter_dealt ON letter (dealt_at) WHERE dealt_at IS NOT NULL;
+
+CREATE TABLE circuit (
+  key TEXT PRIMARY KEY, worker TEXT NOT NULL, caller INTEGER NOT NULL, host TEXT NOT NULL,
+  state INTEGER NOT NULL, reason TEXT NOT NULL, since INTEGER NOT NULL, probe_at INTEGER
+) WITHOUT ROWID;
+CREATE INDEX circuit_caller ON circuit (caller);
+CREATE INDEX circuit_since ON circuit (since);
+
+-- A trigger as lists show it. `place` grows with the time of its registration.
+CREATE TABLE listed (
+  place INTEGER PRIMARY KEY, sid INTEGER NOT NULL UNIQUE, gid INTEGER NOT NULL,
+  partition INTEGER NOT NULL, caller INTEGER NOT NULL, target INTEGER NOT NULL,
+  status INTEGER NOT NULL, fire_at INTEGER NOT NULL, wake INTEGER, settled_at INTEGER,
+  executions INTEGER NOT NULL, reason TEXT
+);
+CREATE INDEX listed_status ON listed (status);
+CREATE INDEX listed_caller ON listed (caller, status);
+CREATE INDEX listed_target ON listed (target, status);
+CREATE INDEX listed_caller_target ON listed (caller, target, status);
+CREATE INDEX listed_due ON listed (fire_at);
+CREATE INDEX listed_caller_due ON listed (caller, fire_at);
+CREATE INDEX listed_wake ON listed (partition, wake) WHERE wake IS NOT NULL;
+CREATE INDEX listed_flight ON listed (fire_at) WHERE status = 3;
+CREATE INDEX listed_settled ON listed (settled_at) WHERE settled_at IS NOT NULL;
+CREATE TABLE tally (
+  caller INTEGER NOT NULL, status INTEGER NOT NULL, count INTEGER NOT NULL,
+  PRIMARY KEY (caller, status)
+) WITHOUT ROWID;
+CREATE VIRTUAL TABLE words USING fts5(
+  words, content='', contentless_delete=1, detail=none, tokenize='ascii'
+);
+";
+
+/// Opens the database that the view writes, or makes it; `identity` names cluster and
+/// installation. Says whether it is a new one.
+pub(super) fn open(path: &Path, identity: &str) -> Result<(Connection, bool), ViewError> {
+    let connection = Connection::open(path)?;
+    set_up(&connection, WRITER_CACHE_KIB)?;
+    let _mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+    connection.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 4000;")?;
+    let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    if version == 0 {
+        make(&connection, identity)?;
+        return Ok((connection, true));
+    }
+    if version != VERSION {
+        return Err(ViewError::Foreign(format!("its version is {version}, not {VERSION}")));
+    }
+    let sql = "SELECT value FROM meta WHERE key = 'identity'";
+    let found: String = connection.query_row(sql, [], |row| row.get(0))?;
+    if found != identity {
+        return Err(ViewError::Foreign(format!("it is of {found}, not of {identity}")));
+    }
+    Ok((connection, false))
+}
+
+/// Makes the tables in an empty database.
+pub(super) fn make(connection: &Connection, identity: &str) -> Result<(), ViewError> {
+    connection.execute_batch(&format!("BEGIN; {TABLES} PRAGMA user_version = {VERSION};"))?;
+    connection.execute("INSERT INTO meta VALUES ('identity', ?1)", [identity])?;
+    connection.execute_batch("COMMIT")?;
+    Ok(())
+}
+
+/// Opens the database for questions.
+pub(super) fn open_reader(path: &Path) -> Result<Connection, ViewError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    set_up(&connection, READER_CACHE_KIB)?;
+    Ok(connection)
+}
+
+fn set_up(connection: &Connection, cache_kib: i64) -> Result<(), ViewError> {
+    connection.busy_timeout(std::time::Duration::from_millis(BUSY_MS))?;
+    connection.set_prepared_statement_cache_capacity(128);
+    connection.execute_batch(&format!(
+        "PRAGMA cache_size = -{cache_kib}; PRAGMA temp_store = MEMORY; PRAGMA foreign_keys = OFF;"
+    ))?;
+    Ok(())
+}
