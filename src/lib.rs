@@ -32,6 +32,7 @@
 //! * [`guard`]: where a callback may go.
 //! * [`scheduler`]: the role that owns partitions and drives the engine.
 //! * [`worker`]: the role that makes the callbacks which are due.
+//! * [`view`]: the topics folded into SQLite, for those who list and search.
 //! * [`gateway`]: the role that serves the HTTP API.
 //! * [`notifier`]: the role that tells callers of failures.
 //! * [`dev`]: all roles in one process, to try them.
@@ -57,4 +58,5 @@ pub mod scheduler;
 pub mod signature;
 pub mod store;
 pub mod telemetry;
+pub mod view;
 pub mod worker;

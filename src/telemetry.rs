@@ -54,6 +54,15 @@ pub const REQUESTS: &str = "orloj_http_requests_total";
 /// Histogram: one request to the HTTP API, in seconds.
 pub const REQUEST_DURATION: &str = "orloj_http_request_seconds";
 
+/// Counter: records folded into the view, by `topic` (triggers, ledger, outcomes, dead_letters).
+pub const VIEW_FOLDED: &str = "orloj_view_records_total";
+/// Counter: times that the view's file was thrown away and made anew.
+pub const VIEW_REBUILDS: &str = "orloj_view_rebuilds_total";
+/// Gauge: how far the view is behind the topics, in seconds.
+pub const VIEW_LAG: &str = "orloj_view_lag_seconds";
+/// Gauge: triggers that the view lists.
+pub const VIEW_ROWS: &str = "orloj_view_triggers";
+
 /// Gauge: 1 while the file of the callers is refused and those read before are in force.
 pub const CALLERS_REFUSED: &str = "orloj_callers_refused";
 
@@ -129,6 +138,8 @@ fn describe() {
         (REQUESTS, "requests to the HTTP API"),
         (NOTIFICATIONS, "attempts to tell of failures"),
         (SPANS_DROPPED, "spans that did not reach the collector"),
+        (VIEW_FOLDED, "records folded into the view"),
+        (VIEW_REBUILDS, "times that the view was made anew"),
     ];
     for (name, meaning) in counters {
         describe_counter!(name, Unit::Count, meaning);
@@ -140,6 +151,8 @@ fn describe() {
         (CALLBACKS_WAITING, Unit::Count, "fires that wait for a place"),
         (CIRCUITS, Unit::Count, "circuits of this worker"),
         (NOTIFICATIONS_WAITING, Unit::Count, "recipients who have not been told everything"),
+        (VIEW_LAG, Unit::Seconds, "how far the view is behind the topics"),
+        (VIEW_ROWS, Unit::Count, "triggers that the view lists"),
         (CALLERS_REFUSED, Unit::Count, "1 while the file of the callers is refused"),
     ];
     for (name, unit, meaning) in gauges {

@@ -67,9 +67,21 @@ const MODULES: &[(&str, &[&str])] = &[
             "signature",
         ],
     ),
+    ("view", &["model", "engine", "kafka", "config", "clock", "telemetry", "health"]),
     (
         "gateway",
-        &["model", "engine", "kafka", "guard", "config", "clock", "telemetry", "health", "callers"],
+        &[
+            "model",
+            "engine",
+            "kafka",
+            "guard",
+            "config",
+            "clock",
+            "telemetry",
+            "health",
+            "callers",
+            "view",
+        ],
     ),
     (
         "dev",

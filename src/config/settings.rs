@@ -341,6 +341,16 @@ pub struct GatewaySettings {
     /// How long a callback's host may take to resolve when it is registered.
     #[serde(deserialize_with = "units::duration")]
     pub resolve_timeout: Duration,
+    /// Folder of the view.
+    pub view_dir: PathBuf,
+    /// How long what is settled stays in the view.
+    #[serde(deserialize_with = "units::duration")]
+    pub view_audit: Duration,
+    /// How much of a payload the view keeps.
+    pub view_payload_max: ByteSize,
+    /// Pause between two looks at how far the schedulers are.
+    #[serde(deserialize_with = "units::duration")]
+    pub view_look_interval: Duration,
 }
 
 /// The role that tells of failures.

@@ -41,25 +41,27 @@ CREATE TABLE cursor (
 CREATE TABLE name (nid INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
 
 -- A trigger id. `row` is what the ledger says of it, and `next` what it says since, which counts
--- once everything is read that its owner wrote with it (`fresh`).
+-- once everything is read that its owner wrote with it; `fresh` is the offset behind that word.
 CREATE TABLE subject (
   sid INTEGER PRIMARY KEY, id TEXT NOT NULL, partition INTEGER NOT NULL,
   row TEXT, next TEXT, fresh INTEGER NOT NULL DEFAULT 0,
   UNIQUE (id, partition)
 );
-CREATE INDEX subject_fresh ON subject (partition) WHERE fresh = 1;
+CREATE INDEX subject_fresh ON subject (partition, fresh) WHERE fresh > 0;
 
--- A registration, and what outcomes say of it. `gid` is its place in `triggers`.
+-- A registration, and what outcomes say of it. `gid` is its place in `triggers`; `past` since when
+-- it is of no account, roughly.
 CREATE TABLE generation (
   gid INTEGER PRIMARY KEY, sid INTEGER NOT NULL,
   known INTEGER NOT NULL DEFAULT 0, decided INTEGER NOT NULL DEFAULT 0,
   waits INTEGER NOT NULL DEFAULT 0,
   created_at INTEGER, fire_at INTEGER, keeps INTEGER, priority INTEGER,
   expire_after INTEGER, retain INTEGER, schedule TEXT, after TEXT,
-  whole INTEGER, row BLOB, told TEXT
+  whole INTEGER, row BLOB, told TEXT, past INTEGER
 );
 CREATE INDEX generation_subject ON generation (sid, gid);
 CREATE INDEX generation_waits ON generation (gid) WHERE waits = 1;
+CREATE INDEX generation_past ON generation (past) WHERE past IS NOT NULL;
 CREATE TABLE skip (gid INTEGER PRIMARY KEY);
 
 -- `xid` is the place of its outcome.
@@ -70,6 +72,7 @@ CREATE TABLE execution (
 );
 CREATE INDEX execution_subject ON execution (sid, status);
 CREATE INDEX execution_generation ON execution (gid);
+CREATE INDEX execution_at ON execution (at);
 
 CREATE TABLE letter (
   lid INTEGER PRIMARY KEY, at INTEGER NOT NULL, reason TEXT NOT NULL, trigger TEXT,

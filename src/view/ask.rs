@@ -1,0 +1,345 @@
+//! Questions to the database: single things, and lists page by page.
+//!
+//! Law: nothing is looked for without an index. A list walks down one index, or several of the same
+//! order at once, from where the last page ended; it looks at no more than [`CANDIDATES_MAX`] rows
+//! and returns a short page where that was not enough. Whose triggers may be seen is the first
+//! part of the index, never a filter behind it.
+
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension as _, Row as SqlRow, params, params_from_iter};
+
+use super::ViewError;
+use super::answer::{ExecutionStatus, ExecutionView, Overdue, RegistrationView, Status, TriggerView};
+use super::filter::{Listing, Page, PageToken, Scope, name_of};
+use super::fold::{name_number, place_from, place_of, read_after};
+use super::show::read_definition;
+use super::words::Sign;
+use crate::model::{Offset, PartitionId, Timestamp};
+
+/// Rows that are looked at for one page. Each takes some microseconds.
+pub(super) const CANDIDATES_MAX: usize = 2_000;
+
+/// Where something stands in its list: what it is ordered by, and what orders those alike.
+pub(super) type Key = (i64, i64);
+
+/// Before the first page.
+pub(super) const FIRST: Key = (i64::MAX, i64::MAX);
+
+/// Ways down an index: each statement with its values, all of them in the same order.
+pub(super) type Ways = Vec<(&'static str, Vec<Value>)>;
+
+/// One connection, to be asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask<'a>(pub(super) &'a Connection);
+
+/// A trigger as it stands in the database, and where.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) sid: i64,
+    pub(super) gid: i64,
+    pub(super) view: TriggerView,
+}
+
+impl Ask<'_> {
+    /// The number of the caller whose rows may be seen: `None` for everyone's; nothing can be seen
+    /// (`Err`) of one that nobody has heard of.
+    pub(super) fn caller(
+        &self,
+        scope: &Scope,
+        wanted: Option<&String>,
+    ) -> Result<Result<Option<i64>, ()>, ViewError> {
+        let name = match (scope, wanted) {
+            (Scope::All, None) => return Ok(Ok(None)),
+            (Scope::Caller(own), Some(other)) if own != other => return Ok(Err(())),
+            (Scope::Caller(name), _) | (Scope::All, Some(name)) => name,
+        };
+        Ok(name_number(self.0, name)?.map(Some).ok_or(()))
+    }
+
+    /// The trigger with this id.
+    pub(super) fn trigger(&self, scope: &Scope, id: &str) -> Result<Option<Found>, ViewError> {
+        let Ok(caller) = self.caller(scope, None)? else { return Ok(None) };
+        let sql = "SELECT l.place, l.caller FROM subject AS s JOIN listed AS l ON l.sid = s.sid \
+                   WHERE s.id = ?1";
+        let mut select = self.0.prepare_cached(sql)?;
+        let rows = select.query_map([id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let rows: Vec<(i64, i64)> = rows.collect::<Result<_, _>>()?;
+        // Where any partition may be right there may be several: the newest is meant.
+        let newest = rows.into_iter().max();
+        let Some((place, owner)) = newest else { return Ok(None) };
+        if caller.is_some_and(|caller| caller != owner) {
+            return Ok(None);
+        }
+        let Some(mut found) = self.found(place)? else { return Ok(None) };
+        self.complete(&mut found)?;
+        Ok(Some(found))
+    }
+
+    /// The trigger at this place of the lists, without its last execution.
+    pub(super) fn found(&self, place: i64) -> Result<Option<Found>, ViewError> {
+        let sql = "SELECT l.sid, l.gid, s.id, l.status, l.fire_at, l.settled_at, l.executions, \
+                   l.reason, g.created_at, g.priority, g.expire_after, g.retain, g.schedule, \
+                   g.after, g.whole, g.row \
+                   FROM listed AS l JOIN generation AS g ON g.gid = l.gid \
+                   JOIN subject AS s ON s.sid = l.sid WHERE l.place = ?1";
+        let mut select = self.0.prepare_cached(sql)?;
+        let mut rows = select.query([place])?;
+        rows.next()?.map(read_found).transpose()
+    }
+
+    /// Adds the last execution.
+    pub(super) fn complete(&self, found: &mut Found) -> Result<(), ViewError> {
+        found.view.last = match self.last_of(found.gid)? {
+            Some(last) => Some(last),
+            None => unspoken(&found.view),
+        };
+        Ok(())
+    }
+
+    fn last_of(&self, gid: i64) -> Result<Option<ExecutionView>, ViewError> {
+        let sql = "SELECT gid, occurrence, attempt, status, due, at, http_status, reason, retry_at \
+                   FROM execution INDEXED BY execution_generation \
+                   WHERE gid = ?1 ORDER BY xid DESC LIMIT 1";
+        let mut select = self.0.prepare_cached(sql)?;
+        Ok(select.query_row([gid], read_execution).optional()?)
+    }
+
+    /// The executions of a trigger, the newest first; `None` if there is no such trigger.
+    pub(super) fn executions(
+        &self,
+        scope: &Scope,
+        id: &str,
+        status: Option<ExecutionStatus>,
+        page: &Page,
+    ) -> Result<Option<Listing<ExecutionView>>, ViewError> {
+        let query = name_of(&("executions", scope, id, status));
+        let after = position(page, query)?;
+        let Some(found) = self.trigger(scope, id)? else { return Ok(None) };
+        let sql = "SELECT xid, 0 FROM execution INDEXED BY execution_subject \
+                   WHERE sid = ?1 AND status = ?2 AND xid < ?3 ORDER BY xid DESC LIMIT ?4";
+        let statuses = status.map_or_else(|| ExecutionStatus::ALL.to_vec(), |one| vec![one]);
+        let limit = page.len() + 1;
+        let ways = statuses.into_iter().map(|status| {
+            let values = [found.sid, status.number(), after.0, number(limit)];
+            (sql, values.map(Value::from).to_vec())
+        });
+        let mut keys = self.keys(ways.collect(), limit)?;
+        let more = keys.len() == limit;
+        keys.truncate(page.len());
+        let next = keys.last().filter(|_| more).map(|last| PageToken::new(query, *last));
+        // A fire that nobody speaks of is the newest there is.
+        let unspoken = unspoken(&found.view).filter(|one| {
+            page.token.is_none() && status.is_none_or(|status| status == one.status)
+        });
+        let is_alone = || Ok::<_, ViewError>(self.last_of(found.gid)?.is_none());
+        let mut items = Vec::with_capacity(keys.len() + 1);
+        if let Some(one) = unspoken
+            && is_alone()?
+        {
+            items.push(one);
+        }
+        for (xid, _) in keys {
+            items.extend(self.execution(xid)?);
+        }
+        Ok(Some(Listing { items, next }))
+    }
+
+    fn execution(&self, xid: i64) -> Result<Option<ExecutionView>, ViewError> {
+        let sql = "SELECT gid, occurrence, attempt, status, due, at, http_status, reason, retry_at \
+                   FROM execution WHERE xid = ?1";
+        Ok(self.0.prepare_cached(sql)?.query_row([xid], read_execution).optional()?)
+    }
+
+    /// The registration of a trigger with this generation.
+    pub(super) fn registration(
+        &self,
+        id: &str,
+        generation: Offset,
+    ) -> Result<Option<RegistrationView>, ViewError> {
+        let mut select = self.0.prepare_cached("SELECT sid, partition FROM subject WHERE id = ?1")?;
+        let rows = select.query_map([id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let subjects: Vec<(i64, PartitionId)> = rows.collect::<Result<_, _>>()?;
+        let sql = "SELECT fire_at, row FROM generation WHERE gid = ?1 AND sid = ?2 AND known > 0";
+        let mut select = self.0.prepare_cached(sql)?;
+        for (sid, partition) in subjects {
+            let key = params![place_of(partition, generation), sid];
+            let read = |row: &SqlRow<'_>| Ok((row.get(0)?, row.get(1)?));
+            let found: Option<(i64, Vec<u8>)> = select.query_row(key, read).optional()?;
+            if let Some((fire_at, bytes)) = found {
+                let definition = read_definition(&bytes)?;
+                return Ok(Some(RegistrationView {
+                    fire_at: fire_at.cast_unsigned(),
+                    fingerprint: Sign::of(&definition).fingerprint,
+                    caller: definition.caller.map(|caller| caller.to_string()),
+                }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// How many triggers of a caller are not settled.
+    pub(super) fn pending_of(&self, caller: &str) -> Result<u64, ViewError> {
+        let Some(caller) = name_number(self.0, caller)? else { return Ok(0) };
+        let sql = "SELECT status, count FROM tally WHERE caller = ?1";
+        let mut select = self.0.prepare_cached(sql)?;
+        let rows = select.query_map([caller], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let mut pending = 0;
+        for row in rows {
+            let (status, count): (i64, i64) = row?;
+            if Status::of_number(status).is_some_and(|status| !status.is_settled()) {
+                pending += u64::try_from(count).unwrap_or(0);
+            }
+        }
+        Ok(pending)
+    }
+
+    /// Callbacks that have not ended and whose next attempt is past, the latest first.
+    pub(super) fn overdue(
+        &self,
+        before: Timestamp,
+        page: &Page,
+    ) -> Result<Listing<Overdue>, ViewError> {
+        let query = name_of(&("overdue", before));
+        let after = position(page, query)?;
+        let same = "SELECT fire_at, place FROM listed INDEXED BY listed_flight \
+                    WHERE status = 3 AND fire_at = ?1 AND place < ?2 \
+                    ORDER BY place DESC LIMIT ?3";
+        let earlier = "SELECT fire_at, place FROM listed INDEXED BY listed_flight \
+                       WHERE status = 3 AND fire_at < ?1 \
+                       ORDER BY fire_at DESC, place DESC LIMIT ?2";
+        let limit = number(CANDIDATES_MAX);
+        let from = after.0.min(before.cast_signed());
+        let mut ways: Ways = vec![(earlier, vec![from.into(), limit.into()])];
+        if from == after.0 {
+            ways.push((same, vec![after.0.into(), after.1.into(), limit.into()]));
+        }
+        self.page(page, query, ways, CANDIDATES_MAX, |ask, (_, place)| {
+            let Some(mut found) = ask.found(place)? else { return Ok(None) };
+            ask.complete(&mut found)?;
+            let retry = found.view.last.as_ref().and_then(|last| last.retry_at);
+            let since = found.view.fire_at.unwrap_or(0).max(retry.unwrap_or(0));
+            Ok((since < before).then_some(Overdue { trigger: found.view, since }))
+        })
+    }
+
+    /// A page of what the keys of `ways` lead to, as far as `read` takes it.
+    pub(super) fn page<T>(
+        &self,
+        page: &Page,
+        query: u64,
+        ways: Ways,
+        limit: usize,
+        mut read: impl FnMut(&Self, Key) -> Result<Option<T>, ViewError>,
+    ) -> Result<Listing<T>, ViewError> {
+        let keys = self.keys(ways, limit)?;
+        let (mut items, mut last, mut seen) = (Vec::new(), None, 0);
+        for key in &keys {
+            if items.len() == page.len() {
+                break;
+            }
+            items.extend(read(self, *key)?);
+            (last, seen) = (Some(*key), seen + 1);
+        }
+        let more = seen < keys.len() || keys.len() == limit;
+        let next = last.filter(|_| more).map(|last| PageToken::new(query, last));
+        Ok(Listing { items, next })
+    }
+
+    /// The first keys of all ways, in falling order, at most `limit`.
+    pub(super) fn keys(&self, ways: Ways, limit: usize) -> Result<Vec<Key>, ViewError> {
+        let mut keys = Vec::new();
+        for (sql, values) in ways {
+            let mut select = self.0.prepare_cached(sql)?;
+            let mut rows = select.query(params_from_iter(values))?;
+            while let Some(row) = rows.next()? {
+                keys.push((row.get(0)?, row.get(1)?));
+            }
+        }
+        keys.sort_unstable_by(|a: &Key, b| b.cmp(a));
+        keys.truncate(limit);
+        Ok(keys)
+    }
+}
+
+/// A count as the database takes it.
+pub(super) fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// Where a page goes on.
+pub(super) fn position(page: &Page, query: u64) -> Result<Key, ViewError> {
+    Ok(page.token.map_or(Ok(FIRST), |token| token.position(query))?)
+}
+
+/// What is known of the execution of a trigger that has fired and of which no outcome speaks.
+fn unspoken(trigger: &TriggerView) -> Option<ExecutionView> {
+    let status = match trigger.status {
+        Status::Fired => ExecutionStatus::Fired,
+        Status::InFlight => ExecutionStatus::InFlight,
+        _ => return None,
+    };
+    if trigger.schedule.is_some() {
+        return None;
+    }
+    let due = trigger.fire_at?;
+    Some(ExecutionView {
+        generation: trigger.generation,
+        occurrence: 0,
+        attempt: 1,
+        status,
+        due: Some(due),
+        at: trigger.settled_at.unwrap_or(due),
+        http_status: None,
+        reason: None,
+        retry_at: None,
+    })
+}
+
+fn read_found(row: &SqlRow<'_>) -> Result<Found, ViewError> {
+    let gid: i64 = row.get(1)?;
+    let time = |at| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(at)?.map(i64::cast_unsigned));
+    let definition = read_definition(row.get_ref(15)?.as_blob().unwrap_or_default())?;
+    let sign = Sign::of(&definition);
+    let after: Option<String> = row.get(13)?;
+    let status = Status::of_number(row.get(3)?);
+    let (partition, generation) = place_from(gid);
+    let view = TriggerView {
+        id: row.get(2)?,
+        generation,
+        partition,
+        caller: definition.caller.as_ref().map(ToString::to_string),
+        status: status.ok_or_else(|| ViewError::Damaged("a status has no name".to_owned()))?,
+        name: sign.name,
+        labels: sign.labels,
+        definition,
+        payload_is_whole: row.get(14)?,
+        schedule: row.get(12)?,
+        after: after.as_deref().and_then(read_after),
+        expire_after: time(10)?,
+        retain: time(11)?,
+        priority: row.get(9)?,
+        fire_at: time(4)?,
+        created_at: time(8)?.unwrap_or(0),
+        settled_at: time(5)?,
+        executions: row.get(6)?,
+        last: None,
+        reason: row.get(7)?,
+    };
+    Ok(Found { sid: row.get(0)?, gid, view })
+}
+
+fn read_execution(row: &SqlRow<'_>) -> rusqlite::Result<ExecutionView> {
+    let time = |at| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(at)?.map(i64::cast_unsigned));
+    let (_, generation) = place_from(row.get(0)?);
+    Ok(ExecutionView {
+        generation,
+        occurrence: row.get(1)?,
+        attempt: row.get(2)?,
+        status: ExecutionStatus::of_number(row.get(3)?).unwrap_or(ExecutionStatus::Failed),
+        due: time(4)?,
+        at: row.get::<_, i64>(5)?.cast_unsigned(),
+        http_status: row.get(6)?,
+        reason: row.get(7)?,
+        retry_at: time(8)?,
+    })
+}

@@ -1,0 +1,279 @@
+//! The view: what the topics say, folded into a SQLite file that can be listed, filtered and
+//! searched. It can be deleted at any time; it is read off the topics again.
+//!
+//! Law: nothing is decided here and nothing is written to Kafka. How far the view is stands in the
+//! same transaction as what it has, so a view that was killed goes on where it was, and one that is
+//! made from nothing becomes the same.
+//!
+//! ```text
+//!  triggers, ledger,      ┌────────── one thread ──────────┐
+//!  outcomes, dead-letters ┼─► follow ─► fold ─► show ──────┼─► SQLite ─► ask, lists ─► View
+//!  committed cursor ─► ends ──────────────► settle ────────┘
+//! ```
+
+mod answer;
+mod ask;
+mod decode;
+mod dump;
+mod ends;
+mod filter;
+mod follow;
+mod fold;
+mod lists;
+mod pool;
+mod progress;
+mod record;
+mod retain;
+mod schema;
+mod show;
+mod status;
+mod words;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdkafka::error::KafkaError;
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock;
+use crate::config::Settings;
+use crate::health::Health;
+use crate::model::{Offset, Timestamp};
+
+pub use answer::{
+    CircuitView, DeadLetterView, ExecutionStatus, ExecutionView, LetterState, Overdue,
+    RegistrationView, Status, TriggerView,
+};
+pub use dump::dump;
+pub use filter::{
+    DeadLetterFilter, Listing, NoToken, PAGE_DEFAULT, PAGE_MAX, Page, PageToken, Scope,
+    TriggerFilter,
+};
+pub use progress::{Freshness, Log, Mark};
+pub use words::{FINGERPRINT, LABEL, NAME};
+
+use pool::Pool;
+use progress::Progress;
+
+/// The file's name in its folder.
+const FILE: &str = "view.sqlite";
+
+/// Why the view cannot answer, or cannot be.
+#[derive(Debug, Error)]
+pub enum ViewError {
+    /// Answer "try again later": the file is being made, or was thrown away.
+    #[error("the view cannot be asked just now: {0}")]
+    Away(String),
+    /// Refuse the request.
+    #[error(transparent)]
+    Token(#[from] NoToken),
+    /// The file is of no use: it is thrown away and made anew.
+    #[error("the view's file cannot be gone on with: {0}")]
+    Foreign(String),
+    /// What is in the file cannot be: it is thrown away and made anew.
+    #[error("the view's file is damaged: {0}")]
+    Damaged(String),
+    /// The database refuses. When writing, the file is thrown away and made anew.
+    #[error("the view's database: {0}")]
+    Database(#[from] rusqlite::Error),
+    /// The cluster is away; the file stays.
+    #[error("the view cannot read the topics: {0}")]
+    Kafka(#[from] KafkaError),
+    /// A newer Orloj wrote a record: upgrade this process.
+    #[error("{0}; the view stands still until this process is upgraded")]
+    Newer(String),
+    /// Give each gateway a folder of its own.
+    #[error("another process uses {0}: give each gateway its own directory (gateway.view_dir)")]
+    Taken(PathBuf),
+    /// Mend the folder, or name another one.
+    #[error("cannot use {0} (gateway.view_dir): {1}")]
+    Unusable(PathBuf, #[source] io::Error),
+}
+
+/// The handle of those who ask; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct View {
+    pool: Pool,
+    progress: Progress,
+}
+
+/// Holds the folder of the view for this process.
+#[derive(Debug)]
+struct Claim {
+    file: PathBuf,
+    _lock: File,
+}
+
+impl Claim {
+    fn take(dir: &Path) -> Result<Self, ViewError> {
+        let unusable = |error| ViewError::Unusable(dir.to_owned(), error);
+        fs::create_dir_all(dir).map_err(unusable)?;
+        let lock = File::create(dir.join("lock")).map_err(unusable)?;
+        lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => ViewError::Taken(dir.to_owned()),
+            TryLockError::Error(error) => unusable(error),
+        })?;
+        Ok(Self { file: dir.join(FILE), _lock: lock })
+    }
+
+    /// Throws the file away, and what SQLite has beside it.
+    fn wipe(&self) -> Result<(), ViewError> {
+        for suffix in ["", "-wal", "-shm"] {
+            let mut path = self.file.clone().into_os_string();
+            path.push(suffix);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(ViewError::Unusable(path.into(), error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl View {
+    /// Opens or makes the database and follows the topics on threads of its own until `shutdown`.
+    /// Part "view" of `health` says how it is; it is ready while the topics are only being read up
+    /// to now, because writes do not need it.
+    pub fn open(
+        settings: &Settings,
+        health: Arc<Health>,
+        shutdown: CancellationToken,
+    ) -> Result<Self, ViewError> {
+        let claim = Claim::take(&settings.gateway.view_dir)?;
+        let pool = Pool::new(claim.file.clone());
+        let partitions = settings.topics.partitions.get();
+        let (progress, report) = progress::pair(usize::from(partitions));
+        let writer = writer::Writer {
+            settings: settings.clone(),
+            claim,
+            pool: pool.clone(),
+            report,
+            health,
+            shutdown,
+        };
+        let _detached = std::thread::spawn(move || writer.run());
+        Ok(Self { pool, progress })
+    }
+
+    /// Waits, at most `patience`, until the view has everything up to these records; says how
+    /// fresh it is then.
+    pub async fn reach(&self, marks: &[Mark], patience: Duration) -> Freshness {
+        let reached = self.progress.reach(marks, patience).await;
+        self.progress.freshness(clock::now_ms(), reached)
+    }
+
+    /// How fresh the view is.
+    #[must_use]
+    pub fn freshness(&self) -> Freshness {
+        self.progress.freshness(clock::now_ms(), true)
+    }
+
+    /// A trigger; nothing, if there is none that may be seen.
+    pub async fn trigger(
+        &self,
+        scope: &Scope,
+        id: &str,
+    ) -> Result<Option<TriggerView>, ViewError> {
+        let (scope, id) = (scope.clone(), id.to_owned());
+        self.pool.ask(move |ask| Ok(ask.trigger(&scope, &id)?.map(|found| found.view))).await
+    }
+
+    /// Triggers, the newest registration first; of those due within a time, the latest due first.
+    pub async fn triggers(
+        &self,
+        scope: &Scope,
+        filter: &TriggerFilter,
+        page: &Page,
+    ) -> Result<Listing<TriggerView>, ViewError> {
+        let (scope, filter, page) = (scope.clone(), filter.clone(), page.clone());
+        self.pool.ask(move |ask| ask.triggers(&scope, &filter, &page)).await
+    }
+
+    /// The executions of a trigger, the newest first; nothing, if there is no trigger that may be
+    /// seen.
+    pub async fn executions(
+        &self,
+        scope: &Scope,
+        id: &str,
+        status: Option<ExecutionStatus>,
+        page: &Page,
+    ) -> Result<Option<Listing<ExecutionView>>, ViewError> {
+        let (scope, id, page) = (scope.clone(), id.to_owned(), page.clone());
+        self.pool.ask(move |ask| ask.executions(&scope, &id, status, &page)).await
+    }
+
+    /// Dead letters, the latest given up first.
+    pub async fn dead_letters(
+        &self,
+        scope: &Scope,
+        filter: &DeadLetterFilter,
+        page: &Page,
+    ) -> Result<Listing<DeadLetterView>, ViewError> {
+        let (scope, filter, page) = (scope.clone(), filter.clone(), page.clone());
+        self.pool.ask(move |ask| ask.dead_letters(&scope, &filter, &page)).await
+    }
+
+    /// A dead letter by its id, `<partition>-<offset>`.
+    pub async fn dead_letter(
+        &self,
+        scope: &Scope,
+        id: &str,
+    ) -> Result<Option<DeadLetterView>, ViewError> {
+        let (scope, id) = (scope.clone(), id.to_owned());
+        self.pool.ask(move |ask| ask.dead_letter(&scope, &id)).await
+    }
+
+    /// How many dead letters there are. Looks at each of them where more is asked than caller,
+    /// state and time.
+    pub async fn count_dead_letters(
+        &self,
+        scope: &Scope,
+        filter: &DeadLetterFilter,
+    ) -> Result<u64, ViewError> {
+        let (scope, filter) = (scope.clone(), filter.clone());
+        self.pool.ask(move |ask| ask.count_dead_letters(&scope, &filter)).await
+    }
+
+    /// The newest state of each circuit, the latest change first.
+    pub async fn circuits(&self, scope: &Scope) -> Result<Vec<CircuitView>, ViewError> {
+        let scope = scope.clone();
+        self.pool.ask(move |ask| ask.circuits(&scope)).await
+    }
+
+    /// How many triggers of a caller are not settled.
+    pub async fn pending_of(&self, caller: &str) -> Result<u64, ViewError> {
+        let caller = caller.to_owned();
+        self.pool.ask(move |ask| ask.pending_of(&caller)).await
+    }
+
+    /// The registration of `id` with this generation, whatever became of it.
+    pub async fn registration(
+        &self,
+        id: &str,
+        generation: Offset,
+    ) -> Result<Option<RegistrationView>, ViewError> {
+        let id = id.to_owned();
+        self.pool.ask(move |ask| ask.registration(&id, generation)).await
+    }
+
+    /// One-time callbacks that have not ended and whose next attempt was due before `before` (ms
+    /// since the epoch), the latest first.
+    pub async fn overdue(
+        &self,
+        before: Timestamp,
+        page: &Page,
+    ) -> Result<Listing<Overdue>, ViewError> {
+        let page = page.clone();
+        self.pool.ask(move |ask| ask.overdue(before, &page)).await
+    }
+}

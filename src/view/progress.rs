@@ -1,0 +1,147 @@
+//! How far the view is, for those who wait for it.
+//!
+//! Law: what is told here is committed to the database already.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::model::{Millis, Offset, PartitionId, Timestamp};
+
+/// A topic of which somebody may know a record that must be contained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Log {
+    /// Registrations, commands, cancels.
+    Triggers,
+    /// What owners and workers said.
+    Outcomes,
+}
+
+/// A record that must be contained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The topic.
+    pub log: Log,
+    /// The partition.
+    pub partition: PartitionId,
+    /// The offset.
+    pub offset: Offset,
+}
+
+/// How fresh the view is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Freshness {
+    /// Everything written before is contained, in ms since the epoch; 0 before it has caught up
+    /// for the first time.
+    pub as_of: Timestamp,
+    /// How far that is behind, in ms.
+    pub lag: Millis,
+    /// Whether what was asked for is contained.
+    pub reached: bool,
+}
+
+/// How far each partition is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct State {
+    pub(super) triggers: Vec<Offset>,
+    pub(super) outcomes: Vec<Offset>,
+    /// When the ends were looked at up to which everything is contained, in ms since the epoch.
+    pub(super) as_of: Vec<Timestamp>,
+}
+
+impl State {
+    fn of(partitions: usize) -> Self {
+        let (offsets, times) = (vec![0; partitions], vec![0; partitions]);
+        Self { triggers: offsets.clone(), outcomes: offsets, as_of: times }
+    }
+
+    fn covers(&self, mark: &Mark) -> bool {
+        let positions = match mark.log {
+            Log::Triggers => &self.triggers,
+            Log::Outcomes => &self.outcomes,
+        };
+        let position = usize::try_from(mark.partition).ok().and_then(|at| positions.get(at));
+        position.is_some_and(|position| *position > mark.offset)
+    }
+}
+
+/// For those who wait.
+#[derive(Clone, Debug)]
+pub(super) struct Progress(watch::Receiver<State>);
+
+/// For the thread that writes.
+#[derive(Debug)]
+pub(super) struct Report(watch::Sender<State>);
+
+pub(super) fn pair(partitions: usize) -> (Progress, Report) {
+    let (report, progress) = watch::channel(State::of(partitions));
+    (Progress(progress), Report(report))
+}
+
+impl Progress {
+    pub(super) async fn reach(&self, marks: &[Mark], patience: Duration) -> bool {
+        let mut states = self.0.clone();
+        let covered = |state: &State| marks.iter().all(|mark| state.covers(mark));
+        let reached = tokio::time::timeout(patience, states.wait_for(covered)).await;
+        matches!(reached, Ok(Ok(_)))
+    }
+
+    pub(super) fn freshness(&self, now: Timestamp, reached: bool) -> Freshness {
+        let as_of = self.0.borrow().as_of.iter().copied().min().unwrap_or(0);
+        Freshness { as_of, lag: now.saturating_sub(as_of), reached }
+    }
+}
+
+impl Report {
+    /// Tells how far the view is now. Nobody is woken where nothing has changed.
+    pub(super) fn tell(
+        &self,
+        triggers: impl Iterator<Item = Offset>,
+        outcomes: impl Iterator<Item = Offset>,
+        as_of: &[Timestamp],
+    ) {
+        let (triggers, outcomes) = (triggers.collect(), outcomes.collect());
+        let new = State { triggers, outcomes, as_of: as_of.to_vec() };
+        let _woken = self.0.send_if_modified(|state| {
+            let changed = *state != new;
+            *state = new;
+            changed
+        });
+    }
+
+    /// The view begins anew.
+    pub(super) fn begin(&self) {
+        self.0.send_modify(|state| *state = State::of(state.as_of.len()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_waits_for_a_record_is_told_when_it_is_contained() {
+        let (progress, report) = pair(2);
+        let mark = |log, partition, offset| Mark { log, partition, offset };
+        let marks = [mark(Log::Triggers, 1, 7), mark(Log::Outcomes, 0, 3)];
+        let soon = Duration::from_millis(1);
+        report.tell([0, 8].into_iter(), [0, 0].into_iter(), &[0, 0]);
+        assert!(!progress.reach(&marks, soon).await, "the outcome is not there");
+        let waiting = tokio::spawn({
+            let progress = progress.clone();
+            async move { progress.reach(&marks, Duration::from_secs(60)).await }
+        });
+        report.tell([0, 8].into_iter(), [4, 0].into_iter(), &[0, 0]);
+        assert!(waiting.await.unwrap());
+        assert!(!progress.reach(&[mark(Log::Triggers, 9, 0)], soon).await, "no such partition");
+    }
+
+    #[test]
+    fn it_is_as_fresh_as_its_oldest_partition() {
+        let (progress, report) = pair(2);
+        assert_eq!(progress.freshness(5_000, true).as_of, 0);
+        report.tell([0, 0].into_iter(), [0, 0].into_iter(), &[4_000, 4_500]);
+        let fresh = Freshness { as_of: 4_000, lag: 1_000, reached: false };
+        assert_eq!(progress.freshness(5_000, false), fresh);
+    }
+}

@@ -1,0 +1,177 @@
+//! What is searched for: the words and labels of a trigger, and the tokens that stand for them.
+//!
+//! Law: a token is a hash of what it stands for *and* of who may find it by it. So a caller's
+//! search walks over none but its own triggers, however common its words are with others. What is
+//! found is compared with the words themselves, so a collision finds nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::model::callback_url::{self, Host};
+use crate::model::definition::{Definition, Target};
+
+/// Words of a trigger that are indexed; more of them are no name but a text.
+const WORDS_MAX: usize = 48;
+/// Characters of a word that count.
+const WORD_CHARS_MAX: usize = 64;
+/// Labels of a trigger that are indexed.
+const LABELS_MAX: usize = 32;
+/// The carried header that names a trigger.
+pub const NAME: &str = "orloj-name";
+/// What the carried header of a label begins with.
+pub const LABEL: &str = "orloj-label-";
+/// The carried header that says which request registered a trigger.
+pub const FINGERPRINT: &str = "orloj-fingerprint";
+
+/// What a token makes findable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word<'a> {
+    Text(&'a str),
+    Label(&'a str, &'a str),
+}
+
+impl Word<'_> {
+    /// The token of this word for everyone (`None`) or for one caller by its number.
+    pub(super) fn token(self, caller: Option<i64>) -> String {
+        let seed = caller.map_or(u64::MAX, i64::unsigned_abs);
+        let hash = match self {
+            Word::Text(word) => xxh3_64_with_seed(format!("w{word}").as_bytes(), seed),
+            Word::Label(key, value) => {
+                xxh3_64_with_seed(format!("l{}:{key}{value}", key.len()).as_bytes(), seed)
+            }
+        };
+        format!("{hash:016x}")
+    }
+}
+
+/// What people call a trigger and sort it by, read off its carried headers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sign {
+    pub(super) name: Option<String>,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) fingerprint: Option<String>,
+}
+
+impl Sign {
+    pub(super) fn of(definition: &Definition) -> Self {
+        let mut sign = Self::default();
+        for header in &definition.headers {
+            let value = header.value.as_deref().unwrap_or_default();
+            let Ok(value) = std::str::from_utf8(value) else { continue };
+            match header.name.as_str() {
+                NAME => sign.name = Some(value.to_owned()),
+                FINGERPRINT => sign.fingerprint = Some(value.to_owned()),
+                name => {
+                    if let Some(key) = name.strip_prefix(LABEL) {
+                        let _older = sign.labels.insert(key.to_owned(), value.to_owned());
+                    }
+                }
+            }
+        }
+        sign
+    }
+}
+
+/// The host or topic that a trigger fires to, as filters name it.
+pub(super) fn target_of(definition: &Definition) -> String {
+    match &definition.target {
+        Target::Topic(target) => target.topic.to_string(),
+        Target::Http(target) => {
+            callback_url::read(target.url.as_str()).map_or_else(|_| String::new(), |place| {
+                match place.host {
+                    Host::Name(name) => name.to_ascii_lowercase(),
+                    Host::Address(address) if address.is_ipv6() => format!("[{address}]"),
+                    Host::Address(address) => address.to_string(),
+                }
+            })
+        }
+    }
+}
+
+/// The words of a text: letters and digits, in small letters.
+pub(super) fn words_of(text: &str) -> impl Iterator<Item = String> + '_ {
+    let words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    words.map(|word| word.chars().flat_map(char::to_lowercase).take(WORD_CHARS_MAX).collect())
+}
+
+/// Every word by which a trigger is found.
+pub(super) fn all_words(id: &str, sign: &Sign, definition: &Definition) -> BTreeSet<String> {
+    let mut words: BTreeSet<String> = words_of(id).collect();
+    let labels = sign.labels.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]);
+    let target = match &definition.target {
+        Target::Topic(target) => target.topic.as_str(),
+        Target::Http(target) => target.url.as_str(),
+    };
+    for text in sign.name.as_deref().into_iter().chain(labels).chain([target]) {
+        for word in words_of(text) {
+            if words.len() >= WORDS_MAX {
+                return words;
+            }
+            let _new = words.insert(word);
+        }
+    }
+    words
+}
+
+/// The tokens of a trigger, for everyone and for its caller.
+pub(super) fn tokens(id: &str, caller: i64, sign: &Sign, definition: &Definition) -> String {
+    let mut tokens = String::new();
+    let words = all_words(id, sign, definition);
+    let labels = sign.labels.iter().take(LABELS_MAX);
+    let all = words.iter().map(|word| Word::Text(word));
+    let all = all.chain(labels.map(|(key, value)| Word::Label(key, value)));
+    for word in all {
+        let _infallible = write!(tokens, "{} ", word.token(None));
+        if caller != 0 {
+            let _infallible = write!(tokens, "{} ", word.token(Some(caller)));
+        }
+    }
+    tokens
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::definition::{Header, HttpTarget};
+
+    fn definition(url: &str, headers: &[(&str, &str)]) -> Definition {
+        let header = |(name, value): &(&str, &str)| Header {
+            name: (*name).into(),
+            value: Some(bytes::Bytes::copy_from_slice(value.as_bytes())),
+        };
+        Definition {
+            target: HttpTarget::post(url).into(),
+            payload: None,
+            headers: headers.iter().map(header).collect(),
+            retry: None,
+            caller: None,
+        }
+    }
+
+    #[test]
+    fn a_trigger_is_found_by_its_id_name_labels_and_target() {
+        let headers = [("orloj-name", "Úhrada č. 7"), ("orloj-label-team", "Billing-EU")];
+        let definition = definition("https://API.example.com:8443/v1", &headers);
+        let sign = Sign::of(&definition);
+        let words = all_words("order-42", &sign, &definition);
+        for word in ["order", "42", "úhrada", "č", "7", "team", "billing", "eu", "api", "v1"] {
+            assert!(words.contains(word), "{word}: {words:?}");
+        }
+        assert_eq!(target_of(&definition), "api.example.com");
+        assert_eq!(sign.labels["team"], "Billing-EU");
+    }
+
+    #[test]
+    fn a_token_is_its_callers_and_a_label_is_no_word() {
+        let word = Word::Text("order");
+        assert_ne!(word.token(Some(1)), word.token(Some(2)));
+        assert_ne!(word.token(Some(1)), word.token(None));
+        assert_ne!(Word::Label("a", "bc").token(None), Word::Label("ab", "c").token(None));
+        let nobodys = definition("http://h/", &[]);
+        let of = |caller| tokens("order", caller, &Sign::default(), &nobodys);
+        assert!(of(0).contains(&word.token(None)) && !of(0).contains(&word.token(Some(0))));
+        assert!(of(1).contains(&word.token(Some(1))));
+    }
+}
