@@ -29,6 +29,7 @@
 //! * [`signature`]: what a caller's secrets sign.
 //! * [`store`]: RocksDB: a timeline that can be rebuilt from the log at any moment.
 //! * [`kafka`]: the log: group, fence, transaction, readers, topics.
+//! * [`dead_letters`]: reading what was given up, and dealing with it.
 //! * [`guard`]: where a callback may go.
 //! * [`scheduler`]: the role that owns partitions and drives the engine.
 //! * [`worker`]: the role that makes the callbacks which are due.
@@ -45,6 +46,7 @@ pub mod callers;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod dead_letters;
 pub mod dev;
 pub mod engine;
 pub mod fault;

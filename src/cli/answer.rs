@@ -50,8 +50,8 @@ pub(super) async fn submit_batch(batch: Batch, settings: &Settings) -> Result<()
     let all = batch.ids.len();
     let mut answers = desk.submit_batch(batch).await.map_err(unsubmitted)?;
     let (mut refused, mut missing) = (0, Vec::new());
-    while let Some((id, outcome)) = answers.next().await {
-        match outcome.map(|outcome| describe(&outcome.verdict, settings)) {
+    while let Some((id, told)) = answers.next().await {
+        match told.map(|told| describe(&told.outcome.verdict, settings)) {
             Some(Ok(answer)) => println!("{id}: {answer}"),
             Some(Err(no)) => {
                 println!("{id}: {no}");

@@ -25,8 +25,9 @@ use rdkafka::error::KafkaError;
 use thiserror::Error;
 
 use crate::config::{ConfigError, Layers, LogSettings, Settings};
+use crate::dead_letters::LetterError;
 use crate::dev::DevError;
-use crate::gateway::GatewayError;
+use crate::gateway::{self, GatewayError};
 use crate::kafka::client_config;
 use crate::kafka::topics::{TopicDefinitions, TopicError};
 use crate::notifier::NotifierError;
@@ -129,6 +130,9 @@ enum Command {
     Next(next::Next),
     /// List the hosts that workers leave alone, and those they call again.
     Circuits(circuits::Circuits),
+    /// Print the description of the HTTP API: OpenAPI 3.1, as JSON.
+    #[command(after_help = "Example:\n  orloj openapi > openapi.json")]
+    Openapi,
     /// Print the records of a topic as they arrive: key, tab, value.
     Tail(tail::Tail),
 }
@@ -175,6 +179,9 @@ pub enum CliError {
     /// The system refuses something basic.
     #[error("{0}")]
     System(#[from] std::io::Error),
+    /// See the error of the letters.
+    #[error(transparent)]
+    Letters(#[from] LetterError),
     /// See the scheduler's own error.
     #[error("the scheduler ended: {0}")]
     Scheduler(#[from] SchedulerError),
@@ -248,6 +255,10 @@ fn run(line: CommandLine) -> Result<(), CliError> {
             Command::FireNow(call) => call.run(&settings).await,
             Command::Next(next) => next.run(),
             Command::Circuits(circuits) => circuits.run(&settings),
+            Command::Openapi => {
+                println!("{}", gateway::description());
+                Ok(())
+            }
             Command::Tail(tail) => tail.run(&settings),
         }
     })

@@ -3,14 +3,13 @@
 //! Law: it shows what an owner would fire, and what a change of the clocks makes it leave out.
 
 use clap::{ArgGroup, Args};
-use serde::Serialize;
 
 use super::CliError;
 use super::schedule::ScheduleOptions;
 use super::trigger::read_at;
 use crate::clock;
 use crate::model::Timestamp;
-use crate::model::schedule::{Dst, Fold, Gap, Note, Occurrence, Schedule};
+use crate::model::schedule::{Note, Preview, Schedule};
 use crate::model::time::show_time;
 
 const HELP: &str = "\
@@ -49,23 +48,6 @@ pub(super) struct Next {
     json: bool,
 }
 
-/// An occurrence, or one that a change of the clocks makes an owner leave out.
-#[derive(Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Line {
-    /// When it is due, in ms since the epoch.
-    at: Timestamp,
-    /// What the zone's clocks show then.
-    local: String,
-    /// When the trigger would fire, in ms since the epoch; `None`: it is left out.
-    fire_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    note: Option<Note>,
-    /// How many more like it are left out after it.
-    #[serde(skip_serializing_if = "is_zero")]
-    more: u64,
-}
-
 impl Next {
     pub(super) fn run(&self) -> Result<(), CliError> {
         let from = self.from.unwrap_or_else(clock::now_ms);
@@ -92,41 +74,14 @@ impl Next {
         said.ok_or_else(|| CliError::Usage("say a schedule: see orloj next --help".to_owned()))
     }
 
-    fn lines(&self, schedule: &Schedule, from: Timestamp) -> Vec<Line> {
-        let everything = Dst { gap: Gap::Shift, overlap: Fold::Both };
-        let everything = schedule.clone().with_dst(everything);
-        let executions = schedule.max_executions().map_or(usize::MAX, |max| max as usize);
-        let count = self.count.min(executions);
-        let mut coming = schedule.occurrences(from).take(count).peekable();
-        let mut lines: Vec<Line> = Vec::new();
-        for Occurrence { at, note } in everything.occurrences(from) {
-            let Some(next) = coming.peek() else { break };
-            if next.at == at {
-                let note = coming.next().and_then(|occurrence| occurrence.note);
-                let fire_at = schedule.jittered(self.id.as_deref().unwrap_or_default(), at);
-                let fire_at = Some(if self.id.is_some() { fire_at } else { at });
-                lines.push(Line { at, local: local(schedule, at), fire_at, note, more: 0 });
-            } else if let Some(last) = lines.last_mut().filter(|last| last.fire_at.is_none()) {
-                last.more += 1;
-            } else {
-                let local = local(schedule, at);
-                lines.push(Line { at, local, fire_at: None, note, more: 0 });
-            }
-        }
-        lines
+    fn lines(&self, schedule: &Schedule, from: Timestamp) -> Vec<Preview> {
+        schedule.preview(from, self.count, self.id.as_deref())
     }
 }
 
-fn local(schedule: &Schedule, at: Timestamp) -> String {
-    let moment = i64::try_from(at).ok().and_then(|at| jiff::Timestamp::from_millisecond(at).ok());
-    let Some(moment) = moment else { return show_time(at) };
-    let local = moment.to_zoned(schedule.zone().clone());
-    local.strftime("%a %Y-%m-%d %H:%M:%S%.f %:z").to_string()
-}
-
-fn table(lines: &[Line], with_jitter: bool) -> String {
+fn table(lines: &[Preview], with_jitter: bool) -> String {
     let width = lines.iter().map(|line| line.local.len()).max().unwrap_or_default();
-    let line = |Line { at, local, fire_at, note, more }: &Line| {
+    let line = |Preview { at, local, fire_at, note, more }: &Preview| {
         let (utc, note) = (show_time(*at), told(*note, fire_at.is_some()));
         let fires = match fire_at {
             Some(fire_at) if with_jitter => format!("  fires {}", show_time(*fire_at)),
@@ -149,10 +104,6 @@ fn told(note: Option<Note>, fires: bool) -> &'static str {
         (Some(Note::Second), true) => "clocks go back: the second of two",
         (Some(Note::Second), false) => "left out: clocks went back, and it has come before",
     }
-}
-
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 #[cfg(test)]

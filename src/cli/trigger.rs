@@ -219,6 +219,7 @@ impl Register {
             target,
             payload,
             headers: self.headers,
+            about: Vec::new(),
             course: schedule.into_iter().chain(self.course.headers()).collect(),
             on_conflict: match self.on_conflict {
                 Conflict::Replace => OnConflict::Replace,

@@ -127,7 +127,8 @@ pub async fn run(
     let folder = Folder::create().map_err(system("cannot make a temporary folder"))?;
     // What suits a trial comes first, so that --set keeps the last word.
     let data_dir = format!("scheduler.data_dir={}", folder.path().display());
-    layers.overrides.splice(0..0, [data_dir, "worker.allow_addresses=any".to_owned()]);
+    let view_dir = format!("gateway.view_dir={}", folder.path().join("view").display());
+    layers.overrides.splice(0..0, [data_dir, view_dir, "worker.allow_addresses=any".to_owned()]);
     let broker = match cluster {
         Cluster::BuiltIn => Some(Broker::start(&Settings::load(&layers)?.topics)?),
         Cluster::Real => None,

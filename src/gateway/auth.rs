@@ -10,8 +10,8 @@ use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 
+use super::api::Api;
 use super::problem::Problem;
-use super::triggers::Api;
 use crate::clock;
 use crate::config::callers::{Caller, Role};
 
@@ -22,30 +22,59 @@ const API_KEY: &str = "x-api-key";
 #[derive(Debug)]
 pub(super) struct Registrant(pub(super) Arc<Caller>);
 
+/// Who may look: every caller, at what is its own.
+#[derive(Debug)]
+pub(super) struct Viewer(pub(super) Arc<Caller>);
+
+/// Who may do what concerns everybody.
+#[derive(Debug)]
+pub(super) struct Operator(pub(super) Arc<Caller>);
+
+impl FromRequestParts<Arc<Api>> for Viewer {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
+        in_role(Role::ReadOnly, parts, api).map(Self)
+    }
+}
+
 impl FromRequestParts<Arc<Api>> for Registrant {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
-        let callers = api.callers.now();
-        if callers.is_open() {
-            return Ok(Self(Arc::clone(callers.by_id(None))));
-        }
-        let Some(key) = presented(&parts.headers) else {
-            let way_out = "send your API key as `Authorization: Bearer KEY` or `X-Api-Key: KEY`";
-            return Err(Problem::new(StatusCode::UNAUTHORIZED, way_out));
-        };
-        let Some(caller) = callers.by_key(key) else {
-            return Err(Problem::new(StatusCode::UNAUTHORIZED, "nobody has this API key"));
-        };
-        if caller.role < Some(Role::Caller) {
-            let detail = format!("the keys of {} allow looking only", caller.id);
-            return Err(Problem::new(StatusCode::FORBIDDEN, detail));
-        }
-        let per_second = caller.limits.requests_per_second;
-        let admitted = api.rates.admit(&caller.id, per_second, clock::monotonic());
-        admitted.map_err(|too_early| Problem::too_many(&caller.id, per_second, too_early))?;
-        Ok(Self(Arc::clone(caller)))
+        in_role(Role::Caller, parts, api).map(Self)
     }
+}
+
+impl FromRequestParts<Arc<Api>> for Operator {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
+        in_role(Role::Operator, parts, api).map(Self)
+    }
+}
+
+/// Who asks, if its role is that or one above.
+fn in_role(needed: Role, parts: &mut Parts, api: &Arc<Api>) -> Result<Arc<Caller>, Problem> {
+    let callers = api.callers.now();
+    if callers.is_open() {
+        return Ok(Arc::clone(callers.by_id(None)));
+    }
+    let Some(key) = presented(&parts.headers) else {
+        let way_out = "send your API key as `Authorization: Bearer KEY` or `X-Api-Key: KEY`";
+        return Err(Problem::new(StatusCode::UNAUTHORIZED, way_out));
+    };
+    let Some(caller) = callers.by_key(key) else {
+        return Err(Problem::new(StatusCode::UNAUTHORIZED, "nobody has this API key"));
+    };
+    if caller.role < Some(needed) {
+        let detail = format!("the keys of {} do not allow this", caller.id);
+        return Err(Problem::new(StatusCode::FORBIDDEN, detail));
+    }
+    let per_second = caller.limits.requests_per_second;
+    let admitted = api.rates.admit(&caller.id, per_second, clock::monotonic());
+    admitted.map_err(|too_early| Problem::too_many(&caller.id, per_second, too_early))?;
+    Ok(Arc::clone(caller))
 }
 
 fn presented(headers: &HeaderMap) -> Option<&str> {

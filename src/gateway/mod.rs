@@ -1,16 +1,35 @@
-//! The role that serves the HTTP API. It holds no state of its own: a write is a record of
-//! `triggers`, and the answer is what the trigger's owner says of it.
+//! The role that serves the HTTP API. A write is a record of `triggers`, and the answer is what the
+//! trigger's owner says of it; a read comes from the view, which is made from the topics.
 //!
 //! ```text
 //!  request ──► Submission ──► Writer ──► triggers ──► owner
 //!     ▲                                                 │
-//!     └── answer ◄── Waiter ◄── Receipts ◄── outcomes ◄─┘
+//!     ├── answer ◄── Waiter ◄── Receipts ◄── outcomes ◄─┤
+//!     └── answer ◄──────────── View ◄───────────────────┘
 //! ```
 
+mod api;
 mod auth;
+mod batch;
+mod body;
+mod circuits;
+mod code;
+mod commands;
+mod dead_letters;
+mod description;
+mod docs;
+mod envelope;
+mod marks;
+mod parameters;
+mod patch;
 mod problem;
 mod rate;
 mod request;
+mod request_id;
+mod resource;
+mod routes;
+mod schedules;
+mod shape;
 mod triggers;
 
 pub mod judge;
@@ -21,11 +40,7 @@ pub mod writer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::{MatchedPath, Request};
-use axum::http::StatusCode;
-use axum::middleware::{self, Next};
-use axum::response::Response;
+use axum::{Router, middleware};
 use rdkafka::error::KafkaError;
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -37,13 +52,13 @@ use crate::config::{ConfigError, Settings};
 use crate::guard::Guard;
 use crate::health::Health;
 use crate::kafka::Names;
-use crate::model::outcome::{Outcome, Verdict};
-use crate::{clock, telemetry};
+use crate::model::outcome::Verdict;
+use crate::view::{View, ViewError};
 
 use judge::Judge;
-use problem::Problem;
+use marks::Marks;
 use rate::Rates;
-use receipts::{Full, Receipts};
+use receipts::{Full, Receipts, Told};
 use submission::{Batch, Submission};
 use writer::{Place, Writer};
 
@@ -59,6 +74,9 @@ pub enum GatewayError {
     /// Mend the file of the callers.
     #[error(transparent)]
     Callers(#[from] ConfigError),
+    /// See what the view says.
+    #[error(transparent)]
+    View(#[from] ViewError),
 }
 
 /// Why a submission was not answered.
@@ -78,14 +96,14 @@ pub struct Receipt {
     /// The record in `triggers`.
     pub place: Place,
     /// The owner's answer.
-    pub outcome: Option<Outcome>,
+    pub told: Option<Told>,
 }
 
 impl Receipt {
     /// What the owner said.
     #[must_use]
     pub fn verdict(&self) -> Option<&Verdict> {
-        self.outcome.as_ref().map(|outcome| &outcome.verdict)
+        self.told.as_ref().map(|told| &told.outcome.verdict)
     }
 }
 
@@ -94,12 +112,12 @@ impl Receipt {
 pub struct Answers {
     /// The record in `triggers`.
     pub place: Place,
-    answers: JoinSet<(String, Option<Outcome>)>,
+    answers: JoinSet<(String, Option<Told>)>,
 }
 
 impl Answers {
     /// The next trigger and what its owner said, if it did so in time; nothing after the last.
-    pub async fn next(&mut self) -> Option<(String, Option<Outcome>)> {
+    pub async fn next(&mut self) -> Option<(String, Option<Told>)> {
         let answer = self.answers.join_next().await?;
         Some(answer.expect("a wait for an answer does not panic"))
     }
@@ -131,8 +149,8 @@ impl Desk {
     pub async fn submit(&self, submission: Submission) -> Result<Receipt, SubmitError> {
         let waiter = self.receipts.expect(&submission.id)?;
         let place = self.writer.write(&submission.acknowledged()).await?;
-        let outcome = waiter.answer(place.offset, self.answer_timeout).await;
-        Ok(Receipt { place, outcome })
+        let told = waiter.answer(place.offset, self.answer_timeout).await;
+        Ok(Receipt { place, told })
     }
 
     /// Writes a batch. Each of its triggers is answered for itself, as soon as its owner has.
@@ -165,32 +183,30 @@ pub async fn run(
         tracing::warn!(%address, "no callers.file: whoever reaches this may do everything");
     }
     let desk = Desk::open(settings, timeout, Arc::clone(&health), shutdown.clone())?;
-    let api = Arc::new(triggers::Api {
+    let view = View::open(settings, Arc::clone(&health), shutdown.clone())?;
+    let api = Arc::new(api::Api {
         desk,
+        view,
+        marks: Marks::default(),
+        letters: crate::dead_letters::Desk::new(settings),
+        settings: settings.clone(),
         health,
         names: Names::new(&settings.topics.prefix),
-        pools: settings.topics.pools.clone(),
         judge: Judge::new(),
         callers,
         rates: Rates::default(),
-        answer_timeout: timeout,
         guard: Guard::new(settings),
-        resolve_timeout: settings.gateway.resolve_timeout,
     });
-    let not_found = || async { Problem::new(StatusCode::NOT_FOUND, "there is nothing here") };
-    let router =
-        triggers::routes(api).fallback(not_found).layer(middleware::from_fn(measure)).merge(probes);
+    let (router, _description) = routes::routes();
+    let router = router.with_state(api).layer(middleware::from_fn(request_id::frame));
+    let router = router.merge(probes);
     axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await?;
     Ok(())
 }
 
-async fn measure(request: Request, next: Next) -> Response {
-    let route = request.extensions().get::<MatchedPath>();
-    let route = route.map_or("none", MatchedPath::as_str).to_owned();
-    let begun = clock::monotonic();
-    let response = next.run(request).await;
-    let status = response.status().as_u16().to_string();
-    metrics::counter!(telemetry::REQUESTS, "route" => route, "status" => status).increment(1);
-    metrics::histogram!(telemetry::REQUEST_DURATION).record(clock::monotonic() - begun);
-    response
+/// The description of the API: OpenAPI 3.1, as JSON.
+#[must_use]
+pub fn description() -> String {
+    let (_router, document) = routes::routes();
+    format!("{document:#}")
 }

@@ -1,13 +1,18 @@
 //! Errors of the HTTP API: RFC 9457 problem details, which name the field and the way out.
+//!
+//! Law: every error has a code of [`Code`], which means the same for ever. What people read may
+//! change, what programs read may not.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
+use super::code::Code;
 use super::submission::Refusal;
 
 /// Seconds after which to try again when the brokers are away: librdkafka reconnects within one,
@@ -18,29 +23,53 @@ const RETRY_AFTER_SECONDS: u64 = 5;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Problem {
     status: StatusCode,
+    code: Code,
     detail: String,
     /// In seconds.
     retry_after: Option<u64>,
     members: Map<String, Value>,
 }
 
+/// What is wrong with one part of a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// Which part: a JSON pointer (RFC 6901); empty for the whole.
+    pub(super) pointer: String,
+    /// What is wrong, and what is right.
+    pub(super) reason: String,
+}
+
 impl Problem {
-    /// A problem without further members.
+    /// A problem of the code that this status has if nothing more is known.
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        Self { status, detail: detail.into(), retry_after: None, members: Map::new() }
+        let problem = Self::of(Code::of_status(status), detail);
+        Self { status, ..problem }
+    }
+
+    /// A problem without further members.
+    pub(super) fn of(code: Code, detail: impl Into<String>) -> Self {
+        let (status, detail) = (code.status(), detail.into());
+        Self { status, code, detail, retry_after: None, members: Map::new() }
     }
 
     /// The service cannot do it now; the client shall come back.
     pub(super) fn unavailable(detail: impl Into<String>) -> Self {
-        let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, detail);
+        let problem = Self::of(Code::Unavailable, detail);
         Self { retry_after: Some(RETRY_AFTER_SECONDS), ..problem }
     }
 
     /// The client shall come back `after` its share of requests is worked off.
     pub(super) fn too_many(caller: &str, per_second: NonZeroU32, after: Duration) -> Self {
         let detail = format!("{caller} may make {per_second} requests a second");
-        let problem = Self::new(StatusCode::TOO_MANY_REQUESTS, detail);
+        let problem = Self::of(Code::TooManyRequests, detail);
         Self { retry_after: Some(after.as_secs() + 1), ..problem }
+    }
+
+    /// A part of the body is wrong.
+    pub(super) fn at(code: Code, fault: Fault) -> Self {
+        let Fault { pointer, reason } = fault;
+        let errors = json!([{ "pointer": pointer, "detail": reason }]);
+        Self::of(code, reason).with("errors", errors)
     }
 
     /// Adds an extension member.
@@ -49,36 +78,136 @@ impl Problem {
         self.members.insert(name.to_owned(), value);
         self
     }
+
+    /// The same of a part of the body that is itself at `place`, a JSON pointer.
+    #[must_use]
+    pub(super) fn within(mut self, place: &str) -> Self {
+        let errors = self.members.get_mut("errors").and_then(Value::as_array_mut);
+        for error in errors.into_iter().flatten() {
+            let pointer = error["pointer"].as_str().unwrap_or_default();
+            error["pointer"] = json!(format!("{place}{pointer}"));
+        }
+        self
+    }
+
+    /// The same, with another hint than its code's.
+    #[must_use]
+    pub(super) fn hint(self, hint: impl Into<String>) -> Self {
+        self.with("hint", Value::String(hint.into()))
+    }
+
+    /// The body; `request` is what the request is called in logs.
+    fn body(self, request: Option<&str>) -> String {
+        let mut body = self.members;
+        body.insert("type".to_owned(), json!(self.code.page()));
+        body.insert("title".to_owned(), json!(self.code.title()));
+        body.insert("status".to_owned(), json!(self.status.as_u16()));
+        body.insert("code".to_owned(), json!(self.code.word()));
+        body.insert("detail".to_owned(), json!(self.detail));
+        if let Some(hint) = self.code.hint() {
+            let _given = body.entry("hint").or_insert(json!(hint));
+        }
+        body.extend(request.map(|id| ("requestId".to_owned(), json!(id))));
+        Value::from(body).to_string()
+    }
+}
+
+impl Fault {
+    /// What is wrong with `field`, which is directly in the body.
+    pub(super) fn of(field: &str, reason: impl Into<String>) -> Self {
+        Self { pointer: format!("/{field}"), reason: reason.into() }
+    }
+}
+
+/// The owner's reading says `schedule.cron is …`, and that is `/schedule/cron`.
+impl From<Refusal> for Fault {
+    fn from(Refusal { field, reason }: Refusal) -> Self {
+        if matches!(field, "body" | "batch") {
+            return Self { pointer: String::new(), reason };
+        }
+        let first = reason.split(' ').next().unwrap_or_default();
+        let inner = first.strip_prefix(field).and_then(|rest| rest.strip_prefix('.'));
+        let is_path = |text: &&str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '.');
+        let pointer = match inner.filter(is_path) {
+            Some(inner) => format!("/{field}/{}", inner.replace('.', "/")),
+            None => format!("/{field}"),
+        };
+        Self { pointer, reason }
+    }
+}
+
+impl From<Fault> for Problem {
+    fn from(fault: Fault) -> Self {
+        // All that can be wrong with a payload is its size.
+        let code = match fault.pointer.as_str() {
+            "/payload" => Code::PayloadTooLarge,
+            _ => Code::InvalidBody,
+        };
+        Self::at(code, fault)
+    }
 }
 
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
-        // All that can be wrong with a payload is its size.
-        let status = match refusal.field {
-            "payload" => StatusCode::PAYLOAD_TOO_LARGE,
-            _ => StatusCode::BAD_REQUEST,
-        };
-        Self::new(status, refusal.reason).with("field", json!(refusal.field))
+        Fault::from(refusal).into()
     }
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut body = self.members;
-        // Without a `type` of its own a problem is what its status says (RFC 9457, 4.2.1).
-        body.insert("type".to_owned(), json!("about:blank"));
-        body.insert("title".to_owned(), json!(self.status.canonical_reason()));
-        body.insert("status".to_owned(), json!(self.status.as_u16()));
-        body.insert("detail".to_owned(), json!(self.detail));
-        let mut response = (self.status, Value::from(body).to_string()).into_response();
+        let (status, retry_after) = (self.status, self.retry_after);
+        let mut response = (status, self.clone().body(None)).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if let Some(seconds) = self.retry_after {
+        if let Some(seconds) = retry_after {
             headers.insert(RETRY_AFTER, seconds.into());
         }
-        if self.status == StatusCode::UNAUTHORIZED {
+        if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"orloj\""));
         }
+        // Whoever knows what the request is called writes the body again.
+        response.extensions_mut().insert(self);
         response
+    }
+}
+
+/// Says in a problem's body which request it answers.
+pub(super) fn name_request(response: &mut Response, request: &str) {
+    if let Some(problem) = response.extensions_mut().remove::<Problem>() {
+        *response.body_mut() = Body::from(problem.body(Some(request)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_has_a_code_a_page_and_the_request() {
+        let problem = Problem::of(Code::NotPending, "tea has fired").with("fired", json!(7));
+        let body: Value = serde_json::from_str(&problem.body(Some("r-1"))).unwrap();
+        assert_eq!(body["type"], "/problems/not-pending");
+        assert_eq!((&body["status"], &body["code"]), (&json!(409), &json!("not-pending")));
+        assert_eq!((&body["requestId"], &body["fired"]), (&json!("r-1"), &json!(7)));
+        assert_eq!(body["detail"], "tea has fired");
+    }
+
+    #[test]
+    fn a_status_alone_has_a_code_and_stays_what_it_is() {
+        let problem = Problem::new(StatusCode::BAD_GATEWAY, "x");
+        assert_eq!((problem.status, problem.code), (StatusCode::BAD_GATEWAY, Code::Internal));
+        let problem = Problem::new(StatusCode::FORBIDDEN, "x");
+        assert_eq!(problem.code, Code::Forbidden);
+    }
+
+    #[test]
+    fn what_the_owner_says_of_a_part_points_to_it() {
+        let pointer =
+            |field, reason: &str| Fault::from(Refusal { field, reason: reason.to_owned() }).pointer;
+        assert_eq!(pointer("schedule", "schedule.cron is \"x\": y"), "/schedule/cron");
+        assert_eq!(pointer("schedule", "schedule.monthly.on is 32"), "/schedule/monthly/on");
+        assert_eq!(pointer("retain", "retain is \"2y\": z"), "/retain");
+        assert_eq!(pointer("topic", "topic.of.mine is not yours"), "/topic/of/mine");
+        assert_eq!(pointer("body", "not JSON"), "");
     }
 }

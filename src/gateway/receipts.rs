@@ -45,9 +45,20 @@ pub struct Receipts {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    by_trigger: HashMap<String, Vec<(u64, mpsc::Sender<Outcome>)>>,
+    by_trigger: HashMap<String, Vec<(u64, mpsc::Sender<Told>)>>,
     count: usize,
     next: u64,
+}
+
+/// An outcome, and where its record stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// What the owner said.
+    pub outcome: Outcome,
+    /// The partition of `outcomes`.
+    pub partition: PartitionId,
+    /// The offset there.
+    pub offset: Offset,
 }
 
 /// One who waits; forgotten when dropped.
@@ -56,7 +67,7 @@ pub struct Waiter {
     receipts: Receipts,
     trigger: String,
     number: u64,
-    outcomes: mpsc::Receiver<Outcome>,
+    outcomes: mpsc::Receiver<Told>,
 }
 
 impl Receipts {
@@ -97,14 +108,14 @@ impl Receipts {
     }
 
     /// Hands an outcome to those who wait for its trigger; `decode` is called if there are any.
-    fn deliver(&self, trigger: &[u8], decode: impl FnOnce() -> Option<Outcome>) {
+    fn deliver(&self, trigger: &[u8], decode: impl FnOnce() -> Option<Told>) {
         let Ok(trigger) = std::str::from_utf8(trigger) else { return };
         let waiting = self.lock();
         let Some(waiters) = waiting.by_trigger.get(trigger) else { return };
-        let Some(outcome) = decode() else { return };
+        let Some(told) = decode() else { return };
         for (_, sender) in waiters {
             // Full: whoever reads that slowly has run out of time, and is told where to look.
-            let _full = sender.try_send(outcome.clone());
+            let _full = sender.try_send(told.clone());
         }
     }
 
@@ -115,26 +126,22 @@ impl Receipts {
 
 impl Waiter {
     /// The outcome that answers the record at `offset`, or nothing after `timeout`.
-    pub async fn answer(self, offset: Offset, timeout: Duration) -> Option<Outcome> {
+    pub async fn answer(self, offset: Offset, timeout: Duration) -> Option<Told> {
         self.find(|outcome| outcome.answers == Some(offset), timeout).await
     }
 
     /// The first outcome that answers any record, or nothing after `timeout`: where a registration
     /// of a batch will stand its writer does not know.
-    pub async fn any_answer(self, timeout: Duration) -> Option<Outcome> {
+    pub async fn any_answer(self, timeout: Duration) -> Option<Told> {
         self.find(|outcome| outcome.answers.is_some(), timeout).await
     }
 
-    async fn find(
-        mut self,
-        is_it: impl Fn(&Outcome) -> bool,
-        timeout: Duration,
-    ) -> Option<Outcome> {
+    async fn find(mut self, is_it: impl Fn(&Outcome) -> bool, timeout: Duration) -> Option<Told> {
         let find = async {
             loop {
-                let outcome = self.outcomes.recv().await?;
-                if is_it(&outcome) {
-                    return Some(outcome);
+                let told = self.outcomes.recv().await?;
+                if is_it(&told.outcome) {
+                    return Some(told);
                 }
             }
         };
@@ -182,7 +189,11 @@ impl Follower {
             }
             match self.reader.poll(POLL) {
                 Ok(Some(Read::Record(record))) => {
-                    let decode = || schemas.decode_outcome(record.payload()?).ok();
+                    let (_topic, partition, offset) = Reader::place(&record);
+                    let decode = || {
+                        let outcome = schemas.decode_outcome(record.payload()?).ok()?;
+                        Some(Told { outcome, partition, offset })
+                    };
                     self.receipts.deliver(record.key().unwrap_or_default(), decode);
                 }
                 // Outcomes are kept for a month and read at once: somebody made the topic anew.
@@ -221,13 +232,15 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(5);
 
-    fn outcome(trigger: &str, answers: Offset) -> Outcome {
+    fn told(trigger: &str, answers: Offset) -> Told {
         let verdict = Verdict::Cancelled { generation: answers };
-        Outcome { trigger: Text::from(trigger), answers: Some(answers), at: 0, verdict }
+        let (trigger, answers) = (Text::from(trigger), Some(answers));
+        let outcome = Outcome { trigger, answers, at: 0, verdict };
+        Told { outcome, partition: 3, offset: 41 }
     }
 
     fn deliver(receipts: &Receipts, trigger: &str, answers: Offset) {
-        receipts.deliver(trigger.as_bytes(), || Some(outcome(trigger, answers)));
+        receipts.deliver(trigger.as_bytes(), || Some(told(trigger, answers)));
     }
 
     #[tokio::test]
@@ -238,8 +251,8 @@ mod tests {
         deliver(&receipts, "milk", 1);
         deliver(&receipts, "tea", 2);
         deliver(&receipts, "tea", 1);
-        assert_eq!(first.answer(1, SOON).await, Some(outcome("tea", 1)));
-        assert_eq!(second.answer(2, SOON).await, Some(outcome("tea", 2)));
+        assert_eq!(first.answer(1, SOON).await, Some(told("tea", 1)));
+        assert_eq!(second.answer(2, SOON).await, Some(told("tea", 2)));
         assert!(receipts.lock().by_trigger.is_empty());
     }
 
@@ -247,10 +260,11 @@ mod tests {
     async fn any_answer_is_one_to_a_record() {
         let receipts = Receipts::default();
         let waiter = receipts.expect("tea").unwrap();
-        let note = Outcome { answers: None, ..outcome("tea", 1) };
+        let mut note = told("tea", 1);
+        note.outcome.answers = None;
         receipts.deliver(b"tea", || Some(note));
         deliver(&receipts, "tea", 7);
-        assert_eq!(waiter.any_answer(SOON).await, Some(outcome("tea", 7)));
+        assert_eq!(waiter.any_answer(SOON).await, Some(told("tea", 7)));
     }
 
     #[tokio::test]

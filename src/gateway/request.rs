@@ -1,14 +1,19 @@
-//! The body of `POST /v1/triggers`, read field by field so that a mistake names its field.
+//! The body of `POST /v1/triggers` and of each trigger in a batch, and the trigger that it says.
+//!
+//! Law: a field is either judged here or handed on as it was written, to be judged by the owner's
+//! own reading; nothing is judged twice.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::body;
+use super::problem::Fault;
+use super::shape::{After, Moment, RetryForm, ScheduleForm, Seconds, Span};
 use super::submission::{self, NewTrigger, Refusal, When, absent_payload};
 use crate::model::Millis;
 use crate::model::codec::registration::retry_policy;
@@ -16,136 +21,311 @@ use crate::model::definition::{HttpTarget, Target, TopicTarget, is_pool};
 use crate::model::input::OnConflict;
 use crate::model::limits::TIMEOUT_MAX_MS;
 use crate::model::text::Text;
-use crate::model::time::read_time;
+use crate::view::{LABEL, NAME};
 
-/// What a body may contain.
-const FIELDS: [&str; 18] = [
-    "triggerId",
-    "callbackUrl",
-    "topic",
-    "key",
-    "payload",
-    "delaySeconds",
-    "fireAt",
-    "headers",
-    "pool",
-    "timeoutSeconds",
-    "retry",
-    "schedule",
-    "expireAfter",
-    "count",
-    "after",
-    "retain",
-    "priority",
-    "onConflict",
-];
-
-/// What an `after` says that is more than a list of ids.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct After {
-    ids: Vec<String>,
-    on_failure: Option<Value>,
-    timeout: Option<Value>,
+/// Bytes of a name or of a label's value: a line that people read.
+const LINE_BYTES_MAX: usize = 256;
+/// Labels of a trigger: each is a header of its record.
+const LABELS_MAX: usize = 16;
+/// Bytes of a label's key.
+const LABEL_KEY_BYTES_MAX: usize = 63;
+/// A trigger to be registered: when, where to, and what. A field that is null counts as absent.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "a JSON object")]
+#[schema(as = NewTrigger, examples(json!({
+    "triggerId": "tea", "callbackUrl": "https://example.com/hook", "delaySeconds": 240,
+    "payload": {"cups": 2}
+})))]
+pub(super) struct TriggerBody {
+    /// The name by which it is replaced and cancelled; a new one is made if none is given.
+    #[schema(min_length = 1, max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$")]
+    pub(super) trigger_id: Option<String>,
+    /// What people call it.
+    #[schema(min_length = 1, max_length = 256)]
+    pub(super) name: Option<String>,
+    /// By which triggers are found again: keys of a-z, 0-9, '.', '_' and '-'.
+    pub(super) labels: Option<BTreeMap<String, String>>,
+    /// Fires as a request to this URL. Give this or topic.
+    #[schema(max_length = 2048, examples("https://example.com/hook"))]
+    pub(super) callback_url: Option<String>,
+    /// The method of the request; POST if not given.
+    #[schema(pattern = "^(POST|PUT|PATCH|DELETE|GET)$")]
+    pub(super) method: Option<String>,
+    /// Headers that go with the request, or with the record.
+    pub(super) headers: Option<BTreeMap<String, String>>,
+    /// Fires as a record of this topic. Give this or callbackUrl.
+    #[schema(max_length = 249, pattern = "^[a-zA-Z0-9._-]+$")]
+    pub(super) topic: Option<String>,
+    /// The key of the record; the triggerId if not given.
+    pub(super) key: Option<String>,
+    /// What is delivered, byte for byte as it is written here.
+    #[schema(value_type = Option<Value>)]
+    pub(super) payload: Option<Box<RawValue>>,
+    /// The pool whose workers make the request.
+    #[schema(max_length = 64, pattern = "^[a-zA-Z0-9_-]+$")]
+    pub(super) pool: Option<String>,
+    /// How long an attempt of the request may take.
+    pub(super) timeout_seconds: Option<Seconds>,
+    /// When a failed request is made again.
+    #[schema(value_type = Option<RetryForm>)]
+    pub(super) retry: Option<Box<RawValue>>,
+    /// Fires after so long, counted from when the record is written.
+    pub(super) delay_seconds: Option<Seconds>,
+    /// Fires at this time.
+    pub(super) fire_at: Option<Moment>,
+    /// Fires again and again.
+    #[schema(value_type = Option<ScheduleForm>)]
+    pub(super) schedule: Option<Box<RawValue>>,
+    /// Fires when others have settled.
+    pub(super) after: Option<After>,
+    /// The schedule ends before this time: short for schedule.end.
+    #[schema(value_type = Option<Moment>)]
+    pub(super) end: Option<Value>,
+    /// The schedule ends after so many executions: short for schedule.maxExecutions.
+    #[schema(value_type = Option<u32>, minimum = 1)]
+    pub(super) max_executions: Option<Value>,
+    /// A one-time trigger that is later than this does not fire.
+    #[schema(value_type = Option<Span>)]
+    pub(super) expire_after: Option<Value>,
+    /// Whether a schedule goes on counting executions from the one it replaces: keep or reset.
+    #[schema(value_type = Option<String>, pattern = "^(keep|reset)$")]
+    pub(super) count: Option<Value>,
+    /// How long it is remembered once it has settled, so that others can still wait for it.
+    #[schema(value_type = Option<Span>)]
+    pub(super) retain: Option<Value>,
+    /// 0 to 255: of what is due in the same millisecond, higher fires first; 127 if not given.
+    #[schema(value_type = Option<u8>, minimum = 0, maximum = 255)]
+    pub(super) priority: Option<Value>,
+    /// What happens if one is pending under this id: it is replaced, or it is kept.
+    pub(super) on_conflict: Option<Conflict>,
+    /// What happens if fireAt has passed: it is refused, or it fires at once.
+    pub(super) late: Option<Late>,
 }
 
-/// Reads a trigger. Without `triggerId` it gets a fresh one. `payload_max` is in bytes.
-pub(super) fn read_trigger(body: &[u8], payload_max: u64) -> Result<NewTrigger, Refusal> {
-    let mut fields = Fields::read(body)?;
-    let id = fields.take("triggerId", "a string")?;
-    let course = course(&mut fields)?;
-    let when = when(&mut fields, &course)?;
-    let on_conflict = on_conflict(&mut fields)?;
-    let payload: Option<Box<RawValue>> = fields.take("payload", "any JSON")?;
-    let bytes = payload.as_ref().map_or(0, |payload| payload.get().len());
-    if bytes as u64 > payload_max {
-        let reason = format!("it has {bytes} bytes, at most {payload_max} are taken over HTTP");
-        return Err(Refusal { field: "payload", reason });
+/// What happens to the one that is pending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = OnConflict)]
+pub(super) enum Conflict {
+    Replace,
+    Keep,
+}
+
+/// What happens to one whose time has passed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Late {
+    Fire,
+    #[default]
+    Refuse,
+}
+
+/// Reads a trigger. `payload_max` is in bytes.
+#[cfg(test)]
+fn read_trigger(json: &[u8], payload_max: u64) -> Result<NewTrigger, Fault> {
+    read_body(json)?.into_trigger(payload_max)
+}
+
+/// Reads the body.
+pub(super) fn read_body(json: &[u8]) -> Result<TriggerBody, Fault> {
+    body::read(json)
+}
+
+impl TriggerBody {
+    /// The trigger. Without `triggerId` it gets a fresh one. `payload_max` is in bytes.
+    pub(super) fn into_trigger(mut self, payload_max: u64) -> Result<NewTrigger, Fault> {
+        let course = self.course()?;
+        let when = self.when(&course)?;
+        let about = about(self.name.take(), self.labels.take())?;
+        let target = self.target()?;
+        let payload = self.payload.take();
+        let bytes = payload.as_ref().map_or(0, |payload| payload.get().len());
+        check_payload(bytes, payload_max)?;
+        let payload = payload
+            .map_or_else(|| absent_payload(&target), |payload| payload.get().as_bytes().to_vec());
+        let retry = self.retry.take().map(|json| retry_policy(json.get())).transpose();
+        let retry = retry.map_err(|reason| Refusal { field: "retry", reason })?.flatten();
+        let headers = self.headers.take().unwrap_or_default().into_iter();
+        Ok(NewTrigger {
+            id: self.trigger_id.unwrap_or_else(|| Uuid::now_v7().to_string()),
+            when,
+            target,
+            payload,
+            headers: headers.map(|(name, value)| (name, value.into_bytes())).collect(),
+            about,
+            course,
+            on_conflict: match self.on_conflict {
+                Some(Conflict::Keep) => OnConflict::Keep,
+                Some(Conflict::Replace) | None => OnConflict::Replace,
+            },
+            retry: retry.map_or_else(Default::default, |policy| *policy),
+        })
     }
-    let target = target(&mut fields)?;
-    let payload = payload
-        .map_or_else(|| absent_payload(&target), |payload| payload.get().as_bytes().to_vec());
-    let retry: Option<Box<RawValue>> = fields.take("retry", "an object")?;
-    let retry = retry.map(|json| retry_policy(json.get())).transpose();
-    let retry = retry.map_err(|reason| Refusal { field: "retry", reason })?.flatten();
-    let headers: Option<BTreeMap<String, String>> =
-        fields.take("headers", "an object of strings")?;
-    let headers = headers.unwrap_or_default().into_iter();
-    Ok(NewTrigger {
-        id: id.unwrap_or_else(|| Uuid::now_v7().to_string()),
-        when,
-        target,
-        payload,
-        headers: headers.map(|(name, value)| (name, value.into_bytes())).collect(),
-        course,
-        on_conflict,
-        retry: retry.map_or_else(Default::default, |policy| *policy),
-    })
-}
 
-/// The fields of a body that nobody has taken yet.
-struct Fields(BTreeMap<String, Box<RawValue>>);
+    /// What goes beyond one time and one attempt, as the headers that say it: the owner's own
+    /// reading judges the values.
+    fn course(&mut self) -> Result<Vec<(&'static str, String)>, Fault> {
+        let mut course = Vec::new();
+        course.extend(self.schedule()?.map(|schedule| ("orloj-schedule", schedule)));
+        for (value, header) in [
+            (self.expire_after.take(), "orloj-expire-after"),
+            (self.count.take(), "orloj-count"),
+            (self.retain.take(), "orloj-retain"),
+            (self.priority.take(), "orloj-priority"),
+        ] {
+            course.extend(value.map(|value| (header, plain(&value))));
+        }
+        if let Some(After { ids, on_failure, timeout }) = self.after.take() {
+            course.push(("orloj-after", submission::after(&ids)));
+            course.extend(on_failure.map(|word| ("orloj-on-failure", plain(&word))));
+            course.extend(timeout.map(|span| ("orloj-after-timeout", plain(&span))));
+        }
+        Ok(course)
+    }
 
-impl Fields {
-    fn read(body: &[u8]) -> Result<Self, Refusal> {
-        let fields: BTreeMap<String, Box<RawValue>> =
-            serde_json::from_slice(body).map_err(|error| Refusal {
-                field: "body",
-                reason: format!("not a JSON object: {error}"),
-            })?;
-        match fields.keys().find(|name| !FIELDS.contains(&name.as_str())) {
-            Some(unknown) => Err(Refusal { field: "body", reason: misspelt(unknown) }),
-            None => Ok(Self(fields)),
+    /// The schedule as JSON: as it was written, unless something of it stands beside it.
+    fn schedule(&mut self) -> Result<Option<String>, Fault> {
+        let beside = [("end", self.end.take()), ("maxExecutions", self.max_executions.take())];
+        let beside = beside.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let beside: Vec<_> = beside.collect();
+        let schedule = self.schedule.take();
+        let Some((first, _)) = beside.first() else {
+            return Ok(schedule.map(|schedule| schedule.get().to_owned()));
+        };
+        let Some(schedule) = schedule else {
+            return Err(Fault::of(first, "it is of a schedule, and there is none: leave it out"));
+        };
+        let fields: Result<Map<String, Value>, _> = serde_json::from_str(schedule.get());
+        // What is no object is refused by the owner's reading.
+        let Ok(mut fields) = fields else { return Ok(Some(schedule.get().to_owned())) };
+        for (name, value) in beside {
+            let within = fields.insert(name.to_owned(), value);
+            if within.is_some_and(|within| !within.is_null()) {
+                let reason = format!("there is schedule.{name} too: write one of them");
+                return Err(Fault::of(name, reason));
+            }
+        }
+        Ok(Some(Value::from(fields).to_string()))
+    }
+
+    fn when(&self, course: &[(&'static str, String)]) -> Result<Option<When>, Fault> {
+        let says_when =
+            |(header, _): &(&str, String)| matches!(*header, "orloj-schedule" | "orloj-after");
+        match (self.delay_seconds, self.fire_at) {
+            (Some(Seconds(delay)), None) => Ok(Some(When::After(delay))),
+            (None, Some(Moment(at))) => Ok(Some(When::At(at))),
+            (None, None) if course.iter().any(says_when) => Ok(None),
+            (None, None) => {
+                let way_out = "say when: write fireAt, delaySeconds, schedule or after";
+                Err(Fault::of("fireAt", way_out))
+            }
+            (Some(_), Some(_)) => {
+                Err(Fault::of("fireAt", "there is delaySeconds too: write one of them"))
+            }
         }
     }
 
-    /// The field, or nothing if it is absent or null.
-    fn take<T: DeserializeOwned>(
-        &mut self,
-        field: &'static str,
-        expected: &str,
-    ) -> Result<Option<T>, Refusal> {
-        let Some(raw) = self.0.remove(field).filter(|raw| raw.get() != "null") else {
-            return Ok(None);
-        };
-        serde_json::from_str(raw.get()).map(Some).map_err(|_| {
-            let shown: String = raw.get().chars().take(80).collect();
-            Refusal { field, reason: format!("write {expected}, not {shown}") }
-        })
+    fn target(&mut self) -> Result<Target, Fault> {
+        let pool = self.pool()?;
+        let timeout = self.timeout()?;
+        let method = self.method.take();
+        let of_callbacks = pool.is_some() || timeout.is_some() || method.is_some();
+        match (self.callback_url.take(), self.topic.take(), self.key.take()) {
+            (Some(url), None, None) => {
+                let post = HttpTarget { pool, timeout, ..HttpTarget::post(&url) };
+                let method = method.map_or_else(|| post.method.clone(), Text::from);
+                Ok(Target::Http(Box::new(HttpTarget { method, ..post })))
+            }
+            (None, Some(_), _) if of_callbacks => {
+                let reason = "method, pool and timeoutSeconds are for callbacks; leave them out";
+                Err(Fault::of("topic", reason))
+            }
+            (None, Some(topic), key) => {
+                let (topic, key) = (Text::from(topic), key.map(Into::into));
+                Ok(Target::Topic(TopicTarget { topic, key }))
+            }
+            (Some(_), None, Some(_)) => {
+                Err(Fault::of("key", "only a record of a topic has a key; leave it out"))
+            }
+            (None, None, _) => {
+                Err(Fault::of("callbackUrl", "say where: write callbackUrl or topic"))
+            }
+            (Some(_), Some(_), _) => {
+                Err(Fault::of("callbackUrl", "there is topic too: write one of them"))
+            }
+        }
+    }
+
+    fn pool(&mut self) -> Result<Option<Text>, Fault> {
+        match self.pool.take() {
+            Some(pool) if !is_pool(&pool) => {
+                let way_out = "write letters, digits, '_' and '-'";
+                Err(Fault::of("pool", format!("{pool:?} cannot be one: {way_out}")))
+            }
+            pool => Ok(pool.map(Text::from)),
+        }
+    }
+
+    /// In ms.
+    fn timeout(&self) -> Result<Option<Millis>, Fault> {
+        match self.timeout_seconds {
+            Some(Seconds(ms)) if !(1..=TIMEOUT_MAX_MS).contains(&ms) => {
+                let max = TIMEOUT_MAX_MS / 1_000;
+                let reason = format!("write seconds above 0 and up to {max}");
+                Err(Fault::of("timeoutSeconds", reason))
+            }
+            timeout => Ok(timeout.map(|Seconds(ms)| ms)),
+        }
     }
 }
 
-/// What goes beyond one time and one attempt, as the headers that say it: the owner's own reading
-/// judges the values.
-fn course(fields: &mut Fields) -> Result<Vec<(&'static str, String)>, Refusal> {
-    let mut course = Vec::new();
-    if let Some(schedule) = fields.take::<Box<RawValue>>("schedule", "an object")? {
-        course.push(("orloj-schedule", schedule.get().to_owned()));
+/// Refuses a payload that is larger than its caller may send.
+pub(super) fn check_payload(bytes: usize, max: u64) -> Result<(), Fault> {
+    if bytes as u64 > max {
+        let reason = format!("it has {bytes} bytes, at most {max} are taken over HTTP");
+        return Err(Fault::of("payload", reason));
     }
-    for (field, header) in [
-        ("expireAfter", "orloj-expire-after"),
-        ("count", "orloj-count"),
-        ("retain", "orloj-retain"),
-        ("priority", "orloj-priority"),
-    ] {
-        let value: Option<Value> = fields.take(field, "a value")?;
-        course.extend(value.map(|value| (header, plain(&value))));
+    Ok(())
+}
+
+/// The headers that carry a name and labels.
+pub(super) fn about(
+    name: Option<String>,
+    labels: Option<BTreeMap<String, String>>,
+) -> Result<Vec<(String, Vec<u8>)>, Fault> {
+    let mut about = Vec::new();
+    if let Some(name) = name {
+        check_line("name", &name)?;
+        about.push((NAME.to_owned(), name.into_bytes()));
     }
-    let Some(after) = fields.take::<Value>("after", "a list of ids")? else { return Ok(course) };
-    let wrong = |_| {
-        let way_out = "write a list of ids, or an object with ids, onFailure and timeout";
-        Refusal { field: "after", reason: format!("{way_out}, not {after}") }
-    };
-    let After { ids, on_failure, timeout } = if after.is_array() {
-        let ids = Vec::deserialize(&after).map_err(wrong)?;
-        After { ids, on_failure: None, timeout: None }
-    } else {
-        After::deserialize(&after).map_err(wrong)?
-    };
-    course.push(("orloj-after", submission::after(&ids)));
-    course.extend(on_failure.map(|word| ("orloj-on-failure", plain(&word))));
-    course.extend(timeout.map(|span| ("orloj-after-timeout", plain(&span))));
-    Ok(course)
+    let labels = labels.unwrap_or_default();
+    if labels.len() > LABELS_MAX {
+        let reason = format!("there are {}, at most {LABELS_MAX} are taken", labels.len());
+        return Err(Fault::of("labels", reason));
+    }
+    for (key, value) in labels {
+        let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b);
+        if key.is_empty() || key.len() > LABEL_KEY_BYTES_MAX || !key.bytes().all(legal) {
+            let way_out = format!(
+                "{key:?} is no key: write 1 to {LABEL_KEY_BYTES_MAX} of a-z, 0-9, '.', '_', '-'"
+            );
+            return Err(Fault::of("labels", way_out));
+        }
+        check_line(&format!("labels/{key}"), &value)?;
+        about.push((format!("{LABEL}{key}"), value.into_bytes()));
+    }
+    Ok(about)
+}
+
+fn check_line(pointer: &str, text: &str) -> Result<(), Fault> {
+    if text.is_empty() || text.len() > LINE_BYTES_MAX || text.chars().any(char::is_control) {
+        let bytes = text.len();
+        let reason = format!(
+            "it has {bytes} bytes: write 1 to {LINE_BYTES_MAX}, without control characters"
+        );
+        return Err(Fault::of(pointer, reason));
+    }
+    Ok(())
 }
 
 /// A value as a header has it.
@@ -153,121 +333,11 @@ fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-fn on_conflict(fields: &mut Fields) -> Result<OnConflict, Refusal> {
-    let word: Option<String> = fields.take("onConflict", "replace or keep")?;
-    match word.as_deref() {
-        None | Some("replace") => Ok(OnConflict::Replace),
-        Some("keep") => Ok(OnConflict::Keep),
-        Some(other) => {
-            let reason = format!("write replace or keep, not {other:?}");
-            Err(Refusal { field: "onConflict", reason })
-        }
-    }
-}
-
-fn when(fields: &mut Fields, course: &[(&'static str, String)]) -> Result<Option<When>, Refusal> {
-    let says_when =
-        |(header, _): &(&str, String)| matches!(*header, "orloj-schedule" | "orloj-after");
-    let delay: Option<f64> = fields.take("delaySeconds", "a number of seconds")?;
-    let time: Option<Value> = fields.take("fireAt", "a time")?;
-    match (delay, time) {
-        (Some(seconds), None) => {
-            let delay = Duration::try_from_secs_f64(seconds).map_err(|_| Refusal {
-                field: "delaySeconds",
-                reason: format!("write a number of seconds from 0 on, not {seconds}"),
-            })?;
-            Ok(Some(When::After(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX))))
-        }
-        (None, Some(time)) => {
-            let at = time.as_u64().or_else(|| read_time(time.as_str()?));
-            at.map(|at| Some(When::At(at))).ok_or_else(|| Refusal {
-                field: "fireAt",
-                reason: format!(
-                    "write RFC 3339 such as 2030-01-31T08:00:00Z, or ms since the epoch, not {time}"
-                ),
-            })
-        }
-        (None, None) if course.iter().any(says_when) => Ok(None),
-        (None, None) => Err(Refusal {
-            field: "fireAt",
-            reason: "say when: write fireAt, delaySeconds, schedule or after".to_owned(),
-        }),
-        (Some(_), Some(_)) => Err(Refusal {
-            field: "fireAt",
-            reason: "there is delaySeconds too: write one of them".to_owned(),
-        }),
-    }
-}
-
-fn target(fields: &mut Fields) -> Result<Target, Refusal> {
-    let url: Option<String> = fields.take("callbackUrl", "a string")?;
-    let topic: Option<String> = fields.take("topic", "a string")?;
-    let key: Option<String> = fields.take("key", "a string")?;
-    let delivery = delivery(fields)?;
-    match (url, topic, key) {
-        (Some(url), None, None) => {
-            let (pool, timeout) = delivery;
-            Ok(Target::Http(Box::new(HttpTarget { pool, timeout, ..HttpTarget::post(&url) })))
-        }
-        (None, Some(_), _) if delivery != (None, None) => Err(Refusal {
-            field: "topic",
-            reason: "pool and timeoutSeconds are for callbacks; leave them out".to_owned(),
-        }),
-        (None, Some(topic), key) => {
-            let (topic, key) = (Text::from(topic), key.map(Into::into));
-            Ok(Target::Topic(TopicTarget { topic, key }))
-        }
-        (Some(_), None, Some(_)) => Err(Refusal {
-            field: "key",
-            reason: "only a record of a topic has a key; leave it out".to_owned(),
-        }),
-        (None, None, _) => Err(Refusal {
-            field: "callbackUrl",
-            reason: "say where: write callbackUrl or topic".to_owned(),
-        }),
-        (Some(_), Some(_), _) => Err(Refusal {
-            field: "callbackUrl",
-            reason: "there is topic too: write one of them".to_owned(),
-        }),
-    }
-}
-
-/// The pool and the timeout of a callback, in ms.
-fn delivery(fields: &mut Fields) -> Result<(Option<Text>, Option<Millis>), Refusal> {
-    let pool: Option<String> = fields.take("pool", "a string")?;
-    if let Some(pool) = pool.as_ref().filter(|pool| !is_pool(pool)) {
-        let reason = format!("{pool:?} cannot be one: write letters, digits, '_' and '-'");
-        return Err(Refusal { field: "pool", reason });
-    }
-    let timeout: Option<f64> = fields.take("timeoutSeconds", "a number of seconds")?;
-    let timeout = timeout.map(|seconds| {
-        let ms = Duration::try_from_secs_f64(seconds).map(|timeout| timeout.as_millis());
-        let ms = ms.ok().and_then(|ms| Millis::try_from(ms).ok());
-        ms.filter(|ms| (1..=TIMEOUT_MAX_MS).contains(ms)).ok_or_else(|| Refusal {
-            field: "timeoutSeconds",
-            reason: format!("write seconds, up to {}, not {seconds}", TIMEOUT_MAX_MS / 1_000),
-        })
-    });
-    Ok((pool.map(Text::from), timeout.transpose()?))
-}
-
-fn misspelt(unknown: &str) -> String {
-    let similarity = |field: &&&str| strsim::jaro_winkler(unknown, field);
-    let nearest = FIELDS
-        .iter()
-        .max_by(|a, b| similarity(a).total_cmp(&similarity(b)))
-        .filter(|field| similarity(field) > 0.7);
-    match nearest {
-        Some(nearest) => format!("there is no field {unknown:?}; did you mean {nearest:?}?"),
-        None => format!("there is no field {unknown:?}; there are {}", FIELDS.join(", ")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(body: &str) -> Result<NewTrigger, Refusal> {
+    fn read(body: &str) -> Result<NewTrigger, Fault> {
         read_trigger(body.as_bytes(), 64)
     }
 
@@ -333,41 +403,90 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_a_schedule_may_stand_beside_it() {
+        let trigger = read(
+            r#"{"topic": "t", "schedule": {"every": "1h"}, "end": "2030-01-01T00:00:00Z",
+                "maxExecutions": 3}"#,
+        );
+        let expected = r#"{"end":"2030-01-01T00:00:00Z","every":"1h","maxExecutions":3}"#;
+        assert_eq!(trigger.unwrap().course, [("orloj-schedule", expected.to_owned())]);
+    }
+
+    #[test]
+    fn a_name_and_labels_are_headers_of_our_own() {
+        let trigger = read(
+            r#"{"topic": "t", "fireAt": 1, "name": "Grüner Tee", "headers": {"a": "b"},
+                "labels": {"team": "kitchen", "env.x": "prod"}}"#,
+        )
+        .unwrap();
+        let about = [
+            ("orloj-name", "Grüner Tee"),
+            ("orloj-label-env.x", "prod"),
+            ("orloj-label-team", "kitchen"),
+        ];
+        let about = about.map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()));
+        assert_eq!(trigger.about, about);
+        assert_eq!(trigger.headers, [("a".to_owned(), b"b".to_vec())]);
+    }
+
+    #[test]
     fn a_mistake_names_its_field() {
         let table = [
-            ("body", r#"nonsense"#, "not a JSON object"),
-            ("body", r#"{"delay": 1}"#, "did you mean \"delaySeconds\"?"),
-            ("body", r#"{"xyz": 1}"#, "there are triggerId, callbackUrl"),
-            ("fireAt", r#"{"topic": "t"}"#, "write fireAt, delaySeconds, schedule"),
-            ("fireAt", r#"{"topic": "t", "fireAt": 1, "delaySeconds": 1}"#, "one of them"),
-            ("fireAt", r#"{"topic": "t", "fireAt": "tomorrow"}"#, "RFC 3339"),
-            ("fireAt", r#"{"topic": "t", "fireAt": -1}"#, "RFC 3339"),
-            ("delaySeconds", r#"{"topic": "t", "delaySeconds": -1}"#, "from 0 on, not -1"),
-            ("delaySeconds", r#"{"topic": "t", "delaySeconds": "1"}"#, "not \"1\""),
-            ("callbackUrl", r#"{"fireAt": 1}"#, "write callbackUrl or topic"),
-            ("callbackUrl", r#"{"fireAt": 1, "topic": "t", "callbackUrl": "u"}"#, "one of them"),
-            ("key", r#"{"fireAt": 1, "callbackUrl": "u", "key": "k"}"#, "leave it out"),
-            ("triggerId", r#"{"triggerId": 7}"#, "write a string, not 7"),
-            ("pool", r#"{"fireAt": 1, "callbackUrl": "u", "pool": "a.b"}"#, "letters, digits"),
+            ("", r#"nonsense"#, "not a JSON object"),
+            ("/delay", r#"{"delay": 1}"#, "did you mean \"delaySeconds\"?"),
+            ("/xyz", r#"{"xyz": 1}"#, "there are triggerId, name, labels, callbackUrl"),
+            ("/fireAt", r#"{"topic": "t"}"#, "write fireAt, delaySeconds, schedule"),
+            ("/fireAt", r#"{"topic": "t", "fireAt": 1, "delaySeconds": 1}"#, "one of them"),
+            ("/fireAt", r#"{"topic": "t", "fireAt": "tomorrow"}"#, "RFC 3339"),
+            ("/fireAt", r#"{"topic": "t", "fireAt": -1}"#, "RFC 3339"),
+            ("/delaySeconds", r#"{"topic": "t", "delaySeconds": -1}"#, "from 0 on, not -1"),
+            ("/delaySeconds", r#"{"topic": "t", "delaySeconds": "1"}"#, "not \"1\""),
+            ("/callbackUrl", r#"{"fireAt": 1}"#, "write callbackUrl or topic"),
+            ("/callbackUrl", r#"{"fireAt": 1, "topic": "t", "callbackUrl": "u"}"#, "one of them"),
+            ("/key", r#"{"fireAt": 1, "callbackUrl": "u", "key": "k"}"#, "leave it out"),
+            ("/triggerId", r#"{"triggerId": 7}"#, "write a string, not 7"),
+            ("/pool", r#"{"fireAt": 1, "callbackUrl": "u", "pool": "a.b"}"#, "letters, digits"),
             (
-                "timeoutSeconds",
+                "/timeoutSeconds",
                 r#"{"fireAt": 1, "callbackUrl": "u", "timeoutSeconds": 0}"#,
                 "up to",
             ),
-            ("topic", r#"{"fireAt": 1, "topic": "t", "pool": "slow"}"#, "leave them out"),
-            ("retry", r#"{"fireAt": 1, "callbackUrl": "u", "retry": {"attempts": 0}}"#, "give 1"),
-            ("retry", r#"{"fireAt": 1, "callbackUrl": "u", "retry": []}"#, "give a JSON object"),
-            ("headers", r#"{"fireAt": 1, "topic": "t", "headers": {"a": 1}}"#, "of strings"),
-            ("after", r#"{"topic": "t", "after": "a"}"#, "write a list of ids"),
-            ("after", r#"{"topic": "t", "after": {"id": ["a"]}}"#, "an object with ids"),
-            ("onConflict", r#"{"fireAt": 1, "topic": "t", "onConflict": "kep"}"#, "or keep"),
+            ("/topic", r#"{"fireAt": 1, "topic": "t", "pool": "slow"}"#, "leave them out"),
+            (
+                "/retry/attempts",
+                r#"{"fireAt": 1, "callbackUrl": "u", "retry": {"attempts": 0}}"#,
+                "give 1",
+            ),
+            ("/retry", r#"{"fireAt": 1, "callbackUrl": "u", "retry": []}"#, "give a JSON object"),
+            (
+                "/headers/a",
+                r#"{"fireAt": 1, "topic": "t", "headers": {"a": 1}}"#,
+                "a string, not 1",
+            ),
+            ("/after", r#"{"topic": "t", "after": "a"}"#, "write a list of ids"),
+            ("/after/id", r#"{"topic": "t", "after": {"id": ["a"]}}"#, "did you mean \"ids\"?"),
+            ("/after", r#"{"topic": "t", "after": {}}"#, "ids is missing"),
+            ("/after/1", r#"{"topic": "t", "after": ["a", 7]}"#, "a string, not 7"),
+            ("/method", r#"{"fireAt": 1, "callbackUrl": "u", "method": 7}"#, "a string, not 7"),
+            ("/topic", r#"{"fireAt": 1, "topic": "t", "method": "PUT"}"#, "leave them out"),
+            ("/end", r#"{"fireAt": 1, "topic": "t", "end": 1}"#, "of a schedule"),
+            (
+                "/maxExecutions",
+                r#"{"topic": "t", "schedule": {"maxExecutions": 1}, "maxExecutions": 2}"#,
+                "one of them",
+            ),
+            ("/name", r#"{"fireAt": 1, "topic": "t", "name": ""}"#, "write 1 to 256"),
+            ("/labels", r#"{"fireAt": 1, "topic": "t", "labels": {"A": "b"}}"#, "is no key"),
+            ("/labels/a", r#"{"fireAt": 1, "topic": "t", "labels": {"a": ""}}"#, "1 to 256"),
+            ("/late", r#"{"fireAt": 1, "topic": "t", "late": "no"}"#, "fire or refuse, not"),
+            ("/onConflict", r#"{"fireAt": 1, "topic": "t", "onConflict": "kep"}"#, "or keep"),
         ];
         for (field, body, reason) in table {
-            let refusal = read(body).unwrap_err();
-            assert_eq!(refusal.field, field, "{body}: {refusal}");
-            assert!(refusal.reason.contains(reason), "{body}: {refusal}");
+            let fault = read(body).unwrap_err();
+            assert_eq!(fault.pointer, field, "{body}: {fault:?}");
+            assert!(fault.reason.contains(reason), "{body}: {fault:?}");
         }
         let long = format!(r#"{{"fireAt": 1, "topic": "t", "payload": "{}"}}"#, "x".repeat(63));
-        assert_eq!(read(&long).unwrap_err().field, "payload");
+        assert_eq!(read(&long).unwrap_err().pointer, "/payload");
     }
 }

@@ -15,7 +15,7 @@ use crate::model::course::Command;
 use crate::model::definition::{HttpTarget, Target, TopicTarget};
 use crate::model::input::OnConflict;
 use crate::model::retry::RetryPolicy;
-use crate::model::{Millis, Timestamp, callback_url, http_header, limits};
+use crate::model::{Millis, Offset, Timestamp, callback_url, http_header, limits};
 
 /// What a trigger can be beyond one time and one attempt: the header that says it, and the field
 /// of the HTTP API.
@@ -30,8 +30,14 @@ pub const COURSE: [(&str, &str); 8] = [
     ("orloj-priority", "priority"),
 ];
 /// Other fields that the owner's reading may find fault with.
-const OTHERS: [(&str, &str); 3] =
-    [("orloj-fire-at", "fireAt"), ("orloj-delay", "delaySeconds"), ("onFailure", "onFailure")];
+const OTHERS: [(&str, &str); 4] = [
+    ("orloj-fire-at", "fireAt"),
+    ("orloj-delay", "delaySeconds"),
+    ("orloj-callback-method", "method"),
+    ("onFailure", "onFailure"),
+];
+/// On a registration that counts only if this generation is still the trigger's.
+const IF_GENERATION: &str = "orloj-if-generation";
 
 /// A trigger to be registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +52,8 @@ pub struct NewTrigger {
     pub payload: Vec<u8>,
     /// Headers carried to the target, in order.
     pub headers: Vec<(String, Vec<u8>)>,
+    /// Headers of our own that say what people call it: they are carried like the others.
+    pub about: Vec<(String, Vec<u8>)>,
     /// Headers of [`COURSE`], as they were given: the owner's own reading judges them.
     pub course: Vec<(&'static str, String)>,
     /// What happens if the id is pending already.
@@ -122,7 +130,8 @@ impl Submission {
             let max = limits::PAYLOAD_BYTES_MAX;
             return refuse("payload", format!("it has {bytes} bytes, at most {max} are taken"));
         }
-        let headers = instructions(&trigger).into_iter().chain(trigger.headers).collect();
+        let headers = instructions(&trigger).into_iter().chain(trigger.about);
+        let headers = headers.chain(trigger.headers).collect();
         let submission = Self { id: trigger.id, value: Some(trigger.payload), headers };
         judge.read(&submission, now).map_err(by_field)?;
         Ok(submission)
@@ -150,6 +159,13 @@ impl Submission {
     #[must_use]
     pub fn by(mut self, caller: &str) -> Self {
         self.headers.push(header("orloj-caller", caller));
+        self
+    }
+
+    /// The same, to count only if `generation` is still the trigger's.
+    #[must_use]
+    pub fn if_generation(mut self, generation: Offset) -> Self {
+        self.headers.push(header(IF_GENERATION, generation.to_string()));
         self
     }
 
@@ -381,6 +397,7 @@ mod tests {
             target: topic("kitchen"),
             payload: b"ready".to_vec(),
             headers: vec![header("content-type", "text/plain")],
+            about: Vec::new(),
             course: Vec::new(),
             on_conflict: OnConflict::Keep,
             retry: RetryPolicy::default(),

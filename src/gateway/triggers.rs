@@ -1,215 +1,344 @@
-//! `/v1/triggers`: registering, cancelling and commanding, answered truthfully.
+//! `/v1/triggers`: registering, and looking at what is registered.
 //!
-//! Law: 2xx other than 202 means that the owner said so in its transaction. 202 means that the
-//! record is safe and the answer is still to come.
+//! Law: a registration is refused before it is written, or answered with what its owner said.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
+use axum::Json;
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, post};
-use axum::{Json, Router};
-use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
+use utoipa::ToSchema;
 
-use super::auth::Registrant;
-use super::judge::Judge;
-use super::problem::Problem;
-use super::rate::Rates;
-use super::request::read_trigger;
-use super::submission::{Rules, Submission};
-use super::{Desk, Receipt, SubmitError};
-use crate::callers::Callers;
+use super::api::{Api, behind, say_where, seen, tag, unknown_trigger, unseen};
+use super::auth::{Registrant, Viewer};
+use super::body;
+use super::code::Code;
+use super::parameters::{Id, Queried, Query, refuse};
+use super::problem::{Fault, Problem};
+use super::request::{Late, TriggerBody, read_body};
+use super::resource::{Execution, ExecutionStatus, Status, Trigger};
+use super::shape::Moment;
+use super::submission::{NewTrigger, Submission, When};
 use crate::clock;
 use crate::config::callers::Caller;
-use crate::guard::Guard;
-use crate::health::Health;
-use crate::kafka::Names;
-use crate::model::course::Command;
-use crate::model::definition::Target;
 use crate::model::limits;
 use crate::model::outcome::Verdict;
 use crate::model::time::show_time;
+use crate::model::{Offset, Timestamp};
+use crate::view::{self, Listing, Page, TriggerFilter};
 
 /// What a body may have beside its payload: an id, a URL, headers, and their JSON.
 const BODY_OVERHEAD: u64 = 4 * limits::HEADER_BYTES_MAX as u64;
 
-/// The commands there are.
-const VERBS: &str = "POST /v1/triggers/{id} takes a command: write {id}:pause, {id}:resume or \
-                     {id}:fireNow";
-
-/// What the handlers share.
-#[derive(Debug)]
-pub(super) struct Api {
-    pub(super) desk: Desk,
-    pub(super) health: Arc<Health>,
-    pub(super) names: Names,
-    pub(super) pools: Vec<String>,
-    pub(super) judge: Judge,
-    pub(super) callers: Callers,
-    pub(super) rates: Rates,
-    pub(super) answer_timeout: Duration,
-    pub(super) guard: Guard,
-    pub(super) resolve_timeout: Duration,
+/// The owner has registered it.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Registered {
+    trigger_id: String,
+    /// When it fires for the first time.
+    #[schema(format = DateTime)]
+    fire_at: String,
+    /// What defines the trigger now: its ETag.
+    #[schema(value_type = u64)]
+    generation: Offset,
+    /// The generation that it replaces, if one was pending.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    replaced: Option<Offset>,
+    /// True if one was pending and onConflict says that it stays: then this is that one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept: Option<bool>,
 }
 
-/// The routes of triggers.
-pub(super) fn routes(api: Arc<Api>) -> Router {
-    Router::new()
-        .route("/v1/triggers", post(register))
-        .route("/v1/triggers/{id}", delete(cancel).post(command))
-        .method_not_allowed_fallback(method_not_allowed)
-        .with_state(api)
+/// A part of the triggers, the newest first.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct TriggerList {
+    items: Vec<Trigger>,
+    /// What brings the next page; absent at the end. A short page that has one is not the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_page_token: Option<String>,
+    /// The list contains everything up to then.
+    #[schema(format = DateTime)]
+    as_of: String,
 }
 
-async fn register(
+/// A part of the executions of a trigger, the newest first.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ExecutionList {
+    items: Vec<Execution>,
+    /// What brings the next page; absent at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_page_token: Option<String>,
+    /// The list contains everything up to then.
+    #[schema(format = DateTime)]
+    as_of: String,
+}
+
+/// Conditions that must all hold.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct TriggerQuery {
+    /// One of these; can be repeated.
+    status: Option<Vec<Status>>,
+    /// Registered by this caller.
+    caller: Option<String>,
+    /// To this host, or into this topic.
+    target: Option<String>,
+    /// Due then or later.
+    #[param(value_type = Option<String>, format = DateTime)]
+    from: Option<Moment>,
+    /// Due before then.
+    #[param(value_type = Option<String>, format = DateTime)]
+    until: Option<Moment>,
+    /// With this label, as key=value; can be repeated: with all of them.
+    #[param(pattern = "^[a-z0-9._-]{1,63}=.+$")]
+    label: Option<Vec<String>>,
+    /// Words of its id, name, labels or target.
+    q: Option<String>,
+    /// How many at most; 50 if not given.
+    #[param(minimum = 1, maximum = 1000)]
+    page_size: Option<u32>,
+    /// The nextPageToken of the page before.
+    page_token: Option<String>,
+}
+
+/// Which executions.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ExecutionQuery {
+    /// Of this status.
+    status: Option<ExecutionStatus>,
+    /// How many at most; 50 if not given.
+    #[param(minimum = 1, maximum = 1000)]
+    page_size: Option<u32>,
+    /// The nextPageToken of the page before.
+    page_token: Option<String>,
+}
+
+impl Queried for TriggerQuery {
+    const LISTS: &'static [&'static str] = &["status", "label"];
+    const NUMBERS: &'static [&'static str] = &["page_size", "from", "until"];
+}
+
+impl Queried for ExecutionQuery {}
+
+/// Register a trigger, or replace the one that is pending under its id.
+#[utoipa::path(
+    post, path = "/v1/triggers", tag = "triggers", operation_id = "createTrigger",
+    request_body = TriggerBody,
+    responses(
+        (status = 201, description = "Registered", body = Registered,
+            headers(("ETag" = String, description = "The generation"),
+                ("Location" = String, description = "Where it can be looked at"))),
+        (status = 200, description = "One was pending, and it stays", body = Registered),
+        (status = 202, description = "Written, and not answered in time",
+            body = super::api::Unanswered,
+            headers(("Location" = String, description = "Where it can be looked at"))),
+    )
+)]
+pub(super) async fn register(
     State(api): State<Arc<Api>>,
     Registrant(caller): Registrant,
     request: Request,
 ) -> Result<Response, Problem> {
-    let payload_max = caller.limits.payload.bytes();
     let asked_with = request.headers().clone();
-    let mut trigger = read_trigger(&read_body(request, payload_max).await?, payload_max)?;
+    let payload_max = caller.limits.payload.bytes();
+    let body = read_body(&body::take(request, body_max(payload_max)).await?)?;
+    let late = body.late.unwrap_or_default();
+    let mut trigger = body.into_trigger(payload_max)?;
     carry_trace(&asked_with, &mut trigger.headers);
-    check_target(&caller, &trigger.target)?;
-    let id = trigger.id.clone();
-    let target = trigger.target.clone();
-    let submission = Submission::register(trigger, api.rules())?;
-    api.admit(&target, &caller).await?;
+    let submission = prepare(&api, &caller, trigger, late).await?;
+    let id = submission.id.clone();
     let receipt = api.submit(submission, &caller).await?;
     match receipt.verdict() {
-        Some(Verdict::Accepted { generation, fire_at, .. }) => {
-            let fire_at = show_time(*fire_at);
-            let body = json!({ "triggerId": id, "fireAt": fire_at, "generation": generation });
-            Ok((StatusCode::CREATED, Json(body)).into_response())
+        Some(Verdict::Accepted { generation, fire_at, replaced }) => {
+            let registered = Registered::of(&id, *generation, *fire_at);
+            let registered = Registered { replaced: *replaced, ..registered };
+            let mut response = (StatusCode::CREATED, Json(registered)).into_response();
+            tag(&mut response, *generation);
+            say_where(&mut response, &id);
+            Ok(response)
         }
         Some(Verdict::Kept { generation, fire_at }) => {
-            let fire_at = show_time(*fire_at);
-            let body = json!({
-                "triggerId": id, "fireAt": fire_at, "generation": generation, "kept": true,
-            });
-            Ok(Json(body).into_response())
+            let registered = Registered::of(&id, *generation, *fire_at);
+            let mut response = Json(Registered { kept: Some(true), ..registered }).into_response();
+            tag(&mut response, *generation);
+            say_where(&mut response, &id);
+            Ok(response)
         }
-        Some(Verdict::Rejected { reason }) => {
-            let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, reason);
-            Err(problem.with("triggerId", json!(id)))
-        }
+        Some(Verdict::Rejected { reason }) => Err(rejected(&id, reason)),
         _ => Ok(api.unanswered(&id, &receipt)),
     }
 }
 
-async fn cancel(
+/// List triggers, the newest first.
+#[utoipa::path(
+    get, path = "/v1/triggers", tag = "triggers", operation_id = "listTriggers",
+    params(TriggerQuery),
+    responses((status = 200, description = "A page", body = TriggerList,
+        headers(("Orloj-View-As-Of" = String, description = "Up to when it is complete"))))
+)]
+pub(super) async fn list(
     State(api): State<Arc<Api>>,
-    Registrant(caller): Registrant,
-    Path(id): Path<String>,
+    Viewer(caller): Viewer,
+    Query(query): Query<TriggerQuery>,
 ) -> Result<Response, Problem> {
-    let receipt = api.submit(Submission::cancel(&id)?, &caller).await?;
-    match receipt.verdict() {
-        Some(Verdict::Cancelled { generation }) => {
-            Ok(Json(json!({ "cancelled": true, "generation": generation })).into_response())
-        }
-        Some(Verdict::NotPending { fired, withdrawal }) => {
-            Err(not_pending(&id, *fired, withdrawal.then(|| api.names.outcomes())))
-        }
-        _ => Ok(api.unanswered(&id, &receipt)),
+    let (filter, page) = query.read()?;
+    let freshness = api.reach().await;
+    let listing = api.view.triggers(&api.scope(&caller), &filter, &page).await.map_err(unseen)?;
+    let (items, next_page_token) = items(listing);
+    let as_of = show_time(freshness.as_of);
+    Ok(seen(&freshness, TriggerList { items, next_page_token, as_of }))
+}
+
+/// Look at a trigger.
+#[utoipa::path(
+    get, path = "/v1/triggers/{id}", tag = "triggers", operation_id = "getTrigger",
+    params(("id" = String, Path, description = "The trigger's id")),
+    responses((status = 200, description = "The trigger", body = Trigger,
+        headers(("ETag" = String, description = "The generation, for If-Match"),
+            ("Orloj-View-As-Of" = String, description = "Up to when it is complete"))))
+)]
+pub(super) async fn get(
+    State(api): State<Arc<Api>>,
+    Viewer(caller): Viewer,
+    Id(id): Id,
+) -> Result<Response, Problem> {
+    let (trigger, freshness) = api.find(&caller, &id).await?;
+    let generation = trigger.generation;
+    let mut response = seen(&freshness, Trigger::from(trigger).at(freshness.as_of));
+    tag(&mut response, generation);
+    Ok(response)
+}
+
+/// List the executions of a trigger: every attempt, the newest first.
+#[utoipa::path(
+    get, path = "/v1/triggers/{id}/executions", tag = "triggers", operation_id = "listExecutions",
+    params(("id" = String, Path, description = "The trigger's id"), ExecutionQuery),
+    responses((status = 200, description = "A page", body = ExecutionList,
+        headers(("Orloj-View-As-Of" = String, description = "Up to when it is complete"))))
+)]
+pub(super) async fn executions(
+    State(api): State<Arc<Api>>,
+    Viewer(caller): Viewer,
+    Id(id): Id,
+    Query(query): Query<ExecutionQuery>,
+) -> Result<Response, Problem> {
+    let page = page(query.page_size, query.page_token.as_deref())?;
+    let status = query.status.map(view::ExecutionStatus::from);
+    let freshness = api.reach().await;
+    let found = api.view.executions(&api.scope(&caller), &id, status, &page).await;
+    let Some(listing) = found.map_err(unseen)? else {
+        let missing = freshness.reached.then(|| unknown_trigger(&id));
+        return Err(missing.unwrap_or_else(|| behind(&freshness)));
+    };
+    let (items, next_page_token) = items(listing);
+    let as_of = show_time(freshness.as_of);
+    Ok(seen(&freshness, ExecutionList { items, next_page_token, as_of }))
+}
+
+impl Registered {
+    pub(super) fn of(id: &str, generation: Offset, fire_at: Timestamp) -> Self {
+        let (trigger_id, fire_at) = (id.to_owned(), show_time(fire_at));
+        Self { trigger_id, fire_at, generation, replaced: None, kept: None }
     }
 }
 
-/// `POST /v1/triggers/{id}:pause` and the like.
-async fn command(
-    State(api): State<Arc<Api>>,
-    Registrant(caller): Registrant,
-    Path(path): Path<String>,
-) -> Result<Response, Problem> {
-    let (id, verb) = path.rsplit_once(':').unwrap_or((&path, ""));
-    let command = match verb {
-        "pause" => Command::Pause,
-        "resume" => Command::Resume,
-        "fireNow" => Command::FireNow,
-        _ => return Err(Problem::new(StatusCode::NOT_FOUND, VERBS)),
-    };
-    let receipt = api.submit(Submission::command(id, command)?, &caller).await?;
-    let answer = match receipt.verdict() {
-        Some(Verdict::Paused { generation, .. }) => {
-            json!({ "triggerId": id, "paused": true, "generation": generation })
-        }
-        Some(Verdict::Resumed { generation, fire_at }) => {
-            let fire_at = show_time(*fire_at);
-            json!({ "triggerId": id, "resumed": true, "generation": generation, "fireAt": fire_at })
-        }
-        Some(Verdict::Called { generation, occurrence }) => json!({
-            "triggerId": id, "called": true, "generation": generation, "occurrence": occurrence,
-        }),
-        Some(Verdict::NotPending { fired, .. }) => {
-            let problem = Problem::new(StatusCode::CONFLICT, nothing_pending(id, *fired));
-            return Err(problem.with("fired", json!(fired)));
-        }
-        _ => return Ok(api.unanswered(id, &receipt)),
-    };
-    Ok(Json(answer).into_response())
-}
-
-impl Api {
-    fn rules(&self) -> Rules<'_> {
-        let Self { names, pools, judge, .. } = self;
-        Rules { names, pools, judge, now: clock::now_ms() }
-    }
-
-    /// Refuses a callback that no worker would make.
-    async fn admit(&self, target: &Target, caller: &Caller) -> Result<(), Problem> {
-        let Target::Http(target) = target else { return Ok(()) };
-        let (url, bases) = (target.url.as_str(), caller.urls.as_deref());
-        let admitted = self.guard.admit(url, bases, self.resolve_timeout).await;
-        admitted.map_err(|forbidden| {
-            let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, forbidden.to_string());
-            problem.with("field", json!("callbackUrl"))
-        })
-    }
-
-    async fn submit(&self, submission: Submission, caller: &Caller) -> Result<Receipt, Problem> {
-        // Without callers nobody is known, and a record says so by saying nothing.
-        let is_known = caller.role.is_some();
-        let submission = if is_known { submission.by(&caller.id) } else { submission };
-        let reasons = self.health.reasons();
-        if !reasons.is_empty() {
-            return Err(Problem::unavailable(reasons.join("; ")));
-        }
-        let id = submission.id.clone();
-        self.desk.submit(submission).await.map_err(|error| match error {
-            SubmitError::Busy(_) => Problem::unavailable(error.to_string()),
-            // The id makes repeating harmless, even if the record was written after all.
-            SubmitError::Unwritten(_) => {
-                let detail = format!("{error}; repeat the request with this triggerId");
-                Problem::unavailable(detail).with("triggerId", json!(id))
+impl TriggerQuery {
+    fn read(self) -> Result<(TriggerFilter, Page), Problem> {
+        let page = page(self.page_size, self.page_token.as_deref())?;
+        let label = |text: String| match text.split_once('=') {
+            Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+            _ => {
+                let detail = format!("label: write key=value, not {text:?}");
+                Err(refuse(&detail).with("parameter", json!("label")))
             }
-        })
-    }
-
-    /// 202: the record is written, and whoever wants to know more is told where to look.
-    fn unanswered(&self, id: &str, receipt: &Receipt) -> Response {
-        let outcomes = self.names.outcomes();
-        let detail = format!(
-            "{} is written; its owner has not answered within {:?}. The answer will be a record \
-             of {outcomes} with the key {id}",
-            receipt.place, self.answer_timeout,
-        );
-        (StatusCode::ACCEPTED, Json(json!({ "triggerId": id, "detail": detail }))).into_response()
+        };
+        let labels = self.label.unwrap_or_default().into_iter().map(label);
+        let statuses = self.status.unwrap_or_default().into_iter();
+        let filter = TriggerFilter {
+            statuses: statuses.map(view::Status::from).collect(),
+            caller: self.caller,
+            target: self.target,
+            from: self.from.map(|Moment(at)| at),
+            until: self.until.map(|Moment(at)| at),
+            labels: labels.collect::<Result<_, _>>()?,
+            text: self.q.filter(|text| !text.trim().is_empty()),
+        };
+        Ok((filter, page))
     }
 }
 
-/// The whole body, if it is no larger than a payload and what may stand around it.
-async fn read_body(mut request: Request, payload_max: u64) -> Result<Bytes, Problem> {
-    let max = payload_max.min(limits::PAYLOAD_BYTES_MAX as u64) + BODY_OVERHEAD;
-    let max = usize::try_from(max).unwrap_or(usize::MAX);
-    DefaultBodyLimit::max(max).apply(&mut request);
-    let body = Bytes::from_request(request, &()).await;
-    body.map_err(|refused| Problem::new(refused.status(), refused.body_text()))
+/// The part of a list that a query asks for.
+pub(super) fn page(size: Option<u32>, token: Option<&str>) -> Result<Page, Problem> {
+    let named = |name: &str, reason: String| {
+        refuse(&format!("{name}: {reason}")).with("parameter", json!(name))
+    };
+    if let Some(size) = size.filter(|size| !(1..=view::PAGE_MAX).contains(size)) {
+        return Err(named("page_size", format!("write 1 to {}, not {size}", view::PAGE_MAX)));
+    }
+    let token = token.map(str::parse).transpose();
+    let token = token.map_err(|error: view::NoToken| named("page_token", error.to_string()))?;
+    Ok(Page { size: size.unwrap_or(view::PAGE_DEFAULT), token })
+}
+
+/// A page's items as they are shown, and what brings the next.
+pub(super) fn items<V, T: From<V>>(listing: Listing<V>) -> (Vec<T>, Option<String>) {
+    let items = listing.items.into_iter().map(T::from).collect();
+    (items, listing.next.map(|token| token.to_string()))
+}
+
+/// Bytes of a body that holds one payload.
+pub(super) fn body_max(payload_max: u64) -> u64 {
+    payload_max.min(limits::PAYLOAD_BYTES_MAX as u64) + BODY_OVERHEAD
+}
+
+/// The record of a registration, if nothing stands against it.
+pub(super) async fn prepare(
+    api: &Api,
+    caller: &Caller,
+    trigger: NewTrigger,
+    late: Late,
+) -> Result<Submission, Problem> {
+    let (when, target) = (trigger.when, trigger.target.clone());
+    let submission = Submission::register(trigger, api.rules())?;
+    check_late(when, late)?;
+    api.admit(&target, caller).await?;
+    if let Some(theirs) = api.stranger(caller, &submission.id).await?
+        && !theirs.status.is_settled()
+    {
+        let detail = format!("{} is registered by somebody else", submission.id);
+        return Err(Problem::at(Code::IdTaken, Fault::of("triggerId", detail)));
+    }
+    Ok(submission)
+}
+
+/// Refuses a time that has passed, unless it may.
+fn check_late(when: Option<When>, late: Late) -> Result<(), Problem> {
+    let now = clock::now_ms();
+    match when {
+        Some(When::At(at)) if at < now && late == Late::Refuse => {
+            let reason = format!("{} has passed: it is {}", show_time(at), show_time(now));
+            Err(Problem::at(Code::TimePassed, Fault::of("fireAt", reason)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The owner refuses it.
+pub(super) fn rejected(id: &str, reason: &str) -> Problem {
+    Problem::of(Code::Rejected, reason).with("triggerId", json!(id))
 }
 
 /// The trace that a request is part of goes with its trigger, unless that has one of its own.
-fn carry_trace(request: &HeaderMap, carried: &mut Vec<(String, Vec<u8>)>) {
+pub(super) fn carry_trace(request: &HeaderMap, carried: &mut Vec<(String, Vec<u8>)>) {
     let is_traced = |(name, _): &(String, _)| name.eq_ignore_ascii_case("traceparent");
     if carried.iter().any(is_traced) || !request.contains_key("traceparent") {
         return;
@@ -218,48 +347,6 @@ fn carry_trace(request: &HeaderMap, carried: &mut Vec<(String, Vec<u8>)>) {
         let value = request.get(name).map(|value| value.as_bytes().to_vec());
         carried.extend(value.map(|value| (name.to_owned(), value)));
     }
-}
-
-/// Refuses a target that is not the caller's to fire into.
-fn check_target(caller: &Caller, target: &Target) -> Result<(), Problem> {
-    match target {
-        Target::Topic(target) if !caller.may_fire_into(target.topic.as_str()) => {
-            let detail = format!("{} may not fire into {}", caller.id, target.topic.as_str());
-            Err(Problem::new(StatusCode::FORBIDDEN, detail).with("field", json!("topic")))
-        }
-        Target::Topic(_) | Target::Http(_) => Ok(()),
-    }
-}
-
-/// `outcomes`: where to read on, if a withdrawal is requested.
-fn not_pending(id: &str, fired: Option<u64>, outcomes: Option<String>) -> Problem {
-    let detail = nothing_pending(id, fired);
-    let withdrawal = outcomes.is_some();
-    let detail = match outcomes {
-        Some(outcomes) => format!(
-            "{detail}; withdrawal requested: a callback in flight, if there is one, is not tried \
-             again, and records of {outcomes} with the key {id} say what becomes of it: Withdrawn \
-             if its request had not begun, else Delivered or Failed"
-        ),
-        None => detail,
-    };
-    Problem::new(StatusCode::CONFLICT, detail)
-        .with("cancelled", json!(false))
-        .with("fired", json!(fired))
-        .with("withdrawalRequested", json!(withdrawal))
-}
-
-fn nothing_pending(id: &str, fired: Option<u64>) -> String {
-    match fired {
-        Some(generation) => format!("{id} has fired: generation {generation}"),
-        None => format!("nothing is pending under {id}: fired, cancelled, or never registered"),
-    }
-}
-
-async fn method_not_allowed() -> Problem {
-    let detail = "POST /v1/triggers registers, DELETE /v1/triggers/{id} cancels, and POST \
-                  /v1/triggers/{id}:pause, :resume and :fireNow command";
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
 }
 
 #[cfg(test)]
@@ -284,5 +371,44 @@ mod tests {
         carried = own.to_vec();
         carry_trace(&request, &mut carried);
         assert_eq!(carried, own);
+    }
+
+    #[test]
+    fn a_time_that_has_passed_is_refused_unless_it_may_be_late() {
+        assert!(check_late(Some(When::At(1)), Late::Refuse).is_err());
+        assert_eq!(check_late(Some(When::At(1)), Late::Fire), Ok(()));
+        assert_eq!(check_late(Some(When::At(u64::MAX)), Late::Refuse), Ok(()));
+        assert_eq!(check_late(Some(When::After(0)), Late::Refuse), Ok(()));
+        assert_eq!(check_late(None, Late::Refuse), Ok(()));
+    }
+
+    #[test]
+    fn a_query_of_triggers_is_a_filter() {
+        let query = TriggerQuery {
+            status: Some(vec![Status::Pending]),
+            label: Some(vec!["team=a=b".to_owned()]),
+            from: Some(Moment(7)),
+            q: Some(" ".to_owned()),
+            ..TriggerQuery::default()
+        };
+        let (filter, page) = query.read().unwrap();
+        let expected = TriggerFilter {
+            statuses: vec![view::Status::Pending],
+            labels: vec![("team".to_owned(), "a=b".to_owned())],
+            from: Some(7),
+            ..TriggerFilter::default()
+        };
+        assert_eq!((filter, page), (expected, Page::default()));
+        let query = |label: &str, page_size, token: &str| TriggerQuery {
+            label: Some(vec![label.to_owned()]),
+            page_size,
+            page_token: (!token.is_empty()).then(|| token.to_owned()),
+            ..TriggerQuery::default()
+        };
+        assert!(query("a=b", Some(1_000), "").read().is_ok());
+        assert!(query("a", None, "").read().is_err() && query("=b", None, "").read().is_err());
+        assert!(query("a=b", Some(0), "").read().is_err());
+        assert!(query("a=b", Some(1_001), "").read().is_err());
+        assert!(query("a=b", None, "nonsense").read().is_err());
     }
 }

@@ -19,6 +19,7 @@ use rdkafka::message::Headers;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use reqwest::{Client, Method, Response, StatusCode};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +34,7 @@ struct Gateway {
     settings: Settings,
     shutdown: CancellationToken,
     client: Client,
+    _view: TempDir,
 }
 
 /// A record of `triggers` as its owner sees it.
@@ -47,7 +49,9 @@ struct Seen {
 impl Gateway {
     async fn start(server: &KafkaServer, overrides: &[&str]) -> Self {
         let prefix = unique_prefix("gateway");
+        let view = tempfile::tempdir().unwrap();
         let settings = [
+            format!("gateway.view_dir={}", view.path().display()),
             format!("kafka.bootstrap.servers={}", server.bootstrap()),
             format!("topics.prefix={prefix}"),
             "topics.partitions=2".to_owned(),
@@ -68,7 +72,8 @@ impl Gateway {
             let (settings, shutdown) = running;
             gateway::run(&settings, listener, probes, health, shutdown).await.unwrap();
         });
-        let gateway = Self { address, settings, shutdown, client: Client::new() };
+        let client = Client::new();
+        let gateway = Self { address, settings, shutdown, client, _view: view };
         gateway.until_readiness_is(StatusCode::OK).await;
         gateway
     }
@@ -343,28 +348,33 @@ async fn a_bad_request_is_refused_before_anything_is_written() {
     let gateway = Gateway::start(kafka_server::shared(), &[]).await;
     let own_topic = format!("{}.ledger", gateway.settings.topics.prefix);
     let bodies = [
-        (400, "fireAt", json!({"topic": "t"})),
-        (400, "topic", json!({"topic": own_topic, "delaySeconds": 1})),
-        (400, "callbackUrl", json!({"callbackUrl": "tea", "delaySeconds": 1})),
-        (400, "fireAt", json!({"topic": "t", "fireAt": "9999-01-01T00:00:00Z"})),
-        (400, "delaySeconds", json!({"topic": "t", "delaySeconds": -1})),
-        (400, "triggerId", json!({"topic": "t", "delaySeconds": 1, "triggerId": ""})),
-        (400, "schedule", json!({"topic": "t", "schedule": {"cron": "61 * * * *"}})),
-        (400, "schedule", json!({"topic": "t", "schedule": "daily"})),
-        (400, "fireAt", json!({"topic": "t", "schedule": {"daily": "09:00"}, "fireAt": 1})),
-        (400, "expireAfter", json!({"topic": "t", "delaySeconds": 1, "expireAfter": "soon"})),
-        (400, "after", json!({"topic": "t", "after": []})),
-        (400, "after", json!({"topic": "t", "after": {"ids": ["a"], "onFailure": "no"}})),
-        (400, "count", json!({"topic": "t", "delaySeconds": 1, "count": "keep"})),
-        (400, "retain", json!({"topic": "t", "delaySeconds": 1, "retain": 0})),
-        (400, "priority", json!({"topic": "t", "delaySeconds": 1, "priority": 256})),
-        (400, "body", json!({"topic": "t", "delaySeconds": 1, "expiresAfter": "1m"})),
-        (413, "payload", json!({"topic": "t", "delaySeconds": 1, "payload": "x".repeat(5000)})),
+        (400, "/fireAt", json!({"topic": "t"})),
+        (422, "/fireAt", json!({"topic": "t", "fireAt": "2020-01-01T00:00:00Z"})),
+        (400, "/topic", json!({"topic": own_topic, "delaySeconds": 1})),
+        (400, "/callbackUrl", json!({"callbackUrl": "tea", "delaySeconds": 1})),
+        (400, "/fireAt", json!({"topic": "t", "fireAt": "9999-01-01T00:00:00Z"})),
+        (400, "/delaySeconds", json!({"topic": "t", "delaySeconds": -1})),
+        (400, "/triggerId", json!({"topic": "t", "delaySeconds": 1, "triggerId": ""})),
+        (400, "/schedule/cron", json!({"topic": "t", "schedule": {"cron": "61 * * * *"}})),
+        (400, "/schedule", json!({"topic": "t", "schedule": "daily"})),
+        (400, "/fireAt", json!({"topic": "t", "schedule": {"daily": "09:00"}, "fireAt": 1})),
+        (400, "/expireAfter", json!({"topic": "t", "delaySeconds": 1, "expireAfter": "soon"})),
+        (400, "/after", json!({"topic": "t", "after": []})),
+        (
+            400,
+            "/after/onFailure",
+            json!({"topic": "t", "after": {"ids": ["a"], "onFailure": "no"}}),
+        ),
+        (400, "/count", json!({"topic": "t", "delaySeconds": 1, "count": "keep"})),
+        (400, "/retain", json!({"topic": "t", "delaySeconds": 1, "retain": 0})),
+        (400, "/priority", json!({"topic": "t", "delaySeconds": 1, "priority": 256})),
+        (400, "/expiresAfter", json!({"topic": "t", "delaySeconds": 1, "expiresAfter": "1m"})),
+        (413, "/payload", json!({"topic": "t", "delaySeconds": 1, "payload": "x".repeat(5000)})),
     ];
     for (expected, field, body) in bodies {
         let (status, kind, problem) = read(gateway.register(body).await).await;
         assert_eq!((status, kind.as_str()), (expected, "application/problem+json"), "{problem}");
-        assert_eq!(problem["field"], json!(field), "{problem}");
+        assert_eq!(problem["errors"][0]["pointer"], json!(field), "{problem}");
     }
     let too_large = json!({"payload": "x".repeat(200_000)});
     assert_eq!(gateway.register(too_large).await.status(), StatusCode::PAYLOAD_TOO_LARGE);
@@ -387,7 +397,8 @@ async fn a_callback_to_a_forbidden_place_is_refused_before_it_is_written() {
         ("https://receiver.example:22/", "port 22 must not be called"),
     ] {
         let (status, _, problem) = register(url).await;
-        assert_eq!((status, &problem["field"]), (422, &json!("callbackUrl")), "{url}: {problem}");
+        let pointer = &problem["errors"][0]["pointer"];
+        assert_eq!((status, pointer), (422, &json!("/callbackUrl")), "{url}: {problem}");
         assert!(problem["detail"].as_str().unwrap().starts_with(reason), "{url}: {problem}");
     }
     // A receiver that cannot be resolved now may be there when it is due.

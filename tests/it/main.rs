@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod api;
 mod audit;
 mod bad_input;
 mod callbacks;

@@ -126,7 +126,12 @@ impl Stage {
 
     /// The same, with faults armed in it.
     pub(crate) fn armed(&self, role: &str, name: &str, fault: &str) -> Orloj {
-        Orloj::start(role, name, &self.settings, fault)
+        let settings = self.settings.clone();
+        let settings = match role {
+            "gateway" => settings.set("gateway.view_dir", self.data_of(name).to_str().unwrap()),
+            _ => settings,
+        };
+        Orloj::start(role, name, &settings, fault)
     }
 
     /// Loses a scheduler's disk.

@@ -1,36 +1,28 @@
 //! Dealing with dead letters: having them tried again, or putting them aside.
 //!
-//! Law: first the deed, then the mark. Whoever is stopped in between repeats the deed, and its
-//! attempt is known by the same id, so it is made once.
+//! Law: nobody deals with more than a person has been told of. A batch is dealt with in one
+//! transaction, so that whoever is stopped goes on with the letters that have no mark yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IsTerminal, Write};
 use std::num::NonZeroU32;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use indicatif::ProgressBar;
-use rdkafka::error::KafkaError;
-use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{DeliveryFuture, FutureProducer, FutureRecord};
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::filter::Filter;
-use super::scan::{LetterId, Letters, Marks, progress};
+use super::progress;
 use crate::cli::{CliError, signals};
 use crate::clock;
 use crate::config::Settings;
-use crate::kafka::{Names, producer_config};
-use crate::model::Timestamp;
-use crate::model::codec::schemas::Schemas;
-use crate::model::dead_letter::{Again, Content, DeadLetter, Mark, Origin};
-use crate::model::signal::Signal;
+use crate::dead_letters::{Deed, Desk, LetterError, LetterId, Letters, Marks};
+use crate::model::dead_letter::{DeadLetter, Mark};
 
-/// How long the cluster may take to acknowledge a record, in ms.
-const WRITE_TIMEOUT_MS: &str = "30000";
 /// Letters that are dealt with at once, at most.
 const BATCH_MAX: u32 = 500;
 /// Batches a second, so that a bar moves and a stop is heard.
@@ -39,8 +31,6 @@ const BATCHES_PER_SECOND: u32 = 5;
 const READ_AHEAD_MAX: usize = 16;
 /// Hosts that a summary names.
 const HOSTS_SHOWN_MAX: usize = 10;
-/// Says on a record which dead letter it replays.
-const REPLAYS: &str = "orloj-replays";
 
 const REPLAY_EXAMPLES: &str = "\
 Examples:
@@ -100,16 +90,16 @@ pub(in crate::cli) struct Archive {
 impl Replay {
     pub(super) async fn run(self, settings: &Settings) -> Result<(), CliError> {
         let chosen = self.selection.choose(settings, "be tried again", self.again)?;
-        let deed = Deed { mark: Mark::Replayed, note: "replayed by hand", rate: Some(self.rate) };
-        deed.carry_out(settings, chosen).await
+        let deed = Deed { mark: Mark::Replayed, note: "replayed by hand".to_owned() };
+        Task { deed, rate: Some(self.rate) }.carry_out(settings, chosen).await
     }
 }
 
 impl Archive {
     pub(super) async fn run(self, settings: &Settings) -> Result<(), CliError> {
         let chosen = self.selection.choose(settings, "be archived", false)?;
-        let deed = Deed { mark: Mark::Archived, note: &self.note, rate: None };
-        deed.carry_out(settings, chosen).await
+        let deed = Deed { mark: Mark::Archived, note: self.note };
+        Task { deed, rate: None }.carry_out(settings, chosen).await
     }
 }
 
@@ -128,13 +118,18 @@ impl Selection {
         }
         let mut hosts = BTreeMap::new();
         let letters = Letters::open(settings)?;
-        let marks = letters.scan(&progress("counting", letters.len()), |id, letter| {
-            let named = self.letters.is_empty() || self.letters.contains(&id);
-            if named && self.filter.takes(&letter) {
-                let _earlier = hosts.insert(id, letter.host());
-            }
-            ControlFlow::Continue(())
-        })?;
+        let bar = progress("counting", letters.records());
+        let marks = letters.scan(
+            || bar.inc(1),
+            |id, letter| {
+                let named = self.letters.is_empty() || self.letters.contains(&id);
+                if named && self.filter.takes(&letter) {
+                    let _earlier = hosts.insert(id, letter.host());
+                }
+                ControlFlow::Continue(())
+            },
+        )?;
+        bar.finish_and_clear();
         if !again {
             hosts.retain(|id, _| !marks.contains_key(id));
         }
@@ -181,15 +176,14 @@ fn confirm() -> Result<(), CliError> {
     Err(CliError::Refused("nothing was done".to_owned()))
 }
 
-/// What is done about letters.
-struct Deed<'a> {
-    mark: Mark,
-    note: &'a str,
+/// What is done about letters, and how fast.
+struct Task {
+    deed: Deed,
     /// Letters a second; `None` is as fast as it goes.
     rate: Option<NonZeroU32>,
 }
 
-impl Deed<'_> {
+impl Task {
     async fn carry_out(
         &self,
         settings: &Settings,
@@ -200,9 +194,10 @@ impl Deed<'_> {
         }
         let stop = CancellationToken::new();
         signals::watch(Vec::new(), stop.clone())?;
-        let desk = Desk::open(settings)?;
+        let desk = Desk::new(settings);
         let (all, bar) = (chosen.len(), progress("done", chosen.len() as u64));
         let ids = chosen.keys().copied().collect();
+        let chosen = Arc::new(chosen);
         let (mut letters, reading) = read_again(settings.clone(), ids);
         let (batch_max, pause) = self.pace();
         let (mut done, mut kept) = (0, Vec::new());
@@ -213,7 +208,9 @@ impl Deed<'_> {
                 break;
             }
             let size = batch.len();
-            done += desk.deal(batch, &chosen, self, &mut kept).await?;
+            let dealt = desk.deal(batch, Arc::clone(&chosen), self.deed.clone()).await?;
+            done += dealt.dealt;
+            kept.extend(dealt.kept);
             bar.inc(size as u64);
             // A batch that was not full has its share of the time.
             let share = pause.mul_f64(size as f64 / batch_max as f64);
@@ -246,7 +243,7 @@ impl Deed<'_> {
 }
 
 /// The thread that reads.
-type Reading = JoinHandle<Result<(), CliError>>;
+type Reading = JoinHandle<Result<(), LetterError>>;
 
 /// Reads the chosen letters again, on a thread that waits while nobody takes them.
 fn read_again(
@@ -255,133 +252,20 @@ fn read_again(
 ) -> (Receiver<(LetterId, DeadLetter)>, Reading) {
     let (sender, receiver) = channel(READ_AHEAD_MAX);
     let reading = tokio::task::spawn_blocking(move || {
-        let letters = Letters::open(&settings)?.from(&chosen);
+        let letters = Letters::open(&settings)?.of(&chosen);
         let mut left = chosen.len();
-        let _marks = letters.scan(&ProgressBar::hidden(), |id, letter| {
+        let each = |id, letter| {
             if !chosen.contains(&id) {
                 return ControlFlow::Continue(());
             }
             left -= 1;
             let taken = sender.blocking_send((id, letter)).is_ok();
             if taken && left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
+        };
+        let _marks = letters.scan(|| (), each)?;
         Ok(())
     });
     (receiver, reading)
-}
-
-/// Where letters are dealt with.
-struct Desk {
-    producer: FutureProducer,
-    names: Names,
-    schemas: Schemas,
-}
-
-impl Desk {
-    fn open(settings: &Settings) -> Result<Self, CliError> {
-        let mut config = producer_config(settings);
-        let _set = config.set("message.timeout.ms", WRITE_TIMEOUT_MS);
-        let names = Names::new(&settings.topics.prefix);
-        Ok(Self { producer: config.create()?, names, schemas: Schemas::new() })
-    }
-
-    /// Deals with a batch; says how many are dealt with, and adds the others to `kept`.
-    async fn deal(
-        &self,
-        batch: Vec<(LetterId, DeadLetter)>,
-        replays: &BTreeMap<LetterId, u32>,
-        deed: &Deed<'_>,
-        kept: &mut Vec<(LetterId, &'static str)>,
-    ) -> Result<usize, CliError> {
-        let (mut deeds, mut marks) = (Vec::new(), Vec::new());
-        let now = clock::now_ms();
-        for (id, letter) in batch {
-            let trigger = letter.trigger().map(str::to_owned);
-            if deed.mark == Mark::Replayed {
-                let replays = replays.get(&id).copied().unwrap_or(0);
-                match letter.again(&self.names.triggers(), replays, now) {
-                    Ok(again) => deeds.push(self.ask(id, again)?),
-                    Err(why) => {
-                        kept.push((id, why));
-                        continue;
-                    }
-                }
-            }
-            marks.push((id, trigger));
-        }
-        acknowledged(deeds).await?;
-        let count = marks.len();
-        let marks = marks.into_iter().map(|(id, trigger)| self.mark(id, trigger, deed, now));
-        acknowledged(marks.collect::<Result<_, _>>()?).await?;
-        Ok(count)
-    }
-
-    /// Asks for a letter to be tried again.
-    fn ask(&self, id: LetterId, again: Again) -> Result<DeliveryFuture, CliError> {
-        let replays = id.to_string();
-        let replays = Header { key: REPLAYS, value: Some(&replays) };
-        match again {
-            Again::Signal(request) => {
-                let key = request.id.trigger.clone();
-                let value = self.schemas.encode_signal(&Signal::Retry(request));
-                let headers = OwnedHeaders::new().insert(replays);
-                let key = Some(key.bytes().as_ref());
-                self.send(&self.names.signals(), id, key, Some(&value), headers)
-            }
-            Again::Record { key, value, headers } => {
-                let mut all = OwnedHeaders::new();
-                for header in &headers {
-                    let (key, value) = (header.name.as_str(), header.value.as_deref());
-                    all = all.insert(Header { key, value });
-                }
-                let triggers = self.names.triggers();
-                self.send(&triggers, id, key.as_deref(), value.as_deref(), all)
-            }
-        }
-    }
-
-    fn mark(
-        &self,
-        id: LetterId,
-        trigger: Option<String>,
-        deed: &Deed<'_>,
-        now: Timestamp,
-    ) -> Result<DeliveryFuture, CliError> {
-        let topic = self.names.dead_letters();
-        let LetterId { partition, offset } = id;
-        let mark = DeadLetter {
-            origin: Origin { topic: topic.as_str().into(), partition, offset },
-            reason: deed.note.to_owned(),
-            at: now,
-            content: Content::Mark(deed.mark),
-        };
-        let value = self.schemas.encode_dead_letter(&mark);
-        let key = trigger.as_ref().map(String::as_bytes);
-        self.send(&topic, id, key, Some(&value), OwnedHeaders::new())
-    }
-
-    /// What concerns a letter of partition p is written to partition p.
-    fn send(
-        &self,
-        topic: &str,
-        id: LetterId,
-        key: Option<&[u8]>,
-        value: Option<&[u8]>,
-        headers: OwnedHeaders,
-    ) -> Result<DeliveryFuture, CliError> {
-        let mut record = FutureRecord::<[u8], [u8]>::to(topic);
-        (record.key, record.payload) = (key, value);
-        (record.partition, record.headers) = (Some(id.partition), Some(headers));
-        self.producer.send_result(record).map_err(|(error, _record)| error.into())
-    }
-}
-
-async fn acknowledged(sent: Vec<DeliveryFuture>) -> Result<(), CliError> {
-    for delivery in sent {
-        let delivered = delivery.await.map_err(|_| KafkaError::Canceled)?;
-        let _place = delivered.map_err(|(error, _record)| error)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -392,7 +276,8 @@ mod tests {
     fn batches_keep_the_rate() {
         let pace = |rate| {
             let rate = NonZeroU32::new(rate);
-            Deed { mark: Mark::Replayed, note: "", rate }.pace()
+            let deed = Deed { mark: Mark::Replayed, note: String::new() };
+            Task { deed, rate }.pace()
         };
         assert_eq!(pace(1), (1, Duration::from_secs(1)));
         assert_eq!(pace(10), (2, Duration::from_millis(200)));

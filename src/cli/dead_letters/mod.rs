@@ -1,8 +1,8 @@
 //! `orloj dead-letters`: what nobody will try again by itself, looked through and dealt with.
 //!
 //! Law: nothing is lost or doubled by stopping. A letter is dealt with once its mark stands behind
-//! it; a replay asks for the attempt first and marks then, and an attempt asked for twice is made
-//! once. So the same command goes on where it was stopped.
+//! it, and an attempt asked for twice is made once. So the same command goes on where it was
+//! stopped.
 //!
 //! ```text
 //!  dead-letters ──scan──► filter ──► list, show
@@ -12,20 +12,22 @@
 
 mod deal;
 mod filter;
-mod scan;
 mod show;
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
 
 use super::CliError;
 use crate::config::Settings;
+use crate::dead_letters::{LetterId, Letters, state_of};
 use deal::{Archive, Replay};
 use filter::Filter;
-use scan::{Letters, progress, state_of};
 use show::{Line, print_lines, print_whole};
+
+const BAR: &str = "{msg} {wide_bar} {pos}/{len} {eta}";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -68,7 +70,7 @@ pub(super) struct List {
 #[command(after_help = SHOW_EXAMPLES)]
 pub(super) struct Show {
     /// Which, as it is listed: PARTITION:OFFSET.
-    letter: scan::LetterId,
+    letter: LetterId,
 }
 
 impl DeadLetters {
@@ -86,12 +88,17 @@ impl List {
     fn run(&self, settings: &Settings) -> Result<(), CliError> {
         let mut lines = Vec::new();
         let letters = Letters::open(settings)?;
-        let marks = letters.scan(&progress("reading", letters.len()), |id, letter| {
-            if self.filter.takes(&letter) {
-                lines.push(Line::of(id, &letter));
-            }
-            ControlFlow::Continue(())
-        })?;
+        let bar = progress("reading", letters.records());
+        let marks = letters.scan(
+            || bar.inc(1),
+            |id, letter| {
+                if self.filter.takes(&letter) {
+                    lines.push(Line::of(id, &letter));
+                }
+                ControlFlow::Continue(())
+            },
+        )?;
+        bar.finish_and_clear();
         let matching = lines.len();
         lines.retain(|line| self.all || !marks.contains_key(&line.id));
         let dealt_with = matching - lines.len();
@@ -110,13 +117,18 @@ impl List {
 impl Show {
     fn run(&self, settings: &Settings) -> Result<(), CliError> {
         let mut found = None;
-        let letters = Letters::open(settings)?.from(&BTreeSet::from([self.letter]));
-        let marks = letters.scan(&progress("reading", letters.len()), |id, letter| {
-            if id == self.letter {
-                found = Some(letter);
-            }
-            ControlFlow::Continue(())
-        })?;
+        let letters = Letters::open(settings)?.of(&BTreeSet::from([self.letter]));
+        let bar = progress("reading", letters.records());
+        let marks = letters.scan(
+            || bar.inc(1),
+            |id, letter| {
+                if id == self.letter {
+                    found = Some(letter);
+                }
+                ControlFlow::Continue(())
+            },
+        )?;
+        bar.finish_and_clear();
         let Some(letter) = found else {
             return Err(CliError::Refused(format!(
                 "there is no dead letter {}: it is a mark, was never written, or is older than \
@@ -126,5 +138,21 @@ impl Show {
         };
         print_whole(self.letter, &letter, state_of(&marks, self.letter));
         Ok(())
+    }
+}
+
+/// A bar on standard error; none is drawn where nobody looks.
+fn progress(what: &'static str, length: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template(BAR).expect("a test has drawn it");
+    ProgressBar::new(length).with_style(style).with_message(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_can_be_drawn() {
+        progress("reading", 7).inc(1);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use super::scan::{LetterId, Marks, state_of};
+use crate::dead_letters::{LetterId, Marks, state_of};
 use crate::model::Timestamp;
 use crate::model::attempt::{Attempt, History, excerpt};
 use crate::model::dead_letter::{Content, DeadLetter};

@@ -13,6 +13,7 @@ mod calendar;
 mod cron;
 mod days;
 mod form;
+mod preview;
 mod read;
 mod step;
 mod wall;
@@ -29,6 +30,7 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+pub use preview::Preview;
 pub use wall::{Dst, Fold, Gap, Note, Occurrence};
 
 use form::{Form, Rhythm};

@@ -9,10 +9,9 @@ use std::ops::ControlFlow;
 use std::str::FromStr;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use rdkafka::message::Message;
 
-use super::CliError;
+use super::LetterError;
 use crate::config::Settings;
 use crate::kafka::Names;
 use crate::kafka::probe::Probe;
@@ -23,15 +22,15 @@ use crate::model::{Offset, PartitionId};
 
 /// How long the broker may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
-const BAR: &str = "{msg} {wide_bar} {pos}/{len} {eta}";
 
-/// Which letter: its place in the topic of the dead letters, written `partition:offset`.
+/// Which letter: its place in the topic of the dead letters, written `partition:offset`; where that
+/// is part of a path, `partition-offset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct LetterId {
+pub struct LetterId {
     /// Its partition.
-    pub(super) partition: PartitionId,
+    pub partition: PartitionId,
     /// Its offset.
-    pub(super) offset: Offset,
+    pub offset: Offset,
 }
 
 impl fmt::Display for LetterId {
@@ -44,7 +43,7 @@ impl FromStr for LetterId {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let id = text.split_once(':').and_then(|(partition, offset)| {
+        let id = text.split_once([':', '-']).and_then(|(partition, offset)| {
             let partition: u16 = partition.parse().ok()?;
             Some(Self { partition: partition.into(), offset: offset.parse().ok()? })
         });
@@ -53,19 +52,20 @@ impl FromStr for LetterId {
 }
 
 /// What was done about which letter.
-pub(super) type Marks = HashMap<LetterId, Dealt>;
+pub type Marks = HashMap<LetterId, Dealt>;
 
 /// What was done about a letter.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Dealt {
+pub struct Dealt {
     /// The last that was done.
-    mark: Mark,
+    pub mark: Mark,
     /// How often it was replayed.
-    pub(super) replays: u32,
+    pub replays: u32,
 }
 
 /// What was done about a letter, in a word.
-pub(super) fn state_of(marks: &Marks, id: LetterId) -> &'static str {
+#[must_use]
+pub fn state_of(marks: &Marks, id: LetterId) -> &'static str {
     match marks.get(&id).map(|dealt| dealt.mark) {
         None => "open",
         Some(Mark::Replayed) => "replayed",
@@ -74,7 +74,8 @@ pub(super) fn state_of(marks: &Marks, id: LetterId) -> &'static str {
 }
 
 /// The dead letters of an installation, or a part of them.
-pub(super) struct Letters {
+#[derive(Debug)]
+pub struct Letters {
     reader: Reader,
     topic: String,
     schemas: Schemas,
@@ -84,22 +85,23 @@ pub(super) struct Letters {
 
 impl Letters {
     /// All that there are now.
-    pub(super) fn open(settings: &Settings) -> Result<Self, CliError> {
+    pub fn open(settings: &Settings) -> Result<Self, LetterError> {
         let names = Names::new(&settings.topics.prefix);
         let topic = names.dead_letters();
         let probe = Probe::open(settings, TIMEOUT)?;
         let Some(partitions) = probe.partitions(&topic)? else {
-            return Err(CliError::Refused(format!("there is no topic {topic}")));
+            return Err(LetterError::Unread(format!("there is no topic {topic}")));
         };
         let parts =
             (0..partitions).map(|partition| Ok((partition, probe.bounds(&topic, partition)?)));
-        let parts = parts.collect::<Result<_, CliError>>()?;
+        let parts = parts.collect::<Result<_, LetterError>>()?;
         let reader = Reader::open(settings, &format!("{}.dead-letters", settings.topics.prefix))?;
         Ok(Self { reader, topic, schemas: Schemas::new(), parts })
     }
 
     /// Only the partitions of `ids`, from the first of them on.
-    pub(super) fn from(mut self, ids: &BTreeSet<LetterId>) -> Self {
+    #[must_use]
+    pub fn of(mut self, ids: &BTreeSet<LetterId>) -> Self {
         let first = |partition: PartitionId| {
             ids.iter().find(|id| id.partition == partition).map(|id| id.offset)
         };
@@ -111,18 +113,19 @@ impl Letters {
         self
     }
 
-    /// How much there is to read.
-    pub(super) fn len(&self) -> u64 {
+    /// How many records there are to read.
+    #[must_use]
+    pub fn records(&self) -> u64 {
         self.parts.values().map(|(low, end)| end - low).sum()
     }
 
     /// Shows every letter to `each`, those of a partition in order, and returns the marks that it
-    /// came upon: all of them, unless `each` wanted no more.
-    pub(super) fn scan(
+    /// came upon: all of them, unless `each` wanted no more. Calls `read` at every record.
+    pub fn scan(
         &self,
-        bar: &ProgressBar,
+        mut read: impl FnMut(),
         mut each: impl FnMut(LetterId, DeadLetter) -> ControlFlow<()>,
-    ) -> Result<Marks, CliError> {
+    ) -> Result<Marks, LetterError> {
         let mut marks = Marks::new();
         let mut open = BTreeSet::new();
         for (partition, (low, end)) in &self.parts {
@@ -133,10 +136,10 @@ impl Letters {
         }
         while !open.is_empty() {
             match self.reader.poll(TIMEOUT)? {
-                None => return Err(CliError::Refused(format!("{}: no answer", self.topic))),
+                None => return Err(LetterError::Unread(format!("{}: no answer", self.topic))),
                 Some(Read::OutOfRange(reason)) => {
                     let reason = format!("{reason}: letters were deleted meanwhile; run it again");
-                    return Err(CliError::Refused(reason));
+                    return Err(LetterError::Unread(reason));
                 }
                 Some(Read::End(partition)) => {
                     let _ended = open.remove(&partition);
@@ -145,7 +148,7 @@ impl Letters {
                 Some(Read::Record(record)) => {
                     let (_topic, partition, offset) = Reader::place(&record);
                     let id = LetterId { partition, offset };
-                    bar.inc(1);
+                    read();
                     let value = record.payload().unwrap_or_default();
                     let Some(letter) = self.read(id, value)? else { continue };
                     if let Content::Mark(mark) = letter.content {
@@ -160,16 +163,15 @@ impl Letters {
                 }
             }
         }
-        bar.finish_and_clear();
         Ok(marks)
     }
 
     /// A letter, or nothing if somebody else wrote something there.
-    fn read(&self, id: LetterId, value: &[u8]) -> Result<Option<DeadLetter>, CliError> {
+    fn read(&self, id: LetterId, value: &[u8]) -> Result<Option<DeadLetter>, LetterError> {
         match self.schemas.decode_dead_letter(value) {
             Ok(letter) => Ok(Some(letter)),
             Err(error @ CodecError::Newer { .. }) => {
-                Err(CliError::Refused(format!("{id}: {error}")))
+                Err(LetterError::Unread(format!("{id}: {error}")))
             }
             Err(error @ CodecError::Corrupt { .. }) => {
                 tracing::warn!(%id, %error, "passed over");
@@ -179,12 +181,6 @@ impl Letters {
     }
 }
 
-/// A bar on standard error; none is drawn where nobody looks.
-pub(super) fn progress(what: &'static str, length: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template(BAR).expect("a test has drawn it");
-    ProgressBar::new(length).with_style(style).with_message(what)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,15 +188,10 @@ mod tests {
     #[test]
     fn a_letter_is_called_by_its_place() {
         let id = LetterId { partition: 3, offset: 41 };
-        assert_eq!("3:41".parse(), Ok(id));
+        assert_eq!(("3:41".parse(), "3-41".parse()), (Ok(id), Ok(id)));
         assert_eq!((id.to_string().as_str(), format!("{id:6}|").as_str()), ("3:41", "3:41  |"));
         for bad in ["", "3", "3:", ":41", "-1:4", "a:b"] {
             assert!(bad.parse::<LetterId>().is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn a_bar_can_be_drawn() {
-        progress("reading", 7).inc(1);
     }
 }

@@ -1,0 +1,229 @@
+//! Where letters are dealt with: one transaction for some letters at once.
+//!
+//! Law: what asks for another attempt and the mark behind the letter are committed together, or
+//! neither is. After any error the producer is given up, so that the broker ends what it left open.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use tokio::sync::Mutex;
+use uuid::Uuid;
+
+use super::LetterError;
+use super::scan::LetterId;
+use crate::clock;
+use crate::config::Settings;
+use crate::kafka::{Names, producer_config};
+use crate::model::Timestamp;
+use crate::model::codec::schemas::Schemas;
+use crate::model::dead_letter::{Again, Content, DeadLetter, Mark, Origin};
+use crate::model::signal::Signal;
+
+/// How long the cluster may take to acknowledge a record, or to end a transaction.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// How long it may take to give a transaction up.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Says on a record which dead letter it replays.
+const REPLAYS: &str = "orloj-replays";
+
+/// What is done about letters.
+#[derive(Clone, Debug)]
+pub struct Deed {
+    /// What the mark says.
+    pub mark: Mark,
+    /// Why, for people; it is kept with the mark.
+    pub note: String,
+}
+
+/// What became of letters.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// How many are dealt with.
+    pub dealt: usize,
+    /// Those that cannot be tried again, and why.
+    pub kept: Vec<(LetterId, &'static str)>,
+}
+
+/// Where letters are dealt with; a clone is the same.
+#[derive(Clone)]
+pub struct Desk {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    settings: Settings,
+    names: Names,
+    schemas: Schemas,
+    /// None until it is needed, and after an error.
+    producer: Mutex<Option<BaseProducer>>,
+}
+
+impl std::fmt::Debug for Desk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Desk").finish_non_exhaustive()
+    }
+}
+
+impl Desk {
+    /// Nothing is asked of the cluster before there is something to be done.
+    #[must_use]
+    pub fn new(settings: &Settings) -> Self {
+        let names = Names::new(&settings.topics.prefix);
+        let (settings, producer) = (settings.clone(), Mutex::new(None));
+        Self { inner: Arc::new(Inner { settings, names, schemas: Schemas::new(), producer }) }
+    }
+
+    /// Deals with letters, all of them in one transaction. `replays` says how often a letter was
+    /// replayed before; one that it does not name, never.
+    pub async fn deal(
+        &self,
+        letters: Vec<(LetterId, DeadLetter)>,
+        replays: Arc<BTreeMap<LetterId, u32>>,
+        deed: Deed,
+    ) -> Result<Done, LetterError> {
+        let inner = Arc::clone(&self.inner);
+        let dealing = tokio::task::spawn_blocking(move || inner.deal(letters, &replays, &deed));
+        dealing.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+    }
+}
+
+impl Inner {
+    fn deal(
+        &self,
+        letters: Vec<(LetterId, DeadLetter)>,
+        replays: &BTreeMap<LetterId, u32>,
+        deed: &Deed,
+    ) -> Result<Done, LetterError> {
+        let mut done = Done::default();
+        let (now, triggers) = (clock::now_ms(), self.names.triggers());
+        let mut todo = Vec::new();
+        for (id, letter) in letters {
+            let trigger = letter.trigger().map(str::to_owned);
+            let again = match deed.mark {
+                Mark::Archived => None,
+                Mark::Replayed => {
+                    let replays = replays.get(&id).copied().unwrap_or(0);
+                    match letter.again(&triggers, replays, now) {
+                        Ok(again) => Some(again),
+                        Err(why) => {
+                            done.kept.push((id, why));
+                            continue;
+                        }
+                    }
+                }
+            };
+            todo.push((id, trigger, again));
+        }
+        if todo.is_empty() {
+            return Ok(done);
+        }
+        let mut slot = self.producer.blocking_lock();
+        let producer = match slot.take() {
+            Some(producer) => producer,
+            None => self.open()?,
+        };
+        if let Err(error) = self.commit(&producer, &todo, deed, now) {
+            // What was committed after all stays so; what was not holds up nobody who reads.
+            let _ended = producer.abort_transaction(ABORT_TIMEOUT);
+            return Err(error.into());
+        }
+        *slot = Some(producer);
+        done.dealt = todo.len();
+        Ok(done)
+    }
+
+    fn commit(
+        &self,
+        producer: &BaseProducer,
+        todo: &[(LetterId, Option<String>, Option<Again>)],
+        deed: &Deed,
+        now: Timestamp,
+    ) -> KafkaResult<()> {
+        producer.begin_transaction()?;
+        for (id, trigger, again) in todo {
+            if let Some(again) = again {
+                self.ask(producer, *id, again)?;
+            }
+            self.mark(producer, *id, trigger.as_deref(), deed, now)?;
+        }
+        producer.flush(TIMEOUT)?;
+        producer.commit_transaction(TIMEOUT)
+    }
+
+    /// A producer under an id of its own: nobody else goes on with what it leaves behind, and what
+    /// that was ends by itself.
+    fn open(&self) -> Result<BaseProducer, KafkaError> {
+        let mut config = producer_config(&self.settings);
+        let id = format!("{}.dead-letters.{}", self.settings.topics.prefix, Uuid::now_v7());
+        config.set("transactional.id", id);
+        config.set("transaction.timeout.ms", TIMEOUT.as_millis().to_string());
+        config.set("message.timeout.ms", TIMEOUT.as_millis().to_string());
+        let producer: BaseProducer = config.create()?;
+        producer.init_transactions(TIMEOUT)?;
+        Ok(producer)
+    }
+
+    /// Asks for a letter to be tried again.
+    fn ask(&self, producer: &BaseProducer, id: LetterId, again: &Again) -> KafkaResult<()> {
+        let replays = id.to_string();
+        let replays = Header { key: REPLAYS, value: Some(&replays) };
+        match again {
+            Again::Signal(request) => {
+                let key = request.id.trigger.bytes();
+                let value = self.schemas.encode_signal(&Signal::Retry(request.clone()));
+                let headers = OwnedHeaders::new().insert(replays);
+                let topic = self.names.signals();
+                send(producer, &topic, id, Some(key.as_ref()), Some(&value), headers)
+            }
+            Again::Record { key, value, headers } => {
+                let mut all = OwnedHeaders::new();
+                for header in headers {
+                    let (key, value) = (header.name.as_str(), header.value.as_deref());
+                    all = all.insert(Header { key, value });
+                }
+                let topic = self.names.triggers();
+                send(producer, &topic, id, key.as_deref(), value.as_deref(), all)
+            }
+        }
+    }
+
+    fn mark(
+        &self,
+        producer: &BaseProducer,
+        id: LetterId,
+        trigger: Option<&str>,
+        deed: &Deed,
+        now: Timestamp,
+    ) -> KafkaResult<()> {
+        let topic = self.names.dead_letters();
+        let LetterId { partition, offset } = id;
+        let mark = DeadLetter {
+            origin: Origin { topic: topic.as_str().into(), partition, offset },
+            reason: deed.note.clone(),
+            at: now,
+            content: Content::Mark(deed.mark),
+        };
+        let value = self.schemas.encode_dead_letter(&mark);
+        let key = trigger.map(str::as_bytes);
+        send(producer, &topic, id, key, Some(&value), OwnedHeaders::new())
+    }
+}
+
+/// What concerns a letter of partition p is written to partition p.
+fn send(
+    producer: &BaseProducer,
+    topic: &str,
+    id: LetterId,
+    key: Option<&[u8]>,
+    value: Option<&[u8]>,
+    headers: OwnedHeaders,
+) -> KafkaResult<()> {
+    let mut record = BaseRecord::<[u8], [u8]>::to(topic);
+    (record.key, record.payload) = (key, value);
+    (record.partition, record.headers) = (Some(id.partition), Some(headers));
+    producer.send(record).map_err(|(error, _record)| error)
+}

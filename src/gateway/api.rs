@@ -1,0 +1,264 @@
+//! What the handlers share: whose request it is, how a record is submitted, and what the view shows.
+//!
+//! Law: 2xx other than 202 means that the owner said so in its transaction, or that the view shows
+//! it, which says up to when it is complete. 202 means that the record is safe and the answer is
+//! still to come.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::header::{ETAG, LOCATION};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use reqwest::Url;
+use serde::Serialize;
+use serde_json::json;
+use utoipa::ToSchema;
+
+use super::code::Code;
+use super::judge::Judge;
+use super::marks::Marks;
+use super::problem::{Fault, Problem};
+use super::rate::Rates;
+use super::submission::{Rules, Submission};
+use super::{Desk, Receipt, SubmitError};
+use crate::callers::Callers;
+use crate::clock;
+use crate::config::Settings;
+use crate::config::callers::{Caller, Role};
+use crate::dead_letters;
+use crate::guard::Guard;
+use crate::health::Health;
+use crate::kafka::Names;
+use crate::model::Offset;
+use crate::model::definition::Target;
+use crate::model::time::show_time;
+use crate::view::{Freshness, Scope, TriggerView, View, ViewError};
+
+/// How long a read waits for what this gateway has written itself.
+const REACH_PATIENCE: Duration = Duration::from_secs(2);
+/// Up to when an answer from the view is complete.
+pub(super) const AS_OF: HeaderName = HeaderName::from_static("orloj-view-as-of");
+
+/// What the handlers share.
+#[derive(Debug)]
+pub(super) struct Api {
+    pub(super) desk: Desk,
+    pub(super) view: View,
+    pub(super) marks: Marks,
+    pub(super) letters: dead_letters::Desk,
+    pub(super) settings: Settings,
+    pub(super) health: Arc<Health>,
+    pub(super) names: Names,
+    pub(super) judge: Judge,
+    pub(super) callers: Callers,
+    pub(super) rates: Rates,
+    pub(super) guard: Guard,
+}
+
+/// 202: the record is safe, and its owner has not answered in time.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Unanswered {
+    trigger_id: String,
+    /// Where the answer will be.
+    detail: String,
+}
+
+impl Api {
+    /// What a submission must hold to.
+    pub(super) fn rules(&self) -> Rules<'_> {
+        let Self { names, judge, settings, .. } = self;
+        Rules { names, pools: &settings.topics.pools, judge, now: clock::now_ms() }
+    }
+
+    /// Whose triggers a caller may see and change.
+    pub(super) fn scope(&self, caller: &Caller) -> Scope {
+        let sees_all = self.callers.now().is_open() || caller.role == Some(Role::Operator);
+        if sees_all { Scope::All } else { Scope::Caller(caller.id.clone()) }
+    }
+
+    /// Refuses a target that is not the caller's to fire at, and a callback that no worker would
+    /// make.
+    pub(super) async fn admit(&self, target: &Target, caller: &Caller) -> Result<(), Problem> {
+        match target {
+            Target::Topic(target) if !caller.may_fire_into(target.topic.as_str()) => {
+                let detail = format!("{} may not fire into {}", caller.id, target.topic.as_str());
+                Err(Problem::at(Code::Forbidden, Fault::of("topic", detail)))
+            }
+            Target::Topic(_) => Ok(()),
+            Target::Http(target) => {
+                let (url, bases) = (target.url.as_str(), caller.urls.as_deref());
+                let patience = self.settings.gateway.resolve_timeout;
+                let admitted = self.guard.admit(url, bases, patience).await;
+                admitted.map_err(|forbidden| {
+                    let fault = Fault::of("callbackUrl", forbidden.to_string());
+                    Problem::at(Code::TargetForbidden, fault)
+                })
+            }
+        }
+    }
+
+    /// The submission in the name of its caller. Without callers nobody is known, and a record says
+    /// so by saying nothing.
+    pub(super) fn signed(&self, submission: Submission, caller: &Caller) -> Submission {
+        if self.callers.now().is_open() { submission } else { submission.by(&caller.id) }
+    }
+
+    /// Writes a record in the caller's name, and awaits the owner's answer.
+    pub(super) async fn submit(
+        &self,
+        submission: Submission,
+        caller: &Caller,
+    ) -> Result<Receipt, Problem> {
+        self.write(self.signed(submission, caller)).await
+    }
+
+    /// Writes a record that says whose it is, and awaits the owner's answer.
+    pub(super) async fn write(&self, submission: Submission) -> Result<Receipt, Problem> {
+        self.check_health()?;
+        let id = submission.id.clone();
+        let receipt = self.desk.submit(submission).await.map_err(|error| unwritten(error, &id))?;
+        self.marks.written(&receipt);
+        Ok(receipt)
+    }
+
+    /// Nothing is written whose answer would not be heard.
+    pub(super) fn check_health(&self) -> Result<(), Problem> {
+        let reasons = self.health.reasons();
+        if reasons.is_empty() { Ok(()) } else { Err(Problem::unavailable(reasons.join("; "))) }
+    }
+
+    /// 202: the record is written, and whoever wants to know more is told where to look.
+    pub(super) fn unanswered(&self, id: &str, receipt: &Receipt) -> Response {
+        let outcomes = self.names.outcomes();
+        let detail = format!(
+            "{} is written; its owner has not answered within {:?}. The answer will be a record \
+             of {outcomes} with the key {id}",
+            receipt.place, self.settings.gateway.answer_timeout,
+        );
+        let body = Unanswered { trigger_id: id.to_owned(), detail };
+        let mut response = (StatusCode::ACCEPTED, Json(body)).into_response();
+        say_where(&mut response, id);
+        response
+    }
+
+    /// Waits until the view has what this gateway has written, and says how fresh it is.
+    pub(super) async fn reach(&self) -> Freshness {
+        self.view.reach(&self.marks.list(), REACH_PATIENCE).await
+    }
+
+    /// The trigger, if it is in the caller's scope.
+    pub(super) async fn find(
+        &self,
+        caller: &Caller,
+        id: &str,
+    ) -> Result<(TriggerView, Freshness), Problem> {
+        let freshness = self.reach().await;
+        match self.view.trigger(&self.scope(caller), id).await.map_err(unseen)? {
+            Some(trigger) => Ok((trigger, freshness)),
+            // What is not there may only not be there yet.
+            None if !freshness.reached => Err(behind(&freshness)),
+            None => Err(unknown_trigger(id)),
+        }
+    }
+
+    /// Refuses to touch what is another caller's, as far as the view knows: to whoever asks for it
+    /// by id it is as if it were not there.
+    pub(super) async fn check_owner(&self, caller: &Caller, id: &str) -> Result<(), Problem> {
+        match self.stranger(caller, id).await? {
+            Some(_) => Err(unknown_trigger(id)),
+            None => Ok(()),
+        }
+    }
+
+    /// The trigger under this id, if it is one that the caller may not see.
+    pub(super) async fn stranger(
+        &self,
+        caller: &Caller,
+        id: &str,
+    ) -> Result<Option<TriggerView>, Problem> {
+        let Scope::Caller(own) = self.scope(caller) else { return Ok(None) };
+        let trigger = self.view.trigger(&Scope::All, id).await.map_err(unseen)?;
+        Ok(trigger.filter(|trigger| trigger.caller.as_ref() != Some(&own)))
+    }
+}
+
+/// Why a record is not written. The id makes repeating harmless, even if it was after all.
+pub(super) fn unwritten(error: SubmitError, id: &str) -> Problem {
+    match error {
+        SubmitError::Busy(_) => Problem::unavailable(error.to_string()),
+        SubmitError::Unwritten(_) => {
+            let detail = format!("{error}; repeat the request with this triggerId");
+            Problem::unavailable(detail).with("triggerId", json!(id))
+        }
+    }
+}
+
+/// The view cannot be looked at just now.
+pub(super) fn unseen(error: ViewError) -> Problem {
+    match error {
+        ViewError::Token(error) => {
+            let detail = format!("page_token: {error}");
+            Problem::of(Code::InvalidParameter, detail).with("parameter", json!("page_token"))
+        }
+        error => Problem::unavailable(format!("what is registered cannot be looked at: {error}")),
+    }
+}
+
+/// What was asked for may only not be there yet.
+pub(super) fn behind(freshness: &Freshness) -> Problem {
+    let as_of = show_time(freshness.as_of);
+    Problem::unavailable(format!("the view is complete up to {as_of} only and catches up"))
+}
+
+pub(super) fn unknown_trigger(id: &str) -> Problem {
+    let detail = format!("there is no trigger {id} among yours");
+    Problem::of(Code::UnknownTrigger, detail).with("triggerId", json!(id))
+}
+
+/// An answer from the view, which says up to when it is complete.
+pub(super) fn seen(freshness: &Freshness, body: impl Serialize) -> Response {
+    let mut response = Json(body).into_response();
+    if let Ok(as_of) = HeaderValue::from_str(&show_time(freshness.as_of)) {
+        response.headers_mut().insert(AS_OF, as_of);
+    }
+    response
+}
+
+/// Which generation of a trigger an answer is about.
+pub(super) fn tag(response: &mut Response, generation: Offset) {
+    if let Ok(tag) = HeaderValue::from_str(&format!("\"{generation}\"")) {
+        response.headers_mut().insert(ETAG, tag);
+    }
+}
+
+/// Where the trigger that an answer is about can be looked at.
+pub(super) fn say_where(response: &mut Response, id: &str) {
+    let mut url = Url::parse("http://gateway/v1/triggers").expect("it is one");
+    if let Ok(mut path) = url.path_segments_mut() {
+        let _path = path.push(id);
+    }
+    if let Ok(path) = HeaderValue::from_str(url.path()) {
+        response.headers_mut().insert(LOCATION, path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_a_trigger_is_survives_any_id() {
+        for (id, path) in [
+            ("tea", "/v1/triggers/tea"),
+            ("green tea/7?x#y", "/v1/triggers/green%20tea%2F7%3Fx%23y"),
+            ("ü:pause", "/v1/triggers/%C3%BC:pause"),
+        ] {
+            let mut response = Response::default();
+            say_where(&mut response, id);
+            assert_eq!(response.headers()[LOCATION], path);
+        }
+    }
+}

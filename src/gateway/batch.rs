@@ -1,0 +1,168 @@
+//! `POST /v1/triggers:batch`: many registrations in one record, each answered for itself.
+//!
+//! Law: if one of them is wrong, none is written. What is written is answered by each trigger's own
+//! owner.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::api::{Api, unwritten};
+use super::auth::Registrant;
+use super::body;
+use super::envelope::Envelope;
+use super::problem::{Fault, Problem};
+use super::receipts::Told;
+use super::request::TriggerBody;
+use super::submission::Batch;
+use super::triggers::{carry_trace, prepare};
+use crate::config::callers::Caller;
+use crate::model::Offset;
+use crate::model::limits;
+use crate::model::outcome::Verdict;
+use crate::model::time::show_time;
+
+/// Triggers to be registered at once.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "a JSON object")]
+#[schema(examples(json!({"triggers": [
+    {"triggerId": "extract", "topic": "jobs", "delaySeconds": 60},
+    {"triggerId": "load", "topic": "jobs", "after": ["extract"]}
+]})))]
+pub(super) struct BatchBody {
+    /// They may wait for each other.
+    #[schema(min_items = 1, max_items = 1000)]
+    triggers: Vec<TriggerBody>,
+}
+
+/// What became of each.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct BatchAnswer {
+    /// In the order in which they were given.
+    items: Vec<BatchItem>,
+}
+
+/// What became of one.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct BatchItem {
+    trigger_id: String,
+    outcome: BatchOutcome,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    generation: Option<Offset>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime)]
+    fire_at: Option<String>,
+    /// Why it was rejected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// What its owner said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+enum BatchOutcome {
+    /// It is registered.
+    Accepted,
+    /// One was pending, and it stays.
+    Kept,
+    /// The owner refuses it.
+    Rejected,
+    /// Its record is safe, and its owner has not answered in time.
+    Unanswered,
+}
+
+/// Register many triggers at once.
+#[utoipa::path(
+    post, path = "/v1/triggers:batch", tag = "triggers", operation_id = "createTriggers",
+    request_body = BatchBody,
+    responses((status = 200, description = "Written; each is answered for itself",
+        body = BatchAnswer))
+)]
+pub(super) async fn register(
+    State(api): State<Arc<Api>>,
+    Registrant(caller): Registrant,
+    request: Request,
+) -> Result<Response, Problem> {
+    let asked_with = request.headers().clone();
+    let max = 2 * limits::PAYLOAD_BYTES_MAX as u64;
+    let body: BatchBody = body::read(&body::take(request, max).await?)?;
+    let count = body.triggers.len();
+    if !(1..=limits::BATCH_MAX).contains(&count) {
+        let reason = format!("there are {count}: write 1 to {}", limits::BATCH_MAX);
+        return Err(Fault::of("triggers", reason).into());
+    }
+    let mut envelopes = Vec::new();
+    for (place, trigger) in body.triggers.into_iter().enumerate() {
+        let envelope = prepared(&api, &caller, trigger).await;
+        envelopes.push(envelope.map_err(|problem| problem.within(&format!("/triggers/{place}")))?);
+    }
+    let json = serde_json::to_vec(&envelopes).expect("text and numbers make JSON");
+    let batch = Batch::read(json, api.rules())?;
+    let mut headers = Vec::new();
+    carry_trace(&asked_with, &mut headers);
+    answered(&api, &caller, batch, headers).await
+}
+
+/// The envelope of one, if nothing stands against it.
+async fn prepared(api: &Api, caller: &Caller, body: TriggerBody) -> Result<Envelope, Problem> {
+    let late = body.late.unwrap_or_default();
+    let trigger = body.into_trigger(caller.limits.payload.bytes())?;
+    let envelope = Envelope::of(&trigger);
+    let _record = prepare(api, caller, trigger, late).await?;
+    Ok(envelope)
+}
+
+/// Writes the batch and gathers the answers.
+async fn answered(
+    api: &Api,
+    caller: &Caller,
+    batch: Batch,
+    headers: Vec<(String, Vec<u8>)>,
+) -> Result<Response, Problem> {
+    api.check_health()?;
+    let Batch { mut submission, ids } = batch;
+    submission.headers.extend(headers);
+    let submission = api.signed(submission, caller);
+    let first = submission.id.clone();
+    let batch = Batch { submission, ids: ids.clone() };
+    let mut answers =
+        api.desk.submit_batch(batch).await.map_err(|error| unwritten(error, &first))?;
+    let mut told = HashMap::new();
+    while let Some((id, answer)) = answers.next().await {
+        if let Some(answer) = answer {
+            api.marks.told(&answer);
+            let _other = told.insert(id, answer);
+        }
+    }
+    let items = ids.into_iter().map(|id| {
+        let answer = told.remove(&id);
+        BatchItem::of(id, answer)
+    });
+    Ok(Json(BatchAnswer { items: items.collect() }).into_response())
+}
+
+impl BatchItem {
+    fn of(trigger_id: String, told: Option<Told>) -> Self {
+        let (outcome, generation, fire_at, reason) = match told.map(|told| told.outcome.verdict) {
+            Some(Verdict::Accepted { generation, fire_at, .. }) => {
+                (BatchOutcome::Accepted, Some(generation), Some(fire_at), None)
+            }
+            Some(Verdict::Kept { generation, fire_at }) => {
+                (BatchOutcome::Kept, Some(generation), Some(fire_at), None)
+            }
+            Some(Verdict::Rejected { reason }) => {
+                (BatchOutcome::Rejected, None, None, Some(reason))
+            }
+            _ => (BatchOutcome::Unanswered, None, None, None),
+        };
+        Self { trigger_id, outcome, generation, fire_at: fire_at.map(show_time), reason }
+    }
+}

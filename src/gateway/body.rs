@@ -1,0 +1,211 @@
+//! Reading the body of a request into a type, so that a mistake names its part by JSON pointer.
+//!
+//! Law: what a body may hold is what its type says and nothing else, and one reader reads them all:
+//! every message says what to write instead, and shows what was written, cut to 80 characters.
+
+use axum::extract::{DefaultBodyLimit, FromRequest, Request};
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_path_to_error::Segment;
+
+use super::code::Code;
+use super::problem::{Fault, Problem};
+
+/// Characters of a value that a message shows.
+const SHOWN_CHARS_MAX: usize = 80;
+/// How alike two names must be for one to be a slip of the other.
+const ALIKE: f64 = 0.7;
+
+/// The whole body as bytes, if it is JSON by its header and no longer than `max` bytes.
+pub(super) async fn take(mut request: Request, max: u64) -> Result<Bytes, Problem> {
+    check_type(request.headers())?;
+    let max = usize::try_from(max).unwrap_or(usize::MAX);
+    DefaultBodyLimit::max(max).apply(&mut request);
+    let body = Bytes::from_request(request, &()).await;
+    body.map_err(|refused| Problem::new(refused.status(), refused.body_text()))
+}
+
+/// Reads `json` as a `T`.
+pub(super) fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T, Fault> {
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    let mut track = serde_path_to_error::Track::new();
+    let tracked = serde_path_to_error::Deserializer::new(&mut deserializer, &mut track);
+    match T::deserialize(tracked) {
+        Ok(value) => {
+            let end = deserializer.end();
+            end.map(|()| value).map_err(|error| whole(format!("not JSON: {error}")))
+        }
+        Err(error) if error.is_data() => {
+            let path = track.path();
+            Err(explain(&path, &without_place(&error.to_string()), json))
+        }
+        Err(error) => Err(whole(format!("not a JSON object: {error}"))),
+    }
+}
+
+/// A body without a type is JSON: only one that says that it is something else is refused.
+fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(given) = headers.get(CONTENT_TYPE) else { return Ok(()) };
+    let given = given.to_str().unwrap_or("not text");
+    let essence = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let is_json = essence == "application/json"
+        || (essence.starts_with("application/") && essence.ends_with("+json"));
+    if is_json {
+        return Ok(());
+    }
+    let detail = format!("the body is {given} by its Content-Type");
+    Err(Problem::of(Code::UnsupportedMediaType, detail))
+}
+
+/// What serde says, as people are told.
+fn explain(path: &serde_path_to_error::Path, said: &str, json: &[u8]) -> Fault {
+    let mut pointer = pointer(path);
+    let between = |before: &str| Some(said.strip_prefix(before)?.split('`').next()?.to_owned());
+    if let Some(unknown) = between("unknown field `") {
+        let known: Vec<_> = said.split('`').skip(3).step_by(2).collect();
+        if !pointer.ends_with(&format!("/{}", escaped(&unknown))) {
+            pointer = format!("{pointer}/{}", escaped(&unknown));
+        }
+        return Fault { pointer, reason: misspelt(&unknown, &known) };
+    }
+    if let Some(missing) = between("missing field `") {
+        return Fault { pointer, reason: format!("{missing} is missing") };
+    }
+    if let Some(twice) = between("duplicate field `") {
+        return Fault { pointer, reason: format!("{twice} is there twice: write it once") };
+    }
+    let expected = said.split_once(", expected ").map(|(_, expected)| in_words(expected));
+    let Some(expected) = expected else { return Fault { pointer, reason: said.to_owned() } };
+    let value: Option<Value> = serde_json::from_slice(json).ok();
+    let found = value.as_ref().and_then(|value| value.pointer(&pointer));
+    let reason = match found {
+        Some(found) => format!("write {expected}, not {}", shown(&found.to_string())),
+        None => format!("write {expected}"),
+    };
+    Fault { pointer, reason }
+}
+
+fn whole(reason: String) -> Fault {
+    Fault { pointer: String::new(), reason }
+}
+
+fn pointer(path: &serde_path_to_error::Path) -> String {
+    let segment = |segment: &Segment| match segment {
+        Segment::Seq { index } => Some(format!("/{index}")),
+        Segment::Map { key } => Some(format!("/{}", escaped(key))),
+        Segment::Enum { .. } | Segment::Unknown => None,
+    };
+    path.iter().filter_map(segment).collect()
+}
+
+/// A name within a JSON pointer.
+fn escaped(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+/// Serde's words for its types, in ours.
+fn in_words(expected: &str) -> String {
+    let plain = expected.replace('`', "");
+    let plain = plain.strip_prefix("one of ").unwrap_or(&plain);
+    match plain {
+        "f64" => "a number",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number from 0 on",
+        "a sequence" => "a list",
+        "a map" => "an object",
+        _ if plain.starts_with("struct ") => "an object",
+        other => other,
+    }
+    .to_owned()
+}
+
+/// serde_json says where in the text it was; the pointer says it better.
+fn without_place(said: &str) -> String {
+    said.rsplit_once(" at line ").map_or(said, |(said, _)| said).to_owned()
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(SHOWN_CHARS_MAX).collect()
+}
+
+/// What is said of a name that is none of `known`.
+pub(super) fn misspelt(unknown: &str, known: &[&str]) -> String {
+    let similarity = |name: &str| strsim::jaro_winkler(unknown, name);
+    let nearest = known
+        .iter()
+        .max_by(|a, b| similarity(a).total_cmp(&similarity(b)))
+        .filter(|name| similarity(name) > ALIKE);
+    let unknown = shown(unknown);
+    match nearest {
+        Some(nearest) => format!("there is no field {unknown:?}; did you mean {nearest:?}?"),
+        None => format!("there is no field {unknown:?}; there are {}", known.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde::Deserialize;
+    use serde_json::value::RawValue;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+    struct Body {
+        some_name: Option<String>,
+        count: Option<u32>,
+        labels: Option<BTreeMap<String, String>>,
+        items: Option<Vec<Body>>,
+        raw: Option<Box<RawValue>>,
+    }
+
+    #[test]
+    fn a_mistake_names_its_place_and_the_way_out() {
+        for (json, pointer, reason) in [
+            (r#"{"someNam": "x"}"#, "/someNam", "did you mean \"someName\"?"),
+            (r#"{"xyz": "x"}"#, "/xyz", "there are someName, count, labels, items, raw"),
+            (r#"{"someName": 7}"#, "/someName", "write a string, not 7"),
+            (r#"{"count": -1}"#, "/count", "write a whole number from 0 on, not -1"),
+            (r#"{"count": 1, "count": 2}"#, "", "count is there twice"),
+            (r#"{"labels": {"a/b": 1}}"#, "/labels/a~1b", "write a string, not 1"),
+            (r#"{"items": [{}, {"count": "x"}]}"#, "/items/1/count", "not \"x\""),
+            (r#"{"items": [{"coun": 1}]}"#, "/items/0/coun", "did you mean \"count\"?"),
+            (r#"{"items": 7}"#, "/items", "write a list, not 7"),
+            (r#"[]"#, "", "write an object, not []"),
+            ("nonsense", "", "not a JSON object"),
+            (r#"{"count": 1} x"#, "", "not JSON"),
+        ] {
+            let fault = read::<Body>(json.as_bytes()).unwrap_err();
+            assert_eq!(fault.pointer, pointer, "{json}: {fault:?}");
+            assert!(fault.reason.contains(reason), "{json}: {fault:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_as_it_was_written_is() {
+        let body: Body = read(br#"{"raw": {"n": 1.0,  "s": 2}, "someName": null}"#).unwrap();
+        assert_eq!(body.raw.unwrap().get(), r#"{"n": 1.0,  "s": 2}"#);
+        assert_eq!((body.some_name, body.count), (None, None));
+        assert!(body.labels.is_none() && body.items.is_none());
+    }
+
+    #[test]
+    fn only_what_says_that_it_is_something_else_is_refused() {
+        for (given, is_taken) in [
+            ("application/json", true),
+            ("Application/JSON; charset=utf-8", true),
+            ("application/merge-patch+json", true),
+            ("application/x-www-form-urlencoded", false),
+            ("text/plain", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_TYPE, given.parse().unwrap());
+            assert_eq!(check_type(&headers).is_ok(), is_taken, "{given}");
+        }
+        assert!(check_type(&HeaderMap::new()).is_ok());
+    }
+}

@@ -1,0 +1,102 @@
+//! `/v1/circuits` and `/v1/unsettled`: which hosts workers leave alone, and what has not settled
+//! though its time is long past.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::api::{Api, seen, unseen};
+use super::auth::{Operator, Viewer};
+use super::parameters::{Queried, Query};
+use super::problem::Problem;
+use super::resource::{Circuit, Unsettled};
+use super::shape::Moment;
+use super::triggers::{items, page};
+use crate::clock;
+use crate::model::Millis;
+use crate::model::time::show_time;
+
+/// How long after its time something is overdue if nobody says.
+const OVERDUE: Millis = 3_600_000;
+
+/// Every circuit that is known.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct CircuitList {
+    items: Vec<Circuit>,
+    /// The list contains everything up to then.
+    #[schema(format = DateTime)]
+    as_of: String,
+}
+
+/// A part of what is overdue.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct UnsettledList {
+    items: Vec<Unsettled>,
+    /// What brings the next page; absent at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_page_token: Option<String>,
+    /// The list contains everything up to then.
+    #[schema(format = DateTime)]
+    as_of: String,
+}
+
+/// Which part of what is overdue.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct UnsettledQuery {
+    /// What was to be done before then; an hour ago if not given.
+    #[param(value_type = Option<String>, format = DateTime)]
+    before: Option<Moment>,
+    /// How many at most; 50 if not given.
+    #[param(minimum = 1, maximum = 1000)]
+    page_size: Option<u32>,
+    /// The nextPageToken of the page before.
+    page_token: Option<String>,
+}
+
+impl Queried for UnsettledQuery {
+    const NUMBERS: &'static [&'static str] = &["page_size", "before"];
+}
+
+/// List the circuits of your callbacks: which hosts workers leave alone.
+#[utoipa::path(
+    get, path = "/v1/circuits", tag = "operation", operation_id = "listCircuits",
+    responses((status = 200, description = "All of them", body = CircuitList,
+        headers(("Orloj-View-As-Of" = String, description = "Up to when it is complete"))))
+)]
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    Viewer(caller): Viewer,
+) -> Result<Response, Problem> {
+    let freshness = api.reach().await;
+    let circuits = api.view.circuits(&api.scope(&caller)).await.map_err(unseen)?;
+    let items = circuits.into_iter().map(Circuit::from).collect();
+    Ok(seen(&freshness, CircuitList { items, as_of: show_time(freshness.as_of) }))
+}
+
+/// List callbacks that have not settled though their time is long past. For operators.
+#[utoipa::path(
+    get, path = "/v1/unsettled", tag = "operation", operation_id = "listUnsettled",
+    params(UnsettledQuery),
+    responses((status = 200, description = "A page", body = UnsettledList,
+        headers(("Orloj-View-As-Of" = String, description = "Up to when it is complete"))))
+)]
+pub(super) async fn unsettled(
+    State(api): State<Arc<Api>>,
+    Operator(_caller): Operator,
+    Query(query): Query<UnsettledQuery>,
+) -> Result<Response, Problem> {
+    let page = page(query.page_size, query.page_token.as_deref())?;
+    let hour_ago = || clock::now_ms().saturating_sub(OVERDUE);
+    let before = query.before.map_or_else(hour_ago, |Moment(at)| at);
+    let freshness = api.reach().await;
+    let (items, next_page_token) = items(api.view.overdue(before, &page).await.map_err(unseen)?);
+    let as_of = show_time(freshness.as_of);
+    Ok(seen(&freshness, UnsettledList { items, next_page_token, as_of }))
+}

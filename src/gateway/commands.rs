@@ -1,0 +1,246 @@
+//! Cancelling a trigger, and the commands `{id}:pause`, `{id}:resume` and `{id}:fireNow`.
+//!
+//! Law: an answer is what the owner said. If nothing was pending, it says what had happened, to
+//! those who may know.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::json;
+use utoipa::{OpenApi, ToSchema};
+
+use super::api::{Api, tag, unknown_trigger, unseen};
+use super::auth::Registrant;
+use super::code::Code;
+use super::parameters::Id;
+use super::problem::Problem;
+use super::resource::Status;
+use super::submission::Submission;
+use crate::config::callers::Caller;
+use crate::model::Offset;
+use crate::model::course::Command;
+use crate::model::outcome::Verdict;
+use crate::model::time::show_time;
+
+/// The commands there are.
+const VERBS: &str = "POST /v1/triggers/{id} takes a command: write {id}:pause, {id}:resume or \
+                     {id}:fireNow";
+
+/// Nothing of this generation fires any more.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Cancelled {
+    /// Always true; a cancel that came too late is a problem.
+    cancelled: bool,
+    #[schema(value_type = u64)]
+    generation: Offset,
+}
+
+/// It does not fire until it is resumed.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Paused {
+    trigger_id: String,
+    paused: bool,
+    #[schema(value_type = u64)]
+    generation: Offset,
+}
+
+/// It goes on.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Resumed {
+    trigger_id: String,
+    resumed: bool,
+    #[schema(value_type = u64)]
+    generation: Offset,
+    /// When it is due; if that is past, it is decided now.
+    #[schema(format = DateTime)]
+    fire_at: String,
+}
+
+/// It fires at once.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Called {
+    trigger_id: String,
+    called: bool,
+    #[schema(value_type = u64)]
+    generation: Offset,
+    /// The occurrence that fires.
+    occurrence: u32,
+}
+
+/// What the description says of the commands: a router has no paths that end in a word, so one
+/// handler takes them all.
+#[derive(Debug, OpenApi)]
+#[openapi(paths(pause, resume, fire_now))]
+pub(super) struct Described;
+
+/// Cancel a trigger.
+#[utoipa::path(
+    delete, path = "/v1/triggers/{id}", tag = "triggers", operation_id = "cancelTrigger",
+    params(("id" = String, Path, description = "The trigger's id")),
+    responses(
+        (status = 200, description = "Cancelled in time: it never fires", body = Cancelled),
+        (status = 202, description = "Written, and not answered in time",
+            body = super::api::Unanswered),
+    )
+)]
+pub(super) async fn cancel(
+    State(api): State<Arc<Api>>,
+    Registrant(caller): Registrant,
+    Id(id): Id,
+) -> Result<Response, Problem> {
+    let submission = Submission::cancel(&id)?;
+    api.check_owner(&caller, &id).await?;
+    let receipt = api.submit(submission, &caller).await?;
+    match receipt.verdict() {
+        Some(Verdict::Cancelled { generation }) => {
+            let body = Cancelled { cancelled: true, generation: *generation };
+            Ok(Json(body).into_response())
+        }
+        Some(Verdict::NotPending { fired, withdrawal }) => {
+            let outcomes = withdrawal.then(|| api.names.outcomes());
+            let problem = not_pending(&api, &caller, &id, *fired, outcomes).await?;
+            Err(problem
+                .with("cancelled", json!(false))
+                .with("withdrawalRequested", json!(withdrawal)))
+        }
+        _ => Ok(api.unanswered(&id, &receipt)),
+    }
+}
+
+/// Pause a trigger: it stays registered and does not fire.
+#[utoipa::path(
+    post, path = "/v1/triggers/{id}:pause", tag = "triggers", operation_id = "pauseTrigger",
+    params(("id" = String, Path, description = "The trigger's id")),
+    responses(
+        (status = 200, description = "Paused", body = Paused),
+        (status = 202, description = "Written, and not answered in time",
+            body = super::api::Unanswered),
+    )
+)]
+async fn pause(api: Arc<Api>, caller: Arc<Caller>, id: String) -> Result<Response, Problem> {
+    order(api, caller, id, Command::Pause).await
+}
+
+/// Resume a trigger that is paused.
+#[utoipa::path(
+    post, path = "/v1/triggers/{id}:resume", tag = "triggers", operation_id = "resumeTrigger",
+    params(("id" = String, Path, description = "The trigger's id")),
+    responses(
+        (status = 200, description = "It goes on", body = Resumed),
+        (status = 202, description = "Written, and not answered in time",
+            body = super::api::Unanswered),
+    )
+)]
+async fn resume(api: Arc<Api>, caller: Arc<Caller>, id: String) -> Result<Response, Problem> {
+    order(api, caller, id, Command::Resume).await
+}
+
+/// Fire a trigger at once: a one-time trigger instead of at its time, a recurring one once more.
+#[utoipa::path(
+    post, path = "/v1/triggers/{id}:fireNow", tag = "triggers", operation_id = "fireTriggerNow",
+    params(("id" = String, Path, description = "The trigger's id")),
+    responses(
+        (status = 200, description = "It fires", body = Called),
+        (status = 202, description = "Written, and not answered in time",
+            body = super::api::Unanswered),
+    )
+)]
+async fn fire_now(api: Arc<Api>, caller: Arc<Caller>, id: String) -> Result<Response, Problem> {
+    order(api, caller, id, Command::FireNow).await
+}
+
+/// `POST /v1/triggers/{id}:pause` and the like.
+pub(super) async fn command(
+    State(api): State<Arc<Api>>,
+    Registrant(caller): Registrant,
+    Id(path): Id,
+) -> Result<Response, Problem> {
+    let (id, verb) = path.rsplit_once(':').unwrap_or((&path, ""));
+    let id = id.to_owned();
+    match verb {
+        "pause" => pause(api, caller, id).await,
+        "resume" => resume(api, caller, id).await,
+        "fireNow" => fire_now(api, caller, id).await,
+        _ => Err(Problem::of(Code::NoSuchRoute, VERBS)),
+    }
+}
+
+async fn order(
+    api: Arc<Api>,
+    caller: Arc<Caller>,
+    id: String,
+    command: Command,
+) -> Result<Response, Problem> {
+    let submission = Submission::command(&id, command)?;
+    api.check_owner(&caller, &id).await?;
+    let receipt = api.submit(submission, &caller).await?;
+    let (mut response, generation) = match receipt.verdict() {
+        Some(Verdict::Paused { generation, .. }) => {
+            let body = Paused { trigger_id: id, paused: true, generation: *generation };
+            (Json(body).into_response(), *generation)
+        }
+        Some(Verdict::Resumed { generation, fire_at }) => {
+            let (generation, fire_at) = (*generation, show_time(*fire_at));
+            let body = Resumed { trigger_id: id, resumed: true, generation, fire_at };
+            (Json(body).into_response(), generation)
+        }
+        Some(Verdict::Called { generation, occurrence }) => {
+            let (generation, occurrence) = (*generation, *occurrence);
+            let body = Called { trigger_id: id, called: true, generation, occurrence };
+            (Json(body).into_response(), generation)
+        }
+        Some(Verdict::NotPending { fired, .. }) => {
+            return Err(not_pending(&api, &caller, &id, *fired, None).await?);
+        }
+        _ => return Ok(api.unanswered(&id, &receipt)),
+    };
+    tag(&mut response, generation);
+    Ok(response)
+}
+
+/// What is said if nothing was pending: 404 if nobody has heard of the trigger, else what became of
+/// it. `outcomes`: where to read on, if a withdrawal is requested.
+pub(super) async fn not_pending(
+    api: &Api,
+    caller: &Caller,
+    id: &str,
+    fired: Option<Offset>,
+    outcomes: Option<String>,
+) -> Result<Problem, Problem> {
+    let freshness = api.reach().await;
+    let known = api.view.trigger(&api.scope(caller), id).await.map_err(unseen)?;
+    if fired.is_none() && outcomes.is_none() && known.is_none() && freshness.reached {
+        return Ok(unknown_trigger(id));
+    }
+    let status = known.map(|trigger| Status::from(trigger.status));
+    let detail = match (fired, status) {
+        (Some(generation), _) => format!("{id} has fired: generation {generation}"),
+        (None, Some(Status::Cancelled)) => format!("{id} was cancelled before"),
+        (None, Some(status)) if status.is_settled() => {
+            format!("{id} has settled: it is {status:?}")
+        }
+        (None, _) => {
+            format!("nothing is pending under {id}: fired, cancelled, or never registered")
+        }
+    };
+    let detail = match outcomes {
+        Some(outcomes) => format!(
+            "{detail}; withdrawal requested: a callback in flight, if there is one, is not tried \
+             again, and records of {outcomes} with the key {id} say what becomes of it: Withdrawn \
+             if its request had not begun, else Delivered or Failed"
+        ),
+        None => detail,
+    };
+    let problem = Problem::of(Code::NotPending, detail).with("fired", json!(fired));
+    Ok(match status {
+        Some(status) => problem.with("triggerStatus", json!(status)),
+        None => problem,
+    })
+}

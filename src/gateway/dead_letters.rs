@@ -1,0 +1,440 @@
+//! `/v1/dead-letters`: what nobody tries again by itself, looked through and dealt with.
+//!
+//! Law: nobody deals with more than it was told of: all that match are dealt with only by whoever
+//! says how many they are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use utoipa::{OpenApi, ToSchema};
+
+use super::api::{Api, seen, unseen};
+use super::auth::{Registrant, Viewer};
+use super::body;
+use super::code::Code;
+use super::parameters::{Id, Queried, Query};
+use super::problem::{Fault, Problem};
+use super::resource::{DeadLetter, LetterState};
+use super::shape::Moment;
+use super::triggers::{items, page};
+use crate::config::callers::Caller;
+use crate::dead_letters::{Deed, Done, LetterError, LetterId, Letters};
+use crate::model::dead_letter::Mark;
+use crate::model::time::show_time;
+use crate::view::{self, DeadLetterFilter, DeadLetterView, Page};
+
+/// Letters that one request deals with: they are read again, and written in one transaction.
+const LETTERS_MAX: u32 = 1_000;
+/// Bytes of a body: a filter and a note.
+const BODY_MAX: u64 = 16_384;
+/// Bytes of a note.
+const NOTE_BYTES_MAX: usize = 1_024;
+
+/// A part of the dead letters, the newest first.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct DeadLetterList {
+    items: Vec<DeadLetter>,
+    /// What brings the next page; absent at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_page_token: Option<String>,
+    /// The list contains everything up to then.
+    #[schema(format = DateTime)]
+    as_of: String,
+}
+
+/// Conditions that must all hold.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct LetterQuery {
+    /// In one of these states; can be repeated. Those that nobody has dealt with, if not given.
+    state: Option<Vec<LetterState>>,
+    /// Of this caller.
+    caller: Option<String>,
+    /// To this host.
+    host: Option<String>,
+    /// Of this trigger.
+    trigger: Option<String>,
+    /// Whose reason contains this text, in large or small letters.
+    reason: Option<String>,
+    /// Given up then or later.
+    #[param(value_type = Option<String>, format = DateTime)]
+    since: Option<Moment>,
+    /// Given up before then.
+    #[param(value_type = Option<String>, format = DateTime)]
+    until: Option<Moment>,
+    /// How many at most; 50 if not given.
+    #[param(minimum = 1, maximum = 1000)]
+    page_size: Option<u32>,
+    /// The nextPageToken of the page before.
+    page_token: Option<String>,
+}
+
+impl Queried for LetterQuery {
+    const LISTS: &'static [&'static str] = &["state"];
+    const NUMBERS: &'static [&'static str] = &["page_size", "since", "until"];
+}
+
+/// What is to be done about one.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "a JSON object")]
+#[schema(examples(json!({"note": "the receiver is mended"})))]
+pub(super) struct LetterOrder {
+    /// Why; it is kept with the mark.
+    #[schema(max_length = 1024)]
+    note: Option<String>,
+    /// Even if it was replayed or archived before.
+    again: Option<bool>,
+}
+
+/// Which of them, and how many they are.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "a JSON object")]
+#[schema(examples(json!({"host": "api.example.com", "dryRun": true})))]
+pub(super) struct LettersOrder {
+    /// Of this caller.
+    caller: Option<String>,
+    /// To this host.
+    host: Option<String>,
+    /// Of this trigger.
+    trigger: Option<String>,
+    /// Whose reason contains this text, in large or small letters.
+    reason: Option<String>,
+    /// Given up then or later.
+    since: Option<Moment>,
+    /// Given up before then.
+    until: Option<Moment>,
+    /// How many they must be, as dryRun says it; at most 1,000.
+    #[schema(minimum = 0, maximum = 1000)]
+    count: Option<u32>,
+    /// Only say how many they are.
+    dry_run: Option<bool>,
+    /// Why; it is kept with the marks.
+    #[schema(max_length = 1024)]
+    note: Option<String>,
+}
+
+/// What was done.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Dealt {
+    /// How many match.
+    matching: u64,
+    /// How many are dealt with now.
+    dealt: usize,
+    /// Those that cannot be tried again.
+    kept: Vec<KeptLetter>,
+}
+
+/// One that cannot be tried again.
+#[derive(Debug, Serialize, ToSchema)]
+struct KeptLetter {
+    id: String,
+    reason: &'static str,
+}
+
+/// What the description says of the verbs: a router has no paths that end in a word, so one
+/// handler takes them all.
+#[derive(Debug, OpenApi)]
+#[openapi(paths(replay, archive))]
+pub(super) struct Described;
+
+/// List dead letters, the newest first.
+#[utoipa::path(
+    get, path = "/v1/dead-letters", tag = "dead letters", operation_id = "listDeadLetters",
+    params(LetterQuery),
+    responses((status = 200, description = "A page", body = DeadLetterList,
+        headers(("Orloj-View-As-Of" = String, description = "Up to when it is complete"))))
+)]
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    Viewer(caller): Viewer,
+    Query(query): Query<LetterQuery>,
+) -> Result<Response, Problem> {
+    let page = page(query.page_size, query.page_token.as_deref())?;
+    let states = query.state.unwrap_or_else(|| vec![LetterState::Open]);
+    let filter = DeadLetterFilter {
+        states: states.into_iter().map(view::LetterState::from).collect(),
+        caller: query.caller,
+        host: query.host,
+        trigger: query.trigger,
+        reason: query.reason,
+        since: query.since.map(|Moment(at)| at),
+        until: query.until.map(|Moment(at)| at),
+    };
+    let freshness = api.reach().await;
+    let listing = api.view.dead_letters(&api.scope(&caller), &filter, &page).await;
+    let (items, next_page_token) = items(listing.map_err(unseen)?);
+    let as_of = show_time(freshness.as_of);
+    Ok(seen(&freshness, DeadLetterList { items, next_page_token, as_of }))
+}
+
+/// Look at a dead letter.
+#[utoipa::path(
+    get, path = "/v1/dead-letters/{id}", tag = "dead letters", operation_id = "getDeadLetter",
+    params(("id" = String, Path, description = "Partition and offset, such as 3-41")),
+    responses((status = 200, description = "The dead letter", body = DeadLetter,
+        headers(("Orloj-View-As-Of" = String, description = "Up to when it is complete"))))
+)]
+pub(super) async fn get(
+    State(api): State<Arc<Api>>,
+    Viewer(caller): Viewer,
+    Id(id): Id,
+) -> Result<Response, Problem> {
+    let freshness = api.reach().await;
+    let letter = api.letter(&caller, &id).await?;
+    Ok(seen(&freshness, DeadLetter::from(letter).at(freshness.as_of)))
+}
+
+/// Have a dead letter tried again: one more attempt under the same id, its policy begun anew.
+#[utoipa::path(
+    post, path = "/v1/dead-letters/{id}:replay", tag = "dead letters",
+    operation_id = "replayDeadLetter",
+    params(("id" = String, Path, description = "Partition and offset, such as 3-41")),
+    request_body = Option<LetterOrder>,
+    responses((status = 200, description = "It will be tried again", body = Dealt))
+)]
+async fn replay(api: Arc<Api>, caller: Arc<Caller>, id: String, order: LetterOrder) -> Answer {
+    deal_with_one(api, caller, id, order, Mark::Replayed).await
+}
+
+/// Put a dead letter aside, so that it is listed no more.
+#[utoipa::path(
+    post, path = "/v1/dead-letters/{id}:archive", tag = "dead letters",
+    operation_id = "archiveDeadLetter",
+    params(("id" = String, Path, description = "Partition and offset, such as 3-41")),
+    request_body = Option<LetterOrder>,
+    responses((status = 200, description = "It is put aside", body = Dealt))
+)]
+async fn archive(api: Arc<Api>, caller: Arc<Caller>, id: String, order: LetterOrder) -> Answer {
+    deal_with_one(api, caller, id, order, Mark::Archived).await
+}
+
+/// Have all dead letters tried again that match: first ask with dryRun how many they are.
+#[utoipa::path(
+    post, path = "/v1/dead-letters:replay", tag = "dead letters",
+    operation_id = "replayDeadLetters",
+    request_body = LettersOrder,
+    responses((status = 200, description = "How many match, and what was done", body = Dealt))
+)]
+pub(super) async fn replay_all(
+    State(api): State<Arc<Api>>,
+    Registrant(caller): Registrant,
+    request: Request,
+) -> Answer {
+    deal_with_all(api, caller, request, Mark::Replayed).await
+}
+
+/// Put all dead letters aside that match: first ask with dryRun how many they are.
+#[utoipa::path(
+    post, path = "/v1/dead-letters:archive", tag = "dead letters",
+    operation_id = "archiveDeadLetters",
+    request_body = LettersOrder,
+    responses((status = 200, description = "How many match, and what was done", body = Dealt))
+)]
+pub(super) async fn archive_all(
+    State(api): State<Arc<Api>>,
+    Registrant(caller): Registrant,
+    request: Request,
+) -> Answer {
+    deal_with_all(api, caller, request, Mark::Archived).await
+}
+
+type Answer = Result<Response, Problem>;
+
+/// `POST /v1/dead-letters/{id}:replay` and the like.
+pub(super) async fn verb(
+    State(api): State<Arc<Api>>,
+    Registrant(caller): Registrant,
+    Id(path): Id,
+    request: Request,
+) -> Answer {
+    let (id, verb) = path.rsplit_once(':').unwrap_or((&path, ""));
+    let json = body::take(request, BODY_MAX).await?;
+    let order = if json.is_empty() { LetterOrder::default() } else { body::read(&json)? };
+    match verb {
+        "replay" => replay(api, caller, id.to_owned(), order).await,
+        "archive" => archive(api, caller, id.to_owned(), order).await,
+        _ => {
+            let detail =
+                "POST /v1/dead-letters/{id} takes a verb: write {id}:replay or {id}:archive";
+            Err(Problem::of(Code::NoSuchRoute, detail))
+        }
+    }
+}
+
+async fn deal_with_one(
+    api: Arc<Api>,
+    caller: Arc<Caller>,
+    id: String,
+    order: LetterOrder,
+    mark: Mark,
+) -> Answer {
+    let deed = deed(mark, order.note)?;
+    let letter = api.letter(&caller, &id).await?;
+    if letter.state != view::LetterState::Open && order.again != Some(true) {
+        let state = LetterState::from(letter.state);
+        let detail = format!("somebody has dealt with {id} before");
+        let problem = Problem::of(Code::Conflict, detail).with("state", json!(state));
+        return Err(problem.hint("say \"again\": true if you mean it"));
+    }
+    let place = LetterId { partition: letter.partition, offset: letter.offset };
+    let done = api.deal(BTreeMap::from([(place, letter.replays)]), deed).await?;
+    if let [(_, why)] = done.kept[..] {
+        return Err(Problem::of(Code::NotReplayable, format!("{id}: {why}")));
+    }
+    if done.dealt == 0 {
+        return Err(unknown(&id));
+    }
+    Ok(Json(Dealt::of(1, done)).into_response())
+}
+
+async fn deal_with_all(api: Arc<Api>, caller: Arc<Caller>, request: Request, mark: Mark) -> Answer {
+    let order: LettersOrder = body::read(&body::take(request, BODY_MAX).await?)?;
+    let LettersOrder { caller: of, host, trigger, reason, since, until, .. } = order;
+    let filter = DeadLetterFilter {
+        states: vec![view::LetterState::Open],
+        caller: of,
+        host,
+        trigger,
+        reason,
+        since: since.map(|Moment(at)| at),
+        until: until.map(|Moment(at)| at),
+    };
+    let deed = deed(mark, order.note)?;
+    let scope = api.scope(&caller);
+    let freshness = api.reach().await;
+    let matching = api.view.count_dead_letters(&scope, &filter).await.map_err(unseen)?;
+    if order.dry_run == Some(true) {
+        return Ok(seen(&freshness, Dealt::of(matching, Done::default())));
+    }
+    let Some(count) = order.count else {
+        let reason = "say how many they are; dryRun tells it without doing anything";
+        return Err(Fault::of("count", reason).into());
+    };
+    if count > LETTERS_MAX {
+        let reason = format!("at most {LETTERS_MAX} go at once: narrow the filter");
+        return Err(Fault::of("count", reason).into());
+    }
+    if u64::from(count) != matching {
+        let detail = format!("{matching} match, not {count}");
+        return Err(Problem::of(Code::CountDiffers, detail).with("matching", json!(matching)));
+    }
+    let mut chosen = BTreeMap::new();
+    let mut page = Page { size: view::PAGE_MAX, token: None };
+    loop {
+        let listing = api.view.dead_letters(&scope, &filter, &page).await.map_err(unseen)?;
+        for letter in listing.items {
+            let id = LetterId { partition: letter.partition, offset: letter.offset };
+            let _replays = chosen.insert(id, letter.replays);
+        }
+        match listing.next {
+            Some(token) if chosen.len() <= LETTERS_MAX as usize => page.token = Some(token),
+            _ => break,
+        }
+    }
+    if chosen.len() as u64 != matching {
+        let detail = format!("{} match now, not {count}", chosen.len());
+        return Err(Problem::of(Code::CountDiffers, detail).with("matching", json!(chosen.len())));
+    }
+    let done = api.deal(chosen, deed).await?;
+    Ok(Json(Dealt::of(matching, done)).into_response())
+}
+
+fn deed(mark: Mark, note: Option<String>) -> Result<Deed, Problem> {
+    let usual = match mark {
+        Mark::Replayed => "replayed over HTTP",
+        Mark::Archived => "archived over HTTP",
+    };
+    let note = note.unwrap_or_else(|| usual.to_owned());
+    if note.len() > NOTE_BYTES_MAX {
+        let reason = format!("it has {} bytes, at most {NOTE_BYTES_MAX} are kept", note.len());
+        return Err(Fault::of("note", reason).into());
+    }
+    Ok(Deed { mark, note })
+}
+
+fn unknown(id: &str) -> Problem {
+    Problem::of(Code::UnknownDeadLetter, format!("there is no dead letter {id} among yours"))
+}
+
+impl Api {
+    /// The letter, if it is in the caller's scope.
+    async fn letter(&self, caller: &Caller, id: &str) -> Result<DeadLetterView, Problem> {
+        let letter = self.view.dead_letter(&self.scope(caller), id).await.map_err(unseen)?;
+        letter.ok_or_else(|| unknown(id))
+    }
+
+    /// Reads the chosen letters again and deals with them; each comes with how often it was
+    /// replayed before.
+    async fn deal(&self, chosen: BTreeMap<LetterId, u32>, deed: Deed) -> Result<Done, Problem> {
+        if chosen.is_empty() {
+            return Ok(Done::default());
+        }
+        self.check_health()?;
+        let (settings, ids) = (self.settings.clone(), chosen.keys().copied().collect());
+        let reading = tokio::task::spawn_blocking(move || read_again(&settings, ids));
+        let letters = reading.await;
+        let letters = letters.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+        let away =
+            |error: LetterError| Problem::unavailable(format!("{error}; repeat the request"));
+        let letters = letters.map_err(away)?;
+        self.letters.deal(letters, Arc::new(chosen), deed).await.map_err(away)
+    }
+}
+
+/// The chosen letters, as far as retention has left them.
+fn read_again(
+    settings: &crate::config::Settings,
+    mut chosen: BTreeSet<LetterId>,
+) -> Result<Vec<(LetterId, crate::model::dead_letter::DeadLetter)>, LetterError> {
+    let letters = Letters::open(settings)?.of(&chosen);
+    let mut found = Vec::new();
+    let _marks = letters.scan(
+        || (),
+        |id, letter| {
+            if chosen.remove(&id) {
+                found.push((id, letter));
+            }
+            if chosen.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        },
+    )?;
+    Ok(found)
+}
+
+impl Dealt {
+    fn of(matching: u64, done: Done) -> Self {
+        let kept = done.kept.into_iter().map(|(id, reason)| {
+            let LetterId { partition, offset } = id;
+            KeptLetter { id: format!("{partition}-{offset}"), reason }
+        });
+        Self { matching, dealt: done.dealt, kept: kept.collect() }
+    }
+}
+
+impl From<LetterState> for view::LetterState {
+    fn from(state: LetterState) -> Self {
+        match state {
+            LetterState::Open => Self::Open,
+            LetterState::Replayed => Self::Replayed,
+            LetterState::Archived => Self::Archived,
+        }
+    }
+}
+
+impl From<view::LetterState> for LetterState {
+    fn from(state: view::LetterState) -> Self {
+        match state {
+            view::LetterState::Open => Self::Open,
+            view::LetterState::Replayed => Self::Replayed,
+            view::LetterState::Archived => Self::Archived,
+        }
+    }
+}

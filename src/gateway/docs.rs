@@ -1,0 +1,139 @@
+//! `/docs`: the description as people read it, and a page for each problem.
+//!
+//! Law: every byte comes from this process, and a browser is told to load nothing else.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Path;
+use axum::http::header::{
+    CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use axum::routing::get;
+use utoipa_swagger_ui::Config;
+
+use super::code::Code;
+use super::problem::Problem;
+
+/// What a browser may load for these pages. The viewer sets styles on its elements.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \
+                      img-src 'self' data:; font-src 'self'; connect-src 'self'; base-uri 'none'; \
+                      form-action 'none'; frame-ancestors 'none'";
+
+/// Their routes, which need nothing of the gateway.
+pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    let config =
+        Arc::new(Config::from("/openapi.json").try_it_out_enabled(false).validator_url("none"));
+    let index = Arc::clone(&config);
+    Router::new()
+        .route("/docs", get(|| async { Redirect::permanent("/docs/") }))
+        .route("/docs/", get(move || async move { file("", index) }))
+        .route(
+            "/docs/{file}",
+            get(move |Path(name): Path<String>| async move { file(&name, config) }),
+        )
+        .route("/problems", get(|| async { guarded(Html(all()).into_response()) }))
+        .route("/problems/{code}", get(|Path(word): Path<String>| async move { problem(&word) }))
+}
+
+/// A file of the viewer.
+fn file(name: &str, config: Arc<Config<'static>>) -> Response {
+    match utoipa_swagger_ui::serve(name, config) {
+        Ok(Some(file)) => {
+            let mut response = file.bytes.into_owned().into_response();
+            let headers = response.headers_mut();
+            if let Ok(kind) = HeaderValue::from_str(&file.content_type) {
+                headers.insert(CONTENT_TYPE, kind);
+            }
+            if file.gzpipped {
+                headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            }
+            guarded(response)
+        }
+        Ok(None) => Problem::new(StatusCode::NOT_FOUND, "there is nothing here").into_response(),
+        Err(error) => Problem::of(Code::Internal, error.to_string()).into_response(),
+    }
+}
+
+fn problem(word: &str) -> Response {
+    match Code::by_word(word) {
+        Some(code) => guarded(Html(page(word, &section(code))).into_response()),
+        None => Problem::new(StatusCode::NOT_FOUND, "there is no such problem").into_response(),
+    }
+}
+
+fn all() -> String {
+    page("Problems", &Code::all().map(section).collect::<String>())
+}
+
+/// What is said of a code.
+fn section(code: Code) -> String {
+    let (word, status, title) = (code.word(), code.status(), code.title());
+    let mut text = format!("<h2 id=\"{word}\"><code>{word}</code></h2>\n<p>{title}.</p>\n");
+    let _infallible = writeln!(text, "<p>Status: {status}.</p>");
+    if let Some(hint) = code.hint() {
+        let _infallible = writeln!(text, "<p>What to do: {}.</p>", escaped(hint));
+    }
+    text
+}
+
+fn page(title: &str, body: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>{title}</title>\
+         </head>\n<body>\n{body}<p><a href=\"/problems\">All problems</a>, \
+         <a href=\"/docs/\">the API</a></p>\n</body>\n</html>\n"
+    )
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// The page with what keeps a browser to us.
+fn guarded(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn text(response: Response) -> String {
+        let body = axum::body::to_bytes(response.into_body(), 10_000_000).await.unwrap();
+        String::from_utf8_lossy(&body).into_owned()
+    }
+
+    #[tokio::test]
+    async fn the_pages_load_nothing_from_elsewhere() {
+        let config = Arc::new(Config::from("/openapi.json"));
+        let index = file("", Arc::clone(&config));
+        let policy = index.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap().to_owned();
+        assert!(policy.starts_with("default-src 'none'") && !policy.contains("http"), "{policy}");
+        let index = text(index).await;
+        assert!(!index.contains("http://") && !index.contains("https://"), "{index}");
+        // What the policy forbids: a script within the page.
+        assert!(!index.contains("<script>") && index.contains("swagger-initializer.js"), "{index}");
+        let initializer = text(file("swagger-initializer.js", Arc::clone(&config))).await;
+        assert!(initializer.contains("/openapi.json"), "{initializer}");
+        assert_eq!(file("../secret", config).status(), StatusCode::NOT_FOUND);
+    }
+
+    #[tokio::test]
+    async fn every_problem_has_a_page() {
+        for code in Code::all() {
+            let response = problem(code.word());
+            assert_eq!(response.status(), StatusCode::OK, "{}", code.word());
+            assert!(text(response).await.contains(code.title()));
+            assert!(all().contains(code.word()));
+        }
+        assert_eq!(problem("nothing").status(), StatusCode::NOT_FOUND);
+    }
+}

@@ -1,0 +1,168 @@
+//! The parameters of a request beside its body: path, query, and the headers of preconditions.
+//!
+//! Law: a parameter that is not known is refused as a field would be, and every refusal names it.
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRequestParts, Path};
+use axum::http::HeaderMap;
+use axum::http::header::IF_MATCH;
+use axum::http::request::Parts;
+use reqwest::Url;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use super::body;
+use super::code::Code;
+use super::problem::{Fault, Problem};
+use crate::model::Offset;
+
+/// The one parameter of a path.
+#[derive(Debug)]
+pub(super) struct Id(pub(super) String);
+
+/// The parameters of a query.
+#[derive(Debug)]
+pub(super) struct Query<T>(pub(super) T);
+
+/// A type that a query is read as.
+pub(super) trait Queried: DeserializeOwned {
+    /// Parameters that may come again, which together are a list.
+    const LISTS: &'static [&'static str] = &[];
+    /// Parameters that may be numbers.
+    const NUMBERS: &'static [&'static str] = &["page_size"];
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Id {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let id: Result<Path<String>, PathRejection> = Path::from_request_parts(parts, state).await;
+        match id {
+            Ok(Path(id)) => Ok(Self(id)),
+            Err(_) => {
+                let detail = "the last part of the path is not UTF-8 once it is decoded";
+                Err(Problem::of(Code::InvalidParameter, detail))
+            }
+        }
+    }
+}
+
+impl<S: Send + Sync, T: Queried> FromRequestParts<S> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+        read_query(parts.uri.query().unwrap_or_default()).map(Self)
+    }
+}
+
+fn read_query<T: Queried>(query: &str) -> Result<T, Problem> {
+    let mut fields = Map::new();
+    let mut url = Url::parse("http://query/").expect("it is one");
+    url.set_query(Some(query));
+    for (name, value) in url.query_pairs() {
+        let name = name.into_owned();
+        let number = value.parse::<u64>().ok().filter(|_| T::NUMBERS.contains(&name.as_str()));
+        let value = number.map_or_else(|| json!(value), |number| json!(number));
+        if T::LISTS.contains(&name.as_str()) {
+            let list = fields.entry(name).or_insert(json!([]));
+            list.as_array_mut().expect("made as one").push(value);
+        } else if fields.insert(name.clone(), value).is_some() {
+            return Err(refuse(&format!("{name} is there twice: give it once")));
+        }
+    }
+    let read = body::read(Value::from(fields).to_string().as_bytes());
+    read.map_err(|Fault { pointer, reason }| {
+        let reason = reason.replace("there is no field", "there is no parameter");
+        match pointer.trim_start_matches('/').split('/').next() {
+            Some("") | None => refuse(&reason),
+            Some(name) => refuse(&format!("{name}: {reason}")).with("parameter", json!(name)),
+        }
+    })
+}
+
+/// A parameter is wrong.
+pub(super) fn refuse(detail: &str) -> Problem {
+    Problem::of(Code::InvalidParameter, detail)
+}
+
+/// The generations that `If-Match` takes, if it is there and not `*`.
+pub(super) fn if_match(headers: &HeaderMap) -> Result<Option<Vec<Offset>>, Problem> {
+    let mut generations = Vec::new();
+    let mut any = !headers.contains_key(IF_MATCH);
+    for value in headers.get_all(IF_MATCH) {
+        let Ok(text) = value.to_str() else { return Err(wrong_tag()) };
+        for tag in text.split(',').map(str::trim) {
+            if tag == "*" {
+                any = true;
+                continue;
+            }
+            let inner = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
+            let Some(inner) = inner else { return Err(wrong_tag()) };
+            // An entity tag that we never gave matches nothing.
+            generations.extend(inner.parse::<Offset>());
+        }
+    }
+    Ok((!any).then_some(generations))
+}
+
+fn wrong_tag() -> Problem {
+    let detail = "If-Match: write the ETag that the trigger came with, such as \"41\"";
+    refuse(detail).with("parameter", json!("If-Match"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Listed {
+        q: Option<String>,
+        label: Option<Vec<String>>,
+        page_size: Option<u32>,
+    }
+
+    impl Queried for Listed {
+        const LISTS: &'static [&'static str] = &["label"];
+    }
+
+    #[test]
+    fn a_query_is_read_as_strictly_as_a_body() {
+        let read = |query| read_query::<Listed>(query);
+        let listed = read("q=7%20%26&label=a%3D1&label=b&page_size=20").unwrap();
+        let label = Some(vec!["a=1".to_owned(), "b".to_owned()]);
+        assert_eq!(listed, Listed { q: Some("7 &".to_owned()), label, page_size: Some(20) });
+        assert_eq!(read("").unwrap(), Listed { q: None, label: None, page_size: None });
+        for (query, problem) in [
+            ("qq=1", "qq: there is no parameter \"qq\"; did you mean \"q\"?"),
+            ("page_size=many", "page_size: write a whole number from 0 on, not \"many\""),
+            ("q=1&q=2", "q is there twice: give it once"),
+        ] {
+            let found = read(query).unwrap_err();
+            let expected = refuse(problem);
+            let name = problem.split_once(": ").filter(|_| !problem.starts_with("q is"));
+            let expected = match name {
+                Some((name, _)) => expected.with("parameter", json!(name)),
+                None => expected,
+            };
+            assert_eq!(found, expected, "{query}");
+        }
+    }
+
+    #[test]
+    fn if_match_names_generations() {
+        let read = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(IF_MATCH, text.parse().unwrap());
+            if_match(&headers)
+        };
+        assert_eq!(read("\"41\""), Ok(Some(vec![41])));
+        assert_eq!(read("\"41\", \"7\""), Ok(Some(vec![41, 7])));
+        assert_eq!(read("*"), Ok(None));
+        assert_eq!(read("\"abc\""), Ok(Some(Vec::new())), "nothing of ours");
+        assert!(read("41").is_err() && read("W/\"41\"").is_err());
+        assert_eq!(if_match(&HeaderMap::new()), Ok(None));
+    }
+}

@@ -1,0 +1,427 @@
+//! `PATCH /v1/triggers/{id}`: a JSON merge patch (RFC 7396) of what was registered, which becomes a
+//! registration in its place.
+//!
+//! Law: what the patch does not name stays byte for byte as it was registered. The owner takes the
+//! change only if the trigger is still the one that was patched.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value, json};
+use utoipa::openapi::{RefOr, Schema};
+
+use super::api::{Api, tag};
+use super::auth::Registrant;
+use super::body::{self, misspelt};
+use super::code::Code;
+use super::commands::not_pending;
+use super::parameters::{Id, if_match};
+use super::problem::{Fault, Problem};
+use super::request::{Late, TriggerBody};
+use super::resource::{Status, Trigger, is_ours};
+use super::submission::NewTrigger;
+use super::triggers::{Registered, body_max, prepare, rejected};
+use crate::model::Offset;
+use crate::model::definition::Header;
+use crate::model::outcome::Verdict;
+use crate::view::{FINGERPRINT, LABEL, NAME, TriggerView};
+
+/// What a patch may name.
+const WRITABLE: [&str; 22] = [
+    "name",
+    "labels",
+    "callbackUrl",
+    "method",
+    "headers",
+    "topic",
+    "key",
+    "payload",
+    "pool",
+    "timeoutSeconds",
+    "retry",
+    "delaySeconds",
+    "fireAt",
+    "schedule",
+    "after",
+    "end",
+    "maxExecutions",
+    "expireAfter",
+    "count",
+    "retain",
+    "priority",
+    "late",
+];
+
+/// What gives way if a patch names something that cannot stand beside it.
+const GIVES_WAY: [(&str, &[&str]); 5] = [
+    ("fireAt", &["schedule"]),
+    ("delaySeconds", &["fireAt", "schedule"]),
+    ("schedule", &["fireAt", "expireAfter", "after"]),
+    ("topic", &["callbackUrl", "method", "pool", "timeoutSeconds", "retry"]),
+    ("callbackUrl", &["topic", "key"]),
+];
+
+/// Change a trigger that has not settled: a JSON merge patch of what can be registered.
+#[utoipa::path(
+    patch, path = "/v1/triggers/{id}", tag = "triggers", operation_id = "updateTrigger",
+    params(
+        ("id" = String, Path, description = "The trigger's id"),
+        ("If-Match" = Option<String>, Header,
+            description = "The ETag of the trigger that is to be changed; the newest if not given"),
+    ),
+    request_body(
+        content = TriggerPatch, content_type = "application/merge-patch+json",
+        description = "Fields of a registration but for triggerId and onConflict; null takes one away"
+    ),
+    responses(
+        (status = 200, description = "Changed", body = Registered,
+            headers(("ETag" = String, description = "The new generation"))),
+        (status = 202, description = "Written, and not answered in time",
+            body = super::api::Unanswered),
+    )
+)]
+pub(super) async fn patch(
+    State(api): State<Arc<Api>>,
+    Registrant(caller): Registrant,
+    Id(id): Id,
+    request: Request,
+) -> Result<Response, Problem> {
+    let wanted = if_match(request.headers())?;
+    let payload_max = caller.limits.payload.bytes();
+    let patch = body::take(request, body_max(payload_max)).await?;
+    let (trigger, _freshness) = api.find(&caller, &id).await?;
+    let generation = trigger.generation;
+    if wanted.is_some_and(|wanted| !wanted.contains(&generation)) {
+        return Err(differs(&id, generation));
+    }
+    if trigger.status.is_settled() {
+        let status = Status::from(trigger.status);
+        let problem = Problem::of(Code::Settled, format!("{id} has settled"));
+        return Err(problem.with("triggerStatus", json!(status)));
+    }
+    // An operator changes what stays its caller's.
+    let owner = api.callers.of_record(trigger.caller.as_deref());
+    let registered_by = trigger.caller.clone();
+    let (changed, late) = patched(trigger, &patch, payload_max)?;
+    let submission = prepare(&api, &owner, changed, late).await?.if_generation(generation);
+    let submission = match &registered_by {
+        Some(caller) => submission.by(caller),
+        None => submission,
+    };
+    let receipt = api.write(submission).await?;
+    match receipt.verdict() {
+        Some(Verdict::Accepted { generation, fire_at, .. }) => {
+            let registered = Registered::of(&id, *generation, *fire_at);
+            let mut response = Json(registered).into_response();
+            tag(&mut response, *generation);
+            Ok(response)
+        }
+        Some(Verdict::Kept { generation, .. }) => Err(differs(&id, *generation)),
+        Some(Verdict::NotPending { fired, .. }) => {
+            Err(not_pending(&api, &caller, &id, *fired, None).await?)
+        }
+        Some(Verdict::Rejected { reason }) => Err(rejected(&id, reason)),
+        _ => Ok(api.unanswered(&id, &receipt)),
+    }
+}
+
+/// What a patch may hold, for the description: what a registration may, but for what is not to be
+/// changed.
+#[derive(Debug)]
+pub(super) struct TriggerPatch;
+
+impl utoipa::PartialSchema for TriggerPatch {
+    fn schema() -> RefOr<Schema> {
+        let mut schema = <TriggerBody as utoipa::PartialSchema>::schema();
+        if let RefOr::T(Schema::Object(object)) = &mut schema {
+            object.properties.retain(|name, _| WRITABLE.contains(&name.as_str()));
+            object.examples = vec![json!({"name": "Green tea", "expireAfter": null})];
+        }
+        schema
+    }
+}
+
+impl utoipa::ToSchema for TriggerPatch {}
+
+fn differs(id: &str, generation: Offset) -> Problem {
+    let detail = format!("{id} is generation {generation} now");
+    Problem::of(Code::GenerationDiffers, detail).with("generation", json!(generation))
+}
+
+/// The trigger as the patch has it.
+fn patched(
+    view: TriggerView,
+    patch: &[u8],
+    payload_max: u64,
+) -> Result<(NewTrigger, Late), Problem> {
+    let patch: Map<String, Value> = body::read(patch)?;
+    check_names(&patch)?;
+    let names = |name: &str| patch.get(name).is_some_and(|value| !value.is_null());
+    let (id, definition) = (view.id.clone(), view.definition.clone());
+    let (whole, had_schedule) = (view.payload_is_whole, view.schedule.is_some());
+    let mut fields = writable(view);
+    for (name, others) in GIVES_WAY {
+        if names(name) && !fields.contains_key(name) {
+            others.iter().for_each(|other| drop(fields.remove(*other)));
+        } else if names(name) {
+            // One of its own kind replaces it; what stood beside it before can go on doing so.
+            let kin = others.iter().filter(|other| matches!(**other, "schedule"));
+            kin.for_each(|other| drop(fields.remove(*other)));
+        }
+    }
+    if had_schedule && fields.contains_key("schedule") {
+        let _given = fields.entry("count").or_insert(json!("keep"));
+    }
+    let (keeps_payload, keeps_headers) =
+        (!patch.contains_key("payload"), !patch.contains_key("headers"));
+    let keeps_time = !patch.contains_key("fireAt");
+    let mut merged = Value::from(fields);
+    merge(&mut merged, Value::from(patch));
+    if let Some(fields) = merged.as_object_mut() {
+        fields.retain(|name, value| {
+            let kept = (name == "payload" && keeps_payload) || (name == "headers" && keeps_headers);
+            !kept && !value.is_null()
+        });
+    }
+    let read: TriggerBody = body::read(merged.to_string().as_bytes())?;
+    let late = if keeps_time { Late::Fire } else { read.late.unwrap_or_default() };
+    let mut trigger = read.into_trigger(payload_max)?;
+    trigger.id = id;
+    if keeps_payload {
+        let payload = definition.payload.filter(|_| whole);
+        let Some(payload) = payload else {
+            let detail = "its payload is not kept whole for looking at, or is null: give payload";
+            return Err(Problem::at(Code::Conflict, Fault::of("payload", detail)));
+        };
+        trigger.payload = payload.to_vec();
+    }
+    let (ours, theirs): (Vec<_>, Vec<_>) =
+        definition.headers.iter().partition(|header| is_ours(header.name.as_str()));
+    if keeps_headers {
+        trigger.headers = theirs.into_iter().map(carried).collect();
+    }
+    trigger.about.extend(ours.into_iter().filter(|header| is_unknown(header)).map(carried));
+    Ok((trigger, late))
+}
+
+/// Refuses what a patch cannot name.
+fn check_names(patch: &Map<String, Value>) -> Result<(), Fault> {
+    let Some(unknown) = patch.keys().find(|name| !WRITABLE.contains(&name.as_str())) else {
+        return Ok(());
+    };
+    let reason = match unknown.as_str() {
+        "triggerId" | "onConflict" => format!("{unknown} cannot be changed: leave it out"),
+        "generation" | "status" | "caller" | "createdAt" | "settledAt" | "executions" | "last"
+        | "reason" | "asOf" | "payloadIsWhole" | "payloadBase64" => {
+            format!("{unknown} is only shown: leave it out")
+        }
+        _ => misspelt(unknown, &WRITABLE),
+    };
+    Err(Fault::of(unknown, reason))
+}
+
+/// What was registered, in the fields that register it.
+fn writable(view: TriggerView) -> Map<String, Value> {
+    let recurs = view.schedule.is_some();
+    let shown = serde_json::to_value(Trigger::from(view)).expect("text and numbers make JSON");
+    let Value::Object(mut fields) = shown else { unreachable!("a trigger is shown as an object") };
+    fields.retain(|name, _| WRITABLE.contains(&name.as_str()));
+    if recurs {
+        // The schedule says when; this is what it came to.
+        let _next = fields.remove("fireAt");
+    }
+    fields
+}
+
+/// RFC 7396.
+fn merge(target: &mut Value, patch: Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch;
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    let Some(fields) = target.as_object_mut() else { return };
+    for (name, value) in patch {
+        if value.is_null() {
+            let _gone = fields.remove(&name);
+        } else {
+            merge(fields.entry(name).or_insert(Value::Null), value);
+        }
+    }
+}
+
+fn carried(header: &Header) -> (String, Vec<u8>) {
+    (header.name.to_string(), header.value.as_ref().map(|value| value.to_vec()).unwrap_or_default())
+}
+
+/// Whether nothing of a trigger's fields is told by it.
+fn is_unknown(header: &&Header) -> bool {
+    let name = header.name.as_str();
+    name != NAME && !name.starts_with(LABEL) && name != FINGERPRINT
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::gateway::submission::When;
+    use crate::model::definition::{Definition, HttpTarget, Target};
+    use crate::model::text::Text;
+    use crate::view;
+
+    fn view() -> TriggerView {
+        let header = |name: &str, value: &str| Header {
+            name: Text::from(name),
+            value: Some(value.as_bytes().to_vec().into()),
+        };
+        let slow = HttpTarget { timeout: Some(1_500), ..HttpTarget::post("https://h/x") };
+        TriggerView {
+            id: "tea".to_owned(),
+            generation: 41,
+            partition: 0,
+            caller: None,
+            status: view::Status::Pending,
+            name: Some("Tea".to_owned()),
+            labels: BTreeMap::from([("team".to_owned(), "kitchen".to_owned())]),
+            definition: Definition {
+                target: Target::from(slow),
+                payload: Some(br#"{"n": 1.0,  "s": 2}"#.as_slice().into()),
+                headers: vec![
+                    header("orloj-name", "Tea"),
+                    header("orloj-label-team", "kitchen"),
+                    header("orloj-fingerprint", "ff"),
+                    header("orloj-other", "x"),
+                    header("a", "b"),
+                ],
+                retry: None,
+                caller: None,
+            },
+            payload_is_whole: true,
+            schedule: None,
+            after: None,
+            expire_after: Some(60_000),
+            retain: None,
+            priority: 127,
+            fire_at: Some(1_800_000_000_000),
+            created_at: 1,
+            settled_at: None,
+            executions: 0,
+            last: None,
+            reason: None,
+        }
+    }
+
+    fn patched_by(patch: Value) -> Result<NewTrigger, Problem> {
+        patched(view(), patch.to_string().as_bytes(), 4_096).map(|(trigger, _late)| trigger)
+    }
+
+    fn course(trigger: &NewTrigger) -> Vec<(&str, &str)> {
+        trigger.course.iter().map(|(name, value)| (*name, value.as_str())).collect()
+    }
+
+    #[test]
+    fn a_patch_is_merged_as_the_rfc_says() {
+        // The examples of RFC 7396, appendix A.
+        for (target, patch, result) in [
+            (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
+            (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),
+            (json!({"a": "b"}), json!({"a": null}), json!({})),
+            (json!({"a": "b", "b": "c"}), json!({"a": null}), json!({"b": "c"})),
+            (json!({"a": ["b"]}), json!({"a": "c"}), json!({"a": "c"})),
+            (json!({"a": "c"}), json!({"a": ["b"]}), json!({"a": ["b"]})),
+            (
+                json!({"a": {"b": "c"}}),
+                json!({"a": {"b": "d", "c": null}}),
+                json!({"a": {"b": "d"}}),
+            ),
+            (json!({"a": [{"b": "c"}]}), json!({"a": [1]}), json!({"a": [1]})),
+            (json!(["a", "b"]), json!(["c", "d"]), json!(["c", "d"])),
+            (json!({"a": "b"}), json!(["c"]), json!(["c"])),
+            (json!({"a": "foo"}), json!(null), json!(null)),
+            (json!({"e": null}), json!({"a": 1}), json!({"e": null, "a": 1})),
+            (json!([1, 2]), json!({"a": "b", "c": null}), json!({"a": "b"})),
+            (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
+        ] {
+            let mut merged = target.clone();
+            merge(&mut merged, patch.clone());
+            assert_eq!(merged, result, "{target} with {patch}");
+        }
+    }
+
+    #[test]
+    fn what_the_patch_does_not_name_stays_as_it_was() {
+        let trigger = patched_by(json!({"name": "Green tea"})).unwrap();
+        assert_eq!(trigger.id, "tea");
+        assert_eq!(trigger.when, Some(When::At(1_800_000_000_000)));
+        assert_eq!(trigger.payload, br#"{"n": 1.0,  "s": 2}"#, "byte for byte");
+        assert_eq!(trigger.headers, [("a".to_owned(), b"b".to_vec())]);
+        let about =
+            [("orloj-name", "Green tea"), ("orloj-label-team", "kitchen"), ("orloj-other", "x")];
+        let about = about.map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()));
+        assert_eq!(trigger.about, about);
+        let Target::Http(target) = &trigger.target else { panic!("{trigger:?}") };
+        assert_eq!((target.url.as_str(), target.timeout), ("https://h/x", Some(1_500)));
+        let expected = [("orloj-expire-after", "60000"), ("orloj-priority", "127")];
+        assert_eq!(course(&trigger), expected);
+    }
+
+    #[test]
+    fn null_takes_away_and_what_cannot_stand_beside_it_gives_way() {
+        let trigger = patched_by(json!({"expireAfter": null, "payload": {"s": null}})).unwrap();
+        assert_eq!(course(&trigger), [("orloj-priority", "127")]);
+        assert_eq!(trigger.payload, br#"{"n":1.0}"#);
+
+        let trigger = patched_by(json!({"schedule": {"daily": "09:00"}})).unwrap();
+        let expected = [("orloj-schedule", r#"{"daily":"09:00"}"#), ("orloj-priority", "127")];
+        assert_eq!((trigger.when, course(&trigger)), (None, expected.to_vec()));
+
+        let trigger = patched_by(json!({"delaySeconds": 2, "topic": "t"})).unwrap();
+        assert_eq!(trigger.when, Some(When::After(2_000)));
+        assert!(!trigger.target.is_http());
+    }
+
+    #[test]
+    fn a_schedule_that_stays_goes_on_counting() {
+        let recurring = || TriggerView {
+            schedule: Some(r#"{"daily":{"at":["09:00"]},"maxExecutions":3}"#.to_owned()),
+            expire_after: None,
+            ..view()
+        };
+        let patch = |patch: Value| {
+            let (trigger, _) = patched(recurring(), patch.to_string().as_bytes(), 4_096).unwrap();
+            (trigger.when, trigger.course)
+        };
+        let (when, course) = patch(json!({"maxExecutions": null, "name": "x"}));
+        let schedule = r#"{"daily":{"at":["09:00"]},"maxExecutions":3}"#.to_owned();
+        assert_eq!(when, None);
+        let expected = ("orloj-count", "keep".to_owned());
+        assert_eq!(course[..2], [("orloj-schedule", schedule), expected]);
+        let (when, course) = patch(json!({"fireAt": "2030-01-01T00:00:00Z", "count": null}));
+        assert_eq!(when, Some(When::At(1_893_456_000_000)));
+        assert_eq!(course, [("orloj-priority", "127".to_owned())]);
+    }
+
+    #[test]
+    fn what_a_patch_cannot_say_is_refused_by_its_name() {
+        for (patch, pointer, reason) in [
+            (json!({"triggerId": "x"}), "/triggerId", "cannot be changed"),
+            (json!({"status": "FIRED"}), "/status", "only shown"),
+            (json!({"nam": "x"}), "/nam", "did you mean \"name\"?"),
+            (json!({"priority": "x", "labels": {"a": 1}}), "/labels/a", "write a string, not 1"),
+            (json!({"fireAt": null}), "/fireAt", "say when"),
+        ] {
+            let problem = patched_by(patch.clone()).unwrap_err();
+            let fault = Fault { pointer: pointer.to_owned(), reason: String::new() };
+            let shown = format!("{problem:?}");
+            assert!(shown.contains(&format!("{:?}", fault.pointer)), "{patch}: {shown}");
+            assert!(shown.contains(&reason.replace('"', "\\\"")), "{patch}: {shown}");
+        }
+        let cut = TriggerView { payload_is_whole: false, ..view() };
+        assert!(patched(cut, b"{}", 4_096).is_err());
+    }
+}

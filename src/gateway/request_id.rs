@@ -1,0 +1,110 @@
+//! What a request is called, and what every route asks of a request alike.
+//!
+//! Law: a request's own name is taken if it is harmless in a log and a header, else it gets one.
+//! The answer says it, and so does a problem.
+
+use axum::extract::{MatchedPath, Request};
+use axum::http::header::ACCEPT;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use uuid::Uuid;
+
+use super::code::Code;
+use super::problem::{Problem, name_request};
+use crate::{clock, telemetry};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Bytes of a name that is taken.
+const NAME_BYTES_MAX: usize = 128;
+
+/// Names the request, refuses what cannot take our answers, and measures.
+pub(super) async fn frame(request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>();
+    let route = route.map_or("none", MatchedPath::as_str).to_owned();
+    let name = name_of(request.headers());
+    let begun = clock::monotonic();
+    let mut response = match check_accept(request.uri().path(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    };
+    name_request(&mut response, &name);
+    if let Ok(name) = HeaderValue::from_str(&name) {
+        response.headers_mut().insert(REQUEST_ID, name);
+    }
+    if response.status().is_server_error() {
+        tracing::warn!(request = %name, route, status = response.status().as_u16(), "failed");
+    }
+    let status = response.status().as_u16().to_string();
+    metrics::counter!(telemetry::REQUESTS, "route" => route, "status" => status).increment(1);
+    metrics::histogram!(telemetry::REQUEST_DURATION).record(clock::monotonic() - begun);
+    response
+}
+
+fn name_of(headers: &HeaderMap) -> String {
+    let is_sane = |name: &&str| {
+        let legal = |b: u8| b.is_ascii_alphanumeric() || b"._:-+/=".contains(&b);
+        (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(legal)
+    };
+    let given = headers.get(REQUEST_ID).and_then(|name| name.to_str().ok()).filter(is_sane);
+    given.map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)
+}
+
+/// What is under `/v1/` answers in JSON.
+fn check_accept(path: &str, headers: &HeaderMap) -> Result<(), Problem> {
+    let is_of_api = path.starts_with("/v1/") || path == "/openapi.json";
+    if !is_of_api || !headers.contains_key(ACCEPT) {
+        return Ok(());
+    }
+    let ranges = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let takes = |range: &str| {
+        let mut parts = range.split(';').map(str::trim);
+        let kind = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let refused = parts.any(|part| {
+            let weight = part.strip_prefix("q=").and_then(|q| q.parse::<f32>().ok());
+            weight == Some(0.0)
+        });
+        let kinds = ["*/*", "application/*", "application/json", "application/problem+json"];
+        !refused && (kind.is_empty() || kinds.contains(&kind.as_str()))
+    };
+    if ranges.flat_map(|list| list.split(',')).any(takes) {
+        return Ok(());
+    }
+    Err(Problem::of(Code::NotAcceptable, "the request's Accept has no form of JSON"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_harmless_name_is_taken_and_any_other_replaced() {
+        let name = |given: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(REQUEST_ID, HeaderValue::from_bytes(given.as_bytes()).unwrap());
+            name_of(&headers)
+        };
+        assert_eq!(name("order-7/retry:2"), "order-7/retry:2");
+        for bad in ["", "a b", "<script>", "ü", &"x".repeat(129)] {
+            assert_eq!(name(bad).len(), 36, "{bad}");
+        }
+        assert_eq!(name_of(&HeaderMap::new()).len(), 36);
+    }
+
+    #[test]
+    fn only_who_takes_json_is_answered() {
+        let check = |path: &str, accept: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT, accept.parse().unwrap());
+            check_accept(path, &headers).is_ok()
+        };
+        for accept in ["*/*", "application/json", "text/html, application/*;q=0.5", ""] {
+            assert!(check("/v1/triggers", accept), "{accept}");
+        }
+        for accept in ["text/html", "application/xml", "application/json;q=0"] {
+            assert!(!check("/v1/triggers", accept), "{accept}");
+        }
+        assert!(check("/docs/", "text/html"));
+        assert!(check_accept("/v1/triggers", &HeaderMap::new()).is_ok());
+    }
+}

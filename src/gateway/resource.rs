@@ -1,0 +1,498 @@
+//! What the API shows of triggers, executions, dead letters and circuits.
+//!
+//! Law: a time is RFC 3339 in UTC. What a client may write is shown under the name, and in a form,
+//! under which it is written.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::envelope::retry;
+use super::shape::{RetryForm, ScheduleForm};
+use crate::model::definition::{Header, Target};
+use crate::model::outcome;
+use crate::model::time::show_time;
+use crate::model::{Millis, Offset, PartitionId, Timestamp};
+use crate::view::{self, LABEL, NAME};
+
+/// How a trigger stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub(super) enum Status {
+    /// One time, which is still to come.
+    Pending,
+    /// It will come again.
+    Scheduled,
+    /// Others must settle first.
+    Waiting,
+    /// Its request is being made, or will be made again.
+    InFlight,
+    /// Its record is in the topic.
+    Fired,
+    /// Its request was answered with 2xx.
+    Completed,
+    /// It was given up.
+    Failed,
+    /// Somebody cancelled it in time.
+    Cancelled,
+    /// It does not fire until it is resumed.
+    Paused,
+    /// It was too late to fire.
+    Expired,
+}
+
+/// How one execution stands or ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub(super) enum ExecutionStatus {
+    /// Its request is being made.
+    InFlight,
+    /// Its record is in the topic.
+    Fired,
+    /// Its request was answered with 2xx.
+    Completed,
+    /// The last attempt failed.
+    Failed,
+    /// This attempt failed, and another follows.
+    Retrying,
+    /// A cancel came before its request.
+    Withdrawn,
+    /// It was left out.
+    Skipped,
+}
+
+/// A trigger: what was registered, and what has become of it.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Trigger {
+    /// The name by which it is replaced and cancelled.
+    trigger_id: String,
+    /// Which registration defines it: the ETag.
+    #[schema(value_type = u64)]
+    generation: Offset,
+    status: Status,
+    /// Why it is paused, or how it ended, where there is more to say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    /// What people call it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    /// By which it is found again.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<String, String>,
+    /// Where its request goes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    callback_url: Option<String>,
+    /// The method of its request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    method: Option<String>,
+    /// Headers that go with it; those that are not text are left out.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    headers: BTreeMap<String, String>,
+    /// The topic that its record goes to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topic: Option<String>,
+    /// The key of its record.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    /// What is delivered, if that is JSON.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Value>)]
+    payload: Option<Box<RawValue>>,
+    /// What is delivered, if that is not JSON.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_base64: Option<String>,
+    /// False if there is more of the payload than is kept for looking at.
+    payload_is_whole: bool,
+    /// The pool whose workers make its request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pool: Option<String>,
+    /// How long an attempt may take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout_seconds: Option<f64>,
+    /// When a failed request is made again, if it says so itself; pauses are in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<RetryForm>)]
+    retry: Option<Value>,
+    /// When it is due next, or was due last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime)]
+    fire_at: Option<String>,
+    /// When it comes again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<ScheduleForm>)]
+    schedule: Option<Box<RawValue>>,
+    /// What must settle first: ids, onFailure, and timeout in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    after: Option<Value>,
+    /// Later than this after its time it does not fire, in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    expire_after: Option<Millis>,
+    /// How long it is remembered for others once it has settled, in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    retain: Option<Millis>,
+    priority: u8,
+    /// Who registered it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    caller: Option<String>,
+    #[schema(format = DateTime)]
+    created_at: String,
+    /// When it settled, if it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime)]
+    settled_at: Option<String>,
+    /// How often it fired.
+    executions: u32,
+    /// The newest execution.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last: Option<Execution>,
+    /// The answer contains everything up to then; of a list, the list says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime)]
+    as_of: Option<String>,
+}
+
+/// One attempt of one occurrence.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Execution {
+    #[schema(value_type = u64)]
+    generation: Offset,
+    /// Which occurrence, from 0.
+    occurrence: u32,
+    /// Which attempt, from 1; 0 if there was none.
+    attempt: u32,
+    status: ExecutionStatus,
+    /// When it was due.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime)]
+    due: Option<String>,
+    /// When this was said of it.
+    #[schema(format = DateTime)]
+    at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    http_status: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    /// When the next attempt is due.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime)]
+    retry_at: Option<String>,
+}
+
+/// What nobody tries again by itself.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct DeadLetter {
+    /// Its partition and offset: 3-41.
+    id: String,
+    #[schema(value_type = i32)]
+    partition: PartitionId,
+    #[schema(value_type = u64)]
+    offset: Offset,
+    /// When it was given up.
+    #[schema(format = DateTime)]
+    at: String,
+    reason: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trigger_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    caller: Option<String>,
+    /// The host that was to be called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<String>,
+    state: LetterState,
+    /// How often it was replayed.
+    replays: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempts: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_status: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime)]
+    as_of: Option<String>,
+}
+
+/// What was done about a dead letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub(super) enum LetterState {
+    Open,
+    Replayed,
+    Archived,
+}
+
+/// How a worker treats a host.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Circuit {
+    worker: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    caller: Option<String>,
+    host: String,
+    state: CircuitState,
+    reason: String,
+    #[schema(format = DateTime)]
+    since: String,
+    /// When the host is asked again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime)]
+    probe_at: Option<String>,
+}
+
+/// Whether a host is called: as usual, not at all, or by way of trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub(super) enum CircuitState {
+    Closed,
+    Open,
+    HalfOpen,
+}
+
+/// A trigger that has not settled though its time is long past.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Unsettled {
+    trigger: Trigger,
+    /// When it should have been tried last.
+    #[schema(format = DateTime)]
+    since: String,
+}
+
+impl From<view::Status> for Status {
+    fn from(status: view::Status) -> Self {
+        match status {
+            view::Status::Pending => Self::Pending,
+            view::Status::Scheduled => Self::Scheduled,
+            view::Status::Waiting => Self::Waiting,
+            view::Status::InFlight => Self::InFlight,
+            view::Status::Fired => Self::Fired,
+            view::Status::Completed => Self::Completed,
+            view::Status::Failed => Self::Failed,
+            view::Status::Cancelled => Self::Cancelled,
+            view::Status::Paused => Self::Paused,
+            view::Status::Expired => Self::Expired,
+        }
+    }
+}
+
+impl From<Status> for view::Status {
+    fn from(status: Status) -> Self {
+        match status {
+            Status::Pending => Self::Pending,
+            Status::Scheduled => Self::Scheduled,
+            Status::Waiting => Self::Waiting,
+            Status::InFlight => Self::InFlight,
+            Status::Fired => Self::Fired,
+            Status::Completed => Self::Completed,
+            Status::Failed => Self::Failed,
+            Status::Cancelled => Self::Cancelled,
+            Status::Paused => Self::Paused,
+            Status::Expired => Self::Expired,
+        }
+    }
+}
+
+impl Trigger {
+    /// The same, in an answer that is complete up to then.
+    pub(super) fn at(self, as_of: Timestamp) -> Self {
+        Self { as_of: Some(show_time(as_of)), ..self }
+    }
+}
+
+impl DeadLetter {
+    /// The same, in an answer that is complete up to then.
+    pub(super) fn at(self, as_of: Timestamp) -> Self {
+        Self { as_of: Some(show_time(as_of)), ..self }
+    }
+}
+
+impl Status {
+    /// Whether nothing of it fires any more by itself.
+    pub(super) fn is_settled(self) -> bool {
+        view::Status::from(self).is_settled()
+    }
+}
+
+impl From<view::ExecutionStatus> for ExecutionStatus {
+    fn from(status: view::ExecutionStatus) -> Self {
+        match status {
+            view::ExecutionStatus::InFlight => Self::InFlight,
+            view::ExecutionStatus::Fired => Self::Fired,
+            view::ExecutionStatus::Completed => Self::Completed,
+            view::ExecutionStatus::Failed => Self::Failed,
+            view::ExecutionStatus::Retrying => Self::Retrying,
+            view::ExecutionStatus::Withdrawn => Self::Withdrawn,
+            view::ExecutionStatus::Skipped => Self::Skipped,
+        }
+    }
+}
+
+impl From<ExecutionStatus> for view::ExecutionStatus {
+    fn from(status: ExecutionStatus) -> Self {
+        match status {
+            ExecutionStatus::InFlight => Self::InFlight,
+            ExecutionStatus::Fired => Self::Fired,
+            ExecutionStatus::Completed => Self::Completed,
+            ExecutionStatus::Failed => Self::Failed,
+            ExecutionStatus::Retrying => Self::Retrying,
+            ExecutionStatus::Withdrawn => Self::Withdrawn,
+            ExecutionStatus::Skipped => Self::Skipped,
+        }
+    }
+}
+
+impl From<view::TriggerView> for Trigger {
+    fn from(view: view::TriggerView) -> Self {
+        let definition = view.definition;
+        let (mut callback_url, mut method, mut pool, mut timeout_seconds) =
+            (None, None, None, None);
+        let (mut topic, mut key) = (None, None);
+        match &definition.target {
+            Target::Http(http) => {
+                callback_url = Some(http.url.to_string());
+                method = Some(http.method.to_string());
+                pool = http.pool.as_ref().map(ToString::to_string);
+                timeout_seconds = http.timeout.map(|ms| ms as f64 / 1_000.0);
+            }
+            Target::Topic(target) => {
+                topic = Some(target.topic.to_string());
+                let bytes = target.key.as_ref();
+                key = bytes.map(|key| String::from_utf8_lossy(key).into_owned());
+            }
+        }
+        let (payload, payload_base64) = payload(definition.payload.as_deref());
+        Self {
+            trigger_id: view.id,
+            generation: view.generation,
+            status: view.status.into(),
+            reason: view.reason,
+            name: view.name,
+            labels: view.labels,
+            callback_url,
+            method,
+            headers: headers(&definition.headers),
+            topic,
+            key,
+            payload,
+            payload_base64,
+            payload_is_whole: view.payload_is_whole,
+            pool,
+            timeout_seconds,
+            retry: definition.retry.as_deref().map(retry),
+            fire_at: view.fire_at.map(show_time),
+            schedule: view.schedule.and_then(|json| RawValue::from_string(json).ok()),
+            after: view.after.map(|after| {
+                json!({ "ids": after.ids.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                        "onFailure": after.on_failure, "timeout": after.timeout })
+            }),
+            expire_after: view.expire_after,
+            retain: view.retain,
+            priority: view.priority,
+            caller: view.caller,
+            created_at: show_time(view.created_at),
+            settled_at: view.settled_at.map(show_time),
+            executions: view.executions,
+            last: view.last.map(Execution::from),
+            as_of: None,
+        }
+    }
+}
+
+impl From<view::ExecutionView> for Execution {
+    fn from(view: view::ExecutionView) -> Self {
+        Self {
+            generation: view.generation,
+            occurrence: view.occurrence,
+            attempt: view.attempt,
+            status: view.status.into(),
+            due: view.due.map(show_time),
+            at: show_time(view.at),
+            http_status: view.http_status,
+            reason: view.reason,
+            retry_at: view.retry_at.map(show_time),
+        }
+    }
+}
+
+impl From<view::DeadLetterView> for DeadLetter {
+    fn from(view: view::DeadLetterView) -> Self {
+        let state = match view.state {
+            view::LetterState::Open => LetterState::Open,
+            view::LetterState::Replayed => LetterState::Replayed,
+            view::LetterState::Archived => LetterState::Archived,
+        };
+        Self {
+            id: view.id,
+            partition: view.partition,
+            offset: view.offset,
+            at: show_time(view.at),
+            reason: view.reason,
+            trigger_id: view.trigger,
+            caller: view.caller,
+            host: view.host,
+            state,
+            replays: view.replays,
+            attempts: view.attempts,
+            last_status: view.last_status,
+            as_of: None,
+        }
+    }
+}
+
+impl From<view::CircuitView> for Circuit {
+    fn from(view: view::CircuitView) -> Self {
+        let state = match view.state {
+            outcome::CircuitState::Closed => CircuitState::Closed,
+            outcome::CircuitState::Open => CircuitState::Open,
+            outcome::CircuitState::HalfOpen => CircuitState::HalfOpen,
+        };
+        Self {
+            worker: view.worker,
+            caller: view.caller,
+            host: view.host,
+            state,
+            reason: view.reason,
+            since: show_time(view.since),
+            probe_at: view.probe_at.map(show_time),
+        }
+    }
+}
+
+impl From<view::Overdue> for Unsettled {
+    fn from(overdue: view::Overdue) -> Self {
+        Self { trigger: overdue.trigger.into(), since: show_time(overdue.since) }
+    }
+}
+
+/// The payload as JSON, or else as base64.
+fn payload(bytes: Option<&[u8]>) -> (Option<Box<RawValue>>, Option<String>) {
+    let Some(bytes) = bytes else { return (None, None) };
+    let json = std::str::from_utf8(bytes).ok();
+    match json.and_then(|json| serde_json::from_str(json).ok()) {
+        Some(json) => (Some(json), None),
+        None => (None, Some(BASE64.encode(bytes))),
+    }
+}
+
+/// Those that are the target's, as text.
+pub(super) fn headers(headers: &[Header]) -> BTreeMap<String, String> {
+    let text = |header: &Header| {
+        let value = std::str::from_utf8(header.value.as_deref()?).ok()?;
+        (!is_ours(header.name.as_str())).then(|| (header.name.to_string(), value.to_owned()))
+    };
+    headers.iter().filter_map(text).collect()
+}
+
+/// Whether a carried header is shown as something else.
+pub(super) fn is_ours(name: &str) -> bool {
+    name == NAME || name.starts_with(LABEL) || name.starts_with("orloj-")
+}

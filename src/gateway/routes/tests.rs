@@ -1,0 +1,243 @@
+//! The router held against the description, without a cluster.
+
+use std::collections::BTreeSet;
+
+use axum::body::Body;
+use axum::http::header::{ALLOW, CONTENT_TYPE};
+use axum::http::{Method, Request};
+use axum::middleware;
+use axum::response::Response;
+use serde_json::json;
+use tempfile::TempDir;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tower::ServiceExt as _;
+
+use super::*;
+use crate::callers::Callers;
+use crate::config::{Layers, Settings};
+use crate::gateway::judge::Judge;
+use crate::gateway::marks::Marks;
+use crate::gateway::rate::Rates;
+use crate::gateway::{Desk, request_id};
+use crate::guard::Guard;
+use crate::health::Health;
+use crate::kafka::Names;
+use crate::view::View;
+
+/// Paths beside those that are described.
+const UNDESCRIBED: [&str; 6] =
+    ["/docs", "/docs/", "/docs/{file}", "/openapi.json", "/problems", "/problems/{code}"];
+const METHODS: [Method; 6] =
+    [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS];
+
+/// A gateway whose cluster is away.
+struct Alone {
+    router: Router,
+    description: Value,
+    _folder: TempDir,
+    _shutdown: DropGuard,
+}
+
+impl Alone {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let overrides = vec![
+            "kafka.bootstrap.servers=127.0.0.1:1".to_owned(),
+            "gateway.answer_timeout=10ms".to_owned(),
+            format!("gateway.view_dir={}", folder.path().display()),
+        ];
+        let settings = Settings::load(&Layers { overrides, ..Layers::default() }).unwrap();
+        let (health, shutdown) = (Health::new("gateway"), CancellationToken::new());
+        let patience = settings.gateway.answer_timeout;
+        let desk = Desk::open(&settings, patience, Arc::clone(&health), shutdown.clone()).unwrap();
+        let view = View::open(&settings, Arc::clone(&health), shutdown.clone()).unwrap();
+        let callers = Callers::follow(&settings, Arc::clone(&health), shutdown.clone()).unwrap();
+        let api = Api {
+            desk,
+            view,
+            marks: Marks::default(),
+            letters: crate::dead_letters::Desk::new(&settings),
+            names: Names::new(&settings.topics.prefix),
+            judge: Judge::new(),
+            callers,
+            rates: Rates::default(),
+            guard: Guard::new(&settings),
+            settings,
+            health,
+        };
+        let (router, description) = routes();
+        let router = router.with_state(Arc::new(api));
+        let router = router.layer(middleware::from_fn(request_id::frame));
+        Self { router, description, _folder: folder, _shutdown: shutdown.drop_guard() }
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: &str) -> Response {
+        let request = Request::builder().method(method).uri(path);
+        let request = request.header(CONTENT_TYPE, "application/json");
+        let request = request.body(Body::from(body.to_owned())).unwrap();
+        self.router.clone().oneshot(request).await.unwrap()
+    }
+
+    /// Every path that is described, and its methods.
+    fn described(&self) -> Vec<(String, BTreeSet<Method>)> {
+        let paths = self.description["paths"].as_object().unwrap().iter();
+        let method = |name: &String| name.to_uppercase().parse().unwrap();
+        paths
+            .map(|(path, methods)| {
+                (path.clone(), methods.as_object().unwrap().keys().map(method).collect())
+            })
+            .collect()
+    }
+}
+
+async fn json_of(response: Response) -> Value {
+    let body = axum::body::to_bytes(response.into_body(), 10_000_000).await.unwrap();
+    serde_json::from_slice(&body).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn what_is_described_is_served() {
+    let alone = Alone::new();
+    for (path, methods) in alone.described() {
+        for method in methods {
+            let path = path.replace("{id}", "tea");
+            let response = alone.ask(method.clone(), &path, "{}").await;
+            let problem = json_of(response).await;
+            let code = problem["code"].as_str().unwrap_or_default();
+            let missing = ["no-such-route", "method-not-allowed"].contains(&code);
+            assert!(!missing, "{method} {path}: {problem}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_served_is_described() {
+    let alone = Alone::new();
+    let described = alone.described();
+    let of_path = |path: &str| described.iter().find(|(known, _)| known == path);
+    // Axum shows the paths of a router to people only.
+    let shown = format!("{:?}", alone.router);
+    let is_path = |text: &&str| text.starts_with("/v1/") || UNDESCRIBED.contains(text);
+    let is_fallback = |text: &&str| *text == "/" || text.starts_with("/{*__private__");
+    let served: BTreeSet<_> = shown
+        .split('"')
+        .skip(1)
+        .step_by(2)
+        .filter(|text| text.starts_with('/') && !is_fallback(text))
+        .collect();
+    assert!(served.iter().all(is_path), "{served:?}");
+    assert!(served.len() > 10, "{shown}");
+    for path in &served {
+        assert!(UNDESCRIBED.contains(path) || of_path(path).is_some(), "{path} is not described");
+    }
+    for (path, _) in &described {
+        let without_verb = path.rsplit_once("}:").map(|(before, _)| format!("{before}}}"));
+        let route = without_verb.as_deref().unwrap_or(path);
+        assert!(served.contains(route), "{path} is not served");
+    }
+    for (path, methods) in &described {
+        if path.contains("}:") {
+            continue;
+        }
+        for method in METHODS.iter().filter(|method| !methods.contains(*method)) {
+            // Commands and verbs are described by their own paths.
+            if *method == Method::POST && path.ends_with("/{id}") {
+                continue;
+            }
+            let response = alone.ask(method.clone(), &path.replace("{id}", "tea"), "{}").await;
+            assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED, "{method} {path}");
+            let allow = response.headers()[ALLOW].to_str().unwrap().to_owned();
+            for method in methods {
+                assert!(allow.contains(method.as_str()), "{path}: {allow}");
+            }
+        }
+    }
+    for path in ["/", "/v1", "/v1/tea", "/v1/triggers/tea/teapot", "/v1/triggers/"] {
+        let response = alone.ask(Method::GET, path, "").await;
+        assert_eq!(response.status(), StatusCode::NOT_FOUND, "{path}");
+        assert_eq!(json_of(response).await["code"], "no-such-route");
+    }
+    for path in ["/v1/triggers/tea", "/v1/triggers/tea:stop", "/v1/dead-letters/3-41:eat"] {
+        let problem = json_of(alone.ask(Method::POST, path, "").await).await;
+        assert_eq!(problem["code"], "no-such-route", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_answered_is_a_problem_with_a_name() {
+    let alone = Alone::new();
+    let request = |accept: &str, kind: &str| {
+        let request = Request::builder().method(Method::POST).uri("/v1/triggers");
+        let request = request.header("x-request-id", "order-7").header("accept", accept);
+        request.header(CONTENT_TYPE, kind).body(Body::from("{}")).unwrap()
+    };
+    for (accept, kind, status, code) in [
+        ("text/html", "application/json", 406, "not-acceptable"),
+        ("*/*", "text/plain", 415, "unsupported-media-type"),
+        ("*/*", "application/json", 400, "invalid-body"),
+    ] {
+        let response = alone.router.clone().oneshot(request(accept, kind)).await.unwrap();
+        assert_eq!(response.status().as_u16(), status, "{code}");
+        assert_eq!(response.headers()["x-request-id"], "order-7");
+        assert_eq!(response.headers()[CONTENT_TYPE], "application/problem+json");
+        let problem = json_of(response).await;
+        assert_eq!((&problem["code"], &problem["requestId"]), (&json!(code), &json!("order-7")));
+    }
+    let body = r#"{"topic": "t", "delaySeconds": 1}"#;
+    let away = alone.ask(Method::POST, "/v1/triggers", body).await;
+    assert_eq!(away.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(away.headers()["retry-after"], "5");
+    let long = format!(r#"{{"topic": "t", "payload": "{}"}}"#, "x".repeat(200_000));
+    let long = alone.ask(Method::POST, "/v1/triggers", &long).await;
+    assert_eq!(json_of(long).await["code"], "payload-too-large");
+}
+
+#[test]
+fn the_description_is_whole() {
+    let (_router, document) = routes();
+    assert_eq!(document["openapi"], "3.1.0");
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let mut unresolved = Vec::new();
+    let mut named = BTreeSet::new();
+    visit(&document, &mut |value| {
+        let Some(reference) = value.get("$ref").and_then(Value::as_str) else { return };
+        if document.pointer(reference.trim_start_matches('#')).is_none() {
+            unresolved.push(reference.to_owned());
+        }
+        named.extend(reference.strip_prefix("#/components/schemas/").map(str::to_owned));
+    });
+    assert_eq!(unresolved, Vec::<String>::new());
+    let all: BTreeSet<_> = schemas.keys().cloned().collect();
+    assert_eq!(all.difference(&named).collect::<Vec<_>>(), Vec::<&String>::new(), "named by none");
+    for name in ["NewTrigger", "TriggerPatch", "BatchBody", "LettersOrder", "LetterOrder"] {
+        let closed = &schemas[name]["additionalProperties"];
+        assert_eq!(closed, &json!(false), "{name} takes what it does not know");
+    }
+    let mut ids = BTreeSet::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let what = format!("{method} {path}");
+            assert!(ids.insert(operation["operationId"].as_str().unwrap().to_owned()), "{what}");
+            let said = operation["summary"].as_str().unwrap_or_default();
+            assert!(said.ends_with(|c: char| c.is_alphabetic() || c == '.'), "{what}: {said:?}");
+            for status in ["400", "401", "403", "429", "503"] {
+                assert!(operation["responses"].get(status).is_some(), "{what}: {status}");
+            }
+            let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+            for parameter in parameters {
+                let told = parameter["description"].as_str().unwrap_or_default();
+                assert!(!told.is_empty(), "{what}: {parameter}");
+            }
+        }
+    }
+}
+
+/// Shows every object within `value`.
+fn visit(value: &Value, each: &mut impl FnMut(&Value)) {
+    each(value);
+    match value {
+        Value::Object(fields) => fields.values().for_each(|value| visit(value, each)),
+        Value::Array(items) => items.iter().for_each(|value| visit(value, each)),
+        _ => {}
+    }
+}

@@ -1,0 +1,178 @@
+//! What schedules come to: of one that nobody has registered, and of a trigger's.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use super::api::{Api, seen};
+use super::auth::Viewer;
+use super::body;
+use super::parameters::{Id, Queried, Query, refuse};
+use super::problem::{Fault, Problem};
+use super::shape::{Moment, ScheduleForm};
+use super::submission::Refusal;
+use crate::clock;
+use crate::model::limits::SCHEDULE_BYTES_MAX;
+use crate::model::schedule::{Note, Preview, Schedule};
+use crate::model::time::show_time;
+
+/// Occurrences that are shown if nobody says how many.
+const COUNT_DEFAULT: u32 = 10;
+/// Occurrences that are shown at most.
+const COUNT_MAX: u32 = 1_000;
+/// Bytes of a body: a schedule, and a few words beside it.
+const BODY_MAX: u64 = 2 * SCHEDULE_BYTES_MAX as u64;
+
+/// A schedule to be looked at.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "a JSON object")]
+#[schema(examples(json!({"schedule": {"daily": "09:00", "zone": "Europe/Prague"}, "count": 3})))]
+pub(super) struct ScheduleQuestion {
+    #[schema(value_type = ScheduleForm)]
+    schedule: Box<RawValue>,
+    /// As if it were registered then; now if not given.
+    from: Option<Moment>,
+    /// How many occurrences.
+    #[schema(minimum = 1, maximum = 1000, default = 10)]
+    count: Option<u32>,
+    /// The trigger whose jitter is shown.
+    trigger_id: Option<String>,
+}
+
+/// How many occurrences of a trigger.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct NextQuery {
+    /// How many; 10 if not given.
+    #[param(minimum = 1, maximum = 1000)]
+    count: Option<u32>,
+}
+
+impl Queried for NextQuery {
+    const NUMBERS: &'static [&'static str] = &["count"];
+}
+
+/// What a schedule comes to.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Occurrences {
+    /// The schedule in its plainest form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<ScheduleForm>)]
+    schedule: Option<Box<RawValue>>,
+    items: Vec<NextOccurrence>,
+    /// Up to when what is known of the trigger is complete; absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime)]
+    as_of: Option<String>,
+}
+
+/// One occurrence, or one that a change of the clocks leaves out.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct NextOccurrence {
+    /// When it is due.
+    #[schema(format = DateTime)]
+    at: String,
+    /// What the clocks of the schedule's zone show then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    local: Option<String>,
+    /// When the trigger fires, its jitter included; absent if it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime)]
+    fire_at: Option<String>,
+    /// What a change of the clocks does to it: shifted, first or second of two.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    note: Option<Note>,
+    /// How many more like it are left out after it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    more: Option<u64>,
+}
+
+impl From<Preview> for NextOccurrence {
+    fn from(preview: Preview) -> Self {
+        let Preview { at, local, fire_at, note, more } = preview;
+        Self {
+            at: show_time(at),
+            local: Some(local),
+            fire_at: fire_at.map(show_time),
+            note,
+            more: (more > 0).then_some(more),
+        }
+    }
+}
+
+/// Show when a schedule would fire, without registering anything.
+#[utoipa::path(
+    post, path = "/v1/schedules:next", tag = "schedules", operation_id = "previewSchedule",
+    request_body = ScheduleQuestion,
+    responses((status = 200, description = "The next occurrences", body = Occurrences))
+)]
+pub(super) async fn preview(
+    Viewer(_caller): Viewer,
+    request: Request,
+) -> Result<Response, Problem> {
+    let question: ScheduleQuestion = body::read(&body::take(request, BODY_MAX).await?)?;
+    let count = question.count.unwrap_or(COUNT_DEFAULT);
+    if !(1..=COUNT_MAX).contains(&count) {
+        return Err(Fault::of("count", format!("write 1 to {COUNT_MAX}, not {count}")).into());
+    }
+    let from = question.from.map_or_else(clock::now_ms, |Moment(at)| at);
+    let schedule = Schedule::from_json(question.schedule.get());
+    let schedule = schedule.map_err(|reason| Refusal { field: "schedule", reason })?.anchored(from);
+    let items = schedule.preview(from, count as usize, question.trigger_id.as_deref());
+    let items = items.into_iter().map(NextOccurrence::from).collect();
+    let schedule = RawValue::from_string(schedule.to_json()).ok();
+    Ok(Json(Occurrences { schedule, items, as_of: None }).into_response())
+}
+
+/// Show when a trigger fires next.
+#[utoipa::path(
+    get, path = "/v1/triggers/{id}/next", tag = "triggers", operation_id = "listNextOccurrences",
+    params(("id" = String, Path, description = "The trigger's id"), NextQuery),
+    responses((status = 200, description = "The next occurrences", body = Occurrences,
+        headers(("Orloj-View-As-Of" = String, description = "Up to when it is complete"))))
+)]
+pub(super) async fn next(
+    State(api): State<Arc<Api>>,
+    Viewer(caller): Viewer,
+    Id(id): Id,
+    Query(query): Query<NextQuery>,
+) -> Result<Response, Problem> {
+    let count = query.count.unwrap_or(COUNT_DEFAULT);
+    if !(1..=COUNT_MAX).contains(&count) {
+        return Err(refuse(&format!("count: write 1 to {COUNT_MAX}, not {count}")));
+    }
+    let (trigger, freshness) = api.find(&caller, &id).await?;
+    let as_of = Some(show_time(freshness.as_of));
+    let written = trigger.schedule.as_deref();
+    let schedule = written.and_then(|json| Schedule::from_json(json).ok());
+    let items = match &schedule {
+        _ if trigger.status.is_settled() => Vec::new(),
+        Some(schedule) => {
+            let max = schedule.max_executions().unwrap_or(u32::MAX);
+            let left = count.min(max.saturating_sub(trigger.executions));
+            let items = schedule.preview(clock::now_ms(), left as usize, Some(&id));
+            items.into_iter().map(NextOccurrence::from).collect()
+        }
+        None => {
+            let once = |at| NextOccurrence {
+                at: show_time(at),
+                local: None,
+                fire_at: Some(show_time(at)),
+                note: None,
+                more: None,
+            };
+            trigger.fire_at.map(once).into_iter().collect()
+        }
+    };
+    let schedule = trigger.schedule.and_then(|json| RawValue::from_string(json).ok());
+    Ok(seen(&freshness, Occurrences { schedule, items, as_of }))
+}

@@ -1,0 +1,284 @@
+//! The values that bodies are made of, and what the description says of their forms.
+//!
+//! Law: where the owner's own reading judges a value, it is kept as it was written, and only its
+//! form is told here.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{Error, MapAccess, SeqAccess, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
+use utoipa::openapi::schema::{
+    AdditionalProperties, ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, SchemaFormat,
+    SchemaType, Type,
+};
+use utoipa::openapi::{KnownFormat, RefOr};
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::model::time::read_time;
+use crate::model::{Millis, Timestamp, limits};
+
+/// A duration as the owner's reading takes it: `90s`, `1h30m`, `PT20M`.
+const SPAN: &str = "^(PT?[0-9][0-9A-Z.]*|([0-9]+(ms|s|m|h|d|w|min)?)( ?[0-9]+(ms|s|m|h|d|min))*)$";
+
+/// A time, in ms since the epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Moment(pub(super) Timestamp);
+
+/// A number of seconds, in ms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seconds(pub(super) Millis);
+
+/// What must settle before.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct After {
+    pub(super) ids: Vec<String>,
+    pub(super) on_failure: Option<Value>,
+    pub(super) timeout: Option<Value>,
+}
+
+/// A duration: only its form, the owner's reading judges the value.
+#[derive(Debug)]
+pub(super) struct Span;
+/// A schedule: only its form.
+#[derive(Debug)]
+pub(super) struct ScheduleForm;
+/// A retry policy: only its form.
+#[derive(Debug)]
+pub(super) struct RetryForm;
+
+struct MomentVisitor;
+struct SecondsVisitor;
+struct AfterVisitor;
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(MomentVisitor)
+    }
+}
+
+impl Visitor<'_> for MomentVisitor {
+    type Value = Moment;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RFC 3339 such as 2030-01-31T08:00:00Z, or ms since the epoch")
+    }
+
+    fn visit_u64<E: Error>(self, at: u64) -> Result<Moment, E> {
+        Ok(Moment(at))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Moment, E> {
+        let at = read_time(text).map(Moment);
+        at.ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+    }
+}
+
+impl<'de> Deserialize<'de> for Seconds {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(SecondsVisitor)
+    }
+}
+
+impl Visitor<'_> for SecondsVisitor {
+    type Value = Seconds;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number of seconds from 0 on")
+    }
+
+    fn visit_u64<E: Error>(self, seconds: u64) -> Result<Seconds, E> {
+        Ok(Seconds(seconds.saturating_mul(1_000)))
+    }
+
+    fn visit_f64<E: Error>(self, seconds: f64) -> Result<Seconds, E> {
+        let span = Duration::try_from_secs_f64(seconds);
+        let span = span.map_err(|_| E::invalid_value(Unexpected::Float(seconds), &self))?;
+        Ok(Seconds(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl<'de> Deserialize<'de> for After {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AfterVisitor)
+    }
+}
+
+/// An `after` that says more than a list of ids.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct LongAfter {
+    ids: Vec<String>,
+    on_failure: Option<Value>,
+    timeout: Option<Value>,
+}
+
+impl<'de> Visitor<'de> for AfterVisitor {
+    type Value = After;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of ids, or an object with ids, onFailure and timeout")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<After, A::Error> {
+        let ids = Vec::deserialize(SeqAccessDeserializer::new(list))?;
+        Ok(After { ids, on_failure: None, timeout: None })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<After, A::Error> {
+        let after = LongAfter::deserialize(MapAccessDeserializer::new(object))?;
+        let LongAfter { ids, on_failure, timeout } = after;
+        Ok(After { ids, on_failure, timeout })
+    }
+}
+
+fn text() -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(SchemaType::Type(Type::String))
+}
+
+fn whole() -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(SchemaType::Type(Type::Integer)).minimum(Some(0))
+}
+
+fn list(item: impl Into<RefOr<Schema>>) -> ArrayBuilder {
+    ArrayBuilder::new().items(item.into())
+}
+
+/// An object with these fields and no others.
+fn closed() -> ObjectBuilder {
+    ObjectBuilder::new()
+        .schema_type(SchemaType::Type(Type::Object))
+        .additional_properties(Some(AdditionalProperties::FreeForm(false)))
+}
+
+impl PartialSchema for Moment {
+    fn schema() -> RefOr<Schema> {
+        let rfc = text().format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)));
+        let rfc = rfc.examples([json!("2030-01-31T08:00:00Z")]);
+        let ms = whole().description(Some("Milliseconds since the epoch."));
+        OneOfBuilder::new().item(rfc).item(ms).description(Some("A point in time.")).into()
+    }
+}
+
+impl ToSchema for Moment {}
+
+impl PartialSchema for Seconds {
+    fn schema() -> RefOr<Schema> {
+        let seconds = ObjectBuilder::new().schema_type(SchemaType::Type(Type::Number));
+        seconds.minimum(Some(0)).description(Some("Seconds, down to the millisecond.")).into()
+    }
+}
+
+impl ToSchema for Seconds {}
+
+impl PartialSchema for Span {
+    fn schema() -> RefOr<Schema> {
+        let what = "A duration such as 90s, 1h30m, 7d or PT20M, or milliseconds.";
+        let words = text().pattern(Some(SPAN)).examples([json!("90s"), json!("PT20M")]);
+        let ms = whole().description(Some("Milliseconds."));
+        OneOfBuilder::new().item(words).item(ms).description(Some(what)).into()
+    }
+}
+
+impl ToSchema for Span {
+    fn name() -> std::borrow::Cow<'static, str> {
+        "Duration".into()
+    }
+}
+
+impl PartialSchema for After {
+    fn schema() -> RefOr<Schema> {
+        let ids = || {
+            let id = text().min_length(Some(1)).max_length(Some(limits::ID_BYTES_MAX));
+            list(id).min_items(Some(1)).max_items(Some(limits::AFTER_MAX))
+        };
+        let on_failure = text().enum_values(Some(["fire", "skip", "fail"]));
+        let what = "What becomes of it if one of them fails or does not settle in time; fail if \
+                    not given.";
+        let long = closed()
+            .property("ids", ids())
+            .required("ids")
+            .property("onFailure", on_failure.description(Some(what)))
+            .property("timeout", Span::schema());
+        let what = "Triggers that must settle before this one fires: docs/dependencies.md.";
+        OneOfBuilder::new().item(ids()).item(long).description(Some(what)).into()
+    }
+}
+
+impl ToSchema for After {}
+
+impl PartialSchema for ScheduleForm {
+    fn schema() -> RefOr<Schema> {
+        let texts = || OneOfBuilder::new().item(text()).item(list(text()));
+        let misfire = OneOfBuilder::new()
+            .item(text().enum_values(Some(["skip", "latest"])))
+            .item(closed().property("all", whole().minimum(Some(1))).required("all"));
+        let days = || {
+            let number = whole().minimum(Some(1)).maximum(Some(31));
+            let day = OneOfBuilder::new().item(text()).item(number);
+            OneOfBuilder::new().item(text()).item(whole()).item(list(Schema::from(day)))
+        };
+        let at = || closed().property("at", texts()).required("at");
+        let monthly = at().property("on", days()).property("months", texts()).required("on");
+        let local = || OneOfBuilder::new().item(text()).item(whole());
+        let dst = closed()
+            .property("gap", text().enum_values(Some(["shift", "skip"])))
+            .property("overlap", text().enum_values(Some(["first", "last", "both"])));
+        closed()
+            .property("every", Span::schema())
+            .property("cron", text().examples([json!("0 9 * * MON-FRI")]))
+            .property("daily", OneOfBuilder::new().item(text()).item(list(text())).item(at()))
+            .property("weekly", at().property("on", texts()).required("on"))
+            .property("monthly", monthly)
+            .property("zone", text().examples([json!("Europe/Prague")]))
+            .property("start", local())
+            .property("end", local())
+            .property("maxExecutions", whole().minimum(Some(1)))
+            .property("dst", dst)
+            .property("jitter", Span::schema())
+            .property("exact", ObjectBuilder::new().schema_type(SchemaType::Type(Type::Boolean)))
+            .property("misfire", misfire)
+            .property("overlap", text().enum_values(Some(["allow", "skip", "queue"])))
+            .property("pauseAfter", whole().minimum(Some(1)))
+            .description(Some(
+                "When it comes, again and again: one of every, cron, daily, weekly and monthly, \
+                 and how: docs/schedules.md.",
+            ))
+            .examples([
+                json!({"weekly": {"on": "weekdays", "at": "09:00"}, "zone": "Europe/Prague"}),
+            ])
+            .into()
+    }
+}
+
+impl ToSchema for ScheduleForm {
+    fn name() -> std::borrow::Cow<'static, str> {
+        "Schedule".into()
+    }
+}
+
+impl PartialSchema for RetryForm {
+    fn schema() -> RefOr<Schema> {
+        let status = whole().minimum(Some(300)).maximum(Some(599));
+        let attempts = whole().minimum(Some(1)).maximum(Some(limits::RETRY_ATTEMPTS_MAX));
+        closed()
+            .property("delays", list(Span::schema()).max_items(Some(limits::RETRY_DELAYS_MAX)))
+            .property("attempts", attempts)
+            .property("jitter", whole().maximum(Some(100)))
+            .property("finalStatuses", list(status).max_items(Some(limits::FINAL_STATUSES_MAX)))
+            .description(Some(
+                "When a failed callback is tried again: pauses, attempts in all, by how many \
+                 percent a pause may differ, and statuses that end it: docs/callbacks.md.",
+            ))
+            .examples([json!({"delays": ["10s", "1m", "10m"], "attempts": 5})])
+            .into()
+    }
+}
+
+impl ToSchema for RetryForm {
+    fn name() -> std::borrow::Cow<'static, str> {
+        "RetryPolicy".into()
+    }
+}
