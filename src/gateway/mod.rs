@@ -7,17 +7,18 @@
 //!     └── answer ◄── Waiter ◄── Receipts ◄── outcomes ◄─┘
 //! ```
 
-mod auth;
 mod problem;
 mod rate;
 mod request;
 mod triggers;
 
+pub mod identity;
 pub mod judge;
 pub mod receipts;
 pub mod submission;
 pub mod writer;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,9 +41,9 @@ use crate::kafka::Names;
 use crate::model::outcome::{Outcome, Verdict};
 use crate::{clock, telemetry};
 
+use identity::Identity;
 use judge::Judge;
 use problem::Problem;
-use rate::Rates;
 use receipts::{Full, Receipts};
 use submission::{Batch, Submission};
 use writer::{Place, Writer};
@@ -59,6 +60,9 @@ pub enum GatewayError {
     /// Mend the file of the callers.
     #[error(transparent)]
     Callers(#[from] ConfigError),
+    /// Mend the system's certificates.
+    #[error("issuers' keys cannot be asked for: {0}")]
+    Client(#[from] reqwest::Error),
 }
 
 /// Why a submission was not answered.
@@ -171,16 +175,16 @@ pub async fn run(
         names: Names::new(&settings.topics.prefix),
         pools: settings.topics.pools.clone(),
         judge: Judge::new(),
-        callers,
-        rates: Rates::default(),
+        identity: Identity::open(settings, callers)?,
         answer_timeout: timeout,
         guard: Guard::new(settings),
         resolve_timeout: settings.gateway.resolve_timeout,
     });
     let not_found = || async { Problem::new(StatusCode::NOT_FOUND, "there is nothing here") };
-    let router =
-        triggers::routes(api).fallback(not_found).layer(middleware::from_fn(measure)).merge(probes);
-    axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await?;
+    let router = triggers::routes(api).fallback(not_found);
+    let router = router.layer(middleware::from_fn(rate::tell)).layer(middleware::from_fn(measure));
+    let service = router.merge(probes).into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, service).with_graceful_shutdown(shutdown.cancelled_owned()).await?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRef, FromRequest, Path, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, post};
@@ -14,14 +14,12 @@ use axum::{Json, Router};
 use bytes::Bytes;
 use serde_json::json;
 
-use super::auth::Registrant;
+use super::identity::{Identity, Registrant};
 use super::judge::Judge;
 use super::problem::Problem;
-use super::rate::Rates;
 use super::request::read_trigger;
 use super::submission::{Rules, Submission};
 use super::{Desk, Receipt, SubmitError};
-use crate::callers::Callers;
 use crate::clock;
 use crate::config::callers::Caller;
 use crate::guard::Guard;
@@ -48,11 +46,16 @@ pub(super) struct Api {
     pub(super) names: Names,
     pub(super) pools: Vec<String>,
     pub(super) judge: Judge,
-    pub(super) callers: Callers,
-    pub(super) rates: Rates,
+    pub(super) identity: Identity,
     pub(super) answer_timeout: Duration,
     pub(super) guard: Guard,
     pub(super) resolve_timeout: Duration,
+}
+
+impl FromRef<Arc<Api>> for Identity {
+    fn from_ref(api: &Arc<Api>) -> Self {
+        api.identity.clone()
+    }
 }
 
 /// The routes of triggers.
@@ -73,7 +76,7 @@ async fn register(
     let asked_with = request.headers().clone();
     let mut trigger = read_trigger(&read_body(request, payload_max).await?, payload_max)?;
     carry_trace(&asked_with, &mut trigger.headers);
-    check_target(&caller, &trigger.target)?;
+    api.identity.check_target(&caller, &trigger.target)?;
     let id = trigger.id.clone();
     let target = trigger.target.clone();
     let submission = Submission::register(trigger, api.rules())?;
@@ -170,7 +173,7 @@ impl Api {
 
     async fn submit(&self, submission: Submission, caller: &Caller) -> Result<Receipt, Problem> {
         // Without callers nobody is known, and a record says so by saying nothing.
-        let is_known = caller.role.is_some();
+        let is_known = !caller.is_anonymous();
         let submission = if is_known { submission.by(&caller.id) } else { submission };
         let reasons = self.health.reasons();
         if !reasons.is_empty() {
@@ -217,17 +220,6 @@ fn carry_trace(request: &HeaderMap, carried: &mut Vec<(String, Vec<u8>)>) {
     for name in ["traceparent", "tracestate"] {
         let value = request.get(name).map(|value| value.as_bytes().to_vec());
         carried.extend(value.map(|value| (name.to_owned(), value)));
-    }
-}
-
-/// Refuses a target that is not the caller's to fire into.
-fn check_target(caller: &Caller, target: &Target) -> Result<(), Problem> {
-    match target {
-        Target::Topic(target) if !caller.may_fire_into(target.topic.as_str()) => {
-            let detail = format!("{} may not fire into {}", caller.id, target.topic.as_str());
-            Err(Problem::new(StatusCode::FORBIDDEN, detail).with("field", json!("topic")))
-        }
-        Target::Topic(_) | Target::Http(_) => Ok(()),
     }
 }
 
