@@ -80,10 +80,12 @@ async fn keys_that_are_known_serve_while_the_issuer_is_away() {
     let gate = Gate::open(&issuer("a", &jwks.url()), &settings).await;
     assert_eq!(gate.with_token(&key.token(&claims("a"))).await.status, LET_IN);
     let says = |status: u16, text: &str| Answer::Says(status, text.to_owned());
+    let stranger = SigningKey::ed25519("x");
+    let theirs = json!({"keys": [stranger.jwk()]}).to_string();
     for answer in [
         says(500, "oh"),
-        says(302, ""),
-        says(404, "{\"keys\": []}"),
+        says(302, &theirs),
+        says(404, &theirs),
         says(200, "<html>"),
         says(200, "{\"keys\": []}"),
         says(200, "{\"keys\": [{\"kty\": \"oct\", \"kid\": \"e\", \"k\": \"c2VjcmV0\"}]}"),
@@ -91,7 +93,6 @@ async fn keys_that_are_known_serve_while_the_issuer_is_away() {
     ] {
         jwks.answer(answer);
         let asked = jwks.asked();
-        let stranger = SigningKey::ed25519("x");
         let mut look = tokio::time::interval(Duration::from_millis(20));
         while jwks.asked() == asked {
             look.tick().await;
