@@ -65,6 +65,8 @@ pub const VIEW_ROWS: &str = "orloj_view_triggers";
 
 /// Gauge: 1 while the file of the callers is refused and those read before are in force.
 pub const CALLERS_REFUSED: &str = "orloj_callers_refused";
+/// Counter: readings of issuers' keys, by `result` (read, failed).
+pub const JWKS_READINGS: &str = "orloj_jwks_readings_total";
 
 /// Counter: attempts to tell a caller of failures, by `channel` (mail, webhook) and `result` (told,
 /// failed, refused, given_up).
@@ -136,6 +138,7 @@ fn describe() {
         (CALLBACKS, "callback attempts ended"),
         (DEFERRED, "fires sent back without an attempt"),
         (REQUESTS, "requests to the HTTP API"),
+        (JWKS_READINGS, "readings of issuers' keys"),
         (NOTIFICATIONS, "attempts to tell of failures"),
         (SPANS_DROPPED, "spans that did not reach the collector"),
         (VIEW_FOLDED, "records folded into the view"),

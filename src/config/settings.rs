@@ -19,6 +19,7 @@ use super::mail::{self, Password};
 use super::reach::{self, AllowAddresses, PortRange};
 use super::units::{self, ByteSize};
 use crate::model::partitioner::Partitioner;
+use crate::model::pattern;
 
 /// Everything that can be configured.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -128,6 +129,19 @@ pub struct TargetSettings {
     /// How long a topic's metadata is believed.
     #[serde(deserialize_with = "units::duration")]
     pub lookup_ttl: Duration,
+}
+
+impl TargetSettings {
+    /// Why nothing may fire into `topic`; `None` if it may. The owner asks at the fire, and the
+    /// gateway before it writes.
+    #[must_use]
+    pub fn refusal(&self, topic: &str) -> Option<String> {
+        let matches =
+            |patterns: &[String]| patterns.iter().any(|pattern| pattern::matches(pattern, topic));
+        let allowed = matches(&self.allow) && !matches(&self.deny);
+        (!allowed)
+            .then(|| format!("topic {topic} is not allowed: see targets.allow and targets.deny"))
+    }
 }
 
 /// The role that owns partitions.
@@ -396,6 +410,22 @@ pub struct CallerSettings {
     pub pending_max: NonZeroU64,
     /// A caller's requests to a gateway in a second.
     pub requests_per_second_max: NonZeroU32,
+    /// Keys that are nobody's, from one address to a gateway in a second.
+    pub failures_per_second_max: NonZeroU32,
+    /// Whether keys of an issuer on this machine may come over http.
+    pub jwks_over_http: bool,
+    /// Pause between two readings of an issuer's keys.
+    #[serde(deserialize_with = "units::duration")]
+    pub jwks_refresh_interval: Duration,
+    /// Between the beginnings of two, at least.
+    #[serde(deserialize_with = "units::duration")]
+    pub jwks_spacing: Duration,
+    /// Longest reading.
+    #[serde(deserialize_with = "units::duration")]
+    pub jwks_timeout: Duration,
+    /// How far an issuer's clock may be from ours.
+    #[serde(deserialize_with = "units::duration")]
+    pub jwt_leeway: Duration,
     /// Pause between two messages about failures.
     #[serde(deserialize_with = "units::duration")]
     pub notify_interval: Duration,

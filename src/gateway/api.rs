@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
+use axum::extract::FromRef;
 use axum::http::header::{ETAG, LOCATION};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -17,16 +18,16 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use super::code::Code;
+use super::identity::{Identity, scope_of};
 use super::judge::Judge;
 use super::marks::Marks;
 use super::problem::{Fault, Problem};
-use super::rate::Rates;
 use super::submission::{Rules, Submission};
 use super::{Desk, Receipt, SubmitError};
 use crate::callers::Callers;
 use crate::clock;
 use crate::config::Settings;
-use crate::config::callers::{Caller, Role};
+use crate::config::callers::Caller;
 use crate::dead_letters;
 use crate::guard::Guard;
 use crate::health::Health;
@@ -53,7 +54,7 @@ pub(super) struct Api {
     pub(super) names: Names,
     pub(super) judge: Judge,
     pub(super) callers: Callers,
-    pub(super) rates: Rates,
+    pub(super) identity: Identity,
     pub(super) guard: Guard,
 }
 
@@ -66,6 +67,12 @@ pub(super) struct Unanswered {
     detail: String,
 }
 
+impl FromRef<Arc<Api>> for Identity {
+    fn from_ref(api: &Arc<Api>) -> Self {
+        api.identity.clone()
+    }
+}
+
 impl Api {
     /// What a submission must hold to.
     pub(super) fn rules(&self) -> Rules<'_> {
@@ -73,37 +80,24 @@ impl Api {
         Rules { names, pools: &settings.topics.pools, judge, now: clock::now_ms() }
     }
 
-    /// Whose triggers a caller may see and change.
-    pub(super) fn scope(&self, caller: &Caller) -> Scope {
-        let sees_all = self.callers.now().is_open() || caller.role == Some(Role::Operator);
-        if sees_all { Scope::All } else { Scope::Caller(caller.id.clone()) }
-    }
-
     /// Refuses a target that is not the caller's to fire at, and a callback that no worker would
     /// make.
     pub(super) async fn admit(&self, target: &Target, caller: &Caller) -> Result<(), Problem> {
-        match target {
-            Target::Topic(target) if !caller.may_fire_into(target.topic.as_str()) => {
-                let detail = format!("{} may not fire into {}", caller.id, target.topic.as_str());
-                Err(Problem::at(Code::Forbidden, Fault::of("topic", detail)))
-            }
-            Target::Topic(_) => Ok(()),
-            Target::Http(target) => {
-                let (url, bases) = (target.url.as_str(), caller.urls.as_deref());
-                let patience = self.settings.gateway.resolve_timeout;
-                let admitted = self.guard.admit(url, bases, patience).await;
-                admitted.map_err(|forbidden| {
-                    let fault = Fault::of("callbackUrl", forbidden.to_string());
-                    Problem::at(Code::TargetForbidden, fault)
-                })
-            }
-        }
+        self.identity.check_target(caller, target)?;
+        let Target::Http(target) = target else { return Ok(()) };
+        let (url, bases) = (target.url.as_str(), caller.urls.as_deref());
+        let patience = self.settings.gateway.resolve_timeout;
+        let admitted = self.guard.admit(url, bases, patience).await;
+        admitted.map_err(|forbidden| {
+            let fault = Fault::of("callbackUrl", forbidden.to_string());
+            Problem::at(Code::TargetForbidden, fault)
+        })
     }
 
     /// The submission in the name of its caller. Without callers nobody is known, and a record says
     /// so by saying nothing.
-    pub(super) fn signed(&self, submission: Submission, caller: &Caller) -> Submission {
-        if self.callers.now().is_open() { submission } else { submission.by(&caller.id) }
+    pub(super) fn signed(submission: Submission, caller: &Caller) -> Submission {
+        if caller.is_anonymous() { submission } else { submission.by(&caller.id) }
     }
 
     /// Writes a record in the caller's name, and awaits the owner's answer.
@@ -112,7 +106,7 @@ impl Api {
         submission: Submission,
         caller: &Caller,
     ) -> Result<Receipt, Problem> {
-        self.write(self.signed(submission, caller)).await
+        self.write(Self::signed(submission, caller)).await
     }
 
     /// Writes a record that says whose it is, and awaits the owner's answer.
@@ -156,7 +150,7 @@ impl Api {
         id: &str,
     ) -> Result<(TriggerView, Freshness), Problem> {
         let freshness = self.reach().await;
-        match self.view.trigger(&self.scope(caller), id).await.map_err(unseen)? {
+        match self.view.trigger(&scope_of(caller), id).await.map_err(unseen)? {
             Some(trigger) => Ok((trigger, freshness)),
             // What is not there may only not be there yet.
             None if !freshness.reached => Err(behind(&freshness)),
@@ -179,7 +173,7 @@ impl Api {
         caller: &Caller,
         id: &str,
     ) -> Result<Option<TriggerView>, Problem> {
-        let Scope::Caller(own) = self.scope(caller) else { return Ok(None) };
+        let Scope::Caller(own) = scope_of(caller) else { return Ok(None) };
         let trigger = self.view.trigger(&Scope::All, id).await.map_err(unseen)?;
         Ok(trigger.filter(|trigger| trigger.caller.as_ref() != Some(&own)))
     }

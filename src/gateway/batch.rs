@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::api::{Api, unwritten};
-use super::auth::Registrant;
+use super::identity::Registrant;
 use super::body;
 use super::envelope::Envelope;
 use super::problem::{Fault, Problem};
@@ -130,7 +130,7 @@ async fn answered(
     api.check_health()?;
     let Batch { mut submission, ids } = batch;
     submission.headers.extend(headers);
-    let submission = api.signed(submission, caller);
+    let submission = Api::signed(submission, caller);
     let first = submission.id.clone();
     let batch = Batch { submission, ids: ids.clone() };
     let mut answers =

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::api::{Api, seen, unseen};
-use super::auth::{Operator, Viewer};
+use super::identity::{Operator, Viewer, scope_of};
 use super::parameters::{Queried, Query};
 use super::problem::Problem;
 use super::resource::{Circuit, Unsettled};
@@ -75,7 +75,7 @@ pub(super) async fn list(
     Viewer(caller): Viewer,
 ) -> Result<Response, Problem> {
     let freshness = api.reach().await;
-    let circuits = api.view.circuits(&api.scope(&caller)).await.map_err(unseen)?;
+    let circuits = api.view.circuits(&scope_of(&caller)).await.map_err(unseen)?;
     let items = circuits.into_iter().map(Circuit::from).collect();
     Ok(seen(&freshness, CircuitList { items, as_of: show_time(freshness.as_of) }))
 }

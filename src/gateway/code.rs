@@ -194,8 +194,8 @@ const TABLE: [Entry; 24] = [
         Code::TargetForbidden,
         "target-forbidden",
         StatusCode::UNPROCESSABLE_ENTITY,
-        "No worker would call this URL",
-        "docs/callbacks.md says where callbacks may go",
+        "Nothing may be fired at this target",
+        "docs/callbacks.md says where callbacks may go, and targets.allow which topics",
     ),
     entry(
         Code::TooManyRequests,

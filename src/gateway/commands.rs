@@ -13,7 +13,7 @@ use serde_json::json;
 use utoipa::{OpenApi, ToSchema};
 
 use super::api::{Api, tag, unknown_trigger, unseen};
-use super::auth::Registrant;
+use super::identity::{Registrant, scope_of};
 use super::code::Code;
 use super::parameters::Id;
 use super::problem::Problem;
@@ -215,7 +215,7 @@ pub(super) async fn not_pending(
     outcomes: Option<String>,
 ) -> Result<Problem, Problem> {
     let freshness = api.reach().await;
-    let known = api.view.trigger(&api.scope(caller), id).await.map_err(unseen)?;
+    let known = api.view.trigger(&scope_of(caller), id).await.map_err(unseen)?;
     if fired.is_none() && outcomes.is_none() && known.is_none() && freshness.reached {
         return Ok(unknown_trigger(id));
     }

@@ -15,7 +15,7 @@ use serde_json::json;
 use utoipa::{OpenApi, ToSchema};
 
 use super::api::{Api, seen, unseen};
-use super::auth::{Registrant, Viewer};
+use super::identity::{Registrant, Viewer, scope_of};
 use super::body;
 use super::code::Code;
 use super::parameters::{Id, Queried, Query};
@@ -170,7 +170,7 @@ pub(super) async fn list(
         until: query.until.map(|Moment(at)| at),
     };
     let freshness = api.reach().await;
-    let listing = api.view.dead_letters(&api.scope(&caller), &filter, &page).await;
+    let listing = api.view.dead_letters(&scope_of(&caller), &filter, &page).await;
     let (items, next_page_token) = items(listing.map_err(unseen)?);
     let as_of = show_time(freshness.as_of);
     Ok(seen(&freshness, DeadLetterList { items, next_page_token, as_of }))
@@ -309,7 +309,7 @@ async fn deal_with_all(api: Arc<Api>, caller: Arc<Caller>, request: Request, mar
         until: until.map(|Moment(at)| at),
     };
     let deed = deed(mark, order.note)?;
-    let scope = api.scope(&caller);
+    let scope = scope_of(&caller);
     let freshness = api.reach().await;
     let matching = api.view.count_dead_letters(&scope, &filter).await.map_err(unseen)?;
     if order.dry_run == Some(true) {
@@ -368,7 +368,7 @@ fn unknown(id: &str) -> Problem {
 impl Api {
     /// The letter, if it is in the caller's scope.
     async fn letter(&self, caller: &Caller, id: &str) -> Result<DeadLetterView, Problem> {
-        let letter = self.view.dead_letter(&self.scope(caller), id).await.map_err(unseen)?;
+        let letter = self.view.dead_letter(&scope_of(caller), id).await.map_err(unseen)?;
         letter.ok_or_else(|| unknown(id))
     }
 

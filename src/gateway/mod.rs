@@ -9,7 +9,6 @@
 //! ```
 
 mod api;
-mod auth;
 mod batch;
 mod body;
 mod circuits;
@@ -32,11 +31,13 @@ mod schedules;
 mod shape;
 mod triggers;
 
+pub mod identity;
 pub mod judge;
 pub mod receipts;
 pub mod submission;
 pub mod writer;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,9 +56,9 @@ use crate::kafka::Names;
 use crate::model::outcome::Verdict;
 use crate::view::{View, ViewError};
 
+use identity::Identity;
 use judge::Judge;
 use marks::Marks;
-use rate::Rates;
 use receipts::{Full, Receipts, Told};
 use submission::{Batch, Submission};
 use writer::{Place, Writer};
@@ -74,6 +75,9 @@ pub enum GatewayError {
     /// Mend the file of the callers.
     #[error(transparent)]
     Callers(#[from] ConfigError),
+    /// Mend the system's certificates.
+    #[error("issuers' keys cannot be asked for: {0}")]
+    Client(#[from] reqwest::Error),
     /// See what the view says.
     #[error(transparent)]
     View(#[from] ViewError),
@@ -193,14 +197,15 @@ pub async fn run(
         health,
         names: Names::new(&settings.topics.prefix),
         judge: Judge::new(),
+        identity: Identity::open(settings, callers.clone())?,
         callers,
-        rates: Rates::default(),
         guard: Guard::new(settings),
     });
     let (router, _description) = routes::routes();
-    let router = router.with_state(api).layer(middleware::from_fn(request_id::frame));
-    let router = router.merge(probes);
-    axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await?;
+    let router = router.with_state(api).layer(middleware::from_fn(rate::tell));
+    let router = router.layer(middleware::from_fn(request_id::frame)).merge(probes);
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, service).with_graceful_shutdown(shutdown.cancelled_owned()).await?;
     Ok(())
 }
 

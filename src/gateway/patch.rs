@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use utoipa::openapi::{RefOr, Schema};
 
 use super::api::{Api, tag};
-use super::auth::Registrant;
+use super::identity::Registrant;
 use super::body::{self, misspelt};
 use super::code::Code;
 use super::commands::not_pending;

@@ -1,20 +1,44 @@
-//! How many requests a caller may make.
+//! How many requests a caller may make, and what every answer says of that.
 //!
 //! Law: a second's worth may come at once, and what is over it is told when to come back. Memory
 //! is an entry a caller that the file knows.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue};
+use axum::middleware::Next;
+use axum::response::Response;
+
 /// What may come at once, in requests of that long.
-const BURST: Duration = Duration::from_secs(1);
+pub(super) const BURST: Duration = Duration::from_secs(1);
 
 /// When each caller's requests so far are worked off, if they came evenly spaced.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     worked_off: Mutex<HashMap<String, Instant>>,
+}
+
+/// Where a caller stands after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// Requests in a second, and at once.
+    quota: NonZeroU32,
+    /// How many more may come now.
+    remaining: u32,
+    /// Seconds until all may come again.
+    reset: u64,
+}
+
+/// A request that is one too many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TooEarly {
+    /// How long it comes too early.
+    pub(super) by: Duration,
+    pub(super) standing: Standing,
 }
 
 impl Rates {
@@ -24,17 +48,82 @@ impl Rates {
         caller: &str,
         per_second: NonZeroU32,
         now: Instant,
-    ) -> Result<(), Duration> {
+    ) -> Result<Standing, TooEarly> {
         let mut worked_off = self.worked_off.lock().unwrap_or_else(PoisonError::into_inner);
-        let until = worked_off.get(caller).map_or(now, |until| (*until).max(now));
-        let next = until + Duration::from_secs(1) / per_second.get();
-        let too_early = next.saturating_duration_since(now + BURST);
-        if !too_early.is_zero() {
-            return Err(too_early);
+        let until = worked_off.get(caller).copied();
+        match spend(until, per_second, now) {
+            Ok(next) => {
+                let _before = worked_off.insert(caller.to_owned(), next);
+                Ok(Standing::after(next, per_second, now))
+            }
+            Err(by) => {
+                let standing = Standing::after(until.unwrap_or(now), per_second, now);
+                Err(TooEarly { by, standing })
+            }
         }
-        let _before = worked_off.insert(caller.to_owned(), next);
-        Ok(())
     }
+}
+
+/// When all is worked off after one more at `now`, if before it was so at `until`; or how long that
+/// one is too early.
+pub(super) fn spend(
+    until: Option<Instant>,
+    per_second: NonZeroU32,
+    now: Instant,
+) -> Result<Instant, Duration> {
+    let next = until.map_or(now, |until| until.max(now)) + spacing(per_second);
+    let too_early = next.saturating_duration_since(now + BURST);
+    if too_early.is_zero() { Ok(next) } else { Err(too_early) }
+}
+
+fn spacing(per_second: NonZeroU32) -> Duration {
+    Duration::from_secs(1) / per_second.get()
+}
+
+impl Standing {
+    fn after(until: Instant, quota: NonZeroU32, now: Instant) -> Self {
+        let used = until.saturating_duration_since(now);
+        let left = BURST.saturating_sub(used).as_nanos();
+        let remaining = left.checked_div(spacing(quota).as_nanos()).unwrap_or(u128::MAX);
+        let remaining = u32::try_from(remaining).unwrap_or(u32::MAX).min(quota.get());
+        let reset = used.as_secs() + u64::from(used.subsec_nanos() > 0);
+        Self { quota, remaining, reset }
+    }
+
+    /// As draft-ietf-httpapi-ratelimit-headers has it, in structured fields.
+    fn write(self, headers: &mut HeaderMap) {
+        let Self { quota, remaining, reset } = self;
+        let window = BURST.as_secs();
+        for (name, text) in [
+            ("ratelimit-policy", format!("\"default\";q={quota};w={window}")),
+            ("ratelimit", format!("\"default\";r={remaining};t={reset}")),
+        ] {
+            let value = HeaderValue::from_str(&text).expect("words and numbers fit a header");
+            let _before = headers.insert(name, value);
+        }
+    }
+}
+
+/// Where whoever counts a request puts what its answer shall say.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Told(Arc<OnceLock<Standing>>);
+
+impl Told {
+    /// A request is counted once.
+    pub(super) fn tell(&self, standing: Standing) {
+        let _first = self.0.set(standing);
+    }
+}
+
+/// Has every answer to a known caller say where that stands.
+pub(super) async fn tell(mut request: Request, next: Next) -> Response {
+    let told = Told::default();
+    let _before = request.extensions_mut().insert(told.clone());
+    let mut response = next.run(request).await;
+    if let Some(standing) = told.0.get() {
+        standing.write(response.headers_mut());
+    }
+    response
 }
 
 #[cfg(test)]
@@ -46,15 +135,32 @@ mod tests {
     fn a_seconds_worth_may_come_at_once_and_no_more() {
         let (rates, now) = (Rates::default(), clock::monotonic());
         let four = NonZeroU32::new(4).unwrap();
-        let admit = |caller, at| rates.admit(caller, four, at);
-        assert!((0..4).all(|_| admit("a", now).is_ok()));
+        let admit = |caller, at| rates.admit(caller, four, at).map_err(|too_early| too_early.by);
+        let standing = |remaining, reset| Standing { quota: four, remaining, reset };
+        for remaining in [3, 2, 1, 0] {
+            assert_eq!(admit("a", now), Ok(standing(remaining, 1)));
+        }
         assert_eq!(admit("a", now), Err(Duration::from_millis(250)));
-        assert_eq!(admit("b", now), Ok(()));
+        let refused = rates.admit("a", four, now).unwrap_err();
+        assert_eq!(refused.standing, standing(0, 1));
+        assert_eq!(admit("b", now), Ok(standing(3, 1)));
 
         let later = now + Duration::from_millis(250);
-        assert_eq!((admit("a", later), admit("a", later).is_ok()), (Ok(()), false));
+        assert_eq!((admit("a", later), admit("a", later).is_ok()), (Ok(standing(0, 1)), false));
         let much_later = now + Duration::from_secs(60);
         assert!((0..4).all(|_| admit("a", much_later).is_ok()));
         assert!(admit("a", much_later).is_err());
+    }
+
+    #[test]
+    fn a_standing_is_told_in_structured_fields() {
+        let mut headers = HeaderMap::new();
+        let now = clock::monotonic();
+        let quota = |n| NonZeroU32::new(n).unwrap();
+        Standing::after(now + Duration::from_millis(510), quota(100), now).write(&mut headers);
+        assert_eq!(headers["ratelimit-policy"], "\"default\";q=100;w=1");
+        assert_eq!(headers["ratelimit"], "\"default\";r=49;t=1");
+        Standing::after(now, quota(u32::MAX), now).write(&mut headers);
+        assert_eq!(headers["ratelimit"], "\"default\";r=4294967295;t=0");
     }
 }

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::api::{Api, seen};
-use super::auth::Viewer;
+use super::identity::Viewer;
 use super::body;
 use super::parameters::{Id, Queried, Query, refuse};
 use super::problem::{Fault, Problem};

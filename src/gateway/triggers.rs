@@ -13,7 +13,7 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use super::api::{Api, behind, say_where, seen, tag, unknown_trigger, unseen};
-use super::auth::{Registrant, Viewer};
+use super::identity::{Registrant, Viewer, scope_of};
 use super::body;
 use super::code::Code;
 use super::parameters::{Id, Queried, Query, refuse};
@@ -192,7 +192,7 @@ pub(super) async fn list(
 ) -> Result<Response, Problem> {
     let (filter, page) = query.read()?;
     let freshness = api.reach().await;
-    let listing = api.view.triggers(&api.scope(&caller), &filter, &page).await.map_err(unseen)?;
+    let listing = api.view.triggers(&scope_of(&caller), &filter, &page).await.map_err(unseen)?;
     let (items, next_page_token) = items(listing);
     let as_of = show_time(freshness.as_of);
     Ok(seen(&freshness, TriggerList { items, next_page_token, as_of }))
@@ -234,7 +234,7 @@ pub(super) async fn executions(
     let page = page(query.page_size, query.page_token.as_deref())?;
     let status = query.status.map(view::ExecutionStatus::from);
     let freshness = api.reach().await;
-    let found = api.view.executions(&api.scope(&caller), &id, status, &page).await;
+    let found = api.view.executions(&scope_of(&caller), &id, status, &page).await;
     let Some(listing) = found.map_err(unseen)? else {
         let missing = freshness.reached.then(|| unknown_trigger(&id));
         return Err(missing.unwrap_or_else(|| behind(&freshness)));

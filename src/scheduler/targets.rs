@@ -10,7 +10,7 @@ use crate::config::TargetSettings;
 use crate::engine::catalog::{Catalog, TopicState};
 use crate::kafka::Names;
 use crate::kafka::probe::Probe;
-use crate::model::{Millis, Timestamp, pattern};
+use crate::model::{Millis, Timestamp};
 
 /// How long a topic that could not be reached is left alone.
 const AWAY_TTL_MS: Millis = 1_000;
@@ -129,10 +129,6 @@ impl Targets {
                 "topic {topic} belongs to Orloj or to Kafka itself; fire into one of your own"
             ));
         }
-        let matches =
-            |patterns: &[String]| patterns.iter().any(|pattern| pattern::matches(pattern, topic));
-        let allowed = matches(&self.settings.allow) && !matches(&self.settings.deny);
-        (!allowed)
-            .then(|| format!("topic {topic} is not allowed: see targets.allow and targets.deny"))
+        self.settings.refusal(topic)
     }
 }

@@ -24,6 +24,7 @@ mod fires_once;
 mod gateway;
 mod guard;
 mod hostile;
+mod identity;
 mod in_flight;
 mod kafka_server;
 mod kafka_smoke;

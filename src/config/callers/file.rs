@@ -15,6 +15,7 @@ use figment::value::{Dict, Value};
 use reqwest::Url;
 use serde::Deserialize;
 
+use super::issuer::{Issuer, IssuerEntry};
 use super::key::KeyHash;
 use super::secret::{SigningKey, SigningSecret};
 use super::{ANONYMOUS, Caller, CallerTable, Limits, Notify, Role};
@@ -30,6 +31,8 @@ type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 struct File {
     #[serde(default)]
     callers: BTreeMap<String, CallerEntry>,
+    /// One issuer, or a table of several.
+    jwt: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -77,12 +80,13 @@ struct NotifyEntry {
     interval: Option<Duration>,
 }
 
-/// Nobody but the anonymous caller, with the limits that the settings have.
+/// Nobody but the anonymous caller, who may do everything, with the limits that the settings have.
 pub(super) fn open(settings: &Settings) -> CallerTable {
     CallerTable {
         by_id: HashMap::new(),
         by_key: Vec::new(),
-        anonymous: Arc::new(anonymous(settings)),
+        issuers: Vec::new(),
+        anonymous: Arc::new(Caller { role: Some(Role::Operator), ..anonymous(settings) }),
         is_open: true,
         version: Context::new(&SHA256).finish(),
     }
@@ -143,6 +147,7 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     fn callers(mut self, file: File) -> Result<CallerTable, String> {
+        let issuers = file.jwt.map(|jwt| issuers(jwt, self.settings)).transpose()?;
         let mut by_id = HashMap::new();
         let mut by_key: Vec<(KeyHash, Arc<Caller>)> = Vec::new();
         for (id, mut entry) in file.callers {
@@ -160,7 +165,8 @@ impl Reading<'_> {
         }
         let nobody = || Arc::new(anonymous(self.settings));
         let anonymous = by_id.get(ANONYMOUS).map_or_else(nobody, Arc::clone);
-        Ok(CallerTable { by_id, by_key, anonymous, is_open: false, version: self.version.finish() })
+        let (issuers, version) = (issuers.unwrap_or_default(), self.version.finish());
+        Ok(CallerTable { by_id, by_key, issuers, anonymous, is_open: false, version })
     }
 
     /// One caller; the error begins after the caller's id.
@@ -188,7 +194,7 @@ impl Reading<'_> {
             role: entry.role,
             urls,
             topics,
-            secrets,
+            secrets: secrets.into(),
             limits: limits(self.settings, &entry.limits),
             notify: notify(self.settings, entry.notify)
                 .map_err(|reason| format!(".notify` cannot be: {reason}"))?,
@@ -222,6 +228,32 @@ impl Reading<'_> {
     }
 }
 
+/// `[jwt]` is one issuer, and has more than tables; `[jwt.<name>]` are several.
+fn issuers(jwt: Value, settings: &Settings) -> Result<Vec<Arc<Issuer>>, String> {
+    let table = jwt.into_dict().ok_or("`jwt` cannot be: write a table")?;
+    let are_several = !table.is_empty() && table.values().all(|value| value.as_dict().is_some());
+    let entries: Vec<(String, Value)> = if are_several {
+        table.into_iter().map(|(name, entry)| (format!("jwt.{name}"), entry)).collect()
+    } else {
+        vec![("jwt".to_owned(), Value::from(table))]
+    };
+    let mut issuers: Vec<Arc<Issuer>> = Vec::with_capacity(entries.len());
+    for (name, entry) in entries {
+        let entry = IssuerEntry::deserialize(&entry).map_err(|mut error| {
+            error.path.insert(0, name.clone());
+            explain(&error)
+        })?;
+        let issuer = entry.check(&name, &settings.callers);
+        let issuer = issuer.map_err(|reason| format!("`{name}{reason}"))?;
+        // A token names nothing but this, so it must lead to one place.
+        if let Some(other) = issuers.iter().find(|other| other.issuer == issuer.issuer) {
+            return Err(format!("`{name}.issuer` is that of `{}`", other.name));
+        }
+        issuers.push(Arc::new(issuer));
+    }
+    Ok(issuers)
+}
+
 /// Every text of a list, read; nothing if there is no list.
 fn all<T>(
     texts: Option<Vec<String>>,
@@ -236,7 +268,7 @@ fn anonymous(settings: &Settings) -> Caller {
         role: None,
         urls: None,
         topics: None,
-        secrets: Vec::new(),
+        secrets: Arc::default(),
         limits: limits(settings, &LimitsEntry::default()),
         notify: Notify {
             email: Vec::new(),

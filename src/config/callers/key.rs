@@ -20,7 +20,7 @@ const HASH_BYTES: usize = 32;
 
 /// What we keep of a key: written `sha256:` and 64 hexadecimal digits, which
 /// `printf %s KEY | sha256sum` prints too.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyHash([u8; HASH_BYTES]);
 
 /// Draws a new key. It is nowhere but in the answer.

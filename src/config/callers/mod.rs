@@ -4,12 +4,13 @@
 //! and no `Debug` shows one, and an API key is known by its hash only.
 //!
 //! ```text
-//!  callers.toml ──► file (strict) ──► CallerTable ◄── by_key ── gateway: who asks?
+//!  callers.toml ──► file (strict) ──► CallerTable ◄── by_key, issuer ── gateway: who asks?
 //!     └─ file: env: ──► secret ─────────┘  ◄──── by_id ─── worker: whose fire is this?
 //! ```
 
 mod file;
 
+pub mod issuer;
 pub mod key;
 pub mod secret;
 
@@ -26,6 +27,7 @@ use serde::Deserialize;
 
 use super::{ByteSize, ConfigError, Settings};
 use crate::model::pattern;
+use issuer::Issuer;
 use key::KeyHash;
 use secret::SigningSecret;
 
@@ -34,34 +36,52 @@ use secret::SigningSecret;
 pub const ANONYMOUS: &str = "anonymous";
 
 /// One who registers triggers.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Caller {
     /// What records call it in `orloj-caller`.
     pub id: String,
-    /// What its keys allow; `None` for one who has no keys.
+    /// What its keys and tokens allow; `None` for one whom neither can name.
     pub role: Option<Role>,
     /// Base URLs under which its callbacks must lie; `None` for any.
     pub urls: Option<Vec<Url>>,
     /// Patterns of topics that its triggers may fire into; `None` for whatever `targets.allow` has.
     pub topics: Option<Vec<String>>,
     /// What signs its callbacks, in the order of the file; with none they are not signed.
-    pub secrets: Vec<SigningSecret>,
+    pub secrets: Arc<[SigningSecret]>,
     /// How much it may use.
     pub limits: Limits,
     /// Whom to tell of its failures.
     pub notify: Notify,
 }
 
-/// What a key allows; each includes those before it.
+/// What a key or a token allows; each includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// Looking.
+    /// Looking at what is its own.
     ReadOnly,
-    /// Registering and cancelling.
+    /// Registering, cancelling and commanding, too.
     Caller,
-    /// What concerns the callers of others: dead letters, circuits.
+    /// All of that to what is anybody's.
     Operator,
+}
+
+impl Role {
+    /// As the file and tokens write it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ReadOnly => "read-only",
+            Self::Caller => "caller",
+            Self::Operator => "operator",
+        }
+    }
+
+    /// The role of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::ReadOnly, Self::Caller, Self::Operator].into_iter().find(|r| r.as_str() == name)
+    }
 }
 
 /// How much a caller may use.
@@ -97,6 +117,7 @@ pub struct Notify {
 pub struct CallerTable {
     by_id: HashMap<String, Arc<Caller>>,
     by_key: Vec<(KeyHash, Arc<Caller>)>,
+    issuers: Vec<Arc<Issuer>>,
     anonymous: Arc<Caller>,
     is_open: bool,
     /// Of everything that was read, secrets included.
@@ -104,6 +125,12 @@ pub struct CallerTable {
 }
 
 impl Caller {
+    /// Whether it is whoever is nobody else.
+    #[must_use]
+    pub fn is_anonymous(&self) -> bool {
+        self.id == ANONYMOUS
+    }
+
     /// Whether its triggers may fire into `topic`, as far as this is the caller's own affair.
     #[must_use]
     pub fn may_fire_into(&self, topic: &str) -> bool {
@@ -147,10 +174,28 @@ impl CallerTable {
         found
     }
 
+    /// Who is called so, the anonymous caller not counted.
+    #[must_use]
+    pub fn known(&self, id: &str) -> Option<&Arc<Caller>> {
+        self.by_id.get(id).filter(|caller| !caller.is_anonymous())
+    }
+
+    /// All whose tokens are believed.
+    #[must_use]
+    pub fn issuers(&self) -> &[Arc<Issuer>] {
+        &self.issuers
+    }
+
+    /// The one of whom `iss` of a token speaks.
+    #[must_use]
+    pub fn issuer(&self, iss: &str) -> Option<&Arc<Issuer>> {
+        self.issuers.iter().find(|issuer| issuer.issuer == iss)
+    }
+
     /// How many there are, the anonymous one not counted.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.by_id.values().filter(|caller| caller.id != ANONYMOUS).count()
+        self.by_id.values().filter(|caller| !caller.is_anonymous()).count()
     }
 
     /// Whether both were read from the same bytes.

@@ -1,5 +1,7 @@
 //! What reading the callers promises: strict, whole or not at all, and silent about secrets.
 
+use jsonwebtoken::Algorithm;
+
 use super::secret::{NewSecret, SigningKey};
 use super::*;
 use crate::config::Layers;
@@ -91,7 +93,7 @@ fn without_a_file_there_is_one_caller_with_the_settings() {
     let callers = CallerTable::read(&settings).unwrap();
     assert!(callers.is_open() && callers.by_key("").is_none());
     let anyone = callers.by_id(Some("billing"));
-    assert_eq!((anyone.id.as_str(), anyone.role), (ANONYMOUS, None));
+    assert_eq!((anyone.id.as_str(), anyone.role), (ANONYMOUS, Some(Role::Operator)));
     assert_eq!(anyone.limits.payload, settings.gateway.payload_max);
     assert!(anyone.may_fire_into("anything"));
 }
@@ -167,6 +169,9 @@ fn a_secret_in_a_wrong_place_is_not_repeated() {
         format!("callers.a.limits.payload = \"{secret}\""),
         format!("callers.a.urls = [\"{secret}\"]"),
         format!("callers.a.notify.email = [\"{secret}\"]"),
+        format!("jwt = \"{secret}\""),
+        format!("[jwt]\n{ISSUER}jwks_url = \"{secret}\""),
+        format!("[jwt]\n{ISSUER}jwks_url = \"https://h/\"\nalgorithms = [\"{secret}\"]"),
     ] {
         let refused = refusal(&wrong);
         assert!(!refused.contains("S3cret"), "{refused}");
@@ -187,4 +192,116 @@ fn a_changed_secret_makes_another_table() {
     let (one, other) = (NewSecret::shared().unwrap(), NewSecret::shared().unwrap());
     assert!(read(&one).is_same(&read(&one)));
     assert!(!read(&one).is_same(&read(&other)));
+}
+
+#[test]
+fn the_documented_file_is_read_as_it_is_explained() {
+    const PAGE: &str = include_str!("../../../docs/callers.md");
+    let documented = PAGE.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
+    let folder = Folder::new();
+    folder.write("callers.toml", documented.unwrap());
+    let secret =
+        |name: &str| (name == "BILLING_SECRET").then(|| NewSecret::shared().unwrap().secret);
+    let callers = file::read(&folder.settings(), &secret).unwrap();
+
+    let billing = callers.known("billing").unwrap();
+    assert_eq!((billing.role, billing.secrets.len()), (Some(Role::Caller), 1));
+    assert_eq!(billing.limits.requests_per_second.get(), 100);
+    assert_eq!(billing.limits.pending.get(), 100_000);
+    assert!(billing.may_fire_into("billing.eu") && !billing.may_fire_into("orders"));
+    assert_eq!(callers.by_key("foo").unwrap().id, "billing", "the hash of the page is that of foo");
+    assert_eq!(callers.by_key("bar").unwrap().role, Some(Role::Operator));
+    assert_eq!(callers.known("reports").unwrap().role, Some(Role::ReadOnly));
+    assert!(callers.known(ANONYMOUS).is_none() && callers.by_id(None).urls.is_some());
+
+    let staff = callers.issuer("https://login.example.com/").unwrap();
+    let usual = [Algorithm::RS256, Algorithm::ES256, Algorithm::EdDSA];
+    assert_eq!((staff.name.as_str(), staff.algorithms.as_slice()), ("jwt.staff", &usual[..]));
+    assert_eq!(
+        (staff.caller_claim.as_str(), staff.role_claim.as_deref()),
+        ("sub", Some("orloj_role"))
+    );
+    assert_eq!(staff.leeway, folder.settings().callers.jwt_leeway);
+    let machines = callers.issuer("https://tokens.example.com").unwrap();
+    assert_eq!((machines.caller_claim.as_str(), machines.leeway.as_secs()), ("client_id", 5));
+    assert_eq!(machines.algorithms, [Algorithm::ES256]);
+    assert!(callers.issuer("https://tokens.example.com/").is_none(), "to the letter");
+}
+
+const ISSUER: &str = "issuer = \"i\"\naudience = \"a\"\n";
+
+#[test]
+fn one_issuer_needs_no_name() {
+    let text = format!("[jwt]\n{ISSUER}jwks_url = \"https://h/keys\"\nalgorithms = [\"PS512\"]");
+    let callers = Folder::new().read(&text).unwrap();
+    let [issuer] = callers.issuers() else { panic!("{:?}", callers.issuers()) };
+    assert_eq!((issuer.name.as_str(), &issuer.algorithms), ("jwt", &vec![Algorithm::PS512]));
+    assert!(Folder::new().read("[callers.a]").unwrap().issuers().is_empty());
+}
+
+#[test]
+fn an_issuer_that_could_harm_is_refused_with_the_reason() {
+    let https = "jwks_url = \"https://h/keys\"\n";
+    for (table, entry, expected) in [
+        ("jwt", String::new(), "`jwt` lacks `issuer`"),
+        ("jwt.a", ISSUER.to_owned(), "`jwt.a` lacks `jwks_url`"),
+        ("jwt.a", format!("{ISSUER}{https}alogrithms = []"), "did you mean `jwt.a.algorithms`?"),
+        ("jwt", format!("{ISSUER}{https}algorithms = []"), "`jwt.algorithms` cannot be: name one"),
+        (
+            "jwt",
+            format!("{ISSUER}{https}algorithms = [\"RS256\", \"HS256\"]"),
+            "HS256 checks a token with the secret that makes it",
+        ),
+        ("jwt", format!("{ISSUER}{https}algorithms = [\"none\"]"), "none is no signature"),
+        ("jwt", format!("{ISSUER}{https}algorithms = [\"RS265\"]"), "did you mean RS256?"),
+        ("jwt", format!("{ISSUER}{https}leeway = \"61s\""), "`jwt.leeway` cannot be: it is 60s"),
+        ("jwt", format!("{ISSUER}{https}leeway = 5"), "`jwt.leeway` cannot be"),
+        ("jwt", format!("{ISSUER}{https}caller_claim = \"\""), "`jwt.caller_claim` cannot be"),
+        ("jwt", format!("issuer = \"\"\naudience = \"a\"\n{https}"), "`jwt.issuer` cannot be"),
+        ("jwt", format!("issuer = \"i\"\naudience = \"\"\n{https}"), "`jwt.audience` cannot be"),
+        (
+            "jwt",
+            format!("{ISSUER}jwks_url = \"http://h/keys\""),
+            "`jwt.jwks_url` cannot be: keys come",
+        ),
+        (
+            "jwt",
+            format!("{ISSUER}jwks_url = \"http://127.0.0.1/\""),
+            "callers.jwks_over_http allows",
+        ),
+        (
+            "jwt",
+            format!("{ISSUER}jwks_url = \"http://localhost/\""),
+            "keys come over https, because",
+        ),
+        ("jwt", format!("{ISSUER}jwks_url = \"file:///keys\""), "a URL begins with https://"),
+        ("jwt", format!("{ISSUER}jwks_url = \"keys\""), "a URL begins with https://"),
+        ("jwt", format!("{ISSUER}jwks_url = \"https://u:p@h/\""), "no user and no password"),
+        (
+            "jwt.a",
+            format!("{ISSUER}{https}[jwt.b]\n{ISSUER}{https}"),
+            "`jwt.b.issuer` is that of `jwt.a`",
+        ),
+    ] {
+        let refused = refusal(&format!("[{table}]\n{entry}"));
+        assert!(refused.contains(expected), "{table} {entry}: {refused}");
+    }
+    assert!(refusal("jwt = 5").contains("`jwt` cannot be"), "no table");
+}
+
+#[test]
+fn keys_come_over_http_from_this_machine_if_that_is_allowed() {
+    let folder = Folder::new();
+    let mut settings = folder.settings();
+    settings.callers.jwks_over_http = true;
+    for (url, is_allowed) in [
+        ("http://127.0.0.1:8080/keys", true),
+        ("http://[::1]/keys", true),
+        ("https://login.example.com/keys", true),
+        ("http://localhost/keys", false),
+        ("http://192.0.2.1/keys", false),
+    ] {
+        folder.write("callers.toml", &format!("[jwt]\n{ISSUER}jwks_url = \"{url}\""));
+        assert_eq!(file::read(&settings, &|_| None).is_ok(), is_allowed, "{url}");
+    }
 }

@@ -15,9 +15,9 @@ use tower::ServiceExt as _;
 use super::*;
 use crate::callers::Callers;
 use crate::config::{Layers, Settings};
+use crate::gateway::identity::Identity;
 use crate::gateway::judge::Judge;
 use crate::gateway::marks::Marks;
-use crate::gateway::rate::Rates;
 use crate::gateway::{Desk, request_id};
 use crate::guard::Guard;
 use crate::health::Health;
@@ -59,8 +59,8 @@ impl Alone {
             letters: crate::dead_letters::Desk::new(&settings),
             names: Names::new(&settings.topics.prefix),
             judge: Judge::new(),
+            identity: Identity::open(&settings, callers.clone()).unwrap(),
             callers,
-            rates: Rates::default(),
             guard: Guard::new(&settings),
             settings,
             health,

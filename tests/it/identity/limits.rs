@@ -1,0 +1,91 @@
+//! How much a caller may, and how fast somebody may guess.
+
+use std::time::Duration;
+
+use orloj::config::callers::key::{KeyHash, new_key};
+use serde_json::{Value, json};
+
+use super::{Gate, LET_IN};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_answer_to_a_known_caller_says_where_it_stands() {
+    let looking = new_key().unwrap();
+    let file = format!(
+        "limits.requests_per_second = 3\n[callers.looker]\nkeys = [\"{}\"]\nrole = \"read-only\"",
+        KeyHash::of(&looking)
+    );
+    let gate = Gate::open(&file, &[]).await;
+    let mut let_in = 0;
+    let refused = loop {
+        let told = gate.with_key(&gate.key).await;
+        assert_eq!(told.header("ratelimit-policy"), "\"default\";q=3;w=1");
+        if told.status == 429 {
+            break told;
+        }
+        assert_eq!(told.status, LET_IN, "{told:?}");
+        assert!(told.header("ratelimit").starts_with("\"default\";r="), "{told:?}");
+        let_in += 1;
+        assert!(let_in < 1_000, "no request is one too many");
+    };
+    assert!(let_in >= 3, "only {let_in} were let in");
+    assert_eq!(refused.header("retry-after"), "1", "{refused:?}");
+    assert_eq!(refused.header("ratelimit"), "\"default\";r=0;t=1");
+
+    let told = gate.with_key(&looking).await;
+    assert_eq!(told.status, 403, "{told:?}");
+    assert_eq!(told.header("ratelimit-policy"), "\"default\";q=1000;w=1");
+    for told in [gate.with_key("guess").await, gate.ask(gate.request()).await] {
+        assert_eq!((told.status, told.header("ratelimit")), (401, ""), "{told:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_guesses_is_not_looked_at_and_who_was_known_is() {
+    let unseen = new_key().unwrap();
+    let file = format!("[callers.milk]\nkeys = [\"{}\"]\nrole = \"caller\"", KeyHash::of(&unseen));
+    let gate = Gate::open(&file, &["callers.failures_per_second_max=1"]).await;
+    assert_eq!(gate.with_key(&gate.key).await.status, LET_IN);
+    assert_eq!(gate.with_key("guess").await.status, 401);
+    let mut refused = 0;
+    for n in 0..50 {
+        let told = gate.with_key(&format!("guess-{n}")).await;
+        if told.status == 429 {
+            refused += 1;
+            assert_eq!(told.header("retry-after"), "1", "{told:?}");
+        }
+    }
+    assert!(refused >= 40, "only {refused} of 50 guesses were refused");
+    // Whenever a guess is looked at, a second passes before another is.
+    let mut look = tokio::time::interval(Duration::from_millis(20));
+    while gate.with_key("guess").await.status != 401 {
+        look.tick().await;
+    }
+    assert_eq!(gate.with_key(&unseen).await.status, 429, "it was never seen here");
+    assert_eq!(gate.with_key(&gate.key).await.status, LET_IN, "it was recognised here before");
+    while gate.with_key(&unseen).await.status != LET_IN {
+        look.tick().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_its_owner_would_refuse_is_refused_before_it_is_written() {
+    let gate =
+        Gate::open("topics = [\"open.*\", \"kept.*\"]", &["targets.deny=[\"kept.*\"]"]).await;
+    let register = async |topic: &str| {
+        let body = json!({"topic": topic, "delaySeconds": 1}).to_string();
+        gate.ask(gate.request().bearer_auth(&gate.key).body(body)).await
+    };
+    for (topic, status, words) in [
+        ("elsewhere", 403, "tea may not fire into elsewhere"),
+        ("kept.secret", 422, "topic kept.secret is not allowed: see targets.allow"),
+        // Nothing is wrong with it but that there is no broker.
+        ("open.door", 503, ""),
+    ] {
+        let told = register(topic).await;
+        assert_eq!(told.status, status, "{topic}: {told:?}");
+        assert!(told.detail().starts_with(words), "{topic}: {}", told.detail());
+        let problem: Value = serde_json::from_str(&told.body).unwrap();
+        let pointer = if status == 503 { Value::Null } else { json!("/topic") };
+        assert_eq!(problem["errors"][0]["pointer"], pointer, "{topic}");
+    }
+}

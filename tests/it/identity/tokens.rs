@@ -1,0 +1,236 @@
+//! Tokens as nobody should make them: what each is answered, and that no answer repeats one.
+
+use aws_lc_rs::hmac;
+use orloj::clock;
+use serde_json::{Value, json};
+
+use super::issuer::{Jwks, SigningKey, base64, unsigned};
+use super::{Gate, LET_IN, Told, changed, claims, issuer};
+
+/// A token, how it is answered, and words of the answer.
+type Case = (&'static str, String, u16, &'static str);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn good_tokens_of_every_usual_algorithm_are_let_in() {
+    let keys = [SigningKey::rsa("r"), SigningKey::p256("p"), SigningKey::ed25519("e")];
+    let jwks = Jwks::of(&keys.iter().collect::<Vec<_>>()).await;
+    let gate = Gate::open(&issuer("a", &jwks.url()), &[]).await;
+    let now = clock::now_ms() / 1_000;
+    for key in &keys {
+        for change in [
+            json!({}),
+            json!({"aud": ["other", "orloj"]}),
+            json!({"exp": now as f64 + 60.5}),
+            // Within the leeway.
+            json!({"exp": now - 5, "nbf": now - 60}),
+            json!({"nbf": now + 5}),
+        ] {
+            let told = gate.with_token(&key.token(&changed(claims("a"), change.clone()))).await;
+            assert_eq!(told.status, LET_IN, "{} {change}: {told:?}", key.alg());
+        }
+    }
+    let lower_case = format!("bearer {}", keys[0].token(&claims("a")));
+    let told = gate.ask(gate.request().header("authorization", lower_case)).await;
+    assert_eq!(told.status, LET_IN, "{told:?}");
+    assert_eq!(jwks.asked(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_token_gets_in_that_should_not() {
+    let key = SigningKey::rsa("r");
+    let jwks = Jwks::of(&[&key]).await;
+    let gate = Gate::open(&issuer("a", &jwks.url()), &[]).await;
+    let cases: Vec<Case> = [forged(&key), said_wrongly(&key), said_not(&key), oversized(&key)]
+        .into_iter()
+        .flatten()
+        .collect();
+    for (name, token, status, words) in cases {
+        let told = gate.with_token(&token).await;
+        assert_eq!(told.status, status, "{name}: {told:?}");
+        assert!(told.detail().contains(words), "{name}: {}", told.detail());
+        check(name, &told, &token);
+    }
+    let told = gate.with_token(&key.token(&claims("a"))).await;
+    assert_eq!(told.status, LET_IN, "the gate lets in who is good: {told:?}");
+}
+
+/// What every refusal keeps to.
+fn check(name: &str, told: &Told, token: &str) {
+    let challenge = told.header("www-authenticate");
+    if told.status == 401 {
+        let expected = "Bearer realm=\"orloj\", error=\"invalid_token\", error_description=\"";
+        assert!(challenge.starts_with(expected), "{name}: {challenge}");
+    }
+    assert_eq!(told.header("content-type"), "application/problem+json", "{name}");
+    let said = format!("{challenge} {}", told.body);
+    for part in token.split('.').filter(|part| part.len() > 8) {
+        assert!(!said.contains(part), "{name} repeats the token: {said}");
+    }
+}
+
+/// Signed by nobody who may.
+fn forged(key: &SigningKey) -> Vec<Case> {
+    let good = claims("a").to_string();
+    let header = |alg: &str| json!({"alg": alg, "kid": key.kid});
+    let none = |alg: &str| format!("{}.", unsigned(&header(alg), &good));
+    let confused = unsigned(&header("HS256"), &good);
+    let secret = hmac::Key::new(hmac::HMAC_SHA256, &key.public_bytes());
+    let mac = base64(hmac::sign(&secret, confused.as_bytes()).as_ref());
+    let other = SigningKey::rsa(&key.kid);
+    let signed = key.token(&claims("a"));
+    let (message, signature) = signed.rsplit_once('.').unwrap();
+    let theirs = changed(claims("a"), json!({"sub": "milk"})).to_string();
+    let swapped = format!("{}.{signature}", unsigned(&header("RS256"), &theirs));
+    let embedded = json!({"alg": "RS256", "kid": key.kid, "jwk": other.jwk()});
+    vec![
+        ("alg none", none("none"), 401, "no token with an algorithm"),
+        ("alg None", none("None"), 401, "no token with an algorithm"),
+        ("no signature", format!("{message}."), 401, "its signature"),
+        ("HS256 with the public key", format!("{confused}.{mac}"), 401, "its algorithm"),
+        ("an algorithm not allowed", key.sign(&header("PS256"), &good), 401, "its algorithm"),
+        ("another algorithm of the issuer", key.sign(&header("ES256"), &good), 401, "no key of"),
+        ("another key", other.token(&claims("a")), 401, "its signature"),
+        ("claims exchanged", swapped, 401, "its signature"),
+        ("a key of its own", other.sign(&embedded, &good), 401, "its signature"),
+        ("an unknown key", SigningKey::rsa("x").token(&claims("a")), 401, "no key of its issuer"),
+        ("no words", "..".to_owned(), 401, "no token"),
+        ("no base64", format!("{signed}%"), 401, "cannot be read"),
+        ("five parts", format!("{signed}.a.b"), 401, "nobody has this API key"),
+    ]
+}
+
+/// Signed rightly, with claims that are not for us, or not now.
+fn said_wrongly(key: &SigningKey) -> Vec<Case> {
+    let now = clock::now_ms() / 1_000;
+    let with = |by: Value| key.token(&changed(claims("a"), by));
+    let header = json!({"alg": "RS256", "kid": key.kid});
+    let twice = claims("a").to_string().replace('{', &format!("{{\"exp\":{},", now + 9));
+    let forms = ["\"9999999999\"", "true", "[9999999999]", "{}", "-1", "\"\"", "1e999"];
+    let malformed = |claim: &'static str| {
+        forms.map(|form| {
+            let mut text = changed(claims("a"), json!({ claim: null })).to_string();
+            text.insert_str(1, &format!("\"{claim}\":{form},"));
+            (claim, key.sign(&json!({"alg": "RS256", "kid": key.kid}), &text), 401, "")
+        })
+    };
+    let mut cases = vec![
+        ("wrong aud", with(json!({"aud": "others"})), 401, "another audience"),
+        ("wrong auds", with(json!({"aud": ["others", "Orloj"]})), 401, "another audience"),
+        ("no auds", with(json!({"aud": []})), 401, "audience"),
+        ("wrong iss", with(json!({"iss": "https://b.example/"})), 401, "its issuer"),
+        ("nearly iss", with(json!({"iss": "https://a.example"})), 401, "its issuer"),
+        ("two iss", with(json!({"iss": ["https://a.example/"]})), 401, "`iss`"),
+        ("expired", with(json!({"exp": now - 60})), 401, "expired"),
+        ("not yet valid", with(json!({"nbf": now + 60})), 401, "not good yet"),
+        ("exp twice", key.sign(&header, &twice), 401, "cannot be read"),
+        ("sub of another", with(json!({"sub": "milk"})), 403, "no caller is called"),
+        ("sub is anonymous", with(json!({"sub": "anonymous"})), 403, "no caller is called"),
+        ("sub is a number", with(json!({"sub": 7})), 401, "`sub`"),
+        ("claims are no object", key.sign(&header, "[]"), 401, "`iss`"),
+    ];
+    cases.extend(malformed("exp"));
+    cases.extend(malformed("nbf"));
+    cases
+}
+
+/// Signed rightly, with something missing.
+fn said_not(key: &SigningKey) -> Vec<Case> {
+    let without = |claim: &str| key.token(&changed(claims("a"), json!({ claim: null })));
+    let null = |claim: &str| {
+        let mut text = changed(claims("a"), json!({ claim: null })).to_string();
+        text.insert_str(1, &format!("\"{claim}\":null,"));
+        key.sign(&json!({"alg": "RS256", "kid": key.kid}), &text)
+    };
+    let good = claims("a").to_string();
+    vec![
+        ("missing iss", without("iss"), 401, "lack `iss`"),
+        ("missing aud", without("aud"), 401, "lack `aud`"),
+        ("missing exp", without("exp"), 401, "lack `exp`"),
+        ("missing nbf", without("nbf"), 401, "lack `nbf`"),
+        ("missing sub", without("sub"), 401, "lack `sub`"),
+        ("null iss", null("iss"), 401, "lack `iss`"),
+        ("null aud", null("aud"), 401, "lack `aud`"),
+        ("null exp", null("exp"), 401, "lack `exp`"),
+        ("null nbf", null("nbf"), 401, "lack `nbf`"),
+        ("missing kid", key.sign(&json!({"alg": "RS256"}), &good), 401, "lacks `kid`"),
+        ("missing alg", key.sign(&json!({"kid": key.kid}), &good), 401, "no token"),
+    ]
+}
+
+/// Larger than anybody needs, or with what we do not understand.
+fn oversized(key: &SigningKey) -> Vec<Case> {
+    let good = claims("a").to_string();
+    let kid = |kid: String| key.sign(&json!({"alg": "RS256", "kid": kid}), &good);
+    let filled = changed(claims("a"), json!({"more": "x".repeat(8_192)}));
+    let critical = json!({"alg": "RS256", "kid": key.kid, "crit": ["exp"]});
+    vec![
+        ("huge kid", kid("k".repeat(257)), 401, "longer than 256 bytes"),
+        ("large kid", kid("k".repeat(256)), 401, "no key of its issuer"),
+        ("huge token", key.token(&filled), 401, "longer than 8 KiB"),
+        ("huge nothing", "x".repeat(100_000), 401, "longer than 8 KiB"),
+        ("critical", key.sign(&critical, &good), 401, "`crit`"),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_credential_in_its_place_and_no_other_is_looked_at() {
+    let key = SigningKey::ed25519("e");
+    let jwks = Jwks::of(&[&key]).await;
+    let gate = Gate::open(&issuer("a", &jwks.url()), &[]).await;
+    let token = key.token(&claims("a"));
+    let bearer = |text: &str| gate.request().bearer_auth(text);
+    let api_key = |request: reqwest::RequestBuilder, text: &str| request.header("x-api-key", text);
+    for (name, request, status) in [
+        ("nothing", gate.request(), 401),
+        ("key as bearer", bearer(&gate.key), LET_IN),
+        ("key in X-Api-Key", api_key(gate.request(), &gate.key), LET_IN),
+        ("token in X-Api-Key", api_key(gate.request(), &token), 401),
+        ("token twice", bearer(&token).bearer_auth(&token), 401),
+        ("token and key", api_key(bearer(&token), &gate.key), 401),
+        ("two keys", api_key(api_key(gate.request(), &gate.key), &gate.key), 401),
+        ("basic", gate.request().basic_auth("tea", Some(&gate.key)), 401),
+        ("says who", gate.request().header("orloj-caller", "tea"), 401),
+        ("in the query", gate.client.post(format!("{}?access_token={token}", gate.url)), 401),
+    ] {
+        let told = gate.ask(request).await;
+        assert_eq!(told.status, status, "{name}: {told:?}");
+        assert!(!told.body.contains(&gate.key) && !told.body.contains(&token), "{name}");
+    }
+    let nobody = gate.ask(gate.request()).await;
+    assert_eq!(nobody.header("www-authenticate"), "Bearer realm=\"orloj\"", "no error was made");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_issuers_there_are_no_tokens() {
+    let gate = Gate::open("", &[]).await;
+    let told = gate.with_token(&SigningKey::ed25519("e").token(&claims("a"))).await;
+    assert_eq!((told.status, told.detail().as_str()), (401, "nobody has this API key"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_may_make_its_callers_role_less_and_never_more() {
+    let key = SigningKey::p256("p");
+    let jwks = Jwks::of(&[&key]).await;
+    let file = format!(
+        "{}role_claim = \"roles\"\ncaller_claim = \"client\"\n\
+         [callers.looker]\nrole = \"read-only\"\n[callers.nobody]\n",
+        issuer("a", &jwks.url())
+    );
+    let gate = Gate::open(&file, &[]).await;
+    for (client, roles, status, words) in [
+        ("tea", json!("caller"), LET_IN, ""),
+        ("tea", json!(["other", "operator"]), LET_IN, ""),
+        ("tea", json!("read-only"), 403, "tea may only look; this needs the role caller"),
+        ("tea", json!(["read-only", "king"]), 403, "tea may only look"),
+        ("tea", json!("king"), 403, "`roles` says no role"),
+        ("tea", json!([]), 403, "`roles` says no role"),
+        ("tea", Value::Null, 403, "`roles` says no role"),
+        ("looker", json!("operator"), 403, "looker may only look"),
+        ("nobody", json!("operator"), 403, "nobody has no role"),
+    ] {
+        let change = json!({"client": client, "roles": roles, "sub": "somebody"});
+        let told = gate.with_token(&key.token(&changed(claims("a"), change))).await;
+        assert_eq!(told.status, status, "{client} {roles}: {told:?}");
+        assert!(told.detail().contains(words), "{client} {roles}: {}", told.detail());
+    }
+}
