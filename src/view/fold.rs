@@ -128,7 +128,7 @@ impl Fold<'_> {
                    keeps, priority, expire_after, retain, schedule, after, whole, row) \
                    VALUES (?1, ?2, 2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) \
                    ON CONFLICT (gid) DO UPDATE SET sid = ?2, known = 2, \
-                   decided = max(decided, ?3), waits = CASE decided WHEN 0 THEN ?4 ELSE 0 END, \
+                   decided = max(decided, ?3), waits = CASE decided WHEN 2 THEN 0 ELSE ?4 END, \
                    created_at = ?5, fire_at = ?6, keeps = ?7, priority = ?8, expire_after = ?9, \
                    retain = ?10, schedule = ?11, after = ?12, whole = ?13, row = ?14, \
                    past = CASE decided WHEN 2 THEN past END";

@@ -111,7 +111,7 @@ CREATE TABLE tally (
   PRIMARY KEY (caller, status)
 ) WITHOUT ROWID;
 CREATE VIRTUAL TABLE words USING fts5(
-  words, content='', contentless_delete=1, detail=none, tokenize='ascii'
+  tokens, content='', contentless_delete=1, detail=none, tokenize='ascii'
 );
 ";
 

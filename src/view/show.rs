@@ -237,7 +237,7 @@ impl Fold<'_> {
         let sql = "SELECT id FROM subject WHERE sid = ?1";
         let id: String = self.db.prepare_cached(sql)?.query_row([sid], |row| row.get(0))?;
         let words = tokens(&id, new.caller, &Sign::of(definition), definition);
-        let sql = "INSERT INTO words (rowid, words) VALUES (?1, ?2)";
+        let sql = "INSERT INTO words (rowid, tokens) VALUES (?1, ?2)";
         let _new = self.db.prepare_cached(sql)?.execute(params![new.place, words])?;
         self.count(new.caller, new.status, 1)
     }

@@ -423,7 +423,9 @@ mod tests {
     fn a_recurring_one_ends_as_its_last_occurrence_does() {
         let ended = |executions, told: Told| Told { ended: Some((executions, 80)), ..told };
         let last = |how, occurrence| Told { attempt: ending(how, 3, occurrence), ..NOTHING };
-        let http = |told| Facts { http: true, decided: true, ..recurring(told) };
+        fn http(told: &Told) -> Facts<'_> {
+            Facts { http: true, decided: true, ..recurring(told) }
+        }
         let failed_once = last(How::Failed, 0);
         let series = Held { recurs: true, ..held(Standing::Pending) };
         let goes_on = Facts { held: Some(&series), ..http(&failed_once) };

@@ -42,5 +42,6 @@ mod simulation;
 mod stage;
 mod topics;
 mod traces;
+mod view;
 mod wait;
 mod worker;

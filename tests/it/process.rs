@@ -69,7 +69,7 @@ impl Settings {
     }
 
     /// Writes a file for the process called `name`.
-    fn write(&self, name: &str) -> PathBuf {
+    pub(crate) fn write(&self, name: &str) -> PathBuf {
         static WRITTEN: AtomicU32 = AtomicU32::new(0);
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("orloj");
         fs::create_dir_all(&folder).unwrap();

@@ -2,7 +2,9 @@
 //! it is to be large.
 
 mod history;
+mod large;
 mod order;
+mod plans;
 
 use rusqlite::Connection;
 

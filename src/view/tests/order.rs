@@ -112,7 +112,7 @@ fn never_fired(history: &History) -> HashSet<i64> {
     cancelled.map(|((_, generation), _)| place_of(0, *generation)).collect()
 }
 
-fn lived(history: &History, picks: &[u8]) -> Reading<'_> {
+fn lived<'a>(history: &'a History, picks: &[u8]) -> Reading<'a> {
     let mut reading = Reading::new(history, false);
     let cancelled = never_fired(history);
     for pick in picks {

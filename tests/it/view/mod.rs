@@ -1,0 +1,276 @@
+//! The view beside a real Kafka, a real scheduler and a real worker: killed again and again while
+//! it folds, it becomes what a view is that reads everything from the beginning, and tells the
+//! truth.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use orloj::clock;
+use orloj::config::{Layers, Settings};
+use orloj::health::Health;
+use orloj::view::{
+    DeadLetterFilter, ExecutionStatus, LetterState, Page, Scope, Status, TriggerFilter,
+    TriggerView, View, dump,
+};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+
+use crate::endpoint::{self, Endpoint};
+use crate::stage::{READY, Stage};
+use crate::wait::until;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Where the child finds its settings.
+const CONFIG: &str = "ORLOJ_TEST_VIEW";
+const FILE: &str = "view.sqlite";
+/// Triggers beside those that are looked at one by one.
+const CROWD: u64 = 400;
+
+#[test]
+fn a_view_that_was_killed_again_and_again_is_the_one_made_from_nothing() {
+    let stage = Stage::new("view")
+        .set("worker.allow_addresses", "any")
+        .set("worker.retry_delays", vec!["1s"])
+        .set("worker.retry_jitter", 0);
+    let (lived, rebuilt) = (stage.data_of("lived"), stage.data_of("rebuilt"));
+    let endpoint = Endpoint::start();
+    let mut scheduler = stage.scheduler("scheduler");
+    let mut worker = stage.start("worker", "worker");
+    scheduler.ready(READY);
+    worker.ready(READY);
+
+    let mut child = start(&stage, &lived);
+    write_all(&stage, &endpoint);
+    for kill in 1..=4 {
+        let least = lines(&lived) + 50 * kill;
+        until("the view to fold some more", DEADLINE, || (lines(&lived) >= least).then_some(()));
+        end(child);
+        crowd(&stage, kill as u64);
+        if kill == 2 {
+            scheduler.kill();
+            scheduler = stage.scheduler("scheduler");
+        }
+        child = start(&stage, &lived);
+    }
+    end(child);
+    let runtime = Runtime::new().unwrap();
+    let view = Opened::new(&runtime, &stage, &lived);
+    assert_true(&view);
+    let lived = view.close();
+    let view = Opened::new(&runtime, &stage, &rebuilt);
+    assert_true(&view);
+    assert_same(&lived, &view.close());
+    assert!(!scheduler.panicked() && !worker.panicked());
+    worker.terminate();
+    scheduler.terminate();
+}
+
+/// The process that is killed: this very program, told to run this test alone.
+#[test]
+#[ignore = "another test runs it as a process of its own"]
+fn a_view_lives_until_it_is_killed() {
+    let Ok(config) = std::env::var(CONFIG) else { return };
+    let runtime = Runtime::new().unwrap();
+    let _inside = runtime.enter();
+    let settings = load(Path::new(&config));
+    let _view = View::open(&settings, Health::new("view"), CancellationToken::new()).unwrap();
+    // Whoever started it is gone when this ends.
+    let mut line = String::new();
+    let _end = std::io::stdin().read_line(&mut line);
+}
+
+fn start(stage: &Stage, dir: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["view::a_view_lives_until_it_is_killed", "--exact", "--ignored"])
+        .env(CONFIG, config(stage, dir))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+fn end(mut child: Child) {
+    child.kill().unwrap();
+    let _killed = child.wait().unwrap();
+}
+
+fn config(stage: &Stage, dir: &Path) -> std::path::PathBuf {
+    stage.settings.clone().set("gateway.view_dir", dir.to_str().unwrap()).write("view")
+}
+
+fn load(config: &Path) -> Settings {
+    let file = Some(config.to_owned());
+    Settings::load(&Layers { file, ..Layers::default() }).unwrap()
+}
+
+/// How much there is in a view, whoever writes it.
+fn lines(dir: &Path) -> usize {
+    dump(&dir.join(FILE)).map_or(0, |lines| lines.len())
+}
+
+fn write_all(stage: &Stage, endpoint: &Endpoint) {
+    let client = stage.client();
+    let topic = stage.target().1;
+    let (now, far) = (clock::now_ms(), clock::now_ms() + 86_400_000);
+    let post = |id: &str, envelope: Value| client.post(id, &envelope.to_string(), None);
+    for id in ["fired", "kept", "replaced"] {
+        post(id, json!({"fireAt": now, "topic": topic, "retain": "1h"}));
+    }
+    for id in ["pending", "cancelled", "paused", "resumed", "called"] {
+        post(id, json!({"fireAt": far, "topic": topic, "payload": {"n": 1}}));
+    }
+    client.post("paused", "", Some("pause"));
+    client.post("resumed", "", Some("pause"));
+    client.post("resumed", "", Some("resume"));
+    client.post("called", "", Some("fire-now"));
+    client.cancel("cancelled");
+    // It is remembered, so that this one is ignored.
+    post("kept", json!({"fireAt": far, "topic": topic, "onConflict": "keep"}));
+    post("replaced", json!({"fireAt": far, "topic": topic}));
+    post("series", json!({"schedule": {"every": "PT1S", "maxExecutions": 3}, "topic": topic}));
+    post("yearly", json!({"schedule": {"every": "P365D", "start": far}, "topic": topic}));
+    post("waits", json!({"after": ["nobody"], "topic": topic}));
+    post("unreadable", json!({"fireAt": "soon", "topic": topic}));
+    endpoint.register(stage, "completed", "fine", json!({}), json!({}));
+    endpoint.register(stage, "delivered", "fine", json!({"retain": "1h"}), json!({}));
+    endpoint.register(stage, "flaky", "flaky", json!({}), json!({}));
+    endpoint.register(stage, "failed", "broken", json!({"retry": {"attempts": 1}}), json!({}));
+    endpoint.register(stage, "in-flight", "hang", json!({}), json!({"timeoutMs": 15_000}));
+    crowd(stage, 0);
+    let _all = client.acknowledged();
+}
+
+/// Many, some of which are cancelled.
+fn crowd(stage: &Stage, round: u64) {
+    let client = stage.client();
+    for n in 0..CROWD {
+        let (id, due) = (format!("crowd-{round}-{n}"), clock::now_ms() + n * 3);
+        client.register(&id, due, stage.target(), "{}", n % 3 == 0);
+        if n % 5 == 0 {
+            client.cancel(&id);
+        }
+    }
+    let _all = client.acknowledged();
+}
+
+/// A view that has caught up.
+struct Opened<'a> {
+    runtime: &'a Runtime,
+    view: View,
+    shutdown: CancellationToken,
+    file: std::path::PathBuf,
+}
+
+impl<'a> Opened<'a> {
+    fn new(runtime: &'a Runtime, stage: &Stage, dir: &Path) -> Self {
+        let _inside = runtime.enter();
+        let settings = load(&config(stage, dir));
+        let (health, shutdown) = (Health::new("view"), CancellationToken::new());
+        let view = View::open(&settings, health, shutdown.clone()).unwrap();
+        Self { runtime, view, shutdown, file: dir.join(FILE) }
+    }
+
+    fn trigger(&self, id: &str) -> Option<TriggerView> {
+        let found = self.runtime.block_on(self.view.trigger(&Scope::All, id));
+        found.ok().flatten()
+    }
+
+    fn count(&self, status: Status) -> usize {
+        let filter = TriggerFilter { statuses: vec![status], ..TriggerFilter::default() };
+        let (mut page, mut count) = (Page { size: 1_000, token: None }, 0);
+        loop {
+            let listed = self.view.triggers(&Scope::All, &filter, &page);
+            let listing = self.runtime.block_on(listed).unwrap();
+            count += listing.items.len();
+            match listing.next {
+                Some(token) => page.token = Some(token),
+                None => return count,
+            }
+        }
+    }
+
+    /// Waits until it stands still, and ends it.
+    fn close(self) -> Vec<String> {
+        let begun = clock::now_ms();
+        until("the view to be fresh", DEADLINE, || {
+            (self.view.freshness().as_of > begun).then_some(())
+        });
+        let lines = dump(&self.file).unwrap();
+        self.shutdown.cancel();
+        lines
+    }
+}
+
+/// Each trigger stands where it stands.
+fn assert_true(view: &Opened<'_>) {
+    for (id, expected) in [
+        ("fired", Status::Fired),
+        ("kept", Status::Fired),
+        ("replaced", Status::Pending),
+        ("pending", Status::Pending),
+        ("cancelled", Status::Cancelled),
+        ("paused", Status::Paused),
+        ("resumed", Status::Pending),
+        ("called", Status::Fired),
+        ("series", Status::Fired),
+        ("yearly", Status::Scheduled),
+        ("waits", Status::Waiting),
+        ("delivered", Status::Completed),
+        ("flaky", Status::Completed),
+        ("failed", Status::Failed),
+        ("in-flight", Status::Failed),
+    ] {
+        let is = || view.trigger(id).map(|trigger| trigger.status);
+        until(&format!("{id} to be {expected:?}, not {:?}", is()), DEADLINE, || {
+            (is() == Some(expected)).then_some(())
+        });
+    }
+    // A fifth of the crowd was cancelled, unless it had fired before.
+    let all = CROWD as usize * 5;
+    until("the crowd to settle", DEADLINE, || {
+        let cancelled = view.count(Status::Cancelled) - 1;
+        let fired = view.count(Status::Fired) - 4;
+        (cancelled + fired == all).then_some(())
+    });
+    assert_eq!(view.trigger("series").unwrap().executions, 3);
+    assert_executions(view);
+    assert_letters(view);
+}
+
+fn assert_executions(view: &Opened<'_>) {
+    let executions = |id: &str| {
+        let all = view.view.executions(&Scope::All, id, None, &Page::default());
+        let items = view.runtime.block_on(all).unwrap().unwrap().items;
+        items.iter().map(|one| (one.attempt, one.status)).collect::<Vec<_>>()
+    };
+    assert_eq!(executions("fired"), [(1, ExecutionStatus::Fired)]);
+    let flaky = [(2, ExecutionStatus::Completed), (1, ExecutionStatus::Retrying)];
+    assert_eq!(executions("flaky"), flaky);
+    assert_eq!(executions("failed"), [(1, ExecutionStatus::Failed)]);
+    assert_eq!(executions("pending"), []);
+}
+
+fn assert_letters(view: &Opened<'_>) {
+    let all = view.view.dead_letters(&Scope::All, &DeadLetterFilter::default(), &Page::default());
+    let letters = view.runtime.block_on(all).unwrap().items;
+    let of = |id: &str| letters.iter().find(|letter| letter.trigger.as_deref() == Some(id)).unwrap();
+    assert_eq!((of("failed").state, of("failed").last_status), (LetterState::Open, Some(500)));
+    assert_eq!(of("unreadable").attempts, None);
+    let one = view.runtime.block_on(view.view.dead_letter(&Scope::All, &of("failed").id)).unwrap();
+    assert_eq!(one.as_ref(), Some(of("failed")));
+    let other = Scope::Caller("somebody".to_owned());
+    let none = view.runtime.block_on(view.view.dead_letter(&other, &of("failed").id)).unwrap();
+    assert_eq!(none, None, "it is nobody else's");
+}
+
+fn assert_same(lived: &[String], rebuilt: &[String]) {
+    let only = |these: &[String], others: &[String]| {
+        let missing = these.iter().filter(|line| others.binary_search(line).is_err());
+        missing.take(10).cloned().collect::<Vec<_>>()
+    };
+    let (gone, new) = (only(lived, rebuilt), only(rebuilt, lived));
+    assert!(lived == rebuilt, "only the one that lived has {gone:#?}; only the other has {new:#?}");
+    assert!(lived.len() > CROWD as usize * 5, "{} lines", lived.len());
+}
