@@ -123,7 +123,8 @@ mod tests {
     }
 
     fn any_claim() -> impl Strategy<Value = Claim> {
-        prop_oneof![Just(Claim::Free), Just(Claim::Anonymous), any::<u64>().prop_map(Claim::Caller),]
+        let callers = any::<u64>().prop_map(Claim::Caller);
+        prop_oneof![Just(Claim::Free), Just(Claim::Anonymous), callers]
     }
 
     prop_compose! {
