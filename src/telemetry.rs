@@ -63,6 +63,8 @@ pub const VIEW_LAG: &str = "orloj_view_lag_seconds";
 /// Gauge: triggers that the view lists.
 pub const VIEW_ROWS: &str = "orloj_view_triggers";
 
+/// Gauge: callbacks that have not ended an hour past their time, as far as a gateway's view knows.
+pub const UNSETTLED: &str = "orloj_unsettled";
 /// Gauge: 1 while the file of the callers is refused and those read before are in force.
 pub const CALLERS_REFUSED: &str = "orloj_callers_refused";
 /// Counter: readings of issuers' keys, by `result` (read, failed).

@@ -82,6 +82,18 @@ impl Contender {
         worker
     }
 
+    /// A gateway as users run it, when it answers.
+    pub(crate) fn gateway(site: &Site) -> Self {
+        let mut gateway = Self::starting(site, "gateway");
+        let listen = site.settings.gateway.listen;
+        until("the gateway to be ready", READY_DEADLINE, || {
+            let ended = gateway.process.try_wait().unwrap();
+            assert!(ended.is_none(), "the gateway ended by itself: {}", ended.unwrap());
+            is_ready(listen).then_some(())
+        });
+        gateway
+    }
+
     /// The scheduler as users run it, started and not ready yet.
     pub(crate) fn starting_scheduler(site: &Site) -> Self {
         Self::starting(site, "scheduler")

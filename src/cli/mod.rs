@@ -10,6 +10,7 @@ mod command;
 mod dead_letters;
 mod file;
 mod next;
+mod reconcile;
 mod role;
 mod schedule;
 mod signals;
@@ -133,6 +134,8 @@ enum Command {
     /// Print the description of the HTTP API: OpenAPI 3.1, as JSON.
     #[command(after_help = "Example:\n  orloj openapi > openapi.json")]
     Openapi,
+    /// Find callbacks that have not ended though their time is long past, and have them made.
+    Reconcile(reconcile::Reconcile),
     /// Print the records of a topic as they arrive: key, tab, value.
     Tail(tail::Tail),
 }
@@ -259,6 +262,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
                 println!("{}", gateway::description());
                 Ok(())
             }
+            Command::Reconcile(reconcile) => reconcile.run(&settings).await,
             Command::Tail(tail) => tail.run(&settings),
         }
     })

@@ -19,6 +19,7 @@ use utoipa::ToSchema;
 
 use super::code::Code;
 use super::identity::{Identity, scope_of};
+use super::idempotency::{FINGERPRINT, First, InFlight};
 use super::judge::Judge;
 use super::marks::Marks;
 use super::problem::{Fault, Problem};
@@ -48,6 +49,7 @@ pub(super) struct Api {
     pub(super) desk: Desk,
     pub(super) view: View,
     pub(super) marks: Marks,
+    pub(super) in_flight: InFlight,
     pub(super) letters: dead_letters::Desk,
     pub(super) settings: Settings,
     pub(super) health: Arc<Health>,
@@ -100,6 +102,19 @@ impl Api {
         if caller.is_anonymous() { submission } else { submission.by(&caller.id) }
     }
 
+    /// Writes what stops or moves a trigger, and awaits the owner's answer. An operator's word counts
+    /// for whatever is there, and is written in nobody's name; another's for what is his.
+    pub(super) async fn order(
+        &self,
+        submission: Submission,
+        caller: &Caller,
+    ) -> Result<Receipt, Problem> {
+        match scope_of(caller) {
+            Scope::All => self.write(submission).await,
+            Scope::Caller(_) => self.submit(submission, caller).await,
+        }
+    }
+
     /// Writes a record in the caller's name, and awaits the owner's answer.
     pub(super) async fn submit(
         &self,
@@ -138,6 +153,11 @@ impl Api {
         response
     }
 
+    /// Waits until the view has these records, and says how fresh it is.
+    pub(super) async fn reach_marks(&self, marks: &[Mark]) -> Freshness {
+        self.view.reach(marks, REACH_PATIENCE).await
+    }
+
     /// Waits until the view has what this gateway has written, and says how fresh it is.
     pub(super) async fn reach(&self) -> Freshness {
         self.view.reach(&self.marks.list(), REACH_PATIENCE).await
@@ -156,6 +176,33 @@ impl Api {
             None if !freshness.reached => Err(behind(&freshness)),
             None => Err(unknown_trigger(id)),
         }
+    }
+
+    /// Refuses one more trigger of a caller who has as many pending as allowed, as far as the view
+    /// knows: what is just being registered is not counted. In place of one there may be another.
+    pub(super) async fn check_pending(&self, caller: &Caller, id: &str) -> Result<(), Problem> {
+        let limit = caller.limits.pending.get();
+        if caller.is_anonymous() || self.view.pending_of(&caller.id).await.map_err(unseen)? < limit {
+            return Ok(());
+        }
+        let there = self.view.trigger(&scope_of(caller), id).await.map_err(unseen)?;
+        if there.is_some_and(|trigger| !trigger.status.is_settled()) {
+            return Ok(());
+        }
+        let detail = format!("{} may have {limit} triggers pending, and has", caller.id);
+        Err(Problem::of(Code::PendingLimit, detail))
+    }
+
+    /// The header by which a change of a trigger carries on what request with a key has made it.
+    pub(super) async fn first_request(
+        &self,
+        id: &str,
+        generation: Offset,
+    ) -> Result<Option<(String, Vec<u8>)>, Problem> {
+        let made = self.view.registration(id, generation).await.map_err(unseen)?;
+        let first = made.map(|made| First::of(made.fingerprint.as_deref(), generation, made.fire_at));
+        let carried = first.and_then(|first| first.carried());
+        Ok(carried.map(|carried| (FINGERPRINT.to_owned(), carried.into_bytes())))
     }
 
     /// Refuses to touch what is another caller's, as far as the view knows: to whoever asks for it

@@ -22,6 +22,7 @@ pub(super) enum Code {
     Settled,
     NotReplayable,
     CountDiffers,
+    RequestInFlight,
     Conflict,
     GenerationDiffers,
     PayloadTooLarge,
@@ -29,6 +30,8 @@ pub(super) enum Code {
     Rejected,
     TimePassed,
     TargetForbidden,
+    IdempotencyKeyReused,
+    PendingLimit,
     TooManyRequests,
     Internal,
     Unavailable,
@@ -55,7 +58,7 @@ const fn entry(
 }
 
 /// In the order of [`Code`].
-const TABLE: [Entry; 24] = [
+const TABLE: [Entry; 27] = [
     entry(
         Code::InvalidBody,
         "invalid-body",
@@ -154,6 +157,13 @@ const TABLE: [Entry; 24] = [
         "Another number of dead letters matches than the request says",
         "ask again with dryRun, and say that number",
     ),
+    entry(
+        Code::RequestInFlight,
+        "request-in-flight",
+        StatusCode::CONFLICT,
+        "A request with this Idempotency-Key is being worked on",
+        "repeat it after Retry-After seconds: it will be answered as the first one was",
+    ),
     entry(Code::Conflict, "conflict", StatusCode::CONFLICT, "What is there stands against it", ""),
     entry(
         Code::GenerationDiffers,
@@ -196,6 +206,20 @@ const TABLE: [Entry; 24] = [
         StatusCode::UNPROCESSABLE_ENTITY,
         "Nothing may be fired at this target",
         "docs/callbacks.md says where callbacks may go, and targets.allow which topics",
+    ),
+    entry(
+        Code::IdempotencyKeyReused,
+        "idempotency-key-reused",
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "This Idempotency-Key belongs to a request with another body",
+        "make a new key for each trigger, and send the same body when you repeat a request",
+    ),
+    entry(
+        Code::PendingLimit,
+        "pending-limit",
+        StatusCode::TOO_MANY_REQUESTS,
+        "You have as many triggers pending as you may",
+        "cancel some, or ask an operator for a higher limits.pending",
     ),
     entry(
         Code::TooManyRequests,
@@ -262,6 +286,7 @@ impl Code {
             StatusCode::NOT_FOUND => Self::NoSuchRoute,
             StatusCode::CONFLICT => Self::Conflict,
             StatusCode::FORBIDDEN => Self::Forbidden,
+            StatusCode::TOO_MANY_REQUESTS => Self::TooManyRequests,
             status => {
                 let found = TABLE.iter().find(|entry| entry.status == status);
                 let otherwise =

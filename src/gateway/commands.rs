@@ -97,7 +97,7 @@ pub(super) async fn cancel(
 ) -> Result<Response, Problem> {
     let submission = Submission::cancel(&id)?;
     api.check_owner(&caller, &id).await?;
-    let receipt = api.submit(submission, &caller).await?;
+    let receipt = api.order(submission, &caller).await?;
     match receipt.verdict() {
         Some(Verdict::Cancelled { generation }) => {
             let body = Cancelled { cancelled: true, generation: *generation };
@@ -180,7 +180,7 @@ async fn order(
 ) -> Result<Response, Problem> {
     let submission = Submission::command(&id, command)?;
     api.check_owner(&caller, &id).await?;
-    let receipt = api.submit(submission, &caller).await?;
+    let receipt = api.order(submission, &caller).await?;
     let (mut response, generation) = match receipt.verdict() {
         Some(Verdict::Paused { generation, .. }) => {
             let body = Paused { trigger_id: id, paused: true, generation: *generation };
@@ -221,8 +221,9 @@ pub(super) async fn not_pending(
     }
     let status = known.map(|trigger| Status::from(trigger.status));
     let detail = match (fired, status) {
+        // Its owner remembers that it has ended, and the view how.
+        (_, Some(Status::Cancelled)) => format!("{id} was cancelled before"),
         (Some(generation), _) => format!("{id} has fired: generation {generation}"),
-        (None, Some(Status::Cancelled)) => format!("{id} was cancelled before"),
         (None, Some(status)) if status.is_settled() => {
             format!("{id} has settled: it is {status:?}")
         }

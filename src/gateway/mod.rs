@@ -18,6 +18,8 @@ mod dead_letters;
 mod description;
 mod docs;
 mod envelope;
+mod idempotency;
+mod keyed;
 mod marks;
 mod parameters;
 mod patch;
@@ -29,6 +31,7 @@ mod resource;
 mod routes;
 mod schedules;
 mod shape;
+mod standing;
 mod triggers;
 
 pub mod identity;
@@ -57,6 +60,7 @@ use crate::model::outcome::Verdict;
 use crate::view::{View, ViewError};
 
 use identity::Identity;
+use idempotency::InFlight;
 use judge::Judge;
 use marks::Marks;
 use receipts::{Full, Receipts, Told};
@@ -188,10 +192,12 @@ pub async fn run(
     }
     let desk = Desk::open(settings, timeout, Arc::clone(&health), shutdown.clone())?;
     let view = View::open(settings, Arc::clone(&health), shutdown.clone())?;
+    let _detached = tokio::spawn(standing::watch(view.clone(), shutdown.clone()));
     let api = Arc::new(api::Api {
         desk,
         view,
         marks: Marks::default(),
+        in_flight: InFlight::default(),
         letters: crate::dead_letters::Desk::new(settings),
         settings: settings.clone(),
         health,

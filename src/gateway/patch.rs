@@ -22,7 +22,7 @@ use super::problem::{Fault, Problem};
 use super::request::{Late, TriggerBody};
 use super::resource::{Status, Trigger, is_ours};
 use super::submission::NewTrigger;
-use super::triggers::{Registered, body_max, prepare, rejected};
+use super::triggers::{Registered, body_max, prepare, rejected, taken};
 use crate::model::Offset;
 use crate::model::definition::Header;
 use crate::model::outcome::Verdict;
@@ -104,7 +104,8 @@ pub(super) async fn patch(
     // An operator changes what stays its caller's.
     let owner = api.callers.of_record(trigger.caller.as_deref());
     let registered_by = trigger.caller.clone();
-    let (changed, late) = patched(trigger, &patch, payload_max)?;
+    let (mut changed, late) = patched(trigger, &patch, payload_max)?;
+    changed.about.extend(api.first_request(&id, generation).await?);
     let submission = prepare(&api, &owner, changed, late).await?.if_generation(generation);
     let submission = match &registered_by {
         Some(caller) => submission.by(caller),
@@ -122,6 +123,7 @@ pub(super) async fn patch(
         Some(Verdict::NotPending { fired, .. }) => {
             Err(not_pending(&api, &caller, &id, *fired, None).await?)
         }
+        Some(Verdict::Taken { .. }) => Err(taken(&id)),
         Some(Verdict::Rejected { reason }) => Err(rejected(&id, reason)),
         _ => Ok(api.unanswered(&id, &receipt)),
     }

@@ -72,6 +72,12 @@ impl Problem {
         Self::of(code, reason).with("errors", errors)
     }
 
+    /// The same, with when the client shall come back.
+    #[must_use]
+    pub(super) fn retry_after_seconds(self, seconds: u64) -> Self {
+        Self { retry_after: Some(seconds), ..self }
+    }
+
     /// Adds an extension member.
     #[must_use]
     pub(super) fn with(mut self, name: &str, value: Value) -> Self {

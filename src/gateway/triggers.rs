@@ -16,6 +16,7 @@ use super::api::{Api, behind, say_where, seen, tag, unknown_trigger, unseen};
 use super::identity::{Registrant, Viewer, scope_of};
 use super::body;
 use super::code::Code;
+use super::keyed::{self, Keyed};
 use super::parameters::{Id, Queried, Query, refuse};
 use super::problem::{Fault, Problem};
 use super::request::{Late, TriggerBody, read_body};
@@ -132,6 +133,9 @@ impl Queried for ExecutionQuery {}
 /// Register a trigger, or replace the one that is pending under its id.
 #[utoipa::path(
     post, path = "/v1/triggers", tag = "triggers", operation_id = "createTrigger",
+    params(("Idempotency-Key" = Option<String>, Header,
+        description = "Makes the id: the same request with the same key makes one trigger, and is \
+            answered as the first one was, until 24 hours after the trigger has settled")),
     request_body = TriggerBody,
     responses(
         (status = 201, description = "Registered", body = Registered,
@@ -150,7 +154,14 @@ pub(super) async fn register(
 ) -> Result<Response, Problem> {
     let asked_with = request.headers().clone();
     let payload_max = caller.limits.payload.bytes();
-    let body = read_body(&body::take(request, body_max(payload_max)).await?)?;
+    let key = keyed::key(&asked_with)?;
+    let bytes = body::take(request, body_max(payload_max)).await?;
+    let body = read_body(&bytes)?;
+    if let Some(key) = key {
+        let (api, caller, bytes) = (&*api, &*caller, &*bytes);
+        let headers = asked_with;
+        return Keyed { api, caller, key, bytes, headers }.create(body).await;
+    }
     let late = body.late.unwrap_or_default();
     let mut trigger = body.into_trigger(payload_max)?;
     carry_trace(&asked_with, &mut trigger.headers);
@@ -173,6 +184,7 @@ pub(super) async fn register(
             say_where(&mut response, &id);
             Ok(response)
         }
+        Some(Verdict::Taken { .. }) => Err(taken(&id)),
         Some(Verdict::Rejected { reason }) => Err(rejected(&id, reason)),
         _ => Ok(api.unanswered(&id, &receipt)),
     }
@@ -311,13 +323,17 @@ pub(super) async fn prepare(
     let submission = Submission::register(trigger, api.rules())?;
     check_late(when, late)?;
     api.admit(&target, caller).await?;
-    if let Some(theirs) = api.stranger(caller, &submission.id).await?
-        && !theirs.status.is_settled()
-    {
-        let detail = format!("{} is registered by somebody else", submission.id);
-        return Err(Problem::at(Code::IdTaken, Fault::of("triggerId", detail)));
+    if api.stranger(caller, &submission.id).await?.is_some() {
+        return Err(taken(&submission.id));
     }
+    api.check_pending(caller, &submission.id).await?;
     Ok(submission)
+}
+
+/// The id is another caller's, even if that trigger has settled: its history is still shown.
+pub(super) fn taken(id: &str) -> Problem {
+    let detail = format!("{id} is registered by somebody else");
+    Problem::at(Code::IdTaken, Fault::of("triggerId", detail))
 }
 
 /// Refuses a time that has passed, unless it may.

@@ -73,7 +73,7 @@ pub(crate) fn against_pending(run: &Run) -> Outcome {
     outcome
 }
 
-fn of_ticker(run: &Run, rate: u32) -> Lateness {
+pub(super) fn of_ticker(run: &Run, rate: u32) -> Lateness {
     let site = Site::prepare(run.bootstrap);
     let mut witness = Witness::open(&site, "ticker");
     let count = rate * (WARM_UP_S + run.plan.measured_s);

@@ -2,6 +2,7 @@
 //!
 //! Law: a case stands alone: it prepares what it needs, and can be run by its name.
 
+mod api;
 mod burst;
 mod callbacks;
 mod cancels;
@@ -95,6 +96,12 @@ pub(crate) const CASES: &[Case] = &[
         criterion: "10,000 callbacks are under way at once, and memory does not grow with them",
         plans: IN_FULL,
         run: callbacks::ten_thousand_at_once,
+    },
+    Case {
+        name: "api",
+        criterion: "a registration over HTTP is acknowledged by its owner in 3 times a fire's time",
+        plans: IN_FULL,
+        run: api::acknowledged,
     },
     Case {
         name: "peers",

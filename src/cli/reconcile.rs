@@ -1,0 +1,196 @@
+//! `orloj reconcile`: callbacks that have not ended although their time is long past, and another
+//! attempt of each under the same id.
+//!
+//! Law: nothing can get lost by design, so what this finds is the trace of a bug, of a topic that
+//! was emptied, or of a worker that is away; it says what it has found before it does anything.
+//! What it asks for twice within a minute is done once.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use rdkafka::producer::{FutureProducer, FutureRecord};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::CliError;
+use super::trigger::read_delay;
+use crate::clock;
+use crate::config::Settings;
+use crate::health::Health;
+use crate::kafka::{Names, producer_config};
+use crate::model::codec::schemas::Schemas;
+use crate::model::entry::FireId;
+use crate::model::limits::PAYLOAD_BYTES_MAX;
+use crate::model::signal::{RetryRequest, Signal};
+use crate::model::time::show_time;
+use crate::model::{Millis, Timestamp};
+use crate::view::{ExecutionStatus, Overdue, PAGE_MAX, Page, View, ViewError};
+
+/// Between two looks at how far the topics are read.
+const LOOK: Duration = Duration::from_millis(200);
+const MINUTE_MS: Millis = 60_000;
+
+const HELP: &str = "\
+It reads the topics from their beginning, which takes about as long as they are large, and commits
+nothing. Another attempt has the same webhook-id as the ones before, so a receiver that has seen it
+knows it again. Look at what it finds with --dry-run first: where workers are only behind, they will
+come to it by themselves.
+
+Examples:
+  orloj reconcile --dry-run
+  orloj reconcile --older-than 6h";
+
+/// What `orloj reconcile` takes.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(super) struct Reconcile {
+    /// How long past its time a callback must be.
+    #[arg(long, value_name = "DELAY", default_value = "1h", value_parser = read_delay)]
+    older_than: Millis,
+    /// Only say what there is.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Reconcile {
+    pub(super) async fn run(&self, settings: &Settings) -> Result<(), CliError> {
+        let begun = clock::now_ms();
+        let shutdown = CancellationToken::new();
+        let _reading_ends = shutdown.clone().drop_guard();
+        let scratch = Scratch::new();
+        let view = scratch.view(settings, shutdown)?;
+        read_up_to(&view, begun).await;
+
+        let overdue = overdue(&view, begun.saturating_sub(self.older_than)).await?;
+        for one in &overdue {
+            println!("{}", describe(one));
+        }
+        if !self.dry_run {
+            emit(settings, &overdue, begun).await?;
+        }
+        let what = if self.dry_run { "nothing done about them" } else { "each emitted again" };
+        println!("{} callbacks have not ended; {what}", overdue.len());
+        Ok(())
+    }
+}
+
+/// A folder for a view of this command's own; gone when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        Self(std::env::temp_dir().join(format!("orloj-reconcile-{}", Uuid::now_v7())))
+    }
+
+    /// A view that is made from nothing and has payloads whole.
+    fn view(&self, settings: &Settings, shutdown: CancellationToken) -> Result<View, CliError> {
+        let mut settings = settings.clone();
+        settings.gateway.view_dir = self.0.clone();
+        settings.gateway.view_payload_max = (PAYLOAD_BYTES_MAX as u64).into();
+        View::open(&settings, Health::new("reconcile"), shutdown).map_err(refused)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed is the system's to tidy up: it is in its temporary folder.
+        let _gone = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Waits until the view has everything that was written before `begun`.
+async fn read_up_to(view: &View, begun: Timestamp) {
+    let style = ProgressStyle::with_template("{spinner} reading the topics {elapsed}: {msg}");
+    let bar = ProgressBar::new_spinner().with_style(style.expect("the template is ours"));
+    let mut look = tokio::time::interval(LOOK);
+    loop {
+        let freshness = view.freshness();
+        if freshness.as_of >= begun {
+            break bar.finish_and_clear();
+        }
+        bar.set_message(match freshness.as_of {
+            0 => "what there is".to_owned(),
+            as_of => format!("up to {}", show_time(as_of)),
+        });
+        bar.tick();
+        look.tick().await;
+    }
+}
+
+async fn overdue(view: &View, before: Timestamp) -> Result<Vec<Overdue>, CliError> {
+    let (mut all, mut token) = (Vec::new(), None);
+    loop {
+        let page = Page { size: PAGE_MAX, token };
+        let listing = view.overdue(before, &page).await.map_err(refused)?;
+        all.extend(listing.items);
+        token = listing.next;
+        if token.is_none() {
+            return Ok(all);
+        }
+    }
+}
+
+fn describe(overdue: &Overdue) -> String {
+    let trigger = &overdue.trigger;
+    let caller = trigger.caller.as_deref().unwrap_or("nobody");
+    let (id, generation) = (&trigger.id, trigger.generation);
+    let last = trigger.last.as_ref().map_or_else(
+        || "no attempt is known".to_owned(),
+        |last| format!("attempt {} ended at {}", last.attempt, show_time(last.at)),
+    );
+    format!("{id}:{generation}, of {caller}, due {}, {last}", show_time(overdue.since))
+}
+
+/// Asks the owners for another attempt of each.
+async fn emit(settings: &Settings, overdue: &[Overdue], now: Timestamp) -> Result<(), CliError> {
+    let producer: FutureProducer = producer_config(settings).create()?;
+    let (topic, schemas) = (Names::new(&settings.topics.prefix).signals(), Schemas::new());
+    let mut sent = Vec::with_capacity(overdue.len());
+    for one in overdue {
+        let value = schemas.encode_signal(&Signal::Retry(another_attempt(one, now)));
+        let record = FutureRecord::to(&topic).key(&one.trigger.id).payload(&value);
+        let record = record.partition(one.trigger.partition);
+        sent.push(producer.send_result(record).map_err(|(error, _record)| error)?);
+    }
+    for delivery in sent {
+        let delivered = delivery.await.expect("the producer is still there");
+        delivered.map_err(|(error, _record)| error)?;
+    }
+    Ok(())
+}
+
+/// The attempt after the last one that is known, or the first one again. Its deferral tells it from
+/// whatever was asked for before: an attempt is deferred less than once a minute.
+fn another_attempt(overdue: &Overdue, now: Timestamp) -> RetryRequest {
+    let trigger = &overdue.trigger;
+    let last = trigger.last.as_ref();
+    let retrying = last.filter(|last| last.status == ExecutionStatus::Retrying);
+    let (occurrence, attempt) =
+        retrying.map_or((last.map_or(0, |last| last.occurrence), 1), |last| {
+            (last.occurrence, last.attempt + 1)
+        });
+    let minutes = now.saturating_sub(overdue.since) / MINUTE_MS;
+    let deferral = u32::try_from(minutes + 1).unwrap_or(u32::MAX);
+    RetryRequest {
+        id: FireId {
+            trigger: trigger.id.as_str().into(),
+            generation: trigger.generation,
+            occurrence,
+            attempt,
+            deferral,
+        },
+        due: now,
+        scheduled: trigger.fire_at.unwrap_or(overdue.since),
+        reason: format!("not heard of since {}: reconciled", show_time(overdue.since)),
+        definition: trigger.definition.clone(),
+        history: None,
+        settles: true,
+        priority: trigger.priority,
+    }
+}
+
+fn refused(error: ViewError) -> CliError {
+    CliError::Refused(error.to_string())
+}

@@ -1,0 +1,220 @@
+//! `Idempotency-Key`: a request that is repeated makes one trigger, whichever gateway takes it and
+//! whatever dies in between (draft-ietf-httpapi-idempotency-key-header-07).
+//!
+//! Law: no memory of ours decides. The trigger's id follows from caller and key, its owner keeps
+//! the first registration and remembers it for [`KEPT_MS`] after it has settled, and what the first
+//! request was stands in that registration.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use aws_lc_rs::digest::{Context, SHA256};
+use serde_json::Value;
+
+use crate::model::{Millis, Offset, Timestamp};
+pub(super) use crate::view::FINGERPRINT;
+
+/// The header.
+pub(super) const HEADER: &str = "idempotency-key";
+/// How long a key is remembered after its trigger has settled, in ms.
+pub(super) const KEPT_MS: Millis = 24 * 3_600 * 1_000;
+/// Longest key, in bytes.
+const KEY_BYTES_MAX: usize = 255;
+/// How much of a digest stands in an id, in bytes: as much as in a UUID.
+const ID_BYTES: usize = 16;
+
+/// What a client calls one of its requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Key(String);
+
+impl Key {
+    /// Reads the header: a string in double quotes as the draft has it, or the bare text that most
+    /// clients send.
+    pub(super) fn read(value: &[u8]) -> Result<Self, &'static str> {
+        const WAY_OUT: &str = "write 1 to 255 printable ASCII characters, best a UUID, in double \
+                               quotes or bare";
+        let text = std::str::from_utf8(value).map_err(|_| WAY_OUT)?.trim();
+        let text = match text.strip_prefix('"') {
+            Some(quoted) => unquoted(quoted).ok_or(WAY_OUT)?,
+            None => text.to_owned(),
+        };
+        let is_legal = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        if text.is_empty() || text.len() > KEY_BYTES_MAX || !is_legal {
+            return Err(WAY_OUT);
+        }
+        Ok(Self(text))
+    }
+
+    /// The id of the trigger that requests with this key make, for this caller.
+    pub(super) fn trigger_id(&self, caller: &str) -> String {
+        let mut digest = Context::new(&SHA256);
+        for part in ["orloj trigger of key", caller, &self.0] {
+            // The lengths keep one split of the same bytes from another.
+            digest.update(&(part.len() as u64).to_be_bytes());
+            digest.update(part.as_bytes());
+        }
+        format!("key-{}", hex(&digest.finish().as_ref()[..ID_BYTES]))
+    }
+}
+
+/// The inside of a structured field's string, after its opening quote (RFC 9651, 4.2.5).
+fn unquoted(text: &str) -> Option<String> {
+    let mut inside = String::with_capacity(text.len());
+    let mut rest = text.chars();
+    loop {
+        match rest.next()? {
+            '"' => break,
+            '\\' => inside.push(rest.next().filter(|c| matches!(c, '"' | '\\'))?),
+            c => inside.push(c),
+        }
+    }
+    rest.next().is_none().then_some(inside)
+}
+
+/// What a request asks for: the same for bodies that differ only in the order of fields and in
+/// white space.
+pub(super) fn fingerprint(body: &Value) -> String {
+    // Objects of this library are in the order of their keys.
+    hex(aws_lc_rs::digest::digest(&SHA256, body.to_string().as_bytes()).as_ref())
+}
+
+/// The first request with a key, as the trigger's registration tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct First {
+    /// What it asked for; `None` of a registration that no request with a key has made.
+    pub(super) fingerprint: Option<String>,
+    /// The generation that it made.
+    pub(super) generation: Offset,
+    /// When that was due, in ms since the epoch.
+    pub(super) fire_at: Timestamp,
+}
+
+impl First {
+    /// By the fingerprint that stands in the registration of `generation`, first due at `fire_at`.
+    pub(super) fn of(carried: Option<&str>, generation: Offset, fire_at: Timestamp) -> Self {
+        let told = carried.and_then(|text| {
+            let mut parts = text.split(';');
+            let fingerprint = parts.next()?.to_owned();
+            let (generation, fire_at) =
+                (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+            Some(Self { fingerprint: Some(fingerprint), generation, fire_at })
+        });
+        told.unwrap_or_else(|| Self {
+            fingerprint: carried.map(str::to_owned),
+            generation,
+            fire_at,
+        })
+    }
+
+    /// What a change of the trigger has to carry on; nothing if it was made without a key.
+    pub(super) fn carried(&self) -> Option<String> {
+        let fingerprint = self.fingerprint.as_ref()?;
+        Some(format!("{fingerprint};{};{}", self.generation, self.fire_at))
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Which keyed requests this gateway is working on: the draft wants their repetitions refused.
+#[derive(Debug, Default)]
+pub(super) struct InFlight(Mutex<HashSet<String>>);
+
+/// A request that is worked on; it is over when dropped.
+#[derive(Debug)]
+pub(super) struct Turn<'a> {
+    in_flight: &'a InFlight,
+    id: String,
+}
+
+impl InFlight {
+    /// Begins the request that makes this trigger, unless another one is about to.
+    pub(super) fn begin(&self, id: &str) -> Option<Turn<'_>> {
+        let is_first = self.lock().insert(id.to_owned());
+        is_first.then(|| Turn { in_flight: self, id: id.to_owned() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let _was_there = self.in_flight.lock().remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn key(text: &str) -> Option<String> {
+        Key::read(text.as_bytes()).ok().map(|key| key.0)
+    }
+
+    #[test]
+    fn a_key_is_a_quoted_string_or_bare_text() {
+        let long = "k".repeat(255);
+        for (text, read) in [
+            ("8e03978e-40d5-43e8-bc93-6894a57f9324", Some("8e03978e-40d5-43e8-bc93-6894a57f9324")),
+            (r#""8e03""#, Some("8e03")),
+            (r#" "a \"b\" \\c" "#, Some(r#"a "b" \c"#)),
+            (&long, Some(&*long)),
+            ("", None),
+            (r#""""#, None),
+            (r#""open"#, None),
+            (r#""a"b"#, None),
+            (r#""a\b""#, None),
+            ("ü", None),
+            (&format!("{long}k"), None),
+        ] {
+            assert_eq!(key(text).as_deref(), read, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_id_follows_from_caller_and_key() {
+        let id = |caller: &str, text: &str| {
+            Key::read(text.as_bytes()).unwrap().trigger_id(caller)
+        };
+        assert_eq!(id("billing", "a"), id("billing", r#""a""#));
+        assert_ne!(id("billing", "a"), id("billing", "b"));
+        assert_ne!(id("billing", "a"), id("shop", "a"));
+        assert_ne!(id("ab", "c"), id("a", "bc"));
+        assert_eq!(id("billing", "a").len(), 4 + 32);
+    }
+
+    #[test]
+    fn a_fingerprint_is_of_what_a_body_says() {
+        let read = |text: &str| fingerprint(&serde_json::from_str(text).unwrap());
+        assert_eq!(read(r#"{"a": 1, "b": [1, 2]}"#), read(r#"{"b":[1,2],"a":1}"#));
+        assert_ne!(fingerprint(&json!({"a": 1})), fingerprint(&json!({"a": 2})));
+        assert_ne!(fingerprint(&json!([1, 2])), fingerprint(&json!([2, 1])));
+    }
+
+    #[test]
+    fn what_was_first_survives_changes() {
+        let first = First::of(Some("abc"), 7, 1_000);
+        assert_eq!((first.generation, first.fire_at), (7, 1_000));
+        let carried = first.carried().unwrap();
+        assert_eq!(First::of(Some(&carried), 9, 2_000), first, "of the change");
+        let again = First::of(Some(&carried), 9, 2_000).carried();
+        assert_eq!(First::of(again.as_deref(), 12, 3_000), first, "of the change after that");
+        assert_eq!(First::of(None, 9, 2_000).carried(), None);
+    }
+
+    #[test]
+    fn one_request_of_a_key_is_worked_on_at_a_time() {
+        let in_flight = InFlight::default();
+        let turn = in_flight.begin("a");
+        assert!(turn.is_some());
+        assert!(in_flight.begin("a").is_none());
+        assert!(in_flight.begin("b").is_some());
+        drop(turn);
+        assert!(in_flight.begin("a").is_some());
+    }
+}

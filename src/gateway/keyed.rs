@@ -1,0 +1,158 @@
+//! Registering with an `Idempotency-Key`: the first request makes the trigger, and each repetition
+//! is answered as that one was.
+//!
+//! Law: see [`super::idempotency`]. A repetition is never judged again: its time may have passed,
+//! and what its caller may do may have changed.
+
+use axum::Json;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+
+use super::api::{Api, say_where, tag, unseen};
+use super::code::Code;
+use super::idempotency::{self, FINGERPRINT, First, KEPT_MS, Key};
+use super::problem::{Fault, Problem};
+use super::request::{Late, TriggerBody};
+use super::submission::{NewTrigger, Submission};
+use super::triggers::{Registered, carry_trace, prepare, rejected, taken};
+use super::writer::Place;
+use crate::clock;
+use crate::config::callers::Caller;
+use crate::model::Offset;
+use crate::model::input::OnConflict;
+use crate::model::outcome::Verdict;
+use crate::view::{Log, Mark, Scope};
+
+const RETAIN: &str = "orloj-retain";
+
+/// A request with a key.
+pub(super) struct Keyed<'a> {
+    pub(super) api: &'a Api,
+    pub(super) caller: &'a Caller,
+    pub(super) key: Key,
+    /// The body as it came.
+    pub(super) bytes: &'a [u8],
+    /// The headers of the request.
+    pub(super) headers: HeaderMap,
+}
+
+/// The key of a request, if it has one.
+pub(super) fn key(headers: &HeaderMap) -> Result<Option<Key>, Problem> {
+    let Some(value) = headers.get(idempotency::HEADER) else { return Ok(None) };
+    let key = Key::read(value.as_bytes()).map_err(|way_out| {
+        Problem::of(Code::InvalidParameter, format!("Idempotency-Key: {way_out}"))
+    })?;
+    Ok(Some(key))
+}
+
+impl Keyed<'_> {
+    /// Makes the trigger, or answers as when it was made.
+    pub(super) async fn create(self, body: TriggerBody) -> Result<Response, Problem> {
+        if body.trigger_id.is_some() {
+            let reason = "the id follows from the Idempotency-Key: leave one of the two out";
+            return Err(Fault::of("triggerId", reason).into());
+        }
+        let said = serde_json::from_slice(self.bytes).map_err(|error| {
+            let (pointer, reason) = (String::new(), error.to_string());
+            Problem::from(Fault { pointer, reason })
+        })?;
+        let (id, fingerprint) =
+            (self.key.trigger_id(&self.caller.id), idempotency::fingerprint(&said));
+        let Some(_turn) = self.api.in_flight.begin(&id) else {
+            let detail = "another request with this Idempotency-Key is being worked on";
+            return Err(Problem::of(Code::RequestInFlight, detail).retry_after_seconds(1));
+        };
+        if let Some(generation) = self.remembered(&id).await?
+            && let Some(first) = self.first(&id, generation).await?
+        {
+            return answer(&id, &first, &fingerprint);
+        }
+        self.register(id, fingerprint, body).await
+    }
+
+    /// The generation of a trigger that the view has, and its owner too.
+    async fn remembered(&self, id: &str) -> Result<Option<Offset>, Problem> {
+        let trigger = self.api.view.trigger(&Scope::All, id).await.map_err(unseen)?;
+        let is_kept = |settled_at: Option<u64>| {
+            settled_at.is_none_or(|at| clock::now_ms() < at.saturating_add(KEPT_MS))
+        };
+        let trigger = trigger.filter(|trigger| is_kept(trigger.settled_at));
+        Ok(trigger.map(|trigger| trigger.generation))
+    }
+
+    /// What the request was that made this generation, or the one before that it is a change of.
+    async fn first(&self, id: &str, generation: Offset) -> Result<Option<First>, Problem> {
+        let found = self.api.view.registration(id, generation).await.map_err(unseen)?;
+        Ok(found.map(|found| First::of(found.fingerprint.as_deref(), generation, found.fire_at)))
+    }
+
+    async fn register(
+        self,
+        id: String,
+        fingerprint: String,
+        body: TriggerBody,
+    ) -> Result<Response, Problem> {
+        let late = body.late.unwrap_or_default();
+        let trigger = body.into_trigger(self.caller.limits.payload.bytes())?;
+        let submission = self.prepare(trigger, id.clone(), fingerprint.clone(), late).await?;
+        let receipt = self.api.submit(submission, self.caller).await?;
+        match receipt.verdict() {
+            Some(Verdict::Accepted { generation, fire_at, .. }) => {
+                Ok(created(&id, *generation, *fire_at))
+            }
+            Some(Verdict::Kept { generation, .. }) => {
+                let Place { partition, .. } = receipt.place;
+                let mark = Mark { log: Log::Triggers, partition, offset: *generation };
+                let _freshness = self.api.reach_marks(&[mark]).await;
+                match self.first(&id, *generation).await? {
+                    Some(first) => answer(&id, &first, &fingerprint),
+                    // The view is being made anew: the same request will be answered later.
+                    None => Ok(self.api.unanswered(&id, &receipt)),
+                }
+            }
+            Some(Verdict::Taken { .. }) => Err(taken(&id)),
+            Some(Verdict::Rejected { reason }) => Err(rejected(&id, reason)),
+            _ => Ok(self.api.unanswered(&id, &receipt)),
+        }
+    }
+
+    /// The record of the trigger: kept if there is one, and remembered long enough.
+    async fn prepare(
+        &self,
+        trigger: NewTrigger,
+        id: String,
+        fingerprint: String,
+        late: Late,
+    ) -> Result<Submission, Problem> {
+        let mut trigger = NewTrigger { id, on_conflict: OnConflict::Keep, ..trigger };
+        carry_trace(&self.headers, &mut trigger.headers);
+        trigger.about.push((FINGERPRINT.to_owned(), fingerprint.into_bytes()));
+        if !trigger.course.iter().any(|(name, _)| *name == RETAIN) {
+            trigger.course.push((RETAIN, KEPT_MS.to_string()));
+        }
+        let submission = prepare(self.api, self.caller, trigger, late).await?;
+        let read = self.api.judge.read(&submission, clock::now_ms()).unwrap_or_default();
+        if read.iter().any(|registration| registration.retain < Some(KEPT_MS)) {
+            let reason = "with an Idempotency-Key it is at least 24h: leave it out, or make it longer";
+            return Err(Fault::of("retain", reason).into());
+        }
+        Ok(submission)
+    }
+}
+
+/// The first answer once more, if this is the first request once more.
+fn answer(id: &str, first: &First, fingerprint: &str) -> Result<Response, Problem> {
+    if first.fingerprint.as_deref() == Some(fingerprint) {
+        return Ok(created(id, first.generation, first.fire_at));
+    }
+    let detail = "this Idempotency-Key was used for a request with another body";
+    Err(Problem::of(Code::IdempotencyKeyReused, detail))
+}
+
+fn created(id: &str, generation: Offset, fire_at: u64) -> Response {
+    let registered = Registered::of(id, generation, fire_at);
+    let mut response = (StatusCode::CREATED, Json(registered)).into_response();
+    tag(&mut response, generation);
+    say_where(&mut response, id);
+    response
+}

@@ -1,0 +1,58 @@
+//! The standing check: callbacks that have not ended an hour past their time.
+//!
+//! Law: nothing can get lost by design; if something does all the same, an operator hears of it
+//! from us and not from a customer.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::model::{Millis, Timestamp};
+use crate::view::{PAGE_MAX, Page, View, ViewError};
+use crate::{clock, telemetry};
+
+/// How long past its time a callback may be, in ms: longer than the pauses of the usual retries.
+pub(super) const PAST_MS: Millis = 3_600_000;
+/// Between two looks.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// Looks now and then, until `shutdown`.
+pub(super) async fn watch(view: View, shutdown: CancellationToken) {
+    let mut look = tokio::time::interval(LOOK);
+    let mut last = 0;
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            _ = look.tick() => {}
+        }
+        match count(&view, clock::now_ms().saturating_sub(PAST_MS)).await {
+            Ok(unsettled) => {
+                metrics::gauge!(telemetry::UNSETTLED).set(unsettled as f64);
+                if unsettled > last {
+                    tracing::warn!(
+                        unsettled,
+                        "callbacks have not ended an hour past their time: are workers behind, \
+                         or a pool without any? GET /v1/unsettled lists them, `orloj reconcile` \
+                         has them made"
+                    );
+                }
+                last = unsettled;
+            }
+            // The view's own health says why.
+            Err(error) => tracing::debug!(%error, "the standing check has to wait"),
+        }
+    }
+}
+
+async fn count(view: &View, before: Timestamp) -> Result<usize, ViewError> {
+    let (mut count, mut token) = (0, None);
+    loop {
+        let page = Page { size: PAGE_MAX, token };
+        let listing = view.overdue(before, &page).await?;
+        count += listing.items.len();
+        token = listing.next;
+        if token.is_none() {
+            return Ok(count);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The API by its own description: other people's programs read `/openapi.json`, try what it says,
+//! and make clients of it.
+//!
+//! Law: the programs are the published ones, at the versions that `tests/api` pins.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use orloj::config::callers::key::{KeyHash, new_key};
+use tempfile::TempDir;
+
+use crate::kafka_server::run_to_end;
+use crate::process::Orloj;
+use crate::stage::{READY, Stage};
+
+/// An installation whose gateway wants a key.
+struct Site {
+    stage: Stage,
+    scheduler: Orloj,
+    gateway: Orloj,
+    key: String,
+    folder: TempDir,
+}
+
+impl Site {
+    fn start(test: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, key) = (folder.path().join("callers.toml"), new_key().unwrap());
+        let hash = KeyHash::of(&key);
+        let caller = format!(
+            "[callers.tester]\nkeys = [\"{hash}\"]\nrole = \"operator\"\n\
+             limits = {{ requests_per_second = 100000 }}\n"
+        );
+        fs::write(&file, caller).unwrap();
+        let stage = Stage::new(test)
+            .set("callers.file", file.to_str().unwrap())
+            .set("gateway.view_dir", folder.path().join("view").to_str().unwrap());
+        let mut scheduler = stage.scheduler("a");
+        let mut gateway = stage.start("gateway", "g");
+        scheduler.ready(READY);
+        gateway.ready(READY);
+        Self { stage, scheduler, gateway, key, folder }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.gateway.address())
+    }
+
+    fn end(self) {
+        assert!(!self.gateway.panicked() && !self.scheduler.panicked());
+        self.gateway.terminate();
+        self.scheduler.terminate();
+    }
+}
+
+/// Asks for a registry: hence a target of its own.
+#[test]
+#[ignore = "make test-api"]
+fn schemathesis_finds_no_fault() {
+    let site = Site::start("schemathesis");
+    let python = run_to_end(Command::new("scripts/python.sh").arg("api"));
+    let said = run_to_end(
+        Command::new(python.trim())
+            .args(["-m", "schemathesis.cli", "--config-file", "tests/api/schemathesis.toml", "run"])
+            .arg(format!("{}/openapi.json", site.url()))
+            .args(["--header", &format!("Authorization: Bearer {}", site.key)])
+            .args(["--checks", "all", "--phases", "examples,coverage,fuzzing,stateful"])
+            .args(["--mode", "all", "--max-examples", "100", "--seed", "1", "--no-color"])
+            .args(["--request-timeout", "30", "--continue-on-failure"])
+            .env("HYPOTHESIS_STORAGE_DIRECTORY", site.folder.path()),
+    );
+    eprintln!("{}", said.trim());
+    site.end();
+}
+
+/// The same.
+#[test]
+#[ignore = "make test-api"]
+fn a_python_client_is_made_of_the_description_and_works() {
+    let site = Site::start("python-client");
+    let python = run_to_end(Command::new("scripts/python.sh").arg("api"));
+    let client = site.folder.path().join("client");
+    run_to_end(
+        Command::new(python.trim())
+            .args(["-m", "openapi_python_client", "generate", "--meta", "none", "--fail-on-warning"])
+            .args(["--url", &format!("{}/openapi.json", site.url())])
+            .arg("--output-path")
+            .arg(client.join("orloj_client")),
+    );
+    let mut example = Command::new(python.trim());
+    let said = run_to_end(site.told(example.arg("tests/api/example.py")).env("PYTHONPATH", client));
+    eprintln!("{}", said.trim());
+    site.end();
+}
+
+/// The same.
+#[test]
+#[ignore = "make test-api"]
+fn a_typescript_client_is_made_of_the_description_and_works() {
+    let site = Site::start("typescript-client");
+    let packages = run_to_end(Command::new("scripts/node.sh").arg("api"));
+    let tools = Path::new(packages.trim()).join("node_modules");
+    let folder = site.folder.path();
+    std::os::unix::fs::symlink(&tools, folder.join("node_modules")).unwrap();
+    fs::copy("tests/api/package.json", folder.join("package.json")).unwrap();
+    fs::copy("tests/api/example.ts", folder.join("example.ts")).unwrap();
+    let tool = |name: &str| Command::new(tools.join(".bin").join(name));
+    run_to_end(
+        tool("openapi-typescript")
+            .arg(format!("{}/openapi.json", site.url()))
+            .arg("--output")
+            .arg(folder.join("orloj.ts")),
+    );
+    let strict = ["--strict", "--target", "es2022", "--module", "nodenext", "--skipLibCheck"];
+    run_to_end(tool("tsc").args(strict).arg("example.ts").current_dir(folder));
+    let mut example = Command::new("node");
+    let said = run_to_end(site.told(example.arg("example.js").current_dir(folder)));
+    eprintln!("{}", said.trim());
+    site.end();
+}
+
+impl Site {
+    /// A program that is told where the API is.
+    fn told<'a>(&self, program: &'a mut Command) -> &'a mut Command {
+        program
+            .env("ORLOJ_URL", self.url())
+            .env("ORLOJ_KEY", &self.key)
+            .env("ORLOJ_TOPIC", self.stage.target().1)
+    }
+}

@@ -1,0 +1,68 @@
+//! Callbacks that got lost, and `orloj reconcile`, which finds them. Nothing of ours loses one: the
+//! test empties the topic that carried it.
+
+use std::time::Duration;
+
+use rdkafka::admin::{AdminClient, AdminOptions};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::{Offset, TopicPartitionList};
+use serde_json::json;
+
+use crate::endpoint::Endpoint;
+use crate::records;
+use crate::stage::{PARTITIONS, READY, Stage};
+use crate::wait::until;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_callback_that_got_lost_is_found_and_made_under_the_same_id() {
+    let stage = Stage::new("reconcile").set("worker.allow_addresses", "any");
+    let endpoint = Endpoint::start();
+    let mut scheduler = stage.scheduler("scheduler");
+    scheduler.ready(READY);
+    endpoint.register(&stage, "lost", "fine", json!({}), json!({}));
+    until("its fire", DEADLINE, || {
+        let fires = records::read_all(stage.kafka(), &stage.names.fires());
+        (!fires.is_empty()).then_some(())
+    });
+    empty(&stage);
+    let mut worker = stage.start("worker", "worker");
+    worker.ready(READY);
+    endpoint.register(&stage, "made", "fine", json!({}), json!({}));
+    until("the other callback", DEADLINE, || endpoint.of("made").pop());
+    until("its end to be known", DEADLINE, || {
+        (stage.outcomes().iter().any(|outcome| outcome.trigger == *"made")).then_some(())
+    });
+
+    let reconcile = ["reconcile", "--older-than", "0s"];
+    let (said, done) = stage.settings.run(&[&reconcile[..], &["--dry-run"]].concat());
+    assert!(done, "{said}");
+    assert!(said.contains("lost:") && said.contains("no attempt is known"), "{said}");
+    assert!(said.contains("1 callbacks have not ended; nothing done about them"), "{said}");
+    assert_eq!(endpoint.of("lost").len(), 0);
+
+    let (said, done) = stage.settings.run(&reconcile);
+    assert!(done && said.contains("1 callbacks have not ended; each emitted again"), "{said}");
+    let request = until("the lost callback", DEADLINE, || endpoint.of("lost").pop());
+    assert!(request.id.starts_with("lost:"), "{request:?}");
+    until("its end to be known", DEADLINE, || {
+        (stage.outcomes().iter().any(|outcome| outcome.trigger == *"lost")).then_some(())
+    });
+    let (said, done) = stage.settings.run(&reconcile);
+    assert!(done && said.contains("0 callbacks have not ended"), "{said}");
+    assert_eq!(endpoint.of("lost").len(), 1, "made once");
+    worker.terminate();
+    scheduler.terminate();
+}
+
+/// Deletes what is in the topic of fires.
+fn empty(stage: &Stage) {
+    let admin: AdminClient<DefaultClientContext> = stage.kafka().create().unwrap();
+    let mut all = TopicPartitionList::new();
+    for partition in 0..PARTITIONS {
+        all.add_partition_offset(&stage.names.fires(), partition, Offset::End).unwrap();
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(admin.delete_records(&all, &AdminOptions::new())).unwrap();
+}
