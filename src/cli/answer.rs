@@ -113,6 +113,9 @@ fn describe(verdict: &Verdict, settings: &Settings) -> Result<String, CliError> 
             let outcomes = withdrawal.then(|| Names::new(&settings.topics.prefix).outcomes());
             Err(CliError::Refused(not_pending(*fired, outcomes)))
         }
+        Verdict::Taken { .. } => {
+            Err(CliError::Refused("taken: the id is another caller's trigger".to_owned()))
+        }
         Verdict::Rejected { reason } => Err(CliError::Refused(format!("rejected: {reason}"))),
         Verdict::Paused { generation, .. } => Ok(format!("paused: generation {generation}")),
         Verdict::Resumed { generation, fire_at } => {

@@ -7,13 +7,13 @@
 
 use smallvec::SmallVec;
 
-use super::known::{IdHash, Known, Slot, SlotKind};
+use super::known::{Claim, IdHash, Known, Slot, SlotKind};
 use super::partition::{CorruptRow, Partition};
 use super::rows::Stored;
 use crate::fault::{Bug, planted};
 use crate::model::Offset;
 use crate::model::course::Standing;
-use crate::model::entry::{Entry, Row};
+use crate::model::entry::{Entry, FireRow, Row};
 use crate::model::fire::Withdrawal;
 use crate::model::ledger::LedgerKey;
 use crate::model::outcome::Verdict;
@@ -26,28 +26,42 @@ impl Partition {
         offset: Offset,
         ack: bool,
         id: Text,
+        caller: Option<Text>,
         stored: Stored<'_>,
     ) -> Result<(), CorruptRow> {
         let hash = IdHash::of(&id);
         let mut known = self.known(hash, stored.index);
-        let fired = self.last_fired(&known);
         let standing = self.standing_slot(&known);
+        if known.is_foreign(standing.as_ref(), caller.as_ref()) && !planted(Bug::ForeignTouched) {
+            // What it is said to be about is not there, for this caller.
+            self.skip(offset);
+            self.answer(ack, offset, id, Verdict::NotPending { fired: None, withdrawal: false });
+            return Ok(());
+        }
+        let is_known = known.slots.iter().any(|slot| slot.claim != Claim::Free);
+        let fired = self.last_fired(&known);
         let row = match &standing {
             Some(slot) if slot.course => Some(self.row(slot, stored)?),
             _ => None,
         };
-        let (main, past) = match standing {
-            Some(slot) if slot.kind == SlotKind::Past => (None, Some(slot)),
-            _ => (self.drop_standing(&id, &mut known), None),
+        let recurs = row.as_ref().is_some_and(has_fired_before);
+        let (main, past, row) = match (standing, row) {
+            (Some(slot), row) if slot.kind == SlotKind::Past => (None, Some(slot), row),
+            (Some(slot), Some(Row::Fire(row))) if is_retained(&row) => {
+                self.end_unfired(&mut known, &slot, row, false);
+                (Some(slot), None, None)
+            }
+            (_, row) => (self.drop_standing(&id, &mut known), None, row),
         };
         let retries = self.drop_retries(&id, &mut known);
-        let recurs = row.as_ref().is_some_and(has_fired_before);
         let fired = self.end_by_cancel(&mut known, row, past, &retries).or(fired);
         let retry = retries.into_iter().next_back();
         // Only a fire that went to a worker can come back as a retry. If the last generation is
         // known to have fired into a topic, none can. Of a recurring one an earlier occurrence may.
         let none_pending = main.as_ref().is_none_or(|slot| recurs && slot.http);
         let in_flight = none_pending && (recurs || fired.as_ref().is_none_or(|slot| slot.http));
+        // What is not known at all may be another caller's, and his callback is under way.
+        let in_flight = in_flight && (caller.is_none() || is_known);
         if in_flight && !planted(Bug::NoVeto) {
             self.veto(offset, &id, &mut known);
         }
@@ -122,6 +136,11 @@ impl Partition {
         self.schedule(Entry { key, row: Row::Veto { trigger: id.clone(), cancel } });
         self.draft.withdrawals.push(Withdrawal { trigger: id.clone(), cancel });
     }
+}
+
+/// Whether it is remembered once it has settled.
+fn is_retained(row: &FireRow) -> bool {
+    row.course.as_ref().is_some_and(|course| course.retain.is_some())
 }
 
 /// Whether it is a recurring trigger that has fired, so that a callback may be in flight.

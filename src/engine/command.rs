@@ -8,6 +8,7 @@ use super::course::course_of;
 use super::known::{IdHash, Known, Slot};
 use super::partition::{CorruptRow, Partition};
 use super::rows::Stored;
+use crate::fault::{Bug, planted};
 use crate::model::Offset;
 use crate::model::course::{Command, Standing};
 use crate::model::entry::{FireRow, Row};
@@ -20,11 +21,16 @@ impl Partition {
         offset: Offset,
         ack: bool,
         id: Text,
-        command: Command,
+        (command, caller): (Command, Option<Text>),
         stored: Stored<'_>,
     ) -> Result<(), CorruptRow> {
         let hash = IdHash::of(&id);
         let mut known = self.known(hash, stored.index);
+        let standing = self.standing_slot(&known);
+        if known.is_foreign(standing.as_ref(), caller.as_ref()) && !planted(Bug::ForeignTouched) {
+            self.answer(ack, offset, id, Verdict::NotPending { fired: None, withdrawal: false });
+            return Ok(());
+        }
         let Some(slot) = self.pending_slot(&known) else {
             let fired = self.last_fired(&known).map(|slot| slot.generation);
             let verdict = Verdict::NotPending { fired, withdrawal: false };

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use crate::model::Offset;
 use crate::model::course::Standing;
 use crate::model::entry::{FireId, FireRow};
+use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey};
 
 /// Retries that have fired and are remembered of one trigger: of a recurring one that keeps
@@ -57,6 +58,27 @@ pub struct Known {
     pub slots: SmallVec<[Slot; 1]>,
 }
 
+/// Whose a trigger is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// Nobody's: it is not a trigger.
+    Free,
+    /// A trigger that names no caller.
+    Anonymous,
+    /// A caller's, by the hash of the name.
+    Caller(u64),
+}
+
+impl Claim {
+    /// Of a trigger that names that caller.
+    #[must_use]
+    pub fn of(caller: Option<&Text>) -> Self {
+        caller.map_or(Self::Anonymous, |caller| {
+            Self::Caller(xxhash_rust::xxh3::xxh3_64(caller.bytes()))
+        })
+    }
+}
+
 /// One entry of a trigger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
@@ -72,6 +94,8 @@ pub struct Slot {
     pub http: bool,
     /// Whether its row has a course, so that whoever touches the trigger must read it.
     pub course: bool,
+    /// Whose it is.
+    pub claim: Claim,
 }
 
 impl Slot {
@@ -87,21 +111,22 @@ impl Slot {
         };
         let http = row.definition.target.is_http();
         let (in_ledger, course) = (row.in_ledger, row.course.is_some());
-        Self { key, kind, generation, in_ledger, http, course }
+        let claim = Claim::of(row.definition.caller.as_ref());
+        Self { key, kind, generation, in_ledger, http, course, claim }
     }
 
     /// The slot of a veto by the cancel at that offset.
     #[must_use]
     pub fn of_veto(key: TimelineKey, cancel: Offset) -> Self {
-        let (in_ledger, http, course) = (true, false, false);
-        Self { key, kind: SlotKind::Veto, generation: cancel, in_ledger, http, course }
+        let (in_ledger, http, course, claim) = (true, false, false, Claim::Free);
+        Self { key, kind: SlotKind::Veto, generation: cancel, in_ledger, http, course, claim }
     }
 
     /// The slot of those who wait for a trigger that nobody has registered.
     #[must_use]
     pub fn of_watch(key: TimelineKey) -> Self {
-        let (in_ledger, http, course) = (true, false, true);
-        Self { key, kind: SlotKind::Past, generation: key.offset, in_ledger, http, course }
+        let (in_ledger, http, course, claim) = (true, false, true, Claim::Free);
+        Self { key, kind: SlotKind::Past, generation: key.offset, in_ledger, http, course, claim }
     }
 
     /// Whether a retry of this occurrence of this generation stands here.
@@ -179,6 +204,16 @@ impl Known {
             }
             SlotKind::Main | SlotKind::Veto | SlotKind::Past => false,
         })
+    }
+
+    /// Whether the trigger belongs to somebody else than the caller in whose name a record comes.
+    /// What stands counts, else what fired last. Who names nobody may do everything: the cluster's
+    /// access lists trust him.
+    #[must_use]
+    pub fn is_foreign(&self, standing: Option<&Slot>, caller: Option<&Text>) -> bool {
+        let slots = standing.into_iter().chain(self.slots.iter().rev());
+        let newest = slots.map(|slot| slot.claim).find(|claim| *claim != Claim::Free);
+        caller.is_some() && newest.is_some_and(|claim| claim != Claim::of(caller))
     }
 
     /// Removes and returns the slots that `condemned` says.

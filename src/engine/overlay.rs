@@ -232,7 +232,7 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::known::{Slot, SlotKind};
+    use crate::engine::known::{Claim, Slot, SlotKind};
     use crate::model::timeline::Source;
 
     const A: IdHash = IdHash(1);
@@ -245,7 +245,15 @@ mod tests {
     fn known(due: u64) -> Known {
         let kind = SlotKind::Main;
         let (in_ledger, http, course) = (false, false, false);
-        let slot = Slot { key: key(due), kind, generation: due, in_ledger, http, course };
+        let slot = Slot {
+            key: key(due),
+            kind,
+            generation: due,
+            in_ledger,
+            http,
+            course,
+            claim: Claim::Free,
+        };
         Known { slots: [slot].into() }
     }
 

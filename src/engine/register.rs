@@ -36,8 +36,10 @@ impl Partition {
         let TriggerRecord { offset, timestamp, ack, request } = record;
         match request {
             Request::Register(new) => self.register(offset, timestamp, ack, new, stored)?,
-            Request::Cancel { id } => self.cancel(offset, ack, id, stored)?,
-            Request::Command { id, command } => self.command(offset, ack, id, command, stored)?,
+            Request::Cancel { id, caller } => self.cancel(offset, ack, id, caller, stored)?,
+            Request::Command { id, command, caller } => {
+                self.command(offset, ack, id, (command, caller), stored)?;
+            }
             Request::Forward(forward) => {
                 self.skip(offset);
                 self.draft.emits.push(Emit::Forward(forward));
@@ -75,11 +77,11 @@ impl Partition {
             there = stays(slot, row.as_ref());
             heritage = bequeath(row, new.count);
         }
-        if let (OnConflict::Keep, Some((generation, fire_at))) = (new.on_conflict, there) {
+        if let Some(why) = ignored(&new, slot.as_ref(), there, &known) {
             if !planted(Bug::KeepUnmarked) {
                 self.skip(offset);
             }
-            self.answer(ack, offset, new.id, Verdict::Kept { generation, fire_at });
+            self.answer(ack, offset, new.id, why);
             return Ok(());
         }
         self.drop_standing(&new.id, &mut known);
@@ -222,6 +224,33 @@ pub(super) fn first_row(generation: Offset, timestamp: Timestamp, new: Registrat
     let course = Course { expire_after, retain, series, awaits, ..Course::default() };
     let row = FireRow::first(new.id, generation, new.fire_at, new.definition);
     FireRow { course: course.some(), ..row }
+}
+
+/// Why a registration is ignored for the sake of what stands there, if it is.
+fn ignored(
+    new: &Registration,
+    slot: Option<&Slot>,
+    there: Option<(Offset, Timestamp)>,
+    known: &Known,
+) -> Option<Verdict> {
+    if let Some((generation, _)) = there
+        && known.is_foreign(slot, new.definition.caller.as_ref())
+        && !planted(Bug::ForeignTouched)
+    {
+        return Some(Verdict::Taken { generation });
+    }
+    let pending = slot.filter(|slot| slot.kind == SlotKind::Main);
+    match (new.on_conflict, there) {
+        (OnConflict::Keep, Some((generation, fire_at))) => {
+            Some(Verdict::Kept { generation, fire_at })
+        }
+        (OnConflict::Match(wanted), there) => match (pending, there) {
+            (Some(slot), _) if slot.generation == wanted => None,
+            (Some(_), Some((generation, fire_at))) => Some(Verdict::Kept { generation, fire_at }),
+            _ => Some(Verdict::NotPending { fired: None, withdrawal: false }),
+        },
+        (OnConflict::Keep, None) | (OnConflict::Replace, _) => None,
+    }
 }
 
 /// What a registration that keeps finds: the generation that stays, and when it is due.

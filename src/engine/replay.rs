@@ -104,7 +104,7 @@ impl Replay {
                 Request::Register(registration) => {
                     self.register(record.offset, record.timestamp, registration, fetched);
                 }
-                Request::Cancel { id } => self.change(&id, fetched, |replay, known| {
+                Request::Cancel { id, .. } => self.change(&id, fetched, |replay, known| {
                     if !known.held_main(replay.w) || planted(Bug::ReplayHeld) {
                         replay.drop_main(known);
                     }

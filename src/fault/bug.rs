@@ -55,6 +55,8 @@ pub enum Bug {
     PauseUnheeded,
     /// Who waits for a trigger that nobody has registered is forgotten when somebody does.
     WatchLost,
+    /// A record in one caller's name touches what is another's.
+    ForeignTouched,
     /// Shell: an offset is read while a transaction with a later one is undecided.
     UnstableOffset,
     /// Shell: offsets are committed after the transaction, not in it.
@@ -71,7 +73,7 @@ pub enum Bug {
 
 impl Bug {
     /// Every one of them.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::NoWatermark,
         Self::NoBarrier,
         Self::NoLowWater,
@@ -96,6 +98,7 @@ impl Bug {
         Self::QueueStuck,
         Self::PauseUnheeded,
         Self::WatchLost,
+        Self::ForeignTouched,
         Self::UnstableOffset,
         Self::OffsetsApart,
         Self::RowsBeforeCommit,

@@ -100,6 +100,19 @@ impl Api {
         if caller.is_anonymous() { submission } else { submission.by(&caller.id) }
     }
 
+    /// Writes a cancel or a command, and awaits the owner's answer. One in a caller's name touches
+    /// nothing of another's; an operator's names nobody, and touches everything.
+    pub(super) async fn order(
+        &self,
+        submission: Submission,
+        caller: &Caller,
+    ) -> Result<Receipt, Problem> {
+        match scope_of(caller) {
+            Scope::All => self.write(submission).await,
+            Scope::Caller(id) => self.write(submission.by(&id)).await,
+        }
+    }
+
     /// Writes a record in the caller's name, and awaits the owner's answer.
     pub(super) async fn submit(
         &self,
@@ -157,26 +170,6 @@ impl Api {
             None => Err(unknown_trigger(id)),
         }
     }
-
-    /// Refuses to touch what is another caller's, as far as the view knows: to whoever asks for it
-    /// by id it is as if it were not there.
-    pub(super) async fn check_owner(&self, caller: &Caller, id: &str) -> Result<(), Problem> {
-        match self.stranger(caller, id).await? {
-            Some(_) => Err(unknown_trigger(id)),
-            None => Ok(()),
-        }
-    }
-
-    /// The trigger under this id, if it is one that the caller may not see.
-    pub(super) async fn stranger(
-        &self,
-        caller: &Caller,
-        id: &str,
-    ) -> Result<Option<TriggerView>, Problem> {
-        let Scope::Caller(own) = scope_of(caller) else { return Ok(None) };
-        let trigger = self.view.trigger(&Scope::All, id).await.map_err(unseen)?;
-        Ok(trigger.filter(|trigger| trigger.caller.as_ref() != Some(&own)))
-    }
 }
 
 /// Why a record is not written. The id makes repeating harmless, even if it was after all.
@@ -205,6 +198,12 @@ pub(super) fn unseen(error: ViewError) -> Problem {
 pub(super) fn behind(freshness: &Freshness) -> Problem {
     let as_of = show_time(freshness.as_of);
     Problem::unavailable(format!("the view is complete up to {as_of} only and catches up"))
+}
+
+/// The owner says that the id is another caller's.
+pub(super) fn taken(id: &str) -> Problem {
+    let detail = format!("{id} is registered by somebody else");
+    Problem::at(Code::IdTaken, Fault::of("triggerId", detail))
 }
 
 pub(super) fn unknown_trigger(id: &str) -> Problem {

@@ -73,6 +73,8 @@ enum BatchOutcome {
     Accepted,
     /// One was pending, and it stays.
     Kept,
+    /// The id is another caller's.
+    Taken,
     /// The owner refuses it.
     Rejected,
     /// Its record is safe, and its owner has not answered in time.
@@ -160,6 +162,9 @@ impl BatchItem {
             }
             Some(Verdict::Rejected { reason }) => {
                 (BatchOutcome::Rejected, None, None, Some(reason))
+            }
+            Some(Verdict::Taken { generation }) => {
+                (BatchOutcome::Taken, Some(generation), None, None)
             }
             _ => (BatchOutcome::Unanswered, None, None, None),
         };

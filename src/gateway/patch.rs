@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use utoipa::openapi::{RefOr, Schema};
 
-use super::api::{Api, tag};
+use super::api::{Api, tag, taken};
 use super::identity::Registrant;
 use super::body::{self, misspelt};
 use super::code::Code;
@@ -120,8 +120,9 @@ pub(super) async fn patch(
         }
         Some(Verdict::Kept { generation, .. }) => Err(differs(&id, *generation)),
         Some(Verdict::NotPending { fired, .. }) => {
-            Err(not_pending(&api, &caller, &id, *fired, None).await?)
+            Err(not_pending(&api, &caller, &id, *fired, None).await)
         }
+        Some(Verdict::Taken { .. }) => Err(taken(&id)),
         Some(Verdict::Rejected { reason }) => Err(rejected(&id, reason)),
         _ => Ok(api.unanswered(&id, &receipt)),
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::api::{Api, behind, say_where, seen, tag, unknown_trigger, unseen};
+use super::api::{Api, behind, say_where, seen, tag, taken, unknown_trigger, unseen};
 use super::identity::{Registrant, Viewer, scope_of};
 use super::body;
 use super::code::Code;
@@ -173,6 +173,7 @@ pub(super) async fn register(
             say_where(&mut response, &id);
             Ok(response)
         }
+        Some(Verdict::Taken { .. }) => Err(taken(&id)),
         Some(Verdict::Rejected { reason }) => Err(rejected(&id, reason)),
         _ => Ok(api.unanswered(&id, &receipt)),
     }
@@ -311,12 +312,6 @@ pub(super) async fn prepare(
     let submission = Submission::register(trigger, api.rules())?;
     check_late(when, late)?;
     api.admit(&target, caller).await?;
-    if let Some(theirs) = api.stranger(caller, &submission.id).await?
-        && !theirs.status.is_settled()
-    {
-        let detail = format!("{} is registered by somebody else", submission.id);
-        return Err(Problem::at(Code::IdTaken, Fault::of("triggerId", detail)));
-    }
     Ok(submission)
 }
 

@@ -29,7 +29,7 @@ impl TriggerRecord {
     pub fn trigger(&self) -> Option<&Text> {
         match &self.request {
             Request::Register(registration) => Some(&registration.id),
-            Request::Cancel { id } | Request::Command { id, .. } => Some(id),
+            Request::Cancel { id, .. } | Request::Command { id, .. } => Some(id),
             Request::Batch(_) | Request::Forward(_) | Request::Unreadable(_) => None,
         }
     }
@@ -45,6 +45,8 @@ pub enum Request {
     Cancel {
         /// The trigger.
         id: Text,
+        /// In whose name: then nothing of others is touched.
+        caller: Option<Text>,
     },
     /// Do something to what is pending under this id.
     Command {
@@ -52,6 +54,8 @@ pub enum Request {
         id: Text,
         /// What.
         command: Command,
+        /// In whose name: then nothing of others is touched.
+        caller: Option<Text>,
     },
     /// Several registrations in one record: each goes to its own partition as a record.
     Batch(Vec<Forward>),
@@ -95,6 +99,9 @@ pub enum OnConflict {
     Replace,
     /// The pending one stays, and the registration is ignored.
     Keep,
+    /// The newer definition wins if this generation is pending, else the registration is ignored:
+    /// it was written with that one in mind.
+    Match(Offset),
 }
 
 /// Where the count of executions begins if a registration replaces a recurring trigger.

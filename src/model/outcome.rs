@@ -35,7 +35,7 @@ pub enum Verdict {
         /// The pending generation that it replaced, if any.
         replaced: Option<Offset>,
     },
-    /// Not registered: `onConflict: keep` found one pending.
+    /// Not registered: `onConflict: keep` found one pending, or `orloj-if-generation` another one.
     Kept {
         /// The generation that stays.
         generation: Offset,
@@ -47,7 +47,8 @@ pub enum Verdict {
         /// The generation that was cancelled.
         generation: Offset,
     },
-    /// The cancel found nothing pending: fired already, cancelled already, or never registered.
+    /// The cancel found nothing pending: fired already, cancelled already, never registered, or
+    /// another caller's. A registration that was to replace a certain generation found none.
     NotPending {
         /// The latest generation known to have fired, where that is known.
         fired: Option<Offset>,
@@ -153,6 +154,11 @@ pub enum Verdict {
         then: OnFailure,
         /// Why, for people.
         reason: String,
+    },
+    /// Not registered: another caller's trigger stands under this id.
+    Taken {
+        /// The generation that stays.
+        generation: Offset,
     },
 }
 

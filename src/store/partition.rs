@@ -317,7 +317,7 @@ fn row_bytes(row: &RowOp) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::known::{Slot, SlotKind};
+    use crate::engine::known::{Claim, Slot, SlotKind};
     use crate::model::timeline::Source;
     use crate::store::{StoreFactory, StoreSettings};
 
@@ -335,7 +335,15 @@ mod tests {
     fn known(due: u64) -> Known {
         let kind = SlotKind::Main;
         let (in_ledger, http, course) = (false, false, false);
-        let slot = Slot { key: key(due), kind, generation: due, in_ledger, http, course };
+        let slot = Slot {
+            key: key(due),
+            kind,
+            generation: due,
+            in_ledger,
+            http,
+            course,
+            claim: Claim::Free,
+        };
         Known { slots: [slot].into() }
     }
 

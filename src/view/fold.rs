@@ -115,7 +115,7 @@ impl Fold<'_> {
         created_at: Timestamp,
         new: Registration,
     ) -> Result<(), ViewError> {
-        let keeps = new.on_conflict == OnConflict::Keep;
+        let keeps = new.on_conflict != OnConflict::Replace;
         let waits = keeps || new.is_kept();
         let marked = self.is_marked(gid)?;
         let schedule = new.schedule.as_ref().map(|schedule| schedule.to_json());
@@ -372,7 +372,7 @@ pub(super) fn read_after(text: &str) -> Option<After> {
 fn spoken_of(outcome: &Outcome) -> Option<(Offset, Decided)> {
     match &outcome.verdict {
         Verdict::Accepted { generation, .. } => Some((*generation, Decided::Accepted)),
-        Verdict::Kept { .. } | Verdict::Rejected { .. } => {
+        Verdict::Kept { .. } | Verdict::Taken { .. } | Verdict::Rejected { .. } => {
             outcome.answers.map(|ignored| (ignored, Decided::Ignored))
         }
         Verdict::Cancelled { generation }

@@ -119,7 +119,9 @@ pub(crate) fn answer(outcome: &Outcome) -> Option<(u64, Answer)> {
         Verdict::NotPending { .. } | Verdict::Accepted { replaced: None, .. } => {
             Answer::NothingPending
         }
-        Verdict::Kept { generation, .. } => Answer::Kept(generation),
+        Verdict::Kept { generation, .. } | Verdict::Taken { generation } => {
+            Answer::Kept(generation)
+        }
         Verdict::Rejected { .. }
         | Verdict::Delivered { .. }
         | Verdict::Failed { .. }

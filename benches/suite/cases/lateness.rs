@@ -2,8 +2,15 @@
 //!
 //! Law: from the due time to being received by a read_committed reader in another process. The
 //! ticker runs alone, at the same rate, in the same round; the pending triggers fire meanwhile into
-//! the same topic and are not counted.
+//! the same topic and are not counted. Beside it stands the ticker *in company*: somebody registers
+//! at the same rate and somebody reads that, as for every scheduler. What it loses by that is the
+//! broker's and the processor's, whoever fires.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use orloj::kafka::Names;
+use orloj::kafka::reader::Reader;
 use orloj::model::Millis;
 
 use crate::chart::{Axes, Chart, Line};
@@ -11,7 +18,7 @@ use crate::contender::Contender;
 use crate::figures::{Figure, Goal, amount};
 use crate::registrar::Registrar;
 use crate::run::{Outcome, Run, say};
-use crate::site::Site;
+use crate::site::{PARTITIONS, Site};
 use crate::ticker;
 use crate::witness::{Lateness, Witness};
 
@@ -21,10 +28,16 @@ const LEAD_MS: Millis = 3_000;
 pub(super) const WARM_UP_S: u32 = 2;
 /// The rate at which lateness is judged, if the plan has several.
 const JUDGED_RATE: u32 = 10_000;
+/// When what is registered beside the ticker would be due, in ms from then.
+const NEVER_MS: Millis = 24 * 3_600 * 1_000;
+/// How long its reader waits for more at a time.
+const POLL: Duration = Duration::from_millis(10);
 
 /// What one round has measured: of the ticker by rate, of the scheduler by pending and rate.
 struct Round {
     ticker: Vec<Lateness>,
+    /// At the rate that is judged.
+    in_company: Option<Lateness>,
     scheduler: Vec<Vec<Lateness>>,
 }
 
@@ -43,6 +56,7 @@ pub(crate) fn against_pending(run: &Run) -> Outcome {
         .rounds()
         .map(|number| Round {
             ticker: plan.rates.iter().map(|&rate| of_ticker(run, rate)).collect(),
+            in_company: plan.rates.contains(&JUDGED_RATE).then(|| in_company(run, JUDGED_RATE)),
             scheduler: sites.iter().map(|site| at_all_rates(run, site, number)).collect(),
         })
         .collect();
@@ -67,6 +81,37 @@ fn of_ticker(run: &Run, rate: u32) -> Lateness {
     let lateness = witness.lateness(ticker::SERIES, count, Millis::from(WARM_UP_S) * 1_000);
     say(&format!("ticker at {}/s: {lateness}", amount(rate.into())));
     lateness
+}
+
+/// The ticker, while somebody registers at the same rate and somebody reads it.
+fn in_company(run: &Run, rate: u32) -> Lateness {
+    let site = Site::prepare(run.bootstrap);
+    let mut witness = Witness::open(&site, "ticker");
+    let mut registrar = Registrar::open(&site);
+    let count = rate * (WARM_UP_S + run.plan.measured_s);
+    let is_over = AtomicBool::new(false);
+    let lateness = std::thread::scope(|scope| {
+        let _reader = scope.spawn(|| read_along(&site, &is_over));
+        let _ticker = Contender::ticker(&site, count, rate);
+        let _joined = scope.spawn(move || registrar.live("company", count, rate, NEVER_MS));
+        let lateness = witness.lateness(ticker::SERIES, count, Millis::from(WARM_UP_S) * 1_000);
+        is_over.store(true, Ordering::Relaxed);
+        lateness
+    });
+    say(&format!("ticker in company at {}/s: {lateness}", amount(rate.into())));
+    lateness
+}
+
+/// Reads what is registered as a scheduler does, and does nothing with it.
+fn read_along(site: &Site, is_over: &AtomicBool) {
+    let reader = Reader::open(&site.settings, "company").unwrap();
+    let triggers = Names::new(&site.settings.topics.prefix).triggers();
+    for partition in PARTITIONS {
+        reader.start(&triggers, partition, 0).unwrap();
+    }
+    while !is_over.load(Ordering::Relaxed) {
+        let _record = reader.poll(POLL).unwrap();
+    }
 }
 
 /// One life of a scheduler, which is at rest when it begins.
@@ -127,6 +172,14 @@ fn judge(
     for ours in &ours {
         let ratio = Figure::ratio(format!("{} ÷ ticker", ours.name), ours, &ticker);
         figures.push(ask(ratio, plan.of_ticker));
+    }
+    if let (JUDGED_RATE, Some(most)) = (plan.rates[at], ours.last()) {
+        let beside = figure(format!("{percentile} at {rate}/s, ticker in company"), &|round| {
+            round.in_company.expect("it is measured at this rate")
+        });
+        let name = format!("{} ÷ ticker in company", most.name);
+        figures.push(Figure::ratio(name, most, &beside));
+        figures.push(beside);
     }
     if let [none, .., most] = &ours[..]
         && percentile == "p99"

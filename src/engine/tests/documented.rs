@@ -100,7 +100,7 @@ impl<'a> Story<'a> {
 
     /// Does what somebody else does in the story; says whether it is that.
     fn act(&mut self, event: &str) -> bool {
-        let command = |command| Request::Command { id: "job".into(), command };
+        let command = |command| Request::Command { id: "job".into(), command, caller: None };
         match event {
             "it is paused" => self.append(command(Command::Pause)),
             "it is resumed" => self.append(command(Command::Resume)),

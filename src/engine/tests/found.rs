@@ -36,7 +36,7 @@ impl Tale {
     }
 
     fn command(&mut self, id: &str, command: Command) {
-        let request = Request::Command { id: id.into(), command };
+        let request = Request::Command { id: id.into(), command, caller: None };
         let _offset = self.scene.log.append(self.scene.now, request);
     }
 

@@ -1,5 +1,6 @@
 //! The engine's decisions, asserted as data. Its protocol under faults: `tests/it/simulation`.
 
+mod claims;
 mod course;
 mod decisions;
 mod depend;

@@ -58,7 +58,9 @@ impl Play {
     }
 
     pub(crate) fn command(&mut self, id: &str, command: Command) -> Offset {
-        self.scene.log.append(self.scene.now, Request::Command { id: id.into(), command })
+        self.scene
+            .log
+            .append(self.scene.now, Request::Command { id: id.into(), command, caller: None })
     }
 
     pub(crate) fn signal(&mut self, signal: Signal) {

@@ -4,7 +4,7 @@
 //! Law: a decision is asserted whole, emits and rows, and asking again decides nothing more.
 
 use super::world::{AFTER, Disk, Log, Owner, commit, definition, registration, rules, whole};
-use crate::engine::known::{IdHash, Known, Slot, SlotKind};
+use crate::engine::known::{Claim, IdHash, Known, Slot, SlotKind};
 use crate::engine::step::{Emit, RowOp, Step, ToTopic};
 use crate::model::codec::row::{self, RowBytes};
 use crate::model::definition::{Definition, Target, TopicTarget};
@@ -354,5 +354,6 @@ fn slot(entry: &Entry) -> Slot {
     };
     let http = row.definition.target.is_http();
     let (in_ledger, course) = (row.in_ledger, row.course.is_some());
-    Slot { key, kind, generation, in_ledger, http, course }
+    let claim = Claim::of(row.definition.caller.as_ref());
+    Slot { key, kind, generation, in_ledger, http, course, claim }
 }

@@ -80,7 +80,7 @@ impl Log {
     }
 
     pub(crate) fn cancel(&mut self, id: &str, now: Timestamp) -> Offset {
-        self.append(now, Request::Cancel { id: id.into() })
+        self.append(now, Request::Cancel { id: id.into(), caller: None })
     }
 
     pub(crate) fn append(&mut self, timestamp: Timestamp, request: Request) -> Offset {

@@ -455,6 +455,7 @@ mod tests {
             (long(), long())
                 .prop_map(|(generation, fire_at)| Verdict::Kept { generation, fire_at }),
             long().prop_map(|generation| Verdict::Cancelled { generation }),
+            long().prop_map(|generation| Verdict::Taken { generation }),
             (some(), any::<bool>())
                 .prop_map(|(fired, withdrawal)| Verdict::NotPending { fired, withdrawal }),
             ".{0,20}".prop_map(|reason| Verdict::Rejected { reason }),
@@ -596,9 +597,9 @@ mod tests {
         golden::check("signal-settled", &schemas.encode_signal(&samples::settled()));
         golden::check("signal-watch", &schemas.encode_signal(&samples::watch()));
         golden::check("signal-settlement", &schemas.encode_signal(&samples::settlement()));
-        golden::check("outcome-failed-4", &schemas.encode_outcome(&samples::outcome()));
-        golden::check("outcome-circuit-4", &schemas.encode_outcome(&samples::circuit()));
-        golden::check("outcome-withdrawn", &schemas.encode_outcome(&samples::withdrawn()));
+        golden::check("outcome-failed-5", &schemas.encode_outcome(&samples::outcome()));
+        golden::check("outcome-circuit-5", &schemas.encode_outcome(&samples::circuit()));
+        golden::check("outcome-withdrawn-5", &schemas.encode_outcome(&samples::withdrawn()));
         golden::check("dead-letter-record", &schemas.encode_dead_letter(&samples::letter()));
         golden::check("dead-letter-fire", &schemas.encode_dead_letter(&samples::exhausted()));
         golden::check("dead-letter-mark", &schemas.encode_dead_letter(&samples::mark()));
@@ -619,14 +620,17 @@ mod tests {
     #[test]
     fn what_an_older_orloj_wrote_is_read() {
         let schemas = Schemas::new();
-        for failed in ["outcome-failed", "outcome-failed-2", "outcome-failed-3"] {
+        for failed in ["outcome-failed", "outcome-failed-2", "outcome-failed-3", "outcome-failed-4"]
+        {
             let outcome = schemas.decode_outcome(&golden::read(failed));
             assert_eq!(outcome, Ok(samples::outcome()));
         }
-        for circuit in ["outcome-circuit", "outcome-circuit-3"] {
+        for circuit in ["outcome-circuit", "outcome-circuit-3", "outcome-circuit-4"] {
             let circuit = schemas.decode_outcome(&golden::read(circuit));
             assert_eq!(circuit, Ok(samples::circuit()));
         }
+        let withdrawn = schemas.decode_outcome(&golden::read("outcome-withdrawn"));
+        assert_eq!(withdrawn, Ok(samples::withdrawn()));
         let errand = schemas.decode_errand(&golden::read("fire-1"));
         assert_eq!(errand, Ok(Errand::Call(Box::new(samples::fire()))));
         let Signal::Retry(retry) = samples::signal() else { unreachable!() };

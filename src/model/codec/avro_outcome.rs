@@ -116,4 +116,8 @@ enum VerdictWire {
         then: OnFailure,
         reason: String,
     },
+    Taken {
+        #[serde(with = "long")]
+        generation: Offset,
+    },
 }

@@ -12,7 +12,7 @@ use crate::model::limits::{HEADER_BYTES_MAX, HEADERS_MAX, HORIZON_MAX_MS, PAYLOA
 use crate::model::retry::RetryPolicy;
 use crate::model::schedule::Schedule;
 use crate::model::text::Text;
-use crate::model::{Millis, Timestamp};
+use crate::model::{Millis, Offset, Timestamp};
 
 /// What was read so far.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub(super) struct Draft {
     pub(super) asked: Asked,
     /// What to do about a pending one.
     pub(super) on_conflict: OnConflict,
+    /// The only generation that it replaces.
+    pub(super) if_generation: Option<Offset>,
     /// The trigger's own retry policy, but for its pauses.
     pub(super) retry: RetryPolicy,
     /// The pauses; none at all mean that a failed attempt is the last.
@@ -83,6 +85,7 @@ impl Draft {
             id: None,
             asked: Asked::default(),
             on_conflict: OnConflict::default(),
+            if_generation: None,
             retry: RetryPolicy::default(),
             retry_delays: None,
             caller: None,
@@ -163,7 +166,15 @@ impl Draft {
             ));
         }
         check_headers(&self.headers)?;
-        let Self { payload, headers, caller, priority, on_conflict, asked, .. } = self;
+        let on_conflict = match (self.on_conflict, self.if_generation) {
+            (on_conflict, None) => on_conflict,
+            (OnConflict::Keep, Some(generation)) => {
+                let way_out = "it is to be kept too: leave one of the two out";
+                return Err(refused("orloj-if-generation", generation, way_out));
+            }
+            (_, Some(generation)) => OnConflict::Match(generation),
+        };
+        let Self { payload, headers, caller, priority, asked, .. } = self;
         let definition = Definition { target, payload, headers, retry, caller };
         let Asked { expire_after, retain, count, .. } = asked;
         let count = count.unwrap_or_default();

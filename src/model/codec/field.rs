@@ -14,7 +14,7 @@ use crate::model::limits::{
     RETRY_DELAY_MAX_MS, RETRY_DELAYS_MAX, TIMEOUT_MAX_MS, TOPIC_BYTES_MAX,
 };
 use crate::model::text::Text;
-use crate::model::{Millis, Timestamp};
+use crate::model::{Millis, Offset, Timestamp};
 
 /// Why a field is refused, for people.
 pub(in crate::model) type Reason = String;
@@ -148,6 +148,12 @@ pub(super) fn on_conflict(field: &str, text: &str) -> Result<OnConflict, Reason>
         "keep" => Ok(OnConflict::Keep),
         _ => Err(refused(field, text, "give replace or keep")),
     }
+}
+
+/// An offset, such as a generation.
+pub(super) fn offset(field: &str, text: &str) -> Result<Offset, Reason> {
+    let offset = text.parse().ok().filter(|offset| *offset <= i64::MAX.unsigned_abs());
+    offset.ok_or_else(|| refused(field, text, "give the generation as a whole number"))
 }
 
 /// A pool's name: what can follow `<prefix>.fires.` in a topic's name, and holds no further dot.

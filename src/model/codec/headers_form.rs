@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::draft::{Destination, Draft, Due};
 use super::field::{self, Reason};
-use super::registration::{ACK, FORWARDED, RawHeader};
+use super::registration::{ACK, CALLER, FORWARDED, IF_GENERATION, RawHeader};
 use super::{course_field, json_form};
 use crate::model::definition::Header;
 use crate::model::schedule::Schedule;
@@ -68,7 +68,8 @@ fn apply_detail(draft: &mut Draft, name: &str, value: Option<&[u8]>) -> Result<(
         "orloj-zone" => draft.zone = Some(text(name, value)?.to_owned()),
         "orloj-priority" => draft.priority = field::priority(name, text(name, value)?)?,
         "orloj-on-conflict" => draft.on_conflict = field::on_conflict(name, text(name, value)?)?,
-        "orloj-caller" => draft.caller = Some(field::caller(name, text(name, value)?)?),
+        IF_GENERATION => draft.if_generation = Some(field::offset(name, text(name, value)?)?),
+        CALLER => draft.caller = Some(field::caller(name, text(name, value)?)?),
         ACK | FORWARDED => {}
         _ => return apply_course(draft, name, value),
     }

@@ -74,7 +74,7 @@ fn a_command_is_a_header_and_an_empty_value() {
         [("pause", Command::Pause), ("resume", Command::Resume), ("fire-now", Command::FireNow)]
     {
         let asked = request(&record(Some(b""), &[("orloj-command", name)]));
-        assert_eq!(asked, Request::Command { id: "order-7".into(), command });
+        assert_eq!(asked, Request::Command { id: "order-7".into(), command, caller: None });
     }
     let unknown = unreadable(&record(Some(b""), &[("orloj-command", "stop")]));
     assert!(unknown.reason.contains("give pause, resume or fire-now"), "{}", unknown.reason);

@@ -35,6 +35,10 @@ pub const ACK: &str = "orloj-ack";
 /// On a record that was moved to its right partition: its first broker timestamp, in ms since
 /// the epoch.
 pub const FORWARDED: &str = "orloj-forwarded";
+/// In whose name a record comes: the gateway vouches for it.
+pub const CALLER: &str = "orloj-caller";
+/// Which generation a registration replaces: if another one is pending, or none, it is ignored.
+pub const IF_GENERATION: &str = "orloj-if-generation";
 /// A command, on a record with an empty value.
 pub const COMMAND: &str = "orloj-command";
 
@@ -131,7 +135,7 @@ pub fn read_trigger(
         offset: raw.offset,
         timestamp: raw.timestamp,
         ack: header(raw, ACK) == Some(Some(b"true")),
-        request: Request::Cancel { id: Text::default() },
+        request: Request::Cancel { id: Text::default(), caller: None },
     };
     if header(raw, BATCH) == Some(Some(b"true")) {
         record.request =
@@ -168,7 +172,9 @@ fn request(
     } else if let Some(forward) = forward(raw, id, context) {
         return Ok(forward);
     }
-    let Some(value) = raw.value else { return Ok(Request::Cancel { id: id.clone() }) };
+    let Some(value) = raw.value else {
+        return Ok(Request::Cancel { id: id.clone(), caller: caller(raw)? });
+    };
     if let Some(command) = header(raw, COMMAND) {
         let text = field::utf8(COMMAND, command.unwrap_or_default())?;
         let command = course_field::command(COMMAND, text)?;
@@ -176,7 +182,7 @@ fn request(
             let way_out = "a command has an empty value; to register, leave the header out";
             return Err(refused(COMMAND, text, way_out).into());
         }
-        return Ok(Request::Command { id: id.clone(), command });
+        return Ok(Request::Command { id: id.clone(), command, caller: caller(raw)? });
     }
     let mut draft = headers_form::read(&raw.headers)?;
     if !draft.is_instructed() {
@@ -184,6 +190,12 @@ fn request(
     }
     read_value(value, &mut draft, context)?;
     Ok(Request::Register(draft.register(id.clone(), *timestamp)?))
+}
+
+/// In whose name a cancel or a command comes.
+fn caller(raw: &RawRecord<'_>) -> Result<Option<Text>, Reason> {
+    let Some(value) = header(raw, CALLER) else { return Ok(None) };
+    field::caller(CALLER, field::utf8(CALLER, value.unwrap_or_default())?).map(Some)
 }
 
 /// The headers decide first: a payload sent verbatim may begin with any byte.

@@ -252,7 +252,7 @@ fn the_gateway_vouches_for_the_caller() {
 
 #[test]
 fn a_null_value_cancels() {
-    let cancel = Request::Cancel { id: "order-7".into() };
+    let cancel = Request::Cancel { id: "order-7".into(), caller: None };
     let read = try_read(&record(None, &[("orloj-ack", "true")]), Partitioner::Any).unwrap();
     assert_eq!(read, TriggerRecord { offset: 41, timestamp: NOW, ack: true, request: cancel });
 }

@@ -80,6 +80,7 @@ impl Schemas {
             ledger: Message::new("ledger value", include_str!("../../../schemas/ledger.avsc"))
                 .and_before(include_str!("../../../schemas/before/ledger-1.avsc")),
             outcome: Message::new("outcome", include_str!("../../../schemas/outcome.avsc"))
+                .and_before(include_str!("../../../schemas/before/outcome-4.avsc"))
                 .and_before(include_str!("../../../schemas/before/outcome-3.avsc"))
                 .and_before(include_str!("../../../schemas/before/outcome-2.avsc"))
                 .and_before(include_str!("../../../schemas/before/outcome-1.avsc")),

@@ -149,11 +149,11 @@ impl History {
                 self.triggers.push(TriggerRecord { offset, timestamp: self.now, ack, request });
                 return;
             }
-            Act::Cancel { id } => Request::Cancel { id: name(id).into() },
+            Act::Cancel { id } => Request::Cancel { id: name(id).into(), caller: None },
             Act::Pause { id, paused } => {
                 use crate::model::course::Command::{Pause, Resume};
                 let command = if paused { Pause } else { Resume };
-                Request::Command { id: name(id).into(), command }
+                Request::Command { id: name(id).into(), command, caller: None }
             }
             Act::Work { which, ok, again } => return self.work(which, ok, again),
             Act::Wait { ms } => {
@@ -251,13 +251,13 @@ impl History {
         let TriggerRecord { offset, ack, request, .. } = record;
         match request {
             Request::Register(new) => self.register(offset, ack, new),
-            Request::Cancel { id } => {
+            Request::Cancel { id, .. } => {
                 let Some(old) = self.take(id.as_str(), |standing| !standing.past) else { return };
                 let generation = old.row.id.generation;
                 self.tell(id.as_str(), Some(offset), Verdict::Cancelled { generation });
                 self.truth.insert((id.to_string(), generation), Status::Cancelled);
             }
-            Request::Command { id, command } => {
+            Request::Command { id, command, .. } => {
                 let paused = command == crate::model::course::Command::Pause;
                 let Some(standing) = self.standing.get_mut(id.as_str()) else { return };
                 if standing.past || standing.paused == paused {

@@ -48,6 +48,9 @@ pub(crate) enum Kind {
     Cancel,
     /// What nobody can read: it must be rejected.
     Nonsense,
+    /// What is to do nothing: a cancel in the name of a caller who has no triggers, or a
+    /// replacement of what never was.
+    Idle,
 }
 
 /// The owner's answer to a command: what it did to the generation that was pending, if any was.
@@ -151,6 +154,9 @@ impl Evidence<'_> {
             let fired = times.contains_key(&(trigger, command.offset));
             let ignored = match (&command.kind, answer) {
                 (Kind::Nonsense, None | Some(Answer::Rejected)) => true,
+                (Kind::Idle, None | Some(Answer::NothingPending | Answer::Kept(_))) if !fired => {
+                    true
+                }
                 (Kind::Keep { .. }, Some(Answer::Kept(kept))) => {
                     let stays = pending.is_some_and(|(pending, _)| pending.offset == kept);
                     if !stays || fired {
@@ -159,7 +165,7 @@ impl Evidence<'_> {
                     }
                     true
                 }
-                (Kind::Nonsense, other) | (_, other @ Some(Answer::Kept(_))) => {
+                (Kind::Nonsense | Kind::Idle, other) | (_, other @ Some(Answer::Kept(_))) => {
                     let why = format!("{:?} answered {other:?}", command.kind);
                     report.find(Violation::Ghost, trigger, command.offset, why);
                     true
@@ -257,7 +263,7 @@ impl Command {
     pub(crate) fn registers(&self) -> Option<u64> {
         match self.kind {
             Kind::Register { due, .. } | Kind::Keep { due, .. } => Some(due),
-            Kind::Cancel | Kind::Nonsense => None,
+            Kind::Cancel | Kind::Nonsense | Kind::Idle => None,
         }
     }
 
@@ -265,7 +271,7 @@ impl Command {
     fn payload(&self) -> Option<&[u8]> {
         match &self.kind {
             Kind::Register { payload, .. } | Kind::Keep { payload, .. } => Some(payload),
-            Kind::Cancel | Kind::Nonsense => None,
+            Kind::Cancel | Kind::Nonsense | Kind::Idle => None,
         }
     }
 }

@@ -52,10 +52,11 @@ pub(super) enum Calamity {
     Called,
     Expired,
     Unmet,
+    Idle,
 }
 
 impl Calamity {
-    pub(super) const LAST: Self = Self::Unmet;
+    pub(super) const LAST: Self = Self::Idle;
 }
 
 /// How often what went wrong.

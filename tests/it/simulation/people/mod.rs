@@ -131,6 +131,10 @@ impl Users {
             site.counts.add(Calamity::Unreadable);
             return (Kind::Nonsense, value, vec![("orloj-fire-at", "soon".to_owned())]);
         }
+        if site.dice.one_in(12) {
+            site.counts.add(Calamity::Idle);
+            return idle(value, site);
+        }
         let ahead = site.dice.pick(&[-5, 0, 1, 3, 10, 25, 45, 50, 51, 70, 100, 200, 900]);
         let due = site.broker.now.saturating_add_signed(ahead);
         self.last_due = self.last_due.max(due);
@@ -148,6 +152,19 @@ impl Users {
         }
         (Kind::Register { due, payload }, value, headers)
     }
+}
+
+/// What must do nothing to anybody: see [`Kind::Idle`].
+fn idle(value: Option<Bytes>, site: &mut Site) -> (Kind, Option<Bytes>, Headers) {
+    if site.dice.one_in(2) {
+        return (Kind::Idle, None, vec![("orloj-caller", "nobody".to_owned())]);
+    }
+    let headers = vec![
+        ("orloj-delay", site.dice.pick(&["0", "10", "100"]).to_owned()),
+        ("orloj-target-topic", "topic-2".to_owned()),
+        ("orloj-if-generation", "999999999".to_owned()),
+    ];
+    (Kind::Idle, value, headers)
 }
 
 /// Which command a record is.
