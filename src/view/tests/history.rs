@@ -30,13 +30,30 @@ const OCCURRENCES: u32 = 3;
 /// What a user does.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Act {
-    Register { id: u8, kind: Kind, keep: bool, ack: bool, delay: u64 },
-    Cancel { id: u8 },
-    Pause { id: u8, paused: bool },
+    Register {
+        id: u8,
+        kind: Kind,
+        keep: bool,
+        ack: bool,
+        delay: u64,
+    },
+    Cancel {
+        id: u8,
+    },
+    Pause {
+        id: u8,
+        paused: bool,
+    },
     /// A worker tells of one callback.
-    Work { which: u8, ok: bool, again: bool },
+    Work {
+        which: u8,
+        ok: bool,
+        again: bool,
+    },
     /// Time passes.
-    Wait { ms: u64 },
+    Wait {
+        ms: u64,
+    },
     /// The owner commits.
     Commit,
 }
@@ -62,9 +79,8 @@ pub(super) fn acts() -> impl Strategy<Value = Vec<Act>> {
         1 => Just(Kind::Recurring),
         1 => Just(Kind::RecurringHttp),
     ];
-    let register = (0..4_u8, kind, any::<bool>(), any::<bool>(), 0..60_u64).prop_map(
-        |(id, kind, keep, ack, delay)| Act::Register { id, kind, keep, ack, delay },
-    );
+    let register = (0..4_u8, kind, any::<bool>(), any::<bool>(), 0..60_u64)
+        .prop_map(|(id, kind, keep, ack, delay)| Act::Register { id, kind, keep, ack, delay });
     let act = prop_oneof![
         4 => register,
         2 => (0..4_u8).prop_map(|id| Act::Cancel { id }),
@@ -277,7 +293,8 @@ impl History {
                     false => Verdict::Resumed { generation, fire_at },
                 };
                 self.tell(id.as_str(), Some(offset), verdict);
-                let recurs = standing.kind == Kind::Recurring || standing.kind == Kind::RecurringHttp;
+                let recurs =
+                    standing.kind == Kind::Recurring || standing.kind == Kind::RecurringHttp;
                 let ahead = if recurs { Status::Scheduled } else { Status::Pending };
                 let status = if paused { Status::Paused } else { ahead };
                 self.truth.insert((id.to_string(), generation), status);
@@ -363,9 +380,8 @@ impl History {
 
     /// The owner is told how a callback ended.
     fn hear(&mut self, open: &Open, ok: bool) {
-        let this = |standing: &Standing1| {
-            standing.past && standing.row.id.generation == open.generation
-        };
+        let this =
+            |standing: &Standing1| standing.past && standing.row.id.generation == open.generation;
         if let Some(standing) = self.take(&open.id, this) {
             let end = if ok { Standing::Done } else { Standing::Failed };
             self.remember(standing, end, RETAIN);
