@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::CliError;
 use super::trigger::read_delay;
 use crate::clock;
-use crate::config::Settings;
+use crate::config::{ByteSize, Settings};
 use crate::health::Health;
 use crate::kafka::{Names, producer_config};
 use crate::model::codec::schemas::Schemas;
@@ -88,7 +88,7 @@ impl Scratch {
     fn view(&self, settings: &Settings, shutdown: CancellationToken) -> Result<View, CliError> {
         let mut settings = settings.clone();
         settings.gateway.view_dir = self.0.clone();
-        settings.gateway.view_payload_max = (PAYLOAD_BYTES_MAX as u64).into();
+        settings.gateway.view_payload_max = ByteSize::of(PAYLOAD_BYTES_MAX as u64);
         View::open(&settings, Health::new("reconcile"), shutdown).map_err(refused)
     }
 }
@@ -167,8 +167,8 @@ fn another_attempt(overdue: &Overdue, now: Timestamp) -> RetryRequest {
     let trigger = &overdue.trigger;
     let last = trigger.last.as_ref();
     let retrying = last.filter(|last| last.status == ExecutionStatus::Retrying);
-    let (occurrence, attempt) =
-        retrying.map_or((last.map_or(0, |last| last.occurrence), 1), |last| {
+    let (occurrence, attempt) = retrying
+        .map_or((last.map_or(0, |last| last.occurrence), 1), |last| {
             (last.occurrence, last.attempt + 1)
         });
     let minutes = now.saturating_sub(overdue.since) / MINUTE_MS;

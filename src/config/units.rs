@@ -18,6 +18,12 @@ const SIZE_UNITS: [(&str, u64); 4] =
 pub struct ByteSize(u64);
 
 impl ByteSize {
+    /// So many bytes.
+    #[must_use]
+    pub fn of(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
     /// The size in bytes.
     #[must_use]
     pub fn bytes(self) -> u64 {

@@ -18,8 +18,8 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use super::code::Code;
-use super::identity::{Identity, scope_of};
 use super::idempotency::{FINGERPRINT, First, InFlight};
+use super::identity::{Identity, scope_of};
 use super::judge::Judge;
 use super::marks::Marks;
 use super::problem::{Fault, Problem};
@@ -36,7 +36,7 @@ use crate::kafka::Names;
 use crate::model::Offset;
 use crate::model::definition::Target;
 use crate::model::time::show_time;
-use crate::view::{Freshness, Scope, TriggerView, View, ViewError};
+use crate::view::{Freshness, Mark, Scope, TriggerView, View, ViewError};
 
 /// How long a read waits for what this gateway has written itself.
 const REACH_PATIENCE: Duration = Duration::from_secs(2);
@@ -102,8 +102,8 @@ impl Api {
         if caller.is_anonymous() { submission } else { submission.by(&caller.id) }
     }
 
-    /// Writes what stops or moves a trigger, and awaits the owner's answer. An operator's word counts
-    /// for whatever is there, and is written in nobody's name; another's for what is his.
+    /// Writes a cancel or a command, and awaits the owner's answer. One in a caller's name touches
+    /// nothing of another's; an operator's names nobody, and touches everything.
     pub(super) async fn order(
         &self,
         submission: Submission,
@@ -111,7 +111,7 @@ impl Api {
     ) -> Result<Receipt, Problem> {
         match scope_of(caller) {
             Scope::All => self.write(submission).await,
-            Scope::Caller(_) => self.submit(submission, caller).await,
+            Scope::Caller(id) => self.write(submission.by(&id)).await,
         }
     }
 
@@ -182,10 +182,12 @@ impl Api {
     /// knows: what is just being registered is not counted. In place of one there may be another.
     pub(super) async fn check_pending(&self, caller: &Caller, id: &str) -> Result<(), Problem> {
         let limit = caller.limits.pending.get();
-        if caller.is_anonymous() || self.view.pending_of(&caller.id).await.map_err(unseen)? < limit {
+        // Writing does not depend on the view.
+        let pending = self.view.pending_of(&caller.id).await.unwrap_or(0);
+        if caller.is_anonymous() || pending < limit {
             return Ok(());
         }
-        let there = self.view.trigger(&scope_of(caller), id).await.map_err(unseen)?;
+        let there = self.view.trigger(&scope_of(caller), id).await.ok().flatten();
         if there.is_some_and(|trigger| !trigger.status.is_settled()) {
             return Ok(());
         }
@@ -200,29 +202,19 @@ impl Api {
         generation: Offset,
     ) -> Result<Option<(String, Vec<u8>)>, Problem> {
         let made = self.view.registration(id, generation).await.map_err(unseen)?;
-        let first = made.map(|made| First::of(made.fingerprint.as_deref(), generation, made.fire_at));
+        let first =
+            made.map(|made| First::of(made.fingerprint.as_deref(), generation, made.fire_at));
         let carried = first.and_then(|first| first.carried());
         Ok(carried.map(|carried| (FINGERPRINT.to_owned(), carried.into_bytes())))
     }
 
-    /// Refuses to touch what is another caller's, as far as the view knows: to whoever asks for it
-    /// by id it is as if it were not there.
-    pub(super) async fn check_owner(&self, caller: &Caller, id: &str) -> Result<(), Problem> {
-        match self.stranger(caller, id).await? {
-            Some(_) => Err(unknown_trigger(id)),
-            None => Ok(()),
-        }
-    }
-
-    /// The trigger under this id, if it is one that the caller may not see.
-    pub(super) async fn stranger(
-        &self,
-        caller: &Caller,
-        id: &str,
-    ) -> Result<Option<TriggerView>, Problem> {
-        let Scope::Caller(own) = scope_of(caller) else { return Ok(None) };
-        let trigger = self.view.trigger(&Scope::All, id).await.map_err(unseen)?;
-        Ok(trigger.filter(|trigger| trigger.caller.as_ref() != Some(&own)))
+    /// Whether the view shows another caller's trigger under this id. If it cannot be looked at,
+    /// the owner alone decides.
+    pub(super) async fn is_anothers(&self, caller: &Caller, id: &str) -> bool {
+        let Scope::Caller(own) = scope_of(caller) else { return false };
+        let looked = self.view.trigger(&Scope::All, id).await;
+        let trigger = looked.ok().flatten();
+        trigger.is_some_and(|trigger| trigger.caller.as_ref() != Some(&own))
     }
 }
 
@@ -252,6 +244,12 @@ pub(super) fn unseen(error: ViewError) -> Problem {
 pub(super) fn behind(freshness: &Freshness) -> Problem {
     let as_of = show_time(freshness.as_of);
     Problem::unavailable(format!("the view is complete up to {as_of} only and catches up"))
+}
+
+/// The owner says that the id is another caller's.
+pub(super) fn taken(id: &str) -> Problem {
+    let detail = format!("{id} is registered by somebody else");
+    Problem::at(Code::IdTaken, Fault::of("triggerId", detail))
 }
 
 pub(super) fn unknown_trigger(id: &str) -> Problem {

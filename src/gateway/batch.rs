@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::api::{Api, unwritten};
-use super::identity::Registrant;
 use super::body;
 use super::envelope::Envelope;
+use super::identity::Registrant;
 use super::problem::{Fault, Problem};
 use super::receipts::Told;
 use super::request::TriggerBody;
@@ -73,6 +73,8 @@ enum BatchOutcome {
     Accepted,
     /// One was pending, and it stays.
     Kept,
+    /// The id is another caller's.
+    Taken,
     /// The owner refuses it.
     Rejected,
     /// Its record is safe, and its owner has not answered in time.
@@ -160,6 +162,9 @@ impl BatchItem {
             }
             Some(Verdict::Rejected { reason }) => {
                 (BatchOutcome::Rejected, None, None, Some(reason))
+            }
+            Some(Verdict::Taken { generation }) => {
+                (BatchOutcome::Taken, Some(generation), None, None)
             }
             _ => (BatchOutcome::Unanswered, None, None, None),
         };

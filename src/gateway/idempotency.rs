@@ -95,8 +95,7 @@ impl First {
         let told = carried.and_then(|text| {
             let mut parts = text.split(';');
             let fingerprint = parts.next()?.to_owned();
-            let (generation, fire_at) =
-                (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+            let (generation, fire_at) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
             Some(Self { fingerprint: Some(fingerprint), generation, fire_at })
         });
         told.unwrap_or_else(|| Self {
@@ -178,9 +177,7 @@ mod tests {
 
     #[test]
     fn an_id_follows_from_caller_and_key() {
-        let id = |caller: &str, text: &str| {
-            Key::read(text.as_bytes()).unwrap().trigger_id(caller)
-        };
+        let id = |caller: &str, text: &str| Key::read(text.as_bytes()).unwrap().trigger_id(caller);
         assert_eq!(id("billing", "a"), id("billing", r#""a""#));
         assert_ne!(id("billing", "a"), id("billing", "b"));
         assert_ne!(id("billing", "a"), id("shop", "a"));

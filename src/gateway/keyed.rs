@@ -8,13 +8,13 @@ use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-use super::api::{Api, say_where, tag, unseen};
+use super::api::{Api, say_where, tag, taken, unseen};
 use super::code::Code;
 use super::idempotency::{self, FINGERPRINT, First, KEPT_MS, Key};
 use super::problem::{Fault, Problem};
 use super::request::{Late, TriggerBody};
 use super::submission::{NewTrigger, Submission};
-use super::triggers::{Registered, carry_trace, prepare, rejected, taken};
+use super::triggers::{Registered, carry_trace, prepare, rejected};
 use super::writer::Place;
 use crate::clock;
 use crate::config::callers::Caller;
@@ -133,7 +133,8 @@ impl Keyed<'_> {
         let submission = prepare(self.api, self.caller, trigger, late).await?;
         let read = self.api.judge.read(&submission, clock::now_ms()).unwrap_or_default();
         if read.iter().any(|registration| registration.retain < Some(KEPT_MS)) {
-            let reason = "with an Idempotency-Key it is at least 24h: leave it out, or make it longer";
+            let reason =
+                "with an Idempotency-Key it is at least 24h: leave it out, or make it longer";
             return Err(Fault::of("retain", reason).into());
         }
         Ok(submission)

@@ -59,8 +59,8 @@ use crate::kafka::Names;
 use crate::model::outcome::Verdict;
 use crate::view::{View, ViewError};
 
-use identity::Identity;
 use idempotency::InFlight;
+use identity::Identity;
 use judge::Judge;
 use marks::Marks;
 use receipts::{Full, Receipts, Told};

@@ -12,17 +12,17 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use utoipa::openapi::{RefOr, Schema};
 
-use super::api::{Api, tag};
-use super::identity::Registrant;
+use super::api::{Api, tag, taken};
 use super::body::{self, misspelt};
 use super::code::Code;
 use super::commands::not_pending;
+use super::identity::Registrant;
 use super::parameters::{Id, if_match};
 use super::problem::{Fault, Problem};
 use super::request::{Late, TriggerBody};
 use super::resource::{Status, Trigger, is_ours};
 use super::submission::NewTrigger;
-use super::triggers::{Registered, body_max, prepare, rejected, taken};
+use super::triggers::{Registered, body_max, prepare, rejected};
 use crate::model::Offset;
 use crate::model::definition::Header;
 use crate::model::outcome::Verdict;
@@ -121,7 +121,7 @@ pub(super) async fn patch(
         }
         Some(Verdict::Kept { generation, .. }) => Err(differs(&id, *generation)),
         Some(Verdict::NotPending { fired, .. }) => {
-            Err(not_pending(&api, &caller, &id, *fired, None).await?)
+            Err(not_pending(&api, &caller, &id, *fired, None).await)
         }
         Some(Verdict::Taken { .. }) => Err(taken(&id)),
         Some(Verdict::Rejected { reason }) => Err(rejected(&id, reason)),

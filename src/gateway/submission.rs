@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::judge::Judge;
 use crate::kafka::Names;
 use crate::model::codec::batch::BATCH;
-use crate::model::codec::registration::COMMAND;
+use crate::model::codec::registration::{COMMAND, IF_GENERATION};
 use crate::model::course::Command;
 use crate::model::definition::{HttpTarget, Target, TopicTarget};
 use crate::model::input::OnConflict;
@@ -36,8 +36,6 @@ const OTHERS: [(&str, &str); 4] = [
     ("orloj-callback-method", "method"),
     ("onFailure", "onFailure"),
 ];
-/// On a registration that counts only if this generation is still the trigger's.
-const IF_GENERATION: &str = "orloj-if-generation";
 
 /// A trigger to be registered.
 #[derive(Clone, Debug, PartialEq, Eq)]

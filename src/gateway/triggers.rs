@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::api::{Api, behind, say_where, seen, tag, unknown_trigger, unseen};
-use super::identity::{Registrant, Viewer, scope_of};
+use super::api::{Api, behind, say_where, seen, tag, taken, unknown_trigger, unseen};
 use super::body;
 use super::code::Code;
+use super::identity::{Registrant, Viewer, scope_of};
 use super::keyed::{self, Keyed};
 use super::parameters::{Id, Queried, Query, refuse};
 use super::problem::{Fault, Problem};
@@ -323,17 +323,12 @@ pub(super) async fn prepare(
     let submission = Submission::register(trigger, api.rules())?;
     check_late(when, late)?;
     api.admit(&target, caller).await?;
-    if api.stranger(caller, &submission.id).await?.is_some() {
+    // Even if that one has settled: its history is still shown under the id.
+    if api.is_anothers(caller, &submission.id).await {
         return Err(taken(&submission.id));
     }
     api.check_pending(caller, &submission.id).await?;
     Ok(submission)
-}
-
-/// The id is another caller's, even if that trigger has settled: its history is still shown.
-pub(super) fn taken(id: &str) -> Problem {
-    let detail = format!("{id} is registered by somebody else");
-    Problem::at(Code::IdTaken, Fault::of("triggerId", detail))
 }
 
 /// Refuses a time that has passed, unless it may.

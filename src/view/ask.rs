@@ -9,7 +9,9 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension as _, Row as SqlRow, params, params_from_iter};
 
 use super::ViewError;
-use super::answer::{ExecutionStatus, ExecutionView, Overdue, RegistrationView, Status, TriggerView};
+use super::answer::{
+    ExecutionStatus, ExecutionView, Overdue, RegistrationView, Status, TriggerView,
+};
 use super::filter::{Listing, Page, PageToken, Scope, name_of};
 use super::fold::{name_number, place_from, place_of, read_after};
 use super::show::read_definition;
@@ -128,9 +130,8 @@ impl Ask<'_> {
         keys.truncate(page.len());
         let next = keys.last().filter(|_| more).map(|last| PageToken::new(query, *last));
         // A fire that nobody speaks of is the newest there is.
-        let unspoken = unspoken(&found.view).filter(|one| {
-            page.token.is_none() && status.is_none_or(|status| status == one.status)
-        });
+        let unspoken = unspoken(&found.view)
+            .filter(|one| page.token.is_none() && status.is_none_or(|status| status == one.status));
         let is_alone = || Ok::<_, ViewError>(self.last_of(found.gid)?.is_none());
         let mut items = Vec::with_capacity(keys.len() + 1);
         if let Some(one) = unspoken
@@ -156,7 +157,8 @@ impl Ask<'_> {
         id: &str,
         generation: Offset,
     ) -> Result<Option<RegistrationView>, ViewError> {
-        let mut select = self.0.prepare_cached("SELECT sid, partition FROM subject WHERE id = ?1")?;
+        let mut select =
+            self.0.prepare_cached("SELECT sid, partition FROM subject WHERE id = ?1")?;
         let rows = select.query_map([id], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let subjects: Vec<(i64, PartitionId)> = rows.collect::<Result<_, _>>()?;
         let sql = "SELECT fire_at, row FROM generation WHERE gid = ?1 AND sid = ?2 AND known > 0";
@@ -297,7 +299,8 @@ fn unspoken(trigger: &TriggerView) -> Option<ExecutionView> {
 
 fn read_found(row: &SqlRow<'_>) -> Result<Found, ViewError> {
     let gid: i64 = row.get(1)?;
-    let time = |at| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(at)?.map(i64::cast_unsigned));
+    let time =
+        |at| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(at)?.map(i64::cast_unsigned));
     let definition = read_definition(row.get_ref(15)?.as_blob().unwrap_or_default())?;
     let sign = Sign::of(&definition);
     let after: Option<String> = row.get(13)?;
@@ -329,7 +332,8 @@ fn read_found(row: &SqlRow<'_>) -> Result<Found, ViewError> {
 }
 
 fn read_execution(row: &SqlRow<'_>) -> rusqlite::Result<ExecutionView> {
-    let time = |at| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(at)?.map(i64::cast_unsigned));
+    let time =
+        |at| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(at)?.map(i64::cast_unsigned));
     let (_, generation) = place_from(row.get(0)?);
     Ok(ExecutionView {
         generation,

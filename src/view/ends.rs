@@ -133,8 +133,7 @@ impl Lookout {
         let cursor = self.follower.committed(partition)?;
         let ledger = &self.topics[Source::Ledger as usize];
         let (low, end) = self.follower.bounds(ledger, partition)?;
-        let mut seen =
-            Seen { partition, at, cursor, low: [0; SOURCES], ends: [0; SOURCES] };
+        let mut seen = Seen { partition, at, cursor, low: [0; SOURCES], ends: [0; SOURCES] };
         (seen.low[Source::Ledger as usize], seen.ends[Source::Ledger as usize]) = (low, end);
         Ok(Look::Ledger(seen))
     }

@@ -115,7 +115,7 @@ impl Fold<'_> {
         created_at: Timestamp,
         new: Registration,
     ) -> Result<(), ViewError> {
-        let keeps = new.on_conflict == OnConflict::Keep;
+        let keeps = new.on_conflict != OnConflict::Replace;
         let waits = keeps || new.is_kept();
         let marked = self.is_marked(gid)?;
         let schedule = new.schedule.as_ref().map(|schedule| schedule.to_json());
@@ -364,7 +364,8 @@ fn write_after(after: &After) -> String {
 
 /// The way back.
 pub(super) fn read_after(text: &str) -> Option<After> {
-    let (ids, on_failure, timeout): (Vec<Text>, OnFailure, u64) = serde_json::from_str(text).ok()?;
+    let (ids, on_failure, timeout): (Vec<Text>, OnFailure, u64) =
+        serde_json::from_str(text).ok()?;
     Some(After { ids, on_failure, timeout })
 }
 
@@ -372,7 +373,7 @@ pub(super) fn read_after(text: &str) -> Option<After> {
 fn spoken_of(outcome: &Outcome) -> Option<(Offset, Decided)> {
     match &outcome.verdict {
         Verdict::Accepted { generation, .. } => Some((*generation, Decided::Accepted)),
-        Verdict::Kept { .. } | Verdict::Rejected { .. } => {
+        Verdict::Kept { .. } | Verdict::Taken { .. } | Verdict::Rejected { .. } => {
             outcome.answers.map(|ignored| (ignored, Decided::Ignored))
         }
         Verdict::Cancelled { generation }
@@ -394,8 +395,7 @@ fn spoken_of(outcome: &Outcome) -> Option<(Offset, Decided)> {
 fn hear(told: &mut Told, said: Offset, outcome: &Outcome) {
     let at = outcome.at;
     told.at = told.at.max(at);
-    let ending =
-        |how, occurrence, reason| Some(Ending { how, said, at, occurrence, reason });
+    let ending = |how, occurrence, reason| Some(Ending { how, said, at, occurrence, reason });
     // Callbacks of a recurring trigger may end in any order: the last occurrence counts.
     let newest = told.attempt.as_ref().map_or(0, |attempt| attempt.occurrence);
     match &outcome.verdict {

@@ -305,8 +305,11 @@ impl<'a> Follow<'a> {
                 Some((offset, metadata)) => Cursor::from_metadata(*offset, metadata).ok(),
                 None => None,
             };
-            let cursor =
-                cursor.map(|(cursor, _)| cursor).or(self.memo.mirrors.get(&seen.partition).copied());
+            let cursor = cursor.map(|(cursor, _)| cursor).or(self
+                .memo
+                .mirrors
+                .get(&seen.partition)
+                .copied());
             if let Some(cursor) = cursor
                 && self.memo.cursors.get(&seen.partition) != Some(&cursor)
             {
@@ -360,7 +363,8 @@ impl<'a> Follow<'a> {
             for (source, input) in self.inputs.iter_mut().enumerate() {
                 for (partition, part) in input.parts.iter_mut().enumerate() {
                     if std::mem::take(&mut part.dirty) {
-                        let _row = save.execute(params![source, partition, part.next.cast_signed()])?;
+                        let _row =
+                            save.execute(params![source, partition, part.next.cast_signed()])?;
                     }
                 }
             }
@@ -373,9 +377,7 @@ impl<'a> Follow<'a> {
 
     /// Tells those who wait, and those who watch.
     fn tell(&self) {
-        let next = |source: Source| {
-            self.inputs[source as usize].parts.iter().map(|part| part.next)
-        };
+        let next = |source: Source| self.inputs[source as usize].parts.iter().map(|part| part.next);
         self.report.tell(next(Source::Triggers), next(Source::Outcomes), &self.as_of);
         let as_of = self.as_of.iter().copied().min().unwrap_or(0);
         let lag = clock::now_ms().saturating_sub(as_of);

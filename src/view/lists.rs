@@ -15,7 +15,7 @@ use super::ask::{Ask, CANDIDATES_MAX, Key, Ways, number, position};
 use super::filter::{DeadLetterFilter, Listing, Page, Scope, TriggerFilter, name_of};
 use super::fold::{name_number, place_from, place_of};
 use super::record::circuit_state;
-use super::words::{Word, all_words, target_of, words_of, Sign};
+use super::words::{Sign, Word, all_words, target_of, words_of};
 
 /// Circuits that are shown at most: 100 workers with a hundred each.
 const CIRCUITS_MAX: i64 = 10_000;

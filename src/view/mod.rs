@@ -17,8 +17,8 @@ mod decode;
 mod dump;
 mod ends;
 mod filter;
-mod follow;
 mod fold;
+mod follow;
 mod lists;
 mod pool;
 mod progress;
@@ -179,11 +179,7 @@ impl View {
     }
 
     /// A trigger; nothing, if there is none that may be seen.
-    pub async fn trigger(
-        &self,
-        scope: &Scope,
-        id: &str,
-    ) -> Result<Option<TriggerView>, ViewError> {
+    pub async fn trigger(&self, scope: &Scope, id: &str) -> Result<Option<TriggerView>, ViewError> {
         let (scope, id) = (scope.clone(), id.to_owned());
         self.pool.ask(move |ask| Ok(ask.trigger(&scope, &id)?.map(|found| found.view))).await
     }

@@ -297,8 +297,11 @@ impl Fold<'_> {
     ) -> Result<(), ViewError> {
         let sql = "INSERT OR REPLACE INTO cursor VALUES (?1, ?2, ?3)";
         let offset = cursor.triggers.cast_signed();
-        let _changed =
-            self.db.prepare_cached(sql)?.execute(params![partition, offset, cursor.to_metadata("")])?;
+        let _changed = self.db.prepare_cached(sql)?.execute(params![
+            partition,
+            offset,
+            cursor.to_metadata("")
+        ])?;
         let _earlier = self.memo.cursors.insert(partition, *cursor);
         for sid in self.confirmed(partition, ledger_end)? {
             self.show(sid)?;

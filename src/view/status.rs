@@ -162,9 +162,8 @@ pub(super) fn has_passed(w: &TimelineKey, place: &TimelineKey) -> bool {
 /// Judges the facts.
 pub(super) fn judge(facts: &Facts<'_>) -> Verdict {
     let (status, ending) = stand(facts);
-    let settled_at = status
-        .is_settled()
-        .then(|| ending.map_or_else(|| fired_at(facts), |ending| ending.at));
+    let settled_at =
+        status.is_settled().then(|| ending.map_or_else(|| fired_at(facts), |ending| ending.at));
     let reason = match status {
         Status::Paused => facts.told.paused.clone(),
         _ => ending.and_then(|ending| ending.reason.clone()),

@@ -78,15 +78,14 @@ impl Sign {
 pub(super) fn target_of(definition: &Definition) -> String {
     match &definition.target {
         Target::Topic(target) => target.topic.to_string(),
-        Target::Http(target) => {
-            callback_url::read(target.url.as_str()).map_or_else(|_| String::new(), |place| {
-                match place.host {
-                    Host::Name(name) => name.to_ascii_lowercase(),
-                    Host::Address(address) if address.is_ipv6() => format!("[{address}]"),
-                    Host::Address(address) => address.to_string(),
-                }
-            })
-        }
+        Target::Http(target) => callback_url::read(target.url.as_str()).map_or_else(
+            |_| String::new(),
+            |place| match place.host {
+                Host::Name(name) => name.to_ascii_lowercase(),
+                Host::Address(address) if address.is_ipv6() => format!("[{address}]"),
+                Host::Address(address) => address.to_string(),
+            },
+        ),
     }
 }
 

@@ -83,7 +83,14 @@ fn a_python_client_is_made_of_the_description_and_works() {
     let client = site.folder.path().join("client");
     run_to_end(
         Command::new(python.trim())
-            .args(["-m", "openapi_python_client", "generate", "--meta", "none", "--fail-on-warning"])
+            .args([
+                "-m",
+                "openapi_python_client",
+                "generate",
+                "--meta",
+                "none",
+                "--fail-on-warning",
+            ])
             .args(["--url", &format!("{}/openapi.json", site.url())])
             .arg("--output-path")
             .arg(client.join("orloj_client")),

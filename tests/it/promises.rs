@@ -62,9 +62,7 @@ fn a_key_makes_one_trigger_through_two_gateways_and_a_killed_scheduler() {
     until("every request to be made once", DEADLINE, || {
         (asked.load(Ordering::Relaxed) >= REPETITIONS).then_some(())
     });
-    until("some to be answered", DEADLINE, || {
-        (created.load(Ordering::Relaxed) > 0).then_some(())
-    });
+    until("some to be answered", DEADLINE, || (created.load(Ordering::Relaxed) > 0).then_some(()));
     let before = created.load(Ordering::Relaxed);
     scheduler.kill();
     let mut scheduler = stage.scheduler("a");

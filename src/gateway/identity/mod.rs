@@ -30,7 +30,8 @@ use crate::clock;
 use crate::config::callers::key::KeyHash;
 use crate::config::callers::{Caller, CallerTable};
 use crate::config::{Settings, TargetSettings};
-use crate::gateway::problem::Problem;
+use crate::gateway::code::Code;
+use crate::gateway::problem::{Fault, Problem};
 use crate::gateway::rate::{Rates, Told};
 use crate::model::definition::Target;
 

@@ -15,6 +15,7 @@ use tower::ServiceExt as _;
 use super::*;
 use crate::callers::Callers;
 use crate::config::{Layers, Settings};
+use crate::gateway::idempotency::InFlight;
 use crate::gateway::identity::Identity;
 use crate::gateway::judge::Judge;
 use crate::gateway::marks::Marks;
@@ -53,6 +54,7 @@ impl Alone {
         let view = View::open(&settings, Arc::clone(&health), shutdown.clone()).unwrap();
         let callers = Callers::follow(&settings, Arc::clone(&health), shutdown.clone()).unwrap();
         let api = Api {
+            in_flight: InFlight::default(),
             desk,
             view,
             marks: Marks::default(),

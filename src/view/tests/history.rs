@@ -30,13 +30,30 @@ const OCCURRENCES: u32 = 3;
 /// What a user does.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Act {
-    Register { id: u8, kind: Kind, keep: bool, ack: bool, delay: u64 },
-    Cancel { id: u8 },
-    Pause { id: u8, paused: bool },
+    Register {
+        id: u8,
+        kind: Kind,
+        keep: bool,
+        ack: bool,
+        delay: u64,
+    },
+    Cancel {
+        id: u8,
+    },
+    Pause {
+        id: u8,
+        paused: bool,
+    },
     /// A worker tells of one callback.
-    Work { which: u8, ok: bool, again: bool },
+    Work {
+        which: u8,
+        ok: bool,
+        again: bool,
+    },
     /// Time passes.
-    Wait { ms: u64 },
+    Wait {
+        ms: u64,
+    },
     /// The owner commits.
     Commit,
 }
@@ -62,9 +79,8 @@ pub(super) fn acts() -> impl Strategy<Value = Vec<Act>> {
         1 => Just(Kind::Recurring),
         1 => Just(Kind::RecurringHttp),
     ];
-    let register = (0..4_u8, kind, any::<bool>(), any::<bool>(), 0..60_u64).prop_map(
-        |(id, kind, keep, ack, delay)| Act::Register { id, kind, keep, ack, delay },
-    );
+    let register = (0..4_u8, kind, any::<bool>(), any::<bool>(), 0..60_u64)
+        .prop_map(|(id, kind, keep, ack, delay)| Act::Register { id, kind, keep, ack, delay });
     let act = prop_oneof![
         4 => register,
         2 => (0..4_u8).prop_map(|id| Act::Cancel { id }),
@@ -149,11 +165,11 @@ impl History {
                 self.triggers.push(TriggerRecord { offset, timestamp: self.now, ack, request });
                 return;
             }
-            Act::Cancel { id } => Request::Cancel { id: name(id).into() },
+            Act::Cancel { id } => Request::Cancel { id: name(id).into(), caller: None },
             Act::Pause { id, paused } => {
                 use crate::model::course::Command::{Pause, Resume};
                 let command = if paused { Pause } else { Resume };
-                Request::Command { id: name(id).into(), command }
+                Request::Command { id: name(id).into(), command, caller: None }
             }
             Act::Work { which, ok, again } => return self.work(which, ok, again),
             Act::Wait { ms } => {
@@ -251,13 +267,13 @@ impl History {
         let TriggerRecord { offset, ack, request, .. } = record;
         match request {
             Request::Register(new) => self.register(offset, ack, new),
-            Request::Cancel { id } => {
+            Request::Cancel { id, .. } => {
                 let Some(old) = self.take(id.as_str(), |standing| !standing.past) else { return };
                 let generation = old.row.id.generation;
                 self.tell(id.as_str(), Some(offset), Verdict::Cancelled { generation });
                 self.truth.insert((id.to_string(), generation), Status::Cancelled);
             }
-            Request::Command { id, command } => {
+            Request::Command { id, command, .. } => {
                 let paused = command == crate::model::course::Command::Pause;
                 let Some(standing) = self.standing.get_mut(id.as_str()) else { return };
                 if standing.past || standing.paused == paused {
@@ -277,7 +293,8 @@ impl History {
                     false => Verdict::Resumed { generation, fire_at },
                 };
                 self.tell(id.as_str(), Some(offset), verdict);
-                let recurs = standing.kind == Kind::Recurring || standing.kind == Kind::RecurringHttp;
+                let recurs =
+                    standing.kind == Kind::Recurring || standing.kind == Kind::RecurringHttp;
                 let ahead = if recurs { Status::Scheduled } else { Status::Pending };
                 let status = if paused { Status::Paused } else { ahead };
                 self.truth.insert((id.to_string(), generation), status);
@@ -363,9 +380,8 @@ impl History {
 
     /// The owner is told how a callback ended.
     fn hear(&mut self, open: &Open, ok: bool) {
-        let this = |standing: &Standing1| {
-            standing.past && standing.row.id.generation == open.generation
-        };
+        let this =
+            |standing: &Standing1| standing.past && standing.row.id.generation == open.generation;
         if let Some(standing) = self.take(&open.id, this) {
             let end = if ok { Standing::Done } else { Standing::Failed };
             self.remember(standing, end, RETAIN);

@@ -43,7 +43,9 @@ fn definition(n: u64) -> Definition {
     };
     let target = match n % 4 {
         0 => Target::Topic(TopicTarget { topic: format!("topic-{}", n % 7).into(), key: None }),
-        _ => HttpTarget::post(&format!("https://host{}.example.com/hook/{}", n % 100, n % 9)).into(),
+        _ => {
+            HttpTarget::post(&format!("https://host{}.example.com/hook/{}", n % 100, n % 9)).into()
+        }
     };
     Definition {
         target,

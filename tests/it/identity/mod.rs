@@ -64,6 +64,7 @@ impl Gate {
             "kafka.bootstrap.servers=127.0.0.1:1".to_owned(),
             format!("callers.file={}", path.display()),
             "callers.jwks_over_http=true".to_owned(),
+            format!("gateway.view_dir={}", folder.path().join("view").display()),
         ];
         let overrides = usual.into_iter().chain(overrides.iter().map(|&text| text.to_owned()));
         let layers = Layers { overrides: overrides.collect(), ..Layers::default() };

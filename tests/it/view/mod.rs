@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
-use crate::endpoint::{self, Endpoint};
+use crate::endpoint::Endpoint;
 use crate::stage::{READY, Stage};
 use crate::wait::until;
 
@@ -137,7 +137,8 @@ fn write_all(stage: &Stage, endpoint: &Endpoint) {
     endpoint.register(stage, "delivered", "fine", json!({"retain": "1h"}), json!({}));
     endpoint.register(stage, "flaky", "flaky", json!({}), json!({}));
     endpoint.register(stage, "failed", "broken", json!({"retry": {"attempts": 1}}), json!({}));
-    endpoint.register(stage, "in-flight", "hang", json!({}), json!({"timeoutMs": 15_000}));
+    let once = json!({"retry": {"attempts": 1}});
+    endpoint.register(stage, "in-flight", "hang", once, json!({"timeoutMs": 3_000}));
     crowd(stage, 0);
     let _all = client.acknowledged();
 }
@@ -241,7 +242,8 @@ fn assert_true(view: &Opened<'_>) {
 
 fn assert_executions(view: &Opened<'_>) {
     let executions = |id: &str| {
-        let all = view.view.executions(&Scope::All, id, None, &Page::default());
+        let page = Page::default();
+        let all = view.view.executions(&Scope::All, id, None, &page);
         let items = view.runtime.block_on(all).unwrap().unwrap().items;
         items.iter().map(|one| (one.attempt, one.status)).collect::<Vec<_>>()
     };
@@ -253,9 +255,11 @@ fn assert_executions(view: &Opened<'_>) {
 }
 
 fn assert_letters(view: &Opened<'_>) {
-    let all = view.view.dead_letters(&Scope::All, &DeadLetterFilter::default(), &Page::default());
+    let (all, page) = (DeadLetterFilter::default(), Page::default());
+    let all = view.view.dead_letters(&Scope::All, &all, &page);
     let letters = view.runtime.block_on(all).unwrap().items;
-    let of = |id: &str| letters.iter().find(|letter| letter.trigger.as_deref() == Some(id)).unwrap();
+    let of =
+        |id: &str| letters.iter().find(|letter| letter.trigger.as_deref() == Some(id)).unwrap();
     assert_eq!((of("failed").state, of("failed").last_status), (LetterState::Open, Some(500)));
     assert_eq!(of("unreadable").attempts, None);
     let one = view.runtime.block_on(view.view.dead_letter(&Scope::All, &of("failed").id)).unwrap();
