@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::api::{Api, unwritten};
-use super::identity::Registrant;
 use super::body;
 use super::envelope::Envelope;
+use super::identity::Registrant;
 use super::problem::{Fault, Problem};
 use super::receipts::Told;
 use super::request::TriggerBody;

@@ -13,8 +13,8 @@ use serde_json::json;
 use utoipa::{OpenApi, ToSchema};
 
 use super::api::{Api, tag, unknown_trigger};
-use super::identity::{Registrant, scope_of};
 use super::code::Code;
+use super::identity::{Registrant, scope_of};
 use super::parameters::Id;
 use super::problem::Problem;
 use super::resource::Status;
@@ -215,7 +215,8 @@ pub(super) async fn not_pending(
     let freshness = api.reach().await;
     let looked = api.view.trigger(&scope_of(caller), id).await;
     let is_unknown = freshness.reached && matches!(looked, Ok(None));
-    if fired.is_none() && outcomes.is_none() && is_unknown {
+    // A cancel of what nobody knows requests a withdrawal too, of nothing.
+    if fired.is_none() && is_unknown {
         return unknown_trigger(id);
     }
     // What the owner said is true, whether the view can be looked at or not.

@@ -15,9 +15,9 @@ use serde_json::json;
 use utoipa::{OpenApi, ToSchema};
 
 use super::api::{Api, seen, unseen};
-use super::identity::{Registrant, Viewer, scope_of};
 use super::body;
 use super::code::Code;
+use super::identity::{Registrant, Viewer, scope_of};
 use super::parameters::{Id, Queried, Query};
 use super::problem::{Fault, Problem};
 use super::resource::{DeadLetter, LetterState};

@@ -13,10 +13,10 @@ use serde_json::{Map, Value, json};
 use utoipa::openapi::{RefOr, Schema};
 
 use super::api::{Api, tag, taken};
-use super::identity::Registrant;
 use super::body::{self, misspelt};
 use super::code::Code;
 use super::commands::not_pending;
+use super::identity::Registrant;
 use super::parameters::{Id, if_match};
 use super::problem::{Fault, Problem};
 use super::request::{Late, TriggerBody};

@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::api::{Api, seen};
-use super::identity::Viewer;
 use super::body;
+use super::identity::Viewer;
 use super::parameters::{Id, Queried, Query, refuse};
 use super::problem::{Fault, Problem};
 use super::shape::{Moment, ScheduleForm};

@@ -13,9 +13,9 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use super::api::{Api, behind, say_where, seen, tag, taken, unknown_trigger, unseen};
-use super::identity::{Registrant, Viewer, scope_of};
 use super::body;
 use super::code::Code;
+use super::identity::{Registrant, Viewer, scope_of};
 use super::parameters::{Id, Queried, Query, refuse};
 use super::problem::{Fault, Problem};
 use super::request::{Late, TriggerBody, read_body};
