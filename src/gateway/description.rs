@@ -152,7 +152,8 @@ fn problems() -> Value {
         response["content"]["application/problem+json"]["examples"][code.word()] = json!({
             "value": {
                 "type": code.page(), "title": code.title(), "status": status.as_u16(),
-                "code": code.word(), "detail": code.title(), "hint": code.hint().unwrap_or_default(),
+                "code": code.word(), "detail": code.title(),
+                "hint": code.hint().unwrap_or_default(),
             },
         });
     }
