@@ -1,4 +1,4 @@
-//! What the handlers share: whose request it is, how a record is submitted, and what the view shows.
+//! What the handlers share: who asks, how a record is submitted, and what the view shows.
 //!
 //! Law: 2xx other than 202 means that the owner said so in its transaction, or that the view shows
 //! it, which says up to when it is complete. 202 means that the record is safe and the answer is

@@ -215,7 +215,8 @@ pub(super) async fn not_pending(
     let freshness = api.reach().await;
     let looked = api.view.trigger(&scope_of(caller), id).await;
     let is_unknown = freshness.reached && matches!(looked, Ok(None));
-    if fired.is_none() && outcomes.is_none() && is_unknown {
+    // A cancel of what nobody knows requests a withdrawal too, of nothing.
+    if fired.is_none() && is_unknown {
         return unknown_trigger(id);
     }
     // What the owner said is true, whether the view can be looked at or not.

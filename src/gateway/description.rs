@@ -24,12 +24,16 @@ A read comes from a view of the topics. Its answer says with `asOf` and `Orloj-V
 when it is complete, and what a gateway has answered is in what it shows afterwards.
 
 An error is a problem (RFC 9457). Programs go by its `code`; `errors` names parts of the body by \
-JSON pointer. A field that is null is as good as one left out, and one that is not known is refused.";
+JSON pointer. A field that is null is as good as one left out; one that is not known is refused.";
 
 /// What every route has in common.
 #[derive(Debug, utoipa::OpenApi)]
 #[openapi(
-    info(title = "Orloj", description = ABOUT, license(name = "Apache-2.0", identifier = "Apache-2.0")),
+    info(
+        title = "Orloj",
+        description = ABOUT,
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
     tags(
         (name = "triggers", description = "What is to happen, and what became of it"),
         (name = "schedules", description = "When it comes again"),
@@ -38,7 +42,7 @@ JSON pointer. A field that is null is as good as one left out, and one that is n
     ),
     components(schemas(ProblemDetails))
 )]
-struct Common;
+struct Frame;
 
 /// Why it was not done: RFC 9457. Some problems have further members.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -92,8 +96,8 @@ impl utoipa::ToSchema for CodeWord {
 }
 
 /// The description without any route.
-pub(super) fn common() -> OpenApi {
-    let mut api = Common::openapi();
+pub(super) fn frame() -> OpenApi {
+    let mut api = Frame::openapi();
     let components = api.components.get_or_insert_default();
     let bearer = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
@@ -148,7 +152,8 @@ fn problems() -> Value {
         response["content"]["application/problem+json"]["examples"][code.word()] = json!({
             "value": {
                 "type": code.page(), "title": code.title(), "status": status.as_u16(),
-                "code": code.word(), "detail": code.title(), "hint": code.hint().unwrap_or_default(),
+                "code": code.word(), "detail": code.title(),
+                "hint": code.hint().unwrap_or_default(),
             },
         });
     }

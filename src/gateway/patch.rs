@@ -73,7 +73,7 @@ const GIVES_WAY: [(&str, &[&str]); 5] = [
     ),
     request_body(
         content = TriggerPatch, content_type = "application/merge-patch+json",
-        description = "Fields of a registration but for triggerId and onConflict; null takes one away"
+        description = "Fields of a registration; null takes one away"
     ),
     responses(
         (status = 200, description = "Changed", body = Registered,
@@ -204,7 +204,7 @@ fn patched(
     if keeps_headers {
         trigger.headers = theirs.into_iter().map(carried).collect();
     }
-    trigger.about.extend(ours.into_iter().filter(|header| is_unknown(header)).map(carried));
+    trigger.about.extend(ours.into_iter().filter(is_unknown).map(carried));
     Ok((trigger, late))
 }
 

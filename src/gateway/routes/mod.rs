@@ -24,7 +24,7 @@ use super::{
 
 /// Every route, and what is told of them.
 pub(super) fn routes() -> (Router<Arc<Api>>, Value) {
-    let (router, mut api) = OpenApiRouter::with_openapi(description::common())
+    let (router, mut api) = OpenApiRouter::with_openapi(description::frame())
         .routes(routes!(triggers::register, triggers::list))
         .routes(routes!(triggers::get, patch::patch, commands::cancel))
         .routes(routes!(triggers::executions))

@@ -1,7 +1,7 @@
 //! `docs/api.md`, held true: each of its requests is made as it stands there, and answered as it
 //! says.
 //!
-//! Law: only the address, the names of topics and the hosts of callbacks differ. `…` in a documented
+//! Law: only the address, names of topics and hosts of callbacks differ. `…` in a documented
 //! answer stands for anything; what is not shown may be there too.
 
 use std::process::Command;
