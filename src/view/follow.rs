@@ -301,15 +301,11 @@ impl<'a> Follow<'a> {
                 inputs.into_iter().all(|(input, end)| input.parts[at].next >= end)
             };
             let Some(seen) = self.ahead[at].take_if(reached) else { continue };
-            let cursor = match &seen.cursor {
-                Some((offset, metadata)) => Cursor::from_metadata(*offset, metadata).ok(),
-                None => None,
-            };
-            let cursor = cursor.map(|(cursor, _)| cursor).or(self
-                .memo
-                .mirrors
-                .get(&seen.partition)
-                .copied());
+            let committed = seen.cursor.as_ref().and_then(|(offset, metadata)| {
+                Cursor::from_metadata(*offset, metadata).ok().map(|(cursor, _)| cursor)
+            });
+            let mirror = self.memo.mirrors.get(&seen.partition).copied();
+            let cursor = if committed.is_some() { committed } else { mirror };
             if let Some(cursor) = cursor
                 && self.memo.cursors.get(&seen.partition) != Some(&cursor)
             {

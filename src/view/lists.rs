@@ -19,6 +19,8 @@ use super::words::{Sign, Word, all_words, target_of, words_of};
 
 /// Circuits that are shown at most: 100 workers with a hundred each.
 const CIRCUITS_MAX: i64 = 10_000;
+/// Words and labels of a search of which the rarest is looked for; the others are only compared.
+const WORDS_MAX: usize = 8;
 /// Nothing has a later time than this, in ms since the epoch.
 const NEVER: i64 = i64::MAX;
 
@@ -67,12 +69,11 @@ impl Ask<'_> {
         };
         let words: BTreeSet<String> =
             filter.text.as_deref().map(words_of).into_iter().flatten().collect();
-        let sought = words.iter().max_by_key(|word| word.chars().count());
-        let sought = sought.map(|word| Word::Text(word));
-        let label = filter.labels.first().map(|(key, value)| Word::Label(key, value));
+        let labels = filter.labels.iter().map(|(key, value)| Word::Label(key, value));
+        let sought = words.iter().map(|word| Word::Text(word)).chain(labels);
         let limit = CANDIDATES_MAX;
-        let ways = match sought.or(label) {
-            Some(word) => by_word(caller, word, after),
+        let ways = match self.by_words(caller, sought, after)? {
+            Some(ways) => ways,
             None if filter.from.or(filter.until).is_some() => by_due(caller, filter, after),
             None => match self.by_status(caller, filter, after)? {
                 Some(ways) => ways,
@@ -87,6 +88,25 @@ impl Ask<'_> {
             ask.complete(&mut found)?;
             Ok(Some(found.view))
         })
+    }
+
+    /// Down the places of that word which stands at the fewest, as far as it matters; `None` if no
+    /// word is sought.
+    fn by_words<'w>(
+        &self,
+        caller: Option<i64>,
+        words: impl Iterator<Item = Word<'w>>,
+        after: Key,
+    ) -> Result<Option<Ways>, ViewError> {
+        let mut best = None;
+        for word in words.take(WORDS_MAX) {
+            let ways = by_word(caller, word, after);
+            let places = self.keys(ways.clone(), CANDIDATES_MAX)?.len();
+            if best.as_ref().is_none_or(|(fewest, _)| places < *fewest) {
+                best = Some((places, ways));
+            }
+        }
+        Ok(best.map(|(_, ways)| ways))
     }
 
     /// Down the index of statuses, of one target or of all; `None` if nobody knows that target.

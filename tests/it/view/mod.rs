@@ -138,7 +138,7 @@ fn write_all(stage: &Stage, endpoint: &Endpoint) {
     endpoint.register(stage, "flaky", "flaky", json!({}), json!({}));
     endpoint.register(stage, "failed", "broken", json!({"retry": {"attempts": 1}}), json!({}));
     let once = json!({"retry": {"attempts": 1}});
-    endpoint.register(stage, "in-flight", "hang", once, json!({"timeoutMs": 3_000}));
+    endpoint.register(stage, "in-flight", "hang", once, json!({"timeout": "3s"}));
     crowd(stage, 0);
     let _all = client.acknowledged();
 }
