@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use jsonwebtoken::{Algorithm, DecodingKey};
 use reqwest::header::ACCEPT;
 use reqwest::redirect::Policy;
-use reqwest::{Client, Url};
+use reqwest::{Client, StatusCode, Url};
 use thiserror::Error;
 use tokio::sync::watch;
 
@@ -67,6 +67,8 @@ struct State {
 enum JwksError {
     #[error("no answer: {0}")]
     Silence(String),
+    #[error("the answer is {0}")]
+    Refused(StatusCode),
     #[error("no answer within {0:?}")]
     Late(Duration),
     #[error("the answer is longer than {JWKS_BYTES_MAX} bytes")]
@@ -163,10 +165,9 @@ impl KeyRing {
 
     async fn read(&self) -> Result<KeySet, JwksError> {
         let request = self.client.get(self.url.clone()).header(ACCEPT, "application/json");
-        let response = request.send().await.and_then(reqwest::Response::error_for_status);
-        let mut response = response.map_err(|error| silence(&error))?;
+        let mut response = request.send().await.map_err(|error| silence(&error))?;
         if !response.status().is_success() {
-            return Err(JwksError::Silence(response.status().to_string()));
+            return Err(JwksError::Refused(response.status()));
         }
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| silence(&error))? {
@@ -212,9 +213,6 @@ async fn refresh(ring: Weak<KeyRing>, interval: Duration) {
 
 /// The reason is at the bottom of the chain of causes; the URL stands in the file.
 fn silence(error: &reqwest::Error) -> JwksError {
-    if let Some(status) = error.status() {
-        return JwksError::Silence(status.to_string());
-    }
     let mut bottom = error.source();
     while let Some(cause) = bottom.and_then(std::error::Error::source) {
         bottom = Some(cause);

@@ -39,7 +39,8 @@ async fn good_tokens_of_every_usual_algorithm_are_let_in() {
 async fn no_token_gets_in_that_should_not() {
     let key = SigningKey::rsa("r");
     let jwks = Jwks::of(&[&key]).await;
-    let gate = Gate::open(&issuer("a", &jwks.url()), &[]).await;
+    let file = format!("[callers.anonymous]\nrole = \"operator\"\n{}", issuer("a", &jwks.url()));
+    let gate = Gate::open(&file, &[]).await;
     let cases: Vec<Case> = [forged(&key), said_wrongly(&key), said_not(&key), oversized(&key)]
         .into_iter()
         .flatten()
