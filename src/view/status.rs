@@ -183,7 +183,7 @@ fn stand<'a>(facts: &Facts<'a>) -> (Status, Option<&'a Ending>) {
     }
     match facts.held {
         Some(held) => match held.standing {
-            Standing::Pending | Standing::Queued if held.paused => (Status::Paused, None),
+            Standing::Pending | Standing::Queued if is_paused(facts) => (Status::Paused, None),
             Standing::Pending | Standing::Queued => (ahead(held.recurs, held.awaits), None),
             Standing::Open if facts.recurs => last_one(facts),
             Standing::Open => (Status::InFlight, retried(facts)),
@@ -191,12 +191,23 @@ fn stand<'a>(facts: &Facts<'a>) -> (Status, Option<&'a Ending>) {
             Standing::Done => (Status::Fired, None),
             Standing::Failed => (Status::Failed, None),
         },
+        None if !facts.decided && is_paused(facts) => (Status::Paused, None),
         None if !facts.decided || !(facts.kept || facts.passed) => {
             (ahead(facts.recurs, facts.awaits), None)
         }
         None if facts.recurs => last_one(facts),
         None if facts.http => (Status::InFlight, retried(facts)),
         None => (Status::Fired, None),
+    }
+}
+
+/// Whether it is paused: by the last word about that, which is known before the ledger is read; the
+/// ledger tells where that word is too old to be kept.
+fn is_paused(facts: &Facts<'_>) -> bool {
+    match facts.told {
+        Told { paused: Some(_), .. } => true,
+        Told { resumed: Some(_), .. } => false,
+        _ => facts.held.is_some_and(|held| held.paused),
     }
 }
 
@@ -377,6 +388,19 @@ mod tests {
         ] {
             assert_eq!(status(Facts { held: Some(held), ..facts }), expected, "{held:?}");
         }
+    }
+
+    #[test]
+    fn the_last_word_about_a_pause_is_believed_before_the_ledger_is_read() {
+        let paused = Told { paused: Some("by a command".to_owned()), ..NOTHING };
+        let resumed = Told { resumed: Some(20), ..NOTHING };
+        let (running, stopped) =
+            (held(Standing::Pending), Held { paused: true, ..held(Standing::Pending) });
+        let with = |held, facts| status(Facts { held, ..facts });
+        assert_eq!(with(Some(&running), plain(&paused)), Status::Paused);
+        assert_eq!(with(None, plain(&paused)), Status::Paused);
+        assert_eq!(with(Some(&stopped), plain(&resumed)), Status::Pending);
+        assert_eq!(with(Some(&stopped), plain(&NOTHING)), Status::Paused, "it was said long ago");
     }
 
     #[test]
