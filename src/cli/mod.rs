@@ -270,7 +270,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
 
 /// The log filter of a command that answers. What the library says of our schemas is for us, and how
 /// ready we are is no news.
-const QUIET: &str = "warn,apache_avro=error";
+const QUIET: &str = "warn,apache_avro=error,orloj::health=error";
 
 impl Command {
     /// What it logs: a role as configured; a command that answers on standard output no more than

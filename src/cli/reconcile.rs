@@ -136,8 +136,9 @@ fn describe(overdue: &Overdue) -> String {
     let trigger = &overdue.trigger;
     let caller = trigger.caller.as_deref().unwrap_or("nobody");
     let (id, generation) = (&trigger.id, trigger.generation);
-    let last = trigger.last.as_ref().map_or_else(
-        || "no attempt is known".to_owned(),
+    let ended = trigger.last.as_ref().filter(|last| last.status != ExecutionStatus::InFlight);
+    let last = ended.map_or_else(
+        || "no attempt is known to have ended".to_owned(),
         |last| format!("attempt {} ended at {}", last.attempt, show_time(last.at)),
     );
     format!("{id}:{generation}, of {caller}, due {}, {last}", show_time(overdue.since))
@@ -165,12 +166,10 @@ async fn emit(settings: &Settings, overdue: &[Overdue], now: Timestamp) -> Resul
 /// whatever was asked for before: an attempt is deferred less than once a minute.
 fn another_attempt(overdue: &Overdue, now: Timestamp) -> RetryRequest {
     let trigger = &overdue.trigger;
-    let last = trigger.last.as_ref();
-    let retrying = last.filter(|last| last.status == ExecutionStatus::Retrying);
-    let (occurrence, attempt) = retrying
-        .map_or((last.map_or(0, |last| last.occurrence), 1), |last| {
-            (last.occurrence, last.attempt + 1)
-        });
+    let (occurrence, attempt) = trigger.last.as_ref().map_or((0, 1), |last| {
+        let failed = last.status == ExecutionStatus::Retrying;
+        (last.occurrence, last.attempt.max(1) + u32::from(failed))
+    });
     let minutes = now.saturating_sub(overdue.since) / MINUTE_MS;
     let deferral = u32::try_from(minutes + 1).unwrap_or(u32::MAX);
     RetryRequest {
