@@ -108,8 +108,8 @@ impl Fold<'_> {
     /// says how many.
     fn forget_past(&mut self, before: i64) -> Result<i64, ViewError> {
         let sql = "DELETE FROM generation WHERE gid IN \
-                   (SELECT gid FROM generation INDEXED BY generation_past WHERE past < ?1 LIMIT ?2) \
-                   RETURNING sid";
+                   (SELECT gid FROM generation INDEXED BY generation_past \
+                   WHERE past < ?1 LIMIT ?2) RETURNING sid";
         let mut delete = self.db.prepare_cached(sql)?;
         let sids = delete.query_map([before, STEP_MAX], |row| row.get(0))?;
         let sids: Vec<i64> = sids.collect::<Result<_, _>>()?;
