@@ -268,8 +268,8 @@ fn run(line: CommandLine) -> Result<(), CliError> {
     })
 }
 
-/// The log filter of a command that answers. What the library says of our schemas is for us, and how
-/// ready we are is no news.
+/// The log filter of a command that answers. What the library says of our schemas is for us, and
+/// how ready we are is no news.
 const QUIET: &str = "warn,apache_avro=error,orloj::health=error";
 
 impl Command {

@@ -87,7 +87,7 @@ impl Scratch {
     /// A view that is made from nothing and has payloads whole.
     fn view(&self, settings: &Settings, shutdown: CancellationToken) -> Result<View, CliError> {
         let mut settings = settings.clone();
-        settings.gateway.view_dir = self.0.clone();
+        settings.gateway.view_dir.clone_from(&self.0);
         settings.gateway.view_payload_max = ByteSize::of(PAYLOAD_BYTES_MAX as u64);
         View::open(&settings, Health::new("reconcile"), shutdown).map_err(refused)
     }

@@ -96,7 +96,7 @@ impl Site {
     }
 
     /// Into the topic where triggers of the stage fire.
-    pub(super) fn into_topic(&self, id: &str) -> Value {
+    pub(super) fn for_topic(&self, id: &str) -> Value {
         json!({ "triggerId": id, "topic": self.stage.target().1 })
     }
 

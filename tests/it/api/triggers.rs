@@ -12,7 +12,7 @@ fn what_is_answered_can_be_read_at_once() {
     for n in 0..20 {
         let id = format!("tea-{n}");
         let generation = site.register(with(
-            site.into_topic(&id),
+            site.for_topic(&id),
             json!({"delaySeconds": 3600, "name": "Tea", "labels": {"team": "kitchen"},
                    "payload": {"n": n}}),
         ));
@@ -55,7 +55,7 @@ fn what_is_answered_can_be_read_at_once() {
 fn a_trigger_is_changed_only_as_it_was_seen() {
     let site = Site::start("api-patch");
     let first = site.register(with(
-        site.into_topic("tea"),
+        site.for_topic("tea"),
         json!({"delaySeconds": 3600, "name": "Tea", "payload": {"cups": 1}}),
     ));
     let patch = |fields: Value, tag: &str| {
@@ -87,7 +87,7 @@ fn a_trigger_is_changed_only_as_it_was_seen() {
 fn commands_and_executions_tell_what_happens() {
     let site = Site::start("api-commands");
     let hourly = json!({"schedule": {"every": "1h", "start": "2030-01-01T00:00:00Z"}});
-    site.register(with(site.into_topic("hourly"), with(hourly, json!({"maxExecutions": 3}))));
+    site.register(with(site.for_topic("hourly"), with(hourly, json!({"maxExecutions": 3}))));
     assert_eq!(site.get("/v1/triggers/hourly").body["status"], "SCHEDULED");
     let next = site.get("/v1/triggers/hourly/next?count=2");
     let ats: Vec<_> = next.body["items"].as_array().unwrap().iter().map(|i| &i["at"]).collect();
@@ -122,8 +122,8 @@ fn commands_and_executions_tell_what_happens() {
 #[test]
 fn a_batch_is_answered_one_by_one() {
     let site = Site::start("api-batch");
-    let extract = with(site.into_topic("extract"), json!({"delaySeconds": 0, "retain": "1h"}));
-    let load = with(site.into_topic("load"), json!({"after": ["extract"], "payload": {"n": 1}}));
+    let extract = with(site.for_topic("extract"), json!({"delaySeconds": 0, "retain": "1h"}));
+    let load = with(site.for_topic("load"), json!({"after": ["extract"], "payload": {"n": 1}}));
     let answer = site.post("/v1/triggers:batch", json!({"triggers": [extract, load]}));
     assert_eq!(answer.status, 200, "{answer:?}");
     let items = answer.body["items"].as_array().unwrap();
@@ -137,9 +137,9 @@ fn a_batch_is_answered_one_by_one() {
     });
     assert_eq!(fires.len(), 2);
 
-    let wrong = site.into_topic("wrong");
+    let wrong = site.for_topic("wrong");
     let answer =
-        site.post("/v1/triggers:batch", json!({"triggers": [site.into_topic("a"), wrong]}));
+        site.post("/v1/triggers:batch", json!({"triggers": [site.for_topic("a"), wrong]}));
     assert_eq!(answer.status, 400);
     assert_eq!(answer.body["errors"][0]["pointer"], "/triggers/0/fireAt", "{answer:?}");
     site.end();
