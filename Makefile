@@ -6,7 +6,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/orloj/target
 export PATH := $(if $(wildcard /usr/lib/ccache),/usr/lib/ccache:)$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-delivery test-signatures test-schedules sim faults faults-long verify fix bench bench-quick bench-long bench-guard help
+.PHONY: demo test test-delivery test-signatures test-schedules test-api sim faults faults-long verify fix bench bench-quick bench-long bench-guard help
 
 demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
 	scripts/prerequisites.sh
@@ -33,6 +33,14 @@ test-schedules: ## schedules, commands and dependencies at length, by another im
 	cargo test --locked --features faults --lib -- schedule recurring course engine::tests
 	ORLOJ_SEEDS=8000 cargo test --locked --features faults --test it -- --include-ignored --nocapture \
 		--test-threads 1 schedules:: courses:: dependencies:: simulation::
+
+test-api: ## the HTTP API at length, by other people's programs too, which it fetches
+	scripts/prerequisites.sh test
+	scripts/kafka.sh
+	cargo test --locked --features faults --lib -- --include-ignored gateway:: view::
+	ORLOJ_CANCELS=10000 cargo test --locked --features faults --test it -- --include-ignored --nocapture \
+		--test-threads 1 api:: described:: gateway:: identity:: promises:: reconcile:: tenants:: \
+		view::a_view_that
 
 sim: ## the protocol under faults, in memory (SEEDS=n how many, SEED=n one of them again)
 	ORLOJ_SEEDS=$(or $(SEEDS),$(if $(SEED),1,8000)) $(if $(SEED),ORLOJ_SEED=$(SEED)) \

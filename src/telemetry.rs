@@ -158,6 +158,7 @@ fn describe() {
         (NOTIFICATIONS_WAITING, Unit::Count, "recipients who have not been told everything"),
         (VIEW_LAG, Unit::Seconds, "how far the view is behind the topics"),
         (VIEW_ROWS, Unit::Count, "triggers that the view lists"),
+        (UNSETTLED, Unit::Count, "Callbacks that have not ended an hour past their time"),
         (CALLERS_REFUSED, Unit::Count, "1 while the file of the callers is refused"),
     ];
     for (name, unit, meaning) in gauges {

@@ -232,10 +232,8 @@ pub(super) fn unwritten(error: SubmitError, id: &str) -> Problem {
 /// The view cannot be looked at just now.
 pub(super) fn unseen(error: ViewError) -> Problem {
     match error {
-        ViewError::Token(error) => {
-            let detail = format!("page_token: {error}");
-            Problem::of(Code::InvalidParameter, detail).with("parameter", json!("page_token"))
-        }
+        ViewError::Token(error) => Problem::of(Code::UnknownPageToken, error.to_string())
+            .with("parameter", json!("page_token")),
         error => Problem::unavailable(format!("what is registered cannot be looked at: {error}")),
     }
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use serde_path_to_error::Segment;
 
 use super::code::Code;
-use super::problem::{Fault, Problem};
+use super::problem::{Fault, Misread, Problem};
 
 /// Characters of a value that a message shows.
 const SHOWN_CHARS_MAX: usize = 80;
@@ -29,7 +29,11 @@ pub(super) async fn take(mut request: Request, max: u64) -> Result<Bytes, Proble
 }
 
 /// Reads `json` as a `T`.
-pub(super) fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T, Fault> {
+pub(super) fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T, Misread> {
+    read_form(json).map_err(Misread)
+}
+
+fn read_form<T: DeserializeOwned>(json: &[u8]) -> Result<T, Fault> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let mut track = serde_path_to_error::Track::new();
     let tracked = serde_path_to_error::Deserializer::new(&mut deserializer, &mut track);
@@ -180,8 +184,8 @@ mod tests {
             (r#"{"count": 1} x"#, "", "not JSON"),
         ] {
             let fault = read::<Body>(json.as_bytes()).unwrap_err();
-            assert_eq!(fault.pointer, pointer, "{json}: {fault:?}");
-            assert!(fault.reason.contains(reason), "{json}: {fault:?}");
+            assert_eq!(fault.0.pointer, pointer, "{json}: {fault:?}");
+            assert!(fault.0.reason.contains(reason), "{json}: {fault:?}");
         }
     }
 

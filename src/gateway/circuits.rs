@@ -51,7 +51,7 @@ pub(super) struct UnsettledList {
 #[into_params(parameter_in = Query)]
 pub(super) struct UnsettledQuery {
     /// What was to be done before then; an hour ago if not given.
-    #[param(value_type = Option<String>, format = DateTime)]
+    #[param(value_type = Option<Moment>)]
     before: Option<Moment>,
     /// How many at most; 50 if not given.
     #[param(minimum = 1, maximum = 1000)]

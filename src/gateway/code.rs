@@ -10,6 +10,8 @@ use axum::http::StatusCode;
 pub(super) enum Code {
     InvalidBody,
     InvalidParameter,
+    Contradiction,
+    UnknownPageToken,
     Unauthenticated,
     Forbidden,
     IdTaken,
@@ -58,7 +60,7 @@ const fn entry(
 }
 
 /// In the order of [`Code`].
-const TABLE: [Entry; 27] = [
+const TABLE: [Entry; 29] = [
     entry(
         Code::InvalidBody,
         "invalid-body",
@@ -72,6 +74,20 @@ const TABLE: [Entry; 27] = [
         StatusCode::BAD_REQUEST,
         "A parameter of the path, the query or a header is wrong",
         "",
+    ),
+    entry(
+        Code::Contradiction,
+        "contradiction",
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "The body has the right form, and what it asks for cannot be",
+        "errors names each part by its JSON pointer; mend those and send it again",
+    ),
+    entry(
+        Code::UnknownPageToken,
+        "unknown-page-token",
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "No list has given out this page_token, or another list has",
+        "leave it out to begin anew; a token goes with the very query that it came from",
     ),
     entry(
         Code::Unauthenticated,

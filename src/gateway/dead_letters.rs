@@ -65,10 +65,10 @@ pub(super) struct LetterQuery {
     /// Whose reason contains this text, in large or small letters.
     reason: Option<String>,
     /// Given up then or later.
-    #[param(value_type = Option<String>, format = DateTime)]
+    #[param(value_type = Option<Moment>)]
     since: Option<Moment>,
     /// Given up before then.
-    #[param(value_type = Option<String>, format = DateTime)]
+    #[param(value_type = Option<Moment>)]
     until: Option<Moment>,
     /// How many at most; 50 if not given.
     #[param(minimum = 1, maximum = 1000)]
@@ -258,7 +258,11 @@ pub(super) async fn verb(
 ) -> Answer {
     let (id, verb) = path.rsplit_once(':').unwrap_or((&path, ""));
     let json = body::take(request, BODY_MAX).await?;
-    let order = if json.is_empty() { LetterOrder::default() } else { body::read(&json)? };
+    let order = if json.is_empty() || *json == *b"null" {
+        LetterOrder::default()
+    } else {
+        body::read(&json)?
+    };
     match verb {
         "replay" => replay(api, caller, id.to_owned(), order).await,
         "archive" => archive(api, caller, id.to_owned(), order).await,
@@ -312,6 +316,10 @@ async fn deal_with_all(api: Arc<Api>, caller: Arc<Caller>, request: Request, mar
     let scope = scope_of(&caller);
     let freshness = api.reach().await;
     let matching = api.view.count_dead_letters(&scope, &filter).await.map_err(unseen)?;
+    if order.count.is_some_and(|count| count > LETTERS_MAX) {
+        let reason = format!("at most {LETTERS_MAX} go at once: narrow the filter");
+        return Err(Fault::of("count", reason).into());
+    }
     if order.dry_run == Some(true) {
         return Ok(seen(&freshness, Dealt::of(matching, Done::default())));
     }
@@ -319,10 +327,6 @@ async fn deal_with_all(api: Arc<Api>, caller: Arc<Caller>, request: Request, mar
         let reason = "say how many they are; dryRun tells it without doing anything";
         return Err(Fault::of("count", reason).into());
     };
-    if count > LETTERS_MAX {
-        let reason = format!("at most {LETTERS_MAX} go at once: narrow the filter");
-        return Err(Fault::of("count", reason).into());
-    }
     if u64::from(count) != matching {
         let detail = format!("{matching} match, not {count}");
         return Err(Problem::of(Code::CountDiffers, detail).with("matching", json!(matching)));

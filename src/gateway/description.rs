@@ -162,9 +162,9 @@ fn problems() -> Value {
 
 /// How a request may be refused.
 fn refusals(path: &str, method: &str, has_body: bool) -> Map<String, Value> {
-    let mut statuses = vec![400, 401, 403, 406, 429, 500, 503];
+    let mut statuses = vec![400, 401, 403, 406, 422, 429, 500, 503];
     if has_body {
-        statuses.extend([413, 415, 422]);
+        statuses.extend([413, 415]);
     }
     if path.contains("{id}") {
         statuses.push(404);

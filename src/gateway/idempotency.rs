@@ -29,15 +29,13 @@ pub(super) struct Key(String);
 
 impl Key {
     /// Reads the header: a string in double quotes as the draft has it, or the bare text that most
-    /// clients send.
+    /// clients send, whatever that begins with.
     pub(super) fn read(value: &[u8]) -> Result<Self, &'static str> {
         const WAY_OUT: &str = "write 1 to 255 printable ASCII characters, best a UUID, in double \
                                quotes or bare";
         let text = std::str::from_utf8(value).map_err(|_| WAY_OUT)?.trim();
-        let text = match text.strip_prefix('"') {
-            Some(quoted) => unquoted(quoted).ok_or(WAY_OUT)?,
-            None => text.to_owned(),
-        };
+        let quoted = text.strip_prefix('"').and_then(unquoted).filter(|text| !text.is_empty());
+        let text = quoted.unwrap_or_else(|| text.to_owned());
         let is_legal = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
         if text.is_empty() || text.len() > KEY_BYTES_MAX || !is_legal {
             return Err(WAY_OUT);
@@ -164,10 +162,10 @@ mod tests {
             (r#" "a \"b\" \\c" "#, Some(r#"a "b" \c"#)),
             (&long, Some(&*long)),
             ("", None),
-            (r#""""#, None),
-            (r#""open"#, None),
-            (r#""a"b"#, None),
-            (r#""a\b""#, None),
+            (r#""""#, Some(r#""""#)),
+            (r#""open"#, Some(r#""open"#)),
+            (r#""a"b"#, Some(r#""a"b"#)),
+            (r#""a\b""#, Some(r#""a\b""#)),
             ("ü", None),
             (&format!("{long}k"), None),
         ] {

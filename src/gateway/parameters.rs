@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::body;
 use super::code::Code;
-use super::problem::{Fault, Problem};
+use super::problem::{Fault, Misread, Problem};
 use crate::model::Offset;
 
 /// The one parameter of a path.
@@ -71,7 +71,7 @@ fn read_query<T: Queried>(query: &str) -> Result<T, Problem> {
         }
     }
     let read = body::read(Value::from(fields).to_string().as_bytes());
-    read.map_err(|Fault { pointer, reason }| {
+    read.map_err(|Misread(Fault { pointer, reason })| {
         let reason = reason.replace("there is no field", "there is no parameter");
         match pointer.trim_start_matches('/').split('/').next() {
             Some("") | None => refuse(&reason),

@@ -69,6 +69,7 @@ const GIVES_WAY: [(&str, &[&str]); 5] = [
     params(
         ("id" = String, Path, description = "The trigger's id"),
         ("If-Match" = Option<String>, Header,
+            pattern = r#"^(\*|"[^"]*"( *, *"[^"]*")*)$"#,
             description = "The ETag of the trigger that is to be changed; the newest if not given"),
     ),
     request_body(

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
@@ -38,6 +38,10 @@ pub(super) struct Fault {
     /// What is wrong, and what is right.
     pub(super) reason: String,
 }
+
+/// A part of a body that has not the form that it must have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Misread(pub(super) Fault);
 
 impl Problem {
     /// A problem of the code that this status has if nothing more is known.
@@ -142,14 +146,22 @@ impl From<Refusal> for Fault {
     }
 }
 
+/// A body has the right form, and what it says cannot be.
 impl From<Fault> for Problem {
     fn from(fault: Fault) -> Self {
         // All that can be wrong with a payload is its size.
         let code = match fault.pointer.as_str() {
             "/payload" => Code::PayloadTooLarge,
-            _ => Code::InvalidBody,
+            _ => Code::Contradiction,
         };
         Self::at(code, fault)
+    }
+}
+
+/// A body has not the right form.
+impl From<Misread> for Problem {
+    fn from(Misread(fault): Misread) -> Self {
+        Self::at(Code::InvalidBody, fault)
     }
 }
 
@@ -165,6 +177,10 @@ impl IntoResponse for Problem {
         let mut response = (status, self.clone().body(None)).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if status == StatusCode::PAYLOAD_TOO_LARGE {
+            // What is left of the body is not read: the connection is of no more use.
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         if let Some(seconds) = retry_after {
             headers.insert(RETRY_AFTER, seconds.into());
         }

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::body;
-use super::problem::Fault;
+use super::problem::{Fault, Misread};
 use super::shape::{After, Moment, RetryForm, ScheduleForm, Seconds, Span};
 use super::submission::{self, NewTrigger, Refusal, When, absent_payload};
 use crate::model::Millis;
@@ -123,11 +123,11 @@ pub(super) enum Late {
 /// Reads a trigger. `payload_max` is in bytes.
 #[cfg(test)]
 fn read_trigger(json: &[u8], payload_max: u64) -> Result<NewTrigger, Fault> {
-    read_body(json)?.into_trigger(payload_max)
+    read_body(json).map_err(|Misread(fault)| fault)?.into_trigger(payload_max)
 }
 
 /// Reads the body.
-pub(super) fn read_body(json: &[u8]) -> Result<TriggerBody, Fault> {
+pub(super) fn read_body(json: &[u8]) -> Result<TriggerBody, Misread> {
     body::read(json)
 }
 

@@ -70,6 +70,14 @@ impl Visitor<'_> for MomentVisitor {
         Ok(Moment(at))
     }
 
+    /// JSON does not tell 7.0 from 7, and a number beyond every time is one that lies too far ahead.
+    fn visit_f64<E: Error>(self, at: f64) -> Result<Moment, E> {
+        if at < 0.0 || at.fract() != 0.0 {
+            return Err(E::invalid_value(Unexpected::Float(at), &self));
+        }
+        Ok(Moment(at as u64))
+    }
+
     fn visit_str<E: Error>(self, text: &str) -> Result<Moment, E> {
         let at = read_time(text).map(Moment);
         at.ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
@@ -94,8 +102,11 @@ impl Visitor<'_> for SecondsVisitor {
     }
 
     fn visit_f64<E: Error>(self, seconds: f64) -> Result<Seconds, E> {
-        let span = Duration::try_from_secs_f64(seconds);
-        let span = span.map_err(|_| E::invalid_value(Unexpected::Float(seconds), &self))?;
+        if seconds < 0.0 {
+            return Err(E::invalid_value(Unexpected::Float(seconds), &self));
+        }
+        // What no span can hold is the longest one: too long for everything.
+        let span = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         Ok(Seconds(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)))
     }
 }

@@ -92,10 +92,10 @@ pub(super) struct TriggerQuery {
     /// To this host, or into this topic.
     target: Option<String>,
     /// Due then or later.
-    #[param(value_type = Option<String>, format = DateTime)]
+    #[param(value_type = Option<Moment>)]
     from: Option<Moment>,
     /// Due before then.
-    #[param(value_type = Option<String>, format = DateTime)]
+    #[param(value_type = Option<Moment>)]
     until: Option<Moment>,
     /// With this label, as key=value; can be repeated: with all of them.
     #[param(pattern = "^[a-z0-9._-]{1,63}=.+$")]
@@ -134,6 +134,7 @@ impl Queried for ExecutionQuery {}
 #[utoipa::path(
     post, path = "/v1/triggers", tag = "triggers", operation_id = "createTrigger",
     params(("Idempotency-Key" = Option<String>, Header,
+        min_length = 1, max_length = 255, pattern = "^[!-~]([ -~]*[!-~])?$",
         description = "Makes the id: the same request with the same key makes one trigger, and is \
             answered as the first one was, until 24 hours after the trigger has settled")),
     request_body = TriggerBody,
@@ -297,7 +298,7 @@ pub(super) fn page(size: Option<u32>, token: Option<&str>) -> Result<Page, Probl
         return Err(named("page_size", format!("write 1 to {}, not {size}", view::PAGE_MAX)));
     }
     let token = token.map(str::parse).transpose();
-    let token = token.map_err(|error: view::NoToken| named("page_token", error.to_string()))?;
+    let token = token.map_err(|error: view::NoToken| unseen(error.into()))?;
     Ok(Page { size: size.unwrap_or(view::PAGE_DEFAULT), token })
 }
 

@@ -5,11 +5,11 @@ import os
 
 from orloj_client import AuthenticatedClient
 from orloj_client.api.triggers import cancel_trigger, create_trigger, get_trigger
-from orloj_client.models import TriggerBody
+from orloj_client.models import NewTrigger
 
 client = AuthenticatedClient(base_url=os.environ["ORLOJ_URL"], token=os.environ["ORLOJ_KEY"])
 
-body = TriggerBody.from_dict(
+body = NewTrigger.from_dict(
     {
         "name": "Tea is ready",
         "labels": {"room": "kitchen"},

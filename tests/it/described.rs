@@ -91,6 +91,7 @@ fn a_python_client_is_made_of_the_description_and_works() {
                 "none",
                 "--fail-on-warning",
             ])
+            .args(["--config", "tests/api/python-client.yml"])
             .args(["--url", &format!("{}/openapi.json", site.url())])
             .arg("--output-path")
             .arg(client.join("orloj_client")),
@@ -119,7 +120,7 @@ fn a_typescript_client_is_made_of_the_description_and_works() {
             .arg("--output")
             .arg(folder.join("orloj.ts")),
     );
-    let strict = ["--strict", "--target", "es2022", "--module", "nodenext", "--skipLibCheck"];
+    let strict = ["--strict", "--target", "es2022", "--module", "nodenext", "--types", "node"];
     run_to_end(tool("tsc").args(strict).arg("example.ts").current_dir(folder));
     let mut example = Command::new("node");
     let said = run_to_end(site.told(example.arg("example.js").current_dir(folder)));

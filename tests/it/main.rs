@@ -43,6 +43,7 @@ mod schedules;
 mod signatures;
 mod simulation;
 mod stage;
+mod tenants;
 mod topics;
 mod traces;
 mod view;

@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::IntoResponse;
+use axum::http::header::{ALLOW, CONTENT_TYPE};
+use axum::http::{HeaderValue, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::Value;
 use utoipa::OpenApi as _;
@@ -58,8 +58,29 @@ async fn not_found() -> impl IntoResponse {
     Problem::new(StatusCode::NOT_FOUND, "there is nothing here")
 }
 
-async fn method_not_allowed() -> impl IntoResponse {
-    Problem::of(Code::MethodNotAllowed, "this path does not take this method")
+async fn method_not_allowed(uri: Uri) -> Response {
+    let problem = Problem::of(Code::MethodNotAllowed, "this path does not take this method");
+    let mut response = problem.into_response();
+    if let Some(methods) = methods_of(uri.path()) {
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    }
+    response
+}
+
+/// What a path takes that another one shares its route with: the router knows of both together.
+fn methods_of(path: &str) -> Option<&'static str> {
+    let (resource, id) = path.strip_prefix("/v1/")?.split_once('/')?;
+    let (verbs, methods) = match resource {
+        "triggers" => (&["pause", "resume", "fireNow"][..], "GET,HEAD,PATCH,DELETE"),
+        "dead-letters" => (&["replay", "archive"][..], "GET,HEAD"),
+        _ => return None,
+    };
+    let verb = id.rsplit_once(':').map(|(_, verb)| verb);
+    match verb {
+        _ if id.contains('/') => None,
+        Some(verb) if verbs.contains(&verb) => Some("POST"),
+        _ => Some(methods),
+    }
 }
 
 #[cfg(test)]

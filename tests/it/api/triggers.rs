@@ -138,8 +138,7 @@ fn a_batch_is_answered_one_by_one() {
     assert_eq!(fires.len(), 2);
 
     let wrong = site.for_topic("wrong");
-    let answer =
-        site.post("/v1/triggers:batch", json!({"triggers": [site.for_topic("a"), wrong]}));
+    let answer = site.post("/v1/triggers:batch", json!({"triggers": [site.for_topic("a"), wrong]}));
     assert_eq!(answer.status, 400);
     assert_eq!(answer.body["errors"][0]["pointer"], "/triggers/0/fireAt", "{answer:?}");
     site.end();
