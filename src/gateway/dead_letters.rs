@@ -21,7 +21,7 @@ use super::identity::{Registrant, Viewer, scope_of};
 use super::parameters::{Id, Queried, Query};
 use super::problem::{Fault, Problem};
 use super::resource::{DeadLetter, LetterState};
-use super::shape::Moment;
+use super::shape::{self, Moment};
 use super::triggers::{items, page};
 use crate::config::callers::Caller;
 use crate::dead_letters::{Deed, Done, LetterError, LetterId, Letters};
@@ -113,6 +113,7 @@ pub(super) struct LettersOrder {
     until: Option<Moment>,
     /// How many they must be, as dryRun says it; at most 1,000.
     #[schema(minimum = 0, maximum = 1000)]
+    #[serde(default, deserialize_with = "shape::count")]
     count: Option<u32>,
     /// Only say how many they are.
     dry_run: Option<bool>,

@@ -8,7 +8,7 @@ use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-use super::api::{Api, say_where, tag, taken, unseen};
+use super::api::{Api, say_where, tag, taken};
 use super::code::Code;
 use super::idempotency::{self, FINGERPRINT, First, KEPT_MS, Key};
 use super::problem::{Fault, Problem};
@@ -62,8 +62,8 @@ impl Keyed<'_> {
             let detail = "another request with this Idempotency-Key is being worked on";
             return Err(Problem::of(Code::RequestInFlight, detail).retry_after_seconds(1));
         };
-        if let Some(generation) = self.remembered(&id).await?
-            && let Some(first) = self.first(&id, generation).await?
+        if let Some(generation) = self.remembered(&id).await
+            && let Some(first) = self.first(&id, generation).await
         {
             return answer(&id, &first, &fingerprint);
         }
@@ -71,19 +71,20 @@ impl Keyed<'_> {
     }
 
     /// The generation of a trigger that the view has, and its owner too.
-    async fn remembered(&self, id: &str) -> Result<Option<Offset>, Problem> {
-        let trigger = self.api.view.trigger(&Scope::All, id).await.map_err(unseen)?;
+    async fn remembered(&self, id: &str) -> Option<Offset> {
+        // If the view cannot be looked at, its owner will tell.
+        let trigger = self.api.view.trigger(&Scope::All, id).await.ok().flatten();
         let is_kept = |settled_at: Option<u64>| {
             settled_at.is_none_or(|at| clock::now_ms() < at.saturating_add(KEPT_MS))
         };
         let trigger = trigger.filter(|trigger| is_kept(trigger.settled_at));
-        Ok(trigger.map(|trigger| trigger.generation))
+        trigger.map(|trigger| trigger.generation)
     }
 
     /// What the request was that made this generation, or the one before that it is a change of.
-    async fn first(&self, id: &str, generation: Offset) -> Result<Option<First>, Problem> {
-        let found = self.api.view.registration(id, generation).await.map_err(unseen)?;
-        Ok(found.map(|found| First::of(found.fingerprint.as_deref(), generation, found.fire_at)))
+    async fn first(&self, id: &str, generation: Offset) -> Option<First> {
+        let found = self.api.view.registration(id, generation).await.ok().flatten()?;
+        Some(First::of(found.fingerprint.as_deref(), generation, found.fire_at))
     }
 
     async fn register(
@@ -104,7 +105,7 @@ impl Keyed<'_> {
                 let Place { partition, .. } = receipt.place;
                 let mark = Mark { log: Log::Triggers, partition, offset: *generation };
                 let _freshness = self.api.reach_marks(&[mark]).await;
-                match self.first(&id, *generation).await? {
+                match self.first(&id, *generation).await {
                     Some(first) => answer(&id, &first, &fingerprint),
                     // The view is being made anew: the same request will be answered later.
                     None => Ok(self.api.unanswered(&id, &receipt)),

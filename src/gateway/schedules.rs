@@ -14,7 +14,7 @@ use super::body;
 use super::identity::Viewer;
 use super::parameters::{Id, Queried, Query, refuse};
 use super::problem::{Fault, Problem};
-use super::shape::{Moment, ScheduleForm};
+use super::shape::{self, Moment, ScheduleForm};
 use super::submission::Refusal;
 use crate::clock;
 use crate::model::limits::SCHEDULE_BYTES_MAX;
@@ -39,6 +39,7 @@ pub(super) struct ScheduleQuestion {
     from: Option<Moment>,
     /// How many occurrences.
     #[schema(minimum = 1, maximum = 1000, default = 10)]
+    #[serde(default, deserialize_with = "shape::count")]
     count: Option<u32>,
     /// The trigger whose jitter is shown.
     trigger_id: Option<String>,
@@ -51,6 +52,7 @@ pub(super) struct ScheduleQuestion {
 pub(super) struct NextQuery {
     /// How many; 10 if not given.
     #[param(minimum = 1, maximum = 1000)]
+    #[serde(default, deserialize_with = "shape::count")]
     count: Option<u32>,
 }
 

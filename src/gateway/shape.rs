@@ -79,9 +79,21 @@ impl Visitor<'_> for MomentVisitor {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Moment, E> {
-        let at = read_time(text).map(Moment);
+        // What lies before the epoch is as long past as can be.
+        let before = || text.parse::<jiff::Timestamp>().is_ok().then_some(0);
+        let at = read_time(text).or_else(before).map(Moment);
         at.ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
     }
+}
+
+/// A whole number, which may be written with a fraction of nothing: JSON does not tell 7.0 from 7.
+pub(super) fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    let Some(number) = Option::<f64>::deserialize(deserializer)? else { return Ok(None) };
+    if number < 0.0 || number.fract() != 0.0 {
+        let expected = &"a whole number from 0 on";
+        return Err(D::Error::invalid_value(Unexpected::Float(number), expected));
+    }
+    Ok(Some(number as u32))
 }
 
 impl<'de> Deserialize<'de> for Seconds {

@@ -359,9 +359,9 @@ async fn a_bad_request_is_refused_before_anything_is_written() {
         (422, "/schedule", json!({"topic": "t", "schedule": "daily"})),
         (422, "/fireAt", json!({"topic": "t", "schedule": {"daily": "09:00"}, "fireAt": 1})),
         (422, "/expireAfter", json!({"topic": "t", "delaySeconds": 1, "expireAfter": "soon"})),
-        (400, "/after", json!({"topic": "t", "after": []})),
+        (422, "/after", json!({"topic": "t", "after": []})),
         (
-            400,
+            422,
             "/after/onFailure",
             json!({"topic": "t", "after": {"ids": ["a"], "onFailure": "no"}}),
         ),

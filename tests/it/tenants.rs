@@ -60,7 +60,9 @@ fn no_route_gives_or_does_anything_of_another_tenants() {
         .set("callers.file", file.to_str().unwrap());
     let mut scheduler = stage.scheduler("scheduler");
     let (mut worker, mut gateway) = (stage.start("worker", "w"), stage.start("gateway", "g"));
-    [&mut scheduler, &mut worker, &mut gateway].map(|process| process.ready(READY));
+    for process in [&mut scheduler, &mut worker, &mut gateway] {
+        process.ready(READY);
+    }
     let site = Site { gateway, client: Client::new(), runtime: Runtime::new().unwrap() };
     let endpoint = Endpoint::start();
     let letter = furnish(&site, &alice, stage.target().1, &endpoint);

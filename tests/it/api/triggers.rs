@@ -33,7 +33,7 @@ fn what_is_answered_can_be_read_at_once() {
         site.get(&format!("/v1/triggers?label=team=kitchen&page_size=15&page_token={token}"));
     assert_eq!(rest.body["items"].as_array().unwrap().len(), 5, "{rest:?}");
     let foreign = site.get(&format!("/v1/triggers?q=tea&page_token={token}"));
-    assert_eq!((foreign.status, &foreign.body["code"]), (400, &json!("invalid-parameter")));
+    assert_eq!((foreign.status, &foreign.body["code"]), (422, &json!("unknown-page-token")));
 
     let gone = site.ask(Method::DELETE, "/v1/triggers/tea-0", None);
     assert_eq!((gone.status, &gone.body["cancelled"]), (200, &json!(true)), "{gone:?}");
@@ -139,7 +139,7 @@ fn a_batch_is_answered_one_by_one() {
 
     let wrong = site.for_topic("wrong");
     let answer = site.post("/v1/triggers:batch", json!({"triggers": [site.for_topic("a"), wrong]}));
-    assert_eq!(answer.status, 400);
+    assert_eq!(answer.status, 422);
     assert_eq!(answer.body["errors"][0]["pointer"], "/triggers/0/fireAt", "{answer:?}");
     site.end();
 }

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 /// A registration that says nothing: whoever is let in is told so.
-const LET_IN: u16 = 400;
+const LET_IN: u16 = 422;
 
 /// A gateway with a file of callers.
 struct Gate {
