@@ -120,9 +120,28 @@ pub(super) fn complete(api: &OpenApi) -> Value {
             let refusals = refusals(path, method, operation.get("requestBody").is_some());
             let responses = operation["responses"].as_object_mut();
             responses.into_iter().for_each(|responses| responses.extend(refusals.clone()));
+            let parameters = operation["parameters"].as_array_mut();
+            parameters.into_iter().flatten().for_each(|one| not_null(&mut one["schema"]));
         }
     }
     document
+}
+
+/// A parameter is there or not; there is no null that it could be.
+fn not_null(schema: &mut Value) {
+    let is_null = |schema: &Value| schema["type"] == "null";
+    if let Some(types) = schema["type"].as_array_mut() {
+        types.retain(|name| name != "null");
+        if let [only] = &types[..] {
+            schema["type"] = only.clone();
+        }
+    }
+    if let Some(kinds) = schema["oneOf"].as_array_mut() {
+        kinds.retain(|kind| !is_null(kind));
+        if let [only] = &kinds[..] {
+            *schema = only.clone();
+        }
+    }
 }
 
 /// A response for each status that is a problem.

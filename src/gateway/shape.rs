@@ -79,9 +79,12 @@ impl Visitor<'_> for MomentVisitor {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Moment, E> {
-        // What lies before the epoch is as long past as can be.
+        // What lies before the epoch is as long past as can be, and a number beyond every time as
+        // far ahead.
         let before = || text.parse::<jiff::Timestamp>().is_ok().then_some(0);
-        let at = read_time(text).or_else(before).map(Moment);
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let beyond = || is_number.then_some(u64::MAX);
+        let at = read_time(text).or_else(before).or_else(beyond).map(Moment);
         at.ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
     }
 }

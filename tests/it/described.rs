@@ -66,6 +66,8 @@ fn schemathesis_finds_no_fault() {
             .arg(format!("{}/openapi.json", site.url()))
             .args(["--header", &format!("Authorization: Bearer {}", site.key)])
             .args(["--checks", "all", "--phases", "examples,coverage,fuzzing,stateful"])
+            // DELETE cancels a trigger: it does not fire, and can still be looked at, as CANCELLED.
+            .args(["--exclude-checks", "use_after_free"])
             .args(["--mode", "all", "--max-examples", "100", "--seed", "1", "--no-color"])
             .args(["--request-timeout", "30", "--continue-on-failure"])
             .env("HYPOTHESIS_STORAGE_DIRECTORY", site.folder.path()),
