@@ -130,13 +130,13 @@ pub(super) fn complete(api: &OpenApi) -> Value {
 /// A parameter is there or not; there is no null that it could be.
 fn not_null(schema: &mut Value) {
     let is_null = |schema: &Value| schema["type"] == "null";
-    if let Some(types) = schema["type"].as_array_mut() {
+    if let Some(types) = schema.get_mut("type").and_then(Value::as_array_mut) {
         types.retain(|name| name != "null");
         if let [only] = &types[..] {
             schema["type"] = only.clone();
         }
     }
-    if let Some(kinds) = schema["oneOf"].as_array_mut() {
+    if let Some(kinds) = schema.get_mut("oneOf").and_then(Value::as_array_mut) {
         kinds.retain(|kind| !is_null(kind));
         if let [only] = &kinds[..] {
             *schema = only.clone();
