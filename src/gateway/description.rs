@@ -120,8 +120,10 @@ pub(super) fn complete(api: &OpenApi) -> Value {
             let refusals = refusals(path, method, operation.get("requestBody").is_some());
             let responses = operation["responses"].as_object_mut();
             responses.into_iter().for_each(|responses| responses.extend(refusals.clone()));
-            let parameters = operation["parameters"].as_array_mut();
-            parameters.into_iter().flatten().for_each(|one| not_null(&mut one["schema"]));
+            let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+            for parameter in parameters.into_iter().flatten() {
+                parameter.get_mut("schema").into_iter().for_each(not_null);
+            }
         }
     }
     document
