@@ -70,10 +70,7 @@ impl Visitor<'_> for MomentVisitor {
         Ok(Moment(at))
     }
 
-pub(super) fn count<'de, D>(deserializer: D) -> Result<Option<u32>, D::Error>
-where
-    D: Deserializer<'de>,
-{
+    /// JSON does not tell 7.0 from 7; a number beyond every time is one that lies too far ahead.
     fn visit_f64<E: Error>(self, at: f64) -> Result<Moment, E> {
         if at < 0.0 || at.fract() != 0.0 {
             return Err(E::invalid_value(Unexpected::Float(at), &self));
