@@ -176,7 +176,7 @@ async fn what_cannot_be_answered_is_a_problem_with_a_name() {
     for (accept, kind, status, code) in [
         ("text/html", "application/json", 406, "not-acceptable"),
         ("*/*", "text/plain", 415, "unsupported-media-type"),
-        ("*/*", "application/json", 400, "invalid-body"),
+        ("*/*", "application/json", 422, "contradiction"),
     ] {
         let response = alone.router.clone().oneshot(request(accept, kind)).await.unwrap();
         assert_eq!(response.status().as_u16(), status, "{code}");
