@@ -92,9 +92,6 @@ pub(super) fn if_match(headers: &HeaderMap) -> Result<Option<Vec<Offset>>, Probl
     for value in headers.get_all(IF_MATCH) {
         let Ok(text) = value.to_str() else { return Err(wrong_tag()) };
         for tag in text.split(',').map(str::trim) {
-            if tag.is_empty() {
-                continue; // an empty list has no tag that could match
-            }
             if tag == "*" {
                 any = true;
                 continue;
@@ -164,7 +161,7 @@ mod tests {
         assert_eq!(read("\"41\""), Ok(Some(vec![41])));
         assert_eq!(read("\"41\", \"7\""), Ok(Some(vec![41, 7])));
         assert_eq!(read("*"), Ok(None));
-        assert_eq!(read(""), Ok(Some(Vec::new())), "no tag at all");
+        assert!(read("").is_err(), "no tag at all");
         assert_eq!(read("\"abc\""), Ok(Some(Vec::new())), "nothing of ours");
         assert!(read("41").is_err() && read("W/\"41\"").is_err());
         assert_eq!(if_match(&HeaderMap::new()), Ok(None));
