@@ -19,17 +19,17 @@ use crate::kafka_server::run_to_end;
 #[test]
 #[ignore = "make test-signatures"]
 fn the_official_libraries_verify_our_signatures() {
-    let libraries = run_to_end(&mut Command::new("scripts/webhook_libraries.sh"));
-    let libraries = Path::new(libraries.trim());
+    let packages = run_to_end(Command::new("scripts/node.sh").arg("signatures"));
+    let packages = Path::new(packages.trim()).join("node_modules");
+    let go = run_to_end(Command::new("scripts/go.sh").arg("signatures"));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("deliveries.json");
     std::fs::write(&file, Value::from(deliveries()).to_string()).unwrap();
 
     let python = run_to_end(Command::new("scripts/python.sh").arg("signatures"));
-    let mut programs = [Command::new(python.trim()), Command::new("node"), Command::new("go")];
+    let mut programs = [Command::new(python.trim()), Command::new("node"), Command::new(go.trim())];
     programs[0].arg("verify.py");
-    programs[1].arg("verify.cjs").env("NODE_PATH", libraries.join("node_modules"));
-    programs[2] = Command::new(libraries.join("verify-go"));
+    programs[1].arg("verify.cjs").env("NODE_PATH", packages);
     for mut program in programs {
         let said = run_to_end(program.arg(&file).current_dir("tests/signatures"));
         eprintln!("{}", said.trim());
