@@ -26,7 +26,7 @@ use crate::model::limits::PAYLOAD_BYTES_MAX;
 use crate::model::signal::{RetryRequest, Signal};
 use crate::model::time::show_time;
 use crate::model::{Millis, Timestamp};
-use crate::view::{ExecutionStatus, Overdue, PAGE_MAX, Page, View, ViewError};
+use crate::view::{ExecutionStatus, Overdue, View, ViewError};
 
 /// Between two looks at how far the topics are read.
 const LOOK: Duration = Duration::from_millis(200);
@@ -63,7 +63,9 @@ impl Reconcile {
         let view = scratch.view(settings, shutdown)?;
         read_up_to(&view, begun).await;
 
-        let overdue = overdue(&view, begun.saturating_sub(self.older_than)).await?;
+        let mut overdue = Vec::new();
+        let before = begun.saturating_sub(self.older_than);
+        view.each_overdue(before, |one| overdue.push(one)).await.map_err(refused)?;
         for one in &overdue {
             println!("{}", describe(one));
         }
@@ -116,19 +118,6 @@ async fn read_up_to(view: &View, begun: Timestamp) {
         });
         bar.tick();
         look.tick().await;
-    }
-}
-
-async fn overdue(view: &View, before: Timestamp) -> Result<Vec<Overdue>, CliError> {
-    let (mut all, mut token) = (Vec::new(), None);
-    loop {
-        let page = Page { size: PAGE_MAX, token };
-        let listing = view.overdue(before, &page).await.map_err(refused)?;
-        all.extend(listing.items);
-        token = listing.next;
-        if token.is_none() {
-            return Ok(all);
-        }
     }
 }
 

@@ -37,4 +37,4 @@ pub mod watermark;
 pub mod wheel;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -18,7 +18,7 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use super::code::Code;
-use super::idempotency::{FINGERPRINT, First, InFlight};
+use super::idempotency::{First, InFlight};
 use super::identity::{Identity, scope_of};
 use super::judge::Judge;
 use super::marks::Marks;
@@ -160,7 +160,7 @@ impl Api {
 
     /// Waits until the view has what this gateway has written, and says how fresh it is.
     pub(super) async fn reach(&self) -> Freshness {
-        self.view.reach(&self.marks.list(), REACH_PATIENCE).await
+        self.reach_marks(&self.marks.list()).await
     }
 
     /// The trigger, if it is in the caller's scope.
@@ -183,8 +183,7 @@ impl Api {
     pub(super) async fn check_pending(&self, caller: &Caller, id: &str) -> Result<(), Problem> {
         let limit = caller.limits.pending.get();
         // Writing does not depend on the view.
-        let pending = self.view.pending_of(&caller.id).await.unwrap_or(0);
-        if caller.is_anonymous() || pending < limit {
+        if caller.is_anonymous() || self.view.pending_of(&caller.id).await.unwrap_or(0) < limit {
             return Ok(());
         }
         let there = self.view.trigger(&scope_of(caller), id).await.ok().flatten();
@@ -195,17 +194,14 @@ impl Api {
         Err(Problem::of(Code::PendingLimit, detail))
     }
 
-    /// The header by which a change of a trigger carries on what request with a key has made it.
+    /// What the request was that made this generation, or the one before that it is a change of.
     pub(super) async fn first_request(
         &self,
         id: &str,
         generation: Offset,
-    ) -> Result<Option<(String, Vec<u8>)>, Problem> {
-        let made = self.view.registration(id, generation).await.map_err(unseen)?;
-        let first =
-            made.map(|made| First::of(made.fingerprint.as_deref(), generation, made.fire_at));
-        let carried = first.and_then(|first| first.carried());
-        Ok(carried.map(|carried| (FINGERPRINT.to_owned(), carried.into_bytes())))
+    ) -> Result<Option<First>, ViewError> {
+        let made = self.view.registration(id, generation).await?;
+        Ok(made.map(|made| First::of(made.fingerprint.as_deref(), generation, made.fire_at)))
     }
 
     /// Whether the view shows another caller's trigger under this id. If it cannot be looked at,

@@ -14,13 +14,10 @@ use super::parameters::{Queried, Query};
 use super::problem::Problem;
 use super::resource::{Circuit, Unsettled};
 use super::shape::Moment;
+use super::standing::PAST_MS;
 use super::triggers::{items, page};
 use crate::clock;
-use crate::model::Millis;
 use crate::model::time::show_time;
-
-/// How long after its time something is overdue if nobody says.
-const OVERDUE: Millis = 3_600_000;
 
 /// Every circuit that is known.
 #[derive(Debug, Serialize, ToSchema)]
@@ -93,7 +90,7 @@ pub(super) async fn unsettled(
     Query(query): Query<UnsettledQuery>,
 ) -> Result<Response, Problem> {
     let page = page(query.page_size, query.page_token.as_deref())?;
-    let hour_ago = || clock::now_ms().saturating_sub(OVERDUE);
+    let hour_ago = || clock::now_ms().saturating_sub(PAST_MS);
     let before = query.before.map_or_else(hour_ago, |Moment(at)| at);
     let freshness = api.reach().await;
     let (items, next_page_token) = items(api.view.overdue(before, &page).await.map_err(unseen)?);

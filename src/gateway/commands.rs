@@ -17,13 +17,13 @@ use super::code::Code;
 use super::identity::{Registrant, scope_of};
 use super::parameters::Id;
 use super::problem::Problem;
-use super::resource::Status;
 use super::submission::Submission;
 use crate::config::callers::Caller;
 use crate::model::Offset;
 use crate::model::course::Command;
 use crate::model::outcome::Verdict;
 use crate::model::time::show_time;
+use crate::view::Status;
 
 /// The commands there are.
 const VERBS: &str = "POST /v1/triggers/{id} takes a command: write {id}:pause, {id}:resume or \
@@ -221,7 +221,7 @@ pub(super) async fn not_pending(
     }
     // What the owner said is true, whether the view can be looked at or not.
     let known = looked.ok().flatten();
-    let status = known.map(|trigger| Status::from(trigger.status));
+    let status = known.map(|trigger| trigger.status);
     let detail = match (fired, status) {
         // Its owner remembers that it has ended, and the view how.
         (_, Some(Status::Cancelled)) => format!("{id} was cancelled before"),

@@ -20,14 +20,14 @@ use super::code::Code;
 use super::identity::{Registrant, Viewer, scope_of};
 use super::parameters::{Id, Queried, Query};
 use super::problem::{Fault, Problem};
-use super::resource::{DeadLetter, LetterState};
+use super::resource::DeadLetter;
 use super::shape::{self, Moment};
 use super::triggers::{items, page};
 use crate::config::callers::Caller;
 use crate::dead_letters::{Deed, Done, LetterError, LetterId, Letters};
 use crate::model::dead_letter::Mark;
 use crate::model::time::show_time;
-use crate::view::{self, DeadLetterFilter, DeadLetterView, Page};
+use crate::view::{self, DeadLetterFilter, DeadLetterView, LetterState, Page};
 
 /// Letters that one request deals with: they are read again, and written in one transaction.
 const LETTERS_MAX: u32 = 1_000;
@@ -162,7 +162,7 @@ pub(super) async fn list(
     let page = page(query.page_size, query.page_token.as_deref())?;
     let states = query.state.unwrap_or_else(|| vec![LetterState::Open]);
     let filter = DeadLetterFilter {
-        states: states.into_iter().map(view::LetterState::from).collect(),
+        states,
         caller: query.caller,
         host: query.host,
         trigger: query.trigger,
@@ -284,8 +284,8 @@ async fn deal_with_one(
 ) -> Answer {
     let deed = deed(mark, order.note)?;
     let letter = api.letter(&caller, &id).await?;
-    if letter.state != view::LetterState::Open && order.again != Some(true) {
-        let state = LetterState::from(letter.state);
+    if letter.state != LetterState::Open && order.again != Some(true) {
+        let state = letter.state;
         let detail = format!("somebody has dealt with {id} before");
         let problem = Problem::of(Code::Conflict, detail).with("state", json!(state));
         return Err(problem.hint("say \"again\": true if you mean it"));
@@ -305,7 +305,7 @@ async fn deal_with_all(api: Arc<Api>, caller: Arc<Caller>, request: Request, mar
     let order: LettersOrder = body::read(&body::take(request, BODY_MAX).await?)?;
     let LettersOrder { caller: of, host, trigger, reason, since, until, .. } = order;
     let filter = DeadLetterFilter {
-        states: vec![view::LetterState::Open],
+        states: vec![LetterState::Open],
         caller: of,
         host,
         trigger,
@@ -421,25 +421,5 @@ impl Dealt {
             KeptLetter { id: format!("{partition}-{offset}"), reason }
         });
         Self { matching, dealt: done.dealt, kept: kept.collect() }
-    }
-}
-
-impl From<LetterState> for view::LetterState {
-    fn from(state: LetterState) -> Self {
-        match state {
-            LetterState::Open => Self::Open,
-            LetterState::Replayed => Self::Replayed,
-            LetterState::Archived => Self::Archived,
-        }
-    }
-}
-
-impl From<view::LetterState> for LetterState {
-    fn from(state: view::LetterState) -> Self {
-        match state {
-            view::LetterState::Open => Self::Open,
-            view::LetterState::Replayed => Self::Replayed,
-            view::LetterState::Archived => Self::Archived,
-        }
     }
 }

@@ -4,11 +4,10 @@
 //! Law: see [`super::idempotency`]. A repetition is never judged again: its time may have passed,
 //! and what its caller may do may have changed.
 
-use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 
-use super::api::{Api, say_where, tag, taken};
+use super::api::{Api, taken};
 use super::code::Code;
 use super::idempotency::{self, FINGERPRINT, First, KEPT_MS, Key};
 use super::problem::{Fault, Problem};
@@ -81,10 +80,9 @@ impl Keyed<'_> {
         trigger.map(|trigger| trigger.generation)
     }
 
-    /// What the request was that made this generation, or the one before that it is a change of.
+    /// The first request with this key, if the view can be looked at.
     async fn first(&self, id: &str, generation: Offset) -> Option<First> {
-        let found = self.api.view.registration(id, generation).await.ok().flatten()?;
-        Some(First::of(found.fingerprint.as_deref(), generation, found.fire_at))
+        self.api.first_request(id, generation).await.ok().flatten()
     }
 
     async fn register(
@@ -99,7 +97,7 @@ impl Keyed<'_> {
         let receipt = self.api.submit(submission, self.caller).await?;
         match receipt.verdict() {
             Some(Verdict::Accepted { generation, fire_at, .. }) => {
-                Ok(created(&id, *generation, *fire_at))
+                Ok(Registered::of(&id, *generation, *fire_at).answer(StatusCode::CREATED))
             }
             Some(Verdict::Kept { generation, .. }) => {
                 let Place { partition, .. } = receipt.place;
@@ -145,16 +143,9 @@ impl Keyed<'_> {
 /// The first answer once more, if this is the first request once more.
 fn answer(id: &str, first: &First, fingerprint: &str) -> Result<Response, Problem> {
     if first.fingerprint.as_deref() == Some(fingerprint) {
-        return Ok(created(id, first.generation, first.fire_at));
+        let registered = Registered::of(id, first.generation, first.fire_at);
+        return Ok(registered.answer(StatusCode::CREATED));
     }
     let detail = "this Idempotency-Key was used for a request with another body";
     Err(Problem::of(Code::IdempotencyKeyReused, detail))
-}
-
-fn created(id: &str, generation: Offset, fire_at: u64) -> Response {
-    let registered = Registered::of(id, generation, fire_at);
-    let mut response = (StatusCode::CREATED, Json(registered)).into_response();
-    tag(&mut response, generation);
-    say_where(&mut response, id);
-    response
 }

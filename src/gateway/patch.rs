@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use utoipa::openapi::{RefOr, Schema};
 
-use super::api::{Api, tag, taken};
+use super::api::{Api, tag, taken, unseen};
 use super::body::{self, misspelt};
 use super::code::Code;
 use super::commands::not_pending;
@@ -20,7 +20,7 @@ use super::identity::Registrant;
 use super::parameters::{Id, if_match};
 use super::problem::{Fault, Problem};
 use super::request::{Late, TriggerBody};
-use super::resource::{Status, Trigger, is_ours};
+use super::resource::{Trigger, is_ours};
 use super::submission::NewTrigger;
 use super::triggers::{Registered, body_max, prepare, rejected};
 use crate::model::Offset;
@@ -98,15 +98,16 @@ pub(super) async fn patch(
         return Err(differs(&id, generation));
     }
     if trigger.status.is_settled() {
-        let status = Status::from(trigger.status);
         let problem = Problem::of(Code::Settled, format!("{id} has settled"));
-        return Err(problem.with("triggerStatus", json!(status)));
+        return Err(problem.with("triggerStatus", json!(trigger.status)));
     }
     // An operator changes what stays its caller's.
     let owner = api.callers.of_record(trigger.caller.as_deref());
     let registered_by = trigger.caller.clone();
     let (mut changed, late) = patched(trigger, &patch, payload_max)?;
-    changed.about.extend(api.first_request(&id, generation).await?);
+    let first = api.first_request(&id, generation).await.map_err(unseen)?;
+    let carried = first.and_then(|first| first.carried());
+    changed.about.extend(carried.map(|text| (FINGERPRINT.to_owned(), text.into_bytes())));
     let submission = prepare(&api, &owner, changed, late).await?.if_generation(generation);
     let submission = match &registered_by {
         Some(caller) => submission.by(caller),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -18,53 +18,7 @@ use crate::model::definition::{Header, Target};
 use crate::model::outcome;
 use crate::model::time::show_time;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
-use crate::view::{self, LABEL, NAME};
-
-/// How a trigger stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub(super) enum Status {
-    /// One time, which is still to come.
-    Pending,
-    /// It will come again.
-    Scheduled,
-    /// Others must settle first.
-    Waiting,
-    /// Its request is being made, or will be made again.
-    InFlight,
-    /// Its record is in the topic.
-    Fired,
-    /// Its request was answered with 2xx.
-    Completed,
-    /// It was given up.
-    Failed,
-    /// Somebody cancelled it in time.
-    Cancelled,
-    /// It does not fire until it is resumed.
-    Paused,
-    /// It was too late to fire.
-    Expired,
-}
-
-/// How one execution stands or ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub(super) enum ExecutionStatus {
-    /// Its request is being made.
-    InFlight,
-    /// Its record is in the topic.
-    Fired,
-    /// Its request was answered with 2xx.
-    Completed,
-    /// The last attempt failed.
-    Failed,
-    /// This attempt failed, and another follows.
-    Retrying,
-    /// A cancel came before its request.
-    Withdrawn,
-    /// It was left out.
-    Skipped,
-}
+use crate::view::{self, ExecutionStatus, LetterState, Status};
 
 /// A trigger: what was registered, and what has become of it.
 #[derive(Debug, Serialize, ToSchema)]
@@ -221,15 +175,6 @@ pub(super) struct DeadLetter {
     as_of: Option<String>,
 }
 
-/// What was done about a dead letter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub(super) enum LetterState {
-    Open,
-    Replayed,
-    Archived,
-}
-
 /// How a worker treats a host.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -267,40 +212,6 @@ pub(super) struct Unsettled {
     since: String,
 }
 
-impl From<view::Status> for Status {
-    fn from(status: view::Status) -> Self {
-        match status {
-            view::Status::Pending => Self::Pending,
-            view::Status::Scheduled => Self::Scheduled,
-            view::Status::Waiting => Self::Waiting,
-            view::Status::InFlight => Self::InFlight,
-            view::Status::Fired => Self::Fired,
-            view::Status::Completed => Self::Completed,
-            view::Status::Failed => Self::Failed,
-            view::Status::Cancelled => Self::Cancelled,
-            view::Status::Paused => Self::Paused,
-            view::Status::Expired => Self::Expired,
-        }
-    }
-}
-
-impl From<Status> for view::Status {
-    fn from(status: Status) -> Self {
-        match status {
-            Status::Pending => Self::Pending,
-            Status::Scheduled => Self::Scheduled,
-            Status::Waiting => Self::Waiting,
-            Status::InFlight => Self::InFlight,
-            Status::Fired => Self::Fired,
-            Status::Completed => Self::Completed,
-            Status::Failed => Self::Failed,
-            Status::Cancelled => Self::Cancelled,
-            Status::Paused => Self::Paused,
-            Status::Expired => Self::Expired,
-        }
-    }
-}
-
 impl Trigger {
     /// The same, in an answer that is complete up to then.
     pub(super) fn at(self, as_of: Timestamp) -> Self {
@@ -312,41 +223,6 @@ impl DeadLetter {
     /// The same, in an answer that is complete up to then.
     pub(super) fn at(self, as_of: Timestamp) -> Self {
         Self { as_of: Some(show_time(as_of)), ..self }
-    }
-}
-
-impl Status {
-    /// Whether nothing of it fires any more by itself.
-    pub(super) fn is_settled(self) -> bool {
-        view::Status::from(self).is_settled()
-    }
-}
-
-impl From<view::ExecutionStatus> for ExecutionStatus {
-    fn from(status: view::ExecutionStatus) -> Self {
-        match status {
-            view::ExecutionStatus::InFlight => Self::InFlight,
-            view::ExecutionStatus::Fired => Self::Fired,
-            view::ExecutionStatus::Completed => Self::Completed,
-            view::ExecutionStatus::Failed => Self::Failed,
-            view::ExecutionStatus::Retrying => Self::Retrying,
-            view::ExecutionStatus::Withdrawn => Self::Withdrawn,
-            view::ExecutionStatus::Skipped => Self::Skipped,
-        }
-    }
-}
-
-impl From<ExecutionStatus> for view::ExecutionStatus {
-    fn from(status: ExecutionStatus) -> Self {
-        match status {
-            ExecutionStatus::InFlight => Self::InFlight,
-            ExecutionStatus::Fired => Self::Fired,
-            ExecutionStatus::Completed => Self::Completed,
-            ExecutionStatus::Failed => Self::Failed,
-            ExecutionStatus::Retrying => Self::Retrying,
-            ExecutionStatus::Withdrawn => Self::Withdrawn,
-            ExecutionStatus::Skipped => Self::Skipped,
-        }
     }
 }
 
@@ -373,7 +249,7 @@ impl From<view::TriggerView> for Trigger {
         Self {
             trigger_id: view.id,
             generation: view.generation,
-            status: view.status.into(),
+            status: view.status,
             reason: view.reason,
             name: view.name,
             labels: view.labels,
@@ -413,7 +289,7 @@ impl From<view::ExecutionView> for Execution {
             generation: view.generation,
             occurrence: view.occurrence,
             attempt: view.attempt,
-            status: view.status.into(),
+            status: view.status,
             due: view.due.map(show_time),
             at: show_time(view.at),
             http_status: view.http_status,
@@ -425,11 +301,6 @@ impl From<view::ExecutionView> for Execution {
 
 impl From<view::DeadLetterView> for DeadLetter {
     fn from(view: view::DeadLetterView) -> Self {
-        let state = match view.state {
-            view::LetterState::Open => LetterState::Open,
-            view::LetterState::Replayed => LetterState::Replayed,
-            view::LetterState::Archived => LetterState::Archived,
-        };
         Self {
             id: view.id,
             partition: view.partition,
@@ -439,7 +310,7 @@ impl From<view::DeadLetterView> for DeadLetter {
             trigger_id: view.trigger,
             caller: view.caller,
             host: view.host,
-            state,
+            state: view.state,
             replays: view.replays,
             attempts: view.attempts,
             last_status: view.last_status,
@@ -494,5 +365,5 @@ pub(super) fn headers(headers: &[Header]) -> BTreeMap<String, String> {
 
 /// Whether a carried header is shown as something else.
 pub(super) fn is_ours(name: &str) -> bool {
-    name == NAME || name.starts_with(LABEL) || name.starts_with("orloj-")
+    name.starts_with("orloj-")
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::model::{Millis, Timestamp};
-use crate::view::{PAGE_MAX, Page, View, ViewError};
+use crate::model::Millis;
+use crate::view::View;
 use crate::{clock, telemetry};
 
 /// How long past its time a callback may be, in ms: longer than the pauses of the usual retries.
@@ -25,9 +25,10 @@ pub(super) async fn watch(view: View, shutdown: CancellationToken) {
             () = shutdown.cancelled() => return,
             _ = look.tick() => {}
         }
-        match count(&view, clock::now_ms().saturating_sub(PAST_MS)).await {
-            Ok(unsettled) => {
-                metrics::gauge!(telemetry::UNSETTLED).set(unsettled as f64);
+        let (before, mut unsettled) = (clock::now_ms().saturating_sub(PAST_MS), 0_u32);
+        match view.each_overdue(before, |_one| unsettled += 1).await {
+            Ok(()) => {
+                metrics::gauge!(telemetry::UNSETTLED).set(unsettled);
                 if unsettled > last {
                     tracing::warn!(
                         unsettled,
@@ -40,19 +41,6 @@ pub(super) async fn watch(view: View, shutdown: CancellationToken) {
             }
             // The view's own health says why.
             Err(error) => tracing::debug!(%error, "the standing check has to wait"),
-        }
-    }
-}
-
-async fn count(view: &View, before: Timestamp) -> Result<usize, ViewError> {
-    let (mut count, mut token) = (0, None);
-    loop {
-        let page = Page { size: PAGE_MAX, token };
-        let listing = view.overdue(before, &page).await?;
-        count += listing.items.len();
-        token = listing.next;
-        if token.is_none() {
-            return Ok(count);
         }
     }
 }

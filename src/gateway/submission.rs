@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::judge::Judge;
 use crate::kafka::Names;
 use crate::model::codec::batch::BATCH;
-use crate::model::codec::registration::{COMMAND, IF_GENERATION};
+use crate::model::codec::registration::{ACK, CALLER, COMMAND, IF_GENERATION};
 use crate::model::course::Command;
 use crate::model::definition::{HttpTarget, Target, TopicTarget};
 use crate::model::input::OnConflict;
@@ -156,7 +156,7 @@ impl Submission {
     /// The same, in the name of a caller.
     #[must_use]
     pub fn by(mut self, caller: &str) -> Self {
-        self.headers.push(header("orloj-caller", caller));
+        self.headers.push(header(CALLER, caller));
         self
     }
 
@@ -170,7 +170,7 @@ impl Submission {
     /// The same, asking the owner for an outcome.
     #[must_use]
     pub fn acknowledged(mut self) -> Self {
-        self.headers.push(("orloj-ack".to_owned(), b"true".to_vec()));
+        self.headers.push(header(ACK, "true"));
         self
     }
 }

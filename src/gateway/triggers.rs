@@ -20,7 +20,7 @@ use super::keyed::{self, Keyed};
 use super::parameters::{Id, Queried, Query, refuse};
 use super::problem::{Fault, Problem};
 use super::request::{Late, TriggerBody, read_body};
-use super::resource::{Execution, ExecutionStatus, Status, Trigger};
+use super::resource::{Execution, Trigger};
 use super::shape::Moment;
 use super::submission::{NewTrigger, Submission, When};
 use crate::clock;
@@ -29,7 +29,7 @@ use crate::model::limits;
 use crate::model::outcome::Verdict;
 use crate::model::time::show_time;
 use crate::model::{Offset, Timestamp};
-use crate::view::{self, Listing, Page, TriggerFilter};
+use crate::view::{self, ExecutionStatus, Listing, Page, Status, TriggerFilter};
 
 /// What a body may have beside its payload: an id, a URL, headers, and their JSON.
 const BODY_OVERHEAD: u64 = 4 * limits::HEADER_BYTES_MAX as u64;
@@ -172,18 +172,11 @@ pub(super) async fn register(
     match receipt.verdict() {
         Some(Verdict::Accepted { generation, fire_at, replaced }) => {
             let registered = Registered::of(&id, *generation, *fire_at);
-            let registered = Registered { replaced: *replaced, ..registered };
-            let mut response = (StatusCode::CREATED, Json(registered)).into_response();
-            tag(&mut response, *generation);
-            say_where(&mut response, &id);
-            Ok(response)
+            Ok(Registered { replaced: *replaced, ..registered }.answer(StatusCode::CREATED))
         }
         Some(Verdict::Kept { generation, fire_at }) => {
             let registered = Registered::of(&id, *generation, *fire_at);
-            let mut response = Json(Registered { kept: Some(true), ..registered }).into_response();
-            tag(&mut response, *generation);
-            say_where(&mut response, &id);
-            Ok(response)
+            Ok(Registered { kept: Some(true), ..registered }.answer(StatusCode::OK))
         }
         Some(Verdict::Taken { .. }) => Err(taken(&id)),
         Some(Verdict::Rejected { reason }) => Err(rejected(&id, reason)),
@@ -245,9 +238,8 @@ pub(super) async fn executions(
     Query(query): Query<ExecutionQuery>,
 ) -> Result<Response, Problem> {
     let page = page(query.page_size, query.page_token.as_deref())?;
-    let status = query.status.map(view::ExecutionStatus::from);
     let freshness = api.reach().await;
-    let found = api.view.executions(&scope_of(&caller), &id, status, &page).await;
+    let found = api.view.executions(&scope_of(&caller), &id, query.status, &page).await;
     let Some(listing) = found.map_err(unseen)? else {
         let missing = freshness.reached.then(|| unknown_trigger(&id));
         return Err(missing.unwrap_or_else(|| behind(&freshness)));
@@ -262,6 +254,15 @@ impl Registered {
         let (trigger_id, fire_at) = (id.to_owned(), show_time(fire_at));
         Self { trigger_id, fire_at, generation, replaced: None, kept: None }
     }
+
+    /// The answer that says so, and where it can be looked at.
+    pub(super) fn answer(self, status: StatusCode) -> Response {
+        let (id, generation) = (self.trigger_id.clone(), self.generation);
+        let mut response = (status, Json(self)).into_response();
+        tag(&mut response, generation);
+        say_where(&mut response, &id);
+        response
+    }
 }
 
 impl TriggerQuery {
@@ -275,9 +276,8 @@ impl TriggerQuery {
             }
         };
         let labels = self.label.unwrap_or_default().into_iter().map(label);
-        let statuses = self.status.unwrap_or_default().into_iter();
         let filter = TriggerFilter {
-            statuses: statuses.map(view::Status::from).collect(),
+            statuses: self.status.unwrap_or_default(),
             caller: self.caller,
             target: self.target,
             from: self.from.map(|Moment(at)| at),
@@ -405,7 +405,7 @@ mod tests {
         };
         let (filter, page) = query.read().unwrap();
         let expected = TriggerFilter {
-            statuses: vec![view::Status::Pending],
+            statuses: vec![Status::Pending],
             labels: vec![("team".to_owned(), "a=b".to_owned())],
             from: Some(7),
             ..TriggerFilter::default()

@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use apache_avro::Schema;
 use reqwest::{Client, StatusCode};
 use serde::Deserialize;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Runtime};
 
+use crate::config::TriggerSettings;
 use crate::model::codec::registration::{Lookup, WriterSchemas};
 use crate::model::{Millis, Timestamp};
 
@@ -57,6 +58,27 @@ enum State {
 }
 
 impl SchemaCache {
+    /// The cache that the settings ask for, and the thread that asks its registry, if there is one;
+    /// or why that could not be made.
+    pub fn open(settings: &TriggerSettings) -> Result<(Self, Option<Runtime>), String> {
+        let folder = Some(settings.schemas_dir.clone()).filter(|dir| !dir.as_os_str().is_empty());
+        if settings.registry_url.is_empty() {
+            return Ok((Self::new(folder, None), None));
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .map_err(|error| error.to_string())?;
+        let client = Client::builder()
+            .timeout(settings.registry_timeout)
+            .build()
+            .map_err(|error| error.to_string())?;
+        let url = settings.registry_url.clone();
+        let registry = Registry { url, client, runtime: runtime.handle().clone() };
+        Ok((Self::new(folder, Some(registry)), Some(runtime)))
+    }
+
     /// A cache over a folder of `<id>.avsc` files and a registry, in that order.
     #[must_use]
     pub fn new(folder: Option<PathBuf>, registry: Option<Registry>) -> Self {

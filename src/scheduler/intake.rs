@@ -13,12 +13,12 @@ use super::lane::{EndCheck, Lane, Stage};
 use super::sentinel::End;
 use super::{Scheduler, SchedulerError};
 use crate::clock;
-use crate::config::{Settings, TriggerSettings};
+use crate::config::Settings;
 use crate::engine::partition::Input;
 use crate::engine::takeover::Ask;
 use crate::kafka::Names;
 use crate::kafka::reader::{Read, Reader};
-use crate::kafka::schemas::{Registry, SchemaCache};
+use crate::kafka::schemas::SchemaCache;
 use crate::model::codec::ledger_key::STEP;
 use crate::model::codec::registration::{self, RawRecord, ReadContext, ReadError};
 use crate::model::codec::schemas::{CodecError, Schemas};
@@ -58,7 +58,8 @@ impl Intake {
         names: &Names,
         partitions: i32,
     ) -> Result<Self, SchedulerError> {
-        let (writers, runtime) = writers(&settings.triggers)?;
+        let (writers, runtime) =
+            SchemaCache::open(&settings.triggers).map_err(SchedulerError::Schemas)?;
         Ok(Self {
             triggers: names.triggers(),
             signals: names.signals(),
@@ -125,27 +126,6 @@ impl Intake {
         let key = message.key().unwrap_or_default();
         self.schemas.decode_ledger(key, message.payload(), step)
     }
-}
-
-/// The schemas of producers, and the thread that asks a registry for them, where there is one.
-fn writers(settings: &TriggerSettings) -> Result<(SchemaCache, Option<Runtime>), SchedulerError> {
-    let folder = Some(settings.schemas_dir.clone()).filter(|dir| !dir.as_os_str().is_empty());
-    if settings.registry_url.is_empty() {
-        return Ok((SchemaCache::new(folder, None), None));
-    }
-    let unusable = |error: String| SchedulerError::Schemas(error);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .map_err(|error| unusable(error.to_string()))?;
-    let client = reqwest::Client::builder()
-        .timeout(settings.registry_timeout)
-        .build()
-        .map_err(|error| unusable(error.to_string()))?;
-    let url = settings.registry_url.clone();
-    let registry = Registry { url, client, runtime: runtime.handle().clone() };
-    Ok((SchemaCache::new(folder, Some(registry)), Some(runtime)))
 }
 
 fn unreadable(message: &BorrowedMessage<'_>, reason: &str) -> Unreadable {

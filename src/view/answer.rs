@@ -1,19 +1,22 @@
 //! What the view answers: triggers, executions, dead letters and circuits as people ask for them.
 //!
-//! Law: plain values. How they look in JSON is the gateway's affair, and what decides a status is
-//! in `status`.
+//! Law: plain values. How they look in JSON is the gateway's affair, but for the words of a status,
+//! which are the same everywhere; what decides a status is in `status`.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::model::course::After;
 use crate::model::definition::Definition;
 use crate::model::outcome::CircuitState;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
-/// Where a trigger stands: `status` has the diagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// How a trigger stands.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
+)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Status {
     /// It waits for its time.
@@ -70,8 +73,10 @@ impl Status {
     }
 }
 
-/// What became of one attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// How one execution stands or ended.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
+)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum ExecutionStatus {
     /// The callback is under way, as far as is known.
@@ -179,8 +184,10 @@ pub struct ExecutionView {
     pub retry_at: Option<Timestamp>,
 }
 
-/// What a person has done about a dead letter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// What was done about a dead letter.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
+)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum LetterState {
     /// Nothing yet.

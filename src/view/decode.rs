@@ -9,9 +9,9 @@ use tokio::runtime::Runtime;
 use super::ViewError;
 use super::fold::Written;
 use super::follow::Source;
-use crate::config::{Settings, TriggerSettings};
+use crate::config::Settings;
 use crate::kafka::reader::Reader;
-use crate::kafka::schemas::{Registry, SchemaCache};
+use crate::kafka::schemas::SchemaCache;
 use crate::model::Timestamp;
 use crate::model::codec::ledger_key::STEP;
 use crate::model::codec::registration::{RawRecord, ReadContext, read_trigger};
@@ -43,7 +43,8 @@ pub(super) struct Decoder {
 
 impl Decoder {
     pub(super) fn new(settings: &Settings) -> Result<Self, ViewError> {
-        let (writers, runtime) = writers(&settings.triggers)?;
+        let (writers, runtime) = SchemaCache::open(&settings.triggers)
+            .map_err(|error| ViewError::Away(format!("the schema registry: {error}")))?;
         Ok(Self {
             partitioner: settings.triggers.partitioner,
             partitions: settings.topics.partitions.get().into(),
@@ -120,25 +121,4 @@ fn written(message: &BorrowedMessage<'_>) -> Written {
     let (_, partition, offset) = Reader::place(message);
     let timestamp = message.timestamp().to_millis().unwrap_or(0);
     Written { partition, offset, timestamp: Timestamp::try_from(timestamp).unwrap_or(0) }
-}
-
-/// The schemas of producers, and the thread that asks a registry for them, where there is one.
-fn writers(settings: &TriggerSettings) -> Result<(SchemaCache, Option<Runtime>), ViewError> {
-    let folder = Some(settings.schemas_dir.clone()).filter(|dir| !dir.as_os_str().is_empty());
-    if settings.registry_url.is_empty() {
-        return Ok((SchemaCache::new(folder, None), None));
-    }
-    let unusable = |error: String| ViewError::Away(format!("the schema registry: {error}"));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .map_err(|error| unusable(error.to_string()))?;
-    let client = reqwest::Client::builder()
-        .timeout(settings.registry_timeout)
-        .build()
-        .map_err(|error| unusable(error.to_string()))?;
-    let url = settings.registry_url.clone();
-    let registry = Registry { url, client, runtime: runtime.handle().clone() };
-    Ok((SchemaCache::new(folder, Some(registry)), Some(runtime)))
 }

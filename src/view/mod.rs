@@ -272,4 +272,22 @@ impl View {
         let page = page.clone();
         self.pool.ask(move |ask| ask.overdue(before, &page)).await
     }
+
+    /// All that [`overdue`](Self::overdue) lists, page by page.
+    pub async fn each_overdue(
+        &self,
+        before: Timestamp,
+        mut take: impl FnMut(Overdue),
+    ) -> Result<(), ViewError> {
+        let mut token = None;
+        loop {
+            let page = Page { size: PAGE_MAX, token };
+            let listing = self.overdue(before, &page).await?;
+            listing.items.into_iter().for_each(&mut take);
+            token = listing.next;
+            if token.is_none() {
+                return Ok(());
+            }
+        }
+    }
 }

@@ -7,12 +7,11 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use crate::engine::cursor::Cursor;
+use crate::engine::tests::world::registration;
 use crate::model::course::{Course, Series, Standing};
 use crate::model::definition::{Definition, HttpTarget, Target, TopicTarget};
 use crate::model::entry::{Entry, FireRow, Row};
-use crate::model::input::{
-    Count, OnConflict, PRIORITY_DEFAULT, Registration, Request, TriggerRecord,
-};
+use crate::model::input::{OnConflict, Registration, Request, TriggerRecord};
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::outcome::{Outcome, Verdict};
 use crate::model::schedule::Schedule;
@@ -190,16 +189,10 @@ impl History {
             None => self.now + delay,
         };
         Registration {
-            id: name(id).into(),
-            fire_at,
             schedule,
-            expire_after: None,
-            after: None,
             retain: (kind == Kind::Retained).then_some(RETAIN),
-            count: Count::Reset,
-            priority: PRIORITY_DEFAULT,
             on_conflict: if keep { OnConflict::Keep } else { OnConflict::Replace },
-            definition: definition(kind),
+            ..registration(&name(id), fire_at, definition(kind))
         }
     }
 

@@ -7,10 +7,9 @@ use rusqlite::Connection;
 
 use crate::clock;
 use crate::engine::cursor::Cursor;
+use crate::engine::tests::world::registration;
 use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarget};
-use crate::model::input::{
-    Count, OnConflict, PRIORITY_DEFAULT, Registration, Request, TriggerRecord,
-};
+use crate::model::input::{Request, TriggerRecord};
 use crate::model::outcome::{Outcome, Verdict};
 use crate::model::timeline::TimelineKey;
 use crate::view::answer::{Status, TriggerView};
@@ -67,18 +66,8 @@ fn make(db: &Connection, count: u64) {
     let mut fold = Fold { db, memo: &mut memo };
     for n in 0..count {
         let fire_at = START + n * 7_919 % (count * 10);
-        let new = Registration {
-            id: format!("order-{n}-x{}", n % 100).into(),
-            fire_at,
-            schedule: None,
-            expire_after: None,
-            after: None,
-            retain: None,
-            count: Count::Reset,
-            priority: PRIORITY_DEFAULT,
-            on_conflict: OnConflict::Replace,
-            definition: definition(n),
-        };
+        let id = format!("order-{n}-x{}", n % 100);
+        let new = registration(&id, fire_at, definition(n));
         let id = new.id.clone();
         let (timestamp, request) = (START + n / 10, Request::Register(new));
         let record = TriggerRecord { offset: n, timestamp, ack: false, request };
