@@ -96,10 +96,12 @@ pub(super) fn if_match(headers: &HeaderMap) -> Result<Option<Vec<Offset>>, Probl
                 any = true;
                 continue;
             }
-            let inner = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
-            let Some(inner) = inner else { return Err(wrong_tag()) };
+            let quoted = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
+            // The generation as JSON shows it says as much as the ETag that quotes it.
+            let bare = Some(tag).filter(|tag| tag.bytes().all(|byte| byte.is_ascii_digit()));
+            let inner = quoted.or(bare.filter(|tag| !tag.is_empty()));
             // An entity tag that we never gave matches nothing.
-            generations.extend(inner.parse::<Offset>());
+            generations.extend(inner.ok_or_else(wrong_tag)?.parse::<Offset>());
         }
     }
     Ok((!any).then_some(generations))
@@ -163,7 +165,8 @@ mod tests {
         assert_eq!(read("*"), Ok(None));
         assert!(read("").is_err(), "no tag at all");
         assert_eq!(read("\"abc\""), Ok(Some(Vec::new())), "nothing of ours");
-        assert!(read("41").is_err() && read("W/\"41\"").is_err());
+        assert_eq!(read("41,\"7\""), Ok(Some(vec![41, 7])), "as JSON shows it");
+        assert!(read("W/\"41\"").is_err() && read("\"41\",").is_err() && read("\"").is_err());
         assert_eq!(if_match(&HeaderMap::new()), Ok(None));
     }
 }

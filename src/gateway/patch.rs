@@ -69,7 +69,7 @@ const GIVES_WAY: [(&str, &[&str]); 5] = [
     params(
         ("id" = String, Path, description = "The trigger's id"),
         ("If-Match" = Option<String>, Header,
-            pattern = r#"^(\*|"[0-9]+"( *, *"[0-9]+")*)$"#,
+            pattern = r#"^(\*|([0-9]+|"[0-9]+")( *, *([0-9]+|"[0-9]+"))*)$"#, example = json!("\"41\""),
             description = "The ETag of the trigger that is to be changed; the newest if not given"),
     ),
     request_body(
@@ -94,9 +94,6 @@ pub(super) async fn patch(
     let patch = body::take(request, body_max(payload_max)).await?;
     let (trigger, _freshness) = api.find(&caller, &id).await?;
     let generation = trigger.generation;
-    if wanted.is_some_and(|wanted| !wanted.contains(&generation)) {
-        return Err(differs(&id, generation));
-    }
     if trigger.status.is_settled() {
         let problem = Problem::of(Code::Settled, format!("{id} has settled"));
         return Err(problem.with("triggerStatus", json!(trigger.status)));
@@ -105,6 +102,10 @@ pub(super) async fn patch(
     let owner = api.callers.of_record(trigger.caller.as_deref());
     let registered_by = trigger.caller.clone();
     let (mut changed, late) = patched(trigger, &patch, payload_max)?;
+    // After all that would be refused anyway: RFC 9110, section 13.2.1.
+    if wanted.is_some_and(|wanted| !wanted.contains(&generation)) {
+        return Err(differs(&id, generation));
+    }
     let first = api.first_request(&id, generation).await.map_err(unseen)?;
     let carried = first.and_then(|first| first.carried());
     changed.about.extend(carried.map(|text| (FINGERPRINT.to_owned(), text.into_bytes())));
