@@ -4,12 +4,13 @@
 //! neither is. After any error the producer is given up, so that the broker ends what it left open.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use rdkafka::ClientContext;
 use rdkafka::error::{KafkaError, KafkaResult};
-use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::message::{Header, Message, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, ProducerContext};
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
@@ -18,10 +19,10 @@ use super::scan::LetterId;
 use crate::clock;
 use crate::config::Settings;
 use crate::kafka::{Names, producer_config};
-use crate::model::Timestamp;
 use crate::model::codec::schemas::Schemas;
 use crate::model::dead_letter::{Again, Content, DeadLetter, Mark, Origin};
 use crate::model::signal::Signal;
+use crate::model::{Offset, PartitionId, Timestamp};
 
 /// How long the cluster may take to acknowledge a record, or to end a transaction.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -46,6 +47,8 @@ pub struct Done {
     pub dealt: usize,
     /// Those that cannot be tried again, and why.
     pub kept: Vec<(LetterId, &'static str)>,
+    /// By partition of the dead letters, the offset of the last mark that was written.
+    pub marked: BTreeMap<PartitionId, Offset>,
 }
 
 /// Where letters are dealt with; a clone is the same.
@@ -59,7 +62,29 @@ struct Inner {
     names: Names,
     schemas: Schemas,
     /// None until it is needed, and after an error.
-    producer: Mutex<Option<BaseProducer>>,
+    producer: Mutex<Option<BaseProducer<Marked>>>,
+}
+
+/// Hears where the marks are written.
+struct Marked {
+    topic: String,
+    last: std::sync::Mutex<BTreeMap<PartitionId, Offset>>,
+}
+
+impl ClientContext for Marked {}
+
+impl ProducerContext for Marked {
+    type DeliveryOpaque = ();
+
+    /// A record that was refused makes the commit fail.
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        let Ok(record) = result else { return };
+        let Ok(offset) = Offset::try_from(record.offset()) else { return };
+        if record.topic() == self.topic {
+            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            let _earlier = last.insert(record.partition(), offset);
+        }
+    }
 }
 
 impl std::fmt::Debug for Desk {
@@ -131,6 +156,9 @@ impl Inner {
             let _ended = producer.abort_transaction(ABORT_TIMEOUT);
             return Err(error.into());
         }
+        let mut last = producer.context().last.lock().unwrap_or_else(PoisonError::into_inner);
+        done.marked = std::mem::take(&mut last);
+        drop(last);
         *slot = Some(producer);
         done.dealt = todo.len();
         Ok(done)
@@ -138,7 +166,7 @@ impl Inner {
 
     fn commit(
         &self,
-        producer: &BaseProducer,
+        producer: &BaseProducer<Marked>,
         todo: &[(LetterId, Option<String>, Option<Again>)],
         deed: &Deed,
         now: Timestamp,
@@ -156,19 +184,20 @@ impl Inner {
 
     /// A producer under an id of its own: nobody else goes on with what it leaves behind, and what
     /// that was ends by itself.
-    fn open(&self) -> Result<BaseProducer, KafkaError> {
+    fn open(&self) -> Result<BaseProducer<Marked>, KafkaError> {
         let mut config = producer_config(&self.settings);
         let id = format!("{}.dead-letters.{}", self.settings.topics.prefix, Uuid::now_v7());
         config.set("transactional.id", id);
         config.set("transaction.timeout.ms", TIMEOUT.as_millis().to_string());
         config.set("message.timeout.ms", TIMEOUT.as_millis().to_string());
-        let producer: BaseProducer = config.create()?;
+        let marked = Marked { topic: self.names.dead_letters(), last: Default::default() };
+        let producer: BaseProducer<_> = config.create_with_context(marked)?;
         producer.init_transactions(TIMEOUT)?;
         Ok(producer)
     }
 
     /// Asks for a letter to be tried again.
-    fn ask(&self, producer: &BaseProducer, id: LetterId, again: &Again) -> KafkaResult<()> {
+    fn ask(&self, producer: &BaseProducer<Marked>, id: LetterId, again: &Again) -> KafkaResult<()> {
         let replays = id.to_string();
         let replays = Header { key: REPLAYS, value: Some(&replays) };
         match again {
@@ -193,7 +222,7 @@ impl Inner {
 
     fn mark(
         &self,
-        producer: &BaseProducer,
+        producer: &BaseProducer<Marked>,
         id: LetterId,
         trigger: Option<&str>,
         deed: &Deed,
@@ -215,7 +244,7 @@ impl Inner {
 
 /// What concerns a letter of partition p is written to partition p.
 fn send(
-    producer: &BaseProducer,
+    producer: &BaseProducer<Marked>,
     topic: &str,
     id: LetterId,
     key: Option<&[u8]>,

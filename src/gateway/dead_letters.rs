@@ -283,6 +283,7 @@ async fn deal_with_one(
     mark: Mark,
 ) -> Answer {
     let deed = deed(mark, order.note)?;
+    let _freshness = api.reach().await;
     let letter = api.letter(&caller, &id).await?;
     if letter.state != LetterState::Open && order.again != Some(true) {
         let state = letter.state;
@@ -391,7 +392,9 @@ impl Api {
         let away =
             |error: LetterError| Problem::unavailable(format!("{error}; repeat the request"));
         let letters = letters.map_err(away)?;
-        self.letters.deal(letters, Arc::new(chosen), deed).await.map_err(away)
+        let done = self.letters.deal(letters, Arc::new(chosen), deed).await.map_err(away)?;
+        self.marks.dealt(&done);
+        Ok(done)
     }
 }
 

@@ -1,33 +1,26 @@
 //! What this gateway has written and been answered, so that it reads its own writes.
 //!
-//! Law: memory is two numbers a partition, and they only grow.
+//! Law: memory is three numbers a partition, and they only grow.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use super::Receipt;
 use super::receipts::Told;
+use crate::dead_letters::Done;
 use crate::model::{Offset, PartitionId};
 use crate::view::{Log, Mark};
 
-/// The highest position in each log that a read must contain.
+/// The highest offset in each partition of each log that a read must contain.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
-    highest: Mutex<Highest>,
-}
-
-#[derive(Debug, Default)]
-struct Highest {
-    triggers: BTreeMap<PartitionId, Offset>,
-    outcomes: BTreeMap<PartitionId, Offset>,
+    highest: Mutex<BTreeMap<(Log, PartitionId), Offset>>,
 }
 
 impl Marks {
     /// A record was written, and perhaps answered.
     pub(super) fn written(&self, receipt: &Receipt) {
-        self.raise(|highest| {
-            raise(&mut highest.triggers, receipt.place.partition, receipt.place.offset)
-        });
+        self.raise(Log::Triggers, receipt.place.partition, receipt.place.offset);
         if let Some(told) = &receipt.told {
             self.told(told);
         }
@@ -35,31 +28,31 @@ impl Marks {
 
     /// An owner has answered: the record that it answers stands in the partition of its answer.
     pub(super) fn told(&self, told: &Told) {
-        self.raise(|highest| {
-            raise(&mut highest.outcomes, told.partition, told.offset);
-            if let Some(answers) = told.outcome.answers {
-                raise(&mut highest.triggers, told.partition, answers);
-            }
-        });
+        self.raise(Log::Outcomes, told.partition, told.offset);
+        if let Some(answers) = told.outcome.answers {
+            self.raise(Log::Triggers, told.partition, answers);
+        }
+    }
+
+    /// Dead letters were dealt with.
+    pub(super) fn dealt(&self, done: &Done) {
+        for (partition, offset) in &done.marked {
+            self.raise(Log::DeadLetters, *partition, *offset);
+        }
     }
 
     /// Everything that a read must contain now.
     pub(super) fn list(&self) -> Vec<Mark> {
         let highest = self.highest.lock().unwrap_or_else(PoisonError::into_inner);
-        let triggers = highest.triggers.iter().map(|(p, o)| (Log::Triggers, *p, *o));
-        let outcomes = highest.outcomes.iter().map(|(p, o)| (Log::Outcomes, *p, *o));
-        let mark = |(log, partition, offset)| Mark { log, partition, offset };
-        triggers.chain(outcomes).map(mark).collect()
+        let mark = |(&(log, partition), &offset)| Mark { log, partition, offset };
+        highest.iter().map(mark).collect()
     }
 
-    fn raise(&self, change: impl FnOnce(&mut Highest)) {
-        change(&mut self.highest.lock().unwrap_or_else(PoisonError::into_inner));
+    fn raise(&self, log: Log, partition: PartitionId, offset: Offset) {
+        let mut highest = self.highest.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = highest.entry((log, partition)).or_insert(offset);
+        *entry = (*entry).max(offset);
     }
-}
-
-fn raise(highest: &mut BTreeMap<PartitionId, Offset>, partition: PartitionId, offset: Offset) {
-    let entry = highest.entry(partition).or_insert(offset);
-    *entry = (*entry).max(offset);
 }
 
 #[cfg(test)]
@@ -77,9 +70,13 @@ mod tests {
         let outcome = Outcome { trigger: "tea".into(), answers: Some(5), at: 0, verdict };
         let told = Some(Told { outcome, partition: 1, offset: 40 });
         marks.written(&Receipt { place: place(1, 5), told });
+        let dealt =
+            |partition, offset| Done { marked: [(partition, offset)].into(), ..Done::default() };
+        marks.dealt(&dealt(0, 9));
+        marks.dealt(&dealt(0, 8));
         let list = marks.list();
-        let triples: Vec<_> =
-            list.iter().map(|m| (matches!(m.log, Log::Triggers), m.partition, m.offset)).collect();
-        assert_eq!(triples, [(true, 1, 7), (false, 1, 40)]);
+        let triples: Vec<_> = list.iter().map(|m| (m.log, m.partition, m.offset)).collect();
+        let expected = [(Log::Triggers, 1, 7), (Log::Outcomes, 1, 40), (Log::DeadLetters, 0, 9)];
+        assert_eq!(triples, expected);
     }
 }

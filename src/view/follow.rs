@@ -373,8 +373,11 @@ impl<'a> Follow<'a> {
 
     /// Tells those who wait, and those who watch.
     fn tell(&self) {
-        let next = |source: Source| self.inputs[source as usize].parts.iter().map(|part| part.next);
-        self.report.tell(next(Source::Triggers), next(Source::Outcomes), &self.as_of);
+        // In the order of `Log`.
+        let next = [Source::Triggers, Source::Outcomes, Source::DeadLetters].map(|source| {
+            self.inputs[source as usize].parts.iter().map(|part| part.next).collect()
+        });
+        self.report.tell(next, &self.as_of);
         let as_of = self.as_of.iter().copied().min().unwrap_or(0);
         let lag = clock::now_ms().saturating_sub(as_of);
         if as_of == 0 {

@@ -9,13 +9,18 @@ use tokio::sync::watch;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
 /// A topic of which somebody may know a record that must be contained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Log {
     /// Registrations, commands, cancels.
-    Triggers,
+    Triggers = 0,
     /// What owners and workers said.
-    Outcomes,
+    Outcomes = 1,
+    /// What was given up, and what was done about it.
+    DeadLetters = 2,
 }
+
+/// How many those are.
+const LOGS: usize = 3;
 
 /// A record that must be contained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,25 +48,22 @@ pub struct Freshness {
 /// How far each partition is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct State {
-    pub(super) triggers: Vec<Offset>,
-    pub(super) outcomes: Vec<Offset>,
+    /// By log and partition, what is read next.
+    next: [Vec<Offset>; LOGS],
     /// When the ends were looked at up to which everything is contained, in ms since the epoch.
-    pub(super) as_of: Vec<Timestamp>,
+    as_of: Vec<Timestamp>,
 }
 
 impl State {
     fn of(partitions: usize) -> Self {
-        let (offsets, times) = (vec![0; partitions], vec![0; partitions]);
-        Self { triggers: offsets.clone(), outcomes: offsets, as_of: times }
+        let next = std::array::from_fn(|_log| vec![0; partitions]);
+        Self { next, as_of: vec![0; partitions] }
     }
 
     fn covers(&self, mark: &Mark) -> bool {
-        let positions = match mark.log {
-            Log::Triggers => &self.triggers,
-            Log::Outcomes => &self.outcomes,
-        };
-        let position = usize::try_from(mark.partition).ok().and_then(|at| positions.get(at));
-        position.is_some_and(|position| *position > mark.offset)
+        let next = &self.next[mark.log as usize];
+        let next = usize::try_from(mark.partition).ok().and_then(|at| next.get(at));
+        next.is_some_and(|next| *next > mark.offset)
     }
 }
 
@@ -93,15 +95,10 @@ impl Progress {
 }
 
 impl Report {
-    /// Tells how far the view is now. Nobody is woken where nothing has changed.
-    pub(super) fn tell(
-        &self,
-        triggers: impl Iterator<Item = Offset>,
-        outcomes: impl Iterator<Item = Offset>,
-        as_of: &[Timestamp],
-    ) {
-        let (triggers, outcomes) = (triggers.collect(), outcomes.collect());
-        let new = State { triggers, outcomes, as_of: as_of.to_vec() };
+    /// Tells how far the view is now: by [`Log`] and partition, what is read next. Nobody is woken
+    /// where nothing has changed.
+    pub(super) fn tell(&self, next: [Vec<Offset>; LOGS], as_of: &[Timestamp]) {
+        let new = State { next, as_of: as_of.to_vec() };
         let _woken = self.0.send_if_modified(|state| {
             let changed = *state != new;
             *state = new;
@@ -123,15 +120,21 @@ mod tests {
     async fn who_waits_for_a_record_is_told_when_it_is_contained() {
         let (progress, report) = pair(2);
         let mark = |log, partition, offset| Mark { log, partition, offset };
-        let marks = [mark(Log::Triggers, 1, 7), mark(Log::Outcomes, 0, 3)];
+        let marks = [(Log::Triggers, 1, 7), (Log::Outcomes, 0, 3), (Log::DeadLetters, 0, 5)];
+        let marks = marks.map(|(log, partition, offset)| mark(log, partition, offset));
+        let tell = |outcomes, letters| {
+            report.tell([vec![0, 8], vec![outcomes, 0], vec![letters, 0]], &[0, 0]);
+        };
         let soon = Duration::from_millis(1);
-        report.tell([0, 8].into_iter(), [0, 0].into_iter(), &[0, 0]);
+        tell(0, 6);
         assert!(!progress.reach(&marks, soon).await, "the outcome is not there");
+        tell(4, 5);
+        assert!(!progress.reach(&marks, soon).await, "the letter is not there");
         let waiting = tokio::spawn({
             let progress = progress.clone();
             async move { progress.reach(&marks, Duration::from_secs(60)).await }
         });
-        report.tell([0, 8].into_iter(), [4, 0].into_iter(), &[0, 0]);
+        tell(4, 6);
         assert!(waiting.await.unwrap());
         assert!(!progress.reach(&[mark(Log::Triggers, 9, 0)], soon).await, "no such partition");
     }
@@ -140,7 +143,7 @@ mod tests {
     fn it_is_as_fresh_as_its_oldest_partition() {
         let (progress, report) = pair(2);
         assert_eq!(progress.freshness(5_000, true).as_of, 0);
-        report.tell([0, 0].into_iter(), [0, 0].into_iter(), &[4_000, 4_500]);
+        report.tell(std::array::from_fn(|_log| vec![0, 0]), &[4_000, 4_500]);
         let fresh = Freshness { as_of: 4_000, lag: 1_000, reached: false };
         assert_eq!(progress.freshness(5_000, false), fresh);
     }

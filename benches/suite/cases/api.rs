@@ -26,9 +26,9 @@ const RATE: u32 = 1_000;
 /// Every so many-th is followed by a look.
 const LOOKED_AT: u32 = 20;
 /// Clients that register as fast as they are answered.
-const CLIENTS: u32 = 64;
+const CLIENTS: u32 = 1_024;
 /// Registrations of theirs.
-const SUSTAINED: u32 = 20_000;
+const SUSTAINED: u32 = 100_000;
 /// From a registration to its time, in s: it is in the ledger, as most of what comes over HTTP.
 const DELAY_S: u32 = 3_600;
 
