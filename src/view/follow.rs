@@ -13,6 +13,7 @@ use super::ViewError;
 use super::decode::{Decoder, Folded};
 use super::ends::{Lookout, Seen};
 use super::fold::{Fold, Memo};
+use super::pool::Pool;
 use super::progress::Report;
 use super::retain::Retain;
 use super::writer::PART;
@@ -148,11 +149,16 @@ impl<'a> Follow<'a> {
         self.as_of.iter().all(|at| *at > 0)
     }
 
-    /// Reads and folds until `shutdown`.
-    pub(super) fn run(&mut self, shutdown: &CancellationToken) -> Result<(), ViewError> {
+    /// Reads and folds until `shutdown`, unless those who ask find the file to be of no use.
+    pub(super) fn run(
+        &mut self,
+        shutdown: &CancellationToken,
+        pool: &Pool,
+    ) -> Result<(), ViewError> {
         while !shutdown.is_cancelled() {
             self.batch(shutdown)?;
             self.tell();
+            pool.check()?;
         }
         Ok(())
     }

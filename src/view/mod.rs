@@ -98,6 +98,20 @@ pub enum ViewError {
     Unusable(PathBuf, #[source] io::Error),
 }
 
+impl ViewError {
+    /// Whether what is in the file cannot be: no question will ever find it otherwise.
+    fn is_damage(&self) -> bool {
+        use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+        match self {
+            Self::Damaged(_) => true,
+            Self::Database(error) => {
+                matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
+            }
+            _ => false,
+        }
+    }
+}
+
 /// The handle of those who ask; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct View {

@@ -30,6 +30,8 @@ struct State {
     file: Option<u64>,
     files: u64,
     idle: Vec<(u64, Connection)>,
+    /// What a question has found wrong with the file.
+    damage: Option<String>,
     /// Why there is none, for people.
     reason: String,
 }
@@ -37,7 +39,7 @@ struct State {
 impl Pool {
     pub(super) fn new(path: PathBuf) -> Self {
         let reason = "the view is being opened".to_owned();
-        let state = State { path, file: None, files: 0, idle: Vec::new(), reason };
+        let state = State { path, file: None, files: 0, idle: Vec::new(), damage: None, reason };
         let turns = Arc::new(Semaphore::new(CONNECTIONS));
         Self { turns, state: Arc::new(Mutex::new(state)) }
     }
@@ -47,6 +49,7 @@ impl Pool {
         let mut state = self.lock();
         state.files += 1;
         state.file = Some(state.files);
+        state.damage = None;
     }
 
     /// The file is to be thrown away.
@@ -55,6 +58,11 @@ impl Pool {
         state.file = None;
         state.idle.clear();
         reason.clone_into(&mut state.reason);
+    }
+
+    /// Fails if a question has found the file to be of no use.
+    pub(super) fn check(&self) -> Result<(), ViewError> {
+        self.lock().damage.take().map_or(Ok(()), |damage| Err(ViewError::Damaged(damage)))
     }
 
     /// Puts a question.
@@ -68,6 +76,7 @@ impl Pool {
             let _turn = turn;
             let (file, connection) = pool.take()?;
             let answer = question(Ask(&connection));
+            pool.note(file, answer.as_ref().err());
             pool.put_back(file, connection);
             answer
         });
@@ -83,7 +92,18 @@ impl Pool {
             }
             (file, state.path.clone())
         };
-        Ok((file, schema::open_reader(&path)?))
+        let connection = schema::open_reader(&path);
+        self.note(file, connection.as_ref().err());
+        Ok((file, connection?))
+    }
+
+    /// Remembers what is wrong with the file, for who can make another one.
+    fn note(&self, file: u64, error: Option<&ViewError>) {
+        let Some(error) = error.filter(|error| error.is_damage()) else { return };
+        let mut state = self.lock();
+        if state.file == Some(file) {
+            state.damage = Some(error.to_string());
+        }
     }
 
     fn put_back(&self, file: u64, connection: Connection) {

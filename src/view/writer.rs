@@ -76,7 +76,7 @@ impl Writer {
         self.report.begin();
         self.pool.opened();
         let mut follow = Follow::new(&self.settings, &db, &self.report, &self.health)?;
-        let lived = follow.run(&self.shutdown);
+        let lived = follow.run(&self.shutdown, &self.pool);
         *caught_up = follow.has_caught_up();
         lived
     }
@@ -122,5 +122,151 @@ fn is_of_the_file(error: &ViewError) -> bool {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
         ),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::config::Layers;
+    use crate::view::answer::TriggerView;
+    use crate::view::filter::Scope;
+    use crate::view::progress;
+
+    /// A writer in a folder of its own, which never asks for the cluster.
+    fn writer() -> (Writer, TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let (_progress, report) = progress::pair(1);
+        let claim = Claim::take(folder.path()).unwrap();
+        let writer = Writer {
+            settings: Settings::load(&Layers::default()).unwrap(),
+            pool: Pool::new(claim.file.clone()),
+            claim,
+            report,
+            health: Health::new("view"),
+            shutdown: CancellationToken::new(),
+        };
+        (writer, folder)
+    }
+
+    fn is_empty(db: &Connection) -> bool {
+        let sql = "SELECT count(*) FROM name";
+        db.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap() == 0
+    }
+
+    /// A file of this identity with something in it.
+    fn write(writer: &Writer, identity: &str) {
+        let db = writer.open(identity).unwrap();
+        db.execute("INSERT INTO name (text) VALUES ('tea')", []).unwrap();
+        assert!(!is_empty(&writer.open(identity).unwrap()), "it is gone on with");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_gone_on_with_is_made_anew() {
+        type Harm = fn(&Writer);
+        let harms: [(&str, Harm); 5] = [
+            ("no database", |writer| fs::write(&writer.claim.file, [7; 8_192]).unwrap()),
+            ("cut", |writer| {
+                let file = fs::File::options().write(true).open(&writer.claim.file).unwrap();
+                file.set_len(5_000).unwrap();
+            }),
+            ("of a newer version", |writer| {
+                let db = Connection::open(&writer.claim.file).unwrap();
+                db.execute_batch("PRAGMA user_version = 99").unwrap();
+            }),
+            ("of another cluster", |writer| {
+                let db = Connection::open(&writer.claim.file).unwrap();
+                db.execute_batch("UPDATE meta SET value = 'other'").unwrap();
+            }),
+            ("without its tables", |writer| {
+                let db = Connection::open(&writer.claim.file).unwrap();
+                db.execute_batch("DROP TABLE meta").unwrap();
+            }),
+        ];
+        for (name, harm) in harms {
+            let (writer, _folder) = writer();
+            write(&writer, "cluster/orloj/1");
+            harm(&writer);
+            assert!(is_empty(&writer.open("cluster/orloj/1").unwrap()), "{name}");
+            assert!(is_empty(&writer.open("cluster/orloj/1").unwrap()), "{name}: it is of use");
+        }
+    }
+
+    #[test]
+    fn what_sqlite_has_beside_the_file_goes_with_it() {
+        let (writer, folder) = writer();
+        for name in ["view.sqlite", "view.sqlite-wal", "view.sqlite-shm", "notes.txt"] {
+            fs::write(folder.path().join(name), "x").unwrap();
+        }
+        writer.claim.wipe().unwrap();
+        writer.claim.wipe().unwrap();
+        let left = fs::read_dir(folder.path()).unwrap();
+        let mut left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["lock", "notes.txt"]);
+    }
+
+    #[test]
+    fn a_folder_is_of_one_process() {
+        let (_writer, folder) = writer();
+        assert!(matches!(Claim::take(folder.path()), Err(ViewError::Taken(_))));
+    }
+
+    #[test]
+    fn only_what_another_file_would_mend_costs_the_file() {
+        let sqlite = |code| {
+            ViewError::Database(rusqlite::Error::SqliteFailure(
+                rusqlite::ffi::Error::new(code),
+                None,
+            ))
+        };
+        for (error, is_mended) in [
+            (ViewError::Foreign(String::new()), true),
+            (ViewError::Damaged(String::new()), true),
+            (sqlite(rusqlite::ffi::SQLITE_CORRUPT), true),
+            (sqlite(rusqlite::ffi::SQLITE_NOTADB), true),
+            (sqlite(rusqlite::ffi::SQLITE_BUSY), false),
+            (sqlite(rusqlite::ffi::SQLITE_LOCKED), false),
+            (ViewError::Away(String::new()), false),
+            (ViewError::Newer(String::new()), false),
+        ] {
+            assert_eq!(is_of_the_file(&error), is_mended, "{error}");
+        }
+    }
+
+    async fn look(writer: &Writer) -> Result<Option<TriggerView>, ViewError> {
+        let question = |ask: crate::view::ask::Ask<'_>| {
+            Ok(ask.trigger(&Scope::All, "tea")?.map(|found| found.view))
+        };
+        writer.pool.ask(question).await
+    }
+
+    #[tokio::test]
+    async fn damage_that_a_question_meets_is_told_to_who_makes_the_file_anew() {
+        let (writer, _folder) = writer();
+        let db = writer.open("cluster").unwrap();
+        writer.pool.opened();
+        assert!(matches!(look(&writer).await, Ok(None)));
+        assert!(writer.pool.check().is_ok());
+        db.execute_batch("DROP TABLE subject").unwrap();
+        assert!(look(&writer).await.is_err());
+        assert!(writer.pool.check().is_ok(), "it may be a fault of the question");
+        drop(db);
+
+        writer.claim.wipe().unwrap();
+        fs::write(&writer.claim.file, [7; 8_192]).unwrap();
+        writer.pool.closed("x");
+        writer.pool.opened();
+        assert!(look(&writer).await.is_err());
+        let error = writer.pool.check().unwrap_err();
+        assert!(is_of_the_file(&error), "{error}");
+        assert!(look(&writer).await.is_err());
+        writer.pool.closed("x");
+        writer.pool.opened();
+        assert!(writer.pool.check().is_ok(), "that was another file");
     }
 }
