@@ -168,12 +168,9 @@ fn patched(
     let (whole, had_schedule) = (view.payload_is_whole, view.schedule.is_some());
     let mut fields = writable(view);
     for (name, others) in GIVES_WAY {
+        // What stood beside another of its kind can go on doing so.
         if names(name) && !fields.contains_key(name) {
             others.iter().for_each(|other| drop(fields.remove(*other)));
-        } else if names(name) {
-            // One of its own kind replaces it; what stood beside it before can go on doing so.
-            let kin = others.iter().filter(|other| matches!(**other, "schedule"));
-            kin.for_each(|other| drop(fields.remove(*other)));
         }
     }
     if had_schedule && fields.contains_key("schedule") {
@@ -275,7 +272,9 @@ mod tests {
 
     use super::*;
     use crate::gateway::submission::When;
-    use crate::model::definition::{Definition, HttpTarget, Target};
+    use crate::model::course::{After, OnFailure};
+    use crate::model::definition::{Definition, HttpTarget, Target, TopicTarget};
+    use crate::model::retry::RetryPolicy;
     use crate::model::text::Text;
     use crate::view;
 
@@ -388,6 +387,57 @@ mod tests {
         let trigger = patched_by(json!({"delaySeconds": 2, "topic": "t"})).unwrap();
         assert_eq!(trigger.when, Some(When::After(2_000)));
         assert!(!trigger.target.is_http());
+
+        let retry = RetryPolicy { attempts: Some(3), ..RetryPolicy::default() };
+        let to_topic = || Definition {
+            target: Target::Topic(TopicTarget { topic: "t".into(), key: Some("k".into()) }),
+            retry: Some(Box::new(retry.clone())),
+            ..view().definition
+        };
+        let patch = |patch: Value| {
+            let view = TriggerView { definition: to_topic(), ..view() };
+            patched(view, patch.to_string().as_bytes(), 4_096).unwrap().0
+        };
+        let trigger = patch(json!({"callbackUrl": "https://h/y"}));
+        assert_eq!(trigger.target, Target::from(HttpTarget::post("https://h/y")));
+        let trigger = patch(json!({"topic": "u"}));
+        let target = Target::Topic(TopicTarget { topic: "u".into(), key: Some("k".into()) });
+        assert_eq!((trigger.target, trigger.retry), (target, retry.clone()), "one of its kind");
+    }
+
+    #[test]
+    fn what_waits_for_others_does_so_until_it_recurs() {
+        let after = After { ids: vec!["a".into()], on_failure: OnFailure::Skip, timeout: 9_000 };
+        let waiting = || TriggerView { after: Some(after.clone()), expire_after: None, ..view() };
+        let patch = |patch: Value| {
+            patched(waiting(), patch.to_string().as_bytes(), 4_096).unwrap().0.course
+        };
+        let names = |course: &[(&'static str, String)]| {
+            course.iter().map(|(name, _)| *name).collect::<Vec<_>>()
+        };
+        let kept = ["orloj-priority", "orloj-after", "orloj-on-failure", "orloj-after-timeout"];
+        assert_eq!(names(&patch(json!({"name": "x"}))), kept);
+        let recurring = patch(json!({"schedule": {"daily": "09:00"}}));
+        assert_eq!(names(&recurring), ["orloj-schedule", "orloj-priority"]);
+    }
+
+    #[test]
+    fn a_time_that_stays_may_have_passed() {
+        let late = |patch: Value| {
+            patched(view(), patch.to_string().as_bytes(), 4_096).map(|(_, late)| late)
+        };
+        assert_eq!(late(json!({"name": "x"})), Ok(Late::Fire));
+        assert_eq!(late(json!({"fireAt": 1})), Ok(Late::Refuse));
+        assert_eq!(late(json!({"fireAt": 1, "late": "fire"})), Ok(Late::Fire));
+    }
+
+    #[test]
+    fn headers_are_patched_one_by_one() {
+        let headers = |patch: Value| patched_by(patch).unwrap().headers;
+        let header = |name: &str, value: &str| (name.to_owned(), value.as_bytes().to_vec());
+        let more = headers(json!({"headers": {"c": "d"}}));
+        assert_eq!(more, [header("a", "b"), header("c", "d")]);
+        assert_eq!(headers(json!({"headers": {"a": null}})), []);
     }
 
     #[test]
