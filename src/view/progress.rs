@@ -132,11 +132,23 @@ mod tests {
         assert!(!progress.reach(&marks, soon).await, "the letter is not there");
         let waiting = tokio::spawn({
             let progress = progress.clone();
-            async move { progress.reach(&marks, Duration::from_secs(60)).await }
+            async move { progress.reach(&marks, Duration::from_secs(5)).await }
         });
+        tokio::task::yield_now().await; // so that it waits indeed
         tell(4, 6);
         assert!(waiting.await.unwrap());
         assert!(!progress.reach(&[mark(Log::Triggers, 9, 0)], soon).await, "no such partition");
+    }
+
+    #[tokio::test]
+    async fn what_begins_anew_contains_nothing() {
+        let (progress, report) = pair(2);
+        report.tell([vec![8, 8], vec![0, 0], vec![0, 0]], &[4_000, 4_500]);
+        let marks = [Mark { log: Log::Triggers, partition: 1, offset: 7 }];
+        assert!(progress.reach(&marks, Duration::from_millis(1)).await);
+        report.begin();
+        assert!(!progress.reach(&marks, Duration::from_millis(1)).await);
+        assert_eq!(progress.freshness(5_000, true).as_of, 0);
     }
 
     #[test]

@@ -352,6 +352,10 @@ mod tests {
         Told { off: ending(how, 2, 0), ..NOTHING }
     }
 
+    fn last_attempt(occurrence: u32) -> Told {
+        Told { attempt: ending(How::Failed, 3, occurrence), ..NOTHING }
+    }
+
     fn status(facts: Facts<'_>) -> Status {
         judge(&facts).status
     }
@@ -401,6 +405,9 @@ mod tests {
         assert_eq!(with(None, plain(&paused)), Status::Paused);
         assert_eq!(with(Some(&stopped), plain(&resumed)), Status::Pending);
         assert_eq!(with(Some(&stopped), plain(&NOTHING)), Status::Paused, "it was said long ago");
+        assert_eq!(with(None, fired(plain(&paused))), Status::Fired, "it was resumed meanwhile");
+        let verdict = judge(&plain(&paused));
+        assert_eq!(verdict.reason.as_deref(), Some("by a command"));
     }
 
     #[test]
@@ -464,6 +471,10 @@ mod tests {
         ] {
             assert_eq!(status(http(&told)), expected, "{told:?}");
         }
+        let remembered = Held { recurs: true, ..held(Standing::Open) };
+        let delivered = ended(2, last(How::Delivered, 1));
+        let facts = Facts { held: Some(&remembered), ..http(&delivered) };
+        assert_eq!(status(facts), Status::Completed);
         let into_topic = ended(2, NOTHING);
         let verdict = judge(&Facts { decided: true, ..recurring(&into_topic) });
         assert_eq!((verdict.status, verdict.executions), (Status::Fired, 2));
@@ -474,10 +485,31 @@ mod tests {
     fn executions_are_counted_as_far_as_they_are_known() {
         let retried = attempt(How::Retried);
         assert_eq!(judge(&plain(&NOTHING)).executions, 0);
+        assert_eq!(judge(&fired(plain(&NOTHING))).executions, 1, "of which nobody speaks");
         assert_eq!(judge(&fired(http(&retried))).executions, 1);
         let series = Held { recurs: true, occurrence: 5, ..held(Standing::Pending) };
         let facts = Facts { held: Some(&series), ..recurring(&NOTHING) };
         assert_eq!(judge(&facts).executions, 5);
+        let ahead = last_attempt(6);
+        assert_eq!(judge(&Facts { told: &ahead, ..facts }).executions, 7, "the ledger comes later");
+        assert_eq!(judge(&recurring(&ahead)).executions, 7);
+    }
+
+    #[test]
+    fn it_is_due_when_the_ledger_says_while_it_is_ahead() {
+        let moved = Held { scheduled: 70, ..held(Standing::Pending) };
+        let done = Held { scheduled: 70, ..held(Standing::Done) };
+        let due = |held, facts| judge(&Facts { held, ..facts }).fire_at;
+        assert_eq!(due(None, plain(&NOTHING)), 50);
+        assert_eq!(due(Some(&moved), plain(&NOTHING)), 70);
+        assert_eq!(due(Some(&done), plain(&NOTHING)), 50);
+    }
+
+    #[test]
+    fn w_has_passed_its_own_place() {
+        let w = TimelineKey::last_of(50);
+        assert!(has_passed(&w, &w) && has_passed(&w, &TimelineKey::first_of(50)));
+        assert!(!has_passed(&w, &TimelineKey::first_of(51)));
     }
 
     #[test]

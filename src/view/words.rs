@@ -151,7 +151,11 @@ mod tests {
 
     #[test]
     fn a_trigger_is_found_by_its_id_name_labels_and_target() {
-        let headers = [("orloj-name", "Úhrada č. 7"), ("orloj-label-team", "Billing-EU")];
+        let headers = [
+            ("orloj-name", "Úhrada č. 7"),
+            ("orloj-label-team", "Billing-EU"),
+            ("orloj-fingerprint", "ff"),
+        ];
         let definition = definition("https://API.example.com:8443/v1", &headers);
         let sign = Sign::of(&definition);
         let words = all_words("order-42", &sign, &definition);
@@ -160,6 +164,32 @@ mod tests {
         }
         assert_eq!(target_of(&definition), "api.example.com");
         assert_eq!(sign.labels["team"], "Billing-EU");
+        assert_eq!(sign.fingerprint.as_deref(), Some("ff"));
+    }
+
+    #[test]
+    fn a_target_is_a_host_without_its_port_or_a_topic() {
+        for (url, target) in [
+            ("http://h:81/x", "h"),
+            ("http://10.0.0.7:81/x", "10.0.0.7"),
+            ("http://[::1]:81/x", "[::1]"),
+            ("nonsense", ""),
+        ] {
+            assert_eq!(target_of(&definition(url, &[])), target, "{url}");
+        }
+    }
+
+    #[test]
+    fn only_so_many_words_and_labels_are_indexed() {
+        let name: String = (0..200).map(|n| format!("w{n} ")).collect();
+        let sign = Sign { name: Some(name), ..Sign::default() };
+        let definition = definition("http://h/", &[]);
+        assert_eq!(all_words("tea", &sign, &definition).len(), WORDS_MAX);
+        let labels = BTreeMap::from([("team".to_owned(), "eu".to_owned())]);
+        let sign = Sign { labels, ..Sign::default() };
+        let tokens = tokens("tea", 0, &sign, &definition);
+        assert!(tokens.contains(&Word::Label("team", "eu").token(None)));
+        assert_ne!(Word::Label("team", "eu").token(None), Word::Text("eu").token(None));
     }
 
     #[test]

@@ -187,7 +187,18 @@ fn is_meant(scope: &Scope, filter: &TriggerFilter, view: &TriggerView) -> bool {
         Scope::Caller(caller) => Some(caller.clone()),
     };
     let due = view.fire_at.unwrap();
-    callers.is_none_or(|caller| view.caller == Some(caller))
+    let url = match &view.definition.target {
+        Target::Topic(target) => target.topic.as_str(),
+        Target::Http(target) => target.url.as_str(),
+    };
+    let shown = format!("{} {} {url}", view.id, view.name.as_deref().unwrap_or_default());
+    let shown = shown.to_lowercase();
+    let words = filter.text.as_deref().unwrap_or_default().split(' ');
+    let host =
+        |target: &String| url == target.as_str() || url.starts_with(&format!("https://{target}/"));
+    words.into_iter().all(|word| shown.contains(word))
+        && filter.target.as_ref().is_none_or(host)
+        && callers.is_none_or(|caller| view.caller == Some(caller))
         && (filter.statuses.is_empty() || filter.statuses.contains(&view.status))
         && filter.from.is_none_or(|from| due >= from)
         && filter.until.is_none_or(|until| due < until)

@@ -1,10 +1,13 @@
 //! Tests of the view without Kafka: facts are folded into a database in memory, or on disk where
 //! it is to be large.
 
+mod asked;
 mod history;
 mod large;
 mod order;
 mod plans;
+mod retained;
+mod stage;
 
 use rusqlite::Connection;
 
