@@ -182,3 +182,89 @@ fn another_attempt(overdue: &Overdue, now: Timestamp) -> RetryRequest {
 fn refused(error: ViewError) -> CliError {
     CliError::Refused(error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::model::definition::{Definition, HttpTarget};
+    use crate::view::{ExecutionView, Status, TriggerView};
+
+    const SINCE: Timestamp = 1_800_000_000_000;
+
+    fn overdue(last: Option<(ExecutionStatus, u32)>) -> Overdue {
+        let execution = |(status, attempt)| ExecutionView {
+            generation: 41,
+            occurrence: 2,
+            attempt,
+            status,
+            due: None,
+            at: SINCE,
+            http_status: None,
+            reason: None,
+            retry_at: None,
+        };
+        let trigger = TriggerView {
+            id: "tea".to_owned(),
+            generation: 41,
+            partition: 0,
+            caller: None,
+            status: Status::InFlight,
+            name: None,
+            labels: BTreeMap::new(),
+            definition: Definition {
+                target: HttpTarget::post("https://h/x").into(),
+                payload: None,
+                headers: Vec::new(),
+                retry: None,
+                caller: None,
+            },
+            payload_is_whole: true,
+            schedule: None,
+            after: None,
+            expire_after: None,
+            retain: None,
+            priority: 200,
+            fire_at: Some(SINCE - 7),
+            created_at: 1,
+            settled_at: None,
+            executions: 0,
+            last: last.map(execution),
+            reason: None,
+        };
+        Overdue { trigger, since: SINCE }
+    }
+
+    #[test]
+    fn what_is_asked_for_again_is_the_attempt_that_nobody_made() {
+        use ExecutionStatus::{InFlight, Retrying};
+        for (last, occurrence, attempt) in [
+            (None, 0, 1),
+            (Some((InFlight, 1)), 2, 1),
+            (Some((InFlight, 0)), 2, 1),
+            (Some((Retrying, 3)), 2, 4),
+        ] {
+            let RetryRequest { id, scheduled, priority, .. } =
+                another_attempt(&overdue(last), SINCE + 60_000);
+            assert_eq!((id.occurrence, id.attempt, id.deferral), (occurrence, attempt, 2));
+            assert_eq!((id.generation, scheduled, priority), (41, SINCE - 7, 200));
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_twice_within_a_minute_is_the_same() {
+        let at = |now| another_attempt(&overdue(None), now).id;
+        assert_eq!(at(SINCE + 60_000), at(SINCE + 119_999));
+        assert_ne!(at(SINCE + 119_999), at(SINCE + 120_000));
+    }
+
+    #[test]
+    fn what_is_known_of_it_is_told() {
+        let told = |last| describe(&overdue(last));
+        let known = "tea:41, of nobody, due 2027-01-15T08:00:00Z";
+        assert_eq!(told(None), format!("{known}, no attempt is known to have ended"));
+        let ended = format!("{known}, attempt 3 ended at 2027-01-15T08:00:00Z");
+        assert_eq!(told(Some((ExecutionStatus::Retrying, 3))), ended);
+    }
+}

@@ -194,4 +194,13 @@ mod tests {
             assert!(bad.parse::<LetterId>().is_err(), "{bad}");
         }
     }
+
+    #[test]
+    fn what_was_done_last_about_a_letter_is_its_state() {
+        let id = |offset| LetterId { partition: 3, offset };
+        let dealt = |mark| Dealt { mark, replays: 1 };
+        let marks = Marks::from([(id(1), dealt(Mark::Replayed)), (id(2), dealt(Mark::Archived))]);
+        let states = [0, 1, 2].map(|offset| state_of(&marks, id(offset)));
+        assert_eq!(states, ["open", "replayed", "archived"]);
+    }
 }

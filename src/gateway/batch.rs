@@ -171,3 +171,44 @@ impl BatchItem {
         Self { trigger_id, outcome, generation, fire_at: fire_at.map(show_time), reason }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::model::outcome::Outcome;
+
+    #[test]
+    fn each_of_a_batch_is_told_what_its_owner_said() {
+        let item = |verdict: Option<Verdict>| {
+            let told = verdict.map(|verdict| {
+                let outcome = Outcome { trigger: "tea".into(), answers: Some(1), at: 0, verdict };
+                Told { outcome, partition: 0, offset: 7 }
+            });
+            serde_json::to_value(BatchItem::of("tea".to_owned(), told)).unwrap()
+        };
+        let (generation, fire_at) = (3, 1_800_000_000_000);
+        let at = "2027-01-15T08:00:00Z";
+        for (verdict, item_is) in [
+            (
+                Some(Verdict::Accepted { generation, fire_at, replaced: None }),
+                json!({"outcome": "ACCEPTED", "generation": 3, "fireAt": at}),
+            ),
+            (
+                Some(Verdict::Kept { generation, fire_at }),
+                json!({"outcome": "KEPT", "generation": 3, "fireAt": at}),
+            ),
+            (Some(Verdict::Taken { generation }), json!({"outcome": "TAKEN", "generation": 3})),
+            (
+                Some(Verdict::Rejected { reason: "why".to_owned() }),
+                json!({"outcome": "REJECTED", "reason": "why"}),
+            ),
+            (None, json!({"outcome": "UNANSWERED"})),
+        ] {
+            let mut expected = item_is;
+            expected["triggerId"] = json!("tea");
+            assert_eq!(item(verdict), expected);
+        }
+    }
+}

@@ -182,10 +182,21 @@ mod tests {
             (r#"[]"#, "", "write an object, not []"),
             ("nonsense", "", "not a JSON object"),
             (r#"{"count": 1} x"#, "", "not JSON"),
+            (r#"{"labels": {"a~/b": 1}}"#, "/labels/a~0~1b", "write a string, not 1"),
         ] {
             let fault = read::<Body>(json.as_bytes()).unwrap_err();
             assert_eq!(fault.0.pointer, pointer, "{json}: {fault:?}");
             assert!(fault.0.reason.contains(reason), "{json}: {fault:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_shown_cut() {
+        let long = "x".repeat(1_000);
+        for json in [format!(r#"{{"count": "{long}"}}"#), format!(r#"{{"{long}": 1}}"#)] {
+            let Misread(Fault { reason, .. }) = read::<Body>(json.as_bytes()).unwrap_err();
+            let shown = reason.matches('x').count();
+            assert!((SHOWN_CHARS_MAX - 1..=SHOWN_CHARS_MAX).contains(&shown), "{reason}");
         }
     }
 

@@ -334,4 +334,24 @@ mod tests {
         let kebab = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
         assert!(words.iter().all(kebab), "{words:?}");
     }
+
+    #[test]
+    fn a_status_of_several_codes_is_the_one_that_says_least() {
+        for (status, code) in [
+            (StatusCode::NOT_FOUND, Code::NoSuchRoute),
+            (StatusCode::CONFLICT, Code::Conflict),
+            (StatusCode::TOO_MANY_REQUESTS, Code::TooManyRequests),
+            (StatusCode::PAYLOAD_TOO_LARGE, Code::PayloadTooLarge),
+            (StatusCode::LENGTH_REQUIRED, Code::InvalidBody),
+            (StatusCode::BAD_GATEWAY, Code::Internal),
+        ] {
+            assert_eq!(Code::of_status(status), code, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_code_without_a_hint_has_none() {
+        assert_eq!(Code::Conflict.hint(), None);
+        assert_eq!(Code::NotReplayable.hint(), Some("archive it"));
+    }
 }

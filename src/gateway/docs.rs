@@ -117,6 +117,10 @@ mod tests {
         let index = file("", Arc::clone(&config));
         let policy = index.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap().to_owned();
         assert!(policy.starts_with("default-src 'none'") && !policy.contains("http"), "{policy}");
+        let header = |name| index.headers()[name].to_str().unwrap();
+        assert_eq!(header(X_CONTENT_TYPE_OPTIONS), "nosniff");
+        assert_eq!(header(REFERRER_POLICY), "no-referrer");
+        assert!(header(CONTENT_TYPE).starts_with("text/html"), "{}", header(CONTENT_TYPE));
         let index = text(index).await;
         assert!(!index.contains("http://") && !index.contains("https://"), "{index}");
         // What the policy forbids: a script within the page.

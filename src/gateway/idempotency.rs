@@ -208,6 +208,7 @@ mod tests {
         let turn = in_flight.begin("a");
         assert!(turn.is_some());
         assert!(in_flight.begin("a").is_none());
+        assert!(in_flight.begin("a").is_none(), "who is refused ends nothing");
         assert!(in_flight.begin("b").is_some());
         drop(turn);
         assert!(in_flight.begin("a").is_some());

@@ -149,3 +149,36 @@ fn answer(id: &str, first: &First, fingerprint: &str) -> Result<Response, Proble
     let detail = "this Idempotency-Key was used for a request with another body";
     Err(Problem::of(Code::IdempotencyKeyReused, detail))
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::http::header::ETAG;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_the_same_request_is_answered_as_the_first_was() {
+        let fingerprint = Some("abc".to_owned());
+        let first = First { fingerprint, generation: 41, fire_at: 1_800_000_000_000 };
+        let again = answer("tea", &first, "abc").unwrap();
+        assert_eq!(again.status(), StatusCode::CREATED);
+        assert_eq!(again.headers()[ETAG], "\"41\"");
+        let body = axum::body::to_bytes(again.into_body(), 10_000).await.unwrap();
+        assert!(body.windows(20).any(|text| text == b"2027-01-15T08:00:00Z"), "when it was due");
+        let reused = "this Idempotency-Key was used for a request with another body";
+        let reused = Problem::of(Code::IdempotencyKeyReused, reused);
+        assert_eq!(answer("tea", &first, "abd").unwrap_err(), reused);
+        let keyless = First { fingerprint: None, ..first };
+        assert_eq!(answer("tea", &keyless, "abc").unwrap_err(), reused);
+    }
+
+    #[test]
+    fn a_key_that_is_none_is_refused() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(key(&headers), Ok(None));
+        for (text, is_key) in [("8e03", true), ("", false)] {
+            headers.insert(idempotency::HEADER, text.parse().unwrap());
+            assert_eq!(key(&headers).map(|key| key.is_some()).ok(), is_key.then_some(true));
+        }
+    }
+}

@@ -78,5 +78,17 @@ mod tests {
         let triples: Vec<_> = list.iter().map(|m| (m.log, m.partition, m.offset)).collect();
         let expected = [(Log::Triggers, 1, 7), (Log::Outcomes, 1, 40), (Log::DeadLetters, 0, 9)];
         assert_eq!(triples, expected);
+        marks.written(&Receipt { place: place(1, 9), told: None });
+        assert_eq!(marks.list()[0].offset, 9);
+    }
+
+    #[test]
+    fn an_answer_says_where_the_record_stands_that_it_answers() {
+        let marks = Marks::default();
+        let verdict = Verdict::Cancelled { generation: 3 };
+        let outcome = Outcome { trigger: "tea".into(), answers: Some(9), at: 0, verdict };
+        marks.told(&Told { outcome, partition: 2, offset: 41 });
+        let mark = |log, offset| Mark { log, partition: 2, offset };
+        assert_eq!(marks.list(), [mark(Log::Triggers, 9), mark(Log::Outcomes, 41)]);
     }
 }

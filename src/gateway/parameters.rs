@@ -137,6 +137,8 @@ mod tests {
         let label = Some(vec!["a=1".to_owned(), "b".to_owned()]);
         assert_eq!(listed, Listed { q: Some("7 &".to_owned()), label, page_size: Some(20) });
         assert_eq!(read("").unwrap(), Listed { q: None, label: None, page_size: None });
+        let seven = Some("7".to_owned());
+        assert_eq!(read("q=7").unwrap(), Listed { q: seven, label: None, page_size: None });
         for (query, problem) in [
             ("qq=1", "qq: there is no parameter \"qq\"; did you mean \"q\"?"),
             ("page_size=many", "page_size: write a whole number from 0 on, not \"many\""),
@@ -168,5 +170,10 @@ mod tests {
         assert_eq!(read("41,\"7\""), Ok(Some(vec![41, 7])), "as JSON shows it");
         assert!(read("W/\"41\"").is_err() && read("\"41\",").is_err() && read("\"").is_err());
         assert_eq!(if_match(&HeaderMap::new()), Ok(None));
+        let mut lines = HeaderMap::new();
+        for tag in ["\"41\"", "\"7\""] {
+            let _further = lines.append(IF_MATCH, tag.parse().unwrap());
+        }
+        assert_eq!(if_match(&lines), Ok(Some(vec![41, 7])), "a header of two lines");
     }
 }

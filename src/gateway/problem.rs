@@ -231,5 +231,50 @@ mod tests {
         assert_eq!(pointer("retain", "retain is \"2y\": z"), "/retain");
         assert_eq!(pointer("topic", "topic.of.mine is not yours"), "/topic/of/mine");
         assert_eq!(pointer("body", "not JSON"), "");
+        assert_eq!(pointer("batch", "a is in it twice"), "");
+    }
+
+    #[test]
+    fn a_part_of_a_batch_is_named_from_its_beginning() {
+        let fault = Fault::of("schedule", "x");
+        let problem = Problem::at(Code::Contradiction, fault).within("/triggers/7");
+        assert_eq!(problem.members["errors"][0]["pointer"], "/triggers/7/schedule");
+    }
+
+    #[test]
+    fn what_is_misread_has_another_code_than_what_cannot_be() {
+        for (problem, code) in [
+            (Problem::from(Misread(Fault::of("payload", "x"))), Code::InvalidBody),
+            (Problem::from(Fault::of("schedule", "x")), Code::Contradiction),
+            (Problem::from(Fault::of("payload", "x")), Code::PayloadTooLarge),
+        ] {
+            assert_eq!((problem.code, problem.status), (code, code.status()));
+        }
+    }
+
+    #[test]
+    fn a_hint_of_its_own_stands_before_the_codes() {
+        let hint = |problem: Problem| {
+            let body: Value = serde_json::from_str(&problem.body(None)).unwrap();
+            body["hint"].clone()
+        };
+        assert_eq!(hint(Problem::of(Code::NotReplayable, "x")), "archive it");
+        assert_eq!(hint(Problem::of(Code::NotReplayable, "x").hint("leave it")), "leave it");
+    }
+
+    #[test]
+    fn an_answer_says_what_to_do_about_it() {
+        let four = NonZeroU32::new(4).unwrap();
+        let too_many = Problem::too_many("billing", four, Duration::from_millis(1_250));
+        for (problem, header, value) in [
+            (too_many, RETRY_AFTER, "2"),
+            (Problem::unavailable("x"), RETRY_AFTER, "5"),
+            (Problem::of(Code::Conflict, "x").retry_after_seconds(1), RETRY_AFTER, "1"),
+            (Problem::of(Code::Unauthenticated, "x"), WWW_AUTHENTICATE, "Bearer realm=\"orloj\""),
+            (Problem::from(Fault::of("payload", "x")), CONNECTION, "close"),
+        ] {
+            let response = problem.into_response();
+            assert_eq!(response.headers()[&header], value, "{header}");
+        }
     }
 }

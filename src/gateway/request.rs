@@ -368,10 +368,41 @@ mod tests {
     }
 
     #[test]
+    fn a_callback_without_a_payload_says_null() {
+        let put = r#"{"callbackUrl": "http://h/x", "fireAt": 1, "method": "PUT"}"#;
+        let trigger = read(put).unwrap();
+        let Target::Http(target) = &trigger.target else { panic!("{trigger:?}") };
+        assert_eq!((target.method.as_str(), &*trigger.payload), ("PUT", &b"null"[..]));
+    }
+
+    #[test]
+    fn a_number_is_taken_however_json_writes_it() {
+        let when = |when: &str| {
+            let trigger = read(&format!(r#"{{"topic": "t", {when}}}"#));
+            trigger.map(|trigger| trigger.when.unwrap()).map_err(|fault| fault.reason)
+        };
+        for (text, read) in [
+            (r#""fireAt": 1.8e12"#, When::At(1_800_000_000_000)),
+            (r#""fireAt": "1969-12-31T23:00:00Z""#, When::At(0)),
+            (r#""fireAt": "99999999999999999999""#, When::At(u64::MAX)),
+            (r#""delaySeconds": 18446744073709551615"#, When::After(u64::MAX)),
+            (r#""delaySeconds": 1e300"#, When::After(u64::MAX)),
+            (r#""delaySeconds": 2"#, When::After(2_000)),
+        ] {
+            assert_eq!(when(text), Ok(read), "{text}");
+        }
+        assert!(when(r#""fireAt": 1.5"#).unwrap_err().contains("RFC 3339"));
+        assert!(when(r#""fireAt": -1.0"#).unwrap_err().contains("RFC 3339"));
+        assert!(when(r#""delaySeconds": -0.5"#).unwrap_err().contains("from 0 on"));
+    }
+
+    #[test]
     fn a_topic_with_a_time() {
         for at in [r#""2027-01-15T08:00:00Z""#, r#""2027-01-15T09:00:00+01:00""#, "1800000000000"] {
             let trigger = read(&format!(r#"{{"topic": "t", "key": "k", "fireAt": {at}}}"#));
             let trigger = trigger.unwrap();
+            let Target::Topic(target) = &trigger.target else { panic!("{trigger:?}") };
+            assert_eq!(target.key, Some("k".into()));
             assert_eq!(trigger.when, Some(When::At(1_800_000_000_000)));
             assert_eq!(trigger.payload, b"");
             assert_eq!(trigger.id.len(), 36, "a fresh id: {}", trigger.id);
@@ -478,6 +509,12 @@ mod tests {
             ("/name", r#"{"fireAt": 1, "topic": "t", "name": ""}"#, "write 1 to 256"),
             ("/labels", r#"{"fireAt": 1, "topic": "t", "labels": {"A": "b"}}"#, "is no key"),
             ("/labels/a", r#"{"fireAt": 1, "topic": "t", "labels": {"a": ""}}"#, "1 to 256"),
+            ("/name", r#"{"fireAt": 1, "topic": "t", "name": "a\u0007"}"#, "control"),
+            (
+                "/timeoutSeconds",
+                r#"{"fireAt": 1, "callbackUrl": "u", "timeoutSeconds": 3600.001}"#,
+                "up to 3600",
+            ),
             ("/late", r#"{"fireAt": 1, "topic": "t", "late": "no"}"#, "fire or refuse, not"),
             ("/onConflict", r#"{"fireAt": 1, "topic": "t", "onConflict": "kep"}"#, "or keep"),
         ];
@@ -486,7 +523,25 @@ mod tests {
             assert_eq!(fault.pointer, field, "{body}: {fault:?}");
             assert!(fault.reason.contains(reason), "{body}: {fault:?}");
         }
-        let long = format!(r#"{{"fireAt": 1, "topic": "t", "payload": "{}"}}"#, "x".repeat(63));
-        assert_eq!(read(&long).unwrap_err().pointer, "/payload");
+    }
+
+    #[test]
+    fn what_is_as_long_as_may_be_is_taken_and_no_more() {
+        let body = |field: &str, value: Value| {
+            let body = serde_json::json!({"fireAt": 1, "topic": "t", field: value});
+            read(&body.to_string()).map(drop).map_err(|fault| fault.pointer)
+        };
+        let text = |bytes: usize| Value::from("x".repeat(bytes));
+        let label = |bytes: usize| serde_json::json!({ "x".repeat(bytes): "v" });
+        let labels = |count: usize| (0..count).map(|n| (n.to_string(), Value::from("v"))).collect();
+        for (field, longest, longer) in [
+            ("payload", text(62), text(63)), // and its quotes
+            ("name", text(256), text(257)),
+            ("labels", label(63), label(64)),
+            ("labels", labels(16), labels(17)),
+        ] {
+            assert_eq!(body(field, longest), Ok(()), "{field}");
+            assert_eq!(body(field, longer), Err(format!("/{field}")));
+        }
     }
 }

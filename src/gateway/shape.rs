@@ -308,3 +308,23 @@ impl ToSchema for RetryForm {
         "RetryPolicy".into()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_is_a_whole_number_however_json_writes_it() {
+        let read = |json: &str| count(&mut serde_json::Deserializer::from_str(json)).ok();
+        for (json, number) in [
+            ("7", Some(Some(7))),
+            ("7.0", Some(Some(7))),
+            ("null", Some(None)),
+            ("7.5", None),
+            ("-7", None),
+            ("\"7\"", None),
+        ] {
+            assert_eq!(read(json), number, "{json}");
+        }
+    }
+}

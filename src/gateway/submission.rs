@@ -439,6 +439,33 @@ mod tests {
             headers: headers.to_vec(),
         };
         assert_eq!(submission.acknowledged(), expected);
+        let at = NewTrigger { when: Some(When::At(NOW)), ..trigger() };
+        assert_eq!(register(at).unwrap().headers[0], header("orloj-fire-at", NOW.to_string()));
+    }
+
+    #[test]
+    fn in_whose_name_and_in_place_of_what_is_said_in_headers() {
+        let cancel = || Submission::cancel("tea").unwrap();
+        assert_eq!(cancel().by("billing").headers, [header("orloj-caller", "billing")]);
+        let generation = [header("orloj-if-generation", "41")];
+        assert_eq!(cancel().if_generation(41).headers, generation);
+    }
+
+    #[test]
+    fn what_is_just_within_the_limits_is_taken() {
+        let horizon = limits::HORIZON_MAX_MS;
+        for within in [
+            NewTrigger { id: "x".repeat(256), ..trigger() },
+            NewTrigger { when: Some(When::At(NOW + horizon)), ..trigger() },
+            NewTrigger { when: Some(When::After(horizon)), ..trigger() },
+            NewTrigger { payload: vec![0; limits::PAYLOAD_BYTES_MAX], ..trigger() },
+            NewTrigger { headers: vec![header("n", "v"); 64], ..trigger() },
+            NewTrigger { headers: vec![header("n", "v".repeat(16_383))], ..trigger() },
+            // What HTTP refuses is nothing to a record.
+            NewTrigger { headers: vec![header("Host", "internal")], ..trigger() },
+        ] {
+            assert_eq!(register(within).map(drop), Ok(()));
+        }
     }
 
     #[test]
@@ -482,7 +509,7 @@ mod tests {
     fn what_the_owner_would_refuse_is_refused_by_field() {
         let horizon = limits::HORIZON_MAX_MS;
         type Change = Box<dyn FnOnce(&mut NewTrigger)>;
-        let cases: [(&str, Change); 14] = [
+        let cases: [(&str, Change); 17] = [
             ("triggerId", Box::new(|t| t.id = "x".repeat(257))),
             ("triggerId", Box::new(|t| t.id = "a\nb".to_owned())),
             ("fireAt", Box::new(move |t| t.when = Some(When::At(NOW + horizon + 1)))),
@@ -496,6 +523,9 @@ mod tests {
             ("payload", Box::new(|t| t.payload = vec![0; limits::PAYLOAD_BYTES_MAX + 1])),
             ("headers", Box::new(|t| t.headers = vec![header("orloj-delay", "1")])),
             ("headers", Box::new(|t| t.headers = vec![header("n", "v"); 65])),
+            ("headers", Box::new(|t| t.headers = vec![header("n", "v".repeat(16_384))])),
+            ("headers", Box::new(|t| t.headers = vec![header("scheduler-x", "1")])),
+            ("headers", Box::new(|t| t.headers = vec![header("", "1")])),
             (
                 "headers",
                 Box::new(|t| {
@@ -550,6 +580,8 @@ mod tests {
         let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
         assert_eq!(after(&ids(&["a", "b"])), "a,b");
         assert_eq!(after(&ids(&["a,b", "c"])), r#"["a,b","c"]"#);
+        assert_eq!(after(&ids(&["[c"])), r#"["[c"]"#);
+        assert_eq!(after(&ids(&[" a", "b"])), r#"[" a","b"]"#);
         let course = vec![("orloj-after", after(&ids(&["a,b", "[c"])))];
         let submission = register(NewTrigger { course, ..trigger() }).unwrap();
         let [registration] = &Judge::new().read(&submission, NOW).unwrap()[..] else { panic!() };
@@ -558,10 +590,14 @@ mod tests {
 
     #[test]
     fn a_command_is_an_empty_value_and_a_header() {
-        let submission = Submission::command("tea", Command::FireNow).unwrap();
-        assert_eq!(submission.value, Some(Vec::new()), "null would cancel");
-        assert_eq!(submission.headers, [header("orloj-command", "fire-now")]);
-        assert_eq!(Judge::new().read(&submission, NOW), Ok(Vec::new()));
+        for (command, word) in
+            [(Command::Pause, "pause"), (Command::Resume, "resume"), (Command::FireNow, "fire-now")]
+        {
+            let submission = Submission::command("tea", command).unwrap();
+            assert_eq!(submission.value, Some(Vec::new()), "null would cancel");
+            assert_eq!(submission.headers, [header("orloj-command", word)]);
+            assert_eq!(Judge::new().read(&submission, NOW), Ok(Vec::new()));
+        }
         assert_eq!(Submission::command("", Command::Pause).unwrap_err().field, "triggerId");
     }
 
@@ -583,6 +619,11 @@ mod tests {
             (r#"[{"topic": "t", "delay": "1s"}]"#.to_owned(), "with an id"),
             (r#"[{"id": "a", "topic": "t"}]"#.to_owned(), "a: nothing says when"),
             (r#"[{"id": "a", "topic": "orloj.ledger", "delay": 1}]"#.to_owned(), "a: topic: "),
+            (
+                r#"[{"id": "a", "target": {"url": "http://h/", "pool": "p"}, "delay": 1}]"#
+                    .to_owned(),
+                "a: pool: there is no pool p",
+            ),
             (" ".repeat(1_000_001), "split it"),
         ] {
             let refusal = batch(&json).unwrap_err();

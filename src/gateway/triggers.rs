@@ -400,6 +400,9 @@ mod tests {
             status: Some(vec![Status::Pending]),
             label: Some(vec!["team=a=b".to_owned()]),
             from: Some(Moment(7)),
+            until: Some(Moment(9)),
+            caller: Some("billing".to_owned()),
+            target: Some("kitchen".to_owned()),
             q: Some(" ".to_owned()),
             ..TriggerQuery::default()
         };
@@ -408,7 +411,10 @@ mod tests {
             statuses: vec![Status::Pending],
             labels: vec![("team".to_owned(), "a=b".to_owned())],
             from: Some(7),
-            ..TriggerFilter::default()
+            until: Some(9),
+            caller: Some("billing".to_owned()),
+            target: Some("kitchen".to_owned()),
+            text: None,
         };
         assert_eq!((filter, page), (expected, Page::default()));
         let query = |label: &str, page_size, token: &str| TriggerQuery {

@@ -154,6 +154,10 @@ async fn what_is_served_is_described() {
             }
         }
     }
+    for path in ["/v1/triggers/tea:pause", "/v1/dead-letters/3-41:replay"] {
+        let response = alone.ask(Method::PUT, path, "{}").await;
+        assert_eq!(response.headers()[ALLOW], "POST", "{path}");
+    }
     for path in ["/", "/v1", "/v1/tea", "/v1/triggers/tea/teapot", "/v1/triggers/"] {
         let response = alone.ask(Method::GET, path, "").await;
         assert_eq!(response.status(), StatusCode::NOT_FOUND, "{path}");
@@ -192,6 +196,43 @@ async fn what_cannot_be_answered_is_a_problem_with_a_name() {
     let long = format!(r#"{{"topic": "t", "payload": "{}"}}"#, "x".repeat(200_000));
     let long = alone.ask(Method::POST, "/v1/triggers", &long).await;
     assert_eq!(json_of(long).await["code"], "payload-too-large");
+}
+
+#[test]
+fn who_may_ask_and_every_way_to_be_refused_is_described() {
+    let (_router, document) = routes();
+    assert_eq!(document["security"], json!([{ "bearer": [] }, { "apiKey": [] }, {}]));
+    let components = &document["components"];
+    let schemes: Vec<_> = components["securitySchemes"].as_object().unwrap().keys().collect();
+    assert_eq!(schemes, ["apiKey", "bearer"]);
+    let words = components["schemas"]["ProblemCode"]["enum"].as_array().unwrap();
+    assert_eq!(words.len(), Code::all().count());
+    for status in ["429", "503"] {
+        let headers = &components["responses"][format!("Problem{status}")]["headers"];
+        assert_eq!(headers["Retry-After"]["schema"]["type"], "integer", "{status}");
+    }
+    let changeable = &components["schemas"]["TriggerPatch"]["properties"];
+    assert!(changeable.get("name").is_some() && changeable.get("triggerId").is_none());
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let has_body = operation.get("requestBody").is_some();
+            for (status, is_told) in [
+                ("404", path.contains("{id}")),
+                ("409", method != "get" && path != "/v1/schedules:next"),
+                ("412", method == "patch"),
+                ("413", has_body),
+                ("415", has_body),
+            ] {
+                let told = operation["responses"].get(status).is_some();
+                assert_eq!(told, is_told, "{method} {path}: {status}");
+            }
+            visit(&operation["parameters"], &mut |value| {
+                assert_ne!(value.get("type"), Some(&json!("null")), "{method} {path}: {value}");
+                let kinds = value.get("type").and_then(Value::as_array);
+                assert!(!kinds.is_some_and(|kinds| kinds.contains(&json!("null"))), "{value}");
+            });
+        }
+    }
 }
 
 #[test]
