@@ -99,7 +99,7 @@ pub(super) fn if_match(headers: &HeaderMap) -> Result<Option<Vec<Offset>>, Probl
             let quoted = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
             // The generation as JSON shows it says as much as the ETag that quotes it.
             let bare = Some(tag).filter(|tag| tag.bytes().all(|byte| byte.is_ascii_digit()));
-            let inner = quoted.or(bare.filter(|tag| !tag.is_empty()));
+            let inner = quoted.or_else(|| bare.filter(|tag| !tag.is_empty()));
             // An entity tag that we never gave matches nothing.
             generations.extend(inner.ok_or_else(wrong_tag)?.parse::<Offset>());
         }
