@@ -21,6 +21,19 @@ pub(super) const MARKS: &str = "default";
 /// that it fired.
 const INDEX_GRACE_MS: Millis = 3_600_000;
 
+/// Files in level 0 from which on RocksDB slows writes down, and lets a flush wait for compaction.
+const LEVEL_0_SLOW: i32 = 24;
+/// Files in level 0 from which on nobody adds to them who need not: RocksDB lets a flush wait that
+/// would bring a family with its defaults to 20.
+pub(super) const LEVEL_0_MANY: u64 = 16;
+/// What makes a store take a flush at once, however far compaction is behind.
+pub(super) const NEVER_STALLED: [(&str, &str); 4] = [
+    ("level0_slowdown_writes_trigger", "1000000"),
+    ("level0_stop_writes_trigger", "1000000"),
+    ("soft_pending_compaction_bytes_limit", "0"),
+    ("hard_pending_compaction_bytes_limit", "0"),
+];
+
 /// What an operator can set.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreSettings {
@@ -49,7 +62,7 @@ pub(super) struct Template {
     settings: StoreSettings,
     cache: Cache,
     buffers: WriteBufferManager,
-    env: Option<Env>,
+    pub(super) env: Option<Env>,
 }
 
 impl std::fmt::Debug for Template {
@@ -148,7 +161,7 @@ fn family(write_buffer: usize) -> Options {
     options.set_max_write_buffer_number(4);
     options.set_compression_type(DBCompressionType::Lz4);
     options.set_level_compaction_dynamic_level_bytes(true);
-    options.set_level_zero_slowdown_writes_trigger(24);
+    options.set_level_zero_slowdown_writes_trigger(LEVEL_0_SLOW);
     options.set_level_zero_stop_writes_trigger(40);
     options
 }

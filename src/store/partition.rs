@@ -14,7 +14,7 @@ use rocksdb::{
     SstFileWriter, WriteBatch, WriteOptions,
 };
 
-use super::options::{Decided, INDEX, MARKS, TIMELINE, Template};
+use super::options::{self, Decided, INDEX, MARKS, TIMELINE, Template};
 use super::state::{LocalState, NewerFormat};
 use super::{StoreError, index, keys};
 use crate::engine::known::{IdHash, Known};
@@ -36,6 +36,8 @@ const CHANGE_BYTES: usize = 64;
 const FILE_MIN: usize = 8_192;
 /// A file that is written and not yet part of the store. One is written at a time.
 const INCOMING: &str = "incoming";
+/// How many files lie in level 0.
+const LEVEL_0_FILES: &str = "rocksdb.num-files-at-level0";
 /// How far W moves between two deletions of whole files.
 const DROP_FILES_EVERY_MS: Millis = 60_000;
 
@@ -266,14 +268,38 @@ impl PartitionStore {
             .map_err(|error| failed(&self.path, &error))
     }
 
-    /// Brings everything applied so far to disk, and waits for it.
+    /// Brings everything applied so far to disk, and waits for it, but for no compaction: the last
+    /// thing before the store is closed.
     pub fn flush(&self) -> Result<(), StoreError> {
+        if self.is_behind()? {
+            for family in [TIMELINE, INDEX, MARKS] {
+                let set = self.db.set_options_cf(self.family(family), &options::NEVER_STALLED);
+                set.map_err(|error| failed(&self.path, &error))?;
+            }
+        }
         self.flush_families(true)
     }
 
-    /// Starts to bring everything applied so far to disk; the loop goes on meanwhile.
+    /// Starts to bring everything applied so far to disk; the loop goes on meanwhile. If compaction
+    /// is behind, the next flush does it: this one would wait for it.
     pub fn flush_in_background(&self) -> Result<(), StoreError> {
+        if self.is_behind()? {
+            tracing::debug!(path = %self.path.display(), "compaction is behind; no flush");
+            return Ok(());
+        }
         self.flush_families(false)
+    }
+
+    /// Whether a flush would wait for compaction, or soon will.
+    fn is_behind(&self) -> Result<bool, StoreError> {
+        for family in [TIMELINE, INDEX, MARKS] {
+            let files = self.db.property_int_value_cf(self.family(family), LEVEL_0_FILES);
+            let files = files.map_err(|error| failed(&self.path, &error))?;
+            if files.is_some_and(|files| files >= options::LEVEL_0_MANY) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// All families together: one alone would not be consistent with the others.
@@ -420,6 +446,34 @@ mod tests {
         let store = factory.open(0).unwrap();
         assert_eq!(dues(&store, 0, 9), [1, 2]);
         assert_eq!(store.state().unwrap(), Some(state(2)));
+    }
+
+    #[test]
+    fn a_flush_waits_for_no_compaction() {
+        let dir = tempfile::tempdir().unwrap();
+        let factory = StoreFactory::new(dir.path(), SETTINGS).unwrap();
+        let store = factory.open(0).unwrap();
+        // Compaction never has its turn.
+        factory.template.env.clone().unwrap().set_low_priority_background_threads(0);
+        let (told, done) = std::sync::mpsc::channel();
+        let working = std::thread::spawn(move || {
+            for n in 0..2 * options::LEVEL_0_MANY {
+                store.apply(&[put(n)], &state(n)).unwrap();
+                store.flush_in_background().unwrap();
+            }
+            // As full write buffers would add to them.
+            for n in 0..options::LEVEL_0_MANY {
+                store.apply(&[put(n)], &state(n)).unwrap();
+                store.flush().unwrap();
+            }
+            told.send(store.is_behind().unwrap()).unwrap();
+            store
+        });
+        let is_behind = done.recv_timeout(std::time::Duration::from_secs(60)).expect("it hangs");
+        assert!(is_behind, "nothing was merged");
+        drop(working.join().unwrap());
+        let store = factory.open(0).unwrap();
+        assert_eq!(dues(&store, 0, u64::MAX).len() as u64, 2 * options::LEVEL_0_MANY);
     }
 
     #[test]
