@@ -69,7 +69,8 @@ const GIVES_WAY: [(&str, &[&str]); 5] = [
     params(
         ("id" = String, Path, description = "The trigger's id"),
         ("If-Match" = Option<String>, Header,
-            pattern = r#"^(\*|([0-9]+|"[0-9]+")( *, *([0-9]+|"[0-9]+"))*)$"#, example = json!("\"41\""),
+            pattern = r#"^(\*|([0-9]+|"[0-9]+")( *, *([0-9]+|"[0-9]+"))*)$"#,
+            example = json!("\"41\""),
             description = "The ETag of the trigger that is to be changed; the newest if not given"),
     ),
     request_body(
