@@ -59,7 +59,7 @@ impl Site {
 #[ignore = "make test-api"]
 fn schemathesis_finds_no_fault() {
     let site = Site::start("schemathesis");
-    let python = run_to_end(Command::new("scripts/python.sh").arg("api"));
+    let python = run_to_end(Command::new("scripts/packages.sh").args(["python", "api"]));
     let configuration = fs::canonicalize("tests/api/schemathesis.toml").unwrap();
     let said = run_to_end(
         Command::new(python.trim())
@@ -86,7 +86,7 @@ fn schemathesis_finds_no_fault() {
 #[ignore = "make test-api"]
 fn a_python_client_is_made_of_the_description_and_works() {
     let site = Site::start("python-client");
-    let python = run_to_end(Command::new("scripts/python.sh").arg("api"));
+    let python = run_to_end(Command::new("scripts/packages.sh").args(["python", "api"]));
     let client = site.folder.path().join("client");
     run_to_end(
         Command::new(python.trim())
@@ -114,7 +114,7 @@ fn a_python_client_is_made_of_the_description_and_works() {
 #[ignore = "make test-api"]
 fn a_typescript_client_is_made_of_the_description_and_works() {
     let site = Site::start("typescript-client");
-    let packages = run_to_end(Command::new("scripts/node.sh").arg("api"));
+    let packages = run_to_end(Command::new("scripts/packages.sh").args(["node", "api"]));
     let tools = Path::new(packages.trim()).join("node_modules");
     let folder = site.folder.path();
     std::os::unix::fs::symlink(&tools, folder.join("node_modules")).unwrap();

@@ -19,14 +19,14 @@ use crate::kafka_server::run_to_end;
 #[test]
 #[ignore = "make test-signatures"]
 fn the_official_libraries_verify_our_signatures() {
-    let packages = run_to_end(Command::new("scripts/node.sh").arg("signatures"));
+    let packages = run_to_end(Command::new("scripts/packages.sh").args(["node", "signatures"]));
     let packages = Path::new(packages.trim()).join("node_modules");
-    let go = run_to_end(Command::new("scripts/go.sh").arg("signatures"));
+    let go = run_to_end(Command::new("scripts/packages.sh").args(["go", "signatures"]));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("deliveries.json");
     std::fs::write(&file, Value::from(deliveries()).to_string()).unwrap();
 
-    let python = run_to_end(Command::new("scripts/python.sh").arg("signatures"));
+    let python = run_to_end(Command::new("scripts/packages.sh").args(["python", "signatures"]));
     let mut programs = [Command::new(python.trim()), Command::new("node"), Command::new(go.trim())];
     programs[0].arg("verify.py");
     programs[1].arg("verify.cjs").env("NODE_PATH", packages);

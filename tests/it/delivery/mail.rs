@@ -23,7 +23,7 @@ const WATCHDOG: &str = r#""$@" </dev/null & read -r order; kill $!"#;
 #[test]
 #[ignore = "make test-delivery"]
 fn mail_arrives_at_a_real_server() {
-    let python = run_to_end(Command::new("scripts/python.sh").arg("mail"));
+    let python = run_to_end(Command::new("scripts/packages.sh").args(["python", "mail"]));
     let folder = tempfile::tempdir().unwrap();
     let callers = folder.path().join("callers.toml");
     fs::write(&callers, "callers.billing.notify.email = [\"billing@example.com\"]").unwrap();

@@ -125,7 +125,7 @@ pub(super) fn recorded(question: &Question) -> String {
 
 /// Asks. The other implementation is fetched, hence not in every test run.
 pub(super) fn ask(question: &Question) -> String {
-    let python = run_to_end(Command::new("scripts/python.sh").arg("schedules"));
+    let python = run_to_end(Command::new("scripts/packages.sh").args(["python", "schedules"]));
     let folder = tempfile::tempdir().unwrap();
     let cases = folder.path().join("cases.json");
     std::fs::write(&cases, question.told.to_string()).unwrap();
