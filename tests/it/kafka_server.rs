@@ -58,7 +58,24 @@ pub(crate) struct Options {
     pub(crate) properties: Vec<(&'static str, String)>,
     /// Also listens with SASL_SSL (SCRAM-SHA-512, [`USER`]) under a certificate of its own.
     pub(crate) secured: bool,
+    /// With the JVM as Kafka's own scripts start it, not a small one of which several fit.
+    pub(crate) full_size: bool,
 }
+
+/// A broker for a test, or a tool.
+const SMALL: [&str; 1] = ["-Xmx512m"];
+
+/// The JVM of `kafka-server-start.sh` and `kafka-run-class.sh`. In a smaller heap the broker
+/// stands still for 10 to 20 ms in every second, to collect garbage.
+const FULL_SIZE: [&str; 7] = [
+    "-server",
+    "-Xms1G",
+    "-Xmx1G",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+];
 
 /// A broker; ends with its value.
 pub(crate) struct KafkaServer {
@@ -72,6 +89,7 @@ struct Local {
     /// Of the log that outlives the run: the same in every run, so that logs do not pile up.
     name: String,
     data: PathBuf,
+    jvm: &'static [&'static str],
     running: Option<Running>,
 }
 
@@ -90,7 +108,7 @@ pub(crate) fn shared() -> &'static KafkaServer {
             server.wait_until_ready();
             server
         }
-        Err(_) => KafkaServer::start(&Options::default()),
+        Err(_) => KafkaServer::start(&Options { full_size: true, ..Options::default() }),
     })
 }
 
@@ -144,10 +162,11 @@ impl KafkaServer {
         }
         let properties = properties(&data, ports, options);
         fs::write(data.join("server.properties"), properties).unwrap();
+        let jvm = if options.full_size { &FULL_SIZE[..] } else { &SMALL };
         let server = Self {
             bootstrap: format!("127.0.0.1:{plain}"),
             secured: options.secured.then(|| format!("localhost:{secured}")),
-            local: Some(Local { name, data, running: None }),
+            local: Some(Local { name, data, jvm, running: None }),
         };
         server.format_storage();
         server
@@ -252,7 +271,7 @@ impl Drop for Local {
 impl Local {
     fn run(&self) -> Running {
         let kept_log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.log", self.name));
-        let broker = java();
+        let broker = java(self.jvm);
         let mut watchdog = Command::new("sh")
             .args(["-c", WATCHDOG, "watchdog"])
             .args([&self.data, &kept_log])
@@ -335,17 +354,17 @@ fn make_certificate(data: &Path) {
 
 /// One of the tools that come with Kafka, by its class.
 pub(crate) fn tool(class: &str) -> Command {
-    let mut command = java();
+    let mut command = java(&SMALL);
     command.arg(class);
     command
 }
 
 /// `java` with Kafka on its class path.
-fn java() -> Command {
+fn java(jvm: &[&str]) -> Command {
     let script = Path::new("scripts/kafka.sh");
     let libs = run_to_end(&mut Command::new(script));
     let mut command = Command::new("java");
-    command.args(["-Xmx512m", "-Dorg.apache.logging.log4j.level=WARN"]);
+    command.args(jvm).arg("-Dorg.apache.logging.log4j.level=WARN");
     command.arg("-cp").arg(format!("{}/*", libs.trim()));
     command
 }

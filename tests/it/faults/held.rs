@@ -24,7 +24,8 @@ pub(super) fn offsets(scale: Scale) -> Verdict {
 fn held(name: &str, kind: i16, scale: Scale) -> Verdict {
     let [port] = free_ports();
     let advertised = ("advertised.listeners", format!("PLAINTEXT://127.0.0.1:{port}"));
-    let server = KafkaServer::start(&Options { properties: vec![advertised], secured: false });
+    let server =
+        KafkaServer::start(&Options { properties: vec![advertised], ..Options::default() });
     let proxy = Proxy::start(port, server.bootstrap().to_owned());
     let scene = Scene::on(name, &server);
     let rounds = if scale == Scale::Long { 5 } else { 1 };

@@ -83,7 +83,7 @@ pub(super) fn old(_: Scale) -> Verdict {
     const DUE: u64 = 90_000;
     const ID: &str = "cancelled-elsewhere";
     let eager = ("log.cleaner.backoff.ms", "200".to_owned());
-    let server = KafkaServer::start(&Options { properties: vec![eager], secured: false });
+    let server = KafkaServer::start(&Options { properties: vec![eager], ..Options::default() });
     let stage = Stage::at("old", &server).set("store.state_age_max", "1s");
     let scene = Scene::of(stage);
     let due = clock::now_ms() + DUE;

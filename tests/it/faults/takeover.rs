@@ -60,7 +60,7 @@ pub(super) fn cold(scale: Scale) -> Verdict {
 
 fn server() -> KafkaServer {
     let properties = DEFAULT_TIMINGS.map(|(name, value)| (name, value.to_owned())).into();
-    KafkaServer::start(&Options { properties, secured: false })
+    KafkaServer::start(&Options { properties, ..Options::default() })
 }
 
 /// Stops it in the middle of a transaction: what is open stays open when it dies.
