@@ -2,15 +2,26 @@
 //!
 //! Law: everything else takes the time as an argument, so that tests and the simulator can move it.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Milliseconds since the Unix epoch. May go back when the system's clock is set.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "this is where the time enters")]
 pub fn now_ms() -> u64 {
-    // A clock before 1970 or beyond the year 500 million is one that nobody has set.
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    crate::fault::set_back(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
+    // A clock beyond the year 500 million is one that nobody has set.
+    crate::fault::set_back(u64::try_from(since_epoch().as_millis()).unwrap_or(u64::MAX))
+}
+
+/// How long it is until `time` (ms since the epoch), to the microsecond; nothing if it has come.
+#[must_use]
+pub fn until(time: u64) -> Duration {
+    let begun = Duration::from_nanos(u64::from(since_epoch().subsec_nanos() % 1_000_000));
+    Duration::from_millis(time.saturating_sub(now_ms())).saturating_sub(begun)
+}
+
+/// A clock before 1970 is one that nobody has set.
+#[expect(clippy::disallowed_methods, reason = "this is where the time enters")]
+fn since_epoch() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// A clock that never goes back, for measuring and for deadlines.

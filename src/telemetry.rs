@@ -34,6 +34,9 @@ pub const TAKEOVER: &str = "orloj_takeover_seconds";
 pub const COMMIT: &str = "orloj_commit_seconds";
 /// Counter: transactions whose outcome was not a plain commit, by `outcome` (aborted, unknown).
 pub const COMMIT_FAILURES: &str = "orloj_commit_failures_total";
+/// Gauge: bytes that the stores of a scheduler take up in memory, by `of` (block_cache, memtables,
+/// tables).
+pub const STORE_MEMORY: &str = "orloj_store_memory_bytes";
 /// Counter: records appended to the dead letters, by `reason`.
 pub const DEAD_LETTERS: &str = "orloj_dead_letters_total";
 /// Gauge: callbacks under way.
@@ -152,6 +155,7 @@ fn describe() {
     let gauges = [
         (OWNED, Unit::Count, "partitions owned"),
         (FOLLOWED, Unit::Count, "partitions of others that are followed"),
+        (STORE_MEMORY, Unit::Bytes, "what stores take up in memory"),
         (CALLBACKS_IN_FLIGHT, Unit::Count, "callbacks under way"),
         (CALLBACKS_WAITING, Unit::Count, "fires that wait for a place"),
         (CIRCUITS, Unit::Count, "circuits of this worker"),

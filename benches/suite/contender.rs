@@ -4,7 +4,7 @@
 //! when its standard input closes. What it said is shown when a measurement fails.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -197,6 +197,17 @@ impl Contender {
         Memory { resident: bytes("VmRSS"), anonymous: bytes("RssAnon"), peak: bytes("VmHWM") }
     }
 
+    /// What the scheduler of `site` says its stores take up in memory: of what, and bytes.
+    pub(crate) fn store_memory(site: &Site) -> Vec<(String, f64)> {
+        let told = ask(site.settings.scheduler.listen, "/metrics").unwrap();
+        let lines = told.lines().filter_map(|line| line.strip_prefix("orloj_store_memory_bytes{"));
+        let parse = |line: &str| {
+            let (label, bytes) = line.split_once("\"} ").unwrap();
+            (label.trim_start_matches("of=\"").to_owned(), bytes.parse().unwrap())
+        };
+        lines.map(parse).collect()
+    }
+
     /// Ends it as a power failure would.
     pub(crate) fn kill(self) {
         drop(self);
@@ -227,12 +238,13 @@ impl Drop for Contender {
 }
 
 fn is_ready(listen: SocketAddr) -> bool {
-    let ask = || {
-        let mut connection = TcpStream::connect(listen)?;
-        connection.set_read_timeout(Some(Duration::from_secs(1)))?;
-        connection.write_all(b"GET /readyz HTTP/1.0\r\n\r\n")?;
-        let mut answer = String::new();
-        connection.read_to_string(&mut answer).map(|_| answer)
-    };
-    ask().is_ok_and(|answer: String| answer.split(' ').nth(1) == Some("200"))
+    ask(listen, "/readyz").is_ok_and(|answer| answer.split(' ').nth(1) == Some("200"))
+}
+
+fn ask(listen: SocketAddr, path: &str) -> io::Result<String> {
+    let mut connection = TcpStream::connect(listen)?;
+    connection.set_read_timeout(Some(Duration::from_secs(1)))?;
+    write!(connection, "GET {path} HTTP/1.0\r\n\r\n")?;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).map(|_| answer)
 }

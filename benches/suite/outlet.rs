@@ -37,7 +37,7 @@ impl Writer {
     fn begin(&self) -> Result<(), TransactionError> {
         match self {
             Self::Plain(transactor) => transactor.begin(),
-            Self::Relay(relay) => relay.begin(),
+            Self::Relay(relay) => relay.begin_for(0),
         }
     }
 
@@ -50,8 +50,8 @@ impl Writer {
 
     fn commit(&self, progress: &[Progress], fence: &Fence) -> Result<(), TransactionError> {
         match self {
-            Self::Plain(transactor) => transactor.commit(progress, fence),
-            Self::Relay(relay) => relay.commit(progress, fence),
+            Self::Plain(transactor) => transactor.commit(progress, fence).map(drop),
+            Self::Relay(relay) => relay.commit(progress, fence).map(drop),
         }
     }
 }

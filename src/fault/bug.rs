@@ -67,13 +67,15 @@ pub enum Bug {
     CommittedEnd,
     /// Shell: a store is resumed that is older than the ledger's tombstones.
     StaleStore,
+    /// Shell: what is decided ahead of its time is committed at once.
+    EndsEarly,
     /// Workers: a cancel withdraws what another worker may have begun.
     WithdrawBegun,
 }
 
 impl Bug {
     /// Every one of them.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::NoWatermark,
         Self::NoBarrier,
         Self::NoLowWater,
@@ -104,6 +106,7 @@ impl Bug {
         Self::RowsBeforeCommit,
         Self::CommittedEnd,
         Self::StaleStore,
+        Self::EndsEarly,
         Self::WithdrawBegun,
     ];
 }

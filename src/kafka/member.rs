@@ -13,8 +13,8 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientContext, Offset as KafkaOffset, TopicPartitionList};
 
-use super::consumer_config;
 use super::fence::{Fence, FenceError};
+use super::{consumer_config, whole_ms};
 use crate::clock;
 use crate::config::Settings;
 use crate::engine::tenure::Change;
@@ -107,7 +107,7 @@ impl Member {
     /// Serves the group, waiting at most `timeout`, and says what has changed. An error is fatal
     /// for the consumer: only [`join_anew`](Self::join_anew) makes it a member again.
     pub fn poll(&self, timeout: Duration) -> Result<Vec<Change>, KafkaError> {
-        if let Some(Err(error)) = self.consumer.poll(timeout) {
+        if let Some(Err(error)) = self.consumer.poll(whole_ms(timeout)) {
             if matches!(error, KafkaError::MessageConsumptionFatal(_)) {
                 return Err(error);
             }

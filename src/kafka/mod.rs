@@ -22,6 +22,8 @@ pub mod schemas;
 pub mod topics;
 pub mod transaction;
 
+use std::time::Duration;
+
 use rdkafka::ClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::consumer::ConsumerContext;
@@ -151,6 +153,13 @@ pub fn client_config(settings: &Settings) -> ClientConfig {
     config
 }
 
+/// A wait that librdkafka can keep: it counts whole ms, and the crate asks again and again for what
+/// is left of one, which takes a processor of its own.
+fn whole_ms(wait: Duration) -> Duration {
+    let part = wait.subsec_nanos() % 1_000_000;
+    if part == 0 { wait } else { wait + Duration::from_nanos(u64::from(1_000_000 - part)) }
+}
+
 /// Passes librdkafka's errors on to the log, except that a partition's end is no error.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reports;
@@ -192,4 +201,18 @@ pub fn producer_config(settings: &Settings) -> ClientConfig {
         .set("enable.idempotence", "true")
         .set("linger.ms", "2");
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_rounded_up_to_what_librdkafka_can_keep() {
+        let us = Duration::from_micros;
+        let waits = [(0, 0), (1, 1_000), (1_000, 1_000), (2_300, 3_000), (1_999_999, 2_000_000)];
+        for (wait, kept) in waits {
+            assert_eq!(whole_ms(us(wait)), us(kept));
+        }
+    }
 }

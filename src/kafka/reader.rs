@@ -11,7 +11,7 @@ use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
-use super::{Reports, consumer_config};
+use super::{Reports, consumer_config, whole_ms};
 use crate::config::Settings;
 use crate::model::{Offset, PartitionId};
 
@@ -90,7 +90,7 @@ impl Reader {
 
     /// The next thing read, waiting at most `timeout`.
     pub fn poll(&self, timeout: Duration) -> Result<Option<Read<'_>>, KafkaError> {
-        match self.consumer.poll(timeout) {
+        match self.consumer.poll(whole_ms(timeout)) {
             None => Ok(None),
             Some(Ok(message)) => Ok(Some(Read::Record(message))),
             Some(Err(KafkaError::PartitionEOF(partition))) => Ok(Some(Read::End(partition))),

@@ -8,11 +8,12 @@
 //! its own markers have been written long ago.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::fence::Fence;
 use super::transaction::{Outgoing, Progress, TransactionError, Transactor};
 use crate::config::Settings;
+use crate::model::Timestamp;
 
 /// Two transactors under one identity.
 #[derive(Debug)]
@@ -44,10 +45,10 @@ impl Relay {
         self.partners.iter().try_for_each(|transactor| transactor.meet(topic))
     }
 
-    /// It is the other's turn: begins a transaction; nothing is sent yet.
-    pub fn begin(&self) -> Result<(), TransactionError> {
+    /// It is the other's turn; see [`Transactor::begin_for`].
+    pub fn begin_for(&self, time: Timestamp) -> Result<(), TransactionError> {
         let _before = self.turn.fetch_xor(1, Ordering::Relaxed);
-        self.current().begin()
+        self.current().begin_for(time)
     }
 
     /// See [`Transactor::send`].
@@ -56,7 +57,11 @@ impl Relay {
     }
 
     /// See [`Transactor::commit`].
-    pub fn commit(&self, progress: &[Progress], fence: &Fence) -> Result<(), TransactionError> {
+    pub fn commit(
+        &self,
+        progress: &[Progress],
+        fence: &Fence,
+    ) -> Result<Instant, TransactionError> {
         self.current().commit(progress, fence)
     }
 

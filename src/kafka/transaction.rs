@@ -10,7 +10,8 @@
 )]
 
 use std::ffi::CStr;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rdkafka::bindings as c;
@@ -25,10 +26,12 @@ use super::fence::Fence;
 use crate::clock;
 use crate::config::Settings;
 use crate::fault;
-use crate::model::{Offset, PartitionId};
+use crate::model::{Offset, PartitionId, Timestamp};
 
 /// How long a flush waits before it serves delivery errors once.
 const FLUSH_QUANTUM_MS: i32 = 50;
+/// How long a full queue is left alone.
+const QUEUE_QUANTUM: Duration = Duration::from_millis(1);
 /// How long the broker may take to say where a topic's partitions are.
 const MEET_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an abort waits before it serves delivery reports once.
@@ -93,6 +96,10 @@ pub struct Transactor {
     producer: BaseProducer<Deliveries>,
     id: String,
     timeout: Duration,
+    /// What the open transaction is for, in ms since the epoch; 0 if it is for now.
+    time: AtomicU64,
+    /// That time by a clock that nobody sets.
+    time_comes: Mutex<Option<Instant>>,
 }
 
 impl std::fmt::Debug for Transactor {
@@ -120,7 +127,8 @@ impl Transactor {
         producer.init_transactions(timeout).map_err(from_kafka)?;
         fault::reached("transactor.after_init");
         let timeout = settings.scheduler.transaction_timeout;
-        Ok(Self { producer, id: id.to_owned(), timeout })
+        let (id, time, time_comes) = (id.to_owned(), AtomicU64::new(0), Mutex::new(None));
+        Ok(Self { producer, id, timeout, time, time_comes })
     }
 
     /// Gets to know a topic, so that the first record for it does not wait for that.
@@ -131,6 +139,16 @@ impl Transactor {
 
     /// Begins a transaction; nothing is sent yet.
     pub fn begin(&self) -> Result<(), TransactionError> {
+        self.begin_for(0)
+    }
+
+    /// The same, for a `time` that may be a little ahead (ms since the epoch): until then the
+    /// commit waits, and the records bear that timestamp, so that none is older than it was due.
+    pub fn begin_for(&self, time: Timestamp) -> Result<(), TransactionError> {
+        let ahead = clock::until(time);
+        let is_ahead = !ahead.is_zero();
+        self.time.store(if is_ahead { time } else { 0 }, Ordering::Relaxed);
+        *self.time_comes() = is_ahead.then(|| clock::monotonic() + ahead);
         self.producer.begin_transaction().map_err(from_kafka)
     }
 
@@ -141,6 +159,8 @@ impl Transactor {
         outgoing.partition = record.partition;
         outgoing.key = record.key;
         outgoing.payload = record.value;
+        let time = self.time.load(Ordering::Relaxed);
+        outgoing.timestamp = i64::try_from(time).ok().filter(|time| *time > 0);
         if !record.headers.is_empty() {
             let mut headers = OwnedHeaders::new_with_capacity(record.headers.len());
             for (key, value) in record.headers {
@@ -160,14 +180,21 @@ impl Transactor {
                     reason: error.to_string(),
                 });
             }
-            self.producer.poll(Duration::from_millis(1));
+            // The crate's own wait of a millisecond would take a processor of its own.
+            self.producer.poll(Duration::ZERO);
+            std::thread::park_timeout(QUEUE_QUANTUM);
             outgoing = back;
         }
     }
 
-    /// Flushes, adds the offsets under `fence`, and commits. `Ok` means committed. Waits for the
-    /// broker no longer than a transaction lasts: after that it has aborted this one, if not more.
-    pub fn commit(&self, progress: &[Progress], fence: &Fence) -> Result<(), TransactionError> {
+    /// Flushes, adds the offsets under `fence`, and commits. `Ok` means committed, and says since
+    /// when nothing but the end was missing. Waits for the broker no longer than a transaction
+    /// lasts: after that it has aborted this one, if not more.
+    pub fn commit(
+        &self,
+        progress: &[Progress],
+        fence: &Fence,
+    ) -> Result<Instant, TransactionError> {
         assert!(!progress.is_empty(), "a transaction without offsets is not fenced");
         let deadline = clock::monotonic() + self.timeout;
         self.flush(deadline)?;
@@ -184,11 +211,28 @@ impl Transactor {
         // SAFETY: handle, list and metadata live through the call. The returned error is ours, and
         // `check` destroys it.
         check(unsafe { c::rd_kafka_send_offsets_to_transaction(native, list, group, timeout_ms) })?;
+        let ready = clock::monotonic();
+        self.wait_for_time();
         fault::reached("commit.before_end");
         // SAFETY: as above.
         check(unsafe { c::rd_kafka_commit_transaction(native, ms_until(deadline)) })?;
         fault::reached("commit.after_end");
-        self.first_refusal()
+        self.first_refusal().map(|()| ready)
+    }
+
+    fn wait_for_time(&self) {
+        let Some(then) = *self.time_comes() else { return };
+        loop {
+            let left = then.saturating_duration_since(clock::monotonic());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::park_timeout(left);
+        }
+    }
+
+    fn time_comes(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.time_comes.lock().expect("no panic holds it")
     }
 
     /// Aborts what is open, waiting at most `timeout`. An error means that the outcome is

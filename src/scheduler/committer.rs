@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use super::ahead::Ahead;
 use super::emission::Emission;
 use super::flight::Flight;
 use crate::clock;
@@ -15,15 +16,17 @@ use crate::fault;
 use crate::kafka::fence::Fence;
 use crate::kafka::relay::Relay;
 use crate::kafka::transaction::{Progress, TransactionError};
+use crate::model::{Millis, Timestamp};
 use crate::telemetry;
 
 /// Makes transactions one after the other.
 #[derive(Debug)]
 pub(super) struct Committer {
     jobs: Sender<Job>,
-    results: Receiver<Result<(), TransactionError>>,
+    results: Receiver<Result<Instant, TransactionError>>,
     since: Option<Instant>,
     limit: Duration,
+    ahead: Ahead,
 }
 
 /// A transaction to make.
@@ -33,11 +36,13 @@ pub(super) struct Job {
     pub(super) flight: Arc<Flight>,
     pub(super) progress: Vec<Progress>,
     pub(super) fence: Fence,
+    /// When it may be committed, in ms since the epoch.
+    pub(super) time: Timestamp,
 }
 
 impl Job {
-    fn run(&self, emission: &Emission) -> Result<(), TransactionError> {
-        self.flight.send(&self.relay, emission)?;
+    fn run(&self, emission: &Emission) -> Result<Instant, TransactionError> {
+        self.flight.send(&self.relay, emission, self.time)?;
         fault::reached("step.sent");
         self.relay.commit(&self.progress, &self.fence)
     }
@@ -45,8 +50,8 @@ impl Job {
 
 impl Committer {
     /// `limit`: a transaction that takes longer means that librdkafka hangs; the process then ends
-    /// itself, and Kafka decides what became of it.
-    pub(super) fn start(emission: Emission, limit: Duration) -> Self {
+    /// itself, and Kafka decides what became of it. `ahead_max`: see [`Ahead`].
+    pub(super) fn start(emission: Emission, limit: Duration, ahead_max: Duration) -> Self {
         let (jobs, inbox) = channel::<Job>();
         let (outbox, results) = channel();
         super::spawn("committer", move || {
@@ -62,7 +67,12 @@ impl Committer {
                 }
             }
         });
-        Self { jobs, results, since: None, limit }
+        Self { jobs, results, since: None, limit, ahead: Ahead::new(ahead_max) }
+    }
+
+    /// How far ahead of their time fires should be decided, in ms.
+    pub(super) fn ahead(&self) -> Millis {
+        self.ahead.get()
     }
 
     /// Hands over a transaction.
@@ -80,7 +90,7 @@ impl Committer {
                 let took = clock::monotonic().duration_since(since);
                 metrics::histogram!(telemetry::COMMIT).record(took.as_secs_f64());
                 self.since = None;
-                Some(result)
+                Some(result.map(|ready| self.ahead.note(ready.duration_since(since))))
             }
             Err(RecvTimeoutError::Timeout) => {
                 if clock::monotonic().duration_since(since) > self.limit {

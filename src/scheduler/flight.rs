@@ -42,9 +42,19 @@ impl Flight {
         self.steps.len() + self.barriers.len() + self.farewells.len()
     }
 
-    /// Begins a transaction and queues all records.
-    pub(super) fn send(&self, relay: &Relay, emission: &Emission) -> Result<(), TransactionError> {
-        relay.begin()?;
+    /// Before this it must not be committed, in ms since the epoch: the latest W that it decides.
+    pub(super) fn time(&self) -> Timestamp {
+        self.steps.iter().map(|(_, step)| step.cursor.w.due).max().unwrap_or(0)
+    }
+
+    /// Begins a transaction for `time` and queues all records.
+    pub(super) fn send(
+        &self,
+        relay: &Relay,
+        emission: &Emission,
+        time: Timestamp,
+    ) -> Result<(), TransactionError> {
+        relay.begin_for(time)?;
         for (id, step) in &self.steps {
             emission.send(relay, *id, step.number, &step.emits)?;
         }

@@ -11,7 +11,7 @@ use super::flight::{Barrier, Flight};
 use super::lane::{Lane, Stage};
 use super::takeover::state_of;
 use super::writer::{Spill, Written};
-use super::{Scheduler, SchedulerError, open_relay};
+use super::{Scheduler, SchedulerError, ms, open_relay};
 use crate::clock;
 use crate::engine::takeover::{Ask, Local};
 use crate::engine::tenure::{Ending, Order};
@@ -99,7 +99,10 @@ impl Scheduler {
         let progress = flight.progress(&self.names.triggers(), &self.rules.owner);
         let relay = Arc::clone(&self.relay);
         self.flight = Some(Arc::clone(&flight));
-        self.committer.submit(Job { relay, flight, progress, fence });
+        // A clock that was set back since holds nothing up.
+        let most = clock::now_ms() + ms(self.settings.scheduler.ahead_max);
+        let time = flight.time().min(most);
+        self.committer.submit(Job { relay, flight, progress, fence, time });
         Ok(())
     }
 

@@ -10,6 +10,7 @@
 //!   wheel.due(now) ──────────────────────────► engine.fire  ──┘
 //! ```
 
+mod ahead;
 mod committer;
 mod emission;
 mod flight;
@@ -17,6 +18,7 @@ pub mod identity;
 mod intake;
 mod lane;
 mod launch;
+mod report;
 mod restorer;
 mod sentinel;
 mod standby;
@@ -50,7 +52,6 @@ use crate::kafka::transaction::TransactionError;
 use crate::model::codec::schemas::Schemas;
 use crate::model::{Millis, PartitionId, Timestamp};
 use crate::store::{StoreError, StoreFactory};
-use crate::telemetry;
 use committer::Committer;
 use emission::Emission;
 use flight::Flight;
@@ -161,6 +162,8 @@ struct Scheduler {
     /// The partition that launches first next time.
     turn: PartitionId,
     started: Instant,
+    /// When the memory of the stores was last told.
+    measured_at: Option<Instant>,
     intake: Intake,
     targets: Targets,
     sentinel: Sentinel,
@@ -212,6 +215,7 @@ impl Scheduler {
             committer: Committer::start(
                 Emission::new(&names, Schemas::new()),
                 scheduler.transaction_timeout * 2,
+                scheduler.ahead_max,
             ),
             flight: None,
             launched_at: clock::monotonic(),
@@ -223,6 +227,7 @@ impl Scheduler {
             lanes: BTreeMap::new(),
             turn: 0,
             started: clock::monotonic(),
+            measured_at: None,
             intake: Intake::new(settings, &names, partitions)?,
             targets: Targets::new(settings.targets.clone(), names.clone(), probe.clone()),
             sentinel: Sentinel::start(probe.clone(), names.triggers()),
@@ -272,6 +277,7 @@ impl Scheduler {
         if self.tenure.is_free() {
             self.launch()?;
         }
+        self.report_memory();
         Ok(())
     }
 
@@ -282,15 +288,18 @@ impl Scheduler {
             return Duration::from_millis(1);
         }
         let next = self.lanes.values_mut().filter_map(|lane| lane.active()?.next_wakeup()).min();
+        let now = now + self.committer.ahead();
         next.map_or(IDLE_WAIT, |due| Duration::from_millis(due.saturating_sub(now)).min(IDLE_WAIT))
     }
 
-    /// Loads the wheel of a partition, fires what is due, and checks whether it may at all.
+    /// Loads the wheel of a partition, fires what is due, and checks whether it may at all. What is
+    /// decided ahead of its time is committed no sooner: see [`Flight::time`].
     fn decide(&mut self, id: PartitionId, now: Timestamp) -> Result<(), LaneError> {
+        let then = now + self.committer.ahead();
         let fire_max = self.settings.scheduler.fire_max.get();
         let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
         let Some(partition) = lane.active() else { return Ok(()) };
-        let _behind = partition.observe(now);
+        let _behind = partition.observe(then);
         // Without room what is late fires all the same: it belongs to the step that took it in.
         let room = fire_max.saturating_sub(partition.drafted());
         lane.load()?;
@@ -385,28 +394,6 @@ impl Scheduler {
         }
         Ok(())
     }
-
-    fn report_readiness(&self) {
-        let refused = self.lanes.values().find_map(|lane| match &lane.stage {
-            Stage::Refused(refusal) => Some(refusal.to_string()),
-            _ => None,
-        });
-        let active = self.active_lanes().len();
-        let gauge = |state, lanes: usize| {
-            // A gauge is a float; no process owns 2^52 partitions.
-            metrics::gauge!(telemetry::OWNED, "state" => state).set(lanes as f64);
-        };
-        gauge("active", active);
-        gauge("other", self.lanes.len() - active);
-        if let Some(reason) = refused {
-            self.health.not_ready("partitions", reason);
-        } else if active == self.lanes.len() {
-            self.health.ready("partitions");
-        } else {
-            let all = self.lanes.len();
-            self.health.not_ready("partitions", format!("{active} of {all} partitions active"));
-        }
-    }
 }
 
 /// Why a partition's store must be looked at.
@@ -430,9 +417,13 @@ fn open_relay(settings: &Settings, id: &str) -> Result<Relay, TransactionError> 
     Relay::open(settings, id, timeout)
 }
 
+/// In whole ms.
+fn ms(duration: Duration) -> Millis {
+    Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
+}
+
 fn rules(settings: &Settings, names: &Names, partitions: i32, owner: &str) -> Rules {
     let scheduler = &settings.scheduler;
-    let ms = |d: Duration| Millis::try_from(d.as_millis()).unwrap_or(Millis::MAX);
     Rules {
         ledger_after: ms(scheduler.ledger_after),
         veto_ttl: ms(scheduler.veto_ttl),

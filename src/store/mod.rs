@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 pub use options::StoreSettings;
 use options::Template;
-pub use partition::{PartitionStore, Scan};
+pub use partition::{Memory, PartitionStore, Scan};
 pub use state::LocalState;
 
 use crate::model::PartitionId;
@@ -98,6 +98,12 @@ impl StoreFactory {
             }
             _ => Ok(()),
         }
+    }
+
+    /// What the block cache of the process holds, in bytes.
+    #[must_use]
+    pub fn cached(&self) -> usize {
+        self.template.cached()
     }
 
     fn path(&self, partition: PartitionId) -> PathBuf {

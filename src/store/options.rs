@@ -87,6 +87,10 @@ impl Template {
         Self { settings, cache, buffers, env }
     }
 
+    pub(super) fn cached(&self) -> usize {
+        self.cache.get_usage()
+    }
+
     pub(super) fn database(&self) -> Options {
         let mut options = Options::default();
         options.create_if_missing(true);

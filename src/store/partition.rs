@@ -38,6 +38,10 @@ const FILE_MIN: usize = 8_192;
 const INCOMING: &str = "incoming";
 /// How many files lie in level 0.
 const LEVEL_0_FILES: &str = "rocksdb.num-files-at-level0";
+/// Bytes of a family's memtables, those that are still read included.
+const MEMTABLES: &str = "rocksdb.size-all-mem-tables";
+/// Bytes that a family's open files take up beside the block cache.
+const TABLE_READERS: &str = "rocksdb.estimate-table-readers-mem";
 /// How far W moves between two deletions of whole files.
 const DROP_FILES_EVERY_MS: Millis = 60_000;
 
@@ -56,6 +60,15 @@ impl std::fmt::Debug for PartitionStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PartitionStore").field("path", &self.path).finish_non_exhaustive()
     }
+}
+
+/// What a store takes up in memory, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// What has not been brought to disk.
+    pub memtables: u64,
+    /// What its open files need besides blocks in the cache.
+    pub tables: u64,
 }
 
 /// A run of timeline entries.
@@ -292,14 +305,21 @@ impl PartitionStore {
 
     /// Whether a flush would wait for compaction, or soon will.
     fn is_behind(&self) -> Result<bool, StoreError> {
-        for family in [TIMELINE, INDEX, MARKS] {
-            let files = self.db.property_int_value_cf(self.family(family), LEVEL_0_FILES);
-            let files = files.map_err(|error| failed(&self.path, &error))?;
-            if files.is_some_and(|files| files >= options::LEVEL_0_MANY) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        let files = self.of_each_family(LEVEL_0_FILES)?;
+        Ok(files.into_iter().any(|files| files >= options::LEVEL_0_MANY))
+    }
+
+    /// What it takes up in memory beside the block cache that all stores share.
+    pub fn memory(&self) -> Result<Memory, StoreError> {
+        let sum = |property| Ok(self.of_each_family(property)?.into_iter().sum());
+        Ok(Memory { memtables: sum(MEMTABLES)?, tables: sum(TABLE_READERS)? })
+    }
+
+    fn of_each_family(&self, property: &str) -> Result<Vec<u64>, StoreError> {
+        let of = |name| self.db.property_int_value_cf(self.family(name), property);
+        let values = [TIMELINE, INDEX, MARKS].into_iter().map(of).collect::<Result<Vec<_>, _>>();
+        let values = values.map_err(|error| failed(&self.path, &error))?;
+        Ok(values.into_iter().flatten().collect())
     }
 
     /// All families together: one alone would not be consistent with the others.

@@ -101,7 +101,7 @@ impl Worker {
         let progress: Vec<_> = progress.collect();
         let fence = self.member.fence();
         let fence = fence.map_err(|error| TransactionError::Generation(error.to_string()))?;
-        self.transactor.commit(&progress, &fence)
+        self.transactor.commit(&progress, &fence).map(drop)
     }
 
     fn report(&self, ended: Ended) -> Report {

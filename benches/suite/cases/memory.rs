@@ -26,6 +26,7 @@ pub(crate) fn against_pending(run: &Run) -> Outcome {
         scheduler.rest();
         let _lateness = of_scheduler(run, &site, "remembered", RATE);
         let memory = scheduler.memory();
+        let stores = Contender::store_memory(&site);
         scheduler.terminate();
         let on_disk = site.disk_bytes();
         let what = format!("{} pending", amount(pending.into()));
@@ -36,6 +37,11 @@ pub(crate) fn against_pending(run: &Run) -> Outcome {
         let others =
             [mib("anonymous", memory.anonymous), mib("peak", memory.peak), mib("disk", on_disk)];
         say(&format!("{what}: {}", resident.value()));
+        for (of, bytes) in stores {
+            let part = Figure::new(format!("{of}, {what}"), "MiB", vec![bytes / MIB]);
+            say(&format!("  {of}: {}", part.value()));
+            outcome.figures.push(part);
+        }
         lines[0].points.push((pending.into(), resident.median));
         lines[1].points.push((pending.into(), others[0].median));
         disk.points.push((pending.into(), others[2].median));

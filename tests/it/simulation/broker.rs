@@ -37,6 +37,8 @@ pub(super) struct Sent {
     /// Its place among all that owners and workers have sent: of one partition, the order in which
     /// its owners decided.
     pub(super) order: u64,
+    /// The transaction that carries it.
+    pub(super) txn: Option<TxnId>,
 }
 
 /// How far the inputs of a partition are decided: N of each topic.
@@ -51,7 +53,7 @@ pub(super) struct Decided {
 impl Sent {
     /// What is no owner's: a worker's, say.
     pub(super) fn plain(emit: Emit, clock: Timestamp) -> Self {
-        Self { emit, tenure: 0, clock, before: Decided::default(), order: 0 }
+        Self { emit, tenure: 0, clock, before: Decided::default(), order: 0, txn: None }
     }
 }
 
@@ -97,6 +99,8 @@ struct Txn {
     until: Timestamp,
     touched: Vec<(Topic, usize)>,
     offsets: Vec<Progress>,
+    /// What the clock of an owner showed when it committed.
+    ended: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,6 +211,18 @@ impl Broker {
         Ok(())
     }
 
+    /// Commits what an owner has open, whose clock shows `clock`.
+    pub(super) fn commit(&mut self, by: Producer, clock: Timestamp) -> Result<(), Refused> {
+        let txn = self.open_of(by)?;
+        self.txns[txn].ended = Some(clock);
+        self.end(by, Fate::Committed)
+    }
+
+    /// What the clock of the owner showed that committed this.
+    pub(super) fn committed_at(&self, sent: &Sent) -> Option<Timestamp> {
+        self.txns[sent.txn?].ended
+    }
+
     /// Time passes in which nothing happens.
     pub(super) fn leap(&mut self, to: Timestamp) {
         let length = to.saturating_sub(self.now);
@@ -267,7 +283,8 @@ impl Broker {
         if txn == next {
             let until = self.now + self.transaction_timeout;
             self.fates.push(Fate::Open);
-            self.txns.push(Txn { until, touched: Vec::new(), offsets: Vec::new() });
+            let (touched, offsets) = (Vec::new(), Vec::new());
+            self.txns.push(Txn { until, touched, offsets, ended: None });
         }
         Ok(txn)
     }
@@ -311,11 +328,11 @@ impl Broker {
                 ((Topic::Ledger, p), self.ledger[p].append(now, txn, record))
             }
             Outgoing::Fire(p, sent) => {
-                let sent = self.numbered(sent);
+                let sent = self.numbered(sent, txn);
                 ((Topic::Fires, p), self.fires[p].append(now, txn, sent))
             }
             Outgoing::Other(p, sent) => {
-                let sent = self.numbered(sent);
+                let sent = self.numbered(sent, txn);
                 ((Topic::Others, p), self.others[p].append(now, txn, sent))
             }
         }
@@ -323,9 +340,9 @@ impl Broker {
 }
 
 impl Broker {
-    fn numbered(&mut self, sent: Sent) -> Sent {
+    fn numbered(&mut self, sent: Sent, txn: Option<TxnId>) -> Sent {
         self.sent += 1;
-        Sent { order: self.sent, ..sent }
+        Sent { order: self.sent, txn, ..sent }
     }
 }
 

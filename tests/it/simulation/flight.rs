@@ -3,8 +3,8 @@
 //! Law: every partition that it has an effect for has its offset in it.
 
 use orloj::engine::step::{Emit, Step};
-use orloj::model::Offset;
 use orloj::model::ledger::{LedgerRecord, LedgerValue};
+use orloj::model::{Offset, Timestamp};
 
 use super::broker::{Decided, Outgoing, Progress, Raw, Sent};
 use super::lane::Lane;
@@ -42,6 +42,11 @@ impl Flight {
         self.steps.is_empty() && self.barriers.is_empty() && self.farewells.is_empty()
     }
 
+    /// Before this it must not be committed, as `scheduler::flight` has it.
+    pub(super) fn time(&self) -> Timestamp {
+        self.steps.iter().map(|(_, step, _)| step.cursor.w.due).max().unwrap_or(0)
+    }
+
     /// How far the partitions are once it is committed. `owner` is the transactional id.
     pub(super) fn progress(&self, owner: &str) -> Vec<Progress> {
         let steps = self.steps.iter().map(|(id, step, _)| {
@@ -58,7 +63,7 @@ impl Flight {
 /// A record of step `step` on its way. `before`: what was decided before it.
 pub(super) fn outgoing(lane: &Lane, before: Decided, step: u64, emit: &Emit) -> Outgoing {
     let (tenure, clock) = (lane.tenure, lane.clock);
-    let sent = || Sent { emit: emit.clone(), tenure, clock, before, order: 0 };
+    let sent = || Sent { emit: emit.clone(), tenure, clock, before, order: 0, txn: None };
     match emit {
         Emit::Ledger { key, value } => {
             let (key, value) = (key.clone(), value.as_deref().cloned());

@@ -101,18 +101,18 @@ impl Lane {
         }
     }
 
-    /// Does a little of what can be done now.
+    /// Does a little of what can be done now. `ahead`: how far ahead of its clock it decides.
     pub(super) fn work(
         &mut self,
         rules: &Rules,
         disk: &mut Disk,
-        clock: Timestamp,
+        (clock, ahead): (Timestamp, Millis),
         site: &mut Site,
     ) {
         match &self.stage {
             Stage::Restoring(_) => self.restore(rules, disk, clock, site),
             Stage::Waiting(_) => self.wait(clock),
-            Stage::Active(_) => self.decide(disk, clock, site),
+            Stage::Active(_) => self.decide(disk, clock, ahead, site),
             Stage::Refused(_) | Stage::Parting => {}
         }
     }
@@ -215,11 +215,11 @@ impl Lane {
     }
 
     /// Takes in some records and fires some of what is due.
-    fn decide(&mut self, disk: &mut Disk, clock: Timestamp, site: &mut Site) {
+    fn decide(&mut self, disk: &mut Disk, clock: Timestamp, ahead: Millis, site: &mut Site) {
         let inputs = self.read(clock, site);
         let Stage::Active(partition) = &mut self.stage else { return };
-        self.clock = self.clock.max(clock);
-        let _behind = partition.observe(clock);
+        self.clock = self.clock.max(clock + ahead);
+        let _behind = partition.observe(clock + ahead);
         while !self.ends.is_empty() && !site.dice.one_in(4) {
             let (end, at) = self.ends.pop_front().unwrap();
             partition.input_known(end, at);

@@ -8,12 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use orloj::engine::cursor::Cursor;
 use orloj::engine::partition::Rules;
-use orloj::engine::step::InputTopics;
 use orloj::engine::takeover::{Ask, Refusal};
 use orloj::engine::tenure::{Change, Ending, Order, Tenure};
 use orloj::fault::{Bug, planted};
 use orloj::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
-use orloj::model::partitioner::Partitioner;
 use orloj::model::{Millis, Offset, PartitionId, Timestamp};
 
 use super::broker::{Outgoing, Producer, Progress, Refused};
@@ -23,7 +21,7 @@ use super::flight::{Barrier, Flight, Leg, outgoing};
 use super::group::{Membership, News, NodeId};
 use super::lane::{Lane, Stage};
 use super::log::Fate;
-use super::site::{GRACE, PARTITIONS, Site};
+use super::site::{PARTITIONS, Site};
 use super::standby::{PassEnd, Reading, pass};
 
 /// What transactional ids begin with.
@@ -36,6 +34,11 @@ pub(super) struct Node {
     rules: Rules,
     /// By how many ms its clock is ahead of true time.
     skew: i64,
+    /// How far ahead of their time fires are decided, in ms.
+    ahead: Millis,
+    /// The latest time its clock has shown, or would have if nobody had set it back, and the true
+    /// time then.
+    shown: (Timestamp, Timestamp),
     membership: Membership,
     /// It has heard that it is no member.
     lost: bool,
@@ -61,8 +64,10 @@ impl Node {
         let skew = site.any_skew();
         Self {
             id,
-            rules: rules(id, ledger_after, site),
+            rules: site.rules(format!("{NAME}{id}"), ledger_after),
             skew,
+            ahead: site.dice.pick(&[0, 0, 3, 20]),
+            shown: (0, site.broker.now),
             membership: site.broker.group.join(id, &mut site.dice),
             lost: false,
             producer: site.broker.init(id),
@@ -134,6 +139,14 @@ impl Node {
         site.broker.now.saturating_add_signed(self.skew)
     }
 
+    /// By a clock that nobody sets back.
+    fn time(&mut self, site: &Site) -> Timestamp {
+        let (shown, at) = self.shown;
+        let passed = site.broker.now.saturating_sub(at);
+        self.shown = (self.clock(site).max(shown + passed), site.broker.now);
+        self.shown.0
+    }
+
     fn work(&mut self, site: &mut Site) {
         let clock = self.clock(site);
         let ids: Vec<usize> = self.lanes.keys().copied().collect();
@@ -142,7 +155,7 @@ impl Node {
         }
         let id = site.dice.pick(&ids);
         if let Some(lane) = self.lanes.get_mut(&id) {
-            lane.work(&self.rules, &mut self.disks[id], clock, site);
+            lane.work(&self.rules, &mut self.disks[id], (clock, self.ahead), site);
         }
     }
 
@@ -390,12 +403,18 @@ impl Node {
         self.flight.as_ref().map_or_else(Vec::new, |flight| flight.progress(owner))
     }
 
-    /// Asks for the commit. The answer may get lost, and so may the question.
+    /// Asks for the commit, no sooner than at the time of what it fires. The answer may get lost,
+    /// and so may the question.
     fn end(&mut self, site: &mut Site) {
+        let time = self.time(site);
+        let waits = self.flight.as_ref().is_some_and(|flight| flight.time() > time);
+        if waits && !planted(Bug::EndsEarly) {
+            return;
+        }
         let steps = self.flight.as_ref().map_or(0, |flight| flight.steps.len() as u64);
         if !site.calm && site.dice.one_in(60) {
             if site.dice.one_in(2) {
-                let committed = site.broker.end(self.producer, Fate::Committed);
+                let committed = site.broker.commit(self.producer, time);
                 site.steps += committed.map_or(0, |()| steps);
                 site.counts.add(Calamity::OutcomeUnknownCommitted);
             } else {
@@ -403,7 +422,7 @@ impl Node {
             }
             return self.ended(Ending::Unknown, site);
         }
-        if site.broker.end(self.producer, Fate::Committed).is_err() {
+        if site.broker.commit(self.producer, time).is_err() {
             site.counts.add(Calamity::ProducerFenced);
             return self.ended(Ending::Unknown, site);
         }
@@ -456,28 +475,4 @@ fn number(partition: PartitionId) -> usize {
 
 fn numbers(partitions: Vec<usize>) -> Vec<PartitionId> {
     partitions.into_iter().map(|id| PartitionId::try_from(id).unwrap()).collect()
-}
-
-fn rules(id: NodeId, ledger_after: Millis, site: &mut Site) -> Rules {
-    Rules {
-        ledger_after,
-        // A report may come after several leaps.
-        veto_ttl: if site.leaps { 1_000_000 } else { 5_000 },
-        sample_interval: site.dice.pick(&[1, 3, 10]),
-        idle_commit: site.dice.pick(&[0, 5, 20]),
-        mirror_interval: 40,
-        ingest_max: site.dice.pick(&[10, 100]),
-        spill_bytes: site.dice.pick(&[1_000, 5_000, 1 << 20]),
-        spill_interval: site.dice.pick(&[0, 0, 10, 100, 10_000]),
-        cancel_grace: GRACE,
-        park: 5,
-        open_ttl: site.open_ttl,
-        misfire_grace: site.dice.pick(&[60, 60, 400, 100_000]),
-        catch_up_rate: site.dice.pick(&[1_000, 50]),
-        partitioner: Partitioner::Murmur2,
-        partitions: PARTITIONS as i32,
-        pools: Vec::new(),
-        owner: format!("{NAME}{id}"),
-        topics: InputTopics { triggers: "o.triggers".into(), signals: "o.signals".into() },
-    }
 }

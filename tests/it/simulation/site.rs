@@ -5,6 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use orloj::engine::partition::Rules;
+use orloj::engine::step::InputTopics;
 use orloj::model::codec::registration::{
     Lookup, RawRecord, ReadContext, WriterSchemas, read_trigger,
 };
@@ -91,6 +93,31 @@ impl Site {
     /// How many of something at most.
     pub(super) fn batch(&mut self) -> usize {
         if self.calm { 200 } else { self.dice.pick(&[1, 2, 5, 50]) }
+    }
+
+    /// The settings of a process, often too small for what there is.
+    pub(super) fn rules(&mut self, owner: String, ledger_after: Millis) -> Rules {
+        Rules {
+            ledger_after,
+            // A report may come after several leaps.
+            veto_ttl: if self.leaps { 1_000_000 } else { 5_000 },
+            sample_interval: self.dice.pick(&[1, 3, 10]),
+            idle_commit: self.dice.pick(&[0, 5, 20]),
+            mirror_interval: 40,
+            ingest_max: self.dice.pick(&[10, 100]),
+            spill_bytes: self.dice.pick(&[1_000, 5_000, 1 << 20]),
+            spill_interval: self.dice.pick(&[0, 0, 10, 100, 10_000]),
+            cancel_grace: GRACE,
+            park: 5,
+            open_ttl: self.open_ttl,
+            misfire_grace: self.dice.pick(&[60, 60, 400, 100_000]),
+            catch_up_rate: self.dice.pick(&[1_000, 50]),
+            partitioner: Partitioner::Murmur2,
+            partitions: PARTITIONS as i32,
+            pools: Vec::new(),
+            owner,
+            topics: InputTopics { triggers: "o.triggers".into(), signals: "o.signals".into() },
+        }
     }
 
     /// Tick, horizon (ms) and budget (bytes) of a wheel, often too small for what there is.

@@ -390,7 +390,7 @@ impl Life<'_> {
         if called {
             return None;
         }
-        if shot.scheduled > event.clock {
+        if shot.scheduled > event.clock.min(event.committed) {
             return find(Violation::Early, "fired before");
         }
         if self.paused {

@@ -52,6 +52,8 @@ pub(super) struct Event<'a> {
     pub(super) appended: Timestamp,
     /// The latest time that the owner's clock had shown.
     pub(super) clock: Timestamp,
+    /// What it showed when it committed that.
+    pub(super) committed: Timestamp,
     /// What was decided before the step.
     pub(super) before: Decided,
     pub(super) what: What<'a>,
@@ -142,7 +144,8 @@ fn hear_outputs<'a>(run: &'a Run, p: usize, stories: &mut Stories<'a>) {
         let Some((trigger, what)) = heard(sent) else { continue };
         if has_course(&trigger) {
             let Sent { order, clock, before, .. } = *sent;
-            let event = Event { order, appended, clock, before, what };
+            let committed = broker.committed_at(sent).unwrap_or(Timestamp::MAX);
+            let event = Event { order, appended, clock, committed, before, what };
             stories.entry(trigger).or_default().events.push(event);
         }
     }
