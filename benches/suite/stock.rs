@@ -56,5 +56,7 @@ pub(crate) fn prepare(bootstrap: &str, count: u32, more: &str) -> Site {
     let rested = (clock::monotonic() - ready).as_secs();
     scheduler.terminate();
     say(&format!("{count} pending: at rest {rested} s after the start"));
+    // What a process has written to the ledger is read by the next one, once.
+    Contender::scheduler(&site).terminate();
     site
 }

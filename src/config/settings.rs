@@ -195,8 +195,9 @@ pub struct SchedulerSettings {
     /// Between the beginnings of two transactions, at least.
     #[serde(deserialize_with = "units::duration")]
     pub commit_spacing: Duration,
-    /// How far ahead of their time fires are sent, in a transaction that ends at their time.
-    #[serde(deserialize_with = "units::duration")]
+    /// How far ahead of their time fires are sent, in a transaction that ends at their time; zero
+    /// if they are not.
+    #[serde(deserialize_with = "units::duration_or_none")]
     pub ahead_max: Duration,
     /// How long a fire waits whose target topic cannot be reached just now.
     #[serde(deserialize_with = "units::duration")]

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de};
 
+/// Instead of a duration.
+const NONE: &str = "none";
+
 const DURATION_UNITS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1_000), ("min", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
@@ -54,6 +57,17 @@ impl<'de> Deserialize<'de> for ByteSize {
 /// For `#[serde(deserialize_with)]`: a positive duration such as `10s`.
 pub(super) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     parse_duration(&String::deserialize(deserializer)?).map_err(de::Error::custom)
+}
+
+/// For `#[serde(deserialize_with)]`: a positive duration, or "none", which is zero.
+pub(super) fn duration_or_none<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Duration, D::Error> {
+    match String::deserialize(deserializer)?.as_str() {
+        NONE => Ok(Duration::ZERO),
+        text => parse_duration(text)
+            .map_err(|error| de::Error::custom(format!("{error}, or \"{NONE}\""))),
+    }
 }
 
 /// For `#[serde(deserialize_with)]`, with `default`: a positive duration, or nothing.

@@ -34,6 +34,10 @@ pub(super) const NEVER_STALLED: [(&str, &str); 4] = [
     ("hard_pending_compaction_bytes_limit", "0"),
 ];
 
+/// Filters and blocks of files that compaction has replaced leave the cache with them. By default
+/// they stay until something else wants their place.
+const UNCACHED: &str = "uncache_aggressiveness=1000";
+
 /// What an operator can set.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreSettings {
@@ -160,7 +164,8 @@ impl Template {
 }
 
 fn family(write_buffer: usize) -> Options {
-    let mut options = Options::default();
+    let uncached = Options::default().get_options_from_string(UNCACHED);
+    let mut options = uncached.expect("RocksDB knows its own option");
     options.set_write_buffer_size(write_buffer.max(1 << 20));
     options.set_max_write_buffer_number(4);
     options.set_compression_type(DBCompressionType::Lz4);

@@ -640,4 +640,26 @@ mod tests {
             std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
         }
     }
+
+    #[test]
+    fn what_compaction_replaces_leaves_the_cache() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = StoreSettings { block_cache: 64 << 20, ..SETTINGS };
+        let factory = StoreFactory::new(dir.path(), settings).unwrap();
+        let store = factory.open(0).unwrap();
+        let index = |due| RowOp::Index { hash: IdHash(u128::from(due)), known: Some(known(due)) };
+        let rows: Vec<_> = (0..100_000).map(index).collect();
+        store.apply(&rows, &state(1)).unwrap();
+        store.flush().unwrap();
+        let hashes: Vec<_> = (0..100_000).step_by(50).map(IdHash).collect();
+        let after_compaction = || {
+            store.db.compact_range_cf(store.family(INDEX), None::<&[u8]>, None::<&[u8]>);
+            assert!(store.lookup(&hashes).unwrap().iter().all(Option::is_some));
+            factory.cached()
+        };
+        let once = after_compaction();
+        assert!(once > 1 << 20, "a filter and most blocks: {once} bytes");
+        let often: Vec<_> = std::iter::repeat_with(after_compaction).take(5).collect();
+        assert!(often.iter().all(|bytes| *bytes < once * 3 / 2), "{once}, then {often:?} bytes");
+    }
 }
