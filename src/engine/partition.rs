@@ -204,9 +204,10 @@ impl Partition {
         self.id
     }
 
-    /// The wall clock says `now` (ms since the epoch). Returns by how many ms it is behind what
-    /// an earlier owner decided by; unless that is 0 the partition must wait, however long,
-    /// because it would fire early.
+    /// The wall clock says `now` (ms since the epoch), or will before what is decided from here on
+    /// is committed: an owner may decide a little ahead, if it commits no step before its W.
+    /// Returns by how many ms it is behind what an earlier owner decided by; unless that is 0 the
+    /// partition must wait, however long, because it would fire early.
     pub fn observe(&mut self, now: Timestamp) -> Millis {
         self.clock = self.clock.max(now);
         if planted(Bug::ClockRunsBack) {

@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use super::ms;
 use crate::model::Millis;
 
 /// Transactions that are remembered. One that was quick by chance is forgotten after as many.
@@ -37,7 +38,7 @@ impl Ahead {
     /// The shortest of them, in ms.
     pub(super) fn get(&self) -> Millis {
         let shortest = self.took.iter().min().copied().unwrap_or_default();
-        Millis::try_from(shortest.min(self.most).as_millis()).unwrap_or(0)
+        ms(shortest.min(self.most))
     }
 }
 

@@ -346,7 +346,7 @@ impl Scheduler {
     /// Milliseconds since the start; never runs back.
     fn uptime(&self) -> Millis {
         let uptime = clock::monotonic().duration_since(self.started);
-        Millis::try_from(uptime.as_millis()).unwrap_or(Millis::MAX)
+        ms(uptime)
     }
 
     /// Nothing of ours has an effect on these any more: whoever waits for them goes first, our

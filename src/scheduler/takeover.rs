@@ -12,7 +12,7 @@ use rdkafka::error::KafkaResult;
 
 use super::lane::{EndCheck, Lane, Stage, valid_state};
 use super::restorer::{Job, Restored, Unrestored, Work};
-use super::{CALL_TIMEOUT, LaneError, Mode, Scheduler, SchedulerError};
+use super::{CALL_TIMEOUT, LaneError, Mode, Scheduler, SchedulerError, ms};
 use crate::clock;
 use crate::config::ByteSize;
 use crate::engine::cursor::Cursor;
@@ -380,7 +380,6 @@ impl Scheduler {
 
     fn partition(&self, id: PartitionId, start: Start) -> Partition {
         let wheel = &self.settings.wheel;
-        let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
         let lanes = u64::try_from(self.lanes.len().max(1)).unwrap_or(1);
         let share = |of: ByteSize| usize::try_from(of.bytes() / lanes).unwrap_or(usize::MAX);
         let spill_bytes = share(self.settings.store.write_buffer);

@@ -117,7 +117,7 @@ impl Targets {
     fn learn(&mut self, topic: String, state: TopicState, now: Timestamp) {
         let ttl = match state {
             TopicState::Away(_) => AWAY_TTL_MS,
-            _ => u64::try_from(self.settings.lookup_ttl.as_millis()).unwrap_or(Millis::MAX),
+            _ => super::ms(self.settings.lookup_ttl),
         };
         let seen = Seen { state, until: now.saturating_add(ttl), asked: false };
         let _previous = self.known.insert(topic, seen);
