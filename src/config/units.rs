@@ -120,6 +120,20 @@ mod tests {
     }
 
     #[test]
+    fn no_duration_is_none() {
+        #[derive(Deserialize)]
+        struct Table {
+            #[serde(deserialize_with = "duration_or_none")]
+            most: Duration,
+        }
+        let read = |text: &str| toml::from_str::<Table>(&format!("most = {text:?}"));
+        assert_eq!(read("none").unwrap().most, Duration::ZERO);
+        assert_eq!(read("20ms").unwrap().most, Duration::from_millis(20));
+        let refused = read("0ms").err().unwrap().to_string();
+        assert!(refused.contains("or \"none\""), "{refused}");
+    }
+
+    #[test]
     fn sizes_print_as_they_are_written() {
         for text in ["1B", "1500B", "64KiB", "1MiB", "2GiB"] {
             let size = parse(text, &SIZE_UNITS).map(ByteSize).unwrap();

@@ -7,7 +7,6 @@ use std::time::Duration;
 use orloj::clock;
 use orloj::model::outcome::Verdict;
 use orloj::model::partitioner::Partitioner;
-use rdkafka::ClientConfig;
 
 use crate::client::Client;
 use crate::kafka_server::{KafkaServer, Options};
@@ -41,7 +40,7 @@ fn records_of_a_foreign_partitioner_are_forwarded_and_fire_once() {
     scheduler.terminate();
     let mut fires = BTreeMap::<String, u32>::new();
     for fire in stage.fires() {
-        assert!(fire.appended >= due && fire.due == due, "{fire:?}");
+        assert!(fire.visible >= due && fire.due == due, "{fire:?}");
         assert_eq!(fire.payload, fire.trigger.as_bytes());
         *fires.entry(fire.trigger).or_default() += 1;
     }
@@ -56,11 +55,7 @@ fn a_scheduler_works_through_tls_with_a_password() {
     const TRIGGERS: u64 = 100;
     let server = KafkaServer::start(&Options { secured: true, ..Options::default() });
     let settings = server.secured_settings();
-    let mut config = ClientConfig::new();
-    for (name, value) in &settings {
-        config.set(*name, value);
-    }
-    let stage = Stage::on("secured", config, &settings);
+    let stage = Stage::on("secured", server.client(), &settings);
     let mut scheduler = stage.scheduler("first");
     scheduler.ready(READY);
     let client = stage.client();

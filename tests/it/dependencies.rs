@@ -47,7 +47,7 @@ fn a_documented_batch_fires_in_order() {
         Some(stage.fires()).filter(|fires| fires.len() >= ids.len())
     });
     assert_eq!(fires.len(), ids.len(), "{fires:?}");
-    let at = |id: &str| fires.iter().find(|fire| fire.trigger == id).unwrap().appended;
+    let at = |id: &str| fires.iter().find(|fire| fire.trigger == id).unwrap().visible;
     for (before, after) in [
         ("extract-items", "join"),
         ("extract-orders", "join"),

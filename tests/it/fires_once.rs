@@ -8,7 +8,7 @@ use orloj::clock;
 
 use crate::audit::Report;
 use crate::load::{Load, MARGIN, TRIGGERS};
-use crate::records::Counter;
+use crate::records::{self, Counter};
 use crate::stage::{READY, Stage, whole_machine};
 use crate::wait::until;
 
@@ -100,6 +100,39 @@ fn what_is_due_while_all_are_down_fires_unless_it_was_cancelled() {
     assert_clean("down while due", &stage, &report);
     assert_eq!((report.stops_in_time, report.stops_too_late), (1_000, 0));
     assert_eq!(report.fired, 9_000);
+}
+
+/// Half of what the promise of time rests on: see `scheduler::ahead`. The other half is that every
+/// test here, and every fault, judges fires by the end of their transaction.
+#[test]
+fn what_is_sent_ahead_is_seen_in_time() {
+    /// So many that a transaction takes longer than a millisecond anywhere.
+    const AT_ONCE: u64 = 500;
+    const TIMES: u64 = 20;
+    const APART: u64 = 100;
+    let sent_ahead = |ahead_max: &str| {
+        let stage = Stage::new("ahead").set("scheduler.ahead_max", ahead_max);
+        let client = stage.client();
+        stage.register_far_one(&client);
+        let mut scheduler = stage.scheduler("first");
+        scheduler.ready(READY);
+        let first = clock::now_ms() + 3_000;
+        for n in 0..TIMES * AT_ONCE {
+            let due = first + n / AT_ONCE * APART;
+            client.register(&format!("ahead-{n}"), due, stage.target(), "x", false);
+        }
+        let commands = client.acknowledged();
+        await_fires(&stage.count_fires(), (TIMES * AT_ONCE) as usize);
+        scheduler.terminate();
+        let report = stage.judge(&commands, MARGIN);
+        assert_clean(&format!("sent ahead by {ahead_max}"), &stage, &report);
+        let fires = records::read_all(stage.kafka(), stage.target().1);
+        let due = |fire| records::header(fire, "orloj-due").unwrap().parse::<u64>().unwrap();
+        fires.iter().filter(|&fire| records::appended(fire) < due(fire)).count()
+    };
+    let _machine = whole_machine();
+    assert_eq!(sent_ahead("none"), 0);
+    assert!(sent_ahead("20ms") > 0, "they were there before their time");
 }
 
 /// Writes the load while a scheduler is killed again and again, each time after its share of the

@@ -18,6 +18,7 @@ mod delivery;
 mod dependencies;
 mod described;
 mod endpoint;
+mod ends;
 mod faults;
 mod files;
 mod fires;

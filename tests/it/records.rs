@@ -16,6 +16,7 @@ use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use crate::audit::{Answer, Answers, Fired};
+use crate::ends::Ends;
 use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -87,7 +88,7 @@ impl Drop for Counter {
 }
 
 /// A fire, as a reader of the target topic sees it.
-pub(crate) fn fired(record: &OwnedMessage) -> Fired {
+pub(crate) fn fired(record: &OwnedMessage, ends: &Ends) -> Fired {
     let id = header(record, "orloj-fire-id").expect("every fire says which it is");
     let mut parts = id.rsplitn(3, ':');
     let mut next = || parts.next().expect("<id>:<generation>:<occurrence>");
@@ -96,7 +97,7 @@ pub(crate) fn fired(record: &OwnedMessage) -> Fired {
         generation: next().parse().unwrap(),
         trigger: next().to_owned(),
         due: header(record, "orloj-due").expect("every fire says its due time").parse().unwrap(),
-        appended: appended(record),
+        visible: ends.of(record.partition(), record.offset()),
         payload: record.payload().unwrap_or_default().to_vec(),
     }
 }

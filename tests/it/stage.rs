@@ -21,6 +21,7 @@ use tempfile::TempDir;
 
 use crate::audit::{self, Commands, Report};
 use crate::client::{Client, TOPIC, Target};
+use crate::ends::Ends;
 use crate::kafka_server::{self, KafkaServer, unique_prefix};
 use crate::process::{Orloj, Settings};
 use crate::records;
@@ -65,7 +66,7 @@ impl Stage {
         Self::on(test, server.client(), &[("bootstrap.servers", server.bootstrap().to_owned())])
     }
 
-    /// Where `client` leads; `kafka` is what the program needs to get there.
+    /// Where `client` leads, which needs no password; `kafka` is how the program gets there.
     pub(crate) fn on(test: &str, client: ClientConfig, kafka: &[(&str, String)]) -> Self {
         Self::replicated(test, client, kafka, 1)
     }
@@ -160,7 +161,9 @@ impl Stage {
     }
 
     pub(crate) fn fires(&self) -> Vec<audit::Fired> {
-        records::read_all(&self.client, &self.target).iter().map(records::fired).collect()
+        let fires = records::read_all(&self.client, &self.target);
+        let ends = Ends::read(&self.client, &self.target);
+        fires.iter().map(|record| records::fired(record, &ends)).collect()
     }
 
     /// Counts fires as they come.

@@ -34,8 +34,8 @@ impl Attempt {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Retried {
     pub(crate) of: Attempt,
-    /// When it was written, in ms since the epoch.
-    pub(crate) appended: u64,
+    /// When its transaction ended, in ms since the epoch.
+    pub(crate) visible: u64,
     /// Commands below this offset were decided before the step that fired it; 0 if nobody knows.
     pub(crate) decided: u64,
     pub(crate) payload: Vec<u8>,
@@ -111,15 +111,15 @@ impl Evidence<'_> {
         effective: &Effective<'_>,
         report: &mut Report,
     ) {
-        let Retried { of, appended, decided, payload } = retried;
+        let Retried { of, visible, decided, payload } = retried;
         let commands = effective.get(of.trigger.as_str()).map_or(&[][..], Vec::as_slice);
         let place = commands.iter().position(|command| command.offset == of.generation);
         let (Some(place), Some(due)) = (place, due) else {
             let why = format!("nobody asked for {of:?}");
             return report.find(Violation::Ghost, &of.trigger, of.generation, why);
         };
-        if *appended < due {
-            let why = format!("{of:?} {} ms early", due - appended);
+        if *visible < due {
+            let why = format!("{of:?} {} ms early", due - visible);
             report.find(Violation::Early, &of.trigger, of.generation, why);
         }
         if commands[place].payload() != Some(payload) {

@@ -73,8 +73,9 @@ pub(crate) struct Fired {
     pub(crate) occurrence: u32,
     /// When it says that it was due, in ms since the epoch.
     pub(crate) due: u64,
-    /// The broker's timestamp, in ms since the epoch.
-    pub(crate) appended: u64,
+    /// When its transaction ended, in ms since the epoch: no reader of committed records saw it
+    /// sooner.
+    pub(crate) visible: u64,
     pub(crate) payload: Vec<u8>,
 }
 
@@ -287,8 +288,8 @@ impl Report {
             let why = format!("occurrence {occurrence}, due {}", fire.due);
             return self.find(Violation::Ghost, trigger, *generation, why);
         };
-        if fire.appended < due {
-            let why = format!("{} ms early", due - fire.appended);
+        if fire.visible < due {
+            let why = format!("{} ms early", due - fire.visible);
             self.find(Violation::Early, trigger, *generation, why);
         }
         let payload = registration.payload().unwrap_or_default();
@@ -301,6 +302,6 @@ impl Report {
             );
             self.find(Violation::WrongBody, trigger, *generation, why);
         }
-        self.lateness.push(fire.appended.saturating_sub(due.max(registration.appended)));
+        self.lateness.push(fire.visible.saturating_sub(due.max(registration.appended)));
     }
 }

@@ -16,7 +16,7 @@ fn cancel(offset: u64, appended: u64) -> Command {
 
 fn fire(generation: u64, due: u64) -> Fired {
     let (trigger, payload) = ("t".to_owned(), b"body".to_vec());
-    Fired { trigger, generation, occurrence: 0, due, appended: due + 5, payload }
+    Fired { trigger, generation, occurrence: 0, due, visible: due + 5, payload }
 }
 
 fn report(commands: &[Command], answers: &[(u64, Answer)], fires: &[Fired]) -> Report {
@@ -71,7 +71,7 @@ fn the_lost_are_found() {
 
 #[test]
 fn the_early_are_found() {
-    let early = Fired { appended: 4_999, ..fire(3, 5_000) };
+    let early = Fired { visible: 4_999, ..fire(3, 5_000) };
     assert_eq!(violations(&[register(3, 5_000)], &[], &[early]), [Violation::Early]);
 }
 
@@ -190,8 +190,8 @@ fn later_attempts_are_asked_for_made_once_and_stopped_by_a_cancel() {
     let trigger = "t".to_owned();
     let of = Attempt { trigger, generation: 3, occurrence: 0, attempt: 2, deferral: 0 };
     let asked = [Reported { of: of.clone(), due: 6_000 }];
-    let made = Retried { of, appended: 6_001, decided: 4, payload: b"body".to_vec() };
-    let early = Retried { appended: 5_999, ..made.clone() };
+    let made = Retried { of, visible: 6_001, decided: 4, payload: b"body".to_vec() };
+    let early = Retried { visible: 5_999, ..made.clone() };
     let other = Retried { payload: b"corpse".to_vec(), ..made.clone() };
     let after = Retried { decided: 12, ..made.clone() };
     let once = [register(3, 5_000)];

@@ -43,7 +43,7 @@ pub(super) fn partitioner(_: Scale) -> Verdict {
     last.terminate();
     let mut times = BTreeMap::<String, u32>::new();
     for fire in stage.fires() {
-        assert!(fire.appended >= due && fire.payload == fire.trigger.as_bytes(), "{fire:?}");
+        assert!(fire.visible >= due && fire.payload == fire.trigger.as_bytes(), "{fire:?}");
         *times.entry(fire.trigger).or_default() += 1;
     }
     assert_eq!(times, kept.iter().map(|id| (id.clone(), 1)).collect());

@@ -65,9 +65,9 @@ pub(super) fn assert_true(witnesses: &[&Witness], commands: &Commands, fires: &[
         let all = commands.get(&fire.trigger).map_or(&[][..], Vec::as_slice);
         let known = all.iter().find(|command| command.offset == fire.generation);
         let from = known.map_or(0, |command| command.appended).max(fire.due);
-        let silent = fire.appended.saturating_sub(from) > SILENT_MAX
-            && !witnesses.iter().any(|witness| witness.said_so(from, fire.appended));
-        let late = fire.appended.saturating_sub(from);
+        let silent = fire.visible.saturating_sub(from) > SILENT_MAX
+            && !witnesses.iter().any(|witness| witness.said_so(from, fire.visible));
+        let late = fire.visible.saturating_sub(from);
         assert!(!silent, "{} was {late} ms late, and /readyz said all was well", fire.trigger);
     }
 }

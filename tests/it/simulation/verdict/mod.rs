@@ -227,8 +227,8 @@ impl Testimony {
                 return;
             }
         }
-        let (clock, decided) = (sent.clock, sent.before.triggers);
-        self.retried.push(Retried { of, appended: clock, decided, payload: payload.to_vec() });
+        let (visible, decided) = (sent.clock, sent.before.triggers);
+        self.retried.push(Retried { of, visible, decided, payload: payload.to_vec() });
     }
 
     fn was_cancelled(&self, of: &Attempt) -> bool {
@@ -388,7 +388,7 @@ fn fired(id: &FireId, due: u64, sent: &Sent, payload: &[u8]) -> Fired {
         generation: id.generation,
         occurrence: id.occurrence,
         due,
-        appended: sent.clock,
+        visible: sent.clock,
         payload: payload.to_vec(),
     }
 }
