@@ -1,7 +1,7 @@
 //! When transactions ended: what a reader of committed records waits for, and no client tells him.
 //!
-//! Law: a record was visible no sooner than the marker that ends its transaction was appended to its
-//! partition. The record itself may have been there before, by as much as fires are sent ahead.
+//! Law: a record was visible no sooner than the marker that ends its transaction was appended to
+//! its partition. The record itself may have been there before, by as much as fires are sent ahead.
 //!
 //! Clients drop markers, so this asks the partition's leader itself: Fetch, version 4, of Kafka's
 //! protocol, of which the headers of record batches are read and nothing else
@@ -78,7 +78,8 @@ impl Ends {
 
 /// All batches of a partition up to its last stable offset.
 fn read_partition(consumer: &BaseConsumer, topic: &str, partition: i32) -> Result<Vec<Batch>> {
-    let (mut next, _) = consumer.fetch_watermarks(topic, partition, ANSWER).map_err(Error::other)?;
+    let (mut next, _) =
+        consumer.fetch_watermarks(topic, partition, ANSWER).map_err(Error::other)?;
     let mut leader = connect(consumer, topic, partition)?;
     let mut batches = Vec::new();
     loop {
