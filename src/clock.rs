@@ -18,6 +18,12 @@ pub fn until(time: u64) -> Duration {
     Duration::from_millis(time.saturating_sub(now_ms())).saturating_sub(begun)
 }
 
+/// How long ago `time` (ms since the epoch) was, to the microsecond; nothing if it has not come.
+#[must_use]
+pub fn since(time: u64) -> Duration {
+    since_epoch().saturating_sub(Duration::from_millis(time))
+}
+
 /// A clock before 1970 is one that nobody has set.
 #[expect(clippy::disallowed_methods, reason = "this is where the time enters")]
 fn since_epoch() -> Duration {

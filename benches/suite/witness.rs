@@ -26,16 +26,16 @@ const SILENCE_MAX: Duration = Duration::from_secs(120);
 /// How late fires were seen, in ms.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lateness {
-    pub(crate) p50_ms: Millis,
-    pub(crate) p99_ms: Millis,
-    pub(crate) p999_ms: Millis,
-    pub(crate) max_ms: Millis,
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
+    pub(crate) p999_ms: f64,
+    pub(crate) max_ms: f64,
 }
 
 impl fmt::Display for Lateness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { p50_ms, p99_ms, p999_ms, max_ms } = self;
-        write!(f, "p50 {p50_ms} ms, p99 {p99_ms}, p99.9 {p999_ms}, most {max_ms}")
+        write!(f, "p50 {p50_ms:.1} ms, p99 {p99_ms:.1}, p99.9 {p999_ms:.1}, most {max_ms:.1}")
     }
 }
 
@@ -75,14 +75,14 @@ impl Witness {
             let fire = self.receive();
             if is_of(&fire, series) {
                 let due = due(&fire);
-                seen.push((due, clock::now_ms().saturating_sub(due)));
+                seen.push((due, clock::since(due)));
             }
         }
         let first = seen.iter().map(|(due, _)| *due).min().unwrap();
         seen.retain(|(due, _)| *due >= first + warm_up);
         let mut late: Vec<_> = seen.into_iter().map(|(_, late)| late).collect();
         late.sort_unstable();
-        let at = |per_mille: usize| late[(late.len() - 1) * per_mille / 1_000];
+        let at = |per_mille: usize| late[(late.len() - 1) * per_mille / 1_000].as_secs_f64() * 1e3;
         Lateness { p50_ms: at(500), p99_ms: at(990), p999_ms: at(999), max_ms: at(1_000) }
     }
 

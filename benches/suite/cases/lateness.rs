@@ -42,7 +42,7 @@ struct Round {
 }
 
 /// A percentile, and where it stands.
-type Percentile = (&'static str, fn(&Lateness) -> Millis);
+type Percentile = (&'static str, fn(&Lateness) -> f64);
 
 const PERCENTILES: [Percentile; 3] =
     [("p50", |l| l.p50_ms), ("p99", |l| l.p99_ms), ("p99.9", |l| l.p999_ms)];
@@ -150,8 +150,7 @@ fn judge(
     let plan = &run.plan;
     let rate = amount(plan.rates[at].into());
     let figure = |name: String, lateness: &dyn Fn(&Round) -> Lateness| {
-        // Counted in whole ms: what is seen within the first is not infinitely good.
-        let values = rounds.iter().map(|round| of(&lateness(round)).max(1) as f64);
+        let values = rounds.iter().map(|round| of(&lateness(round)));
         Figure::new(name, "ms", values.collect())
     };
     // The quick plan has one rate, and floors for one percentile.

@@ -84,7 +84,7 @@ impl Job {
                 let lateness = of_scheduler(run, &site, &format!("peer{round}-{rate}"), rate);
                 let rss_mb = Some(scheduler.memory().peak as f64 / MB);
                 scheduler.terminate();
-                let [p50_ms, p99_ms] = [lateness.p50_ms, lateness.p99_ms].map(|ms| Some(ms as f64));
+                let [p50_ms, p99_ms] = [lateness.p50_ms, lateness.p99_ms].map(Some);
                 Measured { p50_ms, p99_ms, rss_mb, ..Measured::default() }
             }
         }

@@ -41,12 +41,11 @@ pub(crate) fn beside_one_time(run: &Run) -> Outcome {
     };
     let rate = amount(rate.into());
     let mut figures = Vec::new();
-    for (percentile, of) in
-        [("p50", (|l| l.p50_ms) as fn(&Lateness) -> Millis), ("p99", |l| l.p99_ms)]
+    for (percentile, of) in [("p50", (|l| l.p50_ms) as fn(&Lateness) -> f64), ("p99", |l| l.p99_ms)]
     {
         let late = |which: &str, of_round: &dyn Fn(&Round) -> Lateness| {
             figure(format!("{percentile} at {rate}/s, {which}"), "ms", &|round| {
-                of(&of_round(round)).max(1) as f64
+                of(&of_round(round))
             })
         };
         let recurring = late("recurring", &|round| round.recurring);
