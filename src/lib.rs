@@ -22,6 +22,7 @@
 //! * [`model`]: what exists: values and their bytes, without behaviour towards the world.
 //! * [`engine`]: what to do: pure decisions about one partition. Time is an argument, rows are
 //!   handed in, decisions come back as data.
+//! * [`allocator`]: the memory of the process.
 //! * [`fault`]: faults on purpose, in test builds only.
 //! * [`clock`], [`config`], [`telemetry`], [`health`]: the time, the settings, and what a process
 //!   says of itself.
@@ -41,7 +42,7 @@
 //!
 //! `ARCHITECTURE.md` tells how they work together, and names the test that holds each invariant.
 
-mod allocator;
+pub mod allocator;
 pub mod callers;
 pub mod cli;
 pub mod clock;

@@ -41,15 +41,19 @@ mod witness;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use orloj::allocator;
+
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["pipe", config, count, batch_ms] => {
+            allocator::without_huge_pages();
             let batch = Duration::from_millis(batch_ms.parse().unwrap());
             pipe::run(&site::settings(config), count.parse().unwrap(), batch);
         }
         ["ticker", config, count, rate] => {
+            allocator::without_huge_pages();
             ticker::run(&site::settings(config), count.parse().unwrap(), rate.parse().unwrap());
         }
         ["caller", _config, url, count, at_once] => {

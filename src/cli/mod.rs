@@ -25,6 +25,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use rdkafka::error::KafkaError;
 use thiserror::Error;
 
+use crate::allocator;
 use crate::config::{ConfigError, Layers, LogSettings, Settings};
 use crate::dead_letters::LetterError;
 use crate::dev::DevError;
@@ -219,6 +220,7 @@ impl CliError {
 /// Runs what the process's command line asks for.
 #[must_use]
 pub fn main() -> ExitCode {
+    allocator::without_huge_pages();
     match run(CommandLine::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -116,6 +116,7 @@ fn what_is_sent_ahead_is_seen_in_time() {
         stage.register_far_one(&client);
         let mut scheduler = stage.scheduler("first");
         scheduler.ready(READY);
+        assert!(!scheduler.has_huge_pages(), "each of them stops everything until it is zeroed");
         let first = clock::now_ms() + 3_000;
         for n in 0..TIMES * AT_ONCE {
             let due = first + n / AT_ONCE * APART;

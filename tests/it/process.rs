@@ -181,9 +181,7 @@ impl Orloj {
 
     /// Its memory now, in MiB.
     pub(crate) fn memory(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.program.id())).unwrap();
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        resident.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
+        self.footprint().resident / (1_024 * 1_024)
     }
 
     /// For how many partitions it fires.
@@ -199,13 +197,23 @@ impl Orloj {
 
     /// What it has in memory.
     pub(crate) fn footprint(&self) -> Footprint {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.program.id())).unwrap();
         let bytes = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-            let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+            let kib: u64 = self.status(name).trim_end_matches(" kB").parse().unwrap();
             kib * 1_024
         };
-        Footprint { resident: bytes("VmRSS:"), peak: bytes("VmHWM:") }
+        Footprint { resident: bytes("VmRSS"), peak: bytes("VmHWM") }
+    }
+
+    /// Whether the kernel may hand it memory in huge pages.
+    pub(crate) fn has_huge_pages(&self) -> bool {
+        self.status("THP_enabled") == "1"
+    }
+
+    /// What the kernel says of it, by name; see proc_pid_status(5).
+    fn status(&self, name: &str) -> String {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.program.id())).unwrap();
+        let of = |line: &str| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned());
+        status.lines().find_map(of).unwrap()
     }
 
     /// How it ended, once it has.
@@ -215,10 +223,15 @@ impl Orloj {
 
     /// How long each of its takeovers lasted, in ms.
     pub(crate) fn takeovers(&self) -> Vec<u64> {
-        let said = self.said();
-        let taken = said.lines().filter(|line| line.contains("taken over"));
-        let took = taken.filter_map(|line| line.split_once("took_ms=")?.1.split(' ').next());
-        took.map(|ms| ms.parse().unwrap()).collect()
+        self.numbers("taken over", "took_ms")
+    }
+
+    /// The number called `name` in each line of its log that holds `words`.
+    pub(crate) fn numbers(&self, words: &str, name: &str) -> Vec<u64> {
+        let (said, name) = (self.said(), format!("{name}="));
+        let lines = said.lines().filter(|line| line.contains(words));
+        let numbers = lines.filter_map(|line| line.split_once(&name)?.1.split(' ').next());
+        numbers.map(|number| number.parse().unwrap()).collect()
     }
 
     /// Ends it as a power failure would.
