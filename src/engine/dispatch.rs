@@ -200,6 +200,7 @@ impl Partition {
         if recurs && called {
             // It is due by the command, and not instead of the next regular one.
             row.scheduled = self.clock;
+            self.draft.called_at = self.clock;
         }
         let http = row.definition.target.is_http();
         let open = http && row.settles();

@@ -152,6 +152,8 @@ pub(super) struct Draft {
     pub(super) emits: Vec<Emit>,
     pub(super) late: Vec<(TimelineKey, RowBytes)>,
     pub(super) withdrawals: Vec<Withdrawal>,
+    /// The latest time at which a command has fired something in it, in ms since the epoch.
+    pub(super) called_at: Timestamp,
     ingested: usize,
 }
 
@@ -390,8 +392,9 @@ impl Partition {
         });
         self.sealed.cursor = self.cursor;
         self.sealed.at = self.clock;
-        let Draft { emits, ingested, .. } = std::mem::take(&mut self.draft);
-        Step { number, emits, spill, cursor: self.cursor, last: clean, ingested }
+        let Draft { emits, ingested, called_at, .. } = std::mem::take(&mut self.draft);
+        let time = self.cursor.w.due.max(called_at);
+        Step { number, emits, time, spill, cursor: self.cursor, last: clean, ingested }
     }
 
     fn mirror(&self, clean: bool) -> Emit {

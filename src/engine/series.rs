@@ -79,7 +79,9 @@ impl Partition {
         }
         let slot = if made_up { self.made_up() } else { 0 };
         let due = row.scheduled.max(slot);
-        if due <= self.clock { Judged::Fires } else { Judged::Waits(due) }
+        // The clock may be ahead, and cancels up to it unread: what is decided goes up to W.
+        let has_come = row.scheduled <= self.cursor.w.due && slot <= self.clock;
+        if has_come { Judged::Fires } else { Judged::Waits(due) }
     }
 
     fn made_up(&mut self) -> Timestamp {

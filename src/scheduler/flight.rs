@@ -42,9 +42,9 @@ impl Flight {
         self.steps.len() + self.barriers.len() + self.farewells.len()
     }
 
-    /// Before this it must not be committed, in ms since the epoch: the latest W that it decides.
+    /// Before this it must not be committed, in ms since the epoch.
     pub(super) fn time(&self) -> Timestamp {
-        self.steps.iter().map(|(_, step)| step.cursor.w.due).max().unwrap_or(0)
+        self.steps.iter().map(|(_, step)| step.time).max().unwrap_or(0)
     }
 
     /// Begins a transaction for `time` and queues all records.

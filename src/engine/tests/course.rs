@@ -85,6 +85,35 @@ fn an_occurrence_within_the_grace_is_not_missed() {
 }
 
 #[test]
+fn what_follows_a_missed_occurrence_is_no_earlier_for_a_clock_that_is_ahead() {
+    let mut play = Play::new();
+    play.recurring("a", false, r#"{"every":"PT1S","misfire":"skip"}"#);
+    play.pass(NOW).says(&["a accepted", "1000 a#0 of 1000"]);
+    play.scene.take_over(Disk::default(), 2_990);
+    play.scene.owner.ahead = 20;
+    play.decide();
+    play.says(&["a skipped 1 of 2000 to 2000"]);
+    play.pass(3_000).says(&["3000 a#1 of 3000"]);
+}
+
+#[test]
+fn what_a_command_fires_is_committed_no_sooner_than_it_says() {
+    let mut play = Play::new();
+    play.recurring("a", false, r#"{"every":"PT10S"}"#);
+    play.pass(NOW).says(&["a accepted", "1000 a#0 of 1000"]);
+    play.scene.owner.ahead = 20;
+    play.command("a", Command::FireNow);
+    play.scene.now += 5;
+    let mut times = Vec::new();
+    while let Some(step) = play.scene.step() {
+        play.hear(&step);
+        times.push(step.time);
+    }
+    play.says(&["a called #1", "1005 a#1 of 1025"]);
+    assert_eq!(times.into_iter().max(), Some(1_025));
+}
+
+#[test]
 fn made_up_occurrences_come_at_a_rate_and_do_not_hold_up_others() {
     Play::twice(|mut play| {
         for id in ["a", "b", "c"] {

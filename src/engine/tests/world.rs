@@ -12,15 +12,16 @@ use crate::engine::rows::{Rows, Stored};
 use crate::engine::step::{Emit, InputTopics, RowOp, Step};
 use crate::engine::takeover::{Ask, Committed, Local, Takeover};
 use crate::engine::wheel::Wheel;
-use crate::model::codec::row::RowBytes;
+use crate::model::codec::row::{self, RowBytes};
 use crate::model::definition::{Definition, HttpTarget, Target, TopicTarget};
 use crate::model::input::{
     Count, OnConflict, PRIORITY_DEFAULT, Registration, Request, SignalRecord, TriggerRecord,
 };
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
+use crate::model::outcome::Verdict;
 use crate::model::partitioner::Partitioner;
 use crate::model::timeline::TimelineKey;
-use crate::model::{Offset, Timestamp};
+use crate::model::{Millis, Offset, Timestamp};
 
 /// `ledger.after` of these tests, in ms.
 pub(crate) const AFTER: u64 = 50;
@@ -54,6 +55,8 @@ pub(crate) struct Owner {
     /// What the shell would find out about target topics.
     pub(crate) catalog: Catalog,
     pub(crate) skew: i64,
+    /// How far ahead of its clock it decides, in ms.
+    pub(crate) ahead: Millis,
     ledger_position: Offset,
 }
 
@@ -213,7 +216,7 @@ impl Owner {
         let mut catalog = Catalog::default();
         let usable = TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 };
         catalog.insert("out".into(), usable);
-        Self { partition, disk, catalog, skew: 0, ledger_position: local.ledger_position }
+        Self { partition, disk, catalog, skew: 0, ahead: 0, ledger_position: local.ledger_position }
     }
 
     /// Drafts a step: takes in at most so many records of each input, fires at most so many.
@@ -225,12 +228,12 @@ impl Owner {
         records: usize,
         fires: usize,
     ) -> Option<Step> {
-        if self.partition.observe(now.saturating_add_signed(self.skew)) > 0 {
+        let at = now.saturating_add_signed(self.skew);
+        if self.partition.observe(at + self.ahead) > 0 {
             return None;
         }
         let n = usize::try_from(self.partition.cursor().triggers).unwrap();
         let s = usize::try_from(self.partition.cursor().signals).unwrap();
-        let at = now.saturating_add_signed(self.skew);
         self.partition.input_known(log.triggers.len() as Offset, at);
         let taken = log.triggers.iter().skip(n).take(records).cloned().map(Input::Trigger);
         let signals = log.signals.iter().skip(s).take(records).cloned().map(Input::Signal);
@@ -272,6 +275,16 @@ impl Owner {
 pub(crate) fn commit(log: &mut Log, step: &Step, now: Timestamp) {
     let before = log.committed.as_ref().map_or(0, |(offset, _)| *offset);
     for emit in &step.emits {
+        let (trigger, scheduled) = match emit {
+            Emit::ToTopic(fire) => {
+                let view = row::view(&fire.row).unwrap().unwrap();
+                (view.trigger.to_vec(), fire.scheduled)
+            }
+            Emit::ToWorker(fire) => (fire.id.trigger.bytes().to_vec(), fire.scheduled),
+            _ => Default::default(),
+        };
+        let early = scheduled > step.time && !is_called(log, step, &trigger);
+        assert!(!early, "{emit:?} is early if it is committed at {}", step.time);
         if let Emit::Ledger { key, value } = emit {
             let value = value.as_deref().cloned();
             log.ledger.push(LedgerRecord { key: key.clone(), value, step: step.number });
@@ -280,6 +293,18 @@ pub(crate) fn commit(log: &mut Log, step: &Step, now: Timestamp) {
         }
     }
     log.committed = Some((step.cursor.triggers, step.cursor.to_metadata("owner")));
+}
+
+/// Whether a command has fired this one before its time.
+fn is_called(log: &Log, step: &Step, trigger: &[u8]) -> bool {
+    let said = log.out.iter().map(|(emit, ..)| emit).chain(&step.emits);
+    said.into_iter().any(|emit| match emit {
+        Emit::Outcome(outcome) => {
+            let called = matches!(outcome.verdict, Verdict::Called { .. });
+            called && outcome.trigger.bytes()[..] == *trigger
+        }
+        _ => false,
+    })
 }
 
 /// All ledger records from an offset on, uncompacted.

@@ -44,7 +44,7 @@ impl Flight {
 
     /// Before this it must not be committed, as `scheduler::flight` has it.
     pub(super) fn time(&self) -> Timestamp {
-        self.steps.iter().map(|(_, step, _)| step.cursor.w.due).max().unwrap_or(0)
+        self.steps.iter().map(|(_, step, _)| step.time).max().unwrap_or(0)
     }
 
     /// How far the partitions are once it is committed. `owner` is the transactional id.
