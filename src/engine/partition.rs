@@ -164,6 +164,8 @@ struct Sealed {
     at: Timestamp,
     mirrored_at: Timestamp,
     spilled_at: Timestamp,
+    /// The next spill is due even if it holds no row.
+    outgrown: bool,
 }
 
 impl Partition {
@@ -189,7 +191,7 @@ impl Partition {
             pace: Pace::default(),
             watermark,
             low_water,
-            sealed: Sealed { cursor, at: 0, mirrored_at: 0, spilled_at: 0 },
+            sealed: Sealed { cursor, at: 0, mirrored_at: 0, spilled_at: 0, outgrown: false },
             scratch: Vec::new(),
         }
     }
@@ -334,7 +336,7 @@ impl Partition {
         let waited = self.clock >= self.sealed.at + self.rules.idle_commit;
         let full = self.draft.ingested >= self.rules.ingest_max;
         let urgent = !self.draft.emits.is_empty();
-        let stale = !self.overlay.is_clean() && self.must_spill();
+        let stale = (!self.overlay.is_clean() || self.sealed.outgrown) && self.must_spill();
         (urgent || full || stale || (moved && waited)).then(|| self.close(false))
     }
 
@@ -342,6 +344,12 @@ impl Partition {
     pub fn seal_clean(&mut self) -> Step {
         self.raise_low_water();
         self.close(true)
+    }
+
+    /// The ledger has grown by more than a restart should read again: a spill is to say how far
+    /// the store is, though nothing else has happened since the last one.
+    pub fn ledger_grew(&mut self) {
+        self.sealed.outgrown = true;
     }
 
     /// What step `number` spilled, and all before it, is in the store.
@@ -387,7 +395,7 @@ impl Partition {
         }
         self.low_water.sample(self.clock, self.cursor.horizon, self.cursor.triggers);
         let spill = (clean || self.must_spill()).then(|| {
-            self.sealed.spilled_at = self.clock;
+            (self.sealed.spilled_at, self.sealed.outgrown) = (self.clock, false);
             self.overlay.spill(number, self.cursor.w)
         });
         self.sealed.cursor = self.cursor;

@@ -69,13 +69,15 @@ pub enum Bug {
     StaleStore,
     /// Shell: what is decided ahead of its time is committed at once.
     EndsEarly,
+    /// Shell: a store counts as holding the ledger up to an end that was heard of too late.
+    LedgerHeardLate,
     /// Workers: a cancel withdraws what another worker may have begun.
     WithdrawBegun,
 }
 
 impl Bug {
     /// Every one of them.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::NoWatermark,
         Self::NoBarrier,
         Self::NoLowWater,
@@ -107,6 +109,7 @@ impl Bug {
         Self::CommittedEnd,
         Self::StaleStore,
         Self::EndsEarly,
+        Self::LedgerHeardLate,
         Self::WithdrawBegun,
     ];
 }

@@ -10,7 +10,7 @@ use rdkafka::message::{BorrowedMessage, Headers, Message};
 use tokio::runtime::Runtime;
 
 use super::lane::{EndCheck, Lane, Stage};
-use super::sentinel::End;
+use super::sentinel::{End, Log};
 use super::{Scheduler, SchedulerError};
 use crate::clock;
 use crate::config::Settings;
@@ -228,11 +228,17 @@ impl Scheduler {
         Ok(())
     }
 
-    /// What the sentinel has seen of the ends of `triggers`.
+    /// What the sentinel has seen of the ends of `triggers` and the ledger.
     fn hear_sentinel(&mut self) {
-        for End { partition, end, at } in self.sentinel.seen() {
-            if let Some(partition) = self.lanes.get_mut(&partition).and_then(Lane::active) {
-                partition.input_known(end, at);
+        for End { log, partition, end, at } in self.sentinel.seen() {
+            let Some(lane) = self.lanes.get_mut(&partition) else { continue };
+            match log {
+                Log::Triggers => {
+                    if let Some(partition) = lane.active() {
+                        partition.input_known(end, at);
+                    }
+                }
+                Log::Ledger => lane.ledger_ends(end),
             }
         }
     }

@@ -24,6 +24,10 @@ use crate::model::ledger::LedgerKey;
 use crate::model::{Offset, PartitionId, Timestamp};
 use crate::store::{LocalState, PartitionStore, StoreError};
 
+/// So many records of the ledger a restart may read again for nothing: they take milliseconds,
+/// and what an idle partition writes, a mirror of its cursor now and then, asks for no spill.
+const LEDGER_SLACK: Offset = 100;
+
 /// A partition assigned to this process.
 #[derive(Debug)]
 pub(super) struct Lane {
@@ -43,8 +47,11 @@ pub(super) struct Lane {
     pub(super) end_check: EndCheck,
     /// When the last record of `triggers` was read, in ms since the epoch.
     pub(super) read_at: Timestamp,
-    /// The ledger was read up to here when the partition was taken over.
+    /// With the step that was sealed last, the store has what the ledger says below this.
     pub(super) ledger_position: Offset,
+    /// Where the ledger ended when that was last heard. What is below is of steps of ours that are
+    /// sealed, if the next one can be committed at all; see [`Self::before_seal`].
+    pub(super) ledger_end: Offset,
 }
 
 /// How far a partition is on its way.
@@ -137,6 +144,25 @@ impl Lane {
             end_check: EndCheck::Idle,
             read_at: 0,
             ledger_position: 0,
+            ledger_end: 0,
+        }
+    }
+
+    /// The ledger was heard to end at `end`.
+    pub(super) fn ledger_ends(&mut self, end: Offset) {
+        self.ledger_end = end;
+        let grew = end > self.ledger_position + LEDGER_SLACK;
+        if let Some(partition) = self.active().filter(|_| grew) {
+            partition.ledger_grew();
+        }
+    }
+
+    /// Called before a step is sealed: if it is committed, then nobody else has written to the
+    /// ledger before the end that we know of. With an end that is heard of later it would be too
+    /// late: by then another owner may have written, and this store would lack it.
+    pub(super) fn before_seal(&mut self) {
+        if matches!(self.stage, Stage::Active(_)) {
+            self.ledger_position = self.ledger_position.max(self.ledger_end);
         }
     }
 

@@ -133,6 +133,7 @@ impl Scheduler {
         let mut flight = Flight::default();
         for id in partitions {
             let Some(lane) = self.lanes.get_mut(id) else { continue };
+            lane.before_seal();
             match &mut lane.stage {
                 Stage::Active(partition) => flight.steps.push((*id, partition.seal_clean())),
                 Stage::Restoring(restoring) => {
@@ -163,6 +164,7 @@ impl Scheduler {
                 break;
             }
             let Some(lane) = self.lanes.get_mut(&id) else { continue };
+            lane.before_seal();
             match &mut lane.stage {
                 Stage::Active(partition) => {
                     flight.steps.extend(partition.seal().map(|step| (id, step)));
@@ -196,6 +198,8 @@ impl Scheduler {
                 ledger_position: lane.ledger_position,
                 w: step.cursor.w,
             };
+            let (step, ledger_position) = (local.step, local.ledger_position);
+            tracing::debug!(partition = id, step, ledger_position, "spilled");
             self.writer.submit(Spill {
                 partition: *id,
                 store: Arc::clone(&lane.store),

@@ -230,7 +230,7 @@ impl Scheduler {
             measured_at: None,
             intake: Intake::new(settings, &names, partitions)?,
             targets: Targets::new(settings.targets.clone(), names.clone(), probe.clone()),
-            sentinel: Sentinel::start(probe.clone(), names.triggers()),
+            sentinel: Sentinel::start(probe.clone(), &names),
             answers: channel(),
             refused: None,
             cluster,

@@ -1,7 +1,10 @@
-//! The sentinel: looks up where `triggers` ends, again and again, on a thread of its own.
+//! The sentinel: looks up where `triggers` and the ledger end, again and again, on a thread of its
+//! own.
 //!
 //! Law: a reader cannot tell an idle log from a slow fetch. What it has read counts as everything
 //! written before a moment only if the log's end, asked for after that moment, has been reached.
+//! The ledger is ours alone to write: what lies below an end of it that was heard of before a step
+//! is of that step or an earlier one, once the step is committed under its fence.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, channel};
@@ -9,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock;
+use crate::kafka::Names;
 use crate::kafka::probe::Probe;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
@@ -17,10 +21,21 @@ pub(super) const GRACE_MS: Millis = 1_000;
 /// How often an end is looked up: several times within the grace, so that a look-up that is slow
 /// holds up no fire.
 const INTERVAL: Duration = Duration::from_millis(200);
+/// The ledger's is looked up once in so many rounds, every 5 s: what was written to it since is
+/// what a restart reads again without need.
+const LEDGER_EVERY: u32 = 25;
+
+/// Which log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Log {
+    Triggers,
+    Ledger,
+}
 
 /// Where a log ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
+    pub(super) log: Log,
     pub(super) partition: PartitionId,
     /// The first offset that was not there.
     pub(super) end: Offset,
@@ -36,21 +51,25 @@ pub(super) struct Sentinel {
 }
 
 impl Sentinel {
-    /// Watches `topic`, no partition yet. Ends when it is dropped.
-    pub(super) fn start(probe: Probe, topic: String) -> Self {
+    /// Watches no partition yet. Ends when it is dropped.
+    pub(super) fn start(probe: Probe, names: &Names) -> Self {
         let watched: Arc<Mutex<BTreeSet<PartitionId>>> = Arc::default();
         let (seen, ends) = channel();
         let partitions = Arc::clone(&watched);
+        let topics =
+            [(Log::Triggers, names.triggers(), 1), (Log::Ledger, names.ledger(), LEDGER_EVERY)];
         super::spawn("sentinel", move || {
-            while Arc::strong_count(&partitions) > 1 {
+            for round in 0_u32.. {
+                if Arc::strong_count(&partitions) == 1 {
+                    return;
+                }
                 let ours = partitions.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                for partition in ours {
-                    let at = clock::now_ms();
-                    match probe.bounds(&topic, partition) {
-                        Ok((_low, end)) => {
-                            let _unheard = seen.send(End { partition, end, at });
-                        }
-                        Err(error) => tracing::debug!(partition, %error, "no end to be had"),
+                let now = topics.iter().filter(|(_, _, every)| round.is_multiple_of(*every));
+                for ((log, topic, _), partition) in
+                    now.flat_map(|it| ours.iter().map(move |p| (it, *p)))
+                {
+                    if let Some(end) = look_up(&probe, *log, topic, partition) {
+                        let _unheard = seen.send(end);
                     }
                 }
                 std::thread::park_timeout(INTERVAL);
@@ -68,5 +87,16 @@ impl Sentinel {
     /// The ends seen since the last call.
     pub(super) fn seen(&self) -> Vec<End> {
         self.ends.try_iter().collect()
+    }
+}
+
+fn look_up(probe: &Probe, log: Log, topic: &str, partition: PartitionId) -> Option<End> {
+    let at = clock::now_ms();
+    match probe.bounds(topic, partition) {
+        Ok((_low, end)) => Some(End { log, partition, end, at }),
+        Err(error) => {
+            tracing::debug!(topic, partition, %error, "no end to be had");
+            None
+        }
     }
 }

@@ -39,6 +39,7 @@ mod promises;
 mod readme;
 mod reconcile;
 mod records;
+mod restarts;
 mod retries;
 mod schedules;
 mod signatures;

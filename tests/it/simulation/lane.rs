@@ -57,7 +57,11 @@ pub(super) struct Lane {
     pub(super) sealed: Decided,
     next_trigger: Offset,
     next_signal: Offset,
+    /// As `scheduler::lane` has them.
     ledger_position: Offset,
+    ledger_end: Offset,
+    /// An end of the ledger that was looked up and not told yet.
+    ledger_seen: Option<Offset>,
     /// Ends of `triggers` that were looked up and not told yet, and when.
     ends: VecDeque<(Offset, Timestamp)>,
     /// Spills of committed steps that have not reached the disk yet.
@@ -96,8 +100,36 @@ impl Lane {
             next_trigger: 0,
             next_signal: 0,
             ledger_position: 0,
+            ledger_end: 0,
+            ledger_seen: None,
             ends: VecDeque::new(),
             unapplied: VecDeque::new(),
+        }
+    }
+
+    /// Looks up where the ledger ends, or hears it.
+    pub(super) fn look_at_ledger(&mut self, site: &mut Site) {
+        self.ledger_end = match self.ledger_seen.take() {
+            Some(end) => end,
+            None => {
+                self.ledger_seen = Some(site.broker.ledger[self.id].high());
+                return;
+            }
+        };
+        if let Stage::Active(partition) = &mut self.stage
+            && site.dice.one_in(4)
+        {
+            partition.ledger_grew();
+        }
+        if planted(Bug::LedgerHeardLate) {
+            self.ledger_position = self.ledger_position.max(self.ledger_end);
+        }
+    }
+
+    /// As `scheduler::lane` does.
+    pub(super) fn before_seal(&mut self) {
+        if matches!(self.stage, Stage::Active(_)) {
+            self.ledger_position = self.ledger_position.max(self.ledger_end);
         }
     }
 

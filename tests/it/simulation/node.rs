@@ -155,6 +155,9 @@ impl Node {
         }
         let id = site.dice.pick(&ids);
         if let Some(lane) = self.lanes.get_mut(&id) {
+            if site.dice.one_in(4) {
+                lane.look_at_ledger(site);
+            }
             lane.work(&self.rules, &mut self.disks[id], (clock, self.ahead), site);
         }
     }
@@ -268,6 +271,7 @@ impl Node {
         let mut flight = Flight::default();
         for id in partitions.into_iter().map(number) {
             let Some(lane) = self.lanes.get_mut(&id) else { continue };
+            lane.before_seal();
             match &mut lane.stage {
                 Stage::Active(partition) => {
                     let step = partition.seal_clean();
@@ -317,6 +321,7 @@ impl Node {
             if flight.steps.len() + flight.barriers.len() == limit {
                 break;
             }
+            lane.before_seal();
             match &mut lane.stage {
                 Stage::Active(partition) => {
                     if let Some(step) = partition.seal() {

@@ -1,0 +1,63 @@
+//! What a scheduler that starts again on its disk reads of the log: what the disk lacks.
+
+use std::time::Duration;
+
+use orloj::clock;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+
+use crate::stage::{PARTITIONS, READY, Stage, whole_machine};
+use crate::wait::until;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Triggers that go into the ledger, and are not due while the test lasts.
+const LONG: u64 = 4_000;
+const FAR_MS: u64 = 3_600_000;
+/// What asks for no spill in a partition, and what is read again then.
+const SLACK: u64 = 100;
+const READ_MAX: u64 = LONG / 8;
+
+#[test]
+fn what_it_wrote_to_the_ledger_itself_is_not_read_again() {
+    let _machine = whole_machine();
+    let stage = Stage::new("warm")
+        .set("scheduler.ledger_after", "1s")
+        .set("store.flush_interval", "1s")
+        .set("log.filter", "info,orloj::scheduler::launch=debug");
+    let client = stage.client();
+    let mut scheduler = stage.scheduler("first");
+    scheduler.ready(READY);
+    let due = clock::now_ms() + FAR_MS;
+    for n in 0..LONG {
+        client.register(&format!("long-{n}"), due, stage.target(), "x", true);
+    }
+    let commands = client.acknowledged().len();
+    until("all to be accepted", DEADLINE, || (stage.outcomes().len() >= commands).then_some(()));
+    let ends: Vec<_> = (0..PARTITIONS).map(|p| (p, ledger_end(&stage, p))).collect();
+    assert!(ends.iter().map(|(_, end)| end).sum::<u64>() > LONG, "{ends:?}");
+    until("the store to hold the ledger", DEADLINE, || {
+        let holds = |(p, end): &(_, u64)| {
+            let spilled = format!("spilled partition={p} ");
+            scheduler
+                .numbers(&spilled, "ledger_position")
+                .last()
+                .is_some_and(|held| held + SLACK >= *end)
+        };
+        ends.iter().all(holds).then_some(())
+    });
+    // A kill may come before RocksDB has brought it to disk.
+    scheduler.terminate();
+
+    let again = stage.scheduler("first");
+    let read = until("the takeovers", DEADLINE, || {
+        let read = again.numbers("taken over", "records");
+        (read.len() == PARTITIONS as usize).then_some(read)
+    });
+    assert!(read.iter().sum::<u64>() <= READ_MAX, "records read again: {read:?}");
+    again.terminate();
+}
+
+fn ledger_end(stage: &Stage, partition: i32) -> u64 {
+    let reader: BaseConsumer = stage.kafka().create().unwrap();
+    let (_, end) = reader.fetch_watermarks(&stage.names.ledger(), partition, DEADLINE).unwrap();
+    end.unsigned_abs()
+}
