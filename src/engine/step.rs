@@ -27,7 +27,7 @@ pub struct Step {
     /// Records to write, in order, all in one transaction.
     pub emits: Vec<Emit>,
     /// That transaction is committed no sooner, in ms since the epoch: nothing that it fires is due
-    /// later. It may be a little ahead of the clock.
+    /// later, unless a command calls for it. It may be a little ahead of the clock.
     pub time: Timestamp,
     /// From time to time: everything the store does not have yet, to be written once that
     /// transaction is committed, in the order of the steps, and then reported with

@@ -1,4 +1,6 @@
 //! What a scheduler that starts again on its disk reads of the log: what the disk lacks.
+//!
+//! Law: counted is what the process says that it read; how long that took depends on the machine.
 
 use std::time::Duration;
 
