@@ -1,4 +1,5 @@
-//! `orloj tail`: the records of a topic as they arrive, for people without another tool at hand.
+//! `orloj tail`: the records of a topic as they arrive, for people without another tool at hand;
+//! those of our own topics as JSON.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use super::CliError;
 use crate::config::Settings;
 use crate::kafka::probe::Probe;
 use crate::kafka::reader::{Read, Reader};
+use crate::model::codec::schemas::Schemas;
 
 /// How long the broker may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,13 +39,18 @@ impl Tail {
             let (first, end) = probe.bounds(&self.topic, partition)?;
             reader.start(&self.topic, partition, if self.from_beginning { first } else { end })?;
         }
+        let schemas = Schemas::new();
+        let told = |bytes: Option<&[u8]>| match bytes {
+            None => "null".to_owned(),
+            Some(bytes) => schemas.tell(bytes).map_or_else(
+                || String::from_utf8_lossy(bytes).into_owned(),
+                |value| value.to_string(),
+            ),
+        };
         let mut out = std::io::stdout().lock();
         loop {
             if let Some(Read::Record(record)) = reader.poll(TIMEOUT)? {
-                let text = |bytes: Option<&[u8]>| {
-                    bytes.map_or_else(|| "null".into(), |b| String::from_utf8_lossy(b).into_owned())
-                };
-                let (key, value) = (text(record.key()), text(record.payload()));
+                let (key, value) = (told(record.key()), told(record.payload()));
                 if writeln!(out, "{key}\t{value}").and_then(|()| out.flush()).is_err() {
                     return Ok(());
                 }

@@ -62,7 +62,9 @@ fn obey(row: &mut FireRow, command: Command) -> bool {
     let course = course_of(row);
     match command {
         Command::Pause => !std::mem::replace(&mut course.paused, true),
+        Command::Resume if !course.paused => false,
         Command::Resume => {
+            course.paused = false;
             let mut series = course.series.as_deref_mut();
             if let Some(series) = &mut series {
                 series.failures = 0; // those of what ran on while it was paused do not count
@@ -71,7 +73,7 @@ fn obey(row: &mut FireRow, command: Command) -> bool {
             if course.standing == Standing::Queued && open.is_none() {
                 course.standing = Standing::Pending;
             }
-            std::mem::take(&mut course.paused)
+            true
         }
         Command::FireNow => {
             course.awaits = None;

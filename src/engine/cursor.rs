@@ -21,8 +21,25 @@ pub struct Cursor {
     /// S: the latest due time of any entry that was put on the timeline and not into the ledger,
     /// in ms since the epoch. Below `clock + ledger.after` of the owner that did it.
     pub horizon: Timestamp,
-    /// How many steps were committed, over all owners.
+    /// The number of the last committed step, over all owners; it begins with its lineage.
     pub step: u64,
+}
+
+/// The bits of a step's number below its lineage: at a thousand steps a second they last 34 years.
+const STEPS: u32 = 40;
+
+/// The lineage of a step. Who reads the log again from where an operator wants it, or has lost the
+/// cursor, decides anew: steps of different lineages have nothing to do with each other, and no
+/// two have one number.
+#[must_use]
+pub fn lineage(step: u64) -> u64 {
+    step >> STEPS
+}
+
+/// What the steps of the lineage after that of `last` are counted from.
+#[must_use]
+pub fn next_lineage(last: u64) -> u64 {
+    (lineage(last) + 1) << STEPS
 }
 
 /// The version of the commit metadata that this program writes.
@@ -174,6 +191,14 @@ mod tests {
         let line = cursor().to_metadata("orloj-a");
         assert_eq!(line, "orloj1 w=17.3.1.9 ns=8 l=30 s=99 step=5 tx=orloj-a");
         assert_eq!(Cursor::from_metadata(40, &line), Ok((cursor(), "orloj-a".to_owned())));
+    }
+
+    #[test]
+    fn lineages_share_no_step() {
+        for last in [0, 1, (1 << STEPS) - 1] {
+            assert_eq!((lineage(last), next_lineage(last)), (0, 1 << STEPS));
+        }
+        assert_eq!((lineage(1 << STEPS), next_lineage(1 << STEPS)), (1, 2 << STEPS));
     }
 
     #[test]

@@ -12,10 +12,10 @@ use std::collections::BTreeSet;
 
 use super::cursor::Cursor;
 use super::known::IdHash;
+use super::local::Local;
 use super::partition::Fetched;
 use super::replay::Replay;
 use super::step::RowOp;
-use super::takeover::Local;
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::LedgerRecord;
 use crate::model::{Offset, PartitionId};

@@ -20,6 +20,7 @@ pub mod depend;
 pub mod dispatch;
 pub mod follow;
 pub mod known;
+pub mod local;
 pub mod low_water;
 pub mod overlay;
 pub mod partition;

@@ -9,8 +9,9 @@
 
 use std::collections::BTreeSet;
 
-use super::cursor::{Cursor, MetadataError};
+use super::cursor::{Cursor, MetadataError, next_lineage};
 use super::known::IdHash;
+use super::local::Local;
 use super::partition::{Fetched, Start};
 pub use super::refusal::Refusal;
 use super::replay::Replay;
@@ -56,29 +57,6 @@ pub enum Ask {
     },
     /// Nothing: the partition can be active.
     Nothing,
-}
-
-/// A valid local store, where there is one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Local {
-    /// Records of `triggers` below this are applied.
-    pub applied: Offset,
-    /// Steps up to this one are applied.
-    pub step: u64,
-    /// Ledger records below this offset are applied, or were written by steps up to `step`.
-    pub ledger_position: Offset,
-    /// W when it was last written.
-    pub w: TimelineKey,
-}
-
-impl Local {
-    /// Whether it can be of the log that has this cursor: nothing in it is ahead of it.
-    #[must_use]
-    pub fn agrees_with(&self, cursor: &Cursor, ledger_end: Offset) -> bool {
-        self.applied <= cursor.triggers
-            && self.step <= cursor.step
-            && self.ledger_position <= ledger_end
-    }
 }
 
 /// S of a cursor that an operator has moved past its mirror: a replay without a local store finds
@@ -137,6 +115,8 @@ pub struct Takeover {
     local: Option<Local>,
     committed: Committed,
     mirror: Option<(String, Offset, bool)>,
+    /// The highest number of a step that was seen while the mirror was looked for.
+    last_step: Option<u64>,
     cursor: Cursor,
     ledger_position: Offset,
     replay: Replay,
@@ -164,6 +144,7 @@ impl Takeover {
             local,
             committed: Committed::default(),
             mirror: None,
+            last_step: local.map(|local| local.step),
             cursor: Cursor::fresh(0, 0),
             ledger_position: 0,
             replay: Replay::new(TimelineKey::MIN, 0, skips),
@@ -349,6 +330,7 @@ impl Takeover {
 
     fn find_mirror(&mut self, records: Vec<LedgerRecord>) {
         for record in records {
+            self.last_step = self.last_step.max(Some(record.step));
             if let (LedgerKey::Cursor, Some(LedgerValue::Cursor { metadata, offset, clean })) =
                 (record.key, record.value)
             {
@@ -368,9 +350,9 @@ impl Takeover {
         };
         let moved_to = self.committed.offset.as_ref().map(|(offset, _)| *offset);
         let (low, signals) = (self.committed.triggers_low, self.committed.signals_low);
+        let step = self.last_step.map_or(0, next_lineage);
         let cursor = match (mirror, moved_to) {
-            (None, None) => Cursor::fresh(low, signals),
-            (None, Some(offset)) => Cursor::fresh(offset, signals),
+            (None, moved_to) => Cursor { step, ..Cursor::fresh(moved_to.unwrap_or(low), signals) },
             (Some((cursor, false)), None) if !planted(Bug::MirrorAlwaysClean) => {
                 return Err(Refusal::CursorLost {
                     partition: self.partition,
@@ -380,7 +362,9 @@ impl Takeover {
                 });
             }
             (Some((cursor, _)), None) => cursor,
-            (Some((cursor, _)), Some(offset)) => self.moved(cursor, offset),
+            (Some((cursor, _)), Some(offset)) => {
+                self.moved(Cursor { step: step.max(cursor.step), ..cursor }, offset)
+            }
         };
         self.stand_at(cursor)
     }
@@ -397,9 +381,7 @@ impl Takeover {
     fn stand_at(&mut self, mut cursor: Cursor) -> Result<(), Refusal> {
         self.check_ends(&cursor)?;
         let ledger_end = self.committed.ledger_end;
-        let useful =
-            |local: &Local| local.agrees_with(&cursor, ledger_end) && cursor.horizon != S_UNKNOWN;
-        self.local = self.local.filter(useful);
+        self.local = self.local.filter(|local| local.agrees_with(&cursor, ledger_end));
         if self.local.is_none() {
             self.replay.skips.clear();
         }

@@ -20,7 +20,7 @@ use crate::clock;
 use crate::config::Settings;
 use crate::engine::cursor::Cursor;
 use crate::engine::follow::{Pass, chosen};
-use crate::engine::takeover::Local;
+use crate::engine::local::Local;
 use crate::kafka::Names;
 use crate::kafka::follower::Follower;
 use crate::kafka::reader::{Read, Reader};

@@ -81,7 +81,8 @@ pub enum ViewError {
     /// What is in the file cannot be: it is thrown away and made anew.
     #[error("the view's file is damaged: {0}")]
     Damaged(String),
-    /// The database refuses. When writing, the file is thrown away and made anew.
+    /// The database refuses. When writing, the file is thrown away and made anew, unless another
+    /// one would fare no better.
     #[error("the view's database: {0}")]
     Database(#[from] rusqlite::Error),
     /// The cluster is away; the file stays.

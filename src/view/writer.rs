@@ -2,7 +2,8 @@
 //! where that comes to nothing.
 //!
 //! Law: whatever befalls the file, the gateway goes on: the view says what it lacks, throws the
-//! file away and makes it again. What befalls Kafka leaves the file as it is.
+//! file away and makes it again. What befalls Kafka, the disk or the process leaves the file as it
+//! is: another one would fare no better.
 
 use std::time::Duration;
 
@@ -119,7 +120,15 @@ fn is_of_the_file(error: &ViewError) -> bool {
         ViewError::Foreign(_) | ViewError::Damaged(_) => true,
         ViewError::Database(error) => !matches!(
             error.sqlite_error_code(),
-            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+            Some(
+                ErrorCode::DatabaseBusy
+                    | ErrorCode::DatabaseLocked
+                    | ErrorCode::DiskFull
+                    | ErrorCode::OutOfMemory
+                    | ErrorCode::CannotOpen
+                    | ErrorCode::PermissionDenied
+                    | ErrorCode::ReadOnly
+            )
         ),
         _ => false,
     }
@@ -231,6 +240,11 @@ mod tests {
             (sqlite(rusqlite::ffi::SQLITE_NOTADB), true),
             (sqlite(rusqlite::ffi::SQLITE_BUSY), false),
             (sqlite(rusqlite::ffi::SQLITE_LOCKED), false),
+            (sqlite(rusqlite::ffi::SQLITE_FULL), false),
+            (sqlite(rusqlite::ffi::SQLITE_NOMEM), false),
+            (sqlite(rusqlite::ffi::SQLITE_CANTOPEN), false),
+            (sqlite(rusqlite::ffi::SQLITE_READONLY), false),
+            (sqlite(rusqlite::ffi::SQLITE_PERM), false),
             (ViewError::Away(String::new()), false),
             (ViewError::Newer(String::new()), false),
         ] {

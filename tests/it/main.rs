@@ -45,6 +45,7 @@ mod schedules;
 mod signatures;
 mod simulation;
 mod stage;
+mod tail;
 mod tenants;
 mod topics;
 mod traces;

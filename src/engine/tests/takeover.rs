@@ -6,10 +6,11 @@ use super::scene::{
     NOW, Scene, callback, hold, in_ledger, index, put, retry, settle, topic, veto, withdraw,
 };
 use super::world::{Disk, commit};
-use crate::engine::cursor::{Cursor, MetadataError};
+use crate::engine::cursor::{Cursor, MetadataError, next_lineage};
+use crate::engine::local::Local;
 use crate::engine::partition::Fetched;
 use crate::engine::step::RowOp;
-use crate::engine::takeover::{Ask, Committed, Gap, Local, Refusal, Takeover};
+use crate::engine::takeover::{Ask, Committed, Gap, Refusal, Takeover};
 use crate::model::Offset;
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
@@ -82,7 +83,8 @@ fn an_offset_that_an_operator_moved_makes_everything_from_there_on_new() {
         takeover.on_ledger(vec![mirror(&CURSOR, false)], 4, &Fetched::default()).unwrap();
         // Past the mirror, S is unknown until the log has been replayed.
         let horizon = if offset > CURSOR.triggers { u64::MAX } else { CURSOR.horizon };
-        let cursor = Cursor { triggers: offset, low_water, horizon, ..CURSOR };
+        let step = next_lineage(CURSOR.step);
+        let cursor = Cursor { triggers: offset, low_water, horizon, step, ..CURSOR };
         let metadata = cursor.to_metadata("me");
         assert_eq!(takeover.ask(), Ask::Barrier { offset, metadata, nonce: NONCE });
     }
@@ -95,8 +97,34 @@ fn a_local_w_beyond_the_mirror_stays_when_an_operator_moves_the_offset() {
     let moved = Some((3, String::new()));
     takeover.on_committed(Committed { offset: moved, ..committed(&CURSOR) }).unwrap();
     takeover.on_ledger(vec![mirror(&CURSOR, false)], 4, &Fetched::default()).unwrap();
-    assert_eq!(takeover.cursor(), &Cursor { w, triggers: 3, ..CURSOR });
+    let step = next_lineage(CURSOR.step);
+    assert_eq!(takeover.cursor(), &Cursor { w, triggers: 3, step, ..CURSOR });
     assert!(takeover.must_wipe(), "it holds what is to be new");
+}
+
+#[test]
+fn every_move_of_an_offset_begins_a_lineage_whatever_the_mirror_says() {
+    let first = next_lineage(CURSOR.step);
+    let barrier = |step| LedgerRecord { step, ..barrier_record(NONCE - 1) };
+    for (seen, expected) in [(9, first), (first, next_lineage(first))] {
+        for with_mirror in [false, true] {
+            let mirror = with_mirror.then(|| mirror(&CURSOR, false));
+            let records = mirror.into_iter().chain([barrier(seen)]).collect();
+            let mut takeover = begin(None);
+            let moved = Some((3, String::new()));
+            takeover.on_committed(Committed { offset: moved, ..committed(&CURSOR) }).unwrap();
+            takeover.on_ledger(records, 4, &Fetched::default()).unwrap();
+            assert_eq!(takeover.cursor().step, expected, "after {seen}, {with_mirror}");
+        }
+    }
+}
+
+#[test]
+fn a_disk_of_before_an_offset_was_moved_is_wiped() {
+    let cursor = Cursor { step: next_lineage(CURSOR.step) + 2, ..CURSOR };
+    let mut takeover = begin(Some(local()));
+    takeover.on_committed(committed(&cursor)).unwrap();
+    assert!(takeover.must_wipe(), "steps of another lineage are not ours");
 }
 
 #[test]

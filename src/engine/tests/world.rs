@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use crate::engine::catalog::{Catalog, TopicState};
+use crate::engine::local::Local;
 use crate::engine::partition::{Fetched, Input, Partition, Rules};
 use crate::engine::rows::{Rows, Stored};
 use crate::engine::step::{Emit, InputTopics, RowOp, Step};
-use crate::engine::takeover::{Ask, Committed, Local, Takeover};
+use crate::engine::takeover::{Ask, Committed, Takeover};
 use crate::engine::wheel::Wheel;
 use crate::model::codec::row::{self, RowBytes};
 use crate::model::definition::{Definition, HttpTarget, Target, TopicTarget};

@@ -4,6 +4,7 @@
 //!  triggers ──► registration ◄── headers_form, avro_form, json_form ──► draft, field, fields
 //!  fires, signals, outcomes, ledger, dead-letters ◄──► avro ◄── schemas
 //!  the store ◄──► row
+//!  schemas ──► told, for people
 //! ```
 
 pub mod ledger_key;
@@ -25,6 +26,7 @@ mod json_form;
 pub(in crate::model) mod long;
 mod row_course;
 mod row_more;
+mod told;
 
 #[cfg(test)]
 mod recurring_tests;

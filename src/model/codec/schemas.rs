@@ -92,6 +92,16 @@ impl Schemas {
         }
     }
 
+    /// The schema of any kind and version that has this fingerprint.
+    pub(super) fn by_fingerprint(&self, fingerprint: [u8; 8]) -> Option<&'static Schema> {
+        let Self { triggers, fire, withdrawal, signal, ledger, outcome, dead_letter } = self;
+        let messages = [fire, withdrawal, signal, ledger, outcome, dead_letter];
+        let messages = messages.iter().flat_map(|message| &message.versions);
+        let messages = messages.map(|version| (version.fingerprint, version.schema));
+        let mut all = triggers.iter().copied().chain(messages);
+        all.find(|(known, _)| *known == fingerprint).map(|(_, schema)| schema)
+    }
+
     /// What every registration in Avro is resolved against.
     pub(super) fn trigger(&self) -> &Schema {
         self.triggers[0].1
@@ -109,30 +119,41 @@ pub(super) struct Message {
     kind: &'static str,
     fingerprint: [u8; 8],
     writer: GenericDatumWriter<'static>,
-    /// One for every schema this kind ever had, the newest first.
-    readers: Vec<([u8; 8], GenericDatumReader<'static>)>,
+    /// Every schema this kind ever had, the newest first.
+    versions: Vec<Version>,
+}
+
+/// One schema of a kind, and who reads what was written by it.
+struct Version {
+    fingerprint: [u8; 8],
+    schema: &'static Schema,
+    reader: GenericDatumReader<'static>,
+}
+
+impl Version {
+    fn of(kind: &str, json: &str) -> Self {
+        let schema = parse(json);
+        let reader = GenericDatumReader::builder(schema).human_readable(false).build();
+        let Ok(reader) = reader else {
+            panic!("an embedded schema of a {kind} does not resolve");
+        };
+        Self { fingerprint: fingerprint(schema), schema, reader }
+    }
 }
 
 impl Message {
     fn new(kind: &'static str, newest: &str) -> Self {
-        let schema = parse(newest);
-        let writer = GenericDatumWriter::builder(schema).human_readable(false).build();
-        let reader = GenericDatumReader::builder(schema).human_readable(false).build();
-        let (Ok(writer), Ok(reader)) = (writer, reader) else {
+        let version = Version::of(kind, newest);
+        let writer = GenericDatumWriter::builder(version.schema).human_readable(false).build();
+        let Ok(writer) = writer else {
             panic!("the embedded schema of a {kind} does not resolve");
         };
-        let fingerprint = fingerprint(schema);
-        Self { kind, fingerprint, writer, readers: vec![(fingerprint, reader)] }
+        Self { kind, fingerprint: version.fingerprint, writer, versions: vec![version] }
     }
 
     /// Reads also what was written by an older schema of the kind.
     fn and_before(mut self, older: &str) -> Self {
-        let schema = parse(older);
-        let reader = GenericDatumReader::builder(schema).human_readable(false).build();
-        let Ok(reader) = reader else {
-            panic!("an older schema of a {} does not resolve", self.kind);
-        };
-        self.readers.push((fingerprint(schema), reader));
+        self.versions.push(Version::of(self.kind, older));
         self
     }
 
@@ -149,14 +170,14 @@ impl Message {
 
     /// Reads a single-object encoding by the schema it was written with.
     pub(super) fn decode<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, CodecError> {
-        let framed = bytes.strip_prefix(&MARKER).and_then(|rest| rest.split_first_chunk::<8>());
-        let Some((fingerprint, mut datum)) = framed else {
+        let Some((fingerprint, mut datum)) = framed(bytes) else {
             return Err(self.corrupt("it does not begin with a schema's fingerprint"));
         };
-        let Some((_, reader)) = self.readers.iter().find(|(known, _)| known == fingerprint) else {
+        let known = self.versions.iter().find(|version| version.fingerprint == fingerprint);
+        let Some(version) = known else {
             return Err(CodecError::Newer { kind: self.kind });
         };
-        let body = reader.read_deser(&mut datum).map_err(|error| self.corrupt(error))?;
+        let body = version.reader.read_deser(&mut datum).map_err(|error| self.corrupt(error))?;
         if datum.is_empty() { Ok(body) } else { Err(self.corrupt("it is longer than its schema")) }
     }
 
@@ -170,6 +191,12 @@ impl std::fmt::Debug for Message {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Message").field("kind", &self.kind).finish_non_exhaustive()
     }
+}
+
+/// The fingerprint and the datum of a single-object encoding.
+pub(super) fn framed(bytes: &[u8]) -> Option<([u8; 8], &[u8])> {
+    let (fingerprint, datum) = bytes.strip_prefix(&MARKER)?.split_first_chunk::<8>()?;
+    Some((*fingerprint, datum))
 }
 
 /// Writers and readers keep what they resolved of a schema, and borrow it: so that they can be

@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use orloj::engine::catalog::{Catalog, TopicState};
 use orloj::engine::known::{IdHash, Known};
+use orloj::engine::local::Local;
 use orloj::engine::partition::{Fetched, Input, Partition, Rules};
 use orloj::engine::rows::{Rows, Stored, trigger_of};
 use orloj::engine::step::{Emit, InputTopics, RowOp, Step};
-use orloj::engine::takeover::{Ask, Committed, Local, Takeover};
+use orloj::engine::takeover::{Ask, Committed, Takeover};
 use orloj::engine::wheel::{ENTRY_BYTES, Load, Wheel};
 use orloj::model::codec::row::RowBytes;
 use orloj::model::input::{SignalRecord, TriggerRecord};

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use orloj::engine::known::IdHash;
 use orloj::engine::partition::Fetched;
 
+use orloj::engine::local::Local;
 use orloj::engine::step::RowOp;
-use orloj::engine::takeover::Local;
 use orloj::engine::wheel::{ENTRY_BYTES, Load};
 use orloj::model::codec::row::RowBytes;
 use orloj::model::timeline::TimelineKey;

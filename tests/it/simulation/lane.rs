@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use orloj::engine::catalog::{Catalog, TopicState};
 use orloj::engine::cursor::Cursor;
+use orloj::engine::local::Local;
 use orloj::engine::overlay::Delta;
 use orloj::engine::partition::{Input, Partition, Rules};
 use orloj::engine::rows::Stored;
 use orloj::engine::step::Step;
-use orloj::engine::takeover::{Ask, Committed, Local, Refusal, Takeover};
+use orloj::engine::takeover::{Ask, Committed, Refusal, Takeover};
 use orloj::engine::wheel::Wheel;
 use orloj::fault::{Bug, planted};
 use orloj::model::input::SignalRecord;
@@ -120,9 +121,6 @@ impl Lane {
             && site.dice.one_in(4)
         {
             partition.ledger_grew();
-        }
-        if planted(Bug::LedgerHeardLate) {
-            self.ledger_position = self.ledger_position.max(self.ledger_end);
         }
     }
 
@@ -323,7 +321,12 @@ impl Lane {
 
     /// The next spill reaches the disk; says whether there was any.
     pub(super) fn apply_next(&mut self, disk: &mut Disk, site: &mut Site) -> bool {
-        let Some(Spilled { delta, local, at }) = self.unapplied.pop_front() else { return false };
+        let Some(Spilled { delta, mut local, at }) = self.unapplied.pop_front() else {
+            return false;
+        };
+        if planted(Bug::LedgerHeardLate) {
+            local.ledger_position = site.broker.ledger[self.id].high();
+        }
         disk.apply(&delta.rows(), local, at);
         if let Stage::Active(partition) = &mut self.stage {
             partition.applied(local.step);

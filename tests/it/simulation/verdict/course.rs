@@ -13,6 +13,7 @@ use orloj::model::{Millis, Offset, Timestamp};
 
 use super::story::{Event, Shot, Story, What};
 use crate::audit::{Finding, Violation};
+use crate::simulation::broker::Decided;
 use crate::simulation::people::{Wanted, Wish};
 
 /// Nothing is left to be done.
@@ -48,6 +49,8 @@ struct Life<'a> {
     counted: usize,
     /// That number is not to be known from here.
     loose: bool,
+    /// What was decided before the step that resumed it, until another step is heard of.
+    resumed: Option<Decided>,
 }
 
 struct Judge<'a> {
@@ -116,7 +119,7 @@ impl<'a> Judge<'a> {
             (Some(Wish::Cancel | Wish::Command(_)), Verdict::NotPending { .. }) => {
                 pending.is_none()
             }
-            (Some(Wish::Command(asked)), verdict) => self.commanded(*asked, verdict),
+            (Some(Wish::Command(asked)), verdict) => self.commanded(event, *asked, verdict),
             _ => false,
         };
         if !fits {
@@ -125,7 +128,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn commanded(&mut self, asked: Command, verdict: &Verdict) -> bool {
+    fn commanded(&mut self, event: &Event<'_>, asked: Command, verdict: &Verdict) -> bool {
         let Some(life) = &mut self.pending else { return false };
         match (asked, verdict) {
             (Command::Pause, Verdict::Paused { generation, .. }) => {
@@ -133,7 +136,9 @@ impl<'a> Judge<'a> {
                 *generation == life.generation
             }
             (Command::Resume, Verdict::Resumed { generation, .. }) => {
-                life.paused = false;
+                if std::mem::take(&mut life.paused) {
+                    (life.failures, life.resumed) = (0, Some(event.before));
+                }
                 *generation == life.generation
             }
             (Command::FireNow, Verdict::Called { generation, occurrence }) => {
@@ -174,6 +179,7 @@ impl<'a> Judge<'a> {
             failures: 0,
             counted: 0,
             loose,
+            resumed: None,
         };
         if life.by_schedule(self.trigger) != Some(fire_at) {
             let why = format!("answered that it is due {fire_at}, not {:?}", life.next);
@@ -266,10 +272,13 @@ impl<'a> Judge<'a> {
             }
             life.counted += 1;
             if said.settled.id.generation == life.generation {
-                life.loose |= life.paused;
+                // What ran on while it was paused does not count: the step that resumes it may have
+                // read of it before the command, or after.
+                life.loose |= life.paused || life.resumed.is_some();
                 life.failures = if said.settled.ok { 0 } else { life.failures + 1 };
             }
         }
+        life.resumed = life.resumed.filter(|before| *before == event.before);
     }
 
     /// Everything has had its time.

@@ -321,7 +321,9 @@ impl Testimony {
         let Asked { from, .. } = asked;
         match finding.violation {
             Violation::Duplicate | Violation::NotStopped | Violation::Ghost => finding.by >= from,
-            Violation::Lost => self.undone.contains(&(finding.trigger.clone(), finding.generation)),
+            Violation::Lost | Violation::Stuck => {
+                self.undone.contains(&(finding.trigger.clone(), finding.generation))
+            }
             _ => false,
         }
     }
