@@ -6,7 +6,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/orloj/target
 export PATH := $(if $(wildcard /usr/lib/ccache),/usr/lib/ccache:)$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-delivery test-signatures test-schedules test-api sim faults faults-long verify fix bench bench-quick bench-long bench-guard help
+.PHONY: demo test test-delivery test-signatures test-schedules test-api sim faults faults-long verify fix bench bench-quick bench-long bench-floor bench-guard help
 
 demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
 	scripts/prerequisites.sh
@@ -69,7 +69,8 @@ fix: ## mend what can be mended by itself: format and simple lints
 bench-quick: ## how fast, next to what the machine can do at all, in 3 minutes
 bench: ## everything, next to the pipe, the ticker and the peers, in an hour (CASES=burst,late: those)
 bench-long: ## the same with 100 million pending
-bench-quick bench bench-long:
+bench-floor: ## p99 at 10,000/s with nothing pending, next to the ticker's, in 8 minutes
+bench-quick bench bench-long bench-floor:
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
 	cargo bench --locked --profile dev --bench suite -- $(subst bench,full,$(subst bench-,,$@))

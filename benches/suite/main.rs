@@ -61,7 +61,7 @@ fn main() -> ExitCode {
         }
         [scale] => {
             let Some(plan) = plan::named(scale) else {
-                eprintln!("{scale}? Say quick, full or long; CASES=a,b names the cases to run.");
+                eprintln!("{scale}? Say quick, full, long or floor; CASES=a,b: only those cases.");
                 return ExitCode::FAILURE;
             };
             return run::all(plan);

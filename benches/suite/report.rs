@@ -44,20 +44,25 @@ impl Report {
         !self.ended.is_empty() && self.ended.iter().all(Ended::passed)
     }
 
-    /// Leaves the report in `target/bench`; that of the quick plan is `quick.json` and `quick.md`,
-    /// without charts.
+    /// Leaves the report in `target/bench`; those of the smaller plans are called as the plan is
+    /// (`quick.json`, `quick.md`), without charts.
     pub(crate) fn write(&self) {
-        let is_quick = self.plan == "quick";
-        let name = if is_quick { "quick" } else { "report" };
+        let is_whole = self.is_whole();
+        let name = if is_whole { "report" } else { self.plan };
         let folder = folder();
         fs::create_dir_all(&folder).unwrap();
         let json = serde_json::to_vec_pretty(&self.to_json()).unwrap();
         fs::write(folder.join(name).with_extension("json"), json).unwrap();
         fs::write(folder.join(name).with_extension("md"), self.to_markdown()).unwrap();
         let outcomes = self.ended.iter().filter_map(|ended| ended.result.as_ref().ok());
-        for chart in outcomes.flat_map(|outcome| &outcome.charts).filter(|_| !is_quick) {
+        for chart in outcomes.flat_map(|outcome| &outcome.charts).filter(|_| is_whole) {
             chart.draw(&folder);
         }
+    }
+
+    /// Whether every case belongs to the plan, and so every chart.
+    fn is_whole(&self) -> bool {
+        ["full", "long"].contains(&self.plan)
     }
 
     /// `N measured, M goals met, K missed, F failed`.
@@ -99,7 +104,7 @@ impl Report {
             writeln!(text, "* {name}: {value}").unwrap();
         }
         for ended in &self.ended {
-            ended.describe(self.plan == "quick", &mut text).unwrap();
+            ended.describe(self.is_whole(), &mut text).unwrap();
         }
         text
     }
@@ -114,7 +119,7 @@ impl Ended {
         self.result.iter().flat_map(|outcome| &outcome.figures)
     }
 
-    fn describe(&self, is_quick: bool, text: &mut String) -> fmt::Result {
+    fn describe(&self, is_whole: bool, text: &mut String) -> fmt::Result {
         writeln!(text, "\n## {}\n\n{}. ({} s)\n", self.case, self.criterion, self.seconds)?;
         let outcome = match &self.result {
             Ok(outcome) => outcome,
@@ -135,7 +140,7 @@ impl Ended {
         for note in &outcome.notes {
             writeln!(text, "\n{note}")?;
         }
-        for chart in outcome.charts.iter().filter(|_| !is_quick) {
+        for chart in outcome.charts.iter().filter(|_| is_whole) {
             writeln!(text, "\n![{}]({}.svg)", chart.title, chart.name)?;
         }
         Ok(())
