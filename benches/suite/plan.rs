@@ -1,7 +1,8 @@
 //! How much is measured: in three minutes, in an hour, or for as long as it takes.
 //!
-//! Law: a smaller plan has fewer and smaller measurements, never other ones. `SHRINK=n` divides
-//! every count by n: for trying the suite itself, not for figures.
+//! Law: a smaller plan has fewer and smaller measurements, never other ones; one that has a single
+//! figure may take longer over it. `SHRINK=n` divides every count by n: for trying the suite
+//! itself, not for figures.
 
 use crate::figures::Goal;
 

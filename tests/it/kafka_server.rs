@@ -66,7 +66,7 @@ pub(crate) struct Options {
 const SMALL: [&str; 1] = ["-Xmx512m"];
 
 /// The JVM that Kafka's operations guide advises ("Java version"). In the 1 GiB of
-/// `kafka-server-start.sh` the broker collects garbage twice as often, for 12 to 40 ms each time.
+/// `kafka-server-start.sh` the broker collects garbage three times as often, for 12 to 40 ms.
 const FULL_SIZE: [&str; 11] = [
     "-server",
     "-Xms6g",
