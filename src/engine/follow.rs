@@ -96,7 +96,8 @@ impl Pass {
             triggers_from: cursor.low_water.max(local.applied).min(cursor.triggers),
             triggers_until: cursor.triggers,
         };
-        let mut replay = Replay::new(cursor.w, cursor.horizon, skips);
+        let log = plan.triggers_from..plan.triggers_until;
+        let mut replay = Replay::new(cursor.w, cursor.horizon, log, skips);
         if must_wipe {
             let triggers = plan.triggers_until - plan.triggers_from;
             replay = replay.of_empty_store(ledger_end.saturating_add(triggers));
@@ -149,6 +150,13 @@ impl Pass {
     #[must_use]
     pub fn ledger_is_read(&self) -> bool {
         self.later_from.is_some()
+    }
+
+    /// Whether the record of `triggers` at `offset` need not be given to
+    /// [`triggers`](Self::triggers): the ledger, which is read, holds what it has registered.
+    #[must_use]
+    pub fn holds(&self, offset: Offset) -> bool {
+        self.replay.holds(offset)
     }
 
     /// Records of `triggers` in order, once the ledger is read; returns the rows to apply.

@@ -19,6 +19,7 @@ pub mod cursor;
 pub mod depend;
 pub mod dispatch;
 pub mod follow;
+pub mod held;
 pub mod known;
 pub mod local;
 pub mod low_water;

@@ -324,11 +324,16 @@ impl Partition {
         self.wheel.next_due()
     }
 
-    /// Closes the draft into a step if it is time to commit it: it emits something, is full, or
-    /// has been open for long.
+    /// Closes the draft into a step if it is time to commit it.
     pub fn seal(&mut self) -> Option<Step> {
         assert!(self.draft.late.is_empty(), "late entries fire in the step that ingested them");
         assert!(self.draft.withdrawals.is_empty(), "withdrawals go out in the step of the cancel");
+        self.is_ripe().then(|| self.close(false))
+    }
+
+    /// Whether it is time to commit what is drafted: it emits something, is full, or has been open
+    /// for long.
+    pub fn is_ripe(&mut self) -> bool {
         self.raise_low_water();
         let (cursor, sealed) = (&self.cursor, &self.sealed.cursor);
         let moved = (cursor.triggers, cursor.signals, cursor.low_water)
@@ -337,7 +342,7 @@ impl Partition {
         let full = self.draft.ingested >= self.rules.ingest_max;
         let urgent = !self.draft.emits.is_empty();
         let stale = (!self.overlay.is_clean() || self.sealed.outgrown) && self.must_spill();
-        (urgent || full || stale || (moved && waited)).then(|| self.close(false))
+        urgent || full || stale || (moved && waited)
     }
 
     /// The last step of an owner that leaves: whatever is drafted, and the mirror marked clean.

@@ -4,10 +4,13 @@
 //! the ledger holds: the ledger already contains its effect; of a kind that the ledger holds in any
 //! case: settled; a plain registration: insert if its key is above W and its due time not above S,
 //! as it is settled otherwise; a cancel removes. All but the marked ones and the commands remove
-//! older generations of their id. The ledger is read first, whole.
+//! older generations of their id. The ledger is read first, whole; a record whose very registration
+//! it holds is not even looked at ([`Held`]).
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
+use super::held::Held;
 use super::known::{IdHash, IdMap, Known, Slot, SlotKind};
 use super::partition::Fetched;
 use super::register::first_row;
@@ -37,6 +40,7 @@ pub struct Replay {
     pub last_timestamp: Timestamp,
     /// What a store that began empty can know; `None` where it did not.
     seen: Option<Seen>,
+    held: Held,
     rows: Vec<RowOp>,
     touched: IdMap<Known>,
     /// Where rows are encoded.
@@ -44,9 +48,15 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Starts with the committed `w` and `horizon` (S) and the marks that the local store has.
+    /// Starts with the committed `w` and `horizon` (S), the part of the log that will be replayed,
+    /// and the marks that the local store has.
     #[must_use]
-    pub fn new(w: TimelineKey, horizon: Timestamp, skips: BTreeSet<Offset>) -> Self {
+    pub fn new(
+        w: TimelineKey,
+        horizon: Timestamp,
+        log: Range<Offset>,
+        skips: BTreeSet<Offset>,
+    ) -> Self {
         Self {
             w,
             horizon,
@@ -54,6 +64,7 @@ impl Replay {
             skips,
             last_timestamp: 0,
             seen: None,
+            held: Held::none_of(log),
             rows: Vec::new(),
             touched: IdMap::default(),
             scratch: Vec::new(),
@@ -93,10 +104,28 @@ impl Replay {
         self.take_rows()
     }
 
+    /// Whether there is nothing to do for the record of `triggers` at `offset`, because the ledger
+    /// holds what it has registered.
+    #[must_use]
+    pub fn holds(&self, offset: Offset) -> bool {
+        self.held.contains(offset) && !planted(Bug::ReplayHeld)
+    }
+
+    /// The records of which the ledger holds what they have registered; it has been read whole.
+    pub fn take_held(&mut self) -> Held {
+        std::mem::take(&mut self.held)
+    }
+
+    /// Records of `triggers` that need no replay were written until `timestamp`, in ms since the
+    /// epoch.
+    pub fn passed(&mut self, timestamp: Timestamp) {
+        self.last_timestamp = self.last_timestamp.max(timestamp);
+    }
+
     /// Replays records of `triggers` in order; `fetched` has the index rows of their ids.
     pub fn triggers(&mut self, records: Vec<TriggerRecord>, fetched: &Fetched) -> Vec<RowOp> {
         for record in records {
-            self.last_timestamp = self.last_timestamp.max(record.timestamp);
+            self.passed(record.timestamp);
             if self.skips.contains(&record.offset) {
                 continue;
             }
@@ -181,15 +210,19 @@ impl Replay {
         {
             row.id.occurrence = 0;
         }
-        known.slots.push(match &row {
+        let slot = match &row {
             Row::Fire(row) => Slot { in_ledger: true, ..Slot::of(key, row) },
             Row::Veto { cancel, .. } => Slot::of_veto(key, *cancel),
             Row::Watch { .. } => Slot::of_watch(key),
-        });
+        };
         if key > self.w {
+            if is_main(&slot) && matches!(row, Row::Fire(_)) {
+                self.held.insert(slot.generation);
+            }
             let row = self.encode(&row);
             self.rows.push(RowOp::Put { key, row });
         }
+        known.slots.push(slot);
     }
 
     fn encode(&mut self, row: &Row) -> RowBytes {
@@ -197,13 +230,16 @@ impl Replay {
     }
 
     fn drop_main(&mut self, known: &mut Known) {
-        self.drop(known, |slot| matches!(slot.kind, SlotKind::Main | SlotKind::Past));
+        self.drop(known, is_main);
     }
 
     fn drop(&mut self, known: &mut Known, condemned: impl Fn(&Slot) -> bool) {
         for slot in known.take(condemned) {
             if slot.key > self.w {
                 self.rows.push(RowOp::Delete { key: slot.key });
+            }
+            if is_main(&slot) && !planted(Bug::HeldForGood) {
+                self.held.remove(slot.generation);
             }
         }
     }
@@ -231,4 +267,9 @@ impl Replay {
         rows.sort_by_key(RowOp::place);
         rows
     }
+}
+
+/// What a registration replaces and a cancel removes.
+fn is_main(slot: &Slot) -> bool {
+    matches!(slot.kind, SlotKind::Main | SlotKind::Past)
 }

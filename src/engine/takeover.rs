@@ -10,6 +10,7 @@
 use std::collections::BTreeSet;
 
 use super::cursor::{Cursor, MetadataError, next_lineage};
+use super::held::Held;
 use super::known::IdHash;
 use super::local::Local;
 use super::partition::{Fetched, Start};
@@ -147,7 +148,7 @@ impl Takeover {
             last_step: local.map(|local| local.step),
             cursor: Cursor::fresh(0, 0),
             ledger_position: 0,
-            replay: Replay::new(TimelineKey::MIN, 0, skips),
+            replay: Replay::new(TimelineKey::MIN, 0, 0..0, skips),
             gaps: Vec::new(),
         }
     }
@@ -235,6 +236,25 @@ impl Takeover {
     /// The ids whose index rows [`on_triggers`](Self::on_triggers) needs for these records.
     pub fn ids_in_triggers(&mut self, records: &[TriggerRecord]) -> Vec<IdHash> {
         self.replay.ids_in_triggers(records)
+    }
+
+    /// Whether the record of `triggers` at `offset` need not be given to
+    /// [`on_triggers`](Self::on_triggers): the ledger holds what it has registered.
+    #[must_use]
+    pub fn holds(&self, offset: Offset) -> bool {
+        self.replay.holds(offset)
+    }
+
+    /// The records that [`holds`](Self::holds) says, for a reader that goes on while records are
+    /// applied elsewhere.
+    pub fn take_held(&mut self) -> Held {
+        assert_eq!(self.phase, Phase::Triggers, "the ledger is not read whole");
+        self.replay.take_held()
+    }
+
+    /// Records that are held were written until `timestamp`, in ms since the epoch.
+    pub fn on_held(&mut self, timestamp: Timestamp) {
+        self.replay.passed(timestamp);
     }
 
     /// Records of `triggers` for [`Ask::Triggers`], all below its `until`. Returns the rows to
@@ -362,9 +382,7 @@ impl Takeover {
                 });
             }
             (Some((cursor, _)), None) => cursor,
-            (Some((cursor, _)), Some(offset)) => {
-                self.moved(Cursor { step: step.max(cursor.step), ..cursor }, offset)
-            }
+            (Some((cursor, _)), Some(offset)) => self.moved(Cursor { step, ..cursor }, offset),
         };
         self.stand_at(cursor)
     }
@@ -388,7 +406,8 @@ impl Takeover {
         self.skip_gaps(&mut cursor);
         self.cursor = cursor;
         let skips = std::mem::take(&mut self.replay.skips);
-        let replay = Replay::new(cursor.w, cursor.horizon, skips);
+        let log = self.replay_from()..cursor.triggers;
+        let replay = Replay::new(cursor.w, cursor.horizon, log, skips);
         self.replay = if self.must_wipe() { replay.of_empty_store(self.records()) } else { replay };
         self.phase = if planted(Bug::NoBarrier) { Phase::Ledger } else { Phase::Barrier };
         Ok(())

@@ -27,6 +27,8 @@ pub enum Bug {
     LowWaterByClock,
     /// A replay inserts what the ledger has said already.
     ReplayHeld,
+    /// What the ledger has once held counts as held, whatever became of it.
+    HeldForGood,
     /// The clock is the wall's, even if it is behind what was decided by.
     ClockRunsBack,
     /// W moves past what is not loaded yet.
@@ -77,7 +79,7 @@ pub enum Bug {
 
 impl Bug {
     /// Every one of them.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 34] = [
         Self::NoWatermark,
         Self::NoBarrier,
         Self::NoLowWater,
@@ -88,6 +90,7 @@ impl Bug {
         Self::ReplaySignals,
         Self::LowWaterByClock,
         Self::ReplayHeld,
+        Self::HeldForGood,
         Self::ClockRunsBack,
         Self::PastUnloaded,
         Self::RetryAgain,

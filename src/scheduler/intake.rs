@@ -36,6 +36,9 @@ const END_AGAIN_MS: Millis = 200;
 const STALL_MS: Millis = 300;
 /// How long the loop waits for a stable end: a partition without a leader holds up no other.
 const STABLE_END_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long the loop waits at most while nothing more can be taken in: whoever makes room again
+/// needs the processor more.
+const FULL_WAIT: Duration = Duration::from_millis(1);
 /// Records taken from the secondary inputs in one turn.
 const OTHERS_MAX: usize = 10_000;
 
@@ -88,11 +91,10 @@ impl Intake {
         let headers = message.headers().map_or_else(Vec::new, |headers| {
             headers.iter().map(|header| (header.key, header.value)).collect()
         });
-        let timestamp = message.timestamp().to_millis().unwrap_or(0);
         let raw = RawRecord {
             partition,
             offset,
-            timestamp: Timestamp::try_from(timestamp).unwrap_or(0),
+            timestamp: timestamp(message),
             key: message.key(),
             value: message.payload(),
             headers,
@@ -128,6 +130,11 @@ impl Intake {
     }
 }
 
+/// When a record was written, in ms since the epoch.
+fn timestamp(message: &BorrowedMessage<'_>) -> Timestamp {
+    message.timestamp().to_millis().and_then(|at| Timestamp::try_from(at).ok()).unwrap_or(0)
+}
+
 fn unreadable(message: &BorrowedMessage<'_>, reason: &str) -> Unreadable {
     let headers = message.headers().map_or_else(Vec::new, |headers| {
         let kept = |h: rdkafka::message::Header<'_, &[u8]>| Header {
@@ -156,7 +163,9 @@ impl Scheduler {
         let full = |lane: &mut Lane| {
             lane.is_overfed() || lane.active().is_some_and(|partition| partition.is_full())
         };
-        if !self.lanes.values_mut().any(full) {
+        if self.lanes.values_mut().any(full) {
+            self.restorers.wait(wait.min(FULL_WAIT));
+        } else {
             let wait = if inputs.is_empty() { wait } else { Duration::ZERO };
             self.read_triggers(wait, &mut inputs)?;
         }
@@ -204,6 +213,9 @@ impl Scheduler {
                     let (_, id, offset) = Reader::place(&message);
                     let Some(lane) = self.lanes.get_mut(&id) else { continue };
                     if offset < lane.next_trigger || lane.held_until.is_some() {
+                        continue;
+                    }
+                    if lane.pass(offset, timestamp(&message)) {
                         continue;
                     }
                     match self.intake.trigger(&message, now) {

@@ -14,6 +14,7 @@ use super::LaneError;
 use super::restorer::RawLedger;
 use super::takeover::{LEDGER_BATCH, TRIGGERS_BATCH};
 use crate::clock;
+use crate::engine::held::Held;
 use crate::engine::known::{IdHash, Known};
 use crate::engine::local::Local;
 use crate::engine::partition::{Fetched, Input, Partition};
@@ -90,6 +91,10 @@ pub(super) struct Restoring {
     /// Below the end of the ledger that is sought no transaction is open any more.
     pub(super) ledger_is_stable: bool,
     pub(super) triggers: Vec<TriggerRecord>,
+    /// What of the log need not be read.
+    pub(super) held: Held,
+    /// When the last one of those was written that was met, in ms since the epoch.
+    pub(super) held_at: Timestamp,
     /// The reader has passed N.
     pub(super) triggers_passed: bool,
     /// Records from N on that came while the replay was still applied.
@@ -175,12 +180,37 @@ impl Lane {
         }
     }
 
+    /// Whether there is something to commit.
+    pub(super) fn is_ripe(&mut self) -> bool {
+        match &mut self.stage {
+            Stage::Active(partition) => partition.is_ripe(),
+            Stage::Restoring(restoring) => {
+                let asks = restoring.takeover.as_ref().map(|takeover| takeover.ask());
+                matches!(asks, Some(Ask::Barrier { .. }))
+            }
+            Stage::Waiting(_) | Stage::Refused(_) | Stage::Changing => false,
+        }
+    }
+
     /// Whether the next batch of a takeover is complete before the last one is applied.
     pub(super) fn is_overfed(&self) -> bool {
         match &self.stage {
             Stage::Restoring(restoring) => restoring.is_overfed(),
             _ => false,
         }
+    }
+
+    /// Goes past the record of `triggers` at `offset`, written at `timestamp` (ms since the epoch),
+    /// if it need not be read, because the ledger holds what it has registered.
+    pub(super) fn pass(&mut self, offset: Offset, timestamp: Timestamp) -> bool {
+        let Stage::Restoring(restoring) = &mut self.stage else { return false };
+        if !restoring.held.contains(offset) {
+            return false;
+        }
+        restoring.held_at = restoring.held_at.max(timestamp);
+        restoring.read += 1;
+        self.next_trigger = offset + 1;
+        true
     }
 
     /// Takes the stage out, for the next one to be put in.
@@ -222,6 +252,8 @@ impl Restoring {
             barrier_read: false,
             ledger_is_stable: false,
             triggers: Vec::new(),
+            held: Held::default(),
+            held_at: 0,
             triggers_passed: false,
             live: Vec::new(),
             cancelled: Arc::default(),

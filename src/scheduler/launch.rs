@@ -17,7 +17,7 @@ use crate::engine::local::Local;
 use crate::engine::takeover::Ask;
 use crate::engine::tenure::{Ending, Order};
 use crate::fault;
-use crate::kafka::fence::FenceError;
+use crate::kafka::fence::{Fence, FenceError};
 use crate::kafka::transaction::TransactionError;
 use crate::model::PartitionId;
 use crate::telemetry;
@@ -30,14 +30,12 @@ const ATTEMPT_PAUSE: Duration = Duration::from_millis(10);
 impl Scheduler {
     /// Hands what is decided to the committer, in one transaction.
     pub(super) fn launch(&mut self) -> Result<(), SchedulerError> {
+        if !self.spacing().is_zero() || !self.lanes.values_mut().any(Lane::is_ripe) {
+            return Ok(());
+        }
         // Sealing makes a step that must be committed or its partition dropped: look first
         // whether we are a member at all.
-        if self.member.fence().is_err() {
-            return Ok(());
-        }
-        if !self.spacing().is_zero() {
-            return Ok(());
-        }
+        let Ok(fence) = self.member.fence() else { return Ok(()) };
         let limit = self.settings.scheduler.partitions_per_commit_max.get();
         let flight = self.seal(limit);
         if flight.is_empty() {
@@ -46,7 +44,8 @@ impl Scheduler {
         fault::reached("step.sealed");
         self.tenure.on_launch();
         self.launched_at = clock::monotonic();
-        self.take_off(Arc::new(flight))
+        self.take_off(Arc::new(flight), fence);
+        Ok(())
     }
 
     /// How long the next transaction still keeps its distance from the last one.
@@ -92,11 +91,7 @@ impl Scheduler {
         Ok(())
     }
 
-    fn take_off(&mut self, flight: Arc<Flight>) -> Result<(), SchedulerError> {
-        let fence = match self.member.fence() {
-            Ok(fence) => fence,
-            Err(error) => return self.ground(flight, &error),
-        };
+    fn take_off(&mut self, flight: Arc<Flight>, fence: Fence) {
         let progress = flight.progress(&self.names.triggers(), &self.rules.owner);
         let relay = Arc::clone(&self.relay);
         self.flight = Some(Arc::clone(&flight));
@@ -104,7 +99,6 @@ impl Scheduler {
         let most = clock::now_ms() + ms(self.settings.scheduler.ahead_max);
         let time = flight.time().min(most);
         self.committer.submit(Job { relay, flight, progress, fence, time });
-        Ok(())
     }
 
     /// The group does not know us just now; nothing was sent.
@@ -119,12 +113,16 @@ impl Scheduler {
         let flight = self.flight.take().expect("only what was launched can end");
         std::thread::park_timeout(ATTEMPT_PAUSE);
         match self.relay.abort(self.settings.scheduler.transaction_timeout) {
-            Ok(()) => self.take_off(flight),
+            Ok(()) => match self.member.fence() {
+                Ok(fence) => self.take_off(flight, fence),
+                Err(error) => return self.ground(flight, &error),
+            },
             Err(error) => {
                 self.report_failure(&error);
-                self.end(Ending::Unknown)
+                return self.end(Ending::Unknown);
             }
         }
+        Ok(())
     }
 
     /// The last steps of partitions that go, before they go.
@@ -149,10 +147,11 @@ impl Scheduler {
                 Stage::Refused(_) | Stage::Changing => {}
             }
         }
-        if flight.is_empty() || self.member.fence().is_err() {
-            return self.end(Ending::Committed);
+        match self.member.fence() {
+            Ok(fence) if !flight.is_empty() => self.take_off(Arc::new(flight), fence),
+            _ => return self.end(Ending::Committed),
         }
-        self.take_off(Arc::new(flight))
+        Ok(())
     }
 
     /// Closes the steps and barriers of at most `limit` partitions, in turn.

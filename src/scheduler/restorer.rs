@@ -6,6 +6,7 @@
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 
@@ -30,6 +31,8 @@ pub(super) struct Restorers {
     jobs: Sender<Job>,
     results: Receiver<Restored>,
     under_way: usize,
+    /// What came back while somebody waited for it.
+    arrived: Vec<Restored>,
 }
 
 /// Records of one partition, and all that is needed to apply them.
@@ -49,8 +52,19 @@ pub(super) struct Job {
 pub(super) enum Work {
     /// Records of the ledger, and the offset after the last one.
     Ledger(RawLedger, Offset),
-    /// Records of `triggers` below N, and whether they are the last of them.
-    Triggers(Vec<TriggerRecord>, bool),
+    /// Records of `triggers` below N.
+    Triggers(Logged),
+}
+
+/// Part of the log below N.
+#[derive(Debug)]
+pub(super) struct Logged {
+    /// What the ledger does not hold.
+    pub(super) records: Vec<TriggerRecord>,
+    /// When the last one was written that it holds, in ms since the epoch.
+    pub(super) held_at: Timestamp,
+    /// Whether nothing follows.
+    pub(super) last: bool,
 }
 
 /// A takeover on its way back.
@@ -86,7 +100,7 @@ impl Restorers {
             let (inbox, outbox) = (Arc::clone(&inbox), outbox.clone());
             super::spawn("restorer", move || work(&inbox, &outbox));
         }
-        Self { jobs, results, under_way: 0 }
+        Self { jobs, results, under_way: 0, arrived: Vec::new() }
     }
 
     pub(super) fn submit(&mut self, job: Job) {
@@ -94,18 +108,23 @@ impl Restorers {
         self.jobs.send(job).expect("the restorers live as long as the loop");
     }
 
+    /// Waits until something has come back, at most `timeout`.
+    pub(super) fn wait(&mut self, timeout: Duration) {
+        self.arrived.extend(self.results.recv_timeout(timeout));
+    }
+
     /// What has come back since the last call.
     pub(super) fn restored(&mut self) -> Vec<Restored> {
-        let restored: Vec<_> = self.results.try_iter().collect();
-        self.under_way -= restored.len();
-        restored
+        self.arrived.extend(self.results.try_iter());
+        self.under_way -= self.arrived.len();
+        std::mem::take(&mut self.arrived)
     }
 
     /// Waits until everything handed out has come back, and returns that.
     pub(super) fn drain(&mut self) -> Vec<Restored> {
-        let restored: Vec<_> = self.results.iter().take(self.under_way).collect();
-        self.under_way = 0;
-        restored
+        let missing = self.under_way - self.arrived.len();
+        self.arrived.extend(self.results.iter().take(missing));
+        self.restored()
     }
 }
 
@@ -132,9 +151,7 @@ impl Job {
                 records
                     .and_then(|records| ledger(&mut takeover, &store, &cluster, records, position))
             }
-            Work::Triggers(records, last) => {
-                triggers(&mut takeover, &store, &cluster, records, last, now)
-            }
+            Work::Triggers(logged) => triggers(&mut takeover, &store, &cluster, logged, now),
         };
         drop(store);
         Restored { partition, takeover, result, emptied }
@@ -165,14 +182,15 @@ fn triggers(
     takeover: &mut Takeover,
     store: &PartitionStore,
     cluster: &str,
-    records: Vec<TriggerRecord>,
-    last: bool,
+    logged: Logged,
     now: Timestamp,
 ) -> Result<(), Unrestored> {
+    let Logged { records, held_at, last } = logged;
     let fetched = fetch(store, takeover.ids_in_triggers(&records))?;
     let n = takeover.cursor().triggers;
     let applied = if last { n } else { records.last().map_or(n, |record| record.offset + 1) };
     let rows = takeover.on_triggers(records, &fetched);
+    takeover.on_held(held_at);
     store.apply(&rows, &state_of(takeover.local(applied), cluster, now))?;
     fault::reached("takeover.after_replay");
     if last {
@@ -246,5 +264,35 @@ impl RawLedger {
             }
         }
         Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn restored(partition: PartitionId) -> Restored {
+        let takeover = Box::new(Takeover::new(partition, "o.triggers", "me", 1, None));
+        Restored { partition, takeover, result: Ok(()), emptied: RawLedger::default() }
+    }
+
+    #[test]
+    fn what_came_back_while_somebody_waited_is_told_once() {
+        let (jobs, _inbox) = channel();
+        let (outbox, results) = channel();
+        let mut restorers = Restorers { jobs, results, under_way: 4, arrived: Vec::new() };
+        let ids = |restored: Vec<Restored>| -> Vec<_> {
+            restored.into_iter().map(|restored| restored.partition).collect()
+        };
+        restorers.wait(Duration::ZERO);
+        assert_eq!(ids(restorers.restored()), [0; 0]);
+        [0, 1].map(|id| outbox.send(restored(id)).unwrap());
+        restorers.wait(Duration::from_secs(60));
+        assert_eq!(ids(restorers.restored()), [0, 1], "the one it was woken by, and the other");
+        outbox.send(restored(2)).unwrap();
+        restorers.wait(Duration::from_secs(60));
+        outbox.send(restored(3)).unwrap();
+        assert_eq!(ids(restorers.drain()), [2, 3]);
+        assert_eq!(ids(restorers.drain()), [0; 0], "nothing is under way that could come");
     }
 }

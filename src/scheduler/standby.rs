@@ -353,7 +353,7 @@ impl Following {
                 Read::Record(message) => {
                     let (_, _, offset) = Reader::place(&message);
                     passed |= offset + 1 >= plan.triggers_until;
-                    if offset < plan.triggers_until {
+                    if offset < plan.triggers_until && !pass.holds(offset) {
                         let record = intake.trigger(&message, clock::now_ms());
                         let record = record.map_err(|e| Unfinished::NotYet(e.to_string()))?;
                         records.push(record);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rdkafka::error::KafkaResult;
 
 use super::lane::{EndCheck, Lane, Stage, valid_state};
-use super::restorer::{Job, Restored, Unrestored, Work};
+use super::restorer::{Job, Logged, Restored, Unrestored, Work};
 use super::{CALL_TIMEOUT, LaneError, Mode, Scheduler, SchedulerError, ms};
 use crate::clock;
 use crate::config::ByteSize;
@@ -216,6 +216,9 @@ impl Scheduler {
                 self.others.stop(&ledger, id)?;
                 lane.next_trigger = *from;
                 restoring.triggers_passed = from >= until;
+                if let Some(takeover) = &mut restoring.takeover {
+                    restoring.held = takeover.take_held();
+                }
                 self.triggers.start(&triggers, id, *from)?;
             }
             Ask::Nothing => {}
@@ -301,7 +304,8 @@ impl Scheduler {
         let records: Vec<_> = restoring.triggers.drain(..batch).collect();
         restoring.read += records.len();
         let last = restoring.triggers.is_empty() && restoring.triggers_passed;
-        self.restore(id, Work::Triggers(records, last));
+        let held_at = restoring.held_at;
+        self.restore(id, Work::Triggers(Logged { records, held_at, last }));
     }
 
     /// Gives a takeover to a restorer.

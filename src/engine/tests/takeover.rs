@@ -12,6 +12,7 @@ use crate::engine::partition::Fetched;
 use crate::engine::step::RowOp;
 use crate::engine::takeover::{Ask, Committed, Gap, Refusal, Takeover};
 use crate::model::Offset;
+use crate::model::entry::Entry;
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::outcome::Verdict;
@@ -201,6 +202,46 @@ fn what_is_due_later_than_s_and_not_in_the_ledger_is_settled() {
     assert_eq!(takeover.on_triggers(vec![long], &Fetched::default()), []);
     let short = record(3, CURSOR.horizon);
     assert_eq!(takeover.on_triggers(vec![short], &Fetched::default()).len(), 2);
+}
+
+#[test]
+fn what_the_ledger_holds_need_not_be_read_in_the_log() {
+    let main = |id: &str, entry: Option<&Entry>| LedgerRecord {
+        key: LedgerKey::Main(id.into()),
+        value: entry.cloned().map(LedgerValue::Entry),
+        step: 7,
+    };
+    let (a, b) = (|generation| topic("a", generation, 9_000), topic("b", 4, 9_000));
+    let held = |records: &[LedgerRecord]| {
+        let mut takeover = at_ledger(None);
+        let records = [records, &[barrier_record(NONCE)]].concat();
+        let _rows = takeover.on_ledger(records, 4, &Fetched::default()).unwrap();
+        let held: Vec<_> = (0..9).filter(|offset| takeover.holds(*offset)).collect();
+        let taken = takeover.take_held();
+        assert_eq!(held, (0..9).filter(|offset| taken.contains(*offset)).collect::<Vec<_>>());
+        held
+    };
+    let [first, second] = [main("a", Some(&a(2))), main("a", Some(&a(3)))];
+    let other = main("b", Some(&b));
+    assert_eq!(held(&[first.clone(), other.clone()]), [2, 4]);
+    assert_eq!(held(&[first.clone(), second.clone()]), [3], "the newer one is held");
+    assert_eq!(held(&[second, other, main("a", None)]), [4], "it may have replaced a short one");
+    assert_eq!(held(&[main("a", Some(&a(1)))]), [0; 0], "below L nothing is read anyhow");
+    assert_eq!(held(&[main("a", Some(&topic("a", 3, 899)))]), [0; 0], "it has fired");
+    let second_try = retry(&callback("a", 3, 899), (2, 0), 9_000, 0);
+    let key = LedgerKey::Retry { trigger: "a".into(), generation: 3, occurrence: 0 };
+    let value = Some(LedgerValue::Entry(second_try));
+    assert_eq!(held(&[LedgerRecord { key, value, step: 7 }]), [0; 0], "a retry is no registration");
+}
+
+#[test]
+fn records_that_are_not_read_say_when_they_were_written() {
+    let mut takeover = at_ledger(None);
+    takeover.on_ledger(vec![barrier_record(NONCE)], 3, &Fetched::default()).unwrap();
+    takeover.on_held(940);
+    takeover.on_held(930);
+    takeover.on_triggers_end();
+    assert_eq!(takeover.finish().last_timestamp, 940);
 }
 
 #[test]

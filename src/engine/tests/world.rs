@@ -198,6 +198,10 @@ impl Owner {
                     assert!(from >= log.triggers_low || from == until, "the tail was deleted");
                     for offset in from..until {
                         let record = log.triggers[usize::try_from(offset).unwrap()].clone();
+                        if takeover.holds(offset) {
+                            takeover.on_held(record.timestamp);
+                            continue;
+                        }
                         let fetched = disk.fetch_all();
                         let rows = takeover.on_triggers(vec![record], &fetched);
                         disk.apply(&rows);

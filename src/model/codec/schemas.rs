@@ -117,7 +117,7 @@ impl Schemas {
 /// One kind of record that only Orloj writes.
 pub(super) struct Message {
     kind: &'static str,
-    fingerprint: [u8; 8],
+    /// Of the newest version.
     writer: GenericDatumWriter<'static>,
     /// Every schema this kind ever had, the newest first.
     versions: Vec<Version>,
@@ -148,7 +148,7 @@ impl Message {
         let Ok(writer) = writer else {
             panic!("the embedded schema of a {kind} does not resolve");
         };
-        Self { kind, fingerprint: version.fingerprint, writer, versions: vec![version] }
+        Self { kind, writer, versions: vec![version] }
     }
 
     /// Reads also what was written by an older schema of the kind.
@@ -161,7 +161,7 @@ impl Message {
     pub(super) fn encode(&self, body: &impl Serialize) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);
         out.extend_from_slice(&MARKER);
-        out.extend_from_slice(&self.fingerprint);
+        out.extend_from_slice(&self.versions[0].fingerprint);
         if let Err(error) = self.writer.write_ser(&mut out, body) {
             panic!("a {} does not fit our own schema: {error}", self.kind);
         }

@@ -216,7 +216,8 @@ impl Domain {
                 }
                 Ask::Triggers { from, until } => {
                     let bounds = usize::try_from(from).unwrap()..usize::try_from(until).unwrap();
-                    let records = self.triggers[bounds].to_vec();
+                    let mut records = self.triggers[bounds].to_vec();
+                    records.retain(|record| !takeover.holds(record.offset));
                     let index = self.disk.fetch(takeover.ids_in_triggers(&records).into_iter());
                     let rows = takeover.on_triggers(records, &index);
                     self.disk.apply(&rows);

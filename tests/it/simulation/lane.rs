@@ -213,7 +213,11 @@ impl Lane {
                 let applied = if passed { until } else { batch.next };
                 *next = batch.next;
                 let read = |(offset, at, raw)| site.reader.read(id, offset, at, &raw);
-                let records: Vec<_> = batch.records.into_iter().map(read).collect();
+                let mut records: Vec<_> = batch.records.into_iter().map(read).collect();
+                let held = records.extract_if(.., |record| takeover.holds(record.offset));
+                for record in held.collect::<Vec<_>>() {
+                    takeover.on_held(record.timestamp);
+                }
                 let wanted = takeover.ids_in_triggers(&records);
                 let rows = takeover.on_triggers(records, &disk.fetch(&wanted));
                 disk.apply(&rows, takeover.local(applied), clock);

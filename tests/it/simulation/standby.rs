@@ -59,7 +59,7 @@ pub(super) fn pass(
         return PassEnd::Broken;
     }
     let mut records = triggers.read(&broker.fates, plan.triggers_from, usize::MAX).records;
-    records.retain(|(offset, ..)| *offset < plan.triggers_until);
+    records.retain(|(offset, ..)| *offset < plan.triggers_until && !pass.holds(*offset));
     let read = |(offset, at, raw)| site.reader.read(id, offset, at, &raw);
     let records: Vec<_> = records.into_iter().map(read).collect();
     let wanted = pass.ids_in_triggers(&records);
