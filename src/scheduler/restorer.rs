@@ -286,7 +286,9 @@ mod tests {
         };
         restorers.wait(Duration::ZERO);
         assert_eq!(ids(restorers.restored()), [0; 0]);
-        [0, 1].map(|id| outbox.send(restored(id)).unwrap());
+        for id in [0, 1] {
+            outbox.send(restored(id)).unwrap();
+        }
         restorers.wait(Duration::from_secs(60));
         assert_eq!(ids(restorers.restored()), [0, 1], "the one it was woken by, and the other");
         outbox.send(restored(2)).unwrap();

@@ -224,7 +224,7 @@ fn what_the_ledger_holds_need_not_be_read_in_the_log() {
     let [first, second] = [main("a", Some(&a(2))), main("a", Some(&a(3)))];
     let other = main("b", Some(&b));
     assert_eq!(held(&[first.clone(), other.clone()]), [2, 4]);
-    assert_eq!(held(&[first.clone(), second.clone()]), [3], "the newer one is held");
+    assert_eq!(held(&[first, second.clone()]), [3], "the newer one is held");
     assert_eq!(held(&[second, other, main("a", None)]), [4], "it may have replaced a short one");
     assert_eq!(held(&[main("a", Some(&a(1)))]), [0; 0], "below L nothing is read anyhow");
     assert_eq!(held(&[main("a", Some(&topic("a", 3, 899)))]), [0; 0], "it has fired");
