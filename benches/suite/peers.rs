@@ -124,6 +124,9 @@ impl Measured {
         if let Some(why) = &self.skipped {
             return format!("skipped: {why}");
         }
+        if self.timed_out && self.received == 0 {
+            return format!("nothing within {CASE_DEADLINE_S} s");
+        }
         let mut words = Vec::new();
         match (self.seconds, self.p50_ms, self.p99_ms) {
             (None, Some(p50), Some(p99)) => words.push(format!("p50 {p50:.0} ms, p99 {p99:.0} ms")),
