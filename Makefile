@@ -15,7 +15,7 @@ demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
 test: ## run all tests, against a real Apache Kafka on this machine
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
-	cargo test --locked --features faults
+	cargo test --locked --workspace --features faults
 
 test-delivery: ## callbacks to receivers that hang, fail and crowd, at length; mail to a real server, fetched
 	scripts/prerequisites.sh test
@@ -30,9 +30,11 @@ test-signatures: ## our signatures, by the official libraries of Python, JavaScr
 test-schedules: ## schedules, commands and dependencies at length, by another implementation, which it fetches
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
-	cargo test --locked --features faults --lib -- schedule recurring course engine::tests
-	ORLOJ_SEEDS=8000 cargo test --locked --features faults --test it -- --include-ignored --nocapture \
-		--test-threads 1 schedules:: courses:: dependencies:: simulation::
+	cargo test --locked -p orloj-core --features faults --lib -- schedule recurring course engine::tests
+	ORLOJ_SEEDS=8000 cargo test --locked -p orloj-core --features faults --test core -- --include-ignored \
+		--nocapture --test-threads 1
+	cargo test --locked --features faults --test it -- --include-ignored --nocapture \
+		--test-threads 1 schedules:: courses:: dependencies::
 
 test-api: ## the HTTP API at length, by other people's programs too, which it fetches
 	scripts/prerequisites.sh test
@@ -44,7 +46,7 @@ test-api: ## the HTTP API at length, by other people's programs too, which it fe
 
 sim: ## the protocol under faults, in memory (SEEDS=n how many, SEED=n one of them again)
 	ORLOJ_SEEDS=$(or $(SEEDS),$(if $(SEED),1,8000)) $(if $(SEED),ORLOJ_SEED=$(SEED)) \
-		cargo test --locked --features faults --test it simulation::no_seed -- --nocapture
+		cargo test --locked -p orloj-core --features faults --test core simulation::no_seed -- --nocapture
 
 faults: ## every fault, half an hour, on a real Kafka (CASES=kill,broker: those); counts in target/faults
 	scripts/prerequisites.sh test
@@ -56,15 +58,15 @@ faults-long: faults ## the same with 100 kills at each step and a storm of ten m
 
 verify: ## format, lints, documentation, house rules; changes nothing
 	scripts/prerequisites.sh
-	cargo fmt --check
-	cargo clippy --locked --all-targets --features faults -- -D warnings
-	RUSTDOCFLAGS=-Dwarnings cargo doc --locked --features faults --no-deps --document-private-items
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets --features faults -- -D warnings
+	RUSTDOCFLAGS=-Dwarnings cargo doc --locked --workspace --features faults --no-deps --document-private-items
 	cargo test --locked --features faults --test tidy
 
 fix: ## mend what can be mended by itself: format and simple lints
-	cargo fmt
-	cargo clippy --locked --all-targets --features faults --fix --allow-dirty --allow-staged
-	cargo fmt
+	cargo fmt --all
+	cargo clippy --locked --workspace --all-targets --features faults --fix --allow-dirty --allow-staged
+	cargo fmt --all
 
 bench-quick: ## how fast, next to what the machine can do at all, in 3 minutes
 bench: ## everything, next to the pipe, the ticker and the peers, in an hour (CASES=burst,late: those)
@@ -76,8 +78,8 @@ bench-quick bench bench-long bench-floor:
 	cargo bench --locked --profile dev --bench suite -- $(subst bench,full,$(subst bench-,,$@))
 
 bench-guard: ## instructions a trigger costs the engine, against the recorded number (with valgrind)
-	scripts/prerequisites.sh
-	cargo bench --locked --profile dev --bench hot_path
+	scripts/prerequisites.sh core
+	cargo bench --locked --profile dev -p orloj-core --bench hot_path
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18

@@ -19,9 +19,10 @@
 //! In dependency order. A module uses only those above it; the roles never import each other, they
 //! meet in topics.
 //!
-//! * [`model`]: what exists: values and their bytes, without behaviour towards the world.
+//! * [`model`]: what exists: values, without behaviour towards the world.
+//! * [`codec`]: their bytes.
 //! * [`engine`]: what to do: pure decisions about one partition. Time is an argument, rows are
-//!   handed in, decisions come back as data.
+//!   handed in, decisions come back as data. These three are the crate `orloj-core`.
 //! * [`allocator`]: the memory of the process.
 //! * [`fault`]: faults on purpose, in test builds only.
 //! * [`clock`], [`config`], [`telemetry`], [`health`]: the time, the settings, and what a process
@@ -42,6 +43,8 @@
 //!
 //! `ARCHITECTURE.md` tells how they work together, and names the test that holds each invariant.
 
+pub use orloj_core::{codec, engine, model};
+
 pub mod allocator;
 pub mod callers;
 pub mod cli;
@@ -49,13 +52,11 @@ pub mod clock;
 pub mod config;
 pub mod dead_letters;
 pub mod dev;
-pub mod engine;
 pub mod fault;
 pub mod gateway;
 pub mod guard;
 pub mod health;
 pub mod kafka;
-pub mod model;
 pub mod notifier;
 pub mod scheduler;
 pub mod signature;

@@ -8,10 +8,10 @@ use clap::Args;
 use rdkafka::message::Message;
 
 use super::CliError;
+use crate::codec::schemas::Schemas;
 use crate::config::Settings;
 use crate::kafka::probe::Probe;
 use crate::kafka::reader::{Read, Reader};
-use crate::model::codec::schemas::Schemas;
 
 /// How long the broker may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);

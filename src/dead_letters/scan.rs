@@ -12,11 +12,11 @@ use std::time::Duration;
 use rdkafka::message::Message;
 
 use super::LetterError;
+use crate::codec::schemas::{CodecError, Schemas};
 use crate::config::Settings;
 use crate::kafka::Names;
 use crate::kafka::probe::Probe;
 use crate::kafka::reader::{Read, Reader};
-use crate::model::codec::schemas::{CodecError, Schemas};
 use crate::model::dead_letter::{Content, DeadLetter, Mark, Origin};
 use crate::model::{Offset, PartitionId};
 

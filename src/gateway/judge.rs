@@ -3,11 +3,11 @@
 //! Law: what an owner would refuse by its bytes is never written, and nothing else is refused
 //! here: it is the same code that reads.
 
-use crate::model::Timestamp;
-use crate::model::codec::registration::{
+use crate::codec::registration::{
     FORWARDED, Lookup, RawHeader, RawRecord, ReadContext, WriterSchemas, read_trigger,
 };
-use crate::model::codec::schemas::Schemas;
+use crate::codec::schemas::Schemas;
+use crate::model::Timestamp;
 use crate::model::input::{Forward, Registration, Request};
 use crate::model::partitioner::Partitioner;
 

@@ -13,11 +13,11 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::codec::schemas::Schemas;
 use crate::config::Settings;
 use crate::health::Health;
 use crate::kafka::Names;
 use crate::kafka::reader::{Read, Reader};
-use crate::model::codec::schemas::Schemas;
 use crate::model::outcome::Outcome;
 use crate::model::{Offset, PartitionId};
 

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use thiserror::Error;
 
 use super::judge::Judge;
+use crate::codec::batch::BATCH;
+use crate::codec::registration::{ACK, CALLER, COMMAND, IF_GENERATION};
 use crate::kafka::Names;
-use crate::model::codec::batch::BATCH;
-use crate::model::codec::registration::{ACK, CALLER, COMMAND, IF_GENERATION};
 use crate::model::course::Command;
 use crate::model::definition::{HttpTarget, Target, TopicTarget};
 use crate::model::input::OnConflict;

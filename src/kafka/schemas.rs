@@ -14,8 +14,8 @@ use reqwest::{Client, StatusCode};
 use serde::Deserialize;
 use tokio::runtime::{Handle, Runtime};
 
+use crate::codec::registration::{Lookup, WriterSchemas};
 use crate::config::TriggerSettings;
-use crate::model::codec::registration::{Lookup, WriterSchemas};
 use crate::model::{Millis, Timestamp};
 
 /// How long "no such id" stands before it is asked again: a producer may register late.

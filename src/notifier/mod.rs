@@ -37,6 +37,7 @@ use uuid::Uuid;
 
 use crate::callers::Callers;
 use crate::clock;
+use crate::codec::schemas::{CodecError, Schemas};
 use crate::config::callers::ANONYMOUS;
 use crate::config::{ConfigError, NotifierSettings, Settings};
 use crate::engine::tenure::Change;
@@ -47,7 +48,6 @@ use crate::kafka::member::Member;
 use crate::kafka::probe::Probe;
 use crate::kafka::reader::Reader;
 use crate::model::PartitionId;
-use crate::model::codec::schemas::{CodecError, Schemas};
 use crate::telemetry;
 use audience::{Audience, Channel, Subscriber};
 use courier::Couriers;

@@ -6,14 +6,14 @@
 use std::borrow::Cow;
 use std::io::Write;
 
+use crate::codec::ledger_key::STEP;
+use crate::codec::row::{self, TargetView};
+use crate::codec::schemas::Schemas;
 use crate::engine::step::{Emit, ToTopic};
 use crate::kafka::Names;
 use crate::kafka::relay::Relay;
 use crate::kafka::transaction::{Outgoing, TransactionError};
 use crate::model::PartitionId;
-use crate::model::codec::ledger_key::STEP;
-use crate::model::codec::row::{self, TargetView};
-use crate::model::codec::schemas::Schemas;
 use crate::model::dead_letter::{Content, DeadLetter};
 use crate::model::definition::{Header, Target};
 use crate::model::fire::Fire;

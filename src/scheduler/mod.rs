@@ -35,6 +35,7 @@ use rdkafka::error::KafkaError;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
+use crate::codec::schemas::Schemas;
 use crate::config::{Assignor, Settings};
 use crate::engine::partition::{CorruptRow, Rules};
 use crate::engine::step::InputTopics;
@@ -49,7 +50,6 @@ use crate::kafka::probe::Probe;
 use crate::kafka::reader::Reader;
 use crate::kafka::relay::Relay;
 use crate::kafka::transaction::TransactionError;
-use crate::model::codec::schemas::Schemas;
 use crate::model::{Millis, PartitionId, Timestamp};
 use crate::store::{StoreError, StoreFactory};
 use committer::Committer;

@@ -12,11 +12,11 @@ use rdkafka::message::{BorrowedMessage, Headers, Message};
 
 use super::lane::fetch;
 use super::takeover::state_of;
+use crate::codec::ledger_key::STEP;
+use crate::codec::schemas::{CodecError, Schemas};
 use crate::engine::takeover::{Refusal, Takeover};
 use crate::fault;
 use crate::kafka::reader::Reader;
-use crate::model::codec::ledger_key::STEP;
-use crate::model::codec::schemas::{CodecError, Schemas};
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::LedgerRecord;
 use crate::model::{Offset, PartitionId, Timestamp};

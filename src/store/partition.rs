@@ -17,12 +17,12 @@ use rocksdb::{
 use super::options::{self, Decided, INDEX, MARKS, TIMELINE, Template};
 use super::state::{LocalState, NewerFormat};
 use super::{StoreError, index, keys};
+use crate::codec::row::RowBytes;
 use crate::engine::known::{IdHash, Known};
 use crate::engine::rows::Rows;
 use crate::engine::step::RowOp;
 use crate::engine::wheel::ENTRY_BYTES;
 use crate::fault;
-use crate::model::codec::row::RowBytes;
 use crate::model::timeline::TimelineKey;
 use crate::model::{Millis, Offset};
 

@@ -40,6 +40,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::callers::Callers;
 use crate::clock;
+use crate::codec::schemas::{CodecError, Schemas};
 use crate::config::callers::CallerTable;
 use crate::config::{ConfigError, Settings, WorkerSettings};
 use crate::engine::tenure::Change;
@@ -51,7 +52,6 @@ use crate::kafka::probe::Probe;
 use crate::kafka::reader::Reader;
 use crate::kafka::transaction::{TransactionError, Transactor};
 use crate::model::PartitionId;
-use crate::model::codec::schemas::{CodecError, Schemas};
 use crate::model::outcome::Outcome;
 use crate::model::retry::RetryPolicy;
 use crate::model::text::Text;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use orloj::codec::schemas::Schemas;
 use orloj::model::PartitionId;
-use orloj::model::codec::schemas::Schemas;
 use orloj::model::fire::Fire;
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};

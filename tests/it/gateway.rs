@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orloj::clock;
+use orloj::codec::schemas::Schemas;
 use orloj::config::{Layers, Settings};
 use orloj::gateway;
 use orloj::health::{self, Health};
 use orloj::kafka::reader::{Read, Reader};
 use orloj::kafka::topics::TopicDefinitions;
 use orloj::kafka::{Names, producer_config};
-use orloj::model::codec::schemas::Schemas;
 use orloj::model::outcome::{Outcome, Verdict};
 use orloj::model::text::Text;
 use rdkafka::Message;

@@ -383,12 +383,3 @@ pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
         .filter(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok());
     std::array::from_fn(|_| free.next().unwrap())
 }
-
-/// Runs a command that must succeed and returns what it printed.
-pub(crate) fn run_to_end(command: &mut Command) -> String {
-    let output = command.stdin(Stdio::null()).output().unwrap();
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    let printed = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{command:?}: {complaint}{printed}");
-    printed
-}

@@ -6,12 +6,15 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod api;
+#[path = "../../crates/orloj-core/tests/core/audit/mod.rs"]
 mod audit;
 mod bad_input;
 mod callbacks;
 mod callers;
 mod client;
 mod clients;
+#[path = "../../crates/orloj-core/tests/core/command.rs"]
+mod command;
 mod courses;
 mod dead_letters;
 mod delivery;
@@ -43,7 +46,6 @@ mod restarts;
 mod retries;
 mod schedules;
 mod signatures;
-mod simulation;
 mod stage;
 mod tail;
 mod tenants;

@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use orloj::model::codec::schemas::Schemas;
+use orloj::codec::schemas::Schemas;
 use orloj::model::dead_letter::DeadLetter;
-use orloj::model::outcome::{Outcome, Verdict};
+use orloj::model::outcome::Outcome;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use crate::audit::{Answer, Answers, Fired};
+use crate::audit::{Answers, Fired, answer};
 use crate::ends::Ends;
 use crate::wait::until;
 
@@ -110,33 +110,6 @@ pub(crate) fn answers(schemas: &Schemas, records: &[OwnedMessage]) -> Answers {
         answers.entry((outcome.trigger.as_str().to_owned(), offset)).or_default().push(answer);
     }
     answers
-}
-
-/// Which command an outcome answers, and how.
-pub(crate) fn answer(outcome: &Outcome) -> Option<(u64, Answer)> {
-    let answer = match outcome.verdict {
-        Verdict::Cancelled { generation }
-        | Verdict::Accepted { replaced: Some(generation), .. } => Answer::Stopped(generation),
-        Verdict::NotPending { .. } | Verdict::Accepted { replaced: None, .. } => {
-            Answer::NothingPending
-        }
-        Verdict::Kept { generation, .. } | Verdict::Taken { generation } => {
-            Answer::Kept(generation)
-        }
-        Verdict::Rejected { .. }
-        | Verdict::Delivered { .. }
-        | Verdict::Failed { .. }
-        | Verdict::Withdrawn { .. }
-        | Verdict::Paused { .. }
-        | Verdict::Resumed { .. }
-        | Verdict::Called { .. }
-        | Verdict::Skipped { .. }
-        | Verdict::Ended { .. }
-        | Verdict::Expired { .. }
-        | Verdict::Unmet { .. }
-        | Verdict::Circuit(_) => Answer::Rejected,
-    };
-    Some((outcome.answers?, answer))
 }
 
 /// The records of `outcomes`.

@@ -13,7 +13,7 @@ use orloj::config::callers::secret::NewSecret;
 use serde_json::{Value, json};
 
 use crate::callers::{Delivery, Site};
-use crate::kafka_server::run_to_end;
+use crate::command::run_to_end;
 
 /// Asks for programs that a build does not need, and for registries: hence a target of its own.
 #[test]

@@ -6,9 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use orloj::clock;
+use orloj::codec::schemas::Schemas;
 use orloj::kafka::Names;
 use orloj::kafka::topics::TopicDefinitions;
-use orloj::model::codec::schemas::Schemas;
 use orloj::model::dead_letter::DeadLetter;
 use orloj::model::ledger::LedgerKey;
 use orloj::model::outcome::Outcome;

@@ -22,15 +22,19 @@ impl Source {
         self.path.ends_with(".rs")
     }
 
-    /// The top-level module that a file of `src/` belongs to.
+    /// The path below the `src/` of its crate.
+    pub(super) fn inside(&self) -> Option<&str> {
+        self.path.strip_prefix("crates/orloj-core/").unwrap_or(&self.path).strip_prefix("src/")
+    }
+
+    /// The top-level module that a file of a crate belongs to.
     pub(super) fn module(&self) -> Option<&str> {
-        let inside = self.path.strip_prefix("src/")?;
-        inside.split('/').next()?.split('.').next()
+        self.inside()?.split('/').next()?.split('.').next()
     }
 
     /// Index of the first line of tests: 0 for a file of tests, the end for a file without.
     pub(super) fn tests_from(&self) -> usize {
-        if !self.path.starts_with("src/") || self.path.ends_with("/tests.rs") {
+        if self.inside().is_none() || self.path.ends_with("/tests.rs") {
             return 0;
         }
         let at = self.text.lines().position(|line| line == "#[cfg(test)]");
@@ -54,9 +58,10 @@ impl Source {
 pub(super) fn sources() -> Vec<Source> {
     let root = Path::new("."); // where cargo runs tests
     let mut found = Vec::new();
-    for folder in
-        ["src", "tests", "benches", "scripts", "docs", "topics", "schemas", "deploy", ".ci"]
-    {
+    for folder in [
+        "src", "crates", "tests", "benches", "scripts", "docs", "topics", "schemas", "deploy",
+        ".ci",
+    ] {
         collect(root, &root.join(folder), &mut found);
     }
     for entry in fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()) {

@@ -6,9 +6,9 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
+use orloj::codec::schemas::Schemas;
 use orloj::kafka::{Names, producer_config};
 use orloj::model::PartitionId;
-use orloj::model::codec::schemas::Schemas;
 use orloj::model::definition::{Definition, HttpTarget, Target};
 use orloj::model::entry::FireId;
 use orloj::model::fire::Fire;

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
+use crate::command::run_to_end;
 use crate::hostile::certificates;
-use crate::kafka_server::{free_ports, run_to_end};
+use crate::kafka_server::free_ports;
 use crate::notifications::write_letter;
 use crate::stage::{READY, Stage};
 use crate::wait::until;

@@ -1,0 +1,192 @@
+//! `make bench-guard`: how many instructions a trigger costs the engine, which no other machine's
+//! pace changes: valgrind counts them.
+//!
+//! Law: what is counted is what the scheduler's loop does for each short trigger, without I/O: read
+//! a registration's headers, ingest, put it on the wheel, fire, seal. Two runs of different length
+//! are subtracted, so that starting counts nothing. More than the recorded number and its tolerance
+//! fails; whoever makes it cheaper records the new number.
+
+#![expect(clippy::unwrap_used, reason = "a measurement that cannot go on has failed")]
+
+use std::collections::BTreeSet;
+use std::process::{Command, ExitCode};
+
+use orloj_core::codec::registration::{
+    Lookup, RawRecord, ReadContext, WriterSchemas, read_trigger,
+};
+use orloj_core::codec::schemas::Schemas;
+use orloj_core::engine::catalog::{Catalog, TopicState};
+use orloj_core::engine::cursor::Cursor;
+use orloj_core::engine::partition::{Fetched, Input, Partition, Rules, Start};
+use orloj_core::engine::rows::{Rows, Stored};
+use orloj_core::engine::step::{Emit, InputTopics};
+use orloj_core::engine::wheel::Wheel;
+use orloj_core::model::partitioner::Partitioner;
+use orloj_core::model::timeline::TimelineKey;
+use orloj_core::model::{Offset, Timestamp};
+use serde::Deserialize;
+
+/// What a trigger may cost, and by how much it may be off.
+const RECORDED: &str = include_str!("hot_path.toml");
+/// Triggers of the two runs.
+const COUNTS: [u64; 2] = [20_000, 60_000];
+
+/// The time at which a run begins, in ms since the epoch.
+const BEGIN: Timestamp = 1_800_000_000_000;
+/// Of a turn of the loop, in ms.
+const TURN_MS: u64 = 10;
+/// Registrations that a turn takes in: 10,000 a second.
+const PER_TURN: u64 = 100;
+/// Triggers are due within this time, in ms: near enough for the wheel, so that no store is needed.
+const DELAY_MAX_MS: u64 = 5_000;
+const PAYLOAD_BYTES: usize = 300;
+
+#[derive(Deserialize)]
+struct Recorded {
+    instructions_per_trigger: u64,
+    tolerance: f64,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    match &arguments[..] {
+        [count] => {
+            run(count.parse().unwrap());
+            ExitCode::SUCCESS
+        }
+        _ => guard(),
+    }
+}
+
+/// Counts, and compares with what is recorded.
+fn guard() -> ExitCode {
+    let [Some(few), Some(many)] = COUNTS.map(instructions) else {
+        println!("skipped: valgrind is not installed");
+        return ExitCode::SUCCESS;
+    };
+    let recorded: Recorded = toml::from_str(RECORDED).unwrap();
+    let counted = (many - few) / (COUNTS[1] - COUNTS[0]);
+    let ratio = counted as f64 / recorded.instructions_per_trigger as f64;
+    println!(
+        "{counted} instructions a trigger; recorded {}, {:+.1} %",
+        recorded.instructions_per_trigger,
+        (ratio - 1.0) * 100.0
+    );
+    if ratio > 1.0 + recorded.tolerance {
+        println!("FAILED: record it in benches/hot_path.toml if it is worth its price");
+        return ExitCode::FAILURE;
+    }
+    if ratio < 1.0 - recorded.tolerance {
+        println!("cheaper: record it in benches/hot_path.toml, so that it stays so");
+    }
+    ExitCode::SUCCESS
+}
+
+/// Instructions of a whole run, or `None` without valgrind.
+fn instructions(count: u64) -> Option<u64> {
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(std::env::current_exe().unwrap())
+        .arg(count.to_string())
+        .output()
+        .ok()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let collected = said.lines().find_map(|line| line.split_once("Collected : "));
+    Some(collected.unwrap().1.trim().parse().unwrap())
+}
+
+/// One partition from the first registration to the last fire.
+fn run(count: u64) {
+    let mut partition = partition();
+    let mut catalog = Catalog::default();
+    let usable = TopicState::Usable { partitions: 4, record_bytes_max: 1 << 20 };
+    catalog.insert("target".into(), usable);
+    let (schemas, nobody) = (Schemas::new(), Fetched::default());
+    let payload = [b'x'; PAYLOAD_BYTES];
+    let (mut now, mut registered, mut fired) = (BEGIN, 0, 0);
+    while fired < count {
+        now += TURN_MS;
+        let _behind = partition.observe(now);
+        let until = count.min(registered + PER_TURN);
+        let inputs = (registered..until).map(|n| registration(&schemas, n, now, &payload));
+        let inputs: Vec<_> = inputs.collect();
+        registered = until;
+        let stored = Stored { index: &nobody, rows: &Rows::default() };
+        partition.ingest(inputs, stored).unwrap();
+        partition.input_known(registered, now);
+        while let Some(load) = partition.wants() {
+            partition.load(Vec::new(), load.until);
+        }
+        let due = partition.take_due(usize::MAX);
+        partition.fire(due, &catalog, &nobody).unwrap();
+        if let Some(step) = partition.seal() {
+            let is_fire = |emit: &&Emit| matches!(emit, Emit::ToTopic(_));
+            fired += step.emits.iter().filter(is_fire).count() as u64;
+        }
+        assert!(now < BEGIN + 3_600_000, "each has fired within an hour");
+    }
+}
+
+/// The record of trigger `n` as it is read.
+fn registration(schemas: &Schemas, n: Offset, now: Timestamp, payload: &[u8]) -> Input {
+    // A prime step mixes the times, as those of unrelated callers are.
+    let due = (now + 1 + n * 7_919 % DELAY_MAX_MS).to_string();
+    let key = format!("trigger-{n:08}");
+    let raw = RawRecord {
+        partition: 0,
+        offset: n,
+        timestamp: now,
+        key: Some(key.as_bytes()),
+        value: Some(payload),
+        headers: vec![
+            ("orloj-fire-at", Some(due.as_bytes())),
+            ("orloj-target-topic", Some(b"target")),
+        ],
+    };
+    let context = ReadContext {
+        partitioner: Partitioner::Murmur2,
+        partitions: 1,
+        schemas,
+        writers: &NoWriters,
+    };
+    Input::Trigger(read_trigger(&raw, &context).unwrap())
+}
+
+fn partition() -> Partition {
+    const DAY_MS: u64 = 24 * 3_600 * 1_000;
+    let rules = Rules {
+        ledger_after: 600_000,
+        veto_ttl: DAY_MS,
+        sample_interval: 5_000,
+        idle_commit: 5_000,
+        mirror_interval: DAY_MS,
+        ingest_max: 20_000,
+        // There is no store to spill into.
+        spill_bytes: usize::MAX / 2,
+        spill_interval: DAY_MS * 365 * 100,
+        pools: Vec::new(),
+        cancel_grace: 1_000,
+        park: 5_000,
+        open_ttl: DAY_MS,
+        misfire_grace: 60_000,
+        catch_up_rate: 1_000,
+        partitioner: Partitioner::Murmur2,
+        partitions: 1,
+        owner: "guard".to_owned(),
+        topics: InputTopics { triggers: "triggers".into(), signals: "signals".into() },
+    };
+    let w = TimelineKey::last_of(BEGIN);
+    let cursor = Cursor { w, ..Cursor::fresh(0, 0) };
+    let start = Start { cursor, last_timestamp: BEGIN, seen_from: 0, skips: BTreeSet::new() };
+    Partition::new(0, rules, start, Wheel::new(10, 10_000, 64 << 20, w))
+}
+
+/// Nobody's schemas: headers need none.
+struct NoWriters;
+
+impl WriterSchemas for NoWriters {
+    fn by_id(&self, _id: u32) -> Lookup {
+        Lookup::Unknown
+    }
+}

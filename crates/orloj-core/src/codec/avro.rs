@@ -1,0 +1,665 @@
+//! The records that only Orloj writes, in Avro: fires, signals, outcomes, the ledger, dead letters.
+//!
+//! Law: each `…Wire` mirrors a noun field by field and a schema record name by name; serde checks
+//! the first when it compiles, the tests the second. A field added later has a default in both.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::avro_course;
+use super::avro_outcome::OutcomeWire;
+use super::ledger_key::parse_step;
+use super::schemas::{CodecError, Schemas};
+use crate::model::attempt::History;
+use crate::model::course::{Course, Watcher};
+use crate::model::dead_letter::{Content, DeadLetter, Mark, Origin};
+use crate::model::definition::{Definition, Header};
+use crate::model::entry::{Entry, FireId, FireRow, Row};
+use crate::model::fire::{Errand, Fire, Withdrawal};
+use crate::model::input::PRIORITY_DEFAULT;
+use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
+use crate::model::long;
+use crate::model::outcome::Outcome;
+use crate::model::signal::{RetryRequest, Settled, Settlement, Signal, Watch};
+use crate::model::text::Text;
+use crate::model::timeline::{Source, TimelineKey};
+use crate::model::{Offset, PartitionId, Timestamp};
+
+impl Schemas {
+    /// The value of a record on `fires`.
+    #[must_use]
+    pub fn encode_fire(&self, fire: &Fire) -> Vec<u8> {
+        self.fire.encode(&Wire(fire))
+    }
+
+    /// The value of the other kind of record on `fires`.
+    #[must_use]
+    pub fn encode_withdrawal(&self, withdrawal: &Withdrawal) -> Vec<u8> {
+        self.withdrawal.encode(&Wire(withdrawal))
+    }
+
+    /// Reads the value of a record on `fires`: its fingerprint says which kind it is.
+    pub fn decode_errand(&self, bytes: &[u8]) -> Result<Errand, CodecError> {
+        match self.fire.decode(bytes) {
+            Ok(Wire(fire)) => Ok(Errand::Call(Box::new(fire))),
+            Err(newer @ CodecError::Newer { .. }) => match self.withdrawal.decode(bytes) {
+                Ok(Wire(withdrawal)) => Ok(Errand::Withdraw(withdrawal)),
+                Err(CodecError::Newer { .. }) => Err(newer),
+                Err(corrupt) => Err(corrupt),
+            },
+            Err(corrupt) => Err(corrupt),
+        }
+    }
+
+    /// The value of a record on `signals`.
+    #[must_use]
+    pub fn encode_signal(&self, signal: &Signal) -> Vec<u8> {
+        self.signal.encode(&SignalBody { request: Wire(signal) })
+    }
+
+    /// Reads the value of a record on `signals`.
+    pub fn decode_signal(&self, bytes: &[u8]) -> Result<Signal, CodecError> {
+        self.signal.decode(bytes).map(|SignalBody { request: Wire(signal) }| signal)
+    }
+
+    /// The value of a record on `outcomes`.
+    #[must_use]
+    pub fn encode_outcome(&self, outcome: &Outcome) -> Vec<u8> {
+        self.outcome.encode(&Wire(outcome))
+    }
+
+    /// Reads the value of a record on `outcomes`.
+    pub fn decode_outcome(&self, bytes: &[u8]) -> Result<Outcome, CodecError> {
+        self.outcome.decode(bytes).map(|Wire(outcome)| outcome)
+    }
+
+    /// The value of a record on `dead-letters`.
+    #[must_use]
+    pub fn encode_dead_letter(&self, letter: &DeadLetter) -> Vec<u8> {
+        self.dead_letter.encode(&Wire(letter))
+    }
+
+    /// Reads the value of a record on `dead-letters`.
+    pub fn decode_dead_letter(&self, bytes: &[u8]) -> Result<DeadLetter, CodecError> {
+        self.dead_letter.decode(bytes).map(|Wire(letter)| letter)
+    }
+
+    /// The value of a record of the ledger; its key is [`LedgerKey::to_bytes`], its header
+    /// [`STEP`](super::ledger_key::STEP).
+    #[must_use]
+    pub fn encode_ledger(&self, value: &LedgerValue) -> Vec<u8> {
+        self.ledger.encode(&LedgerBody { value: Wire(value) })
+    }
+
+    /// Reads a record of the ledger from its key, its value and its header `orloj-step`.
+    pub fn decode_ledger(
+        &self,
+        key: &[u8],
+        value: Option<&[u8]>,
+        step: Option<&[u8]>,
+    ) -> Result<LedgerRecord, CodecError> {
+        let key = LedgerKey::parse(key).ok_or_else(|| self.ledger.corrupt("its key is no key"))?;
+        let step = parse_step(step).ok_or_else(|| self.ledger.corrupt("it has no step"))?;
+        let value = match value {
+            Some(value) => Some(self.ledger.decode(value)?),
+            None => None,
+        };
+        Ok(LedgerRecord { key, value: value.map(|LedgerBody { value: Wire(value) }| value), step })
+    }
+}
+
+/// A noun as it is sent.
+struct Wire<T>(T);
+
+/// `Wire` for a noun is what its mirror derives.
+macro_rules! wire {
+    ($($noun:ty => $mirror:ty),* $(,)?) => {$(
+        impl Serialize for Wire<&$noun> {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                <$mirror>::serialize(self.0, to)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for Wire<$noun> {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                <$mirror>::deserialize(from).map(Wire)
+            }
+        }
+    )*};
+}
+
+wire! {
+    Fire => FireWire,
+    Withdrawal => WithdrawalWire,
+    Signal => SignalWire,
+    Outcome => OutcomeWire,
+    LedgerValue => LedgerWire,
+    DeadLetter => DeadLetterWire,
+}
+
+/// A record around the union of signals, because registries want records.
+#[derive(Serialize, Deserialize)]
+#[serde(rename = "Signal")]
+struct SignalBody<T> {
+    request: T,
+}
+
+/// A record around the union of ledger values.
+#[derive(Serialize, Deserialize)]
+#[serde(rename = "LedgerValue")]
+struct LedgerBody<T> {
+    value: T,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "FireId", rename = "FireId")]
+struct FireIdWire {
+    trigger: Text,
+    #[serde(with = "long")]
+    generation: Offset,
+    occurrence: u32,
+    attempt: u32,
+    deferral: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Fire", rename = "Fire")]
+struct FireWire {
+    #[serde(with = "FireIdWire")]
+    id: FireId,
+    #[serde(with = "long")]
+    scheduled: Timestamp,
+    #[serde(with = "long")]
+    fired: Timestamp,
+    definition: Definition,
+    history: Option<Box<History>>,
+    #[serde(default)]
+    settles: bool,
+    #[serde(default = "priority_default")]
+    priority: u8,
+}
+
+fn priority_default() -> u8 {
+    PRIORITY_DEFAULT
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Withdrawal", rename = "Withdrawal")]
+struct WithdrawalWire {
+    trigger: Text,
+    #[serde(with = "long")]
+    cancel: Offset,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Signal")]
+enum SignalWire {
+    #[serde(rename = "RetryRequest")]
+    Retry(#[serde(with = "RetryRequestWire")] RetryRequest),
+    Settled(#[serde(with = "SettledWire")] Settled),
+    Watch(#[serde(with = "WatchWire")] Watch),
+    Settlement(#[serde(with = "SettlementWire")] Settlement),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Settled", rename = "Settled")]
+struct SettledWire {
+    #[serde(with = "FireIdWire")]
+    id: FireId,
+    ok: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Watch", rename = "Watch")]
+struct WatchWire {
+    trigger: Text,
+    watcher: Watcher,
+    #[serde(with = "long")]
+    until: Timestamp,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Settlement", rename = "Settlement")]
+struct SettlementWire {
+    watcher: Watcher,
+    of: Text,
+    ok: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "RetryRequest", rename = "RetryRequest")]
+struct RetryRequestWire {
+    #[serde(with = "FireIdWire")]
+    id: FireId,
+    #[serde(with = "long")]
+    due: Timestamp,
+    #[serde(with = "long")]
+    scheduled: Timestamp,
+    reason: String,
+    definition: Definition,
+    history: Option<Box<History>>,
+    #[serde(default)]
+    settles: bool,
+    #[serde(default = "priority_default")]
+    priority: u8,
+}
+
+#[expect(clippy::large_enum_variant, reason = "it is the shape of a noun, never made")]
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "LedgerValue", rename_all_fields = "camelCase")]
+enum LedgerWire {
+    Entry(#[serde(with = "EntryWire")] Entry),
+    Skip,
+    Cursor {
+        metadata: String,
+        #[serde(with = "long")]
+        offset: Offset,
+        clean: bool,
+    },
+    Barrier {
+        #[serde(with = "long")]
+        nonce: u64,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Entry", rename = "Entry")]
+struct EntryWire {
+    #[serde(with = "TimelineKeyWire")]
+    key: TimelineKey,
+    #[serde(with = "RowWire")]
+    row: Row,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "TimelineKey", rename = "TimelineKey")]
+struct TimelineKeyWire {
+    #[serde(with = "long")]
+    due: Timestamp,
+    priority: u8,
+    #[serde(with = "SourceWire")]
+    source: Source,
+    #[serde(with = "long")]
+    offset: Offset,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Source", rename = "Source", rename_all = "camelCase")]
+enum SourceWire {
+    Triggers,
+    Signals,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Row")]
+enum RowWire {
+    Fire(#[serde(with = "FireRowWire")] FireRow),
+    Veto {
+        trigger: Text,
+        #[serde(with = "long")]
+        cancel: Offset,
+    },
+    Watch {
+        trigger: Text,
+        watchers: Vec<Watcher>,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "FireRow", rename = "FireRow", rename_all = "camelCase")]
+struct FireRowWire {
+    #[serde(with = "FireIdWire")]
+    id: FireId,
+    #[serde(with = "long")]
+    scheduled: Timestamp,
+    in_ledger: bool,
+    definition: Definition,
+    history: Option<Box<History>>,
+    #[serde(default, with = "avro_course")]
+    course: Option<Box<Course>>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "DeadLetter", rename = "DeadLetter")]
+struct DeadLetterWire {
+    #[serde(with = "OriginWire")]
+    origin: Origin,
+    reason: String,
+    #[serde(with = "long")]
+    at: Timestamp,
+    #[serde(with = "ContentWire")]
+    content: Content,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Origin", rename = "Origin")]
+struct OriginWire {
+    topic: Text,
+    partition: PartitionId,
+    #[serde(with = "long")]
+    offset: Offset,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Content")]
+enum ContentWire {
+    Record {
+        key: Option<bytes::Bytes>,
+        value: Option<bytes::Bytes>,
+        headers: Vec<Header>,
+    },
+    #[serde(rename = "FailedFire")]
+    Fire {
+        #[serde(with = "FireWire")]
+        fire: Fire,
+        attempts: u32,
+    },
+    Mark(#[serde(with = "MarkBody")] Mark),
+}
+
+/// A record around what was done, because a union of named records is what registries know best.
+#[derive(Serialize, Deserialize)]
+#[serde(rename = "Mark")]
+struct MarkBody {
+    #[serde(with = "MarkWire")]
+    done: Mark,
+}
+
+impl MarkBody {
+    fn serialize<S: Serializer>(mark: &Mark, to: S) -> Result<S::Ok, S::Error> {
+        Serialize::serialize(&Self { done: *mark }, to)
+    }
+
+    fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Mark, D::Error> {
+        <Self as Deserialize>::deserialize(from).map(|body| body.done)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Mark", rename = "Done", rename_all = "camelCase")]
+enum MarkWire {
+    Replayed,
+    Archived,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::option;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::codec::golden;
+    use crate::codec::samples::{
+        self, any_definition, any_fire_id, any_history, any_row, any_text,
+    };
+    use crate::model::course::OnFailure;
+    use crate::model::outcome::{Circuit, CircuitState, Verdict};
+
+    fn any_source() -> impl Strategy<Value = Source> {
+        prop_oneof![Just(Source::Triggers), Just(Source::Signals)]
+    }
+
+    fn any_ledger_value() -> impl Strategy<Value = LedgerValue> {
+        let key = (any::<u64>(), any::<u8>(), any_source(), any::<u64>()).prop_map(
+            |(due, priority, source, offset)| TimelineKey { due, priority, source, offset },
+        );
+        let cursor = (".{0,20}", any::<u64>(), any::<bool>());
+        prop_oneof![
+            (key, any_row()).prop_map(|(key, row)| LedgerValue::Entry(Entry { key, row })),
+            Just(LedgerValue::Skip),
+            cursor.prop_map(|(metadata, offset, clean)| LedgerValue::Cursor {
+                metadata,
+                offset,
+                clean
+            }),
+            any::<u64>().prop_map(|nonce| LedgerValue::Barrier { nonce }),
+        ]
+    }
+
+    fn any_fire() -> impl Strategy<Value = Fire> {
+        let how = (any::<bool>(), any::<u8>());
+        (any_fire_id(), any::<u64>(), any::<u64>(), any_definition(), any_history(), how).prop_map(
+            |(id, scheduled, fired, definition, history, (settles, priority))| Fire {
+                id,
+                scheduled,
+                fired,
+                definition,
+                history,
+                settles,
+                priority,
+            },
+        )
+    }
+
+    fn any_letter() -> impl Strategy<Value = DeadLetter> {
+        let record = any_definition().prop_map(|definition| Content::Record {
+            key: definition.payload.clone(),
+            value: definition.payload,
+            headers: definition.headers,
+        });
+        let fire = (any_fire(), any::<u32>())
+            .prop_map(|(fire, attempts)| Content::Fire { fire, attempts });
+        let origin = (any_text(), any::<i32>(), any::<u64>())
+            .prop_map(|(topic, partition, offset)| Origin { topic, partition, offset });
+        let mark = prop_oneof![Just(Mark::Replayed), Just(Mark::Archived)].prop_map(Content::Mark);
+        (origin, ".{0,20}", any::<u64>(), prop_oneof![record, fire, mark])
+            .prop_map(|(origin, reason, at, content)| DeadLetter { origin, reason, at, content })
+    }
+
+    fn any_verdict() -> impl Strategy<Value = Verdict> {
+        let long = any::<u64>;
+        let some = || option::of(any::<u64>());
+        prop_oneof![
+            (long(), long(), some()).prop_map(|(generation, fire_at, replaced)| {
+                Verdict::Accepted { generation, fire_at, replaced }
+            }),
+            (long(), long())
+                .prop_map(|(generation, fire_at)| Verdict::Kept { generation, fire_at }),
+            long().prop_map(|generation| Verdict::Cancelled { generation }),
+            long().prop_map(|generation| Verdict::Taken { generation }),
+            (some(), any::<bool>())
+                .prop_map(|(fired, withdrawal)| Verdict::NotPending { fired, withdrawal }),
+            ".{0,20}".prop_map(|reason| Verdict::Rejected { reason }),
+            (long(), any::<u32>(), any::<u32>(), any::<u16>()).prop_map(
+                |(generation, occurrence, attempt, status)| Verdict::Delivered {
+                    generation,
+                    occurrence,
+                    attempt,
+                    status
+                }
+            ),
+            (long(), any::<u32>(), option::of(any::<u16>()), ".{0,20}", some()).prop_map(
+                |(generation, attempt, status, reason, retry_at)| Verdict::Failed {
+                    generation,
+                    occurrence: 0,
+                    attempt,
+                    status,
+                    reason,
+                    retry_at
+                }
+            ),
+            (any_text(), option::of(any_text()), any_state(), ".{0,20}", some()).prop_map(
+                |(host, caller, state, reason, probe_at)| Verdict::Circuit(Circuit {
+                    worker: "orloj.worker.1".into(),
+                    caller,
+                    host,
+                    state,
+                    reason,
+                    probe_at
+                })
+            ),
+            (long(), any::<u32>(), any::<u32>()).prop_map(|(generation, occurrence, attempt)| {
+                Verdict::Withdrawn { generation, occurrence, attempt }
+            }),
+            any_verdict_of_course(),
+        ]
+    }
+
+    fn any_verdict_of_course() -> impl Strategy<Value = Verdict> {
+        let long = any::<u64>;
+        let then =
+            proptest::sample::select(vec![OnFailure::Fire, OnFailure::Skip, OnFailure::Fail]);
+        let skipped = (long(), any::<u32>(), long(), long(), ".{0,20}");
+        prop_oneof![
+            (long(), ".{0,20}")
+                .prop_map(|(generation, reason)| Verdict::Paused { generation, reason }),
+            (long(), long())
+                .prop_map(|(generation, fire_at)| Verdict::Resumed { generation, fire_at }),
+            (long(), any::<u32>())
+                .prop_map(|(generation, occurrence)| Verdict::Called { generation, occurrence }),
+            skipped.prop_map(|(generation, occurrences, from, until, reason)| {
+                Verdict::Skipped { generation, occurrences, from, until, reason }
+            }),
+            (long(), any::<u32>())
+                .prop_map(|(generation, executions)| Verdict::Ended { generation, executions }),
+            (long(), long())
+                .prop_map(|(generation, fire_at)| Verdict::Expired { generation, fire_at }),
+            (long(), then, ".{0,20}").prop_map(|(generation, then, reason)| Verdict::Unmet {
+                generation,
+                then,
+                reason
+            }),
+        ]
+    }
+
+    fn any_state() -> impl Strategy<Value = CircuitState> {
+        let states = [CircuitState::Closed, CircuitState::Open, CircuitState::HalfOpen];
+        proptest::sample::select(states.to_vec())
+    }
+
+    proptest! {
+        // Each case parses the schemas anew, which takes longer than the case.
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn what_was_sent_is_read(
+            fire in any_fire(),
+            value in any_ledger_value(),
+            letter in any_letter(),
+            trigger in any_text(),
+            answers in option::of(any::<u64>()),
+            verdict in any_verdict(),
+        ) {
+            let schemas = Schemas::new();
+            let errand = Errand::Call(Box::new(fire.clone()));
+            prop_assert_eq!(schemas.decode_errand(&schemas.encode_fire(&fire)), Ok(errand));
+            let withdrawal = Withdrawal { trigger: trigger.clone(), cancel: fire.fired };
+            let bytes = schemas.encode_withdrawal(&withdrawal);
+            prop_assert_eq!(schemas.decode_errand(&bytes), Ok(Errand::Withdraw(withdrawal)));
+            let Fire { id, scheduled, fired: due, definition, history, settles, priority } = fire;
+            let (reason, settled) = ("500".to_owned(), Settled { id: id.clone(), ok: settles });
+            let watcher = Watcher { trigger: trigger.clone(), generation: due };
+            let watch =
+                Watch { trigger: trigger.clone(), watcher: watcher.clone(), until: scheduled };
+            let settlement = Settlement { watcher, of: trigger.clone(), ok: settles };
+            let signal =
+                RetryRequest { id, due, scheduled, reason, definition, history, settles, priority };
+            for signal in [
+                Signal::Retry(signal),
+                Signal::Settled(settled),
+                Signal::Watch(watch),
+                Signal::Settlement(settlement),
+            ] {
+                let bytes = schemas.encode_signal(&signal);
+                prop_assert_eq!(schemas.decode_signal(&bytes), Ok(signal));
+            }
+            let bytes = schemas.encode_dead_letter(&letter);
+            prop_assert_eq!(schemas.decode_dead_letter(&bytes), Ok(letter));
+            let outcome = Outcome { trigger, answers, at: due, verdict };
+            prop_assert_eq!(schemas.decode_outcome(&schemas.encode_outcome(&outcome)), Ok(outcome));
+            let bytes = schemas.encode_ledger(&value);
+            let record = LedgerRecord { key: LedgerKey::Cursor, value: Some(value), step: 7 };
+            let read = schemas.decode_ledger(b"~cursor", Some(&bytes), Some(b"7"));
+            prop_assert_eq!(read, Ok(record));
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(datum in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let schemas = Schemas::new();
+            let framed = |frame: &[u8]| [&frame[..10], datum.as_slice()].concat();
+            let fire = schemas.encode_fire(&samples::fire());
+            let _ = (schemas.decode_errand(&datum), schemas.decode_errand(&framed(&fire)));
+            let withdrawal = framed(&schemas.encode_withdrawal(&samples::withdrawal()));
+            let _ = schemas.decode_errand(&withdrawal);
+            let signal = framed(&schemas.encode_signal(&samples::signal()));
+            let _ = (schemas.decode_signal(&datum), schemas.decode_signal(&signal));
+            let _ = (schemas.decode_outcome(&datum), schemas.decode_dead_letter(&datum));
+            let value = framed(&schemas.encode_ledger(&LedgerValue::Skip));
+            let _ = schemas.decode_ledger(b"~cursor", Some(&value), Some(b"7"));
+        }
+    }
+
+    #[test]
+    fn the_bytes_are_these() {
+        let schemas = Schemas::new();
+        golden::check("fire", &schemas.encode_fire(&samples::fire()));
+        golden::check("withdrawal", &schemas.encode_withdrawal(&samples::withdrawal()));
+        golden::check("signal-retry", &schemas.encode_signal(&samples::signal()));
+        golden::check("signal-settled", &schemas.encode_signal(&samples::settled()));
+        golden::check("signal-watch", &schemas.encode_signal(&samples::watch()));
+        golden::check("signal-settlement", &schemas.encode_signal(&samples::settlement()));
+        golden::check("outcome-failed-5", &schemas.encode_outcome(&samples::outcome()));
+        golden::check("outcome-circuit-5", &schemas.encode_outcome(&samples::circuit()));
+        golden::check("outcome-withdrawn-5", &schemas.encode_outcome(&samples::withdrawn()));
+        golden::check("dead-letter-record", &schemas.encode_dead_letter(&samples::letter()));
+        golden::check("dead-letter-fire", &schemas.encode_dead_letter(&samples::exhausted()));
+        golden::check("dead-letter-mark", &schemas.encode_dead_letter(&samples::mark()));
+        golden::check("ledger-entry", &schemas.encode_ledger(&samples::ledger_entry()));
+        golden::check("ledger-series", &schemas.encode_ledger(&samples::ledger_series()));
+        golden::check("ledger-skip", &schemas.encode_ledger(&LedgerValue::Skip));
+        golden::check(
+            "ledger-cursor",
+            &schemas.encode_ledger(&LedgerValue::Cursor {
+                metadata: "orloj1 w=17.3.1.9".to_owned(),
+                offset: 40,
+                clean: true,
+            }),
+        );
+        golden::check("ledger-barrier", &schemas.encode_ledger(&LedgerValue::Barrier { nonce: 1 }));
+    }
+
+    #[test]
+    fn what_an_older_orloj_wrote_is_read() {
+        let schemas = Schemas::new();
+        for failed in ["outcome-failed", "outcome-failed-2", "outcome-failed-3", "outcome-failed-4"]
+        {
+            let outcome = schemas.decode_outcome(&golden::read(failed));
+            assert_eq!(outcome, Ok(samples::outcome()));
+        }
+        for circuit in ["outcome-circuit", "outcome-circuit-3", "outcome-circuit-4"] {
+            let circuit = schemas.decode_outcome(&golden::read(circuit));
+            assert_eq!(circuit, Ok(samples::circuit()));
+        }
+        let withdrawn = schemas.decode_outcome(&golden::read("outcome-withdrawn"));
+        assert_eq!(withdrawn, Ok(samples::withdrawn()));
+        let errand = schemas.decode_errand(&golden::read("fire-1"));
+        assert_eq!(errand, Ok(Errand::Call(Box::new(samples::fire()))));
+        let Signal::Retry(retry) = samples::signal() else { unreachable!() };
+        let retry = RetryRequest { settles: false, priority: PRIORITY_DEFAULT, ..retry };
+        let signal = schemas.decode_signal(&golden::read("signal-retry-1"));
+        assert_eq!(signal, Ok(Signal::Retry(retry)));
+        let letter = schemas.decode_dead_letter(&golden::read("dead-letter-fire-1"));
+        assert_eq!(letter, Ok(samples::exhausted()));
+        let entry = golden::read("ledger-entry-1");
+        let entry = schemas.decode_ledger(b"~cursor", Some(&entry), Some(b"7"));
+        assert_eq!(entry.unwrap().value, Some(samples::ledger_entry()));
+    }
+
+    #[test]
+    fn a_newer_schema_is_not_a_corrupt_value() {
+        let schemas = Schemas::new();
+        let mut bytes = schemas.encode_fire(&samples::fire());
+        for cut in 0..bytes.len() {
+            let read = schemas.decode_errand(&bytes[..cut]);
+            assert!(matches!(read, Err(CodecError::Corrupt { .. })), "{cut}: {read:?}");
+        }
+        assert!(matches!(schemas.decode_errand(b"hello"), Err(CodecError::Corrupt { .. })));
+        bytes.push(0);
+        assert!(matches!(schemas.decode_errand(&bytes), Err(CodecError::Corrupt { .. })));
+        bytes[4] ^= 1;
+        assert_eq!(schemas.decode_errand(&bytes), Err(CodecError::Newer { kind: "fire" }));
+        let mut withdrawal = schemas.encode_withdrawal(&samples::withdrawal());
+        withdrawal.push(0);
+        let read = schemas.decode_errand(&withdrawal);
+        assert!(matches!(read, Err(CodecError::Corrupt { kind: "withdrawal", .. })), "{read:?}");
+    }
+}

@@ -1,0 +1,428 @@
+//! The Avro envelope: `schemas/trigger.avsc`, written with that schema or one that resolves to it.
+//!
+//! Law: the writer's schema is found by what the record names, a registry's id (0x00 and four
+//! bytes) or our own fingerprint (0xC3 0x01 and eight), and never guessed.
+
+use std::io::{self, Read};
+
+use apache_avro::Schema;
+use apache_avro::reader::datum::GenericDatumReader;
+use bytes::Bytes;
+use serde::Deserialize;
+
+use super::course_field;
+use super::draft::{Destination, Draft, Due};
+use super::field::{self, Reason};
+use super::registration::{Lookup, ReadContext, ReadError, Refusal};
+use super::schemas::MARKER;
+use crate::model::course::OnFailure;
+use crate::model::definition::Header;
+use crate::model::input::{Count, OnConflict};
+use crate::model::schedule::Schedule;
+use crate::model::text::Text;
+
+/// Reads the envelope `value` into `draft`, which already holds what the headers say.
+pub(super) fn read(
+    value: &[u8],
+    draft: &mut Draft,
+    context: &ReadContext<'_>,
+) -> Result<(), Refusal> {
+    let ours = context.schemas.trigger();
+    let envelope = match value {
+        [0x00, i0, i1, i2, i3, datum @ ..] => {
+            let id = u32::from_be_bytes([*i0, *i1, *i2, *i3]);
+            match context.writers.by_id(id) {
+                Lookup::Known(writer) => resolve(datum, &writer, ours)?,
+                Lookup::Unknown => {
+                    return Err(Refusal::MayPass(format!(
+                        "the Avro schema id {id} is unknown: register the schema, check that \
+                         Orloj reads the same registry, and send the record again"
+                    )));
+                }
+                Lookup::Unreachable => {
+                    return Err(Refusal::Away(ReadError::RegistryAway { id }));
+                }
+            }
+        }
+        [m0, m1, rest @ ..] if [*m0, *m1] == MARKER => {
+            let Some((fingerprint, datum)) = rest.split_first_chunk::<8>() else {
+                return Err(truncated().into());
+            };
+            let Some(writer) = context.schemas.trigger_by_fingerprint(*fingerprint) else {
+                return Err(Refusal::Final(format!(
+                    "the Avro fingerprint {} is not that of our schema: use schemas/trigger.avsc, \
+                     or a registry's framing (0x00 and the schema id)",
+                    hex(fingerprint)
+                )));
+            };
+            resolve(datum, writer, ours)?
+        }
+        _ => return Err(truncated().into()),
+    };
+    Ok(fill(draft, envelope)?)
+}
+
+/// `schemas/trigger.avsc` as a struct.
+#[derive(Deserialize)]
+#[serde(rename = "Trigger", rename_all = "camelCase")]
+struct Envelope {
+    fire_at: Option<i64>,
+    delay_ms: Option<i64>,
+    topic: Option<String>,
+    topic_key: Option<Bytes>,
+    callback_url: Option<String>,
+    callback_method: Option<String>,
+    payload: Option<Bytes>,
+    headers: Vec<Header>,
+    priority: i32,
+    on_conflict: Conflict,
+    pool: Option<String>,
+    timeout_ms: Option<i64>,
+    retry_delays_ms: Option<Vec<i64>>,
+    retry_attempts: Option<i64>,
+    retry_jitter: Option<i32>,
+    retry_final_statuses: Option<Vec<i32>>,
+    caller: Option<String>,
+    schedule: Option<String>,
+    expire_after_ms: Option<i64>,
+    count: Counted,
+    after: Option<Vec<String>>,
+    on_failure: Failing,
+    after_timeout_ms: Option<i64>,
+    retain_ms: Option<i64>,
+}
+
+#[derive(Deserialize, PartialEq)]
+#[serde(rename_all = "camelCase")]
+enum Counted {
+    Reset,
+    Keep,
+}
+
+#[derive(Deserialize, PartialEq)]
+#[serde(rename_all = "camelCase")]
+enum Failing {
+    Fire,
+    Skip,
+    Fail,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Conflict {
+    Replace,
+    Keep,
+}
+
+fn resolve(datum: &[u8], writer: &Schema, ours: &Schema) -> Result<Envelope, Reason> {
+    let refused = |error: apache_avro::Error| {
+        format!("the Avro value cannot be read as a Trigger: {error}; see schemas/trigger.avsc")
+    };
+    let mut datum = Datum { rest: datum, overrun: false };
+    let reader = GenericDatumReader::builder(writer).reader_schema(ours).build();
+    let value = reader.map_err(refused)?.read_value(&mut datum).map_err(refused)?;
+    if datum.overrun {
+        return Err("the Avro value ends too early: send it whole".to_owned());
+    }
+    if !datum.rest.is_empty() {
+        let left = datum.rest.len();
+        return Err(format!("the Avro value has {left} bytes too many: was the schema another?"));
+    }
+    apache_avro::from_value(&value).map_err(refused)
+}
+
+/// The bytes of a datum. It notes when more is asked for than there is, because the Avro reader
+/// takes the end of its input for a null: a record cut off within would pass for a whole one.
+struct Datum<'a> {
+    rest: &'a [u8],
+    overrun: bool,
+}
+
+impl Read for Datum<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.rest.read(out)?;
+        self.overrun |= read < out.len();
+        Ok(read)
+    }
+}
+
+fn fill(draft: &mut Draft, mut envelope: Envelope) -> Result<(), Reason> {
+    fill_delivery(draft, &mut envelope)?;
+    fill_course(draft, &mut envelope)?;
+    if let Some(ms) = envelope.fire_at {
+        draft.set_due("fireAt", Due::At(field::time_ms("fireAt", ms)?))?;
+    }
+    if let Some(ms) = envelope.delay_ms {
+        draft.set_due("delayMs", Due::After(field::delay_ms("delayMs", ms)?))?;
+    }
+    if let Some(json) = envelope.schedule {
+        draft.set_due("schedule", Due::On(Box::new(Schedule::from_json(&json)?)))?;
+    }
+    if let Some(topic) = envelope.topic {
+        let topic = field::topic("topic", &topic)?;
+        draft.set_destination("topic", Destination::Topic(topic))?;
+    }
+    if let Some(url) = envelope.callback_url {
+        let url = field::url("callbackUrl", &url)?;
+        draft.set_destination("callbackUrl", Destination::Url(url))?;
+    }
+    if let Some(key) = envelope.topic_key {
+        draft.key = Some(key);
+    }
+    if let Some(method) = envelope.callback_method {
+        draft.method = Some(field::method("callbackMethod", &method)?);
+    }
+    if let Some(caller) = envelope.caller {
+        let caller = field::caller("caller", &caller)?;
+        draft.caller.get_or_insert(caller);
+    }
+    draft.payload = envelope.payload;
+    draft.headers.extend(envelope.headers);
+    draft.priority = field::priority("priority", &envelope.priority.to_string())?;
+    draft.on_conflict = match envelope.on_conflict {
+        Conflict::Replace => OnConflict::Replace,
+        Conflict::Keep => OnConflict::Keep,
+    };
+    Ok(())
+}
+
+/// What goes beyond one time and one attempt. An enum's default says nothing.
+fn fill_course(draft: &mut Draft, envelope: &mut Envelope) -> Result<(), Reason> {
+    let asked = &mut draft.asked;
+    let span = |field, ms| course_field::span(field, field::delay_ms(field, ms)?);
+    asked.expire_after =
+        envelope.expire_after_ms.map(|ms| span("expireAfterMs", ms)).transpose()?;
+    asked.count = (envelope.count == Counted::Keep).then_some(Count::Keep);
+    if let Some(ids) = envelope.after.take() {
+        asked.after = Some(course_field::ids("after", ids.iter().map(String::as_str))?);
+    }
+    asked.on_failure = match envelope.on_failure {
+        Failing::Fire => Some(OnFailure::Fire),
+        Failing::Skip => Some(OnFailure::Skip),
+        Failing::Fail => None,
+    };
+    asked.after_timeout =
+        envelope.after_timeout_ms.map(|ms| span("afterTimeoutMs", ms)).transpose()?;
+    if let Some(ms) = envelope.retain_ms {
+        let retain = field::delay_ms("retainMs", ms)?;
+        asked.retain = Some(course_field::retain("retainMs", retain)?);
+    }
+    Ok(())
+}
+
+/// How a callback is delivered.
+fn fill_delivery(draft: &mut Draft, envelope: &mut Envelope) -> Result<(), Reason> {
+    if let Some(pool) = envelope.pool.take() {
+        draft.pool = Some(field::pool("pool", &pool)?);
+    }
+    if let Some(ms) = envelope.timeout_ms {
+        let timeout = field::delay_ms("timeoutMs", ms)?;
+        draft.timeout = Some(field::timeout("timeoutMs", timeout)?);
+    }
+    if let Some(delays) = envelope.retry_delays_ms.take() {
+        let delays = delays.into_iter().map(|ms| field::delay_ms("retryDelaysMs", ms));
+        draft.retry_delays = Some(field::delays("retryDelaysMs", delays)?);
+    }
+    if let Some(attempts) = envelope.retry_attempts {
+        draft.retry.attempts = Some(field::attempts("retryAttempts", &attempts.to_string())?);
+    }
+    if let Some(jitter) = envelope.retry_jitter {
+        draft.retry.jitter = Some(field::jitter("retryJitter", &jitter.to_string())?);
+    }
+    if let Some(statuses) = envelope.retry_final_statuses.take() {
+        let statuses: Vec<_> = statuses.iter().map(i32::to_string).collect();
+        let statuses = statuses.iter().map(String::as_str);
+        draft.retry.final_statuses = field::final_statuses("retryFinalStatuses", statuses)?;
+    }
+    Ok(())
+}
+
+fn truncated() -> Reason {
+    "the Avro value ends within its first bytes: send it whole".to_owned()
+}
+
+fn hex(bytes: &[u8]) -> Text {
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Text::from(digits)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use apache_avro::types::{Record, Value};
+    use apache_avro::writer::datum::GenericDatumWriter;
+
+    use super::*;
+    use crate::codec::golden;
+    use crate::codec::registration_tests::{NOW, plain, record, registration};
+    use crate::codec::registration_tests::{try_read, unreadable};
+    use crate::codec::schemas::Schemas;
+    use crate::model::course::After;
+    use crate::model::definition::{Target, TopicTarget};
+    use crate::model::partitioner::Partitioner;
+    use crate::model::retry::RetryPolicy;
+
+    /// Somebody else's schema: other fields, another order, a narrower type.
+    pub(in crate::codec) const FOREIGN: &str = r#"{
+        "type": "record", "name": "Trigger", "fields": [
+        {"name": "topic", "type": "string"},
+        {"name": "note", "type": "string"},
+        {"name": "delayMs", "type": "int"}]}"#;
+
+    /// A trigger in Avro by our own schema, without a frame.
+    fn avro_datum() -> Vec<u8> {
+        avro_datum_with(|_| {})
+    }
+
+    fn avro_datum_with(more: impl FnOnce(&mut Record<'_>)) -> Vec<u8> {
+        let schemas = Schemas::new();
+        let mut record = Record::new(schemas.trigger()).unwrap();
+        let some = |value| Value::Union(1, Box::new(value));
+        let none = || Value::Union(0, Box::new(Value::Null));
+        record.put("fireAt", none());
+        record.put("delayMs", some(Value::Long(1_000)));
+        record.put("topic", some(Value::String("t".to_owned())));
+        record.put("topicKey", some(Value::Bytes(b"k".to_vec())));
+        record.put("callbackUrl", none());
+        record.put("callbackMethod", none());
+        record.put("payload", some(Value::Bytes(b"\x00p".to_vec())));
+        let header = vec![
+            ("name".to_owned(), Value::String("a".to_owned())),
+            ("value".to_owned(), some(Value::Bytes(b"1".to_vec()))),
+        ];
+        record.put("headers", Value::Array(vec![Value::Record(header)]));
+        record.put("priority", Value::Int(9));
+        record.put("onConflict", Value::Enum(1, "keep".to_owned()));
+        record.put("pool", none());
+        record.put("timeoutMs", none());
+        record.put("retryDelaysMs", some(Value::Array(vec![Value::Long(500)])));
+        record.put("retryAttempts", some(Value::Long(9)));
+        record.put("retryJitter", some(Value::Int(20)));
+        record.put("retryFinalStatuses", some(Value::Array(vec![Value::Int(404)])));
+        record.put("caller", some(Value::String("billing".to_owned())));
+        record.put("schedule", none());
+        record.put("expireAfterMs", none());
+        record.put("count", Value::Enum(0, "reset".to_owned()));
+        record.put("after", none());
+        record.put("onFailure", Value::Enum(2, "fail".to_owned()));
+        record.put("afterTimeoutMs", none());
+        record.put("retainMs", none());
+        more(&mut record);
+        let writer = GenericDatumWriter::builder(schemas.trigger()).build().unwrap();
+        writer.write_value_to_vec(record).unwrap()
+    }
+
+    pub(in crate::codec) fn confluent(id: u32, datum: &[u8]) -> Vec<u8> {
+        [&[0], id.to_be_bytes().as_slice(), datum].concat()
+    }
+
+    pub(in crate::codec) fn single_object(datum: &[u8]) -> Vec<u8> {
+        let schemas = Schemas::new();
+        let fingerprint = schemas.trigger().fingerprint::<apache_avro::rabin::Rabin>();
+        [&[0xC3, 0x01], fingerprint.bytes.as_slice(), datum].concat()
+    }
+
+    #[test]
+    fn avro_says_everything_in_either_frame() {
+        let mut expected = plain(NOW + 1_000, "t", b"\x00p");
+        expected.priority = 9;
+        expected.on_conflict = OnConflict::Keep;
+        let key = Some(Bytes::from_static(b"k"));
+        expected.definition.target = Target::Topic(TopicTarget { topic: "t".into(), key });
+        let value = Some(Bytes::from_static(b"1"));
+        expected.definition.headers = vec![Header { name: "a".into(), value }];
+        expected.definition.retry = Some(Box::new(RetryPolicy {
+            delays: vec![500],
+            attempts: Some(9),
+            jitter: Some(20),
+            final_statuses: vec![404],
+        }));
+        expected.definition.caller = Some("billing".into());
+        for value in [confluent(1, &avro_datum()), single_object(&avro_datum())] {
+            assert_eq!(registration(&record(Some(&value), &[])), expected);
+        }
+    }
+
+    #[test]
+    fn what_was_written_before_there_were_schedules_is_read() {
+        let now = single_object(&avro_datum());
+        let read = |value: &[u8]| registration(&record(Some(value), &[]));
+        for before in ["trigger-1-avro-single-object", "trigger-2-avro-single-object"] {
+            let before = golden::read(before);
+            assert_ne!(before, now);
+            assert_eq!(read(&before), read(&now));
+        }
+    }
+
+    #[test]
+    fn a_foreign_schema_is_resolved_against_ours() {
+        let value = confluent(2, b"\x02t\x02n\xd0\x0f");
+        let mut expected = plain(NOW + 1_000, "t", b"");
+        expected.definition.payload = None;
+        assert_eq!(registration(&record(Some(&value), &[])), expected);
+    }
+
+    #[test]
+    fn what_goes_beyond_one_time_is_read() {
+        let some = |value| Value::Union(1, Box::new(value));
+        let datum = avro_datum_with(|record| {
+            record.put("expireAfterMs", some(Value::Long(60_000)));
+            let ids = ["a", "b"].map(|id| Value::String(id.to_owned()));
+            record.put("after", some(Value::Array(ids.to_vec())));
+            record.put("onFailure", Value::Enum(0, "fire".to_owned()));
+            record.put("afterTimeoutMs", some(Value::Long(5_000)));
+            record.put("retainMs", some(Value::Long(7_000)));
+        });
+        let read = registration(&record(Some(&single_object(&datum)), &[]));
+        assert_eq!((read.expire_after, read.retain), (Some(60_000), Some(7_000)));
+        let ids = vec!["a".into(), "b".into()];
+        let after = After { ids, on_failure: OnFailure::Fire, timeout: 5_000 };
+        assert_eq!(read.after, Some(Box::new(after)));
+    }
+
+    #[test]
+    fn a_schedule_is_its_json() {
+        let writer = r#"{"type": "record", "name": "Trigger", "fields": [
+            {"name": "topic", "type": "string"}, {"name": "schedule", "type": "string"}]}"#;
+        let writer = Schema::parse_str(writer).unwrap();
+        let json = r#"{"daily":{"at":["09:00"]}}"#;
+        let datum = [b"\x02t", [json.len() as u8 * 2].as_slice(), json.as_bytes()].concat();
+        let mut draft = Draft::new();
+        fill(&mut draft, resolve(&datum, &writer, Schemas::new().trigger()).unwrap()).unwrap();
+        let registration = draft.register("order-7".into(), NOW).unwrap();
+        assert_eq!(registration.schedule.unwrap().to_json(), json);
+    }
+
+    #[test]
+    fn an_unknown_schema_may_pass_and_an_unreachable_one_pauses() {
+        let unknown = confluent(3, &avro_datum());
+        let refused = unreadable(&record(Some(&unknown), &[]));
+        assert!(refused.may_pass, "{}", refused.reason);
+        assert!(refused.reason.contains("schema id 3"), "{}", refused.reason);
+        let away = confluent(9, &avro_datum());
+        let read = try_read(&record(Some(&away), &[]), Partitioner::Any);
+        assert_eq!(read, Err(ReadError::RegistryAway { id: 9 }));
+    }
+
+    #[test]
+    fn broken_avro_is_refused_for_good() {
+        let whole = single_object(&avro_datum());
+        let mut values: Vec<Vec<u8>> = (1..whole.len()).map(|cut| whole[..cut].to_vec()).collect();
+        values.retain(|value| value.len() >= 2); // one byte of 0xC3 is not Avro, nor anything else
+        values.push(vec![0]);
+        values.push(confluent(1, b""));
+        values.push([whole.as_slice(), b"x"].concat());
+        values.push(whole);
+        values.last_mut().unwrap()[2] ^= 1;
+        for value in values {
+            let refused = unreadable(&record(Some(&value), &[]));
+            assert!(!refused.may_pass && refused.reason.contains("Avro"), "{}", refused.reason);
+            assert_eq!(refused.value.as_deref(), Some(value.as_slice()));
+        }
+    }
+
+    #[test]
+    fn the_bytes_are_these() {
+        golden::check("trigger-avro-registry", &confluent(1, &avro_datum()));
+        golden::check("trigger-avro-single-object", &single_object(&avro_datum()));
+    }
+}

@@ -1,0 +1,564 @@
+//! The bytes of a timeline row, in the store and in memory: a trigger waits in the form that takes
+//! up least, and most fire straight from it. On the hot path, hence by hand: big-endian integers
+//! and length-prefixed bytes, read in place.
+//!
+//! Law: the first byte is the version. A row of a newer version is told apart from a broken one,
+//! and a row of version 1 begins with its target, so that [`target_topic`] need not read on. What a
+//! row of version 1 has no place for stands before it, and makes it one of version 2; a course
+//! stands before that, and makes it one of version 3.
+//!
+//! ```text
+//!  [version 3 u8, bytes of a course as JSON]
+//!  [version 2 u8, bytes of what few rows have]
+//!  version 1 u8, kind u8 ─┬─ topic: name, key? ─┬─ id, generation, occurrence, attempt, deferral,
+//!                         ├─ http: url, method ─┘  scheduled, in_ledger, payload?, headers,
+//!                         │                        retry?, caller?
+//!                         ├─ veto: trigger, cancel
+//!                         └─ watch: trigger, count, (trigger, generation) … (in version 3 only)
+//! ```
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{row_course, row_more};
+use crate::model::course::Watcher;
+use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarget};
+use crate::model::entry::{FireId, FireRow, Row};
+use crate::model::retry::RetryPolicy;
+use crate::model::text::Text;
+use crate::model::{Offset, Timestamp};
+
+/// What nearly every row is.
+const VERSION: u8 = 1;
+/// A row of version 1 with more before it.
+const WITH_MORE: u8 = 2;
+/// A row with a course before it: the newest version that this program knows.
+const WITH_COURSE: u8 = 3;
+
+const KIND_TOPIC: u8 = 0;
+const KIND_HTTP: u8 = 1;
+const KIND_VETO: u8 = 2;
+const KIND_WATCH: u8 = 3;
+
+/// The length that stands for "none", as −1 does in Kafka's own protocol.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// The bytes of one row: shared by the timeline and by what fires, and never changed.
+pub type RowBytes = Arc<[u8]>;
+
+/// Why a row cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RowError {
+    /// A newer Orloj wrote it: refuse to start, so that nothing is misread.
+    #[error("the row has version {0}; a newer Orloj wrote it, so upgrade this process")]
+    Newer(u8),
+    /// It is not what was written: rebuild the store from Kafka.
+    #[error("the row is corrupt; the store must be rebuilt from Kafka")]
+    Corrupt,
+}
+
+/// Appends the bytes of `row` to `out`.
+pub fn encode(row: &Row, out: &mut Vec<u8>) {
+    match row {
+        Row::Fire(fire) => {
+            if let Some(course) = &fire.course {
+                out.push(WITH_COURSE);
+                put_bytes(out, &row_course::encode(course));
+            }
+            if row_more::is_needed(fire) {
+                encode_more(fire, out);
+            }
+            out.push(VERSION);
+            encode_fire(fire, out);
+        }
+        Row::Veto { trigger, cancel } => {
+            out.extend_from_slice(&[VERSION, KIND_VETO]);
+            put_bytes(out, trigger.bytes());
+            out.extend_from_slice(&cancel.to_be_bytes());
+        }
+        Row::Watch { trigger, watchers } => {
+            // Programs that do not know its kind do not know its version either.
+            out.push(WITH_COURSE);
+            put_bytes(out, &[]);
+            out.extend_from_slice(&[VERSION, KIND_WATCH]);
+            put_bytes(out, trigger.bytes());
+            put_len(out, watchers.len());
+            for Watcher { trigger, generation } in watchers {
+                put_bytes(out, trigger.bytes());
+                out.extend_from_slice(&generation.to_be_bytes());
+            }
+        }
+    }
+}
+
+/// The bytes of `row`. `scratch` is overwritten; whoever encodes many keeps it.
+pub fn to_bytes(row: &Row, scratch: &mut Vec<u8>) -> RowBytes {
+    scratch.clear();
+    encode(row, scratch);
+    RowBytes::from(scratch.as_slice())
+}
+
+/// Reads a row; its texts and payload share one copy of `row`.
+pub fn decode(row: &[u8]) -> Result<Row, RowError> {
+    let shared = Bytes::copy_from_slice(row);
+    let Opened { mut rest, more, course } = Reader::open(&shared)?;
+    let row = match rest.u8()? {
+        kind @ (KIND_TOPIC | KIND_HTTP) => {
+            let mut fire = FireView::read(&mut rest, kind)?.to_owned_in(&shared)?;
+            if let Some(more) = more {
+                row_more::complete(&mut fire, more, &shared)?;
+            }
+            fire.course = course.map(row_course::decode).transpose()?;
+            Row::Fire(fire)
+        }
+        KIND_WATCH if course == Some(&[]) => {
+            let trigger = text(&shared, rest.bytes()?)?;
+            let mut watchers = Vec::new();
+            for _ in 0..rest.u32()? {
+                let trigger = text(&shared, rest.bytes()?)?;
+                watchers.push(Watcher { trigger, generation: rest.u64()? });
+            }
+            Row::Watch { trigger, watchers }
+        }
+        KIND_VETO => {
+            let trigger = text(&shared, rest.bytes()?)?;
+            Row::Veto { trigger, cancel: rest.u64()? }
+        }
+        _ => return Err(RowError::Corrupt),
+    };
+    rest.end()?;
+    Ok(row)
+}
+
+/// Whether a row has a course, or tells of those who wait: it is no plain fire.
+#[must_use]
+pub fn has_course(row: &[u8]) -> bool {
+    row.first() == Some(&WITH_COURSE)
+}
+
+/// Reads an occurrence in place; `None` if what expires there is none.
+pub fn view(row: &[u8]) -> Result<Option<FireView<'_>>, RowError> {
+    let Opened { mut rest, .. } = Reader::open(row)?;
+    match rest.u8()? {
+        kind @ (KIND_TOPIC | KIND_HTTP) => {
+            let fire = FireView::read(&mut rest, kind)?;
+            rest.end()?;
+            Ok(Some(fire))
+        }
+        _ => decode(row).map(|_other| None),
+    }
+}
+
+/// The topic that a row fires into; `None` if it does not, or is corrupt.
+#[must_use]
+pub fn target_topic(row: &[u8]) -> Option<&str> {
+    let Opened { mut rest, .. } = Reader::open(row).ok()?;
+    if rest.u8().ok()? == KIND_TOPIC { rest.text().ok() } else { None }
+}
+
+/// The pool that a row names; `None` if it names none, or is corrupt.
+#[must_use]
+pub fn target_pool(row: &[u8]) -> Option<&str> {
+    if row.first() == Some(&VERSION) {
+        return None; // nearly every row
+    }
+    row_more::pool(Reader::open(row).ok()?.more?)
+}
+
+/// An occurrence, read in place.
+#[derive(Clone, Copy, Debug)]
+pub struct FireView<'a> {
+    /// Where to.
+    pub target: TargetView<'a>,
+    /// The trigger's id.
+    pub trigger: &'a [u8],
+    /// The offset of the registration that defines it.
+    pub generation: Offset,
+    /// 0 for a one-time trigger.
+    pub occurrence: u32,
+    /// From 1.
+    pub attempt: u32,
+    /// How often this attempt was sent back.
+    pub deferral: u32,
+    /// When the occurrence was first due, in ms since the epoch.
+    pub scheduled: Timestamp,
+    /// Whether the ledger holds it.
+    pub in_ledger: bool,
+    /// What is delivered.
+    pub payload: Option<&'a [u8]>,
+    headers: &'a [u8],
+    header_count: u32,
+    retry: Option<&'a [u8]>,
+    caller: Option<&'a [u8]>,
+}
+
+/// Where a fire goes.
+#[derive(Clone, Copy, Debug)]
+pub enum TargetView<'a> {
+    /// A topic, and the key of the record.
+    Topic {
+        /// The topic's name.
+        topic: &'a str,
+        /// `None` means the trigger's id.
+        key: Option<&'a [u8]>,
+    },
+    /// A callback.
+    Http {
+        /// The URL.
+        url: &'a [u8],
+        /// The method.
+        method: &'a [u8],
+    },
+}
+
+impl<'a> FireView<'a> {
+    /// The headers carried to the target, in order.
+    pub fn headers(&self) -> impl Iterator<Item = (&'a str, Option<&'a [u8]>)> + use<'a> {
+        let mut rest = Reader(self.headers);
+        // They were read once already, when the view was made.
+        (0..self.header_count).map_while(move |_| rest.header().ok())
+    }
+
+    /// How many [`headers`](Self::headers) there are.
+    #[must_use]
+    pub fn header_count(&self) -> usize {
+        self.header_count as usize
+    }
+
+    /// The key of the record that goes to the target.
+    #[must_use]
+    pub fn record_key(&self) -> &'a [u8] {
+        match self.target {
+            TargetView::Topic { key: Some(key), .. } => key,
+            _ => self.trigger,
+        }
+    }
+
+    fn read(rest: &mut Reader<'a>, kind: u8) -> Result<Self, RowError> {
+        let target = if kind == KIND_TOPIC {
+            TargetView::Topic { topic: rest.text()?, key: rest.optional()? }
+        } else {
+            TargetView::Http { url: rest.bytes()?, method: rest.bytes()? }
+        };
+        let trigger = rest.bytes()?;
+        let (generation, occurrence) = (rest.u64()?, rest.u32()?);
+        let (attempt, deferral) = (rest.u32()?, rest.u32()?);
+        let scheduled = rest.u64()?;
+        let in_ledger = match rest.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(RowError::Corrupt),
+        };
+        let payload = rest.optional()?;
+        let header_count = rest.u32()?;
+        let headers = rest.0;
+        for _ in 0..header_count {
+            let _checked = rest.header()?;
+        }
+        let retry = match rest.u32()? {
+            NONE => None,
+            count => Some(rest.slice(count.checked_mul(8).ok_or(RowError::Corrupt)?)?),
+        };
+        let caller = rest.optional()?;
+        Ok(Self {
+            target,
+            trigger,
+            generation,
+            occurrence,
+            attempt,
+            deferral,
+            scheduled,
+            in_ledger,
+            payload,
+            headers,
+            header_count,
+            retry,
+            caller,
+        })
+    }
+
+    /// The row, sharing `row`, in which this is a view.
+    fn to_owned_in(self, row: &Bytes) -> Result<FireRow, RowError> {
+        let optional = |bytes: Option<&[u8]>| bytes.map(|bytes| row.slice_ref(bytes));
+        let target = match self.target {
+            TargetView::Topic { topic, key } => Target::Topic(TopicTarget {
+                topic: text(row, topic.as_bytes())?,
+                key: optional(key),
+            }),
+            TargetView::Http { url, method } => {
+                let (url, method) = (text(row, url)?, text(row, method)?);
+                Target::Http(Box::new(HttpTarget { url, method, pool: None, timeout: None }))
+            }
+        };
+        let header = |(name, value): (&str, _)| {
+            Ok(Header { name: text(row, name.as_bytes())?, value: optional(value) })
+        };
+        let delays = |delays: &[u8]| {
+            let delay = |bytes: &[u8]| bytes.iter().fold(0, |n, b| n << 8 | u64::from(*b));
+            let delays = delays.chunks_exact(8).map(delay).collect();
+            Box::new(RetryPolicy { delays, ..RetryPolicy::default() })
+        };
+        let id = FireId {
+            trigger: text(row, self.trigger)?,
+            generation: self.generation,
+            occurrence: self.occurrence,
+            attempt: self.attempt,
+            deferral: self.deferral,
+        };
+        let definition = Definition {
+            target,
+            payload: optional(self.payload),
+            headers: self.headers().map(header).collect::<Result<_, _>>()?,
+            retry: self.retry.map(delays),
+            caller: self.caller.map(|caller| text(row, caller)).transpose()?,
+        };
+        let (scheduled, in_ledger) = (self.scheduled, self.in_ledger);
+        Ok(FireRow { id, scheduled, in_ledger, definition, history: None, course: None })
+    }
+}
+
+/// The version and the length stand first, so that whoever needs nothing of it skips it.
+fn encode_more(fire: &FireRow, out: &mut Vec<u8>) {
+    out.push(WITH_MORE);
+    let len_at = out.len();
+    out.extend_from_slice(&[0; 4]);
+    row_more::encode(fire, out);
+    let len = u32::try_from(out.len() - len_at - 4).expect("a history has a bound in bytes");
+    out[len_at..len_at + 4].copy_from_slice(&len.to_be_bytes());
+}
+
+fn encode_fire(fire: &FireRow, out: &mut Vec<u8>) {
+    let FireRow { id, scheduled, in_ledger, definition, history: _, course: _ } = fire;
+    match &definition.target {
+        Target::Topic(target) => {
+            out.push(KIND_TOPIC);
+            put_bytes(out, target.topic.bytes());
+            put_optional(out, target.key.as_ref());
+        }
+        Target::Http(target) => {
+            out.push(KIND_HTTP);
+            put_bytes(out, target.url.bytes());
+            put_bytes(out, target.method.bytes());
+        }
+    }
+    put_bytes(out, id.trigger.bytes());
+    out.extend_from_slice(&id.generation.to_be_bytes());
+    out.extend_from_slice(&id.occurrence.to_be_bytes());
+    out.extend_from_slice(&id.attempt.to_be_bytes());
+    out.extend_from_slice(&id.deferral.to_be_bytes());
+    out.extend_from_slice(&scheduled.to_be_bytes());
+    out.push(u8::from(*in_ledger));
+    put_optional(out, definition.payload.as_ref());
+    put_len(out, definition.headers.len());
+    for header in &definition.headers {
+        put_bytes(out, header.name.bytes());
+        put_optional(out, header.value.as_ref());
+    }
+    match definition.retry.as_deref() {
+        Some(RetryPolicy { delays, .. }) if !delays.is_empty() => {
+            put_len(out, delays.len());
+            delays.iter().for_each(|delay| out.extend_from_slice(&delay.to_be_bytes()));
+        }
+        _ => out.extend_from_slice(&NONE.to_be_bytes()),
+    }
+    put_optional(out, definition.caller.as_ref().map(Text::bytes));
+}
+
+pub(super) fn put_optional(out: &mut Vec<u8>, bytes: Option<&Bytes>) {
+    match bytes {
+        Some(bytes) => put_bytes(out, bytes),
+        None => out.extend_from_slice(&NONE.to_be_bytes()),
+    }
+}
+
+pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_len(out, bytes.len());
+    out.extend_from_slice(bytes);
+}
+
+pub(super) fn put_len(out: &mut Vec<u8>, len: usize) {
+    let len = u32::try_from(len).unwrap_or(NONE);
+    assert!(len < NONE, "the limits of a registration are far below 4 GiB");
+    out.extend_from_slice(&len.to_be_bytes());
+}
+
+/// A row past its versions, and what stood before.
+struct Opened<'a> {
+    rest: Reader<'a>,
+    /// What few rows have.
+    more: Option<&'a [u8]>,
+    /// A course.
+    course: Option<&'a [u8]>,
+}
+
+/// What is left to read.
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    /// Past the versions.
+    fn open(row: &'a [u8]) -> Result<Opened<'a>, RowError> {
+        let mut rest = Self(row);
+        let mut opened = Opened { rest: Self(&[]), more: None, course: None };
+        let mut version = rest.u8()?;
+        let newest = version;
+        if version == WITH_COURSE {
+            opened.course = Some(rest.bytes()?);
+            version = rest.u8()?;
+        }
+        if version == WITH_MORE {
+            opened.more = Some(rest.bytes()?);
+            version = rest.u8()?;
+        }
+        match version {
+            VERSION => Ok(Opened { rest, ..opened }),
+            newer if newer == newest && newer > WITH_COURSE => Err(RowError::Newer(newer)),
+            _ => Err(RowError::Corrupt),
+        }
+    }
+
+    pub(super) fn end(&self) -> Result<(), RowError> {
+        if self.0.is_empty() { Ok(()) } else { Err(RowError::Corrupt) }
+    }
+
+    fn header(&mut self) -> Result<(&'a str, Option<&'a [u8]>), RowError> {
+        Ok((self.text()?, self.optional()?))
+    }
+
+    fn text(&mut self) -> Result<&'a str, RowError> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| RowError::Corrupt)
+    }
+
+    pub(super) fn bytes(&mut self) -> Result<&'a [u8], RowError> {
+        let len = self.u32()?;
+        self.slice(len)
+    }
+
+    pub(super) fn optional(&mut self) -> Result<Option<&'a [u8]>, RowError> {
+        match self.u32()? {
+            NONE => Ok(None),
+            len => self.slice(len).map(Some),
+        }
+    }
+
+    fn slice(&mut self, len: u32) -> Result<&'a [u8], RowError> {
+        let (slice, rest) = self.0.split_at_checked(len as usize).ok_or(RowError::Corrupt)?;
+        self.0 = rest;
+        Ok(slice)
+    }
+
+    pub(super) fn u8(&mut self) -> Result<u8, RowError> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    pub(super) fn u16(&mut self) -> Result<u16, RowError> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32, RowError> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64, RowError> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], RowError> {
+        let (array, rest) = self.0.split_first_chunk().ok_or(RowError::Corrupt)?;
+        self.0 = rest;
+        Ok(*array)
+    }
+}
+
+/// A text that shares the row it stands in.
+pub(super) fn text(row: &Bytes, text: &[u8]) -> Result<Text, RowError> {
+    Text::from_utf8(row.slice_ref(text)).map_err(|_| RowError::Corrupt)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::codec::golden;
+    use crate::codec::samples::{self, any_row};
+
+    fn encoded(row: &Row) -> RowBytes {
+        to_bytes(row, &mut Vec::new())
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_written_is_read(row in any_row()) {
+            let bytes = encoded(&row);
+            let target = match &row {
+                Row::Fire(fire) => Some(&fire.definition.target),
+                Row::Veto { .. } | Row::Watch { .. } => None,
+            };
+            let topic = match target {
+                Some(Target::Topic(target)) => Some(target.topic.as_str()),
+                _ => None,
+            };
+            prop_assert_eq!(target_topic(&bytes), topic);
+            let pool = match target {
+                Some(Target::Http(target)) => target.pool.as_ref().map(Text::as_str),
+                _ => None,
+            };
+            prop_assert_eq!(target_pool(&bytes), pool);
+            prop_assert_eq!(view(&bytes).map(|fire| fire.is_some()), Ok(target.is_some()));
+            let course = match &row {
+                Row::Fire(fire) => fire.course.is_some(),
+                Row::Watch { .. } => true,
+                Row::Veto { .. } => false,
+            };
+            prop_assert_eq!(has_course(&bytes), course);
+            prop_assert_eq!(decode(&bytes), Ok(row));
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in vec(any::<u8>(), 0..200), kind in 0..5u8) {
+            let _ = (decode(&bytes), target_pool(&bytes));
+            let row = [&[VERSION, kind], bytes.as_slice()].concat();
+            if decode(&row).is_ok() {
+                prop_assert!(view(&row).is_ok());
+            }
+            let len = [0, 0, 0, u8::try_from(bytes.len()).unwrap()];
+            let plain = encoded(&samples::http_row());
+            for version in [WITH_MORE, WITH_COURSE] {
+                let row = [&[version], &len[..], bytes.as_slice(), &plain].concat();
+                let _ = (decode(&row), target_pool(&row));
+                prop_assert!(view(&row).is_ok());
+            }
+        }
+
+        #[test]
+        fn a_cut_row_is_corrupt(row in any_row(), at in any::<prop::sample::Index>()) {
+            let bytes = encoded(&row);
+            let cut = &bytes[..at.index(bytes.len())];
+            prop_assert_eq!(decode(cut), Err(RowError::Corrupt));
+        }
+    }
+
+    #[test]
+    fn the_bytes_are_these() {
+        golden::check("row-topic", &encoded(&samples::topic_row()));
+        golden::check("row-http", &encoded(&samples::http_row()));
+        golden::check("row-retry", &encoded(&samples::retry_row()));
+        golden::check("row-series", &encoded(&samples::series_row()));
+        golden::check("row-watch", &encoded(&samples::watch_row()));
+        golden::check("row-veto", &encoded(&Row::Veto { trigger: "order-7".into(), cancel: 41 }));
+    }
+
+    #[test]
+    fn a_newer_row_is_not_a_corrupt_one() {
+        assert_eq!(decode(&[4, 0, 9]), Err(RowError::Newer(4)));
+        assert_eq!(decode(&[3, 0, 0, 0, 0, 4]), Err(RowError::Corrupt));
+        assert_eq!(decode(&[2, 0, 0, 0, 0, 2]), Err(RowError::Corrupt));
+        assert_eq!(decode(&[0]), Err(RowError::Corrupt));
+        assert_eq!(decode(&[]), Err(RowError::Corrupt));
+        let mut longer = encoded(&samples::topic_row()).to_vec();
+        longer.push(0);
+        assert_eq!(decode(&longer), Err(RowError::Corrupt));
+    }
+}

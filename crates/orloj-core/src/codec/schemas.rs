@@ -1,0 +1,214 @@
+//! Our Avro schemas, `schemas/*.avsc`: built once, then handed to whoever reads or writes.
+//!
+//! Law: what is sent names its schema by fingerprint (Avro's single-object encoding: 0xC3 0x01,
+//! eight bytes of CRC-64-AVRO, the datum). We write the newest schema of a kind and read every
+//! one that is embedded here; a fingerprint that is not is a newer Orloj's.
+
+use apache_avro::Schema;
+use apache_avro::rabin::Rabin;
+use apache_avro::reader::datum::GenericDatumReader;
+use apache_avro::writer::datum::GenericDatumWriter;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// What a single-object encoding begins with.
+pub(super) const MARKER: [u8; 2] = [0xC3, 0x01];
+
+/// Bytes that one length in an Avro datum may ask for. No record is larger, and a broken length
+/// must not take the memory of a machine.
+const ALLOCATION_BYTES_MAX: usize = 64 << 20;
+
+/// Why bytes are not what they should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CodecError {
+    /// A newer Orloj wrote it: refuse to start (or to go on), so that nothing is misread.
+    #[error("a {kind} has a schema that this process does not know; upgrade it")]
+    Newer {
+        /// What it should be.
+        kind: &'static str,
+    },
+    /// It was never one of ours, or is damaged: set it aside and go on.
+    #[error("a {kind} cannot be read: {reason}")]
+    Corrupt {
+        /// What it should be.
+        kind: &'static str,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// All schemas this program speaks.
+#[derive(Debug)]
+pub struct Schemas {
+    /// Every version of it, the newest first.
+    triggers: Vec<([u8; 8], &'static Schema)>,
+    pub(super) fire: Message,
+    pub(super) withdrawal: Message,
+    pub(super) signal: Message,
+    pub(super) ledger: Message,
+    pub(super) outcome: Message,
+    pub(super) dead_letter: Message,
+}
+
+impl Default for Schemas {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Schemas {
+    /// Parses the embedded schemas. Once a process is enough: they are never freed.
+    #[must_use]
+    pub fn new() -> Self {
+        apache_avro::util::max_allocation_bytes(ALLOCATION_BYTES_MAX);
+        let triggers = [
+            include_str!("../../../../schemas/trigger.avsc"),
+            include_str!("../../../../schemas/before/trigger-2.avsc"),
+            include_str!("../../../../schemas/before/trigger-1.avsc"),
+        ];
+        let triggers = triggers.map(parse).map(|schema| (fingerprint(schema), schema));
+        Self {
+            triggers: triggers.to_vec(),
+            fire: Message::new("fire", include_str!("../../../../schemas/fire.avsc"))
+                .and_before(include_str!("../../../../schemas/before/fire-1.avsc")),
+            withdrawal: Message::new(
+                "withdrawal",
+                include_str!("../../../../schemas/withdrawal.avsc"),
+            ),
+            signal: Message::new("signal", include_str!("../../../../schemas/signal.avsc"))
+                .and_before(include_str!("../../../../schemas/before/signal-1.avsc")),
+            ledger: Message::new("ledger value", include_str!("../../../../schemas/ledger.avsc"))
+                .and_before(include_str!("../../../../schemas/before/ledger-1.avsc")),
+            outcome: Message::new("outcome", include_str!("../../../../schemas/outcome.avsc"))
+                .and_before(include_str!("../../../../schemas/before/outcome-4.avsc"))
+                .and_before(include_str!("../../../../schemas/before/outcome-3.avsc"))
+                .and_before(include_str!("../../../../schemas/before/outcome-2.avsc"))
+                .and_before(include_str!("../../../../schemas/before/outcome-1.avsc")),
+            dead_letter: Message::new(
+                "dead letter",
+                include_str!("../../../../schemas/dead-letter.avsc"),
+            )
+            .and_before(include_str!("../../../../schemas/before/dead-letter-1.avsc")),
+        }
+    }
+
+    /// The schema of any kind and version that has this fingerprint.
+    pub(super) fn by_fingerprint(&self, fingerprint: [u8; 8]) -> Option<&'static Schema> {
+        let Self { triggers, fire, withdrawal, signal, ledger, outcome, dead_letter } = self;
+        let messages = [fire, withdrawal, signal, ledger, outcome, dead_letter];
+        let messages = messages.iter().flat_map(|message| &message.versions);
+        let messages = messages.map(|version| (version.fingerprint, version.schema));
+        let mut all = triggers.iter().copied().chain(messages);
+        all.find(|(known, _)| *known == fingerprint).map(|(_, schema)| schema)
+    }
+
+    /// What every registration in Avro is resolved against.
+    pub(super) fn trigger(&self) -> &Schema {
+        self.triggers[0].1
+    }
+
+    /// The version of `schemas/trigger.avsc` that has this fingerprint.
+    pub(super) fn trigger_by_fingerprint(&self, fingerprint: [u8; 8]) -> Option<&Schema> {
+        let version = self.triggers.iter().find(|(known, _)| *known == fingerprint);
+        version.map(|(_, schema)| *schema)
+    }
+}
+
+/// One kind of record that only Orloj writes.
+pub(super) struct Message {
+    kind: &'static str,
+    /// Of the newest version.
+    writer: GenericDatumWriter<'static>,
+    /// Every schema this kind ever had, the newest first.
+    versions: Vec<Version>,
+}
+
+/// One schema of a kind, and who reads what was written by it.
+struct Version {
+    fingerprint: [u8; 8],
+    schema: &'static Schema,
+    reader: GenericDatumReader<'static>,
+}
+
+impl Version {
+    fn of(kind: &str, json: &str) -> Self {
+        let schema = parse(json);
+        let reader = GenericDatumReader::builder(schema).human_readable(false).build();
+        let Ok(reader) = reader else {
+            panic!("an embedded schema of a {kind} does not resolve");
+        };
+        Self { fingerprint: fingerprint(schema), schema, reader }
+    }
+}
+
+impl Message {
+    fn new(kind: &'static str, newest: &str) -> Self {
+        let version = Version::of(kind, newest);
+        let writer = GenericDatumWriter::builder(version.schema).human_readable(false).build();
+        let Ok(writer) = writer else {
+            panic!("the embedded schema of a {kind} does not resolve");
+        };
+        Self { kind, writer, versions: vec![version] }
+    }
+
+    /// Reads also what was written by an older schema of the kind.
+    fn and_before(mut self, older: &str) -> Self {
+        self.versions.push(Version::of(self.kind, older));
+        self
+    }
+
+    /// The single-object encoding of `body`.
+    pub(super) fn encode(&self, body: &impl Serialize) -> Vec<u8> {
+        let mut out = Vec::with_capacity(256);
+        out.extend_from_slice(&MARKER);
+        out.extend_from_slice(&self.versions[0].fingerprint);
+        if let Err(error) = self.writer.write_ser(&mut out, body) {
+            panic!("a {} does not fit our own schema: {error}", self.kind);
+        }
+        out
+    }
+
+    /// Reads a single-object encoding by the schema it was written with.
+    pub(super) fn decode<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, CodecError> {
+        let Some((fingerprint, mut datum)) = framed(bytes) else {
+            return Err(self.corrupt("it does not begin with a schema's fingerprint"));
+        };
+        let known = self.versions.iter().find(|version| version.fingerprint == fingerprint);
+        let Some(version) = known else {
+            return Err(CodecError::Newer { kind: self.kind });
+        };
+        let body = version.reader.read_deser(&mut datum).map_err(|error| self.corrupt(error))?;
+        if datum.is_empty() { Ok(body) } else { Err(self.corrupt("it is longer than its schema")) }
+    }
+
+    /// The error for bytes that are no `kind`.
+    pub(super) fn corrupt(&self, reason: impl ToString) -> CodecError {
+        CodecError::Corrupt { kind: self.kind, reason: reason.to_string() }
+    }
+}
+
+impl std::fmt::Debug for Message {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Message").field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+/// The fingerprint and the datum of a single-object encoding.
+pub(super) fn framed(bytes: &[u8]) -> Option<([u8; 8], &[u8])> {
+    let (fingerprint, datum) = bytes.strip_prefix(&MARKER)?.split_first_chunk::<8>()?;
+    Some((*fingerprint, datum))
+}
+
+/// Writers and readers keep what they resolved of a schema, and borrow it: so that they can be
+/// kept too, the handful of embedded schemas stay for the life of the process.
+fn parse(json: &str) -> &'static Schema {
+    match Schema::parse_str(json) {
+        Ok(schema) => Box::leak(Box::new(schema)),
+        Err(error) => panic!("an embedded schema is broken: {error}"),
+    }
+}
+
+fn fingerprint(schema: &Schema) -> [u8; 8] {
+    let fingerprint = schema.fingerprint::<Rabin>();
+    fingerprint.bytes.try_into().expect("CRC-64 has eight bytes")
+}

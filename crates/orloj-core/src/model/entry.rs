@@ -1,0 +1,95 @@
+//! An entry of the timeline: one occurrence of a trigger (or a retry of one, or the expiry of a
+//! veto) waiting for its time. [`codec::row`](crate::codec::row) gives it its bytes in the store.
+
+use super::attempt::History;
+use super::course::{Course, Watcher};
+use super::definition::Definition;
+use super::text::Text;
+use super::timeline::TimelineKey;
+use super::{Offset, Timestamp};
+
+/// Which occurrence of which trigger, and which try of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FireId {
+    /// The trigger.
+    pub trigger: Text,
+    /// The offset of the registration that defines it.
+    pub generation: Offset,
+    /// 0 for a one-time trigger; counts up for a recurring one.
+    pub occurrence: u32,
+    /// From 1; a retry counts up.
+    pub attempt: u32,
+    /// How often this attempt was sent back without being spent (open circuit, full queue).
+    pub deferral: u32,
+}
+
+impl FireId {
+    /// The id that stays the same over all attempts: `<triggerId>:<generation>:<occurrence>`.
+    #[must_use]
+    pub fn stable(&self) -> String {
+        format!("{}:{}:{}", self.trigger, self.generation, self.occurrence)
+    }
+}
+
+/// A row of the timeline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its place in due order.
+    pub key: TimelineKey,
+    /// What happens then.
+    pub row: Row,
+}
+
+/// What is stored under a timeline key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Row {
+    /// An occurrence to fire for the first time, or again.
+    Fire(FireRow),
+    /// Others wait for a trigger that nobody has registered yet: forgotten when due.
+    Watch {
+        /// The trigger they wait for.
+        trigger: Text,
+        /// Who waits, in the order they came.
+        watchers: Vec<Watcher>,
+    },
+    /// A cancel that may yet have to stop a retry: forgotten when due.
+    Veto {
+        /// The trigger whose older generations may not be retried.
+        trigger: Text,
+        /// The offset of the cancel; generations below it are vetoed.
+        cancel: Offset,
+    },
+}
+
+/// An occurrence waiting to be fired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FireRow {
+    /// Which one.
+    pub id: FireId,
+    /// When the occurrence was first due, in ms since the epoch; a retry keeps it.
+    pub scheduled: Timestamp,
+    /// Whether the ledger holds this entry, so that firing it must settle it there.
+    pub in_ledger: bool,
+    /// What to do.
+    pub definition: Definition,
+    /// The attempts so far; a first one has none, and takes up no room for it.
+    pub history: Option<Box<History>>,
+    /// What goes beyond one time and one attempt; nearly always nothing.
+    pub course: Option<Box<Course>>,
+}
+
+impl FireRow {
+    /// The first attempt of the first occurrence of a trigger, as plain as can be.
+    #[must_use]
+    pub fn first(trigger: Text, generation: Offset, due: Timestamp, does: Definition) -> Self {
+        let id = FireId { trigger, generation, occurrence: 0, attempt: 1, deferral: 0 };
+        let (in_ledger, history, course) = (false, None, None);
+        Self { id, scheduled: due, in_ledger, definition: does, history, course }
+    }
+
+    /// Whether a worker shall say how its callback ends.
+    #[must_use]
+    pub fn settles(&self) -> bool {
+        self.course.as_ref().is_some_and(|course| course.wants_end())
+    }
+}

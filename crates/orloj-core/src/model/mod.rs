@@ -1,0 +1,43 @@
+//! The nouns: values without behaviour towards the world, and their bytes.
+//!
+//! Law: nothing here reads a clock, draws a random number or touches I/O. Times are milliseconds
+//! since the Unix epoch, sizes are bytes, offsets are Kafka offsets.
+//!
+//! ```text
+//!  Registration ──► Entry (timeline) ──► Fire ──► Signal ──► Entry …
+//!                      │                   └──► Outcome, DeadLetter
+//!                      └──► LedgerRecord (what outlives the replay tail)
+//! ```
+
+pub mod attempt;
+pub mod callback_url;
+pub mod course;
+pub mod dead_letter;
+pub mod definition;
+pub mod entry;
+pub(crate) mod field;
+pub(crate) mod fields;
+pub mod fire;
+pub mod http_header;
+pub mod input;
+pub mod ledger;
+pub mod limits;
+pub(crate) mod long;
+pub mod outcome;
+pub mod partitioner;
+pub mod pattern;
+pub mod retry;
+pub mod schedule;
+pub mod signal;
+pub mod text;
+pub mod time;
+pub mod timeline;
+
+/// Milliseconds since the Unix epoch.
+pub type Timestamp = u64;
+/// A span in milliseconds.
+pub type Millis = u64;
+/// A Kafka offset; never negative here.
+pub type Offset = u64;
+/// A Kafka partition number.
+pub type PartitionId = i32;

@@ -1,0 +1,182 @@
+//! When a failed callback is tried again: pauses that grow, then the dead letters.
+//!
+//! Law: pure, and the same for everyone who asks. Attempts come in, pauses go out; even their
+//! jitter follows from the fire's id, so that no two runs differ.
+
+use serde::{Deserialize, Serialize};
+
+use super::Millis;
+use super::entry::FireId;
+use super::partitioner::murmur2;
+
+/// HTTP's "gone": the receiver wants no further attempt, whatever the policy says.
+const GONE: u16 = 410;
+
+/// How often and when. What it leaves open another policy says: a trigger's own is laid
+/// [`over`](Self::over) the worker's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RetryPolicy {
+    /// Pauses before the 2nd, 3rd, … attempt, in ms. If there are more attempts, the last pause
+    /// is repeated. Empty leaves them open.
+    #[serde(with = "super::long::list")]
+    pub delays: Vec<Millis>,
+    /// Attempts in all, from 1. `None` makes one more than there are pauses.
+    pub attempts: Option<u32>,
+    /// By how many percent a pause may be shorter or longer, 0 to 100.
+    pub jitter: Option<u8>,
+    /// Statuses after which there is no further attempt; 410 always is one.
+    pub final_statuses: Vec<u16>,
+}
+
+impl RetryPolicy {
+    /// Whether it says nothing at all.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// This policy, and where it says nothing, `other`. Statuses that are final to either are
+    /// final. Pauses without a number of attempts bring their own number.
+    #[must_use]
+    pub fn over(&self, other: &Self) -> Self {
+        let (delays, attempts) = match (self.delays.is_empty(), self.attempts) {
+            (true, attempts) => (&other.delays, attempts.or(other.attempts)),
+            (false, attempts) => (&self.delays, attempts),
+        };
+        Self {
+            delays: delays.clone(),
+            attempts,
+            jitter: self.jitter.or(other.jitter),
+            final_statuses: [&self.final_statuses[..], &other.final_statuses].concat(),
+        }
+    }
+
+    /// How many attempts there are in all.
+    #[must_use]
+    pub fn attempts_max(&self) -> u32 {
+        match self.attempts {
+            _ if self.delays.is_empty() => 1,
+            Some(attempts) => attempts,
+            None => u32::try_from(self.delays.len()).map_or(u32::MAX, |delays| delays + 1),
+        }
+    }
+
+    /// Whether a status ends it.
+    #[must_use]
+    pub fn is_final(&self, status: u16) -> bool {
+        status == GONE || self.final_statuses.contains(&status)
+    }
+
+    /// The pause after failed attempt `made` (from 1; after a replay they count anew) of the fire
+    /// `id`, in ms; `None` if it was the last. The receiver asked for `wanted` at least: its pause
+    /// is only ever lengthened.
+    #[must_use]
+    pub fn pause_after(&self, made: u32, id: &FireId, wanted: Millis) -> Option<Millis> {
+        assert!(made >= 1, "attempts count from 1");
+        if made >= self.attempts_max() {
+            return None;
+        }
+        let delay = *self.delays.get(made as usize - 1).or_else(|| self.delays.last())?;
+        let share = self.share(id);
+        let spread = delay.saturating_add_signed(part(delay, share));
+        Some(spread.max(wanted.saturating_add_signed(part(wanted, share.abs()))))
+    }
+
+    /// Which part of the jitter this attempt gets, in percent × 2^31.
+    fn share(&self, id: &FireId) -> i64 {
+        let hash = murmur2(format!("{}:{}", id.stable(), id.attempt).as_bytes());
+        let centred = i64::from(hash) - (1 << 31);
+        centred * i64::from(self.jitter.unwrap_or(0).min(100))
+    }
+}
+
+/// `share` (in percent × 2^31) of `delay`.
+fn part(delay: Millis, share: i64) -> i64 {
+    let part = i128::from(delay) * i128::from(share) / (100 << 31);
+    i64::try_from(part).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn id(attempt: u32) -> FireId {
+        FireId { trigger: "a".into(), generation: 7, occurrence: 0, attempt, deferral: 0 }
+    }
+
+    fn pauses(policy: &RetryPolicy, attempts: u32) -> Vec<Option<Millis>> {
+        (1..=attempts).map(|made| policy.pause_after(made, &id(made), 0)).collect()
+    }
+
+    #[test]
+    fn pauses_come_in_order_and_the_last_is_repeated() {
+        let ladder = RetryPolicy { delays: vec![10, 30], ..RetryPolicy::default() };
+        assert_eq!(pauses(&ladder, 3), [Some(10), Some(30), None]);
+        assert_eq!(ladder.attempts_max(), 3);
+        let longer = RetryPolicy { attempts: Some(5), ..ladder.clone() };
+        assert_eq!(pauses(&longer, 5), [Some(10), Some(30), Some(30), Some(30), None]);
+        let shorter = RetryPolicy { attempts: Some(2), ..ladder };
+        assert_eq!(pauses(&shorter, 2), [Some(10), None]);
+        assert_eq!(pauses(&RetryPolicy::default(), 1), [None], "no pause, no second attempt");
+    }
+
+    #[test]
+    fn a_trigger_says_what_it_wants_and_the_worker_the_rest() {
+        let workers = RetryPolicy {
+            delays: vec![10, 20],
+            attempts: None,
+            jitter: Some(10),
+            final_statuses: vec![404],
+        };
+        let own = |delays, attempts, jitter, final_statuses| {
+            RetryPolicy { delays, attempts, jitter, final_statuses }.over(&workers)
+        };
+        assert_eq!(RetryPolicy::default().over(&workers), workers);
+        let more = own(vec![], Some(9), Some(0), vec![422]);
+        assert_eq!((more.delays.len(), more.attempts_max(), more.jitter), (2, 9, Some(0)));
+        assert!([404, 410, 422].into_iter().all(|status| more.is_final(status)));
+        assert!(!more.is_final(500));
+        assert_eq!(own(vec![5], None, None, vec![]).attempts_max(), 2);
+        let eager = RetryPolicy { attempts: Some(7), ..workers.clone() };
+        let own = RetryPolicy { delays: vec![5], ..RetryPolicy::default() };
+        assert_eq!(own.over(&eager).attempts_max(), 2, "its pauses bring their own number");
+    }
+
+    proptest! {
+        #[test]
+        fn jitter_stays_within_its_percentage(
+            delay in 0..2_592_000_000_u64,
+            wanted in 0..86_400_000_u64,
+            jitter in 0..=100_u8,
+            attempt in 1..9_u32,
+        ) {
+            let policy = RetryPolicy {
+                delays: vec![delay],
+                attempts: Some(10),
+                jitter: Some(jitter),
+                ..RetryPolicy::default()
+            };
+            let pause = policy.pause_after(attempt, &id(attempt), wanted).unwrap();
+            prop_assert_eq!(policy.pause_after(attempt, &id(attempt), wanted), Some(pause));
+            let of = |span: Millis| span * u64::from(jitter) / 100;
+            prop_assert!(pause >= wanted.max(delay - of(delay)));
+            prop_assert!(pause <= (delay + of(delay)).max(wanted + of(wanted)));
+        }
+    }
+
+    #[test]
+    fn jitter_spreads() {
+        let policy = RetryPolicy {
+            delays: vec![1_000],
+            attempts: Some(1_000),
+            jitter: Some(50),
+            ..RetryPolicy::default()
+        };
+        let pauses = pauses(&policy, 999).into_iter().flatten();
+        let (least, most) = pauses.fold((u64::MAX, 0), |(a, b), p| (a.min(p), b.max(p)));
+        assert!(least < 520 && most > 1_480, "{least} {most}");
+    }
+}

@@ -1,0 +1,299 @@
+//! A schedule: when a recurring trigger is due, again and again.
+//!
+//! Law: the next occurrence follows from the schedule and the last one alone, and is later than the
+//! last; there is neither a clock nor chance in it, and zone data is built in, so that every owner
+//! computes the same.
+//!
+//! ```text
+//!  JSON ─► read ─► Form ─┬─► Step (every) ─────────────────┐
+//!                        └─► Calendar (cron, daily, …) ◄─► wall (zone, changes of clocks) ─► next
+//! ```
+
+mod calendar;
+mod cron;
+mod days;
+mod form;
+mod preview;
+mod read;
+mod step;
+mod wall;
+
+#[cfg(test)]
+mod documented;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use jiff::tz::TimeZone;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+pub use preview::Preview;
+pub use wall::{Dst, Fold, Gap, Note, Occurrence};
+
+use form::{Form, Rhythm};
+use step::Step;
+use wall::moment;
+
+use super::field::Reason;
+use super::{Millis, Timestamp};
+
+/// Skipped occurrences that are counted: nobody needs to know a larger number exactly.
+const SKIPPED_MAX: u32 = 10_000;
+
+/// When a trigger recurs, and what to do about occurrences that went wrong.
+///
+/// As text it is canonical JSON; `docs/schedules.md` tells what may stand there.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Schedule {
+    form: Form,
+    rhythm: Rhythm,
+    zone: TimeZone,
+    /// Not before, in ms since the epoch. What is counted in steps counts from here.
+    start: Option<Timestamp>,
+    /// Before, in ms since the epoch.
+    end: Option<Timestamp>,
+    dst: Dst,
+    /// By how many ms an occurrence may be earlier or later.
+    jitter: Millis,
+    max_executions: Option<u32>,
+    misfire: Misfire,
+    overlap: Overlap,
+    pause_after: Option<u32>,
+}
+
+/// What becomes of occurrences whose time passed while nobody could fire them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Misfire {
+    /// They are gone.
+    Skip,
+    /// The latest is made up for.
+    #[default]
+    Latest,
+    /// The latest ones are made up for, the oldest of them first.
+    All {
+        /// How many at most.
+        max: u32,
+    },
+}
+
+/// What becomes of an occurrence that is due while the callback of an earlier one is under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Overlap {
+    /// It fires all the same.
+    #[default]
+    Allow,
+    /// It is left out.
+    Skip,
+    /// It waits for the earlier one.
+    Queue,
+}
+
+impl Schedule {
+    /// Reads a schedule. A refusal names the field, its value and the way out.
+    pub fn from_json(text: &str) -> Result<Self, Reason> {
+        read::read(text)
+    }
+
+    /// A cron expression in a zone, UTC if there is none, and everything else as usual.
+    pub fn of_cron(expression: &str, zone: Option<&str>) -> Result<Self, Reason> {
+        Self::from_json(&serde_json::json!({ "cron": expression, "zone": zone }).to_string())
+    }
+
+    /// The schedule as canonical JSON.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        read::write(self)
+    }
+
+    /// The same, counting from `registered` if it counts from somewhere and does not say where.
+    #[must_use]
+    pub fn anchored(mut self, registered: Timestamp) -> Self {
+        if matches!(self.rhythm, Rhythm::Step(_)) {
+            self.start.get_or_insert(registered);
+        }
+        self
+    }
+
+    /// The first occurrence at or after both its start and `registered`; none if there is none
+    /// before its end.
+    #[must_use]
+    pub fn first(&self, registered: Timestamp) -> Option<Timestamp> {
+        Some(self.first_occurrence(registered)?.at)
+    }
+
+    /// The next occurrence after `last`; none if there is none before its end.
+    #[must_use]
+    pub fn next(&self, last: Timestamp) -> Option<Timestamp> {
+        Some(self.next_occurrence(last)?.at)
+    }
+
+    /// The latest occurrence after `last` and no later than `now`, and how many others there are
+    /// between (10,000 stands for more). Finding it takes no longer the more there are.
+    #[must_use]
+    pub fn latest(&self, last: Timestamp, now: Timestamp) -> Option<(Timestamp, u32)> {
+        let anchor = self.start.unwrap_or(last);
+        let next = |at| Some(self.following(at, anchor)?.at).filter(|next| *next <= now);
+        let first = next(last.max(anchor.saturating_sub(1)))?;
+        if let Rhythm::Step(Step::Millis(step)) = self.rhythm {
+            let until = self.end.map_or(now, |end| now.min(end.saturating_sub(1)));
+            let between = (until - first) / step;
+            let skipped = u32::try_from(between).map_or(SKIPPED_MAX, |all| all.min(SKIPPED_MAX));
+            return Some((first + between * step, skipped));
+        }
+        // `low` is an occurrence, and there is none after `high`.
+        let (mut low, mut high) = (first, now);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match next(middle) {
+                Some(later) => low = later,
+                None => high = middle,
+            }
+        }
+        let earlier = std::iter::successors(Some(first), |at| next(*at));
+        let skipped = earlier.take_while(|at| *at < low).take(SKIPPED_MAX as usize).count();
+        Some((low, skipped as u32))
+    }
+
+    /// The first of the latest `count` occurrences after `last` and no later than `now`; `last` + 1
+    /// if there are none. Looks back from `now` in ever longer spans, so that what it costs depends
+    /// on how many are wanted.
+    #[must_use]
+    pub fn last_of(&self, last: Timestamp, now: Timestamp, count: u32) -> Timestamp {
+        let most = usize::try_from(count.max(1)).unwrap_or(usize::MAX);
+        let mut span: Millis = 60_000;
+        loop {
+            let after = now.saturating_sub(span).max(last);
+            let mut latest = VecDeque::new();
+            let anchor = self.start.unwrap_or(last);
+            let next = |at: &Timestamp| Some(self.following(*at, anchor)?.at);
+            let first = next(&after.max(anchor.saturating_sub(1)));
+            for at in std::iter::successors(first, next).take_while(|at| *at <= now) {
+                if latest.len() == most {
+                    let _earlier = latest.pop_front();
+                }
+                latest.push_back(at);
+            }
+            if latest.len() == most || after == last {
+                return latest.front().copied().unwrap_or(last + 1);
+            }
+            span = span.saturating_mul(4);
+        }
+    }
+
+    /// All occurrences from both its start and `registered` on.
+    pub fn occurrences(&self, registered: Timestamp) -> impl Iterator<Item = Occurrence> {
+        std::iter::successors(self.first_occurrence(registered), move |last| {
+            self.next_occurrence(last.at)
+        })
+    }
+
+    /// `nominal` moved by the jitter that this trigger has at this occurrence, always the same;
+    /// still between start and end.
+    #[must_use]
+    pub fn jittered(&self, trigger: &str, nominal: Timestamp) -> Timestamp {
+        if self.jitter == 0 {
+            return nominal;
+        }
+        let choice = xxh3_64_with_seed(trigger.as_bytes(), nominal) % (2 * self.jitter + 1);
+        let moved = nominal.saturating_add(choice).saturating_sub(self.jitter);
+        let earliest = self.start.unwrap_or_default().min(nominal);
+        let latest = self.end.map_or(Timestamp::MAX, |end| end.saturating_sub(1).max(nominal));
+        moved.clamp(earliest, latest)
+    }
+
+    /// After how many executions it ends.
+    #[must_use]
+    pub fn max_executions(&self) -> Option<u32> {
+        self.max_executions
+    }
+
+    /// What becomes of occurrences whose time has passed.
+    #[must_use]
+    pub fn misfire(&self) -> Misfire {
+        self.misfire
+    }
+
+    /// What becomes of callbacks that would overlap.
+    #[must_use]
+    pub fn overlap(&self) -> Overlap {
+        self.overlap
+    }
+
+    /// After how many failures in a row it is paused.
+    #[must_use]
+    pub fn pause_after(&self) -> Option<u32> {
+        self.pause_after
+    }
+
+    /// The zone whose wall clock it goes by.
+    #[must_use]
+    pub fn zone(&self) -> &TimeZone {
+        &self.zone
+    }
+
+    /// What it does when clocks change.
+    #[must_use]
+    pub fn dst(&self) -> Dst {
+        self.dst
+    }
+
+    /// The same with another rule for changes of clocks.
+    #[must_use]
+    pub fn with_dst(self, dst: Dst) -> Self {
+        Self { dst, ..self }
+    }
+
+    fn first_occurrence(&self, registered: Timestamp) -> Option<Occurrence> {
+        let from = registered.max(self.start.unwrap_or_default());
+        self.following(from.saturating_sub(1), self.start.unwrap_or(registered))
+    }
+
+    fn next_occurrence(&self, last: Timestamp) -> Option<Occurrence> {
+        let before_start = self.start.unwrap_or_default().saturating_sub(1);
+        self.following(last.max(before_start), self.start.unwrap_or(last))
+    }
+
+    /// The first occurrence strictly after `after`, counted from `anchor` if it is counted.
+    fn following(&self, after: Timestamp, anchor: Timestamp) -> Option<Occurrence> {
+        let exact = |at| Occurrence { at, note: None };
+        let found = match &self.rhythm {
+            Rhythm::Step(_) if after < anchor => exact(anchor),
+            Rhythm::Step(Step::Millis(step)) => {
+                exact(anchor.checked_add(((after - anchor) / step + 1).checked_mul(*step)?)?)
+            }
+            Rhythm::Step(step) => {
+                let anchor = self.zone.to_datetime(moment(anchor)?);
+                let at_or_after = |from| step.at_or_after(anchor, from);
+                wall::next(&self.zone, self.dst, after, at_or_after)?
+            }
+            Rhythm::Calendar(calendar) => {
+                wall::next(&self.zone, self.dst, after, |from| calendar.at_or_after(from))?
+            }
+        };
+        self.end.is_none_or(|end| found.at < end).then_some(found)
+    }
+}
+
+impl fmt::Debug for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Schedule({})", self.to_json())
+    }
+}
+
+/// As text.
+impl Serialize for Schedule {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.to_json())
+    }
+}
+
+/// From text.
+impl<'de> Deserialize<'de> for Schedule {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::from_json(&String::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}

@@ -1,0 +1,208 @@
+//! When schedules come, against another implementation: Python's croniter and dateutil for the wall
+//! clock, its zoneinfo for the zones.
+//!
+//! Law: `tests/schedules/expected.txt` is what `tests/schedules/oracle.py` printed, never what we
+//! computed. `make test-schedules` asks it anew, and about the years to come.
+
+use std::fmt::Write as _;
+use std::process::Command;
+
+use orloj_core::model::Timestamp;
+use orloj_core::model::schedule::Schedule;
+use serde_json::{Value, json};
+
+use crate::command::run_to_end;
+
+const CASES: &str = include_str!("../../../../../tests/schedules/cases.json");
+const PACKAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/packages.sh");
+const ORACLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/schedules/oracle.py");
+const EXPECTED: &str = include_str!("../../../../../tests/schedules/expected.txt");
+
+/// What the other implementation is asked: zones, cases, years.
+pub(super) struct Question {
+    told: Value,
+    years: (i16, i16),
+}
+
+impl Question {
+    fn table(years: (i16, i16)) -> Self {
+        Self { told: serde_json::from_str(CASES).unwrap(), years }
+    }
+
+    /// The cases of the table that come a few times a day at most, in these zones.
+    pub(super) fn daily_or_rarer(zones: &[&str], years: (i16, i16)) -> Self {
+        let mut question = Self::table(years);
+        question.told["zones"] = json!(zones);
+        let often = ["hourly", "seconds", "thrice-daily", "twice-in-an-hour", "second-sunday"];
+        let cases = question.told["cases"].as_array_mut().unwrap();
+        cases.retain(|case| !often.contains(&text(&case["name"])));
+        question
+    }
+
+    /// By the minute, for thirty days around each change of clocks.
+    pub(super) fn by_the_minute() -> Self {
+        let case = |name, from| {
+            json!({"name": name, "schedule": {"cron": "* * * * *"}, "oracle": {"cron": "* * * * *"},
+                "window": {"from": from, "days": 30}})
+        };
+        let zones = [
+            "America/Havana",
+            "America/New_York",
+            "Antarctica/Troll",
+            "Asia/Kolkata",
+            "Atlantic/Azores",
+            "Australia/Lord_Howe",
+            "Europe/Dublin",
+            "Europe/Prague",
+            "Pacific/Chatham",
+        ];
+        let cases = [case("spring", "2025-03-08"), case("autumn", "2025-10-05")];
+        Self { told: json!({ "zones": zones, "cases": cases }), years: (2025, 2026) }
+    }
+
+    /// All sorts, for the two days in which clocks change in Europe.
+    pub(super) fn mixed() -> Self {
+        let mut question = Self::table((2025, 2026));
+        let quarterly = json!({"name": "quarterly", "schedule": {"cron": "*/15 * * * *"},
+            "oracle": {"cron": "*/15 * * * *"}});
+        let cases = question.told["cases"].as_array_mut().unwrap();
+        // What counts from a start counts from 2016 here and there, which is what is asked above.
+        cases.retain(|case| case["schedule"].get("every").is_none() && case["name"] != "seconds");
+        cases.push(quarterly);
+        for case in cases {
+            case["window"] = json!({ "from": "2025-10-25", "days": 2 });
+        }
+        question
+    }
+
+    /// The schedule of a case, if it is asked for.
+    pub(super) fn schedule(&self, case: &str) -> Option<&Value> {
+        self.case(case).map(|case| &case["schedule"])
+    }
+
+    pub(super) fn has_zone(&self, zone: &str) -> bool {
+        self.zones().any(|known| known == zone)
+    }
+
+    /// From when to when a case is asked for, in ms since the epoch.
+    pub(super) fn window(&self, case: &str) -> (Timestamp, Timestamp) {
+        let case = self.case(case).expect("it is asked for");
+        if let Some(window) = case.get("window") {
+            let from = day(text(&window["from"]));
+            return (from, from + window["days"].as_u64().unwrap() * 86_400_000);
+        }
+        let (from, until) = self.years;
+        let years = case["years"].as_i64().unwrap_or(1_000) as i16;
+        (new_year(from), new_year(until.min(from + years)))
+    }
+
+    /// When the first case begins.
+    pub(super) fn start(&self) -> Timestamp {
+        self.cases().map(|case| self.window(text(&case["name"])).0).min().unwrap()
+    }
+
+    /// When the last case ends.
+    pub(super) fn end(&self) -> Timestamp {
+        self.cases().map(|case| self.window(text(&case["name"])).1).max().unwrap()
+    }
+
+    fn case(&self, name: &str) -> Option<&Value> {
+        self.cases().find(|case| case["name"] == name)
+    }
+
+    fn cases(&self) -> impl Iterator<Item = &Value> {
+        self.told["cases"].as_array().unwrap().iter()
+    }
+
+    fn zones(&self) -> impl Iterator<Item = &str> {
+        self.told["zones"].as_array().unwrap().iter().map(text)
+    }
+}
+
+/// What was answered when the table was made.
+pub(super) fn recorded(question: &Question) -> String {
+    assert_eq!(question.years, (2016, 2026), "the table is of these years");
+    EXPECTED.to_owned()
+}
+
+/// Asks. The other implementation is fetched, hence not in every test run.
+pub(super) fn ask(question: &Question) -> String {
+    let python = run_to_end(Command::new(PACKAGES).args(["python", "schedules"]));
+    let folder = tempfile::tempdir().unwrap();
+    let cases = folder.path().join("cases.json");
+    std::fs::write(&cases, question.told.to_string()).unwrap();
+    let (from, until) = question.years;
+    let years = [from.to_string(), until.to_string()];
+    let mut program = Command::new(python.trim());
+    run_to_end(program.arg(ORACLE).arg(cases).args(years))
+}
+
+#[test]
+fn ten_years_in_ten_zones_are_as_another_implementation_has_them() {
+    is_same(&table(&Question::table((2016, 2026))), EXPECTED);
+}
+
+#[test]
+#[ignore = "make test-schedules"]
+fn the_other_implementation_agrees_for_thirty_years() {
+    is_same(EXPECTED, &ask(&Question::table((2016, 2026))));
+    let coming = Question::table((2026, 2046));
+    is_same(&table(&coming), &ask(&coming));
+}
+
+/// What [`ask`] would answer, as we compute it.
+fn table(question: &Question) -> String {
+    let mut table = String::new();
+    for case in question.cases() {
+        let bounds = question.window(text(&case["name"]));
+        for zone in question.zones() {
+            write!(table, "{zone} {}", text(&case["name"])).unwrap();
+            for gap in ["shift", "skip"] {
+                for overlap in ["first", "last", "both"] {
+                    let mut schedule = case["schedule"].clone();
+                    schedule["zone"] = json!(zone);
+                    schedule["dst"] = json!({ "gap": gap, "overlap": overlap });
+                    write!(table, " {}", sum(&schedule, bounds)).unwrap();
+                }
+            }
+            table.push('\n');
+        }
+    }
+    table
+}
+
+/// How many occurrences there are, and the checksum of them all.
+fn sum(schedule: &Value, (from, until): (Timestamp, Timestamp)) -> String {
+    let schedule = Schedule::from_json(&schedule.to_string()).unwrap();
+    let (mut count, mut checksum) = (0, crc32fast::Hasher::new());
+    for occurrence in schedule.occurrences(from).take_while(|occurrence| occurrence.at < until) {
+        count += 1;
+        checksum.update(format!("{}\n", occurrence.at).as_bytes());
+    }
+    format!("{count}:{:08x}", checksum.finalize())
+}
+
+/// Names the lines that differ.
+fn is_same(ours: &str, theirs: &str) {
+    let pairs = ours.lines().zip(theirs.lines());
+    let different: Vec<_> = pairs.filter(|(ours, theirs)| ours != theirs).collect();
+    assert!(different.is_empty(), "{} lines differ: {different:#?}", different.len());
+    assert_eq!(ours.lines().count(), theirs.lines().count());
+    assert!(ours.lines().count() > 200, "the table is too short to show anything");
+}
+
+fn new_year(year: i16) -> Timestamp {
+    let utc = jiff::tz::TimeZone::UTC;
+    let moment = jiff::civil::date(year, 1, 1).to_zoned(utc).unwrap().timestamp();
+    moment.as_millisecond() as Timestamp
+}
+
+fn day(date: &str) -> Timestamp {
+    let date: jiff::civil::Date = date.parse().unwrap();
+    let moment = date.to_zoned(jiff::tz::TimeZone::UTC).unwrap().timestamp();
+    moment.as_millisecond() as Timestamp
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap()
+}

@@ -1,0 +1,389 @@
+//! The cluster: every topic, the transaction coordinator, and the group.
+//!
+//! Law: it grants what Kafka grants and no more. A producer of an older epoch is fenced; offsets of
+//! a transaction are stable only once it has ended; a transaction that stays open too long is
+//! aborted, and its producer fenced.
+
+use orloj_core::engine::step::Emit;
+use orloj_core::engine::takeover::Committed;
+use orloj_core::model::definition::Header;
+use orloj_core::model::ledger::LedgerRecord;
+use orloj_core::model::signal::Signal;
+use orloj_core::model::{Millis, Offset, Timestamp};
+
+use bytes::Bytes;
+
+use super::group::{Group, Membership};
+use super::log::{Fate, Log, TxnId};
+
+/// A record of `triggers`, in bytes, as users write it.
+#[derive(Clone, Debug)]
+pub(super) struct Raw {
+    pub(super) key: Bytes,
+    pub(super) value: Option<Bytes>,
+    pub(super) headers: Vec<Header>,
+}
+
+/// A record that an owner wrote for others.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    pub(super) emit: Emit,
+    /// Which takeover of the partition it belongs to.
+    pub(super) tenure: u64,
+    /// The latest time that the owner's clock had shown, in ms since the epoch.
+    pub(super) clock: Timestamp,
+    /// How far the partition had decided its inputs before the step that wrote it.
+    pub(super) before: Decided,
+    /// Its place among all that owners and workers have sent: of one partition, the order in which
+    /// its owners decided.
+    pub(super) order: u64,
+    /// The transaction that carries it.
+    pub(super) txn: Option<TxnId>,
+}
+
+/// How far the inputs of a partition are decided: N of each topic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Decided {
+    pub(super) triggers: Offset,
+    pub(super) signals: Offset,
+    /// The owner's clock then.
+    pub(super) clock: Timestamp,
+}
+
+impl Sent {
+    /// What is no owner's: a worker's, say.
+    pub(super) fn plain(emit: Emit, clock: Timestamp) -> Self {
+        Self { emit, tenure: 0, clock, before: Decided::default(), order: 0, txn: None }
+    }
+}
+
+/// A record on its way to partition `.0` of a topic.
+#[derive(Clone, Debug)]
+pub(super) enum Outgoing {
+    Trigger(usize, Raw),
+    Signal(usize, Signal),
+    Ledger(usize, LedgerRecord),
+    /// For the workers.
+    Fire(usize, Sent),
+    /// Into topics of users, `outcomes` and `dead-letters`.
+    Other(usize, Sent),
+}
+
+/// A transactional producer: its id and its epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Producer {
+    pub(super) id: usize,
+    epoch: u64,
+}
+
+/// Why a call of a transaction was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// The producer has a successor, or its transaction took too long.
+    Fenced,
+    /// The group has moved on.
+    Generation,
+}
+
+/// What one partition's commit says: partition, offset, metadata.
+pub(super) type Progress = (usize, Offset, String);
+
+#[derive(Debug, Default)]
+struct Account {
+    epoch: u64,
+    open: Option<TxnId>,
+}
+
+#[derive(Debug)]
+struct Txn {
+    until: Timestamp,
+    touched: Vec<(Topic, usize)>,
+    offsets: Vec<Progress>,
+    /// What the clock of an owner showed when it committed.
+    ended: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Topic {
+    Triggers,
+    Signals,
+    Ledger,
+    Fires,
+    Others,
+}
+
+/// The cluster. All topics have the same partitions.
+#[derive(Debug)]
+pub(super) struct Broker {
+    /// True time, in ms since the epoch.
+    pub(super) now: Timestamp,
+    /// How much of it was leapt over, in ms.
+    pub(super) leapt: Millis,
+    /// After this a transaction is aborted.
+    pub(super) transaction_timeout: Millis,
+    pub(super) triggers: Vec<Log<Raw>>,
+    pub(super) signals: Vec<Log<Signal>>,
+    pub(super) ledger: Vec<Log<LedgerRecord>>,
+    pub(super) fires: Vec<Log<Sent>>,
+    pub(super) others: Vec<Log<Sent>>,
+    pub(super) fates: Vec<Fate>,
+    pub(super) group: Group,
+    /// How many records owners and workers have sent for others.
+    pub(super) sent: u64,
+    txns: Vec<Txn>,
+    accounts: Vec<Account>,
+}
+
+impl Broker {
+    pub(super) fn new(partitions: usize, now: Timestamp, transaction_timeout: Millis) -> Self {
+        Self {
+            now,
+            leapt: 0,
+            transaction_timeout,
+            triggers: (0..partitions).map(|_| Log::default()).collect(),
+            signals: (0..partitions).map(|_| Log::default()).collect(),
+            ledger: (0..partitions).map(|_| Log::default()).collect(),
+            fires: (0..partitions).map(|_| Log::default()).collect(),
+            others: (0..partitions).map(|_| Log::default()).collect(),
+            fates: Vec::new(),
+            group: Group::new(partitions),
+            sent: 0,
+            txns: Vec::new(),
+            accounts: Vec::new(),
+        }
+    }
+
+    /// `init_transactions`: whatever an earlier producer of this id left open is aborted.
+    pub(super) fn init(&mut self, id: usize) -> Producer {
+        while self.accounts.len() <= id {
+            self.accounts.push(Account::default());
+        }
+        if let Some(txn) = self.accounts[id].open.take() {
+            self.settle(txn, Fate::Aborted);
+        }
+        self.accounts[id].epoch += 1;
+        Producer { id, epoch: self.accounts[id].epoch }
+    }
+
+    /// A record outside of any transaction.
+    pub(super) fn write(&mut self, record: Outgoing) -> Offset {
+        self.append(record, None).1
+    }
+
+    /// A record in the open transaction of `by`; the first one begins it.
+    pub(super) fn send(&mut self, by: Producer, record: Outgoing) -> Result<(), Refused> {
+        let txn = self.open_of(by)?;
+        let (place, _) = self.append(record, Some(txn));
+        let touched = &mut self.txns[txn].touched;
+        if !touched.contains(&place) {
+            touched.push(place);
+        }
+        Ok(())
+    }
+
+    /// Offsets that count once the transaction commits.
+    pub(super) fn send_offsets(
+        &mut self,
+        by: Producer,
+        offsets: &[Progress],
+        membership: &Membership,
+    ) -> Result<(), Refused> {
+        let txn = self.open_of(by)?;
+        if !self.group.accepts(membership) {
+            return Err(Refused::Generation);
+        }
+        self.txns[txn].offsets.extend_from_slice(offsets);
+        Ok(())
+    }
+
+    /// Offsets outside of any transaction, as a plain consumer commits them.
+    pub(super) fn commit_offsets(&mut self, offsets: &[Progress], membership: &Membership) {
+        if self.group.accepts(membership) {
+            self.keep_offsets(offsets.to_vec());
+        }
+    }
+
+    /// Commits or aborts what is open.
+    pub(super) fn end(&mut self, by: Producer, fate: Fate) -> Result<(), Refused> {
+        let txn = self.open_of(by)?;
+        self.accounts[by.id].open = None;
+        self.settle(txn, fate);
+        Ok(())
+    }
+
+    /// Commits what an owner has open, whose clock shows `clock`.
+    pub(super) fn commit(&mut self, by: Producer, clock: Timestamp) -> Result<(), Refused> {
+        let txn = self.open_of(by)?;
+        self.txns[txn].ended = Some(clock);
+        self.end(by, Fate::Committed)
+    }
+
+    /// What the clock of the owner showed that committed this.
+    pub(super) fn committed_at(&self, sent: &Sent) -> Option<Timestamp> {
+        self.txns[sent.txn?].ended
+    }
+
+    /// Time passes in which nothing happens.
+    pub(super) fn leap(&mut self, to: Timestamp) {
+        let length = to.saturating_sub(self.now);
+        self.leapt += length;
+        self.now += length;
+    }
+
+    /// Whether a transaction is open.
+    pub(super) fn is_busy(&self) -> bool {
+        self.accounts.iter().any(|account| account.open.is_some())
+    }
+
+    /// Aborts transactions that took too long; says how many.
+    pub(super) fn expire_transactions(&mut self) -> u64 {
+        let mut expired = 0;
+        for id in 0..self.accounts.len() {
+            let open = self.accounts[id].open;
+            if let Some(txn) = open.filter(|txn| self.txns[*txn].until <= self.now) {
+                self.accounts[id].open = None;
+                self.accounts[id].epoch += 1;
+                self.settle(txn, Fate::Aborted);
+                expired += 1;
+            }
+        }
+        expired
+    }
+
+    /// What a new owner asks for first. `None`: an earlier transaction with an offset of this
+    /// partition is undecided, so there is no stable answer yet.
+    pub(super) fn stable_offset(&self, partition: usize) -> Option<Committed> {
+        let pending = |txn: &TxnId| self.txns[*txn].offsets.iter().any(|(p, ..)| *p == partition);
+        if self.accounts.iter().filter_map(|account| account.open).any(|txn| pending(&txn)) {
+            return None;
+        }
+        Some(self.offset(partition))
+    }
+
+    /// The same without waiting for what is undecided.
+    pub(super) fn offset(&self, partition: usize) -> Committed {
+        Committed {
+            offset: self.group.committed[partition].clone(),
+            triggers_low: self.triggers[partition].low,
+            triggers_end: self.triggers[partition].high(),
+            signals_low: self.signals[partition].low,
+            signals_end: self.signals[partition].high(),
+            ledger_low: self.ledger[partition].low,
+            ledger_end: self.ledger[partition].high(),
+        }
+    }
+
+    fn open_of(&mut self, by: Producer) -> Result<TxnId, Refused> {
+        let account = &mut self.accounts[by.id];
+        if account.epoch != by.epoch {
+            return Err(Refused::Fenced);
+        }
+        let next = self.fates.len();
+        let txn = *account.open.get_or_insert(next);
+        if txn == next {
+            let until = self.now + self.transaction_timeout;
+            self.fates.push(Fate::Open);
+            let (touched, offsets) = (Vec::new(), Vec::new());
+            self.txns.push(Txn { until, touched, offsets, ended: None });
+        }
+        Ok(txn)
+    }
+
+    fn settle(&mut self, txn: TxnId, fate: Fate) {
+        self.fates[txn] = fate;
+        let (touched, offsets) = {
+            let txn = &mut self.txns[txn];
+            (std::mem::take(&mut txn.touched), std::mem::take(&mut txn.offsets))
+        };
+        for (topic, p) in touched {
+            match topic {
+                Topic::Triggers => self.triggers[p].mark_end(self.now, txn),
+                Topic::Signals => self.signals[p].mark_end(self.now, txn),
+                Topic::Ledger => self.ledger[p].mark_end(self.now, txn),
+                Topic::Fires => self.fires[p].mark_end(self.now, txn),
+                Topic::Others => self.others[p].mark_end(self.now, txn),
+            }
+        }
+        if fate == Fate::Committed {
+            self.keep_offsets(offsets);
+        }
+    }
+
+    fn keep_offsets(&mut self, offsets: Vec<Progress>) {
+        for (partition, offset, metadata) in offsets {
+            self.group.committed[partition] = Some((offset, metadata));
+        }
+    }
+
+    fn append(&mut self, record: Outgoing, txn: Option<TxnId>) -> ((Topic, usize), Offset) {
+        let now = self.now;
+        match record {
+            Outgoing::Trigger(p, raw) => {
+                ((Topic::Triggers, p), self.triggers[p].append(now, txn, raw))
+            }
+            Outgoing::Signal(p, signal) => {
+                ((Topic::Signals, p), self.signals[p].append(now, txn, signal))
+            }
+            Outgoing::Ledger(p, record) => {
+                ((Topic::Ledger, p), self.ledger[p].append(now, txn, record))
+            }
+            Outgoing::Fire(p, sent) => {
+                let sent = self.numbered(sent, txn);
+                ((Topic::Fires, p), self.fires[p].append(now, txn, sent))
+            }
+            Outgoing::Other(p, sent) => {
+                let sent = self.numbered(sent, txn);
+                ((Topic::Others, p), self.others[p].append(now, txn, sent))
+            }
+        }
+    }
+}
+
+impl Broker {
+    fn numbered(&mut self, sent: Sent, txn: Option<TxnId>) -> Sent {
+        self.sent += 1;
+        Sent { order: self.sent, txn, ..sent }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulation::dice::Dice;
+
+    fn raw() -> Raw {
+        Raw { key: Bytes::from_static(b"t"), value: None, headers: Vec::new() }
+    }
+
+    #[test]
+    fn a_successor_fences_a_producer_and_aborts_what_it_left_open() {
+        let mut broker = Broker::new(1, 0, 10);
+        let old = broker.init(0);
+        broker.send(old, Outgoing::Trigger(0, raw())).unwrap();
+        let new = broker.init(0);
+        assert_eq!(broker.end(old, Fate::Committed), Err(Refused::Fenced));
+        broker.send(new, Outgoing::Trigger(0, raw())).unwrap();
+        assert_eq!(broker.end(new, Fate::Committed), Ok(()));
+        let offsets: Vec<_> = broker.triggers[0].committed(&broker.fates).map(|r| r.0).collect();
+        assert_eq!(offsets, [2], "the first is aborted, its marker takes an offset");
+    }
+
+    #[test]
+    fn offsets_count_with_their_transaction_and_are_unstable_until_then() {
+        let mut broker = Broker::new(1, 0, 10);
+        let member = broker.group.join(0, &mut Dice::new(1));
+        let producer = broker.init(0);
+        let progress = [(0, 7, "m".to_owned())];
+        broker.send_offsets(producer, &progress, &member).unwrap();
+        assert!(broker.stable_offset(0).is_none());
+        assert_eq!(broker.offset(0).offset, None);
+        broker.end(producer, Fate::Committed).unwrap();
+        assert_eq!(broker.stable_offset(0).unwrap().offset, Some((7, "m".to_owned())));
+        broker.group.rebalance(&mut Dice::new(1));
+        let refused = broker.send_offsets(producer, &progress, &member);
+        assert_eq!(refused, Err(Refused::Generation));
+        broker.now = 10;
+        assert_eq!(broker.expire_transactions(), 1);
+        assert_eq!(broker.end(producer, Fate::Committed), Err(Refused::Fenced));
+    }
+}

@@ -1,0 +1,129 @@
+//! What the disk of a node holds of one partition.
+//!
+//! Law: rows and state are one; a crash takes both back to the last flush.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use orloj_core::engine::known::IdHash;
+use orloj_core::engine::partition::Fetched;
+
+use orloj_core::codec::row::RowBytes;
+use orloj_core::engine::local::Local;
+use orloj_core::engine::step::RowOp;
+use orloj_core::engine::wheel::{ENTRY_BYTES, Load};
+use orloj_core::model::timeline::TimelineKey;
+use orloj_core::model::{Offset, Timestamp};
+
+/// A store as it stands at one moment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rows {
+    timeline: BTreeMap<TimelineKey, RowBytes>,
+    pub(super) index: Fetched,
+    pub(super) skips: BTreeSet<Offset>,
+    /// How far it is, and when it was known to hold everything committed; 0 while it is rebuilt.
+    pub(super) state: Option<(Local, Timestamp)>,
+}
+
+impl Rows {
+    fn write(&mut self, ops: &[RowOp]) {
+        for op in ops {
+            match op {
+                RowOp::Put { key, row } => drop(self.timeline.insert(*key, row.clone())),
+                RowOp::Delete { key } => drop(self.timeline.remove(key)),
+                RowOp::Index { hash, known: Some(known) } => {
+                    drop(self.index.insert(*hash, known.clone()));
+                }
+                RowOp::Index { hash, known: None } => drop(self.index.remove(hash)),
+                RowOp::Skip { offset, marked: true } => drop(self.skips.insert(*offset)),
+                RowOp::Skip { offset, marked: false } => {
+                    let _was = self.skips.remove(offset);
+                }
+            }
+        }
+    }
+}
+
+/// A store: what is in memory, and what a crash would leave.
+#[derive(Debug, Default)]
+pub(super) struct Disk {
+    pub(super) rows: Rows,
+    flushed: Rows,
+}
+
+impl Disk {
+    /// Rows and state, in one.
+    pub(super) fn apply(&mut self, ops: &[RowOp], local: Local, caught_up_at: Timestamp) {
+        self.rows.write(ops);
+        self.rows.state = Some((local, caught_up_at));
+    }
+
+    /// Rows that become files at once; how far they go is said later, if a crash does not prevent
+    /// it.
+    pub(super) fn add(&mut self, ops: &[RowOp]) {
+        self.rows.write(ops);
+        self.flushed.write(ops);
+    }
+
+    /// The index rows of these ids.
+    pub(super) fn fetch(&self, ids: &[IdHash]) -> Fetched {
+        let found = |id: &IdHash| Some((*id, self.rows.index.get(id)?.clone()));
+        ids.iter().filter_map(found).collect()
+    }
+
+    /// The rows at these places.
+    pub(super) fn rows_at(&self, places: &[TimelineKey]) -> orloj_core::engine::rows::Rows {
+        let found = |key: &TimelineKey| Some((*key, self.rows.timeline.get(key)?.clone()));
+        places.iter().filter_map(found).collect()
+    }
+
+    /// The compaction filter: rows that W has passed go.
+    pub(super) fn forget_decided(&mut self) {
+        if let Some((local, _)) = self.rows.state {
+            self.rows.timeline = self.rows.timeline.split_off(&local.w);
+        }
+    }
+
+    pub(super) fn flush(&mut self) {
+        self.flushed = self.rows.clone();
+    }
+
+    pub(super) fn crash(&mut self) {
+        self.rows = self.flushed.clone();
+    }
+
+    pub(super) fn wipe(&mut self) {
+        *self = Self::default();
+    }
+
+    /// What the wheel asks for, and up to where that is complete.
+    pub(super) fn scan(&self, load: Load) -> (Vec<(TimelineKey, RowBytes)>, TimelineKey) {
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        for (key, row) in self.rows.timeline.range(load.from..load.until) {
+            entries.push((*key, row.clone()));
+            bytes += ENTRY_BYTES + row.len();
+            if bytes >= load.bytes_max {
+                return (entries, key.successor());
+            }
+        }
+        (entries, load.until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crash_takes_rows_and_state_back_to_the_last_flush() {
+        let mut disk = Disk::default();
+        let local = |step| Local { applied: 0, step, ledger_position: 0, w: TimelineKey::MIN };
+        let skip = |offset| [RowOp::Skip { offset, marked: true }];
+        disk.apply(&skip(1), local(1), 10);
+        disk.flush();
+        disk.apply(&skip(2), local(2), 20);
+        assert_eq!(disk.rows.skips, BTreeSet::from([1, 2]));
+        disk.crash();
+        assert_eq!(disk.rows.skips, BTreeSet::from([1]));
+        assert_eq!(disk.rows.state, Some((local(1), 10)));
+    }
+}

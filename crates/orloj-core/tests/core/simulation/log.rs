@@ -1,0 +1,197 @@
+//! One partition of a topic, as Kafka keeps it: offsets that count markers too, transactions that
+//! are open, committed or aborted, isolation, retention and compaction.
+//!
+//! Law: a `read_committed` reader never passes the first record of an open transaction.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use orloj_core::model::{Millis, Offset, Timestamp};
+
+/// A transaction of the cluster; its number never comes back.
+pub(super) type TxnId = usize;
+
+/// What has become of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Open,
+    Committed,
+    Aborted,
+}
+
+/// What stands at an offset.
+#[derive(Debug)]
+struct Place<T> {
+    /// The broker's timestamp, in ms since the epoch.
+    at: Timestamp,
+    txn: Option<TxnId>,
+    /// `None`: a marker, or compacted away.
+    record: Option<T>,
+    /// When compaction may remove a tombstone: set when it first meets it.
+    expires: Option<Timestamp>,
+}
+
+/// A partition of a topic. The index of a place is its offset.
+#[derive(Debug)]
+pub(super) struct Log<T> {
+    places: Vec<Place<T>>,
+    /// The first offset that retention has left.
+    pub(super) low: Offset,
+    /// Open transactions, and where each begins here.
+    open: Vec<(TxnId, Offset)>,
+}
+
+/// What a reader was given.
+#[derive(Debug)]
+pub(super) struct Batch<T> {
+    /// Offset, broker timestamp and record.
+    pub(super) records: Vec<(Offset, Timestamp, T)>,
+    /// Where to read on.
+    pub(super) next: Offset,
+    /// There is nothing more to be read now.
+    pub(super) ended: bool,
+}
+
+impl<T> Default for Log<T> {
+    fn default() -> Self {
+        Self { places: Vec::new(), low: 0, open: Vec::new() }
+    }
+}
+
+impl<T: Clone> Log<T> {
+    pub(super) fn append(&mut self, at: Timestamp, txn: Option<TxnId>, record: T) -> Offset {
+        let offset = self.high();
+        if let Some(txn) = txn.filter(|txn| !self.open.iter().any(|(open, _)| open == txn)) {
+            self.open.push((txn, offset));
+        }
+        self.places.push(Place { at, txn, record: Some(record), expires: None });
+        offset
+    }
+
+    /// A transaction that wrote here ends: its marker takes an offset.
+    pub(super) fn mark_end(&mut self, at: Timestamp, txn: TxnId) {
+        self.open.retain(|(open, _)| *open != txn);
+        self.places.push(Place { at, txn: None, record: None, expires: None });
+    }
+
+    /// The high watermark: the first offset that is not there.
+    pub(super) fn high(&self) -> Offset {
+        self.places.len() as Offset
+    }
+
+    /// What lies below was written at `at` or before.
+    pub(super) fn written_until(&self, at: Timestamp) -> Offset {
+        self.places.partition_point(|place| place.at <= at) as Offset
+    }
+
+    /// The last stable offset: a `read_committed` reader sees what lies below.
+    pub(super) fn stable(&self) -> Offset {
+        self.open.iter().map(|(_, first)| *first).min().unwrap_or_else(|| self.high())
+    }
+
+    /// At most `max` committed records from `from` on.
+    pub(super) fn read(&self, fates: &[Fate], from: Offset, max: usize) -> Batch<T> {
+        let (mut next, stable) = (from.max(self.low), self.stable());
+        let mut records = Vec::new();
+        while next < stable && records.len() < max {
+            let place = &self.places[usize::try_from(next).unwrap()];
+            if let Some(record) = place.committed(fates) {
+                records.push((next, place.at, record.clone()));
+            }
+            next += 1;
+        }
+        Batch { records, next, ended: next >= stable }
+    }
+
+    /// Everything that was ever committed, whatever retention has done since.
+    pub(super) fn committed<'a>(
+        &'a self,
+        fates: &'a [Fate],
+    ) -> impl Iterator<Item = (Offset, Timestamp, &'a T)> {
+        let all = (0..).zip(&self.places);
+        all.filter_map(|(offset, place)| Some((offset, place.at, place.committed(fates)?)))
+    }
+
+    /// Removes below `cut` what a newer record of its key below `cut` has superseded, what was
+    /// aborted, and tombstones that compaction met more than `retention` ago. Says how many
+    /// records and how many tombstones went.
+    pub(super) fn compact<K: Hash + Eq>(
+        &mut self,
+        fates: &[Fate],
+        cut: Offset,
+        now: Timestamp,
+        retention: Millis,
+        key: impl Fn(&T) -> (K, bool),
+    ) -> (u64, u64) {
+        let cut = usize::try_from(cut.min(self.stable())).unwrap();
+        let mut newest = HashMap::new();
+        for (at, place) in self.places[..cut].iter().enumerate() {
+            if let Some(record) = place.committed(fates) {
+                let _older = newest.insert(key(record).0, at);
+            }
+        }
+        let (mut superseded, mut expired) = (0, 0);
+        for (at, place) in self.places[..cut].iter_mut().enumerate() {
+            let Some(record) = &place.record else { continue };
+            let aborted = place.txn.is_some_and(|txn| fates[txn] == Fate::Aborted);
+            let (key, tombstone) = key(record);
+            if aborted || newest.get(&key) != Some(&at) {
+                (place.record, superseded) = (None, superseded + 1);
+            } else if tombstone {
+                let expires = *place.expires.get_or_insert(now + retention);
+                if expires <= now {
+                    (place.record, expired) = (None, expired + 1);
+                }
+            }
+        }
+        (superseded, expired)
+    }
+}
+
+impl<T> Place<T> {
+    fn committed(&self, fates: &[Fate]) -> Option<&T> {
+        let settled = self.txn.is_none_or(|txn| fates[txn] == Fate::Committed);
+        self.record.as_ref().filter(|_| settled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offsets(log: &Log<char>, fates: &[Fate]) -> Vec<Offset> {
+        log.read(fates, 0, 99).records.iter().map(|(offset, ..)| *offset).collect()
+    }
+
+    #[test]
+    fn an_open_transaction_hides_what_follows_and_its_marker_takes_an_offset() {
+        let mut log = Log::default();
+        let mut fates = vec![Fate::Open, Fate::Open];
+        log.append(1, None, 'a');
+        log.append(2, Some(0), 'b');
+        log.append(3, None, 'c');
+        log.append(4, Some(1), 'd');
+        assert_eq!((offsets(&log, &fates), log.stable(), log.high()), (vec![0], 1, 4));
+        fates[0] = Fate::Aborted;
+        log.mark_end(5, 0);
+        assert_eq!((offsets(&log, &fates), log.stable()), (vec![0, 2], 3));
+        fates[1] = Fate::Committed;
+        log.mark_end(6, 1);
+        assert_eq!((offsets(&log, &fates), log.stable()), (vec![0, 2, 3], 6));
+    }
+
+    #[test]
+    fn compaction_keeps_the_newest_and_forgets_tombstones_in_time() {
+        let mut log = Log::default();
+        let fates = [Fate::Aborted];
+        for (txn, record) in [(None, 'a'), (None, 'A'), (Some(0), 'b'), (None, 'b'), (None, 'B')] {
+            log.append(0, txn, record);
+        }
+        log.mark_end(0, 0);
+        let key = |record: &char| (record.to_ascii_lowercase(), record.is_uppercase());
+        assert_eq!(log.compact(&fates, 4, 10, 5, key), (2, 0));
+        assert_eq!(offsets(&log, &fates), [1, 3, 4], "the tombstone of b lies beyond the cut");
+        assert_eq!(log.compact(&fates, 9, 15, 5, key), (1, 1));
+        assert_eq!(offsets(&log, &fates), [4]);
+    }
+}

@@ -1,0 +1,167 @@
+//! What surrounds the nodes of a run: the cluster, the dice, the state of target topics, the
+//! counts, and the production reader of user's records.
+//!
+//! Law: nodes meet here and nowhere else.
+
+use std::collections::BTreeSet;
+
+use orloj_core::codec::registration::{
+    Lookup, RawRecord, ReadContext, WriterSchemas, read_trigger,
+};
+use orloj_core::codec::schemas::Schemas;
+use orloj_core::engine::partition::Rules;
+use orloj_core::engine::step::InputTopics;
+use orloj_core::model::input::TriggerRecord;
+use orloj_core::model::partitioner::Partitioner;
+use orloj_core::model::text::Text;
+use orloj_core::model::{Millis, Offset, Timestamp};
+
+use super::broker::{Broker, Raw};
+use super::calamity::Counts;
+use super::dice::Dice;
+
+/// Partitions of every topic.
+pub(super) const PARTITIONS: usize = 3;
+/// A cancel this long before the due time is never too late, in ms.
+pub(super) const GRACE: Millis = 10;
+
+/// The surroundings of the nodes.
+pub(super) struct Site {
+    pub(super) broker: Broker,
+    pub(super) dice: Dice,
+    pub(super) counts: Counts,
+    pub(super) reader: Reader,
+    /// Target topics that cannot be reached just now.
+    pub(super) away: BTreeSet<Text>,
+    /// Clocks differ from true time by at most this, in ms.
+    pub(super) skew: Millis,
+    /// How long the ledger's newest records are safe from compaction, in ms.
+    pub(super) compaction_lag: Millis,
+    /// Something recurs, so that time leaps.
+    pub(super) leaps: bool,
+    /// How long a worker's word is waited for, in ms.
+    pub(super) open_ttl: Millis,
+    /// Faults have stopped.
+    pub(super) calm: bool,
+    /// Steps whose transaction was committed.
+    pub(super) steps: u64,
+    tenures: u64,
+}
+
+impl Site {
+    pub(super) fn new(seed: u64, now: Timestamp) -> Self {
+        let mut dice = Dice::new(seed);
+        Self {
+            broker: Broker::new(PARTITIONS, now, dice.pick(&[60, 60, 150])),
+            skew: dice.pick(&[5, 20, 80]),
+            compaction_lag: dice.pick(&[0, 20]),
+            open_ttl: dice.pick(&[5_000, 5_000, 5_000, 300]),
+            dice,
+            counts: Counts::default(),
+            reader: Reader { schemas: Schemas::new() },
+            away: BTreeSet::new(),
+            leaps: false,
+            calm: false,
+            steps: 0,
+            tenures: 0,
+        }
+    }
+
+    /// Counts takeovers: fresh for each.
+    pub(super) fn next_tenure(&mut self) -> u64 {
+        self.tenures += 1;
+        self.tenures
+    }
+
+    /// Stores older than this are rebuilt, in ms. Clocks may move by twice the skew while one ages,
+    /// and a takeover takes its time too.
+    pub(super) fn state_age_max(&self) -> Millis {
+        2 * self.skew + 120
+    }
+
+    /// The ledger keeps tombstones for this long, in ms.
+    pub(super) fn tombstone_life(&self) -> Millis {
+        2 * self.state_age_max()
+    }
+
+    /// By how many ms a clock is ahead of true time.
+    pub(super) fn any_skew(&mut self) -> i64 {
+        let most = i64::try_from(self.skew).unwrap();
+        self.dice.between(-most, most)
+    }
+
+    /// How many of something at most.
+    pub(super) fn batch(&mut self) -> usize {
+        if self.calm { 200 } else { self.dice.pick(&[1, 2, 5, 50]) }
+    }
+
+    /// The settings of a process, often too small for what there is.
+    pub(super) fn rules(&mut self, owner: String, ledger_after: Millis) -> Rules {
+        Rules {
+            ledger_after,
+            // A report may come after several leaps.
+            veto_ttl: if self.leaps { 1_000_000 } else { 5_000 },
+            sample_interval: self.dice.pick(&[1, 3, 10]),
+            idle_commit: self.dice.pick(&[0, 5, 20]),
+            mirror_interval: 40,
+            ingest_max: self.dice.pick(&[10, 100]),
+            spill_bytes: self.dice.pick(&[1_000, 5_000, 1 << 20]),
+            spill_interval: self.dice.pick(&[0, 0, 10, 100, 10_000]),
+            cancel_grace: GRACE,
+            park: 5,
+            open_ttl: self.open_ttl,
+            misfire_grace: self.dice.pick(&[60, 60, 400, 100_000]),
+            catch_up_rate: self.dice.pick(&[1_000, 50]),
+            partitioner: Partitioner::Murmur2,
+            partitions: PARTITIONS as i32,
+            pools: Vec::new(),
+            owner,
+            topics: InputTopics { triggers: "o.triggers".into(), signals: "o.signals".into() },
+        }
+    }
+
+    /// Tick, horizon (ms) and budget (bytes) of a wheel, often too small for what there is.
+    pub(super) fn wheel(&mut self) -> (Millis, Millis, usize) {
+        let tick = self.dice.pick(&[1, 10]);
+        (tick, self.dice.pick(&[20, 60, 1_000]), self.dice.pick(&[1, 900, 4_000, 1 << 16]))
+    }
+}
+
+/// Reads records of `triggers` as production does.
+pub(super) struct Reader {
+    schemas: Schemas,
+}
+
+/// No producer has a schema of its own.
+struct NoSchemas;
+
+impl WriterSchemas for NoSchemas {
+    fn by_id(&self, _id: u32) -> Lookup {
+        Lookup::Unknown
+    }
+}
+
+impl Reader {
+    pub(super) fn read(&self, p: usize, offset: Offset, at: Timestamp, raw: &Raw) -> TriggerRecord {
+        let raw = RawRecord {
+            partition: i32::try_from(p).unwrap(),
+            offset,
+            timestamp: at,
+            key: Some(&raw.key),
+            value: raw.value.as_deref(),
+            headers: raw.headers.iter().map(|h| (h.name.as_str(), h.value.as_deref())).collect(),
+        };
+        let partitions = i32::try_from(PARTITIONS).unwrap();
+        let partitioner = Partitioner::Murmur2;
+        let context =
+            ReadContext { partitioner, partitions, schemas: &self.schemas, writers: &NoSchemas };
+        read_trigger(&raw, &context).expect("nothing is looked up in a registry")
+    }
+}
+
+/// The partition a key belongs to.
+pub(super) fn home(key: &[u8]) -> usize {
+    let partitions = i32::try_from(PARTITIONS).unwrap();
+    let home = Partitioner::Murmur2.partition(key, partitions).expect("every key has a home");
+    usize::try_from(home).unwrap()
+}

@@ -1,0 +1,73 @@
+//! Following a partition that someone else owns: the production passes over a simulated store.
+//!
+//! Law: a pass is over before the ledger's newest records may be compacted.
+
+use orloj_core::engine::cursor::Cursor;
+use orloj_core::engine::follow::Pass;
+use orloj_core::model::Timestamp;
+
+use super::disk::Disk;
+use super::lane::fresh;
+use super::site::Site;
+
+/// What a pass reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    Ledger,
+    Triggers,
+}
+
+/// How a pass ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PassEnd {
+    /// There was not everything it needs; nothing has changed.
+    Missing,
+    /// It was broken off: rows were written, and are on disk, that go beyond the state.
+    Broken,
+    /// The store is as far as the cursor.
+    Whole,
+}
+
+/// One pass over a followed partition, broken off after the ledger or after the log if it
+/// `breaks` there.
+pub(super) fn pass(
+    id: usize,
+    cursor: Cursor,
+    disk: &mut Disk,
+    clock: Timestamp,
+    site: &Site,
+    breaks: Option<Reading>,
+) -> PassEnd {
+    let broker = &site.broker;
+    let (ledger, triggers) = (&broker.ledger[id], &broker.triggers[id]);
+    let local = fresh(disk, clock, site).map(|local| (local, disk.rows.skips.clone()));
+    let mut pass = Pass::begin(local, cursor, ledger.high());
+    let plan = pass.plan();
+    if ledger.stable() < plan.ledger_until || plan.triggers_from < triggers.low {
+        return PassEnd::Missing;
+    }
+    if pass.must_wipe() {
+        disk.wipe();
+    }
+    let records = ledger.read(&broker.fates, plan.ledger_from, usize::MAX).records;
+    let records = records.into_iter().map(|(offset, _, record)| (offset, record));
+    let records: Vec<_> = records.collect();
+    let wanted = pass.ids_in_ledger(&records);
+    let rows = pass.ledger(records, &disk.fetch(&wanted));
+    disk.add(&rows);
+    if breaks == Some(Reading::Ledger) {
+        return PassEnd::Broken;
+    }
+    let mut records = triggers.read(&broker.fates, plan.triggers_from, usize::MAX).records;
+    records.retain(|(offset, ..)| *offset < plan.triggers_until && !pass.holds(*offset));
+    let read = |(offset, at, raw)| site.reader.read(id, offset, at, &raw);
+    let records: Vec<_> = records.into_iter().map(read).collect();
+    let wanted = pass.ids_in_triggers(&records);
+    let rows = pass.triggers(records, &disk.fetch(&wanted));
+    disk.add(&rows);
+    if breaks == Some(Reading::Triggers) {
+        return PassEnd::Broken;
+    }
+    disk.apply(&[], pass.finish(), clock);
+    PassEnd::Whole
+}

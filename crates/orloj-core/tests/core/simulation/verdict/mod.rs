@@ -1,0 +1,395 @@
+//! A run as the checker wants it: what was acknowledged, what a `read_committed` reader sees.
+//!
+//! Law: everything is read off the logs; what an operator asked to be repeated may be repeated.
+//! Triggers of one time and nothing else are judged as those of real runs are; those with a course
+//! by what their owner said and did, in its order.
+
+mod course;
+mod dependents;
+mod story;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use orloj_core::codec::registration::FORWARDED;
+use orloj_core::codec::row;
+use orloj_core::engine::step::Emit;
+use orloj_core::model::Offset;
+use orloj_core::model::dead_letter::Content;
+use orloj_core::model::definition::Target;
+use orloj_core::model::entry::{FireId, Row};
+use orloj_core::model::ledger::LedgerKey;
+use orloj_core::model::outcome::{Outcome, Verdict};
+use orloj_core::model::signal::Signal;
+use orloj_core::model::text::Text;
+
+use super::broker::{Raw, Sent};
+use super::calamity::Calamity;
+use super::people::{Meant, Wish, serial};
+use super::run::{Asked, Run};
+use super::site::{GRACE, PARTITIONS, home};
+use crate::audit::{
+    Answer, Answers, Attempt, Command, Commands, Evidence, Finding, Fired, Kind, Report, Reported,
+    Retried, Violation, answer,
+};
+
+/// What the logs say.
+#[derive(Default)]
+struct Testimony {
+    commands: Commands,
+    /// Those about triggers with a course.
+    courses: Commands,
+    answers: Answers,
+    fires: Vec<Fired>,
+    retried: Vec<Retried>,
+    reported: Vec<Reported>,
+    /// What no checker of real runs could see.
+    findings: Vec<Finding>,
+    /// Attempts that were reported more than once.
+    doubled: BTreeSet<Attempt>,
+    /// The takeover under which each of those was made first.
+    made: BTreeMap<Attempt, u64>,
+    /// Registrations that a repetition has stopped or kept out, by trigger and generation.
+    undone: HashSet<(String, Offset)>,
+}
+
+/// Judges a run. `at_rest`: nothing is left to be done. `None`: faults go on, so that what is
+/// missing may still come.
+pub(super) fn judge(run: &mut Run, at_rest: Option<bool>) -> Report {
+    let mut testimony = Testimony::default();
+    for p in 0..PARTITIONS {
+        testimony.hear_inputs(run, p, at_rest.is_some());
+        testimony.hear_outputs(run, p, at_rest.is_some());
+    }
+    testimony.hear_of_forwarding(run, at_rest.is_some());
+    testimony.hear_of_withdrawals(run);
+    testimony.forget_replayed(run);
+    testimony.hear_first_answers(run);
+    let of_courses = testimony.apart();
+    let Testimony { commands, answers, fires, retried, reported, .. } = &testimony;
+    let evidence = Evidence {
+        commands,
+        answers,
+        fires,
+        retried,
+        reported,
+        // An owner's clock may be ahead of the broker's, and have been so all along.
+        margin: GRACE + 2 * run.site.skew + 1,
+        as_of: if at_rest.is_some() { run.site.broker.now } else { 0 },
+        at_rest: at_rest.unwrap_or(false),
+    };
+    let mut report = evidence.judge();
+    let (retried, reported) = &of_courses;
+    let evidence = Evidence { commands: &testimony.courses, retried, reported, ..evidence };
+    report.findings.append(&mut evidence.judge_attempts_alone().findings);
+    report.findings.append(&mut testimony.findings);
+    report.findings.retain(|finding| !testimony.asked_for(run, finding));
+    report.fired += story::judge(run, at_rest, &mut report.findings);
+    report
+}
+
+/// Whether a trigger has a course, by its id: see [`Menu`](super::people::Menu).
+fn has_course(trigger: &str) -> bool {
+    trigger.starts_with(['r', 'c', 'd'])
+}
+
+/// Everything the logs say of one trigger: for looking into a seed that failed.
+pub(super) fn history(run: &Run, trigger: &str) -> String {
+    let broker = &run.site.broker;
+    let p = home(trigger.as_bytes());
+    let mut lines = Vec::new();
+    for (offset, at, raw) in broker.triggers[p].committed(&broker.fates) {
+        if raw.key == trigger.as_bytes() && (home(&raw.key) == p || is_forwarded(raw)) {
+            lines.push((at, format!("trigger {offset} {:?}", run.users.meant[serial(raw)])));
+        }
+    }
+    for (offset, at, signal) in broker.signals[p].committed(&broker.fates) {
+        if *signal.trigger() == *trigger {
+            lines.push((at, format!("signal {offset} {signal:?}")));
+        }
+    }
+    let about = format!("{:?}", Text::from(trigger));
+    for (offset, at, record) in broker.ledger[p].committed(&broker.fates) {
+        let text = format!("{record:?}");
+        if text.contains(&about) || matches!(record.key, LedgerKey::Skip(_)) {
+            lines.push((at, format!("ledger {offset} {text}")));
+        }
+    }
+    let outputs = [&broker.fires[p], &broker.others[p]];
+    for (_, at, sent) in outputs.into_iter().flat_map(|log| log.committed(&broker.fates)) {
+        let text = format!("{:?}", sent.emit);
+        if text.contains(&about) {
+            let Sent { tenure, clock, before, order, .. } = sent;
+            lines.push((at, format!("{order}: by {tenure} at {clock} from {before:?} {text}")));
+        }
+    }
+    lines.sort_by_key(|(at, _)| *at);
+    lines.iter().map(|(at, text)| format!("{at} {text}\n")).collect()
+}
+
+impl Testimony {
+    fn hear_inputs(&mut self, run: &Run, p: usize, all: bool) {
+        let broker = &run.site.broker;
+        let decided = broker.group.committed[p].as_ref().map_or(0, |(offset, _)| *offset);
+        for (offset, appended, raw) in broker.triggers[p].committed(&broker.fates) {
+            if home(&raw.key) != p && !is_forwarded(raw) {
+                continue; // its copy counts
+            }
+            let (kind, commands) = match &run.users.meant[serial(raw)] {
+                Meant::Plain(kind) => (kind.clone(), &mut self.commands),
+                Meant::Course(wish) => match &**wish {
+                    Wish::Register(wanted) => {
+                        let payload = wanted.payload.clone();
+                        (Kind::Register { due: 0, payload }, &mut self.courses)
+                    }
+                    Wish::Cancel => (Kind::Cancel, &mut self.courses),
+                    Wish::Command(_) => continue,
+                },
+            };
+            // An unreadable record is forwarded like any other, and rejected there.
+            let ack = all || offset < decided;
+            let command = Command { offset, appended, ack, kind };
+            commands.entry(text(&raw.key)).or_default().push(command);
+        }
+        let mut seen = BTreeMap::<Attempt, u32>::new();
+        for (_, _, signal) in broker.signals[p].committed(&broker.fates) {
+            let Signal::Retry(request) = signal else { continue };
+            let of = attempt(&request.id);
+            *seen.entry(of.clone()).or_default() += 1;
+            self.reported.push(Reported { of, due: request.due });
+        }
+        let doubled = seen.into_iter().filter(|(_, times)| *times > 1);
+        self.doubled.extend(doubled.map(|(of, _)| of));
+    }
+
+    fn hear_outputs(&mut self, run: &mut Run, p: usize, count: bool) {
+        let site = &mut run.site;
+        let counts = &mut site.counts;
+        let broker = &site.broker;
+        for (_, _, sent) in broker.fires[p].committed(&broker.fates) {
+            let Emit::ToWorker(fire) = &sent.emit else { continue };
+            let payload = fire.definition.payload.as_deref().unwrap_or_default();
+            if fire.id.attempt == 1 && fire.id.deferral == 0 {
+                if has_course(fire.id.trigger.as_str()) {
+                    continue;
+                }
+                self.fires.push(fired(&fire.id, fire.scheduled, sent, payload));
+            } else {
+                self.hear_retried(&fire.id, sent, payload);
+            }
+            if matches!(fire.definition.target, Target::Topic(_)) {
+                self.find(Violation::WrongBody, &fire.id, "a worker was given a topic's");
+            }
+        }
+        for (_, _, sent) in broker.others[p].committed(&broker.fates) {
+            match &sent.emit {
+                Emit::ToTopic(fire) => {
+                    let Row::Fire(fire) = row::decode(&fire.row).unwrap() else {
+                        panic!("a veto does not fire")
+                    };
+                    if has_course(fire.id.trigger.as_str()) {
+                        continue;
+                    }
+                    let payload = fire.definition.payload.as_deref().unwrap_or_default();
+                    self.fires.push(fired(&fire.id, fire.scheduled, sent, payload));
+                }
+                Emit::Outcome(outcome) => {
+                    if let Some(calamity) = misfortune(outcome).filter(|_| count) {
+                        counts.add(calamity);
+                    }
+                    if let Some((offset, answer)) = answer(outcome)
+                        && !has_course(outcome.trigger.as_str())
+                    {
+                        let key = (outcome.trigger.as_str().to_owned(), offset);
+                        self.answers.entry(key).or_default().push(answer);
+                    }
+                }
+                Emit::DeadLetter(letter) => {
+                    if let Content::Fire { fire, .. } = &letter.content {
+                        self.find(Violation::Lost, &fire.id, &letter.reason);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A report that came twice may be honoured twice if the partition has changed hands between,
+    /// or a cancel came: only the live owner remembers what was made, and not for ever.
+    fn hear_retried(&mut self, id: &FireId, sent: &Sent, payload: &[u8]) {
+        let of = attempt(id);
+        if self.doubled.contains(&of) {
+            let first = *self.made.entry(of.clone()).or_insert(sent.tenure);
+            let again = self.retried.iter().any(|retried| retried.of == of);
+            // Of one that recurs, attempts of so many occurrences are remembered.
+            let forgotten = of.trigger.starts_with('r');
+            if again && (forgotten || first != sent.tenure || self.was_cancelled(&of)) {
+                return;
+            }
+        }
+        let (visible, decided) = (sent.clock, sent.before.triggers);
+        self.retried.push(Retried { of, visible, decided, payload: payload.to_vec() });
+    }
+
+    fn was_cancelled(&self, of: &Attempt) -> bool {
+        let later = |c: &Command| c.kind == Kind::Cancel && c.offset > of.generation;
+        let commands = if has_course(&of.trigger) { &self.courses } else { &self.commands };
+        commands.get(&of.trigger).is_some_and(|commands| commands.iter().any(later))
+    }
+
+    /// What is withdrawn was cancelled, and requested by nobody.
+    fn hear_of_withdrawals(&mut self, run: &Run) {
+        for (place, id) in &run.workers.withdrawn {
+            if run.workers.requested.contains(place) {
+                self.find(Violation::NotStopped, id, "withdrawn, and requested");
+            }
+            if !self.was_cancelled(&attempt(id)) {
+                self.find(Violation::Lost, id, "withdrawn, and never cancelled");
+            }
+        }
+    }
+
+    /// Every command in a wrong partition has one copy in its right one.
+    fn hear_of_forwarding(&mut self, run: &Run, all: bool) {
+        let broker = &run.site.broker;
+        let mut copies = BTreeMap::<usize, u32>::new();
+        let records = |p: usize| broker.triggers[p].committed(&broker.fates);
+        for p in 0..PARTITIONS {
+            for (_, _, raw) in records(p).filter(|(_, _, raw)| is_forwarded(raw)) {
+                *copies.entry(serial(raw)).or_default() += 1;
+            }
+        }
+        let mut accounted = HashSet::new();
+        for p in 0..PARTITIONS {
+            let decided = broker.group.committed[p].as_ref().map_or(0, |(offset, _)| *offset);
+            for (offset, _, raw) in records(p) {
+                if home(&raw.key) == p || is_forwarded(raw) || !all && offset >= decided {
+                    continue;
+                }
+                let serial = serial(raw);
+                accounted.insert(serial);
+                let times = copies.get(&serial).copied().unwrap_or(0);
+                let again = run.replayed[p].is_some_and(|asked| offset >= asked.from);
+                let violation = match times {
+                    0 => Violation::Lost,
+                    1 => continue,
+                    _ if again => continue,
+                    _ => Violation::Duplicate,
+                };
+                let trigger = text(&raw.key);
+                let why = format!("forwarded {times} times from {p}@{offset}");
+                self.findings.push(Finding {
+                    violation,
+                    trigger,
+                    generation: offset,
+                    by: offset,
+                    why,
+                });
+            }
+        }
+        if all && copies.keys().any(|serial| !accounted.contains(serial)) {
+            let (trigger, why) = (String::new(), "forwarded without an original".to_owned());
+            let violation = Violation::Ghost;
+            self.findings.push(Finding { violation, trigger, generation: 0, by: 0, why });
+        }
+    }
+
+    /// Of commands that were repeated the first answers count; what any of them undid may be
+    /// missing.
+    fn hear_first_answers(&mut self, run: &Run) {
+        for ((trigger, offset), answers) in &mut self.answers {
+            let asked = run.replayed[home(trigger.as_bytes())];
+            if asked.is_none_or(|asked| *offset < asked.from) {
+                continue;
+            }
+            for answer in answers.iter() {
+                let undone = match answer {
+                    Answer::Stopped(generation) => *generation,
+                    Answer::Kept(_) => *offset,
+                    Answer::NothingPending | Answer::Rejected => continue,
+                };
+                self.undone.insert((trigger.clone(), undone));
+            }
+            answers.truncate(1);
+        }
+    }
+
+    /// Whether a finding is what an operator asked for by a replay: everything from an offset on
+    /// counts as new.
+    fn asked_for(&self, run: &Run, finding: &Finding) -> bool {
+        let Some(asked) = run.replayed[home(finding.trigger.as_bytes())] else { return false };
+        let Asked { from, .. } = asked;
+        match finding.violation {
+            Violation::Duplicate | Violation::NotStopped | Violation::Ghost => finding.by >= from,
+            Violation::Lost | Violation::Stuck => {
+                self.undone.contains(&(finding.trigger.clone(), finding.generation))
+            }
+            _ => false,
+        }
+    }
+
+    /// A cancel that an operator has repeated stops whatever retries it meets.
+    fn forget_replayed(&mut self, run: &Run) {
+        let made: HashSet<&Attempt> = self.retried.iter().map(|retried| &retried.of).collect();
+        self.reported.retain(|Reported { of, .. }| {
+            let asked = run.replayed[home(of.trigger.as_bytes())];
+            asked.is_none_or(|asked| of.generation < asked.from) || made.contains(of)
+        });
+    }
+
+    /// Takes out the attempts of triggers with a course.
+    fn apart(&mut self) -> (Vec<Retried>, Vec<Reported>) {
+        let retried = self.retried.extract_if(.., |retried| has_course(&retried.of.trigger));
+        let retried = retried.collect();
+        let reported = self.reported.extract_if(.., |reported| has_course(&reported.of.trigger));
+        (retried, reported.collect())
+    }
+
+    fn find(&mut self, violation: Violation, id: &FireId, why: &str) {
+        let (trigger, why) = (id.trigger.as_str().to_owned(), why.to_owned());
+        let (generation, by) = (id.generation, id.generation);
+        self.findings.push(Finding { violation, trigger, generation, by, why });
+    }
+}
+
+/// What an outcome tells of that does not happen to every trigger.
+fn misfortune(outcome: &Outcome) -> Option<Calamity> {
+    match outcome.verdict {
+        Verdict::Kept { .. } => Some(Calamity::Kept),
+        Verdict::Cancelled { .. } if outcome.answers.is_none() => Some(Calamity::RetryMeetsCancel),
+        Verdict::Skipped { .. } => Some(Calamity::LeftOut),
+        Verdict::Paused { .. } if outcome.answers.is_none() => Some(Calamity::FailedTooOften),
+        Verdict::Called { .. } => Some(Calamity::Called),
+        Verdict::Expired { .. } => Some(Calamity::Expired),
+        Verdict::Unmet { .. } => Some(Calamity::Unmet),
+        _ => None,
+    }
+}
+
+fn is_forwarded(raw: &Raw) -> bool {
+    raw.headers.iter().any(|header| header.name == *FORWARDED)
+}
+
+fn text(key: &[u8]) -> String {
+    std::str::from_utf8(key).unwrap().to_owned()
+}
+
+fn attempt(id: &FireId) -> Attempt {
+    Attempt {
+        trigger: id.trigger.as_str().to_owned(),
+        generation: id.generation,
+        occurrence: id.occurrence,
+        attempt: id.attempt,
+        deferral: id.deferral,
+    }
+}
+
+fn fired(id: &FireId, due: u64, sent: &Sent, payload: &[u8]) -> Fired {
+    Fired {
+        trigger: id.trigger.as_str().to_owned(),
+        generation: id.generation,
+        occurrence: id.occurrence,
+        due,
+        visible: sent.clock,
+        payload: payload.to_vec(),
+    }
+}

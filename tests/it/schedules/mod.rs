@@ -1,9 +1,0 @@
-//! Recurring triggers: when they come, against another implementation; that each occurrence fires
-//! once over years and owners; what is missed; and triggers that wait for others.
-
-mod dag;
-mod downtime;
-mod kafka;
-mod oracle;
-mod season;
-mod world;
