@@ -30,18 +30,18 @@ test-signatures: ## our signatures, by the official libraries of Python, JavaScr
 test-schedules: ## schedules, commands and dependencies at length, by another implementation, which it fetches
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
-	cargo test --locked -p orloj-core --features faults --lib -- schedule recurring course engine::tests
+	cargo test --locked -p orloj-core --features faults --lib -- schedule recurring lifecycle engine::tests
 	ORLOJ_SEEDS=8000 cargo test --locked -p orloj-core --features faults --test core -- --include-ignored \
 		--nocapture --test-threads 1
 	cargo test --locked --features faults --test it -- --include-ignored --nocapture \
-		--test-threads 1 schedules:: courses:: dependencies::
+		--test-threads 1 schedules:: lifecycles:: dependencies::
 
 test-api: ## the HTTP API at length, by other people's programs too, which it fetches
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
 	cargo test --locked --features faults --lib -- --include-ignored gateway:: view::
 	ORLOJ_CANCELS=10000 cargo test --locked --features faults --test it -- --include-ignored --nocapture \
-		--test-threads 1 api:: described:: gateway:: identity:: promises:: reconcile:: tenants:: \
+		--test-threads 1 api:: openapi_clients:: gateway:: identity:: promises:: reconcile:: tenants:: \
 		view::a_view_that
 
 sim: ## the protocol under faults, in memory (SEEDS=n how many, SEED=n one of them again)
@@ -51,7 +51,7 @@ sim: ## the protocol under faults, in memory (SEEDS=n how many, SEED=n one of th
 faults: ## every fault, half an hour, on a real Kafka (CASES=kill,broker: those); counts in target/faults
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
-	cargo test --locked --features faults --test it no_fault_harms_anything -- --ignored --nocapture
+	cargo test --locked --features faults --test it all_fault_cases_pass -- --ignored --nocapture
 
 faults-long: export LONG = 1
 faults-long: faults ## the same with 100 kills at each step and a storm of ten minutes

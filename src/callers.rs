@@ -1,7 +1,7 @@
 //! The callers as they are now: one handle for a role, read anew while the process runs.
 //!
-//! Law: who looks sees one whole reading. A file that cannot be read keeps the callers as they
-//! were, and the log, a metric and `/readyz?verbose` say so until it is mended.
+//! Invariant: who looks sees one whole reading. A file that cannot be read keeps the callers as
+//! they were, and the log, a metric and `/readyz?verbose` say so until it is mended.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -19,10 +19,10 @@ const PART: &str = "callers";
 
 /// How long what has changed must stay as it is: a file that is being written is empty or half for
 /// a moment, and that may be a table too.
-const SETTLE: Duration = Duration::from_millis(100);
+const STABLE_FOR: Duration = Duration::from_millis(100);
 
 /// The callers, or why they are refused.
-type Reading = Result<CallerTable, String>;
+type TableResult = Result<CallerTable, String>;
 
 /// Where the callers are looked up; a clone looks at the same.
 #[derive(Clone, Debug)]
@@ -32,61 +32,61 @@ pub struct Callers {
 
 impl Callers {
     /// Reads the callers, and follows their file until `shutdown`. Call it inside of a runtime.
-    pub fn follow(
+    pub fn watch(
         settings: &Settings,
         health: Arc<Health>,
         shutdown: CancellationToken,
     ) -> Result<Self, ConfigError> {
         let table = CallerTable::read(settings)?;
         let is_open = table.is_open();
-        let callers = Self::of(table);
+        let callers = Self::fixed(table);
         if !is_open {
             let hangup = signal(SignalKind::hangup());
             let hangup = hangup.inspect_err(|error| tracing::warn!(%error, "SIGHUP is not heard"));
-            let follower = Follower { callers: callers.clone(), health, refused: None };
-            follower.accept();
-            let _detached = tokio::spawn(follower.run(settings.clone(), hangup.ok(), shutdown));
+            let watcher = CallersFileWatcher { callers: callers.clone(), health, refused: None };
+            watcher.report_accepted();
+            let _detached = tokio::spawn(watcher.run(settings.clone(), hangup.ok(), shutdown));
         }
         Ok(callers)
     }
 
     /// These callers, for good.
     #[must_use]
-    pub fn of(callers: CallerTable) -> Self {
+    pub fn fixed(callers: CallerTable) -> Self {
         Self { current: Arc::new(RwLock::new(Arc::new(callers))) }
     }
 
     /// The last reading.
     #[must_use]
-    pub fn now(&self) -> Arc<CallerTable> {
+    pub fn current(&self) -> Arc<CallerTable> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whose record it is, by what it says.
     #[must_use]
-    pub fn of_record(&self, id: Option<&str>) -> Arc<Caller> {
-        Arc::clone(self.now().by_id(id))
+    pub fn for_record(&self, id: Option<&str>) -> Arc<Caller> {
+        Arc::clone(self.current().by_id(id))
     }
 }
 
 /// Who reads the file anew.
-struct Follower {
+struct CallersFileWatcher {
     callers: Callers,
     health: Arc<Health>,
     /// Why the file is refused, if it is.
     refused: Option<String>,
 }
 
-impl Follower {
+impl CallersFileWatcher {
     async fn run(
         mut self,
         settings: Settings,
         mut hangup: Option<Signal>,
         shutdown: CancellationToken,
     ) {
-        let mut look = tokio::time::interval(settings.callers.reload_interval);
+        let mut interval = tokio::time::interval(settings.callers.reload_interval);
         loop {
-            let asked = async {
+            let reload_requested = async {
                 match &mut hangup {
                     Some(hangup) => hangup.recv().await,
                     None => std::future::pending().await,
@@ -94,17 +94,17 @@ impl Follower {
             };
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                _ = look.tick() => {}
-                _ = asked => {}
+                _ = interval.tick() => {}
+                _ = reload_requested => {}
             }
             let mut reading = read(&settings).await;
-            while self.is_news(&reading) {
-                tokio::time::sleep(SETTLE).await;
+            while self.is_change(&reading) {
+                tokio::time::sleep(STABLE_FOR).await;
                 let again = read(&settings).await;
-                if are_alike(&reading, &again) {
+                if is_same_result(&reading, &again) {
                     match again {
-                        Ok(callers) => self.take(callers),
-                        Err(reason) => self.refuse(reason),
+                        Ok(callers) => self.replace(callers),
+                        Err(reason) => self.report_refused(reason),
                     }
                     break;
                 }
@@ -113,43 +113,45 @@ impl Follower {
         }
     }
 
-    fn is_news(&self, reading: &Reading) -> bool {
+    fn is_change(&self, reading: &TableResult) -> bool {
         match reading {
-            Ok(callers) => self.refused.is_some() || !self.callers.now().is_same(callers),
+            Ok(callers) => {
+                self.refused.is_some() || !self.callers.current().has_same_version(callers)
+            }
             Err(reason) => self.refused.as_ref() != Some(reason),
         }
     }
 
-    fn take(&mut self, callers: CallerTable) {
+    fn replace(&mut self, callers: CallerTable) {
         self.refused = None;
         *self.callers.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(callers);
-        self.accept();
+        self.report_accepted();
     }
 
-    fn accept(&self) {
-        tracing::info!(callers = self.callers.now().count(), "read the callers");
+    fn report_accepted(&self) {
+        tracing::info!(callers = self.callers.current().count(), "read the callers");
         metrics::gauge!(telemetry::CALLERS_REFUSED).set(0.0);
         self.health.ready(PART);
     }
 
-    fn refuse(&mut self, reason: String) {
+    fn report_refused(&mut self, reason: String) {
         tracing::error!(%reason, "the callers stay as they were");
         metrics::gauge!(telemetry::CALLERS_REFUSED).set(1.0);
-        self.health.ready_but(PART, format!("the callers stay as they were: {reason}"));
+        self.health.ready_with_remark(PART, format!("the callers stay as they were: {reason}"));
         self.refused = Some(reason);
     }
 }
 
 /// Reads the callers beside the loop: a file may lie on a slow disk.
-async fn read(settings: &Settings) -> Reading {
+async fn read(settings: &Settings) -> TableResult {
     let settings = settings.clone();
     let reading = tokio::task::spawn_blocking(move || CallerTable::read(&settings)).await;
     reading.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }
 
-fn are_alike(one: &Reading, other: &Reading) -> bool {
+fn is_same_result(one: &TableResult, other: &TableResult) -> bool {
     match (one, other) {
-        (Ok(one), Ok(other)) => one.is_same(other),
+        (Ok(one), Ok(other)) => one.has_same_version(other),
         (Err(one), Err(other)) => one == other,
         _ => false,
     }
@@ -169,8 +171,8 @@ mod tests {
         let overrides = vec![path, "callers.reload_interval=10ms".to_owned()];
         let settings = Settings::load(&Layers { overrides, ..Layers::default() }).unwrap();
         let (health, shutdown) = (Health::new("worker"), CancellationToken::new());
-        let callers = Callers::follow(&settings, Arc::clone(&health), shutdown.clone()).unwrap();
-        let knows = |id: &str| callers.of_record(Some(id)).id == id;
+        let callers = Callers::watch(&settings, Arc::clone(&health), shutdown.clone()).unwrap();
+        let knows = |id: &str| callers.for_record(Some(id)).id == id;
         assert!(knows("tea") && !knows("milk"));
 
         std::fs::write(&file, "[callers.milk]\n[callers.tea]").unwrap();
@@ -187,11 +189,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_process_does_not_begin_with_a_wrong_file() {
+    async fn a_process_does_not_start_with_an_invalid_file() {
         let overrides = vec!["callers.file=/nowhere/callers.toml".to_owned()];
         let settings = Settings::load(&Layers { overrides, ..Layers::default() }).unwrap();
         let (health, shutdown) = (Health::new("worker"), CancellationToken::new());
-        assert!(Callers::follow(&settings, health, shutdown).is_err());
+        assert!(Callers::watch(&settings, health, shutdown).is_err());
     }
 
     async fn until(mut holds: impl FnMut() -> bool) {

@@ -1,6 +1,7 @@
 //! The time: the only file that reads a clock.
 //!
-//! Law: everything else takes the time as an argument, so that tests and the simulator can move it.
+//! Invariant: everything else takes the time as an argument, so that tests and the simulator can
+//! move it.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

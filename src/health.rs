@@ -1,7 +1,7 @@
 //! What a process says when it is asked how it is: `/livez`, `/readyz` and `/metrics`.
 //!
-//! Law: a role is ready when it has named its parts and each of them said so; before that, and as
-//! soon as one takes it back, the reasons are the answer.
+//! Invariant: a role is ready when it has named its parts and each of them said so; before that,
+//! and as soon as one takes it back, the reasons are the answer.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -45,7 +45,7 @@ impl Health {
     }
 
     /// A part does its work, and a person should know something of it.
-    pub fn ready_but(&self, part: &'static str, remark: impl Into<String>) {
+    pub fn ready_with_remark(&self, part: &'static str, remark: impl Into<String>) {
         self.set(part, Ok(Some(remark.into())));
     }
 
@@ -74,10 +74,10 @@ impl Health {
     }
 
     /// Returns when every part does its work.
-    pub async fn until_ready(&self) {
-        let mut look = tokio::time::interval(READY_POLL);
+    pub async fn wait_until_ready(&self) {
+        let mut interval = tokio::time::interval(READY_POLL);
         while !self.is_ready() {
-            look.tick().await;
+            interval.tick().await;
         }
     }
 
@@ -162,7 +162,7 @@ async fn scrape(State(metrics): State<PrometheusHandle>) -> impl IntoResponse {
 mod tests {
     use super::*;
 
-    async fn answer(health: &Arc<Health>, query: &str) -> (StatusCode, String) {
+    async fn get_readiness(health: &Arc<Health>, query: &str) -> (StatusCode, String) {
         let query = RawQuery((!query.is_empty()).then(|| query.to_owned()));
         let response = readiness(State(vec![Arc::clone(health)]), query).await.into_response();
         let status = response.status();
@@ -174,23 +174,28 @@ mod tests {
     async fn a_role_is_ready_when_each_part_said_so() {
         let health = Health::new("scheduler");
         let away = StatusCode::SERVICE_UNAVAILABLE;
-        assert_eq!(answer(&health, "").await, (away, "scheduler: starting\n".to_owned()));
+        assert_eq!(get_readiness(&health, "").await, (away, "scheduler: starting\n".to_owned()));
 
         health.ready("kafka");
         health.not_ready("partitions", "restoring 3 of 8");
         let text = "scheduler partitions: restoring 3 of 8\n";
-        assert_eq!(answer(&health, "").await, (away, text.to_owned()));
+        assert_eq!(get_readiness(&health, "").await, (away, text.to_owned()));
 
         health.ready("partitions");
-        assert_eq!(answer(&health, "").await, (StatusCode::OK, "ready\n".to_owned()));
+        assert_eq!(get_readiness(&health, "").await, (StatusCode::OK, "ready\n".to_owned()));
         let text = "scheduler kafka: ready\nscheduler partitions: ready\n";
-        assert_eq!(answer(&health, "verbose").await, (StatusCode::OK, text.to_owned()));
+        assert_eq!(get_readiness(&health, "verbose").await, (StatusCode::OK, text.to_owned()));
 
-        health.ready_but("kafka", "slow");
-        assert_eq!(answer(&health, "").await, (StatusCode::OK, "ready\n".to_owned()));
-        assert!(answer(&health, "verbose").await.1.starts_with("scheduler kafka: ready, but slow"));
+        health.ready_with_remark("kafka", "slow");
+        assert_eq!(get_readiness(&health, "").await, (StatusCode::OK, "ready\n".to_owned()));
+        assert!(
+            get_readiness(&health, "verbose")
+                .await
+                .1
+                .starts_with("scheduler kafka: ready, but slow")
+        );
 
         health.not_ready("kafka", "no broker answers");
-        assert_eq!(answer(&health, "").await.1, "scheduler kafka: no broker answers\n");
+        assert_eq!(get_readiness(&health, "").await.1, "scheduler kafka: no broker answers\n");
     }
 }

@@ -1,8 +1,8 @@
 //! Signatures of callbacks and notifications, after Standard Webhooks 1.0: a receiver that checks
 //! them knows who sent a request, and that nobody has changed it.
 //!
-//! Law: in the name of a caller that has secrets nothing is sent unsigned. Every secret that is
-//! current signs, so that a new one can take an old one's place while receivers know either.
+//! Invariant: in the name of a caller that has secrets nothing is sent unsigned. Every secret that
+//! is current signs, so that a new one can take an old one's place while receivers know either.
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ use crate::model::Timestamp;
 /// None of a caller's secrets is current: make one so, or take them away.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("none of the {secrets} signing secrets of {caller} is current: see callers.toml")]
-pub struct NoneCurrent {
+pub struct NoCurrentSecretError {
     caller: String,
     secrets: usize,
 }
@@ -31,7 +31,7 @@ pub fn sign(
     seconds: u64,
     body: &[u8],
     now: Timestamp,
-) -> Result<Option<String>, NoneCurrent> {
+) -> Result<Option<String>, NoCurrentSecretError> {
     if caller.secrets.is_empty() {
         return Ok(None);
     }
@@ -47,7 +47,10 @@ pub fn sign(
         write!(value, "{space}{version},{signature}").expect("a string takes everything");
     }
     if value.is_empty() {
-        return Err(NoneCurrent { caller: caller.id.clone(), secrets: caller.secrets.len() });
+        return Err(NoCurrentSecretError {
+            caller: caller.id.clone(),
+            secrets: caller.secrets.len(),
+        });
     }
     Ok(Some(value))
 }
@@ -71,7 +74,7 @@ mod tests {
         secrets: &str,
         (id, seconds, body): (&str, u64, &str),
         now: Timestamp,
-    ) -> Result<Option<String>, NoneCurrent> {
+    ) -> Result<Option<String>, NoCurrentSecretError> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("callers.toml");
         std::fs::write(&file, format!("callers.a.secrets = [{secrets}]")).unwrap();
@@ -81,7 +84,7 @@ mod tests {
         sign(callers.by_id(Some("a")), id, seconds, body.as_bytes(), now)
     }
 
-    fn always(secret: &str) -> String {
+    fn secret_without_dates(secret: &str) -> String {
         format!("{{ secret = \"{secret}\" }}")
     }
 
@@ -94,18 +97,24 @@ mod tests {
     const BY_OTHER: &str = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
 
     #[test]
-    fn the_published_examples_come_out() {
+    fn the_published_examples_are_reproduced() {
         let body = r#"{"email":"test@example.com","username":"test_user"}"#;
         let message = ("msg_27UH4WbU6Z5A5EzD8u03UvzRbpk", 1_649_367_553, body);
-        let signature = signed(&always(SHARED), message, 0).unwrap();
+        let signature = signed(&secret_without_dates(SHARED), message, 0).unwrap();
         assert_eq!(signature.as_deref(), Some("v1,tZ1I4/hDygAJgO5TYxiSd6Sd0kDW6hPenDe+bTa3Kkw="));
-        assert_eq!(signed(&always(PAIR), MESSAGE, 0).unwrap().as_deref(), Some(BY_PAIR));
-        assert_eq!(signed(&always(OTHER), MESSAGE, 0).unwrap().as_deref(), Some(BY_OTHER));
+        assert_eq!(
+            signed(&secret_without_dates(PAIR), MESSAGE, 0).unwrap().as_deref(),
+            Some(BY_PAIR)
+        );
+        assert_eq!(
+            signed(&secret_without_dates(OTHER), MESSAGE, 0).unwrap().as_deref(),
+            Some(BY_OTHER)
+        );
         assert_eq!(signed("", MESSAGE, 0), Ok(None));
     }
 
     #[test]
-    fn every_current_secret_signs_and_with_none_nothing_is_sent() {
+    fn every_current_secret_signs_and_without_one_signing_fails() {
         let both = format!(
             "{{ secret = \"{OTHER}\", not_after = \"1970-01-01T00:00:20Z\" }},
              {{ secret = \"{PAIR}\", not_before = \"1970-01-01T00:00:10Z\", \

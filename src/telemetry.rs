@@ -1,6 +1,6 @@
 //! What the process says of itself: log lines and metrics, every metric name in one place.
 //!
-//! Law: a metric exists here with its unit and meaning, or not at all. Labels have few values
+//! Invariant: a metric exists here with its unit and meaning, or not at all. Labels have few values
 //! (role, partition, reason), never ids.
 
 use std::io::IsTerminal;
@@ -102,7 +102,7 @@ pub enum TelemetryError {
     },
     /// Call it once: a process has one logger and one recorder.
     #[error("telemetry is set up already: {0}")]
-    Repeated(String),
+    AlreadyStarted(String),
 }
 
 /// Sends log lines to standard error in the configured form.
@@ -117,13 +117,13 @@ pub fn start_logging(settings: &LogSettings) -> Result<(), TelemetryError> {
         LogFormat::Text => lines.finish().try_init(),
         LogFormat::Json => lines.json().flatten_event(true).finish().try_init(),
     };
-    started.map_err(|error: TryInitError| TelemetryError::Repeated(error.to_string()))
+    started.map_err(|error: TryInitError| TelemetryError::AlreadyStarted(error.to_string()))
 }
 
 /// Starts recording. The handle renders what `/metrics` answers; whoever serves it calls
 /// `run_upkeep` every few seconds, so that histograms stay bounded when nobody scrapes.
 pub fn start_metrics() -> Result<PrometheusHandle, TelemetryError> {
-    let repeated = |error: BuildError| TelemetryError::Repeated(error.to_string());
+    let repeated = |error: BuildError| TelemetryError::AlreadyStarted(error.to_string());
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)
         .and_then(PrometheusBuilder::install_recorder)

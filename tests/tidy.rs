@@ -1,16 +1,22 @@
 //! The house rules, executed. Reads the sources as text and links nothing of the crate.
 //!
-//! Law: every rule says what to do instead, and has a self-test that shows it can fail. What the
-//! compiler and clippy already hold (function length, `unwrap`, documentation) is not repeated.
+//! Invariant: every rule says what to do instead, and has a self-test that shows it can fail. What
+//! the compiler and clippy already hold (function length, `unwrap`, documentation) is not repeated.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "tidy/circles.rs"]
+mod circles;
+#[path = "tidy/names.rs"]
+mod names;
+#[path = "tidy/words.rs"]
+mod plain_words;
 #[path = "tidy/source.rs"]
 mod source;
 
 use std::collections::BTreeSet;
 
-use source::{Source, after, has_word, sources, words};
+use source::{SourceFile, after, has_word, sources, words};
 
 /// Lines of a file, inline tests excluded: beyond it, a file holds two concepts.
 const LINES_MAX: usize = 500;
@@ -119,38 +125,46 @@ const MODULES: &[(&str, &[&str])] = &[
 ];
 
 /// Calls that the house does without: where they may not stand, and what stands there instead.
-const BANNED: &[(&str, Place, &str)] = &[
-    ("todo!", Place::Anywhere, "finish it, or return an error that says what is missing"),
-    ("unimplemented!", Place::Anywhere, "finish it, or return an error that says what is missing"),
-    ("dbg!", Place::Anywhere, "use tracing::debug!"),
-    ("to_le_bytes", Place::Anywhere, "use to_be_bytes: keys sort as bytes"),
-    ("to_ne_bytes", Place::Anywhere, "use to_be_bytes: keys sort as bytes"),
+const BANNED: &[(&str, RuleScope, &str)] = &[
+    ("todo!", RuleScope::Anywhere, "finish it, or return an error that says what is missing"),
+    (
+        "unimplemented!",
+        RuleScope::Anywhere,
+        "finish it, or return an error that says what is missing",
+    ),
+    ("dbg!", RuleScope::Anywhere, "use tracing::debug!"),
+    ("to_le_bytes", RuleScope::Anywhere, "use to_be_bytes: keys sort as bytes"),
+    ("to_ne_bytes", RuleScope::Anywhere, "use to_be_bytes: keys sort as bytes"),
     (
         "SystemTime::now",
-        Place::Production,
+        RuleScope::Production,
         "take the time as an argument; clock::now_ms at the edge",
     ),
     (
         "Instant::now",
-        Place::Production,
+        RuleScope::Production,
         "take the time as an argument; clock::monotonic at the edge",
     ),
     (
         "Timestamp::now",
-        Place::Production,
+        RuleScope::Production,
         "take the time as an argument; clock::now_ms at the edge",
     ),
-    ("Zoned::now", Place::Production, "take the time as an argument; clock::now_ms at the edge"),
-    (".elapsed()", Place::Production, "subtract two readings of clock::monotonic"),
-    ("set_var", Place::Anywhere, "pass settings: the environment is shared by all threads"),
-    ("thread_local!", Place::Production, "pass it as an argument"),
-    ("lazy_static!", Place::Production, "pass it as an argument"),
-    ("sleep(", Place::Tests, "wait for a condition with a deadline: see tests/it/wait.rs"),
-    ("sleep_ms(", Place::Tests, "wait for a condition with a deadline: see tests/it/wait.rs"),
+    (
+        "Zoned::now",
+        RuleScope::Production,
+        "take the time as an argument; clock::now_ms at the edge",
+    ),
+    (".elapsed()", RuleScope::Production, "subtract two readings of clock::monotonic"),
+    ("set_var", RuleScope::Anywhere, "pass settings: the environment is shared by all threads"),
+    ("thread_local!", RuleScope::Production, "pass it as an argument"),
+    ("lazy_static!", RuleScope::Production, "pass it as an argument"),
+    ("sleep(", RuleScope::Tests, "wait for a condition with a deadline: see tests/it/wait.rs"),
+    ("sleep_ms(", RuleScope::Tests, "wait for a condition with a deadline: see tests/it/wait.rs"),
 ];
 
 /// What `model` and `engine` must not name: everything that acts, waits or differs between runs.
-const OUTSIDE_WORLD: &[&str] = &[
+const IO_PATHS: &[&str] = &[
     "tokio",
     "rdkafka",
     "rocksdb",
@@ -169,60 +183,61 @@ const OUTSIDE_WORLD: &[&str] = &[
 const EMPTY_NAMES: &[&str] = &["util", "utils", "helper", "helpers", "common", "manager", "misc"];
 
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
+enum RuleScope {
     Anywhere,
     Production,
     Tests,
 }
 
 #[test]
-fn files_say_what_they_are() {
-    hold(opens_with_its_law);
+fn every_file_opens_with_a_doc_comment() {
+    check_all(opens_with_doc_comment);
 }
 
 #[test]
 fn files_and_lines_are_short() {
-    hold(is_short);
+    check_all(is_short);
 }
 
 #[test]
 fn dependencies_point_one_way() {
-    hold(depends_downwards);
+    check_all(depends_downwards);
 }
 
 #[test]
-fn the_core_knows_nothing_of_the_world() {
-    hold(core_is_pure);
+fn the_core_has_no_io() {
+    check_all(core_is_pure);
 }
 
 #[test]
-fn names_mean_something() {
-    hold(has_no_empty_name);
+fn names_are_specific() {
+    check_all(has_no_empty_name);
 }
 
 #[test]
 fn banned_calls_are_absent() {
-    hold(calls_nothing_banned);
+    check_all(has_no_banned_call);
 }
 
 #[test]
 fn an_expect_says_why_it_cannot_fail() {
-    hold(expects_with_a_reason);
+    check_all(expects_have_a_reason);
 }
 
 #[test]
 fn there_are_no_statics() {
-    hold(has_no_static);
+    check_all(has_no_static);
 }
 
 #[test]
-fn the_simulator_decides_nothing() {
+fn the_simulator_does_not_reimplement_the_engine() {
     let all = sources();
     let (rules, simulator) = (rules_of(&all), all.iter().filter(|source| is_simulator(source)));
     let findings: Vec<_> = simulator.flat_map(|source| reimplements(source, &rules)).collect();
     assert!(findings.is_empty(), "\n{}\n", findings.join("\n"));
     let drives = |name: &str| {
-        let uses = |source: &Source| source.text.contains(&format!("orloj_core::engine::{name}"));
+        let uses =
+            |source: &SourceFile| source.text.contains(&format!("orloj_core::engine::{name}"));
         all.iter().any(|source| is_simulator(source) && uses(source))
     };
     for name in ["cursor", "partition", "takeover", "wheel"] {
@@ -232,11 +247,11 @@ fn the_simulator_decides_nothing() {
 
 #[test]
 fn nothing_names_a_machine_or_a_registry() {
-    hold(names_no_machine);
+    check_all(names_no_machine);
 }
 
 #[test]
-fn every_schema_is_there() {
+fn every_schema_file_exists() {
     let there: BTreeSet<_> = sources().into_iter().map(|source| source.path).collect();
     // Schemas and their codec arrive together.
     if there.iter().any(|path| path.starts_with("schemas/")) {
@@ -259,13 +274,13 @@ fn every_invariant_names_its_test() {
 
 #[test]
 fn each_rule_can_fail() {
-    type Rule = fn(&Source) -> Vec<String>;
+    type Rule = fn(&SourceFile) -> Vec<String>;
     let long = "//! Law.\n".repeat(LINES_MAX + 1);
     let wide = "x".repeat(COLUMNS_MAX + 1);
     let machine = concat!("cd /ro", "ot/x");
     let registry = concat!("https://crates", ".io");
     let cases: [(Rule, &str, &str); 24] = [
-        (opens_with_its_law, "src/a.rs", "use std::fs;"),
+        (opens_with_doc_comment, "src/a.rs", "use std::fs;"),
         (is_short, "src/a.rs", &long),
         (is_short, "src/a.rs", &wide),
         (depends_downwards, "crates/orloj-core/src/model/a.rs", "use crate::engine::Step;"),
@@ -282,35 +297,35 @@ fn each_rule_can_fail() {
         (core_is_pure, "crates/orloj-core/src/model/a.rs", "fn f(now: std::time::SystemTime) {}"),
         (has_no_empty_name, "src/store/utils.rs", "//! Law."),
         (has_no_empty_name, "src/a.rs", "pub struct PartitionManager;"),
-        (calls_nothing_banned, "src/a.rs", "    todo!()"),
-        (calls_nothing_banned, "tests/it/a.rs", "    thread::sleep(second);"),
-        (calls_nothing_banned, "src/a.rs", "#[cfg(test)]\nmod tests { fn f() { sleep(1) } }"),
-        (calls_nothing_banned, "src/a.rs", "let t = Instant::now();"),
-        (calls_nothing_banned, "src/a.rs", "let b = n.to_le_bytes();"),
-        (expects_with_a_reason, "src/a.rs", "x.expect(\"\")"),
-        (expects_with_a_reason, "src/a.rs", "x.expect(\"no x\")"),
+        (has_no_banned_call, "src/a.rs", "    todo!()"),
+        (has_no_banned_call, "tests/it/a.rs", "    thread::sleep(second);"),
+        (has_no_banned_call, "src/a.rs", "#[cfg(test)]\nmod tests { fn f() { sleep(1) } }"),
+        (has_no_banned_call, "src/a.rs", "let t = Instant::now();"),
+        (has_no_banned_call, "src/a.rs", "let b = n.to_le_bytes();"),
+        (expects_have_a_reason, "src/a.rs", "x.expect(\"\")"),
+        (expects_have_a_reason, "src/a.rs", "x.expect(\"no x\")"),
         (has_no_static, "src/a.rs", "static CACHE: LazyLock<u8> = LazyLock::new(f);"),
         (has_no_static, "src/a.rs", "pub(crate) static mut N: u8 = 0;"),
         (names_no_machine, "README.md", machine),
         (names_no_machine, "scripts/a.sh", registry),
     ];
     for (rule, path, text) in cases {
-        assert_ne!(rule(&Source::new(path, text)), Vec::<String>::new(), "{path}: {text}");
+        assert_ne!(rule(&SourceFile::new(path, text)), Vec::<String>::new(), "{path}: {text}");
     }
     let invariants = "## Invariants\n\n- A fire is one,\n  held by `gone`.\n";
     assert_eq!(untested_invariants(invariants, &BTreeSet::new()).len(), 1);
 }
 
 #[test]
-fn a_simulator_of_its_own_rules_is_found() {
+fn a_simulator_that_reimplements_the_engine_is_found() {
     let engine = "pub struct Watermark;\npub enum Ask {}\npub fn take_due() {}\nfn own() {}\n";
-    let rules = rules_of(&[Source::new("crates/orloj-core/src/engine/a.rs", engine)]);
+    let rules = rules_of(&[SourceFile::new("crates/orloj-core/src/engine/a.rs", engine)]);
     assert_eq!(rules, ["Ask", "Watermark", "take_due"].map(str::to_owned).into());
     for copy in ["enum Ask { Now }", "fn take_due(&mut self) {}", "pub(super) struct Watermark;"] {
-        let source = Source::new("crates/orloj-core/tests/core/simulation/a.rs", copy);
+        let source = SourceFile::new("crates/orloj-core/tests/core/simulation/a.rs", copy);
         assert_eq!(reimplements(&source, &rules).len(), 1, "{copy}");
     }
-    let driver = Source::new(
+    let driver = SourceFile::new(
         "crates/orloj-core/tests/core/simulation/a.rs",
         "fn own() { partition.take_due(3); }",
     );
@@ -318,29 +333,31 @@ fn a_simulator_of_its_own_rules_is_found() {
 }
 
 #[test]
-fn what_is_well_written_passes() {
+fn well_formed_source_passes() {
     let text = "//! Says `todo!` and \"sleep(\" only in words.\n\
         use crate::model::Fire;\n\
         fn f<'a>(x: &'static str) { x.expect(\"its caller checked it\"); g('\"', r#\"dbg!\"#) }\n\
         #[cfg(test)]\nmod tests { fn t() { Instant::now(); } }\n";
-    let source = Source::new("crates/orloj-core/src/engine/a.rs", text);
-    for rule in [opens_with_its_law, is_short, depends_downwards, core_is_pure, has_no_empty_name] {
+    let source = SourceFile::new("crates/orloj-core/src/engine/a.rs", text);
+    for rule in
+        [opens_with_doc_comment, is_short, depends_downwards, core_is_pure, has_no_empty_name]
+    {
         assert_eq!(rule(&source), Vec::<String>::new());
     }
-    for rule in [calls_nothing_banned, expects_with_a_reason, has_no_static, names_no_machine] {
+    for rule in [has_no_banned_call, expects_have_a_reason, has_no_static, names_no_machine] {
         assert_eq!(rule(&source), Vec::<String>::new());
     }
     let invariants = "## Invariants\n\n- A fire is one,\n  held by `one_fire`.\n\n## Else\n- x\n";
     assert!(untested_invariants(invariants, &BTreeSet::from(["one_fire".to_owned()])).is_empty());
 }
 
-fn opens_with_its_law(source: &Source) -> Vec<String> {
+fn opens_with_doc_comment(source: &SourceFile) -> Vec<String> {
     let silent = source.is_rust() && !source.text.starts_with("//! ");
     let what = "open with `//!`: what this file is and the law it keeps";
     silent.then(|| source.finding(1, what)).into_iter().collect()
 }
 
-fn is_short(source: &Source) -> Vec<String> {
+fn is_short(source: &SourceFile) -> Vec<String> {
     if !source.is_rust() {
         return Vec::new();
     }
@@ -353,7 +370,7 @@ fn is_short(source: &Source) -> Vec<String> {
     too_long.into_iter().chain(too_wide).collect()
 }
 
-fn depends_downwards(source: &Source) -> Vec<String> {
+fn depends_downwards(source: &SourceFile) -> Vec<String> {
     let Some(module) = source.module() else { return Vec::new() };
     if ["lib", "main", "cli"].contains(&module) {
         return Vec::new();
@@ -382,13 +399,13 @@ fn depends_downwards(source: &Source) -> Vec<String> {
     findings
 }
 
-fn core_is_pure(source: &Source) -> Vec<String> {
+fn core_is_pure(source: &SourceFile) -> Vec<String> {
     if !matches!(source.module(), Some("model" | "codec" | "engine")) {
         return Vec::new();
     }
     let mut findings = Vec::new();
     for (number, _, line) in source.code().into_iter().filter(|(_, production, _)| *production) {
-        for name in OUTSIDE_WORLD.iter().filter(|name| has_word(&line, name)) {
+        for name in IO_PATHS.iter().filter(|name| has_word(&line, name)) {
             let what = format!("take what {name} would tell as an argument, return what to do");
             findings.push(source.finding(number, &what));
         }
@@ -396,7 +413,7 @@ fn core_is_pure(source: &Source) -> Vec<String> {
     findings
 }
 
-fn has_no_empty_name(source: &Source) -> Vec<String> {
+fn has_no_empty_name(source: &SourceFile) -> Vec<String> {
     let is_empty = |name: &str| words(name).iter().any(|word| EMPTY_NAMES.contains(&word.as_str()));
     let what = "name it by what it is, not by being useful";
     let mut findings = Vec::new();
@@ -412,18 +429,18 @@ fn has_no_empty_name(source: &Source) -> Vec<String> {
     findings
 }
 
-fn calls_nothing_banned(source: &Source) -> Vec<String> {
+fn has_no_banned_call(source: &SourceFile) -> Vec<String> {
     let mut findings = Vec::new();
     for (number, production, line) in source.code().into_iter().filter(|_| source.is_rust()) {
         for (call, place, instead) in BANNED {
             let applies = match place {
-                Place::Anywhere => true,
-                Place::Production => {
+                RuleScope::Anywhere => true,
+                RuleScope::Production => {
                     production
                         && !["src/clock.rs", "crates/orloj-core/src/fault/mod.rs"]
                             .contains(&&*source.path)
                 }
-                Place::Tests => !production,
+                RuleScope::Tests => !production,
             };
             if applies && line.contains(call) {
                 findings.push(source.finding(number, &format!("not `{call}`: {instead}")));
@@ -433,7 +450,7 @@ fn calls_nothing_banned(source: &Source) -> Vec<String> {
     findings
 }
 
-fn expects_with_a_reason(source: &Source) -> Vec<String> {
+fn expects_have_a_reason(source: &SourceFile) -> Vec<String> {
     let production = source.text.lines().take(source.tests_from()).enumerate();
     let reasonless = |line: &str| {
         let message = line.split_once(".expect(\"").and_then(|(_, rest)| rest.split('"').next());
@@ -443,7 +460,7 @@ fn expects_with_a_reason(source: &Source) -> Vec<String> {
     production.filter(|(_, l)| reasonless(l)).map(|(at, _)| source.finding(at + 1, what)).collect()
 }
 
-fn has_no_static(source: &Source) -> Vec<String> {
+fn has_no_static(source: &SourceFile) -> Vec<String> {
     let is_static = |line: &str| {
         let item = line.trim_start();
         let item = item.strip_prefix("pub(crate) ").unwrap_or(item);
@@ -461,7 +478,7 @@ fn has_no_static(source: &Source) -> Vec<String> {
         .collect()
 }
 
-fn names_no_machine(source: &Source) -> Vec<String> {
+fn names_no_machine(source: &SourceFile) -> Vec<String> {
     let machines = [concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/wo", "rk/")];
     let registries =
         [concat!("crates", ".io"), concat!("repo1.", "maven"), concat!("index.", "crates")];
@@ -477,21 +494,21 @@ fn names_no_machine(source: &Source) -> Vec<String> {
     findings
 }
 
-fn is_simulator(source: &Source) -> bool {
+fn is_simulator(source: &SourceFile) -> bool {
     source.path.starts_with("crates/orloj-core/tests/core/simulation")
 }
 
 /// The names under which the engine decides: its types, and its functions of several words.
-fn rules_of(sources: &[Source]) -> BTreeSet<String> {
+fn rules_of(sources: &[SourceFile]) -> BTreeSet<String> {
     let engine = sources.iter().filter(|source| source.module() == Some("engine"));
-    let lines = engine.flat_map(Source::code).filter(|(_, production, _)| *production);
+    let lines = engine.flat_map(SourceFile::code).filter(|(_, production, _)| *production);
     let keywords = ["pub struct ", "pub enum ", "pub fn "];
     let names = lines.flat_map(|(_, _, line)| keywords.map(|keyword| after(&line, keyword)));
     names.flatten().filter(|name| words(name).len() > 1).collect()
 }
 
 /// The simulator drives the engine; what it defines under a name of the engine's is a copy.
-fn reimplements(source: &Source, rules: &BTreeSet<String>) -> Vec<String> {
+fn reimplements(source: &SourceFile, rules: &BTreeSet<String>) -> Vec<String> {
     let defined = |line: &str| ["struct ", "enum ", "fn "].map(|keyword| after(line, keyword));
     let mut findings = Vec::new();
     for (number, _, line) in source.code() {
@@ -514,12 +531,12 @@ fn untested_invariants(page: &str, tests: &BTreeSet<String>) -> Vec<String> {
     items.filter(|item| !names_test(item)).map(str::to_owned).collect()
 }
 
-fn functions(source: &Source) -> Vec<String> {
+fn functions(source: &SourceFile) -> Vec<String> {
     source.code().iter().flat_map(|(_, _, line)| after(line, "fn ")).collect()
 }
 
 /// Applies a rule to every file and fails with all findings at once.
-fn hold(rule: fn(&Source) -> Vec<String>) {
+fn check_all(rule: fn(&SourceFile) -> Vec<String>) {
     let findings: Vec<_> = sources().iter().flat_map(rule).collect();
     assert!(findings.is_empty(), "\n{}\n", findings.join("\n"));
 }

@@ -1,7 +1,7 @@
 //! The caller: a plain loop around reqwest, without Kafka, that makes the callbacks of the worker.
 //!
-//! Law: it is what the worker could reach at most on this machine, so it has all of the worker's
-//! HTTP and nothing else.
+//! Invariant: it is what the worker could reach at most on this machine, so it has all of the
+//! worker's HTTP and nothing else.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

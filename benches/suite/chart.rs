@@ -1,7 +1,8 @@
 //! Charts, one SVG a file.
 //!
-//! Law: an axis begins at zero, so that what looks twice as large is, or its marks are each as many
-//! times the one before. Pending counts are drawn evenly apart: they grow tenfold each time.
+//! Invariant: an axis begins at zero, so that what looks twice as large is, or its marks are each
+//! as many times the one before. Pending counts are drawn evenly apart: they grow tenfold each
+//! time.
 
 use std::path::Path;
 
@@ -31,13 +32,13 @@ pub(crate) struct Chart {
     /// Of the file, without its ending.
     pub(crate) name: String,
     pub(crate) title: String,
-    kind: Kind,
+    kind: ChartKind,
 }
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum ChartKind {
     Bars(Vec<(String, f64)>),
-    Lines { axes: Axes, lines: Vec<Line> },
+    Lines { axes: Axes, lines: Vec<ChartLine> },
 }
 
 /// What the axes are of.
@@ -51,14 +52,14 @@ pub(crate) struct Axes {
 
 /// A line of a chart; all lines of one have the same x, in ascending order.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub(crate) struct ChartLine {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
     /// Whether it is there to be compared with: a thin line in the colour of the one before.
     pub(crate) is_reference: bool,
 }
 
-impl Line {
+impl ChartLine {
     /// A line without points.
     pub(crate) fn new(name: &str) -> Self {
         Self { name: name.to_owned(), points: Vec::new(), is_reference: false }
@@ -68,12 +69,20 @@ impl Line {
 impl Chart {
     /// Quantities side by side.
     pub(crate) fn bars(name: &str, title: &str, bars: &[(String, f64)]) -> Self {
-        Self { name: name.to_owned(), title: title.to_owned(), kind: Kind::Bars(bars.to_vec()) }
+        Self {
+            name: name.to_owned(),
+            title: title.to_owned(),
+            kind: ChartKind::Bars(bars.to_vec()),
+        }
     }
 
     /// How quantities change.
-    pub(crate) fn lines(name: &str, title: &str, axes: Axes, lines: Vec<Line>) -> Self {
-        Self { name: name.to_owned(), title: title.to_owned(), kind: Kind::Lines { axes, lines } }
+    pub(crate) fn lines(name: &str, title: &str, axes: Axes, lines: Vec<ChartLine>) -> Self {
+        Self {
+            name: name.to_owned(),
+            title: title.to_owned(),
+            kind: ChartKind::Lines { axes, lines },
+        }
     }
 
     /// Draws it into a folder.
@@ -85,16 +94,16 @@ impl Chart {
         builder.caption(&self.title, (FONT, 20)).margin(16).x_label_area_size(44);
         builder.y_label_area_size(72);
         match &self.kind {
-            Kind::Bars(bars) => draw_bars(&mut builder, bars),
-            Kind::Lines { axes, lines } => draw_lines(&mut builder, *axes, lines),
+            ChartKind::Bars(bars) => draw_bars(&mut builder, bars),
+            ChartKind::Lines { axes, lines } => draw_lines(&mut builder, *axes, lines),
         }
         area.present().unwrap();
     }
 }
 
-type Builder<'a, 'b> = ChartBuilder<'a, 'b, SVGBackend<'b>>;
+type SvgChartBuilder<'a, 'b> = ChartBuilder<'a, 'b, SVGBackend<'b>>;
 
-fn draw_bars(builder: &mut Builder<'_, '_>, bars: &[(String, f64)]) {
+fn draw_bars(builder: &mut SvgChartBuilder<'_, '_>, bars: &[(String, f64)]) {
     let top = bars.iter().map(|(_, value)| *value).fold(0.0, f64::max) * HEADROOM;
     let places = (0..bars.len() - 1).into_segmented();
     let mut chart = builder.build_cartesian_2d(places, 0.0..top).unwrap();
@@ -121,7 +130,7 @@ fn draw_bars(builder: &mut Builder<'_, '_>, bars: &[(String, f64)]) {
     chart.draw_series(values).unwrap();
 }
 
-fn draw_lines(builder: &mut Builder<'_, '_>, axes: Axes, lines: &[Line]) {
+fn draw_lines(builder: &mut SvgChartBuilder<'_, '_>, axes: Axes, lines: &[ChartLine]) {
     let height = |value: f64| if axes.logarithmic { value.max(1.0).log2() } else { value };
     let values = lines.iter().flat_map(|line| line.points.iter().map(|(_, y)| height(*y)));
     let top = values.fold(1.0, f64::max) * HEADROOM;

@@ -1,7 +1,7 @@
 //! A figure: what was measured in each round, the median that counts, and what is asked of it.
 //!
-//! Law: what is compared is compared within a round, because a machine changes its pace between
-//! rounds; a ratio is the median of the rounds' ratios.
+//! Invariant: what is compared is compared within a round, because a machine changes its pace
+//! between rounds; a ratio is the median of the rounds' ratios.
 
 use serde::{Serialize, Serializer};
 
@@ -60,7 +60,7 @@ impl Figure {
         Self::new(name, "", pairs.map(|(this, that)| this / that).collect())
     }
 
-    pub(crate) fn asked(self, goal: Goal) -> Self {
+    pub(crate) fn with_goal(self, goal: Goal) -> Self {
         Self { goal: Some(goal), ..self }
     }
 

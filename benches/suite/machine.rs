@@ -1,6 +1,6 @@
 //! On what was measured: figures of different machines say nothing about each other.
 //!
-//! Law: whatever could not be found out is said to be unknown.
+//! Invariant: whatever could not be found out is said to be unknown.
 
 use std::fmt;
 use std::fs;
@@ -24,17 +24,17 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn look() -> Self {
+    pub(crate) fn detect() -> Self {
         Self {
             cpu: field("/proc/cpuinfo", "model name"),
             cores: std::thread::available_parallelism().map_or(0, usize::from),
             memory_gib: memory_gib(),
-            kernel: said(Command::new("uname").arg("-sr")),
+            kernel: output_of(Command::new("uname").arg("-sr")),
             kafka: kafka(),
-            java: said(Command::new("java").arg("--version")),
+            java: output_of(Command::new("java").arg("--version")),
             librdkafka: rdkafka::util::get_rdkafka_version().1,
-            rustc: said(Command::new("rustc").arg("-V")),
-            revision: said(Command::new("git").args(["describe", "--always", "--dirty"])),
+            rustc: output_of(Command::new("rustc").arg("-V")),
+            revision: output_of(Command::new("git").args(["describe", "--always", "--dirty"])),
         }
     }
 
@@ -75,7 +75,7 @@ fn memory_gib() -> f64 {
 /// The version of the jars that the tests' broker runs.
 fn kafka() -> String {
     let script = Path::new("scripts/kafka.sh");
-    let libs = said(&mut Command::new(script));
+    let libs = output_of(&mut Command::new(script));
     let files = fs::read_dir(libs).into_iter().flatten().filter_map(Result::ok);
     let names = files.filter_map(|file| file.file_name().into_string().ok());
     let version = |name: String| {
@@ -86,7 +86,7 @@ fn kafka() -> String {
 }
 
 /// The first line that a command prints.
-fn said(command: &mut Command) -> String {
+fn output_of(command: &mut Command) -> String {
     let output = command.output().ok().filter(|output| output.status.success());
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
     text.and_then(|text| Some(text.lines().next()?.to_owned())).unwrap_or_else(unknown)

@@ -1,10 +1,10 @@
 //! `make bench`, `make bench-quick`, `make bench-long`: how fast the scheduler is next to what the
 //! machine can do at all.
 //!
-//! Law: whatever is compared is measured in one run, on one real broker, the same way: the *pipe*
-//! moves the records that the scheduler registers and fires, and the *ticker* commits ready-made
-//! fires at the times at which the scheduler fires. Each case is a row of a table, with a
-//! criterion.
+//! Invariant: whatever is compared is measured in one run, on one real broker, the same way: the
+//! *pipe* moves the records that the scheduler registers and fires, and the *ticker* commits
+//! ready-made fires at the times at which the scheduler fires. Each case is a row of a table, with
+//! a criterion.
 //!
 //! ```text
 //!   backlog ──► pipe ──────► out ──┐
@@ -14,29 +14,31 @@
 
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot go on has failed")]
 
+mod bench_cluster;
 mod caller;
 mod cases;
 mod chart;
-mod contender;
+#[path = "../../crates/orloj-core/tests/core/command.rs"]
+mod command;
 mod figures;
 #[expect(dead_code, reason = "the tests' fixture can do more than a measurement needs")]
 #[path = "../../tests/it/kafka_server.rs"]
 mod kafka_server;
+mod load_generator;
 mod machine;
-mod outlet;
+mod measured_process;
+mod output_reader;
 mod peers;
+mod pending_clusters;
 mod pipe;
 mod plan;
 mod receiver;
-mod registrar;
 mod report;
 mod run;
-mod site;
-mod stock;
 mod ticker;
+mod transaction_writer;
 #[path = "../../tests/it/wait.rs"]
 mod wait;
-mod witness;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -48,13 +50,17 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["pipe", config, count, batch_ms] => {
-            allocator::without_huge_pages();
+            allocator::disable_huge_pages();
             let batch = Duration::from_millis(batch_ms.parse().unwrap());
-            pipe::run(&site::settings(config), count.parse().unwrap(), batch);
+            pipe::run(&bench_cluster::settings(config), count.parse().unwrap(), batch);
         }
         ["ticker", config, count, rate] => {
-            allocator::without_huge_pages();
-            ticker::run(&site::settings(config), count.parse().unwrap(), rate.parse().unwrap());
+            allocator::disable_huge_pages();
+            ticker::run(
+                &bench_cluster::settings(config),
+                count.parse().unwrap(),
+                rate.parse().unwrap(),
+            );
         }
         ["caller", _config, url, count, at_once] => {
             caller::run(url, count.parse().unwrap(), at_once.parse().unwrap());

@@ -1,7 +1,7 @@
 //! Other schedulers, each behind a program of its own: `benches/peers/<name>/run`.
 //!
-//! Law: a peer is run with what we are run with, on the same machine and, if it needs one, on the
-//! same broker. What it cannot do it says; what is missing here is said, too, never left out.
+//! Invariant: a peer is run with what we are run with, on the same machine and, if it needs one, on
+//! the same broker. What it cannot do it says; what is missing here is said, too, never left out.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::registrar::PAYLOAD_BYTES;
+use crate::load_generator::PAYLOAD_BYTES;
 use crate::wait::within;
 
 /// In the order in which they are run.
@@ -18,7 +18,7 @@ pub(crate) const PEERS: [&str; 4] = ["kafka-streams", "etf1", "nats", "restate"]
 /// Seconds that a peer has for a case.
 const CASE_DEADLINE_S: u64 = 100;
 /// Who is so late fires less than it is asked for, and falls back for as long as it is asked.
-const HOPELESS_MS: f64 = 5_000.0;
+const LATENESS_MAX_MS: f64 = 5_000.0;
 /// Fetching and building, which is done once a machine.
 const PREPARE_DEADLINE: Duration = Duration::from_secs(900);
 /// What a peer needs to start, and to clean up, beyond its case.
@@ -27,7 +27,7 @@ const MARGIN: Duration = Duration::from_secs(60);
 /// What a case came to: the last line that a peer prints.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Measured {
+pub(crate) struct PeerResult {
     /// Why it was not measured at all.
     pub(crate) skipped: Option<String>,
     /// Whether the deadline came first; the other figures are of what was received until then.
@@ -44,12 +44,12 @@ pub(crate) struct Measured {
 }
 
 /// A peer that can be run here.
-pub(crate) struct Peer {
+pub(crate) struct PeerScheduler {
     program: PathBuf,
     bootstrap: String,
 }
 
-impl Peer {
+impl PeerScheduler {
     /// Fetches and builds it, or says why it cannot be compared with.
     pub(crate) fn prepare(name: &str, bootstrap: &str) -> Result<Self, String> {
         let folder = Path::new("benches/peers").join(name);
@@ -61,7 +61,7 @@ impl Peer {
     }
 
     /// Runs a case: its name and its own keys.
-    pub(crate) fn measure(&self, case: &[&str]) -> Measured {
+    pub(crate) fn measure(&self, case: &[&str]) -> PeerResult {
         let work = tempfile::tempdir().unwrap();
         let more = [
             format!("payload={PAYLOAD_BYTES}"),
@@ -76,7 +76,7 @@ impl Peer {
             let last = said.lines().last().unwrap_or_default();
             serde_json::from_str(last).map_err(|error| format!("it said {last:?}: {error}"))
         };
-        said.and_then(read).unwrap_or_else(|why| Measured::skipped(&why))
+        said.and_then(read).unwrap_or_else(|why| PeerResult::skipped(&why))
     }
 
     /// What it has printed when it has ended well; or why it has not.
@@ -104,7 +104,7 @@ impl Peer {
     }
 }
 
-impl Measured {
+impl PeerResult {
     pub(crate) fn skipped(why: &str) -> Self {
         Self { skipped: Some(why.to_owned()), ..Self::default() }
     }
@@ -116,7 +116,7 @@ impl Measured {
 
     /// Whether it makes sense to ask for more of the same a second.
     pub(crate) fn keeps_up(&self) -> bool {
-        self.p50_ms.is_none_or(|p50| self.is_whole() && p50 < HOPELESS_MS)
+        self.p50_ms.is_none_or(|p50| self.is_whole() && p50 < LATENESS_MAX_MS)
     }
 
     /// For a table: seconds or percentiles, and memory.

@@ -1,14 +1,14 @@
 //! How much is measured: in three minutes, in an hour, or for as long as it takes.
 //!
-//! Law: a smaller plan has fewer and smaller measurements, never other ones; one that has a single
-//! figure may take longer over it. `SHRINK=n` divides every count by n: for trying the suite
+//! Invariant: a smaller plan has fewer and smaller measurements, never other ones; one that has a
+//! single figure may take longer over it. `SHRINK=n` divides every count by n: for trying the suite
 //! itself, not for figures.
 
 use crate::figures::Goal;
 
 /// The size of a run.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct BenchPlan {
     /// What it is called on the command line, and in the names of its reports.
     pub(crate) name: &'static str,
     /// How often everything that is judged by a ratio is measured, in turn. The medians count.
@@ -34,16 +34,16 @@ pub(crate) struct Plan {
 }
 
 /// The plan of that name.
-pub(crate) fn named(name: &str) -> Option<Plan> {
+pub(crate) fn named(name: &str) -> Option<BenchPlan> {
     let plan = match name {
         "quick" => quick(),
         "full" => full(),
         "floor" => floor(),
-        "long" => Plan { name: "long", pending: vec![0, 1_000_000, 100_000_000], ..full() },
+        "long" => BenchPlan { name: "long", pending: vec![0, 1_000_000, 100_000_000], ..full() },
         _ => return None,
     };
     let shrink = std::env::var("SHRINK").map_or(1, |by| by.parse().unwrap());
-    Some(Plan {
+    Some(BenchPlan {
         backlog: plan.backlog / shrink,
         burst: plan.burst / shrink,
         pending: plan.pending.iter().map(|count| count / shrink).collect(),
@@ -52,8 +52,8 @@ pub(crate) fn named(name: &str) -> Option<Plan> {
     })
 }
 
-fn full() -> Plan {
-    Plan {
+fn full() -> BenchPlan {
+    BenchPlan {
         name: "full",
         rounds: 3,
         batches_ms: &[25, 50, 100],
@@ -70,8 +70,8 @@ fn full() -> Plan {
 
 /// One figure of [`full`], measured for so long that it does not hang on when the broker happens
 /// to collect garbage: p99 at 10,000/s with nothing pending.
-fn floor() -> Plan {
-    Plan {
+fn floor() -> BenchPlan {
+    BenchPlan {
         name: "floor",
         rates: &[10_000],
         pending: vec![0],
@@ -85,9 +85,9 @@ fn floor() -> Plan {
 const CI_TOLERANCE: f64 = 1.5;
 
 /// Its goals are floors: below them, something is broken.
-fn quick() -> Plan {
+fn quick() -> BenchPlan {
     let tolerance = if std::env::var_os("CI").is_some() { CI_TOLERANCE } else { 1.0 };
-    Plan {
+    BenchPlan {
         name: "quick",
         batches_ms: &[50],
         backlog: 400_000,

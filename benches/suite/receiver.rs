@@ -1,7 +1,7 @@
 //! Who is called back in measurements: answers every request with 200, at once or after a while,
 //! and counts.
 //!
-//! Law: it costs as little as a receiver can, for it has the same machine as who calls it.
+//! Invariant: it costs as little as a receiver can, for it has the same machine as who calls it.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -22,26 +22,26 @@ const END_OF_HEAD: &[u8] = b"\r\n\r\n";
 const BACKLOG: u32 = 65_535;
 
 /// A receiver at a port of its own.
-pub(crate) struct Receiver {
+pub(crate) struct BenchReceiver {
     address: SocketAddr,
-    seen: Arc<Seen>,
+    counts: Arc<RequestCounts>,
     _runtime: Runtime,
 }
 
 #[derive(Default)]
-struct Seen {
+struct RequestCounts {
     first: OnceLock<Instant>,
-    under_way: AtomicU32,
-    most: AtomicU32,
+    in_flight: AtomicU32,
+    in_flight_max: AtomicU32,
     answered: AtomicU32,
 }
 
-impl Receiver {
+impl BenchReceiver {
     /// Answers `pause` after it was asked, so many at once.
     pub(crate) fn open(pause: Duration, connections: u32) -> Self {
-        allow_files(connections);
+        raise_open_files_limit(connections);
         let runtime = Runtime::new().unwrap();
-        let seen = Arc::<Seen>::default();
+        let seen = Arc::<RequestCounts>::default();
         let _inside = runtime.enter();
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -49,7 +49,7 @@ impl Receiver {
         let address = listener.local_addr().unwrap();
         runtime.spawn(serve(listener, pause, Arc::clone(&seen)));
         drop(_inside);
-        Self { address, seen, _runtime: runtime }
+        Self { address, counts: seen, _runtime: runtime }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -58,33 +58,33 @@ impl Receiver {
 
     /// Waits until so many requests are answered; how many that was a second since the first.
     pub(crate) fn rate(&self, count: u32, deadline: Duration) -> f64 {
-        let first = until("the first request", deadline, || self.seen.first.get());
+        let first = until("the first request", deadline, || self.counts.first.get());
         until("all requests", deadline, || {
-            (self.seen.answered.load(Relaxed) >= count).then_some(())
+            (self.counts.answered.load(Relaxed) >= count).then_some(())
         });
         f64::from(count) / (clock::monotonic() - *first).as_secs_f64()
     }
 
     /// The most requests that were under way at once.
-    pub(crate) fn most(&self) -> u32 {
-        self.seen.most.load(Relaxed)
+    pub(crate) fn in_flight_max(&self) -> u32 {
+        self.counts.in_flight_max.load(Relaxed)
     }
 }
 
-impl Seen {
+impl RequestCounts {
     fn begin(&self) {
         self.first.get_or_init(clock::monotonic);
-        let under_way = self.under_way.fetch_add(1, Relaxed) + 1;
-        self.most.fetch_max(under_way, Relaxed);
+        let under_way = self.in_flight.fetch_add(1, Relaxed) + 1;
+        self.in_flight_max.fetch_max(under_way, Relaxed);
     }
 
     fn end(&self) {
-        self.under_way.fetch_sub(1, Relaxed);
+        self.in_flight.fetch_sub(1, Relaxed);
         self.answered.fetch_add(1, Relaxed);
     }
 }
 
-async fn serve(listener: TcpListener, pause: Duration, seen: Arc<Seen>) {
+async fn serve(listener: TcpListener, pause: Duration, seen: Arc<RequestCounts>) {
     while let Ok((socket, _)) = listener.accept().await {
         let seen = Arc::clone(&seen);
         tokio::spawn(async move {
@@ -94,7 +94,11 @@ async fn serve(listener: TcpListener, pause: Duration, seen: Arc<Seen>) {
     }
 }
 
-async fn answer(mut socket: TcpStream, pause: Duration, seen: &Seen) -> std::io::Result<()> {
+async fn answer(
+    mut socket: TcpStream,
+    pause: Duration,
+    seen: &RequestCounts,
+) -> std::io::Result<()> {
     socket.set_nodelay(true)?;
     let mut request = Vec::with_capacity(1_024);
     loop {
@@ -125,7 +129,7 @@ fn is_whole(request: &[u8]) -> bool {
 
 /// Lets this process and those that it starts open what they need: a caller keeps as many free as
 /// it uses.
-fn allow_files(connections: u32) {
+fn raise_open_files_limit(connections: u32) {
     let needed = u64::from(connections) * 2;
     let limit = getrlimit(Resource::Nofile);
     let enough = limit.maximum.is_none_or(|maximum| maximum >= needed);

@@ -1,6 +1,6 @@
 //! What was measured, for people and for machines: `report.json`, `report.md` and a chart a file.
 //!
-//! Law: figures are judged only against those of the same run, because machines differ. What
+//! Invariant: figures are judged only against those of the same run, because machines differ. What
 //! nobody asks anything of is reported all the same.
 
 use std::fmt::{self, Write as _};
@@ -12,36 +12,36 @@ use serde_json::{Value, json};
 
 use crate::figures::{Figure, amount};
 use crate::machine::Machine;
-use crate::run::Outcome;
+use crate::run::CaseResult;
 
 /// A case that has been run.
-pub(crate) struct Ended {
+pub(crate) struct CaseReport {
     pub(crate) case: &'static str,
     pub(crate) criterion: &'static str,
     pub(crate) seconds: u64,
     /// What was measured, or why nothing could be.
-    pub(crate) result: Result<Outcome, String>,
+    pub(crate) result: Result<CaseResult, String>,
 }
 
 /// All cases of a run so far.
-pub(crate) struct Report {
+pub(crate) struct BenchReport {
     plan: &'static str,
     machine: Machine,
-    ended: Vec<Ended>,
+    ended: Vec<CaseReport>,
 }
 
-impl Report {
+impl BenchReport {
     pub(crate) fn new(plan: &'static str, machine: Machine) -> Self {
         Self { plan, machine, ended: Vec::new() }
     }
 
-    pub(crate) fn add(&mut self, ended: Ended) {
+    pub(crate) fn add(&mut self, ended: CaseReport) {
         self.ended.push(ended);
     }
 
     /// Whether everything could be measured, and nothing is below a floor.
     pub(crate) fn passed(&self) -> bool {
-        !self.ended.is_empty() && self.ended.iter().all(Ended::passed)
+        !self.ended.is_empty() && self.ended.iter().all(CaseReport::passed)
     }
 
     /// Leaves the report in `target/bench`; those of the smaller plans are called as the plan is
@@ -68,7 +68,7 @@ impl Report {
     /// `N measured, M goals met, K missed, F failed`.
     pub(crate) fn closing_line(&self) -> String {
         let failed = self.ended.iter().filter(|ended| !ended.passed()).count();
-        let goals: Vec<_> = self.ended.iter().flat_map(Ended::figures).collect();
+        let goals: Vec<_> = self.ended.iter().flat_map(CaseReport::figures).collect();
         let with = |met: bool| goals.iter().filter(|figure| figure.is_met() == Some(met)).count();
         let measured = self.ended.len() - failed;
         let seconds: u64 = self.ended.iter().map(|ended| ended.seconds).sum();
@@ -79,14 +79,14 @@ impl Report {
     }
 
     fn to_json(&self) -> Value {
-        let case = |ended: &Ended| {
+        let case = |ended: &CaseReport| {
             let failed = ended.result.as_ref().err();
             json!({
                 "case": ended.case,
                 "criterion": ended.criterion,
                 "seconds": ended.seconds,
                 "failed": failed,
-                "figures": ended.figures().map(Judged::of).collect::<Vec<_>>(),
+                "figures": ended.figures().map(FigureResult::of).collect::<Vec<_>>(),
             })
         };
         let cases: Vec<_> = self.ended.iter().map(case).collect();
@@ -110,7 +110,7 @@ impl Report {
     }
 }
 
-impl Ended {
+impl CaseReport {
     fn passed(&self) -> bool {
         self.result.is_ok() && !self.figures().any(Figure::fails)
     }
@@ -134,7 +134,7 @@ impl Ended {
         for figure in &outcome.figures {
             let rounds: Vec<_> = figure.rounds.iter().map(|value| amount(*value)).collect();
             let (name, value, goal) = (&figure.name, figure.value(), figure.goal());
-            let met = verdict(figure);
+            let met = goal_result(figure);
             writeln!(text, "| {name} | {value} | {} | {goal} | {met} |", rounds.join(", "))?;
         }
         for note in &outcome.notes {
@@ -147,7 +147,7 @@ impl Ended {
     }
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for CaseReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Err(reason) = &self.result {
             return write!(f, "  FAILED after {} s: {reason}", self.seconds);
@@ -156,7 +156,7 @@ impl fmt::Display for Ended {
             let (name, value) = (&figure.name, figure.value());
             match figure.is_met() {
                 Some(_) => {
-                    writeln!(f, "  {name}: {value} ({}: {})", figure.goal(), verdict(figure))?
+                    writeln!(f, "  {name}: {value} ({}: {})", figure.goal(), goal_result(figure))?
                 }
                 None => writeln!(f, "  {name}: {value}")?,
             }
@@ -167,20 +167,20 @@ impl fmt::Display for Ended {
 
 /// A figure with what came of what is asked of it.
 #[derive(Serialize)]
-struct Judged<'a> {
+struct FigureResult<'a> {
     #[serde(flatten)]
     figure: &'a Figure,
     #[serde(skip_serializing_if = "Option::is_none")]
     met: Option<bool>,
 }
 
-impl<'a> Judged<'a> {
+impl<'a> FigureResult<'a> {
     fn of(figure: &'a Figure) -> Self {
         Self { figure, met: figure.is_met() }
     }
 }
 
-fn verdict(figure: &Figure) -> &'static str {
+fn goal_result(figure: &Figure) -> &'static str {
     match figure.is_met() {
         Some(true) => "met",
         Some(false) if figure.fails() => "FAILED",

@@ -1,7 +1,7 @@
 //! One run: the cases of a plan, one after the other, and what came of them.
 //!
-//! Law: a case that cannot go on fails alone; the others are measured all the same. The report is
-//! written after each case, so that a run cut short has said what it knew.
+//! Invariant: a case that cannot go on fails alone; the others are measured all the same. The
+//! report is written after each case, so that a run cut short has said what it knew.
 
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,33 +9,33 @@ use std::process::ExitCode;
 
 use orloj::clock;
 
-use crate::cases::{CASES, Case};
+use crate::cases::{BenchCase, CASES};
 use crate::chart::Chart;
 use crate::figures::Figure;
 use crate::kafka_server;
 use crate::machine::Machine;
-use crate::plan::Plan;
-use crate::report::{Ended, Report};
-use crate::stock::Stock;
+use crate::pending_clusters::PendingClusters;
+use crate::plan::BenchPlan;
+use crate::report::{BenchReport, CaseReport};
 
 /// What the cases of a run share.
-pub(crate) struct Run {
-    pub(crate) plan: Plan,
+pub(crate) struct BenchRun {
+    pub(crate) plan: BenchPlan,
     /// Where the broker is.
     pub(crate) bootstrap: &'static str,
-    pub(crate) stock: Stock,
+    pub(crate) pending_clusters: PendingClusters,
 }
 
 /// What a case has measured.
 #[derive(Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct CaseResult {
     pub(crate) figures: Vec<Figure>,
     pub(crate) charts: Vec<Chart>,
     /// Sentences beside the figures.
     pub(crate) notes: Vec<String>,
 }
 
-impl Run {
+impl BenchRun {
     /// A count of a case's own, divided by what all are divided by.
     pub(crate) fn count(&self, full: u32) -> u32 {
         full / self.plan.shrink
@@ -48,34 +48,44 @@ impl Run {
 }
 
 /// Measures what `CASES` names by a part of their names, or everything that the plan has.
-pub(crate) fn all(plan: Plan) -> ExitCode {
+pub(crate) fn all(plan: BenchPlan) -> ExitCode {
     let wanted = std::env::var("CASES").unwrap_or_default();
-    let is_wanted = |case: &&Case| {
+    let is_wanted = |case: &&BenchCase| {
         let named = wanted.split(',').any(|part| case.name.contains(part));
         if wanted.is_empty() { case.plans.contains(&plan.name) } else { named }
     };
     let cases: Vec<_> = CASES.iter().filter(is_wanted).collect();
-    let machine = Machine::look();
-    say(&machine.to_string());
-    let run = Run { bootstrap: kafka_server::shared().bootstrap(), stock: Stock::default(), plan };
-    let mut report = Report::new(run.plan.name, machine);
+    let machine = Machine::detect();
+    print_progress(&machine.to_string());
+    let run = BenchRun {
+        bootstrap: kafka_server::shared().bootstrap(),
+        pending_clusters: PendingClusters::default(),
+        plan,
+    };
+    let mut report = BenchReport::new(run.plan.name, machine);
     for (place, case) in cases.iter().enumerate() {
-        say(&format!("[{}/{}] {}: {}", place + 1, cases.len(), case.name, case.criterion));
+        print_progress(&format!(
+            "[{}/{}] {}: {}",
+            place + 1,
+            cases.len(),
+            case.name,
+            case.criterion
+        ));
         let begun = clock::monotonic();
         let result = catch_unwind(AssertUnwindSafe(|| (case.run)(&run)));
         let result = result.map_err(|panic| reason(&*panic));
         let seconds = (clock::monotonic() - begun).as_secs();
-        let ended = Ended { case: case.name, criterion: case.criterion, seconds, result };
-        say(&ended.to_string());
+        let ended = CaseReport { case: case.name, criterion: case.criterion, seconds, result };
+        print_progress(&ended.to_string());
         report.add(ended);
         report.write();
     }
-    say(&report.closing_line());
+    print_progress(&report.closing_line());
     if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// A line of progress.
-pub(crate) fn say(line: &str) {
+pub(crate) fn print_progress(line: &str) {
     let _nobody_listens = writeln!(std::io::stdout().lock(), "{line}");
 }
 

@@ -1,18 +1,18 @@
 //! The ticker: commits ready-made fires at their times, without store and timer.
 //!
-//! Law: it is as punctual as a scheduler on this machine could be, because it commits as soon as
-//! something is due and the previous commit is done, and does nothing else.
+//! Invariant: it is as punctual as a scheduler on this machine could be, because it commits as soon
+//! as something is due and the previous commit is done, and does nothing else.
 
 use std::time::Duration;
 
 use orloj::clock;
 use orloj::config::Settings;
-use orloj::kafka::transaction::Outgoing;
+use orloj::kafka::transaction::ProducerRecord;
 use orloj::model::{Offset, Timestamp};
 
-use crate::outlet::{Outlet, PLAIN};
-use crate::registrar::{Payload, spread, trigger_id};
-use crate::site::{self, PARTITIONS};
+use crate::bench_cluster::{self, PARTITIONS};
+use crate::load_generator::{Payload, due_at_rate, trigger_id};
+use crate::transaction_writer::{SINGLE_PRODUCER, TransactionWriter};
 
 /// Its fires' keys begin with this.
 pub(crate) const SERIES: &str = "tick";
@@ -23,13 +23,13 @@ const LEAD_MS: Timestamp = 500;
 
 /// Commits `count` fires at their times, `rate` a second.
 pub(crate) fn run(settings: &Settings, count: u32, rate: u32) {
-    let output = site::output(settings, "ticker");
-    let mut outlet = Outlet::join(settings, "ticker", PLAIN);
+    let output = bench_cluster::output(settings, "ticker");
+    let mut outlet = TransactionWriter::join(settings, "ticker", SINGLE_PRODUCER);
     let mut payload = Payload::new();
     println!("ready");
 
     let begin = clock::now_ms() + LEAD_MS;
-    let due_of = |fire: u32| begin + spread(fire, rate);
+    let due_of = |fire: u32| begin + due_at_rate(fire, rate);
     let mut fire = 0;
     while fire < count {
         if !outlet.is_free(TICK) {
@@ -50,10 +50,10 @@ pub(crate) fn run(settings: &Settings, count: u32, rate: u32) {
     while !outlet.is_free(TICK) {}
 }
 
-fn send(outlet: &Outlet, output: &str, fire: u32, due: Timestamp, payload: &[u8]) {
+fn send(outlet: &TransactionWriter, output: &str, fire: u32, due: Timestamp, payload: &[u8]) {
     let key = trigger_id(SERIES, fire);
     let (id, due) = (format!("{key}:{fire}:0"), due.to_string());
-    outlet.send(Outgoing {
+    outlet.send(ProducerRecord {
         topic: output,
         partition: None,
         key: Some(key.as_bytes()),

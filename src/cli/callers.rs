@@ -1,6 +1,6 @@
 //! `orloj callers`: new keys and secrets, shown once.
 //!
-//! Law: a secret goes to standard output and nowhere else: no log, no file of ours.
+//! Invariant: a secret goes to standard output and nowhere else: no log, no file of ours.
 
 use clap::{Args, Subcommand};
 
@@ -10,7 +10,7 @@ use crate::config::callers::secret::NewSecret;
 
 /// What can be made for a caller.
 #[derive(Debug, Subcommand)]
-pub(super) enum Callers {
+pub(super) enum CallersCommand {
     /// Make an API key, and the hash of it that goes into callers.toml.
     NewKey,
     /// Make a signing secret for callbacks.
@@ -25,18 +25,18 @@ pub(super) struct NewSecretArguments {
     ed25519: bool,
 }
 
-impl Callers {
+impl CallersCommand {
     /// Makes it and prints it.
     pub(super) fn run(&self) -> Result<(), CliError> {
         match self {
             Self::NewKey => {
-                let key = new_key().map_err(no_randomness)?;
+                let key = new_key().map_err(random_failed)?;
                 println!("# For the caller; it is not shown again:\n{key}");
                 println!("# For callers.toml:\nkeys = [\"{}\"]", KeyHash::of(&key));
             }
             Self::NewSecret(arguments) => {
                 let make = if arguments.ed25519 { NewSecret::pair } else { NewSecret::shared };
-                let NewSecret { secret, public } = make().map_err(no_randomness)?;
+                let NewSecret { secret, public } = make().map_err(random_failed)?;
                 let whose = if public.is_some() { "us" } else { "us and the receiver" };
                 println!("# For {whose}; it is not shown again:\n{secret}");
                 if let Some(public) = public {
@@ -49,6 +49,6 @@ impl Callers {
     }
 }
 
-fn no_randomness(_: aws_lc_rs::error::Unspecified) -> CliError {
+fn random_failed(_: aws_lc_rs::error::Unspecified) -> CliError {
     CliError::System(std::io::Error::other("the system gives no random numbers"))
 }

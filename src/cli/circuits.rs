@@ -13,11 +13,11 @@ use crate::clock;
 use crate::codec::schemas::Schemas;
 use crate::config::Settings;
 use crate::kafka::Names;
-use crate::kafka::probe::Probe;
-use crate::kafka::reader::{Read, Reader};
-use crate::model::outcome::{CIRCUIT_KEY, Circuit, CircuitState, Outcome, Verdict};
+use crate::kafka::admin_client::KafkaAdminClient;
+use crate::kafka::reader::{LogReader, ReadEvent};
+use crate::model::outcome::{CIRCUIT_KEY_PREFIX, Circuit, CircuitState, Outcome, OutcomeKind};
 use crate::model::text::Text;
-use crate::model::time::show_time;
+use crate::model::time::format_time;
 use crate::model::{Millis, Timestamp};
 
 /// How long the broker may take to answer.
@@ -35,7 +35,7 @@ Examples:
 /// What `orloj circuits` takes.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
-pub(super) struct Circuits {
+pub(super) struct CircuitsArguments {
     /// How far back changes are read.
     #[arg(long, value_name = "DELAY", default_value = "10m", value_parser = read_delay)]
     within: Millis,
@@ -46,13 +46,13 @@ pub(super) struct Circuits {
 
 /// A circuit as it is since a moment.
 #[derive(Debug, Serialize)]
-struct Line {
+struct CircuitRow {
     #[serde(flatten)]
     circuit: Circuit,
     since: Timestamp,
 }
 
-impl Circuits {
+impl CircuitsArguments {
     pub(super) fn run(&self, settings: &Settings) -> Result<(), CliError> {
         let lines = read(settings, clock::now_ms().saturating_sub(self.within))?;
         if self.json {
@@ -66,38 +66,38 @@ impl Circuits {
 }
 
 /// The newest state of every circuit that has changed since `from`, those that matter first.
-fn read(settings: &Settings, from: Timestamp) -> Result<Vec<Line>, CliError> {
+fn read(settings: &Settings, from: Timestamp) -> Result<Vec<CircuitRow>, CliError> {
     let topic = Names::new(&settings.topics.prefix).outcomes();
-    let probe = Probe::open(settings, TIMEOUT)?;
+    let probe = KafkaAdminClient::open(settings, TIMEOUT)?;
     let Some(partitions) = probe.partitions(&topic)? else {
         return Err(CliError::Refused(format!(
             "there is no topic {topic}; see orloj topics apply"
         )));
     };
-    let reader = Reader::open(settings, &format!("{}.circuits", settings.topics.prefix))?;
+    let reader = LogReader::open(settings, &format!("{}.circuits", settings.topics.prefix))?;
     for partition in 0..partitions {
-        reader.start(&topic, partition, probe.first_since(&topic, partition, from)?)?;
+        reader.start(&topic, partition, probe.offset_for_time(&topic, partition, from)?)?;
     }
     let schemas = Schemas::new();
     let mut unread: BTreeSet<_> = (0..partitions).collect();
-    let mut circuits = BTreeMap::<Text, Line>::new();
+    let mut circuits = BTreeMap::<Text, CircuitRow>::new();
     while !unread.is_empty() {
         let record = match reader.poll(TIMEOUT)? {
-            Some(Read::Record(record)) => record,
-            Some(Read::End(partition)) => {
+            Some(ReadEvent::Record(record)) => record,
+            Some(ReadEvent::PartitionEof(partition)) => {
                 unread.remove(&partition);
                 continue;
             }
-            Some(Read::OutOfRange(reason)) => return Err(CliError::Refused(reason)),
+            Some(ReadEvent::OutOfRange(reason)) => return Err(CliError::Refused(reason)),
             None => return Err(CliError::Refused(format!("{topic} cannot be read to its end"))),
         };
-        if !record.key().is_some_and(|key| key.starts_with(CIRCUIT_KEY.as_bytes())) {
+        if !record.key().is_some_and(|key| key.starts_with(CIRCUIT_KEY_PREFIX.as_bytes())) {
             continue;
         }
         let outcome = schemas.decode_outcome(record.payload().unwrap_or_default());
         let outcome = outcome.map_err(|error| CliError::Refused(error.to_string()))?;
-        if let Outcome { trigger, at, verdict: Verdict::Circuit(circuit), .. } = outcome {
-            circuits.insert(trigger, Line { circuit, since: at });
+        if let Outcome { trigger, at, kind: OutcomeKind::Circuit(circuit), .. } = outcome {
+            circuits.insert(trigger, CircuitRow { circuit, since: at });
         }
     }
     let mut lines: Vec<_> = circuits.into_values().collect();
@@ -105,13 +105,13 @@ fn read(settings: &Settings, from: Timestamp) -> Result<Vec<Line>, CliError> {
     Ok(lines)
 }
 
-fn table(lines: &[Line]) -> String {
+fn table(lines: &[CircuitRow]) -> String {
     if lines.is_empty() {
         return "no circuit has opened or closed lately\n".to_owned();
     }
     let titles = ["STATE", "CALLER", "HOST", "SINCE", "NEXT PROBE", "WORKER", "REASON"];
     let mut rows = vec![titles.map(str::to_owned)];
-    rows.extend(lines.iter().map(|Line { circuit, since }| {
+    rows.extend(lines.iter().map(|CircuitRow { circuit, since }| {
         let state = match circuit.state {
             CircuitState::Closed => "closed",
             CircuitState::Open => "open",
@@ -121,8 +121,8 @@ fn table(lines: &[Line]) -> String {
             state.to_owned(),
             circuit.caller.as_ref().map_or_else(|| "-".to_owned(), Text::to_string),
             circuit.host.to_string(),
-            show_time(*since),
-            circuit.probe_at.map_or_else(|| "-".to_owned(), show_time),
+            format_time(*since),
+            circuit.probe_at.map_or_else(|| "-".to_owned(), format_time),
             circuit.worker.to_string(),
             circuit.reason.clone(),
         ]
@@ -144,20 +144,20 @@ fn table(lines: &[Line]) -> String {
 mod tests {
     use super::*;
 
-    fn line(caller: Option<&str>, state: CircuitState, probe_at: Option<Timestamp>) -> Line {
+    fn row(caller: Option<&str>, state: CircuitState, probe_at: Option<Timestamp>) -> CircuitRow {
         let (worker, host) = ("orloj.worker.1".into(), "example.com".into());
         let reason = "20 of 20".to_owned();
         let caller = caller.map(Text::from);
-        Line { circuit: Circuit { worker, caller, host, state, reason, probe_at }, since: 0 }
+        CircuitRow { circuit: Circuit { worker, caller, host, state, reason, probe_at }, since: 0 }
     }
 
     #[test]
     fn the_table_has_a_column_for_everything() {
         let lines = [
-            line(Some("billing"), CircuitState::Open, Some(60_000)),
-            line(None, CircuitState::HalfOpen, None),
+            row(Some("billing"), CircuitState::Open, Some(60_000)),
+            row(None, CircuitState::HalfOpen, None),
         ];
-        let (epoch, probe) = (show_time(0), show_time(60_000));
+        let (epoch, probe) = (format_time(0), format_time(60_000));
         let table = table(&lines);
         let rows: Vec<Vec<_>> = table.lines().map(|row| row.split_whitespace().collect()).collect();
         assert_eq!(
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn json_has_the_fields_of_a_circuit_and_since_when() {
-        let json = serde_json::to_string(&line(None, CircuitState::HalfOpen, Some(7))).unwrap();
+        let json = serde_json::to_string(&row(None, CircuitState::HalfOpen, Some(7))).unwrap();
         let (who, what) = (
             r#""worker":"orloj.worker.1","caller":null,"host":"example.com""#,
             r#""state":"halfOpen","reason":"20 of 20","probeAt":7,"since":0"#,

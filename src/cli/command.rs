@@ -1,16 +1,16 @@
 //! `orloj cancel`, `pause`, `resume` and `fire-now`: a record about a trigger that is there, and
 //! the owner's answer if asked.
 //!
-//! Law: whoever cancels or commands is owed the truth, even if it is only read later: the owner is
-//! always asked for it.
+//! Invariant: whoever cancels or commands is owed the truth, even if it is only read later: the
+//! owner is always asked for it.
 
 use clap::Args;
 
 use super::CliError;
-use super::answer::{by_option, submit};
+use super::submit::{submit, usage_error};
 use crate::config::Settings;
 use crate::gateway::submission::Submission;
-use crate::model::course::Command;
+use crate::model::lifecycle::Command;
 
 const CANCEL_EXAMPLES: &str = "\
 Examples:
@@ -43,7 +43,7 @@ Examples:
 /// What `orloj cancel` takes.
 #[derive(Debug, Args)]
 #[command(after_help = CANCEL_EXAMPLES)]
-pub(super) struct Cancel {
+pub(super) struct CancelArguments {
     /// The trigger.
     id: String,
     /// Wait for the owner's answer: cancelled, or too late.
@@ -54,29 +54,29 @@ pub(super) struct Cancel {
 /// What `orloj pause` takes.
 #[derive(Debug, Args)]
 #[command(after_help = PAUSE_EXAMPLES)]
-pub(super) struct Pause {
+pub(super) struct PauseArguments {
     #[command(flatten)]
-    to: To,
+    arguments: CommandArguments,
 }
 
 /// What `orloj resume` takes.
 #[derive(Debug, Args)]
 #[command(after_help = RESUME_EXAMPLES)]
-pub(super) struct Resume {
+pub(super) struct ResumeArguments {
     #[command(flatten)]
-    to: To,
+    arguments: CommandArguments,
 }
 
 /// What `orloj fire-now` takes.
 #[derive(Debug, Args)]
 #[command(after_help = FIRE_NOW_EXAMPLES)]
-pub(super) struct FireNow {
+pub(super) struct FireNowArguments {
     #[command(flatten)]
-    to: To,
+    arguments: CommandArguments,
 }
 
 #[derive(Debug, Args)]
-struct To {
+struct CommandArguments {
     /// The trigger.
     id: String,
     /// Wait for the owner's answer and print it.
@@ -84,39 +84,44 @@ struct To {
     wait: bool,
 }
 
-impl Cancel {
+impl CancelArguments {
     pub(super) async fn run(self, settings: &Settings) -> Result<(), CliError> {
-        ask(Submission::cancel(&self.id).map_err(by_option)?, settings, self.wait).await
+        submit_command(Submission::cancel(&self.id).map_err(usage_error)?, settings, self.wait)
+            .await
     }
 }
 
-impl Pause {
+impl PauseArguments {
     pub(super) async fn run(self, settings: &Settings) -> Result<(), CliError> {
-        self.to.order(Command::Pause, settings).await
+        self.arguments.send(Command::Pause, settings).await
     }
 }
 
-impl Resume {
+impl ResumeArguments {
     pub(super) async fn run(self, settings: &Settings) -> Result<(), CliError> {
-        self.to.order(Command::Resume, settings).await
+        self.arguments.send(Command::Resume, settings).await
     }
 }
 
-impl FireNow {
+impl FireNowArguments {
     pub(super) async fn run(self, settings: &Settings) -> Result<(), CliError> {
-        self.to.order(Command::FireNow, settings).await
+        self.arguments.send(Command::FireNow, settings).await
     }
 }
 
-impl To {
-    async fn order(self, command: Command, settings: &Settings) -> Result<(), CliError> {
-        let submission = Submission::command(&self.id, command).map_err(by_option)?;
-        ask(submission, settings, self.wait).await
+impl CommandArguments {
+    async fn send(self, command: Command, settings: &Settings) -> Result<(), CliError> {
+        let submission = Submission::command(&self.id, command).map_err(usage_error)?;
+        submit_command(submission, settings, self.wait).await
     }
 }
 
-async fn ask(submission: Submission, settings: &Settings, wait: bool) -> Result<(), CliError> {
+async fn submit_command(
+    submission: Submission,
+    settings: &Settings,
+    wait: bool,
+) -> Result<(), CliError> {
     // A desk asks by itself.
-    let submission = if wait { submission } else { submission.acknowledged() };
+    let submission = if wait { submission } else { submission.with_ack() };
     submit(submission, settings, wait).await
 }

@@ -1,9 +1,8 @@
 //! The command line: what can be asked of the program, and how it ends.
 //!
-//! Law: an error is printed once, with the way out. The exit code is 0 when the command did what
-//! it says, 1 when it failed, 2 when the command line or the settings are wrong.
+//! Invariant: an error is printed once, with the way out. The exit code is 0 when the command did
+//! what it says, 1 when it failed, 2 when the command line or the settings are wrong.
 
-mod answer;
 mod callers;
 mod circuits;
 mod command;
@@ -14,6 +13,7 @@ mod reconcile;
 mod role;
 mod schedule;
 mod signals;
+mod submit;
 mod tail;
 mod trigger;
 
@@ -37,7 +37,7 @@ use crate::scheduler::SchedulerError;
 use crate::telemetry::{self, TelemetryError};
 use crate::worker::WorkerError;
 
-use role::Role;
+use role::ProcessRole;
 
 const EXAMPLES: &str = "\
 Try it, with nothing installed:
@@ -61,14 +61,14 @@ Exit codes: 0 done, 1 failed, 2 wrong command line or settings.";
 #[command(name = "orloj", version, after_help = EXAMPLES, arg_required_else_help = true)]
 struct CommandLine {
     #[command(flatten)]
-    global: Global,
+    global: GlobalOptions,
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<CliCommand>,
 }
 
 /// What every command takes.
 #[derive(Debug, Args)]
-struct Global {
+struct GlobalOptions {
     /// A file of settings, laid over the defaults.
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -84,7 +84,7 @@ struct Global {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Run everything in one process, on a broker of its own that forgets.
     ///
     /// With --bootstrap-servers the same runs on a real cluster, after creating the topics.
@@ -108,41 +108,41 @@ enum Command {
     Notifier,
     /// Create Orloj's topics, or compare them with what they must be.
     #[command(subcommand)]
-    Topics(Topics),
+    Topics(TopicsCommand),
     /// Make API keys and signing secrets for callers.
     #[command(
         subcommand,
         after_help = "Examples:\n  orloj callers new-key\n  orloj callers new-secret --ed25519"
     )]
-    Callers(callers::Callers),
+    Callers(callers::CallersCommand),
     /// Look through what nobody tries again by itself, and deal with it.
     #[command(subcommand)]
-    DeadLetters(dead_letters::DeadLetters),
+    DeadLetters(dead_letters::DeadLettersCommand),
     /// Register a trigger, or replace it: once, again and again, or after others; or many at once.
-    Register(Box<trigger::Register>),
+    Register(Box<trigger::RegisterArguments>),
     /// Cancel a trigger.
-    Cancel(command::Cancel),
+    Cancel(command::CancelArguments),
     /// Stop a trigger until it is resumed.
-    Pause(command::Pause),
+    Pause(command::PauseArguments),
     /// Let a trigger go on that was paused.
-    Resume(command::Resume),
+    Resume(command::ResumeArguments),
     /// Fire a trigger once, at once, whatever its time.
-    FireNow(command::FireNow),
+    FireNow(command::FireNowArguments),
     /// Show what a schedule comes to, without registering anything.
-    Next(next::Next),
+    Next(next::NextArguments),
     /// List the hosts that workers leave alone, and those they call again.
-    Circuits(circuits::Circuits),
+    Circuits(circuits::CircuitsArguments),
     /// Print the description of the HTTP API: OpenAPI 3.1, as JSON.
     #[command(after_help = "Example:\n  orloj openapi > openapi.json")]
     Openapi,
     /// Find callbacks that have not ended though their time is long past, and have them made.
-    Reconcile(reconcile::Reconcile),
+    Reconcile(reconcile::ReconcileArguments),
     /// Print the records of a topic as they arrive: key, tab, value.
-    Tail(tail::Tail),
+    Tail(tail::TailArguments),
 }
 
 #[derive(Clone, Copy, Debug, Subcommand)]
-enum Topics {
+enum TopicsCommand {
     /// Create the topics that are missing. What exists is never altered.
     Apply,
     /// Compare the topics with their definitions; exits with 1 if they differ.
@@ -220,7 +220,7 @@ impl CliError {
 /// Runs what the process's command line asks for.
 #[must_use]
 pub fn main() -> ExitCode {
-    allocator::without_huge_pages();
+    allocator::disable_huge_pages();
     match run(CommandLine::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -241,53 +241,53 @@ fn run(line: CommandLine) -> Result<(), CliError> {
         return Err(CliError::Usage(format!("say what to do\n\n{usage}\n\nSee orloj --help")));
     };
     let settings = Settings::load(&layers)?;
-    telemetry::start_logging(&command.log(&settings))?;
+    telemetry::start_logging(&command.log_settings(&settings))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         match command {
-            Command::Dev => role::dev(layers, line.global.bootstrap_servers.is_some()).await,
-            Command::Scheduler => role::run(Role::Scheduler, settings).await,
-            Command::Worker => role::run(Role::Worker, settings).await,
-            Command::Gateway => role::run(Role::Gateway, settings).await,
-            Command::Notifier => role::run(Role::Notifier, settings).await,
-            Command::Topics(action) => topics(action, &settings).await,
-            Command::Callers(callers) => callers.run(),
-            Command::DeadLetters(letters) => letters.run(&settings).await,
-            Command::Register(register) => register.run(&settings).await,
-            Command::Cancel(cancel) => cancel.run(&settings).await,
-            Command::Pause(pause) => pause.run(&settings).await,
-            Command::Resume(resume) => resume.run(&settings).await,
-            Command::FireNow(call) => call.run(&settings).await,
-            Command::Next(next) => next.run(),
-            Command::Circuits(circuits) => circuits.run(&settings),
-            Command::Openapi => {
-                println!("{}", gateway::description());
+            CliCommand::Dev => role::dev(layers, line.global.bootstrap_servers.is_some()).await,
+            CliCommand::Scheduler => role::run(ProcessRole::Scheduler, settings).await,
+            CliCommand::Worker => role::run(ProcessRole::Worker, settings).await,
+            CliCommand::Gateway => role::run(ProcessRole::Gateway, settings).await,
+            CliCommand::Notifier => role::run(ProcessRole::Notifier, settings).await,
+            CliCommand::Topics(action) => topics(action, &settings).await,
+            CliCommand::Callers(callers) => callers.run(),
+            CliCommand::DeadLetters(letters) => letters.run(&settings).await,
+            CliCommand::Register(register) => register.run(&settings).await,
+            CliCommand::Cancel(cancel) => cancel.run(&settings).await,
+            CliCommand::Pause(pause) => pause.run(&settings).await,
+            CliCommand::Resume(resume) => resume.run(&settings).await,
+            CliCommand::FireNow(call) => call.run(&settings).await,
+            CliCommand::Next(next) => next.run(),
+            CliCommand::Circuits(circuits) => circuits.run(&settings),
+            CliCommand::Openapi => {
+                println!("{}", gateway::openapi_json());
                 Ok(())
             }
-            Command::Reconcile(reconcile) => reconcile.run(&settings).await,
-            Command::Tail(tail) => tail.run(&settings),
+            CliCommand::Reconcile(reconcile) => reconcile.run(&settings).await,
+            CliCommand::Tail(tail) => tail.run(&settings),
         }
     })
 }
 
 /// The log filter of a command that answers. What the library says of our schemas is for us, and
 /// how ready we are is no news.
-const QUIET: &str = "warn,apache_avro=error,orloj::health=error";
+const QUIET_FILTER: &str = "warn,apache_avro=error,orloj::health=error";
 
-impl Command {
+impl CliCommand {
     /// What it logs: a role as configured; a command that answers on standard output no more than
     /// warnings beside its answer.
-    fn log(&self, settings: &Settings) -> LogSettings {
+    fn log_settings(&self, settings: &Settings) -> LogSettings {
         match self {
             Self::Dev | Self::Scheduler | Self::Worker | Self::Gateway | Self::Notifier => {
                 settings.log.clone()
             }
-            _ => LogSettings { filter: QUIET.to_owned(), ..settings.log.clone() },
+            _ => LogSettings { filter: QUIET_FILTER.to_owned(), ..settings.log.clone() },
         }
     }
 }
 
-impl Global {
+impl GlobalOptions {
     fn layers(&self) -> Layers {
         let servers = self.bootstrap_servers.iter();
         let servers = servers.map(|servers| format!("kafka.bootstrap.servers={servers}"));
@@ -296,11 +296,11 @@ impl Global {
     }
 }
 
-async fn topics(action: Topics, settings: &Settings) -> Result<(), CliError> {
+async fn topics(action: TopicsCommand, settings: &Settings) -> Result<(), CliError> {
     let topics = topic_definitions(settings);
     let client = client_config(settings);
     match action {
-        Topics::Apply => {
+        TopicsCommand::Apply => {
             let report = topics.apply(&client).await?;
             print!("{report}");
             if !report.differences.is_empty() {
@@ -309,7 +309,7 @@ async fn topics(action: Topics, settings: &Settings) -> Result<(), CliError> {
             }
             println!("all {} topics are as they must be", topics.names().count());
         }
-        Topics::Verify => {
+        TopicsCommand::Verify => {
             topics.verify(&client).await?;
             println!("all {} topics are as they must be", topics.names().count());
         }
@@ -318,7 +318,7 @@ async fn topics(action: Topics, settings: &Settings) -> Result<(), CliError> {
 }
 
 fn topic_definitions(settings: &Settings) -> TopicDefinitions {
-    TopicDefinitions::of(&settings.topics)
+    TopicDefinitions::from_settings(&settings.topics)
 }
 
 #[cfg(test)]
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn the_command_line_definition_is_valid() {
         CommandLine::command().debug_assert();
     }
 
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_codes_tell_mistakes_from_failures() {
+    fn exit_codes_distinguish_usage_errors_from_failures() {
         assert_eq!(CliError::Usage(String::new()).exit_code(), 2);
         assert_eq!(CliError::Refused(String::new()).exit_code(), 1);
     }

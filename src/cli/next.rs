@@ -1,6 +1,7 @@
 //! `orloj next`: what a schedule comes to, without registering anything.
 //!
-//! Law: it shows what an owner would fire, and what a change of the clocks makes it leave out.
+//! Invariant: it shows what an owner would fire, and what a change of the clocks makes it leave
+//! out.
 
 use clap::{ArgGroup, Args};
 
@@ -9,8 +10,8 @@ use super::schedule::ScheduleOptions;
 use super::trigger::read_at;
 use crate::clock;
 use crate::model::Timestamp;
-use crate::model::schedule::{Note, Preview, Schedule};
-use crate::model::time::show_time;
+use crate::model::schedule::{DstEffect, Preview, Schedule};
+use crate::model::time::format_time;
 
 const HELP: &str = "\
 The forms of a schedule are told in docs/schedules.md.
@@ -27,7 +28,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 #[command(group(ArgGroup::new("time").required(true)))]
-pub(super) struct Next {
+pub(super) struct NextArguments {
     /// A schedule as JSON, a registration with one, or a cron expression; a file of it, or - for
     /// standard input.
     #[arg(group = "time")]
@@ -48,7 +49,7 @@ pub(super) struct Next {
     json: bool,
 }
 
-impl Next {
+impl NextArguments {
     pub(super) fn run(&self) -> Result<(), CliError> {
         let from = self.from.unwrap_or_else(clock::now_ms);
         let schedule = self.schedule()?.anchored(from);
@@ -68,10 +69,10 @@ impl Next {
 
     fn schedule(&self) -> Result<Schedule, CliError> {
         if let Some(definition) = &self.definition {
-            return self.options.read_as(definition);
+            return self.options.read_definition(definition);
         }
-        let said = self.options.read()?;
-        said.ok_or_else(|| CliError::Usage("say a schedule: see orloj next --help".to_owned()))
+        let schedule = self.options.read()?;
+        schedule.ok_or_else(|| CliError::Usage("say a schedule: see orloj next --help".to_owned()))
     }
 
     fn lines(&self, schedule: &Schedule, from: Timestamp) -> Vec<Preview> {
@@ -82,9 +83,9 @@ impl Next {
 fn table(lines: &[Preview], with_jitter: bool) -> String {
     let width = lines.iter().map(|line| line.local.len()).max().unwrap_or_default();
     let line = |Preview { at, local, fire_at, note, more }: &Preview| {
-        let (utc, note) = (show_time(*at), told(*note, fire_at.is_some()));
+        let (utc, note) = (format_time(*at), describe_note(*note, fire_at.is_some()));
         let fires = match fire_at {
-            Some(fire_at) if with_jitter => format!("  fires {}", show_time(*fire_at)),
+            Some(fire_at) if with_jitter => format!("  fires {}", format_time(*fire_at)),
             _ => String::new(),
         };
         let more = if *more > 0 { format!(" (and {more} more)") } else { String::new() };
@@ -93,16 +94,18 @@ fn table(lines: &[Preview], with_jitter: bool) -> String {
     lines.iter().map(line).collect()
 }
 
-fn told(note: Option<Note>, fires: bool) -> &'static str {
+fn describe_note(note: Option<DstEffect>, fires: bool) -> &'static str {
     match (note, fires) {
         (None, true) => "",
         (None, false) => "left out",
-        (Some(Note::Shifted), true) => "clocks go forward over its time: the first moment after it",
-        (Some(Note::Shifted), false) => "left out: clocks go forward over its time",
-        (Some(Note::First), true) => "clocks go back: the first of two",
-        (Some(Note::First), false) => "left out: clocks go back, and it comes again",
-        (Some(Note::Second), true) => "clocks go back: the second of two",
-        (Some(Note::Second), false) => "left out: clocks went back, and it has come before",
+        (Some(DstEffect::Shifted), true) => {
+            "clocks go forward over its time: the first moment after it"
+        }
+        (Some(DstEffect::Shifted), false) => "left out: clocks go forward over its time",
+        (Some(DstEffect::First), true) => "clocks go back: the first of two",
+        (Some(DstEffect::First), false) => "left out: clocks go back, and it comes again",
+        (Some(DstEffect::Second), true) => "clocks go back: the second of two",
+        (Some(DstEffect::Second), false) => "left out: clocks went back, and it has come before",
     }
 }
 
@@ -110,18 +113,18 @@ fn told(note: Option<Note>, fires: bool) -> &'static str {
 mod tests {
     use super::*;
 
-    fn next(definition: &str, from: &str, count: usize) -> Next {
+    fn next(definition: &str, from: &str, count: usize) -> NextArguments {
         let (definition, from) = (Some(definition.to_owned()), Some(read_at(from).unwrap()));
         let options = ScheduleOptions::default();
-        Next { definition, options, from, count, id: None, json: false }
+        NextArguments { definition, options, from, count, id: None, json: false }
     }
 
-    fn shown(next: &Next) -> String {
+    fn shown(next: &NextArguments) -> String {
         table(&next.lines(&next.schedule().unwrap(), next.from.unwrap()), next.id.is_some())
     }
 
     #[test]
-    fn what_is_left_out_is_shown_too() {
+    fn skipped_occurrences_are_shown_too() {
         let json =
             r#"{"topic": "t", "schedule": {"cron": "*/30 2 * * *", "zone": "Europe/Prague"}}"#;
         let table = shown(&next(json, "2026-10-24T23:40:00Z", 3));
@@ -145,10 +148,10 @@ mod tests {
         let json = r#"{"daily": "09:00", "jitter": "1h"}"#;
         let from = "2026-01-01T00:00:00Z";
         let id = Some("invoice-7".to_owned());
-        let with_id = Next { id, ..next(json, from, 1) };
+        let with_id = NextArguments { id, ..next(json, from, 1) };
         let schedule = Schedule::from_json(json).unwrap();
         let nominal = schedule.first(read_at(from).unwrap()).unwrap();
-        let fires = show_time(schedule.jittered("invoice-7", nominal));
+        let fires = format_time(schedule.jittered("invoice-7", nominal));
         let expected = "Thu 2026-01-01 09:00:00 +00:00  2026-01-01T09:00:00Z";
         assert_eq!(shown(&with_id), format!("{expected}  fires {fires}\n"));
         assert_eq!(shown(&next(json, from, 1)), format!("{expected}\n"));
@@ -157,13 +160,14 @@ mod tests {
     #[test]
     fn it_ends_with_the_schedule() {
         let once = r#"{"daily": "09:00", "maxExecutions": 2}"#;
-        let lines = |next: &Next| next.lines(&next.schedule().unwrap(), next.from.unwrap()).len();
+        let lines =
+            |next: &NextArguments| next.lines(&next.schedule().unwrap(), next.from.unwrap()).len();
         assert_eq!(lines(&next(once, "2026-01-01T00:00:00Z", 10)), 2);
         let cron = next("0 9 * * *", "2026-01-01T00:00:00Z", 3);
         assert_eq!(lines(&cron), 3);
-        let zoned = Next { options: ScheduleOptions::in_zone("Europe/Prague"), ..cron };
+        let zoned = NextArguments { options: ScheduleOptions::in_zone("Europe/Prague"), ..cron };
         assert!(shown(&zoned).starts_with("Thu 2026-01-01 09:00:00 +01:00"));
-        let twice = Next { definition: Some(once.to_owned()), ..zoned };
+        let twice = NextArguments { definition: Some(once.to_owned()), ..zoned };
         assert!(twice.schedule().unwrap_err().to_string().contains("within the JSON"));
     }
 

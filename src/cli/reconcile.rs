@@ -1,9 +1,9 @@
 //! `orloj reconcile`: callbacks that have not ended although their time is long past, and another
 //! attempt of each under the same id.
 //!
-//! Law: nothing can get lost by design, so what this finds is the trace of a bug, of a topic that
-//! was emptied, or of a worker that is away; it says what it has found before it does anything.
-//! What it asks for twice within a minute is done once.
+//! Invariant: nothing can get lost by design, so what this finds is the trace of a bug, of a topic
+//! that was emptied, or of a worker that is away; it says what it has found before it does
+//! anything. What it asks for twice within a minute is done once.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,12 +24,12 @@ use crate::kafka::{Names, producer_config};
 use crate::model::entry::FireId;
 use crate::model::limits::PAYLOAD_BYTES_MAX;
 use crate::model::signal::{RetryRequest, Signal};
-use crate::model::time::show_time;
+use crate::model::time::format_time;
 use crate::model::{Millis, Timestamp};
 use crate::view::{ExecutionStatus, Overdue, View, ViewError};
 
 /// Between two looks at how far the topics are read.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const MINUTE_MS: Millis = 60_000;
 
 const HELP: &str = "\
@@ -45,7 +45,7 @@ Examples:
 /// What `orloj reconcile` takes.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
-pub(super) struct Reconcile {
+pub(super) struct ReconcileArguments {
     /// How long past its time a callback must be.
     #[arg(long, value_name = "DELAY", default_value = "1h", value_parser = read_delay)]
     older_than: Millis,
@@ -54,23 +54,23 @@ pub(super) struct Reconcile {
     dry_run: bool,
 }
 
-impl Reconcile {
+impl ReconcileArguments {
     pub(super) async fn run(&self, settings: &Settings) -> Result<(), CliError> {
         let begun = clock::now_ms();
         let shutdown = CancellationToken::new();
         let _reading_ends = shutdown.clone().drop_guard();
-        let scratch = Scratch::new();
+        let scratch = TemporaryViewDirectory::new();
         let view = scratch.view(settings, shutdown)?;
         read_up_to(&view, begun).await;
 
         let mut overdue = Vec::new();
         let before = begun.saturating_sub(self.older_than);
-        view.each_overdue(before, |one| overdue.push(one)).await.map_err(refused)?;
+        view.for_each_overdue(before, |one| overdue.push(one)).await.map_err(view_error)?;
         for one in &overdue {
             println!("{}", describe(one));
         }
         if !self.dry_run {
-            emit(settings, &overdue, begun).await?;
+            request_attempts(settings, &overdue, begun).await?;
         }
         let what = if self.dry_run { "nothing done about them" } else { "each emitted again" };
         println!("{} callbacks have not ended; {what}", overdue.len());
@@ -79,9 +79,9 @@ impl Reconcile {
 }
 
 /// A folder for a view of this command's own; gone when dropped.
-struct Scratch(PathBuf);
+struct TemporaryViewDirectory(PathBuf);
 
-impl Scratch {
+impl TemporaryViewDirectory {
     fn new() -> Self {
         Self(std::env::temp_dir().join(format!("orloj-reconcile-{}", Uuid::now_v7())))
     }
@@ -91,11 +91,11 @@ impl Scratch {
         let mut settings = settings.clone();
         settings.gateway.view_dir.clone_from(&self.0);
         settings.gateway.view_payload_max = ByteSize::of(PAYLOAD_BYTES_MAX as u64);
-        View::open(&settings, Health::new("reconcile"), shutdown).map_err(refused)
+        View::open(&settings, Health::new("reconcile"), shutdown).map_err(view_error)
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TemporaryViewDirectory {
     fn drop(&mut self) {
         // What cannot be removed is the system's to tidy up: it is in its temporary folder.
         let _gone = std::fs::remove_dir_all(&self.0);
@@ -106,7 +106,7 @@ impl Drop for Scratch {
 async fn read_up_to(view: &View, begun: Timestamp) {
     let style = ProgressStyle::with_template("{spinner} reading the topics {elapsed}: {msg}");
     let bar = ProgressBar::new_spinner().with_style(style.expect("the template is ours"));
-    let mut look = tokio::time::interval(LOOK);
+    let mut interval = tokio::time::interval(POLL_INTERVAL);
     loop {
         let freshness = view.freshness();
         if freshness.as_of >= begun {
@@ -114,10 +114,10 @@ async fn read_up_to(view: &View, begun: Timestamp) {
         }
         bar.set_message(match freshness.as_of {
             0 => "what there is".to_owned(),
-            as_of => format!("up to {}", show_time(as_of)),
+            as_of => format!("up to {}", format_time(as_of)),
         });
         bar.tick();
-        look.tick().await;
+        interval.tick().await;
     }
 }
 
@@ -125,16 +125,21 @@ fn describe(overdue: &Overdue) -> String {
     let trigger = &overdue.trigger;
     let caller = trigger.caller.as_deref().unwrap_or("nobody");
     let (id, generation) = (&trigger.id, trigger.generation);
-    let ended = trigger.last.as_ref().filter(|last| last.status != ExecutionStatus::InFlight);
+    let ended =
+        trigger.last_execution.as_ref().filter(|last| last.status != ExecutionStatus::InFlight);
     let last = ended.map_or_else(
         || "no attempt is known to have ended".to_owned(),
-        |last| format!("attempt {} ended at {}", last.attempt, show_time(last.at)),
+        |last| format!("attempt {} ended at {}", last.attempt, format_time(last.at)),
     );
-    format!("{id}:{generation}, of {caller}, due {}, {last}", show_time(overdue.since))
+    format!("{id}:{generation}, of {caller}, due {}, {last}", format_time(overdue.since))
 }
 
 /// Asks the owners for another attempt of each.
-async fn emit(settings: &Settings, overdue: &[Overdue], now: Timestamp) -> Result<(), CliError> {
+async fn request_attempts(
+    settings: &Settings,
+    overdue: &[Overdue],
+    now: Timestamp,
+) -> Result<(), CliError> {
     let producer: FutureProducer = producer_config(settings).create()?;
     let (topic, schemas) = (Names::new(&settings.topics.prefix).signals(), Schemas::new());
     let mut sent = Vec::with_capacity(overdue.len());
@@ -155,7 +160,7 @@ async fn emit(settings: &Settings, overdue: &[Overdue], now: Timestamp) -> Resul
 /// whatever was asked for before: an attempt is deferred less than once a minute.
 fn another_attempt(overdue: &Overdue, now: Timestamp) -> RetryRequest {
     let trigger = &overdue.trigger;
-    let (occurrence, attempt) = trigger.last.as_ref().map_or((0, 1), |last| {
+    let (occurrence, attempt) = trigger.last_execution.as_ref().map_or((0, 1), |last| {
         let failed = last.status == ExecutionStatus::Retrying;
         (last.occurrence, last.attempt.max(1) + u32::from(failed))
     });
@@ -171,15 +176,15 @@ fn another_attempt(overdue: &Overdue, now: Timestamp) -> RetryRequest {
         },
         due: now,
         scheduled: trigger.fire_at.unwrap_or(overdue.since),
-        reason: format!("not heard of since {}: reconciled", show_time(overdue.since)),
+        reason: format!("not heard of since {}: reconciled", format_time(overdue.since)),
         definition: trigger.definition.clone(),
         history: None,
-        settles: true,
+        report_end: true,
         priority: trigger.priority,
     }
 }
 
-fn refused(error: ViewError) -> CliError {
+fn view_error(error: ViewError) -> CliError {
     CliError::Refused(error.to_string())
 }
 
@@ -220,7 +225,7 @@ mod tests {
                 retry: None,
                 caller: None,
             },
-            payload_is_whole: true,
+            payload_is_complete: true,
             schedule: None,
             after: None,
             expire_after: None,
@@ -230,14 +235,14 @@ mod tests {
             created_at: 1,
             settled_at: None,
             executions: 0,
-            last: last.map(execution),
+            last_execution: last.map(execution),
             reason: None,
         };
         Overdue { trigger, since: SINCE }
     }
 
     #[test]
-    fn what_is_asked_for_again_is_the_attempt_that_nobody_made() {
+    fn the_requested_attempt_is_the_one_that_was_never_made() {
         use ExecutionStatus::{InFlight, Retrying};
         for (last, occurrence, attempt) in [
             (None, 0, 1),
@@ -253,18 +258,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_twice_within_a_minute_is_the_same() {
+    fn two_requests_within_a_minute_have_the_same_id() {
         let at = |now| another_attempt(&overdue(None), now).id;
         assert_eq!(at(SINCE + 60_000), at(SINCE + 119_999));
         assert_ne!(at(SINCE + 119_999), at(SINCE + 120_000));
     }
 
     #[test]
-    fn what_is_known_of_it_is_told() {
-        let told = |last| describe(&overdue(last));
+    fn the_description_contains_the_last_known_attempt() {
+        let description = |last| describe(&overdue(last));
         let known = "tea:41, of nobody, due 2027-01-15T08:00:00Z";
-        assert_eq!(told(None), format!("{known}, no attempt is known to have ended"));
+        assert_eq!(description(None), format!("{known}, no attempt is known to have ended"));
         let ended = format!("{known}, attempt 3 ended at 2027-01-15T08:00:00Z");
-        assert_eq!(told(Some((ExecutionStatus::Retrying, 3))), ended);
+        assert_eq!(description(Some((ExecutionStatus::Retrying, 3))), ended);
     }
 }

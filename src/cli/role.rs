@@ -14,7 +14,7 @@ use crate::{dev, gateway, notifier, scheduler, telemetry, worker};
 
 /// What a process can be.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Role {
+pub(super) enum ProcessRole {
     /// Owns partitions.
     Scheduler,
     /// Calls back.
@@ -25,7 +25,7 @@ pub(super) enum Role {
     Notifier,
 }
 
-impl Role {
+impl ProcessRole {
     fn name(self) -> &'static str {
         match self {
             Self::Scheduler => "scheduler",
@@ -46,7 +46,7 @@ impl Role {
 }
 
 /// Runs one role until a signal, or until it cannot go on.
-pub(super) async fn run(role: Role, settings: Settings) -> Result<(), CliError> {
+pub(super) async fn run(role: ProcessRole, settings: Settings) -> Result<(), CliError> {
     let metrics = telemetry::start_metrics()?;
     let shutdown = CancellationToken::new();
     let health = Health::new(role.name());
@@ -61,7 +61,7 @@ pub(super) async fn run(role: Role, settings: Settings) -> Result<(), CliError> 
     let listener = listener.map_err(|source| CliError::Listen { address, setting, source })?;
     tracing::info!(role = role.name(), %address, "started");
     let _detached = tokio::spawn(health::upkeep(metrics.clone(), shutdown.clone()));
-    if let Role::Gateway = role {
+    if let ProcessRole::Gateway = role {
         let probes = health::routes(vec![Arc::clone(&health)], metrics);
         return Ok(gateway::run(&settings, listener, probes, health, shutdown).await?);
     }
@@ -70,8 +70,10 @@ pub(super) async fn run(role: Role, settings: Settings) -> Result<(), CliError> 
     let ended = tokio::task::spawn_blocking({
         let shutdown = shutdown.clone();
         move || match role {
-            Role::Scheduler => scheduler::run(&settings, shutdown, health).map_err(Into::into),
-            Role::Notifier => notifier::run(&settings, shutdown, health).map_err(Into::into),
+            ProcessRole::Scheduler => {
+                scheduler::run(&settings, shutdown, health).map_err(Into::into)
+            }
+            ProcessRole::Notifier => notifier::run(&settings, shutdown, health).map_err(Into::into),
             _ => worker::run(&settings, shutdown, health).map_err(CliError::from),
         }
     });
@@ -85,9 +87,9 @@ pub(super) async fn run(role: Role, settings: Settings) -> Result<(), CliError> 
 pub(super) async fn dev(layers: Layers, on_cluster: bool) -> Result<(), CliError> {
     let metrics = telemetry::start_metrics()?;
     let shutdown = CancellationToken::new();
-    let roles = dev::Roles::new();
+    let roles = dev::RoleHealth::new();
     signals::watch(roles.all(), shutdown.clone())?;
     let _detached = tokio::spawn(health::upkeep(metrics.clone(), shutdown.clone()));
-    let cluster = if on_cluster { dev::Cluster::Real } else { dev::Cluster::BuiltIn };
+    let cluster = if on_cluster { dev::DevCluster::Real } else { dev::DevCluster::BuiltIn };
     Ok(dev::run(cluster, layers, roles, metrics, shutdown).await?)
 }

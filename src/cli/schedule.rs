@@ -1,6 +1,6 @@
 //! The options that say a schedule: of `orloj register` and of `orloj next` alike.
 //!
-//! Law: whatever the option, the schedule is read by the code that reads those of records.
+//! Invariant: whatever the option, the schedule is read by the code that reads those of records.
 
 use clap::Args;
 use serde_json::json;
@@ -33,12 +33,14 @@ impl ScheduleOptions {
     pub(super) fn read(&self) -> Result<Option<Schedule>, CliError> {
         let Self { cron, every, schedule, zone } = self;
         let schedule = match (cron, every, schedule) {
-            (Some(cron), _, _) => Schedule::of_cron(cron, zone.as_deref()),
+            (Some(cron), _, _) => Schedule::from_cron(cron, zone.as_deref()),
             (_, Some(every), _) => {
                 Schedule::from_json(&json!({ "every": every, "zone": zone }).to_string())
             }
             (_, _, Some(_)) if zone.is_some() => return Err(misplaced_zone()),
-            (_, _, Some(schedule)) => Schedule::from_json(within(read_text(schedule)?.trim())),
+            (_, _, Some(schedule)) => {
+                Schedule::from_json(schedule_json(read_text(schedule)?.trim()))
+            }
             (None, None, None) if zone.is_some() => {
                 let why = "--zone: it is the zone of --cron or --every; for one time, say the \
                            offset with it: --at 2030-01-31T09:00:00+01:00";
@@ -51,13 +53,13 @@ impl ScheduleOptions {
 
     /// The schedule that `definition` is: JSON, a registration with one, or a cron expression in
     /// our zone; a file of it, or - for standard input.
-    pub(super) fn read_as(&self, definition: &str) -> Result<Schedule, CliError> {
+    pub(super) fn read_definition(&self, definition: &str) -> Result<Schedule, CliError> {
         let text = read_text(definition)?;
         let text = text.trim();
         let schedule = match &self.zone {
-            zone if !text.starts_with('{') => Schedule::of_cron(text, zone.as_deref()),
+            zone if !text.starts_with('{') => Schedule::from_cron(text, zone.as_deref()),
             Some(_) => return Err(misplaced_zone()),
-            None => Schedule::from_json(within(text)),
+            None => Schedule::from_json(schedule_json(text)),
         };
         schedule.map_err(CliError::Usage)
     }
@@ -74,13 +76,13 @@ fn misplaced_zone() -> CliError {
 }
 
 /// The schedule of a registration; a schedule alone as it is.
-fn within(json: &str) -> &str {
+fn schedule_json(json: &str) -> &str {
     #[derive(serde::Deserialize)]
-    struct Envelope<'a> {
+    struct ScheduledRegistration<'a> {
         #[serde(borrow)]
         schedule: &'a RawValue,
     }
-    serde_json::from_str(json).map_or(json, |Envelope { schedule }| schedule.get())
+    serde_json::from_str(json).map_or(json, |ScheduledRegistration { schedule }| schedule.get())
 }
 
 #[cfg(test)]
@@ -93,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn each_option_says_a_schedule() {
+    fn each_option_defines_a_schedule() {
         let none = ScheduleOptions::default;
         let text = |text: &str| Some(text.to_owned());
         let zone = text("Europe/Prague");
@@ -108,8 +110,8 @@ mod tests {
         assert_eq!(read(none()), Ok(String::new()));
 
         let refused = |options| read(options).unwrap_err();
-        let in_vain = refused(ScheduleOptions { zone: zone.clone(), ..none() });
-        assert!(in_vain.contains("zone of --cron"), "{in_vain}");
+        let zone_alone = refused(ScheduleOptions { zone: zone.clone(), ..none() });
+        assert!(zone_alone.contains("zone of --cron"), "{zone_alone}");
         let twice = refused(ScheduleOptions { zone, ..schedule });
         assert!(twice.contains("within the JSON"), "{twice}");
         let wrong = refused(ScheduleOptions { cron: text("61 * * * *"), ..none() });

@@ -1,7 +1,7 @@
 //! Being asked to stop: SIGTERM and SIGINT.
 //!
-//! Law: readiness goes first, so that nobody sends more work; then everything is told to end. A
-//! second signal does not wait.
+//! Invariant: readiness goes first, so that nobody sends more work; then everything is told to end.
+//! A second signal does not wait.
 
 use std::sync::Arc;
 

@@ -6,21 +6,21 @@ use clap::{ArgGroup, Args, ValueEnum};
 use jiff::{Span, SpanRelativeTo};
 
 use super::CliError;
-use super::answer::{by_option, submit, submit_batch};
 use super::file::read_file;
 use super::schedule::ScheduleOptions;
+use super::submit::{submit, submit_batch, usage_error};
 use crate::clock;
 use crate::config::Settings;
-use crate::gateway::judge::Judge;
 use crate::gateway::submission::{
-    self, Batch, NewTrigger, Rules, Submission, When, absent_payload,
+    self, BatchSubmission, FireTime, NewTrigger, Submission, SubmissionRules, default_payload,
 };
+use crate::gateway::validator::RegistrationValidator;
 use crate::kafka::Names;
 use crate::model::definition::{HttpTarget, Target, TopicTarget};
 use crate::model::input::OnConflict;
 use crate::model::retry::RetryPolicy;
 use crate::model::text::Text;
-use crate::model::time::read_time;
+use crate::model::time::parse_time;
 use crate::model::{Millis, Timestamp};
 
 const REGISTER_EXAMPLES: &str = "\
@@ -48,7 +48,7 @@ After others, or many at once (docs/dependencies.md):
 #[command(group(ArgGroup::new("target").required(true)))]
 #[command(group(ArgGroup::new("time")))]
 #[command(group(ArgGroup::new("due").required(true).multiple(true)))]
-pub(super) struct Register {
+pub(super) struct RegisterArguments {
     /// The name by which it is replaced and cancelled.
     #[arg(required_unless_present = "batch")]
     id: Option<String>,
@@ -70,7 +70,7 @@ pub(super) struct Register {
     #[command(flatten)]
     schedule: ScheduleOptions,
     #[command(flatten)]
-    course: CourseOptions,
+    lifecycle: LifecycleOptions,
     /// The pool whose workers make the callback; the default one if not given.
     #[arg(long, requires = "url")]
     pool: Option<String>,
@@ -103,7 +103,7 @@ pub(super) struct Register {
     headers: Vec<(String, Vec<u8>)>,
     /// What happens if the id is pending already.
     #[arg(long, value_enum, default_value = "replace")]
-    on_conflict: Conflict,
+    on_conflict: OnConflictOption,
     /// Wait for the owner's answer and print it.
     #[arg(long)]
     wait: bool,
@@ -124,13 +124,13 @@ pub(super) struct Register {
 
 /// What a trigger is beyond one time and one attempt, in the words of its headers.
 #[derive(Debug, Args)]
-struct CourseOptions {
+struct LifecycleOptions {
     /// Wait until this trigger has settled. Can be repeated: all of them.
     #[arg(long, group = "due", value_name = "ID")]
     after: Vec<String>,
     /// What happens if one of those fails, or does not settle in time; fail if not given.
     #[arg(long, value_enum, requires = "after")]
-    on_failure: Option<OnFailure>,
+    on_failure: Option<OnFailureOption>,
     /// How long those have to settle: 2h, 7d; a day if not given.
     #[arg(long, requires = "after", value_name = "DURATION")]
     after_timeout: Option<String>,
@@ -142,14 +142,14 @@ struct CourseOptions {
     retain: Option<String>,
     /// Whether a schedule goes on counting executions from the one it replaces.
     #[arg(long, value_enum)]
-    count: Option<Count>,
+    count: Option<CountOption>,
     /// 0 to 255: of what is due in the same millisecond, higher fires first; 127 if not given.
     #[arg(long, value_name = "0..255")]
     priority: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum OnFailure {
+enum OnFailureOption {
     /// It fires all the same, once all have settled.
     Fire,
     /// It does not fire; those that wait for it go on.
@@ -159,7 +159,7 @@ enum OnFailure {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Count {
+enum CountOption {
     /// It goes on from the other's.
     Keep,
     /// It begins anew.
@@ -167,31 +167,31 @@ enum Count {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Conflict {
+enum OnConflictOption {
     /// The new one takes its place.
     Replace,
     /// The pending one stays.
     Keep,
 }
 
-impl Register {
+impl RegisterArguments {
     pub(super) async fn run(self, settings: &Settings) -> Result<(), CliError> {
         let names = Names::new(&settings.topics.prefix);
-        let judge = Judge::new();
+        let validator = RegistrationValidator::new();
         let (pools, now) = (&settings.topics.pools, clock::now_ms());
-        let rules = Rules { names: &names, pools, judge: &judge, now };
+        let rules = SubmissionRules { names: &names, pools, validator: &validator, now };
         let (wait, caller) = (self.wait, self.caller.clone());
         let by = |submission: Submission| match &caller {
-            Some(caller) => submission.by(caller),
+            Some(caller) => submission.with_caller(caller),
             None => submission,
         };
         if let Some(path) = &self.batch {
             let json = read_file("--batch", path)?;
-            let batch = Batch::read(json, rules).map_err(by_option)?;
-            let batch = Batch { submission: by(batch.submission), ..batch };
+            let batch = BatchSubmission::read(json, rules).map_err(usage_error)?;
+            let batch = BatchSubmission { submission: by(batch.submission), ..batch };
             return submit_batch(batch, settings).await;
         }
-        let submission = Submission::register(self.into_trigger()?, rules).map_err(by_option)?;
+        let submission = Submission::register(self.into_trigger()?, rules).map_err(usage_error)?;
         submit(by(submission), settings, wait).await
     }
 
@@ -211,19 +211,19 @@ impl Register {
         let payload = match (self.payload, self.payload_file) {
             (Some(text), _) => text.into_bytes(),
             (None, Some(path)) => read_file("--payload-file", &path)?,
-            (None, None) => absent_payload(&target),
+            (None, None) => default_payload(&target),
         };
         Ok(NewTrigger {
             id: self.id.unwrap_or_default(),
-            when: self.at.map(When::At).or_else(|| self.delay.map(When::After)),
+            when: self.at.map(FireTime::At).or_else(|| self.delay.map(FireTime::After)),
             target,
             payload,
             headers: self.headers,
-            about: Vec::new(),
-            course: schedule.into_iter().chain(self.course.headers()).collect(),
+            metadata_headers: Vec::new(),
+            lifecycle_headers: schedule.into_iter().chain(self.lifecycle.headers()).collect(),
             on_conflict: match self.on_conflict {
-                Conflict::Replace => OnConflict::Replace,
-                Conflict::Keep => OnConflict::Keep,
+                OnConflictOption::Replace => OnConflict::Replace,
+                OnConflictOption::Keep => OnConflict::Keep,
             },
             retry: RetryPolicy {
                 delays: self.retry_delays,
@@ -234,17 +234,17 @@ impl Register {
     }
 }
 
-impl CourseOptions {
+impl LifecycleOptions {
     fn headers(self) -> impl Iterator<Item = (&'static str, String)> {
-        let after = (!self.after.is_empty()).then(|| submission::after(&self.after));
+        let after = (!self.after.is_empty()).then(|| submission::after_header_value(&self.after));
         let on_failure = self.on_failure.map(|word| match word {
-            OnFailure::Fire => "fire".to_owned(),
-            OnFailure::Skip => "skip".to_owned(),
-            OnFailure::Fail => "fail".to_owned(),
+            OnFailureOption::Fire => "fire".to_owned(),
+            OnFailureOption::Skip => "skip".to_owned(),
+            OnFailureOption::Fail => "fail".to_owned(),
         });
         let count = self.count.map(|word| match word {
-            Count::Keep => "keep".to_owned(),
-            Count::Reset => "reset".to_owned(),
+            CountOption::Keep => "keep".to_owned(),
+            CountOption::Reset => "reset".to_owned(),
         });
         let headers = [
             ("orloj-after", after),
@@ -267,7 +267,7 @@ pub(super) fn read_delay(text: &str) -> Result<Millis, String> {
 }
 
 pub(super) fn read_at(text: &str) -> Result<Timestamp, String> {
-    let at = text.parse().ok().or_else(|| read_time(text));
+    let at = text.parse().ok().or_else(|| parse_time(text));
     at.ok_or_else(|| {
         "write RFC 3339 such as 2030-01-31T08:00:00Z, or ms since the epoch".to_owned()
     })
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delays_are_read_as_people_write_them() {
+    fn delays_are_read_with_units() {
         for (text, millis) in
             [("250ms", 250), ("20m", 1_200_000), ("1h30m", 5_400_000), ("7d", 604_800_000)]
         {

@@ -1,7 +1,7 @@
 //! One layer of the settings: a file, an environment variable or an override, as a nested table.
 //!
-//! Law: librdkafka's names contain dots, so the `[kafka]` table is flat in every layer, however it
-//! was written.
+//! Invariant: librdkafka's names contain dots, so the `[kafka]` table is flat in every layer,
+//! however it was written.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -128,7 +128,7 @@ impl Provider for Layer {
 }
 
 /// A value as it would be written in a file.
-pub(super) fn shown(value: &Value) -> String {
+pub(super) fn format_value(value: &Value) -> String {
     match value {
         Value::String(_, text) => format!("{text:?}"),
         Value::Bool(_, flag) => flag.to_string(),
@@ -138,7 +138,7 @@ pub(super) fn shown(value: &Value) -> String {
             (None, None) => number.to_f64().unwrap_or(f64::NAN).to_string(),
         },
         Value::Array(_, items) => {
-            format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(", "))
+            format!("[{}]", items.iter().map(format_value).collect::<Vec<_>>().join(", "))
         }
         Value::Char(..) | Value::Empty(..) | Value::Dict(..) => "a table".to_owned(),
     }
@@ -151,7 +151,7 @@ fn flatten(prefix: &str, nested: Dict, flat: &mut Dict) {
             Value::Dict(_, inner) => flatten(&format!("{name}."), inner, flat),
             // librdkafka takes every value as text; a bare number or flag in a file is meant so.
             Value::Num(..) | Value::Bool(..) => {
-                flat.insert(name, Value::from(shown(&value)));
+                flat.insert(name, Value::from(format_value(&value)));
             }
             other => {
                 flat.insert(name, other);

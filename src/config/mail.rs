@@ -1,6 +1,6 @@
 //! Mail as it is configured: addresses, and the server that takes it.
 //!
-//! Law: what is read can be sent to. Nothing shows a password.
+//! Invariant: what is read can be sent to. Nothing shows a password.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! The settings: read once, in layers, before anything starts.
 //!
-//! Law: a default is written in `orloj.default.toml` and nowhere else, and a mistake is named with
-//! its setting, its value, where it was written and the way out.
+//! Invariant: a default is written in `orloj.default.toml` and nowhere else, and a mistake is named
+//! with its setting, its value, where it was written and the way out.
 //!
 //! ```text
 //!  orloj.default.toml ◄── --config FILE ◄── ORLOJ_SECTION__KEY ◄── --set section.key=value
@@ -9,11 +9,11 @@
 
 pub mod callers;
 
+mod address_policy;
 mod layers;
 mod mail;
-mod owned;
 mod print;
-mod reach;
+mod reserved_settings;
 mod settings;
 mod units;
 
@@ -26,11 +26,11 @@ use figment::value::Value;
 use reqwest::Url;
 use thiserror::Error;
 
-use crate::model::definition::is_pool;
+use crate::model::definition::is_pool_name;
+pub use address_policy::{AllowAddresses, PortRange};
 use layers::Layer;
 pub use layers::Layers;
 pub use mail::Password;
-pub use reach::{AllowAddresses, PortRange};
 pub use settings::{
     Assignor, CallerSettings, GatewaySettings, KafkaSettings, LogFormat, LogSettings,
     NotifierSettings, SchedulerSettings, Settings, StandbySettings, StoreSettings, TargetSettings,
@@ -42,7 +42,7 @@ pub use units::ByteSize;
 pub const DEFAULTS: &str = include_str!("../../orloj.default.toml");
 
 /// `delete.retention.ms` of the ledger, as `topics/ledger.toml` has it.
-const LEDGER_TOMBSTONE_LIFE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+const LEDGER_TOMBSTONE_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Why the settings could not be loaded. Every variant is for the person who wrote them: print it
 /// and end.
@@ -76,7 +76,7 @@ pub enum ConfigError {
     },
     /// Remove the key, or use the setting named in the reason.
     #[error("{origin}: `kafka.{name}` cannot be set: {reason}")]
-    Owned {
+    Reserved {
         /// librdkafka's name.
         name: String,
         /// Which layer.
@@ -114,9 +114,9 @@ impl Settings {
         let figment = merge(defaults, layers)?;
         let kafka = figment.find_value("kafka").ok();
         for (name, value) in kafka.as_ref().and_then(Value::as_dict).into_iter().flatten() {
-            if let Some(reason) = owned::reason(name) {
+            if let Some(reason) = reserved_settings::reason(name) {
                 let origin = origin(&figment, value);
-                return Err(ConfigError::Owned { name: name.clone(), origin, reason });
+                return Err(ConfigError::Reserved { name: name.clone(), origin, reason });
             }
         }
         let settings = figment.extract().map_err(|error| explain(&figment, &error))?;
@@ -177,7 +177,7 @@ fn check(settings: &Settings) -> Result<(), (&'static str, &'static str)> {
             "wheel.horizon must be between 1 and 65536 ticks",
         ),
         (
-            store.state_age_max * 2 <= LEDGER_TOMBSTONE_LIFE,
+            store.state_age_max * 2 <= LEDGER_TOMBSTONE_RETENTION,
             "store.state_age_max",
             "it may be at most half of the ledger's delete.retention.ms, 7 d: older state could \
              miss a tombstone",
@@ -200,8 +200,8 @@ fn check(settings: &Settings) -> Result<(), (&'static str, &'static str)> {
             "worker.final_statuses",
             "write statuses from 300 to 599; 2xx is success",
         ),
-        (topics.pools.iter().all(|pool| is_pool(pool)), "topics.pools", POOL_NAME),
-        (worker.pool.is_empty() || is_pool(&worker.pool), "worker.pool", POOL_NAME),
+        (topics.pools.iter().all(|pool| is_pool_name(pool)), "topics.pools", POOL_NAME),
+        (worker.pool.is_empty() || is_pool_name(&worker.pool), "worker.pool", POOL_NAME),
         (
             worker.circuit_failures_percent <= 100,
             "worker.circuit_failures_percent",
@@ -227,7 +227,7 @@ fn explain(figment: &Figment, error: &figment::Error) -> ConfigError {
             let origin = figment
                 .find_value(&key)
                 .map_or_else(|_| "configuration".to_owned(), |value| origin(figment, &value));
-            let nearest = nearest(name, known).map(|right| beside(&key, right));
+            let nearest = nearest(name, known).map(|right| sibling_key(&key, right));
             ConfigError::Unknown { key, origin, nearest }
         }
         kind => invalid(figment, &error.path.join("."), &kind.to_string()),
@@ -263,7 +263,7 @@ fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
 }
 
 /// The key named `name` in the section of `key`.
-fn beside(key: &str, name: &str) -> String {
+fn sibling_key(key: &str, name: &str) -> String {
     key.rsplit_once('.').map_or_else(|| name.to_owned(), |(section, _)| format!("{section}.{name}"))
 }
 

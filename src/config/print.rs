@@ -2,7 +2,7 @@
 
 use figment::value::{Dict, Value};
 
-use super::layers::shown;
+use super::layers::format_value;
 use super::{ConfigError, DEFAULTS, Layers, Settings, merge};
 
 /// Parts of the names of settings whose values are secrets.
@@ -31,7 +31,7 @@ pub(super) fn masked(key: &str, value: &Value) -> String {
         // A URL may carry a password before its host.
         || value.as_str().is_some_and(|text| text.contains("://") && text.contains('@'));
     let is_set = value.as_str() != Some("");
-    if is_secret && is_set { "\"***\"".to_owned() } else { shown(value) }
+    if is_secret && is_set { "\"***\"".to_owned() } else { format_value(value) }
 }
 
 fn line(key: &str, value: &Value) -> String {

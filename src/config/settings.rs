@@ -1,6 +1,6 @@
 //! The settings as the program sees them: one struct a section, typed, checked, without defaults.
 //!
-//! Law: what each setting is for, and why its default is what it is, stands in
+//! Invariant: what each setting is for, and why its default is what it is, stands in
 //! `orloj.default.toml` beside that default; here stand names, types and units.
 
 use std::collections::BTreeMap;
@@ -15,8 +15,8 @@ use lettre::Address;
 use lettre::message::Mailbox;
 use serde::Deserialize;
 
+use super::address_policy::{self, AllowAddresses, PortRange};
 use super::mail::{self, Password};
-use super::reach::{self, AllowAddresses, PortRange};
 use super::units::{self, ByteSize};
 use crate::model::partitioner::Partitioner;
 use crate::model::pattern;
@@ -334,7 +334,7 @@ pub struct WorkerSettings {
     /// Which addresses a callback may reach.
     pub allow_addresses: AllowAddresses,
     /// Networks refused even when allowed.
-    #[serde(deserialize_with = "reach::networks")]
+    #[serde(deserialize_with = "address_policy::networks")]
     pub deny_addresses: Vec<IpNet>,
     /// Ports that a callback may reach.
     pub allow_ports: Vec<PortRange>,

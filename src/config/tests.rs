@@ -140,11 +140,11 @@ fn a_wrong_value_is_named_with_its_setting_and_the_way_out() {
 }
 
 #[test]
-fn what_the_protocol_owns_cannot_be_set() {
+fn reserved_settings_cannot_be_set() {
     let text = refusal(&[("ORLOJ_KAFKA__SESSION_TIMEOUT_MS", "1")], &[]);
     assert!(text.contains("ORLOJ_KAFKA__SESSION_TIMEOUT_MS: `kafka.session.timeout.ms`"), "{text}");
     assert!(text.ends_with("use scheduler.session_timeout"), "{text}");
-    assert!(matches!(load(&[], &["kafka.acks=1"]), Err(ConfigError::Owned { .. })));
+    assert!(matches!(load(&[], &["kafka.acks=1"]), Err(ConfigError::Reserved { .. })));
 }
 
 #[test]
@@ -157,8 +157,8 @@ fn passwords_are_not_printed() {
 }
 
 #[test]
-fn local_state_never_outlives_the_ledgers_tombstones() {
+fn local_state_is_younger_than_the_ledger_tombstones_that_are_kept() {
     let ledger: toml::Table = toml::from_str(include_str!("../../topics/ledger.toml")).unwrap();
-    let life = ledger["at_least"]["delete.retention.ms"].as_integer().unwrap();
-    assert_eq!(LEDGER_TOMBSTONE_LIFE, Duration::from_millis(life.unsigned_abs()));
+    let retention = ledger["at_least"]["delete.retention.ms"].as_integer().unwrap();
+    assert_eq!(LEDGER_TOMBSTONE_RETENTION, Duration::from_millis(retention.unsigned_abs()));
 }

@@ -1,6 +1,6 @@
 //! Durations and sizes as people write them: a whole number and a unit, never a bare number.
 //!
-//! Law: zero is refused, because no setting of ours means "never" or "nothing" by it.
+//! Invariant: zero is refused, because no setting of ours means "never" or "nothing" by it.
 
 use std::fmt;
 use std::time::Duration;
@@ -122,11 +122,11 @@ mod tests {
     #[test]
     fn no_duration_is_none() {
         #[derive(Deserialize)]
-        struct Table {
+        struct TestTable {
             #[serde(deserialize_with = "duration_or_none")]
             most: Duration,
         }
-        let read = |text: &str| toml::from_str::<Table>(&format!("most = {text:?}"));
+        let read = |text: &str| toml::from_str::<TestTable>(&format!("most = {text:?}"));
         assert_eq!(read("none").unwrap().most, Duration::ZERO);
         assert_eq!(read("20ms").unwrap().most, Duration::from_millis(20));
         let refused = read("0ms").err().unwrap().to_string();

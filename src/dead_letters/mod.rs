@@ -1,23 +1,23 @@
 //! Dead letters: read from their topic, tried again, put aside. The command line and the gateway
 //! deal with them alike.
 //!
-//! Law: a letter is dealt with in one transaction: what asks for another attempt, and the mark that
-//! says so. An attempt asked for twice is made once, because it has the same id, so whoever does
-//! not know whether a transaction was committed repeats it.
+//! Invariant: a letter is dealt with in one transaction: what asks for another attempt, and the
+//! mark that says so. An attempt asked for twice is made once, because it has the same id, so
+//! whoever does not know whether a transaction was committed repeats it.
 //!
 //! ```text
 //!  dead-letters ──scan──► who chooses ──► desk ─┬─► signals (or triggers)
 //!                                               └─► dead-letters: a mark
 //! ```
 
-mod desk;
+mod actions;
 mod scan;
 
 use rdkafka::error::KafkaError;
 use thiserror::Error;
 
-pub use desk::{Deed, Desk, Done};
-pub use scan::{Dealt, LetterId, Letters, Marks, state_of};
+pub use actions::{DeadLetterActions, LetterAction, LetterActionResult};
+pub use scan::{DeadLetterReader, HandledLetter, HandledLetters, LetterId, state_of};
 
 /// Why letters could not be read or dealt with.
 #[derive(Debug, Error)]
@@ -27,5 +27,5 @@ pub enum LetterError {
     Kafka(#[from] KafkaError),
     /// The topic is not there, or not as it must be: mend it, and repeat.
     #[error("{0}")]
-    Unread(String),
+    TopicUnreadable(String),
 }

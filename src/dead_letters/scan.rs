@@ -1,7 +1,7 @@
 //! Reading the dead letters from the beginning to where they end now.
 //!
-//! Law: a mark stands behind its letter in the same partition, so only whoever has read to the end
-//! knows which letters are dealt with.
+//! Invariant: a mark stands behind its letter in the same partition, so only whoever has read to
+//! the end knows which letters are dealt with.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -15,8 +15,8 @@ use super::LetterError;
 use crate::codec::schemas::{CodecError, Schemas};
 use crate::config::Settings;
 use crate::kafka::Names;
-use crate::kafka::probe::Probe;
-use crate::kafka::reader::{Read, Reader};
+use crate::kafka::admin_client::KafkaAdminClient;
+use crate::kafka::reader::{LogReader, ReadEvent};
 use crate::model::dead_letter::{Content, DeadLetter, Mark, Origin};
 use crate::model::{Offset, PartitionId};
 
@@ -52,11 +52,11 @@ impl FromStr for LetterId {
 }
 
 /// What was done about which letter.
-pub type Marks = HashMap<LetterId, Dealt>;
+pub type HandledLetters = HashMap<LetterId, HandledLetter>;
 
 /// What was done about a letter.
 #[derive(Clone, Copy, Debug)]
-pub struct Dealt {
+pub struct HandledLetter {
     /// The last that was done.
     pub mark: Mark,
     /// How often it was replayed.
@@ -65,7 +65,7 @@ pub struct Dealt {
 
 /// What was done about a letter, in a word.
 #[must_use]
-pub fn state_of(marks: &Marks, id: LetterId) -> &'static str {
+pub fn state_of(marks: &HandledLetters, id: LetterId) -> &'static str {
     match marks.get(&id).map(|dealt| dealt.mark) {
         None => "open",
         Some(Mark::Replayed) => "replayed",
@@ -75,37 +75,38 @@ pub fn state_of(marks: &Marks, id: LetterId) -> &'static str {
 
 /// The dead letters of an installation, or a part of them.
 #[derive(Debug)]
-pub struct Letters {
-    reader: Reader,
+pub struct DeadLetterReader {
+    reader: LogReader,
     topic: String,
     schemas: Schemas,
     /// What is to be read of each partition.
-    parts: BTreeMap<PartitionId, (Offset, Offset)>,
+    ranges: BTreeMap<PartitionId, (Offset, Offset)>,
 }
 
-impl Letters {
+impl DeadLetterReader {
     /// All that there are now.
     pub fn open(settings: &Settings) -> Result<Self, LetterError> {
         let names = Names::new(&settings.topics.prefix);
         let topic = names.dead_letters();
-        let probe = Probe::open(settings, TIMEOUT)?;
+        let probe = KafkaAdminClient::open(settings, TIMEOUT)?;
         let Some(partitions) = probe.partitions(&topic)? else {
-            return Err(LetterError::Unread(format!("there is no topic {topic}")));
+            return Err(LetterError::TopicUnreadable(format!("there is no topic {topic}")));
         };
         let parts =
             (0..partitions).map(|partition| Ok((partition, probe.bounds(&topic, partition)?)));
         let parts = parts.collect::<Result<_, LetterError>>()?;
-        let reader = Reader::open(settings, &format!("{}.dead-letters", settings.topics.prefix))?;
-        Ok(Self { reader, topic, schemas: Schemas::new(), parts })
+        let reader =
+            LogReader::open(settings, &format!("{}.dead-letters", settings.topics.prefix))?;
+        Ok(Self { reader, topic, schemas: Schemas::new(), ranges: parts })
     }
 
     /// Only the partitions of `ids`, from the first of them on.
     #[must_use]
-    pub fn of(mut self, ids: &BTreeSet<LetterId>) -> Self {
+    pub fn restricted_to(mut self, ids: &BTreeSet<LetterId>) -> Self {
         let first = |partition: PartitionId| {
             ids.iter().find(|id| id.partition == partition).map(|id| id.offset)
         };
-        self.parts.retain(|partition, (low, end)| {
+        self.ranges.retain(|partition, (low, end)| {
             let from = first(*partition);
             *low = from.unwrap_or(*low).clamp(*low, *end);
             from.is_some()
@@ -116,19 +117,19 @@ impl Letters {
     /// How many records there are to read.
     #[must_use]
     pub fn records(&self) -> u64 {
-        self.parts.values().map(|(low, end)| end - low).sum()
+        self.ranges.values().map(|(low, end)| end - low).sum()
     }
 
     /// Shows every letter to `each`, those of a partition in order, and returns the marks that it
     /// came upon: all of them, unless `each` wanted no more. Calls `read` at every record.
     pub fn scan(
         &self,
-        mut read: impl FnMut(),
-        mut each: impl FnMut(LetterId, DeadLetter) -> ControlFlow<()>,
-    ) -> Result<Marks, LetterError> {
-        let mut marks = Marks::new();
+        mut on_record: impl FnMut(),
+        mut on_letter: impl FnMut(LetterId, DeadLetter) -> ControlFlow<()>,
+    ) -> Result<HandledLetters, LetterError> {
+        let mut marks = HandledLetters::new();
         let mut open = BTreeSet::new();
-        for (partition, (low, end)) in &self.parts {
+        for (partition, (low, end)) in &self.ranges {
             if low < end {
                 self.reader.start(&self.topic, *partition, *low)?;
                 let _new = open.insert(*partition);
@@ -136,28 +137,30 @@ impl Letters {
         }
         while !open.is_empty() {
             match self.reader.poll(TIMEOUT)? {
-                None => return Err(LetterError::Unread(format!("{}: no answer", self.topic))),
-                Some(Read::OutOfRange(reason)) => {
-                    let reason = format!("{reason}: letters were deleted meanwhile; run it again");
-                    return Err(LetterError::Unread(reason));
+                None => {
+                    return Err(LetterError::TopicUnreadable(format!("{}: no answer", self.topic)));
                 }
-                Some(Read::End(partition)) => {
+                Some(ReadEvent::OutOfRange(reason)) => {
+                    let reason = format!("{reason}: letters were deleted meanwhile; run it again");
+                    return Err(LetterError::TopicUnreadable(reason));
+                }
+                Some(ReadEvent::PartitionEof(partition)) => {
                     let _ended = open.remove(&partition);
                     self.reader.stop(&self.topic, partition)?;
                 }
-                Some(Read::Record(record)) => {
-                    let (_topic, partition, offset) = Reader::place(&record);
+                Some(ReadEvent::Record(record)) => {
+                    let (_topic, partition, offset) = LogReader::position(&record);
                     let id = LetterId { partition, offset };
-                    read();
+                    on_record();
                     let value = record.payload().unwrap_or_default();
-                    let Some(letter) = self.read(id, value)? else { continue };
+                    let Some(letter) = self.decode(id, value)? else { continue };
                     if let Content::Mark(mark) = letter.content {
                         let Origin { partition, offset, .. } = letter.origin;
                         let id = LetterId { partition, offset };
-                        let dealt = marks.entry(id).or_insert(Dealt { mark, replays: 0 });
+                        let dealt = marks.entry(id).or_insert(HandledLetter { mark, replays: 0 });
                         dealt.mark = mark;
                         dealt.replays += u32::from(mark == Mark::Replayed);
-                    } else if each(id, letter).is_break() {
+                    } else if on_letter(id, letter).is_break() {
                         break;
                     }
                 }
@@ -167,11 +170,11 @@ impl Letters {
     }
 
     /// A letter, or nothing if somebody else wrote something there.
-    fn read(&self, id: LetterId, value: &[u8]) -> Result<Option<DeadLetter>, LetterError> {
+    fn decode(&self, id: LetterId, value: &[u8]) -> Result<Option<DeadLetter>, LetterError> {
         match self.schemas.decode_dead_letter(value) {
             Ok(letter) => Ok(Some(letter)),
             Err(error @ CodecError::Newer { .. }) => {
-                Err(LetterError::Unread(format!("{id}: {error}")))
+                Err(LetterError::TopicUnreadable(format!("{id}: {error}")))
             }
             Err(error @ CodecError::Corrupt { .. }) => {
                 tracing::warn!(%id, %error, "passed over");
@@ -186,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_letter_is_called_by_its_place() {
+    fn a_letter_id_is_its_partition_and_offset() {
         let id = LetterId { partition: 3, offset: 41 };
         assert_eq!(("3:41".parse(), "3-41".parse()), (Ok(id), Ok(id)));
         assert_eq!((id.to_string().as_str(), format!("{id:6}|").as_str()), ("3:41", "3:41  |"));
@@ -196,10 +199,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_last_about_a_letter_is_its_state() {
+    fn the_last_mark_of_a_letter_is_its_state() {
         let id = |offset| LetterId { partition: 3, offset };
-        let dealt = |mark| Dealt { mark, replays: 1 };
-        let marks = Marks::from([(id(1), dealt(Mark::Replayed)), (id(2), dealt(Mark::Archived))]);
+        let dealt = |mark| HandledLetter { mark, replays: 1 };
+        let marks =
+            HandledLetters::from([(id(1), dealt(Mark::Replayed)), (id(2), dealt(Mark::Archived))]);
         let states = [0, 1, 2].map(|offset| state_of(&marks, id(offset)));
         assert_eq!(states, ["open", "replayed", "archived"]);
     }

@@ -1,6 +1,6 @@
 //! The built-in broker: librdkafka's mock cluster, which speaks Kafka's protocol over real sockets.
 //!
-//! Law: it is for trying, never evidence of a guarantee.
+//! Invariant: it is for trying, never evidence of a guarantee.
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::mocking::MockCluster;
@@ -10,18 +10,18 @@ use crate::config::TopicSettings;
 use crate::kafka::topics::TopicDefinitions;
 
 /// A topic to fire into, so that the first try needs no preparation.
-pub(super) const PLAYGROUND: &str = "playground";
+pub(super) const DEMO_TOPIC: &str = "playground";
 
 /// A broker in this process; it is gone when dropped.
-pub(super) struct Broker(MockCluster<'static, DefaultProducerContext>);
+pub(super) struct BuiltInBroker(MockCluster<'static, DefaultProducerContext>);
 
-impl Broker {
+impl BuiltInBroker {
     /// Starts a broker that has all topics of `settings`, and the playground.
     pub(super) fn start(settings: &TopicSettings) -> Result<Self, KafkaError> {
         let cluster = MockCluster::new(1)?;
         let partitions = settings.partitions.get();
-        let topics = TopicDefinitions::of(settings);
-        for topic in topics.names().chain([PLAYGROUND]) {
+        let topics = TopicDefinitions::from_settings(settings);
+        for topic in topics.names().chain([DEMO_TOPIC]) {
             cluster.create_topic(topic, partitions.into(), 1)?;
         }
         let broker = Self(cluster);

@@ -1,7 +1,7 @@
 //! Every role in one process, to try Orloj: on a broker of its own, or on a real cluster.
 //!
-//! Law: the roles are the ones that run in production, and meet in topics only. What the built-in
-//! broker cannot do is said when it starts.
+//! Invariant: the roles are the ones that run in production, and meet in topics only. What the
+//! built-in broker cannot do is said when it starts.
 //!
 //! ```text
 //!  broker (built in, or yours) ◄──► scheduler, worker, notifier, gateway ◄── HTTP
@@ -31,17 +31,17 @@ use crate::notifier::{self, NotifierError};
 use crate::scheduler::{self, SchedulerError};
 use crate::worker::{self, WorkerError};
 
-use broker::{Broker, PLAYGROUND};
+use broker::{BuiltInBroker, DEMO_TOPIC};
 
 /// What the built-in broker cannot do; said when it starts.
-const BUILT_IN: &str = "\
+const BUILT_IN_NOTICE: &str = "\
 This is a trial: the broker lives in this process's memory. It forgets everything when it
 ends, keeps at most 100,000 records or 5 MiB a partition, and guarantees nothing.
 On a real cluster: orloj dev --bootstrap-servers HOST:PORT";
 
 /// Which broker the roles run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cluster {
+pub enum DevCluster {
     /// One in this process.
     BuiltIn,
     /// The one that the settings name.
@@ -50,7 +50,7 @@ pub enum Cluster {
 
 /// How each role is.
 #[derive(Clone, Debug)]
-pub struct Roles {
+pub struct RoleHealth {
     scheduler: Arc<Health>,
     worker: Arc<Health>,
     gateway: Arc<Health>,
@@ -91,7 +91,7 @@ pub enum DevError {
     Notifier(#[from] NotifierError),
 }
 
-impl Roles {
+impl RoleHealth {
     /// Roles that have not started.
     #[must_use]
     pub fn new() -> Self {
@@ -110,7 +110,7 @@ impl Roles {
     }
 }
 
-impl Default for Roles {
+impl Default for RoleHealth {
     fn default() -> Self {
         Self::new()
     }
@@ -118,43 +118,44 @@ impl Default for Roles {
 
 /// Runs every role until `shutdown`, or until one of them cannot go on.
 pub async fn run(
-    cluster: Cluster,
+    cluster: DevCluster,
     mut layers: Layers,
-    roles: Roles,
+    roles: RoleHealth,
     metrics: PrometheusHandle,
     shutdown: CancellationToken,
 ) -> Result<(), DevError> {
-    let folder = Folder::create().map_err(system("cannot make a temporary folder"))?;
+    let folder =
+        TemporaryDirectory::create().map_err(system_error("cannot make a temporary folder"))?;
     // What suits a trial comes first, so that --set keeps the last word.
     let data_dir = format!("scheduler.data_dir={}", folder.path().display());
     let view_dir = format!("gateway.view_dir={}", folder.path().join("view").display());
     layers.overrides.splice(0..0, [data_dir, view_dir, "worker.allow_addresses=any".to_owned()]);
     let broker = match cluster {
-        Cluster::BuiltIn => Some(Broker::start(&Settings::load(&layers)?.topics)?),
-        Cluster::Real => None,
+        DevCluster::BuiltIn => Some(BuiltInBroker::start(&Settings::load(&layers)?.topics)?),
+        DevCluster::Real => None,
     };
-    let address = broker.as_ref().map(Broker::address);
+    let address = broker.as_ref().map(BuiltInBroker::address);
     layers.overrides.extend(address.map(|at| format!("kafka.bootstrap.servers={at}")));
     let mut settings = Settings::load(&layers)?;
-    if cluster == Cluster::Real {
+    if cluster == DevCluster::Real {
         apply_topics(&settings).await?;
     }
     let listener = listen(settings.gateway.listen).await?;
-    let http = listener.local_addr().map_err(system("the listener has no address"))?;
+    let http = listener.local_addr().map_err(system_error("the listener has no address"))?;
     settings.gateway.listen = http;
     let welcome = welcome(cluster, &settings, http);
-    let greeting = tokio::spawn(greet(welcome, roles.all()));
+    let welcome_task = tokio::spawn(print_when_ready(welcome, roles.all()));
     let ended = run_roles(cluster, &settings, listener, roles, metrics, shutdown).await;
-    greeting.abort();
+    welcome_task.abort();
     ended
 }
 
 /// Runs the roles until all have ended; the first that ends takes the others along.
 async fn run_roles(
-    cluster: Cluster,
+    cluster: DevCluster,
     settings: &Settings,
     listener: TcpListener,
-    roles: Roles,
+    roles: RoleHealth,
     metrics: PrometheusHandle,
     shutdown: CancellationToken,
 ) -> Result<(), DevError> {
@@ -162,8 +163,8 @@ async fn run_roles(
     let scheduler = tokio::task::spawn_blocking({
         let (settings, shutdown) = (settings.clone(), shutdown.clone());
         let run = match cluster {
-            Cluster::BuiltIn => scheduler::run_trial,
-            Cluster::Real => scheduler::run,
+            DevCluster::BuiltIn => scheduler::run_trial,
+            DevCluster::Real => scheduler::run,
         };
         move || run(&settings, shutdown.clone(), roles.scheduler)
     });
@@ -181,15 +182,15 @@ async fn run_roles(
     let gateway = async { Ok(gateway.await?) };
     let notifier = async { Ok(joined(notifier.await)?) };
     let (scheduler, worker, gateway, notifier) = tokio::join!(
-        then_stop(scheduler, &shutdown),
-        then_stop(worker, &shutdown),
-        then_stop(gateway, &shutdown),
-        then_stop(notifier, &shutdown),
+        cancel_when_ended(scheduler, &shutdown),
+        cancel_when_ended(worker, &shutdown),
+        cancel_when_ended(gateway, &shutdown),
+        cancel_when_ended(notifier, &shutdown),
     );
     scheduler.and(worker).and(gateway).and(notifier)
 }
 
-async fn then_stop(
+async fn cancel_when_ended(
     role: impl Future<Output = Result<(), DevError>>,
     shutdown: &CancellationToken,
 ) -> Result<(), DevError> {
@@ -203,7 +204,7 @@ fn joined<T>(ended: Result<T, JoinError>) -> T {
 }
 
 async fn apply_topics(settings: &Settings) -> Result<(), DevError> {
-    let topics = TopicDefinitions::of(&settings.topics);
+    let topics = TopicDefinitions::from_settings(&settings.topics);
     let report = topics.apply(&client_config(settings)).await?;
     if report.differences.is_empty() {
         return Ok(());
@@ -216,26 +217,26 @@ async fn listen(wanted: SocketAddr) -> Result<TcpListener, DevError> {
     match TcpListener::bind(wanted).await {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
             let free = SocketAddr::new(wanted.ip(), 0);
-            TcpListener::bind(free).await.map_err(system("cannot listen on any port"))
+            TcpListener::bind(free).await.map_err(system_error("cannot listen on any port"))
         }
-        bound => bound.map_err(system("cannot listen on gateway.listen")),
+        bound => bound.map_err(system_error("cannot listen on gateway.listen")),
     }
 }
 
 /// Prints the welcome as soon as everything works.
-async fn greet(welcome: String, roles: Vec<Arc<Health>>) {
+async fn print_when_ready(welcome: String, roles: Vec<Arc<Health>>) {
     for role in roles {
-        role.until_ready().await;
+        role.wait_until_ready().await;
     }
     println!("{welcome}");
 }
 
-fn welcome(cluster: Cluster, settings: &Settings, http: SocketAddr) -> String {
+fn welcome(cluster: DevCluster, settings: &Settings, http: SocketAddr) -> String {
     let kafka = settings.kafka.get("bootstrap.servers").unwrap_or_default();
     let triggers = Names::new(&settings.topics.prefix).triggers();
     let (broker, topic) = match cluster {
-        Cluster::BuiltIn => (BUILT_IN, PLAYGROUND),
-        Cluster::Real => ("A real cluster: what Orloj promises holds.", "YOUR_TOPIC"),
+        DevCluster::BuiltIn => (BUILT_IN_NOTICE, DEMO_TOPIC),
+        DevCluster::Real => ("A real cluster: what Orloj promises holds.", "YOUR_TOPIC"),
     };
     format!(
         "
@@ -258,14 +259,14 @@ See what fires:
 }
 
 /// For `map_err`: what was tried, beside what the system said.
-fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> DevError {
+fn system_error(what: &'static str) -> impl FnOnce(std::io::Error) -> DevError {
     move |source| DevError::System { what, source }
 }
 
 /// A folder that is gone when dropped.
-struct Folder(PathBuf);
+struct TemporaryDirectory(PathBuf);
 
-impl Folder {
+impl TemporaryDirectory {
     fn create() -> std::io::Result<Self> {
         // The process id alone could meet what a killed process of the same id left.
         let name = format!("orloj-dev-{}", Uuid::now_v7());
@@ -279,7 +280,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TemporaryDirectory {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
             tracing::warn!(folder = %self.0.display(), %error, "left behind");

@@ -1,7 +1,8 @@
 //! Places that a test can name, to have the process die or stop there.
 //!
-//! Law: a place that is not armed costs one load, and without the feature nothing at all. Nothing
-//! that stands after a place where the process is killed is done by the thread that reached it.
+//! Invariant: a place that is not armed costs one load, and without the feature nothing at all.
+//! Nothing that stands after a place where the process is killed is done by the thread that reached
+//! it.
 //!
 //! `ORLOJ_FAULT` arms them for the life of a process: `<place>=<action>@<n>`, several with commas
 //! between, where the action is `kill` (SIGKILL) or `stop` (SIGSTOP, until someone continues it)
@@ -32,26 +33,26 @@ mod armed {
     use rustix::process::{Signal, getpid, kill_process};
 
     /// Read once: a process is armed from its first moment or never.
-    static TRAPS: LazyLock<Vec<Trap>> = LazyLock::new(|| {
+    static ARMED_FAULTS: LazyLock<Vec<ArmedFault>> = LazyLock::new(|| {
         let armed = std::env::var("ORLOJ_FAULT").unwrap_or_default();
-        armed.split(',').filter(|trap| !trap.is_empty()).map(Trap::parse).collect()
+        armed.split(',').filter(|fault| !fault.is_empty()).map(ArmedFault::parse).collect()
     });
 
-    enum Action {
-        Send(Signal),
+    enum FaultAction {
+        SendSignal(Signal),
         /// By so many ms.
-        SetBack(u64),
+        SetClockBack(u64),
     }
 
     /// A place, and what happens there when it has been reached often enough.
-    struct Trap {
-        place: String,
-        action: Action,
+    struct ArmedFault {
+        point: String,
+        action: FaultAction,
         /// How often it must still be reached.
-        left: AtomicU32,
+        hits_left: AtomicU32,
     }
 
-    impl Trap {
+    impl ArmedFault {
         /// Panics on what it cannot read: a test that arms nothing would prove nothing.
         fn parse(text: &str) -> Self {
             let parts = text.split_once('=').zip(text.rsplit_once('@'));
@@ -61,23 +62,23 @@ mod armed {
             let action = rest.split('@').next().unwrap_or_default();
             let back = action.strip_prefix("back").and_then(|ms| ms.parse().ok());
             let action = match (action, back) {
-                ("kill", _) => Action::Send(Signal::KILL),
-                ("stop", _) => Action::Send(Signal::STOP),
-                (_, Some(ms)) => Action::SetBack(ms),
+                ("kill", _) => FaultAction::SendSignal(Signal::KILL),
+                ("stop", _) => FaultAction::SendSignal(Signal::STOP),
+                (_, Some(ms)) => FaultAction::SetClockBack(ms),
                 _ => panic!("ORLOJ_FAULT: {text:?} asks for nothing that there is"),
             };
             let left = count.parse().unwrap_or_else(|_| panic!("ORLOJ_FAULT: how often? {text:?}"));
-            Self { place: place.to_owned(), action, left: AtomicU32::new(left) }
+            Self { point: place.to_owned(), action, hits_left: AtomicU32::new(left) }
         }
 
         /// Whether it has been reached often enough; true only once.
-        fn is_sprung(&self) -> bool {
+        fn hit(&self) -> bool {
             // Wraps around after the last: 2^32 more are never reached.
-            self.left.fetch_sub(1, Ordering::Relaxed) == 1
+            self.hits_left.fetch_sub(1, Ordering::Relaxed) == 1
         }
     }
 
-    fn send(signal: Signal) {
+    fn send_signal(signal: Signal) {
         let _sent = kill_process(getpid(), signal);
         if signal == Signal::KILL {
             // The signal may take another thread first; this one goes no further.
@@ -88,28 +89,28 @@ mod armed {
     }
 
     /// By how many ms the clock was set back so far.
-    static BACK: AtomicU64 = AtomicU64::new(0);
+    static SET_BACK_MS: AtomicU64 = AtomicU64::new(0);
 
     /// What a clock says that was perhaps set back; `now` in ms since the epoch.
     #[must_use]
     pub fn set_back(now: u64) -> u64 {
-        for trap in TRAPS.iter().filter(|trap| trap.place == "clock") {
-            if let Action::SetBack(ms) = trap.action
-                && trap.is_sprung()
+        for fault in ARMED_FAULTS.iter().filter(|trap| trap.point == "clock") {
+            if let FaultAction::SetClockBack(ms) = fault.action
+                && fault.hit()
             {
-                BACK.fetch_add(ms, Ordering::Relaxed);
+                SET_BACK_MS.fetch_add(ms, Ordering::Relaxed);
             }
         }
-        now.saturating_sub(BACK.load(Ordering::Relaxed))
+        now.saturating_sub(SET_BACK_MS.load(Ordering::Relaxed))
     }
 
     /// The process stands at the place called `name`.
     pub fn reached(name: &'static str) {
-        for trap in TRAPS.iter().filter(|trap| trap.place == name) {
-            if let Action::Send(signal) = trap.action
-                && trap.is_sprung()
+        for fault in ARMED_FAULTS.iter().filter(|trap| trap.point == name) {
+            if let FaultAction::SendSignal(signal) = fault.action
+                && fault.hit()
             {
-                send(signal);
+                send_signal(signal);
             }
         }
     }

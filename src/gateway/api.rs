@@ -1,8 +1,8 @@
 //! What the handlers share: who asks, how a record is submitted, and what the view shows.
 //!
-//! Law: 2xx other than 202 means that the owner said so in its transaction, or that the view shows
-//! it, which says up to when it is complete. 202 means that the record is safe and the answer is
-//! still to come.
+//! Invariant: 2xx other than 202 means that the owner said so in its transaction, or that the view
+//! shows it, which says up to when it is complete. 202 means that the record is safe and the answer
+//! is still to come.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::code::Code;
-use super::idempotency::{First, InFlight};
-use super::identity::{Identity, scope_of};
-use super::judge::Judge;
-use super::marks::Marks;
-use super::problem::{Fault, Problem};
-use super::submission::{Rules, Submission};
-use super::{Desk, Receipt, SubmitError};
+use super::auth::{Authenticator, scope_of};
+use super::error_code::ErrorCode;
+use super::idempotency::{InFlightRequests, OriginalRequest};
+use super::problem::{FieldError, Problem};
+use super::submission::{Submission, SubmissionRules};
+use super::validator::RegistrationValidator;
+use super::write_positions::WritePositions;
+use super::{SubmitError, SubmitResult, TriggerClient};
 use crate::callers::Callers;
 use crate::clock;
 use crate::config::Settings;
@@ -35,28 +35,28 @@ use crate::health::Health;
 use crate::kafka::Names;
 use crate::model::Offset;
 use crate::model::definition::Target;
-use crate::model::time::show_time;
-use crate::view::{Freshness, Mark, Scope, TriggerView, View, ViewError};
+use crate::model::time::format_time;
+use crate::view::{Freshness, Scope, TriggerView, View, ViewError, WritePosition};
 
 /// How long a read waits for what this gateway has written itself.
-const REACH_PATIENCE: Duration = Duration::from_secs(2);
+const VIEW_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Up to when an answer from the view is complete.
 pub(super) const AS_OF: HeaderName = HeaderName::from_static("orloj-view-as-of");
 
 /// What the handlers share.
 #[derive(Debug)]
 pub(super) struct Api {
-    pub(super) desk: Desk,
+    pub(super) client: TriggerClient,
     pub(super) view: View,
-    pub(super) marks: Marks,
-    pub(super) in_flight: InFlight,
-    pub(super) letters: dead_letters::Desk,
+    pub(super) write_positions: WritePositions,
+    pub(super) in_flight: InFlightRequests,
+    pub(super) dead_letter_actions: dead_letters::DeadLetterActions,
     pub(super) settings: Settings,
     pub(super) health: Arc<Health>,
     pub(super) names: Names,
-    pub(super) judge: Judge,
+    pub(super) validator: RegistrationValidator,
     pub(super) callers: Callers,
-    pub(super) identity: Identity,
+    pub(super) authenticator: Authenticator,
     pub(super) guard: Guard,
 }
 
@@ -69,49 +69,58 @@ pub(super) struct Unanswered {
     detail: String,
 }
 
-impl FromRef<Arc<Api>> for Identity {
+impl FromRef<Arc<Api>> for Authenticator {
     fn from_ref(api: &Arc<Api>) -> Self {
-        api.identity.clone()
+        api.authenticator.clone()
     }
 }
 
 impl Api {
     /// What a submission must hold to.
-    pub(super) fn rules(&self) -> Rules<'_> {
-        let Self { names, judge, settings, .. } = self;
-        Rules { names, pools: &settings.topics.pools, judge, now: clock::now_ms() }
+    pub(super) fn rules(&self) -> SubmissionRules<'_> {
+        let Self { names, validator: judge, settings, .. } = self;
+        SubmissionRules {
+            names,
+            pools: &settings.topics.pools,
+            validator: judge,
+            now: clock::now_ms(),
+        }
     }
 
     /// Refuses a target that is not the caller's to fire at, and a callback that no worker would
     /// make.
-    pub(super) async fn admit(&self, target: &Target, caller: &Caller) -> Result<(), Problem> {
-        self.identity.check_target(caller, target)?;
+    pub(super) async fn check_target(
+        &self,
+        target: &Target,
+        caller: &Caller,
+    ) -> Result<(), Problem> {
+        self.authenticator.check_target(caller, target)?;
         let Target::Http(target) = target else { return Ok(()) };
         let (url, bases) = (target.url.as_str(), caller.urls.as_deref());
-        let patience = self.settings.gateway.resolve_timeout;
-        let admitted = self.guard.admit(url, bases, patience).await;
+        let timeout = self.settings.gateway.resolve_timeout;
+        let admitted = self.guard.check_and_resolve(url, bases, timeout).await;
         admitted.map_err(|forbidden| {
-            let fault = Fault::of("callbackUrl", forbidden.to_string());
-            Problem::at(Code::TargetForbidden, fault)
+            let fault = FieldError::of("callbackUrl", forbidden.to_string());
+            Problem::at(ErrorCode::TargetForbidden, fault)
         })
     }
 
     /// The submission in the name of its caller. Without callers nobody is known, and a record says
     /// so by saying nothing.
-    pub(super) fn signed(submission: Submission, caller: &Caller) -> Submission {
-        if caller.is_anonymous() { submission } else { submission.by(&caller.id) }
+    pub(super) fn with_caller(submission: Submission, caller: &Caller) -> Submission {
+        if caller.is_anonymous() { submission } else { submission.with_caller(&caller.id) }
     }
 
     /// Writes a cancel or a command, and awaits the owner's answer. One in a caller's name touches
     /// nothing of another's; an operator's names nobody, and touches everything.
-    pub(super) async fn order(
+    pub(super) async fn submit_command(
         &self,
         submission: Submission,
         caller: &Caller,
-    ) -> Result<Receipt, Problem> {
+    ) -> Result<SubmitResult, Problem> {
         match scope_of(caller) {
             Scope::All => self.write(submission).await,
-            Scope::Caller(id) => self.write(submission.by(&id)).await,
+            Scope::Caller(id) => self.write(submission.with_caller(&id)).await,
         }
     }
 
@@ -120,16 +129,17 @@ impl Api {
         &self,
         submission: Submission,
         caller: &Caller,
-    ) -> Result<Receipt, Problem> {
-        self.write(Self::signed(submission, caller)).await
+    ) -> Result<SubmitResult, Problem> {
+        self.write(Self::with_caller(submission, caller)).await
     }
 
     /// Writes a record that says whose it is, and awaits the owner's answer.
-    pub(super) async fn write(&self, submission: Submission) -> Result<Receipt, Problem> {
+    pub(super) async fn write(&self, submission: Submission) -> Result<SubmitResult, Problem> {
         self.check_health()?;
         let id = submission.id.clone();
-        let receipt = self.desk.submit(submission).await.map_err(|error| unwritten(error, &id))?;
-        self.marks.written(&receipt);
+        let receipt =
+            self.client.submit(submission).await.map_err(|error| submit_error(error, &id))?;
+        self.write_positions.observe_write(&receipt);
         Ok(receipt)
     }
 
@@ -140,85 +150,91 @@ impl Api {
     }
 
     /// 202: the record is written, and whoever wants to know more is told where to look.
-    pub(super) fn unanswered(&self, id: &str, receipt: &Receipt) -> Response {
+    pub(super) fn unanswered(&self, id: &str, receipt: &SubmitResult) -> Response {
         let outcomes = self.names.outcomes();
         let detail = format!(
             "{} is written; its owner has not answered within {:?}. The answer will be a record \
              of {outcomes} with the key {id}",
-            receipt.place, self.settings.gateway.answer_timeout,
+            receipt.record, self.settings.gateway.answer_timeout,
         );
         let body = Unanswered { trigger_id: id.to_owned(), detail };
         let mut response = (StatusCode::ACCEPTED, Json(body)).into_response();
-        say_where(&mut response, id);
+        set_location(&mut response, id);
         response
     }
 
     /// Waits until the view has these records, and says how fresh it is.
-    pub(super) async fn reach_marks(&self, marks: &[Mark]) -> Freshness {
-        self.view.reach(marks, REACH_PATIENCE).await
+    pub(super) async fn wait_for_positions(&self, marks: &[WritePosition]) -> Freshness {
+        self.view.wait_for(marks, VIEW_WAIT_MAX).await
     }
 
     /// Waits until the view has what this gateway has written, and says how fresh it is.
-    pub(super) async fn reach(&self) -> Freshness {
-        self.reach_marks(&self.marks.list()).await
+    pub(super) async fn wait_for_view(&self) -> Freshness {
+        self.wait_for_positions(&self.write_positions.list()).await
     }
 
     /// The trigger, if it is in the caller's scope.
-    pub(super) async fn find(
+    pub(super) async fn find_trigger(
         &self,
         caller: &Caller,
         id: &str,
     ) -> Result<(TriggerView, Freshness), Problem> {
-        let freshness = self.reach().await;
-        match self.view.trigger(&scope_of(caller), id).await.map_err(unseen)? {
+        let freshness = self.wait_for_view().await;
+        match self.view.trigger(&scope_of(caller), id).await.map_err(view_error)? {
             Some(trigger) => Ok((trigger, freshness)),
             // What is not there may only not be there yet.
-            None if !freshness.reached => Err(behind(&freshness)),
+            None if !freshness.reached => Err(view_lagging(&freshness)),
             None => Err(unknown_trigger(id)),
         }
     }
 
     /// Refuses one more trigger of a caller who has as many pending as allowed, as far as the view
     /// knows: what is just being registered is not counted. In place of one there may be another.
-    pub(super) async fn check_pending(&self, caller: &Caller, id: &str) -> Result<(), Problem> {
+    pub(super) async fn check_pending_limit(
+        &self,
+        caller: &Caller,
+        id: &str,
+    ) -> Result<(), Problem> {
         let limit = caller.limits.pending.get();
         // Writing does not depend on the view.
-        if caller.is_anonymous() || self.view.pending_of(&caller.id).await.unwrap_or(0) < limit {
+        if caller.is_anonymous() || self.view.pending_count(&caller.id).await.unwrap_or(0) < limit {
             return Ok(());
         }
-        let there = self.view.trigger(&scope_of(caller), id).await.ok().flatten();
-        if there.is_some_and(|trigger| !trigger.status.is_settled()) {
+        let existing = self.view.trigger(&scope_of(caller), id).await.ok().flatten();
+        if existing.is_some_and(|trigger| !trigger.status.is_settled()) {
             return Ok(());
         }
         let detail = format!("{} may have {limit} triggers pending, and has", caller.id);
-        Err(Problem::of(Code::PendingLimit, detail))
+        Err(Problem::of(ErrorCode::PendingLimit, detail))
     }
 
     /// What the request was that made this generation, or the one before that it is a change of.
-    pub(super) async fn first_request(
+    pub(super) async fn original_request(
         &self,
         id: &str,
         generation: Offset,
-    ) -> Result<Option<First>, ViewError> {
-        let made = self.view.registration(id, generation).await?;
-        Ok(made.map(|made| First::of(made.fingerprint.as_deref(), generation, made.fire_at)))
+    ) -> Result<Option<OriginalRequest>, ViewError> {
+        let registration = self.view.registration(id, generation).await?;
+        Ok(registration.map(|made| {
+            OriginalRequest::from_header(made.fingerprint.as_deref(), generation, made.fire_at)
+        }))
     }
 
     /// Whether the view shows another caller's trigger under this id. If it cannot be looked at,
     /// the owner alone decides.
-    pub(super) async fn is_anothers(&self, caller: &Caller, id: &str) -> bool {
+    pub(super) async fn belongs_to_other_caller(&self, caller: &Caller, id: &str) -> bool {
         let Scope::Caller(own) = scope_of(caller) else { return false };
-        let looked = self.view.trigger(&Scope::All, id).await;
-        let trigger = looked.ok().flatten();
+        let found = self.view.trigger(&Scope::All, id).await;
+        let trigger = found.ok().flatten();
         trigger.is_some_and(|trigger| trigger.caller.as_ref() != Some(&own))
     }
 }
 
 /// Why a record is not written. The id makes repeating harmless, even if it was after all.
-pub(super) fn unwritten(error: SubmitError, id: &str) -> Problem {
+pub(super) fn submit_error(error: SubmitError, id: &str) -> Problem {
     match error {
         SubmitError::Busy(_) => Problem::unavailable(error.to_string()),
-        SubmitError::Unwritten(_) => {
+        SubmitError::NotAcknowledged(_) => {
             let detail = format!("{error}; repeat the request with this triggerId");
             Problem::unavailable(detail).with("triggerId", json!(id))
         }
@@ -226,49 +242,51 @@ pub(super) fn unwritten(error: SubmitError, id: &str) -> Problem {
 }
 
 /// The view cannot be looked at just now.
-pub(super) fn unseen(error: ViewError) -> Problem {
+pub(super) fn view_error(error: ViewError) -> Problem {
     match error {
-        ViewError::Token(error) => Problem::of(Code::UnknownPageToken, error.to_string())
-            .with("parameter", json!("page_token")),
+        ViewError::InvalidToken(error) => {
+            Problem::of(ErrorCode::UnknownPageToken, error.to_string())
+                .with("parameter", json!("page_token"))
+        }
         error => Problem::unavailable(format!("what is registered cannot be looked at: {error}")),
     }
 }
 
 /// What was asked for may only not be there yet.
-pub(super) fn behind(freshness: &Freshness) -> Problem {
-    let as_of = show_time(freshness.as_of);
+pub(super) fn view_lagging(freshness: &Freshness) -> Problem {
+    let as_of = format_time(freshness.as_of);
     Problem::unavailable(format!("the view is complete up to {as_of} only and catches up"))
 }
 
 /// The owner says that the id is another caller's.
-pub(super) fn taken(id: &str) -> Problem {
+pub(super) fn id_taken(id: &str) -> Problem {
     let detail = format!("{id} is registered by somebody else");
-    Problem::at(Code::IdTaken, Fault::of("triggerId", detail))
+    Problem::at(ErrorCode::IdTaken, FieldError::of("triggerId", detail))
 }
 
 pub(super) fn unknown_trigger(id: &str) -> Problem {
     let detail = format!("there is no trigger {id} among yours");
-    Problem::of(Code::UnknownTrigger, detail).with("triggerId", json!(id))
+    Problem::of(ErrorCode::UnknownTrigger, detail).with("triggerId", json!(id))
 }
 
 /// An answer from the view, which says up to when it is complete.
-pub(super) fn seen(freshness: &Freshness, body: impl Serialize) -> Response {
+pub(super) fn view_response(freshness: &Freshness, body: impl Serialize) -> Response {
     let mut response = Json(body).into_response();
-    if let Ok(as_of) = HeaderValue::from_str(&show_time(freshness.as_of)) {
+    if let Ok(as_of) = HeaderValue::from_str(&format_time(freshness.as_of)) {
         response.headers_mut().insert(AS_OF, as_of);
     }
     response
 }
 
 /// Which generation of a trigger an answer is about.
-pub(super) fn tag(response: &mut Response, generation: Offset) {
+pub(super) fn set_etag(response: &mut Response, generation: Offset) {
     if let Ok(tag) = HeaderValue::from_str(&format!("\"{generation}\"")) {
         response.headers_mut().insert(ETAG, tag);
     }
 }
 
 /// Where the trigger that an answer is about can be looked at.
-pub(super) fn say_where(response: &mut Response, id: &str) {
+pub(super) fn set_location(response: &mut Response, id: &str) {
     let mut url = Url::parse("http://gateway/v1/triggers").expect("it is one");
     if let Ok(mut path) = url.path_segments_mut() {
         let _path = path.push(id);
@@ -283,14 +301,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_a_trigger_is_survives_any_id() {
+    fn the_location_escapes_any_id() {
         for (id, path) in [
             ("tea", "/v1/triggers/tea"),
             ("green tea/7?x#y", "/v1/triggers/green%20tea%2F7%3Fx%23y"),
             ("ü:pause", "/v1/triggers/%C3%BC:pause"),
         ] {
             let mut response = Response::default();
-            say_where(&mut response, id);
+            set_location(&mut response, id);
             assert_eq!(response.headers()[LOCATION], path);
         }
     }

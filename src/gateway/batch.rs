@@ -1,7 +1,7 @@
 //! `POST /v1/triggers:batch`: many registrations in one record, each answered for itself.
 //!
-//! Law: if one of them is wrong, none is written. What is written is answered by each trigger's own
-//! owner.
+//! Invariant: if one of them is wrong, none is written. What is written is answered by each
+//! trigger's own owner.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::api::{Api, unwritten};
+use super::api::{Api, submit_error};
+use super::auth::Registrant;
 use super::body;
-use super::envelope::Envelope;
-use super::identity::Registrant;
-use super::problem::{Fault, Problem};
-use super::receipts::Told;
+use super::envelope::BatchEnvelope;
+use super::outcome_awaiter::OutcomeRecord;
+use super::problem::{FieldError, Problem};
 use super::request::TriggerBody;
-use super::submission::Batch;
-use super::triggers::{carry_trace, prepare};
+use super::submission::BatchSubmission;
+use super::triggers::{copy_trace_headers, prepare};
 use crate::config::callers::Caller;
 use crate::model::Offset;
 use crate::model::limits;
-use crate::model::outcome::Verdict;
-use crate::model::time::show_time;
+use crate::model::outcome::OutcomeKind;
+use crate::model::time::format_time;
 
 /// Triggers to be registered at once.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -93,82 +93,89 @@ pub(super) async fn register(
     Registrant(caller): Registrant,
     request: Request,
 ) -> Result<Response, Problem> {
-    let asked_with = request.headers().clone();
+    let request_headers = request.headers().clone();
     let max = 2 * limits::PAYLOAD_BYTES_MAX as u64;
-    let body: BatchBody = body::read(&body::take(request, max).await?)?;
+    let body: BatchBody = body::parse_json(&body::read_bytes(request, max).await?)?;
     let count = body.triggers.len();
     if !(1..=limits::BATCH_MAX).contains(&count) {
         let reason = format!("there are {count}: write 1 to {}", limits::BATCH_MAX);
-        return Err(Fault::of("triggers", reason).into());
+        return Err(FieldError::of("triggers", reason).into());
     }
     let mut envelopes = Vec::new();
     for (place, trigger) in body.triggers.into_iter().enumerate() {
-        let envelope = prepared(&api, &caller, trigger).await;
-        envelopes.push(envelope.map_err(|problem| problem.within(&format!("/triggers/{place}")))?);
+        let envelope = prepare_envelope(&api, &caller, trigger).await;
+        envelopes.push(
+            envelope
+                .map_err(|problem| problem.with_pointer_prefix(&format!("/triggers/{place}")))?,
+        );
     }
     let json = serde_json::to_vec(&envelopes).expect("text and numbers make JSON");
-    let batch = Batch::read(json, api.rules())?;
+    let batch = BatchSubmission::read(json, api.rules())?;
     let mut headers = Vec::new();
-    carry_trace(&asked_with, &mut headers);
-    answered(&api, &caller, batch, headers).await
+    copy_trace_headers(&request_headers, &mut headers);
+    submit_batch(&api, &caller, batch, headers).await
 }
 
 /// The envelope of one, if nothing stands against it.
-async fn prepared(api: &Api, caller: &Caller, body: TriggerBody) -> Result<Envelope, Problem> {
+async fn prepare_envelope(
+    api: &Api,
+    caller: &Caller,
+    body: TriggerBody,
+) -> Result<BatchEnvelope, Problem> {
     let late = body.late.unwrap_or_default();
     let trigger = body.into_trigger(caller.limits.payload.bytes())?;
-    let envelope = Envelope::of(&trigger);
+    let envelope = BatchEnvelope::of(&trigger);
     let _record = prepare(api, caller, trigger, late).await?;
     Ok(envelope)
 }
 
 /// Writes the batch and gathers the answers.
-async fn answered(
+async fn submit_batch(
     api: &Api,
     caller: &Caller,
-    batch: Batch,
+    batch: BatchSubmission,
     headers: Vec<(String, Vec<u8>)>,
 ) -> Result<Response, Problem> {
     api.check_health()?;
-    let Batch { mut submission, ids } = batch;
+    let BatchSubmission { mut submission, ids } = batch;
     submission.headers.extend(headers);
-    let submission = Api::signed(submission, caller);
+    let submission = Api::with_caller(submission, caller);
     let first = submission.id.clone();
-    let batch = Batch { submission, ids: ids.clone() };
-    let mut answers =
-        api.desk.submit_batch(batch).await.map_err(|error| unwritten(error, &first))?;
-    let mut told = HashMap::new();
-    while let Some((id, answer)) = answers.next().await {
+    let batch = BatchSubmission { submission, ids: ids.clone() };
+    let mut results =
+        api.client.submit_batch(batch).await.map_err(|error| submit_error(error, &first))?;
+    let mut outcomes = HashMap::new();
+    while let Some((id, answer)) = results.next().await {
         if let Some(answer) = answer {
-            api.marks.told(&answer);
-            let _other = told.insert(id, answer);
+            api.write_positions.observe_outcome(&answer);
+            let _other = outcomes.insert(id, answer);
         }
     }
     let items = ids.into_iter().map(|id| {
-        let answer = told.remove(&id);
+        let answer = outcomes.remove(&id);
         BatchItem::of(id, answer)
     });
     Ok(Json(BatchAnswer { items: items.collect() }).into_response())
 }
 
 impl BatchItem {
-    fn of(trigger_id: String, told: Option<Told>) -> Self {
-        let (outcome, generation, fire_at, reason) = match told.map(|told| told.outcome.verdict) {
-            Some(Verdict::Accepted { generation, fire_at, .. }) => {
+    fn of(trigger_id: String, outcome: Option<OutcomeRecord>) -> Self {
+        let (outcome, generation, fire_at, reason) = match outcome.map(|told| told.outcome.kind) {
+            Some(OutcomeKind::Accepted { generation, fire_at, .. }) => {
                 (BatchOutcome::Accepted, Some(generation), Some(fire_at), None)
             }
-            Some(Verdict::Kept { generation, fire_at }) => {
+            Some(OutcomeKind::Kept { generation, fire_at }) => {
                 (BatchOutcome::Kept, Some(generation), Some(fire_at), None)
             }
-            Some(Verdict::Rejected { reason }) => {
+            Some(OutcomeKind::Rejected { reason }) => {
                 (BatchOutcome::Rejected, None, None, Some(reason))
             }
-            Some(Verdict::Taken { generation }) => {
+            Some(OutcomeKind::Taken { generation }) => {
                 (BatchOutcome::Taken, Some(generation), None, None)
             }
             _ => (BatchOutcome::Unanswered, None, None, None),
         };
-        Self { trigger_id, outcome, generation, fire_at: fire_at.map(show_time), reason }
+        Self { trigger_id, outcome, generation, fire_at: fire_at.map(format_time), reason }
     }
 }
 
@@ -180,33 +187,34 @@ mod tests {
     use crate::model::outcome::Outcome;
 
     #[test]
-    fn each_of_a_batch_is_told_what_its_owner_said() {
-        let item = |verdict: Option<Verdict>| {
+    fn each_batch_item_has_the_outcome_of_its_owner() {
+        let item = |verdict: Option<OutcomeKind>| {
             let told = verdict.map(|verdict| {
-                let outcome = Outcome { trigger: "tea".into(), answers: Some(1), at: 0, verdict };
-                Told { outcome, partition: 0, offset: 7 }
+                let outcome =
+                    Outcome { trigger: "tea".into(), answers: Some(1), at: 0, kind: verdict };
+                OutcomeRecord { outcome, partition: 0, offset: 7 }
             });
             serde_json::to_value(BatchItem::of("tea".to_owned(), told)).unwrap()
         };
         let (generation, fire_at) = (3, 1_800_000_000_000);
         let at = "2027-01-15T08:00:00Z";
-        for (verdict, item_is) in [
+        for (verdict, expected_item) in [
             (
-                Some(Verdict::Accepted { generation, fire_at, replaced: None }),
+                Some(OutcomeKind::Accepted { generation, fire_at, replaced: None }),
                 json!({"outcome": "ACCEPTED", "generation": 3, "fireAt": at}),
             ),
             (
-                Some(Verdict::Kept { generation, fire_at }),
+                Some(OutcomeKind::Kept { generation, fire_at }),
                 json!({"outcome": "KEPT", "generation": 3, "fireAt": at}),
             ),
-            (Some(Verdict::Taken { generation }), json!({"outcome": "TAKEN", "generation": 3})),
+            (Some(OutcomeKind::Taken { generation }), json!({"outcome": "TAKEN", "generation": 3})),
             (
-                Some(Verdict::Rejected { reason: "why".to_owned() }),
+                Some(OutcomeKind::Rejected { reason: "why".to_owned() }),
                 json!({"outcome": "REJECTED", "reason": "why"}),
             ),
             (None, json!({"outcome": "UNANSWERED"})),
         ] {
-            let mut expected = item_is;
+            let mut expected = expected_item;
             expected["triggerId"] = json!("tea");
             assert_eq!(item(verdict), expected);
         }

@@ -1,7 +1,8 @@
 //! Reading the body of a request into a type, so that a mistake names its part by JSON pointer.
 //!
-//! Law: what a body may hold is what its type says and nothing else, and one reader reads them all:
-//! every message says what to write instead, and shows what was written, cut to 80 characters.
+//! Invariant: what a body may hold is what its type says and nothing else, and one reader reads
+//! them all: every message says what to write instead, and shows what was written, cut to 80
+//! characters.
 
 use axum::extract::{DefaultBodyLimit, FromRequest, Request};
 use axum::http::HeaderMap;
@@ -11,16 +12,16 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
-use super::code::Code;
-use super::problem::{Fault, Misread, Problem};
+use super::error_code::ErrorCode;
+use super::problem::{FieldError, ParseError, Problem};
 
 /// Characters of a value that a message shows.
 const SHOWN_CHARS_MAX: usize = 80;
 /// How alike two names must be for one to be a slip of the other.
-const ALIKE: f64 = 0.7;
+const SIMILARITY_MIN: f64 = 0.7;
 
 /// The whole body as bytes, if it is JSON by its header and no longer than `max` bytes.
-pub(super) async fn take(mut request: Request, max: u64) -> Result<Bytes, Problem> {
+pub(super) async fn read_bytes(mut request: Request, max: u64) -> Result<Bytes, Problem> {
     check_type(request.headers())?;
     let max = usize::try_from(max).unwrap_or(usize::MAX);
     DefaultBodyLimit::max(max).apply(&mut request);
@@ -29,24 +30,24 @@ pub(super) async fn take(mut request: Request, max: u64) -> Result<Bytes, Proble
 }
 
 /// Reads `json` as a `T`.
-pub(super) fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T, Misread> {
-    read_form(json).map_err(Misread)
+pub(super) fn parse_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, ParseError> {
+    parse_fields(json).map_err(ParseError)
 }
 
-fn read_form<T: DeserializeOwned>(json: &[u8]) -> Result<T, Fault> {
+fn parse_fields<T: DeserializeOwned>(json: &[u8]) -> Result<T, FieldError> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let mut track = serde_path_to_error::Track::new();
     let tracked = serde_path_to_error::Deserializer::new(&mut deserializer, &mut track);
     match T::deserialize(tracked) {
         Ok(value) => {
             let end = deserializer.end();
-            end.map(|()| value).map_err(|error| whole(format!("not JSON: {error}")))
+            end.map(|()| value).map_err(|error| body_error(format!("not JSON: {error}")))
         }
         Err(error) if error.is_data() => {
             let path = track.path();
-            Err(explain(&path, &without_place(&error.to_string()), json))
+            Err(explain(&path, &without_position(&error.to_string()), json))
         }
-        Err(error) => Err(whole(format!("not a JSON object: {error}"))),
+        Err(error) => Err(body_error(format!("not a JSON object: {error}"))),
     }
 }
 
@@ -61,57 +62,59 @@ fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
         return Ok(());
     }
     let detail = format!("the body is {given} by its Content-Type");
-    Err(Problem::of(Code::UnsupportedMediaType, detail))
+    Err(Problem::of(ErrorCode::UnsupportedMediaType, detail))
 }
 
 /// What serde says, as people are told.
-fn explain(path: &serde_path_to_error::Path, said: &str, json: &[u8]) -> Fault {
+fn explain(path: &serde_path_to_error::Path, message: &str, json: &[u8]) -> FieldError {
     let mut pointer = pointer(path);
-    let between = |before: &str| Some(said.strip_prefix(before)?.split('`').next()?.to_owned());
+    let between = |before: &str| Some(message.strip_prefix(before)?.split('`').next()?.to_owned());
     if let Some(unknown) = between("unknown field `") {
-        let known: Vec<_> = said.split('`').skip(3).step_by(2).collect();
-        if !pointer.ends_with(&format!("/{}", escaped(&unknown))) {
-            pointer = format!("{pointer}/{}", escaped(&unknown));
+        let known: Vec<_> = message.split('`').skip(3).step_by(2).collect();
+        if !pointer.ends_with(&format!("/{}", escape_pointer(&unknown))) {
+            pointer = format!("{pointer}/{}", escape_pointer(&unknown));
         }
-        return Fault { pointer, reason: misspelt(&unknown, &known) };
+        return FieldError { pointer, reason: unknown_field_reason(&unknown, &known) };
     }
     if let Some(missing) = between("missing field `") {
-        return Fault { pointer, reason: format!("{missing} is missing") };
+        return FieldError { pointer, reason: format!("{missing} is missing") };
     }
     if let Some(twice) = between("duplicate field `") {
-        return Fault { pointer, reason: format!("{twice} is there twice: write it once") };
+        return FieldError { pointer, reason: format!("{twice} is there twice: write it once") };
     }
-    let expected = said.split_once(", expected ").map(|(_, expected)| in_words(expected));
-    let Some(expected) = expected else { return Fault { pointer, reason: said.to_owned() } };
+    let expected = message.split_once(", expected ").map(|(_, expected)| type_name(expected));
+    let Some(expected) = expected else {
+        return FieldError { pointer, reason: message.to_owned() };
+    };
     let value: Option<Value> = serde_json::from_slice(json).ok();
     let found = value.as_ref().and_then(|value| value.pointer(&pointer));
     let reason = match found {
-        Some(found) => format!("write {expected}, not {}", shown(&found.to_string())),
+        Some(found) => format!("write {expected}, not {}", truncate(&found.to_string())),
         None => format!("write {expected}"),
     };
-    Fault { pointer, reason }
+    FieldError { pointer, reason }
 }
 
-fn whole(reason: String) -> Fault {
-    Fault { pointer: String::new(), reason }
+fn body_error(reason: String) -> FieldError {
+    FieldError { pointer: String::new(), reason }
 }
 
 fn pointer(path: &serde_path_to_error::Path) -> String {
     let segment = |segment: &Segment| match segment {
         Segment::Seq { index } => Some(format!("/{index}")),
-        Segment::Map { key } => Some(format!("/{}", escaped(key))),
+        Segment::Map { key } => Some(format!("/{}", escape_pointer(key))),
         Segment::Enum { .. } | Segment::Unknown => None,
     };
     path.iter().filter_map(segment).collect()
 }
 
 /// A name within a JSON pointer.
-fn escaped(name: &str) -> String {
+fn escape_pointer(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
 /// Serde's words for its types, in ours.
-fn in_words(expected: &str) -> String {
+fn type_name(expected: &str) -> String {
     let plain = expected.replace('`', "");
     let plain = plain.strip_prefix("one of ").unwrap_or(&plain);
     match plain {
@@ -126,22 +129,22 @@ fn in_words(expected: &str) -> String {
 }
 
 /// serde_json says where in the text it was; the pointer says it better.
-fn without_place(said: &str) -> String {
+fn without_position(said: &str) -> String {
     said.rsplit_once(" at line ").map_or(said, |(said, _)| said).to_owned()
 }
 
-fn shown(text: &str) -> String {
+fn truncate(text: &str) -> String {
     text.chars().take(SHOWN_CHARS_MAX).collect()
 }
 
 /// What is said of a name that is none of `known`.
-pub(super) fn misspelt(unknown: &str, known: &[&str]) -> String {
+pub(super) fn unknown_field_reason(unknown: &str, known: &[&str]) -> String {
     let similarity = |name: &str| strsim::jaro_winkler(unknown, name);
     let nearest = known
         .iter()
         .max_by(|a, b| similarity(a).total_cmp(&similarity(b)))
-        .filter(|name| similarity(name) > ALIKE);
-    let unknown = shown(unknown);
+        .filter(|name| similarity(name) > SIMILARITY_MIN);
+    let unknown = truncate(unknown);
     match nearest {
         Some(nearest) => format!("there is no field {unknown:?}; did you mean {nearest:?}?"),
         None => format!("there is no field {unknown:?}; there are {}", known.join(", ")),
@@ -159,16 +162,16 @@ mod tests {
 
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
-    struct Body {
+    struct TestBody {
         some_name: Option<String>,
         count: Option<u32>,
         labels: Option<BTreeMap<String, String>>,
-        items: Option<Vec<Body>>,
+        items: Option<Vec<TestBody>>,
         raw: Option<Box<RawValue>>,
     }
 
     #[test]
-    fn a_mistake_names_its_place_and_the_way_out() {
+    fn a_mistake_names_its_pointer_and_what_to_write() {
         for (json, pointer, reason) in [
             (r#"{"someNam": "x"}"#, "/someNam", "did you mean \"someName\"?"),
             (r#"{"xyz": "x"}"#, "/xyz", "there are someName, count, labels, items, raw"),
@@ -184,32 +187,34 @@ mod tests {
             (r#"{"count": 1} x"#, "", "not JSON"),
             (r#"{"labels": {"a~/b": 1}}"#, "/labels/a~0~1b", "write a string, not 1"),
         ] {
-            let fault = read::<Body>(json.as_bytes()).unwrap_err();
+            let fault = parse_json::<TestBody>(json.as_bytes()).unwrap_err();
             assert_eq!(fault.0.pointer, pointer, "{json}: {fault:?}");
             assert!(fault.0.reason.contains(reason), "{json}: {fault:?}");
         }
     }
 
     #[test]
-    fn what_was_written_is_shown_cut() {
+    fn a_shown_value_is_truncated() {
         let long = "x".repeat(1_000);
         for json in [format!(r#"{{"count": "{long}"}}"#), format!(r#"{{"{long}": 1}}"#)] {
-            let Misread(Fault { reason, .. }) = read::<Body>(json.as_bytes()).unwrap_err();
+            let ParseError(FieldError { reason, .. }) =
+                parse_json::<TestBody>(json.as_bytes()).unwrap_err();
             let shown = reason.matches('x').count();
             assert!((SHOWN_CHARS_MAX - 1..=SHOWN_CHARS_MAX).contains(&shown), "{reason}");
         }
     }
 
     #[test]
-    fn what_is_kept_as_it_was_written_is() {
-        let body: Body = read(br#"{"raw": {"n": 1.0,  "s": 2}, "someName": null}"#).unwrap();
+    fn a_raw_value_is_kept_as_it_was_written() {
+        let body: TestBody =
+            parse_json(br#"{"raw": {"n": 1.0,  "s": 2}, "someName": null}"#).unwrap();
         assert_eq!(body.raw.unwrap().get(), r#"{"n": 1.0,  "s": 2}"#);
         assert_eq!((body.some_name, body.count), (None, None));
         assert!(body.labels.is_none() && body.items.is_none());
     }
 
     #[test]
-    fn only_what_says_that_it_is_something_else_is_refused() {
+    fn only_a_body_of_another_content_type_is_refused() {
         for (given, is_taken) in [
             ("application/json", true),
             ("Application/JSON; charset=utf-8", true),

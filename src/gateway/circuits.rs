@@ -8,22 +8,22 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::api::{Api, seen, unseen};
-use super::identity::{Operator, Viewer, scope_of};
-use super::parameters::{Queried, Query};
+use super::api::{Api, view_error, view_response};
+use super::auth::{Operator, Viewer, scope_of};
+use super::field_types::TimestampField;
+use super::overdue_monitor::OVERDUE_AFTER_MS;
+use super::parameters::{Query, QueryFields};
 use super::problem::Problem;
-use super::resource::{Circuit, Unsettled};
-use super::shape::Moment;
-use super::standing::PAST_MS;
-use super::triggers::{items, page};
+use super::resource::{CircuitResource, OverdueTrigger};
+use super::triggers::{page_items, read_page};
 use crate::clock;
-use crate::model::time::show_time;
+use crate::model::time::format_time;
 
 /// Every circuit that is known.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CircuitList {
-    items: Vec<Circuit>,
+    items: Vec<CircuitResource>,
     /// The list contains everything up to then.
     #[schema(format = DateTime)]
     as_of: String,
@@ -33,7 +33,7 @@ pub(super) struct CircuitList {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct UnsettledList {
-    items: Vec<Unsettled>,
+    items: Vec<OverdueTrigger>,
     /// What brings the next page; absent at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_page_token: Option<String>,
@@ -48,8 +48,8 @@ pub(super) struct UnsettledList {
 #[into_params(parameter_in = Query)]
 pub(super) struct UnsettledQuery {
     /// What was to be done before then; an hour ago if not given.
-    #[param(value_type = Option<Moment>)]
-    before: Option<Moment>,
+    #[param(value_type = Option<TimestampField>)]
+    before: Option<TimestampField>,
     /// How many at most; 50 if not given.
     #[param(minimum = 1, maximum = 1000)]
     page_size: Option<u32>,
@@ -57,7 +57,7 @@ pub(super) struct UnsettledQuery {
     page_token: Option<String>,
 }
 
-impl Queried for UnsettledQuery {
+impl QueryFields for UnsettledQuery {
     const NUMBERS: &'static [&'static str] = &["page_size", "before"];
 }
 
@@ -71,10 +71,10 @@ pub(super) async fn list(
     State(api): State<Arc<Api>>,
     Viewer(caller): Viewer,
 ) -> Result<Response, Problem> {
-    let freshness = api.reach().await;
-    let circuits = api.view.circuits(&scope_of(&caller)).await.map_err(unseen)?;
-    let items = circuits.into_iter().map(Circuit::from).collect();
-    Ok(seen(&freshness, CircuitList { items, as_of: show_time(freshness.as_of) }))
+    let freshness = api.wait_for_view().await;
+    let circuits = api.view.circuits(&scope_of(&caller)).await.map_err(view_error)?;
+    let items = circuits.into_iter().map(CircuitResource::from).collect();
+    Ok(view_response(&freshness, CircuitList { items, as_of: format_time(freshness.as_of) }))
 }
 
 /// List callbacks that have not settled though their time is long past. For operators.
@@ -89,11 +89,12 @@ pub(super) async fn unsettled(
     Operator(_caller): Operator,
     Query(query): Query<UnsettledQuery>,
 ) -> Result<Response, Problem> {
-    let page = page(query.page_size, query.page_token.as_deref())?;
-    let hour_ago = || clock::now_ms().saturating_sub(PAST_MS);
-    let before = query.before.map_or_else(hour_ago, |Moment(at)| at);
-    let freshness = api.reach().await;
-    let (items, next_page_token) = items(api.view.overdue(before, &page).await.map_err(unseen)?);
-    let as_of = show_time(freshness.as_of);
-    Ok(seen(&freshness, UnsettledList { items, next_page_token, as_of }))
+    let page = read_page(query.page_size, query.page_token.as_deref())?;
+    let hour_ago = || clock::now_ms().saturating_sub(OVERDUE_AFTER_MS);
+    let before = query.before.map_or_else(hour_ago, |TimestampField(at)| at);
+    let freshness = api.wait_for_view().await;
+    let (items, next_page_token) =
+        page_items(api.view.overdue(before, &page).await.map_err(view_error)?);
+    let as_of = format_time(freshness.as_of);
+    Ok(view_response(&freshness, UnsettledList { items, next_page_token, as_of }))
 }

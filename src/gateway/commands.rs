@@ -1,7 +1,7 @@
 //! Cancelling a trigger, and the commands `{id}:pause`, `{id}:resume` and `{id}:fireNow`.
 //!
-//! Law: an answer is what the owner said. If nothing was pending, it says what had happened, to
-//! those who may know.
+//! Invariant: an answer is what the owner said. If nothing was pending, it says what had happened,
+//! to those who may know.
 
 use std::sync::Arc;
 
@@ -12,27 +12,28 @@ use serde::Serialize;
 use serde_json::json;
 use utoipa::{OpenApi, ToSchema};
 
-use super::api::{Api, tag, unknown_trigger};
-use super::code::Code;
-use super::identity::{Registrant, scope_of};
-use super::parameters::Id;
+use super::api::{Api, set_etag, unknown_trigger};
+use super::auth::{Registrant, scope_of};
+use super::error_code::ErrorCode;
+use super::parameters::PathId;
 use super::problem::Problem;
 use super::submission::Submission;
 use crate::config::callers::Caller;
 use crate::model::Offset;
-use crate::model::course::Command;
-use crate::model::outcome::Verdict;
-use crate::model::time::show_time;
+use crate::model::lifecycle::Command;
+use crate::model::outcome::OutcomeKind;
+use crate::model::time::format_time;
 use crate::view::Status;
 
 /// The commands there are.
-const VERBS: &str = "POST /v1/triggers/{id} takes a command: write {id}:pause, {id}:resume or \
-                     {id}:fireNow";
+const COMMAND_HINT: &str = "POST /v1/triggers/{id} takes a command: write {id}:pause, \
+                            {id}:resume or {id}:fireNow";
 
 /// Nothing of this generation fires any more.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Cancelled {
+#[schema(as = Cancelled)]
+pub(super) struct CancelResponse {
     /// Always true; a cancel that came too late is a problem.
     cancelled: bool,
     #[schema(value_type = u64)]
@@ -42,7 +43,8 @@ pub(super) struct Cancelled {
 /// It does not fire until it is resumed.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Paused {
+#[schema(as = Paused)]
+pub(super) struct PauseResponse {
     trigger_id: String,
     paused: bool,
     #[schema(value_type = u64)]
@@ -52,7 +54,8 @@ pub(super) struct Paused {
 /// It goes on.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Resumed {
+#[schema(as = Resumed)]
+pub(super) struct ResumeResponse {
     trigger_id: String,
     resumed: bool,
     #[schema(value_type = u64)]
@@ -65,7 +68,8 @@ pub(super) struct Resumed {
 /// It fires at once.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Called {
+#[schema(as = Called)]
+pub(super) struct FireNowResponse {
     trigger_id: String,
     called: bool,
     #[schema(value_type = u64)]
@@ -78,14 +82,14 @@ pub(super) struct Called {
 /// handler takes them all.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(pause, resume, fire_now))]
-pub(super) struct Described;
+pub(super) struct CommandPaths;
 
 /// Cancel a trigger.
 #[utoipa::path(
     delete, path = "/v1/triggers/{id}", tag = "triggers", operation_id = "cancelTrigger",
     params(("id" = String, Path, description = "The trigger's id")),
     responses(
-        (status = 200, description = "Cancelled in time: it never fires", body = Cancelled),
+        (status = 200, description = "Cancelled in time: it never fires", body = CancelResponse),
         (status = 202, description = "Written, and not answered in time",
             body = super::api::Unanswered),
     )
@@ -93,16 +97,16 @@ pub(super) struct Described;
 pub(super) async fn cancel(
     State(api): State<Arc<Api>>,
     Registrant(caller): Registrant,
-    Id(id): Id,
+    PathId(id): PathId,
 ) -> Result<Response, Problem> {
     let submission = Submission::cancel(&id)?;
-    let receipt = api.order(submission, &caller).await?;
+    let receipt = api.submit_command(submission, &caller).await?;
     match receipt.verdict() {
-        Some(Verdict::Cancelled { generation }) => {
-            let body = Cancelled { cancelled: true, generation: *generation };
+        Some(OutcomeKind::Cancelled { generation }) => {
+            let body = CancelResponse { cancelled: true, generation: *generation };
             Ok(Json(body).into_response())
         }
-        Some(Verdict::NotPending { fired, withdrawal }) => {
+        Some(OutcomeKind::NotPending { fired, withdrawal }) => {
             let outcomes = withdrawal.then(|| api.names.outcomes());
             let problem = not_pending(&api, &caller, &id, *fired, outcomes).await;
             Err(problem
@@ -118,13 +122,13 @@ pub(super) async fn cancel(
     post, path = "/v1/triggers/{id}:pause", tag = "triggers", operation_id = "pauseTrigger",
     params(("id" = String, Path, description = "The trigger's id")),
     responses(
-        (status = 200, description = "Paused", body = Paused),
+        (status = 200, description = "Paused", body = PauseResponse),
         (status = 202, description = "Written, and not answered in time",
             body = super::api::Unanswered),
     )
 )]
 async fn pause(api: Arc<Api>, caller: Arc<Caller>, id: String) -> Result<Response, Problem> {
-    order(api, caller, id, Command::Pause).await
+    run_command(api, caller, id, Command::Pause).await
 }
 
 /// Resume a trigger that is paused.
@@ -132,13 +136,13 @@ async fn pause(api: Arc<Api>, caller: Arc<Caller>, id: String) -> Result<Respons
     post, path = "/v1/triggers/{id}:resume", tag = "triggers", operation_id = "resumeTrigger",
     params(("id" = String, Path, description = "The trigger's id")),
     responses(
-        (status = 200, description = "It goes on", body = Resumed),
+        (status = 200, description = "It goes on", body = ResumeResponse),
         (status = 202, description = "Written, and not answered in time",
             body = super::api::Unanswered),
     )
 )]
 async fn resume(api: Arc<Api>, caller: Arc<Caller>, id: String) -> Result<Response, Problem> {
-    order(api, caller, id, Command::Resume).await
+    run_command(api, caller, id, Command::Resume).await
 }
 
 /// Fire a trigger at once: a one-time trigger instead of at its time, a recurring one once more.
@@ -146,20 +150,20 @@ async fn resume(api: Arc<Api>, caller: Arc<Caller>, id: String) -> Result<Respon
     post, path = "/v1/triggers/{id}:fireNow", tag = "triggers", operation_id = "fireTriggerNow",
     params(("id" = String, Path, description = "The trigger's id")),
     responses(
-        (status = 200, description = "It fires", body = Called),
+        (status = 200, description = "It fires", body = FireNowResponse),
         (status = 202, description = "Written, and not answered in time",
             body = super::api::Unanswered),
     )
 )]
 async fn fire_now(api: Arc<Api>, caller: Arc<Caller>, id: String) -> Result<Response, Problem> {
-    order(api, caller, id, Command::FireNow).await
+    run_command(api, caller, id, Command::FireNow).await
 }
 
 /// `POST /v1/triggers/{id}:pause` and the like.
 pub(super) async fn command(
     State(api): State<Arc<Api>>,
     Registrant(caller): Registrant,
-    Id(path): Id,
+    PathId(path): PathId,
 ) -> Result<Response, Problem> {
     let (id, verb) = path.rsplit_once(':').unwrap_or((&path, ""));
     let id = id.to_owned();
@@ -167,39 +171,39 @@ pub(super) async fn command(
         "pause" => pause(api, caller, id).await,
         "resume" => resume(api, caller, id).await,
         "fireNow" => fire_now(api, caller, id).await,
-        _ => Err(Problem::of(Code::NoSuchRoute, VERBS)),
+        _ => Err(Problem::of(ErrorCode::NoSuchRoute, COMMAND_HINT)),
     }
 }
 
-async fn order(
+async fn run_command(
     api: Arc<Api>,
     caller: Arc<Caller>,
     id: String,
     command: Command,
 ) -> Result<Response, Problem> {
     let submission = Submission::command(&id, command)?;
-    let receipt = api.order(submission, &caller).await?;
+    let receipt = api.submit_command(submission, &caller).await?;
     let (mut response, generation) = match receipt.verdict() {
-        Some(Verdict::Paused { generation, .. }) => {
-            let body = Paused { trigger_id: id, paused: true, generation: *generation };
+        Some(OutcomeKind::Paused { generation, .. }) => {
+            let body = PauseResponse { trigger_id: id, paused: true, generation: *generation };
             (Json(body).into_response(), *generation)
         }
-        Some(Verdict::Resumed { generation, fire_at }) => {
-            let (generation, fire_at) = (*generation, show_time(*fire_at));
-            let body = Resumed { trigger_id: id, resumed: true, generation, fire_at };
+        Some(OutcomeKind::Resumed { generation, fire_at }) => {
+            let (generation, fire_at) = (*generation, format_time(*fire_at));
+            let body = ResumeResponse { trigger_id: id, resumed: true, generation, fire_at };
             (Json(body).into_response(), generation)
         }
-        Some(Verdict::Called { generation, occurrence }) => {
+        Some(OutcomeKind::Called { generation, occurrence }) => {
             let (generation, occurrence) = (*generation, *occurrence);
-            let body = Called { trigger_id: id, called: true, generation, occurrence };
+            let body = FireNowResponse { trigger_id: id, called: true, generation, occurrence };
             (Json(body).into_response(), generation)
         }
-        Some(Verdict::NotPending { fired, .. }) => {
+        Some(OutcomeKind::NotPending { fired, .. }) => {
             return Err(not_pending(&api, &caller, &id, *fired, None).await);
         }
         _ => return Ok(api.unanswered(&id, &receipt)),
     };
-    tag(&mut response, generation);
+    set_etag(&mut response, generation);
     Ok(response)
 }
 
@@ -212,15 +216,15 @@ pub(super) async fn not_pending(
     fired: Option<Offset>,
     outcomes: Option<String>,
 ) -> Problem {
-    let freshness = api.reach().await;
-    let looked = api.view.trigger(&scope_of(caller), id).await;
-    let is_unknown = freshness.reached && matches!(looked, Ok(None));
+    let freshness = api.wait_for_view().await;
+    let found = api.view.trigger(&scope_of(caller), id).await;
+    let is_unknown = freshness.reached && matches!(found, Ok(None));
     // A cancel of what nobody knows requests a withdrawal too, of nothing.
     if fired.is_none() && is_unknown {
         return unknown_trigger(id);
     }
     // What the owner said is true, whether the view can be looked at or not.
-    let known = looked.ok().flatten();
+    let known = found.ok().flatten();
     let status = known.map(|trigger| trigger.status);
     let detail = match (fired, status) {
         // Its owner remembers that it has ended, and the view how.
@@ -241,7 +245,7 @@ pub(super) async fn not_pending(
         ),
         None => detail,
     };
-    let problem = Problem::of(Code::NotPending, detail).with("fired", json!(fired));
+    let problem = Problem::of(ErrorCode::NotPending, detail).with("fired", json!(fired));
     match status {
         Some(status) => problem.with("triggerStatus", json!(status)),
         None => problem,

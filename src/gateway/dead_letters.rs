@@ -1,7 +1,7 @@
 //! `/v1/dead-letters`: what nobody tries again by itself, looked through and dealt with.
 //!
-//! Law: nobody deals with more than it was told of: all that match are dealt with only by whoever
-//! says how many they are.
+//! Invariant: nobody deals with more than it was told of: all that match are dealt with only by
+//! whoever says how many they are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -14,23 +14,25 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::{OpenApi, ToSchema};
 
-use super::api::{Api, seen, unseen};
+use super::api::{Api, view_error, view_response};
+use super::auth::{Registrant, Viewer, scope_of};
 use super::body;
-use super::code::Code;
-use super::identity::{Registrant, Viewer, scope_of};
-use super::parameters::{Id, Queried, Query};
-use super::problem::{Fault, Problem};
-use super::resource::DeadLetter;
-use super::shape::{self, Moment};
-use super::triggers::{items, page};
+use super::error_code::ErrorCode;
+use super::field_types::{self, TimestampField};
+use super::parameters::{PathId, Query, QueryFields};
+use super::problem::{FieldError, Problem};
+use super::resource::DeadLetterResource;
+use super::triggers::{page_items, read_page};
 use crate::config::callers::Caller;
-use crate::dead_letters::{Deed, Done, LetterError, LetterId, Letters};
+use crate::dead_letters::{
+    DeadLetterReader, LetterAction, LetterActionResult, LetterError, LetterId,
+};
 use crate::model::dead_letter::Mark;
-use crate::model::time::show_time;
+use crate::model::time::format_time;
 use crate::view::{self, DeadLetterFilter, DeadLetterView, LetterState, Page};
 
 /// Letters that one request deals with: they are read again, and written in one transaction.
-const LETTERS_MAX: u32 = 1_000;
+const DEAD_LETTERS_MAX: u32 = 1_000;
 /// Bytes of a body: a filter and a note.
 const BODY_MAX: u64 = 16_384;
 /// Bytes of a note.
@@ -40,7 +42,7 @@ const NOTE_BYTES_MAX: usize = 1_024;
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct DeadLetterList {
-    items: Vec<DeadLetter>,
+    items: Vec<DeadLetterResource>,
     /// What brings the next page; absent at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_page_token: Option<String>,
@@ -53,7 +55,7 @@ pub(super) struct DeadLetterList {
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct LetterQuery {
+pub(super) struct DeadLetterQuery {
     /// In one of these states; can be repeated. Those that nobody has dealt with, if not given.
     state: Option<Vec<LetterState>>,
     /// Of this caller.
@@ -65,11 +67,11 @@ pub(super) struct LetterQuery {
     /// Whose reason contains this text, in large or small letters.
     reason: Option<String>,
     /// Given up then or later.
-    #[param(value_type = Option<Moment>)]
-    since: Option<Moment>,
+    #[param(value_type = Option<TimestampField>)]
+    since: Option<TimestampField>,
     /// Given up before then.
-    #[param(value_type = Option<Moment>)]
-    until: Option<Moment>,
+    #[param(value_type = Option<TimestampField>)]
+    until: Option<TimestampField>,
     /// How many at most; 50 if not given.
     #[param(minimum = 1, maximum = 1000)]
     page_size: Option<u32>,
@@ -77,7 +79,7 @@ pub(super) struct LetterQuery {
     page_token: Option<String>,
 }
 
-impl Queried for LetterQuery {
+impl QueryFields for DeadLetterQuery {
     const LISTS: &'static [&'static str] = &["state"];
     const NUMBERS: &'static [&'static str] = &["page_size", "since", "until"];
 }
@@ -86,7 +88,8 @@ impl Queried for LetterQuery {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "a JSON object")]
 #[schema(examples(json!({"note": "the receiver is mended"})))]
-pub(super) struct LetterOrder {
+#[schema(as = LetterOrder)]
+pub(super) struct DeadLetterActionBody {
     /// Why; it is kept with the mark.
     #[schema(max_length = 1024)]
     note: Option<String>,
@@ -98,7 +101,8 @@ pub(super) struct LetterOrder {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "a JSON object")]
 #[schema(examples(json!({"host": "api.example.com", "dryRun": true})))]
-pub(super) struct LettersOrder {
+#[schema(as = LettersOrder)]
+pub(super) struct DeadLetterBulkActionBody {
     /// Of this caller.
     caller: Option<String>,
     /// To this host.
@@ -108,12 +112,12 @@ pub(super) struct LettersOrder {
     /// Whose reason contains this text, in large or small letters.
     reason: Option<String>,
     /// Given up then or later.
-    since: Option<Moment>,
+    since: Option<TimestampField>,
     /// Given up before then.
-    until: Option<Moment>,
+    until: Option<TimestampField>,
     /// How many they must be, as dryRun says it; at most 1,000.
     #[schema(minimum = 0, maximum = 1000)]
-    #[serde(default, deserialize_with = "shape::count")]
+    #[serde(default, deserialize_with = "field_types::whole_number")]
     count: Option<u32>,
     /// Only say how many they are.
     dry_run: Option<bool>,
@@ -125,18 +129,20 @@ pub(super) struct LettersOrder {
 /// What was done.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Dealt {
+#[schema(as = Dealt)]
+pub(super) struct DeadLetterActionResponse {
     /// How many match.
     matching: u64,
     /// How many are dealt with now.
     dealt: usize,
     /// Those that cannot be tried again.
-    kept: Vec<KeptLetter>,
+    kept: Vec<UnreplayableDeadLetter>,
 }
 
 /// One that cannot be tried again.
 #[derive(Debug, Serialize, ToSchema)]
-struct KeptLetter {
+#[schema(as = KeptLetter)]
+struct UnreplayableDeadLetter {
     id: String,
     reason: &'static str,
 }
@@ -145,21 +151,21 @@ struct KeptLetter {
 /// handler takes them all.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(replay, archive))]
-pub(super) struct Described;
+pub(super) struct DeadLetterActionPaths;
 
 /// List dead letters, the newest first.
 #[utoipa::path(
     get, path = "/v1/dead-letters", tag = "dead letters", operation_id = "listDeadLetters",
-    params(LetterQuery),
+    params(DeadLetterQuery),
     responses((status = 200, description = "A page", body = DeadLetterList,
         headers(("Orloj-View-As-Of" = String, description = "Up to when it is complete"))))
 )]
 pub(super) async fn list(
     State(api): State<Arc<Api>>,
     Viewer(caller): Viewer,
-    Query(query): Query<LetterQuery>,
+    Query(query): Query<DeadLetterQuery>,
 ) -> Result<Response, Problem> {
-    let page = page(query.page_size, query.page_token.as_deref())?;
+    let page = read_page(query.page_size, query.page_token.as_deref())?;
     let states = query.state.unwrap_or_else(|| vec![LetterState::Open]);
     let filter = DeadLetterFilter {
         states,
@@ -167,31 +173,31 @@ pub(super) async fn list(
         host: query.host,
         trigger: query.trigger,
         reason: query.reason,
-        since: query.since.map(|Moment(at)| at),
-        until: query.until.map(|Moment(at)| at),
+        since: query.since.map(|TimestampField(at)| at),
+        until: query.until.map(|TimestampField(at)| at),
     };
-    let freshness = api.reach().await;
+    let freshness = api.wait_for_view().await;
     let listing = api.view.dead_letters(&scope_of(&caller), &filter, &page).await;
-    let (items, next_page_token) = items(listing.map_err(unseen)?);
-    let as_of = show_time(freshness.as_of);
-    Ok(seen(&freshness, DeadLetterList { items, next_page_token, as_of }))
+    let (items, next_page_token) = page_items(listing.map_err(view_error)?);
+    let as_of = format_time(freshness.as_of);
+    Ok(view_response(&freshness, DeadLetterList { items, next_page_token, as_of }))
 }
 
 /// Look at a dead letter.
 #[utoipa::path(
     get, path = "/v1/dead-letters/{id}", tag = "dead letters", operation_id = "getDeadLetter",
     params(("id" = String, Path, description = "Partition and offset, such as 3-41")),
-    responses((status = 200, description = "The dead letter", body = DeadLetter,
+    responses((status = 200, description = "The dead letter", body = DeadLetterResource,
         headers(("Orloj-View-As-Of" = String, description = "Up to when it is complete"))))
 )]
 pub(super) async fn get(
     State(api): State<Arc<Api>>,
     Viewer(caller): Viewer,
-    Id(id): Id,
+    PathId(id): PathId,
 ) -> Result<Response, Problem> {
-    let freshness = api.reach().await;
-    let letter = api.letter(&caller, &id).await?;
-    Ok(seen(&freshness, DeadLetter::from(letter).at(freshness.as_of)))
+    let freshness = api.wait_for_view().await;
+    let letter = api.find_dead_letter(&caller, &id).await?;
+    Ok(view_response(&freshness, DeadLetterResource::from(letter).with_as_of(freshness.as_of)))
 }
 
 /// Have a dead letter tried again: one more attempt under the same id, its policy begun anew.
@@ -199,11 +205,16 @@ pub(super) async fn get(
     post, path = "/v1/dead-letters/{id}:replay", tag = "dead letters",
     operation_id = "replayDeadLetter",
     params(("id" = String, Path, description = "Partition and offset, such as 3-41")),
-    request_body = Option<LetterOrder>,
-    responses((status = 200, description = "It will be tried again", body = Dealt))
+    request_body = Option<DeadLetterActionBody>,
+    responses((status = 200, description = "It will be tried again", body = DeadLetterActionResponse))
 )]
-async fn replay(api: Arc<Api>, caller: Arc<Caller>, id: String, order: LetterOrder) -> Answer {
-    deal_with_one(api, caller, id, order, Mark::Replayed).await
+async fn replay(
+    api: Arc<Api>,
+    caller: Arc<Caller>,
+    id: String,
+    body: DeadLetterActionBody,
+) -> HandlerResult {
+    apply_to_one(api, caller, id, body, Mark::Replayed).await
 }
 
 /// Put a dead letter aside, so that it is listed no more.
@@ -211,189 +222,213 @@ async fn replay(api: Arc<Api>, caller: Arc<Caller>, id: String, order: LetterOrd
     post, path = "/v1/dead-letters/{id}:archive", tag = "dead letters",
     operation_id = "archiveDeadLetter",
     params(("id" = String, Path, description = "Partition and offset, such as 3-41")),
-    request_body = Option<LetterOrder>,
-    responses((status = 200, description = "It is put aside", body = Dealt))
+    request_body = Option<DeadLetterActionBody>,
+    responses((status = 200, description = "It is put aside", body = DeadLetterActionResponse))
 )]
-async fn archive(api: Arc<Api>, caller: Arc<Caller>, id: String, order: LetterOrder) -> Answer {
-    deal_with_one(api, caller, id, order, Mark::Archived).await
+async fn archive(
+    api: Arc<Api>,
+    caller: Arc<Caller>,
+    id: String,
+    body: DeadLetterActionBody,
+) -> HandlerResult {
+    apply_to_one(api, caller, id, body, Mark::Archived).await
 }
 
 /// Have all dead letters tried again that match: first ask with dryRun how many they are.
 #[utoipa::path(
     post, path = "/v1/dead-letters:replay", tag = "dead letters",
     operation_id = "replayDeadLetters",
-    request_body = LettersOrder,
-    responses((status = 200, description = "How many match, and what was done", body = Dealt))
+    request_body = DeadLetterBulkActionBody,
+    responses((status = 200, description = "How many match, and what was done", body = DeadLetterActionResponse))
 )]
 pub(super) async fn replay_all(
     State(api): State<Arc<Api>>,
     Registrant(caller): Registrant,
     request: Request,
-) -> Answer {
-    deal_with_all(api, caller, request, Mark::Replayed).await
+) -> HandlerResult {
+    apply_to_all(api, caller, request, Mark::Replayed).await
 }
 
 /// Put all dead letters aside that match: first ask with dryRun how many they are.
 #[utoipa::path(
     post, path = "/v1/dead-letters:archive", tag = "dead letters",
     operation_id = "archiveDeadLetters",
-    request_body = LettersOrder,
-    responses((status = 200, description = "How many match, and what was done", body = Dealt))
+    request_body = DeadLetterBulkActionBody,
+    responses((status = 200, description = "How many match, and what was done", body = DeadLetterActionResponse))
 )]
 pub(super) async fn archive_all(
     State(api): State<Arc<Api>>,
     Registrant(caller): Registrant,
     request: Request,
-) -> Answer {
-    deal_with_all(api, caller, request, Mark::Archived).await
+) -> HandlerResult {
+    apply_to_all(api, caller, request, Mark::Archived).await
 }
 
-type Answer = Result<Response, Problem>;
+type HandlerResult = Result<Response, Problem>;
 
 /// `POST /v1/dead-letters/{id}:replay` and the like.
-pub(super) async fn verb(
+pub(super) async fn run_action(
     State(api): State<Arc<Api>>,
     Registrant(caller): Registrant,
-    Id(path): Id,
+    PathId(path): PathId,
     request: Request,
-) -> Answer {
+) -> HandlerResult {
     let (id, verb) = path.rsplit_once(':').unwrap_or((&path, ""));
-    let json = body::take(request, BODY_MAX).await?;
-    let order = if json.is_empty() || *json == *b"null" {
-        LetterOrder::default()
+    let json = body::read_bytes(request, BODY_MAX).await?;
+    let body = if json.is_empty() || *json == *b"null" {
+        DeadLetterActionBody::default()
     } else {
-        body::read(&json)?
+        body::parse_json(&json)?
     };
     match verb {
-        "replay" => replay(api, caller, id.to_owned(), order).await,
-        "archive" => archive(api, caller, id.to_owned(), order).await,
+        "replay" => replay(api, caller, id.to_owned(), body).await,
+        "archive" => archive(api, caller, id.to_owned(), body).await,
         _ => {
             let detail =
                 "POST /v1/dead-letters/{id} takes a verb: write {id}:replay or {id}:archive";
-            Err(Problem::of(Code::NoSuchRoute, detail))
+            Err(Problem::of(ErrorCode::NoSuchRoute, detail))
         }
     }
 }
 
-async fn deal_with_one(
+async fn apply_to_one(
     api: Arc<Api>,
     caller: Arc<Caller>,
     id: String,
-    order: LetterOrder,
+    body: DeadLetterActionBody,
     mark: Mark,
-) -> Answer {
-    let deed = deed(mark, order.note)?;
-    let _freshness = api.reach().await;
-    let letter = api.letter(&caller, &id).await?;
-    if letter.state != LetterState::Open && order.again != Some(true) {
+) -> HandlerResult {
+    let action = action_of(mark, body.note)?;
+    let _freshness = api.wait_for_view().await;
+    let letter = api.find_dead_letter(&caller, &id).await?;
+    if letter.state != LetterState::Open && body.again != Some(true) {
         let state = letter.state;
         let detail = format!("somebody has dealt with {id} before");
-        let problem = Problem::of(Code::Conflict, detail).with("state", json!(state));
+        let problem = Problem::of(ErrorCode::Conflict, detail).with("state", json!(state));
         return Err(problem.hint("say \"again\": true if you mean it"));
     }
-    let place = LetterId { partition: letter.partition, offset: letter.offset };
-    let done = api.deal(BTreeMap::from([(place, letter.replays)]), deed).await?;
-    if let [(_, why)] = done.kept[..] {
-        return Err(Problem::of(Code::NotReplayable, format!("{id}: {why}")));
+    let letter_id = LetterId { partition: letter.partition, offset: letter.offset };
+    let done = api.apply_action(BTreeMap::from([(letter_id, letter.replays)]), action).await?;
+    if let [(_, why)] = done.skipped[..] {
+        return Err(Problem::of(ErrorCode::NotReplayable, format!("{id}: {why}")));
     }
-    if done.dealt == 0 {
-        return Err(unknown(&id));
+    if done.handled == 0 {
+        return Err(unknown_dead_letter(&id));
     }
-    Ok(Json(Dealt::of(1, done)).into_response())
+    Ok(Json(DeadLetterActionResponse::of(1, done)).into_response())
 }
 
-async fn deal_with_all(api: Arc<Api>, caller: Arc<Caller>, request: Request, mark: Mark) -> Answer {
-    let order: LettersOrder = body::read(&body::take(request, BODY_MAX).await?)?;
-    let LettersOrder { caller: of, host, trigger, reason, since, until, .. } = order;
+async fn apply_to_all(
+    api: Arc<Api>,
+    caller: Arc<Caller>,
+    request: Request,
+    mark: Mark,
+) -> HandlerResult {
+    let body: DeadLetterBulkActionBody =
+        body::parse_json(&body::read_bytes(request, BODY_MAX).await?)?;
+    let DeadLetterBulkActionBody { caller: of, host, trigger, reason, since, until, .. } = body;
     let filter = DeadLetterFilter {
         states: vec![LetterState::Open],
         caller: of,
         host,
         trigger,
         reason,
-        since: since.map(|Moment(at)| at),
-        until: until.map(|Moment(at)| at),
+        since: since.map(|TimestampField(at)| at),
+        until: until.map(|TimestampField(at)| at),
     };
-    let deed = deed(mark, order.note)?;
+    let action = action_of(mark, body.note)?;
     let scope = scope_of(&caller);
-    let freshness = api.reach().await;
-    let matching = api.view.count_dead_letters(&scope, &filter).await.map_err(unseen)?;
-    if order.count.is_some_and(|count| count > LETTERS_MAX) {
-        let reason = format!("at most {LETTERS_MAX} go at once: narrow the filter");
-        return Err(Fault::of("count", reason).into());
+    let freshness = api.wait_for_view().await;
+    let matching = api.view.count_dead_letters(&scope, &filter).await.map_err(view_error)?;
+    if body.count.is_some_and(|count| count > DEAD_LETTERS_MAX) {
+        let reason = format!("at most {DEAD_LETTERS_MAX} go at once: narrow the filter");
+        return Err(FieldError::of("count", reason).into());
     }
-    if order.dry_run == Some(true) {
-        return Ok(seen(&freshness, Dealt::of(matching, Done::default())));
+    if body.dry_run == Some(true) {
+        return Ok(view_response(
+            &freshness,
+            DeadLetterActionResponse::of(matching, LetterActionResult::default()),
+        ));
     }
-    let Some(count) = order.count else {
+    let Some(count) = body.count else {
         let reason = "say how many they are; dryRun tells it without doing anything";
-        return Err(Fault::of("count", reason).into());
+        return Err(FieldError::of("count", reason).into());
     };
     if u64::from(count) != matching {
         let detail = format!("{matching} match, not {count}");
-        return Err(Problem::of(Code::CountDiffers, detail).with("matching", json!(matching)));
+        return Err(Problem::of(ErrorCode::CountDiffers, detail).with("matching", json!(matching)));
     }
     let mut chosen = BTreeMap::new();
     let mut page = Page { size: view::PAGE_MAX, token: None };
     loop {
-        let listing = api.view.dead_letters(&scope, &filter, &page).await.map_err(unseen)?;
+        let listing = api.view.dead_letters(&scope, &filter, &page).await.map_err(view_error)?;
         for letter in listing.items {
             let id = LetterId { partition: letter.partition, offset: letter.offset };
             let _replays = chosen.insert(id, letter.replays);
         }
         match listing.next {
-            Some(token) if chosen.len() <= LETTERS_MAX as usize => page.token = Some(token),
+            Some(token) if chosen.len() <= DEAD_LETTERS_MAX as usize => page.token = Some(token),
             _ => break,
         }
     }
     if chosen.len() as u64 != matching {
         let detail = format!("{} match now, not {count}", chosen.len());
-        return Err(Problem::of(Code::CountDiffers, detail).with("matching", json!(chosen.len())));
+        return Err(
+            Problem::of(ErrorCode::CountDiffers, detail).with("matching", json!(chosen.len()))
+        );
     }
-    let done = api.deal(chosen, deed).await?;
-    Ok(Json(Dealt::of(matching, done)).into_response())
+    let done = api.apply_action(chosen, action).await?;
+    Ok(Json(DeadLetterActionResponse::of(matching, done)).into_response())
 }
 
-fn deed(mark: Mark, note: Option<String>) -> Result<Deed, Problem> {
-    let usual = match mark {
+fn action_of(mark: Mark, note: Option<String>) -> Result<LetterAction, Problem> {
+    let default_note = match mark {
         Mark::Replayed => "replayed over HTTP",
         Mark::Archived => "archived over HTTP",
     };
-    let note = note.unwrap_or_else(|| usual.to_owned());
+    let note = note.unwrap_or_else(|| default_note.to_owned());
     if note.len() > NOTE_BYTES_MAX {
         let reason = format!("it has {} bytes, at most {NOTE_BYTES_MAX} are kept", note.len());
-        return Err(Fault::of("note", reason).into());
+        return Err(FieldError::of("note", reason).into());
     }
-    Ok(Deed { mark, note })
+    Ok(LetterAction { mark, note })
 }
 
-fn unknown(id: &str) -> Problem {
-    Problem::of(Code::UnknownDeadLetter, format!("there is no dead letter {id} among yours"))
+fn unknown_dead_letter(id: &str) -> Problem {
+    Problem::of(ErrorCode::UnknownDeadLetter, format!("there is no dead letter {id} among yours"))
 }
 
 impl Api {
     /// The letter, if it is in the caller's scope.
-    async fn letter(&self, caller: &Caller, id: &str) -> Result<DeadLetterView, Problem> {
-        let letter = self.view.dead_letter(&scope_of(caller), id).await.map_err(unseen)?;
-        letter.ok_or_else(|| unknown(id))
+    async fn find_dead_letter(&self, caller: &Caller, id: &str) -> Result<DeadLetterView, Problem> {
+        let letter = self.view.dead_letter(&scope_of(caller), id).await.map_err(view_error)?;
+        letter.ok_or_else(|| unknown_dead_letter(id))
     }
 
     /// Reads the chosen letters again and deals with them; each comes with how often it was
     /// replayed before.
-    async fn deal(&self, chosen: BTreeMap<LetterId, u32>, deed: Deed) -> Result<Done, Problem> {
+    async fn apply_action(
+        &self,
+        chosen: BTreeMap<LetterId, u32>,
+        action: LetterAction,
+    ) -> Result<LetterActionResult, Problem> {
         if chosen.is_empty() {
-            return Ok(Done::default());
+            return Ok(LetterActionResult::default());
         }
         self.check_health()?;
         let (settings, ids) = (self.settings.clone(), chosen.keys().copied().collect());
         let reading = tokio::task::spawn_blocking(move || read_again(&settings, ids));
         let letters = reading.await;
         let letters = letters.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
-        let away =
+        let unavailable =
             |error: LetterError| Problem::unavailable(format!("{error}; repeat the request"));
-        let letters = letters.map_err(away)?;
-        let done = self.letters.deal(letters, Arc::new(chosen), deed).await.map_err(away)?;
-        self.marks.dealt(&done);
+        let letters = letters.map_err(unavailable)?;
+        let done = self
+            .dead_letter_actions
+            .apply(letters, Arc::new(chosen), action)
+            .await
+            .map_err(unavailable)?;
+        self.write_positions.observe_dead_letter_action(&done);
         Ok(done)
     }
 }
@@ -403,7 +438,7 @@ fn read_again(
     settings: &crate::config::Settings,
     mut chosen: BTreeSet<LetterId>,
 ) -> Result<Vec<(LetterId, crate::model::dead_letter::DeadLetter)>, LetterError> {
-    let letters = Letters::open(settings)?.of(&chosen);
+    let letters = DeadLetterReader::open(settings)?.restricted_to(&chosen);
     let mut found = Vec::new();
     let _marks = letters.scan(
         || (),
@@ -417,12 +452,12 @@ fn read_again(
     Ok(found)
 }
 
-impl Dealt {
-    fn of(matching: u64, done: Done) -> Self {
-        let kept = done.kept.into_iter().map(|(id, reason)| {
+impl DeadLetterActionResponse {
+    fn of(matching: u64, done: LetterActionResult) -> Self {
+        let kept = done.skipped.into_iter().map(|(id, reason)| {
             let LetterId { partition, offset } = id;
-            KeptLetter { id: format!("{partition}-{offset}"), reason }
+            UnreplayableDeadLetter { id: format!("{partition}-{offset}"), reason }
         });
-        Self { matching, dealt: done.dealt, kept: kept.collect() }
+        Self { matching, dealt: done.handled, kept: kept.collect() }
     }
 }

@@ -1,6 +1,6 @@
 //! `/docs`: the description as people read it, and a page for each problem.
 //!
-//! Law: every byte comes from this process, and a browser is told to load nothing else.
+//! Invariant: every byte comes from this process, and a browser is told to load nothing else.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::get;
 use utoipa_swagger_ui::Config;
 
-use super::code::Code;
+use super::error_code::ErrorCode;
 use super::problem::Problem;
 
 /// What a browser may load for these pages. The viewer sets styles on its elements.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \
-                      img-src 'self' data:; font-src 'self'; connect-src 'self'; base-uri 'none'; \
+const BROWSER_POLICY: &str = "default-src 'none'; script-src 'self'; \
+                      style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; connect-src 'self'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
 
 /// Their routes, which need nothing of the gateway.
@@ -36,8 +36,14 @@ pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
             "/docs/{file}",
             get(move |Path(name): Path<String>| async move { file(&name, config) }),
         )
-        .route("/problems", get(|| async { guarded(Html(all()).into_response()) }))
-        .route("/problems/{code}", get(|Path(word): Path<String>| async move { problem(&word) }))
+        .route(
+            "/problems",
+            get(|| async { with_security_headers(Html(all_problems_page()).into_response()) }),
+        )
+        .route(
+            "/problems/{code}",
+            get(|Path(word): Path<String>| async move { problem_page(&word) }),
+        )
 }
 
 /// A file of the viewer.
@@ -52,31 +58,31 @@ fn file(name: &str, config: Arc<Config<'static>>) -> Response {
             if file.gzpipped {
                 headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
             }
-            guarded(response)
+            with_security_headers(response)
         }
         Ok(None) => Problem::new(StatusCode::NOT_FOUND, "there is nothing here").into_response(),
-        Err(error) => Problem::of(Code::Internal, error.to_string()).into_response(),
+        Err(error) => Problem::of(ErrorCode::Internal, error.to_string()).into_response(),
     }
 }
 
-fn problem(word: &str) -> Response {
-    match Code::by_word(word) {
-        Some(code) => guarded(Html(page(word, &section(code))).into_response()),
+fn problem_page(word: &str) -> Response {
+    match ErrorCode::by_name(word) {
+        Some(code) => with_security_headers(Html(page(word, &section(code))).into_response()),
         None => Problem::new(StatusCode::NOT_FOUND, "there is no such problem").into_response(),
     }
 }
 
-fn all() -> String {
-    page("Problems", &Code::all().map(section).collect::<String>())
+fn all_problems_page() -> String {
+    page("Problems", &ErrorCode::all().map(section).collect::<String>())
 }
 
 /// What is said of a code.
-fn section(code: Code) -> String {
-    let (word, status, title) = (code.word(), code.status(), code.title());
+fn section(code: ErrorCode) -> String {
+    let (word, status, title) = (code.as_str(), code.status(), code.title());
     let mut text = format!("<h2 id=\"{word}\"><code>{word}</code></h2>\n<p>{title}.</p>\n");
     let _infallible = writeln!(text, "<p>Status: {status}.</p>");
     if let Some(hint) = code.hint() {
-        let _infallible = writeln!(text, "<p>What to do: {}.</p>", escaped(hint));
+        let _infallible = writeln!(text, "<p>What to do: {}.</p>", escape_html(hint));
     }
     text
 }
@@ -89,14 +95,14 @@ fn page(title: &str, body: &str) -> String {
     )
 }
 
-fn escaped(text: &str) -> String {
+fn escape_html(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// The page with what keeps a browser to us.
-fn guarded(mut response: Response) -> Response {
+fn with_security_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(BROWSER_POLICY));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     response
@@ -132,12 +138,12 @@ mod tests {
 
     #[tokio::test]
     async fn every_problem_has_a_page() {
-        for code in Code::all() {
-            let response = problem(code.word());
-            assert_eq!(response.status(), StatusCode::OK, "{}", code.word());
+        for code in ErrorCode::all() {
+            let response = problem_page(code.as_str());
+            assert_eq!(response.status(), StatusCode::OK, "{}", code.as_str());
             assert!(text(response).await.contains(code.title()));
-            assert!(all().contains(code.word()));
+            assert!(all_problems_page().contains(code.as_str()));
         }
-        assert_eq!(problem("nothing").status(), StatusCode::NOT_FOUND);
+        assert_eq!(problem_page("nothing").status(), StatusCode::NOT_FOUND);
     }
 }

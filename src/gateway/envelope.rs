@@ -1,7 +1,7 @@
 //! A trigger in the JSON form, of which batches are made.
 //!
-//! Law: it says what the headers of the same trigger say, and the payload and the schedule stand in
-//! it byte for byte.
+//! Invariant: it says what the headers of the same trigger say, and the payload and the schedule
+//! stand in it byte for byte.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
-use super::submission::{NewTrigger, When};
+use super::submission::{FireTime, NewTrigger};
 use crate::model::Millis;
 use crate::model::Timestamp;
 use crate::model::definition::Target;
@@ -21,7 +21,7 @@ use crate::model::retry::RetryPolicy;
 /// One registration of a batch.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Envelope {
+pub(super) struct BatchEnvelope {
     id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     fire_at: Option<Timestamp>,
@@ -41,10 +41,10 @@ pub(super) struct Envelope {
     after: Option<Value>,
     /// What else is beyond one time and one attempt.
     #[serde(flatten)]
-    course: BTreeMap<&'static str, Box<RawValue>>,
+    lifecycle_fields: BTreeMap<&'static str, Box<RawValue>>,
 }
 
-impl Envelope {
+impl BatchEnvelope {
     /// The envelope of a trigger whose headers are text, as those of a JSON body are.
     pub(super) fn of(trigger: &NewTrigger) -> Self {
         let when = trigger.when;
@@ -54,8 +54,8 @@ impl Envelope {
         let payload = payload.filter(|json| json.get() != "null");
         let bytes = payload.is_none().then(|| BASE64.encode(&trigger.payload));
         let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
-        let carried = trigger.about.iter().chain(&trigger.headers);
-        let course = trigger.course.iter().filter_map(|(header, value)| {
+        let carried = trigger.metadata_headers.iter().chain(&trigger.headers);
+        let lifecycle_fields = trigger.lifecycle_headers.iter().filter_map(|(header, value)| {
             let field = match *header {
                 "orloj-schedule" => "schedule",
                 "orloj-expire-after" => "expireAfter",
@@ -64,26 +64,28 @@ impl Envelope {
                 "orloj-priority" => "priority",
                 _ => return None,
             };
-            Some((field, raw(field, value)))
+            Some((field, raw_json(field, value)))
         });
         Self {
             id: trigger.id.clone(),
-            fire_at: when.and_then(|when| if let When::At(at) = when { Some(at) } else { None }),
-            delay_ms: when.and_then(|when| if let When::After(d) = when { Some(d) } else { None }),
+            fire_at: when
+                .and_then(|when| if let FireTime::At(at) = when { Some(at) } else { None }),
+            delay_ms: when
+                .and_then(|when| if let FireTime::After(d) = when { Some(d) } else { None }),
             target: target(&trigger.target),
             payload,
             payload_base64: bytes,
             headers: carried.map(|(name, value)| (name.clone(), text(value))).collect(),
             on_conflict: (trigger.on_conflict == OnConflict::Keep).then_some("keep"),
-            retry: (!trigger.retry.is_open()).then(|| retry(&trigger.retry)),
-            after: after(&trigger.course),
-            course: course.collect(),
+            retry: (!trigger.retry.is_empty()).then(|| retry_policy_json(&trigger.retry)),
+            after: after_field(&trigger.lifecycle_headers),
+            lifecycle_fields: lifecycle_fields.collect(),
         }
     }
 }
 
 /// A value as JSON: a schedule and a number are that already, anything else is a string.
-fn raw(field: &str, value: &str) -> Box<RawValue> {
+fn raw_json(field: &str, value: &str) -> Box<RawValue> {
     let is_json = field == "schedule" || value.parse::<u64>().is_ok();
     let json = is_json.then(|| RawValue::from_string(value.to_owned()).ok()).flatten();
     json.unwrap_or_else(|| to_raw_value(value).expect("a string is JSON"))
@@ -112,28 +114,28 @@ fn target(target: &Target) -> Value {
     fields
 }
 
-fn after(course: &[(&'static str, String)]) -> Option<Value> {
-    let said = |name: &str| {
-        let found = course.iter().find(|(header, _)| *header == name);
+fn after_field(lifecycle_headers: &[(&'static str, String)]) -> Option<Value> {
+    let header_value = |name: &str| {
+        let found = lifecycle_headers.iter().find(|(header, _)| *header == name);
         found.map(|(_, value)| value.as_str())
     };
-    let ids = said("orloj-after")?;
+    let ids = header_value("orloj-after")?;
     let ids = match ids.starts_with('[') {
         true => serde_json::from_str(ids).unwrap_or_default(),
         false => json!(ids.split(',').collect::<Vec<_>>()),
     };
     let mut after = json!({ "ids": ids });
-    if let Some(word) = said("orloj-on-failure") {
+    if let Some(word) = header_value("orloj-on-failure") {
         after["onFailure"] = json!(word);
     }
-    if let Some(span) = said("orloj-after-timeout") {
+    if let Some(span) = header_value("orloj-after-timeout") {
         after["timeout"] = span.parse::<u64>().map_or_else(|_| json!(span), |ms| json!(ms));
     }
     Some(after)
 }
 
 /// A policy in the form in which registrations have it; pauses are in ms.
-pub(super) fn retry(policy: &RetryPolicy) -> Value {
+pub(super) fn retry_policy_json(policy: &RetryPolicy) -> Value {
     let RetryPolicy { delays, attempts, jitter, final_statuses } = policy;
     let mut retry = json!({});
     if !delays.is_empty() {
@@ -154,17 +156,18 @@ pub(super) fn retry(policy: &RetryPolicy) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gateway::judge::Judge;
     use crate::gateway::request::read_body;
-    use crate::gateway::submission::{Batch, Rules, Submission};
+    use crate::gateway::submission::{BatchSubmission, Submission, SubmissionRules};
+    use crate::gateway::validator::RegistrationValidator;
     use crate::kafka::Names;
 
     /// What is said by headers and what is said by an envelope is the same registration.
     #[test]
     fn an_envelope_says_what_the_headers_say() {
-        let (names, judge, pools) = (Names::new("orloj"), Judge::new(), ["slow".to_owned()]);
+        let (names, judge, pools) =
+            (Names::new("orloj"), RegistrationValidator::new(), ["slow".to_owned()]);
         let now = 1_800_000_000_000;
-        let rules = Rules { names: &names, pools: &pools, judge: &judge, now };
+        let rules = SubmissionRules { names: &names, pools: &pools, validator: &judge, now };
         for body in [
             r#"{"triggerId": "a", "topic": "t", "delaySeconds": 1.5}"#,
             r#"{"triggerId": "a", "topic": "t", "key": "k", "fireAt": 1900000000000,
@@ -182,11 +185,12 @@ mod tests {
             r#"{"triggerId": "a", "topic": "t", "after": ["b"], "delaySeconds": 1}"#,
         ] {
             let trigger = || read_body(body.as_bytes()).unwrap().into_trigger(4_096).unwrap();
-            let json = serde_json::to_vec(&[Envelope::of(&trigger())]).unwrap();
-            let batch = Batch::read(json, rules).unwrap_or_else(|no| panic!("{body}: {no}"));
-            let [batched] = &judge.read(&batch.submission, now).unwrap()[..] else { panic!() };
+            let json = serde_json::to_vec(&[BatchEnvelope::of(&trigger())]).unwrap();
+            let batch =
+                BatchSubmission::read(json, rules).unwrap_or_else(|no| panic!("{body}: {no}"));
+            let [batched] = &judge.validate(&batch.submission, now).unwrap()[..] else { panic!() };
             let alone = Submission::register(trigger(), rules).unwrap();
-            let [mut alone] = <[_; 1]>::try_from(judge.read(&alone, now).unwrap()).unwrap();
+            let [mut alone] = <[_; 1]>::try_from(judge.validate(&alone, now).unwrap()).unwrap();
             // The order of headers is that of a map in JSON.
             alone.definition.headers.sort_by(|a, b| a.name.cmp(&b.name));
             assert_eq!(*batched, alone, "{body}");

@@ -1,9 +1,9 @@
 //! `Idempotency-Key`: a request that is repeated makes one trigger, whichever gateway takes it and
 //! whatever dies in between (draft-ietf-httpapi-idempotency-key-header-07).
 //!
-//! Law: no memory of ours decides. The trigger's id follows from caller and key, its owner keeps
-//! the first registration and remembers it for [`KEPT_MS`] after it has settled, and what the first
-//! request was stands in that registration.
+//! Invariant: no memory of ours decides. The trigger's id follows from caller and key, its owner
+//! keeps the first registration and remembers it for [`RETENTION_MS`] after it has settled, and
+//! what the first request was stands in that registration.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,12 +12,12 @@ use aws_lc_rs::digest::{Context, SHA256};
 use serde_json::Value;
 
 use crate::model::{Millis, Offset, Timestamp};
-pub(super) use crate::view::FINGERPRINT;
+pub(super) use crate::view::FINGERPRINT_HEADER;
 
 /// The header.
 pub(super) const HEADER: &str = "idempotency-key";
 /// How long a key is remembered after its trigger has settled, in ms.
-pub(super) const KEPT_MS: Millis = 24 * 3_600 * 1_000;
+pub(super) const RETENTION_MS: Millis = 24 * 3_600 * 1_000;
 /// Longest key, in bytes.
 const KEY_BYTES_MAX: usize = 255;
 /// How much of a digest stands in an id, in bytes: as much as in a UUID.
@@ -25,20 +25,20 @@ const ID_BYTES: usize = 16;
 
 /// What a client calls one of its requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Key(String);
+pub(super) struct IdempotencyKey(String);
 
-impl Key {
+impl IdempotencyKey {
     /// Reads the header: a string in double quotes as the draft has it, or the bare text that most
     /// clients send, whatever that begins with.
     pub(super) fn read(value: &[u8]) -> Result<Self, &'static str> {
-        const WAY_OUT: &str = "write 1 to 255 printable ASCII characters, best a UUID, in double \
+        const EXPECTED: &str = "write 1 to 255 printable ASCII characters, best a UUID, in double \
                                quotes or bare";
-        let text = std::str::from_utf8(value).map_err(|_| WAY_OUT)?.trim();
-        let quoted = text.strip_prefix('"').and_then(unquoted).filter(|text| !text.is_empty());
+        let text = std::str::from_utf8(value).map_err(|_| EXPECTED)?.trim();
+        let quoted = text.strip_prefix('"').and_then(unquote).filter(|text| !text.is_empty());
         let text = quoted.unwrap_or_else(|| text.to_owned());
         let is_legal = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
         if text.is_empty() || text.len() > KEY_BYTES_MAX || !is_legal {
-            return Err(WAY_OUT);
+            return Err(EXPECTED);
         }
         Ok(Self(text))
     }
@@ -56,7 +56,7 @@ impl Key {
 }
 
 /// The inside of a structured field's string, after its opening quote (RFC 9651, 4.2.5).
-fn unquoted(text: &str) -> Option<String> {
+fn unquote(text: &str) -> Option<String> {
     let mut inside = String::with_capacity(text.len());
     let mut rest = text.chars();
     loop {
@@ -78,7 +78,7 @@ pub(super) fn fingerprint(body: &Value) -> String {
 
 /// The first request with a key, as the trigger's registration tells of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct First {
+pub(super) struct OriginalRequest {
     /// What it asked for; `None` of a registration that no request with a key has made.
     pub(super) fingerprint: Option<String>,
     /// The generation that it made.
@@ -87,24 +87,28 @@ pub(super) struct First {
     pub(super) fire_at: Timestamp,
 }
 
-impl First {
+impl OriginalRequest {
     /// By the fingerprint that stands in the registration of `generation`, first due at `fire_at`.
-    pub(super) fn of(carried: Option<&str>, generation: Offset, fire_at: Timestamp) -> Self {
-        let told = carried.and_then(|text| {
+    pub(super) fn from_header(
+        header: Option<&str>,
+        generation: Offset,
+        fire_at: Timestamp,
+    ) -> Self {
+        let parsed = header.and_then(|text| {
             let mut parts = text.split(';');
             let fingerprint = parts.next()?.to_owned();
             let (generation, fire_at) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
             Some(Self { fingerprint: Some(fingerprint), generation, fire_at })
         });
-        told.unwrap_or_else(|| Self {
-            fingerprint: carried.map(str::to_owned),
+        parsed.unwrap_or_else(|| Self {
+            fingerprint: header.map(str::to_owned),
             generation,
             fire_at,
         })
     }
 
     /// What a change of the trigger has to carry on; nothing if it was made without a key.
-    pub(super) fn carried(&self) -> Option<String> {
+    pub(super) fn to_header(&self) -> Option<String> {
         let fingerprint = self.fingerprint.as_ref()?;
         Some(format!("{fingerprint};{};{}", self.generation, self.fire_at))
     }
@@ -116,20 +120,20 @@ fn hex(bytes: &[u8]) -> String {
 
 /// Which keyed requests this gateway is working on: the draft wants their repetitions refused.
 #[derive(Debug, Default)]
-pub(super) struct InFlight(Mutex<HashSet<String>>);
+pub(super) struct InFlightRequests(Mutex<HashSet<String>>);
 
 /// A request that is worked on; it is over when dropped.
 #[derive(Debug)]
-pub(super) struct Turn<'a> {
-    in_flight: &'a InFlight,
+pub(super) struct InFlightGuard<'a> {
+    in_flight: &'a InFlightRequests,
     id: String,
 }
 
-impl InFlight {
+impl InFlightRequests {
     /// Begins the request that makes this trigger, unless another one is about to.
-    pub(super) fn begin(&self, id: &str) -> Option<Turn<'_>> {
+    pub(super) fn begin(&self, id: &str) -> Option<InFlightGuard<'_>> {
         let is_first = self.lock().insert(id.to_owned());
-        is_first.then(|| Turn { in_flight: self, id: id.to_owned() })
+        is_first.then(|| InFlightGuard { in_flight: self, id: id.to_owned() })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
@@ -137,7 +141,7 @@ impl InFlight {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         let _was_there = self.in_flight.lock().remove(&self.id);
     }
@@ -150,7 +154,7 @@ mod tests {
     use super::*;
 
     fn key(text: &str) -> Option<String> {
-        Key::read(text.as_bytes()).ok().map(|key| key.0)
+        IdempotencyKey::read(text.as_bytes()).ok().map(|key| key.0)
     }
 
     #[test]
@@ -175,7 +179,9 @@ mod tests {
 
     #[test]
     fn an_id_follows_from_caller_and_key() {
-        let id = |caller: &str, text: &str| Key::read(text.as_bytes()).unwrap().trigger_id(caller);
+        let id = |caller: &str, text: &str| {
+            IdempotencyKey::read(text.as_bytes()).unwrap().trigger_id(caller)
+        };
         assert_eq!(id("billing", "a"), id("billing", r#""a""#));
         assert_ne!(id("billing", "a"), id("billing", "b"));
         assert_ne!(id("billing", "a"), id("shop", "a"));
@@ -184,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_is_of_what_a_body_says() {
+    fn a_fingerprint_ignores_field_order_and_white_space() {
         let read = |text: &str| fingerprint(&serde_json::from_str(text).unwrap());
         assert_eq!(read(r#"{"a": 1, "b": [1, 2]}"#), read(r#"{"b":[1,2],"a":1}"#));
         assert_ne!(fingerprint(&json!({"a": 1})), fingerprint(&json!({"a": 2})));
@@ -192,19 +198,23 @@ mod tests {
     }
 
     #[test]
-    fn what_was_first_survives_changes() {
-        let first = First::of(Some("abc"), 7, 1_000);
+    fn the_original_request_survives_changes() {
+        let first = OriginalRequest::from_header(Some("abc"), 7, 1_000);
         assert_eq!((first.generation, first.fire_at), (7, 1_000));
-        let carried = first.carried().unwrap();
-        assert_eq!(First::of(Some(&carried), 9, 2_000), first, "of the change");
-        let again = First::of(Some(&carried), 9, 2_000).carried();
-        assert_eq!(First::of(again.as_deref(), 12, 3_000), first, "of the change after that");
-        assert_eq!(First::of(None, 9, 2_000).carried(), None);
+        let carried = first.to_header().unwrap();
+        assert_eq!(OriginalRequest::from_header(Some(&carried), 9, 2_000), first, "of the change");
+        let again = OriginalRequest::from_header(Some(&carried), 9, 2_000).to_header();
+        assert_eq!(
+            OriginalRequest::from_header(again.as_deref(), 12, 3_000),
+            first,
+            "of the change after that"
+        );
+        assert_eq!(OriginalRequest::from_header(None, 9, 2_000).to_header(), None);
     }
 
     #[test]
-    fn one_request_of_a_key_is_worked_on_at_a_time() {
-        let in_flight = InFlight::default();
+    fn one_request_of_a_key_is_in_flight_at_a_time() {
+        let in_flight = InFlightRequests::default();
         let turn = in_flight.begin("a");
         assert!(turn.is_some());
         assert!(in_flight.begin("a").is_none());

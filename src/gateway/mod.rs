@@ -12,33 +12,33 @@ mod api;
 mod batch;
 mod body;
 mod circuits;
-mod code;
 mod commands;
 mod dead_letters;
-mod description;
 mod docs;
 mod envelope;
+mod error_code;
+mod field_types;
 mod idempotency;
-mod keyed;
-mod marks;
+mod idempotent_create;
+mod openapi;
+mod overdue_monitor;
 mod parameters;
 mod patch;
 mod problem;
-mod rate;
+mod rate_limiter;
 mod request;
 mod request_id;
 mod resource;
 mod routes;
 mod schedules;
-mod shape;
-mod standing;
 mod triggers;
+mod write_positions;
 
-pub mod identity;
-pub mod judge;
-pub mod receipts;
+pub mod auth;
+pub mod outcome_awaiter;
+pub mod producer;
 pub mod submission;
-pub mod writer;
+pub mod validator;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -56,16 +56,16 @@ use crate::config::{ConfigError, Settings};
 use crate::guard::Guard;
 use crate::health::Health;
 use crate::kafka::Names;
-use crate::model::outcome::Verdict;
+use crate::model::outcome::OutcomeKind;
 use crate::view::{View, ViewError};
 
-use idempotency::InFlight;
-use identity::Identity;
-use judge::Judge;
-use marks::Marks;
-use receipts::{Full, Receipts, Told};
-use submission::{Batch, Submission};
-use writer::{Place, Writer};
+use auth::Authenticator;
+use idempotency::InFlightRequests;
+use outcome_awaiter::{OutcomeAwaiter, OutcomeRecord, TooManyWaiters};
+use producer::{RecordMetadata, TriggerProducer};
+use submission::{BatchSubmission, Submission};
+use validator::RegistrationValidator;
+use write_positions::WritePositions;
 
 /// Why the gateway could not start or had to end: mend what it names and start again.
 #[derive(Debug, Error)]
@@ -92,54 +92,54 @@ pub enum GatewayError {
 pub enum SubmitError {
     /// Try again later.
     #[error(transparent)]
-    Busy(#[from] Full),
+    Busy(#[from] TooManyWaiters),
     /// Try again with the same id: the record may be written or not.
     #[error("the record was not acknowledged: {0}")]
-    Unwritten(#[from] KafkaError),
+    NotAcknowledged(#[from] KafkaError),
 }
 
 /// Where a submission stands and what its owner said, if it did so in time.
 #[derive(Clone, Debug)]
-pub struct Receipt {
+pub struct SubmitResult {
     /// The record in `triggers`.
-    pub place: Place,
+    pub record: RecordMetadata,
     /// The owner's answer.
-    pub told: Option<Told>,
+    pub outcome: Option<OutcomeRecord>,
 }
 
-impl Receipt {
+impl SubmitResult {
     /// What the owner said.
     #[must_use]
-    pub fn verdict(&self) -> Option<&Verdict> {
-        self.told.as_ref().map(|told| &told.outcome.verdict)
+    pub fn verdict(&self) -> Option<&OutcomeKind> {
+        self.outcome.as_ref().map(|told| &told.outcome.kind)
     }
 }
 
 /// The answers to a batch, as they come.
 #[derive(Debug)]
-pub struct Answers {
+pub struct BatchResults {
     /// The record in `triggers`.
-    pub place: Place,
-    answers: JoinSet<(String, Option<Told>)>,
+    pub record: RecordMetadata,
+    outcomes: JoinSet<(String, Option<OutcomeRecord>)>,
 }
 
-impl Answers {
+impl BatchResults {
     /// The next trigger and what its owner said, if it did so in time; nothing after the last.
-    pub async fn next(&mut self) -> Option<(String, Option<Told>)> {
-        let answer = self.answers.join_next().await?;
+    pub async fn next(&mut self) -> Option<(String, Option<OutcomeRecord>)> {
+        let answer = self.outcomes.join_next().await?;
         Some(answer.expect("a wait for an answer does not panic"))
     }
 }
 
 /// Takes submissions and comes back with the owner's answer.
 #[derive(Debug)]
-pub struct Desk {
-    writer: Writer,
-    receipts: Receipts,
+pub struct TriggerClient {
+    producer: TriggerProducer,
+    awaiter: OutcomeAwaiter,
     answer_timeout: Duration,
 }
 
-impl Desk {
+impl TriggerClient {
     /// Opens a desk that waits `answer_timeout` for each answer. What is submitted before `health`
     /// is ready may go unanswered.
     pub fn open(
@@ -148,31 +148,31 @@ impl Desk {
         health: Arc<Health>,
         shutdown: CancellationToken,
     ) -> Result<Self, KafkaError> {
-        let writer = Writer::open(settings, answer_timeout)?;
-        let receipts = Receipts::open(settings, health, shutdown)?;
-        Ok(Self { writer, receipts, answer_timeout })
+        let producer = TriggerProducer::open(settings, answer_timeout)?;
+        let awaiter = OutcomeAwaiter::open(settings, health, shutdown)?;
+        Ok(Self { producer, awaiter, answer_timeout })
     }
 
     /// Writes a submission and awaits its outcome.
-    pub async fn submit(&self, submission: Submission) -> Result<Receipt, SubmitError> {
-        let waiter = self.receipts.expect(&submission.id)?;
-        let place = self.writer.write(&submission.acknowledged()).await?;
-        let told = waiter.answer(place.offset, self.answer_timeout).await;
-        Ok(Receipt { place, told })
+    pub async fn submit(&self, submission: Submission) -> Result<SubmitResult, SubmitError> {
+        let pending = self.awaiter.subscribe(&submission.id)?;
+        let record = self.producer.send(&submission.with_ack()).await?;
+        let outcome = pending.wait_for(record.offset, self.answer_timeout).await;
+        Ok(SubmitResult { record, outcome })
     }
 
     /// Writes a batch. Each of its triggers is answered for itself, as soon as its owner has.
-    pub async fn submit_batch(&self, batch: Batch) -> Result<Answers, SubmitError> {
-        let Batch { submission, ids } = batch;
-        let waiters = ids.iter().map(|id| self.receipts.expect(id));
-        let waiters = waiters.collect::<Result<Vec<_>, _>>()?;
-        let place = self.writer.write(&submission.acknowledged()).await?;
-        let mut answers = JoinSet::new();
+    pub async fn submit_batch(&self, batch: BatchSubmission) -> Result<BatchResults, SubmitError> {
+        let BatchSubmission { submission, ids } = batch;
+        let pending = ids.iter().map(|id| self.awaiter.subscribe(id));
+        let waiters = pending.collect::<Result<Vec<_>, _>>()?;
+        let record = self.producer.send(&submission.with_ack()).await?;
+        let mut outcomes = JoinSet::new();
         for (id, waiter) in ids.into_iter().zip(waiters) {
             let timeout = self.answer_timeout;
-            let _handle = answers.spawn(async move { (id, waiter.any_answer(timeout).await) });
+            let _handle = outcomes.spawn(async move { (id, waiter.wait_for_any(timeout).await) });
         }
-        Ok(Answers { place, answers })
+        Ok(BatchResults { record, outcomes })
     }
 }
 
@@ -185,31 +185,31 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<(), GatewayError> {
     let timeout = settings.gateway.answer_timeout;
-    let callers = Callers::follow(settings, Arc::clone(&health), shutdown.clone())?;
-    if callers.now().is_open() {
+    let callers = Callers::watch(settings, Arc::clone(&health), shutdown.clone())?;
+    if callers.current().is_open() {
         let address = listener.local_addr()?;
         tracing::warn!(%address, "no callers.file: whoever reaches this may do everything");
     }
-    let desk = Desk::open(settings, timeout, Arc::clone(&health), shutdown.clone())?;
+    let desk = TriggerClient::open(settings, timeout, Arc::clone(&health), shutdown.clone())?;
     let view = View::open(settings, Arc::clone(&health), shutdown.clone())?;
-    let _detached = tokio::spawn(standing::watch(view.clone(), shutdown.clone()));
+    let _detached = tokio::spawn(overdue_monitor::run(view.clone(), shutdown.clone()));
     let api = Arc::new(api::Api {
-        desk,
+        client: desk,
         view,
-        marks: Marks::default(),
-        in_flight: InFlight::default(),
-        letters: crate::dead_letters::Desk::new(settings),
+        write_positions: WritePositions::default(),
+        in_flight: InFlightRequests::default(),
+        dead_letter_actions: crate::dead_letters::DeadLetterActions::new(settings),
         settings: settings.clone(),
         health,
         names: Names::new(&settings.topics.prefix),
-        judge: Judge::new(),
-        identity: Identity::open(settings, callers.clone())?,
+        validator: RegistrationValidator::new(),
+        authenticator: Authenticator::open(settings, callers.clone())?,
         callers,
         guard: Guard::new(settings),
     });
     let (router, _description) = routes::routes();
-    let router = router.with_state(api).layer(middleware::from_fn(rate::tell));
-    let router = router.layer(middleware::from_fn(request_id::frame)).merge(probes);
+    let router = router.with_state(api).layer(middleware::from_fn(rate_limiter::add_headers));
+    let router = router.layer(middleware::from_fn(request_id::track_request)).merge(probes);
     let service = router.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, service).with_graceful_shutdown(shutdown.cancelled_owned()).await?;
     Ok(())
@@ -217,7 +217,7 @@ pub async fn run(
 
 /// The description of the API: OpenAPI 3.1, as JSON.
 #[must_use]
-pub fn description() -> String {
+pub fn openapi_json() -> String {
     let (_router, document) = routes::routes();
     format!("{document:#}")
 }

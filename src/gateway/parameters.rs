@@ -1,6 +1,7 @@
 //! The parameters of a request beside its body: path, query, and the headers of preconditions.
 //!
-//! Law: a parameter that is not known is refused as a field would be, and every refusal names it.
+//! Invariant: a parameter that is not known is refused as a field would be, and every refusal names
+//! it.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path};
@@ -12,27 +13,27 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::body;
-use super::code::Code;
-use super::problem::{Fault, Misread, Problem};
+use super::error_code::ErrorCode;
+use super::problem::{FieldError, ParseError, Problem};
 use crate::model::Offset;
 
 /// The one parameter of a path.
 #[derive(Debug)]
-pub(super) struct Id(pub(super) String);
+pub(super) struct PathId(pub(super) String);
 
 /// The parameters of a query.
 #[derive(Debug)]
 pub(super) struct Query<T>(pub(super) T);
 
 /// A type that a query is read as.
-pub(super) trait Queried: DeserializeOwned {
+pub(super) trait QueryFields: DeserializeOwned {
     /// Parameters that may come again, which together are a list.
     const LISTS: &'static [&'static str] = &[];
     /// Parameters that may be numbers.
     const NUMBERS: &'static [&'static str] = &["page_size"];
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Id {
+impl<S: Send + Sync> FromRequestParts<S> for PathId {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
@@ -41,13 +42,13 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
             Ok(Path(id)) => Ok(Self(id)),
             Err(_) => {
                 let detail = "the last part of the path is not UTF-8 once it is decoded";
-                Err(Problem::of(Code::InvalidParameter, detail))
+                Err(Problem::of(ErrorCode::InvalidParameter, detail))
             }
         }
     }
 }
 
-impl<S: Send + Sync, T: Queried> FromRequestParts<S> for Query<T> {
+impl<S: Send + Sync, T: QueryFields> FromRequestParts<S> for Query<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
@@ -55,7 +56,7 @@ impl<S: Send + Sync, T: Queried> FromRequestParts<S> for Query<T> {
     }
 }
 
-fn read_query<T: Queried>(query: &str) -> Result<T, Problem> {
+fn read_query<T: QueryFields>(query: &str) -> Result<T, Problem> {
     let mut fields = Map::new();
     let mut url = Url::parse("http://query/").expect("it is one");
     url.set_query(Some(query));
@@ -67,22 +68,24 @@ fn read_query<T: Queried>(query: &str) -> Result<T, Problem> {
             let list = fields.entry(name).or_insert(json!([]));
             list.as_array_mut().expect("made as one").push(value);
         } else if fields.insert(name.clone(), value).is_some() {
-            return Err(refuse(&format!("{name} is there twice: give it once")));
+            return Err(invalid_parameter(&format!("{name} is there twice: give it once")));
         }
     }
-    let read = body::read(Value::from(fields).to_string().as_bytes());
-    read.map_err(|Misread(Fault { pointer, reason })| {
+    let read = body::parse_json(Value::from(fields).to_string().as_bytes());
+    read.map_err(|ParseError(FieldError { pointer, reason })| {
         let reason = reason.replace("there is no field", "there is no parameter");
         match pointer.trim_start_matches('/').split('/').next() {
-            Some("") | None => refuse(&reason),
-            Some(name) => refuse(&format!("{name}: {reason}")).with("parameter", json!(name)),
+            Some("") | None => invalid_parameter(&reason),
+            Some(name) => {
+                invalid_parameter(&format!("{name}: {reason}")).with("parameter", json!(name))
+            }
         }
     })
 }
 
 /// A parameter is wrong.
-pub(super) fn refuse(detail: &str) -> Problem {
-    Problem::of(Code::InvalidParameter, detail)
+pub(super) fn invalid_parameter(detail: &str) -> Problem {
+    Problem::of(ErrorCode::InvalidParameter, detail)
 }
 
 /// The generations that `If-Match` takes, if it is there and not `*`.
@@ -90,7 +93,7 @@ pub(super) fn if_match(headers: &HeaderMap) -> Result<Option<Vec<Offset>>, Probl
     let mut generations = Vec::new();
     let mut any = !headers.contains_key(IF_MATCH);
     for value in headers.get_all(IF_MATCH) {
-        let Ok(text) = value.to_str() else { return Err(wrong_tag()) };
+        let Ok(text) = value.to_str() else { return Err(invalid_etag()) };
         for tag in text.split(',').map(str::trim) {
             if tag == "*" {
                 any = true;
@@ -101,15 +104,15 @@ pub(super) fn if_match(headers: &HeaderMap) -> Result<Option<Vec<Offset>>, Probl
             let bare = Some(tag).filter(|tag| tag.bytes().all(|byte| byte.is_ascii_digit()));
             let inner = quoted.or_else(|| bare.filter(|tag| !tag.is_empty()));
             // An entity tag that we never gave matches nothing.
-            generations.extend(inner.ok_or_else(wrong_tag)?.parse::<Offset>());
+            generations.extend(inner.ok_or_else(invalid_etag)?.parse::<Offset>());
         }
     }
     Ok((!any).then_some(generations))
 }
 
-fn wrong_tag() -> Problem {
+fn invalid_etag() -> Problem {
     let detail = "If-Match: write the ETag that the trigger came with, such as \"41\"";
-    refuse(detail).with("parameter", json!("If-Match"))
+    invalid_parameter(detail).with("parameter", json!("If-Match"))
 }
 
 #[cfg(test)]
@@ -120,32 +123,32 @@ mod tests {
 
     #[derive(Debug, PartialEq, Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Listed {
+    struct TestQuery {
         q: Option<String>,
         label: Option<Vec<String>>,
         page_size: Option<u32>,
     }
 
-    impl Queried for Listed {
+    impl QueryFields for TestQuery {
         const LISTS: &'static [&'static str] = &["label"];
     }
 
     #[test]
     fn a_query_is_read_as_strictly_as_a_body() {
-        let read = |query| read_query::<Listed>(query);
+        let read = |query| read_query::<TestQuery>(query);
         let listed = read("q=7%20%26&label=a%3D1&label=b&page_size=20").unwrap();
         let label = Some(vec!["a=1".to_owned(), "b".to_owned()]);
-        assert_eq!(listed, Listed { q: Some("7 &".to_owned()), label, page_size: Some(20) });
-        assert_eq!(read("").unwrap(), Listed { q: None, label: None, page_size: None });
+        assert_eq!(listed, TestQuery { q: Some("7 &".to_owned()), label, page_size: Some(20) });
+        assert_eq!(read("").unwrap(), TestQuery { q: None, label: None, page_size: None });
         let seven = Some("7".to_owned());
-        assert_eq!(read("q=7").unwrap(), Listed { q: seven, label: None, page_size: None });
+        assert_eq!(read("q=7").unwrap(), TestQuery { q: seven, label: None, page_size: None });
         for (query, problem) in [
             ("qq=1", "qq: there is no parameter \"qq\"; did you mean \"q\"?"),
             ("page_size=many", "page_size: write a whole number from 0 on, not \"many\""),
             ("q=1&q=2", "q is there twice: give it once"),
         ] {
             let found = read(query).unwrap_err();
-            let expected = refuse(problem);
+            let expected = invalid_parameter(problem);
             let name = problem.split_once(": ").filter(|_| !problem.starts_with("q is"));
             let expected = match name {
                 Some((name, _)) => expected.with("parameter", json!(name)),

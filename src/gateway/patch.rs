@@ -1,8 +1,8 @@
 //! `PATCH /v1/triggers/{id}`: a JSON merge patch (RFC 7396) of what was registered, which becomes a
 //! registration in its place.
 //!
-//! Law: what the patch does not name stays byte for byte as it was registered. The owner takes the
-//! change only if the trigger is still the one that was patched.
+//! Invariant: what the patch does not name stays byte for byte as it was registered. The owner
+//! takes the change only if the trigger is still the one that was patched.
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use utoipa::openapi::{RefOr, Schema};
 
-use super::api::{Api, tag, taken, unseen};
-use super::body::{self, misspelt};
-use super::code::Code;
+use super::api::{Api, id_taken, set_etag, view_error};
+use super::auth::Registrant;
+use super::body::{self, unknown_field_reason};
 use super::commands::not_pending;
-use super::identity::Registrant;
-use super::parameters::{Id, if_match};
-use super::problem::{Fault, Problem};
-use super::request::{Late, TriggerBody};
-use super::resource::{Trigger, is_ours};
+use super::error_code::ErrorCode;
+use super::parameters::{PathId, if_match};
+use super::problem::{FieldError, Problem};
+use super::request::{LatePolicy, TriggerBody};
+use super::resource::{Trigger, is_reserved_header};
 use super::submission::NewTrigger;
-use super::triggers::{Registered, body_max, prepare, rejected};
+use super::triggers::{RegisterResponse, body_max, prepare, rejected};
 use crate::model::Offset;
 use crate::model::definition::Header;
-use crate::model::outcome::Verdict;
-use crate::view::{FINGERPRINT, LABEL, NAME, TriggerView};
+use crate::model::outcome::OutcomeKind;
+use crate::view::{FINGERPRINT_HEADER, LABEL_HEADER_PREFIX, NAME_HEADER, TriggerView};
 
 /// What a patch may name.
 const WRITABLE: [&str; 22] = [
@@ -55,7 +55,7 @@ const WRITABLE: [&str; 22] = [
 ];
 
 /// What gives way if a patch names something that cannot stand beside it.
-const GIVES_WAY: [(&str, &[&str]); 5] = [
+const CONFLICTING_FIELDS: [(&str, &[&str]); 5] = [
     ("fireAt", &["schedule"]),
     ("delaySeconds", &["fireAt", "schedule"]),
     ("schedule", &["fireAt", "expireAfter", "after"]),
@@ -78,7 +78,7 @@ const GIVES_WAY: [(&str, &[&str]); 5] = [
         description = "Fields of a registration; null takes one away"
     ),
     responses(
-        (status = 200, description = "Changed", body = Registered,
+        (status = 200, description = "Changed", body = RegisterResponse,
             headers(("ETag" = String, description = "The new generation"))),
         (status = 202, description = "Written, and not answered in time",
             body = super::api::Unanswered),
@@ -87,48 +87,50 @@ const GIVES_WAY: [(&str, &[&str]); 5] = [
 pub(super) async fn patch(
     State(api): State<Arc<Api>>,
     Registrant(caller): Registrant,
-    Id(id): Id,
+    PathId(id): PathId,
     request: Request,
 ) -> Result<Response, Problem> {
     let wanted = if_match(request.headers())?;
     let payload_max = caller.limits.payload.bytes();
-    let patch = body::take(request, body_max(payload_max)).await?;
-    let (trigger, _freshness) = api.find(&caller, &id).await?;
+    let patch = body::read_bytes(request, body_max(payload_max)).await?;
+    let (trigger, _freshness) = api.find_trigger(&caller, &id).await?;
     let generation = trigger.generation;
     if trigger.status.is_settled() {
-        let problem = Problem::of(Code::Settled, format!("{id} has settled"));
+        let problem = Problem::of(ErrorCode::Settled, format!("{id} has settled"));
         return Err(problem.with("triggerStatus", json!(trigger.status)));
     }
     // An operator changes what stays its caller's.
-    let owner = api.callers.of_record(trigger.caller.as_deref());
+    let owner = api.callers.for_record(trigger.caller.as_deref());
     let registered_by = trigger.caller.clone();
-    let (mut changed, late) = patched(trigger, &patch, payload_max)?;
+    let (mut changed, late) = apply_patch(trigger, &patch, payload_max)?;
     // After all that would be refused anyway: RFC 9110, section 13.2.1.
     if wanted.is_some_and(|wanted| !wanted.contains(&generation)) {
-        return Err(differs(&id, generation));
+        return Err(generation_differs(&id, generation));
     }
-    let first = api.first_request(&id, generation).await.map_err(unseen)?;
-    let carried = first.and_then(|first| first.carried());
-    changed.about.extend(carried.map(|text| (FINGERPRINT.to_owned(), text.into_bytes())));
+    let first = api.original_request(&id, generation).await.map_err(view_error)?;
+    let carried = first.and_then(|first| first.to_header());
+    changed
+        .metadata_headers
+        .extend(carried.map(|text| (FINGERPRINT_HEADER.to_owned(), text.into_bytes())));
     let submission = prepare(&api, &owner, changed, late).await?.if_generation(generation);
     let submission = match &registered_by {
-        Some(caller) => submission.by(caller),
+        Some(caller) => submission.with_caller(caller),
         None => submission,
     };
     let receipt = api.write(submission).await?;
     match receipt.verdict() {
-        Some(Verdict::Accepted { generation, fire_at, .. }) => {
-            let registered = Registered::of(&id, *generation, *fire_at);
+        Some(OutcomeKind::Accepted { generation, fire_at, .. }) => {
+            let registered = RegisterResponse::of(&id, *generation, *fire_at);
             let mut response = Json(registered).into_response();
-            tag(&mut response, *generation);
+            set_etag(&mut response, *generation);
             Ok(response)
         }
-        Some(Verdict::Kept { generation, .. }) => Err(differs(&id, *generation)),
-        Some(Verdict::NotPending { fired, .. }) => {
+        Some(OutcomeKind::Kept { generation, .. }) => Err(generation_differs(&id, *generation)),
+        Some(OutcomeKind::NotPending { fired, .. }) => {
             Err(not_pending(&api, &caller, &id, *fired, None).await)
         }
-        Some(Verdict::Taken { .. }) => Err(taken(&id)),
-        Some(Verdict::Rejected { reason }) => Err(rejected(&id, reason)),
+        Some(OutcomeKind::Taken { .. }) => Err(id_taken(&id)),
+        Some(OutcomeKind::Rejected { reason }) => Err(rejected(&id, reason)),
         _ => Ok(api.unanswered(&id, &receipt)),
     }
 }
@@ -151,26 +153,26 @@ impl utoipa::PartialSchema for TriggerPatch {
 
 impl utoipa::ToSchema for TriggerPatch {}
 
-fn differs(id: &str, generation: Offset) -> Problem {
+fn generation_differs(id: &str, generation: Offset) -> Problem {
     let detail = format!("{id} is generation {generation} now");
-    Problem::of(Code::GenerationDiffers, detail).with("generation", json!(generation))
+    Problem::of(ErrorCode::GenerationDiffers, detail).with("generation", json!(generation))
 }
 
 /// The trigger as the patch has it.
-fn patched(
+fn apply_patch(
     view: TriggerView,
     patch: &[u8],
     payload_max: u64,
-) -> Result<(NewTrigger, Late), Problem> {
-    let patch: Map<String, Value> = body::read(patch)?;
+) -> Result<(NewTrigger, LatePolicy), Problem> {
+    let patch: Map<String, Value> = body::parse_json(patch)?;
     check_names(&patch)?;
-    let names = |name: &str| patch.get(name).is_some_and(|value| !value.is_null());
+    let is_set_in_patch = |name: &str| patch.get(name).is_some_and(|value| !value.is_null());
     let (id, definition) = (view.id.clone(), view.definition.clone());
-    let (whole, had_schedule) = (view.payload_is_whole, view.schedule.is_some());
+    let (whole, had_schedule) = (view.payload_is_complete, view.schedule.is_some());
     let mut fields = writable(view);
-    for (name, others) in GIVES_WAY {
+    for (name, others) in CONFLICTING_FIELDS {
         // What stood beside another of its kind can go on doing so.
-        if names(name) && !fields.contains_key(name) {
+        if is_set_in_patch(name) && !fields.contains_key(name) {
             others.iter().for_each(|other| drop(fields.remove(*other)));
         }
     }
@@ -188,29 +190,29 @@ fn patched(
             !kept && !value.is_null()
         });
     }
-    let read: TriggerBody = body::read(merged.to_string().as_bytes())?;
-    let late = if keeps_time { Late::Fire } else { read.late.unwrap_or_default() };
+    let read: TriggerBody = body::parse_json(merged.to_string().as_bytes())?;
+    let late = if keeps_time { LatePolicy::Fire } else { read.late.unwrap_or_default() };
     let mut trigger = read.into_trigger(payload_max)?;
     trigger.id = id;
     if keeps_payload {
         let payload = definition.payload.filter(|_| whole);
         let Some(payload) = payload else {
             let detail = "its payload is not kept whole for looking at, or is null: give payload";
-            return Err(Problem::at(Code::Conflict, Fault::of("payload", detail)));
+            return Err(Problem::at(ErrorCode::Conflict, FieldError::of("payload", detail)));
         };
         trigger.payload = payload.to_vec();
     }
     let (ours, theirs): (Vec<_>, Vec<_>) =
-        definition.headers.iter().partition(|header| is_ours(header.name.as_str()));
+        definition.headers.iter().partition(|header| is_reserved_header(header.name.as_str()));
     if keeps_headers {
-        trigger.headers = theirs.into_iter().map(carried).collect();
+        trigger.headers = theirs.into_iter().map(header_pair).collect();
     }
-    trigger.about.extend(ours.into_iter().filter(is_unknown).map(carried));
+    trigger.metadata_headers.extend(ours.into_iter().filter(is_other_header).map(header_pair));
     Ok((trigger, late))
 }
 
 /// Refuses what a patch cannot name.
-fn check_names(patch: &Map<String, Value>) -> Result<(), Fault> {
+fn check_names(patch: &Map<String, Value>) -> Result<(), FieldError> {
     let Some(unknown) = patch.keys().find(|name| !WRITABLE.contains(&name.as_str())) else {
         return Ok(());
     };
@@ -220,9 +222,9 @@ fn check_names(patch: &Map<String, Value>) -> Result<(), Fault> {
         | "reason" | "asOf" | "payloadIsWhole" | "payloadBase64" => {
             format!("{unknown} is only shown: leave it out")
         }
-        _ => misspelt(unknown, &WRITABLE),
+        _ => unknown_field_reason(unknown, &WRITABLE),
     };
-    Err(Fault::of(unknown, reason))
+    Err(FieldError::of(unknown, reason))
 }
 
 /// What was registered, in the fields that register it.
@@ -257,14 +259,14 @@ fn merge(target: &mut Value, patch: Value) {
     }
 }
 
-fn carried(header: &Header) -> (String, Vec<u8>) {
+fn header_pair(header: &Header) -> (String, Vec<u8>) {
     (header.name.to_string(), header.value.as_ref().map(|value| value.to_vec()).unwrap_or_default())
 }
 
 /// Whether nothing of a trigger's fields is told by it.
-fn is_unknown(header: &&Header) -> bool {
+fn is_other_header(header: &&Header) -> bool {
     let name = header.name.as_str();
-    name != NAME && !name.starts_with(LABEL) && name != FINGERPRINT
+    name != NAME_HEADER && !name.starts_with(LABEL_HEADER_PREFIX) && name != FINGERPRINT_HEADER
 }
 
 #[cfg(test)]
@@ -272,9 +274,9 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::gateway::submission::When;
-    use crate::model::course::{After, OnFailure};
+    use crate::gateway::submission::FireTime;
     use crate::model::definition::{Definition, HttpTarget, Target, TopicTarget};
+    use crate::model::lifecycle::{Dependencies, OnFailure};
     use crate::model::retry::RetryPolicy;
     use crate::model::text::Text;
     use crate::view;
@@ -306,7 +308,7 @@ mod tests {
                 retry: None,
                 caller: None,
             },
-            payload_is_whole: true,
+            payload_is_complete: true,
             schedule: None,
             after: None,
             expire_after: Some(60_000),
@@ -316,17 +318,17 @@ mod tests {
             created_at: 1,
             settled_at: None,
             executions: 0,
-            last: None,
+            last_execution: None,
             reason: None,
         }
     }
 
     fn patched_by(patch: Value) -> Result<NewTrigger, Problem> {
-        patched(view(), patch.to_string().as_bytes(), 4_096).map(|(trigger, _late)| trigger)
+        apply_patch(view(), patch.to_string().as_bytes(), 4_096).map(|(trigger, _late)| trigger)
     }
 
-    fn course(trigger: &NewTrigger) -> Vec<(&str, &str)> {
-        trigger.course.iter().map(|(name, value)| (*name, value.as_str())).collect()
+    fn lifecycle_headers(trigger: &NewTrigger) -> Vec<(&str, &str)> {
+        trigger.lifecycle_headers.iter().map(|(name, value)| (*name, value.as_str())).collect()
     }
 
     #[test]
@@ -359,34 +361,34 @@ mod tests {
     }
 
     #[test]
-    fn what_the_patch_does_not_name_stays_as_it_was() {
+    fn fields_without_a_patch_stay_byte_for_byte() {
         let trigger = patched_by(json!({"name": "Green tea"})).unwrap();
         assert_eq!(trigger.id, "tea");
-        assert_eq!(trigger.when, Some(When::At(1_800_000_000_000)));
+        assert_eq!(trigger.when, Some(FireTime::At(1_800_000_000_000)));
         assert_eq!(trigger.payload, br#"{"n": 1.0,  "s": 2}"#, "byte for byte");
         assert_eq!(trigger.headers, [("a".to_owned(), b"b".to_vec())]);
         let about =
             [("orloj-name", "Green tea"), ("orloj-label-team", "kitchen"), ("orloj-other", "x")];
         let about = about.map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()));
-        assert_eq!(trigger.about, about);
+        assert_eq!(trigger.metadata_headers, about);
         let Target::Http(target) = &trigger.target else { panic!("{trigger:?}") };
         assert_eq!((target.url.as_str(), target.timeout), ("https://h/x", Some(1_500)));
         let expected = [("orloj-expire-after", "60000"), ("orloj-priority", "127")];
-        assert_eq!(course(&trigger), expected);
+        assert_eq!(lifecycle_headers(&trigger), expected);
     }
 
     #[test]
-    fn null_takes_away_and_what_cannot_stand_beside_it_gives_way() {
+    fn null_removes_a_field_and_conflicting_fields_are_removed() {
         let trigger = patched_by(json!({"expireAfter": null, "payload": {"s": null}})).unwrap();
-        assert_eq!(course(&trigger), [("orloj-priority", "127")]);
+        assert_eq!(lifecycle_headers(&trigger), [("orloj-priority", "127")]);
         assert_eq!(trigger.payload, br#"{"n":1.0}"#);
 
         let trigger = patched_by(json!({"schedule": {"daily": "09:00"}})).unwrap();
         let expected = [("orloj-schedule", r#"{"daily":"09:00"}"#), ("orloj-priority", "127")];
-        assert_eq!((trigger.when, course(&trigger)), (None, expected.to_vec()));
+        assert_eq!((trigger.when, lifecycle_headers(&trigger)), (None, expected.to_vec()));
 
         let trigger = patched_by(json!({"delaySeconds": 2, "topic": "t"})).unwrap();
-        assert_eq!(trigger.when, Some(When::After(2_000)));
+        assert_eq!(trigger.when, Some(FireTime::After(2_000)));
         assert!(!trigger.target.is_http());
 
         let retry = RetryPolicy { attempts: Some(3), ..RetryPolicy::default() };
@@ -397,7 +399,7 @@ mod tests {
         };
         let patch = |patch: Value| {
             let view = TriggerView { definition: to_topic(), ..view() };
-            patched(view, patch.to_string().as_bytes(), 4_096).unwrap().0
+            apply_patch(view, patch.to_string().as_bytes(), 4_096).unwrap().0
         };
         let trigger = patch(json!({"callbackUrl": "https://h/y"}));
         assert_eq!(trigger.target, Target::from(HttpTarget::post("https://h/y")));
@@ -407,11 +409,12 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_others_does_so_until_it_recurs() {
-        let after = After { ids: vec!["a".into()], on_failure: OnFailure::Skip, timeout: 9_000 };
+    fn dependencies_stay_until_a_schedule_replaces_them() {
+        let after =
+            Dependencies { ids: vec!["a".into()], on_failure: OnFailure::Skip, timeout: 9_000 };
         let waiting = || TriggerView { after: Some(after.clone()), expire_after: None, ..view() };
         let patch = |patch: Value| {
-            patched(waiting(), patch.to_string().as_bytes(), 4_096).unwrap().0.course
+            apply_patch(waiting(), patch.to_string().as_bytes(), 4_096).unwrap().0.lifecycle_headers
         };
         let names = |course: &[(&'static str, String)]| {
             course.iter().map(|(name, _)| *name).collect::<Vec<_>>()
@@ -423,13 +426,13 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_stays_may_have_passed() {
+    fn an_unchanged_time_may_have_passed() {
         let late = |patch: Value| {
-            patched(view(), patch.to_string().as_bytes(), 4_096).map(|(_, late)| late)
+            apply_patch(view(), patch.to_string().as_bytes(), 4_096).map(|(_, late)| late)
         };
-        assert_eq!(late(json!({"name": "x"})), Ok(Late::Fire));
-        assert_eq!(late(json!({"fireAt": 1})), Ok(Late::Refuse));
-        assert_eq!(late(json!({"fireAt": 1, "late": "fire"})), Ok(Late::Fire));
+        assert_eq!(late(json!({"name": "x"})), Ok(LatePolicy::Fire));
+        assert_eq!(late(json!({"fireAt": 1})), Ok(LatePolicy::Refuse));
+        assert_eq!(late(json!({"fireAt": 1, "late": "fire"})), Ok(LatePolicy::Fire));
     }
 
     #[test]
@@ -442,15 +445,16 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_that_stays_goes_on_counting() {
+    fn an_unchanged_schedule_keeps_its_count() {
         let recurring = || TriggerView {
             schedule: Some(r#"{"daily":{"at":["09:00"]},"maxExecutions":3}"#.to_owned()),
             expire_after: None,
             ..view()
         };
         let patch = |patch: Value| {
-            let (trigger, _) = patched(recurring(), patch.to_string().as_bytes(), 4_096).unwrap();
-            (trigger.when, trigger.course)
+            let (trigger, _) =
+                apply_patch(recurring(), patch.to_string().as_bytes(), 4_096).unwrap();
+            (trigger.when, trigger.lifecycle_headers)
         };
         let (when, course) = patch(json!({"maxExecutions": null, "name": "x"}));
         let schedule = r#"{"daily":{"at":["09:00"]},"maxExecutions":3}"#.to_owned();
@@ -458,12 +462,12 @@ mod tests {
         let expected = ("orloj-count", "keep".to_owned());
         assert_eq!(course[..2], [("orloj-schedule", schedule), expected]);
         let (when, course) = patch(json!({"fireAt": "2030-01-01T00:00:00Z", "count": null}));
-        assert_eq!(when, Some(When::At(1_893_456_000_000)));
+        assert_eq!(when, Some(FireTime::At(1_893_456_000_000)));
         assert_eq!(course, [("orloj-priority", "127".to_owned())]);
     }
 
     #[test]
-    fn what_a_patch_cannot_say_is_refused_by_its_name() {
+    fn a_field_that_cannot_be_patched_is_refused_by_name() {
         for (patch, pointer, reason) in [
             (json!({"triggerId": "x"}), "/triggerId", "cannot be changed"),
             (json!({"status": "FIRED"}), "/status", "only shown"),
@@ -472,12 +476,12 @@ mod tests {
             (json!({"fireAt": null}), "/fireAt", "say when"),
         ] {
             let problem = patched_by(patch.clone()).unwrap_err();
-            let fault = Fault { pointer: pointer.to_owned(), reason: String::new() };
+            let fault = FieldError { pointer: pointer.to_owned(), reason: String::new() };
             let shown = format!("{problem:?}");
             assert!(shown.contains(&format!("{:?}", fault.pointer)), "{patch}: {shown}");
             assert!(shown.contains(&reason.replace('"', "\\\"")), "{patch}: {shown}");
         }
-        let cut = TriggerView { payload_is_whole: false, ..view() };
-        assert!(patched(cut, b"{}", 4_096).is_err());
+        let cut = TriggerView { payload_is_complete: false, ..view() };
+        assert!(apply_patch(cut, b"{}", 4_096).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! Errors of the HTTP API: RFC 9457 problem details, which name the field and the way out.
 //!
-//! Law: every error has a code of [`Code`], which means the same for ever. What people read may
-//! change, what programs read may not.
+//! Invariant: every error has a code of [`ErrorCode`], which means the same for ever. What people
+//! read may change, what programs read may not.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
-use super::code::Code;
-use super::submission::Refusal;
+use super::error_code::ErrorCode;
+use super::submission::ValidationError;
 
 /// Seconds after which to try again when the brokers are away: librdkafka reconnects within one,
 /// and a broker that restarts takes a few.
@@ -23,7 +23,7 @@ const RETRY_AFTER_SECONDS: u64 = 5;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Problem {
     status: StatusCode,
-    code: Code,
+    code: ErrorCode,
     detail: String,
     /// In seconds.
     retry_after: Option<u64>,
@@ -32,7 +32,7 @@ pub(super) struct Problem {
 
 /// What is wrong with one part of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct FieldError {
     /// Which part: a JSON pointer (RFC 6901); empty for the whole.
     pub(super) pointer: String,
     /// What is wrong, and what is right.
@@ -41,37 +41,37 @@ pub(super) struct Fault {
 
 /// A part of a body that has not the form that it must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Misread(pub(super) Fault);
+pub(super) struct ParseError(pub(super) FieldError);
 
 impl Problem {
     /// A problem of the code that this status has if nothing more is known.
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        let problem = Self::of(Code::of_status(status), detail);
+        let problem = Self::of(ErrorCode::from_status(status), detail);
         Self { status, ..problem }
     }
 
     /// A problem without further members.
-    pub(super) fn of(code: Code, detail: impl Into<String>) -> Self {
+    pub(super) fn of(code: ErrorCode, detail: impl Into<String>) -> Self {
         let (status, detail) = (code.status(), detail.into());
         Self { status, code, detail, retry_after: None, members: Map::new() }
     }
 
     /// The service cannot do it now; the client shall come back.
     pub(super) fn unavailable(detail: impl Into<String>) -> Self {
-        let problem = Self::of(Code::Unavailable, detail);
+        let problem = Self::of(ErrorCode::Unavailable, detail);
         Self { retry_after: Some(RETRY_AFTER_SECONDS), ..problem }
     }
 
     /// The client shall come back `after` its share of requests is worked off.
-    pub(super) fn too_many(caller: &str, per_second: NonZeroU32, after: Duration) -> Self {
+    pub(super) fn rate_limited(caller: &str, per_second: NonZeroU32, after: Duration) -> Self {
         let detail = format!("{caller} may make {per_second} requests a second");
-        let problem = Self::of(Code::TooManyRequests, detail);
+        let problem = Self::of(ErrorCode::TooManyRequests, detail);
         Self { retry_after: Some(after.as_secs() + 1), ..problem }
     }
 
     /// A part of the body is wrong.
-    pub(super) fn at(code: Code, fault: Fault) -> Self {
-        let Fault { pointer, reason } = fault;
+    pub(super) fn at(code: ErrorCode, fault: FieldError) -> Self {
+        let FieldError { pointer, reason } = fault;
         let errors = json!([{ "pointer": pointer, "detail": reason }]);
         Self::of(code, reason).with("errors", errors)
     }
@@ -91,7 +91,7 @@ impl Problem {
 
     /// The same of a part of the body that is itself at `place`, a JSON pointer.
     #[must_use]
-    pub(super) fn within(mut self, place: &str) -> Self {
+    pub(super) fn with_pointer_prefix(mut self, place: &str) -> Self {
         let errors = self.members.get_mut("errors").and_then(Value::as_array_mut);
         for error in errors.into_iter().flatten() {
             let pointer = error["pointer"].as_str().unwrap_or_default();
@@ -109,10 +109,10 @@ impl Problem {
     /// The body; `request` is what the request is called in logs.
     fn body(self, request: Option<&str>) -> String {
         let mut body = self.members;
-        body.insert("type".to_owned(), json!(self.code.page()));
+        body.insert("type".to_owned(), json!(self.code.page_path()));
         body.insert("title".to_owned(), json!(self.code.title()));
         body.insert("status".to_owned(), json!(self.status.as_u16()));
-        body.insert("code".to_owned(), json!(self.code.word()));
+        body.insert("code".to_owned(), json!(self.code.as_str()));
         body.insert("detail".to_owned(), json!(self.detail));
         if let Some(hint) = self.code.hint() {
             let _given = body.entry("hint").or_insert(json!(hint));
@@ -122,7 +122,7 @@ impl Problem {
     }
 }
 
-impl Fault {
+impl FieldError {
     /// What is wrong with `field`, which is directly in the body.
     pub(super) fn of(field: &str, reason: impl Into<String>) -> Self {
         Self { pointer: format!("/{field}"), reason: reason.into() }
@@ -130,8 +130,8 @@ impl Fault {
 }
 
 /// The owner's reading says `schedule.cron is …`, and that is `/schedule/cron`.
-impl From<Refusal> for Fault {
-    fn from(Refusal { field, reason }: Refusal) -> Self {
+impl From<ValidationError> for FieldError {
+    fn from(ValidationError { field, reason }: ValidationError) -> Self {
         if matches!(field, "body" | "batch") {
             return Self { pointer: String::new(), reason };
         }
@@ -147,27 +147,27 @@ impl From<Refusal> for Fault {
 }
 
 /// A body has the right form, and what it says cannot be.
-impl From<Fault> for Problem {
-    fn from(fault: Fault) -> Self {
+impl From<FieldError> for Problem {
+    fn from(fault: FieldError) -> Self {
         // All that can be wrong with a payload is its size.
         let code = match fault.pointer.as_str() {
-            "/payload" => Code::PayloadTooLarge,
-            _ => Code::Contradiction,
+            "/payload" => ErrorCode::PayloadTooLarge,
+            _ => ErrorCode::Contradiction,
         };
         Self::at(code, fault)
     }
 }
 
 /// A body has not the right form.
-impl From<Misread> for Problem {
-    fn from(Misread(fault): Misread) -> Self {
-        Self::at(Code::InvalidBody, fault)
+impl From<ParseError> for Problem {
+    fn from(ParseError(fault): ParseError) -> Self {
+        Self::at(ErrorCode::InvalidBody, fault)
     }
 }
 
-impl From<Refusal> for Problem {
-    fn from(refusal: Refusal) -> Self {
-        Fault::from(refusal).into()
+impl From<ValidationError> for Problem {
+    fn from(refusal: ValidationError) -> Self {
+        FieldError::from(refusal).into()
     }
 }
 
@@ -194,7 +194,7 @@ impl IntoResponse for Problem {
 }
 
 /// Says in a problem's body which request it answers.
-pub(super) fn name_request(response: &mut Response, request: &str) {
+pub(super) fn set_request_id(response: &mut Response, request: &str) {
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
         *response.body_mut() = Body::from(problem.body(Some(request)));
     }
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_problem_has_a_code_a_page_and_the_request() {
-        let problem = Problem::of(Code::NotPending, "tea has fired").with("fired", json!(7));
+        let problem = Problem::of(ErrorCode::NotPending, "tea has fired").with("fired", json!(7));
         let body: Value = serde_json::from_str(&problem.body(Some("r-1"))).unwrap();
         assert_eq!(body["type"], "/problems/not-pending");
         assert_eq!((&body["status"], &body["code"]), (&json!(409), &json!("not-pending")));
@@ -217,15 +217,16 @@ mod tests {
     #[test]
     fn a_status_alone_has_a_code_and_stays_what_it_is() {
         let problem = Problem::new(StatusCode::BAD_GATEWAY, "x");
-        assert_eq!((problem.status, problem.code), (StatusCode::BAD_GATEWAY, Code::Internal));
+        assert_eq!((problem.status, problem.code), (StatusCode::BAD_GATEWAY, ErrorCode::Internal));
         let problem = Problem::new(StatusCode::FORBIDDEN, "x");
-        assert_eq!(problem.code, Code::Forbidden);
+        assert_eq!(problem.code, ErrorCode::Forbidden);
     }
 
     #[test]
-    fn what_the_owner_says_of_a_part_points_to_it() {
-        let pointer =
-            |field, reason: &str| Fault::from(Refusal { field, reason: reason.to_owned() }).pointer;
+    fn a_validation_error_has_the_pointer_of_its_field() {
+        let pointer = |field, reason: &str| {
+            FieldError::from(ValidationError { field, reason: reason.to_owned() }).pointer
+        };
         assert_eq!(pointer("schedule", "schedule.cron is \"x\": y"), "/schedule/cron");
         assert_eq!(pointer("schedule", "schedule.monthly.on is 32"), "/schedule/monthly/on");
         assert_eq!(pointer("retain", "retain is \"2y\": z"), "/retain");
@@ -235,43 +236,48 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_batch_is_named_from_its_beginning() {
-        let fault = Fault::of("schedule", "x");
-        let problem = Problem::at(Code::Contradiction, fault).within("/triggers/7");
+    fn a_pointer_in_a_batch_begins_at_the_batch() {
+        let fault = FieldError::of("schedule", "x");
+        let problem =
+            Problem::at(ErrorCode::Contradiction, fault).with_pointer_prefix("/triggers/7");
         assert_eq!(problem.members["errors"][0]["pointer"], "/triggers/7/schedule");
     }
 
     #[test]
-    fn what_is_misread_has_another_code_than_what_cannot_be() {
+    fn a_parse_error_has_another_code_than_a_contradiction() {
         for (problem, code) in [
-            (Problem::from(Misread(Fault::of("payload", "x"))), Code::InvalidBody),
-            (Problem::from(Fault::of("schedule", "x")), Code::Contradiction),
-            (Problem::from(Fault::of("payload", "x")), Code::PayloadTooLarge),
+            (Problem::from(ParseError(FieldError::of("payload", "x"))), ErrorCode::InvalidBody),
+            (Problem::from(FieldError::of("schedule", "x")), ErrorCode::Contradiction),
+            (Problem::from(FieldError::of("payload", "x")), ErrorCode::PayloadTooLarge),
         ] {
             assert_eq!((problem.code, problem.status), (code, code.status()));
         }
     }
 
     #[test]
-    fn a_hint_of_its_own_stands_before_the_codes() {
+    fn a_hint_of_a_problem_replaces_that_of_its_code() {
         let hint = |problem: Problem| {
             let body: Value = serde_json::from_str(&problem.body(None)).unwrap();
             body["hint"].clone()
         };
-        assert_eq!(hint(Problem::of(Code::NotReplayable, "x")), "archive it");
-        assert_eq!(hint(Problem::of(Code::NotReplayable, "x").hint("leave it")), "leave it");
+        assert_eq!(hint(Problem::of(ErrorCode::NotReplayable, "x")), "archive it");
+        assert_eq!(hint(Problem::of(ErrorCode::NotReplayable, "x").hint("leave it")), "leave it");
     }
 
     #[test]
-    fn an_answer_says_what_to_do_about_it() {
+    fn a_problem_sets_the_headers_of_its_status() {
         let four = NonZeroU32::new(4).unwrap();
-        let too_many = Problem::too_many("billing", four, Duration::from_millis(1_250));
+        let too_many = Problem::rate_limited("billing", four, Duration::from_millis(1_250));
         for (problem, header, value) in [
             (too_many, RETRY_AFTER, "2"),
             (Problem::unavailable("x"), RETRY_AFTER, "5"),
-            (Problem::of(Code::Conflict, "x").retry_after_seconds(1), RETRY_AFTER, "1"),
-            (Problem::of(Code::Unauthenticated, "x"), WWW_AUTHENTICATE, "Bearer realm=\"orloj\""),
-            (Problem::from(Fault::of("payload", "x")), CONNECTION, "close"),
+            (Problem::of(ErrorCode::Conflict, "x").retry_after_seconds(1), RETRY_AFTER, "1"),
+            (
+                Problem::of(ErrorCode::Unauthenticated, "x"),
+                WWW_AUTHENTICATE,
+                "Bearer realm=\"orloj\"",
+            ),
+            (Problem::from(FieldError::of("payload", "x")), CONNECTION, "close"),
         ] {
             let response = problem.into_response();
             assert_eq!(response.headers()[&header], value, "{header}");

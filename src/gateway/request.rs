@@ -1,7 +1,7 @@
 //! The body of `POST /v1/triggers` and of each trigger in a batch, and the trigger that it says.
 //!
-//! Law: a field is either judged here or handed on as it was written, to be judged by the owner's
-//! own reading; nothing is judged twice.
+//! Invariant: a field is either judged here or handed on as it was written, to be judged by the
+//! owner's own reading; nothing is judged twice.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,18 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::body;
-use super::problem::{Fault, Misread};
-use super::shape::{After, Moment, RetryForm, ScheduleForm, Seconds, Span};
-use super::submission::{self, NewTrigger, Refusal, When, absent_payload};
+use super::field_types::{
+    AfterField, DurationSchema, RetryPolicySchema, ScheduleSchema, Seconds, TimestampField,
+};
+use super::problem::{FieldError, ParseError};
+use super::submission::{self, FireTime, NewTrigger, ValidationError, default_payload};
 use crate::codec::registration::retry_policy;
 use crate::model::Millis;
-use crate::model::definition::{HttpTarget, Target, TopicTarget, is_pool};
+use crate::model::definition::{HttpTarget, Target, TopicTarget, is_pool_name};
 use crate::model::input::OnConflict;
 use crate::model::limits::TIMEOUT_MAX_MS;
 use crate::model::text::Text;
-use crate::view::{LABEL, NAME};
+use crate::view::{LABEL_HEADER_PREFIX, NAME_HEADER};
 
 /// Bytes of a name or of a label's value: a line that people read.
 const LINE_BYTES_MAX: usize = 256;
@@ -67,46 +69,46 @@ pub(super) struct TriggerBody {
     /// How long an attempt of the request may take.
     pub(super) timeout_seconds: Option<Seconds>,
     /// When a failed request is made again.
-    #[schema(value_type = Option<RetryForm>)]
+    #[schema(value_type = Option<RetryPolicySchema>)]
     pub(super) retry: Option<Box<RawValue>>,
     /// Fires after so long, counted from when the record is written.
     pub(super) delay_seconds: Option<Seconds>,
     /// Fires at this time.
-    pub(super) fire_at: Option<Moment>,
+    pub(super) fire_at: Option<TimestampField>,
     /// Fires again and again.
-    #[schema(value_type = Option<ScheduleForm>)]
+    #[schema(value_type = Option<ScheduleSchema>)]
     pub(super) schedule: Option<Box<RawValue>>,
     /// Fires when others have settled.
-    pub(super) after: Option<After>,
+    pub(super) after: Option<AfterField>,
     /// The schedule ends before this time: short for schedule.end.
-    #[schema(value_type = Option<Moment>)]
+    #[schema(value_type = Option<TimestampField>)]
     pub(super) end: Option<Value>,
     /// The schedule ends after so many executions: short for schedule.maxExecutions.
     #[schema(value_type = Option<u32>, minimum = 1)]
     pub(super) max_executions: Option<Value>,
     /// A one-time trigger that is later than this does not fire.
-    #[schema(value_type = Option<Span>)]
+    #[schema(value_type = Option<DurationSchema>)]
     pub(super) expire_after: Option<Value>,
     /// Whether a schedule goes on counting executions from the one it replaces: keep or reset.
     #[schema(value_type = Option<String>, pattern = "^(keep|reset)$")]
     pub(super) count: Option<Value>,
     /// How long it is remembered once it has settled, so that others can still wait for it.
-    #[schema(value_type = Option<Span>)]
+    #[schema(value_type = Option<DurationSchema>)]
     pub(super) retain: Option<Value>,
     /// 0 to 255: of what is due in the same millisecond, higher fires first; 127 if not given.
     #[schema(value_type = Option<u8>, minimum = 0, maximum = 255)]
     pub(super) priority: Option<Value>,
     /// What happens if one is pending under this id: it is replaced, or it is kept.
-    pub(super) on_conflict: Option<Conflict>,
+    pub(super) on_conflict: Option<ConflictPolicy>,
     /// What happens if fireAt has passed: it is refused, or it fires at once.
-    pub(super) late: Option<Late>,
+    pub(super) late: Option<LatePolicy>,
 }
 
 /// What happens to the one that is pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = OnConflict)]
-pub(super) enum Conflict {
+pub(super) enum ConflictPolicy {
     Replace,
     Keep,
 }
@@ -114,7 +116,8 @@ pub(super) enum Conflict {
 /// What happens to one whose time has passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum Late {
+#[schema(as = Late)]
+pub(super) enum LatePolicy {
     Fire,
     #[default]
     Refuse,
@@ -122,29 +125,29 @@ pub(super) enum Late {
 
 /// Reads a trigger. `payload_max` is in bytes.
 #[cfg(test)]
-fn read_trigger(json: &[u8], payload_max: u64) -> Result<NewTrigger, Fault> {
-    read_body(json).map_err(|Misread(fault)| fault)?.into_trigger(payload_max)
+fn read_trigger(json: &[u8], payload_max: u64) -> Result<NewTrigger, FieldError> {
+    read_body(json).map_err(|ParseError(fault)| fault)?.into_trigger(payload_max)
 }
 
 /// Reads the body.
-pub(super) fn read_body(json: &[u8]) -> Result<TriggerBody, Misread> {
-    body::read(json)
+pub(super) fn read_body(json: &[u8]) -> Result<TriggerBody, ParseError> {
+    body::parse_json(json)
 }
 
 impl TriggerBody {
     /// The trigger. Without `triggerId` it gets a fresh one. `payload_max` is in bytes.
-    pub(super) fn into_trigger(mut self, payload_max: u64) -> Result<NewTrigger, Fault> {
-        let course = self.course()?;
-        let when = self.when(&course)?;
-        let about = about(self.name.take(), self.labels.take())?;
+    pub(super) fn into_trigger(mut self, payload_max: u64) -> Result<NewTrigger, FieldError> {
+        let lifecycle_headers = self.lifecycle_headers()?;
+        let when = self.when(&lifecycle_headers)?;
+        let metadata_headers = metadata_headers(self.name.take(), self.labels.take())?;
         let target = self.target()?;
         let payload = self.payload.take();
         let bytes = payload.as_ref().map_or(0, |payload| payload.get().len());
         check_payload(bytes, payload_max)?;
         let payload = payload
-            .map_or_else(|| absent_payload(&target), |payload| payload.get().as_bytes().to_vec());
+            .map_or_else(|| default_payload(&target), |payload| payload.get().as_bytes().to_vec());
         let retry = self.retry.take().map(|json| retry_policy(json.get())).transpose();
-        let retry = retry.map_err(|reason| Refusal { field: "retry", reason })?.flatten();
+        let retry = retry.map_err(|reason| ValidationError { field: "retry", reason })?.flatten();
         let headers = self.headers.take().unwrap_or_default().into_iter();
         Ok(NewTrigger {
             id: self.trigger_id.unwrap_or_else(|| Uuid::now_v7().to_string()),
@@ -152,11 +155,11 @@ impl TriggerBody {
             target,
             payload,
             headers: headers.map(|(name, value)| (name, value.into_bytes())).collect(),
-            about,
-            course,
+            metadata_headers,
+            lifecycle_headers,
             on_conflict: match self.on_conflict {
-                Some(Conflict::Keep) => OnConflict::Keep,
-                Some(Conflict::Replace) | None => OnConflict::Replace,
+                Some(ConflictPolicy::Keep) => OnConflict::Keep,
+                Some(ConflictPolicy::Replace) | None => OnConflict::Replace,
             },
             retry: retry.map_or_else(Default::default, |policy| *policy),
         })
@@ -164,115 +167,121 @@ impl TriggerBody {
 
     /// What goes beyond one time and one attempt, as the headers that say it: the owner's own
     /// reading judges the values.
-    fn course(&mut self) -> Result<Vec<(&'static str, String)>, Fault> {
-        let mut course = Vec::new();
-        course.extend(self.schedule()?.map(|schedule| ("orloj-schedule", schedule)));
+    fn lifecycle_headers(&mut self) -> Result<Vec<(&'static str, String)>, FieldError> {
+        let mut headers = Vec::new();
+        headers.extend(self.schedule()?.map(|schedule| ("orloj-schedule", schedule)));
         for (value, header) in [
             (self.expire_after.take(), "orloj-expire-after"),
             (self.count.take(), "orloj-count"),
             (self.retain.take(), "orloj-retain"),
             (self.priority.take(), "orloj-priority"),
         ] {
-            course.extend(value.map(|value| (header, plain(&value))));
+            headers.extend(value.map(|value| (header, header_value(&value))));
         }
-        if let Some(After { ids, on_failure, timeout }) = self.after.take() {
-            course.push(("orloj-after", submission::after(&ids)));
-            course.extend(on_failure.map(|word| ("orloj-on-failure", plain(&word))));
-            course.extend(timeout.map(|span| ("orloj-after-timeout", plain(&span))));
+        if let Some(AfterField { ids, on_failure, timeout }) = self.after.take() {
+            headers.push(("orloj-after", submission::after_header_value(&ids)));
+            headers.extend(on_failure.map(|word| ("orloj-on-failure", header_value(&word))));
+            headers.extend(timeout.map(|span| ("orloj-after-timeout", header_value(&span))));
         }
-        Ok(course)
+        Ok(headers)
     }
 
     /// The schedule as JSON: as it was written, unless something of it stands beside it.
-    fn schedule(&mut self) -> Result<Option<String>, Fault> {
-        let beside = [("end", self.end.take()), ("maxExecutions", self.max_executions.take())];
-        let beside = beside.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        let beside: Vec<_> = beside.collect();
+    fn schedule(&mut self) -> Result<Option<String>, FieldError> {
+        let short_forms = [("end", self.end.take()), ("maxExecutions", self.max_executions.take())];
+        let short_forms = short_forms.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let short_forms: Vec<_> = short_forms.collect();
         let schedule = self.schedule.take();
-        let Some((first, _)) = beside.first() else {
+        let Some((first, _)) = short_forms.first() else {
             return Ok(schedule.map(|schedule| schedule.get().to_owned()));
         };
         let Some(schedule) = schedule else {
-            return Err(Fault::of(first, "it is of a schedule, and there is none: leave it out"));
+            return Err(FieldError::of(
+                first,
+                "it is of a schedule, and there is none: leave it out",
+            ));
         };
         let fields: Result<Map<String, Value>, _> = serde_json::from_str(schedule.get());
         // What is no object is refused by the owner's reading.
         let Ok(mut fields) = fields else { return Ok(Some(schedule.get().to_owned())) };
-        for (name, value) in beside {
+        for (name, value) in short_forms {
             let within = fields.insert(name.to_owned(), value);
             if within.is_some_and(|within| !within.is_null()) {
                 let reason = format!("there is schedule.{name} too: write one of them");
-                return Err(Fault::of(name, reason));
+                return Err(FieldError::of(name, reason));
             }
         }
         Ok(Some(Value::from(fields).to_string()))
     }
 
-    fn when(&self, course: &[(&'static str, String)]) -> Result<Option<When>, Fault> {
+    fn when(
+        &self,
+        lifecycle_headers: &[(&'static str, String)],
+    ) -> Result<Option<FireTime>, FieldError> {
         let says_when =
             |(header, _): &(&str, String)| matches!(*header, "orloj-schedule" | "orloj-after");
         match (self.delay_seconds, self.fire_at) {
-            (Some(Seconds(delay)), None) => Ok(Some(When::After(delay))),
-            (None, Some(Moment(at))) => Ok(Some(When::At(at))),
-            (None, None) if course.iter().any(says_when) => Ok(None),
+            (Some(Seconds(delay)), None) => Ok(Some(FireTime::After(delay))),
+            (None, Some(TimestampField(at))) => Ok(Some(FireTime::At(at))),
+            (None, None) if lifecycle_headers.iter().any(says_when) => Ok(None),
             (None, None) => {
-                let way_out = "say when: write fireAt, delaySeconds, schedule or after";
-                Err(Fault::of("fireAt", way_out))
+                let reason = "say when: write fireAt, delaySeconds, schedule or after";
+                Err(FieldError::of("fireAt", reason))
             }
             (Some(_), Some(_)) => {
-                Err(Fault::of("fireAt", "there is delaySeconds too: write one of them"))
+                Err(FieldError::of("fireAt", "there is delaySeconds too: write one of them"))
             }
         }
     }
 
-    fn target(&mut self) -> Result<Target, Fault> {
+    fn target(&mut self) -> Result<Target, FieldError> {
         let pool = self.pool()?;
         let timeout = self.timeout()?;
         let method = self.method.take();
-        let of_callbacks = pool.is_some() || timeout.is_some() || method.is_some();
+        let has_callback_options = pool.is_some() || timeout.is_some() || method.is_some();
         match (self.callback_url.take(), self.topic.take(), self.key.take()) {
             (Some(url), None, None) => {
                 let post = HttpTarget { pool, timeout, ..HttpTarget::post(&url) };
                 let method = method.map_or_else(|| post.method.clone(), Text::from);
                 Ok(Target::Http(Box::new(HttpTarget { method, ..post })))
             }
-            (None, Some(_), _) if of_callbacks => {
+            (None, Some(_), _) if has_callback_options => {
                 let reason = "method, pool and timeoutSeconds are for callbacks; leave them out";
-                Err(Fault::of("topic", reason))
+                Err(FieldError::of("topic", reason))
             }
             (None, Some(topic), key) => {
                 let (topic, key) = (Text::from(topic), key.map(Into::into));
                 Ok(Target::Topic(TopicTarget { topic, key }))
             }
             (Some(_), None, Some(_)) => {
-                Err(Fault::of("key", "only a record of a topic has a key; leave it out"))
+                Err(FieldError::of("key", "only a record of a topic has a key; leave it out"))
             }
             (None, None, _) => {
-                Err(Fault::of("callbackUrl", "say where: write callbackUrl or topic"))
+                Err(FieldError::of("callbackUrl", "say where: write callbackUrl or topic"))
             }
             (Some(_), Some(_), _) => {
-                Err(Fault::of("callbackUrl", "there is topic too: write one of them"))
+                Err(FieldError::of("callbackUrl", "there is topic too: write one of them"))
             }
         }
     }
 
-    fn pool(&mut self) -> Result<Option<Text>, Fault> {
+    fn pool(&mut self) -> Result<Option<Text>, FieldError> {
         match self.pool.take() {
-            Some(pool) if !is_pool(&pool) => {
-                let way_out = "write letters, digits, '_' and '-'";
-                Err(Fault::of("pool", format!("{pool:?} cannot be one: {way_out}")))
+            Some(pool) if !is_pool_name(&pool) => {
+                let expected = "write letters, digits, '_' and '-'";
+                Err(FieldError::of("pool", format!("{pool:?} cannot be one: {expected}")))
             }
             pool => Ok(pool.map(Text::from)),
         }
     }
 
     /// In ms.
-    fn timeout(&self) -> Result<Option<Millis>, Fault> {
+    fn timeout(&self) -> Result<Option<Millis>, FieldError> {
         match self.timeout_seconds {
             Some(Seconds(ms)) if !(1..=TIMEOUT_MAX_MS).contains(&ms) => {
                 let max = TIMEOUT_MAX_MS / 1_000;
                 let reason = format!("write seconds above 0 and up to {max}");
-                Err(Fault::of("timeoutSeconds", reason))
+                Err(FieldError::of("timeoutSeconds", reason))
             }
             timeout => Ok(timeout.map(|Seconds(ms)| ms)),
         }
@@ -280,56 +289,56 @@ impl TriggerBody {
 }
 
 /// Refuses a payload that is larger than its caller may send.
-pub(super) fn check_payload(bytes: usize, max: u64) -> Result<(), Fault> {
+pub(super) fn check_payload(bytes: usize, max: u64) -> Result<(), FieldError> {
     if bytes as u64 > max {
         let reason = format!("it has {bytes} bytes, at most {max} are taken over HTTP");
-        return Err(Fault::of("payload", reason));
+        return Err(FieldError::of("payload", reason));
     }
     Ok(())
 }
 
 /// The headers that carry a name and labels.
-pub(super) fn about(
+pub(super) fn metadata_headers(
     name: Option<String>,
     labels: Option<BTreeMap<String, String>>,
-) -> Result<Vec<(String, Vec<u8>)>, Fault> {
-    let mut about = Vec::new();
+) -> Result<Vec<(String, Vec<u8>)>, FieldError> {
+    let mut headers = Vec::new();
     if let Some(name) = name {
         check_line("name", &name)?;
-        about.push((NAME.to_owned(), name.into_bytes()));
+        headers.push((NAME_HEADER.to_owned(), name.into_bytes()));
     }
     let labels = labels.unwrap_or_default();
     if labels.len() > LABELS_MAX {
         let reason = format!("there are {}, at most {LABELS_MAX} are taken", labels.len());
-        return Err(Fault::of("labels", reason));
+        return Err(FieldError::of("labels", reason));
     }
     for (key, value) in labels {
         let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b);
         if key.is_empty() || key.len() > LABEL_KEY_BYTES_MAX || !key.bytes().all(legal) {
-            let way_out = format!(
+            let reason = format!(
                 "{key:?} is no key: write 1 to {LABEL_KEY_BYTES_MAX} of a-z, 0-9, '.', '_', '-'"
             );
-            return Err(Fault::of("labels", way_out));
+            return Err(FieldError::of("labels", reason));
         }
         check_line(&format!("labels/{key}"), &value)?;
-        about.push((format!("{LABEL}{key}"), value.into_bytes()));
+        headers.push((format!("{LABEL_HEADER_PREFIX}{key}"), value.into_bytes()));
     }
-    Ok(about)
+    Ok(headers)
 }
 
-fn check_line(pointer: &str, text: &str) -> Result<(), Fault> {
+fn check_line(pointer: &str, text: &str) -> Result<(), FieldError> {
     if text.is_empty() || text.len() > LINE_BYTES_MAX || text.chars().any(char::is_control) {
         let bytes = text.len();
         let reason = format!(
             "it has {bytes} bytes: write 1 to {LINE_BYTES_MAX}, without control characters"
         );
-        return Err(Fault::of(pointer, reason));
+        return Err(FieldError::of(pointer, reason));
     }
     Ok(())
 }
 
 /// A value as a header has it.
-fn plain(value: &Value) -> String {
+fn header_value(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
@@ -337,7 +346,7 @@ fn plain(value: &Value) -> String {
 mod tests {
     use super::*;
 
-    fn read(body: &str) -> Result<NewTrigger, Fault> {
+    fn read(body: &str) -> Result<NewTrigger, FieldError> {
         read_trigger(body.as_bytes(), 64)
     }
 
@@ -349,7 +358,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(trigger.id, "tea");
-        assert_eq!(trigger.when, Some(When::After(1_500)));
+        assert_eq!(trigger.when, Some(FireTime::After(1_500)));
         assert!(trigger.target.is_http());
         assert_eq!(trigger.payload, r#"{"n": 1.0,  "s": "ü"}"#.as_bytes(), "as it was written");
         assert_eq!(trigger.headers, [("traceparent".to_owned(), b"00-1".to_vec())]);
@@ -368,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_callback_without_a_payload_says_null() {
+    fn a_callback_without_a_payload_sends_null() {
         let put = r#"{"callbackUrl": "http://h/x", "fireAt": 1, "method": "PUT"}"#;
         let trigger = read(put).unwrap();
         let Target::Http(target) = &trigger.target else { panic!("{trigger:?}") };
@@ -376,18 +385,18 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_taken_however_json_writes_it() {
+    fn a_number_is_accepted_in_any_json_form() {
         let when = |when: &str| {
             let trigger = read(&format!(r#"{{"topic": "t", {when}}}"#));
             trigger.map(|trigger| trigger.when.unwrap()).map_err(|fault| fault.reason)
         };
         for (text, read) in [
-            (r#""fireAt": 1.8e12"#, When::At(1_800_000_000_000)),
-            (r#""fireAt": "1969-12-31T23:00:00Z""#, When::At(0)),
-            (r#""fireAt": "99999999999999999999""#, When::At(u64::MAX)),
-            (r#""delaySeconds": 18446744073709551615"#, When::After(u64::MAX)),
-            (r#""delaySeconds": 1e300"#, When::After(u64::MAX)),
-            (r#""delaySeconds": 2"#, When::After(2_000)),
+            (r#""fireAt": 1.8e12"#, FireTime::At(1_800_000_000_000)),
+            (r#""fireAt": "1969-12-31T23:00:00Z""#, FireTime::At(0)),
+            (r#""fireAt": "99999999999999999999""#, FireTime::At(u64::MAX)),
+            (r#""delaySeconds": 18446744073709551615"#, FireTime::After(u64::MAX)),
+            (r#""delaySeconds": 1e300"#, FireTime::After(u64::MAX)),
+            (r#""delaySeconds": 2"#, FireTime::After(2_000)),
         ] {
             assert_eq!(when(text), Ok(read), "{text}");
         }
@@ -403,14 +412,14 @@ mod tests {
             let trigger = trigger.unwrap();
             let Target::Topic(target) = &trigger.target else { panic!("{trigger:?}") };
             assert_eq!(target.key, Some("k".into()));
-            assert_eq!(trigger.when, Some(When::At(1_800_000_000_000)));
+            assert_eq!(trigger.when, Some(FireTime::At(1_800_000_000_000)));
             assert_eq!(trigger.payload, b"");
             assert_eq!(trigger.id.len(), 36, "a fresh id: {}", trigger.id);
         }
     }
 
     #[test]
-    fn a_course_is_said_in_headers() {
+    fn lifecycle_options_are_written_as_headers() {
         let trigger = read(
             r#"{"topic": "t", "schedule": {"every": "1h"}, "count": "keep", "retain": 5000,
                 "expireAfter": "1h", "priority": 200, "onConflict": "keep",
@@ -428,19 +437,22 @@ mod tests {
             ("orloj-on-failure", "skip"),
             ("orloj-after-timeout", "30s"),
         ];
-        assert_eq!(trigger.course, expected.map(|(name, value)| (name, value.to_owned())));
+        assert_eq!(
+            trigger.lifecycle_headers,
+            expected.map(|(name, value)| (name, value.to_owned()))
+        );
         let trigger = read(r#"{"topic": "t", "after": ["a,b"]}"#).unwrap();
-        assert_eq!(trigger.course, [("orloj-after", r#"["a,b"]"#.to_owned())]);
+        assert_eq!(trigger.lifecycle_headers, [("orloj-after", r#"["a,b"]"#.to_owned())]);
     }
 
     #[test]
-    fn the_end_of_a_schedule_may_stand_beside_it() {
+    fn the_end_of_a_schedule_may_be_a_field_of_the_body() {
         let trigger = read(
             r#"{"topic": "t", "schedule": {"every": "1h"}, "end": "2030-01-01T00:00:00Z",
                 "maxExecutions": 3}"#,
         );
         let expected = r#"{"end":"2030-01-01T00:00:00Z","every":"1h","maxExecutions":3}"#;
-        assert_eq!(trigger.unwrap().course, [("orloj-schedule", expected.to_owned())]);
+        assert_eq!(trigger.unwrap().lifecycle_headers, [("orloj-schedule", expected.to_owned())]);
     }
 
     #[test]
@@ -456,7 +468,7 @@ mod tests {
             ("orloj-label-team", "kitchen"),
         ];
         let about = about.map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()));
-        assert_eq!(trigger.about, about);
+        assert_eq!(trigger.metadata_headers, about);
         assert_eq!(trigger.headers, [("a".to_owned(), b"b".to_vec())]);
     }
 
@@ -526,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_long_as_may_be_is_taken_and_no_more() {
+    fn values_at_the_limits_are_accepted_and_longer_ones_are_not() {
         let body = |field: &str, value: Value| {
             let body = serde_json::json!({"fireAt": 1, "topic": "t", field: value});
             read(&body.to_string()).map(drop).map_err(|fault| fault.pointer)

@@ -1,7 +1,7 @@
 //! What a request is called, and what every route asks of a request alike.
 //!
-//! Law: a request's own name is taken if it is harmless in a log and a header, else it gets one.
-//! The answer says it, and so does a problem.
+//! Invariant: a request's own name is taken if it is harmless in a log and a header, else it gets
+//! one. The answer says it, and so does a problem.
 
 use axum::extract::{MatchedPath, Request};
 use axum::http::header::ACCEPT;
@@ -10,25 +10,25 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use uuid::Uuid;
 
-use super::code::Code;
-use super::problem::{Problem, name_request};
+use super::error_code::ErrorCode;
+use super::problem::{Problem, set_request_id};
 use crate::{clock, telemetry};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Bytes of a name that is taken.
-const NAME_BYTES_MAX: usize = 128;
+const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// Names the request, refuses what cannot take our answers, and measures.
-pub(super) async fn frame(request: Request, next: Next) -> Response {
+pub(super) async fn track_request(request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>();
     let route = route.map_or("none", MatchedPath::as_str).to_owned();
-    let name = name_of(request.headers());
+    let name = request_id_of(request.headers());
     let begun = clock::monotonic();
     let mut response = match check_accept(request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
     };
-    name_request(&mut response, &name);
+    set_request_id(&mut response, &name);
     if let Ok(name) = HeaderValue::from_str(&name) {
         response.headers_mut().insert(REQUEST_ID, name);
     }
@@ -41,10 +41,10 @@ pub(super) async fn frame(request: Request, next: Next) -> Response {
     response
 }
 
-fn name_of(headers: &HeaderMap) -> String {
+fn request_id_of(headers: &HeaderMap) -> String {
     let is_sane = |name: &&str| {
         let legal = |b: u8| b.is_ascii_alphanumeric() || b"._:-+/=".contains(&b);
-        (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(legal)
+        (1..=REQUEST_ID_BYTES_MAX).contains(&name.len()) && name.bytes().all(legal)
     };
     let given = headers.get(REQUEST_ID).and_then(|name| name.to_str().ok()).filter(is_sane);
     given.map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)
@@ -70,7 +70,7 @@ fn check_accept(path: &str, headers: &HeaderMap) -> Result<(), Problem> {
     if ranges.flat_map(|list| list.split(',')).any(takes) {
         return Ok(());
     }
-    Err(Problem::of(Code::NotAcceptable, "the request's Accept has no form of JSON"))
+    Err(Problem::of(ErrorCode::NotAcceptable, "the request's Accept has no form of JSON"))
 }
 
 #[cfg(test)]
@@ -78,11 +78,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_harmless_name_is_taken_and_any_other_replaced() {
+    fn a_valid_request_id_is_kept_and_any_other_replaced() {
         let name = |given: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(REQUEST_ID, HeaderValue::from_bytes(given.as_bytes()).unwrap());
-            name_of(&headers)
+            request_id_of(&headers)
         };
         for good in ["order-7/retry:2", &"x".repeat(128)] {
             assert_eq!(name(good), good);
@@ -90,11 +90,11 @@ mod tests {
         for bad in ["", "a b", "<script>", "ü", &"x".repeat(129)] {
             assert_eq!(name(bad).len(), 36, "{bad}");
         }
-        assert_eq!(name_of(&HeaderMap::new()).len(), 36);
+        assert_eq!(request_id_of(&HeaderMap::new()).len(), 36);
     }
 
     #[test]
-    fn only_who_takes_json_is_answered() {
+    fn only_requests_that_accept_json_are_answered() {
         let check = |path: &str, accept: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(ACCEPT, accept.parse().unwrap());

@@ -1,7 +1,7 @@
 //! What the API shows of triggers, executions, dead letters and circuits.
 //!
-//! Law: a time is RFC 3339 in UTC. What a client may write is shown under the name, and in a form,
-//! under which it is written.
+//! Invariant: a time is RFC 3339 in UTC. What a client may write is shown under the name, and in a
+//! form, under which it is written.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::envelope::retry;
-use super::shape::{RetryForm, ScheduleForm};
+use super::envelope::retry_policy_json;
+use super::field_types::{RetryPolicySchema, ScheduleSchema};
 use crate::model::definition::{Header, Target};
 use crate::model::outcome;
-use crate::model::time::show_time;
+use crate::model::time::format_time;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 use crate::view::{self, ExecutionStatus, LetterState, Status};
 
@@ -71,7 +71,7 @@ pub(super) struct Trigger {
     timeout_seconds: Option<f64>,
     /// When a failed request is made again, if it says so itself; pauses are in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<RetryForm>)]
+    #[schema(value_type = Option<RetryPolicySchema>)]
     retry: Option<Value>,
     /// When it is due next, or was due last.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,7 +79,7 @@ pub(super) struct Trigger {
     fire_at: Option<String>,
     /// When it comes again.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<ScheduleForm>)]
+    #[schema(value_type = Option<ScheduleSchema>)]
     schedule: Option<Box<RawValue>>,
     /// What must settle first: ids, onFailure, and timeout in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -145,7 +145,8 @@ pub(super) struct Execution {
 /// What nobody tries again by itself.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct DeadLetter {
+#[schema(as = DeadLetter)]
+pub(super) struct DeadLetterResource {
     /// Its partition and offset: 3-41.
     id: String,
     #[schema(value_type = i32)]
@@ -178,12 +179,13 @@ pub(super) struct DeadLetter {
 /// How a worker treats a host.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Circuit {
+#[schema(as = Circuit)]
+pub(super) struct CircuitResource {
     worker: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     caller: Option<String>,
     host: String,
-    state: CircuitState,
+    state: CircuitResourceState,
     reason: String,
     #[schema(format = DateTime)]
     since: String,
@@ -196,7 +198,8 @@ pub(super) struct Circuit {
 /// Whether a host is called: as usual, not at all, or by way of trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub(super) enum CircuitState {
+#[schema(as = CircuitState)]
+pub(super) enum CircuitResourceState {
     Closed,
     Open,
     HalfOpen,
@@ -205,7 +208,8 @@ pub(super) enum CircuitState {
 /// A trigger that has not settled though its time is long past.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Unsettled {
+#[schema(as = Unsettled)]
+pub(super) struct OverdueTrigger {
     trigger: Trigger,
     /// When it should have been tried last.
     #[schema(format = DateTime)]
@@ -214,15 +218,15 @@ pub(super) struct Unsettled {
 
 impl Trigger {
     /// The same, in an answer that is complete up to then.
-    pub(super) fn at(self, as_of: Timestamp) -> Self {
-        Self { as_of: Some(show_time(as_of)), ..self }
+    pub(super) fn with_as_of(self, as_of: Timestamp) -> Self {
+        Self { as_of: Some(format_time(as_of)), ..self }
     }
 }
 
-impl DeadLetter {
+impl DeadLetterResource {
     /// The same, in an answer that is complete up to then.
-    pub(super) fn at(self, as_of: Timestamp) -> Self {
-        Self { as_of: Some(show_time(as_of)), ..self }
+    pub(super) fn with_as_of(self, as_of: Timestamp) -> Self {
+        Self { as_of: Some(format_time(as_of)), ..self }
     }
 }
 
@@ -260,11 +264,11 @@ impl From<view::TriggerView> for Trigger {
             key,
             payload,
             payload_base64,
-            payload_is_whole: view.payload_is_whole,
+            payload_is_whole: view.payload_is_complete,
             pool,
             timeout_seconds,
-            retry: definition.retry.as_deref().map(retry),
-            fire_at: view.fire_at.map(show_time),
+            retry: definition.retry.as_deref().map(retry_policy_json),
+            fire_at: view.fire_at.map(format_time),
             schedule: view.schedule.and_then(|json| RawValue::from_string(json).ok()),
             after: view.after.map(|after| {
                 json!({ "ids": after.ids.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -274,10 +278,10 @@ impl From<view::TriggerView> for Trigger {
             retain: view.retain,
             priority: view.priority,
             caller: view.caller,
-            created_at: show_time(view.created_at),
-            settled_at: view.settled_at.map(show_time),
+            created_at: format_time(view.created_at),
+            settled_at: view.settled_at.map(format_time),
             executions: view.executions,
-            last: view.last.map(Execution::from),
+            last: view.last_execution.map(Execution::from),
             as_of: None,
         }
     }
@@ -290,22 +294,22 @@ impl From<view::ExecutionView> for Execution {
             occurrence: view.occurrence,
             attempt: view.attempt,
             status: view.status,
-            due: view.due.map(show_time),
-            at: show_time(view.at),
+            due: view.due.map(format_time),
+            at: format_time(view.at),
             http_status: view.http_status,
             reason: view.reason,
-            retry_at: view.retry_at.map(show_time),
+            retry_at: view.retry_at.map(format_time),
         }
     }
 }
 
-impl From<view::DeadLetterView> for DeadLetter {
+impl From<view::DeadLetterView> for DeadLetterResource {
     fn from(view: view::DeadLetterView) -> Self {
         Self {
             id: view.id,
             partition: view.partition,
             offset: view.offset,
-            at: show_time(view.at),
+            at: format_time(view.at),
             reason: view.reason,
             trigger_id: view.trigger,
             caller: view.caller,
@@ -319,12 +323,12 @@ impl From<view::DeadLetterView> for DeadLetter {
     }
 }
 
-impl From<view::CircuitView> for Circuit {
+impl From<view::CircuitView> for CircuitResource {
     fn from(view: view::CircuitView) -> Self {
         let state = match view.state {
-            outcome::CircuitState::Closed => CircuitState::Closed,
-            outcome::CircuitState::Open => CircuitState::Open,
-            outcome::CircuitState::HalfOpen => CircuitState::HalfOpen,
+            outcome::CircuitState::Closed => CircuitResourceState::Closed,
+            outcome::CircuitState::Open => CircuitResourceState::Open,
+            outcome::CircuitState::HalfOpen => CircuitResourceState::HalfOpen,
         };
         Self {
             worker: view.worker,
@@ -332,15 +336,15 @@ impl From<view::CircuitView> for Circuit {
             host: view.host,
             state,
             reason: view.reason,
-            since: show_time(view.since),
-            probe_at: view.probe_at.map(show_time),
+            since: format_time(view.since),
+            probe_at: view.probe_at.map(format_time),
         }
     }
 }
 
-impl From<view::Overdue> for Unsettled {
+impl From<view::Overdue> for OverdueTrigger {
     fn from(overdue: view::Overdue) -> Self {
-        Self { trigger: overdue.trigger.into(), since: show_time(overdue.since) }
+        Self { trigger: overdue.trigger.into(), since: format_time(overdue.since) }
     }
 }
 
@@ -358,12 +362,13 @@ fn payload(bytes: Option<&[u8]>) -> (Option<Box<RawValue>>, Option<String>) {
 pub(super) fn headers(headers: &[Header]) -> BTreeMap<String, String> {
     let text = |header: &Header| {
         let value = std::str::from_utf8(header.value.as_deref()?).ok()?;
-        (!is_ours(header.name.as_str())).then(|| (header.name.to_string(), value.to_owned()))
+        (!is_reserved_header(header.name.as_str()))
+            .then(|| (header.name.to_string(), value.to_owned()))
     };
     headers.iter().filter_map(text).collect()
 }
 
 /// Whether a carried header is shown as something else.
-pub(super) fn is_ours(name: &str) -> bool {
+pub(super) fn is_reserved_header(name: &str) -> bool {
     name.starts_with("orloj-")
 }

@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::api::{Api, seen};
+use super::api::{Api, view_response};
+use super::auth::Viewer;
 use super::body;
-use super::identity::Viewer;
-use super::parameters::{Id, Queried, Query, refuse};
-use super::problem::{Fault, Problem};
-use super::shape::{self, Moment, ScheduleForm};
-use super::submission::Refusal;
+use super::field_types::{self, ScheduleSchema, TimestampField};
+use super::parameters::{PathId, Query, QueryFields, invalid_parameter};
+use super::problem::{FieldError, Problem};
+use super::submission::ValidationError;
 use crate::clock;
 use crate::model::limits::SCHEDULE_BYTES_MAX;
-use crate::model::schedule::{Note, Preview, Schedule};
-use crate::model::time::show_time;
+use crate::model::schedule::{DstEffect, Preview, Schedule};
+use crate::model::time::format_time;
 
 /// Occurrences that are shown if nobody says how many.
 const COUNT_DEFAULT: u32 = 10;
@@ -32,14 +32,15 @@ const BODY_MAX: u64 = 2 * SCHEDULE_BYTES_MAX as u64;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "a JSON object")]
 #[schema(examples(json!({"schedule": {"daily": "09:00", "zone": "Europe/Prague"}, "count": 3})))]
-pub(super) struct ScheduleQuestion {
-    #[schema(value_type = ScheduleForm)]
+#[schema(as = ScheduleQuestion)]
+pub(super) struct PreviewScheduleBody {
+    #[schema(value_type = ScheduleSchema)]
     schedule: Box<RawValue>,
     /// As if it were registered then; now if not given.
-    from: Option<Moment>,
+    from: Option<TimestampField>,
     /// How many occurrences.
     #[schema(minimum = 1, maximum = 1000, default = 10)]
-    #[serde(default, deserialize_with = "shape::count")]
+    #[serde(default, deserialize_with = "field_types::whole_number")]
     count: Option<u32>,
     /// The trigger whose jitter is shown.
     trigger_id: Option<String>,
@@ -52,11 +53,11 @@ pub(super) struct ScheduleQuestion {
 pub(super) struct NextQuery {
     /// How many; 10 if not given.
     #[param(minimum = 1, maximum = 1000)]
-    #[serde(default, deserialize_with = "shape::count")]
+    #[serde(default, deserialize_with = "field_types::whole_number")]
     count: Option<u32>,
 }
 
-impl Queried for NextQuery {
+impl QueryFields for NextQuery {
     const NUMBERS: &'static [&'static str] = &["count"];
 }
 
@@ -66,7 +67,7 @@ impl Queried for NextQuery {
 pub(super) struct Occurrences {
     /// The schedule in its plainest form.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<ScheduleForm>)]
+    #[schema(value_type = Option<ScheduleSchema>)]
     schedule: Option<Box<RawValue>>,
     items: Vec<NextOccurrence>,
     /// Up to when what is known of the trigger is complete; absent if there is none.
@@ -92,7 +93,7 @@ struct NextOccurrence {
     /// What a change of the clocks does to it: shifted, first or second of two.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
-    note: Option<Note>,
+    note: Option<DstEffect>,
     /// How many more like it are left out after it.
     #[serde(skip_serializing_if = "Option::is_none")]
     more: Option<u64>,
@@ -102,9 +103,9 @@ impl From<Preview> for NextOccurrence {
     fn from(preview: Preview) -> Self {
         let Preview { at, local, fire_at, note, more } = preview;
         Self {
-            at: show_time(at),
+            at: format_time(at),
             local: Some(local),
-            fire_at: fire_at.map(show_time),
+            fire_at: fire_at.map(format_time),
             note,
             more: (more > 0).then_some(more),
         }
@@ -114,22 +115,23 @@ impl From<Preview> for NextOccurrence {
 /// Show when a schedule would fire, without registering anything.
 #[utoipa::path(
     post, path = "/v1/schedules:next", tag = "schedules", operation_id = "previewSchedule",
-    request_body = ScheduleQuestion,
+    request_body = PreviewScheduleBody,
     responses((status = 200, description = "The next occurrences", body = Occurrences))
 )]
 pub(super) async fn preview(
     Viewer(_caller): Viewer,
     request: Request,
 ) -> Result<Response, Problem> {
-    let question: ScheduleQuestion = body::read(&body::take(request, BODY_MAX).await?)?;
-    let count = question.count.unwrap_or(COUNT_DEFAULT);
+    let body: PreviewScheduleBody = body::parse_json(&body::read_bytes(request, BODY_MAX).await?)?;
+    let count = body.count.unwrap_or(COUNT_DEFAULT);
     if !(1..=COUNT_MAX).contains(&count) {
-        return Err(Fault::of("count", format!("write 1 to {COUNT_MAX}, not {count}")).into());
+        return Err(FieldError::of("count", format!("write 1 to {COUNT_MAX}, not {count}")).into());
     }
-    let from = question.from.map_or_else(clock::now_ms, |Moment(at)| at);
-    let schedule = Schedule::from_json(question.schedule.get());
-    let schedule = schedule.map_err(|reason| Refusal { field: "schedule", reason })?.anchored(from);
-    let items = schedule.preview(from, count as usize, question.trigger_id.as_deref());
+    let from = body.from.map_or_else(clock::now_ms, |TimestampField(at)| at);
+    let schedule = Schedule::from_json(body.schedule.get());
+    let schedule =
+        schedule.map_err(|reason| ValidationError { field: "schedule", reason })?.anchored(from);
+    let items = schedule.preview(from, count as usize, body.trigger_id.as_deref());
     let items = items.into_iter().map(NextOccurrence::from).collect();
     let schedule = RawValue::from_string(schedule.to_json()).ok();
     Ok(Json(Occurrences { schedule, items, as_of: None }).into_response())
@@ -145,17 +147,17 @@ pub(super) async fn preview(
 pub(super) async fn next(
     State(api): State<Arc<Api>>,
     Viewer(caller): Viewer,
-    Id(id): Id,
+    PathId(id): PathId,
     Query(query): Query<NextQuery>,
 ) -> Result<Response, Problem> {
     let count = query.count.unwrap_or(COUNT_DEFAULT);
     if !(1..=COUNT_MAX).contains(&count) {
-        return Err(refuse(&format!("count: write 1 to {COUNT_MAX}, not {count}")));
+        return Err(invalid_parameter(&format!("count: write 1 to {COUNT_MAX}, not {count}")));
     }
-    let (trigger, freshness) = api.find(&caller, &id).await?;
-    let as_of = Some(show_time(freshness.as_of));
-    let written = trigger.schedule.as_deref();
-    let schedule = written.and_then(|json| Schedule::from_json(json).ok());
+    let (trigger, freshness) = api.find_trigger(&caller, &id).await?;
+    let as_of = Some(format_time(freshness.as_of));
+    let json = trigger.schedule.as_deref();
+    let schedule = json.and_then(|json| Schedule::from_json(json).ok());
     let items = match &schedule {
         _ if trigger.status.is_settled() => Vec::new(),
         Some(schedule) => {
@@ -166,9 +168,9 @@ pub(super) async fn next(
         }
         None => {
             let once = |at| NextOccurrence {
-                at: show_time(at),
+                at: format_time(at),
                 local: None,
-                fire_at: Some(show_time(at)),
+                fire_at: Some(format_time(at)),
                 note: None,
                 more: None,
             };
@@ -176,5 +178,5 @@ pub(super) async fn next(
         }
     };
     let schedule = trigger.schedule.and_then(|json| RawValue::from_string(json).ok());
-    Ok(seen(&freshness, Occurrences { schedule, items, as_of }))
+    Ok(view_response(&freshness, Occurrences { schedule, items, as_of }))
 }

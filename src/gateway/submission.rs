@@ -1,25 +1,25 @@
 //! What the gateway and the command line write to `triggers`: records in headers form, and batches,
 //! refused before they are written where the owner would refuse them anyway.
 //!
-//! Law: a value is never null unless the record cancels, because a null value is a cancel.
+//! Invariant: a value is never null unless the record cancels, because a null value is a cancel.
 
 use std::collections::BTreeSet;
 
 use thiserror::Error;
 
-use super::judge::Judge;
+use super::validator::RegistrationValidator;
 use crate::codec::batch::BATCH;
 use crate::codec::registration::{ACK, CALLER, COMMAND, IF_GENERATION};
 use crate::kafka::Names;
-use crate::model::course::Command;
 use crate::model::definition::{HttpTarget, Target, TopicTarget};
 use crate::model::input::OnConflict;
+use crate::model::lifecycle::Command;
 use crate::model::retry::RetryPolicy;
 use crate::model::{Millis, Offset, Timestamp, callback_url, http_header, limits};
 
 /// What a trigger can be beyond one time and one attempt: the header that says it, and the field
 /// of the HTTP API.
-pub const COURSE: [(&str, &str); 8] = [
+pub const LIFECYCLE_HEADERS: [(&str, &str); 8] = [
     ("orloj-schedule", "schedule"),
     ("orloj-expire-after", "expireAfter"),
     ("orloj-count", "count"),
@@ -30,7 +30,7 @@ pub const COURSE: [(&str, &str); 8] = [
     ("orloj-priority", "priority"),
 ];
 /// Other fields that the owner's reading may find fault with.
-const OTHERS: [(&str, &str); 4] = [
+const OTHER_HEADERS: [(&str, &str); 4] = [
     ("orloj-fire-at", "fireAt"),
     ("orloj-delay", "delaySeconds"),
     ("orloj-callback-method", "method"),
@@ -43,7 +43,7 @@ pub struct NewTrigger {
     /// The id, which is the record's key.
     pub id: String,
     /// When it fires, unless its course says that.
-    pub when: Option<When>,
+    pub when: Option<FireTime>,
     /// Where it fires.
     pub target: Target,
     /// What it delivers.
@@ -51,9 +51,9 @@ pub struct NewTrigger {
     /// Headers carried to the target, in order.
     pub headers: Vec<(String, Vec<u8>)>,
     /// Headers of our own that say what people call it: they are carried like the others.
-    pub about: Vec<(String, Vec<u8>)>,
-    /// Headers of [`COURSE`], as they were given: the owner's own reading judges them.
-    pub course: Vec<(&'static str, String)>,
+    pub metadata_headers: Vec<(String, Vec<u8>)>,
+    /// Headers of [`LIFECYCLE_HEADERS`], as they were given: the owner's own reading judges them.
+    pub lifecycle_headers: Vec<(&'static str, String)>,
     /// What happens if the id is pending already.
     pub on_conflict: OnConflict,
     /// The retry policy of a callback; an open one leaves it to the worker.
@@ -62,7 +62,7 @@ pub struct NewTrigger {
 
 /// A time, or a delay that counts from the broker's timestamp of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum FireTime {
     /// In ms since the epoch.
     At(Timestamp),
     /// In ms from the record's timestamp.
@@ -83,7 +83,7 @@ pub struct Submission {
 /// Part of a trigger, as a request names it, and what must change about it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{field}: {reason}")]
-pub struct Refusal {
+pub struct ValidationError {
     /// The field of the HTTP API, or `body` for all of it.
     pub field: &'static str,
     /// What is wrong, and what is right.
@@ -92,7 +92,7 @@ pub struct Refusal {
 
 /// Several registrations in one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Batch {
+pub struct BatchSubmission {
     /// The record.
     pub submission: Submission,
     /// The triggers, in order, each once.
@@ -101,21 +101,24 @@ pub struct Batch {
 
 /// What the rules need that a submission must hold to.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules<'a> {
+pub struct SubmissionRules<'a> {
     /// Whose topics nobody fires into.
     pub names: &'a Names,
     /// `topics.pools`.
     pub pools: &'a [String],
     /// How the owner will read it.
-    pub judge: &'a Judge,
+    pub validator: &'a RegistrationValidator,
     /// The wall clock, in ms since the epoch.
     pub now: Timestamp,
 }
 
 impl Submission {
     /// A registration, refused if the owner would refuse it.
-    pub fn register(trigger: NewTrigger, rules: Rules<'_>) -> Result<Self, Refusal> {
-        let Rules { names, pools, judge, now } = rules;
+    pub fn register(
+        trigger: NewTrigger,
+        rules: SubmissionRules<'_>,
+    ) -> Result<Self, ValidationError> {
+        let SubmissionRules { names, pools, validator: judge, now } = rules;
         check_pool(&trigger.target, pools)?;
         check_id(&trigger.id)?;
         if let Some(when) = trigger.when {
@@ -128,15 +131,15 @@ impl Submission {
             let max = limits::PAYLOAD_BYTES_MAX;
             return refuse("payload", format!("it has {bytes} bytes, at most {max} are taken"));
         }
-        let headers = instructions(&trigger).into_iter().chain(trigger.about);
+        let headers = instruction_headers(&trigger).into_iter().chain(trigger.metadata_headers);
         let headers = headers.chain(trigger.headers).collect();
         let submission = Self { id: trigger.id, value: Some(trigger.payload), headers };
-        judge.read(&submission, now).map_err(by_field)?;
+        judge.validate(&submission, now).map_err(to_validation_error)?;
         Ok(submission)
     }
 
     /// A command to whatever is pending under `id`.
-    pub fn command(id: &str, command: Command) -> Result<Self, Refusal> {
+    pub fn command(id: &str, command: Command) -> Result<Self, ValidationError> {
         check_id(id)?;
         let word = match command {
             Command::Pause => "pause",
@@ -148,14 +151,14 @@ impl Submission {
     }
 
     /// A cancel of whatever is pending under `id`.
-    pub fn cancel(id: &str) -> Result<Self, Refusal> {
+    pub fn cancel(id: &str) -> Result<Self, ValidationError> {
         check_id(id)?;
         Ok(Self { id: id.to_owned(), value: None, headers: Vec::new() })
     }
 
     /// The same, in the name of a caller.
     #[must_use]
-    pub fn by(mut self, caller: &str) -> Self {
+    pub fn with_caller(mut self, caller: &str) -> Self {
         self.headers.push(header(CALLER, caller));
         self
     }
@@ -169,15 +172,15 @@ impl Submission {
 
     /// The same, asking the owner for an outcome.
     #[must_use]
-    pub fn acknowledged(mut self) -> Self {
+    pub fn with_ack(mut self) -> Self {
         self.headers.push(header(ACK, "true"));
         self
     }
 }
 
-impl Batch {
+impl BatchSubmission {
     /// The batch that `json` is: a list of envelopes with an id each.
-    pub fn read(json: Vec<u8>, rules: Rules<'_>) -> Result<Self, Refusal> {
+    pub fn read(json: Vec<u8>, rules: SubmissionRules<'_>) -> Result<Self, ValidationError> {
         let (bytes, max) = (json.len(), limits::PAYLOAD_BYTES_MAX);
         if bytes > max {
             let reason = format!("it has {bytes} bytes, at most {max} go into one: split it");
@@ -185,20 +188,20 @@ impl Batch {
         }
         let headers = vec![header(BATCH, "true")];
         let submission = Submission { id: String::new(), value: Some(json), headers };
-        let read = rules.judge.read(&submission, rules.now);
-        let registrations = read.map_err(|reason| Refusal { field: "batch", reason })?;
+        let read = rules.validator.validate(&submission, rules.now);
+        let registrations = read.map_err(|reason| ValidationError { field: "batch", reason })?;
         let mut ids = Vec::new();
-        let mut seen = BTreeSet::new();
+        let mut ids_so_far = BTreeSet::new();
         for registration in registrations {
             let id = registration.id.as_str();
             let target = &registration.definition.target;
             check_target(target, rules.names)
                 .and_then(|()| check_pool(target, rules.pools))
-                .map_err(|Refusal { field, reason }| Refusal {
+                .map_err(|ValidationError { field, reason }| ValidationError {
                     field: "batch",
                     reason: format!("{id}: {field}: {reason}"),
                 })?;
-            if !seen.insert(id.to_owned()) {
+            if !ids_so_far.insert(id.to_owned()) {
                 return refuse("batch", format!("{id} is in it twice: give each id once"));
             }
             ids.push(id.to_owned());
@@ -212,17 +215,18 @@ impl Batch {
 /// What is delivered when a request names no payload: a callback's body is JSON and says null, a
 /// record of a topic is simply empty.
 #[must_use]
-pub fn absent_payload(target: &Target) -> Vec<u8> {
+pub fn default_payload(target: &Target) -> Vec<u8> {
     if target.is_http() { b"null".to_vec() } else { Vec::new() }
 }
 
-fn instructions(trigger: &NewTrigger) -> Vec<(String, Vec<u8>)> {
+fn instruction_headers(trigger: &NewTrigger) -> Vec<(String, Vec<u8>)> {
     let when = trigger.when.map(|when| match when {
-        When::At(at) => header("orloj-fire-at", at.to_string()),
-        When::After(delay) => header("orloj-delay", delay.to_string()),
+        FireTime::At(at) => header("orloj-fire-at", at.to_string()),
+        FireTime::After(delay) => header("orloj-delay", delay.to_string()),
     });
     let mut headers = Vec::from_iter(when);
-    headers.extend(trigger.course.iter().map(|(name, value)| header(name, value.as_str())));
+    headers
+        .extend(trigger.lifecycle_headers.iter().map(|(name, value)| header(name, value.as_str())));
     match &trigger.target {
         Target::Topic(TopicTarget { topic, key }) => {
             headers.push(header("orloj-target-topic", topic.as_str()));
@@ -239,11 +243,11 @@ fn instructions(trigger: &NewTrigger) -> Vec<(String, Vec<u8>)> {
     if trigger.on_conflict == OnConflict::Keep {
         headers.push(header("orloj-on-conflict", "keep"));
     }
-    headers.extend(retry(&trigger.retry));
+    headers.extend(retry_headers(&trigger.retry));
     headers
 }
 
-fn retry(policy: &RetryPolicy) -> impl Iterator<Item = (String, Vec<u8>)> {
+fn retry_headers(policy: &RetryPolicy) -> impl Iterator<Item = (String, Vec<u8>)> {
     fn list(numbers: impl Iterator<Item = impl ToString>) -> Option<String> {
         let texts: Vec<_> = numbers.map(|number| number.to_string()).collect();
         (!texts.is_empty()).then(|| texts.join(","))
@@ -258,7 +262,7 @@ fn retry(policy: &RetryPolicy) -> impl Iterator<Item = (String, Vec<u8>)> {
 }
 
 /// Refuses a pool that no worker of this installation serves, as far as `topics.pools` tells.
-fn check_pool(target: &Target, pools: &[String]) -> Result<(), Refusal> {
+fn check_pool(target: &Target, pools: &[String]) -> Result<(), ValidationError> {
     let pool = match target {
         Target::Http(target) => target.pool.as_ref(),
         Target::Topic(_) => None,
@@ -276,13 +280,13 @@ fn header(name: &str, value: impl Into<Vec<u8>>) -> (String, Vec<u8>) {
     (name.to_owned(), value.into())
 }
 
-fn refuse<T>(field: &'static str, reason: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal { field, reason: reason.into() })
+fn refuse<T>(field: &'static str, reason: impl Into<String>) -> Result<T, ValidationError> {
+    Err(ValidationError { field, reason: reason.into() })
 }
 
 /// Names the part of a trigger that the owner's reading refuses as the HTTP API does.
-fn by_field(mut reason: String) -> Refusal {
-    let names = || COURSE.iter().chain(&OTHERS);
+fn to_validation_error(mut reason: String) -> ValidationError {
+    let names = || LIFECYCLE_HEADERS.iter().chain(&OTHER_HEADERS);
     for (header, field) in names() {
         reason = reason.replace(&format!("{header} "), &format!("{field} "));
     }
@@ -291,19 +295,19 @@ fn by_field(mut reason: String) -> Refusal {
         reason.strip_prefix(root).is_some_and(|rest| rest.starts_with([' ', '.']))
     });
     let field = named.map_or("body", |(_, field)| *field);
-    Refusal { field: field.split_once('.').map_or(field, |(root, _)| root), reason }
+    ValidationError { field: field.split_once('.').map_or(field, |(root, _)| root), reason }
 }
 
 /// Ids as `orloj-after` takes them.
 #[must_use]
-pub fn after(ids: &[String]) -> String {
+pub fn after_header_value(ids: &[String]) -> String {
     let is_plain = |id: &String| {
         !id.is_empty() && id.trim() == id && !id.contains(',') && !id.starts_with('[')
     };
     if ids.iter().all(is_plain) { ids.join(",") } else { serde_json::json!(ids).to_string() }
 }
 
-fn check_id(id: &str) -> Result<(), Refusal> {
+fn check_id(id: &str) -> Result<(), ValidationError> {
     let max = limits::ID_BYTES_MAX;
     if id.is_empty() || id.len() > max {
         return refuse("triggerId", format!("it has {} bytes; write 1 to {max}", id.len()));
@@ -314,26 +318,26 @@ fn check_id(id: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn check_time(when: When, now: Timestamp) -> Result<(), Refusal> {
+fn check_time(when: FireTime, now: Timestamp) -> Result<(), ValidationError> {
     let (field, delay) = match when {
-        When::At(at) => ("fireAt", at.saturating_sub(now)),
-        When::After(delay) => ("delaySeconds", delay),
+        FireTime::At(at) => ("fireAt", at.saturating_sub(now)),
+        FireTime::After(delay) => ("delaySeconds", delay),
     };
-    if delay > limits::HORIZON_MAX_MS {
-        let days = limits::HORIZON_MAX_MS / 86_400_000;
+    if delay > limits::FUTURE_MAX_MS {
+        let days = limits::FUTURE_MAX_MS / 86_400_000;
         return refuse(field, format!("it is farther ahead than {days} days; check the unit"));
     }
     Ok(())
 }
 
-fn check_target(target: &Target, names: &Names) -> Result<(), Refusal> {
+fn check_target(target: &Target, names: &Names) -> Result<(), ValidationError> {
     match target {
         Target::Topic(target) => check_topic(target.topic.as_str(), names),
         Target::Http(target) => check_url(target.url.as_str()),
     }
 }
 
-fn check_topic(topic: &str, names: &Names) -> Result<(), Refusal> {
+fn check_topic(topic: &str, names: &Names) -> Result<(), ValidationError> {
     let max = limits::TOPIC_BYTES_MAX;
     let is_legal = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
     if topic.is_empty() || topic.len() > max || !topic.chars().all(is_legal) {
@@ -346,14 +350,14 @@ fn check_topic(topic: &str, names: &Names) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn check_url(url: &str) -> Result<(), Refusal> {
-    match callback_url::read(url) {
+fn check_url(url: &str) -> Result<(), ValidationError> {
+    match callback_url::parse(url) {
         Ok(_) => Ok(()),
         Err(fault) => refuse("callbackUrl", fault.to_string()),
     }
 }
 
-fn check_headers(headers: &[(String, Vec<u8>)], target: &Target) -> Result<(), Refusal> {
+fn check_headers(headers: &[(String, Vec<u8>)], target: &Target) -> Result<(), ValidationError> {
     let max = limits::HEADERS_MAX;
     if headers.len() > max {
         return refuse("headers", format!("there are {}, at most {max} are taken", headers.len()));
@@ -367,7 +371,8 @@ fn check_headers(headers: &[(String, Vec<u8>)], target: &Target) -> Result<(), R
         let is_ours = name.starts_with("orloj-") || name.starts_with("scheduler-");
         let ours = "empty names, orloj-* and scheduler-* are instructions to Orloj";
         let why = (name.is_empty() || is_ours).then_some(ours);
-        let why = why.or_else(|| http_header::refusal(name, value).filter(|_| target.is_http()))?;
+        let why = why
+            .or_else(|| http_header::rejection_reason(name, value).filter(|_| target.is_http()))?;
         Some(format!("{name:?} cannot be carried to the target: {why}"))
     };
     headers.iter().find_map(refusal).map_or(Ok(()), |reason| refuse("headers", reason))
@@ -391,21 +396,22 @@ mod tests {
     fn trigger() -> NewTrigger {
         NewTrigger {
             id: "tea".to_owned(),
-            when: Some(When::After(1_500)),
+            when: Some(FireTime::After(1_500)),
             target: topic("kitchen"),
             payload: b"ready".to_vec(),
             headers: vec![header("content-type", "text/plain")],
-            about: Vec::new(),
-            course: Vec::new(),
+            metadata_headers: Vec::new(),
+            lifecycle_headers: Vec::new(),
             on_conflict: OnConflict::Keep,
             retry: RetryPolicy::default(),
         }
     }
 
     /// What comes of it where there is a pool called slow.
-    fn register(trigger: NewTrigger) -> Result<Submission, Refusal> {
-        let (names, judge, pools) = (Names::new("orloj"), Judge::new(), ["slow".to_owned()]);
-        let rules = Rules { names: &names, pools: &pools, judge: &judge, now: NOW };
+    fn register(trigger: NewTrigger) -> Result<Submission, ValidationError> {
+        let (names, judge, pools) =
+            (Names::new("orloj"), RegistrationValidator::new(), ["slow".to_owned()]);
+        let rules = SubmissionRules { names: &names, pools: &pools, validator: &judge, now: NOW };
         Submission::register(trigger, rules)
     }
 
@@ -416,10 +422,10 @@ mod tests {
         (refusal.field, refusal.reason)
     }
 
-    fn batch(json: &str) -> Result<Batch, Refusal> {
-        let (names, judge) = (Names::new("orloj"), Judge::new());
-        let rules = Rules { names: &names, pools: &[], judge: &judge, now: NOW };
-        Batch::read(json.as_bytes().to_vec(), rules)
+    fn batch(json: &str) -> Result<BatchSubmission, ValidationError> {
+        let (names, judge) = (Names::new("orloj"), RegistrationValidator::new());
+        let rules = SubmissionRules { names: &names, pools: &[], validator: &judge, now: NOW };
+        BatchSubmission::read(json.as_bytes().to_vec(), rules)
     }
 
     #[test]
@@ -438,26 +444,26 @@ mod tests {
             value: Some(b"ready".to_vec()),
             headers: headers.to_vec(),
         };
-        assert_eq!(submission.acknowledged(), expected);
-        let at = NewTrigger { when: Some(When::At(NOW)), ..trigger() };
+        assert_eq!(submission.with_ack(), expected);
+        let at = NewTrigger { when: Some(FireTime::At(NOW)), ..trigger() };
         assert_eq!(register(at).unwrap().headers[0], header("orloj-fire-at", NOW.to_string()));
     }
 
     #[test]
-    fn in_whose_name_and_in_place_of_what_is_said_in_headers() {
+    fn caller_and_generation_are_written_as_headers() {
         let cancel = || Submission::cancel("tea").unwrap();
-        assert_eq!(cancel().by("billing").headers, [header("orloj-caller", "billing")]);
+        assert_eq!(cancel().with_caller("billing").headers, [header("orloj-caller", "billing")]);
         let generation = [header("orloj-if-generation", "41")];
         assert_eq!(cancel().if_generation(41).headers, generation);
     }
 
     #[test]
-    fn what_is_just_within_the_limits_is_taken() {
-        let horizon = limits::HORIZON_MAX_MS;
+    fn values_at_the_limits_are_accepted() {
+        let horizon = limits::FUTURE_MAX_MS;
         for within in [
             NewTrigger { id: "x".repeat(256), ..trigger() },
-            NewTrigger { when: Some(When::At(NOW + horizon)), ..trigger() },
-            NewTrigger { when: Some(When::After(horizon)), ..trigger() },
+            NewTrigger { when: Some(FireTime::At(NOW + horizon)), ..trigger() },
+            NewTrigger { when: Some(FireTime::After(horizon)), ..trigger() },
             NewTrigger { payload: vec![0; limits::PAYLOAD_BYTES_MAX], ..trigger() },
             NewTrigger { headers: vec![header("n", "v"); 64], ..trigger() },
             NewTrigger { headers: vec![header("n", "v".repeat(16_383))], ..trigger() },
@@ -469,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_callback_is_delivered_is_said_in_headers() {
+    fn callback_options_are_written_as_headers() {
         let slow = HttpTarget {
             pool: Some("slow".into()),
             timeout: Some(90_000),
@@ -485,7 +491,7 @@ mod tests {
         assert_eq!(check_pool(&target, &["slow".to_owned()]), Ok(()));
         let refusal = check_pool(&target, &["fast".to_owned()]).unwrap_err();
         assert_eq!(refusal.to_string(), "pool: there is no pool slow; topics.pools names fast");
-        let headers = instructions(&NewTrigger { target, retry, ..trigger() });
+        let headers = instruction_headers(&NewTrigger { target, retry, ..trigger() });
         for (name, value) in [
             ("orloj-pool", "slow"),
             ("orloj-timeout", "90000"),
@@ -506,14 +512,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_owner_would_refuse_is_refused_by_field() {
-        let horizon = limits::HORIZON_MAX_MS;
-        type Change = Box<dyn FnOnce(&mut NewTrigger)>;
-        let cases: [(&str, Change); 17] = [
+    fn a_value_that_the_owner_would_refuse_is_refused_by_field() {
+        let horizon = limits::FUTURE_MAX_MS;
+        type TriggerEdit = Box<dyn FnOnce(&mut NewTrigger)>;
+        let cases: [(&str, TriggerEdit); 17] = [
             ("triggerId", Box::new(|t| t.id = "x".repeat(257))),
             ("triggerId", Box::new(|t| t.id = "a\nb".to_owned())),
-            ("fireAt", Box::new(move |t| t.when = Some(When::At(NOW + horizon + 1)))),
-            ("delaySeconds", Box::new(move |t| t.when = Some(When::After(horizon + 1)))),
+            ("fireAt", Box::new(move |t| t.when = Some(FireTime::At(NOW + horizon + 1)))),
+            ("delaySeconds", Box::new(move |t| t.when = Some(FireTime::After(horizon + 1)))),
             ("topic", Box::new(|t| t.target = topic("a b"))),
             ("topic", Box::new(|t| t.target = topic("orloj.ledger"))),
             ("topic", Box::new(|t| t.target = topic("__consumer_offsets"))),
@@ -542,21 +548,28 @@ mod tests {
 
     #[test]
     fn a_time_in_the_past_is_fine() {
-        let past = NewTrigger { when: Some(When::At(1)), ..trigger() };
+        let past = NewTrigger { when: Some(FireTime::At(1)), ..trigger() };
         assert!(register(past).is_ok());
     }
 
     #[test]
-    fn a_course_is_judged_as_its_owner_will() {
-        let course = |headers: &[(&'static str, &str)]| {
-            let course = headers.iter().map(|(name, value)| (*name, (*value).to_owned()));
-            register(NewTrigger { course: course.collect(), when: None, ..trigger() })
+    fn lifecycle_headers_are_validated_as_the_owner_does() {
+        let register_with = |headers: &[(&'static str, &str)]| {
+            let lifecycle_headers =
+                headers.iter().map(|(name, value)| (*name, (*value).to_owned()));
+            register(NewTrigger {
+                lifecycle_headers: lifecycle_headers.collect(),
+                when: None,
+                ..trigger()
+            })
         };
         let daily = ("orloj-schedule", r#"{"daily": "09:00"}"#);
-        let submission = course(&[daily, ("orloj-count", "keep")]).unwrap();
+        let submission = register_with(&[daily, ("orloj-count", "keep")]).unwrap();
         assert_eq!(submission.headers[0], header(daily.0, daily.1));
         let after = ("orloj-after", "a,b");
-        assert!(course(&[after, ("orloj-after-timeout", "1h"), ("orloj-retain", "7d")]).is_ok());
+        assert!(
+            register_with(&[after, ("orloj-after-timeout", "1h"), ("orloj-retain", "7d")]).is_ok()
+        );
         for (headers, field, reason) in [
             (&[daily, ("orloj-expire-after", "1h")][..], "expireAfter", "misfire"),
             (&[("orloj-schedule", r#"{"cron": "* * 31 2 *"}"#)], "schedule", "it never comes"),
@@ -569,7 +582,7 @@ mod tests {
             (&[after, ("orloj-retain", "2y")], "retain", "give milliseconds"),
             (&[after, ("orloj-priority", "256")], "priority", "255 (fires first)"),
         ] {
-            let refusal = course(headers).unwrap_err();
+            let refusal = register_with(headers).unwrap_err();
             assert_eq!(refusal.field, field, "{refusal}");
             assert!(refusal.reason.contains(reason), "{refusal}");
         }
@@ -578,13 +591,16 @@ mod tests {
     #[test]
     fn ids_with_commas_are_a_list() {
         let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
-        assert_eq!(after(&ids(&["a", "b"])), "a,b");
-        assert_eq!(after(&ids(&["a,b", "c"])), r#"["a,b","c"]"#);
-        assert_eq!(after(&ids(&["[c"])), r#"["[c"]"#);
-        assert_eq!(after(&ids(&[" a", "b"])), r#"[" a","b"]"#);
-        let course = vec![("orloj-after", after(&ids(&["a,b", "[c"])))];
-        let submission = register(NewTrigger { course, ..trigger() }).unwrap();
-        let [registration] = &Judge::new().read(&submission, NOW).unwrap()[..] else { panic!() };
+        assert_eq!(after_header_value(&ids(&["a", "b"])), "a,b");
+        assert_eq!(after_header_value(&ids(&["a,b", "c"])), r#"["a,b","c"]"#);
+        assert_eq!(after_header_value(&ids(&["[c"])), r#"["[c"]"#);
+        assert_eq!(after_header_value(&ids(&[" a", "b"])), r#"[" a","b"]"#);
+        let lifecycle_headers = vec![("orloj-after", after_header_value(&ids(&["a,b", "[c"])))];
+        let submission = register(NewTrigger { lifecycle_headers, ..trigger() }).unwrap();
+        let [registration] = &RegistrationValidator::new().validate(&submission, NOW).unwrap()[..]
+        else {
+            panic!()
+        };
         assert_eq!(registration.after.as_ref().unwrap().ids, ["a,b", "[c"].map(Text::from));
     }
 
@@ -596,18 +612,18 @@ mod tests {
             let submission = Submission::command("tea", command).unwrap();
             assert_eq!(submission.value, Some(Vec::new()), "null would cancel");
             assert_eq!(submission.headers, [header("orloj-command", word)]);
-            assert_eq!(Judge::new().read(&submission, NOW), Ok(Vec::new()));
+            assert_eq!(RegistrationValidator::new().validate(&submission, NOW), Ok(Vec::new()));
         }
         assert_eq!(Submission::command("", Command::Pause).unwrap_err().field, "triggerId");
     }
 
     #[test]
-    fn a_batch_is_read_one_by_one() {
+    fn each_registration_of_a_batch_is_validated() {
         let batched = batch(
             r#"[{"id": "a", "topic": "t", "delay": "1s"},
                 {"id": "b", "topic": "t", "after": ["a"]}]"#,
         );
-        let Batch { submission, ids } = batched.unwrap();
+        let BatchSubmission { submission, ids } = batched.unwrap();
         assert_eq!((ids, submission.id.as_str()), (vec!["a".to_owned(), "b".to_owned()], "a"));
         assert_eq!(submission.headers, [header("orloj-batch", "true")]);
         let a = r#"{"id": "a", "topic": "t", "delay": "1s"}"#;

@@ -1,6 +1,6 @@
 //! `/v1/triggers`: registering, and looking at what is registered.
 //!
-//! Law: a registration is refused before it is written, or answered with what its owner said.
+//! Invariant: a registration is refused before it is written, or answered with what its owner said.
 
 use std::sync::Arc;
 
@@ -12,22 +12,24 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::api::{Api, behind, say_where, seen, tag, taken, unknown_trigger, unseen};
+use super::api::{
+    Api, id_taken, set_etag, set_location, unknown_trigger, view_error, view_lagging, view_response,
+};
+use super::auth::{Registrant, Viewer, scope_of};
 use super::body;
-use super::code::Code;
-use super::identity::{Registrant, Viewer, scope_of};
-use super::keyed::{self, Keyed};
-use super::parameters::{Id, Queried, Query, refuse};
-use super::problem::{Fault, Problem};
-use super::request::{Late, TriggerBody, read_body};
+use super::error_code::ErrorCode;
+use super::field_types::TimestampField;
+use super::idempotent_create::{self, IdempotentCreate};
+use super::parameters::{PathId, Query, QueryFields, invalid_parameter};
+use super::problem::{FieldError, Problem};
+use super::request::{LatePolicy, TriggerBody, read_body};
 use super::resource::{Execution, Trigger};
-use super::shape::Moment;
-use super::submission::{NewTrigger, Submission, When};
+use super::submission::{FireTime, NewTrigger, Submission};
 use crate::clock;
 use crate::config::callers::Caller;
 use crate::model::limits;
-use crate::model::outcome::Verdict;
-use crate::model::time::show_time;
+use crate::model::outcome::OutcomeKind;
+use crate::model::time::format_time;
 use crate::model::{Offset, Timestamp};
 use crate::view::{self, ExecutionStatus, Listing, Page, Status, TriggerFilter};
 
@@ -37,7 +39,8 @@ const BODY_OVERHEAD: u64 = 4 * limits::HEADER_BYTES_MAX as u64;
 /// The owner has registered it.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Registered {
+#[schema(as = Registered)]
+pub(super) struct RegisterResponse {
     trigger_id: String,
     /// When it fires for the first time.
     #[schema(format = DateTime)]
@@ -92,11 +95,11 @@ pub(super) struct TriggerQuery {
     /// To this host, or into this topic.
     target: Option<String>,
     /// Due then or later.
-    #[param(value_type = Option<Moment>)]
-    from: Option<Moment>,
+    #[param(value_type = Option<TimestampField>)]
+    from: Option<TimestampField>,
     /// Due before then.
-    #[param(value_type = Option<Moment>)]
-    until: Option<Moment>,
+    #[param(value_type = Option<TimestampField>)]
+    until: Option<TimestampField>,
     /// With this label, as key=value; can be repeated: with all of them.
     #[param(pattern = "^[a-z0-9._-]{1,63}=.+$")]
     label: Option<Vec<String>>,
@@ -123,12 +126,12 @@ pub(super) struct ExecutionQuery {
     page_token: Option<String>,
 }
 
-impl Queried for TriggerQuery {
+impl QueryFields for TriggerQuery {
     const LISTS: &'static [&'static str] = &["status", "label"];
     const NUMBERS: &'static [&'static str] = &["page_size", "from", "until"];
 }
 
-impl Queried for ExecutionQuery {}
+impl QueryFields for ExecutionQuery {}
 
 /// Register a trigger, or replace the one that is pending under its id.
 #[utoipa::path(
@@ -139,10 +142,10 @@ impl Queried for ExecutionQuery {}
             answered as the first one was, until 24 hours after the trigger has settled")),
     request_body = TriggerBody,
     responses(
-        (status = 201, description = "Registered", body = Registered,
+        (status = 201, description = "Registered", body = RegisterResponse,
             headers(("ETag" = String, description = "The generation"),
                 ("Location" = String, description = "Where it can be looked at"))),
-        (status = 200, description = "One was pending, and it stays", body = Registered),
+        (status = 200, description = "One was pending, and it stays", body = RegisterResponse),
         (status = 202, description = "Written, and not answered in time",
             body = super::api::Unanswered,
             headers(("Location" = String, description = "Where it can be looked at"))),
@@ -153,33 +156,33 @@ pub(super) async fn register(
     Registrant(caller): Registrant,
     request: Request,
 ) -> Result<Response, Problem> {
-    let asked_with = request.headers().clone();
+    let request_headers = request.headers().clone();
     let payload_max = caller.limits.payload.bytes();
-    let key = keyed::key(&asked_with)?;
-    let bytes = body::take(request, body_max(payload_max)).await?;
+    let key = idempotent_create::idempotency_key(&request_headers)?;
+    let bytes = body::read_bytes(request, body_max(payload_max)).await?;
     let body = read_body(&bytes)?;
     if let Some(key) = key {
         let (api, caller, bytes) = (&*api, &*caller, &*bytes);
-        let headers = asked_with;
-        return Keyed { api, caller, key, bytes, headers }.create(body).await;
+        let headers = request_headers;
+        return IdempotentCreate { api, caller, key, bytes, headers }.create(body).await;
     }
     let late = body.late.unwrap_or_default();
     let mut trigger = body.into_trigger(payload_max)?;
-    carry_trace(&asked_with, &mut trigger.headers);
+    copy_trace_headers(&request_headers, &mut trigger.headers);
     let submission = prepare(&api, &caller, trigger, late).await?;
     let id = submission.id.clone();
     let receipt = api.submit(submission, &caller).await?;
     match receipt.verdict() {
-        Some(Verdict::Accepted { generation, fire_at, replaced }) => {
-            let registered = Registered::of(&id, *generation, *fire_at);
-            Ok(Registered { replaced: *replaced, ..registered }.answer(StatusCode::CREATED))
+        Some(OutcomeKind::Accepted { generation, fire_at, replaced }) => {
+            let registered = RegisterResponse::of(&id, *generation, *fire_at);
+            Ok(RegisterResponse { replaced: *replaced, ..registered }.response(StatusCode::CREATED))
         }
-        Some(Verdict::Kept { generation, fire_at }) => {
-            let registered = Registered::of(&id, *generation, *fire_at);
-            Ok(Registered { kept: Some(true), ..registered }.answer(StatusCode::OK))
+        Some(OutcomeKind::Kept { generation, fire_at }) => {
+            let registered = RegisterResponse::of(&id, *generation, *fire_at);
+            Ok(RegisterResponse { kept: Some(true), ..registered }.response(StatusCode::OK))
         }
-        Some(Verdict::Taken { .. }) => Err(taken(&id)),
-        Some(Verdict::Rejected { reason }) => Err(rejected(&id, reason)),
+        Some(OutcomeKind::Taken { .. }) => Err(id_taken(&id)),
+        Some(OutcomeKind::Rejected { reason }) => Err(rejected(&id, reason)),
         _ => Ok(api.unanswered(&id, &receipt)),
     }
 }
@@ -197,11 +200,12 @@ pub(super) async fn list(
     Query(query): Query<TriggerQuery>,
 ) -> Result<Response, Problem> {
     let (filter, page) = query.read()?;
-    let freshness = api.reach().await;
-    let listing = api.view.triggers(&scope_of(&caller), &filter, &page).await.map_err(unseen)?;
-    let (items, next_page_token) = items(listing);
-    let as_of = show_time(freshness.as_of);
-    Ok(seen(&freshness, TriggerList { items, next_page_token, as_of }))
+    let freshness = api.wait_for_view().await;
+    let listing =
+        api.view.triggers(&scope_of(&caller), &filter, &page).await.map_err(view_error)?;
+    let (items, next_page_token) = page_items(listing);
+    let as_of = format_time(freshness.as_of);
+    Ok(view_response(&freshness, TriggerList { items, next_page_token, as_of }))
 }
 
 /// Look at a trigger.
@@ -215,12 +219,13 @@ pub(super) async fn list(
 pub(super) async fn get(
     State(api): State<Arc<Api>>,
     Viewer(caller): Viewer,
-    Id(id): Id,
+    PathId(id): PathId,
 ) -> Result<Response, Problem> {
-    let (trigger, freshness) = api.find(&caller, &id).await?;
+    let (trigger, freshness) = api.find_trigger(&caller, &id).await?;
     let generation = trigger.generation;
-    let mut response = seen(&freshness, Trigger::from(trigger).at(freshness.as_of));
-    tag(&mut response, generation);
+    let mut response =
+        view_response(&freshness, Trigger::from(trigger).with_as_of(freshness.as_of));
+    set_etag(&mut response, generation);
     Ok(response)
 }
 
@@ -234,45 +239,45 @@ pub(super) async fn get(
 pub(super) async fn executions(
     State(api): State<Arc<Api>>,
     Viewer(caller): Viewer,
-    Id(id): Id,
+    PathId(id): PathId,
     Query(query): Query<ExecutionQuery>,
 ) -> Result<Response, Problem> {
-    let page = page(query.page_size, query.page_token.as_deref())?;
-    let freshness = api.reach().await;
+    let page = read_page(query.page_size, query.page_token.as_deref())?;
+    let freshness = api.wait_for_view().await;
     let found = api.view.executions(&scope_of(&caller), &id, query.status, &page).await;
-    let Some(listing) = found.map_err(unseen)? else {
-        let missing = freshness.reached.then(|| unknown_trigger(&id));
-        return Err(missing.unwrap_or_else(|| behind(&freshness)));
+    let Some(listing) = found.map_err(view_error)? else {
+        let unknown = freshness.reached.then(|| unknown_trigger(&id));
+        return Err(unknown.unwrap_or_else(|| view_lagging(&freshness)));
     };
-    let (items, next_page_token) = items(listing);
-    let as_of = show_time(freshness.as_of);
-    Ok(seen(&freshness, ExecutionList { items, next_page_token, as_of }))
+    let (items, next_page_token) = page_items(listing);
+    let as_of = format_time(freshness.as_of);
+    Ok(view_response(&freshness, ExecutionList { items, next_page_token, as_of }))
 }
 
-impl Registered {
+impl RegisterResponse {
     pub(super) fn of(id: &str, generation: Offset, fire_at: Timestamp) -> Self {
-        let (trigger_id, fire_at) = (id.to_owned(), show_time(fire_at));
+        let (trigger_id, fire_at) = (id.to_owned(), format_time(fire_at));
         Self { trigger_id, fire_at, generation, replaced: None, kept: None }
     }
 
     /// The answer that says so, and where it can be looked at.
-    pub(super) fn answer(self, status: StatusCode) -> Response {
+    pub(super) fn response(self, status: StatusCode) -> Response {
         let (id, generation) = (self.trigger_id.clone(), self.generation);
         let mut response = (status, Json(self)).into_response();
-        tag(&mut response, generation);
-        say_where(&mut response, &id);
+        set_etag(&mut response, generation);
+        set_location(&mut response, &id);
         response
     }
 }
 
 impl TriggerQuery {
     fn read(self) -> Result<(TriggerFilter, Page), Problem> {
-        let page = page(self.page_size, self.page_token.as_deref())?;
+        let page = read_page(self.page_size, self.page_token.as_deref())?;
         let label = |text: String| match text.split_once('=') {
             Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
             _ => {
                 let detail = format!("label: write key=value, not {text:?}");
-                Err(refuse(&detail).with("parameter", json!("label")))
+                Err(invalid_parameter(&detail).with("parameter", json!("label")))
             }
         };
         let labels = self.label.unwrap_or_default().into_iter().map(label);
@@ -280,8 +285,8 @@ impl TriggerQuery {
             statuses: self.status.unwrap_or_default(),
             caller: self.caller,
             target: self.target,
-            from: self.from.map(|Moment(at)| at),
-            until: self.until.map(|Moment(at)| at),
+            from: self.from.map(|TimestampField(at)| at),
+            until: self.until.map(|TimestampField(at)| at),
             labels: labels.collect::<Result<_, _>>()?,
             text: self.q.filter(|text| !text.trim().is_empty()),
         };
@@ -290,20 +295,20 @@ impl TriggerQuery {
 }
 
 /// The part of a list that a query asks for.
-pub(super) fn page(size: Option<u32>, token: Option<&str>) -> Result<Page, Problem> {
+pub(super) fn read_page(size: Option<u32>, token: Option<&str>) -> Result<Page, Problem> {
     let named = |name: &str, reason: String| {
-        refuse(&format!("{name}: {reason}")).with("parameter", json!(name))
+        invalid_parameter(&format!("{name}: {reason}")).with("parameter", json!(name))
     };
     if let Some(size) = size.filter(|size| !(1..=view::PAGE_MAX).contains(size)) {
         return Err(named("page_size", format!("write 1 to {}, not {size}", view::PAGE_MAX)));
     }
     let token = token.map(str::parse).transpose();
-    let token = token.map_err(|error: view::NoToken| unseen(error.into()))?;
+    let token = token.map_err(|error: view::InvalidPageToken| view_error(error.into()))?;
     Ok(Page { size: size.unwrap_or(view::PAGE_DEFAULT), token })
 }
 
 /// A page's items as they are shown, and what brings the next.
-pub(super) fn items<V, T: From<V>>(listing: Listing<V>) -> (Vec<T>, Option<String>) {
+pub(super) fn page_items<V, T: From<V>>(listing: Listing<V>) -> (Vec<T>, Option<String>) {
     let items = listing.items.into_iter().map(T::from).collect();
     (items, listing.next.map(|token| token.to_string()))
 }
@@ -318,27 +323,27 @@ pub(super) async fn prepare(
     api: &Api,
     caller: &Caller,
     trigger: NewTrigger,
-    late: Late,
+    late: LatePolicy,
 ) -> Result<Submission, Problem> {
     let (when, target) = (trigger.when, trigger.target.clone());
     let submission = Submission::register(trigger, api.rules())?;
-    check_late(when, late)?;
-    api.admit(&target, caller).await?;
+    check_fire_time(when, late)?;
+    api.check_target(&target, caller).await?;
     // Even if that one has settled: its history is still shown under the id.
-    if api.is_anothers(caller, &submission.id).await {
-        return Err(taken(&submission.id));
+    if api.belongs_to_other_caller(caller, &submission.id).await {
+        return Err(id_taken(&submission.id));
     }
-    api.check_pending(caller, &submission.id).await?;
+    api.check_pending_limit(caller, &submission.id).await?;
     Ok(submission)
 }
 
 /// Refuses a time that has passed, unless it may.
-fn check_late(when: Option<When>, late: Late) -> Result<(), Problem> {
+fn check_fire_time(when: Option<FireTime>, late: LatePolicy) -> Result<(), Problem> {
     let now = clock::now_ms();
     match when {
-        Some(When::At(at)) if at < now && late == Late::Refuse => {
-            let reason = format!("{} has passed: it is {}", show_time(at), show_time(now));
-            Err(Problem::at(Code::TimePassed, Fault::of("fireAt", reason)))
+        Some(FireTime::At(at)) if at < now && late == LatePolicy::Refuse => {
+            let reason = format!("{} has passed: it is {}", format_time(at), format_time(now));
+            Err(Problem::at(ErrorCode::TimePassed, FieldError::of("fireAt", reason)))
         }
         _ => Ok(()),
     }
@@ -346,18 +351,18 @@ fn check_late(when: Option<When>, late: Late) -> Result<(), Problem> {
 
 /// The owner refuses it.
 pub(super) fn rejected(id: &str, reason: &str) -> Problem {
-    Problem::of(Code::Rejected, reason).with("triggerId", json!(id))
+    Problem::of(ErrorCode::Rejected, reason).with("triggerId", json!(id))
 }
 
 /// The trace that a request is part of goes with its trigger, unless that has one of its own.
-pub(super) fn carry_trace(request: &HeaderMap, carried: &mut Vec<(String, Vec<u8>)>) {
+pub(super) fn copy_trace_headers(request: &HeaderMap, headers: &mut Vec<(String, Vec<u8>)>) {
     let is_traced = |(name, _): &(String, _)| name.eq_ignore_ascii_case("traceparent");
-    if carried.iter().any(is_traced) || !request.contains_key("traceparent") {
+    if headers.iter().any(is_traced) || !request.contains_key("traceparent") {
         return;
     }
     for name in ["traceparent", "tracestate"] {
         let value = request.get(name).map(|value| value.as_bytes().to_vec());
-        carried.extend(value.map(|value| (name.to_owned(), value)));
+        headers.extend(value.map(|value| (name.to_owned(), value)));
     }
 }
 
@@ -370,28 +375,28 @@ mod tests {
         let mut request = HeaderMap::new();
         let mut carried = Vec::new();
         request.insert("tracestate", "a=1".parse().unwrap());
-        carry_trace(&request, &mut carried);
+        copy_trace_headers(&request, &mut carried);
         assert_eq!(carried, [], "a state of no trace");
 
         request.insert("traceparent", "00-1".parse().unwrap());
-        carry_trace(&request, &mut carried);
+        copy_trace_headers(&request, &mut carried);
         let expected = [("traceparent", "00-1"), ("tracestate", "a=1")];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()));
         assert_eq!(carried, expected);
 
         let own = [("Traceparent".to_owned(), b"00-2".to_vec())];
         carried = own.to_vec();
-        carry_trace(&request, &mut carried);
+        copy_trace_headers(&request, &mut carried);
         assert_eq!(carried, own);
     }
 
     #[test]
     fn a_time_that_has_passed_is_refused_unless_it_may_be_late() {
-        assert!(check_late(Some(When::At(1)), Late::Refuse).is_err());
-        assert_eq!(check_late(Some(When::At(1)), Late::Fire), Ok(()));
-        assert_eq!(check_late(Some(When::At(u64::MAX)), Late::Refuse), Ok(()));
-        assert_eq!(check_late(Some(When::After(0)), Late::Refuse), Ok(()));
-        assert_eq!(check_late(None, Late::Refuse), Ok(()));
+        assert!(check_fire_time(Some(FireTime::At(1)), LatePolicy::Refuse).is_err());
+        assert_eq!(check_fire_time(Some(FireTime::At(1)), LatePolicy::Fire), Ok(()));
+        assert_eq!(check_fire_time(Some(FireTime::At(u64::MAX)), LatePolicy::Refuse), Ok(()));
+        assert_eq!(check_fire_time(Some(FireTime::After(0)), LatePolicy::Refuse), Ok(()));
+        assert_eq!(check_fire_time(None, LatePolicy::Refuse), Ok(()));
     }
 
     #[test]
@@ -399,8 +404,8 @@ mod tests {
         let query = TriggerQuery {
             status: Some(vec![Status::Pending]),
             label: Some(vec!["team=a=b".to_owned()]),
-            from: Some(Moment(7)),
-            until: Some(Moment(9)),
+            from: Some(TimestampField(7)),
+            until: Some(TimestampField(9)),
             caller: Some("billing".to_owned()),
             target: Some("kitchen".to_owned()),
             q: Some(" ".to_owned()),

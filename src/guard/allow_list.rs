@@ -1,20 +1,21 @@
 //! The base URLs under which a caller's callbacks must stay.
 //!
-//! Law: scheme, host and port are exactly a base's, and its path is a whole part of the URL's:
-//! `/hooks` allows `/hooks` and `/hooks/7`, not `/hooks-of-others`. No spelling of `..` leads out.
+//! Invariant: scheme, host and port are exactly a base's, and its path is a whole part of the
+//! URL's: `/hooks` allows `/hooks` and `/hooks/7`, not `/hooks-of-others`. No spelling of `..`
+//! leads out.
 
 use reqwest::Url;
 
-use super::Forbidden;
+use super::ForbiddenTarget;
 
 /// What a caller is bound to; `None` is no bound, an empty list allows nothing.
 pub type BaseUrls<'a> = Option<&'a [Url]>;
 
 /// Refuses a URL that lies under none of the bases.
-pub(super) fn check(url: &Url, bases: BaseUrls<'_>) -> Result<(), Forbidden> {
+pub(super) fn check(url: &Url, bases: BaseUrls<'_>) -> Result<(), ForbiddenTarget> {
     match bases {
         Some(bases) if !bases.iter().any(|base| is_under(url, base)) => {
-            Err(Forbidden::NotAllowed { url: url.to_string() })
+            Err(ForbiddenTarget::NotAllowed { url: url.to_string() })
         }
         _ => Ok(()),
     }
@@ -27,12 +28,12 @@ fn is_under(url: &Url, base: &Url) -> bool {
         return same_origin;
     }
     let rest = url.path().strip_prefix(prefix);
-    rest.is_some_and(|rest| (rest.is_empty() || rest.starts_with('/')) && !climbs(rest))
+    rest.is_some_and(|rest| (rest.is_empty() || rest.starts_with('/')) && !has_parent_segment(rest))
 }
 
 /// Whether some server could read the rest of a path as leading upwards: the parser has resolved
 /// plain `..`, but there are servers that decode `%2f` and `%252e`, and some that cut off `;…`.
-fn climbs(rest: &str) -> bool {
+fn has_parent_segment(rest: &str) -> bool {
     let mut path = rest.to_ascii_lowercase();
     loop {
         let decoded = path.replace("%25", "%").replace("%2e", ".");

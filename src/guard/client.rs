@@ -1,9 +1,9 @@
 //! The HTTP client behind the guard.
 //!
-//! Law: it connects to what the guard admits and to nothing else: no redirect is followed, no proxy
-//! asked, nothing repeated underneath. A connection is reused only by its caller, for the scheme,
-//! host and port that it was made for, and leads to the address that was judged, whatever the name
-//! means since. What a receiver may send is bounded.
+//! Invariant: it connects to what the guard admits and to nothing else: no redirect is followed, no
+//! proxy asked, nothing repeated underneath. A connection is reused only by its caller, for the
+//! scheme, host and port that it was made for, and leads to the address that was judged, whatever
+//! the name means since. What a receiver may send is bounded.
 
 use std::collections::HashMap;
 use std::error::Error as _;
@@ -16,13 +16,13 @@ use reqwest::{Body, Request, Response};
 use tokio::sync::Semaphore;
 use tokio_rustls::rustls::{self, ClientConfig};
 
-use super::connector::{self, Connector, Late};
-use super::meter::HeadCame;
-use super::{Forbidden, Guard};
+use super::connector::{self, ConnectTimeout, Connector};
+use super::read_limit::ResponseHeadSeen;
+use super::{ForbiddenTarget, Guard};
 use crate::config::WorkerSettings;
 
 /// What receivers are told of who calls.
-pub const OURSELVES: &str = concat!("orloj/", env!("CARGO_PKG_VERSION"));
+pub const ORLOJ_USER_AGENT: &str = concat!("orloj/", env!("CARGO_PKG_VERSION"));
 /// How long a connection is kept for another request. Many servers close theirs after 5 s: one that
 /// is closed just as it is used again would cost an attempt.
 const IDLE_MAX: Duration = Duration::from_secs(4);
@@ -33,16 +33,16 @@ const LOOKUPS_SHARE: usize = 4;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum RequestError {
     /// Never try again.
     #[error(transparent)]
-    Forbidden(Forbidden),
+    Forbidden(ForbiddenTarget),
     /// Perhaps later.
     #[error("timed out: {0}")]
-    Late(Late),
+    TimedOut(ConnectTimeout),
     /// Perhaps later.
     #[error("no answer: {0}")]
-    Silence(String),
+    NoAnswer(String),
 }
 
 /// Makes the requests whose URL the guard has checked.
@@ -51,11 +51,11 @@ pub struct GuardedClient {
     guard: Arc<Guard>,
     limits: WorkerSettings,
     tls: Arc<ClientConfig>,
-    clients: Mutex<HashMap<String, Client>>,
+    clients: Mutex<HashMap<String, CallerClient>>,
 }
 
 /// One caller's, with connections and places of its own.
-type Client = legacy::Client<Connector, Body>;
+type CallerClient = legacy::Client<Connector, Body>;
 
 impl GuardedClient {
     /// A client behind `guard` with the limits of a worker.
@@ -76,17 +76,17 @@ impl GuardedClient {
 
     /// Sends a caller's request whose URL was checked, and comes back with the head of the answer.
     /// Whoever asks bounds the time.
-    pub async fn execute(&self, caller: &str, request: Request) -> Result<Response, Failure> {
-        let request = request.try_into().map_err(|error: reqwest::Error| silence(&error))?;
+    pub async fn execute(&self, caller: &str, request: Request) -> Result<Response, RequestError> {
+        let request = request.try_into().map_err(|error: reqwest::Error| no_answer(&error))?;
         let response = self.client_of(caller).request(request).await;
-        let response = response.map_err(|error| failure(&error))?;
-        if let Some(head) = response.extensions().get::<HeadCame>() {
-            head.tell();
+        let response = response.map_err(|error| request_error(&error))?;
+        if let Some(head) = response.extensions().get::<ResponseHeadSeen>() {
+            head.set();
         }
         Ok(response.map(Body::wrap).into())
     }
 
-    fn client_of(&self, caller: &str) -> Client {
+    fn client_of(&self, caller: &str) -> CallerClient {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = clients.get(caller) {
             return client.clone();
@@ -98,17 +98,17 @@ impl GuardedClient {
 
     /// HTTP/1.1 alone: a connection carries one callback at a time, so that whatever a receiver
     /// does to it harms that attempt. In HTTP/2 all callbacks to a host would share one.
-    fn open(&self) -> Client {
+    fn open(&self) -> CallerClient {
         let limits = &self.limits;
         let (head, body) = (limits.response_head_max.bytes(), limits.response_body_max.bytes());
-        let places = limits.lookups_max.get().div_ceil(LOOKUPS_SHARE);
+        let permits = limits.lookups_max.get().div_ceil(LOOKUPS_SHARE);
         let connector = Connector {
             guard: Arc::clone(&self.guard),
             tls: Arc::clone(&self.tls),
             timeout: limits.connect_timeout,
             // What chunks and TLS put around a body is at most as much again.
-            answer_max: head.saturating_add(body.saturating_mul(2)),
-            lookups: Arc::new(Semaphore::new(places)),
+            response_max: head.saturating_add(body.saturating_mul(2)),
+            lookups: Arc::new(Semaphore::new(permits)),
         };
         legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
@@ -120,27 +120,27 @@ impl GuardedClient {
 }
 
 /// What the guard or the connector says stands somewhere in the chain of causes.
-fn failure(error: &legacy::Error) -> Failure {
+fn request_error(error: &legacy::Error) -> RequestError {
     let mut cause = error.source();
     while let Some(current) = cause {
-        if let Some(forbidden) = current.downcast_ref::<Forbidden>() {
-            return Failure::Forbidden(forbidden.clone());
+        if let Some(forbidden) = current.downcast_ref::<ForbiddenTarget>() {
+            return RequestError::Forbidden(forbidden.clone());
         }
-        if let Some(late) = current.downcast_ref::<Late>() {
-            return Failure::Late(late.clone());
+        if let Some(late) = current.downcast_ref::<ConnectTimeout>() {
+            return RequestError::TimedOut(late.clone());
         }
         cause = current.source();
     }
-    silence(error)
+    no_answer(error)
 }
 
 /// The reason is at the bottom of the chain of causes.
-fn silence(error: &(dyn std::error::Error + 'static)) -> Failure {
+fn no_answer(error: &(dyn std::error::Error + 'static)) -> RequestError {
     let mut bottom = error;
     while let Some(cause) = bottom.source() {
         bottom = cause;
     }
-    Failure::Silence(bottom.to_string())
+    RequestError::NoAnswer(bottom.to_string())
 }
 
 #[cfg(test)]
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_receiver_may_say_counts_anew_for_each_answer() {
+    async fn the_read_limit_starts_again_for_each_response() {
         let overrides = vec!["worker.allow_addresses=any".to_owned()];
         let settings = Settings::load(&Layers { overrides, ..Layers::default() }).unwrap();
         let client = GuardedClient::new(Guard::new(&settings), &settings.worker).unwrap();

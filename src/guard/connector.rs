@@ -1,8 +1,8 @@
 //! How the guard's client gets to a receiver: name, address, connection, TLS.
 //!
-//! Law: nothing is connected to that the guard has not judged at that moment, and nothing is said
-//! before the peer was judged once more. Names that are never answered keep places from the caller
-//! whose they are, and from no other.
+//! Invariant: nothing is connected to that the guard has not judged at that moment, and nothing is
+//! said before the peer was judged once more. Names that are never answered keep places from the
+//! caller whose they are, and from no other.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -29,21 +29,21 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{self, ClientConfig};
 use tower::{Service, service_fn};
 
-use super::meter::Metered;
-use super::{BoxError, Guard, Unresolved, host, port};
+use super::read_limit::LimitedReader;
+use super::{BoxError, Guard, ResolveError, host, port};
 
 /// A connection to a receiver.
-type Stream = MaybeHttpsStream<TokioIo<Metered>>;
+type ReceiverStream = MaybeHttpsStream<TokioIo<LimitedReader>>;
 
 /// What took longer than `worker.connect_timeout`.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum Late {
+pub enum ConnectTimeout {
     /// The caller's own names are in the way.
     #[error(
         "within {0:?} none of the names of this caller's hosts that are being looked up was \
          answered; `worker.lookups_max` says how many may be"
     )]
-    Place(Duration),
+    Lookup(Duration),
     /// The receiver, or whoever answers for its name.
     #[error("no connection within {0:?}")]
     Connection(Duration),
@@ -57,15 +57,15 @@ pub(super) struct Connector {
     /// For the whole way.
     pub(super) timeout: Duration,
     /// What a receiver may say between two heads, in bytes.
-    pub(super) answer_max: u64,
+    pub(super) response_max: u64,
     /// Places for the look-ups of the caller's names.
     pub(super) lookups: Arc<Semaphore>,
 }
 
 impl Service<Uri> for Connector {
-    type Response = Stream;
+    type Response = ReceiverStream;
     type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Stream, BoxError>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<ReceiverStream, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
@@ -78,40 +78,40 @@ impl Service<Uri> for Connector {
 }
 
 impl Connector {
-    async fn connect(&self, to: Uri) -> Result<Stream, BoxError> {
+    async fn connect(&self, to: Uri) -> Result<ReceiverStream, BoxError> {
         let url = Url::parse(&to.to_string())?;
         let mut time_is_up = pin!(sleep(self.timeout));
-        let place = select! {
-            place = self.place(&url) => place?,
-            () = &mut time_is_up => return Err(Late::Place(self.timeout).into()),
+        let permit = select! {
+            place = self.lookup_permit(&url) => place?,
+            () = &mut time_is_up => return Err(ConnectTimeout::Lookup(self.timeout).into()),
         };
         select! {
-            stream = self.reach(to, &url, place) => stream,
-            () = &mut time_is_up => Err(Late::Connection(self.timeout).into()),
+            stream = self.resolve_and_connect(to, &url, permit) => stream,
+            () = &mut time_is_up => Err(ConnectTimeout::Connection(self.timeout).into()),
         }
     }
 
     /// For the look-up of its host, if that is a name.
-    async fn place(&self, url: &Url) -> Result<Option<OwnedSemaphorePermit>, AcquireError> {
+    async fn lookup_permit(&self, url: &Url) -> Result<Option<OwnedSemaphorePermit>, AcquireError> {
         if host(url).parse::<IpAddr>().is_ok() {
             return Ok(None);
         }
         Arc::clone(&self.lookups).acquire_owned().await.map(Some)
     }
 
-    async fn reach(
+    async fn resolve_and_connect(
         &self,
         to: Uri,
         url: &Url,
-        place: Option<OwnedSemaphorePermit>,
-    ) -> Result<Stream, BoxError> {
-        let addresses = match place {
-            Some(place) => self.look_up(url, place).await?,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Result<ReceiverStream, BoxError> {
+        let addresses = match permit {
+            Some(place) => self.resolve(url, place).await?,
             None => Vec::new(),
         };
         let stream = dial(to, addresses).await?;
         self.guard.check_peer(url, stream.peer_addr()?).await?;
-        let stream = TokioIo::new(Metered::new(stream, self.answer_max));
+        let stream = TokioIo::new(LimitedReader::new(stream, self.response_max));
         if url.scheme() == "http" {
             return Ok(MaybeHttpsStream::Http(stream));
         }
@@ -122,27 +122,27 @@ impl Connector {
     }
 
     /// It goes on when we have given up, and only when it has ended is its place free.
-    async fn look_up(
+    async fn resolve(
         &self,
         url: &Url,
-        place: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
     ) -> Result<Vec<SocketAddr>, BoxError> {
         let (guard, port) = (Arc::clone(&self.guard), port(url));
         let name: Name = host(url).parse()?;
         let lookup = tokio::spawn(async move {
             let found = guard.resolve(name, port).await;
-            drop(place);
+            drop(permit);
             found
         });
-        lookup.await?.map_err(Unresolved::cause)
+        lookup.await?.map_err(ResolveError::cause)
     }
 }
 
 /// Connects to one of these addresses, or to the one that the URL has instead of a name.
 async fn dial(to: Uri, addresses: Vec<SocketAddr>) -> Result<TcpStream, BoxError> {
-    let judged =
+    let resolver =
         service_fn(move |_: dns::Name| ready(Ok::<_, Infallible>(addresses.clone().into_iter())));
-    let mut connector = HttpConnector::new_with_resolver(judged);
+    let mut connector = HttpConnector::new_with_resolver(resolver);
     connector.enforce_http(false);
     connector.set_nodelay(true);
     Ok(connector.call(to).await?.into_inner())

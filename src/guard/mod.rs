@@ -1,10 +1,10 @@
 //! The address guard: where a callback may go. Whoever registers a trigger makes this installation
 //! send a request, from inside the network that it stands in.
 //!
-//! Law: an address is judged where the connection is made, after the name was resolved, so that
-//! nobody slips through by changing a name's address in between; the judgement at registration is
-//! a courtesy. What is not known to be allowed is refused, and one forbidden address condemns all
-//! that a name resolves to.
+//! Invariant: an address is judged where the connection is made, after the name was resolved, so
+//! that nobody slips through by changing a name's address in between; the judgement at registration
+//! is a courtesy. What is not known to be allowed is refused, and one forbidden address condemns
+//! all that a name resolves to.
 //!
 //! ```text
 //!  registration ─► check: URL, port, allow-list, address ─► resolve (if it can be, now)
@@ -14,10 +14,10 @@
 mod allow_list;
 mod client;
 mod connector;
-mod lookup;
-mod meter;
-mod own;
+mod internal_endpoints;
 mod ranges;
+mod read_limit;
+mod resolver;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -28,20 +28,20 @@ use reqwest::Url;
 use reqwest::dns::{Name, Resolve};
 
 pub use allow_list::BaseUrls;
-pub use client::{Failure, GuardedClient, OURSELVES};
-pub use connector::Late;
+pub use client::{GuardedClient, ORLOJ_USER_AGENT, RequestError};
+pub use connector::ConnectTimeout;
 
 use crate::config::{AllowAddresses, PortRange, Settings};
 use crate::model::callback_url::{self, Host};
-use lookup::SystemResolver;
-use own::Own;
+use internal_endpoints::InternalEndpoint;
+use resolver::SystemResolver;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A callback that must not be made: refuse its registration, or make a dead letter of it at once,
 /// for no later attempt may be made either.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Forbidden {
+pub enum ForbiddenTarget {
     /// The URL itself is at fault.
     #[error("{url:?} cannot be called: {reason}")]
     Url {
@@ -73,7 +73,7 @@ pub enum Forbidden {
     },
     /// It leads to ourselves, or to our cluster. No setting allows it.
     #[error("{host} must not be called at port {port}: {what} is there")]
-    Own {
+    Internal {
         /// As written.
         host: String,
         /// As written, or the scheme's own.
@@ -85,16 +85,16 @@ pub enum Forbidden {
 
 /// Why a name has no addresses for us.
 #[derive(Debug, thiserror::Error)]
-enum Unresolved {
+enum ResolveError {
     /// Refuse it for good.
     #[error(transparent)]
-    Forbidden(#[from] Forbidden),
+    Forbidden(#[from] ForbiddenTarget),
     /// Try again later.
     #[error("{0}")]
     Unknown(BoxError),
 }
 
-impl Unresolved {
+impl ResolveError {
     /// For a chain of causes: whoever looks there for a refusal finds it.
     fn cause(self) -> BoxError {
         match self {
@@ -110,7 +110,7 @@ pub struct Guard {
     deny: Vec<ipnet::IpNet>,
     allow_ports: Vec<PortRange>,
     deny_ports: Vec<PortRange>,
-    own: Vec<Own>,
+    internal: Vec<InternalEndpoint>,
     resolver: Arc<dyn Resolve>,
 }
 
@@ -137,42 +137,43 @@ impl Guard {
             deny: worker.deny_addresses.clone(),
             allow_ports: worker.allow_ports.clone(),
             deny_ports: worker.deny_ports.clone(),
-            own: own::services(settings),
+            internal: internal_endpoints::endpoints(settings),
             resolver,
         }
     }
 
     /// The same, which knows more brokers than the settings name: their hosts and ports.
     #[must_use]
-    pub fn knowing_brokers(mut self, brokers: Vec<(String, u16)>) -> Self {
-        self.own.extend(brokers.into_iter().map(|(host, port)| Own::broker(host, port)));
+    pub fn with_brokers(mut self, brokers: Vec<(String, u16)>) -> Self {
+        self.internal
+            .extend(brokers.into_iter().map(|(host, port)| InternalEndpoint::broker(host, port)));
         self
     }
 
     /// Reads a URL, and refuses what can be refused without resolving its host.
-    pub async fn check(&self, url: &str, bases: BaseUrls<'_>) -> Result<Url, Forbidden> {
-        let refuse = |reason| Forbidden::Url { url: url.to_owned(), reason };
+    pub async fn check(&self, url: &str, bases: BaseUrls<'_>) -> Result<Url, ForbiddenTarget> {
+        let refuse = |reason| ForbiddenTarget::Url { url: url.to_owned(), reason };
         let parsed = parse(url).map_err(refuse)?;
         let port = port(&parsed);
         let within = |ranges: &[PortRange]| ranges.iter().any(|range| range.contains(port));
         if !within(&self.allow_ports) || within(&self.deny_ports) {
-            return Err(Forbidden::Port(port));
+            return Err(ForbiddenTarget::Port(port));
         }
         allow_list::check(&parsed, bases)?;
         let host = host(&parsed);
         let literal: Vec<IpAddr> = host.parse().into_iter().collect();
-        self.judge(host, &literal, port).await?;
+        self.check_addresses(host, &literal, port).await?;
         Ok(parsed)
     }
 
     /// Checks a URL to be registered, and what its host resolves to now. A name that cannot be
     /// resolved within `timeout` may be there when it is due, and passes.
-    pub async fn admit(
+    pub async fn check_and_resolve(
         &self,
         url: &str,
         bases: BaseUrls<'_>,
         timeout: Duration,
-    ) -> Result<(), Forbidden> {
+    ) -> Result<(), ForbiddenTarget> {
         let url = self.check(url, bases).await?;
         let host = host(&url);
         let Ok(name) = host.parse::<Name>() else { return Ok(()) };
@@ -180,16 +181,16 @@ impl Guard {
             return Ok(());
         }
         match tokio::time::timeout(timeout, self.resolve(name, port(&url))).await {
-            Ok(Err(Unresolved::Forbidden(forbidden))) => Err(forbidden),
+            Ok(Err(ResolveError::Forbidden(forbidden))) => Err(forbidden),
             _ => Ok(()),
         }
     }
 
     /// Refuses an address at the other end of a new connection. It was judged before, so what is
     /// refused here has passed by the guard.
-    pub async fn check_peer(&self, url: &Url, peer: SocketAddr) -> Result<(), Forbidden> {
+    pub async fn check_peer(&self, url: &Url, peer: SocketAddr) -> Result<(), ForbiddenTarget> {
         let host = host(url);
-        let checked = self.judge(host, &[peer.ip()], peer.port()).await;
+        let checked = self.check_addresses(host, &[peer.ip()], peer.port()).await;
         if checked.is_err() {
             tracing::error!(host, %peer, "a callback has passed by the guard; please report this");
         }
@@ -197,54 +198,66 @@ impl Guard {
     }
 
     /// The addresses of a name, if all of them may be reached at this port.
-    async fn resolve(&self, name: Name, port: u16) -> Result<Vec<SocketAddr>, Unresolved> {
+    async fn resolve(&self, name: Name, port: u16) -> Result<Vec<SocketAddr>, ResolveError> {
         let host = name.as_str().to_owned();
-        let resolved = self.resolver.resolve(name).await.map_err(Unresolved::Unknown)?;
+        let resolved = self.resolver.resolve(name).await.map_err(ResolveError::Unknown)?;
         let addresses: Vec<IpAddr> = resolved.map(|address| address.ip()).collect();
-        self.judge(&host, &addresses, port).await?;
+        self.check_addresses(&host, &addresses, port).await?;
         // Whatever port a resolver names, the URL's is the one that was judged.
         Ok(addresses.into_iter().map(|address| SocketAddr::new(address, 0)).collect())
     }
 
-    async fn judge(&self, host: &str, addresses: &[IpAddr], port: u16) -> Result<(), Forbidden> {
-        addresses.iter().try_for_each(|address| self.judge_address(host, *address))?;
-        for own in self.own.iter().filter(|own| own.is_at(port)) {
-            if own.is_reached(host, addresses, &*self.resolver).await {
-                return Err(Forbidden::Own { host: host.to_owned(), port, what: own.what() });
+    async fn check_addresses(
+        &self,
+        host: &str,
+        addresses: &[IpAddr],
+        port: u16,
+    ) -> Result<(), ForbiddenTarget> {
+        addresses.iter().try_for_each(|address| self.check_address(host, *address))?;
+        for own in self.internal.iter().filter(|own| own.has_port(port)) {
+            if own.matches(host, addresses, &*self.resolver).await {
+                return Err(ForbiddenTarget::Internal {
+                    host: host.to_owned(),
+                    port,
+                    what: own.what(),
+                });
             }
         }
         Ok(())
     }
 
-    fn judge_address(&self, host: &str, address: IpAddr) -> Result<(), Forbidden> {
-        let refusal = ranges::faces(address).find_map(|face| self.refusal(face));
+    fn check_address(&self, host: &str, address: IpAddr) -> Result<(), ForbiddenTarget> {
+        let refusal = ranges::with_embedded_ipv4(address)
+            .find_map(|candidate| self.forbidden_purpose(candidate));
         match refusal {
             None => Ok(()),
-            Some(purpose) => Err(Forbidden::Address { host: host.to_owned(), purpose }),
+            Some(purpose) => Err(ForbiddenTarget::Address { host: host.to_owned(), purpose }),
         }
     }
 
-    fn refusal(&self, address: IpAddr) -> Option<&'static str> {
+    fn forbidden_purpose(&self, address: IpAddr) -> Option<&'static str> {
         if self.deny.iter().any(|net| net.contains(&address)) {
             return Some("in a network of `worker.deny_addresses`");
         }
         match &self.allow {
             AllowAddresses::Any => None,
             AllowAddresses::Networks(nets) if nets.iter().any(|net| net.contains(&address)) => None,
-            AllowAddresses::Public | AllowAddresses::Networks(_) => ranges::special(address),
+            AllowAddresses::Public | AllowAddresses::Networks(_) => {
+                ranges::special_purpose(address)
+            }
         }
     }
 }
 
 /// The URL as the client reads it, if that is how everyone reads it.
 fn parse(url: &str) -> Result<Url, String> {
-    let place = callback_url::read(url).map_err(|fault| fault.to_string())?;
+    let parts = callback_url::parse(url).map_err(|fault| fault.to_string())?;
     let parsed = Url::parse(url).map_err(|error| error.to_string())?;
-    let same_host = match place.host {
+    let same_host = match parts.host {
         Host::Name(name) => name.eq_ignore_ascii_case(host(&parsed)),
         Host::Address(address) => host(&parsed).parse() == Ok(address),
     };
-    if same_host && port(&parsed) == place.port {
+    if same_host && port(&parsed) == parts.port {
         Ok(parsed)
     } else {
         Err("it can be read in two ways".to_owned())

@@ -1,8 +1,8 @@
 //! What addresses are for: which of them are public, and which carry another one.
 //!
-//! Law: what is not known to be public is not. Of IPv4 everything is, less what IANA has set aside;
-//! of IPv6 only 2000::/3, less what is set aside in it. What wraps an IPv4 address is not public
-//! either: where it comes out depends on who unwraps it.
+//! Invariant: what is not known to be public is not. Of IPv4 everything is, less what IANA has set
+//! aside; of IPv6 only 2000::/3, less what is set aside in it. What wraps an IPv4 address is not
+//! public either: where it comes out depends on who unwraps it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -57,7 +57,7 @@ const SPECIAL_V6: [(Ipv6Net, Option<&str>); 20] = [
 ];
 
 /// What an address is for if it is not public, for people. An IPv4-mapped one is the IPv4 address.
-pub(super) fn special(address: IpAddr) -> Option<&'static str> {
+pub(super) fn special_purpose(address: IpAddr) -> Option<&'static str> {
     match address.to_canonical() {
         IpAddr::V4(address) => {
             let found = SPECIAL_V4.iter().find(|(net, _)| net.contains(&address));
@@ -71,16 +71,16 @@ pub(super) fn special(address: IpAddr) -> Option<&'static str> {
 }
 
 /// All that an address leads to: itself, and the IPv4 addresses that it carries.
-pub(super) fn faces(address: IpAddr) -> impl Iterator<Item = IpAddr> {
+pub(super) fn with_embedded_ipv4(address: IpAddr) -> impl Iterator<Item = IpAddr> {
     let address = address.to_canonical();
     let carried = match address {
         IpAddr::V4(_) => [None; 2],
-        IpAddr::V6(address) => carried(address),
+        IpAddr::V6(address) => embedded_ipv4(address),
     };
     std::iter::once(address).chain(carried.into_iter().flatten().map(IpAddr::V4))
 }
 
-fn carried(address: Ipv6Addr) -> [Option<Ipv4Addr>; 2] {
+fn embedded_ipv4(address: Ipv6Addr) -> [Option<Ipv4Addr>; 2] {
     let segments = address.segments();
     let pair = |at: usize| u32::from(segments[at]) << 16 | u32::from(segments[at + 1]);
     let (last, v4) = (pair(6), |bits| Some(Ipv4Addr::from_bits(bits)));
@@ -115,8 +115,8 @@ mod tests {
 
     use super::*;
 
-    fn of(address: &str) -> Option<&'static str> {
-        special(address.parse().unwrap())
+    fn purpose_of(address: &str) -> Option<&'static str> {
+        special_purpose(address.parse().unwrap())
     }
 
     #[test]
@@ -143,7 +143,7 @@ mod tests {
             "2a00:1450:4001::5efe",
             "::ffff:1.1.1.1",
         ] {
-            assert_eq!(of(address), None, "{address}");
+            assert_eq!(purpose_of(address), None, "{address}");
         }
     }
 
@@ -151,12 +151,12 @@ mod tests {
     fn every_special_range_is_refused_at_both_ends() {
         for (net, purpose) in SPECIAL_V4 {
             for address in [net.network(), net.broadcast()] {
-                assert_eq!(special(address.into()), Some(purpose), "{address}");
+                assert_eq!(special_purpose(address.into()), Some(purpose), "{address}");
             }
         }
         for (net, purpose) in SPECIAL_V6.iter().filter_map(|(net, what)| Some((net, (*what)?))) {
             for address in [net.network(), net.broadcast()] {
-                assert!(special(address.into()).is_some(), "{address} is {purpose}");
+                assert!(special_purpose(address.into()).is_some(), "{address} is {purpose}");
             }
         }
         for (address, expected) in [
@@ -179,14 +179,17 @@ mod tests {
             ("ff02::1", "multicast"),
             ("4000::1", "reserved"),
         ] {
-            assert_eq!(of(address), Some(expected), "{address}");
+            assert_eq!(purpose_of(address), Some(expected), "{address}");
         }
     }
 
     #[test]
     fn an_ipv4_address_in_an_ipv6_address_is_found() {
         let carried = |address: &str| -> Vec<String> {
-            faces(address.parse().unwrap()).skip(1).map(|face| face.to_string()).collect()
+            with_embedded_ipv4(address.parse().unwrap())
+                .skip(1)
+                .map(|face| face.to_string())
+                .collect()
         };
         for address in [
             "::127.0.0.1",
@@ -201,7 +204,10 @@ mod tests {
         for address in ["::", "::1", "2606:4700::1111", "10.0.0.1", "::ffff:10.0.0.1"] {
             assert_eq!(carried(address), Vec::<String>::new(), "{address}");
         }
-        assert_eq!(faces("::ffff:10.0.0.1".parse().unwrap()).next(), "10.0.0.1".parse().ok());
+        assert_eq!(
+            with_embedded_ipv4("::ffff:10.0.0.1".parse().unwrap()).next(),
+            "10.0.0.1".parse().ok()
+        );
     }
 
     proptest! {
@@ -216,13 +222,13 @@ mod tests {
                 || address.is_documentation()
                 || address.is_broadcast()
                 || address.is_unspecified();
-            prop_assert!(!known || special(address.into()).is_some(), "{}", address);
+            prop_assert!(!known || special_purpose(address.into()).is_some(), "{}", address);
             let address = Ipv6Addr::from_bits(low);
             let known = address.is_unique_local()
                 || address.is_unicast_link_local()
                 || address.is_multicast()
                 || address.segments()[0] >> 13 != 1;
-            prop_assert!(!known || special(address.into()).is_some(), "{}", address);
+            prop_assert!(!known || special_purpose(address.into()).is_some(), "{}", address);
         }
 
         /// A range is refused in its middle as at its ends, and mapped as it is.
@@ -231,13 +237,13 @@ mod tests {
             let (net, purpose) = SPECIAL_V4[pick.index(SPECIAL_V4.len())];
             let within = net.network().to_bits() | bits & net.hostmask().to_bits();
             let address = Ipv4Addr::from_bits(within);
-            prop_assert_eq!(special(address.into()), Some(purpose));
-            prop_assert_eq!(special(address.to_ipv6_mapped().into()), Some(purpose));
+            prop_assert_eq!(special_purpose(address.into()), Some(purpose));
+            prop_assert_eq!(special_purpose(address.to_ipv6_mapped().into()), Some(purpose));
         }
 
         /// However it is wrapped: the wrapping is not public, and what it holds is judged too.
         #[test]
-        fn every_wrapped_ipv4_address_is_refused_and_seen(bits in 0x100_0000_u32.., low: u64) {
+        fn every_embedded_ipv4_address_is_refused_and_found(bits in 0x100_0000_u32.., low: u64) {
             let address = Ipv4Addr::from_bits(bits);
             let bits = u128::from(bits);
             let prefix = u128::from(0x2600 << 48 | low >> 16) << 64;
@@ -251,8 +257,9 @@ mod tests {
                 prefix | 0x200_5efe << 32 | bits,
             ] {
                 let wrapped = IpAddr::V6(Ipv6Addr::from_bits(wrapped));
-                prop_assert!(special(wrapped).is_some(), "{}", wrapped);
-                prop_assert!(faces(wrapped).any(|face| face == address), "{}", wrapped);
+                prop_assert!(special_purpose(wrapped).is_some(), "{}", wrapped);
+                let is_found = with_embedded_ipv4(wrapped).any(|embedded| embedded == address);
+                prop_assert!(is_found, "{}", wrapped);
             }
         }
     }

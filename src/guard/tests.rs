@@ -11,9 +11,9 @@ fn guard(overrides: &[&str]) -> Guard {
 }
 
 fn purpose(guard: &Guard, address: &str) -> Option<&'static str> {
-    match guard.judge_address("h", address.parse().unwrap()) {
+    match guard.check_address("h", address.parse().unwrap()) {
         Ok(()) => None,
-        Err(Forbidden::Address { purpose, .. }) => Some(purpose),
+        Err(ForbiddenTarget::Address { purpose, .. }) => Some(purpose),
         Err(other) => panic!("{other}"),
     }
 }
@@ -23,7 +23,7 @@ async fn refusal(guard: &Guard, url: &str) -> String {
 }
 
 #[test]
-fn an_opened_network_is_open_and_what_it_wraps_is_judged() {
+fn an_allowed_network_is_open_and_embedded_addresses_are_checked() {
     let guard = guard(&[
         r#"worker.allow_addresses=["10.1.0.0/16", "fd00:1::/32", "64:ff9b::/96"]"#,
         r#"worker.deny_addresses=["10.1.9.0/24", "93.184.216.0/24", "2606::/16"]"#,
@@ -57,7 +57,7 @@ fn an_opened_network_is_open_and_what_it_wraps_is_judged() {
 }
 
 #[test]
-fn any_is_any_but_for_what_is_denied() {
+fn any_allows_every_address_that_is_not_denied() {
     let guard =
         guard(&["worker.allow_addresses=any", r#"worker.deny_addresses=["169.254.0.0/16"]"#]);
     for address in ["127.0.0.1", "::1", "224.0.0.1", "64:ff9b::10.0.0.1", "fe80::1"] {
@@ -85,7 +85,7 @@ async fn ports_are_allowed_and_then_denied() {
 }
 
 #[tokio::test]
-async fn a_refusal_says_why_and_keeps_resolved_addresses_to_itself() {
+async fn a_refusal_says_why_and_shows_no_resolved_address() {
     let guard = guard(&["gateway.listen=203.0.113.7:8470"]);
     let loopback = "127.0.0.1 must not be called: it is loopback; `worker.allow_addresses` says \
                     what may be";
@@ -101,9 +101,9 @@ async fn a_refusal_says_why_and_keeps_resolved_addresses_to_itself() {
 }
 
 #[tokio::test]
-async fn what_the_cluster_says_of_its_brokers_is_ours() {
+async fn brokers_from_cluster_metadata_are_internal() {
     let guard = guard(&["kafka.bootstrap.servers=boot.invalid:19092"]);
-    let guard = guard.knowing_brokers(vec![("93.184.216.34".to_owned(), 19094)]);
+    let guard = guard.with_brokers(vec![("93.184.216.34".to_owned(), 19094)]);
     for url in ["http://BOOT.invalid:19092/", "http://93.184.216.34:19094/"] {
         assert!(refusal(&guard, url).await.ends_with("a Kafka broker is there"), "{url}");
     }
@@ -113,7 +113,7 @@ async fn what_the_cluster_says_of_its_brokers_is_ours() {
 }
 
 #[tokio::test]
-async fn a_peer_that_passed_by_the_guard_is_found() {
+async fn a_forbidden_peer_address_is_refused_after_connecting() {
     let url = Url::parse("http://receiver.example/").unwrap();
     let peer = |text: &str| text.parse().unwrap();
     let guard = guard(&[]);
@@ -127,21 +127,26 @@ proptest! {
     fn public_admits_exactly_what_is_of_no_special_use(bits: u32, wide: u128) {
         let public = guard(&[]);
         for address in [IpAddr::from(bits.to_be_bytes()), IpAddr::from(wide.to_be_bytes())] {
-            let admitted = public.judge_address("h", address).is_ok();
-            prop_assert_eq!(admitted, ranges::special(address).is_none(), "{}", address);
+            let admitted = public.check_address("h", address).is_ok();
+            prop_assert_eq!(admitted, ranges::special_purpose(address).is_none(), "{}", address);
         }
     }
 
     /// A network opens its own addresses, and nothing beside them.
     #[test]
-    fn a_network_opens_exactly_itself(bits: u32, prefix in 8_u8..=32, other: u32) {
+    fn an_allowed_network_opens_exactly_its_own_addresses(
+        bits: u32,
+        prefix in 8_u8..=32,
+        other: u32,
+    ) {
         let net = ipnet::Ipv4Net::new(bits.into(), prefix).unwrap().trunc();
         let opened = guard(&[&format!("worker.allow_addresses=[\"{net}\"]")]);
         let inside = net.network().to_bits() | other & net.hostmask().to_bits();
         let v4 = std::net::Ipv4Addr::from_bits;
-        let admits = |bits| opened.judge_address("h", v4(bits).into()).is_ok();
+        let admits = |bits| opened.check_address("h", v4(bits).into()).is_ok();
         prop_assert!(admits(inside));
-        let expected = net.contains(&v4(other)) || ranges::special(v4(other).into()).is_none();
+        let is_public = ranges::special_purpose(v4(other).into()).is_none();
+        let expected = net.contains(&v4(other)) || is_public;
         prop_assert_eq!(admits(other), expected);
     }
 
@@ -150,7 +155,7 @@ proptest! {
     fn no_url_makes_it_panic(rest in ".{0,60}", start in "[a-z0-9.:@%#/\\\\\\[\\]-]{0,30}") {
         for url in [format!("http://{start}{rest}"), rest] {
             if let Ok(parsed) = parse(&url) {
-                let place = callback_url::read(&url).unwrap();
+                let place = callback_url::parse(&url).unwrap();
                 prop_assert_eq!(port(&parsed), place.port);
                 let same = match place.host {
                     Host::Name(name) => host(&parsed).eq_ignore_ascii_case(name),

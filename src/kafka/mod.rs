@@ -1,7 +1,7 @@
 //! The log: every rdkafka type ends here.
 //!
-//! Law: what the protocol owns (isolation, offsets, idempotence, partitioner, transactional ids)
-//! is set here and nowhere else; the user's `[kafka]` table is laid under it.
+//! Invariant: what the protocol owns (isolation, offsets, idempotence, partitioner, transactional
+//! ids) is set here and nowhere else; the user's `[kafka]` table is laid under it.
 //!
 //! ```text
 //!  Member  ── the group: assignment, committed offsets, the fence
@@ -10,15 +10,15 @@
 //!  Transactor ── one transaction at a time
 //! ```
 
-pub mod fence;
-pub mod follower;
+pub mod admin_client;
+pub mod group_members;
+pub mod group_metadata;
 pub mod member;
-pub mod predecessor;
-pub mod probe;
+pub mod orphaned_transactions;
+pub mod producer_pair;
 pub mod reader;
-pub mod relay;
-pub mod roster;
-pub mod schemas;
+pub mod schema_cache;
+pub mod standby_client;
 pub mod topics;
 pub mod transaction;
 
@@ -81,7 +81,7 @@ impl Names {
 
     /// Whether a topic is that of a pool other than the default one.
     #[must_use]
-    pub fn is_pools(&self, topic: &str) -> bool {
+    pub fn is_pool_topic(&self, topic: &str) -> bool {
         topic.strip_prefix(&self.fires()).is_some_and(|rest| rest.starts_with('.'))
     }
 
@@ -99,13 +99,13 @@ impl Names {
 
     /// The schedulers' consumer group.
     #[must_use]
-    pub fn schedulers(&self) -> String {
+    pub fn scheduler_group(&self) -> String {
         format!("{}.schedulers", self.prefix)
     }
 
     /// The workers' consumer group of a pool; the default pool's name is empty.
     #[must_use]
-    pub fn workers(&self, pool: &str) -> String {
+    pub fn worker_group(&self, pool: &str) -> String {
         if pool.is_empty() {
             format!("{}.workers", self.prefix)
         } else {
@@ -115,7 +115,7 @@ impl Names {
 
     /// The notifiers' consumer group.
     #[must_use]
-    pub fn notifiers(&self) -> String {
+    pub fn notifier_group(&self) -> String {
         format!("{}.notifiers", self.prefix)
     }
 
@@ -162,17 +162,17 @@ fn whole_ms(wait: Duration) -> Duration {
 
 /// Passes librdkafka's errors on to the log, except that a partition's end is no error.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Reports;
+pub(crate) struct LogContext;
 
-impl ClientContext for Reports {
+impl ClientContext for LogContext {
     fn error(&self, error: KafkaError, reason: &str) {
-        report(&error, reason);
+        log_error(&error, reason);
     }
 }
 
-impl ConsumerContext for Reports {}
+impl ConsumerContext for LogContext {}
 
-fn report(error: &KafkaError, reason: &str) {
+fn log_error(error: &KafkaError, reason: &str) {
     if error.rdkafka_error_code() != Some(RDKafkaErrorCode::PartitionEOF) {
         tracing::warn!(%error, reason, "librdkafka");
     }
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_rounded_up_to_what_librdkafka_can_keep() {
+    fn a_wait_is_rounded_up_to_whole_milliseconds() {
         let us = Duration::from_micros;
         let waits = [(0, 0), (1, 1_000), (1_000, 1_000), (2_300, 3_000), (1_999_999, 2_000_000)];
         for (wait, kept) in waits {

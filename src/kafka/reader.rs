@@ -1,7 +1,7 @@
 //! Reading the inputs by plain assignment, read_committed, from offsets that the cursor says.
 //!
-//! Law: the reader belongs to no group and commits nothing. Within a partition records come in
-//! offset order; where one starts over, what was fetched before is gone.
+//! Invariant: the reader belongs to no group and commits nothing. Within a partition records come
+//! in offset order; where one starts over, what was fetched before is gone.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
-use super::{Reports, consumer_config, whole_ms};
+use super::{LogContext, consumer_config, whole_ms};
 use crate::config::Settings;
 use crate::model::{Offset, PartitionId};
 
@@ -20,28 +20,28 @@ const METADATA_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the reader came upon.
 #[derive(Debug)]
-pub enum Read<'a> {
+pub enum ReadEvent<'a> {
     /// A record.
     Record(BorrowedMessage<'a>),
     /// Some partition with this number has no more committed records for now. The event does not
     /// say of which topic: compare positions with ends.
-    End(PartitionId),
+    PartitionEof(PartitionId),
     /// An offset that was asked for is not there (deleted by retention, or never written).
     OutOfRange(String),
 }
 
 /// A consumer without a group.
-pub struct Reader {
-    consumer: BaseConsumer<Reports>,
+pub struct LogReader {
+    consumer: BaseConsumer<LogContext>,
 }
 
-impl std::fmt::Debug for Reader {
+impl std::fmt::Debug for LogReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Reader").finish_non_exhaustive()
     }
 }
 
-impl Reader {
+impl LogReader {
     /// Opens a reader. It carries the group's name only so that the same ACLs cover it.
     pub fn open(settings: &Settings, group: &str) -> KafkaResult<Self> {
         let mut config = consumer_config(settings, group);
@@ -53,11 +53,11 @@ impl Reader {
             .set("queued.max.messages.kbytes", "65536")
             .set("queued.min.messages", "100000")
             .set("fetch.error.backoff.ms", "50");
-        Ok(Self { consumer: config.create_with_context(Reports)? })
+        Ok(Self { consumer: config.create_with_context(LogContext)? })
     }
 
     /// Gets to know a topic, so that the first read of it does not wait for that.
-    pub fn meet(&self, topic: &str) -> KafkaResult<()> {
+    pub fn prefetch_metadata(&self, topic: &str) -> KafkaResult<()> {
         self.consumer.fetch_metadata(Some(topic), METADATA_TIMEOUT).map(drop)
     }
 
@@ -89,14 +89,16 @@ impl Reader {
     }
 
     /// The next thing read, waiting at most `timeout`.
-    pub fn poll(&self, timeout: Duration) -> Result<Option<Read<'_>>, KafkaError> {
+    pub fn poll(&self, timeout: Duration) -> Result<Option<ReadEvent<'_>>, KafkaError> {
         match self.consumer.poll(whole_ms(timeout)) {
             None => Ok(None),
-            Some(Ok(message)) => Ok(Some(Read::Record(message))),
-            Some(Err(KafkaError::PartitionEOF(partition))) => Ok(Some(Read::End(partition))),
+            Some(Ok(message)) => Ok(Some(ReadEvent::Record(message))),
+            Some(Err(KafkaError::PartitionEOF(partition))) => {
+                Ok(Some(ReadEvent::PartitionEof(partition)))
+            }
             Some(Err(error)) => match error.rdkafka_error_code() {
                 Some(RDKafkaErrorCode::OffsetOutOfRange | RDKafkaErrorCode::AutoOffsetReset) => {
-                    Ok(Some(Read::OutOfRange(error.to_string())))
+                    Ok(Some(ReadEvent::OutOfRange(error.to_string())))
                 }
                 _ => Err(error),
             },
@@ -104,7 +106,7 @@ impl Reader {
     }
 
     /// The last stable offset of a partition: where a read_committed reader stops.
-    pub fn stable_end(
+    pub fn last_stable_offset(
         &self,
         topic: &str,
         partition: PartitionId,
@@ -116,7 +118,7 @@ impl Reader {
 
     /// The topic and partition of a record.
     #[must_use]
-    pub fn place<'a>(message: &'a BorrowedMessage<'_>) -> (&'a str, PartitionId, Offset) {
+    pub fn position<'a>(message: &'a BorrowedMessage<'_>) -> (&'a str, PartitionId, Offset) {
         let offset = Offset::try_from(message.offset()).expect("a record's offset is not negative");
         (message.topic(), message.partition(), offset)
     }

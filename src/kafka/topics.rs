@@ -1,7 +1,7 @@
 //! Our topics: created as `topics/*.toml` define them, and compared with what the cluster has.
 //!
-//! Law: what exists is never altered. A difference is reported with the command that mends it, and
-//! a person decides, because some of those commands destroy data.
+//! Invariant: what exists is never altered. A difference is reported with the command that mends
+//! it, and a person decides, because some of those commands destroy data.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,12 +32,12 @@ const FILES: [&str; 6] = [
 /// How long the cluster may take to answer. Generous: nothing runs yet that could be late.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two looks for a topic that has just been made.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The topics of one installation.
 #[derive(Debug, Clone)]
 pub struct TopicDefinitions {
-    topics: Vec<Definition>,
+    topics: Vec<TopicDefinition>,
     partitions: NonZeroU16,
     replication: NonZeroU16,
 }
@@ -45,7 +45,7 @@ pub struct TopicDefinitions {
 /// One file of `topics/`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Definition {
+struct TopicDefinition {
     name: String,
     /// Compared exactly.
     must: BTreeMap<String, String>,
@@ -59,7 +59,7 @@ struct Definition {
 
 /// What [`TopicDefinitions::apply`] did and found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct TopicApplyReport {
     /// Topics that did not exist and do now.
     pub created: Vec<String>,
     /// What is otherwise than defined, and was left alone.
@@ -126,14 +126,14 @@ pub enum TopicError {
         code: RDKafkaErrorCode,
     },
     /// Mend each difference as it says.
-    #[error("topics are not as Orloj needs them:{}", listed(.0))]
+    #[error("topics are not as Orloj needs them:{}", format_differences(.0))]
     Different(Vec<Difference>),
 }
 
 impl TopicDefinitions {
     /// The definitions that the settings ask for, pools included.
     #[must_use]
-    pub fn of(settings: &TopicSettings) -> Self {
+    pub fn from_settings(settings: &TopicSettings) -> Self {
         let TopicSettings { prefix, partitions, replication_factor, pools } = settings;
         Self::load(prefix, *partitions, *replication_factor).with_pools(pools)
     }
@@ -142,7 +142,7 @@ impl TopicDefinitions {
     #[must_use]
     pub fn load(prefix: &str, partitions: NonZeroU16, replication: NonZeroU16) -> Self {
         let topics = FILES.map(|text| {
-            let mut topic: Definition =
+            let mut topic: TopicDefinition =
                 toml::from_str(text).expect("the embedded files are read by a test");
             topic.name = format!("{prefix}.{}", topic.name);
             topic
@@ -156,7 +156,7 @@ impl TopicDefinitions {
         let fires = self.topics.iter().find(|topic| topic.name.ends_with(".fires")).cloned();
         let pools = pools.iter().filter_map(|pool| {
             let fires = fires.clone()?;
-            Some(Definition { name: format!("{}.{pool}", fires.name), ..fires })
+            Some(TopicDefinition { name: format!("{}.{pool}", fires.name), ..fires })
         });
         let pools: Vec<_> = pools.collect();
         self.topics.extend(pools);
@@ -169,27 +169,27 @@ impl TopicDefinitions {
     }
 
     /// Creates what is missing and reports what differs.
-    pub async fn apply(&self, client: &ClientConfig) -> Result<Report, TopicError> {
-        let cluster = Cluster::connect(client)?;
+    pub async fn apply(&self, client: &ClientConfig) -> Result<TopicApplyReport, TopicError> {
+        let cluster = TopicAdmin::connect(client)?;
         let found = self.compare(&cluster).await?;
         let (missing, differences) =
             found.into_iter().partition(|found| matches!(found, Difference::Missing { .. }));
         let created = self.create(&cluster, missing).await?;
-        Ok(Report { created, differences })
+        Ok(TopicApplyReport { created, differences })
     }
 
     /// Compares every topic with its definition; any difference is an error.
     pub async fn verify(&self, client: &ClientConfig) -> Result<(), TopicError> {
-        let differences = self.compare(&Cluster::connect(client)?).await?;
+        let differences = self.compare(&TopicAdmin::connect(client)?).await?;
         if differences.is_empty() { Ok(()) } else { Err(TopicError::Different(differences)) }
     }
 
     async fn create(
         &self,
-        cluster: &Cluster,
+        cluster: &TopicAdmin,
         missing: Vec<Difference>,
     ) -> Result<Vec<String>, TopicError> {
-        let is_missing = |topic: &&Definition| {
+        let is_missing = |topic: &&TopicDefinition| {
             missing.contains(&Difference::Missing { topic: topic.name.clone() })
         };
         let settings: Vec<_> = self
@@ -225,25 +225,25 @@ impl TopicDefinitions {
 
     /// The controller has made the topics; the brokers hear of them a moment later, and whoever is
     /// started next asks a broker.
-    fn await_created(cluster: &Cluster, wanted: &[NewTopic<'_>]) -> Result<(), TopicError> {
+    fn await_created(cluster: &TopicAdmin, wanted: &[NewTopic<'_>]) -> Result<(), TopicError> {
         let deadline = clock::monotonic() + ANSWER_TIMEOUT;
         loop {
-            let there = cluster.partitions()?;
-            let missing = wanted.iter().find(|topic| !there.contains_key(topic.name));
+            let existing = cluster.partitions()?;
+            let missing = wanted.iter().find(|topic| !existing.contains_key(topic.name));
             match missing {
                 Some(_) if clock::monotonic() < deadline => {
-                    std::thread::park_timeout(LOOK_AGAIN);
+                    std::thread::park_timeout(RECHECK_INTERVAL);
                 }
                 _ => return Ok(()),
             }
         }
     }
 
-    async fn compare(&self, cluster: &Cluster) -> Result<Vec<Difference>, TopicError> {
+    async fn compare(&self, cluster: &TopicAdmin) -> Result<Vec<Difference>, TopicError> {
         let partitions = cluster.partitions()?;
-        let there: Vec<_> =
+        let existing: Vec<_> =
             self.topics.iter().filter(|topic| partitions.contains_key(&topic.name)).collect();
-        let settings = cluster.settings(&there).await?;
+        let settings = cluster.settings(&existing).await?;
         let mut differences = Vec::new();
         for topic in &self.topics {
             let name = topic.name.clone();
@@ -256,14 +256,14 @@ impl TopicDefinitions {
                 differences.push(Difference::Partitions { topic: name, found, wanted });
             }
         }
-        for (topic, settings) in there.into_iter().zip(&settings) {
+        for (topic, settings) in existing.into_iter().zip(&settings) {
             differences.extend(topic.compare(settings, &cluster.bootstrap));
         }
         Ok(differences)
     }
 }
 
-impl Definition {
+impl TopicDefinition {
     /// All settings with which the topic is created.
     fn settings(&self) -> Vec<(&str, String)> {
         let texts = self.must.iter().chain(&self.initially);
@@ -297,7 +297,7 @@ impl Definition {
         }
         for (name, &wanted) in &self.at_least {
             let found = value_of(name);
-            if !found.parse().is_ok_and(|found| reaches(found, wanted)) {
+            if !found.parse().is_ok_and(|found| is_at_least(found, wanted)) {
                 differences.push(difference(name, found, wanted.to_string(), true));
             }
         }
@@ -305,7 +305,7 @@ impl Definition {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for TopicApplyReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for topic in &self.created {
             writeln!(f, "created {topic}")?;
@@ -341,12 +341,12 @@ impl fmt::Display for Difference {
 }
 
 /// A connection for questions about topics.
-struct Cluster {
+struct TopicAdmin {
     admin: AdminClient<DefaultClientContext>,
     bootstrap: String,
 }
 
-impl Cluster {
+impl TopicAdmin {
     fn connect(client: &ClientConfig) -> Result<Self, TopicError> {
         let bootstrap = client.get("bootstrap.servers").unwrap_or_default().to_owned();
         match client.create() {
@@ -364,7 +364,10 @@ impl Cluster {
     }
 
     /// The settings of each topic, in the order asked for.
-    async fn settings(&self, topics: &[&Definition]) -> Result<Vec<ConfigResource>, TopicError> {
+    async fn settings(
+        &self,
+        topics: &[&TopicDefinition],
+    ) -> Result<Vec<ConfigResource>, TopicError> {
         if topics.is_empty() {
             return Ok(Vec::new());
         }
@@ -390,7 +393,7 @@ fn options() -> AdminOptions {
 }
 
 /// Kafka writes "without limit" as -1, which is larger than any number.
-fn reaches(found: i64, wanted: i64) -> bool {
+fn is_at_least(found: i64, wanted: i64) -> bool {
     found == -1 || (wanted != -1 && found >= wanted)
 }
 
@@ -405,7 +408,7 @@ fn creation_hint(code: RDKafkaErrorCode) -> &'static str {
     }
 }
 
-fn listed(differences: &[Difference]) -> String {
+fn format_differences(differences: &[Difference]) -> String {
     differences.iter().map(|difference| format!("\n  {difference}")).collect()
 }
 
@@ -425,7 +428,9 @@ mod tests {
 
     #[test]
     fn minus_one_is_without_limit() {
-        assert!(reaches(7, 7) && reaches(8, 7) && reaches(-1, 7) && reaches(-1, -1));
-        assert!(!reaches(6, 7) && !reaches(7, -1));
+        assert!(
+            is_at_least(7, 7) && is_at_least(8, 7) && is_at_least(-1, 7) && is_at_least(-1, -1)
+        );
+        assert!(!is_at_least(6, 7) && !is_at_least(7, -1));
     }
 }

@@ -1,6 +1,6 @@
 //! What has happened to a caller's triggers since somebody was last told.
 //!
-//! Law: pure, and bounded: however much happens, what is kept are counts, a few causes, a few
+//! Invariant: pure, and bounded: however much happens, what is kept are counts, a few causes, a few
 //! examples and a few circuits. What others say is one short line each.
 
 use std::cmp::Reverse;
@@ -12,7 +12,7 @@ use crate::model::attempt::excerpt;
 use crate::model::dead_letter::{Content, DeadLetter};
 use crate::model::outcome::{Circuit, CircuitState};
 use crate::model::text::Text;
-use crate::model::time::show_time;
+use crate::model::time::format_time;
 use crate::model::{Offset, PartitionId, Timestamp};
 
 /// Causes that are told apart; dead letters of others are counted together.
@@ -24,16 +24,16 @@ pub const CIRCUITS_MAX: usize = 10;
 
 /// One partition of a topic that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Log {
+pub struct SourcePartition {
     /// Which topic.
-    pub source: Source,
+    pub source: NotificationSource,
     /// Which of its partitions.
     pub partition: PartitionId,
 }
 
 /// A topic that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Source {
+pub enum NotificationSource {
     /// What nobody tries again by itself.
     DeadLetters,
     /// Where changes of circuits are told.
@@ -42,9 +42,9 @@ pub enum Source {
 
 /// Where a record stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SourcePosition {
     /// In which log.
-    pub log: Log,
+    pub source_partition: SourcePartition,
     /// Where there.
     pub offset: Offset,
 }
@@ -62,24 +62,24 @@ pub struct Digest {
     #[serde(serialize_with = "time")]
     pub last: Option<Timestamp>,
     /// Why, in the order in which the causes appeared.
-    pub causes: Vec<Cause>,
+    pub causes: Vec<FailureCause>,
     /// How many dead letters have causes beyond those.
     pub other_causes: u64,
     /// The first few of them.
-    pub examples: Vec<Example>,
+    pub examples: Vec<DeadLetterExample>,
     /// The circuits that opened or closed.
-    pub circuits: Vec<CircuitNews>,
+    pub circuits: Vec<CircuitSummary>,
     /// How many changes there are of circuits beyond those.
     pub other_circuits: u64,
     /// The first record in each log that this tells of.
     #[serde(skip)]
-    beginnings: BTreeMap<Log, Offset>,
+    first_offsets: BTreeMap<SourcePartition, Offset>,
 }
 
 /// Why dead letters are dead.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Cause {
+pub struct FailureCause {
     /// The host that was called, if one was to be.
     pub host: Option<String>,
     /// What it did, or what else was wrong.
@@ -91,7 +91,7 @@ pub struct Cause {
 /// A dead letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Example {
+pub struct DeadLetterExample {
     /// What `orloj dead-letters` calls it: `partition:offset`.
     pub letter: String,
     /// Its trigger, if that is known.
@@ -106,7 +106,7 @@ pub struct Example {
 /// What became of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct CircuitNews {
+pub struct CircuitSummary {
     /// The host, with its port if that is not the scheme's.
     pub host: Text,
     /// Since when it is left alone, in ms since the epoch; `None` if that was told before.
@@ -121,15 +121,15 @@ pub struct CircuitNews {
 
 impl Digest {
     /// Takes in a dead letter that stands at `place`.
-    pub fn letter(&mut self, letter: &DeadLetter, place: Place) {
-        self.begin(place);
+    pub fn add_dead_letter(&mut self, letter: &DeadLetter, place: SourcePosition) {
+        self.record_first_offset(place);
         self.dead_letters += 1;
         self.first = Some(self.first.map_or(letter.at, |first| first.min(letter.at)));
         self.last = self.last.max(Some(letter.at));
         self.count_cause(letter.host(), reason_of(letter));
         if self.examples.len() < EXAMPLES_MAX {
-            self.examples.push(Example {
-                letter: format!("{}:{}", place.log.partition, place.offset),
+            self.examples.push(DeadLetterExample {
+                letter: format!("{}:{}", place.source_partition.partition, place.offset),
                 trigger: letter.trigger().and_then(excerpt),
                 reason: excerpt(&letter.reason).unwrap_or_default(),
                 at: Some(letter.at),
@@ -138,8 +138,8 @@ impl Digest {
     }
 
     /// Takes in that a circuit opened or closed at `at`, in ms since the epoch.
-    pub fn circuit(&mut self, circuit: &Circuit, at: Timestamp, place: Place) {
-        self.begin(place);
+    pub fn add_circuit_change(&mut self, circuit: &Circuit, at: Timestamp, place: SourcePosition) {
+        self.record_first_offset(place);
         let host = excerpt(circuit.host.as_str()).unwrap_or_default();
         let index = match self.circuits.iter().position(|news| news.host == host) {
             Some(index) => index,
@@ -149,7 +149,7 @@ impl Digest {
             }
             None => {
                 let (opened, closed, reason) = (None, None, Text::default());
-                self.circuits.push(CircuitNews { host, opened, closed, reason });
+                self.circuits.push(CircuitSummary { host, opened, closed, reason });
                 self.circuits.len() - 1
             }
         };
@@ -165,33 +165,33 @@ impl Digest {
     /// Whether nothing has happened.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.beginnings.is_empty()
+        self.first_offsets.is_empty()
     }
 
     /// The first record in each log that this tells of.
-    pub fn beginnings(&self) -> impl Iterator<Item = (Log, Offset)> {
-        self.beginnings.iter().map(|(log, offset)| (*log, *offset))
+    pub fn first_offsets(&self) -> impl Iterator<Item = (SourcePartition, Offset)> {
+        self.first_offsets.iter().map(|(log, offset)| (*log, *offset))
     }
 
     /// The causes, the most frequent first.
     #[must_use]
-    pub fn causes_by_count(&self) -> Vec<&Cause> {
+    pub fn causes_by_count(&self) -> Vec<&FailureCause> {
         let mut causes: Vec<_> = self.causes.iter().collect();
         causes.sort_by_key(|cause| Reverse(cause.count));
         causes
     }
 
     /// A log is read in order, so the first that comes is the first that stands there.
-    fn begin(&mut self, place: Place) {
-        let _first = self.beginnings.entry(place.log).or_insert(place.offset);
+    fn record_first_offset(&mut self, place: SourcePosition) {
+        let _first = self.first_offsets.entry(place.source_partition).or_insert(place.offset);
     }
 
     fn count_cause(&mut self, host: Option<String>, reason: Text) {
-        let is_same = |cause: &Cause| cause.host == host && cause.reason == reason;
+        let is_same = |cause: &FailureCause| cause.host == host && cause.reason == reason;
         match self.causes.iter().position(is_same) {
             Some(index) => self.causes[index].count += 1,
             None if self.causes.len() < CAUSES_MAX => {
-                self.causes.push(Cause { host, reason, count: 1 });
+                self.causes.push(FailureCause { host, reason, count: 1 });
             }
             None => self.other_causes += 1,
         }
@@ -217,7 +217,7 @@ fn reason_of(letter: &DeadLetter) -> Text {
 
 /// As RFC 3339.
 fn time<S: Serializer>(at: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
-    at.map(show_time).serialize(serializer)
+    at.map(format_time).serialize(serializer)
 }
 
 #[cfg(test)]

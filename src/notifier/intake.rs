@@ -1,8 +1,8 @@
 //! From the logs to what there is to tell: where reading begins, what is read, and how far is
 //! committed.
 //!
-//! Law: reading never waits for anyone who is told. What is not told holds the committed offsets
-//! back, and nothing else.
+//! Invariant: reading never waits for anyone who is told. What is not told holds the committed
+//! offsets back, and nothing else.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use rdkafka::consumer::CommitMode;
 use rdkafka::error::KafkaResult;
 use rdkafka::message::{BorrowedMessage, Message as _};
 
-use super::audience::Audience;
-use super::digest::{Log, Place, Source};
-use super::lead::Lead;
+use super::digest::{NotificationSource, SourcePartition, SourcePosition};
+use super::leader_term::LeaderTerm;
+use super::subscribers::Subscribers;
 use super::{CALL_TIMEOUT, Notifier, NotifierError};
 use crate::clock;
 use crate::codec::schemas::{CodecError, Schemas};
-use crate::kafka::reader::{Read, Reader};
+use crate::kafka::reader::{LogReader, ReadEvent};
 use crate::model::dead_letter::Content;
-use crate::model::outcome::{CIRCUIT_KEY, Outcome, Verdict};
+use crate::model::outcome::{CIRCUIT_KEY_PREFIX, Outcome, OutcomeKind};
 use crate::model::{Offset, PartitionId};
 
 /// Records taken in one turn of the loop: the group and the results want their turn too.
@@ -27,87 +27,91 @@ const READ_MAX: usize = 1_000;
 
 /// The topics that are read.
 #[derive(Debug)]
-pub(super) struct Topics {
+pub(super) struct SourceTopics {
     pub(super) dead_letters: String,
     pub(super) outcomes: String,
     /// Partitions of each.
     pub(super) partitions: PartitionId,
 }
 
-impl Topics {
-    fn name(&self, source: Source) -> &str {
+impl SourceTopics {
+    fn name(&self, source: NotificationSource) -> &str {
         match source {
-            Source::DeadLetters => &self.dead_letters,
-            Source::Outcomes => &self.outcomes,
+            NotificationSource::DeadLetters => &self.dead_letters,
+            NotificationSource::Outcomes => &self.outcomes,
         }
     }
 
-    fn logs(&self) -> impl Iterator<Item = Log> {
-        let sources = [Source::DeadLetters, Source::Outcomes].into_iter();
+    fn source_partitions(&self) -> impl Iterator<Item = SourcePartition> {
+        let sources = [NotificationSource::DeadLetters, NotificationSource::Outcomes].into_iter();
         let partitions = self.partitions;
-        sources
-            .flat_map(move |source| (0..partitions).map(move |partition| Log { source, partition }))
+        sources.flat_map(move |source| {
+            (0..partitions).map(move |partition| SourcePartition { source, partition })
+        })
     }
 
-    fn place(&self, record: &BorrowedMessage<'_>) -> Place {
-        let (topic, partition, offset) = Reader::place(record);
+    fn position_of(&self, record: &BorrowedMessage<'_>) -> SourcePosition {
+        let (topic, partition, offset) = LogReader::position(record);
         let is_outcome = topic == self.outcomes;
-        let source = if is_outcome { Source::Outcomes } else { Source::DeadLetters };
-        Place { log: Log { source, partition }, offset }
+        let source =
+            if is_outcome { NotificationSource::Outcomes } else { NotificationSource::DeadLetters };
+        SourcePosition { source_partition: SourcePartition { source, partition }, offset }
     }
 }
 
 /// What it takes to understand a record.
 #[derive(Debug)]
-pub(super) struct Desk {
-    pub(super) topics: Topics,
+pub(super) struct RecordRouter {
+    pub(super) topics: SourceTopics,
     pub(super) schemas: Schemas,
-    pub(super) audience: Audience,
+    pub(super) subscribers: Subscribers,
 }
 
 impl Notifier {
     /// Begins to lead where the last one had told everything, once the group has taken a commit of
     /// ours: it proves that we lead, and nothing is missed from the first start on.
-    pub(super) fn take_lead(&mut self) -> KafkaResult<()> {
+    pub(super) fn start_leading(&mut self) -> KafkaResult<()> {
         let mut positions = BTreeMap::new();
-        for log in self.desk.topics.logs() {
-            positions.insert(log, self.position(log)?);
+        for log in self.router.topics.source_partitions() {
+            positions.insert(log, self.start_offset(log)?);
         }
-        self.commit_all(&positions, CommitMode::Sync)?;
+        self.commit_offsets(&positions, CommitMode::Sync)?;
         for (log, offset) in &positions {
-            self.reader.start(self.desk.topics.name(log.source), log.partition, *offset)?;
+            self.reader.start(self.router.topics.name(log.source), log.partition, *offset)?;
         }
-        self.terms += 1;
-        self.lead = Some(Lead::new(self.terms, positions));
+        self.terms_started += 1;
+        self.leader_term = Some(LeaderTerm::new(self.terms_started, positions));
         Ok(())
     }
 
     /// Reads no longer. What is not told is the next leader's.
-    pub(super) fn step_down(&mut self) -> KafkaResult<()> {
-        self.lead = None;
-        let topics = &self.desk.topics;
-        topics.logs().try_for_each(|log| self.reader.stop(topics.name(log.source), log.partition))
+    pub(super) fn stop_leading(&mut self) -> KafkaResult<()> {
+        self.leader_term = None;
+        let topics = &self.router.topics;
+        topics
+            .source_partitions()
+            .try_for_each(|log| self.reader.stop(topics.name(log.source), log.partition))
     }
 
     /// Where to read a log from: from now on, if nobody ever did.
-    fn position(&self, log: Log) -> KafkaResult<Offset> {
-        let (topic, partition) = (self.desk.topics.name(log.source), log.partition);
-        let Some(told) = self.member.committed(topic, partition, CALL_TIMEOUT)? else {
+    fn start_offset(&self, log: SourcePartition) -> KafkaResult<Offset> {
+        let (topic, partition) = (self.router.topics.name(log.source), log.partition);
+        let Some(committed) = self.member.committed(topic, partition, CALL_TIMEOUT)? else {
             tracing::info!(topic, partition, "nobody has told of it before: from now on");
-            return self.reader.stable_end(topic, partition, CALL_TIMEOUT);
+            return self.reader.last_stable_offset(topic, partition, CALL_TIMEOUT);
         };
         let (low, end) = self.probe.bounds(topic, partition)?;
-        if told < low {
+        if committed < low {
             tracing::error!(
                 topic,
                 partition,
-                told,
+                committed,
                 first = low,
                 "records were deleted before anyone was told of them: the topic's retention is \
                  shorter than the time that no notifier ran"
             );
         }
-        Ok(told.clamp(low, end.max(low)))
+        Ok(committed.clamp(low, end.max(low)))
     }
 
     /// Reads what there is; waits at most `wait` for the first record.
@@ -116,18 +120,18 @@ impl Notifier {
         for _ in 0..READ_MAX {
             match self.reader.poll(wait) {
                 Ok(None) => return Ok(()),
-                Ok(Some(Read::End(_))) => {}
-                Ok(Some(Read::Record(record))) => {
-                    if let Some(lead) = &mut self.lead {
-                        self.desk.take(lead, &record)?;
+                Ok(Some(ReadEvent::PartitionEof(_))) => {}
+                Ok(Some(ReadEvent::Record(record))) => {
+                    if let Some(lead) = &mut self.leader_term {
+                        self.router.process_record(lead, &record)?;
                     }
                 }
-                Ok(Some(Read::OutOfRange(reason))) => {
+                Ok(Some(ReadEvent::OutOfRange(reason))) => {
                     tracing::error!(%reason, "the log no longer holds what was to be read");
-                    return Ok(self.step_down()?);
+                    return Ok(self.stop_leading()?);
                 }
                 Err(error) => {
-                    self.is_away = true;
+                    self.is_broker_down = true;
                     self.health.not_ready("broker", format!("the broker is away: {error}"));
                     return Ok(());
                 }
@@ -138,10 +142,10 @@ impl Notifier {
     }
 
     /// Asks for the broker that went away: librdkafka never says that it came back.
-    pub(super) fn look_for_broker(&mut self) {
-        match self.probe.partitions(&self.desk.topics.dead_letters) {
+    pub(super) fn check_broker(&mut self) {
+        match self.probe.partitions(&self.router.topics.dead_letters) {
             Ok(_) => {
-                self.is_away = false;
+                self.is_broker_down = false;
                 self.health.ready("broker");
             }
             Err(error) => self.health.not_ready("broker", format!("the broker is away: {error}")),
@@ -150,44 +154,63 @@ impl Notifier {
 
     /// Commits how far everything is told.
     pub(super) fn commit(&self, mode: CommitMode) {
-        let Some(lead) = &self.lead else { return };
-        if let Err(error) = self.commit_all(&lead.told(), mode) {
+        let Some(lead) = &self.leader_term else { return };
+        if let Err(error) = self.commit_offsets(&lead.delivered_offsets(), mode) {
             tracing::warn!(%error, "how far is told was not committed: some of it may be repeated");
         }
     }
 
-    fn commit_all(&self, offsets: &BTreeMap<Log, Offset>, mode: CommitMode) -> KafkaResult<()> {
-        let name = |log: &Log| self.desk.topics.name(log.source);
+    fn commit_offsets(
+        &self,
+        offsets: &BTreeMap<SourcePartition, Offset>,
+        mode: CommitMode,
+    ) -> KafkaResult<()> {
+        let name = |log: &SourcePartition| self.router.topics.name(log.source);
         let offsets: Vec<_> =
             offsets.iter().map(|(log, offset)| (name(log), log.partition, *offset)).collect();
         self.member.commit(&offsets, mode)
     }
 }
 
-impl Desk {
+impl RecordRouter {
     /// Takes in a record.
-    fn take(&self, lead: &mut Lead, record: &BorrowedMessage<'_>) -> Result<(), NotifierError> {
-        let place = self.topics.place(record);
-        lead.pass(place);
+    fn process_record(
+        &self,
+        lead: &mut LeaderTerm,
+        record: &BorrowedMessage<'_>,
+    ) -> Result<(), NotifierError> {
+        let place = self.topics.position_of(record);
+        lead.advance(place);
         let (value, now) = (record.payload().unwrap_or_default(), clock::monotonic());
-        match place.log.source {
-            Source::DeadLetters => {
-                let letter = readable(self.schemas.decode_dead_letter(value), place)?;
+        match place.source_partition.source {
+            NotificationSource::DeadLetters => {
+                let letter = skip_corrupt(self.schemas.decode_dead_letter(value), place)?;
                 if let Some(letter) = letter.filter(|l| !matches!(l.content, Content::Mark(_))) {
-                    lead.letter(self.audience.of(letter.caller()), &letter, place, now);
+                    lead.add_dead_letter(
+                        self.subscribers.subscribers_of(letter.caller()),
+                        &letter,
+                        place,
+                        now,
+                    );
                 }
             }
-            Source::Outcomes => {
+            NotificationSource::Outcomes => {
                 // Nearly all outcomes are others: they are passed over by their keys.
-                if !record.key().is_some_and(|key| key.starts_with(CIRCUIT_KEY.as_bytes())) {
+                if !record.key().is_some_and(|key| key.starts_with(CIRCUIT_KEY_PREFIX.as_bytes())) {
                     return Ok(());
                 }
-                let outcome = readable(self.schemas.decode_outcome(value), place)?;
-                let Some(Outcome { at, verdict: Verdict::Circuit(circuit), .. }) = outcome else {
+                let outcome = skip_corrupt(self.schemas.decode_outcome(value), place)?;
+                let Some(Outcome { at, kind: OutcomeKind::Circuit(circuit), .. }) = outcome else {
                     return Ok(());
                 };
                 let caller = circuit.caller.as_ref().map(|caller| caller.as_str());
-                lead.circuit(self.audience.of(caller), &circuit, at, place, now);
+                lead.add_circuit_change(
+                    self.subscribers.subscribers_of(caller),
+                    &circuit,
+                    at,
+                    place,
+                    now,
+                );
             }
         }
         Ok(())
@@ -195,7 +218,10 @@ impl Desk {
 }
 
 /// What could be read; what nobody of us wrote is passed over.
-fn readable<T>(decoded: Result<T, CodecError>, place: Place) -> Result<Option<T>, NotifierError> {
+fn skip_corrupt<T>(
+    decoded: Result<T, CodecError>,
+    place: SourcePosition,
+) -> Result<Option<T>, NotifierError> {
     match decoded {
         Ok(value) => Ok(Some(value)),
         Err(error @ CodecError::Newer { .. }) => Err(error.into()),

@@ -1,7 +1,7 @@
 //! Mail: a message in words, handed to one server.
 //!
-//! Law: one recipient a mail, so that an address that is refused harms no other. What triggers and
-//! receivers say stands in the body and in no header.
+//! Invariant: one recipient a mail, so that an address that is refused harms no other. What
+//! triggers and receivers say stands in the body and in no header.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use lettre::transport::smtp::response::Category;
 use lettre::transport::smtp::{self, AsyncSmtpTransport};
 use lettre::{Address, AsyncTransport as _, Tokio1Executor};
 
-use super::message::Message;
-use super::recipient::Failure;
+use super::notification::Notification;
+use super::recipient::NotificationSendError;
 use crate::config::NotifierSettings;
 
 /// The way to the server; each mail has a connection of its own.
 #[derive(Debug)]
-pub(super) struct Mail {
+pub(super) struct MailTransport {
     server: AsyncSmtpTransport<Tokio1Executor>,
     from: Mailbox,
     timeout: Duration,
 }
 
-impl Mail {
+impl MailTransport {
     /// As the settings say; `None` if they name no server.
     pub(super) fn new(settings: &NotifierSettings) -> Result<Option<Self>, smtp::Error> {
         let NotifierSettings { smtp_url, smtp_username, smtp_password, timeout, .. } = settings;
@@ -41,21 +41,28 @@ impl Mail {
     }
 
     /// Hands a mail to the server.
-    pub(super) async fn send(&self, to: &Address, message: &Message) -> Result<(), Failure> {
-        let letter = letter(&self.from, to, message);
-        let letter = letter.map_err(|error| Failure::Never(error.to_string()))?;
+    pub(super) async fn send(
+        &self,
+        to: &Address,
+        message: &Notification,
+    ) -> Result<(), NotificationSendError> {
+        let letter = build_mail(&self.from, to, message);
+        let letter = letter.map_err(|error| NotificationSendError::Permanent(error.to_string()))?;
         match tokio::time::timeout(self.timeout, self.server.send(letter)).await {
             Ok(Ok(_accepted)) => Ok(()),
-            Ok(Err(error)) => Err(failure(&error)),
-            Err(_) => Err(Failure::Later(format!("it took longer than {:?}", self.timeout))),
+            Ok(Err(error)) => Err(classify_error(&error)),
+            Err(_) => Err(NotificationSendError::Retryable(format!(
+                "it took longer than {:?}",
+                self.timeout
+            ))),
         }
     }
 }
 
-fn letter(
+fn build_mail(
     from: &Mailbox,
     to: &Address,
-    message: &Message,
+    message: &Notification,
 ) -> Result<lettre::Message, lettre::error::Error> {
     // So that nobody's absence is answered to us.
     let automatic = HeaderName::new_from_ascii_str("Auto-Submitted");
@@ -70,30 +77,34 @@ fn letter(
 
 /// What the server refuses for good is lost; but 53x is about our name and password, which an
 /// operator will mend.
-fn failure(error: &smtp::Error) -> Failure {
+fn classify_error(error: &smtp::Error) -> NotificationSendError {
     let is_ours = error.status().is_some_and(|code| code.category == Category::Unspecified3);
     let reason = error.to_string();
-    if error.is_permanent() && !is_ours { Failure::Never(reason) } else { Failure::Later(reason) }
+    if error.is_permanent() && !is_ours {
+        NotificationSendError::Permanent(reason)
+    } else {
+        NotificationSendError::Retryable(reason)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::notifier::digest::Digest;
-    use crate::notifier::digest::samples::{BEGUN, place, record};
+    use crate::notifier::digest::samples::{FIRST_AT, place, record};
 
     fn mail(caller: &str, said: &str) -> String {
         let mut digest = Digest::default();
-        digest.letter(&record(said, said, BEGUN), place(0));
-        let message = Message {
+        digest.add_dead_letter(&record(said, said, FIRST_AT), place(0));
+        let message = Notification {
             id: "m1".to_owned(),
-            at: BEGUN,
+            at: FIRST_AT,
             caller: Some(caller.to_owned()),
             interval: Duration::from_secs(60),
             digest,
         };
         let from = "Orloj <orloj@localhost>".parse().unwrap();
-        let letter = letter(&from, &"ops@example.com".parse().unwrap(), &message).unwrap();
+        let letter = build_mail(&from, &"ops@example.com".parse().unwrap(), &message).unwrap();
         String::from_utf8(letter.formatted()).unwrap()
     }
 
@@ -103,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mail_says_who_it_is_from_and_that_a_machine_wrote_it() {
+    fn a_mail_names_its_sender_and_is_marked_as_automatic() {
         let mail = mail("billing", "nothing says when");
         let headers = headers(&mail);
         for expected in [
@@ -121,15 +132,15 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_others_say_becomes_a_header_or_ends_the_mail() {
-        let evil = "x\r\nBcc: everyone@example.com\r\n\r\n.\r\nMAIL FROM:<me@example.com>";
-        for mail in [mail("billing", evil), mail("Účtárna ☕", evil)] {
+    fn external_text_never_becomes_a_header_or_ends_the_mail() {
+        let hostile = "x\r\nBcc: everyone@example.com\r\n\r\n.\r\nMAIL FROM:<me@example.com>";
+        for mail in [mail("billing", hostile), mail("Účtárna ☕", hostile)] {
             let names: Vec<_> = headers(&mail).iter().map(|(name, _)| *name).collect();
             assert!(!names.iter().any(|name| name.eq_ignore_ascii_case("bcc")), "{mail}");
             assert!(mail.is_ascii() && !mail.contains("\r\n.\r\n"), "{mail}");
         }
         // No caller can be called so; but if one were, the subject would still be one header.
-        let mail = mail(evil, "harmless");
+        let mail = mail(hostile, "harmless");
         assert!(headers(&mail).iter().all(|(_, value)| !value.starts_with("everyone")), "{mail}");
     }
 
@@ -139,7 +150,7 @@ mod tests {
         let open = |url: &str| {
             let overrides = vec![format!("notifier.smtp_url={url}"), "notifier.from=a@b.c".into()];
             let settings = Settings::load(&Layers { overrides, ..Layers::default() }).unwrap();
-            Mail::new(&settings.notifier)
+            MailTransport::new(&settings.notifier)
         };
         assert!(open("").unwrap().is_none());
         for url in ["smtp://mail", "smtps://mail", "smtp://mail?tls=required", "smtp://mail:2525"] {

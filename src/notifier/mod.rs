@@ -1,8 +1,8 @@
 //! The notifier: tells callers by mail and webhook that callbacks of theirs have failed for good,
 //! and which hosts are left alone.
 //!
-//! Law: an outage is a message now and then, and not one for each failure. What was not told is
-//! told after a crash; it may be told twice. One notifier leads, and the others stand by.
+//! Invariant: an outage is a message now and then, and not one for each failure. What was not told
+//! is told after a crash; it may be told twice. One notifier leads, and the others stand by.
 //!
 //! ```text
 //!   dead-letters ─┐                    ┌─ gather, then one an interval ─► mail
@@ -12,15 +12,15 @@
 //!      └──── committed ◄── told ┘
 //! ```
 
-pub mod audience;
 pub mod digest;
-pub mod lead;
-pub mod message;
+pub mod leader_term;
+pub mod notification;
 pub mod recipient;
+pub mod subscribers;
 
-mod courier;
 mod intake;
 mod mail;
+mod transport;
 mod webhook;
 
 use std::sync::Arc;
@@ -40,29 +40,29 @@ use crate::clock;
 use crate::codec::schemas::{CodecError, Schemas};
 use crate::config::callers::ANONYMOUS;
 use crate::config::{ConfigError, NotifierSettings, Settings};
-use crate::engine::tenure::Change;
+use crate::engine::assignment::AssignmentChange;
 use crate::guard::Guard;
 use crate::health::Health;
 use crate::kafka::Names;
+use crate::kafka::admin_client::KafkaAdminClient;
 use crate::kafka::member::Member;
-use crate::kafka::probe::Probe;
-use crate::kafka::reader::Reader;
+use crate::kafka::reader::LogReader;
 use crate::model::PartitionId;
 use crate::telemetry;
-use audience::{Audience, Channel, Subscriber};
-use courier::Couriers;
-use intake::{Desk, Topics};
-use lead::Lead;
-use mail::Mail;
-use message::Message;
-use recipient::{Failure, Fate, Pace};
-use webhook::Webhook;
+use intake::{RecordRouter, SourceTopics};
+use leader_term::LeaderTerm;
+use mail::MailTransport;
+use notification::Notification;
+use recipient::{BatchWindow, NotificationSendError, NotificationStatus};
+use subscribers::{Channel, Subscriber, Subscribers};
+use transport::NotificationTransports;
+use webhook::WebhookTransport;
 
 /// Whoever has this partition of the dead letters leads, and reads all there are: an outage is in
 /// all partitions, and shall be one message.
-const LEADING: PartitionId = 0;
+const LEADER_PARTITION: PartitionId = 0;
 /// How long the loop waits for a record: the group and the clock want to be served.
-const POLL: Duration = Duration::from_millis(100);
+const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long a call to the broker may take before it counts as away.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two commits while nobody is told anything.
@@ -100,7 +100,7 @@ pub fn run(
     shutdown: CancellationToken,
     health: Arc<Health>,
 ) -> Result<(), NotifierError> {
-    Notifier::start(settings, shutdown, health)?.serve()
+    Notifier::start(settings, shutdown, health)?.run_loop()
 }
 
 /// The loop's state.
@@ -109,28 +109,28 @@ struct Notifier {
     shutdown: CancellationToken,
     health: Arc<Health>,
     member: Member,
-    reader: Reader,
-    probe: Probe,
-    desk: Desk,
-    couriers: Arc<Couriers>,
+    reader: LogReader,
+    probe: KafkaAdminClient,
+    router: RecordRouter,
+    transports: Arc<NotificationTransports>,
     runtime: Runtime,
-    ended: (Sender<Ended>, Receiver<Ended>),
+    results: (Sender<NotificationAttempt>, Receiver<NotificationAttempt>),
     /// Messages under way, those of earlier terms included.
     under_way: usize,
     is_elected: bool,
-    is_away: bool,
+    is_broker_down: bool,
     /// Present while we lead.
-    lead: Option<Lead>,
+    leader_term: Option<LeaderTerm>,
     /// Terms begun so far.
-    terms: u64,
+    terms_started: u64,
     commit_at: Instant,
 }
 
 /// An attempt to tell.
-struct Ended {
+struct NotificationAttempt {
     term: u64,
     subscriber: Subscriber,
-    result: Result<(), Failure>,
+    result: Result<(), NotificationSendError>,
 }
 
 impl Notifier {
@@ -140,13 +140,13 @@ impl Notifier {
         health: Arc<Health>,
     ) -> Result<Self, NotifierError> {
         let (names, own) = (Names::new(&settings.topics.prefix), &settings.notifier);
-        let topics = Topics {
+        let topics = SourceTopics {
             dead_letters: names.dead_letters(),
             outcomes: names.outcomes(),
             partitions: settings.topics.partitions.get().into(),
         };
-        let probe = Probe::open(settings, CALL_TIMEOUT)?;
-        let guard = Guard::new(settings).knowing_brokers(probe.brokers(&topics.dead_letters)?);
+        let probe = KafkaAdminClient::open(settings, CALL_TIMEOUT)?;
+        let guard = Guard::new(settings).with_brokers(probe.brokers(&topics.dead_letters)?);
         health.not_ready("lead", "the group has not answered yet");
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -154,25 +154,28 @@ impl Notifier {
             .thread_name("messages")
             .build()?;
         let entered = runtime.enter();
-        let callers = Callers::follow(settings, Arc::clone(&health), shutdown.clone())?;
+        let callers = Callers::watch(settings, Arc::clone(&health), shutdown.clone())?;
         drop(entered);
-        let webhook = Webhook::new(guard, &settings.worker, own.timeout)?;
-        let group = names.notifiers();
+        let webhook = WebhookTransport::new(guard, &settings.worker, own.timeout)?;
+        let group = names.notifier_group();
         Ok(Self {
-            member: Member::join_unnamed(settings, &group, &topics.dead_letters)?,
-            reader: Reader::open(settings, &group)?,
-            desk: Desk {
+            member: Member::join_dynamic(settings, &group, &topics.dead_letters)?,
+            reader: LogReader::open(settings, &group)?,
+            router: RecordRouter {
                 topics,
                 schemas: Schemas::new(),
-                audience: Audience::new(callers, own.operator_email.clone()),
+                subscribers: Subscribers::new(callers, own.operator_email.clone()),
             },
-            couriers: Arc::new(Couriers { mail: Mail::new(own)?, webhook }),
-            ended: channel(),
+            transports: Arc::new(NotificationTransports {
+                mail: MailTransport::new(own)?,
+                webhook,
+            }),
+            results: channel(),
             under_way: 0,
             is_elected: false,
-            is_away: false,
-            lead: None,
-            terms: 0,
+            is_broker_down: false,
+            leader_term: None,
+            terms_started: 0,
             commit_at: clock::monotonic(),
             settings: own.clone(),
             shutdown,
@@ -182,28 +185,28 @@ impl Notifier {
         })
     }
 
-    fn serve(mut self) -> Result<(), NotifierError> {
+    fn run_loop(mut self) -> Result<(), NotifierError> {
         self.health.ready("broker");
         while !self.shutdown.is_cancelled() {
-            self.turn()?;
+            self.poll_once()?;
         }
-        self.leave()
+        self.shut_down()
     }
 
-    fn turn(&mut self) -> Result<(), NotifierError> {
-        self.follow_group()?;
-        if self.is_away {
-            self.look_for_broker();
+    fn poll_once(&mut self) -> Result<(), NotifierError> {
+        self.poll_group()?;
+        if self.is_broker_down {
+            self.check_broker();
         }
-        if self.is_elected && self.lead.is_none() {
-            match self.take_lead() {
+        if self.is_elected && self.leader_term.is_none() {
+            match self.start_leading() {
                 Ok(()) => self.health.ready("lead"),
                 Err(error) => self.health.not_ready("lead", error.to_string()),
             }
         }
-        self.read(POLL)?;
-        while let Ok(ended) = self.ended.1.try_recv() {
-            self.on_ended(ended);
+        self.read(POLL_TIMEOUT)?;
+        while let Ok(ended) = self.results.1.try_recv() {
+            self.on_attempt_ended(ended);
         }
         self.send(None);
         if clock::monotonic() >= self.commit_at {
@@ -214,18 +217,18 @@ impl Notifier {
     }
 
     /// Hears what the group says.
-    fn follow_group(&mut self) -> Result<(), NotifierError> {
+    fn poll_group(&mut self) -> Result<(), NotifierError> {
         for change in self.member.poll(Duration::ZERO)? {
             tracing::info!(?change, "the group has spoken");
             match change {
-                Change::Assigned(partitions) => {
-                    self.is_elected |= partitions.contains(&LEADING);
+                AssignmentChange::Assigned(partitions) => {
+                    self.is_elected |= partitions.contains(&LEADER_PARTITION);
                 }
-                Change::Revoked(partitions) => {
+                AssignmentChange::Revoked(partitions) => {
                     self.commit(CommitMode::Sync);
-                    self.give_up(&partitions)?;
+                    self.release_partitions(&partitions)?;
                 }
-                Change::Lost(partitions) => self.give_up(&partitions)?,
+                AssignmentChange::Lost(partitions) => self.release_partitions(&partitions)?,
             }
             if !self.is_elected {
                 self.health.ready("lead"); // standing by is all that is asked of it
@@ -234,43 +237,43 @@ impl Notifier {
         Ok(())
     }
 
-    fn give_up(&mut self, partitions: &[PartitionId]) -> Result<(), NotifierError> {
-        if partitions.contains(&LEADING) {
+    fn release_partitions(&mut self, partitions: &[PartitionId]) -> Result<(), NotifierError> {
+        if partitions.contains(&LEADER_PARTITION) {
             self.is_elected = false;
-            self.step_down()?;
+            self.stop_leading()?;
         }
         Ok(self.member.release(partitions)?)
     }
 
     /// Sends what is due by the callers' own pace, or by `pace`.
-    fn send(&mut self, pace: Option<Pace>) {
-        let Some(lead) = &mut self.lead else { return };
-        let (term, now, gather) = (lead.term(), clock::monotonic(), self.settings.gather);
-        let audience = &self.desk.audience;
+    fn send(&mut self, pace: Option<BatchWindow>) {
+        let Some(leader) = &mut self.leader_term else { return };
+        let (term, now, gather) = (leader.term(), clock::monotonic(), self.settings.gather);
+        let subscribers = &self.router.subscribers;
         let mut waiting = 0;
-        lead.recipients().retain(|subscriber, recipient| {
-            // Who wants to hear nothing any more holds nothing back.
-            let Some(caller) = audience.caller(subscriber) else { return false };
+        leader.recipients().retain(|subscriber, recipient| {
+            // A subscriber that has unsubscribed holds nothing back.
+            let Some(caller) = subscribers.subscribed_caller(subscriber) else { return false };
             let interval = caller.notify.interval;
-            let write = |digest| Message {
+            let write = |digest| Notification {
                 id: Uuid::now_v7().simple().to_string(),
                 at: clock::now_ms(),
                 caller: (caller.id != ANONYMOUS).then(|| caller.id.clone()),
                 interval,
                 digest,
             };
-            let pace = pace.unwrap_or(Pace { gather, interval });
+            let pace = pace.unwrap_or(BatchWindow { gather, interval });
             let has_room = self.under_way < SENDS_MAX;
-            let message = has_room.then(|| recipient.begin(pace, now, write)).flatten();
-            if let Some(message) = message {
+            let next = has_room.then(|| recipient.next_notification(pace, now, write)).flatten();
+            if let Some(message) = next {
                 self.under_way += 1;
-                let (couriers, ended) = (Arc::clone(&self.couriers), self.ended.0.clone());
+                let (transports, ended) = (Arc::clone(&self.transports), self.results.0.clone());
                 let subscriber = subscriber.clone();
                 self.runtime.spawn(async move {
                     let channel = &subscriber.channel;
-                    let result = couriers.send(channel, &caller, &message, clock::now_ms()).await;
-                    // The loop has ended if nobody hears it.
-                    let _ = ended.send(Ended { term, subscriber, result });
+                    let result = transports.send(channel, &caller, &message, clock::now_ms()).await;
+                    // The loop has ended if the receiver is closed.
+                    let _ = ended.send(NotificationAttempt { term, subscriber, result });
                 });
             }
             waiting += usize::from(recipient.is_waiting());
@@ -279,47 +282,54 @@ impl Notifier {
         metrics::gauge!(telemetry::NOTIFICATIONS_WAITING).set(waiting as f64);
     }
 
-    fn on_ended(&mut self, ended: Ended) {
+    fn on_attempt_ended(&mut self, ended: NotificationAttempt) {
         self.under_way -= 1;
-        let Ended { term, subscriber, result } = ended;
-        let lead = self.lead.as_mut().filter(|lead| lead.term() == term);
-        let recipient = lead.and_then(|lead| lead.recipients().get_mut(&subscriber));
+        let NotificationAttempt { term, subscriber, result } = ended;
+        let leader = self.leader_term.as_mut().filter(|leader| leader.term() == term);
+        let recipient = leader.and_then(|leader| leader.recipients().get_mut(&subscriber));
         let Some(recipient) = recipient else { return };
-        let fate = recipient.end(&result, self.settings.give_up_after, clock::monotonic());
+        let status =
+            recipient.record_result(&result, self.settings.give_up_after, clock::monotonic());
         let Subscriber { caller, channel } = &subscriber;
-        let (kind, name) = (channel.kind(), fate.name());
+        let (kind, name) = (channel.name(), status.name());
         metrics::counter!(telemetry::NOTIFICATIONS, "channel" => kind, "result" => name)
             .increment(1);
         let reason = match &result {
             Ok(()) => "",
-            Err(Failure::Later(reason) | Failure::Never(reason)) => reason,
+            Err(
+                NotificationSendError::Retryable(reason) | NotificationSendError::Permanent(reason),
+            ) => reason,
         };
-        match fate {
-            Fate::Told => tracing::info!(%caller, %channel, "told"),
-            Fate::Failed => tracing::warn!(%caller, %channel, reason, "not told; trying again"),
-            Fate::Refused | Fate::GivenUp => {
+        match status {
+            NotificationStatus::Delivered => tracing::info!(%caller, %channel, "told"),
+            NotificationStatus::Failed => {
+                tracing::warn!(%caller, %channel, reason, "not told; trying again")
+            }
+            NotificationStatus::Refused | NotificationStatus::GivenUp => {
                 tracing::error!(%caller, %channel, reason, name, "not told, and never will be");
             }
         }
         match (channel, &result) {
             (Channel::Mail(_), Ok(())) => self.health.ready("mail"),
-            (Channel::Mail(_), Err(Failure::Later(_))) => self.health.ready_but("mail", reason),
+            (Channel::Mail(_), Err(NotificationSendError::Retryable(_))) => {
+                self.health.ready_with_remark("mail", reason)
+            }
             _ => {}
         }
-        if fate != Fate::Failed {
+        if status != NotificationStatus::Failed {
             self.commit_at = clock::monotonic();
         }
     }
 
     /// Tells at once what has gathered, so that nobody repeats anything, and leaves the group.
-    fn leave(mut self) -> Result<(), NotifierError> {
+    fn shut_down(mut self) -> Result<(), NotifierError> {
         self.health.not_ready("lead", "shutting down");
         let deadline = clock::monotonic() + self.settings.timeout;
-        self.send(Some(Pace::NOW));
+        self.send(Some(BatchWindow::IMMEDIATE));
         while self.under_way > 0 && clock::monotonic() < deadline {
-            if let Ok(ended) = self.ended.1.recv_timeout(POLL) {
-                self.on_ended(ended);
-                self.send(Some(Pace::NOW));
+            if let Ok(ended) = self.results.1.recv_timeout(POLL_TIMEOUT) {
+                self.on_attempt_ended(ended);
+                self.send(Some(BatchWindow::IMMEDIATE));
             }
         }
         self.commit(CommitMode::Sync);

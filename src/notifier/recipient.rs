@@ -1,7 +1,7 @@
 //! One recipient: what gathers for it, and the message on its way to it.
 //!
-//! Law: pure; the time comes in. One message is on its way at a time, and stays the same until it
-//! is told or given up; what happens meanwhile gathers. So whatever lasts, little is kept.
+//! Invariant: pure; the time comes in. One message is on its way at a time, and stays the same
+//! until it is told or given up; what happens meanwhile gathers. So whatever lasts, little is kept.
 //!
 //! ```text
 //!   news ──► gathering ──gather, then interval──► outgoing ──► told, refused or given up
@@ -13,48 +13,48 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::digest::{Digest, Log, Place};
-use super::message::Message;
+use super::digest::{Digest, SourcePartition, SourcePosition};
+use super::notification::Notification;
 use crate::model::dead_letter::DeadLetter;
 use crate::model::outcome::{Circuit, CircuitState};
 use crate::model::text::Text;
 use crate::model::{Offset, Timestamp};
 
 /// Pause after the first failure; each further one in a row doubles it.
-pub const PAUSE: Duration = Duration::from_secs(1);
+pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Doublings of the pause: at most 256 s.
 const DOUBLINGS_MAX: u32 = 8;
 /// Hosts that are known to be left alone; each opening of one beyond them counts as news.
-const OPEN_MAX: usize = 1_000;
+const OPEN_CIRCUITS_MAX: usize = 1_000;
 
 /// When a message begins.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct BatchWindow {
     /// How long news gather before a first message.
     pub gather: Duration,
     /// Between the end of a message and the next one, at least.
     pub interval: Duration,
 }
 
-impl Pace {
+impl BatchWindow {
     /// At once.
-    pub const NOW: Self = Self { gather: Duration::ZERO, interval: Duration::ZERO };
+    pub const IMMEDIATE: Self = Self { gather: Duration::ZERO, interval: Duration::ZERO };
 }
 
 /// Why a message did not arrive; for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum NotificationSendError {
     /// Try again.
-    Later(String),
+    Retryable(String),
     /// This message never will.
-    Never(String),
+    Permanent(String),
 }
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum NotificationStatus {
     /// The recipient has it.
-    Told,
+    Delivered,
     /// It is tried again.
     Failed,
     /// It was refused for good.
@@ -63,12 +63,12 @@ pub enum Fate {
     GivenUp,
 }
 
-impl Fate {
+impl NotificationStatus {
     /// What metrics call it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Told => "told",
+            Self::Delivered => "told",
             Self::Failed => "failed",
             Self::Refused => "refused",
             Self::GivenUp => "given_up",
@@ -79,108 +79,123 @@ impl Fate {
 /// One who is told.
 #[derive(Debug, Default)]
 pub struct Recipient {
-    gathering: Digest,
+    next_digest: Digest,
     /// Since when something gathers.
-    since: Option<Instant>,
-    outgoing: Option<Outgoing>,
+    gathering_since: Option<Instant>,
+    pending: Option<PendingNotification>,
     /// When the last message ended.
-    ended: Option<Instant>,
+    last_ended: Option<Instant>,
     /// Hosts that were told to be left alone. Whose circuit of several workers', does not matter.
-    open: BTreeSet<Text>,
+    open_circuits: BTreeSet<Text>,
 }
 
 #[derive(Debug)]
-struct Outgoing {
-    message: Arc<Message>,
-    begun: Instant,
+struct PendingNotification {
+    message: Arc<Notification>,
+    first_sent: Instant,
     failures: u32,
     /// When it is sent again; `None` while it is under way.
-    next: Option<Instant>,
+    retry_at: Option<Instant>,
 }
 
 impl Recipient {
     /// Takes in a dead letter.
-    pub fn letter(&mut self, letter: &DeadLetter, place: Place, now: Instant) {
-        self.gathering.letter(letter, place);
-        self.since.get_or_insert(now);
+    pub fn add_dead_letter(&mut self, letter: &DeadLetter, place: SourcePosition, now: Instant) {
+        self.next_digest.add_dead_letter(letter, place);
+        self.gathering_since.get_or_insert(now);
     }
 
     /// Takes in a change of a circuit at `at`, in ms since the epoch. Only its opening and its
     /// closing are news: while a host fails, each probe opens its circuit anew.
-    pub fn circuit(&mut self, circuit: &Circuit, at: Timestamp, place: Place, now: Instant) {
+    pub fn add_circuit_change(
+        &mut self,
+        circuit: &Circuit,
+        at: Timestamp,
+        place: SourcePosition,
+        now: Instant,
+    ) {
         let is_news = match circuit.state {
             CircuitState::Open => {
-                self.open.len() >= OPEN_MAX || self.open.insert(circuit.host.clone())
+                self.open_circuits.len() >= OPEN_CIRCUITS_MAX
+                    || self.open_circuits.insert(circuit.host.clone())
             }
-            CircuitState::Closed => self.open.remove(&circuit.host),
+            CircuitState::Closed => self.open_circuits.remove(&circuit.host),
             CircuitState::HalfOpen => false,
         };
         if is_news {
-            self.gathering.circuit(circuit, at, place);
-            self.since.get_or_insert(now);
+            self.next_digest.add_circuit_change(circuit, at, place);
+            self.gathering_since.get_or_insert(now);
         }
     }
 
-    /// The message to be sent now, if there is one: then [`end`](Self::end) follows. `write` makes
-    /// a new one of what has gathered.
-    pub fn begin(
+    /// The message to be sent now, if there is one: then [`record_result`](Self::record_result)
+    /// follows. `write` makes a new one of what has gathered.
+    pub fn next_notification(
         &mut self,
-        pace: Pace,
+        window: BatchWindow,
         now: Instant,
-        write: impl FnOnce(Digest) -> Message,
-    ) -> Option<Arc<Message>> {
-        if let Some(outgoing) = &mut self.outgoing {
-            let _due = outgoing.next.take_if(|next| *next <= now)?;
+        write: impl FnOnce(Digest) -> Notification,
+    ) -> Option<Arc<Notification>> {
+        if let Some(outgoing) = &mut self.pending {
+            let _due = outgoing.retry_at.take_if(|next| *next <= now)?;
             return Some(Arc::clone(&outgoing.message));
         }
-        let gathered = self.since? + pace.gather;
-        let due = self.ended.map_or(gathered, |ended| gathered.max(ended + pace.interval));
+        let gathered = self.gathering_since? + window.gather;
+        let due = self.last_ended.map_or(gathered, |ended| gathered.max(ended + window.interval));
         if now < due {
             return None;
         }
-        self.since = None;
-        let message = Arc::new(write(std::mem::take(&mut self.gathering)));
-        let (begun, failures, next) = (now, 0, None);
-        self.outgoing = Some(Outgoing { message: Arc::clone(&message), begun, failures, next });
+        self.gathering_since = None;
+        let message = Arc::new(write(std::mem::take(&mut self.next_digest)));
+        let (first_sent, failures, retry_at) = (now, 0, None);
+        self.pending = Some(PendingNotification {
+            message: Arc::clone(&message),
+            first_sent,
+            failures,
+            retry_at,
+        });
         Some(message)
     }
 
     /// Takes in how an attempt ended; the message is tried for `give_up_after`.
-    pub fn end(
+    pub fn record_result(
         &mut self,
-        result: &Result<(), Failure>,
+        result: &Result<(), NotificationSendError>,
         give_up_after: Duration,
         now: Instant,
-    ) -> Fate {
-        let outgoing = self.outgoing.as_mut();
-        let begun = outgoing.as_ref().map_or(now, |outgoing| outgoing.begun);
-        let fate = match result {
-            Ok(()) => Fate::Told,
-            Err(Failure::Never(_)) => Fate::Refused,
-            Err(Failure::Later(_)) if now - begun >= give_up_after => Fate::GivenUp,
-            Err(Failure::Later(_)) => Fate::Failed,
+    ) -> NotificationStatus {
+        let outgoing = self.pending.as_mut();
+        let begun = outgoing.as_ref().map_or(now, |outgoing| outgoing.first_sent);
+        let status = match result {
+            Ok(()) => NotificationStatus::Delivered,
+            Err(NotificationSendError::Permanent(_)) => NotificationStatus::Refused,
+            Err(NotificationSendError::Retryable(_)) if now - begun >= give_up_after => {
+                NotificationStatus::GivenUp
+            }
+            Err(NotificationSendError::Retryable(_)) => NotificationStatus::Failed,
         };
         match outgoing {
-            Some(outgoing) if fate == Fate::Failed => {
-                outgoing.next = Some(now + PAUSE * 2_u32.pow(outgoing.failures.min(DOUBLINGS_MAX)));
+            Some(outgoing) if status == NotificationStatus::Failed => {
+                outgoing.retry_at =
+                    Some(now + RETRY_PAUSE * 2_u32.pow(outgoing.failures.min(DOUBLINGS_MAX)));
                 outgoing.failures += 1;
             }
-            _ => (self.outgoing, self.ended) = (None, Some(now)),
+            _ => (self.pending, self.last_ended) = (None, Some(now)),
         }
-        fate
+        status
     }
 
     /// Whether there is something that it has not been told.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.since.is_some() || self.outgoing.is_some()
+        self.gathering_since.is_some() || self.pending.is_some()
     }
 
     /// For each log, the first record of which it has not been told.
-    pub fn untold(&self) -> impl Iterator<Item = (Log, Offset)> {
+    pub fn undelivered_offsets(&self) -> impl Iterator<Item = (SourcePartition, Offset)> {
         let outgoing =
-            self.outgoing.iter().flat_map(|outgoing| outgoing.message.digest.beginnings());
-        outgoing.chain(self.gathering.beginnings())
+            self.pending.iter().flat_map(|outgoing| outgoing.message.digest.first_offsets());
+        outgoing.chain(self.next_digest.first_offsets())
     }
 }
 
@@ -188,110 +203,121 @@ impl Recipient {
 mod tests {
     use super::*;
     use crate::clock;
-    use crate::notifier::digest::samples::{BEGUN, circuit, place, record};
+    use crate::notifier::digest::samples::{FIRST_AT, circuit, place, record};
 
     const SECOND: Duration = Duration::from_secs(1);
-    const PACE: Pace = Pace { gather: Duration::from_secs(30), interval: Duration::from_secs(300) };
+    const PACE: BatchWindow =
+        BatchWindow { gather: Duration::from_secs(30), interval: Duration::from_secs(300) };
     const DAY: Duration = Duration::from_secs(86_400);
-    const DOWN: Result<(), Failure> = Err(Failure::Later(String::new()));
+    const DOWN: Result<(), NotificationSendError> =
+        Err(NotificationSendError::Retryable(String::new()));
 
-    struct Clock(Instant);
+    struct ManualClock(Instant);
 
-    impl Clock {
-        fn pass(&mut self, seconds: u32) -> Instant {
+    impl ManualClock {
+        fn advance(&mut self, seconds: u32) -> Instant {
             self.0 += SECOND * seconds;
             self.0
         }
     }
 
-    fn write(digest: Digest) -> Message {
-        Message { id: String::new(), at: 0, caller: None, interval: PACE.interval, digest }
+    fn write(digest: Digest) -> Notification {
+        Notification { id: String::new(), at: 0, caller: None, interval: PACE.interval, digest }
     }
 
     fn begin(recipient: &mut Recipient, now: Instant) -> Option<u64> {
-        recipient.begin(PACE, now, write).map(|message| message.digest.dead_letters)
+        recipient.next_notification(PACE, now, write).map(|message| message.digest.dead_letters)
     }
 
     fn fail(recipient: &mut Recipient, offset: Offset, now: Instant) {
-        recipient.letter(&record("a", "b", BEGUN), place(offset), now);
+        recipient.add_dead_letter(&record("a", "b", FIRST_AT), place(offset), now);
     }
 
     #[test]
-    fn an_outage_is_a_message_after_gathering_and_then_one_an_interval() {
-        let (mut clock, mut recipient) = (Clock(clock::monotonic()), Recipient::default());
+    fn an_outage_causes_one_message_after_gathering_and_then_one_each_interval() {
+        let (mut clock, mut recipient) = (ManualClock(clock::monotonic()), Recipient::default());
         assert_eq!(begin(&mut recipient, clock.0), None);
         for offset in 0..500 {
             fail(&mut recipient, offset, clock.0);
         }
-        assert_eq!(begin(&mut recipient, clock.pass(29)), None);
-        assert_eq!(begin(&mut recipient, clock.pass(1)), Some(500));
-        assert_eq!(begin(&mut recipient, clock.pass(1)), None, "it is under way");
-        assert_eq!(recipient.end(&Ok(()), DAY, clock.pass(1)), Fate::Told);
+        assert_eq!(begin(&mut recipient, clock.advance(29)), None);
+        assert_eq!(begin(&mut recipient, clock.advance(1)), Some(500));
+        assert_eq!(begin(&mut recipient, clock.advance(1)), None, "it is under way");
+        assert_eq!(
+            recipient.record_result(&Ok(()), DAY, clock.advance(1)),
+            NotificationStatus::Delivered
+        );
         assert!(!recipient.is_waiting());
 
         fail(&mut recipient, 500, clock.0);
-        assert_eq!(begin(&mut recipient, clock.pass(299)), None, "within the interval");
+        assert_eq!(begin(&mut recipient, clock.advance(299)), None, "within the interval");
         fail(&mut recipient, 501, clock.0);
-        assert_eq!(begin(&mut recipient, clock.pass(1)), Some(2));
-        assert_eq!(recipient.end(&Ok(()), DAY, clock.0), Fate::Told);
+        assert_eq!(begin(&mut recipient, clock.advance(1)), Some(2));
+        assert_eq!(recipient.record_result(&Ok(()), DAY, clock.0), NotificationStatus::Delivered);
 
-        fail(&mut recipient, 502, clock.pass(10_000));
-        assert_eq!(begin(&mut recipient, clock.pass(29)), None, "a new outage gathers");
-        assert_eq!(begin(&mut recipient, clock.pass(1)), Some(1));
+        fail(&mut recipient, 502, clock.advance(10_000));
+        assert_eq!(begin(&mut recipient, clock.advance(29)), None, "a new outage gathers");
+        assert_eq!(begin(&mut recipient, clock.advance(1)), Some(1));
     }
 
     #[test]
-    fn what_fails_is_sent_again_as_it_was_and_ever_more_rarely() {
-        let (mut clock, mut recipient) = (Clock(clock::monotonic()), Recipient::default());
+    fn a_failed_message_is_resent_unchanged_with_growing_pauses() {
+        let (mut clock, mut recipient) = (ManualClock(clock::monotonic()), Recipient::default());
         fail(&mut recipient, 0, clock.0);
-        assert_eq!(begin(&mut recipient, clock.pass(30)), Some(1));
+        assert_eq!(begin(&mut recipient, clock.advance(30)), Some(1));
         fail(&mut recipient, 1, clock.0);
         for pause in [1, 2, 4, 8, 16, 32, 64, 128, 256, 256] {
-            assert_eq!(recipient.end(&DOWN, DAY, clock.0), Fate::Failed);
-            assert_eq!(begin(&mut recipient, clock.pass(pause) - SECOND / 2), None);
+            assert_eq!(recipient.record_result(&DOWN, DAY, clock.0), NotificationStatus::Failed);
+            assert_eq!(begin(&mut recipient, clock.advance(pause) - SECOND / 2), None);
             assert_eq!(begin(&mut recipient, clock.0), Some(1), "after {pause} s, the same");
         }
-        let untold: Vec<_> = recipient.untold().map(|(_, offset)| offset).collect();
+        let untold: Vec<_> = recipient.undelivered_offsets().map(|(_, offset)| offset).collect();
         assert_eq!(untold, [0, 1]);
-        assert_eq!(recipient.end(&Ok(()), DAY, clock.0), Fate::Told);
-        assert_eq!(begin(&mut recipient, clock.pass(300)), Some(1));
+        assert_eq!(recipient.record_result(&Ok(()), DAY, clock.0), NotificationStatus::Delivered);
+        assert_eq!(begin(&mut recipient, clock.advance(300)), Some(1));
     }
 
     #[test]
-    fn what_is_refused_or_tried_for_too_long_holds_nothing_up() {
-        let (mut clock, mut recipient) = (Clock(clock::monotonic()), Recipient::default());
+    fn a_refused_or_given_up_message_blocks_nothing() {
+        let (mut clock, mut recipient) = (ManualClock(clock::monotonic()), Recipient::default());
         fail(&mut recipient, 0, clock.0);
-        assert_eq!(begin(&mut recipient, clock.pass(30)), Some(1));
-        let refused = Err(Failure::Never("no such user".to_owned()));
-        assert_eq!(recipient.end(&refused, DAY, clock.0), Fate::Refused);
-        assert_eq!(recipient.untold().count(), 0);
+        assert_eq!(begin(&mut recipient, clock.advance(30)), Some(1));
+        let refused = Err(NotificationSendError::Permanent("no such user".to_owned()));
+        assert_eq!(recipient.record_result(&refused, DAY, clock.0), NotificationStatus::Refused);
+        assert_eq!(recipient.undelivered_offsets().count(), 0);
 
         fail(&mut recipient, 1, clock.0);
-        assert_eq!(begin(&mut recipient, clock.pass(300)), Some(1));
-        assert_eq!(recipient.end(&DOWN, DAY, clock.pass(86_399)), Fate::Failed);
-        assert_eq!(begin(&mut recipient, clock.pass(1)), Some(1));
-        assert_eq!(recipient.end(&DOWN, DAY, clock.0), Fate::GivenUp);
+        assert_eq!(begin(&mut recipient, clock.advance(300)), Some(1));
+        assert_eq!(
+            recipient.record_result(&DOWN, DAY, clock.advance(86_399)),
+            NotificationStatus::Failed
+        );
+        assert_eq!(begin(&mut recipient, clock.advance(1)), Some(1));
+        assert_eq!(recipient.record_result(&DOWN, DAY, clock.0), NotificationStatus::GivenUp);
         assert!(!recipient.is_waiting());
     }
 
     #[test]
-    fn a_circuit_that_opens_anew_after_each_probe_is_told_once() {
-        let (mut clock, mut recipient) = (Clock(clock::monotonic()), Recipient::default());
+    fn a_circuit_that_reopens_after_each_probe_is_reported_once() {
+        let (mut clock, mut recipient) = (ManualClock(clock::monotonic()), Recipient::default());
         let change = |recipient: &mut Recipient, state, offset, now| {
-            recipient.circuit(&circuit("h", state), BEGUN, place(offset), now);
-            recipient.begin(PACE, now + PACE.interval, write).map(|message| {
-                assert_eq!(recipient.end(&Ok(()), DAY, now), Fate::Told);
+            recipient.add_circuit_change(&circuit("h", state), FIRST_AT, place(offset), now);
+            recipient.next_notification(PACE, now + PACE.interval, write).map(|message| {
+                assert_eq!(
+                    recipient.record_result(&Ok(()), DAY, now),
+                    NotificationStatus::Delivered
+                );
                 message.digest.circuits[0].clone()
             })
         };
         let told = change(&mut recipient, CircuitState::Open, 0, clock.0).unwrap();
-        assert_eq!((told.opened, told.closed), (Some(BEGUN), None));
+        assert_eq!((told.opened, told.closed), (Some(FIRST_AT), None));
         for offset in 1..10 {
             let probed = if offset % 2 == 0 { CircuitState::Open } else { CircuitState::HalfOpen };
-            assert_eq!(change(&mut recipient, probed, offset, clock.pass(600)), None);
+            assert_eq!(change(&mut recipient, probed, offset, clock.advance(600)), None);
         }
-        let told = change(&mut recipient, CircuitState::Closed, 10, clock.pass(600)).unwrap();
-        assert_eq!((told.opened, told.closed), (None, Some(BEGUN)));
-        assert_eq!(change(&mut recipient, CircuitState::Closed, 11, clock.pass(600)), None);
+        let told = change(&mut recipient, CircuitState::Closed, 10, clock.advance(600)).unwrap();
+        assert_eq!((told.opened, told.closed), (None, Some(FIRST_AT)));
+        assert_eq!(change(&mut recipient, CircuitState::Closed, 11, clock.advance(600)), None);
     }
 }

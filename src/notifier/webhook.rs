@@ -1,7 +1,7 @@
 //! Webhooks: a message in JSON, posted to a URL of the caller's and signed by its secrets.
 //!
-//! Law: it goes where callbacks may go and nowhere else, as one request without redirects. No log
-//! shows its URL, which may be a secret.
+//! Invariant: it goes where callbacks may go and nowhere else, as one request without redirects. No
+//! log shows its URL, which may be a secret.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use reqwest::{Method, Request, StatusCode, Url};
 use tokio::time::timeout;
 use tokio_rustls::rustls;
 
-use super::message::Message;
-use super::recipient::Failure;
+use super::notification::Notification;
+use super::recipient::NotificationSendError;
 use crate::config::WorkerSettings;
 use crate::config::callers::Caller;
-use crate::guard::{self, Forbidden, Guard, GuardedClient, OURSELVES};
+use crate::guard::{self, ForbiddenTarget, Guard, GuardedClient, ORLOJ_USER_AGENT};
 use crate::model::Timestamp;
 use crate::signature;
 
 /// Posts messages.
 #[derive(Debug)]
-pub(super) struct Webhook {
+pub(super) struct WebhookTransport {
     client: GuardedClient,
     timeout: Duration,
 }
 
-impl Webhook {
+impl WebhookTransport {
     /// Goes where `guard` lets it, within the limits of callbacks; an attempt takes at most
     /// `timeout`.
     pub(super) fn new(
@@ -41,17 +41,17 @@ impl Webhook {
         &self,
         url: &Url,
         caller: &Caller,
-        message: &Message,
+        message: &Notification,
         now: Timestamp,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), NotificationSendError> {
         // The base URLs of a caller bind what its triggers say; this URL is the operator's.
         let url = self.client.guard().check(url.as_str(), None).await.map_err(forbidden)?;
         let request = request(url, caller, message, now)?;
         match timeout(self.timeout, self.client.execute(&caller.id, request)).await {
-            Ok(Ok(response)) => judge(response.status()),
-            Ok(Err(guard::Failure::Forbidden(refusal))) => Err(forbidden(refusal)),
-            Ok(Err(failure)) => Err(Failure::Later(failure.to_string())),
-            Err(_) => Err(Failure::Later("timed out".to_owned())),
+            Ok(Ok(response)) => classify_status(response.status()),
+            Ok(Err(guard::RequestError::Forbidden(refusal))) => Err(forbidden(refusal)),
+            Ok(Err(failure)) => Err(NotificationSendError::Retryable(failure.to_string())),
+            Err(_) => Err(NotificationSendError::Retryable("timed out".to_owned())),
         }
     }
 }
@@ -59,22 +59,22 @@ impl Webhook {
 fn request(
     url: Url,
     caller: &Caller,
-    message: &Message,
+    message: &Notification,
     now: Timestamp,
-) -> Result<Request, Failure> {
+) -> Result<Request, NotificationSendError> {
     let (body, seconds) = (message.json(), now / 1_000);
     let signature = signature::sign(caller, &message.id, seconds, &body, now);
-    let signature = signature.map_err(|none| Failure::Later(none.to_string()))?;
+    let signature = signature.map_err(|none| NotificationSendError::Retryable(none.to_string()))?;
     let mut request = Request::new(Method::POST, url);
     let headers = request.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(USER_AGENT, HeaderValue::from_static(OURSELVES));
-    let said = [
+    headers.insert(USER_AGENT, HeaderValue::from_static(ORLOJ_USER_AGENT));
+    let values = [
         ("webhook-id", Some(message.id.clone())),
         ("webhook-timestamp", Some(seconds.to_string())),
         ("webhook-signature", signature),
     ];
-    for (name, value) in said {
+    for (name, value) in values {
         if let Some(Ok(value)) = value.map(HeaderValue::try_from) {
             headers.insert(name, value);
         }
@@ -84,19 +84,19 @@ fn request(
 }
 
 /// 410 says that nobody wants to hear of it; everything else may be mended.
-fn judge(status: StatusCode) -> Result<(), Failure> {
+fn classify_status(status: StatusCode) -> Result<(), NotificationSendError> {
     let reason = || format!("answered {}", status.as_u16());
     match status {
-        StatusCode::GONE => Err(Failure::Never(reason())),
+        StatusCode::GONE => Err(NotificationSendError::Permanent(reason())),
         _ if status.is_success() => Ok(()),
-        _ => Err(Failure::Later(reason())),
+        _ => Err(NotificationSendError::Retryable(reason())),
     }
 }
 
 /// Why it must not be called, without its URL.
-fn forbidden(refusal: Forbidden) -> Failure {
-    Failure::Never(match refusal {
-        Forbidden::Url { reason, .. } => reason,
+fn forbidden(refusal: ForbiddenTarget) -> NotificationSendError {
+    NotificationSendError::Permanent(match refusal {
+        ForbiddenTarget::Url { reason, .. } => reason,
         other => other.to_string(),
     })
 }
@@ -106,12 +106,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_success_is_success_and_only_gone_is_for_good() {
-        let judged = |status| judge(StatusCode::from_u16(status).unwrap());
+    fn only_2xx_is_delivered_and_only_410_is_permanent() {
+        let judged = |status| classify_status(StatusCode::from_u16(status).unwrap());
         assert_eq!((judged(200), judged(204)), (Ok(()), Ok(())));
-        assert!(matches!(judged(410), Err(Failure::Never(_))));
+        assert!(matches!(judged(410), Err(NotificationSendError::Permanent(_))));
         for status in [301, 400, 404, 429, 500] {
-            assert_eq!(judged(status), Err(Failure::Later(format!("answered {status}"))));
+            assert_eq!(
+                judged(status),
+                Err(NotificationSendError::Retryable(format!("answered {status}")))
+            );
         }
     }
 }

@@ -1,96 +1,99 @@
 //! The thread that makes transactions: records, flush, offsets, commit. While it waits for the
 //! broker, the loop prepares the next step.
 //!
-//! Law: at most one transaction is open. Whoever hands one over takes no further one before it has
-//! landed.
+//! Invariant: at most one transaction is open. Whoever hands one over takes no further one before
+//! it has landed.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::ahead::Ahead;
-use super::emission::Emission;
-use super::flight::Flight;
+use super::commit_lead::CommitLead;
+use super::record_sender::RecordSender;
+use super::transaction_batch::TransactionBatch;
 use crate::clock;
 use crate::fault;
-use crate::kafka::fence::Fence;
-use crate::kafka::relay::Relay;
-use crate::kafka::transaction::{Progress, TransactionError};
+use crate::kafka::group_metadata::GroupMetadata;
+use crate::kafka::producer_pair::ProducerPair;
+use crate::kafka::transaction::{OffsetCommit, TransactionError};
 use crate::model::{Millis, Timestamp};
 use crate::telemetry;
 
 /// Makes transactions one after the other.
 #[derive(Debug)]
 pub(super) struct Committer {
-    jobs: Sender<Job>,
+    jobs: Sender<CommitJob>,
     results: Receiver<Result<Instant, TransactionError>>,
-    since: Option<Instant>,
+    started_at: Option<Instant>,
     limit: Duration,
-    ahead: Ahead,
+    commit_lead: CommitLead,
 }
 
 /// A transaction to make.
 #[derive(Debug)]
-pub(super) struct Job {
-    pub(super) relay: Arc<Relay>,
-    pub(super) flight: Arc<Flight>,
-    pub(super) progress: Vec<Progress>,
-    pub(super) fence: Fence,
+pub(super) struct CommitJob {
+    pub(super) producers: Arc<ProducerPair>,
+    pub(super) batch: Arc<TransactionBatch>,
+    pub(super) offset_commits: Vec<OffsetCommit>,
+    pub(super) group_metadata: GroupMetadata,
     /// When it may be committed, in ms since the epoch.
-    pub(super) time: Timestamp,
+    pub(super) commit_not_before: Timestamp,
 }
 
-impl Job {
-    fn run(&self, emission: &Emission) -> Result<Instant, TransactionError> {
-        self.flight.send(&self.relay, emission, self.time)?;
+impl CommitJob {
+    fn run(&self, sender: &RecordSender) -> Result<Instant, TransactionError> {
+        self.batch.send(&self.producers, sender, self.commit_not_before)?;
         fault::reached("step.sent");
-        self.relay.commit(&self.progress, &self.fence)
+        self.producers.commit(&self.offset_commits, &self.group_metadata)
     }
 }
 
 impl Committer {
     /// `limit`: a transaction that takes longer means that librdkafka hangs; the process then ends
-    /// itself, and Kafka decides what became of it. `ahead_max`: see [`Ahead`].
-    pub(super) fn start(emission: Emission, limit: Duration, ahead_max: Duration) -> Self {
-        let (jobs, inbox) = channel::<Job>();
+    /// itself, and Kafka decides what became of it. `ahead_max`: see [`CommitLead`].
+    pub(super) fn start(sender: RecordSender, limit: Duration, ahead_max: Duration) -> Self {
+        let (jobs, inbox) = channel::<CommitJob>();
         let (outbox, results) = channel();
         super::spawn("committer", move || {
             for job in inbox {
-                let result = job.run(&emission);
+                let result = job.run(&sender);
                 let committed = result.is_ok();
                 if outbox.send(result).is_err() {
                     break;
                 }
                 // The loop goes on meanwhile, and does not have to free what was sent.
                 if committed {
-                    job.flight.count(clock::now_ms());
+                    job.batch.record_metrics(clock::now_ms());
                 }
             }
         });
-        Self { jobs, results, since: None, limit, ahead: Ahead::new(ahead_max) }
+        Self { jobs, results, started_at: None, limit, commit_lead: CommitLead::new(ahead_max) }
     }
 
     /// How far ahead of their time fires should be decided, in ms.
-    pub(super) fn ahead(&self) -> Millis {
-        self.ahead.get()
+    pub(super) fn commit_lead_ms(&self) -> Millis {
+        self.commit_lead.get()
     }
 
     /// Hands over a transaction.
-    pub(super) fn submit(&mut self, job: Job) {
-        assert!(self.since.is_none(), "one transaction at a time");
-        self.since = Some(clock::monotonic());
+    pub(super) fn submit(&mut self, job: CommitJob) {
+        assert!(self.started_at.is_none(), "one transaction at a time");
+        self.started_at = Some(clock::monotonic());
         self.jobs.send(job).expect("the committer lives as long as the loop");
     }
 
     /// How the transaction ended, waiting at most `timeout`; `None` while it is under way.
-    pub(super) fn landed(&mut self, timeout: Duration) -> Option<Result<(), TransactionError>> {
-        let since = self.since?;
+    pub(super) fn poll_result(
+        &mut self,
+        timeout: Duration,
+    ) -> Option<Result<(), TransactionError>> {
+        let since = self.started_at?;
         match self.results.recv_timeout(timeout) {
             Ok(result) => {
                 let took = clock::monotonic().duration_since(since);
                 metrics::histogram!(telemetry::COMMIT).record(took.as_secs_f64());
-                self.since = None;
-                Some(result.map(|ready| self.ahead.note(ready.duration_since(since))))
+                self.started_at = None;
+                Some(result.map(|ready| self.commit_lead.record(ready.duration_since(since))))
             }
             Err(RecvTimeoutError::Timeout) => {
                 if clock::monotonic().duration_since(since) > self.limit {

@@ -1,8 +1,8 @@
 //! The scheduler: owns partitions, drives the engine.
 //!
-//! Law: one OS thread runs the loop — land, group, take over, read, fire, launch —, a second one
-//! makes the transaction under way, a third one brings into the stores what is committed. The group
-//! is polled only while no transaction is open.
+//! Invariant: one OS thread runs the loop — land, group, take over, read, fire, launch —, a second
+//! one makes the transaction under way, a third one brings into the stores what is committed. The
+//! group is polled only while no transaction is open.
 //!
 //! ```text
 //!   triggers[p], signals[p] ─poll─► decode ──► engine.ingest ─┐
@@ -10,21 +10,21 @@
 //!   wheel.due(now) ──────────────────────────► engine.fire  ──┘
 //! ```
 
-mod ahead;
+mod commit_lead;
 mod committer;
-mod emission;
-mod flight;
-pub mod identity;
-mod intake;
-mod lane;
-mod launch;
+mod end_offset_poller;
+mod inputs;
+pub mod instance_lock;
+mod partition_task;
+mod record_sender;
 mod report;
-mod restorer;
-mod sentinel;
+mod restore_pool;
 mod standby;
+mod store_writer;
 mod takeover;
 mod targets;
-mod writer;
+mod transaction_batch;
+mod transactions;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,39 +37,39 @@ use tokio_util::sync::CancellationToken;
 use crate::clock;
 use crate::codec::schemas::Schemas;
 use crate::config::{Assignor, Settings};
-use crate::engine::partition::{CorruptRow, Rules};
+use crate::engine::assignment::{AssignmentChange, GroupAssignment};
+use crate::engine::partition::{CorruptRow, PartitionConfig};
 use crate::engine::step::InputTopics;
-use crate::engine::takeover::Committed;
-use crate::engine::tenure::{Change, Tenure};
+use crate::engine::takeover::PartitionOffsets;
 use crate::fault;
 use crate::health::Health;
 use crate::kafka::Names;
+use crate::kafka::admin_client::KafkaAdminClient;
 use crate::kafka::member::Member;
-use crate::kafka::predecessor::Predecessors;
-use crate::kafka::probe::Probe;
-use crate::kafka::reader::Reader;
-use crate::kafka::relay::Relay;
+use crate::kafka::orphaned_transactions::OrphanedTransactions;
+use crate::kafka::producer_pair::ProducerPair;
+use crate::kafka::reader::LogReader;
 use crate::kafka::transaction::TransactionError;
 use crate::model::{Millis, PartitionId, Timestamp};
 use crate::store::{StoreError, StoreFactory};
 use committer::Committer;
-use emission::Emission;
-use flight::Flight;
-use identity::{Identity, IdentityError};
-use intake::Intake;
-use lane::{Lane, Stage};
-use restorer::Restorers;
-use sentinel::Sentinel;
+use end_offset_poller::EndOffsetPoller;
+use inputs::InputDecoder;
+use instance_lock::{InstanceLock, InstanceLockError};
+use partition_task::{PartitionState, PartitionTask};
+use record_sender::RecordSender;
+use restore_pool::RestorePool;
 use standby::Standby;
+use store_writer::StoreWriter;
 use targets::Targets;
-use writer::Writer;
+use transaction_batch::TransactionBatch;
 
 /// Why the scheduler ended other than by being told to.
 #[derive(Debug, thiserror::Error)]
 pub enum SchedulerError {
     /// The data directory cannot be used.
     #[error(transparent)]
-    Identity(#[from] IdentityError),
+    InstanceLock(#[from] InstanceLockError),
     /// A client could not be made.
     #[error("Kafka: {0}; check [kafka]")]
     Kafka(#[from] KafkaError),
@@ -78,7 +78,7 @@ pub enum SchedulerError {
         "the group throws this member out: {0}; does another process have the same \
              scheduler.instance_id?"
     )]
-    Outcast(KafkaError),
+    FencedRepeatedly(KafkaError),
     /// The local store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -137,107 +137,110 @@ pub fn run_trial(
 struct Scheduler {
     settings: Settings,
     names: Names,
-    rules: Rules,
+    rules: PartitionConfig,
     /// Holds the data directory for as long as the loop runs.
-    _identity: Identity,
+    _instance_lock: InstanceLock,
     mode: Mode,
     health: Arc<Health>,
     cluster: String,
     member: Member,
-    triggers: Reader,
-    others: Reader,
-    probe: Probe,
-    predecessors: Arc<Predecessors>,
-    relay: Arc<Relay>,
+    triggers: LogReader,
+    signals_and_ledger: LogReader,
+    admin: KafkaAdminClient,
+    orphaned_transactions: Arc<OrphanedTransactions>,
+    producers: Arc<ProducerPair>,
     committer: Committer,
-    flight: Option<Arc<Flight>>,
+    batch: Option<Arc<TransactionBatch>>,
     /// When the last transaction began.
-    launched_at: Instant,
-    tenure: Tenure,
-    writer: Writer,
-    restorers: Restorers,
+    last_transaction_at: Instant,
+    assignment: GroupAssignment,
+    writer: StoreWriter,
+    restore_pool: RestorePool,
     stores: Arc<StoreFactory>,
     standby: Option<Standby>,
-    lanes: BTreeMap<PartitionId, Lane>,
+    tasks: BTreeMap<PartitionId, PartitionTask>,
     /// The partition that launches first next time.
-    turn: PartitionId,
+    next_partition: PartitionId,
     started: Instant,
     /// When the memory of the stores was last told.
     measured_at: Option<Instant>,
-    intake: Intake,
+    decoder: InputDecoder,
     targets: Targets,
-    sentinel: Sentinel,
-    answers: (Sender<Answer>, Receiver<Answer>),
-    refused: Option<String>,
+    end_offsets: EndOffsetPoller,
+    committed_offsets: (Sender<CommittedOffsetReply>, Receiver<CommittedOffsetReply>),
+    refused_topic: Option<String>,
 }
 
 /// A committed offset, read by a thread of its own because it may block for long.
-type Answer = (PartitionId, u64, Committed);
+type CommittedOffsetReply = (PartitionId, u64, PartitionOffsets);
 
 impl Scheduler {
     fn start(settings: &Settings, health: Arc<Health>, mode: Mode) -> Result<Self, SchedulerError> {
         let scheduler = &settings.scheduler;
-        let identity = Identity::claim(&scheduler.data_dir, &scheduler.instance_id)?;
+        let instance_lock = InstanceLock::acquire(&scheduler.data_dir, &scheduler.instance_id)?;
         let names = Names::new(&settings.topics.prefix);
-        let id = names.transactional_id("scheduler", &identity.instance);
-        let probe = Probe::open(settings, CALL_TIMEOUT)?;
-        let partitions = probe
+        let id = names.transactional_id("scheduler", &instance_lock.instance_id);
+        let admin = KafkaAdminClient::open(settings, CALL_TIMEOUT)?;
+        let partitions = admin
             .partitions(&names.triggers())?
             .ok_or_else(|| SchedulerError::NoTopic(names.triggers()))?;
         health.not_ready("partitions", "no partition is assigned yet");
-        let group = names.schedulers();
-        let (triggers, others) = (Reader::open(settings, &group)?, Reader::open(settings, &group)?);
-        let relay = open_relay(settings, &id)?;
+        let group = names.scheduler_group();
+        let (triggers, others) =
+            (LogReader::open(settings, &group)?, LogReader::open(settings, &group)?);
+        let producers = open_producers(settings, &id)?;
         let pools = settings.topics.pools.iter().map(|pool| names.fires_of(pool));
-        let ours = [names.ledger(), names.signals(), names.outcomes(), names.fires()];
-        let ours = ours.into_iter().chain(pools);
-        ours.into_iter().try_for_each(|topic| relay.meet(&topic))?;
-        let predecessors =
-            Predecessors::open(settings, &group, &names.triggers(), &id, CALL_TIMEOUT)?;
-        triggers.meet(&names.triggers())?;
-        others.meet(&names.signals())?;
-        others.meet(&names.ledger())?;
+        let output_topics = [names.ledger(), names.signals(), names.outcomes(), names.fires()];
+        let output_topics = output_topics.into_iter().chain(pools);
+        output_topics.into_iter().try_for_each(|topic| producers.prefetch_metadata(&topic))?;
+        let orphaned_transactions =
+            OrphanedTransactions::open(settings, &group, &names.triggers(), &id, CALL_TIMEOUT)?;
+        triggers.prefetch_metadata(&names.triggers())?;
+        others.prefetch_metadata(&names.signals())?;
+        others.prefetch_metadata(&names.ledger())?;
         let stores = Arc::new(StoreFactory::new(&scheduler.data_dir, (&settings.store).into())?);
-        let cluster = probe.cluster_id().unwrap_or_default();
+        let cluster = admin.cluster_id().unwrap_or_default();
         let standby = (settings.standby.replicas > 0 && mode == Mode::Guaranteed)
-            .then(|| Standby::start(settings, &names, partitions, &identity, &cluster, &stores))
+            .then(|| {
+                Standby::start(settings, &names, partitions, &instance_lock, &cluster, &stores)
+            })
             .transpose()?;
         // An eager group stops everybody anyway: there is nothing to fire on for.
         let cooperative = scheduler.assignor == Assignor::CooperativeSticky;
         let grace = if cooperative { REJOIN_INTERVAL_MS } else { 0 };
         Ok(Self {
             rules: rules(settings, &names, partitions, &id),
-            relay: Arc::new(relay),
-            member: Member::join(settings, &group, &names.triggers(), &identity.instance)?,
-            predecessors: Arc::new(predecessors),
+            producers: Arc::new(producers),
+            member: Member::join(settings, &group, &names.triggers(), &instance_lock.instance_id)?,
+            orphaned_transactions: Arc::new(orphaned_transactions),
             triggers,
-            others,
+            signals_and_ledger: others,
             committer: Committer::start(
-                Emission::new(&names, Schemas::new()),
+                RecordSender::new(&names, Schemas::new()),
                 scheduler.transaction_timeout * 2,
                 scheduler.ahead_max,
             ),
-            flight: None,
-            launched_at: clock::monotonic(),
-            tenure: Tenure::new(grace),
-            writer: Writer::start(),
-            restorers: Restorers::start(),
+            batch: None,
+            last_transaction_at: clock::monotonic(),
+            assignment: GroupAssignment::new(grace),
+            writer: StoreWriter::start(),
+            restore_pool: RestorePool::start(),
             stores,
             standby,
-            lanes: BTreeMap::new(),
-            turn: 0,
+            tasks: BTreeMap::new(),
+            next_partition: 0,
             started: clock::monotonic(),
             measured_at: None,
-            intake: Intake::new(settings, &names, partitions)?,
-            targets: Targets::new(settings.targets.clone(), names.clone(), probe.clone()),
-            sentinel: Sentinel::start(probe.clone(), &names),
-            answers: channel(),
-            refused: None,
+            decoder: InputDecoder::new(settings, &names, partitions)?,
+            targets: Targets::new(settings.targets.clone(), names.clone(), admin.clone()),
+            end_offsets: EndOffsetPoller::start(admin.clone(), &names),
+            committed_offsets: channel(),
+            refused_topic: None,
             cluster,
             settings: settings.clone(),
-            probe,
+            admin,
             names,
-            _identity: identity,
+            _instance_lock: instance_lock,
             mode,
             health,
         })
@@ -245,100 +248,103 @@ impl Scheduler {
 
     fn serve(mut self, shutdown: &CancellationToken) -> Result<(), SchedulerError> {
         while !shutdown.is_cancelled() {
-            self.turn()?;
+            self.poll_once()?;
         }
         self.leave()
     }
 
     /// One turn of the loop: everything that can be done now, then a short wait.
-    fn turn(&mut self) -> Result<(), SchedulerError> {
+    fn poll_once(&mut self) -> Result<(), SchedulerError> {
         let now = clock::now_ms();
-        let wait = self.wait_until(now);
-        if !self.tenure.is_free() {
-            self.land(wait.min(Duration::from_millis(1)))?;
+        let wait = self.time_until_due(now);
+        if !self.assignment.is_idle() {
+            self.poll_transaction(wait.min(Duration::from_millis(1)))?;
         }
-        self.hear_writer()?;
-        if self.tenure.is_free() {
-            self.follow_group()?;
+        self.poll_store_writer()?;
+        if self.assignment.is_idle() {
+            self.poll_group()?;
         }
         self.advance_takeovers()?;
         let wait = match self.spacing() {
-            _ if !self.tenure.is_free() => Duration::ZERO,
+            _ if !self.assignment.is_idle() => Duration::ZERO,
             Duration::ZERO => wait,
             spacing => wait.min(spacing),
         };
         self.read_inputs(wait)?;
         let now = clock::now_ms();
-        for id in self.active_lanes() {
-            if let Err(error) = self.decide(id, now) {
+        for id in self.active_partitions() {
+            if let Err(error) = self.fire_due(id, now) {
                 self.rebuild_store(id, &error)?;
             }
         }
-        if self.tenure.is_free() {
-            self.launch()?;
+        if self.assignment.is_idle() {
+            self.commit_if_ready()?;
         }
         self.report_memory();
         Ok(())
     }
 
     /// How long nothing is due.
-    fn wait_until(&mut self, now: Timestamp) -> Duration {
-        let restoring = self.lanes.values().any(|l| matches!(l.stage, Stage::Restoring(_)));
+    fn time_until_due(&mut self, now: Timestamp) -> Duration {
+        let restoring =
+            self.tasks.values().any(|l| matches!(l.state, PartitionState::Restoring(_)));
         if restoring {
             return Duration::from_millis(1);
         }
-        let next = self.lanes.values_mut().filter_map(|lane| lane.active()?.next_wakeup()).min();
-        let now = now + self.committer.ahead();
+        let next = self.tasks.values_mut().filter_map(|task| task.active()?.next_wakeup()).min();
+        let now = now + self.committer.commit_lead_ms();
         next.map_or(IDLE_WAIT, |due| Duration::from_millis(due.saturating_sub(now)).min(IDLE_WAIT))
     }
 
     /// Loads the wheel of a partition, fires what is due, and checks whether it may at all. What is
-    /// decided ahead of its time is committed no sooner: see [`Flight::time`].
-    fn decide(&mut self, id: PartitionId, now: Timestamp) -> Result<(), LaneError> {
-        let then = now + self.committer.ahead();
+    /// decided ahead of its time is committed no sooner: see [`TransactionBatch::time`].
+    fn fire_due(&mut self, id: PartitionId, now: Timestamp) -> Result<(), PartitionTaskError> {
+        let decided_until = now + self.committer.commit_lead_ms();
         let fire_max = self.settings.scheduler.fire_max.get();
-        let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
-        let Some(partition) = lane.active() else { return Ok(()) };
-        let _behind = partition.observe(then);
+        let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
+        let Some(partition) = task.active() else { return Ok(()) };
+        let _behind = partition.observe_clock(decided_until);
         // Without room what is late fires all the same: it belongs to the step that took it in.
-        let room = fire_max.saturating_sub(partition.drafted());
-        lane.load()?;
-        let Stage::Active(partition) = &mut lane.stage else { return Ok(()) };
+        let room = fire_max.saturating_sub(partition.drafted_records());
+        task.load()?;
+        let PartitionState::Active(partition) = &mut task.state else { return Ok(()) };
         let due = partition.take_due(room);
         let catalog = self.targets.catalog(due.topics(), due.pools(), now);
-        let fetched = lane::fetch(&lane.store, due.lasting(&catalog))?;
+        let fetched = partition_task::fetch_index_rows(&task.store, due.ids_to_prefetch(&catalog))?;
         partition.fire(due, &catalog, &fetched)?;
         Ok(())
     }
 
-    fn active_lanes(&self) -> Vec<PartitionId> {
-        let active = |lane: &&Lane| matches!(lane.stage, Stage::Active(_));
-        self.lanes.values().filter(active).map(|lane| lane.id).collect()
+    fn active_partitions(&self) -> Vec<PartitionId> {
+        let active = |task: &&PartitionTask| matches!(task.state, PartitionState::Active(_));
+        self.tasks.values().filter(active).map(|task| task.id).collect()
     }
 
     /// Hears what the group says. No transaction is open here.
-    fn follow_group(&mut self) -> Result<(), SchedulerError> {
+    fn poll_group(&mut self) -> Result<(), SchedulerError> {
         match self.member.poll(Duration::ZERO) {
-            Ok(changes) => changes.into_iter().try_for_each(|change| self.take_change(change))?,
+            Ok(changes) => {
+                changes.into_iter().try_for_each(|change| self.apply_group_change(change))?
+            }
             Err(fatal) => {
                 tracing::warn!(error = %fatal, "thrown out of the group; joining anew");
-                let all = self.tenure.held().iter().copied().collect();
-                self.take_change(Change::Lost(all))?;
-                self.member.join_anew(fatal).map_err(SchedulerError::Outcast)?;
+                let all = self.assignment.owned().iter().copied().collect();
+                self.apply_group_change(AssignmentChange::Lost(all))?;
+                self.member.rejoin(fatal).map_err(SchedulerError::FencedRepeatedly)?;
             }
         }
-        let orders = self.tenure.on_time(self.uptime());
-        self.obey(orders)
+        let actions = self.assignment.on_tick(self.uptime());
+        self.execute(actions)
     }
 
-    fn take_change(&mut self, change: Change) -> Result<(), SchedulerError> {
+    fn apply_group_change(&mut self, change: AssignmentChange) -> Result<(), SchedulerError> {
         tracing::info!(?change, "the group has spoken");
-        let orders = self.tenure.on_change(change, self.uptime());
-        self.obey(orders)?;
+        let actions = self.assignment.on_assignment_change(change, self.uptime());
+        self.execute(actions)?;
         self.report_readiness();
-        self.sentinel.watch(self.tenure.held().iter().copied());
+        self.end_offsets.watch(self.assignment.owned().iter().copied());
         if let Some(standby) = &self.standby {
-            standby.hold(self.tenure.held());
+            standby.set_owned(self.assignment.owned());
         }
         Ok(())
     }
@@ -351,46 +357,47 @@ impl Scheduler {
 
     /// Nothing of ours has an effect on these any more: whoever waits for them goes first, our
     /// disk comes after.
-    fn let_go(&mut self, partitions: &[PartitionId]) -> Result<(), SchedulerError> {
+    fn release(&mut self, partitions: &[PartitionId]) -> Result<(), SchedulerError> {
         fault::reached("revoke.after_last_words");
         for partition in partitions {
             self.stop_reading(*partition)?;
         }
-        let lanes: Vec<_> = partitions.iter().filter_map(|id| self.lanes.remove(id)).collect();
+        let tasks: Vec<_> = partitions.iter().filter_map(|id| self.tasks.remove(id)).collect();
         self.member.release(partitions)?;
         self.await_stores()?;
-        for lane in lanes {
-            lane.store.flush()?;
+        for task in tasks {
+            task.store.flush()?;
         }
         Ok(())
     }
 
     fn stop_reading(&self, partition: PartitionId) -> Result<(), KafkaError> {
         self.triggers.stop(&self.names.triggers(), partition)?;
-        self.others.stop(&self.names.signals(), partition)?;
-        self.others.stop(&self.names.ledger(), partition)
+        self.signals_and_ledger.stop(&self.names.signals(), partition)?;
+        self.signals_and_ledger.stop(&self.names.ledger(), partition)
     }
 
     /// Hands everything over (or, if so configured, keeps it for the next run) and ends.
     fn leave(mut self) -> Result<(), SchedulerError> {
         let deadline = clock::monotonic() + LEAVE_TIMEOUT;
-        while !self.tenure.is_free() && clock::monotonic() < deadline {
-            self.land(Duration::from_millis(10))?;
+        while !self.assignment.is_idle() && clock::monotonic() < deadline {
+            self.poll_transaction(Duration::from_millis(10))?;
         }
-        self.tenure.leave();
+        self.assignment.disable_grace();
         let hand_over = self.settings.scheduler.leave_on_shutdown && self.mode == Mode::Guaranteed;
         if hand_over {
-            self.member.hand_over(&self.names.ledger(), CALL_TIMEOUT)?;
-        } else if self.tenure.is_free() {
-            let all = self.tenure.held().iter().copied().collect();
-            let orders = self.tenure.on_change(Change::Revoked(all), self.uptime());
-            self.obey(orders)?;
+            self.member.leave_gracefully(&self.names.ledger(), CALL_TIMEOUT)?;
+        } else if self.assignment.is_idle() {
+            let all = self.assignment.owned().iter().copied().collect();
+            let actions =
+                self.assignment.on_assignment_change(AssignmentChange::Revoked(all), self.uptime());
+            self.execute(actions)?;
         }
-        let gone = |this: &Self| {
-            this.tenure.held().is_empty() && (!hand_over || this.member.has_handed_over())
+        let has_left = |this: &Self| {
+            this.assignment.owned().is_empty() && (!hand_over || this.member.has_released_all())
         };
-        while !gone(&self) && clock::monotonic() < deadline {
-            self.turn()?;
+        while !has_left(&self) && clock::monotonic() < deadline {
+            self.poll_once()?;
         }
         Ok(())
     }
@@ -398,7 +405,7 @@ impl Scheduler {
 
 /// Why a partition's store must be looked at.
 #[derive(Debug, thiserror::Error)]
-enum LaneError {
+enum PartitionTaskError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -411,10 +418,10 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) {
     let _detached = thread.spawn(run).expect("the system has room for a few threads");
 }
 
-fn open_relay(settings: &Settings, id: &str) -> Result<Relay, TransactionError> {
+fn open_producers(settings: &Settings, id: &str) -> Result<ProducerPair, TransactionError> {
     // Whatever an earlier process of this identity left open is ended first.
     let timeout = settings.scheduler.transaction_timeout * 3;
-    Relay::open(settings, id, timeout)
+    ProducerPair::open(settings, id, timeout)
 }
 
 /// In whole ms.
@@ -422,9 +429,9 @@ fn ms(duration: Duration) -> Millis {
     Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
 }
 
-fn rules(settings: &Settings, names: &Names, partitions: i32, owner: &str) -> Rules {
+fn rules(settings: &Settings, names: &Names, partitions: i32, owner: &str) -> PartitionConfig {
     let scheduler = &settings.scheduler;
-    Rules {
+    PartitionConfig {
         ledger_after: ms(scheduler.ledger_after),
         veto_ttl: ms(scheduler.veto_ttl),
         sample_interval: ms(scheduler.sample_interval),
@@ -433,9 +440,9 @@ fn rules(settings: &Settings, names: &Names, partitions: i32, owner: &str) -> Ru
         ingest_max: scheduler.ingest_max.get(),
         spill_bytes: 0,
         spill_interval: ms(settings.store.flush_interval),
-        cancel_grace: sentinel::GRACE_MS,
-        park: ms(scheduler.park),
-        open_ttl: ms(scheduler.open_ttl),
+        cancel_grace: end_offset_poller::GRACE_MS,
+        park_interval: ms(scheduler.park),
+        callback_result_timeout: ms(scheduler.open_ttl),
         misfire_grace: ms(scheduler.misfire_grace),
         catch_up_rate: scheduler.catch_up_rate.get(),
         partitioner: settings.triggers.partitioner,

@@ -1,8 +1,8 @@
 //! The thread that follows partitions which others own, pass by pass, so that taking one over
 //! replays seconds. It fires nothing and commits nothing.
 //!
-//! Law: a store is open here or in a lane, never in both: whoever takes a partition over asks for
-//! its store first, and gets it as it is. What a pass is, `engine::follow` says.
+//! Invariant: a store is open here or in a lane, never in both: whoever takes a partition over asks
+//! for its store first, and gets it as it is. What a pass is, `engine::follow` says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use std::time::{Duration, Instant};
 
 use rdkafka::error::KafkaError;
 
-use super::identity::Identity;
-use super::intake::Intake;
-use super::lane::{fetch, valid_state};
-use super::takeover::state_of;
+use super::inputs::InputDecoder;
+use super::instance_lock::InstanceLock;
+use super::partition_task::{fetch_index_rows, valid_state};
+use super::takeover::local_state;
 use super::{SchedulerError, spawn};
 use crate::clock;
 use crate::config::Settings;
 use crate::engine::cursor::Cursor;
-use crate::engine::follow::{Pass, chosen};
-use crate::engine::local::Local;
+use crate::engine::local_checkpoint::LocalCheckpoint;
+use crate::engine::standby::{CatchUpPass, partitions_to_follow};
 use crate::kafka::Names;
-use crate::kafka::follower::Follower;
-use crate::kafka::reader::{Read, Reader};
+use crate::kafka::reader::{LogReader, ReadEvent};
+use crate::kafka::standby_client::StandbyClient;
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::LedgerRecord;
 use crate::model::{Offset, PartitionId};
@@ -33,7 +33,7 @@ use crate::telemetry;
 /// Between two passes over everything that is followed.
 const PASS_INTERVAL: Duration = Duration::from_millis(500);
 /// Between two looks at who is in the group.
-const ROSTER_INTERVAL: Duration = Duration::from_secs(3);
+const MEMBERS_INTERVAL: Duration = Duration::from_secs(3);
 /// How long one poll waits; an order waits no longer.
 const POLL: Duration = Duration::from_millis(20);
 /// How long a pass waits for records that it knows to be there.
@@ -49,14 +49,14 @@ const BATCH: usize = 10_000;
 /// The way to the thread.
 #[derive(Debug)]
 pub(super) struct Standby {
-    orders: Sender<Order>,
+    requests: Sender<StandbyRequest>,
 }
 
 /// What the loop asks of the thread.
 #[derive(Debug)]
-enum Order {
+enum StandbyRequest {
     /// These are ours: the others may be followed.
-    Hold(BTreeSet<PartitionId>),
+    SetOwned(BTreeSet<PartitionId>),
     /// This one is ours now: stop following it and hand over its store, if it is open here.
     Release(PartitionId, Sender<Option<Arc<PartitionStore>>>),
 }
@@ -66,153 +66,158 @@ impl Standby {
         settings: &Settings,
         names: &Names,
         partitions: i32,
-        identity: &Identity,
+        identity: &InstanceLock,
         cluster: &str,
         stores: &Arc<StoreFactory>,
     ) -> Result<Self, SchedulerError> {
-        let (orders, inbox) = channel();
-        let group = names.schedulers();
-        let following = Following {
+        let (requests, inbox) = channel();
+        let group = names.scheduler_group();
+        let worker = StandbyWorker {
             names: names.clone(),
-            me: format!("{}-", identity.instance),
+            member_id_prefix: format!("{}-", identity.instance_id),
             cluster: cluster.to_owned(),
-            intake: Intake::new(settings, names, partitions)?,
-            ledger: Reader::open(settings, &group)?,
-            triggers: Reader::open(settings, &group)?,
-            follower: Follower::open(settings, &group, &names.triggers(), CALL_TIMEOUT)?,
+            decoder: InputDecoder::new(settings, names, partitions)?,
+            ledger: LogReader::open(settings, &group)?,
+            triggers: LogReader::open(settings, &group)?,
+            client: StandbyClient::open(settings, &group, &names.triggers(), CALL_TIMEOUT)?,
             stores: Arc::clone(stores),
             settings: settings.clone(),
             inbox,
-            waiting: Vec::new(),
-            held: BTreeSet::new(),
-            open: BTreeMap::new(),
+            pending: Vec::new(),
+            owned: BTreeSet::new(),
+            partitions: BTreeMap::new(),
         };
-        spawn("standby", move || following.run());
-        Ok(Self { orders })
+        spawn("standby", move || worker.run());
+        Ok(Self { requests })
     }
 
     /// These partitions are ours.
-    pub(super) fn hold(&self, partitions: &BTreeSet<PartitionId>) {
-        let _ended = self.orders.send(Order::Hold(partitions.clone()));
+    pub(super) fn set_owned(&self, partitions: &BTreeSet<PartitionId>) {
+        let _ended = self.requests.send(StandbyRequest::SetOwned(partitions.clone()));
     }
 
     /// A partition is ours now: its store, if it was followed.
     pub(super) fn release(&self, partition: PartitionId) -> Option<Arc<PartitionStore>> {
-        let (reply, answer) = channel();
-        self.orders.send(Order::Release(partition, reply)).ok()?;
-        answer.recv().ok()?
+        let (reply, response) = channel();
+        self.requests.send(StandbyRequest::Release(partition, reply)).ok()?;
+        response.recv().ok()?
     }
 }
 
 /// A store that is kept up with its owner.
 #[derive(Debug)]
-struct Followed {
+struct StandbyPartition {
     store: Arc<PartitionStore>,
-    flushed: Instant,
+    flushed_at: Instant,
     caught_up: bool,
 }
 
-impl Followed {
+impl StandbyPartition {
     fn new(store: PartitionStore) -> Self {
-        Self { store: Arc::new(store), flushed: clock::monotonic(), caught_up: false }
+        Self { store: Arc::new(store), flushed_at: clock::monotonic(), caught_up: false }
     }
 }
 
 /// The thread's state.
-struct Following {
+struct StandbyWorker {
     settings: Settings,
     names: Names,
     /// What our own member id begins with.
-    me: String,
+    member_id_prefix: String,
     cluster: String,
-    intake: Intake,
+    decoder: InputDecoder,
     /// One for each topic: the event of an end does not say of which.
-    ledger: Reader,
-    triggers: Reader,
-    follower: Follower,
+    ledger: LogReader,
+    triggers: LogReader,
+    client: StandbyClient,
     stores: Arc<StoreFactory>,
-    inbox: Receiver<Order>,
+    inbox: Receiver<StandbyRequest>,
     /// Orders that came in the middle of a pass.
-    waiting: Vec<Order>,
-    held: BTreeSet<PartitionId>,
-    open: BTreeMap<PartitionId, Followed>,
+    pending: Vec<StandbyRequest>,
+    owned: BTreeSet<PartitionId>,
+    partitions: BTreeMap<PartitionId, StandbyPartition>,
 }
 
 /// What a pass reads just now.
 #[derive(Clone, Copy, Debug)]
-enum Input {
+enum StandbySource {
     Ledger,
     Triggers,
 }
 
 /// Why a pass was not finished; the next one begins anew.
 #[derive(Debug, thiserror::Error)]
-enum Unfinished {
+enum StandbyError {
     #[error("an order came")]
-    Ordered,
+    Interrupted,
     #[error("not yet: {0}")]
-    NotYet(String),
+    NotReady(String),
     #[error(transparent)]
     Kafka(#[from] KafkaError),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-impl Following {
+impl StandbyWorker {
     fn run(mut self) {
-        let mut looked = None;
+        let mut members_read_at = None;
         loop {
             let now = clock::monotonic();
-            if looked.is_none_or(|at| now.duration_since(at) >= ROSTER_INTERVAL) {
-                looked = Some(now);
-                self.choose();
+            if members_read_at.is_none_or(|at| now.duration_since(at) >= MEMBERS_INTERVAL) {
+                members_read_at = Some(now);
+                self.refresh_partitions();
             }
-            for id in self.open.keys().copied().collect::<Vec<_>>() {
-                if self.waiting.is_empty() {
-                    self.keep_up(id);
+            for id in self.partitions.keys().copied().collect::<Vec<_>>() {
+                if self.pending.is_empty() {
+                    self.catch_up(id);
                 }
             }
-            for order in std::mem::take(&mut self.waiting) {
-                self.obey(order);
+            for request in std::mem::take(&mut self.pending) {
+                self.handle_request(request);
             }
             match self.inbox.recv_timeout(PASS_INTERVAL) {
-                Ok(order) => self.obey(order),
+                Ok(request) => self.handle_request(request),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    fn obey(&mut self, order: Order) {
-        match order {
-            Order::Hold(partitions) => self.held = partitions,
-            Order::Release(partition, reply) => {
-                let _new = self.held.insert(partition);
-                let store = self.open.remove(&partition).map(|followed| followed.store);
-                let _gone = reply.send(store);
+    fn handle_request(&mut self, request: StandbyRequest) {
+        match request {
+            StandbyRequest::SetOwned(partitions) => self.owned = partitions,
+            StandbyRequest::Release(partition, reply) => {
+                let _new = self.owned.insert(partition);
+                let store = self.partitions.remove(&partition).map(|followed| followed.store);
+                let _receiver_closed = reply.send(store);
             }
         }
     }
 
     /// Looks who owns what, and follows what falls to us.
-    fn choose(&mut self) {
-        let seats = match self.follower.roster() {
-            Ok(seats) => seats,
+    fn refresh_partitions(&mut self) {
+        let members = match self.client.group_members() {
+            Ok(members) => members,
             Err(error) => return tracing::debug!(%error, "who is in the group is not known"),
         };
-        let seats: Vec<_> = seats.iter().map(|s| (s.member.as_str(), &s.partitions[..])).collect();
+        let members: Vec<_> =
+            members.iter().map(|s| (s.member_id.as_str(), &s.partitions[..])).collect();
         let replicas = usize::from(self.settings.standby.replicas);
-        let mut wanted = chosen(&seats, |member| member.starts_with(&self.me), replicas);
-        wanted.retain(|partition| !self.held.contains(partition));
-        self.open.retain(|partition, _| wanted.contains(partition));
+        let mut wanted = partitions_to_follow(
+            &members,
+            |member| member.starts_with(&self.member_id_prefix),
+            replicas,
+        );
+        wanted.retain(|partition| !self.owned.contains(partition));
+        self.partitions.retain(|partition, _| wanted.contains(partition));
         for partition in wanted {
-            if self.open.contains_key(&partition) {
+            if self.partitions.contains_key(&partition) {
                 continue;
             }
             match self.stores.open(partition) {
                 Ok(store) => {
                     tracing::info!(partition, "following");
-                    let _none = self.open.insert(partition, Followed::new(store));
+                    let _none = self.partitions.insert(partition, StandbyPartition::new(store));
                 }
                 Err(error) => {
                     tracing::warn!(partition, %error, "the local store is rebuilt from Kafka");
@@ -220,11 +225,11 @@ impl Following {
                 }
             }
         }
-        metrics::gauge!(telemetry::FOLLOWED).set(self.open.len() as f64);
+        metrics::gauge!(telemetry::FOLLOWED).set(self.partitions.len() as f64);
     }
 
-    fn keep_up(&mut self, id: PartitionId) {
-        let result = self.pass(id);
+    fn catch_up(&mut self, id: PartitionId) {
+        let result = self.run_pass(id);
         let (ledger, triggers) = (self.names.ledger(), self.names.triggers());
         for (reader, topic) in [(&self.ledger, ledger), (&self.triggers, triggers)] {
             if let Err(error) = reader.stop(&topic, id) {
@@ -233,56 +238,56 @@ impl Following {
         }
         match result {
             Ok(()) => {}
-            Err(Unfinished::Store(error)) => {
+            Err(StandbyError::Store(error)) => {
                 tracing::error!(partition = id, %error, "the local store is rebuilt from Kafka");
-                drop(self.open.remove(&id));
+                drop(self.partitions.remove(&id));
                 if let Err(error) = self.stores.wipe(id) {
                     tracing::error!(partition = id, %error, "the local store cannot be removed");
                 }
             }
-            Err(unfinished) => tracing::debug!(partition = id, %unfinished, "following"),
+            Err(error) => tracing::debug!(partition = id, %error, "following"),
         }
     }
 
     /// Brings the store of a partition as far as its owner has committed.
-    fn pass(&mut self, id: PartitionId) -> Result<(), Unfinished> {
-        let not_yet = |what: &str| Unfinished::NotYet(what.to_owned());
+    fn run_pass(&mut self, id: PartitionId) -> Result<(), StandbyError> {
+        let not_ready = |what: &str| StandbyError::NotReady(what.to_owned());
         let begun = clock::monotonic();
-        let Some((offset, metadata)) = self.follower.committed(id)? else {
-            return Err(not_yet("nothing is committed"));
+        let Some((offset, metadata)) = self.client.committed(id)? else {
+            return Err(not_ready("nothing is committed"));
         };
         let Ok((cursor, _owner)) = Cursor::from_metadata(offset, &metadata) else {
-            return Err(not_yet("the cursor is not for us to read"));
+            return Err(not_ready("the cursor is not for us to read"));
         };
-        let (ledger_low, ledger_end) = self.follower.bounds(&self.names.ledger(), id)?;
-        let local = self.local(id)?;
+        let (ledger_low, ledger_end) = self.client.bounds(&self.names.ledger(), id)?;
+        let local = self.local_checkpoint(id)?;
         if local.as_ref().is_some_and(|(local, _)| local.step == cursor.step) {
             return Ok(());
         }
-        let mut pass = Pass::begin(local, cursor, ledger_end);
+        let mut pass = CatchUpPass::begin(local, cursor, ledger_end);
         if pass.must_wipe() {
-            drop(self.open.remove(&id));
+            drop(self.partitions.remove(&id));
             self.stores.wipe(id)?;
-            let _none = self.open.insert(id, Followed::new(self.stores.open(id)?));
+            let _none = self.partitions.insert(id, StandbyPartition::new(self.stores.open(id)?));
         }
         self.read_ledger(id, &mut pass, ledger_low)?;
         self.read_triggers(id, &mut pass)?;
         if clock::monotonic().duration_since(begun) > PASS_MAX {
-            drop(self.open.remove(&id));
+            drop(self.partitions.remove(&id));
             self.stores.wipe(id)?;
-            return Err(not_yet("the pass took too long to be believed"));
+            return Err(not_ready("the pass took too long to be believed"));
         }
         let local = pass.finish();
-        let Some(followed) = self.open.get_mut(&id) else { return Ok(()) };
-        let state = state_of(local, &self.cluster, clock::now_ms());
+        let Some(followed) = self.partitions.get_mut(&id) else { return Ok(()) };
+        let state = local_state(local, &self.cluster, clock::now_ms());
         followed.store.apply(&[], &state)?;
-        followed.store.decided(local.w)?;
+        followed.store.drop_through(local.fired_through)?;
         if !std::mem::replace(&mut followed.caught_up, true) {
             tracing::info!(partition = id, offset, "caught up");
         }
         let now = clock::monotonic();
-        if now.duration_since(followed.flushed) >= self.settings.store.flush_interval {
-            followed.flushed = now;
+        if now.duration_since(followed.flushed_at) >= self.settings.store.flush_interval {
+            followed.flushed_at = now;
             followed.store.flush_in_background()?;
         }
         Ok(())
@@ -293,30 +298,33 @@ impl Following {
     fn read_ledger(
         &mut self,
         id: PartitionId,
-        pass: &mut Pass,
+        pass: &mut CatchUpPass,
         low: Offset,
-    ) -> Result<(), Unfinished> {
+    ) -> Result<(), StandbyError> {
         let (topic, plan) = (self.names.ledger(), pass.plan());
         let mut from = plan.ledger_from.max(low);
         let deadline = clock::monotonic() + READ_TIMEOUT;
-        while from < plan.ledger_until && !pass.ledger_is_read() {
+        while from < plan.ledger_until && !pass.is_ledger_read() {
             // Whatever lies below this is decided: meeting the end afterwards means all of it.
-            let stable = self.ledger.stable_end(&topic, id, CALL_TIMEOUT)?;
+            let stable = self.ledger.last_stable_offset(&topic, id, CALL_TIMEOUT)?;
             self.ledger.start(&topic, id, from)?;
             let mut ended = false;
-            while !ended && !pass.ledger_is_read() {
+            while !ended && !pass.is_ledger_read() {
                 let mut records = Vec::new();
-                ended = self.read_some(Input::Ledger, deadline, |intake, read| match read {
-                    Read::Record(message) => {
-                        let (_, _, offset) = Reader::place(&message);
-                        match intake.ledger(&message) {
-                            Ok(record) => records.push((offset, record)),
-                            Err(error) => return Err(Unfinished::NotYet(error.to_string())),
+                ended =
+                    self.read_until(StandbySource::Ledger, deadline, |intake, read| match read {
+                        ReadEvent::Record(message) => {
+                            let (_, _, offset) = LogReader::position(&message);
+                            match intake.decode_ledger(&message) {
+                                Ok(record) => records.push((offset, record)),
+                                Err(error) => {
+                                    return Err(StandbyError::NotReady(error.to_string()));
+                                }
+                            }
+                            Ok(records.len() >= BATCH)
                         }
-                        Ok(records.len() >= BATCH)
-                    }
-                    _ => Ok(true),
-                })?;
+                        _ => Ok(true),
+                    })?;
                 from = records.last().map_or(from, |(offset, _)| offset + 1);
                 self.apply_ledger(id, pass, records)?;
             }
@@ -330,16 +338,20 @@ impl Following {
     fn apply_ledger(
         &self,
         id: PartitionId,
-        pass: &mut Pass,
+        pass: &mut CatchUpPass,
         records: Vec<(Offset, LedgerRecord)>,
-    ) -> Result<(), Unfinished> {
-        let Some(Followed { store, .. }) = self.open.get(&id) else { return Ok(()) };
-        let fetched = fetch(store, pass.ids_in_ledger(&records))?;
-        let rows = pass.ledger(records, &fetched);
-        Ok(store.add(&rows)?)
+    ) -> Result<(), StandbyError> {
+        let Some(StandbyPartition { store, .. }) = self.partitions.get(&id) else { return Ok(()) };
+        let fetched = fetch_index_rows(store, pass.ids_in_ledger(&records))?;
+        let rows = pass.on_ledger(records, &fetched);
+        Ok(store.bulk_load(&rows)?)
     }
 
-    fn read_triggers(&mut self, id: PartitionId, pass: &mut Pass) -> Result<(), Unfinished> {
+    fn read_triggers(
+        &mut self,
+        id: PartitionId,
+        pass: &mut CatchUpPass,
+    ) -> Result<(), StandbyError> {
         let plan = pass.plan();
         if plan.triggers_from >= plan.triggers_until {
             return Ok(());
@@ -349,19 +361,21 @@ impl Following {
         let mut passed = false;
         while !passed {
             let mut records = Vec::new();
-            let ended = self.read_some(Input::Triggers, deadline, |intake, read| match read {
-                Read::Record(message) => {
-                    let (_, _, offset) = Reader::place(&message);
-                    passed |= offset + 1 >= plan.triggers_until;
-                    if offset < plan.triggers_until && !pass.holds(offset) {
-                        let record = intake.trigger(&message, clock::now_ms());
-                        let record = record.map_err(|e| Unfinished::NotYet(e.to_string()))?;
-                        records.push(record);
+            let ended =
+                self.read_until(StandbySource::Triggers, deadline, |intake, read| match read {
+                    ReadEvent::Record(message) => {
+                        let (_, _, offset) = LogReader::position(&message);
+                        passed |= offset + 1 >= plan.triggers_until;
+                        if offset < plan.triggers_until && !pass.is_covered(offset) {
+                            let record = intake.decode_trigger(&message, clock::now_ms());
+                            let record =
+                                record.map_err(|e| StandbyError::NotReady(e.to_string()))?;
+                            records.push(record);
+                        }
+                        Ok(passed || records.len() >= BATCH)
                     }
-                    Ok(passed || records.len() >= BATCH)
-                }
-                _ => Ok(true),
-            })?;
+                    _ => Ok(true),
+                })?;
             passed |= ended && records.len() < BATCH;
             self.apply_triggers(id, pass, records)?;
         }
@@ -371,41 +385,41 @@ impl Following {
     fn apply_triggers(
         &self,
         id: PartitionId,
-        pass: &mut Pass,
+        pass: &mut CatchUpPass,
         records: Vec<TriggerRecord>,
-    ) -> Result<(), Unfinished> {
-        let Some(Followed { store, .. }) = self.open.get(&id) else { return Ok(()) };
-        let fetched = fetch(store, pass.ids_in_triggers(&records))?;
-        let rows = pass.triggers(records, &fetched);
-        Ok(store.add(&rows)?)
+    ) -> Result<(), StandbyError> {
+        let Some(StandbyPartition { store, .. }) = self.partitions.get(&id) else { return Ok(()) };
+        let fetched = fetch_index_rows(store, pass.ids_in_triggers(&records))?;
+        let rows = pass.on_triggers(records, &fetched);
+        Ok(store.bulk_load(&rows)?)
     }
 
     /// Reads until `take` has enough. Whether it was because the partition's end was met.
-    fn read_some(
+    fn read_until(
         &mut self,
-        input: Input,
+        input: StandbySource,
         deadline: Instant,
-        mut take: impl FnMut(&Intake, Read<'_>) -> Result<bool, Unfinished>,
-    ) -> Result<bool, Unfinished> {
+        mut take: impl FnMut(&InputDecoder, ReadEvent<'_>) -> Result<bool, StandbyError>,
+    ) -> Result<bool, StandbyError> {
         loop {
-            if let Ok(order) = self.inbox.try_recv() {
-                self.waiting.push(order);
-                return Err(Unfinished::Ordered);
+            if let Ok(request) = self.inbox.try_recv() {
+                self.pending.push(request);
+                return Err(StandbyError::Interrupted);
             }
             let reader = match input {
-                Input::Ledger => &self.ledger,
-                Input::Triggers => &self.triggers,
+                StandbySource::Ledger => &self.ledger,
+                StandbySource::Triggers => &self.triggers,
             };
             match reader.poll(POLL)? {
-                Some(Read::OutOfRange(what)) => return Err(Unfinished::NotYet(what)),
+                Some(ReadEvent::OutOfRange(what)) => return Err(StandbyError::NotReady(what)),
                 Some(read) => {
-                    let ended = matches!(read, Read::End(_));
-                    if take(&self.intake, read)? {
+                    let ended = matches!(read, ReadEvent::PartitionEof(_));
+                    if take(&self.decoder, read)? {
                         return Ok(ended);
                     }
                 }
                 None if clock::monotonic() >= deadline => {
-                    return Err(Unfinished::NotYet("no records come".to_owned()));
+                    return Err(StandbyError::NotReady("no records come".to_owned()));
                 }
                 None => {}
             }
@@ -413,8 +427,13 @@ impl Following {
     }
 
     /// How far the store of a partition is, if that is worth anything.
-    fn local(&self, id: PartitionId) -> Result<Option<(Local, BTreeSet<Offset>)>, StoreError> {
-        let Some(Followed { store, .. }) = self.open.get(&id) else { return Ok(None) };
+    fn local_checkpoint(
+        &self,
+        id: PartitionId,
+    ) -> Result<Option<(LocalCheckpoint, BTreeSet<Offset>)>, StoreError> {
+        let Some(StandbyPartition { store, .. }) = self.partitions.get(&id) else {
+            return Ok(None);
+        };
         valid_state(store, &self.cluster, self.settings.store.state_age_max)
     }
 }

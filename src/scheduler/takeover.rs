@@ -1,7 +1,7 @@
 //! Driving takeovers: does what `engine::takeover` asks for, and starts the partition when it
 //! asks for nothing more.
 //!
-//! Law: reading a committed offset may block for as long as an earlier owner's transaction is
+//! Invariant: reading a committed offset may block for as long as an earlier owner's transaction is
 //! undecided; it happens on a thread of its own, and a timeout means "not yet", never "none".
 
 use std::sync::Arc;
@@ -10,29 +10,31 @@ use std::time::Duration;
 
 use rdkafka::error::KafkaResult;
 
-use super::lane::{EndCheck, Lane, Stage, valid_state};
-use super::restorer::{Job, Logged, Restored, Unrestored, Work};
-use super::{CALL_TIMEOUT, LaneError, Mode, Scheduler, SchedulerError, ms};
+use super::partition_task::{EndCheck, PartitionState, PartitionTask, valid_state};
+use super::restore_pool::{LogBatch, RestoreError, RestoreJob, RestoreResult, RestoreWork};
+use super::{CALL_TIMEOUT, Mode, PartitionTaskError, Scheduler, SchedulerError, ms};
 use crate::clock;
 use crate::config::ByteSize;
 use crate::engine::cursor::Cursor;
-use crate::engine::local::Local;
-use crate::engine::partition::{Fetched, Partition, Rules, Start};
-use crate::engine::takeover::{Ask, Committed, Gap, Refusal, Takeover};
+use crate::engine::local_checkpoint::LocalCheckpoint;
+use crate::engine::partition::{IndexRows, Partition, PartitionConfig, PartitionStart};
+use crate::engine::takeover::{
+    OffsetGap, PartitionOffsets, Takeover, TakeoverError, TakeoverRequest,
+};
 use crate::engine::wheel::Wheel;
 use crate::fault;
 use crate::kafka::Names;
-use crate::kafka::member::Offsets;
-use crate::kafka::predecessor::Predecessors;
-use crate::kafka::probe::Probe;
+use crate::kafka::admin_client::KafkaAdminClient;
+use crate::kafka::member::CommittedOffsets;
+use crate::kafka::orphaned_transactions::OrphanedTransactions;
 use crate::model::{PartitionId, Timestamp};
 use crate::store::{LocalState, PartitionStore, StoreError};
 use crate::telemetry;
 
 /// How long one look at a committed offset may take before the next is tried.
-const COMMITTED_TIMEOUT: Duration = Duration::from_secs(2);
+const COMMITTED_OFFSET_TIMEOUT: Duration = Duration::from_secs(2);
 /// How soon an offset is stable that no open transaction holds up.
-const STABLE_SOON: Duration = Duration::from_millis(150);
+const FIRST_COMMITTED_OFFSET_TIMEOUT: Duration = Duration::from_millis(150);
 /// Records of `triggers` that are applied in one batch. The larger a sorted batch is next to the
 /// memtable that takes it, the nearer each place is to the last one.
 pub(super) const TRIGGERS_BATCH: usize = 16_384;
@@ -45,8 +47,8 @@ impl Scheduler {
     /// committed.
     pub(super) fn take_over(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
         self.await_stores()?;
-        let store = match self.lanes.remove(&id) {
-            Some(Lane { store, .. }) => {
+        let store = match self.tasks.remove(&id) {
+            Some(PartitionTask { store, .. }) => {
                 self.stop_reading(id)?;
                 store
             }
@@ -67,8 +69,8 @@ impl Scheduler {
                 (store, takeover)
             }
         };
-        let lane = Lane::new(id, store, takeover, clock::monotonic());
-        let _none = self.lanes.insert(id, lane);
+        let task = PartitionTask::new(id, store, takeover, clock::monotonic());
+        let _none = self.tasks.insert(id, task);
         self.report_readiness();
         Ok(())
     }
@@ -90,15 +92,15 @@ impl Scheduler {
     pub(super) fn rebuild_store(
         &mut self,
         id: PartitionId,
-        error: &LaneError,
+        error: &PartitionTaskError,
     ) -> Result<(), SchedulerError> {
         tracing::error!(partition = id, %error, "the local store failed; rebuilding it from Kafka");
         self.stop_reading(id)?;
         // What is under way still belongs to the old one.
-        while !self.tenure.is_free() {
-            self.land(Duration::from_millis(10))?;
+        while !self.assignment.is_idle() {
+            self.poll_transaction(Duration::from_millis(10))?;
         }
-        drop(self.lanes.remove(&id));
+        drop(self.tasks.remove(&id));
         self.await_stores()?;
         self.stores.wipe(id)?;
         self.take_over(id)
@@ -115,142 +117,150 @@ impl Scheduler {
 
     /// Moves every takeover on as far as it goes without waiting.
     pub(super) fn advance_takeovers(&mut self) -> Result<(), SchedulerError> {
-        while let Ok((id, nonce, committed)) = self.answers.1.try_recv() {
-            self.take_answer(id, nonce, committed);
+        while let Ok((id, nonce, committed)) = self.committed_offsets.1.try_recv() {
+            self.on_committed_offset(id, nonce, committed);
         }
-        let restored = self.restorers.restored();
-        self.put_back(restored)?;
-        let restoring = |lane: &&Lane| matches!(lane.stage, Stage::Restoring(_));
-        let ids: Vec<_> = self.lanes.values().filter(restoring).map(|lane| lane.id).collect();
+        let restored = self.restore_pool.poll_results();
+        self.on_restored(restored)?;
+        let restoring = |task: &&PartitionTask| matches!(task.state, PartitionState::Restoring(_));
+        let ids: Vec<_> = self.tasks.values().filter(restoring).map(|task| task.id).collect();
         for id in ids {
-            match self.advance(id) {
+            match self.advance_takeover(id) {
                 Ok(()) => {}
                 Err(SchedulerError::Store(error)) => self.rebuild_store(id, &error.into())?,
                 Err(other) => return Err(other),
             }
         }
-        self.wake_waiting()
+        self.resume_waiting()
     }
 
-    fn advance(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+    fn advance_takeover(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
         loop {
-            let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
-            let Stage::Restoring(restoring) = &mut lane.stage else { return Ok(()) };
+            let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
+            let PartitionState::Restoring(restoring) = &mut task.state else { return Ok(()) };
             let Some(takeover) = &restoring.takeover else { return Ok(()) };
-            let ask = takeover.ask();
-            if restoring.asked.as_ref() != Some(&ask) {
-                restoring.asked = Some(ask.clone());
-                self.issue(id, &ask)?;
+            let request = takeover.next_request();
+            if restoring.requested.as_ref() != Some(&request) {
+                restoring.requested = Some(request.clone());
+                self.start_request(id, &request)?;
                 continue;
             }
-            let before = ask.clone();
-            match ask {
-                Ask::Committed | Ask::Barrier { .. } => {}
-                Ask::Mirror { .. } | Ask::Ledger { .. } => self.feed_ledger(id)?,
-                Ask::Triggers { .. } => self.feed_triggers(id),
-                Ask::Nothing => return self.activate(id),
+            let before = request.clone();
+            match request {
+                TakeoverRequest::Offsets | TakeoverRequest::Barrier { .. } => {}
+                TakeoverRequest::Mirror { .. } | TakeoverRequest::Ledger { .. } => {
+                    self.feed_ledger(id)?
+                }
+                TakeoverRequest::Triggers { .. } => self.feed_triggers(id),
+                TakeoverRequest::Nothing => return self.activate(id),
             }
-            let Some(lane) = self.lanes.get(&id) else { return Ok(()) };
-            let Stage::Restoring(restoring) = &lane.stage else { return Ok(()) };
-            if restoring.takeover.as_ref().is_none_or(|takeover| takeover.ask() == before) {
+            let Some(task) = self.tasks.get(&id) else { return Ok(()) };
+            let PartitionState::Restoring(restoring) = &task.state else { return Ok(()) };
+            if restoring.takeover.as_ref().is_none_or(|takeover| takeover.next_request() == before)
+            {
                 return Ok(());
             }
         }
     }
 
     /// Sets going what the takeover asks for.
-    fn issue(&mut self, id: PartitionId, ask: &Ask) -> Result<(), SchedulerError> {
-        tracing::debug!(partition = id, ?ask, "takeover");
+    fn start_request(
+        &mut self,
+        id: PartitionId,
+        request: &TakeoverRequest,
+    ) -> Result<(), SchedulerError> {
+        tracing::debug!(partition = id, ?request, "takeover");
         let (triggers, ledger) = (self.names.triggers(), self.names.ledger());
-        let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
-        let Stage::Restoring(restoring) = &mut lane.stage else { return Ok(()) };
-        match ask {
-            Ask::Committed => {
+        let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
+        let PartitionState::Restoring(restoring) = &mut task.state else { return Ok(()) };
+        match request {
+            TakeoverRequest::Offsets => {
                 fault::reached("takeover.before_offsets");
-                let question = Question {
+                let offset_request = CommittedOffsetRequest {
                     partition: id,
                     nonce: restoring.nonce,
-                    offsets: self.member.offsets(),
-                    predecessors: Arc::clone(&self.predecessors),
-                    probe: self.probe.clone(),
+                    offsets: self.member.committed_offsets(),
+                    orphaned_transactions: Arc::clone(&self.orphaned_transactions),
+                    admin: self.admin.clone(),
                     names: self.names.clone(),
                 };
                 let cancelled = Arc::clone(&restoring.cancelled);
-                let answers = self.answers.0.clone();
+                let replies = self.committed_offsets.0.clone();
                 super::spawn("offsets", move || {
-                    let mut patience = STABLE_SOON;
+                    let mut timeout = FIRST_COMMITTED_OFFSET_TIMEOUT;
                     while !cancelled.load(Ordering::SeqCst) {
-                        match question.ask(patience) {
+                        match offset_request.fetch(timeout) {
                             Ok(committed) => {
-                                let answer = (question.partition, question.nonce, committed);
-                                let _unheard = answers.send(answer);
+                                let reply =
+                                    (offset_request.partition, offset_request.nonce, committed);
+                                let _receiver_closed = replies.send(reply);
                                 return;
                             }
                             Err(error) => {
                                 tracing::debug!(partition = id, %error, "offsets: not yet");
-                                question.end_predecessor();
-                                patience = COMMITTED_TIMEOUT;
+                                offset_request.fence_previous_owner();
+                                timeout = COMMITTED_OFFSET_TIMEOUT;
                                 std::thread::park_timeout(Duration::from_millis(50));
                             }
                         }
                     }
                 });
             }
-            Ask::Barrier { .. } => {
+            TakeoverRequest::Barrier { .. } => {
                 fault::reached("takeover.before_barrier");
                 if restoring.takeover.as_ref().is_some_and(|takeover| takeover.must_wipe()) {
-                    self.wipe(id)?;
+                    self.recreate_store(id)?;
                 }
             }
-            Ask::Mirror { from, .. } => {
-                restoring.forget_ledger(*from);
-                self.others.start(&ledger, id, *from)?;
+            TakeoverRequest::Mirror { from, .. } => {
+                restoring.restart_ledger(*from);
+                self.signals_and_ledger.start(&ledger, id, *from)?;
             }
-            Ask::Ledger { from } => {
+            TakeoverRequest::Ledger { from } => {
                 fault::reached("takeover.before_ledger");
-                restoring.forget_ledger(*from);
-                self.others.start(&ledger, id, *from)?;
+                restoring.restart_ledger(*from);
+                self.signals_and_ledger.start(&ledger, id, *from)?;
             }
-            Ask::Triggers { from, until } => {
+            TakeoverRequest::Triggers { from, until } => {
                 fault::reached("takeover.before_replay");
-                self.others.stop(&ledger, id)?;
-                lane.next_trigger = *from;
-                restoring.triggers_passed = from >= until;
+                self.signals_and_ledger.stop(&ledger, id)?;
+                task.next_trigger = *from;
+                restoring.triggers_complete = from >= until;
                 if let Some(takeover) = &mut restoring.takeover {
-                    restoring.held = takeover.take_held();
+                    restoring.covered = takeover.take_covered();
                 }
                 self.triggers.start(&triggers, id, *from)?;
             }
-            Ask::Nothing => {}
+            TakeoverRequest::Nothing => {}
         }
         Ok(())
     }
 
     /// The local store is of no use: start from an empty one.
-    fn wipe(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
-        let Some(lane) = self.lanes.remove(&id) else { return Ok(()) };
-        let Lane { stage, store, since, .. } = lane;
+    fn recreate_store(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+        let Some(task) = self.tasks.remove(&id) else { return Ok(()) };
+        let PartitionTask { state: stage, store, takeover_started_at: since, .. } = task;
         drop(store);
         self.stores.wipe(id)?;
         let store = Arc::new(self.stores.open(id)?);
-        let Stage::Restoring(restoring) = stage else { return Ok(()) };
-        let lane = Lane::at(id, store, Stage::Restoring(restoring), since);
-        let _none = self.lanes.insert(id, lane);
+        let PartitionState::Restoring(restoring) = stage else { return Ok(()) };
+        let task = PartitionTask::in_state(id, store, PartitionState::Restoring(restoring), since);
+        let _none = self.tasks.insert(id, task);
         Ok(())
     }
 
-    fn take_answer(&mut self, id: PartitionId, nonce: u64, committed: Committed) {
-        let Some(lane) = self.lanes.get_mut(&id) else { return };
-        let Stage::Restoring(restoring) = &mut lane.stage else { return };
+    fn on_committed_offset(&mut self, id: PartitionId, nonce: u64, committed: PartitionOffsets) {
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        let PartitionState::Restoring(restoring) = &mut task.state else { return };
         if restoring.nonce != nonce {
             return; // an answer to an earlier takeover
         }
         let Some(takeover) = &mut restoring.takeover else { return };
-        if let Err(refusal) = takeover.on_committed(committed) {
+        if let Err(refusal) = takeover.on_offsets(committed) {
             self.refuse(id, refusal);
             return;
         }
-        for Gap { topic, from, until } in takeover.gaps.drain(..) {
+        for OffsetGap { topic, from, until } in takeover.gaps.drain(..) {
             tracing::error!(
                 partition = id,
                 topic,
@@ -262,10 +272,10 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn refuse(&mut self, id: PartitionId, refusal: Refusal) {
+    pub(super) fn refuse(&mut self, id: PartitionId, refusal: TakeoverError) {
         tracing::error!(partition = id, %refusal, "the partition is not taken over");
-        if let Some(lane) = self.lanes.get_mut(&id) {
-            lane.stage = Stage::Refused(refusal);
+        if let Some(task) = self.tasks.get_mut(&id) {
+            task.state = PartitionState::Refused(refusal);
         }
         self.report_readiness();
     }
@@ -273,71 +283,74 @@ impl Scheduler {
     /// Hands what was read of the ledger to a restorer, once it is worth it. The mirror alone is
     /// sought here, as only a few records can be it.
     fn feed_ledger(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
-        let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
-        let Stage::Restoring(restoring) = &mut lane.stage else { return Ok(()) };
+        let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
+        let PartitionState::Restoring(restoring) = &mut task.state else { return Ok(()) };
         let (position, batch) = (restoring.ledger_position, restoring.ledger.len());
-        if matches!(restoring.asked, Some(Ask::Mirror { .. })) {
-            let found = std::mem::take(&mut restoring.ledger).read(id, self.intake.schemas());
+        if matches!(restoring.requested, Some(TakeoverRequest::Mirror { .. })) {
+            let found = std::mem::take(&mut restoring.ledger).decode(id, self.decoder.schemas());
             let Some(takeover) = &mut restoring.takeover else { return Ok(()) };
-            let sought = found.and_then(|records| {
-                takeover.on_ledger(records, position, &Fetched::default()).map(drop)
+            let result = found.and_then(|records| {
+                takeover.on_ledger(records, position, &IndexRows::default()).map(drop)
             });
-            if let Err(refusal) = sought {
+            if let Err(refusal) = result {
                 self.refuse(id, refusal);
             }
         } else if batch >= LEDGER_BATCH || restoring.barrier_read {
-            let spare = std::mem::take(&mut restoring.spare);
+            let spare = std::mem::take(&mut restoring.spare_buffer);
             let raw = std::mem::replace(&mut restoring.ledger, spare);
-            restoring.read += raw.len();
-            self.restore(id, Work::Ledger(raw, position));
+            restoring.records_read += raw.len();
+            self.submit_restore(id, RestoreWork::Ledger(raw, position));
         }
         Ok(())
     }
 
     fn feed_triggers(&mut self, id: PartitionId) {
-        let Some(lane) = self.lanes.get_mut(&id) else { return };
-        let Stage::Restoring(restoring) = &mut lane.stage else { return };
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        let PartitionState::Restoring(restoring) = &mut task.state else { return };
         let batch = restoring.triggers.len().min(TRIGGERS_BATCH);
-        if batch < TRIGGERS_BATCH && !restoring.triggers_passed {
+        if batch < TRIGGERS_BATCH && !restoring.triggers_complete {
             return;
         }
         let records: Vec<_> = restoring.triggers.drain(..batch).collect();
-        restoring.read += records.len();
-        let last = restoring.triggers.is_empty() && restoring.triggers_passed;
-        let held_at = restoring.held_at;
-        self.restore(id, Work::Triggers(Logged { records, held_at, last }));
+        restoring.records_read += records.len();
+        let last = restoring.triggers.is_empty() && restoring.triggers_complete;
+        let held_at = restoring.covered_at;
+        self.submit_restore(
+            id,
+            RestoreWork::Triggers(LogBatch { records, covered_at: held_at, last }),
+        );
     }
 
     /// Gives a takeover to a restorer.
-    fn restore(&mut self, id: PartitionId, work: Work) {
-        let Some(lane) = self.lanes.get_mut(&id) else { return };
-        let Stage::Restoring(restoring) = &mut lane.stage else { return };
+    fn submit_restore(&mut self, id: PartitionId, work: RestoreWork) {
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        let PartitionState::Restoring(restoring) = &mut task.state else { return };
         let Some(takeover) = restoring.takeover.take() else { return };
         let (store, cluster, now) =
-            (Arc::clone(&lane.store), self.cluster.clone(), clock::now_ms());
-        self.restorers.submit(Job { partition: id, takeover, store, cluster, now, work });
+            (Arc::clone(&task.store), self.cluster.clone(), clock::now_ms());
+        self.restore_pool.submit(RestoreJob { partition: id, takeover, store, cluster, now, work });
     }
 
     /// Waits for all that is being applied: a store is closed next, or a takeover must say where
     /// it stands.
-    pub(super) fn await_restorers(&mut self) -> Result<(), SchedulerError> {
-        let restored = self.restorers.drain();
-        self.put_back(restored)
+    pub(super) fn await_restores(&mut self) -> Result<(), SchedulerError> {
+        let restored = self.restore_pool.drain();
+        self.on_restored(restored)
     }
 
-    fn put_back(&mut self, restored: Vec<Restored>) -> Result<(), SchedulerError> {
-        for Restored { partition, takeover, result, emptied } in restored {
-            let Some(lane) = self.lanes.get_mut(&partition) else { continue };
-            let Stage::Restoring(restoring) = &mut lane.stage else { continue };
+    fn on_restored(&mut self, restored: Vec<RestoreResult>) -> Result<(), SchedulerError> {
+        for RestoreResult { partition, takeover, result, spare_buffer: emptied } in restored {
+            let Some(task) = self.tasks.get_mut(&partition) else { continue };
+            let PartitionState::Restoring(restoring) = &mut task.state else { continue };
             if restoring.nonce != takeover.nonce() {
                 continue; // of an earlier takeover
             }
             restoring.takeover = Some(takeover);
-            restoring.spare = emptied;
+            restoring.spare_buffer = emptied;
             match result {
                 Ok(()) => {}
-                Err(Unrestored::Refused(refusal)) => self.refuse(partition, refusal),
-                Err(Unrestored::Store(error)) => self.rebuild_store(partition, &error.into())?,
+                Err(RestoreError::Refused(refusal)) => self.refuse(partition, refusal),
+                Err(RestoreError::Store(error)) => self.rebuild_store(partition, &error.into())?,
             }
         }
         Ok(())
@@ -346,18 +359,18 @@ impl Scheduler {
     /// The takeover is done: the partition may fire.
     fn activate(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
         fault::reached("takeover.before_activate");
-        let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
-        let Stage::Restoring(mut restoring) = lane.change_stage() else { return Ok(()) };
-        let records = restoring.read;
-        let live = std::mem::take(&mut restoring.live);
+        let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
+        let PartitionState::Restoring(mut restoring) = task.take_state() else { return Ok(()) };
+        let records = restoring.records_read;
+        let live = std::mem::take(&mut restoring.live_inputs);
         let takeover = restoring.takeover.as_mut();
         let start = takeover.expect("a takeover that asks for nothing is here").finish();
         let cursor = start.cursor;
-        lane.next_signal = cursor.signals;
-        lane.end_check = EndCheck::Idle;
+        task.next_signal = cursor.next_signal_offset;
+        task.end_check = EndCheck::Idle;
         let mut partition = self.partition(id, start);
-        let behind = partition.observe(clock::now_ms());
-        let Some(lane) = self.lanes.get_mut(&id) else { return Ok(()) };
+        let behind = partition.observe_clock(clock::now_ms());
+        let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         if behind > 0 {
             tracing::error!(
                 partition = id,
@@ -365,17 +378,17 @@ impl Scheduler {
                 "this clock is behind what an earlier owner decided by; waiting, not firing early"
             );
             // What it would take in now, it could not decide: it reads on when it may fire.
-            lane.next_trigger = cursor.triggers;
-            lane.stage = Stage::Waiting(Box::new(partition));
+            task.next_trigger = cursor.next_offset;
+            task.state = PartitionState::WaitingForClock(Box::new(partition));
             self.triggers.stop(&self.names.triggers(), id)?;
             return Ok(());
         }
-        lane.stage = Stage::Active(Box::new(partition));
-        self.others.start(&self.names.signals(), id, cursor.signals)?;
-        let took = clock::monotonic().duration_since(lane.since);
+        task.state = PartitionState::Active(Box::new(partition));
+        self.signals_and_ledger.start(&self.names.signals(), id, cursor.next_signal_offset)?;
+        let took = clock::monotonic().duration_since(task.takeover_started_at);
         metrics::histogram!(telemetry::TAKEOVER).record(took.as_secs_f64());
         tracing::info!(partition = id, took_ms = took.as_millis(), records, "taken over");
-        if let Err(error) = lane.ingest(live) {
+        if let Err(error) = task.ingest(live) {
             return self.rebuild_store(id, &error);
         }
         self.report_readiness();
@@ -383,13 +396,13 @@ impl Scheduler {
         Ok(())
     }
 
-    fn partition(&self, id: PartitionId, start: Start) -> Partition {
+    fn partition(&self, id: PartitionId, start: PartitionStart) -> Partition {
         let wheel = &self.settings.wheel;
-        let lanes = u64::try_from(self.lanes.len().max(1)).unwrap_or(1);
-        let share = |of: ByteSize| usize::try_from(of.bytes() / lanes).unwrap_or(usize::MAX);
+        let tasks = u64::try_from(self.tasks.len().max(1)).unwrap_or(1);
+        let share = |of: ByteSize| usize::try_from(of.bytes() / tasks).unwrap_or(usize::MAX);
         let spill_bytes = share(self.settings.store.write_buffer);
-        let rules = Rules { spill_bytes, ..self.rules.clone() };
-        let at = start.cursor.w;
+        let rules = PartitionConfig { spill_bytes, ..self.rules.clone() };
+        let at = start.cursor.fired_through;
         let wheel = Wheel::new(ms(wheel.tick), ms(wheel.horizon), share(wheel.budget), at);
         Partition::new(id, rules, start, wheel)
     }
@@ -400,37 +413,42 @@ impl Scheduler {
         id: PartitionId,
         store: Arc<PartitionStore>,
     ) -> Result<(), SchedulerError> {
-        let start = Start {
-            cursor: Cursor::fresh(0, 0),
+        let start = PartitionStart {
+            cursor: Cursor::initial(0, 0),
             last_timestamp: 0,
-            seen_from: 0,
+            index_complete_from: 0,
             skips: std::collections::BTreeSet::default(),
         };
         self.triggers.start(&self.names.triggers(), id, 0)?;
-        self.others.start(&self.names.signals(), id, 0)?;
+        self.signals_and_ledger.start(&self.names.signals(), id, 0)?;
         let partition = Box::new(self.partition(id, start));
-        let lane = Lane::at(id, store, Stage::Active(partition), clock::monotonic());
-        let _none = self.lanes.insert(id, lane);
+        let task = PartitionTask::in_state(
+            id,
+            store,
+            PartitionState::Active(partition),
+            clock::monotonic(),
+        );
+        let _none = self.tasks.insert(id, task);
         Ok(())
     }
 
     /// Partitions that waited for the clock go on when it has caught up.
-    fn wake_waiting(&mut self) -> Result<(), SchedulerError> {
+    fn resume_waiting(&mut self) -> Result<(), SchedulerError> {
         let now = clock::now_ms();
-        let mut woken = false;
-        for lane in self.lanes.values_mut() {
-            let Stage::Waiting(partition) = &mut lane.stage else { continue };
-            if partition.observe(now) > 0 {
+        let mut resumed = false;
+        for task in self.tasks.values_mut() {
+            let PartitionState::WaitingForClock(partition) = &mut task.state else { continue };
+            if partition.observe_clock(now) > 0 {
                 continue;
             }
-            if let Stage::Waiting(partition) = lane.change_stage() {
-                lane.stage = Stage::Active(partition);
+            if let PartitionState::WaitingForClock(partition) = task.take_state() {
+                task.state = PartitionState::Active(partition);
             }
-            self.triggers.start(&self.names.triggers(), lane.id, lane.next_trigger)?;
-            self.others.start(&self.names.signals(), lane.id, lane.next_signal)?;
-            woken = true;
+            self.triggers.start(&self.names.triggers(), task.id, task.next_trigger)?;
+            self.signals_and_ledger.start(&self.names.signals(), task.id, task.next_signal)?;
+            resumed = true;
         }
-        if woken {
+        if resumed {
             self.report_readiness();
         }
         Ok(())
@@ -438,37 +456,37 @@ impl Scheduler {
 }
 
 /// What a thread of its own asks the broker.
-struct Question {
+struct CommittedOffsetRequest {
     partition: PartitionId,
     nonce: u64,
-    offsets: Offsets,
-    predecessors: Arc<Predecessors>,
-    probe: Probe,
+    offsets: CommittedOffsets,
+    orphaned_transactions: Arc<OrphanedTransactions>,
+    admin: KafkaAdminClient,
     names: Names,
 }
 
-impl Question {
+impl CommittedOffsetRequest {
     /// The offset does not get stable: a dead owner's transaction is open, or the broker is away.
-    fn end_predecessor(&self) {
-        match self.predecessors.metadata(self.partition, CALL_TIMEOUT) {
-            Ok(metadata) => self.predecessors.end(&metadata, CALL_TIMEOUT),
+    fn fence_previous_owner(&self) {
+        match self.orphaned_transactions.committed_metadata(self.partition, CALL_TIMEOUT) {
+            Ok(metadata) => self.orphaned_transactions.fence_owner(&metadata, CALL_TIMEOUT),
             Err(error) => tracing::warn!(%error, "waiting for the earlier owner's timeout"),
         }
     }
 
     /// The stable offset first; the ends after it, so that they cannot be older.
-    fn ask(&self, patience: Duration) -> KafkaResult<Committed> {
+    fn fetch(&self, timeout: Duration) -> KafkaResult<PartitionOffsets> {
         let p = self.partition;
-        let offset = self.offsets.committed(p, patience)?;
+        let offset = self.offsets.committed(p, timeout)?;
         // It may have died with fires sent and this offset not yet among what it would commit.
-        if let Some((_, said)) = &offset {
-            self.predecessors.end(said, CALL_TIMEOUT);
+        if let Some((_, metadata)) = &offset {
+            self.orphaned_transactions.fence_owner(metadata, CALL_TIMEOUT);
         }
-        let (triggers_low, triggers_end) = self.probe.bounds(&self.names.triggers(), p)?;
-        let (signals_low, signals_end) = self.probe.bounds(&self.names.signals(), p)?;
-        let (ledger_low, ledger_end) = self.probe.bounds(&self.names.ledger(), p)?;
-        Ok(Committed {
-            offset,
+        let (triggers_low, triggers_end) = self.admin.bounds(&self.names.triggers(), p)?;
+        let (signals_low, signals_end) = self.admin.bounds(&self.names.signals(), p)?;
+        let (ledger_low, ledger_end) = self.admin.bounds(&self.names.ledger(), p)?;
+        Ok(PartitionOffsets {
+            committed: offset,
             triggers_low,
             triggers_end,
             signals_low,
@@ -480,12 +498,16 @@ impl Question {
 }
 
 /// What is stored beside the rows.
-pub(super) fn state_of(local: Local, cluster: &str, caught_up_at: Timestamp) -> LocalState {
+pub(super) fn local_state(
+    local: LocalCheckpoint,
+    cluster: &str,
+    caught_up_at: Timestamp,
+) -> LocalState {
     LocalState {
-        applied: local.applied,
+        applied: local.applied_until,
         step: local.step,
         ledger_position: local.ledger_position,
-        w: local.w,
+        fired_through: local.fired_through,
         cluster_id: cluster.to_owned(),
 
         caught_up_at,

@@ -1,15 +1,15 @@
 //! Target topics and pools: which may be written, and how. Policy is applied here, at the fire.
 //!
-//! Law: a topic seen for the first time is looked up before its first fire; later its state is
-//! refreshed in the background, so that a known topic never holds up a due one.
+//! Invariant: a topic seen for the first time is looked up before its first fire; later its state
+//! is refreshed in the background, so that a known topic never holds up a due one.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::config::TargetSettings;
-use crate::engine::catalog::{Catalog, TopicState};
+use crate::engine::catalog::{TopicCatalog, TopicState};
 use crate::kafka::Names;
-use crate::kafka::probe::Probe;
+use crate::kafka::admin_client::KafkaAdminClient;
 use crate::model::{Millis, Timestamp};
 
 /// How long a topic that could not be reached is left alone.
@@ -20,33 +20,33 @@ const AWAY_TTL_MS: Millis = 1_000;
 pub(super) struct Targets {
     settings: TargetSettings,
     names: Names,
-    probe: Probe,
-    known: HashMap<String, Seen>,
-    ask: Sender<String>,
-    answers: Receiver<(String, TopicState)>,
+    admin: KafkaAdminClient,
+    cached: HashMap<String, CachedTopic>,
+    requests: Sender<String>,
+    results: Receiver<(String, TopicState)>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct CachedTopic {
     state: TopicState,
-    until: Timestamp,
-    asked: bool,
+    expires_at: Timestamp,
+    is_refreshing: bool,
 }
 
 impl Targets {
-    pub(super) fn new(settings: TargetSettings, names: Names, probe: Probe) -> Self {
-        let (ask, asked) = channel::<String>();
-        let (answer, answers) = channel();
-        let background = probe.clone();
+    pub(super) fn new(settings: TargetSettings, names: Names, admin: KafkaAdminClient) -> Self {
+        let (requests, inbox) = channel::<String>();
+        let (outbox, results) = channel();
+        let background = admin.clone();
         super::spawn("targets", move || {
-            for topic in asked {
+            for topic in inbox {
                 let state = background.topic_state(&topic);
-                if answer.send((topic, state)).is_err() {
+                if outbox.send((topic, state)).is_err() {
                     break;
                 }
             }
         });
-        Self { settings, names, probe, known: HashMap::new(), ask, answers }
+        Self { settings, names, admin, cached: HashMap::new(), requests, results }
     }
 
     /// The states of `topics` and `pools`; blocks only for one that was never seen.
@@ -55,11 +55,11 @@ impl Targets {
         topics: impl Iterator<Item = &'a str>,
         pools: impl Iterator<Item = &'a str>,
         now: Timestamp,
-    ) -> Catalog {
-        while let Ok((topic, state)) = self.answers.try_recv() {
-            self.learn(topic, state, now);
+    ) -> TopicCatalog {
+        while let Ok((topic, state)) = self.results.try_recv() {
+            self.cache_state(topic, state, now);
         }
-        let mut catalog = Catalog::default();
+        let mut catalog = TopicCatalog::default();
         let mut last: Option<&str> = None;
         for topic in topics {
             if last == Some(topic) {
@@ -67,7 +67,7 @@ impl Targets {
             }
             last = Some(topic);
             if !catalog.contains(topic) {
-                let forbidden = self.forbidden(topic).map(TopicState::Refused);
+                let forbidden = self.forbidden(topic).map(TopicState::Unusable);
                 let state = forbidden.unwrap_or_else(|| self.state(topic, now));
                 catalog.insert(topic.to_owned(), state);
             }
@@ -81,20 +81,20 @@ impl Targets {
     }
 
     /// A record was refused although the topic looked usable: look again.
-    pub(super) fn forget(&mut self, topic: &str) {
-        let _forgotten = self.known.remove(topic);
+    pub(super) fn invalidate(&mut self, topic: &str) {
+        let _forgotten = self.cached.remove(topic);
     }
 
     /// The broker refuses what we write to a topic, for no reason that can be seen beforehand.
-    pub(super) fn condemn(&mut self, topic: &str, reason: &str, now: Timestamp) {
-        let state = TopicState::Refused(format!("topic {topic} refuses records: {reason}"));
-        self.learn(topic.to_owned(), state, now);
+    pub(super) fn mark_refused(&mut self, topic: &str, reason: &str, now: Timestamp) {
+        let state = TopicState::Unusable(format!("topic {topic} refuses records: {reason}"));
+        self.cache_state(topic.to_owned(), state, now);
     }
 
     /// The state of a pool's topic, which is one of ours.
     fn pool(&mut self, pool: &str, now: Timestamp) -> TopicState {
         match self.state(&self.names.fires_of(pool), now) {
-            TopicState::Refused(reason) => TopicState::Refused(format!(
+            TopicState::Unusable(reason) => TopicState::Unusable(format!(
                 "pool {pool}: {reason}; a pool is named in topics.pools, and `orloj topics apply` \
                  creates its topic"
             )),
@@ -103,24 +103,25 @@ impl Targets {
     }
 
     fn state(&mut self, topic: &str, now: Timestamp) -> TopicState {
-        let Some(seen) = self.known.get_mut(topic) else {
-            let state = self.probe.topic_state(topic);
-            self.learn(topic.to_owned(), state.clone(), now);
+        let Some(entry) = self.cached.get_mut(topic) else {
+            let state = self.admin.topic_state(topic);
+            self.cache_state(topic.to_owned(), state.clone(), now);
             return state;
         };
-        if now >= seen.until && !seen.asked {
-            seen.asked = self.ask.send(topic.to_owned()).is_ok();
+        if now >= entry.expires_at && !entry.is_refreshing {
+            entry.is_refreshing = self.requests.send(topic.to_owned()).is_ok();
         }
-        seen.state.clone()
+        entry.state.clone()
     }
 
-    fn learn(&mut self, topic: String, state: TopicState, now: Timestamp) {
+    fn cache_state(&mut self, topic: String, state: TopicState, now: Timestamp) {
         let ttl = match state {
-            TopicState::Away(_) => AWAY_TTL_MS,
+            TopicState::Unavailable(_) => AWAY_TTL_MS,
             _ => super::ms(self.settings.lookup_ttl),
         };
-        let seen = Seen { state, until: now.saturating_add(ttl), asked: false };
-        let _previous = self.known.insert(topic, seen);
+        let entry =
+            CachedTopic { state, expires_at: now.saturating_add(ttl), is_refreshing: false };
+        let _previous = self.cached.insert(topic, entry);
     }
 
     fn forbidden(&self, topic: &str) -> Option<String> {

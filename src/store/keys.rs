@@ -1,9 +1,9 @@
 //! Keys of the store.
 //!
-//! Law: byte order is struct order (big-endian, fixed width), and a layout once written is never
-//! changed: a new one gets a new format number.
+//! Invariant: byte order is struct order (big-endian, fixed width), and a layout once written is
+//! never changed: a new one gets a new format number.
 
-use crate::engine::known::IdHash;
+use crate::engine::index_row::IdHash;
 use crate::model::Offset;
 use crate::model::timeline::{Source, TimelineKey};
 

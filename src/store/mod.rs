@@ -1,8 +1,8 @@
 //! The store: RocksDB, one database a partition. It holds nothing that the ledger and the log
 //! could not rebuild.
 //!
-//! Law: rows are applied only after the transaction that decided them is committed, together with
-//! how far that is, in one atomic batch. There is no write-ahead log: a crash goes back to the
+//! Invariant: rows are applied only after the transaction that decided them is committed, together
+//! with how far that is, in one atomic batch. There is no write-ahead log: a crash goes back to the
 //! last flush, which is consistent, and the rest is replayed.
 //!
 //! ```text
@@ -21,9 +21,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use options::StoreSettings;
+pub use options::RocksDbOptions;
 use options::Template;
-pub use partition::{Memory, PartitionStore, Scan};
+pub use partition::{PartitionStore, Scan, StoreMemoryUsage};
 pub use state::LocalState;
 
 use crate::model::PartitionId;
@@ -77,7 +77,7 @@ pub struct StoreFactory {
 
 impl StoreFactory {
     /// Stores below `dir`.
-    pub fn new(dir: &Path, settings: StoreSettings) -> Result<Self, StoreError> {
+    pub fn new(dir: &Path, settings: RocksDbOptions) -> Result<Self, StoreError> {
         let dir = dir.join("partitions");
         fs::create_dir_all(&dir)
             .map_err(|error| StoreError::Directory { path: dir.clone(), error })?;
@@ -102,8 +102,8 @@ impl StoreFactory {
 
     /// What the block cache of the process holds, in bytes.
     #[must_use]
-    pub fn cached(&self) -> usize {
-        self.template.cached()
+    pub fn cache_usage(&self) -> usize {
+        self.template.cache_usage()
     }
 
     fn path(&self, partition: PartitionId) -> PathBuf {

@@ -15,19 +15,19 @@ use crate::model::Millis;
 pub(super) const TIMELINE: &str = "timeline";
 pub(super) const INDEX: &str = "index";
 /// The state and the skip marks; RocksDB insists that one family has this name.
-pub(super) const MARKS: &str = "default";
+pub(super) const DEFAULT: &str = "default";
 
 /// How long an index row outlives its last entry: a cancel that comes too late can still be told
 /// that it fired.
 const INDEX_GRACE_MS: Millis = 3_600_000;
 
 /// Files in level 0 from which on RocksDB slows writes down, and lets a flush wait for compaction.
-const LEVEL_0_SLOW: i32 = 24;
+const LEVEL_0_SLOWDOWN_FILES: i32 = 24;
 /// Files in level 0 from which on nobody adds to them who need not: RocksDB lets a flush wait that
 /// would bring a family with its defaults to 20.
-pub(super) const LEVEL_0_MANY: u64 = 16;
+pub(super) const LEVEL_0_FLUSH_FILES_MAX: u64 = 16;
 /// What makes a store take a flush at once, however far compaction is behind.
-pub(super) const NEVER_STALLED: [(&str, &str); 4] = [
+pub(super) const WITHOUT_WRITE_STALLS: [(&str, &str); 4] = [
     ("level0_slowdown_writes_trigger", "1000000"),
     ("level0_stop_writes_trigger", "1000000"),
     ("soft_pending_compaction_bytes_limit", "0"),
@@ -36,11 +36,11 @@ pub(super) const NEVER_STALLED: [(&str, &str); 4] = [
 
 /// Filters and blocks of files that compaction has replaced leave the cache with them. By default
 /// they stay until something else wants their place.
-const UNCACHED: &str = "uncache_aggressiveness=1000";
+const UNCACHE_OPTION: &str = "uncache_aggressiveness=1000";
 
 /// What an operator can set.
 #[derive(Clone, Copy, Debug)]
-pub struct StoreSettings {
+pub struct RocksDbOptions {
     /// Write buffers of the process, in bytes.
     pub write_buffer: usize,
     /// Block cache of the process, in bytes.
@@ -49,7 +49,7 @@ pub struct StoreSettings {
     pub max_open_files: i32,
 }
 
-impl From<&crate::config::StoreSettings> for StoreSettings {
+impl From<&crate::config::StoreSettings> for RocksDbOptions {
     fn from(settings: &crate::config::StoreSettings) -> Self {
         let bytes =
             |size: crate::config::ByteSize| usize::try_from(size.bytes()).unwrap_or(usize::MAX);
@@ -63,7 +63,7 @@ impl From<&crate::config::StoreSettings> for StoreSettings {
 
 /// What all stores of a process share.
 pub(super) struct Template {
-    settings: StoreSettings,
+    settings: RocksDbOptions,
     cache: Cache,
     buffers: WriteBufferManager,
     pub(super) env: Option<Env>,
@@ -76,7 +76,7 @@ impl std::fmt::Debug for Template {
 }
 
 impl Template {
-    pub(super) fn new(settings: StoreSettings) -> Self {
+    pub(super) fn new(settings: RocksDbOptions) -> Self {
         let cache = Cache::new_lru_cache(settings.block_cache);
         // A ceiling, not a schedule: it must never stall the loop.
         let ceiling = settings.write_buffer.saturating_mul(4);
@@ -91,7 +91,7 @@ impl Template {
         Self { settings, cache, buffers, env }
     }
 
-    pub(super) fn cached(&self) -> usize {
+    pub(super) fn cache_usage(&self) -> usize {
         self.cache.get_usage()
     }
 
@@ -115,15 +115,15 @@ impl Template {
     }
 
     /// The families; their filters drop what lies at or below the decided time.
-    pub(super) fn families(&self, decided: &Arc<Decided>) -> Vec<ColumnFamilyDescriptor> {
+    pub(super) fn families(&self, fired_filter: &Arc<FiredFilter>) -> Vec<ColumnFamilyDescriptor> {
         vec![
-            ColumnFamilyDescriptor::new(TIMELINE, self.timeline(Arc::clone(decided))),
-            ColumnFamilyDescriptor::new(INDEX, self.index(Arc::clone(decided))),
-            ColumnFamilyDescriptor::new(MARKS, Options::default()),
+            ColumnFamilyDescriptor::new(TIMELINE, self.timeline(Arc::clone(fired_filter))),
+            ColumnFamilyDescriptor::new(INDEX, self.index(Arc::clone(fired_filter))),
+            ColumnFamilyDescriptor::new(DEFAULT, Options::default()),
         ]
     }
 
-    pub(super) fn timeline(&self, decided: Arc<Decided>) -> Options {
+    pub(super) fn timeline(&self, fired_filter: Arc<FiredFilter>) -> Options {
         let mut table = BlockBasedOptions::default();
         table.set_block_cache(&self.cache);
         table.set_block_size(32 << 10); // it is scanned, never probed: no filter either
@@ -132,7 +132,7 @@ impl Template {
         options.add_compact_on_deletion_collector_factory(4_096, 2_048, 0.5);
         options.set_compaction_filter("decided timeline", move |_level, key, _row| {
             let due = keys::parse_timeline(key).map(|key| key.due);
-            if due.is_some_and(|due| decided.covers(due)) {
+            if due.is_some_and(|due| fired_filter.is_fired(due)) {
                 Decision::Remove
             } else {
                 Decision::Keep
@@ -141,7 +141,7 @@ impl Template {
         options
     }
 
-    pub(super) fn index(&self, decided: Arc<Decided>) -> Options {
+    pub(super) fn index(&self, fired_filter: Arc<FiredFilter>) -> Options {
         let mut table = BlockBasedOptions::default();
         table.set_block_cache(&self.cache);
         table.set_block_size(8 << 10);
@@ -156,37 +156,41 @@ impl Template {
         options.set_memtable_whole_key_filtering(true);
         options.set_compaction_filter("decided index", move |_level, _key, row| {
             let last = index::last_key(row);
-            let over = |due: u64| decided.covers(due.saturating_add(INDEX_GRACE_MS));
-            if last.is_some_and(|key| over(key.due)) { Decision::Remove } else { Decision::Keep }
+            let is_expired = |due: u64| fired_filter.is_fired(due.saturating_add(INDEX_GRACE_MS));
+            if last.is_some_and(|key| is_expired(key.due)) {
+                Decision::Remove
+            } else {
+                Decision::Keep
+            }
         });
         options
     }
 }
 
 fn family(write_buffer: usize) -> Options {
-    let uncached = Options::default().get_options_from_string(UNCACHED);
-    let mut options = uncached.expect("RocksDB knows its own option");
+    let parsed = Options::default().get_options_from_string(UNCACHE_OPTION);
+    let mut options = parsed.expect("RocksDB knows its own option");
     options.set_write_buffer_size(write_buffer.max(1 << 20));
     options.set_max_write_buffer_number(4);
     options.set_compression_type(DBCompressionType::Lz4);
     options.set_level_compaction_dynamic_level_bytes(true);
-    options.set_level_zero_slowdown_writes_trigger(LEVEL_0_SLOW);
+    options.set_level_zero_slowdown_writes_trigger(LEVEL_0_SLOWDOWN_FILES);
     options.set_level_zero_stop_writes_trigger(40);
     options
 }
 
 /// Up to when everything is decided and committed: what the compaction filters compare with.
 #[derive(Debug, Default)]
-pub(super) struct Decided(AtomicU64);
+pub(super) struct FiredFilter(AtomicU64);
 
-impl Decided {
+impl FiredFilter {
     /// Everything due before `due` (ms since the epoch) is decided.
-    pub(super) fn raise(&self, due: u64) {
+    pub(super) fn advance_to(&self, due: u64) {
         let _previous = self.0.fetch_max(due, Ordering::Relaxed);
     }
 
     /// Whether an entry due at `due` is decided. The millisecond of W itself may not be yet.
-    fn covers(&self, due: u64) -> bool {
+    fn is_fired(&self, due: u64) -> bool {
         due < self.0.load(Ordering::Relaxed)
     }
 }

@@ -1,7 +1,7 @@
 //! The store of one partition.
 //!
-//! Law: scans are bounded on both sides and never seek below W, where decided rows lie until a
-//! compaction drops them.
+//! Invariant: scans are bounded on both sides and never seek below W, where decided rows lie until
+//! a compaction drops them.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -14,12 +14,12 @@ use rocksdb::{
     SstFileWriter, WriteBatch, WriteOptions,
 };
 
-use super::options::{self, Decided, INDEX, MARKS, TIMELINE, Template};
+use super::options::{self, DEFAULT, FiredFilter, INDEX, TIMELINE, Template};
 use super::state::{LocalState, NewerFormat};
 use super::{StoreError, index, keys};
 use crate::codec::row::RowBytes;
-use crate::engine::known::{IdHash, Known};
-use crate::engine::rows::Rows;
+use crate::engine::index_row::{IdHash, IndexRow};
+use crate::engine::prefetch::TimelineRows;
 use crate::engine::step::RowOp;
 use crate::engine::wheel::ENTRY_BYTES;
 use crate::fault;
@@ -35,7 +35,7 @@ const CHANGE_BYTES: usize = 64;
 /// Rows from which on a file is worth its overhead.
 const FILE_MIN: usize = 8_192;
 /// A file that is written and not yet part of the store. One is written at a time.
-const INCOMING: &str = "incoming";
+const INGEST_FILE: &str = "incoming";
 /// How many files lie in level 0.
 const LEVEL_0_FILES: &str = "rocksdb.num-files-at-level0";
 /// Bytes of a family's memtables, those that are still read included.
@@ -43,13 +43,13 @@ const MEMTABLES: &str = "rocksdb.size-all-mem-tables";
 /// Bytes that a family's open files take up beside the block cache.
 const TABLE_READERS: &str = "rocksdb.estimate-table-readers-mem";
 /// How far W moves between two deletions of whole files.
-const DROP_FILES_EVERY_MS: Millis = 60_000;
+const DROP_FILES_INTERVAL_MS: Millis = 60_000;
 
 /// A RocksDB database.
 pub struct PartitionStore {
     db: DB,
     path: PathBuf,
-    decided: Arc<Decided>,
+    fired_filter: Arc<FiredFilter>,
     dropped_until: AtomicU64,
     writes: WriteOptions,
     /// How files of the timeline and of the index are written.
@@ -64,7 +64,7 @@ impl std::fmt::Debug for PartitionStore {
 
 /// What a store takes up in memory, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
+pub struct StoreMemoryUsage {
     /// What has not been brought to disk.
     pub memtables: u64,
     /// What its open files need besides blocks in the cache.
@@ -82,23 +82,25 @@ pub struct Scan {
 
 impl PartitionStore {
     pub(super) fn open(path: &Path, template: &Template) -> Result<Self, StoreError> {
-        let decided = Arc::new(Decided::default());
-        let families = template.families(&decided);
+        let fired_filter = Arc::new(FiredFilter::default());
+        let families = template.families(&fired_filter);
         let db = DB::open_cf_descriptors(&template.database(), path, families)
-            .map_err(|error| failed(path, &error))?;
+            .map_err(|error| store_error(path, &error))?;
         let mut writes = WriteOptions::default();
         writes.disable_wal(true);
-        let mut files =
-            [template.timeline(Arc::clone(&decided)), template.index(Arc::clone(&decided))];
+        let mut files = [
+            template.timeline(Arc::clone(&fired_filter)),
+            template.index(Arc::clone(&fired_filter)),
+        ];
         // They are merged soon: until then compressing them would hold up a takeover.
         files.iter_mut().for_each(|file| file.set_compression_type(DBCompressionType::None));
         let (path, dropped_until) = (path.to_owned(), AtomicU64::new(0));
-        Ok(Self { db, path, decided, dropped_until, writes, files })
+        Ok(Self { db, path, fired_filter, dropped_until, writes, files })
     }
 
     /// How far the store is; `None` if it is new, damaged or of an older format.
     pub fn state(&self) -> Result<Option<LocalState>, StoreError> {
-        let bytes = self.db.get(STATE_KEY).map_err(|error| failed(&self.path, &error))?;
+        let bytes = self.db.get(STATE_KEY).map_err(|error| store_error(&self.path, &error))?;
         let Some(bytes) = bytes else { return Ok(None) };
         LocalState::from_bytes(&bytes)
             .map_err(|NewerFormat(found)| StoreError::Newer { path: self.path.clone(), found })
@@ -108,12 +110,12 @@ impl PartitionStore {
     /// [`apply`](Self::apply) says later how far they go. Many of them become files at once, which
     /// costs a third of writing them into memory and from there into files; so a crash may leave
     /// rows beyond the state, which whoever resumes it reads once more.
-    pub fn add(&self, rows: &[RowOp]) -> Result<(), StoreError> {
-        debug_assert!(rows.is_sorted_by_key(RowOp::place), "files are written in key order");
+    pub fn bulk_load(&self, rows: &[RowOp]) -> Result<(), StoreError> {
+        debug_assert!(rows.is_sorted_by_key(RowOp::sort_key), "files are written in key order");
         if rows.len() < FILE_MIN {
             return self.write(rows, WriteBatch::default());
         }
-        let of = |row: &RowOp| row.place().0;
+        let of = |row: &RowOp| row.sort_key().0;
         for rows in rows.chunk_by(|row, next| of(row) == of(next)) {
             match rows[0] {
                 RowOp::Put { .. } | RowOp::Delete { .. } => self.ingest(TIMELINE, rows),
@@ -127,13 +129,13 @@ impl PartitionStore {
     /// Writes a file of rows of one family and adds it to the family.
     fn ingest(&self, family: &str, rows: &[RowOp]) -> Result<(), StoreError> {
         let options = &self.files[usize::from(family == INDEX)];
-        let path = self.path.join(INCOMING);
-        self.write_file(&path, options, rows).map_err(|error| failed(&self.path, &error))?;
+        let path = self.path.join(INGEST_FILE);
+        self.write_file(&path, options, rows).map_err(|error| store_error(&self.path, &error))?;
         let mut ingestion = IngestExternalFileOptions::default();
         ingestion.set_move_files(true);
         self.db
             .ingest_external_file_cf_opts(self.family(family), &ingestion, vec![&path])
-            .map_err(|error| failed(&self.path, &error))
+            .map_err(|error| store_error(&self.path, &error))
     }
 
     fn write_file(
@@ -144,14 +146,14 @@ impl PartitionStore {
     ) -> Result<(), rocksdb::Error> {
         let mut file = SstFileWriter::create(options);
         file.open(path)?;
-        for same_key in rows.chunk_by(|row, next| row.place() == next.place()) {
+        for same_key in rows.chunk_by(|row, next| row.sort_key() == next.sort_key()) {
             match &same_key[same_key.len() - 1] {
                 RowOp::Put { key, row } => file.put(keys::timeline(*key), row)?,
                 RowOp::Delete { key } => file.delete(keys::timeline(*key))?,
-                RowOp::Index { hash, known: Some(known) } => {
+                RowOp::Index { hash, row: Some(known) } => {
                     file.put(keys::index(*hash), index::encode(known))?;
                 }
-                RowOp::Index { hash, known: None } => file.delete(keys::index(*hash))?,
+                RowOp::Index { hash, row: None } => file.delete(keys::index(*hash))?,
                 RowOp::Skip { .. } => {}
             }
         }
@@ -179,25 +181,25 @@ impl PartitionStore {
                     batch.put_cf(timeline, keys::timeline(*key), row);
                 }
                 RowOp::Delete { key } => batch.delete_cf(timeline, keys::timeline(*key)),
-                RowOp::Index { hash, known: Some(known) } => {
+                RowOp::Index { hash, row: Some(known) } => {
                     batch.put_cf(ids, keys::index(*hash), index::encode(known));
                 }
-                RowOp::Index { hash, known: None } => batch.delete_cf(ids, keys::index(*hash)),
+                RowOp::Index { hash, row: None } => batch.delete_cf(ids, keys::index(*hash)),
                 RowOp::Skip { offset, marked: true } => batch.put(keys::skip(*offset), []),
                 RowOp::Skip { offset, marked: false } => batch.delete(keys::skip(*offset)),
             }
         }
-        self.db.write_opt(batch, &self.writes).map_err(|error| failed(&self.path, &error))
+        self.db.write_opt(batch, &self.writes).map_err(|error| store_error(&self.path, &error))
     }
 
     /// The index rows of `hashes`, which must be sorted.
-    pub fn lookup(&self, hashes: &[IdHash]) -> Result<Vec<Option<Known>>, StoreError> {
+    pub fn lookup(&self, hashes: &[IdHash]) -> Result<Vec<Option<IndexRow>>, StoreError> {
         debug_assert!(hashes.is_sorted(), "a sorted batch is read in one pass");
         let wanted: Vec<[u8; 16]> = hashes.iter().map(|hash| keys::index(*hash)).collect();
         let found = self.db.batched_multi_get_cf(self.family(INDEX), &wanted, true);
         found
             .into_iter()
-            .map(|row| match row.map_err(|error| failed(&self.path, &error))? {
+            .map(|row| match row.map_err(|error| store_error(&self.path, &error))? {
                 None => Ok(None),
                 Some(bytes) => {
                     index::decode(&bytes).map(Some).ok_or_else(|| self.unreadable("an index row"))
@@ -232,21 +234,21 @@ impl PartitionStore {
             }
             iterator.next();
         }
-        iterator.status().map_err(|error| failed(&self.path, &error))?;
+        iterator.status().map_err(|error| store_error(&self.path, &error))?;
         Ok(Scan { entries, reached })
     }
 
     /// The rows at `places`, which must be sorted, as far as there are any.
-    pub fn rows(&self, places: &[TimelineKey]) -> Result<Rows, StoreError> {
-        if places.is_empty() {
-            return Ok(Rows::default());
+    pub fn timeline_rows(&self, timeline_keys: &[TimelineKey]) -> Result<TimelineRows, StoreError> {
+        if timeline_keys.is_empty() {
+            return Ok(TimelineRows::default());
         }
-        debug_assert!(places.is_sorted(), "a sorted batch is read in one pass");
-        let wanted: Vec<_> = places.iter().map(|key| keys::timeline(*key)).collect();
+        debug_assert!(timeline_keys.is_sorted(), "a sorted batch is read in one pass");
+        let wanted: Vec<_> = timeline_keys.iter().map(|key| keys::timeline(*key)).collect();
         let found = self.db.batched_multi_get_cf(self.family(TIMELINE), &wanted, true);
-        let mut rows = Rows::default();
-        for (key, row) in places.iter().zip(found) {
-            if let Some(row) = row.map_err(|error| failed(&self.path, &error))? {
+        let mut rows = TimelineRows::default();
+        for (key, row) in timeline_keys.iter().zip(found) {
+            if let Some(row) = row.map_err(|error| store_error(&self.path, &error))? {
                 let _new = rows.insert(*key, RowBytes::from(row.as_ref()));
             }
         }
@@ -263,31 +265,32 @@ impl PartitionStore {
             marks.extend(keys::parse_skip(key));
             iterator.next();
         }
-        iterator.status().map_err(|error| failed(&self.path, &error))?;
+        iterator.status().map_err(|error| store_error(&self.path, &error))?;
         Ok(marks)
     }
 
     /// Everything up to `w` is decided and committed: its rows may go, whole files at once.
-    pub fn decided(&self, w: TimelineKey) -> Result<(), StoreError> {
-        self.decided.raise(w.due);
+    pub fn drop_through(&self, fired_through: TimelineKey) -> Result<(), StoreError> {
+        self.fired_filter.advance_to(fired_through.due);
         let dropped_until = self.dropped_until.load(Ordering::Relaxed);
-        if w.due < dropped_until.saturating_add(DROP_FILES_EVERY_MS) {
+        if fired_through.due < dropped_until.saturating_add(DROP_FILES_INTERVAL_MS) {
             return Ok(());
         }
-        self.dropped_until.store(w.due, Ordering::Relaxed);
-        let (from, to) = (keys::timeline(TimelineKey::MIN), keys::timeline(w));
+        self.dropped_until.store(fired_through.due, Ordering::Relaxed);
+        let (from, to) = (keys::timeline(TimelineKey::MIN), keys::timeline(fired_through));
         self.db
             .delete_file_in_range_cf(self.family(TIMELINE), from, to)
-            .map_err(|error| failed(&self.path, &error))
+            .map_err(|error| store_error(&self.path, &error))
     }
 
     /// Brings everything applied so far to disk, and waits for it, but for no compaction: the last
     /// thing before the store is closed.
     pub fn flush(&self) -> Result<(), StoreError> {
-        if self.is_behind()? {
-            for family in [TIMELINE, INDEX, MARKS] {
-                let set = self.db.set_options_cf(self.family(family), &options::NEVER_STALLED);
-                set.map_err(|error| failed(&self.path, &error))?;
+        if self.is_compaction_behind()? {
+            for family in [TIMELINE, INDEX, DEFAULT] {
+                let set =
+                    self.db.set_options_cf(self.family(family), &options::WITHOUT_WRITE_STALLS);
+                set.map_err(|error| store_error(&self.path, &error))?;
             }
         }
         self.flush_families(true)
@@ -296,7 +299,7 @@ impl PartitionStore {
     /// Starts to bring everything applied so far to disk; the loop goes on meanwhile. If compaction
     /// is behind, the next flush does it: this one would wait for it.
     pub fn flush_in_background(&self) -> Result<(), StoreError> {
-        if self.is_behind()? {
+        if self.is_compaction_behind()? {
             tracing::debug!(path = %self.path.display(), "compaction is behind; no flush");
             return Ok(());
         }
@@ -304,21 +307,21 @@ impl PartitionStore {
     }
 
     /// Whether a flush would wait for compaction, or soon will.
-    fn is_behind(&self) -> Result<bool, StoreError> {
-        let files = self.of_each_family(LEVEL_0_FILES)?;
-        Ok(files.into_iter().any(|files| files >= options::LEVEL_0_MANY))
+    fn is_compaction_behind(&self) -> Result<bool, StoreError> {
+        let files = self.family_properties(LEVEL_0_FILES)?;
+        Ok(files.into_iter().any(|files| files >= options::LEVEL_0_FLUSH_FILES_MAX))
     }
 
     /// What it takes up in memory beside the block cache that all stores share.
-    pub fn memory(&self) -> Result<Memory, StoreError> {
-        let sum = |property| Ok(self.of_each_family(property)?.into_iter().sum());
-        Ok(Memory { memtables: sum(MEMTABLES)?, tables: sum(TABLE_READERS)? })
+    pub fn memory(&self) -> Result<StoreMemoryUsage, StoreError> {
+        let sum = |property| Ok(self.family_properties(property)?.into_iter().sum());
+        Ok(StoreMemoryUsage { memtables: sum(MEMTABLES)?, tables: sum(TABLE_READERS)? })
     }
 
-    fn of_each_family(&self, property: &str) -> Result<Vec<u64>, StoreError> {
+    fn family_properties(&self, property: &str) -> Result<Vec<u64>, StoreError> {
         let of = |name| self.db.property_int_value_cf(self.family(name), property);
-        let values = [TIMELINE, INDEX, MARKS].into_iter().map(of).collect::<Result<Vec<_>, _>>();
-        let values = values.map_err(|error| failed(&self.path, &error))?;
+        let values = [TIMELINE, INDEX, DEFAULT].into_iter().map(of).collect::<Result<Vec<_>, _>>();
+        let values = values.map_err(|error| store_error(&self.path, &error))?;
         Ok(values.into_iter().flatten().collect())
     }
 
@@ -326,9 +329,11 @@ impl PartitionStore {
     fn flush_families(&self, wait: bool) -> Result<(), StoreError> {
         let mut options = FlushOptions::default();
         options.set_wait(wait);
-        let families = [TIMELINE, INDEX, MARKS].map(|name| self.family(name));
+        let families = [TIMELINE, INDEX, DEFAULT].map(|name| self.family(name));
         fault::reached("store.before_flush");
-        self.db.flush_cfs_opt(&families, &options).map_err(|error| failed(&self.path, &error))?;
+        self.db
+            .flush_cfs_opt(&families, &options)
+            .map_err(|error| store_error(&self.path, &error))?;
         fault::reached("store.after_flush");
         Ok(())
     }
@@ -351,7 +356,7 @@ fn bounded(bounds: Range<Vec<u8>>) -> ReadOptions {
     options
 }
 
-fn failed(path: &Path, error: &rocksdb::Error) -> StoreError {
+fn store_error(path: &Path, error: &rocksdb::Error) -> StoreError {
     StoreError::Failed { path: path.to_owned(), reason: error.to_string() }
 }
 
@@ -363,12 +368,12 @@ fn row_bytes(row: &RowOp) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::known::{Claim, Slot, SlotKind};
+    use crate::engine::index_row::{IndexEntry, IndexEntryKind, TriggerCaller};
     use crate::model::timeline::Source;
-    use crate::store::{StoreFactory, StoreSettings};
+    use crate::store::{RocksDbOptions, StoreFactory};
 
-    const SETTINGS: StoreSettings =
-        StoreSettings { write_buffer: 4 << 20, block_cache: 4 << 20, max_open_files: 64 };
+    const SETTINGS: RocksDbOptions =
+        RocksDbOptions { write_buffer: 4 << 20, block_cache: 4 << 20, max_open_files: 64 };
 
     fn key(due: u64) -> TimelineKey {
         TimelineKey { due, priority: 0, source: Source::Triggers, offset: due }
@@ -378,19 +383,19 @@ mod tests {
         RowOp::Put { key: key(due), row: RowBytes::from(format!("row {due}").as_bytes()) }
     }
 
-    fn known(due: u64) -> Known {
-        let kind = SlotKind::Main;
+    fn known(due: u64) -> IndexRow {
+        let kind = IndexEntryKind::Main;
         let (in_ledger, http, course) = (false, false, false);
-        let slot = Slot {
+        let slot = IndexEntry {
             key: key(due),
             kind,
             generation: due,
             in_ledger,
-            http,
-            course,
-            claim: Claim::Free,
+            is_http: http,
+            has_lifecycle: course,
+            caller: TriggerCaller::NotATrigger,
         };
-        Known { slots: [slot].into() }
+        IndexRow { entries: [slot].into() }
     }
 
     fn state(applied: Offset) -> LocalState {
@@ -398,13 +403,13 @@ mod tests {
             applied,
             step: 1,
             ledger_position: 0,
-            w: TimelineKey::MIN,
+            fired_through: TimelineKey::MIN,
             cluster_id: "c".to_owned(),
             caught_up_at: 7,
         }
     }
 
-    fn dues(store: &PartitionStore, from: u64, until: u64) -> Vec<u64> {
+    fn due_times(store: &PartitionStore, from: u64, until: u64) -> Vec<u64> {
         let scan = store.scan(key(from), key(until), usize::MAX).unwrap();
         assert_eq!(scan.reached, key(until));
         scan.entries.iter().map(|(key, _)| key.due).collect()
@@ -420,38 +425,38 @@ mod tests {
         store.apply(&[put(5), put(3)], &state(2)).unwrap();
         store.flush().unwrap();
         store.apply(&[put(4), RowOp::Delete { key: key(3) }], &state(4)).unwrap();
-        assert_eq!(dues(&store, 0, 9), [4, 5]);
+        assert_eq!(due_times(&store, 0, 9), [4, 5]);
         // What is on disk while the process still runs is what a crash would leave.
         copy_dir(&dir.path().join("partitions/00000"), &copy.join("partitions/00000"));
         let crashed = StoreFactory::new(&copy, SETTINGS).unwrap().open(0).unwrap();
-        assert_eq!(dues(&crashed, 0, 9), [3, 5]);
+        assert_eq!(due_times(&crashed, 0, 9), [3, 5]);
         assert_eq!(crashed.state().unwrap(), Some(state(2)));
     }
 
     #[test]
-    fn scans_are_cut_by_bytes_and_go_on_where_they_stopped() {
+    fn scans_end_at_the_byte_limit_and_continue_where_they_ended() {
         let dir = tempfile::tempdir().unwrap();
         let store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
         let rows: Vec<RowOp> = (0..100).map(put).collect();
         store.apply(&rows, &state(1)).unwrap();
-        let (mut from, mut seen) = (key(0), Vec::new());
+        let (mut from, mut scanned) = (key(0), Vec::new());
         while from < key(90) {
             let scan = store.scan(from, key(90), 6 * (ENTRY_BYTES + 6)).unwrap();
             assert!(scan.entries.len() <= 7, "cut after the entry that reaches the bytes");
-            seen.extend(scan.entries.iter().map(|(key, _)| key.due));
+            scanned.extend(scan.entries.iter().map(|(key, _)| key.due));
             from = scan.reached;
         }
-        assert_eq!(seen, (0..90).collect::<Vec<u64>>());
+        assert_eq!(scanned, (0..90).collect::<Vec<u64>>());
     }
 
     #[test]
-    fn of_several_rows_for_a_key_the_last_one_counts() {
+    fn the_last_of_several_rows_with_one_key_is_applied() {
         let dir = tempfile::tempdir().unwrap();
         let store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
         let delete = |due| RowOp::Delete { key: key(due) };
         store.apply(&[put(1), put(2)], &state(1)).unwrap();
         store.apply(&[delete(2), put(3), delete(1), put(2), delete(3)], &state(2)).unwrap();
-        assert_eq!(dues(&store, 0, 9), [2]);
+        assert_eq!(due_times(&store, 0, 9), [2]);
     }
 
     #[test]
@@ -464,7 +469,7 @@ mod tests {
         store.apply(&[put(2)], &state(2)).unwrap();
         drop(store);
         let store = factory.open(0).unwrap();
-        assert_eq!(dues(&store, 0, 9), [1, 2]);
+        assert_eq!(due_times(&store, 0, 9), [1, 2]);
         assert_eq!(store.state().unwrap(), Some(state(2)));
     }
 
@@ -475,32 +480,35 @@ mod tests {
         let store = factory.open(0).unwrap();
         // Compaction never has its turn.
         factory.template.env.clone().unwrap().set_low_priority_background_threads(0);
-        let (told, done) = std::sync::mpsc::channel();
+        let (sender, done) = std::sync::mpsc::channel();
         let working = std::thread::spawn(move || {
-            for n in 0..2 * options::LEVEL_0_MANY {
+            for n in 0..2 * options::LEVEL_0_FLUSH_FILES_MAX {
                 store.apply(&[put(n)], &state(n)).unwrap();
                 store.flush_in_background().unwrap();
             }
             // As full write buffers would add to them.
-            for n in 0..options::LEVEL_0_MANY {
+            for n in 0..options::LEVEL_0_FLUSH_FILES_MAX {
                 store.apply(&[put(n)], &state(n)).unwrap();
                 store.flush().unwrap();
             }
-            told.send(store.is_behind().unwrap()).unwrap();
+            sender.send(store.is_compaction_behind().unwrap()).unwrap();
             store
         });
         let is_behind = done.recv_timeout(std::time::Duration::from_secs(60)).expect("it hangs");
         assert!(is_behind, "nothing was merged");
         drop(working.join().unwrap());
         let store = factory.open(0).unwrap();
-        assert_eq!(dues(&store, 0, u64::MAX).len() as u64, 2 * options::LEVEL_0_MANY);
+        assert_eq!(
+            due_times(&store, 0, u64::MAX).len() as u64,
+            2 * options::LEVEL_0_FLUSH_FILES_MAX
+        );
     }
 
     #[test]
-    fn a_file_goes_when_all_of_it_is_decided() {
+    fn a_file_is_deleted_when_all_its_rows_are_fired() {
         let dir = tempfile::tempdir().unwrap();
         let store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
-        let at = |due| key(due * DROP_FILES_EVERY_MS);
+        let at = |due| key(due * DROP_FILES_INTERVAL_MS);
         for first in [10, 20, 30] {
             let rows = [at(first).due, at(first + 5).due].map(put);
             store.apply(&rows, &state(first)).unwrap();
@@ -509,16 +517,16 @@ mod tests {
             let from = keys::timeline(at(first));
             store.db.compact_range_cf(store.family(TIMELINE), Some(from), None::<&[u8]>);
         }
-        store.decided(at(22)).unwrap();
+        store.drop_through(at(22)).unwrap();
         let left = [20, 25, 30, 35].map(|due| at(due).due);
-        assert_eq!(dues(&store, 0, u64::MAX), left);
+        assert_eq!(due_times(&store, 0, u64::MAX), left);
     }
 
     #[test]
-    fn the_index_answers_sorted_batches() {
+    fn the_index_returns_rows_for_a_sorted_batch() {
         let dir = tempfile::tempdir().unwrap();
         let store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
-        let row = |n: u64, known| RowOp::Index { hash: IdHash(u128::from(n)), known };
+        let row = |n: u64, known| RowOp::Index { hash: IdHash(u128::from(n)), row: known };
         let rows = [row(9, Some(known(9))), row(2, Some(known(2))), row(5, Some(known(5)))];
         store.apply(&rows, &state(1)).unwrap();
         store.apply(&[row(5, None)], &state(1)).unwrap();
@@ -527,21 +535,21 @@ mod tests {
     }
 
     #[test]
-    fn compaction_drops_only_what_is_decided() {
+    fn compaction_drops_only_fired_rows() {
         let dir = tempfile::tempdir().unwrap();
         let store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
         let hour = 3_600_000;
         let dues_put = [1, 2 * hour, 3 * hour];
-        let index = |due| RowOp::Index { hash: IdHash(u128::from(due)), known: Some(known(due)) };
+        let index = |due| RowOp::Index { hash: IdHash(u128::from(due)), row: Some(known(due)) };
         let rows: Vec<_> = dues_put.iter().flat_map(|due| [put(*due), index(*due)]).collect();
         store.apply(&rows, &state(1)).unwrap();
         store.flush().unwrap();
-        store.decided(key(2 * hour)).unwrap();
+        store.drop_through(key(2 * hour)).unwrap();
         for family in [TIMELINE, INDEX] {
             let all = (None::<&[u8]>, None::<&[u8]>);
             store.db.compact_range_cf(store.family(family), all.0, all.1);
         }
-        assert_eq!(dues(&store, 0, 9 * hour), [2 * hour, 3 * hour]);
+        assert_eq!(due_times(&store, 0, 9 * hour), [2 * hour, 3 * hour]);
         let found = store.lookup(&dues_put.map(|due| IdHash(u128::from(due)))).unwrap();
         assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, true]);
     }
@@ -557,11 +565,11 @@ mod tests {
     }
 
     #[test]
-    fn lookups_go_through_memory_and_files() {
+    fn lookups_read_memtables_and_files() {
         let dir = tempfile::tempdir().unwrap();
         let store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
         let hash = |n: u64| IdHash::of(&n.to_string());
-        let row = |n, due| RowOp::Index { hash: hash(n), known: Some(known(due)) };
+        let row = |n, due| RowOp::Index { hash: hash(n), row: Some(known(due)) };
         let even: Vec<_> = (0..1000).step_by(2).map(|n| row(n, n)).collect();
         store.apply(&even, &state(1)).unwrap();
         store.flush().unwrap();
@@ -576,26 +584,26 @@ mod tests {
     }
 
     #[test]
-    fn many_rows_come_as_files_and_count_like_the_others() {
+    fn many_rows_are_ingested_as_files_and_read_like_the_others() {
         let dir = tempfile::tempdir().unwrap();
         let store = StoreFactory::new(dir.path(), SETTINGS).unwrap().open(0).unwrap();
         let hash = |due: u64| IdHash(u128::from(due));
-        let index = |due| RowOp::Index { hash: hash(due), known: Some(known(due)) };
+        let index = |due| RowOp::Index { hash: hash(due), row: Some(known(due)) };
         let many = FILE_MIN as u64;
         let mut rows: Vec<_> = (0..many).flat_map(|due| [put(due), index(due)]).collect();
         rows.extend([RowOp::Delete { key: key(7) }, RowOp::Skip { offset: 3, marked: true }]);
-        rows.sort_by_key(RowOp::place);
-        store.add(&rows).unwrap();
+        rows.sort_by_key(RowOp::sort_key);
+        store.bulk_load(&rows).unwrap();
         let mut rows: Vec<_> = (many..2 * many).map(put).collect();
         rows.insert(0, RowOp::Delete { key: key(9) });
-        rows.extend([RowOp::Index { hash: hash(5), known: None }]);
-        store.add(&rows).unwrap();
+        rows.extend([RowOp::Index { hash: hash(5), row: None }]);
+        store.bulk_load(&rows).unwrap();
         store.apply(&[put(11), RowOp::Delete { key: key(12) }], &state(1)).unwrap();
         let left = (0..2 * many).filter(|due| ![7, 9, 12].contains(due));
-        assert_eq!(dues(&store, 0, u64::MAX), left.collect::<Vec<_>>());
+        assert_eq!(due_times(&store, 0, u64::MAX), left.collect::<Vec<_>>());
         assert_eq!(store.lookup(&[4, 5].map(hash)).unwrap(), [Some(known(4)), None]);
         assert_eq!(store.skip_marks().unwrap(), BTreeSet::from([3]));
-        assert!(!store.path.join(INCOMING).exists());
+        assert!(!store.path.join(INGEST_FILE).exists());
     }
 
     /// `cargo test --lib rows_a_second -- --ignored --nocapture`
@@ -603,7 +611,7 @@ mod tests {
     #[ignore = "a measurement, not a check"]
     fn rows_a_second() {
         let into_memory = rates(5_000, |store, rows| store.apply(rows, &state(1)).unwrap());
-        let as_files = rates(32_768, |store, rows| store.add(rows).unwrap());
+        let as_files = rates(32_768, |store, rows| store.bulk_load(rows).unwrap());
         for (how, (apply, scan)) in [("into memory", into_memory), ("as files", as_files)] {
             println!("{how}: {apply:.0} entries/s (two rows each), scan {scan:.0} rows/s");
         }
@@ -611,7 +619,7 @@ mod tests {
 
     fn rates(batch: u64, write: impl Fn(&PartitionStore, &[RowOp])) -> (f64, f64) {
         let dir = tempfile::tempdir().unwrap();
-        let settings = StoreSettings { write_buffer: 64 << 20, ..SETTINGS };
+        let settings = RocksDbOptions { write_buffer: 64 << 20, ..SETTINGS };
         let store = StoreFactory::new(dir.path(), settings).unwrap().open(0).unwrap();
         let (total, row) = (batch * (1_000_000 / batch), RowBytes::from(vec![7; 300]));
         let begin = crate::clock::monotonic();
@@ -620,14 +628,14 @@ mod tests {
             let both = |due: u64| {
                 let put = RowOp::Put { key: key(due), row: row.clone() };
                 let hash = IdHash::of(&due.to_string());
-                [put, RowOp::Index { hash, known: Some(known(due)) }]
+                [put, RowOp::Index { hash, row: Some(known(due)) }]
             };
             let mut rows: Vec<_> = (first..first + batch).map(scattered).flat_map(both).collect();
-            rows.sort_by_key(RowOp::place);
+            rows.sort_by_key(RowOp::sort_key);
             write(&store, &rows);
         }
         let applied = crate::clock::monotonic();
-        assert_eq!(dues(&store, 0, u64::MAX).len() as u64, total);
+        assert_eq!(due_times(&store, 0, u64::MAX).len() as u64, total);
         let scanned = crate::clock::monotonic();
         let rate = |from, to| total as f64 / std::time::Duration::as_secs_f64(&(to - from));
         (rate(begin, applied), rate(applied, scanned))
@@ -642,12 +650,12 @@ mod tests {
     }
 
     #[test]
-    fn what_compaction_replaces_leaves_the_cache() {
+    fn files_replaced_by_compaction_leave_the_cache() {
         let dir = tempfile::tempdir().unwrap();
-        let settings = StoreSettings { block_cache: 64 << 20, ..SETTINGS };
+        let settings = RocksDbOptions { block_cache: 64 << 20, ..SETTINGS };
         let factory = StoreFactory::new(dir.path(), settings).unwrap();
         let store = factory.open(0).unwrap();
-        let index = |due| RowOp::Index { hash: IdHash(u128::from(due)), known: Some(known(due)) };
+        let index = |due| RowOp::Index { hash: IdHash(u128::from(due)), row: Some(known(due)) };
         let rows: Vec<_> = (0..100_000).map(index).collect();
         store.apply(&rows, &state(1)).unwrap();
         store.flush().unwrap();
@@ -655,7 +663,7 @@ mod tests {
         let after_compaction = || {
             store.db.compact_range_cf(store.family(INDEX), None::<&[u8]>, None::<&[u8]>);
             assert!(store.lookup(&hashes).unwrap().iter().all(Option::is_some));
-            factory.cached()
+            factory.cache_usage()
         };
         let once = after_compaction();
         assert!(once > 1 << 20, "a filter and most blocks: {once} bytes");

@@ -1,7 +1,7 @@
 //! How far a store is: written with its rows, in the same atomic batch.
 //!
-//! Law: the state is never ahead of the rows. A state of an older format counts as none, so that
-//! the store is rebuilt from Kafka; one of a newer format is left alone.
+//! Invariant: the state is never ahead of the rows. A state of an older format counts as none, so
+//! that the store is rebuilt from Kafka; one of a newer format is left alone.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ pub struct LocalState {
     /// Records of the ledger below this offset are applied, or were written by those steps.
     pub ledger_position: Offset,
     /// W when this was written.
-    pub w: TimelineKey,
+    pub fired_through: TimelineKey,
     /// The Kafka cluster whose log this is rebuilt from.
     pub cluster_id: String,
     /// When the store was last known to hold everything committed, in ms since the epoch; 0
@@ -41,7 +41,7 @@ struct Format {
 
 /// The stored form.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredState {
     format: u32,
     applied: Offset,
     step: u64,
@@ -53,13 +53,18 @@ struct Stored {
 
 impl LocalState {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let w = self.w;
-        let stored = Stored {
+        let fired_through = self.fired_through;
+        let stored = StoredState {
             format: FORMAT,
             applied: self.applied,
             step: self.step,
             ledger_position: self.ledger_position,
-            w: (w.due, w.priority, w.source as u8, w.offset),
+            w: (
+                fired_through.due,
+                fired_through.priority,
+                fired_through.source as u8,
+                fired_through.offset,
+            ),
             cluster_id: self.cluster_id.clone(),
             caught_up_at: self.caught_up_at,
         };
@@ -76,7 +81,7 @@ impl LocalState {
     }
 
     fn parse(bytes: &[u8]) -> Option<Self> {
-        let stored: Stored = serde_json::from_slice(bytes).ok()?;
+        let stored: StoredState = serde_json::from_slice(bytes).ok()?;
         let (due, priority, source, offset) = stored.w;
         let source = match source {
             0 => Source::Triggers,
@@ -87,7 +92,7 @@ impl LocalState {
             applied: stored.applied,
             step: stored.step,
             ledger_position: stored.ledger_position,
-            w: TimelineKey { due, priority, source, offset },
+            fired_through: TimelineKey { due, priority, source, offset },
             cluster_id: stored.cluster_id,
             caught_up_at: stored.caught_up_at,
         })
@@ -120,19 +125,19 @@ mod tests {
             applied: 1,
             step: 2,
             ledger_position: 3,
-            w: TimelineKey::last_of(4),
+            fired_through: TimelineKey::last_at(4),
             cluster_id: "c".to_owned(),
             caught_up_at: 5,
         }
     }
 
     #[test]
-    fn the_state_survives_its_bytes() {
+    fn an_encoded_state_decodes_to_the_same_state() {
         assert_eq!(LocalState::from_bytes(&state().to_bytes()), Ok(Some(state())));
     }
 
     #[test]
-    fn damage_and_older_formats_count_as_none_and_newer_ones_are_refused() {
+    fn corrupt_and_older_states_count_as_none_and_newer_ones_are_refused() {
         assert_eq!(LocalState::from_bytes(b"{\"format\":1,"), Ok(None));
         assert_eq!(LocalState::from_bytes(b"{\"format\":0}"), Ok(None));
         let newer = LocalState::from_bytes(b"{\"format\":2,\"novelty\":[]}");

@@ -1,20 +1,20 @@
 //! From bytes to what is folded, with the codecs of those who own the topics.
 //!
-//! Law: a registration is judged by the owners' own reading, so that the view and the owner take
-//! the same records for registrations.
+//! Invariant: a registration is judged by the owners' own reading, so that the view and the owner
+//! take the same records for registrations.
 
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
 use tokio::runtime::Runtime;
 
 use super::ViewError;
-use super::fold::Written;
-use super::follow::Source;
-use crate::codec::ledger_key::STEP;
+use super::consumer::ViewSource;
+use super::projector::RecordPosition;
+use crate::codec::ledger_key::STEP_HEADER;
 use crate::codec::registration::{RawRecord, ReadContext, read_trigger};
 use crate::codec::schemas::{CodecError, Schemas};
 use crate::config::Settings;
-use crate::kafka::reader::Reader;
-use crate::kafka::schemas::SchemaCache;
+use crate::kafka::reader::LogReader;
+use crate::kafka::schema_cache::SchemaCache;
 use crate::model::Timestamp;
 use crate::model::dead_letter::DeadLetter;
 use crate::model::input::TriggerRecord;
@@ -24,11 +24,11 @@ use crate::model::partitioner::Partitioner;
 
 /// A record, read.
 #[derive(Debug)]
-pub(super) enum Folded {
+pub(super) enum DecodedRecord {
     Trigger(Box<TriggerRecord>),
-    Ledger(Written, Box<LedgerRecord>),
+    Ledger(RecordPosition, Box<LedgerRecord>),
     Outcome(Box<Outcome>),
-    Letter(Box<DeadLetter>),
+    DeadLetter(Box<DeadLetter>),
 }
 
 /// What reading needs.
@@ -36,7 +36,7 @@ pub(super) struct Decoder {
     partitioner: Partitioner,
     partitions: i32,
     schemas: Schemas,
-    writers: SchemaCache,
+    writer_schemas: SchemaCache,
     /// Where requests to the registry run.
     _runtime: Option<Runtime>,
 }
@@ -44,63 +44,68 @@ pub(super) struct Decoder {
 impl Decoder {
     pub(super) fn new(settings: &Settings) -> Result<Self, ViewError> {
         let (writers, runtime) = SchemaCache::open(&settings.triggers)
-            .map_err(|error| ViewError::Away(format!("the schema registry: {error}")))?;
+            .map_err(|error| ViewError::Unavailable(format!("the schema registry: {error}")))?;
         Ok(Self {
             partitioner: settings.triggers.partitioner,
             partitions: settings.topics.partitions.get().into(),
             schemas: Schemas::new(),
-            writers,
+            writer_schemas: writers,
             _runtime: runtime,
         })
     }
 
     /// Reads a record of a topic at `now` (ms since the epoch). Nothing, if nobody of us wrote it;
-    /// [`ViewError::Away`], if it cannot be judged just now.
-    pub(super) fn read(
+    /// [`ViewError::Unavailable`], if it cannot be judged just now.
+    pub(super) fn decode(
         &self,
-        source: Source,
+        source: ViewSource,
         message: &BorrowedMessage<'_>,
         now: Timestamp,
-    ) -> Result<Option<Folded>, ViewError> {
+    ) -> Result<Option<DecodedRecord>, ViewError> {
         let value = message.payload();
         let read = match source {
-            Source::Triggers => {
-                return self.trigger(message, now).map(|t| Some(Folded::Trigger(Box::new(t))));
+            ViewSource::Triggers => {
+                return self
+                    .decode_trigger(message, now)
+                    .map(|t| Some(DecodedRecord::Trigger(Box::new(t))));
             }
-            Source::Ledger => {
+            ViewSource::Ledger => {
                 let step = message.headers().and_then(|headers| {
-                    headers.iter().find(|header| header.key == STEP).and_then(|header| header.value)
+                    headers
+                        .iter()
+                        .find(|header| header.key == STEP_HEADER)
+                        .and_then(|header| header.value)
                 });
                 let key = message.key().unwrap_or_default();
                 let record = self.schemas.decode_ledger(key, value, step);
-                record.map(|record| Folded::Ledger(written(message), Box::new(record)))
+                record.map(|record| DecodedRecord::Ledger(position_of(message), Box::new(record)))
             }
-            Source::Outcomes => {
+            ViewSource::Outcomes => {
                 let outcome = self.schemas.decode_outcome(value.unwrap_or_default());
-                outcome.map(|outcome| Folded::Outcome(Box::new(outcome)))
+                outcome.map(|outcome| DecodedRecord::Outcome(Box::new(outcome)))
             }
-            Source::DeadLetters => {
+            ViewSource::DeadLetters => {
                 let letter = self.schemas.decode_dead_letter(value.unwrap_or_default());
-                letter.map(|letter| Folded::Letter(Box::new(letter)))
+                letter.map(|letter| DecodedRecord::DeadLetter(Box::new(letter)))
             }
         };
         match read {
             Ok(read) => Ok(Some(read)),
-            Err(error @ CodecError::Newer { .. }) => Err(ViewError::Newer(error.to_string())),
+            Err(error @ CodecError::Newer { .. }) => Err(ViewError::NewerFormat(error.to_string())),
             Err(error @ CodecError::Corrupt { .. }) => {
-                let (topic, partition, offset) = Reader::place(message);
+                let (topic, partition, offset) = LogReader::position(message);
                 tracing::warn!(topic, partition, offset, %error, "passed over");
                 Ok(None)
             }
         }
     }
 
-    fn trigger(
+    fn decode_trigger(
         &self,
         message: &BorrowedMessage<'_>,
         now: Timestamp,
     ) -> Result<TriggerRecord, ViewError> {
-        let writers = self.writers.at(now);
+        let writers = self.writer_schemas.at(now);
         let context = ReadContext {
             partitioner: self.partitioner,
             partitions: self.partitions,
@@ -110,15 +115,15 @@ impl Decoder {
         let headers = message.headers().map_or_else(Vec::new, |headers| {
             headers.iter().map(|header| (header.key, header.value)).collect()
         });
-        let Written { partition, offset, timestamp } = written(message);
+        let RecordPosition { partition, offset, timestamp } = position_of(message);
         let (key, value) = (message.key(), message.payload());
         let raw = RawRecord { partition, offset, timestamp, key, value, headers };
-        read_trigger(&raw, &context).map_err(|error| ViewError::Away(error.to_string()))
+        read_trigger(&raw, &context).map_err(|error| ViewError::Unavailable(error.to_string()))
     }
 }
 
-fn written(message: &BorrowedMessage<'_>) -> Written {
-    let (_, partition, offset) = Reader::place(message);
+fn position_of(message: &BorrowedMessage<'_>) -> RecordPosition {
+    let (_, partition, offset) = LogReader::position(message);
     let timestamp = message.timestamp().to_millis().unwrap_or(0);
-    Written { partition, offset, timestamp: Timestamp::try_from(timestamp).unwrap_or(0) }
+    RecordPosition { partition, offset, timestamp: Timestamp::try_from(timestamp).unwrap_or(0) }
 }

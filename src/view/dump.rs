@@ -1,7 +1,7 @@
 //! Everything that a view has, as text in one order: to compare two views.
 //!
-//! Law: numbers that depend on which topic was read first (of ids, of names, of places in lists)
-//! are not in it, nor is how far it is; what they stand for is.
+//! Invariant: numbers that depend on which topic was read first (of ids, of names, of places in
+//! lists) are not in it, nor is how far it is; what they stand for is.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! What can be asked for: filters, pages, and whose triggers may be seen.
 //!
-//! Law: a page's token names the query that it belongs to and is refused by every other one, so
-//! that nobody goes on where he was never allowed to begin.
+//! Invariant: a page's token names the query that it belongs to and is refused by every other one,
+//! so that nobody goes on where he was never allowed to begin.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::answer::{LetterState, Status};
+use super::results::{LetterState, Status};
 use crate::model::Timestamp;
 
 /// Items of a page at most.
@@ -108,7 +108,7 @@ pub struct PageToken {
 /// The token is not one of ours: begin at the first page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is no page token that was given out here; leave it out to begin anew")]
-pub struct NoToken;
+pub struct InvalidPageToken;
 
 impl PageToken {
     pub(super) fn new(query: u64, (major, minor): (i64, i64)) -> Self {
@@ -116,13 +116,13 @@ impl PageToken {
     }
 
     /// Where it goes on, if it is of this query.
-    pub(super) fn position(&self, query: u64) -> Result<(i64, i64), NoToken> {
-        if self.query == query { Ok((self.major, self.minor)) } else { Err(NoToken) }
+    pub(super) fn position(&self, query: u64) -> Result<(i64, i64), InvalidPageToken> {
+        if self.query == query { Ok((self.major, self.minor)) } else { Err(InvalidPageToken) }
     }
 }
 
 /// What tells a query from others.
-pub(super) fn name_of(query: &impl fmt::Debug) -> u64 {
+pub(super) fn query_hash(query: &impl fmt::Debug) -> u64 {
     xxh3_64(format!("{query:?}").as_bytes())
 }
 
@@ -138,14 +138,16 @@ impl fmt::Display for PageToken {
 }
 
 impl FromStr for PageToken {
-    type Err = NoToken;
+    type Err = InvalidPageToken;
 
-    fn from_str(text: &str) -> Result<Self, NoToken> {
-        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| NoToken)?;
-        let (body, sum) = bytes.split_last_chunk::<4>().ok_or(NoToken)?;
-        let ([query, major, minor], []) = body.as_chunks::<8>() else { return Err(NoToken) };
+    fn from_str(text: &str) -> Result<Self, InvalidPageToken> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| InvalidPageToken)?;
+        let (body, sum) = bytes.split_last_chunk::<4>().ok_or(InvalidPageToken)?;
+        let ([query, major, minor], []) = body.as_chunks::<8>() else {
+            return Err(InvalidPageToken);
+        };
         if crc32fast::hash(body) != u32::from_be_bytes(*sum) {
-            return Err(NoToken);
+            return Err(InvalidPageToken);
         }
         let (major, minor) = (i64::from_be_bytes(*major), i64::from_be_bytes(*minor));
         Ok(Self { query: u64::from_be_bytes(*query), major, minor })
@@ -160,22 +162,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_token_is_read_as_it_was_written(query: u64, major: i64, minor: i64, text: String) {
+        fn page_tokens_survive_a_round_trip(query: u64, major: i64, minor: i64, text: String) {
             let token = PageToken::new(query, (major, minor));
             prop_assert_eq!(token.to_string().parse(), Ok(token));
-            prop_assert_eq!(text.parse::<PageToken>(), Err(NoToken));
+            prop_assert_eq!(text.parse::<PageToken>(), Err(InvalidPageToken));
         }
     }
 
     #[test]
-    fn a_token_is_good_for_its_own_query_alone() {
-        let mine = name_of(&(Scope::Caller("a".to_owned()), TriggerFilter::default()));
-        let others = name_of(&(Scope::All, TriggerFilter::default()));
+    fn a_page_token_is_valid_for_its_own_query_only() {
+        let mine = query_hash(&(Scope::Caller("a".to_owned()), TriggerFilter::default()));
+        let others = query_hash(&(Scope::All, TriggerFilter::default()));
         let token = PageToken::new(mine, (3, 4));
         assert_eq!(token.position(mine), Ok((3, 4)));
-        assert_eq!(token.position(others), Err(NoToken));
+        assert_eq!(token.position(others), Err(InvalidPageToken));
         let mut changed = token.to_string();
         changed.replace_range(0..1, if changed.starts_with('A') { "B" } else { "A" });
-        assert_eq!(changed.parse::<PageToken>(), Err(NoToken));
+        assert_eq!(changed.parse::<PageToken>(), Err(InvalidPageToken));
     }
 }

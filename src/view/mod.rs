@@ -1,9 +1,9 @@
 //! The view: what the topics say, folded into a SQLite file that can be listed, filtered and
 //! searched. It can be deleted at any time; it is read off the topics again.
 //!
-//! Law: nothing is decided here and nothing is written to Kafka. How far the view is stands in the
-//! same transaction as what it has, so a view that was killed goes on where it was, and one that is
-//! made from nothing becomes the same.
+//! Invariant: nothing is decided here and nothing is written to Kafka. How far the view is stands
+//! in the same transaction as what it has, so a view that was killed goes on where it was, and one
+//! that is made from nothing becomes the same.
 //!
 //! ```text
 //!  triggers, ledger,      ┌────────── one thread ──────────┐
@@ -11,23 +11,23 @@
 //!  committed cursor ─► ends ──────────────► settle ────────┘
 //! ```
 
-mod answer;
-mod ask;
+mod consumer;
 mod decode;
 mod dump;
-mod ends;
+mod event_rows;
 mod filter;
-mod fold;
-mod follow;
-mod lists;
+mod list_queries;
+mod list_rows;
 mod pool;
 mod progress;
-mod record;
-mod retain;
+mod progress_poller;
+mod projector;
+mod queries;
+mod results;
+mod retention;
 mod schema;
-mod show;
+mod search;
 mod status;
-mod words;
 mod writer;
 
 #[cfg(test)]
@@ -48,39 +48,39 @@ use crate::config::Settings;
 use crate::health::Health;
 use crate::model::{Offset, Timestamp};
 
-pub use answer::{
+pub use dump::dump;
+pub use filter::{
+    DeadLetterFilter, InvalidPageToken, Listing, PAGE_DEFAULT, PAGE_MAX, Page, PageToken, Scope,
+    TriggerFilter,
+};
+pub use progress::{Freshness, ViewTopic, WritePosition};
+pub use results::{
     CircuitView, DeadLetterView, ExecutionStatus, ExecutionView, LetterState, Overdue,
     RegistrationView, Status, TriggerView,
 };
-pub use dump::dump;
-pub use filter::{
-    DeadLetterFilter, Listing, NoToken, PAGE_DEFAULT, PAGE_MAX, Page, PageToken, Scope,
-    TriggerFilter,
-};
-pub use progress::{Freshness, Log, Mark};
-pub use words::{FINGERPRINT, LABEL, NAME};
+pub use search::{FINGERPRINT_HEADER, LABEL_HEADER_PREFIX, NAME_HEADER};
 
-use pool::Pool;
-use progress::Progress;
+use pool::ConnectionPool;
+use progress::ViewProgress;
 
 /// The file's name in its folder.
-const FILE: &str = "view.sqlite";
+const FILE_NAME: &str = "view.sqlite";
 
 /// Why the view cannot answer, or cannot be.
 #[derive(Debug, Error)]
 pub enum ViewError {
     /// Answer "try again later": the file is being made, or was thrown away.
     #[error("the view cannot be asked just now: {0}")]
-    Away(String),
+    Unavailable(String),
     /// Refuse the request.
     #[error(transparent)]
-    Token(#[from] NoToken),
+    InvalidToken(#[from] InvalidPageToken),
     /// The file is of no use: it is thrown away and made anew.
     #[error("the view's file cannot be gone on with: {0}")]
-    Foreign(String),
+    Incompatible(String),
     /// What is in the file cannot be: it is thrown away and made anew.
     #[error("the view's file is damaged: {0}")]
-    Damaged(String),
+    Corrupt(String),
     /// The database refuses. When writing, the file is thrown away and made anew, unless another
     /// one would fare no better.
     #[error("the view's database: {0}")]
@@ -90,21 +90,21 @@ pub enum ViewError {
     Kafka(#[from] KafkaError),
     /// A newer Orloj wrote a record: upgrade this process.
     #[error("{0}; the view stands still until this process is upgraded")]
-    Newer(String),
+    NewerFormat(String),
     /// Give each gateway a folder of its own.
     #[error("another process uses {0}: give each gateway its own directory (gateway.view_dir)")]
-    Taken(PathBuf),
+    DirectoryLocked(PathBuf),
     /// Mend the folder, or name another one.
     #[error("cannot use {0} (gateway.view_dir): {1}")]
-    Unusable(PathBuf, #[source] io::Error),
+    DirectoryUnusable(PathBuf, #[source] io::Error),
 }
 
 impl ViewError {
     /// Whether what is in the file cannot be: no question will ever find it otherwise.
-    fn is_damage(&self) -> bool {
+    fn is_corruption(&self) -> bool {
         use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
         match self {
-            Self::Damaged(_) => true,
+            Self::Corrupt(_) => true,
             Self::Database(error) => {
                 matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
             }
@@ -116,27 +116,27 @@ impl ViewError {
 /// The handle of those who ask; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct View {
-    pool: Pool,
-    progress: Progress,
+    pool: ConnectionPool,
+    progress: ViewProgress,
 }
 
 /// Holds the folder of the view for this process.
 #[derive(Debug)]
-struct Claim {
+struct ViewDirLock {
     file: PathBuf,
     _lock: File,
 }
 
-impl Claim {
-    fn take(dir: &Path) -> Result<Self, ViewError> {
-        let unusable = |error| ViewError::Unusable(dir.to_owned(), error);
+impl ViewDirLock {
+    fn acquire(dir: &Path) -> Result<Self, ViewError> {
+        let unusable = |error| ViewError::DirectoryUnusable(dir.to_owned(), error);
         fs::create_dir_all(dir).map_err(unusable)?;
         let lock = File::create(dir.join("lock")).map_err(unusable)?;
         lock.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => ViewError::Taken(dir.to_owned()),
+            TryLockError::WouldBlock => ViewError::DirectoryLocked(dir.to_owned()),
             TryLockError::Error(error) => unusable(error),
         })?;
-        Ok(Self { file: dir.join(FILE), _lock: lock })
+        Ok(Self { file: dir.join(FILE_NAME), _lock: lock })
     }
 
     /// Throws the file away, and what SQLite has beside it.
@@ -146,7 +146,7 @@ impl Claim {
             path.push(suffix);
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(ViewError::Unusable(path.into(), error));
+                    return Err(ViewError::DirectoryUnusable(path.into(), error));
                 }
                 _ => {}
             }
@@ -164,15 +164,15 @@ impl View {
         health: Arc<Health>,
         shutdown: CancellationToken,
     ) -> Result<Self, ViewError> {
-        let claim = Claim::take(&settings.gateway.view_dir)?;
-        let pool = Pool::new(claim.file.clone());
+        let dir_lock = ViewDirLock::acquire(&settings.gateway.view_dir)?;
+        let pool = ConnectionPool::new(dir_lock.file.clone());
         let partitions = settings.topics.partitions.get();
-        let (progress, report) = progress::pair(usize::from(partitions));
-        let writer = writer::Writer {
+        let (progress, report) = progress::progress_channel(usize::from(partitions));
+        let writer = writer::ViewWriter {
             settings: settings.clone(),
-            claim,
+            dir_lock,
             pool: pool.clone(),
-            report,
+            progress: report,
             health,
             shutdown,
         };
@@ -182,8 +182,8 @@ impl View {
 
     /// Waits, at most `patience`, until the view has everything up to these records; says how
     /// fresh it is then.
-    pub async fn reach(&self, marks: &[Mark], patience: Duration) -> Freshness {
-        let reached = self.progress.reach(marks, patience).await;
+    pub async fn wait_for(&self, marks: &[WritePosition], timeout: Duration) -> Freshness {
+        let reached = self.progress.wait_for(marks, timeout).await;
         self.progress.freshness(clock::now_ms(), reached)
     }
 
@@ -196,7 +196,7 @@ impl View {
     /// A trigger; nothing, if there is none that may be seen.
     pub async fn trigger(&self, scope: &Scope, id: &str) -> Result<Option<TriggerView>, ViewError> {
         let (scope, id) = (scope.clone(), id.to_owned());
-        self.pool.ask(move |ask| Ok(ask.trigger(&scope, &id)?.map(|found| found.view))).await
+        self.pool.query(move |ask| Ok(ask.trigger(&scope, &id)?.map(|found| found.view))).await
     }
 
     /// Triggers, the newest registration first; of those due within a time, the latest due first.
@@ -207,7 +207,7 @@ impl View {
         page: &Page,
     ) -> Result<Listing<TriggerView>, ViewError> {
         let (scope, filter, page) = (scope.clone(), filter.clone(), page.clone());
-        self.pool.ask(move |ask| ask.triggers(&scope, &filter, &page)).await
+        self.pool.query(move |ask| ask.triggers(&scope, &filter, &page)).await
     }
 
     /// The executions of a trigger, the newest first; nothing, if there is no trigger that may be
@@ -220,7 +220,7 @@ impl View {
         page: &Page,
     ) -> Result<Option<Listing<ExecutionView>>, ViewError> {
         let (scope, id, page) = (scope.clone(), id.to_owned(), page.clone());
-        self.pool.ask(move |ask| ask.executions(&scope, &id, status, &page)).await
+        self.pool.query(move |ask| ask.executions(&scope, &id, status, &page)).await
     }
 
     /// Dead letters, the latest given up first.
@@ -231,7 +231,7 @@ impl View {
         page: &Page,
     ) -> Result<Listing<DeadLetterView>, ViewError> {
         let (scope, filter, page) = (scope.clone(), filter.clone(), page.clone());
-        self.pool.ask(move |ask| ask.dead_letters(&scope, &filter, &page)).await
+        self.pool.query(move |ask| ask.dead_letters(&scope, &filter, &page)).await
     }
 
     /// A dead letter by its id, `<partition>-<offset>`.
@@ -241,7 +241,7 @@ impl View {
         id: &str,
     ) -> Result<Option<DeadLetterView>, ViewError> {
         let (scope, id) = (scope.clone(), id.to_owned());
-        self.pool.ask(move |ask| ask.dead_letter(&scope, &id)).await
+        self.pool.query(move |ask| ask.dead_letter(&scope, &id)).await
     }
 
     /// How many dead letters there are. Looks at each of them where more is asked than caller,
@@ -252,19 +252,19 @@ impl View {
         filter: &DeadLetterFilter,
     ) -> Result<u64, ViewError> {
         let (scope, filter) = (scope.clone(), filter.clone());
-        self.pool.ask(move |ask| ask.count_dead_letters(&scope, &filter)).await
+        self.pool.query(move |ask| ask.count_dead_letters(&scope, &filter)).await
     }
 
     /// The newest state of each circuit, the latest change first.
     pub async fn circuits(&self, scope: &Scope) -> Result<Vec<CircuitView>, ViewError> {
         let scope = scope.clone();
-        self.pool.ask(move |ask| ask.circuits(&scope)).await
+        self.pool.query(move |ask| ask.circuits(&scope)).await
     }
 
     /// How many triggers of a caller are not settled.
-    pub async fn pending_of(&self, caller: &str) -> Result<u64, ViewError> {
+    pub async fn pending_count(&self, caller: &str) -> Result<u64, ViewError> {
         let caller = caller.to_owned();
-        self.pool.ask(move |ask| ask.pending_of(&caller)).await
+        self.pool.query(move |ask| ask.pending_count(&caller)).await
     }
 
     /// The registration of `id` with this generation, whatever became of it.
@@ -274,7 +274,7 @@ impl View {
         generation: Offset,
     ) -> Result<Option<RegistrationView>, ViewError> {
         let id = id.to_owned();
-        self.pool.ask(move |ask| ask.registration(&id, generation)).await
+        self.pool.query(move |ask| ask.registration(&id, generation)).await
     }
 
     /// One-time callbacks that have not ended and whose next attempt was due before `before` (ms
@@ -285,20 +285,20 @@ impl View {
         page: &Page,
     ) -> Result<Listing<Overdue>, ViewError> {
         let page = page.clone();
-        self.pool.ask(move |ask| ask.overdue(before, &page)).await
+        self.pool.query(move |ask| ask.overdue(before, &page)).await
     }
 
     /// All that [`overdue`](Self::overdue) lists, page by page.
-    pub async fn each_overdue(
+    pub async fn for_each_overdue(
         &self,
         before: Timestamp,
-        mut take: impl FnMut(Overdue),
+        mut visit: impl FnMut(Overdue),
     ) -> Result<(), ViewError> {
         let mut token = None;
         loop {
             let page = Page { size: PAGE_MAX, token };
             let listing = self.overdue(before, &page).await?;
-            listing.items.into_iter().for_each(&mut take);
+            listing.items.into_iter().for_each(&mut visit);
             token = listing.next;
             if token.is_none() {
                 return Ok(());

@@ -1,7 +1,7 @@
 //! The connections that answer questions, beside the one that writes.
 //!
-//! Law: a question runs on a thread where waiting is allowed, no more of them at once than there
-//! are connections, and never on a file that was thrown away.
+//! Invariant: a question runs on a thread where waiting is allowed, no more of them at once than
+//! there are connections, and never on a file that was thrown away.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
 use super::ViewError;
-use super::ask::Ask;
+use super::queries::Queries;
 use super::schema;
 
 /// Questions that are answered at once: each is a thread at work, and the rest waits its turn.
@@ -18,102 +18,111 @@ const CONNECTIONS: usize = 8;
 
 /// Shared by all who ask; knows which file is the one to ask.
 #[derive(Clone, Debug)]
-pub(super) struct Pool {
-    turns: Arc<Semaphore>,
-    state: Arc<Mutex<State>>,
+pub(super) struct ConnectionPool {
+    permits: Arc<Semaphore>,
+    state: Arc<Mutex<PoolState>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct PoolState {
     path: PathBuf,
     /// Counts the files there were; nothing while there is none.
-    file: Option<u64>,
-    files: u64,
+    current_file: Option<u64>,
+    files_opened: u64,
     idle: Vec<(u64, Connection)>,
     /// What a question has found wrong with the file.
-    damage: Option<String>,
+    corruption: Option<String>,
     /// Why there is none, for people.
-    reason: String,
+    unavailable_reason: String,
 }
 
-impl Pool {
+impl ConnectionPool {
     pub(super) fn new(path: PathBuf) -> Self {
         let reason = "the view is being opened".to_owned();
-        let state = State { path, file: None, files: 0, idle: Vec::new(), damage: None, reason };
+        let state = PoolState {
+            path,
+            current_file: None,
+            files_opened: 0,
+            idle: Vec::new(),
+            corruption: None,
+            unavailable_reason: reason,
+        };
         let turns = Arc::new(Semaphore::new(CONNECTIONS));
-        Self { turns, state: Arc::new(Mutex::new(state)) }
+        Self { permits: turns, state: Arc::new(Mutex::new(state)) }
     }
 
     /// There is a file to ask.
-    pub(super) fn opened(&self) {
+    pub(super) fn file_opened(&self) {
         let mut state = self.lock();
-        state.files += 1;
-        state.file = Some(state.files);
-        state.damage = None;
+        state.files_opened += 1;
+        state.current_file = Some(state.files_opened);
+        state.corruption = None;
     }
 
     /// The file is to be thrown away.
-    pub(super) fn closed(&self, reason: &str) {
+    pub(super) fn file_closed(&self, reason: &str) {
         let mut state = self.lock();
-        state.file = None;
+        state.current_file = None;
         state.idle.clear();
-        reason.clone_into(&mut state.reason);
+        reason.clone_into(&mut state.unavailable_reason);
     }
 
     /// Fails if a question has found the file to be of no use.
-    pub(super) fn check(&self) -> Result<(), ViewError> {
-        self.lock().damage.take().map_or(Ok(()), |damage| Err(ViewError::Damaged(damage)))
+    pub(super) fn check_corruption(&self) -> Result<(), ViewError> {
+        self.lock().corruption.take().map_or(Ok(()), |damage| Err(ViewError::Corrupt(damage)))
     }
 
     /// Puts a question.
-    pub(super) async fn ask<T: Send + 'static>(
+    pub(super) async fn query<T: Send + 'static>(
         &self,
-        question: impl FnOnce(Ask<'_>) -> Result<T, ViewError> + Send + 'static,
+        question: impl FnOnce(Queries<'_>) -> Result<T, ViewError> + Send + 'static,
     ) -> Result<T, ViewError> {
-        let turn = Arc::clone(&self.turns).acquire_owned().await;
+        let turn = Arc::clone(&self.permits).acquire_owned().await;
         let pool = self.clone();
         let answer = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            let (file, connection) = pool.take()?;
-            let answer = question(Ask(&connection));
-            pool.note(file, answer.as_ref().err());
-            pool.put_back(file, connection);
+            let (file, connection) = pool.acquire()?;
+            let answer = question(Queries(&connection));
+            pool.record_corruption(file, answer.as_ref().err());
+            pool.release(file, connection);
             answer
         });
-        answer.await.map_err(|error| ViewError::Away(error.to_string()))?
+        answer.await.map_err(|error| ViewError::Unavailable(error.to_string()))?
     }
 
-    fn take(&self) -> Result<(u64, Connection), ViewError> {
+    fn acquire(&self) -> Result<(u64, Connection), ViewError> {
         let (file, path) = {
             let mut state = self.lock();
-            let Some(file) = state.file else { return Err(ViewError::Away(state.reason.clone())) };
+            let Some(file) = state.current_file else {
+                return Err(ViewError::Unavailable(state.unavailable_reason.clone()));
+            };
             if let Some(idle) = state.idle.pop() {
                 return Ok(idle);
             }
             (file, state.path.clone())
         };
         let connection = schema::open_reader(&path);
-        self.note(file, connection.as_ref().err());
+        self.record_corruption(file, connection.as_ref().err());
         Ok((file, connection?))
     }
 
     /// Remembers what is wrong with the file, for who can make another one.
-    fn note(&self, file: u64, error: Option<&ViewError>) {
-        let Some(error) = error.filter(|error| error.is_damage()) else { return };
+    fn record_corruption(&self, file: u64, error: Option<&ViewError>) {
+        let Some(error) = error.filter(|error| error.is_corruption()) else { return };
         let mut state = self.lock();
-        if state.file == Some(file) {
-            state.damage = Some(error.to_string());
+        if state.current_file == Some(file) {
+            state.corruption = Some(error.to_string());
         }
     }
 
-    fn put_back(&self, file: u64, connection: Connection) {
+    fn release(&self, file: u64, connection: Connection) {
         let mut state = self.lock();
-        if state.file == Some(file) {
+        if state.current_file == Some(file) {
             state.idle.push((file, connection));
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

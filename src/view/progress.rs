@@ -1,6 +1,6 @@
 //! How far the view is, for those who wait for it.
 //!
-//! Law: what is told here is committed to the database already.
+//! Invariant: what is told here is committed to the database already.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
 /// A topic of which somebody may know a record that must be contained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Log {
+pub enum ViewTopic {
     /// Registrations, commands, cancels.
     Triggers = 0,
     /// What owners and workers said.
@@ -20,13 +20,13 @@ pub enum Log {
 }
 
 /// How many those are.
-const LOGS: usize = 3;
+const TOPICS: usize = 3;
 
 /// A record that must be contained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct WritePosition {
     /// The topic.
-    pub log: Log,
+    pub topic: ViewTopic,
     /// The partition.
     pub partition: PartitionId,
     /// The offset.
@@ -47,21 +47,21 @@ pub struct Freshness {
 
 /// How far each partition is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct ProgressState {
     /// By log and partition, what is read next.
-    next: [Vec<Offset>; LOGS],
+    next_offsets: [Vec<Offset>; TOPICS],
     /// When the ends were looked at up to which everything is contained, in ms since the epoch.
     as_of: Vec<Timestamp>,
 }
 
-impl State {
+impl ProgressState {
     fn of(partitions: usize) -> Self {
         let next = std::array::from_fn(|_log| vec![0; partitions]);
-        Self { next, as_of: vec![0; partitions] }
+        Self { next_offsets: next, as_of: vec![0; partitions] }
     }
 
-    fn covers(&self, mark: &Mark) -> bool {
-        let next = &self.next[mark.log as usize];
+    fn contains(&self, mark: &WritePosition) -> bool {
+        let next = &self.next_offsets[mark.topic as usize];
         let next = usize::try_from(mark.partition).ok().and_then(|at| next.get(at));
         next.is_some_and(|next| *next > mark.offset)
     }
@@ -69,22 +69,22 @@ impl State {
 
 /// For those who wait.
 #[derive(Clone, Debug)]
-pub(super) struct Progress(watch::Receiver<State>);
+pub(super) struct ViewProgress(watch::Receiver<ProgressState>);
 
 /// For the thread that writes.
 #[derive(Debug)]
-pub(super) struct Report(watch::Sender<State>);
+pub(super) struct ProgressPublisher(watch::Sender<ProgressState>);
 
-pub(super) fn pair(partitions: usize) -> (Progress, Report) {
-    let (report, progress) = watch::channel(State::of(partitions));
-    (Progress(progress), Report(report))
+pub(super) fn progress_channel(partitions: usize) -> (ViewProgress, ProgressPublisher) {
+    let (report, progress) = watch::channel(ProgressState::of(partitions));
+    (ViewProgress(progress), ProgressPublisher(report))
 }
 
-impl Progress {
-    pub(super) async fn reach(&self, marks: &[Mark], patience: Duration) -> bool {
+impl ViewProgress {
+    pub(super) async fn wait_for(&self, marks: &[WritePosition], timeout: Duration) -> bool {
         let mut states = self.0.clone();
-        let covered = |state: &State| marks.iter().all(|mark| state.covers(mark));
-        let reached = tokio::time::timeout(patience, states.wait_for(covered)).await;
+        let covered = |state: &ProgressState| marks.iter().all(|mark| state.contains(mark));
+        let reached = tokio::time::timeout(timeout, states.wait_for(covered)).await;
         matches!(reached, Ok(Ok(_)))
     }
 
@@ -94,11 +94,11 @@ impl Progress {
     }
 }
 
-impl Report {
-    /// Tells how far the view is now: by [`Log`] and partition, what is read next. Nobody is woken
-    /// where nothing has changed.
-    pub(super) fn tell(&self, next: [Vec<Offset>; LOGS], as_of: &[Timestamp]) {
-        let new = State { next, as_of: as_of.to_vec() };
+impl ProgressPublisher {
+    /// Tells how far the view is now: by [`ViewTopic`] and partition, what is read next. Nobody is
+    /// woken where nothing has changed.
+    pub(super) fn publish(&self, next: [Vec<Offset>; TOPICS], as_of: &[Timestamp]) {
+        let new = ProgressState { next_offsets: next, as_of: as_of.to_vec() };
         let _woken = self.0.send_if_modified(|state| {
             let changed = *state != new;
             *state = new;
@@ -107,8 +107,8 @@ impl Report {
     }
 
     /// The view begins anew.
-    pub(super) fn begin(&self) {
-        self.0.send_modify(|state| *state = State::of(state.as_of.len()));
+    pub(super) fn reset(&self) {
+        self.0.send_modify(|state| *state = ProgressState::of(state.as_of.len()));
     }
 }
 
@@ -117,45 +117,52 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_waits_for_a_record_is_told_when_it_is_contained() {
-        let (progress, report) = pair(2);
-        let mark = |log, partition, offset| Mark { log, partition, offset };
-        let marks = [(Log::Triggers, 1, 7), (Log::Outcomes, 0, 3), (Log::DeadLetters, 0, 5)];
+    async fn waiting_ends_when_the_view_contains_the_record() {
+        let (progress, report) = progress_channel(2);
+        let mark = |log, partition, offset| WritePosition { topic: log, partition, offset };
+        let marks = [
+            (ViewTopic::Triggers, 1, 7),
+            (ViewTopic::Outcomes, 0, 3),
+            (ViewTopic::DeadLetters, 0, 5),
+        ];
         let marks = marks.map(|(log, partition, offset)| mark(log, partition, offset));
         let tell = |outcomes, letters| {
-            report.tell([vec![0, 8], vec![outcomes, 0], vec![letters, 0]], &[0, 0]);
+            report.publish([vec![0, 8], vec![outcomes, 0], vec![letters, 0]], &[0, 0]);
         };
         let soon = Duration::from_millis(1);
         tell(0, 6);
-        assert!(!progress.reach(&marks, soon).await, "the outcome is not there");
+        assert!(!progress.wait_for(&marks, soon).await, "the outcome is not there");
         tell(4, 5);
-        assert!(!progress.reach(&marks, soon).await, "the letter is not there");
+        assert!(!progress.wait_for(&marks, soon).await, "the letter is not there");
         let waiting = tokio::spawn({
             let progress = progress.clone();
-            async move { progress.reach(&marks, Duration::from_secs(5)).await }
+            async move { progress.wait_for(&marks, Duration::from_secs(5)).await }
         });
         tokio::task::yield_now().await; // so that it waits indeed
         tell(4, 6);
         assert!(waiting.await.unwrap());
-        assert!(!progress.reach(&[mark(Log::Triggers, 9, 0)], soon).await, "no such partition");
+        assert!(
+            !progress.wait_for(&[mark(ViewTopic::Triggers, 9, 0)], soon).await,
+            "no such partition"
+        );
     }
 
     #[tokio::test]
-    async fn what_begins_anew_contains_nothing() {
-        let (progress, report) = pair(2);
-        report.tell([vec![8, 8], vec![0, 0], vec![0, 0]], &[4_000, 4_500]);
-        let marks = [Mark { log: Log::Triggers, partition: 1, offset: 7 }];
-        assert!(progress.reach(&marks, Duration::from_millis(1)).await);
-        report.begin();
-        assert!(!progress.reach(&marks, Duration::from_millis(1)).await);
+    async fn a_reset_view_contains_nothing() {
+        let (progress, report) = progress_channel(2);
+        report.publish([vec![8, 8], vec![0, 0], vec![0, 0]], &[4_000, 4_500]);
+        let marks = [WritePosition { topic: ViewTopic::Triggers, partition: 1, offset: 7 }];
+        assert!(progress.wait_for(&marks, Duration::from_millis(1)).await);
+        report.reset();
+        assert!(!progress.wait_for(&marks, Duration::from_millis(1)).await);
         assert_eq!(progress.freshness(5_000, true).as_of, 0);
     }
 
     #[test]
     fn it_is_as_fresh_as_its_oldest_partition() {
-        let (progress, report) = pair(2);
+        let (progress, report) = progress_channel(2);
         assert_eq!(progress.freshness(5_000, true).as_of, 0);
-        report.tell(std::array::from_fn(|_log| vec![0, 0]), &[4_000, 4_500]);
+        report.publish(std::array::from_fn(|_log| vec![0, 0]), &[4_000, 4_500]);
         let fresh = Freshness { as_of: 4_000, lag: 1_000, reached: false };
         assert_eq!(progress.freshness(5_000, false), fresh);
     }

@@ -1,7 +1,8 @@
 //! The database: its tables, who made it, and whether it may be gone on with.
 //!
-//! Law: everything in it can be read off the topics again. A file of another version, of another
-//! cluster or installation, or a damaged one, is thrown away and made anew; nothing is migrated.
+//! Invariant: everything in it can be read off the topics again. A file of another version, of
+//! another cluster or installation, or a damaged one, is thrown away and made anew; nothing is
+//! migrated.
 //!
 //! ```text
 //!  subject 1 ── n generation       facts: what the records say
@@ -119,27 +120,27 @@ CREATE VIRTUAL TABLE words USING fts5(
 /// installation. Says whether it is a new one.
 pub(super) fn open(path: &Path, identity: &str) -> Result<(Connection, bool), ViewError> {
     let connection = Connection::open(path)?;
-    set_up(&connection, WRITER_CACHE_KIB)?;
+    configure(&connection, WRITER_CACHE_KIB)?;
     let _mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     connection.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 4000;")?;
     let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     if version == 0 {
-        make(&connection, identity)?;
+        create_tables(&connection, identity)?;
         return Ok((connection, true));
     }
     if version != VERSION {
-        return Err(ViewError::Foreign(format!("its version is {version}, not {VERSION}")));
+        return Err(ViewError::Incompatible(format!("its version is {version}, not {VERSION}")));
     }
     let sql = "SELECT value FROM meta WHERE key = 'identity'";
     let found: String = connection.query_row(sql, [], |row| row.get(0))?;
     if found != identity {
-        return Err(ViewError::Foreign(format!("it is of {found}, not of {identity}")));
+        return Err(ViewError::Incompatible(format!("it is of {found}, not of {identity}")));
     }
     Ok((connection, false))
 }
 
 /// Makes the tables in an empty database.
-pub(super) fn make(connection: &Connection, identity: &str) -> Result<(), ViewError> {
+pub(super) fn create_tables(connection: &Connection, identity: &str) -> Result<(), ViewError> {
     connection.execute_batch(&format!("BEGIN; {TABLES} PRAGMA user_version = {VERSION};"))?;
     connection.execute("INSERT INTO meta VALUES ('identity', ?1)", [identity])?;
     connection.execute_batch("COMMIT")?;
@@ -150,11 +151,11 @@ pub(super) fn make(connection: &Connection, identity: &str) -> Result<(), ViewEr
 pub(super) fn open_reader(path: &Path) -> Result<Connection, ViewError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    set_up(&connection, READER_CACHE_KIB)?;
+    configure(&connection, READER_CACHE_KIB)?;
     Ok(connection)
 }
 
-fn set_up(connection: &Connection, cache_kib: i64) -> Result<(), ViewError> {
+fn configure(connection: &Connection, cache_kib: i64) -> Result<(), ViewError> {
     connection.busy_timeout(std::time::Duration::from_millis(BUSY_MS))?;
     connection.set_prepared_statement_cache_capacity(128);
     connection.execute_batch(&format!(

@@ -1,8 +1,9 @@
 //! Where a trigger stands: one pure function of what the topics say of its current generation.
 //!
-//! Law: no order of reading, no clock and nothing that was concluded before plays a part. What is
-//! concluded from something *not* being there (not in the ledger, not cancelled) is concluded only
-//! from facts that are `decided`: when everything that the owner wrote with that cursor is read.
+//! Invariant: no order of reading, no clock and nothing that was concluded before plays a part.
+//! What is concluded from something *not* being there (not in the ledger, not cancelled) is
+//! concluded only from facts that are `decided`: when everything that the owner wrote with that
+//! cursor is read.
 //!
 //! ```text
 //!            ┌─ PAUSED ◄─pause, resume─► ┐          ┌─ into a topic ─► FIRED
@@ -20,18 +21,19 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::answer::Status;
-use crate::model::course::{OnFailure, Standing};
+use super::results::Status;
 use crate::model::entry::FireRow;
+use crate::model::lifecycle::{LifecyclePhase, OnFailure};
 use crate::model::timeline::TimelineKey;
 use crate::model::{Offset, Timestamp};
 
 /// What the ledger holds of a trigger, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Held {
+pub(super) struct LedgerFacts {
     pub(super) generation: Offset,
-    pub(super) standing: Standing,
+    #[serde(rename = "standing")]
+    pub(super) state: LifecyclePhase,
     pub(super) paused: bool,
     pub(super) awaits: bool,
     pub(super) recurs: bool,
@@ -41,15 +43,15 @@ pub(super) struct Held {
     pub(super) occurrence: u32,
 }
 
-impl Held {
+impl LedgerFacts {
     pub(super) fn of(row: &FireRow) -> Self {
-        let course = row.course.as_deref();
+        let course = row.lifecycle.as_deref();
         Self {
             generation: row.id.generation,
-            standing: course.map_or(Standing::Pending, |course| course.standing),
+            state: course.map_or(LifecyclePhase::Pending, |course| course.phase),
             paused: course.is_some_and(|course| course.paused),
-            awaits: course.is_some_and(|course| course.awaits.is_some()),
-            recurs: course.is_some_and(|course| course.series.is_some()),
+            awaits: course.is_some_and(|course| course.dependencies.is_some()),
+            recurs: course.is_some_and(|course| course.recurrence.is_some()),
             scheduled: row.scheduled,
             occurrence: row.id.occurrence,
         }
@@ -59,36 +61,45 @@ impl Held {
 /// What outcomes say of a generation, the last word of each kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Told {
+pub(super) struct OutcomeFacts {
     /// How an attempt ended.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) attempt: Option<Ending>,
+    #[serde(rename = "attempt")]
+    pub(super) attempt_end: Option<EndFact>,
     /// That it does not fire any more.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) off: Option<Ending>,
+    #[serde(rename = "off")]
+    pub(super) stop: Option<EndFact>,
     /// How often it fired, when it came for the last time.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) ended: Option<(u32, Timestamp)>,
+    #[serde(rename = "ended")]
+    pub(super) last_occurrence: Option<(u32, Timestamp)>,
     /// When it was called before its time.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) called: Option<Timestamp>,
+    #[serde(rename = "called")]
+    pub(super) called_at: Option<Timestamp>,
     /// When it was resumed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) resumed: Option<Timestamp>,
+    #[serde(rename = "resumed")]
+    pub(super) resumed_at: Option<Timestamp>,
     /// Why it was paused.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) paused: Option<String>,
+    #[serde(rename = "paused")]
+    pub(super) pause_reason: Option<String>,
     /// When anything was said last.
-    pub(super) at: Timestamp,
+    #[serde(rename = "at")]
+    pub(super) last_outcome_at: Timestamp,
 }
 
 /// One end, of an attempt or of all of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Ending {
-    pub(super) how: How,
+pub(super) struct EndFact {
+    #[serde(rename = "how")]
+    pub(super) kind: EndKind,
     /// The offset of the outcome: the later word counts.
-    pub(super) said: Offset,
+    #[serde(rename = "said")]
+    pub(super) outcome_offset: Offset,
     pub(super) at: Timestamp,
     pub(super) occurrence: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,7 +109,7 @@ pub(super) struct Ending {
 /// How something ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum How {
+pub(super) enum EndKind {
     Delivered,
     Failed,
     /// An attempt failed, and another follows.
@@ -109,7 +120,7 @@ pub(super) enum How {
     Unmet(OnFailure),
 }
 
-impl How {
+impl EndKind {
     fn status(self) -> Option<Status> {
         match self {
             Self::Delivered => Some(Status::Completed),
@@ -125,27 +136,27 @@ impl How {
 
 /// Everything that decides where a generation stands.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Facts<'a> {
+pub(super) struct StatusFacts<'a> {
     /// By its registration: it is a callback, it recurs, it waits for others, and the ledger holds
     /// it in any case until it is settled.
-    pub(super) http: bool,
+    pub(super) is_callback: bool,
     pub(super) recurs: bool,
     pub(super) awaits: bool,
-    pub(super) kept: bool,
+    pub(super) always_in_ledger: bool,
     pub(super) created_at: Timestamp,
     pub(super) fire_at: Timestamp,
     /// N has passed its registration, and all that was written up to then is read.
     pub(super) decided: bool,
     /// W has passed its place on the timeline, by the same cursor.
-    pub(super) passed: bool,
+    pub(super) is_fired_through: bool,
     /// What the ledger holds of this generation.
-    pub(super) held: Option<&'a Held>,
-    pub(super) told: &'a Told,
+    pub(super) ledger: Option<&'a LedgerFacts>,
+    pub(super) outcomes: &'a OutcomeFacts,
 }
 
 /// Where a trigger stands, since when if that is its end, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct StatusDecision {
     pub(super) status: Status,
     pub(super) settled_at: Option<Timestamp>,
     /// When it is due next, or was last.
@@ -155,63 +166,67 @@ pub(super) struct Verdict {
 }
 
 /// Where a place on the timeline is by the cursor's W.
-pub(super) fn has_passed(w: &TimelineKey, place: &TimelineKey) -> bool {
-    place <= w
+pub(super) fn is_fired_through(fired_through: &TimelineKey, place: &TimelineKey) -> bool {
+    place <= fired_through
 }
 
 /// Judges the facts.
-pub(super) fn judge(facts: &Facts<'_>) -> Verdict {
-    let (status, ending) = stand(facts);
+pub(super) fn status_of(facts: &StatusFacts<'_>) -> StatusDecision {
+    let (status, ending) = status_and_end(facts);
     let settled_at =
         status.is_settled().then(|| ending.map_or_else(|| fired_at(facts), |ending| ending.at));
     let reason = match status {
-        Status::Paused => facts.told.paused.clone(),
+        Status::Paused => facts.outcomes.pause_reason.clone(),
         _ => ending.and_then(|ending| ending.reason.clone()),
     };
-    Verdict {
+    StatusDecision {
         status,
         settled_at,
-        fire_at: due(facts),
-        executions: executions(facts, status),
+        fire_at: due_time(facts),
+        executions: count_executions(facts, status),
         reason,
     }
 }
 
-fn stand<'a>(facts: &Facts<'a>) -> (Status, Option<&'a Ending>) {
-    if let Some((status, ending)) = ended(facts) {
+fn status_and_end<'a>(facts: &StatusFacts<'a>) -> (Status, Option<&'a EndFact>) {
+    if let Some((status, ending)) = final_status(facts) {
         return (status, Some(ending));
     }
-    match facts.held {
-        Some(held) => match held.standing {
-            Standing::Pending | Standing::Queued if is_paused(facts) => (Status::Paused, None),
-            Standing::Pending | Standing::Queued => (ahead(held.recurs, held.awaits), None),
-            Standing::Open if facts.recurs => last_one(facts),
-            Standing::Open => (Status::InFlight, retried(facts)),
-            Standing::Done if facts.http => (Status::Completed, None),
-            Standing::Done => (Status::Fired, None),
-            Standing::Failed => (Status::Failed, None),
+    match facts.ledger {
+        Some(entry) => match entry.state {
+            LifecyclePhase::Pending | LifecyclePhase::Queued if is_paused(facts) => {
+                (Status::Paused, None)
+            }
+            LifecyclePhase::Pending | LifecyclePhase::Queued => {
+                (status_before_due(entry.recurs, entry.awaits), None)
+            }
+            LifecyclePhase::Open if facts.recurs => after_last_occurrence(facts),
+            LifecyclePhase::Open => (Status::InFlight, last_retry(facts)),
+            LifecyclePhase::Done if facts.is_callback => (Status::Completed, None),
+            LifecyclePhase::Done => (Status::Fired, None),
+            LifecyclePhase::Failed => (Status::Failed, None),
         },
         None if !facts.decided && is_paused(facts) => (Status::Paused, None),
-        None if !facts.decided || !(facts.kept || facts.passed) => {
-            (ahead(facts.recurs, facts.awaits), None)
+        None if !facts.decided || !(facts.always_in_ledger || facts.is_fired_through) => {
+            (status_before_due(facts.recurs, facts.awaits), None)
         }
-        None if facts.recurs => last_one(facts),
-        None if facts.http => (Status::InFlight, retried(facts)),
+        None if facts.recurs => after_last_occurrence(facts),
+        None if facts.is_callback => (Status::InFlight, last_retry(facts)),
         None => (Status::Fired, None),
     }
 }
 
 /// Whether it is paused: by the last word about that, which is known before the ledger is read; the
 /// ledger tells where that word is too old to be kept.
-fn is_paused(facts: &Facts<'_>) -> bool {
-    match facts.told {
-        Told { paused: Some(_), .. } => true,
-        Told { resumed: Some(_), .. } => false,
-        _ => facts.held.is_some_and(|held| held.paused),
+fn is_paused(facts: &StatusFacts<'_>) -> bool {
+    match facts.outcomes {
+        OutcomeFacts { pause_reason: Some(_), .. } => true,
+        OutcomeFacts { resumed_at: Some(_), .. } => false,
+        _ => facts.ledger.is_some_and(|held| held.paused),
     }
 }
 
-fn ahead(recurs: bool, awaits: bool) -> Status {
+fn status_before_due(recurs: bool, awaits: bool) -> Status {
     match (awaits, recurs) {
         (true, _) => Status::Waiting,
         (false, true) => Status::Scheduled,
@@ -220,42 +235,43 @@ fn ahead(recurs: bool, awaits: bool) -> Status {
 }
 
 /// What was said about the end of it as a whole.
-fn ended<'a>(facts: &Facts<'a>) -> Option<(Status, &'a Ending)> {
-    let Told { attempt, off, .. } = facts.told;
+fn final_status<'a>(facts: &StatusFacts<'a>) -> Option<(Status, &'a EndFact)> {
+    let OutcomeFacts { attempt_end: attempt, stop: off, .. } = facts.outcomes;
     let off = off.as_ref();
     let last = match attempt.as_ref() {
         // What becomes of one occurrence is not the end of the others.
         _ if facts.recurs => off,
         attempt => match (attempt, off) {
-            (Some(attempt), Some(off)) if attempt.said < off.said => Some(off),
+            (Some(attempt), Some(off)) if attempt.outcome_offset < off.outcome_offset => Some(off),
             (Some(attempt), _) => Some(attempt),
             (None, off) => off,
         },
     }?;
-    Some((last.how.status()?, last))
+    Some((last.kind.status()?, last))
 }
 
 /// Why an attempt that is repeated failed last.
-fn retried<'a>(facts: &Facts<'a>) -> Option<&'a Ending> {
-    facts.told.attempt.as_ref().filter(|ending| ending.how == How::Retried)
+fn last_retry<'a>(facts: &StatusFacts<'a>) -> Option<&'a EndFact> {
+    facts.outcomes.attempt_end.as_ref().filter(|ending| ending.kind == EndKind::Retried)
 }
 
 /// A recurring trigger behind its last occurrence.
-fn last_one<'a>(facts: &Facts<'a>) -> (Status, Option<&'a Ending>) {
-    let executions = facts.told.ended.map(|(executions, _)| executions);
-    match (executions, facts.told.attempt.as_ref()) {
+fn after_last_occurrence<'a>(facts: &StatusFacts<'a>) -> (Status, Option<&'a EndFact>) {
+    let executions = facts.outcomes.last_occurrence.map(|(executions, _)| executions);
+    match (executions, facts.outcomes.attempt_end.as_ref()) {
         (Some(0), _) => (Status::Expired, None),
-        _ if !facts.http => (Status::Fired, None),
+        _ if !facts.is_callback => (Status::Fired, None),
         (Some(executions), Some(last)) if last.occurrence + 1 >= executions => {
-            (last.how.status().unwrap_or(Status::InFlight), Some(last))
+            (last.kind.status().unwrap_or(Status::InFlight), Some(last))
         }
         _ => (Status::InFlight, None),
     }
 }
 
 /// When a fire that nobody speaks of was made, as far as it can be known.
-fn fired_at(facts: &Facts<'_>) -> Timestamp {
-    let Told { ended, called, resumed, .. } = facts.told;
+fn fired_at(facts: &StatusFacts<'_>) -> Timestamp {
+    let OutcomeFacts { last_occurrence: ended, called_at: called, resumed_at: resumed, .. } =
+        facts.outcomes;
     let due = facts.fire_at.max(facts.created_at);
     match (ended, called) {
         (Some((_, at)), _) => *at,
@@ -264,22 +280,22 @@ fn fired_at(facts: &Facts<'_>) -> Timestamp {
     }
 }
 
-fn due(facts: &Facts<'_>) -> Timestamp {
-    match (facts.held, facts.told.ended) {
-        (Some(held), _) if held.standing.is_ahead() => held.scheduled,
+fn due_time(facts: &StatusFacts<'_>) -> Timestamp {
+    match (facts.ledger, facts.outcomes.last_occurrence) {
+        (Some(entry), _) if entry.state.is_waiting() => entry.scheduled,
         (_, Some((_, at))) => at,
         _ => facts.fire_at,
     }
 }
 
-fn executions(facts: &Facts<'_>, status: Status) -> u32 {
-    let attempted = facts.told.attempt.as_ref().map_or(0, |last| last.occurrence + 1);
+fn count_executions(facts: &StatusFacts<'_>, status: Status) -> u32 {
+    let attempted = facts.outcomes.attempt_end.as_ref().map_or(0, |last| last.occurrence + 1);
     if !facts.recurs {
         let fired = matches!(status, Status::Fired | Status::InFlight | Status::Completed);
         return u32::from(fired).max(attempted);
     }
-    match (facts.held, facts.told.ended) {
-        (Some(held), _) => held.occurrence.max(attempted),
+    match (facts.ledger, facts.outcomes.last_occurrence) {
+        (Some(entry), _) => entry.occurrence.max(attempted),
         (None, Some((executions, _))) => executions,
         (None, None) => attempted,
     }
@@ -289,49 +305,49 @@ fn executions(facts: &Facts<'_>, status: Status) -> u32 {
 mod tests {
     use super::*;
 
-    const NOTHING: Told = Told {
-        attempt: None,
-        off: None,
-        ended: None,
-        called: None,
-        resumed: None,
-        paused: None,
-        at: 0,
+    const NO_OUTCOMES: OutcomeFacts = OutcomeFacts {
+        attempt_end: None,
+        stop: None,
+        last_occurrence: None,
+        called_at: None,
+        resumed_at: None,
+        pause_reason: None,
+        last_outcome_at: 0,
     };
 
     /// A one-time trigger into a topic, registered at 10 and due at 50, that its owner has not
     /// read yet.
-    fn plain(told: &Told) -> Facts<'_> {
-        Facts {
-            http: false,
+    fn topic_trigger(outcomes: &OutcomeFacts) -> StatusFacts<'_> {
+        StatusFacts {
+            is_callback: false,
             recurs: false,
             awaits: false,
-            kept: false,
+            always_in_ledger: false,
             created_at: 10,
             fire_at: 50,
             decided: false,
-            passed: false,
-            held: None,
-            told,
+            is_fired_through: false,
+            ledger: None,
+            outcomes,
         }
     }
 
-    fn http(told: &Told) -> Facts<'_> {
-        Facts { http: true, ..plain(told) }
+    fn http(outcomes: &OutcomeFacts) -> StatusFacts<'_> {
+        StatusFacts { is_callback: true, ..topic_trigger(outcomes) }
     }
 
-    fn recurring(told: &Told) -> Facts<'_> {
-        Facts { recurs: true, kept: true, ..plain(told) }
+    fn recurring(outcomes: &OutcomeFacts) -> StatusFacts<'_> {
+        StatusFacts { recurs: true, always_in_ledger: true, ..topic_trigger(outcomes) }
     }
 
-    fn fired<'a>(facts: Facts<'a>) -> Facts<'a> {
-        Facts { decided: true, passed: true, ..facts }
+    fn fired<'a>(facts: StatusFacts<'a>) -> StatusFacts<'a> {
+        StatusFacts { decided: true, is_fired_through: true, ..facts }
     }
 
-    fn held(standing: Standing) -> Held {
-        Held {
+    fn ledger_facts(standing: LifecyclePhase) -> LedgerFacts {
+        LedgerFacts {
             generation: 7,
-            standing,
+            state: standing,
             paused: false,
             awaits: false,
             recurs: false,
@@ -340,100 +356,119 @@ mod tests {
         }
     }
 
-    fn ending(how: How, said: Offset, occurrence: u32) -> Option<Ending> {
-        Some(Ending { how, said, at: 90, occurrence, reason: Some("why".to_owned()) })
+    fn end_fact(how: EndKind, said: Offset, occurrence: u32) -> Option<EndFact> {
+        Some(EndFact {
+            kind: how,
+            outcome_offset: said,
+            at: 90,
+            occurrence,
+            reason: Some("why".to_owned()),
+        })
     }
 
-    fn attempt(how: How) -> Told {
-        Told { attempt: ending(how, 1, 0), ..NOTHING }
+    fn ended_attempt(how: EndKind) -> OutcomeFacts {
+        OutcomeFacts { attempt_end: end_fact(how, 1, 0), ..NO_OUTCOMES }
     }
 
-    fn off(how: How) -> Told {
-        Told { off: ending(how, 2, 0), ..NOTHING }
+    fn stopped(how: EndKind) -> OutcomeFacts {
+        OutcomeFacts { stop: end_fact(how, 2, 0), ..NO_OUTCOMES }
     }
 
-    fn last_attempt(occurrence: u32) -> Told {
-        Told { attempt: ending(How::Failed, 3, occurrence), ..NOTHING }
+    fn last_attempt(occurrence: u32) -> OutcomeFacts {
+        OutcomeFacts { attempt_end: end_fact(EndKind::Failed, 3, occurrence), ..NO_OUTCOMES }
     }
 
-    fn status(facts: Facts<'_>) -> Status {
-        judge(&facts).status
+    fn status(facts: StatusFacts<'_>) -> Status {
+        status_of(&facts).status
     }
 
     #[test]
-    fn before_its_time_it_waits() {
-        assert_eq!(status(plain(&NOTHING)), Status::Pending);
-        assert_eq!(status(recurring(&NOTHING)), Status::Scheduled);
-        let waits = Facts { awaits: true, kept: true, ..plain(&NOTHING) };
+    fn a_trigger_is_pending_before_its_due_time() {
+        assert_eq!(status(topic_trigger(&NO_OUTCOMES)), Status::Pending);
+        assert_eq!(status(recurring(&NO_OUTCOMES)), Status::Scheduled);
+        let waits =
+            StatusFacts { awaits: true, always_in_ledger: true, ..topic_trigger(&NO_OUTCOMES) };
         assert_eq!(status(waits), Status::Waiting);
-        let read = Facts { decided: true, ..plain(&NOTHING) };
+        let read = StatusFacts { decided: true, ..topic_trigger(&NO_OUTCOMES) };
         assert_eq!(status(read), Status::Pending);
-        let passed = Facts { passed: true, ..plain(&NOTHING) };
+        let passed = StatusFacts { is_fired_through: true, ..topic_trigger(&NO_OUTCOMES) };
         assert_eq!(status(passed), Status::Pending, "W is of no account before N");
     }
 
     #[test]
-    fn the_ledger_says_where_it_stands() {
-        let (pending, queued) = (held(Standing::Pending), held(Standing::Queued));
-        let paused = Held { paused: true, ..held(Standing::Pending) };
-        let waiting = Held { awaits: true, ..held(Standing::Pending) };
-        let series = Held { recurs: true, ..held(Standing::Pending) };
+    fn status_follows_the_ledger_entry() {
+        let (pending, queued) =
+            (ledger_facts(LifecyclePhase::Pending), ledger_facts(LifecyclePhase::Queued));
+        let paused = LedgerFacts { paused: true, ..ledger_facts(LifecyclePhase::Pending) };
+        let waiting = LedgerFacts { awaits: true, ..ledger_facts(LifecyclePhase::Pending) };
+        let series = LedgerFacts { recurs: true, ..ledger_facts(LifecyclePhase::Pending) };
         for (held, facts, expected) in [
-            (&pending, plain(&NOTHING), Status::Pending),
-            (&pending, fired(plain(&NOTHING)), Status::Pending), // its topic is away
-            (&queued, plain(&NOTHING), Status::Pending),
-            (&paused, plain(&NOTHING), Status::Paused),
-            (&waiting, plain(&NOTHING), Status::Waiting),
-            (&series, recurring(&NOTHING), Status::Scheduled),
-            (&held(Standing::Open), http(&NOTHING), Status::InFlight),
-            (&held(Standing::Done), http(&NOTHING), Status::Completed),
-            (&held(Standing::Done), plain(&NOTHING), Status::Fired),
-            (&held(Standing::Failed), plain(&NOTHING), Status::Failed),
+            (&pending, topic_trigger(&NO_OUTCOMES), Status::Pending),
+            (&pending, fired(topic_trigger(&NO_OUTCOMES)), Status::Pending), // its topic is away
+            (&queued, topic_trigger(&NO_OUTCOMES), Status::Pending),
+            (&paused, topic_trigger(&NO_OUTCOMES), Status::Paused),
+            (&waiting, topic_trigger(&NO_OUTCOMES), Status::Waiting),
+            (&series, recurring(&NO_OUTCOMES), Status::Scheduled),
+            (&ledger_facts(LifecyclePhase::Open), http(&NO_OUTCOMES), Status::InFlight),
+            (&ledger_facts(LifecyclePhase::Done), http(&NO_OUTCOMES), Status::Completed),
+            (&ledger_facts(LifecyclePhase::Done), topic_trigger(&NO_OUTCOMES), Status::Fired),
+            (&ledger_facts(LifecyclePhase::Failed), topic_trigger(&NO_OUTCOMES), Status::Failed),
         ] {
-            assert_eq!(status(Facts { held: Some(held), ..facts }), expected, "{held:?}");
+            assert_eq!(status(StatusFacts { ledger: Some(held), ..facts }), expected, "{held:?}");
         }
     }
 
     #[test]
-    fn the_last_word_about_a_pause_is_believed_before_the_ledger_is_read() {
-        let paused = Told { paused: Some("by a command".to_owned()), ..NOTHING };
-        let resumed = Told { resumed: Some(20), ..NOTHING };
-        let (running, stopped) =
-            (held(Standing::Pending), Held { paused: true, ..held(Standing::Pending) });
-        let with = |held, facts| status(Facts { held, ..facts });
-        assert_eq!(with(Some(&running), plain(&paused)), Status::Paused);
-        assert_eq!(with(None, plain(&paused)), Status::Paused);
-        assert_eq!(with(Some(&stopped), plain(&resumed)), Status::Pending);
-        assert_eq!(with(Some(&stopped), plain(&NOTHING)), Status::Paused, "it was said long ago");
-        assert_eq!(with(None, fired(plain(&paused))), Status::Fired, "it was resumed meanwhile");
-        let verdict = judge(&plain(&paused));
+    fn the_latest_pause_outcome_counts_before_the_ledger_is_read() {
+        let paused = OutcomeFacts { pause_reason: Some("by a command".to_owned()), ..NO_OUTCOMES };
+        let resumed = OutcomeFacts { resumed_at: Some(20), ..NO_OUTCOMES };
+        let (running, stopped) = (
+            ledger_facts(LifecyclePhase::Pending),
+            LedgerFacts { paused: true, ..ledger_facts(LifecyclePhase::Pending) },
+        );
+        let with = |held, facts| status(StatusFacts { ledger: held, ..facts });
+        assert_eq!(with(Some(&running), topic_trigger(&paused)), Status::Paused);
+        assert_eq!(with(None, topic_trigger(&paused)), Status::Paused);
+        assert_eq!(with(Some(&stopped), topic_trigger(&resumed)), Status::Pending);
+        assert_eq!(
+            with(Some(&stopped), topic_trigger(&NO_OUTCOMES)),
+            Status::Paused,
+            "it was said long ago"
+        );
+        assert_eq!(
+            with(None, fired(topic_trigger(&paused))),
+            Status::Fired,
+            "it was resumed meanwhile"
+        );
+        let verdict = status_of(&topic_trigger(&paused));
         assert_eq!(verdict.reason.as_deref(), Some("by a command"));
     }
 
     #[test]
-    fn what_w_has_passed_and_the_ledger_does_not_hold_has_fired() {
-        assert_eq!(status(fired(plain(&NOTHING))), Status::Fired);
-        assert_eq!(status(fired(http(&NOTHING))), Status::InFlight);
-        let kept = Facts { kept: true, decided: true, ..plain(&NOTHING) };
+    fn a_trigger_that_is_fired_through_and_not_in_the_ledger_has_fired() {
+        assert_eq!(status(fired(topic_trigger(&NO_OUTCOMES))), Status::Fired);
+        assert_eq!(status(fired(http(&NO_OUTCOMES))), Status::InFlight);
+        let kept =
+            StatusFacts { always_in_ledger: true, decided: true, ..topic_trigger(&NO_OUTCOMES) };
         assert_eq!(status(kept), Status::Fired, "the ledger would hold it");
-        assert_eq!(judge(&fired(plain(&NOTHING))).settled_at, Some(50));
-        let late = Facts { created_at: 70, ..fired(plain(&NOTHING)) };
-        assert_eq!(judge(&late).settled_at, Some(70));
+        assert_eq!(status_of(&fired(topic_trigger(&NO_OUTCOMES))).settled_at, Some(50));
+        let late = StatusFacts { created_at: 70, ..fired(topic_trigger(&NO_OUTCOMES)) };
+        assert_eq!(status_of(&late).settled_at, Some(70));
     }
 
     #[test]
-    fn outcomes_say_how_it_ended() {
+    fn status_follows_the_outcome() {
         for (told, expected) in [
-            (attempt(How::Delivered), Status::Completed),
-            (attempt(How::Failed), Status::Failed),
-            (attempt(How::Retried), Status::InFlight),
-            (attempt(How::Withdrawn), Status::Cancelled),
-            (off(How::Cancelled), Status::Cancelled),
-            (off(How::Expired), Status::Expired),
-            (off(How::Unmet(OnFailure::Fail)), Status::Failed),
-            (off(How::Unmet(OnFailure::Skip)), Status::Cancelled),
+            (ended_attempt(EndKind::Delivered), Status::Completed),
+            (ended_attempt(EndKind::Failed), Status::Failed),
+            (ended_attempt(EndKind::Retried), Status::InFlight),
+            (ended_attempt(EndKind::Withdrawn), Status::Cancelled),
+            (stopped(EndKind::Cancelled), Status::Cancelled),
+            (stopped(EndKind::Expired), Status::Expired),
+            (stopped(EndKind::Unmet(OnFailure::Fail)), Status::Failed),
+            (stopped(EndKind::Unmet(OnFailure::Skip)), Status::Cancelled),
         ] {
-            let verdict = judge(&fired(http(&told)));
+            let verdict = status_of(&fired(http(&told)));
             assert_eq!(verdict.status, expected, "{told:?}");
             let settled = (expected != Status::InFlight).then_some(90);
             assert_eq!((verdict.settled_at, verdict.reason.as_deref()), (settled, Some("why")));
@@ -441,82 +476,97 @@ mod tests {
     }
 
     #[test]
-    fn the_later_word_counts() {
-        let mut told = attempt(How::Delivered);
-        told.off = ending(How::Cancelled, 0, 0);
-        assert_eq!(status(fired(http(&told))), Status::Completed);
-        told.off = ending(How::Cancelled, 5, 0);
-        assert_eq!(status(fired(http(&told))), Status::Cancelled);
+    fn the_later_outcome_counts() {
+        let mut outcomes = ended_attempt(EndKind::Delivered);
+        outcomes.stop = end_fact(EndKind::Cancelled, 0, 0);
+        assert_eq!(status(fired(http(&outcomes))), Status::Completed);
+        outcomes.stop = end_fact(EndKind::Cancelled, 5, 0);
+        assert_eq!(status(fired(http(&outcomes))), Status::Cancelled);
     }
 
     #[test]
-    fn a_recurring_one_ends_as_its_last_occurrence_does() {
-        let ended = |executions, told: Told| Told { ended: Some((executions, 80)), ..told };
-        let last = |how, occurrence| Told { attempt: ending(how, 3, occurrence), ..NOTHING };
-        fn http(told: &Told) -> Facts<'_> {
-            Facts { http: true, decided: true, ..recurring(told) }
+    fn a_recurring_trigger_ends_like_its_last_occurrence() {
+        let ended = |executions, told: OutcomeFacts| OutcomeFacts {
+            last_occurrence: Some((executions, 80)),
+            ..told
+        };
+        let last = |how, occurrence| OutcomeFacts {
+            attempt_end: end_fact(how, 3, occurrence),
+            ..NO_OUTCOMES
+        };
+        fn http(outcomes: &OutcomeFacts) -> StatusFacts<'_> {
+            StatusFacts { is_callback: true, decided: true, ..recurring(outcomes) }
         }
-        let failed_once = last(How::Failed, 0);
-        let series = Held { recurs: true, ..held(Standing::Pending) };
-        let goes_on = Facts { held: Some(&series), ..http(&failed_once) };
+        let failed_once = last(EndKind::Failed, 0);
+        let series = LedgerFacts { recurs: true, ..ledger_facts(LifecyclePhase::Pending) };
+        let goes_on = StatusFacts { ledger: Some(&series), ..http(&failed_once) };
         assert_eq!(status(goes_on), Status::Scheduled);
         for (told, expected) in [
-            (ended(2, NOTHING), Status::InFlight),
-            (ended(2, last(How::Delivered, 0)), Status::InFlight),
-            (ended(2, last(How::Delivered, 1)), Status::Completed),
-            (ended(2, last(How::Failed, 1)), Status::Failed),
-            (ended(2, last(How::Retried, 1)), Status::InFlight),
-            (ended(0, NOTHING), Status::Expired),
-            (off(How::Cancelled), Status::Cancelled),
+            (ended(2, NO_OUTCOMES), Status::InFlight),
+            (ended(2, last(EndKind::Delivered, 0)), Status::InFlight),
+            (ended(2, last(EndKind::Delivered, 1)), Status::Completed),
+            (ended(2, last(EndKind::Failed, 1)), Status::Failed),
+            (ended(2, last(EndKind::Retried, 1)), Status::InFlight),
+            (ended(0, NO_OUTCOMES), Status::Expired),
+            (stopped(EndKind::Cancelled), Status::Cancelled),
         ] {
             assert_eq!(status(http(&told)), expected, "{told:?}");
         }
-        let remembered = Held { recurs: true, ..held(Standing::Open) };
-        let delivered = ended(2, last(How::Delivered, 1));
-        let facts = Facts { held: Some(&remembered), ..http(&delivered) };
+        let remembered = LedgerFacts { recurs: true, ..ledger_facts(LifecyclePhase::Open) };
+        let delivered = ended(2, last(EndKind::Delivered, 1));
+        let facts = StatusFacts { ledger: Some(&remembered), ..http(&delivered) };
         assert_eq!(status(facts), Status::Completed);
-        let into_topic = ended(2, NOTHING);
-        let verdict = judge(&Facts { decided: true, ..recurring(&into_topic) });
+        let into_topic = ended(2, NO_OUTCOMES);
+        let verdict = status_of(&StatusFacts { decided: true, ..recurring(&into_topic) });
         assert_eq!((verdict.status, verdict.executions), (Status::Fired, 2));
         assert_eq!((verdict.settled_at, verdict.fire_at), (Some(80), 80));
     }
 
     #[test]
-    fn executions_are_counted_as_far_as_they_are_known() {
-        let retried = attempt(How::Retried);
-        assert_eq!(judge(&plain(&NOTHING)).executions, 0);
-        assert_eq!(judge(&fired(plain(&NOTHING))).executions, 1, "of which nobody speaks");
-        assert_eq!(judge(&fired(http(&retried))).executions, 1);
-        let series = Held { recurs: true, occurrence: 5, ..held(Standing::Pending) };
-        let facts = Facts { held: Some(&series), ..recurring(&NOTHING) };
-        assert_eq!(judge(&facts).executions, 5);
+    fn executions_are_counted_from_known_facts() {
+        let retried = ended_attempt(EndKind::Retried);
+        assert_eq!(status_of(&topic_trigger(&NO_OUTCOMES)).executions, 0);
+        assert_eq!(
+            status_of(&fired(topic_trigger(&NO_OUTCOMES))).executions,
+            1,
+            "of which nobody speaks"
+        );
+        assert_eq!(status_of(&fired(http(&retried))).executions, 1);
+        let series =
+            LedgerFacts { recurs: true, occurrence: 5, ..ledger_facts(LifecyclePhase::Pending) };
+        let facts = StatusFacts { ledger: Some(&series), ..recurring(&NO_OUTCOMES) };
+        assert_eq!(status_of(&facts).executions, 5);
         let ahead = last_attempt(6);
-        assert_eq!(judge(&Facts { told: &ahead, ..facts }).executions, 7, "the ledger comes later");
-        assert_eq!(judge(&recurring(&ahead)).executions, 7);
+        assert_eq!(
+            status_of(&StatusFacts { outcomes: &ahead, ..facts }).executions,
+            7,
+            "the ledger comes later"
+        );
+        assert_eq!(status_of(&recurring(&ahead)).executions, 7);
     }
 
     #[test]
-    fn it_is_due_when_the_ledger_says_while_it_is_ahead() {
-        let moved = Held { scheduled: 70, ..held(Standing::Pending) };
-        let done = Held { scheduled: 70, ..held(Standing::Done) };
-        let due = |held, facts| judge(&Facts { held, ..facts }).fire_at;
-        assert_eq!(due(None, plain(&NOTHING)), 50);
-        assert_eq!(due(Some(&moved), plain(&NOTHING)), 70);
-        assert_eq!(due(Some(&done), plain(&NOTHING)), 50);
+    fn the_ledger_gives_the_due_time_of_a_pending_trigger() {
+        let moved = LedgerFacts { scheduled: 70, ..ledger_facts(LifecyclePhase::Pending) };
+        let done = LedgerFacts { scheduled: 70, ..ledger_facts(LifecyclePhase::Done) };
+        let due = |held, facts| status_of(&StatusFacts { ledger: held, ..facts }).fire_at;
+        assert_eq!(due(None, topic_trigger(&NO_OUTCOMES)), 50);
+        assert_eq!(due(Some(&moved), topic_trigger(&NO_OUTCOMES)), 70);
+        assert_eq!(due(Some(&done), topic_trigger(&NO_OUTCOMES)), 50);
     }
 
     #[test]
-    fn w_has_passed_its_own_place() {
-        let w = TimelineKey::last_of(50);
-        assert!(has_passed(&w, &w) && has_passed(&w, &TimelineKey::first_of(50)));
-        assert!(!has_passed(&w, &TimelineKey::first_of(51)));
+    fn fired_through_includes_its_own_position() {
+        let w = TimelineKey::last_at(50);
+        assert!(is_fired_through(&w, &w) && is_fired_through(&w, &TimelineKey::first_at(50)));
+        assert!(!is_fired_through(&w, &TimelineKey::first_at(51)));
     }
 
     #[test]
-    fn what_is_called_or_resumed_fired_then() {
-        let called = Told { called: Some(20), ..NOTHING };
-        let resumed = Told { resumed: Some(60), ..NOTHING };
-        assert_eq!(judge(&fired(plain(&called))).settled_at, Some(20));
-        assert_eq!(judge(&fired(plain(&resumed))).settled_at, Some(60));
+    fn the_fire_time_is_the_time_of_the_call_or_resume() {
+        let called = OutcomeFacts { called_at: Some(20), ..NO_OUTCOMES };
+        let resumed = OutcomeFacts { resumed_at: Some(60), ..NO_OUTCOMES };
+        assert_eq!(status_of(&fired(topic_trigger(&called))).settled_at, Some(20));
+        assert_eq!(status_of(&fired(topic_trigger(&resumed))).settled_at, Some(60));
     }
 }

@@ -1,6 +1,6 @@
 //! One attempt: the request that a fire asks for, and what came of it.
 //!
-//! Law: an attempt is one request. No redirect is followed, no proxy asked, nothing repeated
+//! Invariant: an attempt is one request. No redirect is followed, no proxy asked, nothing repeated
 //! underneath; time, memory and the bytes that are read are bounded, whatever the receiver does.
 //! The id of a fire is the same for all its attempts, so that a receiver can tell a repetition.
 
@@ -17,14 +17,14 @@ use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::rustls;
 
-use super::otlp::Spans;
+use super::disposition::CallbackResponse;
+use super::otlp::SpanExporter;
 use super::retry_after::retry_after;
-use super::trace::Attempt;
-use super::verdict::Reply;
+use super::trace::AttemptSpan;
 use crate::callers::Callers;
 use crate::clock;
 use crate::config::{self, WorkerSettings};
-use crate::guard::{Failure, Guard, GuardedClient, OURSELVES};
+use crate::guard::{Guard, GuardedClient, ORLOJ_USER_AGENT, RequestError};
 use crate::model::attempt::{TEXT_CHARS_MAX, excerpt};
 use crate::model::definition::{Definition, HttpTarget, Target};
 use crate::model::entry::FireId;
@@ -34,33 +34,33 @@ use crate::model::{Timestamp, http_header};
 use crate::signature;
 
 /// A header of the trigger's: `verbatim` sends the payload as it is instead of our envelope.
-const BODY_FORM: &str = "orloj-body";
+const BODY_FORM_HEADER: &str = "orloj-body";
 /// The bytes of the characters that are quoted: what is kept of an answer while it is read, so that
 /// ten thousand answers at once cost megabytes.
-const KEPT_MAX: usize = TEXT_CHARS_MAX * char::MAX.len_utf8();
+const QUOTED_BYTES_MAX: usize = TEXT_CHARS_MAX * char::MAX.len_utf8();
 /// What a piece of an answer counts for at least, in bytes. Each wakes us, so that tiny ones
 /// without end would cost more than large ones.
-const PIECE_MIN: usize = 64;
+const CHUNK_COST_MIN: usize = 64;
 
 /// Makes callbacks.
 #[derive(Debug)]
-pub struct Caller {
+pub struct CallbackClient {
     client: GuardedClient,
     callers: Callers,
     /// Where spans go, if anywhere.
-    spans: Option<Spans>,
+    spans: Option<SpanExporter>,
     response_body_max: usize,
     timeout: Duration,
     timeout_max: Duration,
 }
 
-impl Caller {
+impl CallbackClient {
     /// A caller with these limits for triggers of `callers`, which goes where `guard` lets it.
     pub fn new(
         settings: &WorkerSettings,
         guard: Guard,
         callers: Callers,
-        spans: Option<Spans>,
+        spans: Option<SpanExporter>,
     ) -> Result<Self, rustls::Error> {
         let response_body_max = usize::try_from(settings.response_body_max.bytes());
         Ok(Self {
@@ -74,30 +74,36 @@ impl Caller {
     }
 
     /// Makes one attempt; `now` is stamped on it.
-    pub async fn call(&self, fire: &Fire, now: Timestamp) -> Reply {
+    pub async fn call(&self, fire: &Fire, now: Timestamp) -> CallbackResponse {
         let Target::Http(target) = &fire.definition.target else {
-            return Reply::Impossible("its target is a topic, not a callback".to_owned());
+            return CallbackResponse::Unsendable(
+                "its target is a topic, not a callback".to_owned(),
+            );
         };
-        let caller = self.callers.of_record(fire.definition.caller.as_ref().map(Text::as_str));
+        let caller = self.callers.for_record(fire.definition.caller.as_ref().map(Text::as_str));
         let mut request = match self.request(fire, target, &caller, now).await {
             Ok(request) => request,
-            Err(reply) => return reply,
+            Err(response) => return response,
         };
         let spans = self.spans.as_ref();
-        let attempt = spans.and_then(|spans| Attempt::begin(spans, fire, &mut request, now));
+        let attempt = spans.and_then(|spans| AttemptSpan::begin(spans, fire, &mut request, now));
         let timeout = request.timeout().copied().unwrap_or(self.timeout);
         let deadline = Instant::from_std(clock::monotonic()) + timeout;
         let answer = timeout_at(deadline, self.client.execute(&caller.id, request)).await;
-        let reply = match answer {
+        let result = match answer {
             Ok(Ok(response)) => self.read(response, deadline, now).await,
-            Ok(Err(Failure::Forbidden(forbidden))) => Reply::Impossible(forbidden.to_string()),
-            Ok(Err(failure)) => Reply::Silent(failure.to_string()),
-            Err(_) => Reply::Silent(format!("timed out: no answer within {timeout:?}")),
+            Ok(Err(RequestError::Forbidden(forbidden))) => {
+                CallbackResponse::Unsendable(forbidden.to_string())
+            }
+            Ok(Err(failure)) => CallbackResponse::NoResponse(failure.to_string()),
+            Err(_) => {
+                CallbackResponse::NoResponse(format!("timed out: no answer within {timeout:?}"))
+            }
         };
         if let Some(attempt) = attempt {
-            attempt.end(&reply);
+            attempt.end(&result);
         }
-        reply
+        result
     }
 
     async fn request(
@@ -106,17 +112,20 @@ impl Caller {
         target: &HttpTarget,
         caller: &config::callers::Caller,
         now: Timestamp,
-    ) -> Result<Request, Reply> {
+    ) -> Result<Request, CallbackResponse> {
         let url = self.client.guard().check(target.url.as_str(), caller.urls.as_deref()).await;
-        let url = url.map_err(|forbidden| Reply::Impossible(forbidden.to_string()))?;
+        let url = url.map_err(|forbidden| CallbackResponse::Unsendable(forbidden.to_string()))?;
         let method = Method::from_bytes(target.method.bytes());
         let method = method.map_err(|_| {
-            Reply::Impossible(format!("{:?} is not an HTTP method", target.method.as_str()))
+            CallbackResponse::Unsendable(format!(
+                "{:?} is not an HTTP method",
+                target.method.as_str()
+            ))
         })?;
         let mut request = Request::new(method, url);
         let timeout = target.timeout.map_or(self.timeout, Duration::from_millis);
         *request.timeout_mut() = Some(timeout.min(self.timeout_max));
-        let (mut headers, body) = message(fire, now);
+        let (mut headers, body) = headers_and_body(fire, now);
         sign(caller, &fire.id, now, &mut headers, &body)?;
         *request.headers_mut() = headers;
         *request.body_mut() = Some(body.into());
@@ -125,18 +134,23 @@ impl Caller {
 
     /// Status, and the beginning of the body: a broken body does not unsay the status. A body that
     /// is read to its end leaves a connection that can be used again.
-    async fn read(&self, mut response: Response, deadline: Instant, now: Timestamp) -> Reply {
+    async fn read(
+        &self,
+        mut response: Response,
+        deadline: Instant,
+        now: Timestamp,
+    ) -> CallbackResponse {
         let status = response.status().as_u16();
         let retry_after = retry_after(response.headers(), now);
         let (mut kept, mut read) = (Vec::new(), 0);
         while read < self.response_body_max {
             let chunk = timeout_at(deadline, response.chunk()).await;
             let Ok(Ok(Some(chunk))) = chunk else { break };
-            kept.extend(chunk.iter().take(KEPT_MAX - kept.len()));
-            read += chunk.len().max(PIECE_MIN);
+            kept.extend(chunk.iter().take(QUOTED_BYTES_MAX - kept.len()));
+            read += chunk.len().max(CHUNK_COST_MIN);
         }
         let body = excerpt(&String::from_utf8_lossy(&kept)).unwrap_or_default().to_string();
-        Reply::Answered { status, retry_after, body }
+        CallbackResponse::Answered { status, retry_after, body }
     }
 }
 
@@ -148,9 +162,9 @@ fn sign(
     now: Timestamp,
     headers: &mut HeaderMap,
     body: &[u8],
-) -> Result<(), Reply> {
+) -> Result<(), CallbackResponse> {
     let signature = signature::sign(caller, &idempotency_key(id), now / 1000, body, now);
-    let signature = signature.map_err(|none| Reply::Silent(none.to_string()))?;
+    let signature = signature.map_err(|none| CallbackResponse::NoResponse(none.to_string()))?;
     if let Some(Ok(value)) = signature.map(HeaderValue::try_from) {
         headers.insert("webhook-signature", value);
     }
@@ -162,7 +176,7 @@ fn sign(
 #[must_use]
 pub fn idempotency_key(id: &FireId) -> String {
     let mut key = String::new();
-    for byte in id.stable().bytes() {
+    for byte in id.occurrence_id().bytes() {
         match byte {
             b'_' | b'-' | b':' => key.push(byte.into()),
             _ if byte.is_ascii_alphanumeric() => key.push(byte.into()),
@@ -175,7 +189,7 @@ pub fn idempotency_key(id: &FireId) -> String {
 /// What our receivers get unless they want the payload alone.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Envelope<'a> {
+struct CallbackBody<'a> {
     trigger_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<&'a RawValue>,
@@ -183,20 +197,20 @@ struct Envelope<'a> {
     payload_base64: Option<String>,
 }
 
-fn message(fire: &Fire, now: Timestamp) -> (HeaderMap, Bytes) {
+fn headers_and_body(fire: &Fire, now: Timestamp) -> (HeaderMap, Bytes) {
     let definition = &fire.definition;
     let verbatim = definition.headers.iter().any(|header| {
-        header.name.as_str() == BODY_FORM && header.value.as_deref() == Some(b"verbatim")
+        header.name.as_str() == BODY_FORM_HEADER && header.value.as_deref() == Some(b"verbatim")
     });
-    let mut headers = carried(definition);
-    for (name, value) in [(ACCEPT, "*/*"), (USER_AGENT, OURSELVES)] {
+    let mut headers = forwarded_headers(definition);
+    for (name, value) in [(ACCEPT, "*/*"), (USER_AGENT, ORLOJ_USER_AGENT)] {
         headers.entry(name).or_insert_with(|| HeaderValue::from_static(value));
     }
     let body = if verbatim {
         definition.payload.clone().unwrap_or_default()
     } else {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        envelope(fire)
+        json_body(fire)
     };
     let key = idempotency_key(&fire.id);
     let mut set = |name: &'static str, value: &[u8]| {
@@ -214,11 +228,11 @@ fn message(fire: &Fire, now: Timestamp) -> (HeaderMap, Bytes) {
 }
 
 /// The trigger's own headers, less those that HTTP cannot carry or a trigger may not set.
-fn carried(definition: &Definition) -> HeaderMap {
+fn forwarded_headers(definition: &Definition) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for header in &definition.headers {
         let value = header.value.as_deref().unwrap_or_default();
-        if http_header::refusal(header.name.as_str(), value).is_some() {
+        if http_header::rejection_reason(header.name.as_str(), value).is_some() {
             continue;
         }
         let name = HeaderName::from_bytes(header.name.bytes());
@@ -229,10 +243,10 @@ fn carried(definition: &Definition) -> HeaderMap {
     headers
 }
 
-fn envelope(fire: &Fire) -> Bytes {
+fn json_body(fire: &Fire) -> Bytes {
     let payload = fire.definition.payload.as_deref().unwrap_or(b"null");
     let json = serde_json::from_slice::<&RawValue>(payload).ok();
-    let envelope = Envelope {
+    let envelope = CallbackBody {
         trigger_id: fire.id.trigger.as_str(),
         payload: json,
         payload_base64: json.is_none().then(|| STANDARD.encode(payload)),
@@ -269,17 +283,17 @@ mod tests {
                 caller: None,
             },
             history: None,
-            settles: false,
+            report_end: false,
             priority: 127,
         }
     }
 
     fn body(payload: Option<&[u8]>) -> String {
-        String::from_utf8(message(&fire("a", payload, &[]), 0).1.to_vec()).unwrap()
+        String::from_utf8(headers_and_body(&fire("a", payload, &[]), 0).1.to_vec()).unwrap()
     }
 
     #[test]
-    fn the_body_holds_json_as_json_and_all_else_in_base64() {
+    fn the_body_contains_json_as_json_and_everything_else_as_base64() {
         let json = br#"{"n": 1.50}"#;
         assert_eq!(body(Some(json)), r#"{"triggerId":"a","payload":{"n": 1.50}}"#);
         assert_eq!(body(None), r#"{"triggerId":"a","payload":null}"#);
@@ -289,7 +303,7 @@ mod tests {
 
     #[test]
     fn the_headers_name_the_fire_and_the_attempt() {
-        let (headers, _) = message(&fire("order.7", None, &[]), 1_700_000_000_999);
+        let (headers, _) = headers_and_body(&fire("order.7", None, &[]), 1_700_000_000_999);
         let text = |name: &str| headers[name].to_str().unwrap();
         assert_eq!(text("x-trigger-id"), "order.7");
         assert_eq!(text("x-trigger-attempt"), "3");
@@ -297,11 +311,11 @@ mod tests {
         assert_eq!(text("webhook-id"), "order%2E7:42:0");
         assert_eq!(text("webhook-timestamp"), "1700000000");
         assert_eq!(text("content-type"), "application/json");
-        assert_eq!(text("user-agent"), OURSELVES);
+        assert_eq!(text("user-agent"), ORLOJ_USER_AGENT);
     }
 
     #[test]
-    fn a_trigger_carries_its_headers_but_not_ours_nor_the_connections() {
+    fn the_headers_of_a_trigger_are_sent_except_reserved_and_connection_headers() {
         let own = [
             ("traceparent", "00-abc-def-01"),
             ("Content-Type", "text/plain"),
@@ -312,7 +326,7 @@ mod tests {
             ("not a name", "x"),
             ("x-split", "a\r\nb: c"),
         ];
-        let (headers, _) = message(&fire("a", None, &own), 0);
+        let (headers, _) = headers_and_body(&fire("a", None, &own), 0);
         assert_eq!(headers["traceparent"], "00-abc-def-01");
         assert_eq!(headers["x-trigger-id"], "a");
         assert_eq!(headers["content-type"], "application/json");
@@ -322,7 +336,7 @@ mod tests {
     #[test]
     fn verbatim_sends_the_payload_with_its_own_type() {
         let own = [("orloj-body", "verbatim"), ("content-type", "text/plain")];
-        let (headers, body) = message(&fire("a", Some(b"hello"), &own), 0);
+        let (headers, body) = headers_and_body(&fire("a", Some(b"hello"), &own), 0);
         assert_eq!(
             (&body[..], headers["content-type"].as_bytes()),
             (&b"hello"[..], &b"text/plain"[..])
@@ -330,17 +344,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_trigger_has_its_own_timeout_up_to_the_pools() {
+    async fn a_trigger_has_its_own_timeout_up_to_the_maximum_of_the_worker() {
         let settings = Settings::load(&Layers::default()).unwrap();
-        let callers = Callers::of(config::callers::CallerTable::read(&settings).unwrap());
-        let caller = Caller::new(&settings.worker, Guard::new(&settings), callers, None).unwrap();
+        let callers = Callers::fixed(config::callers::CallerTable::read(&settings).unwrap());
+        let caller =
+            CallbackClient::new(&settings.worker, Guard::new(&settings), callers, None).unwrap();
         let worker = settings.worker;
         let wanted = [
             (None, worker.timeout),
             (Some(200), Duration::from_millis(200)),
             (Some(3_600_000), worker.timeout_max),
         ];
-        let (fire, anyone) = (fire("a", None, &[]), caller.callers.of_record(None));
+        let (fire, anyone) = (fire("a", None, &[]), caller.callers.for_record(None));
         for (timeout, expected) in wanted {
             let target = HttpTarget { timeout, ..HttpTarget::post("http://192.88.98.1/") };
             let request = caller.request(&fire, &target, &anyone, 0).await.unwrap();

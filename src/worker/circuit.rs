@@ -1,8 +1,8 @@
 //! Circuit breakers, one for each caller and host: who fails is left alone for a while.
 //!
-//! Law: pure; the time comes in. An attempt counts only for the state in which it began, so that
-//! what was under way when a circuit opened says nothing about its probes. Memory is bounded: a
-//! host that nobody calls is forgotten, and beyond the bound hosts have no circuit.
+//! Invariant: pure; the time comes in. An attempt counts only for the state in which it began, so
+//! that what was under way when a circuit opened says nothing about its probes. Memory is bounded:
+//! a host that nobody calls is forgotten, and beyond the bound hosts have no circuit.
 //!
 //! ```text
 //!            more than half of ≥ 20 attempts failed
@@ -14,32 +14,32 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::queue::Caller;
-use super::verdict::Reply;
+use super::disposition::CallbackResponse;
+use super::queue::CallerName;
 use crate::config::WorkerSettings;
 use crate::model::outcome::CircuitState;
 use crate::model::text::Text;
 
 /// Parts into which the window is divided: the oldest is forgotten as a whole.
-const SLOTS: u32 = 10;
+const WINDOW_SLOTS: u32 = 10;
 
 /// Who calls whom.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Route {
     /// The caller: one caller's secrets or paths may fail where another's do not.
-    pub caller: Caller,
+    pub caller: CallerName,
     /// The host, with its port if that is not the scheme's.
     pub host: Text,
 }
 
 /// When circuits open and close.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules {
+pub struct CircuitBreakerSettings {
     window: Duration,
     attempts_min: u32,
     failures_percent: u32,
-    open: Duration,
-    probes: u32,
+    open_duration: Duration,
+    probes_required: u32,
     circuits_max: usize,
 }
 
@@ -52,35 +52,35 @@ const NO_CIRCUIT: Ticket = Ticket(0);
 
 /// What an attempt says of a host's health.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sign {
+pub enum HostHealth {
     /// It answers.
-    Well,
+    Healthy,
     /// It does not, or cannot bear more; for people.
-    Ill(String),
+    Unhealthy(String),
     /// It was not asked.
-    Nothing,
+    NotContacted,
 }
 
-impl Sign {
+impl HostHealth {
     /// 5xx and 429 say that the host cannot serve, silence that there is none. Any other status,
     /// 404 or a redirect, comes from a host in good health that does not like this one request:
     /// other triggers of the same caller should not suffer from it.
     #[must_use]
-    pub fn of(reply: &Reply) -> Self {
-        match reply {
-            Reply::Answered { status: status @ (429 | 500..=599), .. } => {
-                Self::Ill(format!("answered {status}"))
+    pub fn of_response(response: &CallbackResponse) -> Self {
+        match response {
+            CallbackResponse::Answered { status: status @ (429 | 500..=599), .. } => {
+                Self::Unhealthy(format!("answered {status}"))
             }
-            Reply::Answered { .. } => Self::Well,
-            Reply::Silent(reason) => Self::Ill(reason.clone()),
-            Reply::Impossible(_) => Self::Nothing,
+            CallbackResponse::Answered { .. } => Self::Healthy,
+            CallbackResponse::NoResponse(reason) => Self::Unhealthy(reason.clone()),
+            CallbackResponse::Unsendable(_) => Self::NotContacted,
         }
     }
 }
 
 /// A circuit has changed its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct CircuitTransition {
     /// Whose.
     pub route: Route,
     /// To what.
@@ -93,29 +93,29 @@ pub struct Change {
 
 /// All circuits of a worker.
 #[derive(Debug)]
-pub struct Circuits {
-    rules: Rules,
+pub struct CircuitBreakers {
+    rules: CircuitBreakerSettings,
     /// Slots of windows are numbered from here.
     origin: Instant,
-    circuits: HashMap<Route, Circuit>,
+    breakers: HashMap<Route, CircuitBreaker>,
     /// States that were entered so far.
-    entered: u64,
-    changes: Vec<Change>,
-    swept: Instant,
+    states_entered: u64,
+    transitions: Vec<CircuitTransition>,
+    swept_at: Instant,
 }
 
 #[derive(Debug)]
-struct Circuit {
+struct CircuitBreaker {
     /// The state's number: what [`Ticket`]s carry.
-    number: u64,
+    state_number: u64,
     /// Attempts that began in this state and have not ended.
     under_way: u32,
-    used: Instant,
-    state: State,
+    last_used: Instant,
+    state: CircuitBreakerState,
 }
 
 #[derive(Debug)]
-enum State {
+enum CircuitBreakerState {
     Closed(Window),
     Open { until: Instant },
     HalfOpen { succeeded: u32 },
@@ -124,17 +124,17 @@ enum State {
 /// The attempts of the last while.
 #[derive(Debug, Default)]
 struct Window {
-    slots: [Slot; SLOTS as usize],
+    slots: [WindowSlot; WINDOW_SLOTS as usize],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot {
-    number: u64,
+struct WindowSlot {
+    slot_number: u64,
     attempts: u32,
     failures: u32,
 }
 
-impl Rules {
+impl CircuitBreakerSettings {
     /// As the settings say.
     #[must_use]
     pub fn new(settings: &WorkerSettings) -> Self {
@@ -142,14 +142,14 @@ impl Rules {
             window: settings.circuit_window,
             attempts_min: settings.circuit_attempts_min.get(),
             failures_percent: settings.circuit_failures_percent.into(),
-            open: settings.circuit_open,
-            probes: settings.circuit_probes.get(),
+            open_duration: settings.circuit_open,
+            probes_required: settings.circuit_probes.get(),
             circuits_max: settings.circuits_max.get(),
         }
     }
 
     /// Why the circuit opens, if it does.
-    fn verdict(&self, attempts: u32, failures: u32, last: &str) -> Option<String> {
+    fn open_reason(&self, attempts: u32, failures: u32, last: &str) -> Option<String> {
         let too_many =
             u64::from(failures) * 100 > u64::from(attempts) * u64::from(self.failures_percent);
         (attempts >= self.attempts_min && too_many).then(|| {
@@ -159,98 +159,105 @@ impl Rules {
     }
 }
 
-impl Circuits {
+impl CircuitBreakers {
     /// No circuits yet.
     #[must_use]
-    pub fn new(rules: Rules, now: Instant) -> Self {
-        let (circuits, changes) = (HashMap::new(), Vec::new());
-        Self { rules, origin: now, circuits, entered: 0, changes, swept: now }
+    pub fn new(rules: CircuitBreakerSettings, now: Instant) -> Self {
+        let (breakers, transitions) = (HashMap::new(), Vec::new());
+        Self { rules, origin: now, breakers, states_entered: 0, transitions, swept_at: now }
     }
 
     /// How long until the host is asked again, if it is to be left alone now.
     #[must_use]
-    pub fn refusal(&self, route: &Route, now: Instant) -> Option<Duration> {
-        let circuit = self.circuits.get(route)?;
+    pub fn blocked_for(&self, route: &Route, now: Instant) -> Option<Duration> {
+        let circuit = self.breakers.get(route)?;
         match circuit.state {
-            State::Closed(_) => None,
-            State::Open { until } => (now < until).then(|| until - now),
-            State::HalfOpen { succeeded } => {
-                (circuit.under_way + succeeded >= self.rules.probes).then_some(Duration::ZERO)
-            }
+            CircuitBreakerState::Closed(_) => None,
+            CircuitBreakerState::Open { until } => (now < until).then(|| until - now),
+            CircuitBreakerState::HalfOpen { succeeded } => (circuit.under_way + succeeded
+                >= self.rules.probes_required)
+                .then_some(Duration::ZERO),
         }
     }
 
     /// Admits an attempt that begins now, or says how long until the host is asked again.
     pub fn admit(&mut self, route: &Route, now: Instant) -> Result<Ticket, Duration> {
-        if let Some(wait) = self.refusal(route, now) {
+        if let Some(wait) = self.blocked_for(route, now) {
             return Err(wait);
         }
-        if !self.circuits.contains_key(route) {
-            if self.circuits.len() >= self.rules.circuits_max {
+        if !self.breakers.contains_key(route) {
+            if self.breakers.len() >= self.rules.circuits_max {
                 return Ok(NO_CIRCUIT);
             }
-            let circuit = self.circuit(State::Closed(Window::default()), now);
-            self.circuits.insert(route.clone(), circuit);
+            let circuit = self.new_breaker(CircuitBreakerState::Closed(Window::default()), now);
+            self.breakers.insert(route.clone(), circuit);
         }
-        if let Some(State::Open { .. }) = self.circuits.get(route).map(|circuit| &circuit.state) {
+        if let Some(CircuitBreakerState::Open { .. }) =
+            self.breakers.get(route).map(|circuit| &circuit.state)
+        {
             let reason = "its time is over: asking whether the host is well".to_owned();
-            self.enter(route, State::HalfOpen { succeeded: 0 }, reason, now);
+            self.enter_state(route, CircuitBreakerState::HalfOpen { succeeded: 0 }, reason, now);
         }
-        let circuit = self.circuits.get_mut(route).expect("it was there a line ago");
-        circuit.used = now;
+        let circuit = self.breakers.get_mut(route).expect("it was there a line ago");
+        circuit.last_used = now;
         circuit.under_way += 1;
-        Ok(Ticket(circuit.number))
+        Ok(Ticket(circuit.state_number))
     }
 
     /// Takes in what an attempt that was admitted has shown.
-    pub fn record(&mut self, route: &Route, ticket: Ticket, sign: &Sign, now: Instant) {
-        let Rules { window, open, probes, .. } = self.rules;
-        let slot = slot(now - self.origin, window);
-        let circuit = self.circuits.get_mut(route).filter(|circuit| circuit.number == ticket.0);
+    pub fn record(&mut self, route: &Route, ticket: Ticket, health: &HostHealth, now: Instant) {
+        let CircuitBreakerSettings { window, open_duration: open, probes_required: probes, .. } =
+            self.rules;
+        let slot = slot_number_at(now - self.origin, window);
+        let circuit =
+            self.breakers.get_mut(route).filter(|circuit| circuit.state_number == ticket.0);
         let Some(circuit) = circuit else { return };
-        circuit.used = now;
+        circuit.last_used = now;
         circuit.under_way -= 1;
-        let opened = State::Open { until: now + open };
-        let next = match (&mut circuit.state, sign) {
-            (State::Closed(window), Sign::Well) => {
-                window.count(slot, 0);
+        let opened = CircuitBreakerState::Open { until: now + open };
+        let next = match (&mut circuit.state, health) {
+            (CircuitBreakerState::Closed(window), HostHealth::Healthy) => {
+                window.count_attempt(slot, 0);
                 None
             }
-            (State::Closed(window), Sign::Ill(last)) => {
-                let (attempts, failures) = window.count(slot, 1);
-                let verdict = self.rules.verdict(attempts, failures, last);
+            (CircuitBreakerState::Closed(window), HostHealth::Unhealthy(last)) => {
+                let (attempts, failures) = window.count_attempt(slot, 1);
+                let verdict = self.rules.open_reason(attempts, failures, last);
                 verdict.map(|reason| (opened, reason))
             }
-            (State::HalfOpen { succeeded }, sign) => {
-                *succeeded += u32::from(*sign == Sign::Well);
-                match sign {
-                    Sign::Ill(last) => Some((opened, format!("a probe failed: {last}"))),
+            (CircuitBreakerState::HalfOpen { succeeded }, health) => {
+                *succeeded += u32::from(*health == HostHealth::Healthy);
+                match health {
+                    HostHealth::Unhealthy(last) => {
+                        Some((opened, format!("a probe failed: {last}")))
+                    }
                     _ if *succeeded == probes => {
                         let reason = format!("{probes} probes in a row succeeded");
-                        Some((State::Closed(Window::default()), reason))
+                        Some((CircuitBreakerState::Closed(Window::default()), reason))
                     }
                     _ => None,
                 }
             }
-            (State::Closed(_), Sign::Nothing) | (State::Open { .. }, _) => None,
+            (CircuitBreakerState::Closed(_), HostHealth::NotContacted)
+            | (CircuitBreakerState::Open { .. }, _) => None,
         };
         if let Some((state, reason)) = next {
-            self.enter(route, state, reason, now);
+            self.enter_state(route, state, reason, now);
         }
     }
 
     /// Forgets circuits that nobody uses; says whether it was time to look.
     pub fn sweep(&mut self, now: Instant) -> bool {
-        let Rules { window, open, .. } = self.rules;
-        if now - self.swept < window / SLOTS {
+        let CircuitBreakerSettings { window, open_duration: open, .. } = self.rules;
+        if now - self.swept_at < window / WINDOW_SLOTS {
             return false;
         }
-        self.swept = now;
+        self.swept_at = now;
         self.forget("nobody has called it since", |circuit| match circuit.state {
-            State::Open { until } => now > until + open,
+            CircuitBreakerState::Open { until } => now > until + open,
             _ if circuit.under_way > 0 => false,
-            State::Closed(_) => now - circuit.used > window,
-            State::HalfOpen { .. } => now - circuit.used > open,
+            CircuitBreakerState::Closed(_) => now - circuit.last_used > window,
+            CircuitBreakerState::HalfOpen { .. } => now - circuit.last_used > open,
         });
         true
     }
@@ -261,39 +268,46 @@ impl Circuits {
     }
 
     /// What has changed since this was asked last.
-    pub fn take_changes(&mut self) -> Vec<Change> {
-        std::mem::take(&mut self.changes)
+    pub fn take_transitions(&mut self) -> Vec<CircuitTransition> {
+        std::mem::take(&mut self.transitions)
     }
 
     /// How many circuits are closed, open and half-open.
     #[must_use]
-    pub fn census(&self) -> [(CircuitState, usize); 3] {
+    pub fn count_by_state(&self) -> [(CircuitState, usize); 3] {
         let states = [CircuitState::Closed, CircuitState::Open, CircuitState::HalfOpen];
-        let count = |state| self.circuits.values().filter(|c| c.state.kind() == state).count();
+        let count = |state| self.breakers.values().filter(|c| c.state.kind() == state).count();
         states.map(|state| (state, count(state)))
     }
 
-    fn enter(&mut self, route: &Route, state: State, reason: String, now: Instant) {
+    fn enter_state(
+        &mut self,
+        route: &Route,
+        state: CircuitBreakerState,
+        reason: String,
+        now: Instant,
+    ) {
         let probe_in = match state {
-            State::Open { until } => Some(until - now),
-            State::Closed(_) | State::HalfOpen { .. } => None,
+            CircuitBreakerState::Open { until } => Some(until - now),
+            CircuitBreakerState::Closed(_) | CircuitBreakerState::HalfOpen { .. } => None,
         };
         let (route, kind) = (route.clone(), state.kind());
-        let circuit = self.circuit(state, now);
-        self.circuits.insert(route.clone(), circuit);
-        self.changes.push(Change { route, state: kind, reason, probe_in });
+        let circuit = self.new_breaker(state, now);
+        self.breakers.insert(route.clone(), circuit);
+        self.transitions.push(CircuitTransition { route, state: kind, reason, probe_in });
     }
 
     /// A circuit that enters a state now.
-    fn circuit(&mut self, state: State, now: Instant) -> Circuit {
-        self.entered += 1;
-        Circuit { number: self.entered, under_way: 0, used: now, state }
+    fn new_breaker(&mut self, state: CircuitBreakerState, now: Instant) -> CircuitBreaker {
+        self.states_entered += 1;
+        CircuitBreaker { state_number: self.states_entered, under_way: 0, last_used: now, state }
     }
 
-    fn forget(&mut self, reason: &str, idle: impl Fn(&Circuit) -> bool) {
-        let gone = self.circuits.extract_if(|_, circuit| idle(circuit));
-        let told = gone.filter(|(_, circuit)| circuit.state.kind() != CircuitState::Closed);
-        self.changes.extend(told.map(|(route, _)| Change {
+    fn forget(&mut self, reason: &str, idle: impl Fn(&CircuitBreaker) -> bool) {
+        let removed = self.breakers.extract_if(|_, circuit| idle(circuit));
+        let not_closed =
+            removed.filter(|(_, circuit)| circuit.state.kind() != CircuitState::Closed);
+        self.transitions.extend(not_closed.map(|(route, _)| CircuitTransition {
             route,
             state: CircuitState::Closed,
             reason: reason.to_owned(),
@@ -302,7 +316,7 @@ impl Circuits {
     }
 }
 
-impl State {
+impl CircuitBreakerState {
     fn kind(&self) -> CircuitState {
         match self {
             Self::Closed(_) => CircuitState::Closed,
@@ -314,21 +328,22 @@ impl State {
 
 impl Window {
     /// Counts an attempt; returns how many there were in the window, and how many failed.
-    fn count(&mut self, number: u64, failures: u32) -> (u32, u32) {
-        let place = &mut self.slots[(number % u64::from(SLOTS)) as usize];
-        if place.number != number {
-            *place = Slot { number, ..Slot::default() };
+    fn count_attempt(&mut self, number: u64, failures: u32) -> (u32, u32) {
+        let place = &mut self.slots[(number % u64::from(WINDOW_SLOTS)) as usize];
+        if place.slot_number != number {
+            *place = WindowSlot { slot_number: number, ..WindowSlot::default() };
         }
         place.attempts += 1;
         place.failures += failures;
-        let live = self.slots.iter().filter(|slot| slot.number + u64::from(SLOTS) > number);
+        let live =
+            self.slots.iter().filter(|slot| slot.slot_number + u64::from(WINDOW_SLOTS) > number);
         live.fold((0, 0), |(a, f), slot| (a + slot.attempts, f + slot.failures))
     }
 }
 
 /// The number of the slot that holds a moment.
-fn slot(since_origin: Duration, window: Duration) -> u64 {
-    let width = (window / SLOTS).as_nanos().max(1);
+fn slot_number_at(since_origin: Duration, window: Duration) -> u64 {
+    let width = (window / WINDOW_SLOTS).as_nanos().max(1);
     u64::try_from(since_origin.as_nanos() / width).unwrap_or(u64::MAX)
 }
 

@@ -1,20 +1,22 @@
 //! From results to the log: signals, outcomes, dead letters and progress, in one transaction.
 //!
-//! Law: what a callback led to and that it is finished are committed together or not at all. After
-//! any failure the results are forgotten and every partition begins a new life from what is
+//! Invariant: what a callback led to and that it is finished are committed together or not at all.
+//! After any failure the results are forgotten and every partition begins a new life from what is
 //! committed: a callback may then be repeated, under the same id.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::intake::{Ended, Ending};
-use super::lane::Running;
-use super::report::{Made, Report};
-use super::verdict::Reply;
+use super::disposition::CallbackResponse;
+use super::intake::{CompletedFire, Completion};
+use super::partition::RunningPartition;
+use super::report::{AttemptRecord, FireReport};
 use super::{Worker, WorkerError};
 use crate::clock;
 use crate::fault;
-use crate::kafka::transaction::{Outgoing, Progress, TransactionError, Transactor};
+use crate::kafka::transaction::{
+    OffsetCommit, ProducerRecord, TransactionError, TransactionalProducer,
+};
 use crate::model::PartitionId;
 use crate::model::dead_letter::Origin;
 use crate::model::signal::Signal;
@@ -24,63 +26,63 @@ use crate::telemetry;
 pub(super) const RESULTS_MAX: usize = 1_000;
 /// Pause after the first failed transaction; each further one in a row doubles it. Callbacks are
 /// repeated after a failure, and receivers shall not suffer from a broker that refuses us.
-const PAUSE: Duration = Duration::from_millis(200);
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Doublings of the pause: at most 12.8 s.
 const DOUBLINGS_MAX: u32 = 6;
 
 impl Worker {
     /// How long until a transaction is due; `None` if there is nothing to commit.
-    pub(super) fn commit_in(&self) -> Option<Duration> {
-        let due = self.oldest? + self.settings.worker.commit_interval;
-        let full = self.ended.len() >= RESULTS_MAX;
+    pub(super) fn time_to_commit(&self) -> Option<Duration> {
+        let due = self.oldest_result_at? + self.settings.worker.commit_interval;
+        let full = self.completed.len() >= RESULTS_MAX;
         let left = due.saturating_duration_since(clock::monotonic());
         Some(if full { Duration::ZERO } else { left })
     }
 
     /// Commits every result there is, if we are a member of the group.
     pub(super) fn commit(&mut self) -> Result<(), WorkerError> {
-        self.oldest = None;
-        let lanes = &mut self.lanes;
-        self.ended.retain(|ended| {
-            lanes.get_mut(&ended.partition).is_some_and(|lane| lane.in_life(ended.life).is_some())
+        self.oldest_result_at = None;
+        let lanes = &mut self.partitions;
+        self.completed.retain(|ended| {
+            lanes.get_mut(&ended.partition).is_some_and(|lane| lane.in_epoch(ended.epoch).is_some())
         });
         // News of circuits go with any progress, but not without: that is what fences them.
-        let running = || self.lanes.values().filter_map(|lane| lane.running.as_ref());
-        let news = !self.circuit_news.is_empty() && running().next().is_some();
-        if self.ended.is_empty() && !news && !running().any(Running::wants_commit) {
+        let running = || self.partitions.values().filter_map(|lane| lane.running.as_ref());
+        let news = !self.circuit_outcomes.is_empty() && running().next().is_some();
+        if self.completed.is_empty() && !news && !running().any(RunningPartition::needs_commit) {
             return Ok(());
         }
-        if self.member.fence().is_err() {
+        if self.member.group_metadata().is_err() {
             // The group will say what is ours; until then the results wait.
-            self.oldest = Some(clock::monotonic());
+            self.oldest_result_at = Some(clock::monotonic());
             return Ok(());
         }
         let begun = clock::monotonic();
-        let ended = std::mem::take(&mut self.ended);
-        match self.write(ended) {
+        let ended = std::mem::take(&mut self.completed);
+        match self.write_transaction(ended) {
             Ok(()) => {
                 fault::reached("worker.after_commit");
                 let took = clock::monotonic() - begun;
                 metrics::histogram!(telemetry::COMMIT).record(took.as_secs_f64());
-                self.failures = 0;
-                self.circuit_news.clear();
+                self.failed_commits = 0;
+                self.circuit_outcomes.clear();
                 self.health.ready("broker");
-                self.unpark()
+                self.resume_paused()
             }
-            Err(error) => self.fail(&error),
+            Err(error) => self.recover_from_failure(&error),
         }
     }
 
-    fn write(&mut self, ended: Vec<Ended>) -> Result<(), TransactionError> {
+    fn write_transaction(&mut self, ended: Vec<CompletedFire>) -> Result<(), TransactionError> {
         self.transactor.begin()?;
-        let wanting = self
-            .lanes
+        let needing_commit = self
+            .partitions
             .iter()
-            .filter(|(_, lane)| lane.running.as_ref().is_some_and(Running::wants_commit));
-        let mut touched: BTreeSet<_> = wanting.map(|(partition, _)| *partition).collect();
+            .filter(|(_, lane)| lane.running.as_ref().is_some_and(RunningPartition::needs_commit));
+        let mut touched: BTreeSet<_> = needing_commit.map(|(partition, _)| *partition).collect();
         for ended in ended {
-            let Ended { partition, life, offset, .. } = ended;
-            let lane = self.lanes.get_mut(&partition).and_then(|lane| lane.in_life(life));
+            let CompletedFire { partition, epoch, offset, .. } = ended;
+            let lane = self.partitions.get_mut(&partition).and_then(|lane| lane.in_epoch(epoch));
             let Some(running) = lane else { continue };
             running.progress.finish(offset);
             touched.insert(partition);
@@ -89,50 +91,63 @@ impl Worker {
             self.send(partition, &report)?;
             fault::reached("worker.after_report");
         }
-        self.tell_circuits()?;
+        self.send_circuit_outcomes()?;
         if touched.is_empty() {
-            touched.extend(self.lanes.iter().find(|(_, l)| l.running.is_some()).map(|(p, _)| *p));
+            touched
+                .extend(self.partitions.iter().find(|(_, l)| l.running.is_some()).map(|(p, _)| *p));
         }
         let progress = touched.into_iter().filter_map(|partition| {
-            let running = self.lanes.get_mut(&partition)?.running.as_mut()?;
+            let running = self.partitions.get_mut(&partition)?.running.as_mut()?;
             let (offset, metadata) = running.next_commit();
-            Some(Progress { topic: self.topic.clone(), partition, offset, metadata })
+            Some(OffsetCommit { topic: self.topic.clone(), partition, offset, metadata })
         });
         let progress: Vec<_> = progress.collect();
-        let fence = self.member.fence();
-        let fence = fence.map_err(|error| TransactionError::Generation(error.to_string()))?;
+        let fence = self.member.group_metadata();
+        let fence = fence.map_err(|error| TransactionError::StaleGeneration(error.to_string()))?;
         self.transactor.commit(&progress, &fence).map(drop)
     }
 
-    fn report(&self, ended: Ended) -> Report {
-        let Ended { partition, offset, at, ending, .. } = ended;
+    fn report(&self, ended: CompletedFire) -> FireReport {
+        let CompletedFire { partition, offset, at, completion: ending, .. } = ended;
         let origin = Origin { topic: self.topic.as_str().into(), partition, offset };
         match ending {
-            Ending::Attempt(fire, reply, took) => {
-                let made = Made { reply: &reply, took, ended: at, worker: &self.name };
-                let report = Report::of_attempt(*fire, &made, origin, &self.policy);
-                count(&report, &reply);
+            Completion::Attempt(fire, response, duration) => {
+                let attempt_record = AttemptRecord {
+                    response: &response,
+                    duration,
+                    ended_at: at,
+                    worker: &self.name,
+                };
+                let report = FireReport::of_attempt(
+                    *fire,
+                    &attempt_record,
+                    origin,
+                    &self.default_retry_policy,
+                );
+                count_result(&report, &response);
                 report
             }
-            Ending::Deferred { fire, due, reason } => Report::of_deferral(*fire, due, reason),
-            Ending::Withdrawn { id, settles } => {
-                metrics::counter!(telemetry::CALLBACKS, "result" => "withdrawn").increment(1);
-                Report::of_withdrawal(id, settles, at)
+            Completion::Deferred { fire, due, reason } => {
+                FireReport::of_deferral(*fire, due, reason)
             }
-            Ending::Heard => Report::default(),
-            Ending::Unreadable(record) => {
+            Completion::Withdrawn { id, settles } => {
+                metrics::counter!(telemetry::CALLBACKS, "result" => "withdrawn").increment(1);
+                FireReport::of_withdrawal(id, settles, at)
+            }
+            Completion::WithdrawalProcessed => FireReport::default(),
+            Completion::Unreadable(record) => {
                 metrics::counter!(telemetry::DEAD_LETTERS, "reason" => "unreadable").increment(1);
-                Report::of_unreadable(record, origin, at)
+                FireReport::of_unreadable(record, origin, at)
             }
         }
     }
 
     /// What came in at partition p goes out at partition p, so that a transaction touches few.
-    fn send(&self, partition: PartitionId, report: &Report) -> Result<(), TransactionError> {
+    fn send(&self, partition: PartitionId, report: &FireReport) -> Result<(), TransactionError> {
         let key = report.trigger().map(|trigger| trigger.bytes().as_ref());
         let send = |topic: &str, value: &[u8]| {
             let (partition, value) = (Some(partition), Some(value));
-            self.transactor.send(Outgoing { topic, partition, key, value, headers: &[] })
+            self.transactor.send(ProducerRecord { topic, partition, key, value, headers: &[] })
         };
         if let Some(signal) = &report.signal {
             send(&self.names.signals(), &self.schemas.encode_signal(signal))?;
@@ -147,10 +162,10 @@ impl Worker {
     }
 
     /// Their key decides the partition, so that a reader sees the changes of a circuit in order.
-    fn tell_circuits(&self) -> Result<(), TransactionError> {
-        for news in &self.circuit_news {
+    fn send_circuit_outcomes(&self) -> Result<(), TransactionError> {
+        for news in &self.circuit_outcomes {
             let value = self.schemas.encode_outcome(news);
-            self.transactor.send(Outgoing {
+            self.transactor.send(ProducerRecord {
                 topic: &self.names.outcomes(),
                 partition: None,
                 key: Some(news.trigger.bytes()),
@@ -162,9 +177,11 @@ impl Worker {
     }
 
     /// Reads on where a full window had stopped it.
-    fn unpark(&mut self) -> Result<(), WorkerError> {
-        for (partition, lane) in &mut self.lanes {
-            if let Some(offset) = lane.running.as_mut().and_then(|running| running.unpark()) {
+    fn resume_paused(&mut self) -> Result<(), WorkerError> {
+        for (partition, lane) in &mut self.partitions {
+            if let Some(offset) =
+                lane.running.as_mut().and_then(|running| running.take_resume_offset())
+            {
                 self.reader.start(&self.topic, *partition, offset)?;
             }
         }
@@ -172,17 +189,19 @@ impl Worker {
     }
 
     /// A transaction failed, or nobody knows: a new transactor makes the broker decide.
-    fn fail(&mut self, error: &TransactionError) -> Result<(), WorkerError> {
+    fn recover_from_failure(&mut self, error: &TransactionError) -> Result<(), WorkerError> {
         tracing::warn!(%error, "a transaction failed; beginning again from what is committed");
         metrics::counter!(telemetry::COMMIT_FAILURES).increment(1);
         self.health.not_ready("broker", error.to_string());
         loop {
-            std::thread::park_timeout(PAUSE * 2_u32.pow(self.failures.min(DOUBLINGS_MAX)));
-            self.failures += 1;
-            match open_transactor(&self.settings, &self.id) {
+            std::thread::park_timeout(
+                RETRY_PAUSE * 2_u32.pow(self.failed_commits.min(DOUBLINGS_MAX)),
+            );
+            self.failed_commits += 1;
+            match open_transactor(&self.settings, &self.transactional_id) {
                 Ok(transactor) => {
                     self.transactor = transactor;
-                    return self.begin_again();
+                    return self.restart_partitions();
                 }
                 Err(error) if self.shutdown.is_cancelled() => return Err(error.into()),
                 Err(error) => tracing::warn!(%error, "no transactional producer yet"),
@@ -191,11 +210,11 @@ impl Worker {
     }
 
     /// Every partition begins a new life.
-    pub(super) fn begin_again(&mut self) -> Result<(), WorkerError> {
-        let partitions: Vec<_> = self.lanes.keys().copied().collect();
+    pub(super) fn restart_partitions(&mut self) -> Result<(), WorkerError> {
+        let partitions: Vec<_> = self.partitions.keys().copied().collect();
         for partition in partitions {
             self.reader.stop(&self.topic, partition)?;
-            self.begin_life(partition);
+            self.start_epoch(partition);
         }
         Ok(())
     }
@@ -205,11 +224,11 @@ impl Worker {
 pub(super) fn open_transactor(
     settings: &super::Settings,
     id: &str,
-) -> Result<Transactor, TransactionError> {
-    Transactor::open(settings, id, settings.scheduler.transaction_timeout * 3)
+) -> Result<TransactionalProducer, TransactionError> {
+    TransactionalProducer::open(settings, id, settings.scheduler.transaction_timeout * 3)
 }
 
-fn count(report: &Report, reply: &Reply) {
+fn count_result(report: &FireReport, response: &CallbackResponse) {
     let result = match (&report.signal, &report.dead_letter) {
         (Some(Signal::Retry(_)), _) => "retried",
         (_, Some(_)) => "exhausted",
@@ -217,7 +236,11 @@ fn count(report: &Report, reply: &Reply) {
     };
     metrics::counter!(telemetry::CALLBACKS, "result" => result).increment(1);
     if report.dead_letter.is_some() {
-        let reason = if matches!(reply, Reply::Impossible(_)) { "impossible" } else { "exhausted" };
+        let reason = if matches!(response, CallbackResponse::Unsendable(_)) {
+            "impossible"
+        } else {
+            "exhausted"
+        };
         metrics::counter!(telemetry::DEAD_LETTERS, "reason" => reason).increment(1);
     }
 }

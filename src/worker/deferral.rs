@@ -1,7 +1,7 @@
 //! When a fire that cannot be begun now comes back: its owner's timeline holds it meanwhile.
 //!
-//! Law: pure. Fires that were sent back together do not come back together: each is spread by its
-//! own id, so that a repetition is due at the same time. The more often one was sent back, the
+//! Invariant: pure. Fires that were sent back together do not come back together: each is spread by
+//! its own id, so that a repetition is due at the same time. The more often one was sent back, the
 //! longer it stays, so that a caller's backlog costs the log a few rounds and not one a second.
 
 use std::time::Duration;
@@ -13,23 +13,23 @@ use crate::model::entry::FireId;
 
 /// Why a fire goes back to its owner without an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum DeferralCause {
     /// As many fires of its caller wait as may.
     QueueFull,
     /// Its host fails; it is asked again after so long.
     CircuitOpen(Duration),
     /// It waits in a partition whose window is full: reading cannot go on.
-    HeldBack,
+    WindowFull,
 }
 
-impl Cause {
+impl DeferralCause {
     /// The label of its metric.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
             Self::QueueFull => "queue_full",
             Self::CircuitOpen(_) => "circuit_open",
-            Self::HeldBack => "held_back",
+            Self::WindowFull => "held_back",
         }
     }
 
@@ -39,14 +39,14 @@ impl Cause {
         match self {
             Self::QueueFull => "not begun: too many callbacks of its caller wait",
             Self::CircuitOpen(_) => "not begun: the circuit of its host is open",
-            Self::HeldBack => "not begun: it held back the progress of its partition",
+            Self::WindowFull => "not begun: it held back the progress of its partition",
         }
     }
 }
 
 /// How long fires stay away.
 #[derive(Clone, Copy, Debug)]
-pub struct Delays {
+pub struct DeferralDelays {
     /// The first time; each further one doubles it.
     first: Duration,
     longest: Duration,
@@ -54,7 +54,7 @@ pub struct Delays {
     after_probe: Duration,
 }
 
-impl Delays {
+impl DeferralDelays {
     /// As the settings say.
     #[must_use]
     pub fn new(settings: &WorkerSettings) -> Self {
@@ -67,20 +67,22 @@ impl Delays {
 
     /// How long `id`, which is sent back for `cause`, stays away.
     #[must_use]
-    pub fn delay(&self, id: &FireId, cause: Cause) -> Duration {
+    pub fn delay(&self, id: &FireId, cause: DeferralCause) -> Duration {
         match cause {
-            Cause::CircuitOpen(probe_in) => probe_in + self.after_probe.mul_f64(place(id)),
-            Cause::QueueFull | Cause::HeldBack => {
+            DeferralCause::CircuitOpen(probe_in) => {
+                probe_in + self.after_probe.mul_f64(spread_fraction(id))
+            }
+            DeferralCause::QueueFull | DeferralCause::WindowFull => {
                 let full = self.first.saturating_mul(1_u32 << id.deferral.min(31));
-                full.min(self.longest).mul_f64((1.0 + place(id)) / 2.0)
+                full.min(self.longest).mul_f64((1.0 + spread_fraction(id)) / 2.0)
             }
         }
     }
 }
 
 /// A number from 0 to 1 that is different for every fire and every time it is sent back.
-fn place(id: &FireId) -> f64 {
-    let hash = xxh3_64(format!("{}:{}:{}", id.stable(), id.attempt, id.deferral).as_bytes());
+fn spread_fraction(id: &FireId) -> f64 {
+    let hash = xxh3_64(format!("{}:{}:{}", id.occurrence_id(), id.attempt, id.deferral).as_bytes());
     (hash >> 11) as f64 / (1_u64 << 53) as f64
 }
 
@@ -94,29 +96,29 @@ mod tests {
         FireId { trigger: "a".into(), generation, occurrence: 0, attempt: 1, deferral }
     }
 
-    fn delays() -> Delays {
-        Delays { first: SECOND, longest: 600 * SECOND, after_probe: 30 * SECOND }
+    fn delays() -> DeferralDelays {
+        DeferralDelays { first: SECOND, longest: 600 * SECOND, after_probe: 30 * SECOND }
     }
 
     #[test]
-    fn each_time_it_stays_away_about_twice_as_long_up_to_a_bound() {
+    fn each_deferral_lasts_about_twice_as_long_up_to_a_maximum() {
         for (deferral, full) in [(0, 1), (1, 2), (5, 32), (10, 600), (u32::MAX, 600)] {
-            let delay = delays().delay(&id(7, deferral), Cause::QueueFull);
+            let delay = delays().delay(&id(7, deferral), DeferralCause::QueueFull);
             let full = full * SECOND;
             assert!(delay >= full / 2 && delay <= full, "{deferral}: {delay:?}");
-            assert_eq!(delay, delays().delay(&id(7, deferral), Cause::HeldBack));
+            assert_eq!(delay, delays().delay(&id(7, deferral), DeferralCause::WindowFull));
         }
     }
 
     #[test]
-    fn what_went_together_comes_back_spread() {
-        let open = Cause::CircuitOpen(20 * SECOND);
+    fn fires_deferred_together_come_back_at_different_times() {
+        let open = DeferralCause::CircuitOpen(20 * SECOND);
         let mut seconds = [0; 30];
         for generation in 0..3_000 {
             let delay = delays().delay(&id(generation, 0), open);
             seconds[usize::try_from(delay.as_secs() - 20).unwrap()] += 1;
         }
-        assert!(seconds.iter().all(|&came| (50..200).contains(&came)), "{seconds:?}");
+        assert!(seconds.iter().all(|&count| (50..200).contains(&count)), "{seconds:?}");
         let first = delays().delay(&id(1, 0), open);
         assert_eq!(first, delays().delay(&id(1, 0), open), "a repetition is due at the same time");
         assert_ne!(first, delays().delay(&id(1, 1), open), "another time, another place");

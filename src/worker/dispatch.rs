@@ -1,8 +1,8 @@
 //! From a fire that was read to a callback under way: its caller's queue, its host's circuit.
 //!
-//! Law: nothing waits for a caller but that caller's own fires. What cannot wait goes back to its
-//! owner as a signal: no request is made, no attempt is spent, and its record of the log is done
-//! with. What was cancelled is withdrawn only if nobody, here or elsewhere, can have begun it.
+//! Invariant: nothing waits for a caller but that caller's own fires. What cannot wait goes back to
+//! its owner as a signal: no request is made, no attempt is spent, and its record of the log is
+//! done with. What was cancelled is withdrawn only if nobody, here or elsewhere, can have begun it.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use std::sync::Arc;
 use reqwest::Url;
 
 use super::Worker;
-use super::circuit::{Change, Route, Sign, Ticket};
-use super::deferral::Cause;
-use super::intake::{Ended, Ending};
-use super::queue::Limits;
+use super::circuit::{CircuitTransition, HostHealth, Route, Ticket};
+use super::deferral::DeferralCause;
+use super::intake::{CompletedFire, Completion};
+use super::queue::QueueLimits;
 use crate::clock;
 use crate::config::WorkerSettings;
 use crate::config::callers::Caller;
 use crate::model::definition::Target;
 use crate::model::fire::{Fire, Withdrawal};
-use crate::model::outcome::{Circuit, CircuitState, Outcome, Verdict};
+use crate::model::outcome::{Circuit, CircuitState, Outcome, OutcomeKind};
 use crate::model::text::Text;
 use crate::model::{Millis, Offset, PartitionId};
 use crate::telemetry;
 
 /// A fire that was read and not begun.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct WaitingFire {
     pub(super) partition: PartitionId,
-    pub(super) life: u64,
+    pub(super) epoch: u64,
     pub(super) offset: Offset,
     pub(super) route: Route,
     pub(super) fire: Box<Fire>,
@@ -43,55 +43,57 @@ pub(super) struct Permit {
 
 impl Worker {
     /// Takes in a fire that was read: it waits, or goes back.
-    pub(super) fn offer(&mut self, waiting: Waiting) {
-        if let Some(wait) = self.circuits.refusal(&waiting.route, clock::monotonic()) {
-            return self.defer(waiting, Cause::CircuitOpen(wait));
+    pub(super) fn offer(&mut self, waiting: WaitingFire) {
+        if let Some(wait) = self.circuits.blocked_for(&waiting.route, clock::monotonic()) {
+            return self.defer(waiting, DeferralCause::CircuitOpen(wait));
         }
         let caller = waiting.route.caller.clone();
-        let own = self.callers.of_record(caller.as_ref().map(Text::as_str));
-        let limits = limits(&own, &self.settings.worker);
+        let own = self.callers.for_record(caller.as_ref().map(Text::as_str));
+        let limits = queue_limits(&own, &self.settings.worker);
         let priority = waiting.fire.priority;
         match self.queue.offer(&caller, limits, priority, waiting) {
-            Ok(()) => self.begin(),
-            Err(waiting) => self.defer(waiting, Cause::QueueFull),
+            Ok(()) => self.start_callbacks(),
+            Err(waiting) => self.defer(waiting, DeferralCause::QueueFull),
         }
     }
 
     /// When the callers were read anew, those that are known here have the new limits at once.
-    pub(super) fn follow_limits(&mut self) {
-        let callers = self.callers.now();
-        if Arc::ptr_eq(&callers, &self.limited_by) {
+    pub(super) fn refresh_limits(&mut self) {
+        let callers = self.callers.current();
+        if Arc::ptr_eq(&callers, &self.applied_callers) {
             return;
         }
-        self.limited_by = callers;
-        let usual = &self.settings.worker;
-        let callers = &self.limited_by;
-        self.queue.limit(|caller| limits(callers.by_id(caller.as_ref().map(Text::as_str)), usual));
+        self.applied_callers = callers;
+        let defaults = &self.settings.worker;
+        let callers = &self.applied_callers;
+        self.queue.set_limits(|caller| {
+            queue_limits(callers.by_id(caller.as_ref().map(Text::as_str)), defaults)
+        });
     }
 
     /// Begins the callbacks that have a place, but none when this worker is about to end.
-    pub(super) fn begin(&mut self) {
+    pub(super) fn start_callbacks(&mut self) {
         while !self.shutdown.is_cancelled() && !self.is_full() {
             let now = clock::monotonic();
             let Some(waiting) = self.queue.begin(now) else { return };
             match self.circuits.admit(&waiting.route, now) {
                 Ok(ticket) => {
-                    self.note_begun(&waiting);
+                    self.record_begun(&waiting);
                     let permit = Permit { route: waiting.route.clone(), ticket };
-                    self.call(waiting, permit);
+                    self.start_callback(waiting, permit);
                 }
                 Err(wait) => {
-                    self.queue.forgo(&waiting.route.caller);
-                    self.defer(waiting, Cause::CircuitOpen(wait));
+                    self.queue.cancel_begun(&waiting.route.caller);
+                    self.defer(waiting, DeferralCause::CircuitOpen(wait));
                 }
             }
         }
     }
 
     /// A request is about to begin: from here on nobody may say that there was none.
-    fn note_begun(&mut self, waiting: &Waiting) {
-        let lane = self.lanes.get_mut(&waiting.partition);
-        if let Some(running) = lane.and_then(|lane| lane.in_life(waiting.life)) {
+    fn record_begun(&mut self, waiting: &WaitingFire) {
+        let lane = self.partitions.get_mut(&waiting.partition);
+        if let Some(running) = lane.and_then(|lane| lane.in_epoch(waiting.epoch)) {
             running.begin(waiting.offset);
         }
     }
@@ -100,61 +102,79 @@ impl Worker {
     /// transaction that says so, and so is the record at `offset`, which has asked for it.
     pub(super) fn withdraw(
         &mut self,
-        (partition, life, offset): (PartitionId, u64, Offset),
+        (partition, epoch, offset): (PartitionId, u64, Offset),
         withdrawal: &Withdrawal,
     ) {
         let at = clock::now_ms();
-        let lane = self.lanes.get_mut(&partition);
-        let Some(running) = lane.and_then(|lane| lane.in_life(life)) else { return };
-        let untouched = |waiting: &Waiting| {
-            waiting.partition == partition && running.is_untouched(waiting.offset)
+        let lane = self.partitions.get_mut(&partition);
+        let Some(running) = lane.and_then(|lane| lane.in_epoch(epoch)) else { return };
+        let never_begun = |waiting: &WaitingFire| {
+            waiting.partition == partition && running.was_never_begun(waiting.offset)
         };
-        let meant = |waiting: &Waiting| untouched(waiting) && withdrawal.means(&waiting.fire.id);
-        for Waiting { offset, fire, .. } in self.queue.withdraw(meant) {
-            let ending = Ending::Withdrawn { id: fire.id, settles: fire.settles };
-            self.note(Ended { partition, life, offset, at, ending });
+        let matches =
+            |waiting: &WaitingFire| never_begun(waiting) && withdrawal.matches(&waiting.fire.id);
+        for WaitingFire { offset, fire, .. } in self.queue.withdraw(matches) {
+            let ending = Completion::Withdrawn { id: fire.id, settles: fire.report_end };
+            self.record_completion(CompletedFire {
+                partition,
+                epoch,
+                offset,
+                at,
+                completion: ending,
+            });
         }
-        self.note(Ended { partition, life, offset, at, ending: Ending::Heard });
+        self.record_completion(CompletedFire {
+            partition,
+            epoch,
+            offset,
+            at,
+            completion: Completion::WithdrawalProcessed,
+        });
     }
 
     /// A callback has ended: its place is free, and its host is better known.
-    pub(super) fn on_ended(&mut self, ended: Ended, permit: &Permit) {
+    pub(super) fn on_callback_ended(&mut self, ended: CompletedFire, permit: &Permit) {
         let Permit { route, ticket } = permit;
         self.queue.end(&route.caller);
-        if let Ending::Attempt(_, reply, _) = &ended.ending {
-            self.circuits.record(route, *ticket, &Sign::of(reply), clock::monotonic());
+        if let Completion::Attempt(_, response, _) = &ended.completion {
+            self.circuits.record(
+                route,
+                *ticket,
+                &HostHealth::of_response(response),
+                clock::monotonic(),
+            );
         }
-        self.note(ended);
+        self.record_completion(ended);
     }
 
     /// Reading `partition` has stopped because its window is full. What waits of it goes back, so
     /// that nothing but callbacks under way can hold it up.
-    pub(super) fn make_room(&mut self, partition: PartitionId) {
+    pub(super) fn defer_waiting(&mut self, partition: PartitionId) {
         for waiting in self.queue.withdraw(|waiting| waiting.partition == partition) {
-            self.defer(waiting, Cause::HeldBack);
+            self.defer(waiting, DeferralCause::WindowFull);
         }
     }
 
     /// Forgets what waits of a partition: whoever owns it next reads it again.
-    pub(super) fn forget_waiting(&mut self, partition: PartitionId) {
+    pub(super) fn discard_waiting(&mut self, partition: PartitionId) {
         drop(self.queue.withdraw(|waiting| waiting.partition == partition));
     }
 
-    fn defer(&mut self, waiting: Waiting, cause: Cause) {
-        let Waiting { partition, life, offset, fire, .. } = waiting;
+    fn defer(&mut self, waiting: WaitingFire, cause: DeferralCause) {
+        let WaitingFire { partition, epoch, offset, fire, .. } = waiting;
         metrics::counter!(telemetry::DEFERRED, "reason" => cause.label()).increment(1);
         let at = clock::now_ms();
         let delay = Millis::try_from(self.delays.delay(&fire.id, cause).as_millis());
         let due = at.saturating_add(delay.unwrap_or(Millis::MAX));
-        let ending = Ending::Deferred { fire, due, reason: cause.reason() };
-        self.note(Ended { partition, life, offset, at, ending });
+        let ending = Completion::Deferred { fire, due, reason: cause.reason() };
+        self.record_completion(CompletedFire { partition, epoch, offset, at, completion: ending });
     }
 
     /// Looks after the circuits: forgets idle ones, and has every change told.
-    pub(super) fn tend_circuits(&mut self) {
+    pub(super) fn update_circuits(&mut self) {
         let now = clock::monotonic();
         if self.circuits.sweep(now) {
-            for (state, count) in self.circuits.census() {
+            for (state, count) in self.circuits.count_by_state() {
                 let state = match state {
                     CircuitState::Closed => "closed",
                     CircuitState::Open => "open",
@@ -163,32 +183,32 @@ impl Worker {
                 metrics::gauge!(telemetry::CIRCUITS, "state" => state).set(count as f64);
             }
         }
-        for change in self.circuits.take_changes() {
-            let news = self.news_of(change);
-            self.oldest.get_or_insert(now);
-            self.circuit_news.push(news);
+        for change in self.circuits.take_transitions() {
+            let outcome = self.circuit_outcome(change);
+            self.oldest_result_at.get_or_insert(now);
+            self.circuit_outcomes.push(outcome);
         }
     }
 
-    fn news_of(&self, change: Change) -> Outcome {
-        let Change { route: Route { caller, host }, state, reason, probe_in } = change;
+    fn circuit_outcome(&self, change: CircuitTransition) -> Outcome {
+        let CircuitTransition { route: Route { caller, host }, state, reason, probe_in } = change;
         tracing::info!(?caller, %host, ?state, reason, "a circuit has changed");
-        let (worker, at) = (self.id.as_str().into(), clock::now_ms());
+        let (worker, at) = (self.transactional_id.as_str().into(), clock::now_ms());
         let probe_in =
             probe_in.map(|wait| Millis::try_from(wait.as_millis()).unwrap_or(Millis::MAX));
         let probe_at = probe_in.map(|wait| at.saturating_add(wait));
         let circuit = Circuit { worker, caller, host, state, reason, probe_at };
-        Outcome { trigger: circuit.key(), answers: None, at, verdict: Verdict::Circuit(circuit) }
+        Outcome { trigger: circuit.key(), answers: None, at, kind: OutcomeKind::Circuit(circuit) }
     }
 }
 
 /// What a caller may have here: as its entry says, and where it is silent, as the settings do.
-fn limits(caller: &Caller, usual: &WorkerSettings) -> Limits {
+fn queue_limits(caller: &Caller, defaults: &WorkerSettings) -> QueueLimits {
     let own = &caller.limits;
-    let rate = own.dispatch_rate_max.unwrap_or(usual.caller_dispatch_rate_max);
-    Limits {
-        concurrent: own.concurrent.unwrap_or(usual.caller_concurrent).get(),
-        waiting: own.waiting.unwrap_or(usual.caller_waiting).get(),
+    let rate = own.dispatch_rate_max.unwrap_or(defaults.caller_dispatch_rate_max);
+    QueueLimits {
+        concurrent: own.concurrent.unwrap_or(defaults.caller_concurrent).get(),
+        waiting: own.waiting.unwrap_or(defaults.caller_waiting).get(),
         rate: NonZeroU32::new(rate),
     }
 }
@@ -218,7 +238,7 @@ mod tests {
     use crate::model::entry::FireId;
 
     #[test]
-    fn a_caller_has_its_own_limits_and_the_workers_for_the_rest() {
+    fn a_caller_has_its_own_limits_and_otherwise_those_of_the_worker() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("callers.toml");
         let entries = "callers.swift.limits.dispatch_rate_max = 0\n\
@@ -228,15 +248,18 @@ mod tests {
         let overrides = vec![file, "worker.caller_dispatch_rate_max=50".to_owned()];
         let settings = Settings::load(&Layers { overrides, ..Layers::default() }).unwrap();
         let callers = CallerTable::read(&settings).unwrap();
-        let of = |caller| limits(callers.by_id(caller), &settings.worker);
-        assert_eq!(of(None), Limits { concurrent: 100, waiting: 5_000, rate: NonZeroU32::new(50) });
-        assert_eq!(of(Some("swift")), Limits { rate: None, ..of(None) });
-        let slow = Limits { rate: NonZeroU32::new(3), concurrent: 2, waiting: 5_000 };
+        let of = |caller| queue_limits(callers.by_id(caller), &settings.worker);
+        assert_eq!(
+            of(None),
+            QueueLimits { concurrent: 100, waiting: 5_000, rate: NonZeroU32::new(50) }
+        );
+        assert_eq!(of(Some("swift")), QueueLimits { rate: None, ..of(None) });
+        let slow = QueueLimits { rate: NonZeroU32::new(3), concurrent: 2, waiting: 5_000 };
         assert_eq!(of(Some("slow")), slow);
     }
 
     #[test]
-    fn a_route_is_a_caller_and_a_host_however_it_is_spelt() {
+    fn a_route_is_a_caller_and_a_normalized_host() {
         let host = |url: &str| {
             let id = FireId {
                 trigger: "a".into(),
@@ -250,7 +273,8 @@ mod tests {
             let definition =
                 Definition { target, payload: None, headers: Vec::new(), retry: None, caller };
             let (scheduled, fired, history, settles, priority) = (0, 0, None, false, 127);
-            let fire = Fire { id, scheduled, fired, definition, history, settles, priority };
+            let fire =
+                Fire { id, scheduled, fired, definition, history, report_end: settles, priority };
             let route = Route::of(&fire);
             assert_eq!(route.caller, Some("billing".into()));
             route.host.to_string()

@@ -1,9 +1,9 @@
 //! From the log to callbacks under way: a partition's committed progress, its records, and what
 //! comes back.
 //!
-//! Law: no more callbacks are under way than the setting says. While that many are, nothing is
-//! read, and librdkafka stops fetching when its own buffer is full. One caller alone cannot bring
-//! that about: see `dispatch`.
+//! Invariant: no more callbacks are under way than the setting says. While that many are, nothing
+//! is read, and librdkafka stops fetching when its own buffer is full. One caller alone cannot
+//! bring that about: see `dispatch`.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 
 use super::circuit::Route;
-use super::dispatch::{Permit, Waiting};
-use super::lane::{Admission, Lane, Running};
-use super::report::Unreadable;
-use super::verdict::Reply;
+use super::dispatch::{Permit, WaitingFire};
+use super::disposition::CallbackResponse;
+use super::partition::{RecordAdmission, RunningPartition, WorkerPartition};
+use super::report::UnreadableRecord;
 use super::{Worker, WorkerError};
 use crate::clock;
 use crate::codec::schemas::CodecError;
 use crate::fault;
-use crate::kafka::reader::{Read, Reader};
+use crate::kafka::reader::{LogReader, ReadEvent};
 use crate::model::definition::Header;
 use crate::model::entry::FireId;
-use crate::model::fire::{Errand, Fire};
+use crate::model::fire::{Fire, WorkerRecord};
 use crate::model::text::Text;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 use crate::telemetry;
@@ -31,20 +31,20 @@ use crate::telemetry;
 /// Records taken in one turn of the loop: the group and the results want their turn too.
 const READ_MAX: usize = 1_000;
 /// Pause before a broker that did not tell the committed progress is asked again.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
+const POSITION_RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// What other threads tell the loop.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum WorkerEvent {
     /// Where a partition stands, or why that is not known yet.
-    Position { partition: PartitionId, life: u64, position: KafkaResult<Position> },
+    Position { partition: PartitionId, epoch: u64, position: KafkaResult<CommittedPosition> },
     /// A callback ended.
-    Ended(Ended, Permit),
+    CallbackEnded(CompletedFire, Permit),
 }
 
 /// Where a partition stands.
 #[derive(Debug)]
-pub(super) struct Position {
+pub(super) struct CommittedPosition {
     committed: Option<(Offset, String)>,
     /// The first offset that is still there.
     low: Offset,
@@ -54,19 +54,19 @@ pub(super) struct Position {
 
 /// A record of `fires` that is done with, once this is committed.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(super) struct CompletedFire {
     pub(super) partition: PartitionId,
-    pub(super) life: u64,
+    pub(super) epoch: u64,
     pub(super) offset: Offset,
     pub(super) at: Timestamp,
-    pub(super) ending: Ending,
+    pub(super) completion: Completion,
 }
 
 /// How it ended.
 #[derive(Debug)]
-pub(super) enum Ending {
+pub(super) enum Completion {
     /// The attempt was made, or could not be; it took so many ms.
-    Attempt(Box<Fire>, Reply, Millis),
+    Attempt(Box<Fire>, CallbackResponse, Millis),
     /// It goes back to its owner, until `due`; no attempt was made.
     Deferred { fire: Box<Fire>, due: Timestamp, reason: &'static str },
     /// It was cancelled before anybody had begun it.
@@ -77,51 +77,51 @@ pub(super) enum Ending {
         settles: bool,
     },
     /// It has withdrawn others.
-    Heard,
+    WithdrawalProcessed,
     /// It is no fire.
-    Unreadable(Unreadable),
+    Unreadable(UnreadableRecord),
 }
 
 impl Worker {
     /// Begins a new life of a partition: asks the broker where it stands. That may take until a
     /// dead worker's transaction is undone, so another thread waits for the answer.
-    pub(super) fn begin_life(&mut self, partition: PartitionId) {
-        self.lives += 1;
-        self.forget_waiting(partition);
-        self.lanes.insert(partition, Lane::new(self.lives));
-        self.ask(partition, self.lives, Duration::ZERO);
+    pub(super) fn start_epoch(&mut self, partition: PartitionId) {
+        self.epochs_started += 1;
+        self.discard_waiting(partition);
+        self.partitions.insert(partition, WorkerPartition::new(self.epochs_started));
+        self.request_position(partition, self.epochs_started, Duration::ZERO);
     }
 
-    fn ask(&self, partition: PartitionId, life: u64, pause: Duration) {
-        let (offsets, probe) = (self.member.offsets(), self.probe.clone());
+    fn request_position(&self, partition: PartitionId, epoch: u64, pause: Duration) {
+        let (offsets, probe) = (self.member.committed_offsets(), self.probe.clone());
         let (topic, events) = (self.topic.clone(), self.events.0.clone());
         self.runtime.spawn(async move {
             tokio::time::sleep(pause).await;
-            let asked = tokio::task::spawn_blocking(move || {
+            let offsets = tokio::task::spawn_blocking(move || {
                 let (low, end) = probe.bounds(&topic, partition)?;
                 let committed = offsets.committed(partition, super::CALL_TIMEOUT)?;
-                Ok(Position { committed, low, end })
+                Ok(CommittedPosition { committed, low, end })
             });
-            let position = asked.await.unwrap_or(Err(KafkaError::Canceled));
+            let position = offsets.await.unwrap_or(Err(KafkaError::Canceled));
             // The loop has ended if nobody hears it.
-            let _ = events.send(Event::Position { partition, life, position });
+            let _ = events.send(WorkerEvent::Position { partition, epoch, position });
         });
     }
 
     /// Takes in what other threads have said.
-    pub(super) fn hear(&mut self) -> Result<(), WorkerError> {
+    pub(super) fn process_events(&mut self) -> Result<(), WorkerError> {
         while let Ok(event) = self.events.1.try_recv() {
             self.on_event(event)?;
         }
         Ok(())
     }
 
-    pub(super) fn on_event(&mut self, event: Event) -> Result<(), WorkerError> {
+    pub(super) fn on_event(&mut self, event: WorkerEvent) -> Result<(), WorkerError> {
         match event {
-            Event::Position { partition, life, position } => {
-                self.on_position(partition, life, position)?;
+            WorkerEvent::Position { partition, epoch, position } => {
+                self.on_position(partition, epoch, position)?;
             }
-            Event::Ended(ended, permit) => self.on_ended(ended, &permit),
+            WorkerEvent::CallbackEnded(ended, permit) => self.on_callback_ended(ended, &permit),
         }
         Ok(())
     }
@@ -129,23 +129,24 @@ impl Worker {
     fn on_position(
         &mut self,
         partition: PartitionId,
-        life: u64,
-        position: KafkaResult<Position>,
+        epoch: u64,
+        position: KafkaResult<CommittedPosition>,
     ) -> Result<(), WorkerError> {
-        let Some(lane) = self.lanes.get_mut(&partition).filter(|lane| lane.life == life) else {
+        let Some(lane) = self.partitions.get_mut(&partition).filter(|lane| lane.epoch == epoch)
+        else {
             return Ok(());
         };
-        let Position { committed, low, end } = match position {
+        let CommittedPosition { committed, low, end } = match position {
             Ok(position) => position,
             Err(error) => {
                 tracing::warn!(partition, %error, "the committed progress is not known yet");
-                self.ask(partition, life, ASK_AGAIN);
+                self.request_position(partition, epoch, POSITION_RETRY_PAUSE);
                 return Ok(());
             }
         };
         let (offset, metadata) = committed.unwrap_or((low, String::new()));
-        let mut running = Running::restore(offset, &metadata, end)?;
-        let known = running.progress.forget_below(low);
+        let mut running = RunningPartition::restore(offset, &metadata, end)?;
+        let known = running.progress.drop_below(low);
         if offset < low {
             tracing::error!(
                 partition,
@@ -157,7 +158,7 @@ impl Worker {
                 self.topic
             );
         }
-        self.reader.start(&self.topic, partition, running.progress.floor())?;
+        self.reader.start(&self.topic, partition, running.progress.commit_offset())?;
         lane.running = Some(running);
         self.report_readiness();
         Ok(())
@@ -174,13 +175,13 @@ impl Worker {
                 }
                 return Ok(());
             }
-            let arrival = match self.reader.poll(wait) {
+            let fetched = match self.reader.poll(wait) {
                 Ok(None) => return Ok(()),
-                Ok(Some(Read::End(_))) => continue,
-                Ok(Some(Read::Record(record))) => Arrival::of(&record),
-                Ok(Some(Read::OutOfRange(reason))) => {
+                Ok(Some(ReadEvent::PartitionEof(_))) => continue,
+                Ok(Some(ReadEvent::Record(record))) => FetchedRecord::of(&record),
+                Ok(Some(ReadEvent::OutOfRange(reason))) => {
                     tracing::error!(%reason, "the log no longer holds what was to be read");
-                    return self.begin_again();
+                    return self.restart_partitions();
                 }
                 Err(error) => {
                     tracing::warn!(%error, "reading fires");
@@ -188,78 +189,90 @@ impl Worker {
                 }
             };
             wait = Duration::ZERO;
-            self.take(arrival)?;
+            self.process_record(fetched)?;
         }
         Ok(())
     }
 
-    fn take(&mut self, arrival: Arrival) -> Result<(), WorkerError> {
-        let Arrival { partition, offset, .. } = arrival;
-        self.reserve(partition, offset)?;
-        let Some(lane) = self.lanes.get_mut(&partition) else { return Ok(()) };
-        let life = lane.life;
+    fn process_record(&mut self, record: FetchedRecord) -> Result<(), WorkerError> {
+        let FetchedRecord { partition, offset, .. } = record;
+        self.reserve_offset(partition, offset)?;
+        let Some(lane) = self.partitions.get_mut(&partition) else { return Ok(()) };
+        let epoch = lane.epoch;
         let Some(running) = &mut lane.running else { return Ok(()) };
         match running.admit(offset) {
-            Admission::Ignore => return Ok(()),
-            Admission::Stop => {
-                self.make_room(partition);
+            RecordAdmission::Ignore => return Ok(()),
+            RecordAdmission::WindowFull => {
+                self.defer_waiting(partition);
                 return Ok(self.reader.stop(&self.topic, partition)?);
             }
-            Admission::Unreserved => return Ok(self.reader.stop(&self.topic, partition)?),
-            Admission::Deliver => {}
+            RecordAdmission::NotReserved => return Ok(self.reader.stop(&self.topic, partition)?),
+            RecordAdmission::Deliver => {}
         }
-        match self.schemas.decode_errand(arrival.value.as_deref().unwrap_or_default()) {
-            Ok(Errand::Call(fire)) => {
+        match self.schemas.decode_worker_record(record.value.as_deref().unwrap_or_default()) {
+            Ok(WorkerRecord::Callback(fire)) => {
                 let route = Route::of(&fire);
-                self.offer(Waiting { partition, life, offset, route, fire });
+                self.offer(WaitingFire { partition, epoch, offset, route, fire });
             }
-            Ok(Errand::Withdraw(withdrawal)) => {
-                self.withdraw((partition, life, offset), &withdrawal);
+            Ok(WorkerRecord::Withdrawal(withdrawal)) => {
+                self.withdraw((partition, epoch, offset), &withdrawal);
             }
             Err(error @ CodecError::Newer { .. }) => return Err(error.into()),
             Err(error @ CodecError::Corrupt { .. }) => {
-                let Arrival { key, value, headers, .. } = arrival;
-                let unreadable = Unreadable { key, value, headers, reason: error.to_string() };
-                let ending = Ending::Unreadable(unreadable);
-                self.note(Ended { partition, life, offset, at: clock::now_ms(), ending });
+                let FetchedRecord { key, value, headers, .. } = record;
+                let unreadable =
+                    UnreadableRecord { key, value, headers, reason: error.to_string() };
+                let ending = Completion::Unreadable(unreadable);
+                self.record_completion(CompletedFire {
+                    partition,
+                    epoch,
+                    offset,
+                    at: clock::now_ms(),
+                    completion: ending,
+                });
             }
         }
         Ok(())
     }
 
     /// Before what is read at `offset` may be begun, a commit has to say so to whoever is next.
-    fn reserve(&mut self, partition: PartitionId, offset: Offset) -> Result<(), WorkerError> {
-        let running = self.lanes.get_mut(&partition).and_then(|lane| lane.running.as_mut());
-        if running.is_none_or(|running| running.meet(offset)) { Ok(()) } else { self.commit() }
+    fn reserve_offset(
+        &mut self,
+        partition: PartitionId,
+        offset: Offset,
+    ) -> Result<(), WorkerError> {
+        let running = self.partitions.get_mut(&partition).and_then(|lane| lane.running.as_mut());
+        if running.is_none_or(|running| running.on_record(offset)) { Ok(()) } else { self.commit() }
     }
 
     /// Begins a callback.
-    pub(super) fn call(&mut self, waiting: Waiting, permit: Permit) {
-        let Waiting { partition, life, offset, fire, .. } = waiting;
+    pub(super) fn start_callback(&mut self, waiting: WaitingFire, permit: Permit) {
+        let WaitingFire { partition, epoch, offset, fire, .. } = waiting;
         let (caller, events) = (self.caller.clone(), self.events.0.clone());
         self.runtime.spawn(async move {
             fault::reached("worker.before_request");
             let begun = clock::monotonic();
-            let reply = caller.call(&fire, clock::now_ms()).await;
+            let response = caller.call(&fire, clock::now_ms()).await;
             let took = clock::monotonic() - begun;
             fault::reached("worker.after_request");
             metrics::histogram!(telemetry::CALLBACK_DURATION).record(took.as_secs_f64());
             let took = Millis::try_from(took.as_millis()).unwrap_or(Millis::MAX);
-            let ending = Ending::Attempt(fire, reply, took);
-            let ended = Ended { partition, life, offset, at: clock::now_ms(), ending };
+            let ending = Completion::Attempt(fire, response, took);
+            let ended =
+                CompletedFire { partition, epoch, offset, at: clock::now_ms(), completion: ending };
             // The loop has ended if nobody hears it.
-            let _ = events.send(Event::Ended(ended, permit));
+            let _ = events.send(WorkerEvent::CallbackEnded(ended, permit));
         });
     }
 
-    pub(super) fn note(&mut self, ended: Ended) {
-        self.oldest.get_or_insert_with(clock::monotonic);
-        self.ended.push(ended);
+    pub(super) fn record_completion(&mut self, ended: CompletedFire) {
+        self.oldest_result_at.get_or_insert_with(clock::monotonic);
+        self.completed.push(ended);
     }
 }
 
 /// A record of `fires`, copied out of librdkafka's buffer.
-struct Arrival {
+struct FetchedRecord {
     partition: PartitionId,
     offset: Offset,
     key: Option<Bytes>,
@@ -267,9 +280,9 @@ struct Arrival {
     headers: Vec<Header>,
 }
 
-impl Arrival {
+impl FetchedRecord {
     fn of(record: &BorrowedMessage<'_>) -> Self {
-        let (_topic, partition, offset) = Reader::place(record);
+        let (_topic, partition, offset) = LogReader::position(record);
         let headers = record.headers().into_iter().flat_map(Headers::iter);
         let headers = headers.map(|header| Header {
             name: Text::from(header.key),

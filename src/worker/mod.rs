@@ -1,6 +1,6 @@
 //! The worker: makes the callbacks that are due, and tells what came of them.
 //!
-//! Law: at least once, under an id that stays the same. The consumer group is the lease of a
+//! Invariant: at least once, under an id that stays the same. The consumer group is the lease of a
 //! fire, and results become true together with the progress that covers them. The group is polled
 //! only while no transaction is open.
 //!
@@ -11,22 +11,22 @@
 //! ```
 
 pub mod callback;
+pub mod caller_queue;
 pub mod circuit;
 pub mod deferral;
-pub mod line;
+pub mod disposition;
 pub mod otlp;
-pub mod pace;
 pub mod progress;
 pub mod queue;
+pub mod rate_limiter;
 pub mod report;
 pub mod trace;
-pub mod verdict;
 
 mod commit;
 mod dispatch;
-mod files;
+mod fd_limit;
 mod intake;
-mod lane;
+mod partition;
 mod retry_after;
 
 use std::collections::BTreeMap;
@@ -43,27 +43,27 @@ use crate::clock;
 use crate::codec::schemas::{CodecError, Schemas};
 use crate::config::callers::CallerTable;
 use crate::config::{ConfigError, Settings, WorkerSettings};
-use crate::engine::tenure::Change;
+use crate::engine::assignment::AssignmentChange;
 use crate::guard::Guard;
 use crate::health::Health;
 use crate::kafka::Names;
+use crate::kafka::admin_client::KafkaAdminClient;
 use crate::kafka::member::Member;
-use crate::kafka::probe::Probe;
-use crate::kafka::reader::Reader;
-use crate::kafka::transaction::{TransactionError, Transactor};
+use crate::kafka::reader::LogReader;
+use crate::kafka::transaction::{TransactionError, TransactionalProducer};
 use crate::model::PartitionId;
 use crate::model::outcome::Outcome;
 use crate::model::retry::RetryPolicy;
 use crate::model::text::Text;
 use crate::telemetry;
-use callback::Caller;
-use circuit::{Circuits, Rules};
+use callback::CallbackClient;
+use circuit::{CircuitBreakerSettings, CircuitBreakers};
 use commit::{RESULTS_MAX, open_transactor};
-use deferral::Delays;
-use dispatch::Waiting;
-use intake::{Ended, Event};
-use lane::{Lane, Running};
-use otlp::Spans;
+use deferral::DeferralDelays;
+use dispatch::WaitingFire;
+use intake::{CompletedFire, WorkerEvent};
+use otlp::SpanExporter;
+use partition::{RunningPartition, WorkerPartition};
 use progress::ProgressError;
 use queue::Queue;
 
@@ -116,7 +116,7 @@ pub fn run(
     shutdown: CancellationToken,
     health: Arc<Health>,
 ) -> Result<(), WorkerError> {
-    Worker::start(settings, shutdown, health)?.serve()
+    Worker::start(settings, shutdown, health)?.run_loop()
 }
 
 /// The loop's state.
@@ -126,38 +126,38 @@ struct Worker {
     /// The fires of our pool.
     topic: String,
     /// The transactional id.
-    id: String,
+    transactional_id: String,
     /// What we are called in histories.
     name: Text,
     /// For triggers that leave it to us.
-    policy: RetryPolicy,
+    default_retry_policy: RetryPolicy,
     schemas: Schemas,
     shutdown: CancellationToken,
     health: Arc<Health>,
     member: Member,
-    reader: Reader,
-    probe: Probe,
-    transactor: Transactor,
-    caller: Arc<Caller>,
+    reader: LogReader,
+    probe: KafkaAdminClient,
+    transactor: TransactionalProducer,
+    caller: Arc<CallbackClient>,
     callers: Callers,
     /// Whose limits the queue has.
-    limited_by: Arc<CallerTable>,
+    applied_callers: Arc<CallerTable>,
     runtime: Runtime,
-    events: (Sender<Event>, Receiver<Event>),
-    lanes: BTreeMap<PartitionId, Lane>,
+    events: (Sender<WorkerEvent>, Receiver<WorkerEvent>),
+    partitions: BTreeMap<PartitionId, WorkerPartition>,
     /// Lives begun so far.
-    lives: u64,
+    epochs_started: u64,
     /// Fires that wait, and callbacks under way, those of forgotten lives included.
-    queue: Queue<Waiting>,
-    circuits: Circuits,
-    delays: Delays,
+    queue: Queue<WaitingFire>,
+    circuits: CircuitBreakers,
+    delays: DeferralDelays,
     /// Changes of circuits that are not committed yet.
-    circuit_news: Vec<Outcome>,
+    circuit_outcomes: Vec<Outcome>,
     /// Results that are not committed yet, and since when there are any.
-    ended: Vec<Ended>,
-    oldest: Option<Instant>,
+    completed: Vec<CompletedFire>,
+    oldest_result_at: Option<Instant>,
     /// Transactions that failed in a row.
-    failures: u32,
+    failed_commits: u32,
 }
 
 impl Worker {
@@ -168,108 +168,111 @@ impl Worker {
     ) -> Result<Self, WorkerError> {
         let (names, pool) = (Names::new(&settings.topics.prefix), &settings.worker.pool);
         let topic = names.fires_of(pool);
-        let probe = Probe::open(settings, CALL_TIMEOUT)?;
+        let probe = KafkaAdminClient::open(settings, CALL_TIMEOUT)?;
         for needed in [&topic, &names.signals(), &names.outcomes(), &names.dead_letters()] {
             if probe.partitions(needed)?.is_none() {
                 return Err(WorkerError::NoTopic(needed.clone()));
             }
         }
-        let guard = Guard::new(settings).knowing_brokers(probe.brokers(&topic)?);
+        let guard = Guard::new(settings).with_brokers(probe.brokers(&topic)?);
         health.not_ready("partitions", "the group has not answered yet");
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .thread_name("callbacks")
             .build()?;
         let entered = runtime.enter();
-        let callers = Callers::follow(settings, Arc::clone(&health), shutdown.clone())?;
+        let callers = Callers::watch(settings, Arc::clone(&health), shutdown.clone())?;
         let endpoint = Some(&settings.trace.endpoint).filter(|endpoint| !endpoint.is_empty());
-        let spans = endpoint.map(|endpoint| Spans::to(endpoint)).transpose()?;
+        let spans = endpoint.map(|endpoint| SpanExporter::start(endpoint)).transpose()?;
         drop(entered);
         // A worker keeps nothing on disk, so it has no name that survives it.
         let instance = uuid::Uuid::now_v7().simple().to_string();
         let id = names.transactional_id("worker", &instance);
-        let group = names.workers(pool);
+        let group = names.worker_group(pool);
         let mut settings = settings.clone();
-        settings.worker.in_flight_max = files::affordable(settings.worker.in_flight_max);
+        settings.worker.in_flight_max = fd_limit::max_in_flight(settings.worker.in_flight_max);
         let settings = &settings;
         Ok(Self {
             transactor: open_transactor(settings, &id)?,
-            member: Member::join_unnamed(settings, &group, &topic)?,
-            reader: Reader::open(settings, &group)?,
-            caller: Arc::new(Caller::new(&settings.worker, guard, callers.clone(), spans)?),
-            limited_by: callers.now(),
+            member: Member::join_dynamic(settings, &group, &topic)?,
+            reader: LogReader::open(settings, &group)?,
+            caller: Arc::new(CallbackClient::new(&settings.worker, guard, callers.clone(), spans)?),
+            applied_callers: callers.current(),
             callers,
             runtime,
-            name: name_of(&settings.worker, &instance),
-            policy: policy_of(&settings.worker),
+            name: worker_name(&settings.worker, &instance),
+            default_retry_policy: default_retry_policy(&settings.worker),
             schemas: Schemas::new(),
             settings: settings.clone(),
             events: channel(),
-            lanes: BTreeMap::new(),
-            lives: 0,
+            partitions: BTreeMap::new(),
+            epochs_started: 0,
             queue: Queue::new(settings.worker.waiting_max.get()),
-            circuits: Circuits::new(Rules::new(&settings.worker), clock::monotonic()),
-            delays: Delays::new(&settings.worker),
-            circuit_news: Vec::new(),
-            ended: Vec::new(),
-            oldest: None,
-            failures: 0,
+            circuits: CircuitBreakers::new(
+                CircuitBreakerSettings::new(&settings.worker),
+                clock::monotonic(),
+            ),
+            delays: DeferralDelays::new(&settings.worker),
+            circuit_outcomes: Vec::new(),
+            completed: Vec::new(),
+            oldest_result_at: None,
+            failed_commits: 0,
             names,
             topic,
-            id,
+            transactional_id: id,
             shutdown,
             health,
             probe,
         })
     }
 
-    fn serve(mut self) -> Result<(), WorkerError> {
+    fn run_loop(mut self) -> Result<(), WorkerError> {
         self.health.ready("broker");
         while !self.shutdown.is_cancelled() {
-            self.turn()?;
-            let idle = self.idle();
-            let wait = self.commit_in().map_or(idle, |due| due.min(idle));
+            self.poll_once()?;
+            let idle = self.idle_wait();
+            let wait = self.time_to_commit().map_or(idle, |due| due.min(idle));
             self.read(wait)?;
         }
-        self.leave()
+        self.shut_down()
     }
 
     /// One turn of the loop without reading: what the group, the callbacks and the clock ask for.
-    fn turn(&mut self) -> Result<(), WorkerError> {
-        self.follow_group()?;
-        self.hear()?;
-        self.follow_limits();
-        self.begin();
-        self.tend_circuits();
+    fn poll_once(&mut self) -> Result<(), WorkerError> {
+        self.poll_group()?;
+        self.process_events()?;
+        self.refresh_limits();
+        self.start_callbacks();
+        self.update_circuits();
         metrics::gauge!(telemetry::CALLBACKS_IN_FLIGHT).set(self.queue.under_way() as f64);
         metrics::gauge!(telemetry::CALLBACKS_WAITING).set(self.queue.waiting() as f64);
-        if self.commit_in().is_some_and(|due| due.is_zero()) { self.commit() } else { Ok(()) }
+        if self.time_to_commit().is_some_and(|due| due.is_zero()) { self.commit() } else { Ok(()) }
     }
 
     /// How long to wait for the log when there is nothing else to do.
-    fn idle(&self) -> Duration {
-        if self.queue.awaits_an_end() {
+    fn idle_wait(&self) -> Duration {
+        if self.queue.waits_for_completion() {
             return QUEUE_WAIT;
         }
-        let due = self.queue.due().map(|at| at.saturating_duration_since(clock::monotonic()));
+        let due = self.queue.next_due().map(|at| at.saturating_duration_since(clock::monotonic()));
         due.map_or(IDLE_WAIT, |due| due.clamp(QUEUE_WAIT, IDLE_WAIT))
     }
 
     /// Hears what the group says. No transaction is open here.
-    fn follow_group(&mut self) -> Result<(), WorkerError> {
+    fn poll_group(&mut self) -> Result<(), WorkerError> {
         for change in self.member.poll(Duration::ZERO)? {
             tracing::info!(?change, "the group has spoken");
             match change {
-                Change::Assigned(partitions) => {
-                    partitions.into_iter().for_each(|partition| self.begin_life(partition));
+                AssignmentChange::Assigned(partitions) => {
+                    partitions.into_iter().for_each(|partition| self.start_epoch(partition));
                 }
-                Change::Revoked(partitions) => {
-                    self.hear()?;
-                    self.part(|partition| partitions.contains(partition));
+                AssignmentChange::Revoked(partitions) => {
+                    self.process_events()?;
+                    self.prepare_final_commit(|partition| partitions.contains(partition));
                     self.commit()?;
-                    self.give_up(&partitions)?;
+                    self.release_partitions(&partitions)?;
                 }
-                Change::Lost(partitions) => self.give_up(&partitions)?,
+                AssignmentChange::Lost(partitions) => self.release_partitions(&partitions)?,
             }
             self.report_readiness();
         }
@@ -277,36 +280,38 @@ impl Worker {
     }
 
     /// Forgets partitions: their next owner repeats what was not committed.
-    fn give_up(&mut self, partitions: &[PartitionId]) -> Result<(), WorkerError> {
+    fn release_partitions(&mut self, partitions: &[PartitionId]) -> Result<(), WorkerError> {
         for partition in partitions {
             self.reader.stop(&self.topic, *partition)?;
-            self.forget_waiting(*partition);
-            self.lanes.remove(partition);
+            self.discard_waiting(*partition);
+            self.partitions.remove(partition);
         }
         Ok(self.member.release(partitions)?)
     }
 
     /// Lets the callbacks under way end, commits, and leaves the group, which moves the partitions
     /// to the others at once. What still waits is theirs.
-    fn leave(mut self) -> Result<(), WorkerError> {
+    fn shut_down(mut self) -> Result<(), WorkerError> {
         self.report_readiness();
         let deadline = clock::monotonic() + self.settings.worker.timeout_max;
         while self.queue.under_way() > 0 && clock::monotonic() < deadline {
-            self.turn()?;
+            self.poll_once()?;
             if let Ok(event) = self.events.1.recv_timeout(IDLE_WAIT) {
                 self.on_event(event)?;
             }
         }
         self.circuits.forget_all("the worker has ended");
-        self.tend_circuits();
-        self.part(|_| true);
+        self.update_circuits();
+        self.prepare_final_commit(|_| true);
         self.commit()
     }
 
     /// Nothing more is begun of these: their last commit says up to where something was.
-    fn part(&mut self, parting: impl Fn(&PartitionId) -> bool) {
-        let lanes = self.lanes.iter_mut().filter(|(partition, _)| parting(partition));
-        lanes.filter_map(|(_, lane)| lane.running.as_mut()).for_each(Running::part);
+    fn prepare_final_commit(&mut self, is_revoked: impl Fn(&PartitionId) -> bool) {
+        let lanes = self.partitions.iter_mut().filter(|(partition, _)| is_revoked(partition));
+        lanes
+            .filter_map(|(_, lane)| lane.running.as_mut())
+            .for_each(RunningPartition::prepare_final_commit);
     }
 
     /// Whether no further callback may begin: enough are under way, or results pile up because
@@ -314,17 +319,17 @@ impl Worker {
     fn is_full(&self) -> bool {
         let in_flight_max = self.settings.worker.in_flight_max.get();
         self.queue.under_way() >= in_flight_max
-            || self.ended.len() >= in_flight_max.max(RESULTS_MAX)
+            || self.completed.len() >= in_flight_max.max(RESULTS_MAX)
     }
 
     fn report_readiness(&self) {
-        let running = self.lanes.values().filter(|lane| lane.running.is_some()).count();
+        let running = self.partitions.values().filter(|lane| lane.running.is_some()).count();
         if self.shutdown.is_cancelled() {
             self.health.not_ready("partitions", "shutting down");
-        } else if running == self.lanes.len() {
+        } else if running == self.partitions.len() {
             self.health.ready("partitions");
         } else {
-            let all = self.lanes.len();
+            let all = self.partitions.len();
             self.health.not_ready("partitions", format!("{running} of {all} partitions read"));
         }
     }
@@ -332,7 +337,7 @@ impl Worker {
 
 /// What this worker is called by: as configured, or after the machine and the end of `instance`,
 /// which no two processes share.
-fn name_of(settings: &WorkerSettings, instance: &str) -> Text {
+fn worker_name(settings: &WorkerSettings, instance: &str) -> Text {
     if !settings.name.is_empty() {
         return Text::from(settings.name.as_str());
     }
@@ -342,7 +347,7 @@ fn name_of(settings: &WorkerSettings, instance: &str) -> Text {
 }
 
 /// What holds where a trigger says nothing.
-fn policy_of(settings: &WorkerSettings) -> RetryPolicy {
+fn default_retry_policy(settings: &WorkerSettings) -> RetryPolicy {
     let delays = settings.retry_delays.iter();
     let delays = delays.map(|delay| delay.as_millis().try_into().unwrap_or(u64::MAX));
     RetryPolicy {

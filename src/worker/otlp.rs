@@ -1,7 +1,7 @@
 //! Sending spans to a collector: OTLP over HTTP, as JSON.
 //!
-//! Law: telemetry is in nobody's way. What does not fit into the queue, and what the collector
-//! does not take, is dropped and counted.
+//! Invariant: telemetry is in nobody's way. What does not fit into the queue, and what the
+//! collector does not take, is dropped and counted.
 
 use std::time::Duration;
 
@@ -17,22 +17,22 @@ const QUEUE_MAX: usize = 4_096;
 /// Spans of one request.
 const BATCH_MAX: usize = 512;
 /// How long spans gather while there are few.
-const GATHER: Duration = Duration::from_secs(1);
+const BATCH_DELAY: Duration = Duration::from_secs(1);
 /// How long a collector may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where spans are handed in.
 #[derive(Clone, Debug)]
-pub struct Spans(Sender<Value>);
+pub struct SpanExporter(Sender<Value>);
 
-impl Spans {
+impl SpanExporter {
     /// Sends to the collector at `endpoint`, a base URL, for as long as there is a clone. Call it
     /// inside of a runtime.
-    pub fn to(endpoint: &str) -> reqwest::Result<Self> {
+    pub fn start(endpoint: &str) -> reqwest::Result<Self> {
         let client = Client::builder().timeout(TIMEOUT).no_proxy().build()?;
         let url = format!("{}/v1/traces", endpoint.trim_end_matches('/'));
         let (spans, queue) = channel(QUEUE_MAX);
-        let _detached = tokio::spawn(deliver(client, url, queue));
+        let _detached = tokio::spawn(export(client, url, queue));
         Ok(Self(spans))
     }
 
@@ -44,25 +44,25 @@ impl Spans {
     }
 }
 
-async fn deliver(client: Client, url: String, mut queue: Receiver<Value>) {
+async fn export(client: Client, url: String, mut queue: Receiver<Value>) {
     let mut spans = Vec::with_capacity(BATCH_MAX);
-    let mut is_away = false;
+    let mut is_unreachable = false;
     while queue.recv_many(&mut spans, BATCH_MAX).await > 0 {
         let count = spans.len();
         let body = request(std::mem::take(&mut spans)).to_string();
         let post = client.post(&url).header(CONTENT_TYPE, "application/json").body(body);
         match post.send().await.and_then(reqwest::Response::error_for_status) {
-            Ok(_) => is_away = false,
+            Ok(_) => is_unreachable = false,
             Err(error) => {
                 drop_spans(count);
                 // Once for each time that it goes away.
-                if !std::mem::replace(&mut is_away, true) {
+                if !std::mem::replace(&mut is_unreachable, true) {
                     tracing::warn!(%error, "the collector does not take spans");
                 }
             }
         }
         if count < BATCH_MAX {
-            tokio::time::sleep(GATHER).await;
+            tokio::time::sleep(BATCH_DELAY).await;
         }
     }
 }

@@ -1,8 +1,8 @@
 //! How far a partition of fires is done when callbacks end out of order.
 //!
-//! Law: the committed offset is the lowest unfinished one; what is finished above it travels in
-//! the commit's metadata, so that a restart repeats nothing. What is taken on is bounded such that
-//! the metadata always fits, in whatever order it ends.
+//! Invariant: the committed offset is the lowest unfinished one; what is finished above it travels
+//! in the commit's metadata, so that a restart repeats nothing. What is taken on is bounded such
+//! that the metadata always fits, in whatever order it ends.
 //!
 //! ```text
 //!   offset   40  41  42  43  44  45        40 is committed
@@ -25,13 +25,13 @@ pub const WINDOW_MAX: u64 = 24_000;
 /// bytes, too. So a few receivers that hang do not hold up their partition.
 pub const OPEN_MAX: usize = 1_000;
 /// How far the newest offset may be from the lowest open one even so: what three bytes can say.
-pub const SPAN_MAX: u64 = 1 << (3 * SEVEN);
+pub const OFFSET_SPAN_MAX: u64 = 1 << (3 * STEP_BITS);
 
 /// Bits of a number in each byte of a step; the eighth says that more follow.
-const SEVEN: u32 = 7;
+const STEP_BITS: u32 = 7;
 /// What the metadata of either form begins with; another beginning is another format's.
-const NEAR: &str = "1:";
-const FAR: &str = "2:";
+const BITS_PREFIX: &str = "1:";
+const STEPS_PREFIX: &str = "2:";
 
 /// Why committed progress cannot be taken up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,14 +40,14 @@ pub struct ProgressError(pub String);
 
 /// Which fires of a partition are finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct FireProgress {
     /// Begun, or to be begun again after a restart, and not finished.
     open: BTreeSet<Offset>,
     /// Everything below is open or finished; from here on nothing has been seen.
     next: Offset,
 }
 
-impl Progress {
+impl FireProgress {
     /// What a commit said. Without metadata somebody moved the offset by hand: nothing above it
     /// is finished.
     pub fn restore(offset: Offset, metadata: &str) -> Result<Self, ProgressError> {
@@ -56,9 +56,9 @@ impl Progress {
             return Ok(restored);
         }
         let decode = |text: &str| STANDARD_NO_PAD.decode(text).ok();
-        let read = match (metadata.strip_prefix(NEAR), metadata.strip_prefix(FAR)) {
-            (Some(bits), _) => decode(bits).map(|bits| restored.read_bits(&bits)),
-            (_, Some(steps)) => decode(steps).and_then(|steps| restored.read_steps(&steps)),
+        let read = match (metadata.strip_prefix(BITS_PREFIX), metadata.strip_prefix(STEPS_PREFIX)) {
+            (Some(bits), _) => decode(bits).map(|bits| restored.decode_bits(&bits)),
+            (_, Some(steps)) => decode(steps).and_then(|steps| restored.decode_steps(&steps)),
             _ => None,
         };
         read.map(|()| restored).ok_or_else(|| ProgressError(metadata.to_owned()))
@@ -66,7 +66,7 @@ impl Progress {
 
     /// The lowest unfinished offset: what to commit, and where to read from after a restart.
     #[must_use]
-    pub fn floor(&self) -> Offset {
+    pub fn commit_offset(&self) -> Offset {
         self.open.first().copied().unwrap_or(self.next)
     }
 
@@ -78,7 +78,8 @@ impl Progress {
         }
         let ahead = self.open.first().map_or(0, |lowest| offset.saturating_sub(*lowest));
         let near = usize::try_from(WINDOW_MAX.saturating_sub(ahead)).unwrap_or(usize::MAX);
-        let far = if ahead < SPAN_MAX { OPEN_MAX.saturating_sub(self.open.len()) } else { 0 };
+        let far =
+            if ahead < OFFSET_SPAN_MAX { OPEN_MAX.saturating_sub(self.open.len()) } else { 0 };
         near.max(far)
     }
 
@@ -91,7 +92,11 @@ impl Progress {
     /// Takes the next record of the log; whether its callback is to be made. Offsets that are
     /// skipped (the log's own markers) count as finished.
     pub fn begin(&mut self, offset: Offset) -> bool {
-        assert!(self.has_room(offset), "{offset} is outside the window of {}", self.floor());
+        assert!(
+            self.has_room(offset),
+            "{offset} is outside the window of {}",
+            self.commit_offset()
+        );
         if offset < self.next {
             return self.open.contains(&offset);
         }
@@ -105,23 +110,27 @@ impl Progress {
     }
 
     /// The log begins at `low` now: what was open below it is gone. Says how many were.
-    pub fn forget_below(&mut self, low: Offset) -> usize {
+    pub fn drop_below(&mut self, low: Offset) -> usize {
         let kept = self.open.split_off(&low);
-        let gone = std::mem::replace(&mut self.open, kept).len();
+        let dropped = std::mem::replace(&mut self.open, kept).len();
         self.next = self.next.max(low);
-        gone
+        dropped
     }
 
-    /// What travels with [`floor`](Self::floor) in a commit.
+    /// What travels with [`commit_offset`](Self::commit_offset) in a commit.
     #[must_use]
     pub fn metadata(&self) -> String {
-        let is_near = self.next - self.floor() <= WINDOW_MAX;
-        let (form, bytes) = if is_near { (NEAR, self.bits()) } else { (FAR, self.steps()) };
+        let is_near = self.next - self.commit_offset() <= WINDOW_MAX;
+        let (form, bytes) = if is_near {
+            (BITS_PREFIX, self.encode_bits())
+        } else {
+            (STEPS_PREFIX, self.encode_steps())
+        };
         format!("{form}{}", STANDARD_NO_PAD.encode(bytes))
     }
 
-    fn bits(&self) -> Vec<u8> {
-        let floor = self.floor();
+    fn encode_bits(&self) -> Vec<u8> {
+        let floor = self.commit_offset();
         let window = usize::try_from(self.next - floor).expect("the window is bounded");
         let mut bits = vec![0xFF_u8; window.div_ceil(8)];
         // Whatever is beyond `next` was never seen, like what is open: it is not finished.
@@ -133,7 +142,7 @@ impl Progress {
         bits
     }
 
-    fn read_bits(&mut self, bits: &[u8]) {
+    fn decode_bits(&mut self, bits: &[u8]) {
         let committed = self.next;
         for finished in (0..bits.len() * 8).filter(|i| bits[i / 8] & (0x80 >> (i % 8)) != 0) {
             let finished = committed + finished as Offset;
@@ -142,25 +151,25 @@ impl Progress {
         }
     }
 
-    fn steps(&self) -> Vec<u8> {
+    fn encode_steps(&self) -> Vec<u8> {
         let mut steps = Vec::new();
         let next = self.open.iter().skip(1).copied().chain([self.next]);
         for (from, to) in self.open.iter().zip(next) {
             let mut step = to - from;
-            while step >> SEVEN != 0 {
+            while step >> STEP_BITS != 0 {
                 steps.push(0x80 | (step & 0x7F) as u8);
-                step >>= SEVEN;
+                step >>= STEP_BITS;
             }
             steps.push(step as u8);
         }
         steps
     }
 
-    fn read_steps(&mut self, steps: &[u8]) -> Option<()> {
+    fn decode_steps(&mut self, steps: &[u8]) -> Option<()> {
         let (mut step, mut shift) = (0, 0);
         for byte in steps {
             step |= Offset::from(byte & 0x7F).checked_shl(shift)?;
-            shift += SEVEN;
+            shift += STEP_BITS;
             if byte & 0x80 == 0 {
                 if step == 0 {
                     return None;
@@ -182,19 +191,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_picture_above_holds() {
-        let mut progress = Progress::restore(40, "").unwrap();
+    fn the_example_in_the_module_comment_is_correct() {
+        let mut progress = FireProgress::restore(40, "").unwrap();
         assert!((40..45).all(|offset| progress.begin(offset)));
         for offset in [42, 41, 44] {
             progress.finish(offset);
         }
-        assert_eq!((progress.floor(), progress.metadata().as_str()), (40, "1:aA"));
-        assert_eq!(Progress::restore(40, "1:aA").unwrap(), progress);
+        assert_eq!((progress.commit_offset(), progress.metadata().as_str()), (40, "1:aA"));
+        assert_eq!(FireProgress::restore(40, "1:aA").unwrap(), progress);
     }
 
     #[test]
     fn a_full_window_fits_the_metadata_whatever_is_open() {
-        let mut progress = Progress::restore(7, "").unwrap();
+        let mut progress = FireProgress::restore(7, "").unwrap();
         assert!((7..7 + WINDOW_MAX).all(|offset| progress.begin(offset)));
         assert!(!progress.has_room(7 + WINDOW_MAX));
         (8..7 + WINDOW_MAX).step_by(2).for_each(|offset| progress.finish(offset));
@@ -204,50 +213,50 @@ mod tests {
     }
 
     #[test]
-    fn a_few_open_ones_fit_the_metadata_however_far_apart() {
-        let mut progress = Progress::restore(7, "").unwrap();
-        let apart = SPAN_MAX / OPEN_MAX as u64;
+    fn a_few_open_offsets_fit_the_metadata_at_any_distance() {
+        let mut progress = FireProgress::restore(7, "").unwrap();
+        let apart = OFFSET_SPAN_MAX / OPEN_MAX as u64;
         let open: Vec<_> = (0..OPEN_MAX as u64).map(|n| 7 + n * apart).collect();
         assert!(open.iter().all(|offset| progress.begin(*offset)));
         let newest = *open.last().unwrap();
         assert!(!progress.has_room(newest + 1), "{OPEN_MAX} are open");
         let metadata = progress.metadata();
-        assert!(metadata.starts_with(FAR) && metadata.len() <= 4096, "{}", metadata.len());
-        let restored = Progress::restore(7, &metadata).unwrap();
+        assert!(metadata.starts_with(STEPS_PREFIX) && metadata.len() <= 4096, "{}", metadata.len());
+        let restored = FireProgress::restore(7, &metadata).unwrap();
         assert_eq!(restored, progress);
         assert!(restored.has_room(newest), "what was begun before is begun again");
 
         progress.finish(newest);
-        assert!(progress.has_room(6 + SPAN_MAX) && !progress.has_room(7 + SPAN_MAX));
+        assert!(progress.has_room(6 + OFFSET_SPAN_MAX) && !progress.has_room(7 + OFFSET_SPAN_MAX));
         open[1..open.len() - 1].iter().for_each(|offset| progress.finish(*offset));
-        assert!(progress.begin(6 + SPAN_MAX));
-        progress.finish(6 + SPAN_MAX);
-        assert_eq!(Progress::restore(7, &progress.metadata()).unwrap(), progress);
+        assert!(progress.begin(6 + OFFSET_SPAN_MAX));
+        progress.finish(6 + OFFSET_SPAN_MAX);
+        assert_eq!(FireProgress::restore(7, &progress.metadata()).unwrap(), progress);
     }
 
     #[test]
-    fn one_that_hangs_holds_up_nobody() {
-        let mut progress = Progress::restore(0, "").unwrap();
+    fn one_callback_that_does_not_end_blocks_no_other() {
+        let mut progress = FireProgress::restore(0, "").unwrap();
         assert!(progress.begin(0));
         for offset in 1..10 * WINDOW_MAX {
             assert!(progress.begin(offset));
             progress.finish(offset);
         }
-        assert_eq!((progress.floor(), progress.metadata().as_str()), (0, "2:gNMO"));
+        assert_eq!((progress.commit_offset(), progress.metadata().as_str()), (0, "2:gNMO"));
     }
 
     #[test]
     fn metadata_of_another_format_is_refused() {
         for metadata in ["3:aA", "aA", "1:*", "2:*", "2:AA", "2:gA", "2://///////////w8"] {
-            assert_eq!(Progress::restore(0, metadata), Err(ProgressError(metadata.to_owned())));
+            assert_eq!(FireProgress::restore(0, metadata), Err(ProgressError(metadata.to_owned())));
         }
     }
 
     #[test]
-    fn what_the_log_has_deleted_is_given_up() {
-        let mut progress = Progress::restore(40, "1:aA").unwrap();
-        assert_eq!((progress.forget_below(42), progress.floor()), (1, 43));
-        assert_eq!((progress.forget_below(99), progress.floor()), (1, 99));
+    fn offsets_that_the_log_has_deleted_are_dropped() {
+        let mut progress = FireProgress::restore(40, "1:aA").unwrap();
+        assert_eq!((progress.drop_below(42), progress.commit_offset()), (1, 43));
+        assert_eq!((progress.drop_below(99), progress.commit_offset()), (1, 99));
     }
 
     proptest! {
@@ -256,9 +265,9 @@ mod tests {
             noise: String,
             body in "[12]:[A-Za-z0-9+/_-]{0,60}",
         ) {
-            let _read = Progress::restore(9, &noise);
-            if let Ok(progress) = Progress::restore(9, &body) {
-                let again = Progress::restore(progress.floor(), &progress.metadata());
+            let _read = FireProgress::restore(9, &noise);
+            if let Ok(progress) = FireProgress::restore(9, &body) {
+                let again = FireProgress::restore(progress.commit_offset(), &progress.metadata());
                 prop_assert_eq!(again, Ok(progress));
             }
         }
@@ -277,7 +286,7 @@ mod tests {
             });
             let offsets: Vec<_> = offsets.collect();
             let begun = begun.index(offsets.len());
-            let mut progress = Progress::restore(10, "").unwrap();
+            let mut progress = FireProgress::restore(10, "").unwrap();
             let mut unfinished = BTreeSet::from_iter(offsets.iter().copied());
             for offset in &offsets[..begun] {
                 prop_assert!(progress.begin(*offset));
@@ -288,9 +297,9 @@ mod tests {
                     progress.finish(*offset);
                 }
             }
-            let floor = progress.floor();
+            let floor = progress.commit_offset();
             prop_assert!(unfinished.first().is_none_or(|lowest| floor <= *lowest));
-            let mut restored = Progress::restore(floor, &progress.metadata()).unwrap();
+            let mut restored = FireProgress::restore(floor, &progress.metadata()).unwrap();
             let from_floor = offsets.iter().copied().filter(|offset| *offset >= floor);
             let called: BTreeSet<_> = from_floor.filter(|offset| restored.begin(*offset)).collect();
             prop_assert_eq!(called, unfinished);

@@ -1,11 +1,11 @@
 //! What a worker says of a fire: to the audit trail of every attempt; to the owner, when it is to
 //! come again; to the dead letters, when it is not.
 //!
-//! Law: pure. All of it is written in the transaction that commits the fire as finished.
+//! Invariant: pure. All of it is written in the transaction that commits the fire as finished.
 
 use bytes::Bytes;
 
-use super::verdict::{Reply, Verdict, judge};
+use super::disposition::{CallbackResponse, Disposition, disposition_of};
 use crate::model::attempt::{Attempt, History, excerpt};
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
 use crate::model::definition::Header;
@@ -13,13 +13,13 @@ use crate::model::entry::FireId;
 use crate::model::fire::Fire;
 use crate::model::outcome::{self, Outcome};
 use crate::model::retry::RetryPolicy;
-use crate::model::signal::{RetryRequest, Settled, Signal};
+use crate::model::signal::{CallbackEnded, RetryRequest, Signal};
 use crate::model::text::Text;
 use crate::model::{Millis, Timestamp};
 
 /// What is written about one record of `fires`.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct FireReport {
     /// For the audit trail.
     pub outcome: Option<Outcome>,
     /// For the owner.
@@ -30,67 +30,73 @@ pub struct Report {
 
 /// An attempt that was made.
 #[derive(Clone, Copy, Debug)]
-pub struct Made<'a> {
+pub struct AttemptRecord<'a> {
     /// What came of it.
-    pub reply: &'a Reply,
+    pub response: &'a CallbackResponse,
     /// How long it took, in ms.
-    pub took: Millis,
+    pub duration: Millis,
     /// When it ended, in ms since the epoch.
-    pub ended: Timestamp,
+    pub ended_at: Timestamp,
     /// Who made it.
     pub worker: &'a Text,
 }
 
-impl Made<'_> {
+impl AttemptRecord<'_> {
     /// Its line in the history.
-    fn attempt(&self, number: u32) -> Attempt {
-        let (error, answer) = match self.reply {
-            Reply::Answered { body, .. } => (None, excerpt(body)),
-            Reply::Silent(reason) | Reply::Impossible(reason) => (excerpt(reason), None),
+    fn history_entry(&self, number: u32) -> Attempt {
+        let (error, answer) = match self.response {
+            CallbackResponse::Answered { body, .. } => (None, excerpt(body)),
+            CallbackResponse::NoResponse(reason) | CallbackResponse::Unsendable(reason) => {
+                (excerpt(reason), None)
+            }
         };
         Attempt {
             number,
-            at: self.ended.saturating_sub(self.took),
+            at: self.ended_at.saturating_sub(self.duration),
             worker: self.worker.clone(),
-            status: self.reply.status(),
+            status: self.response.status(),
             error,
-            duration_ms: self.took,
+            duration_ms: self.duration,
             excerpt: answer,
         }
     }
 }
 
-impl Report {
+impl FireReport {
     /// What follows from an attempt; `policy` holds where its trigger says nothing.
     #[must_use]
     pub fn of_attempt(
         mut fire: Fire,
-        made: &Made<'_>,
+        attempt_record: &AttemptRecord<'_>,
         origin: Origin,
         policy: &RetryPolicy,
     ) -> Self {
-        let Made { reply, ended: now, .. } = *made;
-        let own = fire.definition.retry.as_ref().map(|own| own.over(policy));
-        let before = fire.history.as_ref().map_or(0, |history| history.before);
+        let AttemptRecord { response, ended_at: now, .. } = *attempt_record;
+        let own = fire.definition.retry.as_ref().map(|own| own.with_defaults(policy));
+        let before = fire.history.as_ref().map_or(0, |history| history.attempts_before_replay);
         let count = fire.id.attempt.saturating_sub(before).max(1);
-        let ended = |ok| fire.settles.then(|| Signal::Settled(Settled { id: fire.id.clone(), ok }));
+        let ended = |ok| {
+            fire.report_end
+                .then(|| Signal::CallbackEnded(CallbackEnded { id: fire.id.clone(), ok }))
+        };
         let (delivered, given_up) = (ended(true), ended(false));
-        let verdict = judge(reply, &fire.id, count, own.as_ref().unwrap_or(policy), now);
+        let verdict =
+            disposition_of(response, &fire.id, count, own.as_ref().unwrap_or(policy), now);
         let outcome = Some(Outcome {
             trigger: fire.id.trigger.clone(),
             answers: None,
             at: now,
-            verdict: told(&fire.id, reply, &verdict),
+            kind: outcome_verdict(&fire.id, response, &verdict),
         });
-        let attempt = made.attempt(fire.id.attempt);
-        fire.history = History::with(fire.history, attempt);
+        let attempt = attempt_record.history_entry(fire.id.attempt);
+        fire.history = History::with_attempt(fire.history, attempt);
         match verdict {
-            Verdict::Delivered { .. } => Self { outcome, signal: delivered, dead_letter: None },
-            Verdict::Retry { due, reason } => {
+            Disposition::Delivered { .. } => Self { outcome, signal: delivered, dead_letter: None },
+            Disposition::Retry { due, reason } => {
                 let signal = Some(Signal::Retry(next_attempt(fire, due, reason)));
                 Self { outcome, signal, dead_letter: None }
             }
-            Verdict::GiveUp { reason } => {
+            Disposition::GiveUp { reason } => {
                 let attempts = fire.id.attempt;
                 let content = Content::Fire { fire, attempts };
                 let dead_letter = Some(DeadLetter { origin, reason, at: now, content });
@@ -103,21 +109,30 @@ impl Report {
     /// trail does not hear of it: nothing has happened.
     #[must_use]
     pub fn of_deferral(fire: Fire, due: Timestamp, reason: &str) -> Self {
-        let Fire { id, scheduled, definition, history, settles, priority, .. } = fire;
+        let Fire { id, scheduled, definition, history, report_end: settles, priority, .. } = fire;
         let id = FireId { deferral: id.deferral.saturating_add(1), ..id };
         let reason = reason.to_owned();
-        let request =
-            RetryRequest { id, due, scheduled, reason, definition, history, settles, priority };
+        let request = RetryRequest {
+            id,
+            due,
+            scheduled,
+            reason,
+            definition,
+            history,
+            report_end: settles,
+            priority,
+        };
         Self { signal: Some(Signal::Retry(request)), ..Self::default() }
     }
 
     /// What follows where a cancel came before the request.
     #[must_use]
     pub fn of_withdrawal(id: FireId, settles: bool, now: Timestamp) -> Self {
-        let signal = settles.then(|| Signal::Settled(Settled { id: id.clone(), ok: false }));
+        let signal =
+            settles.then(|| Signal::CallbackEnded(CallbackEnded { id: id.clone(), ok: false }));
         let FireId { trigger, generation, occurrence, attempt, .. } = id;
-        let verdict = outcome::Verdict::Withdrawn { generation, occurrence, attempt };
-        let outcome = Some(Outcome { trigger, answers: None, at: now, verdict });
+        let verdict = outcome::OutcomeKind::Withdrawn { generation, occurrence, attempt };
+        let outcome = Some(Outcome { trigger, answers: None, at: now, kind: verdict });
         Self { outcome, signal, dead_letter: None }
     }
 
@@ -133,8 +148,8 @@ impl Report {
 
     /// What follows from a record that is no fire: nobody knows whose outcome it would be.
     #[must_use]
-    pub fn of_unreadable(record: Unreadable, origin: Origin, now: Timestamp) -> Self {
-        let Unreadable { key, value, headers, reason } = record;
+    pub fn of_unreadable(record: UnreadableRecord, origin: Origin, now: Timestamp) -> Self {
+        let UnreadableRecord { key, value, headers, reason } = record;
         let content = Content::Record { key, value, headers };
         let dead_letter = Some(DeadLetter { origin, reason, at: now, content });
         Self { dead_letter, ..Self::default() }
@@ -143,7 +158,7 @@ impl Report {
 
 /// A record of `fires` that is no fire, verbatim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unreadable {
+pub struct UnreadableRecord {
     /// Its key.
     pub key: Option<Bytes>,
     /// Its value.
@@ -154,22 +169,26 @@ pub struct Unreadable {
     pub reason: String,
 }
 
-fn told(id: &FireId, reply: &Reply, verdict: &Verdict) -> outcome::Verdict {
+fn outcome_verdict(
+    id: &FireId,
+    response: &CallbackResponse,
+    verdict: &Disposition,
+) -> outcome::OutcomeKind {
     let FireId { generation, occurrence, attempt, .. } = *id;
-    let failed = |reason: &String, retry_at| outcome::Verdict::Failed {
+    let failed = |reason: &String, retry_at| outcome::OutcomeKind::Failed {
         generation,
         occurrence,
         attempt,
-        status: reply.status(),
+        status: response.status(),
         reason: reason.clone(),
         retry_at,
     };
     match verdict {
-        Verdict::Delivered { status } => {
-            outcome::Verdict::Delivered { generation, occurrence, attempt, status: *status }
+        Disposition::Delivered { status } => {
+            outcome::OutcomeKind::Delivered { generation, occurrence, attempt, status: *status }
         }
-        Verdict::Retry { due, reason } => failed(reason, Some(*due)),
-        Verdict::GiveUp { reason } => failed(reason, None),
+        Disposition::Retry { due, reason } => failed(reason, Some(*due)),
+        Disposition::GiveUp { reason } => failed(reason, None),
     }
 }
 
@@ -182,7 +201,7 @@ fn next_attempt(fire: Fire, due: Timestamp, reason: String) -> RetryRequest {
         reason,
         definition: fire.definition,
         history: fire.history,
-        settles: fire.settles,
+        report_end: fire.report_end,
         priority: fire.priority,
     }
 }
@@ -200,7 +219,7 @@ mod tests {
         let definition =
             Definition { target, payload: None, headers: Vec::new(), retry, caller: None };
         let (history, settles, priority) = (None, false, 127);
-        Fire { id, scheduled: 500, fired: 600, definition, history, settles, priority }
+        Fire { id, scheduled: 500, fired: 600, definition, history, report_end: settles, priority }
     }
 
     fn attempt(number: u32, status: u16) -> Attempt {
@@ -219,15 +238,16 @@ mod tests {
         Origin { topic: "orloj.fires".into(), partition: 3, offset: 99 }
     }
 
-    fn report(fire: &Fire, status: u16) -> Report {
-        let reply = Reply::Answered { status, retry_after: None, body: "no".to_owned() };
+    fn report(fire: &Fire, status: u16) -> FireReport {
+        let reply = CallbackResponse::Answered { status, retry_after: None, body: "no".to_owned() };
         let policy = RetryPolicy { delays: vec![10, 20], ..RetryPolicy::default() };
-        let made = Made { reply: &reply, took: 40, ended: 1_000, worker: &"w".into() };
-        Report::of_attempt(fire.clone(), &made, origin(), &policy)
+        let made =
+            AttemptRecord { response: &reply, duration: 40, ended_at: 1_000, worker: &"w".into() };
+        FireReport::of_attempt(fire.clone(), &made, origin(), &policy)
     }
 
-    fn verdict(report: &Report) -> &outcome::Verdict {
-        &report.outcome.as_ref().unwrap().verdict
+    fn verdict(report: &FireReport) -> &outcome::OutcomeKind {
+        &report.outcome.as_ref().unwrap().kind
     }
 
     #[test]
@@ -235,7 +255,7 @@ mod tests {
         let report = report(&fire(2, None), 204);
         let (generation, occurrence, attempt) = (7, 2, 2);
         let delivered =
-            outcome::Verdict::Delivered { generation, occurrence, attempt, status: 204 };
+            outcome::OutcomeKind::Delivered { generation, occurrence, attempt, status: 204 };
         assert_eq!(verdict(&report), &delivered);
         assert_eq!((report.signal, report.dead_letter), (None, None));
     }
@@ -248,14 +268,14 @@ mod tests {
         assert_eq!(request.id, FireId { attempt: 3, deferral: 0, ..fire.id });
         assert_eq!((request.due, request.scheduled), (1_020, 500));
         assert_eq!(request.reason, "answered 500: no");
-        assert_eq!(request.history, History::with(None, attempt(2, 500)));
+        assert_eq!(request.history, History::with_attempt(None, attempt(2, 500)));
         assert_eq!(report.dead_letter, None);
     }
 
     #[test]
     fn a_deferral_asks_for_the_same_attempt_again() {
         let fire = fire(2, None);
-        let report = Report::of_deferral(fire.clone(), 5_000, "no room");
+        let report = FireReport::of_deferral(fire.clone(), 5_000, "no room");
         assert_eq!(report.trigger(), Some(&fire.id.trigger));
         let Some(Signal::Retry(request)) = report.signal else { panic!("{report:?}") };
         assert_eq!(request.id, FireId { deferral: 2, ..fire.id });
@@ -268,9 +288,9 @@ mod tests {
 
     #[test]
     fn a_withdrawal_is_an_outcome_and_nothing_else() {
-        let report = Report::of_withdrawal(fire(3, None).id, false, 1_000);
+        let report = FireReport::of_withdrawal(fire(3, None).id, false, 1_000);
         let (generation, occurrence, attempt) = (7, 2, 3);
-        let withdrawn = outcome::Verdict::Withdrawn { generation, occurrence, attempt };
+        let withdrawn = outcome::OutcomeKind::Withdrawn { generation, occurrence, attempt };
         assert_eq!(
             (verdict(&report), report.outcome.as_ref().unwrap().answers),
             (&withdrawn, None)
@@ -281,18 +301,18 @@ mod tests {
     #[test]
     fn the_last_failure_is_a_dead_letter_with_all_attempts() {
         let once = RetryPolicy { attempts: Some(1), ..RetryPolicy::default() };
-        let earlier = History::with(None, attempt(1, 502));
+        let earlier = History::with_attempt(None, attempt(1, 502));
         let third = Fire { history: earlier, ..fire(3, None) };
         for fire in [third, fire(1, Some(once))] {
             let report = report(&fire, 500);
             let retry_at = match verdict(&report) {
-                outcome::Verdict::Failed { status: Some(500), retry_at, .. } => retry_at,
+                outcome::OutcomeKind::Failed { status: Some(500), retry_at, .. } => retry_at,
                 other => panic!("{other:?}"),
             };
             assert_eq!((retry_at, &report.signal), (&None, &None));
             let letter = report.dead_letter.unwrap();
             let attempts = fire.id.attempt;
-            let history = History::with(fire.history.clone(), attempt(attempts, 500));
+            let history = History::with_attempt(fire.history.clone(), attempt(attempts, 500));
             let fire = Fire { history, ..fire };
             assert_eq!(letter.content, Content::Fire { fire, attempts });
             assert_eq!(letter.origin, origin());
@@ -302,46 +322,53 @@ mod tests {
     /// An owner that asks is told when nobody will try any more, and no sooner: of what is tried
     /// again the next attempt will tell.
     #[test]
-    fn an_owner_that_asks_is_told_how_a_callback_ends_once() {
-        let fire = Fire { settles: true, priority: 9, ..fire(2, None) };
+    fn an_owner_that_requests_it_is_notified_once_how_a_callback_ended() {
+        let fire = Fire { report_end: true, priority: 9, ..fire(2, None) };
         let settled = |ok| {
-            Some(Signal::Settled(Settled { id: FireId { attempt: 2, ..fire.id.clone() }, ok }))
+            Some(Signal::CallbackEnded(CallbackEnded {
+                id: FireId { attempt: 2, ..fire.id.clone() },
+                ok,
+            }))
         };
         assert_eq!(report(&fire, 204).signal, settled(true));
 
-        let again = [report(&fire, 500), Report::of_deferral(fire.clone(), 5_000, "no room")];
+        let again = [report(&fire, 500), FireReport::of_deferral(fire.clone(), 5_000, "no room")];
         for report in again {
             let Some(Signal::Retry(request)) = report.signal else { panic!("{report:?}") };
-            assert!(request.settles && request.priority == 9, "{request:?}");
+            assert!(request.report_end && request.priority == 9, "{request:?}");
         }
         let given_up = report(&fire, 410);
         assert_eq!(given_up.signal, settled(false));
         let Content::Fire { fire: letter, .. } = given_up.dead_letter.unwrap().content else {
             panic!("a fire")
         };
-        assert!(letter.settles && letter.priority == 9, "{letter:?}");
+        assert!(letter.report_end && letter.priority == 9, "{letter:?}");
 
-        let withdrawn = Report::of_withdrawal(fire.id.clone(), true, 1_000);
+        let withdrawn = FireReport::of_withdrawal(fire.id.clone(), true, 1_000);
         assert_eq!(withdrawn.signal, settled(false));
     }
 
     #[test]
-    fn an_owner_that_does_not_ask_is_not_told() {
+    fn an_owner_that_does_not_request_it_is_not_notified() {
         let fire = fire(2, None);
         for report in [
             report(&fire, 204),
             report(&fire, 410),
-            Report::of_withdrawal(fire.id.clone(), false, 1_000),
+            FireReport::of_withdrawal(fire.id.clone(), false, 1_000),
         ] {
             assert_eq!(report.signal, None);
         }
         let Some(Signal::Retry(request)) = report(&fire, 500).signal else { panic!("a retry") };
-        assert!(!request.settles && request.priority == 127, "{request:?}");
+        assert!(!request.report_end && request.priority == 127, "{request:?}");
     }
 
     #[test]
-    fn after_a_replay_the_policy_counts_anew() {
-        let history = History { before: 3, folded: 0, attempts: vec![attempt(3, 500)] };
+    fn after_a_replay_the_retry_policy_counts_from_one() {
+        let history = History {
+            attempts_before_replay: 3,
+            older_attempts: 0,
+            attempts: vec![attempt(3, 500)],
+        };
         let replayed = Fire { history: Some(Box::new(history)), ..fire(4, None) };
         let report = report(&replayed, 500);
         let Some(Signal::Retry(request)) = report.signal else { panic!("{report:?}") };

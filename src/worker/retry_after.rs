@@ -1,7 +1,7 @@
 //! `Retry-After`: how long a receiver wants to be left alone.
 //!
-//! Law: nobody's clock is trusted. A date counts from the `Date` of the same answer, both by the
-//! receiver's clock; only without one does it count from our own time.
+//! Invariant: nobody's clock is trusted. A date counts from the `Date` of the same answer, both by
+//! the receiver's clock; only without one does it count from our own time.
 
 use std::time::UNIX_EPOCH;
 

@@ -1,8 +1,8 @@
 //! Traces: a callback as a span of its own, linked to the one that registered its trigger.
 //!
-//! Law: Orloj traces what its users trace. A registration whose `traceparent` is sampled gets a
-//! span for each attempt, and the receiver that span's `traceparent`; every other one is passed on
-//! as it came. It is a link and not a child, because hours may lie between the two: no collector
+//! Invariant: Orloj traces what its users trace. A registration whose `traceparent` is sampled gets
+//! a span for each attempt, and the receiver that span's `traceparent`; every other one is passed
+//! on as it came. It is a link and not a child, because hours may lie between the two: no collector
 //! keeps a trace open for that long.
 
 use std::time::Instant;
@@ -12,8 +12,8 @@ use reqwest::Request;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 
-use super::otlp::Spans;
-use super::verdict::Reply;
+use super::disposition::CallbackResponse;
+use super::otlp::SpanExporter;
 use crate::clock;
 use crate::model::Timestamp;
 use crate::model::fire::Fire;
@@ -27,33 +27,33 @@ const ERROR: u8 = 2;
 
 /// An attempt under way that is traced.
 #[derive(Debug)]
-pub struct Attempt {
-    spans: Spans,
+pub struct AttemptSpan {
+    spans: SpanExporter,
     started: Timestamp,
-    begun: Instant,
+    started_at: Instant,
     trace: String,
     span: String,
-    cause: Cause,
+    link: LinkedSpan,
     attributes: Vec<Value>,
 }
 
 /// The span that registered a trigger, as its headers have it.
 #[derive(Debug, PartialEq, Eq)]
-struct Cause {
+struct LinkedSpan {
     trace: String,
     span: String,
     state: String,
 }
 
-impl Attempt {
+impl AttemptSpan {
     /// Begins at `now`, if the trigger's registration was traced; the request then says so.
     pub fn begin(
-        spans: &Spans,
+        spans: &SpanExporter,
         fire: &Fire,
         request: &mut Request,
         now: Timestamp,
     ) -> Option<Self> {
-        let cause = Cause::of(request.headers())?;
+        let cause = LinkedSpan::of(request.headers())?;
         let mut random = [0; 24];
         rand::fill(&mut random).ok()?;
         let hex: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -71,30 +71,32 @@ impl Attempt {
         Some(Self {
             spans: spans.clone(),
             started: now,
-            begun: clock::monotonic(),
+            started_at: clock::monotonic(),
             trace: trace.to_owned(),
             span: span.to_owned(),
-            cause,
+            link: cause,
             attributes,
         })
     }
 
     /// Ends it with what came of it.
-    pub fn end(mut self, reply: &Reply) {
-        let failure = match reply {
-            Reply::Answered { status, .. } => {
+    pub fn end(mut self, response: &CallbackResponse) {
+        let failure = match response {
+            CallbackResponse::Answered { status, .. } => {
                 self.attributes.push(number("http.response.status_code", (*status).into()));
                 (!(200..300).contains(status)).then_some("")
             }
-            Reply::Silent(reason) | Reply::Impossible(reason) => Some(reason.as_str()),
+            CallbackResponse::NoResponse(reason) | CallbackResponse::Unsendable(reason) => {
+                Some(reason.as_str())
+            }
         };
         let status = match failure {
             Some(reason) => json!({ "code": ERROR, "message": reason }),
             None => json!({}),
         };
         let started = u128::from(self.started) * 1_000_000;
-        let ended = started + (clock::monotonic() - self.begun).as_nanos();
-        let Cause { trace, span, state } = self.cause;
+        let ended = started + (clock::monotonic() - self.started_at).as_nanos();
+        let LinkedSpan { trace, span, state } = self.link;
         // OTLP's JSON: 64-bit numbers are text, ids are hexadecimal, enumerations are numbers.
         self.spans.send(json!({
             "traceId": self.trace,
@@ -110,10 +112,10 @@ impl Attempt {
     }
 }
 
-impl Cause {
+impl LinkedSpan {
     /// If the headers name one, and it is sampled.
     fn of(headers: &HeaderMap) -> Option<Self> {
-        let (trace, span) = sampled(headers.get(TRACEPARENT)?.to_str().ok()?)?;
+        let (trace, span) = parse_sampled(headers.get(TRACEPARENT)?.to_str().ok()?)?;
         let states = headers.get_all(TRACESTATE).iter().filter_map(|state| state.to_str().ok());
         let state = states.collect::<Vec<_>>().join(",");
         Some(Self { trace: trace.to_owned(), span: span.to_owned(), state })
@@ -121,7 +123,7 @@ impl Cause {
 }
 
 /// Trace and span of a `traceparent` (W3C Trace Context), if it is valid and sampled.
-fn sampled(traceparent: &str) -> Option<(&str, &str)> {
+fn parse_sampled(traceparent: &str) -> Option<(&str, &str)> {
     let is_hex = |text: &str, digits: usize| {
         text.len() == digits && text.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'))
     };
@@ -149,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_sampled_traceparent_is_a_cause() {
+    fn only_a_sampled_traceparent_is_linked() {
         let (trace, span) = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331");
         let zero = "0".repeat(32);
         for (text, expected) in [
@@ -167,7 +169,7 @@ mod tests {
             (format!("00-{trace}é-{span}-01"), false),
             (String::new(), false),
         ] {
-            assert_eq!(sampled(&text), expected.then_some((trace, span)), "{text}");
+            assert_eq!(parse_sampled(&text), expected.then_some((trace, span)), "{text}");
         }
     }
 }

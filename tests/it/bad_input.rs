@@ -11,7 +11,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use crate::records::{self, header};
-use crate::stage::{PARTITIONS, READY, Stage};
+use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
 use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -23,7 +23,7 @@ const PARTITION: i32 = 0;
 const CASE: &str = "case";
 
 /// A record that nobody can do anything with.
-struct Bad {
+struct BadRecord {
     case: &'static str,
     key: Vec<u8>,
     headers: Vec<(&'static str, String)>,
@@ -34,9 +34,9 @@ struct Bad {
 
 #[test]
 fn bad_records_become_dead_letters_and_their_neighbours_fire() {
-    let stage = Stage::new("bad").set("targets.deny", vec!["forbidden-*"]);
+    let stage = TestCluster::new("bad").set("targets.deny", vec!["forbidden-*"]);
     let mut scheduler = stage.scheduler("first");
-    scheduler.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
     let bad = bad_records(&stage);
     let client = stage.client();
     let producer = producer(&stage);
@@ -50,7 +50,7 @@ fn bad_records_become_dead_letters_and_their_neighbours_fire() {
         neighbour();
     }
     let commands = client.acknowledged();
-    let report = stage.settled(&commands, 0, DEADLINE);
+    let report = stage.audit_when_complete(&commands, 0, DEADLINE);
     assert!(report.is_clean(), "{report}");
     assert_eq!(report.fired, bad.len() + 1);
 
@@ -67,7 +67,7 @@ fn bad_records_become_dead_letters_and_their_neighbours_fire() {
     scheduler.terminate();
 }
 
-fn assert_letter(stage: &Stage, bad: &Bad, offset: u64, letters: &[DeadLetter]) {
+fn assert_letter(stage: &TestCluster, bad: &BadRecord, offset: u64, letters: &[DeadLetter]) {
     let case = bad.case;
     let letter = letters.iter().find(|letter| letter.origin.offset == offset);
     let letter = letter.unwrap_or_else(|| panic!("{case}: no dead letter of offset {offset}"));
@@ -76,10 +76,10 @@ fn assert_letter(stage: &Stage, bad: &Bad, offset: u64, letters: &[DeadLetter]) 
     assert!(letter.reason.contains(bad.reason), "{case}: {}", letter.reason);
 }
 
-fn bad_records(stage: &Stage) -> Vec<Bad> {
+fn bad_records(stage: &TestCluster) -> Vec<BadRecord> {
     let due = clock::now_ms().to_string();
     let mut ids = ids().map(|id| format!("{id}-bad")).filter(|id| is_ours(id));
-    let mut bad = |case, reason, headers: &[(&'static str, &str)], value: &[u8]| Bad {
+    let mut bad = |case, reason, headers: &[(&'static str, &str)], value: &[u8]| BadRecord {
         case,
         key: ids.next().unwrap().into_bytes(),
         headers: headers.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),
@@ -119,7 +119,7 @@ fn is_ours(id: &str) -> bool {
 }
 
 /// Where the marked records stand.
-fn offsets(stage: &Stage) -> BTreeMap<String, u64> {
+fn offsets(stage: &TestCluster) -> BTreeMap<String, u64> {
     let records = records::read_all(stage.kafka(), &stage.names.triggers());
     let marked = records.iter().filter_map(|record| {
         use rdkafka::message::Message as _;
@@ -130,13 +130,13 @@ fn offsets(stage: &Stage) -> BTreeMap<String, u64> {
 }
 
 /// 2 MB fit through a broker that takes 1 MiB, if they compress well.
-fn producer(stage: &Stage) -> BaseProducer {
+fn producer(stage: &TestCluster) -> BaseProducer {
     let mut config = stage.kafka().clone();
     config.set("message.max.bytes", "4000000").set("compression.type", "zstd");
     config.create().unwrap()
 }
 
-fn send(stage: &Stage, producer: &BaseProducer, bad: &Bad) {
+fn send(stage: &TestCluster, producer: &BaseProducer, bad: &BadRecord) {
     let mut headers = OwnedHeaders::new().insert(Header { key: CASE, value: Some(bad.case) });
     for (key, value) in &bad.headers {
         headers = headers.insert(Header { key, value: Some(value) });

@@ -12,12 +12,12 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use orloj::clock;
 use orloj::model::dead_letter::Content;
-use orloj::model::outcome::Verdict;
+use orloj::model::outcome::OutcomeKind;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-use crate::client::CALLBACK;
-use crate::stage::{READY, Stage};
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
+use crate::test_producer::CALLBACK_URL_HEADER;
 use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -29,21 +29,21 @@ const SLACK: Duration = Duration::from_secs(2);
 
 #[test]
 fn callbacks_are_tried_again_given_up_and_cancelled() {
-    let stage = Stage::new("callbacks")
+    let stage = TestCluster::new("callbacks")
         .set("worker.retry_delays", vec!["2s", "2s"])
         .set("worker.timeout", "1s")
         .set("worker.connect_timeout", "1s")
         .set("worker.allow_addresses", "any")
         .set("worker.retry_jitter", 0);
-    let receiver = Receiver::start();
+    let receiver = CallbackReceiver::start();
     let mut scheduler = stage.scheduler("scheduler");
     let mut worker = stage.start("worker", "worker");
-    scheduler.ready(READY);
-    worker.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
+    worker.wait_until_ready(READY_DEADLINE);
     let client = stage.client();
     let register = |id: &str, behaviour: &str, due: u64| {
         let url = format!("http://{}/{behaviour}", receiver.address);
-        client.register(id, due, (CALLBACK, &url), r#"{"n": 1}"#, true);
+        client.register(id, due, (CALLBACK_URL_HEADER, &url), r#"{"n": 1}"#, true);
     };
     let now = clock::now_ms();
     register("flaky", "flaky", now);
@@ -56,27 +56,27 @@ fn callbacks_are_tried_again_given_up_and_cancelled() {
         let later = clock::now_ms() + 2 * u64::try_from(DELAY.as_millis()).unwrap();
         register("sentinel", "fine", later);
     });
-    assert_third_time_lucky(&stage, &receiver);
+    assert_delivered_at_the_third_attempt(&stage, &receiver);
     assert_given_up(&stage, &receiver);
     assert!(!scheduler.panicked() && !worker.panicked());
     worker.terminate();
     scheduler.terminate();
 }
 
-fn assert_third_time_lucky(stage: &Stage, receiver: &Receiver) {
+fn assert_delivered_at_the_third_attempt(stage: &TestCluster, receiver: &CallbackReceiver) {
     until("the flaky one to be delivered", DEADLINE, || {
-        let delivered = |verdict: &Verdict| {
-            matches!(verdict, Verdict::Delivered { attempt: 3, status: 200, .. })
+        let delivered = |verdict: &OutcomeKind| {
+            matches!(verdict, OutcomeKind::Delivered { attempt: 3, status: 200, .. })
         };
         verdicts(stage, "flaky").iter().any(delivered).then_some(())
     });
-    let requests = receiver.of("flaky");
+    let requests = receiver.requests_for("flaky");
     assert_attempts(&requests);
     let body: serde_json::Value = serde_json::from_slice(&requests[0].body).unwrap();
     assert_eq!(body, serde_json::json!({"triggerId": "flaky", "payload": {"n": 1}}));
 }
 
-fn assert_given_up(stage: &Stage, receiver: &Receiver) {
+fn assert_given_up(stage: &TestCluster, receiver: &CallbackReceiver) {
     let letters = until("the silent one to be given up", DEADLINE, || {
         let letters = stage.dead_letters();
         (!letters.is_empty()).then_some(letters)
@@ -84,37 +84,44 @@ fn assert_given_up(stage: &Stage, receiver: &Receiver) {
     let [letter] = &letters[..] else { panic!("{letters:?}") };
     let Content::Fire { fire, attempts } = &letter.content else { panic!("{letter:?}") };
     assert_eq!((fire.id.trigger.as_str(), fire.id.attempt, *attempts), ("silent", 3, 3));
-    assert_attempts(&receiver.of("silent"));
+    assert_attempts(&receiver.requests_for("silent"));
     let retried: Vec<_> = verdicts(stage, "silent")
         .into_iter()
         .filter_map(|verdict| match verdict {
-            Verdict::Failed { attempt, retry_at, .. } => Some((attempt, retry_at.is_some())),
+            OutcomeKind::Failed { attempt, retry_at, .. } => Some((attempt, retry_at.is_some())),
             _ => None,
         })
         .collect();
     assert_eq!(retried, [(1, true), (2, true), (3, false)]);
 }
 
-fn assert_cancelled_gets_no_further(stage: &Stage, receiver: &Receiver, cancel: impl FnOnce()) {
+fn assert_cancelled_gets_no_further(
+    stage: &TestCluster,
+    receiver: &CallbackReceiver,
+    cancel: impl FnOnce(),
+) {
     until("the broken one to fail once", DEADLINE, || {
-        let failed = |verdict: &Verdict| matches!(verdict, Verdict::Failed { .. });
+        let failed = |verdict: &OutcomeKind| matches!(verdict, OutcomeKind::Failed { .. });
         verdicts(stage, "cancelled").iter().any(failed).then_some(())
     });
     cancel();
     until("the sentinel to be called", DEADLINE, || {
-        (!receiver.of("sentinel").is_empty()).then_some(())
+        (!receiver.requests_for("sentinel").is_empty()).then_some(())
     });
-    assert_eq!(receiver.of("cancelled").len(), 1);
-    let told = |verdict: &Verdict| {
+    assert_eq!(receiver.requests_for("cancelled").len(), 1);
+    let told = |verdict: &OutcomeKind| {
         // The cancel meets the retry on the timeline or still on its way there.
-        matches!(verdict, Verdict::Cancelled { .. } | Verdict::NotPending { withdrawal: true, .. })
+        matches!(
+            verdict,
+            OutcomeKind::Cancelled { .. } | OutcomeKind::NotPending { withdrawal: true, .. }
+        )
     };
     let verdicts = verdicts(stage, "cancelled");
     assert!(verdicts.iter().any(told), "{verdicts:?}");
 }
 
 /// Three requests for the same fire, numbered and spaced.
-fn assert_attempts(requests: &[Request]) {
+fn assert_attempts(requests: &[CallbackRequest]) {
     let attempts: Vec<_> = requests.iter().map(|request| request.attempt.as_str()).collect();
     assert_eq!(attempts, ["1", "2", "3"]);
     for pair in requests.windows(2) {
@@ -124,22 +131,22 @@ fn assert_attempts(requests: &[Request]) {
     }
 }
 
-fn verdicts(stage: &Stage, trigger: &str) -> Vec<Verdict> {
+fn verdicts(stage: &TestCluster, trigger: &str) -> Vec<OutcomeKind> {
     let ours = stage.outcomes().into_iter().filter(|outcome| outcome.trigger == *trigger);
-    ours.map(|outcome| outcome.verdict).collect()
+    ours.map(|outcome| outcome.kind).collect()
 }
 
 /// An endpoint that behaves as its path says.
-struct Receiver {
+struct CallbackReceiver {
     address: SocketAddr,
-    requests: Requests,
+    requests: CallbackRequests,
     _runtime: Runtime,
 }
 
-type Requests = Arc<Mutex<Vec<Request>>>;
+type CallbackRequests = Arc<Mutex<Vec<CallbackRequest>>>;
 
 #[derive(Clone, Debug)]
-struct Request {
+struct CallbackRequest {
     trigger: String,
     attempt: String,
     key: String,
@@ -147,10 +154,10 @@ struct Request {
     at: Instant,
 }
 
-impl Receiver {
+impl CallbackReceiver {
     fn start() -> Self {
         let runtime = Runtime::new().unwrap();
-        let requests = Requests::default();
+        let requests = CallbackRequests::default();
         let routes = Router::new().route("/{behaviour}", post(receive));
         let routes = routes.with_state(Arc::clone(&requests));
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -160,14 +167,14 @@ impl Receiver {
     }
 
     /// The requests for a trigger, in order of arrival.
-    fn of(&self, trigger: &str) -> Vec<Request> {
+    fn requests_for(&self, trigger: &str) -> Vec<CallbackRequest> {
         let requests = self.requests.lock().unwrap();
         requests.iter().filter(|request| request.trigger == trigger).cloned().collect()
     }
 }
 
 async fn receive(
-    State(requests): State<Requests>,
+    State(requests): State<CallbackRequests>,
     Path(behaviour): Path<String>,
     headers: HeaderMap,
     body: Bytes,
@@ -176,7 +183,7 @@ async fn receive(
     let (trigger, attempt) = (text("x-trigger-id"), text("x-trigger-attempt"));
     let key = text("x-idempotency-key");
     let third = attempt == "3";
-    let request = Request { trigger, attempt, key, body, at: clock::monotonic() };
+    let request = CallbackRequest { trigger, attempt, key, body, at: clock::monotonic() };
     requests.lock().unwrap().push(request);
     match behaviour.as_str() {
         "silent" => std::future::pending().await,

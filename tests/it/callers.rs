@@ -24,15 +24,15 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-use crate::process::Orloj;
-use crate::stage::{READY, Stage};
+use crate::process::OrlojProcess;
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_key_leads_to_callbacks_with_the_signature_of_its_caller() {
-    let site = Site::new("callers", "1h");
+    let site = CallersScenario::new("callers", "1h");
     let (key, looking) = (new_key().unwrap(), new_key().unwrap());
     let secrets = [(); 2].map(|()| NewSecret::shared().unwrap().secret);
     site.write("secret", &secrets[0]);
@@ -71,20 +71,20 @@ fn a_key_leads_to_callbacks_with_the_signature_of_its_caller() {
 
     // Both processes look only when they are told to.
     site.write("secret", &secrets[1]);
-    running.hang_up("read the callers", 2);
+    running.wait_for_log_lines("read the callers", 2);
     let delivery = running.deliver(&key, "rotated", &json!({"n": 2}));
     assert!(is_signed(&delivery, &secrets[1]) && !is_signed(&delivery, &secrets[0]));
 
     file = file.replace("role", "rule");
     site.write("callers.toml", &file);
-    running.hang_up("the callers stay as they were", 1);
+    running.wait_for_log_lines("the callers stay as they were", 1);
     for process in [&running.gateway, &running.worker] {
         let (status, told) = running.get(process, "/readyz?verbose");
         assert_eq!(status, StatusCode::OK);
         assert!(told.contains("`callers.auditor.rule`; did you mean"), "{told}");
         let metrics = running.get(process, "/metrics").1;
         assert!(metrics.contains(&format!("{} 1", telemetry::CALLERS_REFUSED)), "{metrics}");
-        assert!(!process.said().contains(&secrets[1]) && !process.said().contains(&key));
+        assert!(!process.log_text().contains(&secrets[1]) && !process.log_text().contains(&key));
     }
     assert!(is_signed(&running.deliver(&key, "as before", &json!(null)), &secrets[1]));
 
@@ -92,13 +92,13 @@ fn a_key_leads_to_callbacks_with_the_signature_of_its_caller() {
     let bound = "role = \"caller\"\nurls = [\"https://hooks.example.com/\"]";
     let file = file.replace("rule = \"caller\"", bound).replace("rule", "role");
     site.write("callers.toml", &file);
-    running.hang_up("read the callers", 3);
+    running.wait_for_log_lines("read the callers", 3);
     let outside = running.register(Some(&key), &running.callback("outside", &json!(null)));
     assert_eq!(outside.status(), StatusCode::UNPROCESSABLE_ENTITY);
     running.end();
 }
 
-fn refused(running: &Running, looking: &str) {
+fn refused(running: &CallersCluster, looking: &str) {
     let body = running.callback("refused", &json!(null));
     for (key, status) in [
         (None, StatusCode::UNAUTHORIZED),
@@ -127,26 +127,26 @@ pub(crate) fn is_signed(delivery: &Delivery, secret: &str) -> bool {
 }
 
 /// An installation with a file of callers.
-pub(crate) struct Site {
-    stage: Stage,
+pub(crate) struct CallersScenario {
+    stage: TestCluster,
     folder: TempDir,
 }
 
 /// Its processes, and who is called back.
-pub(crate) struct Running {
-    scheduler: Orloj,
-    worker: Orloj,
-    gateway: Orloj,
+pub(crate) struct CallersCluster {
+    scheduler: OrlojProcess,
+    worker: OrlojProcess,
+    gateway: OrlojProcess,
     client: Client,
-    receiver: Receiver,
+    receiver: DeliveryReceiver,
 }
 
-impl Site {
+impl CallersScenario {
     /// One that looks at its file every `interval`.
     pub(crate) fn new(test: &str, interval: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("callers.toml");
-        let stage = Stage::new(test)
+        let stage = TestCluster::new(test)
             .set("worker.allow_addresses", "any")
             .set("callers.reload_interval", interval)
             .set("callers.file", file.to_str().unwrap());
@@ -163,19 +163,19 @@ impl Site {
         fs::write(self.folder.path().join(name), text).unwrap();
     }
 
-    pub(crate) fn start(&self) -> Running {
+    pub(crate) fn start(&self) -> CallersCluster {
         let mut scheduler = self.stage.scheduler("scheduler");
         let mut worker = self.stage.start("worker", "worker");
         let mut gateway = self.stage.start("gateway", "gateway");
         for process in [&mut scheduler, &mut worker, &mut gateway] {
-            process.ready(READY);
+            process.wait_until_ready(READY_DEADLINE);
         }
-        let receiver = Receiver::start();
-        Running { scheduler, worker, gateway, client: Client::new(), receiver }
+        let receiver = DeliveryReceiver::start();
+        CallersCluster { scheduler, worker, gateway, client: Client::new(), receiver }
     }
 }
 
-impl Running {
+impl CallersCluster {
     /// A registration of a callback that is due at once.
     pub(crate) fn callback(&self, id: &str, payload: &Value) -> Value {
         let url = format!("http://{}/", self.receiver.address);
@@ -207,20 +207,20 @@ impl Running {
 
     /// Waits for the request of a trigger.
     pub(crate) fn delivered(&self, id: &str) -> Delivery {
-        until(&format!("the callback of {id}"), DEADLINE, || self.receiver.of(id))
+        until(&format!("the callback of {id}"), DEADLINE, || self.receiver.delivery_for(id))
     }
 
     /// Asks gateway and worker to look at the file, until each has said `words` so often.
-    fn hang_up(&self, words: &str, times: usize) {
+    fn wait_for_log_lines(&self, words: &str, times: usize) {
         for process in [&self.gateway, &self.worker] {
             process.signal(Signal::HUP);
             until(&format!("{words:?} in a log"), DEADLINE, || {
-                (process.said().matches(words).count() >= times).then_some(())
+                (process.log_text().matches(words).count() >= times).then_some(())
             });
         }
     }
 
-    fn get(&self, process: &Orloj, path: &str) -> (StatusCode, String) {
+    fn get(&self, process: &OrlojProcess, path: &str) -> (StatusCode, String) {
         let url = format!("http://{}{path}", process.address());
         self.receiver.runtime.block_on(async {
             let answer = self.client.get(url).send().await.unwrap();
@@ -249,18 +249,18 @@ impl Delivery {
     }
 }
 
-struct Receiver {
+struct DeliveryReceiver {
     address: SocketAddr,
-    deliveries: Deliveries,
+    deliveries: ReceivedDeliveries,
     runtime: Runtime,
 }
 
-type Deliveries = Arc<Mutex<Vec<Delivery>>>;
+type ReceivedDeliveries = Arc<Mutex<Vec<Delivery>>>;
 
-impl Receiver {
+impl DeliveryReceiver {
     fn start() -> Self {
         let runtime = Runtime::new().unwrap();
-        let deliveries = Deliveries::default();
+        let deliveries = ReceivedDeliveries::default();
         let routes = Router::new().route("/", post(receive)).with_state(Arc::clone(&deliveries));
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
@@ -268,12 +268,12 @@ impl Receiver {
         Self { address, deliveries, runtime }
     }
 
-    fn of(&self, id: &str) -> Option<Delivery> {
+    fn delivery_for(&self, id: &str) -> Option<Delivery> {
         let deliveries = self.deliveries.lock().unwrap();
         deliveries.iter().find(|delivery| delivery.headers["x-trigger-id"] == id).cloned()
     }
 }
 
-async fn receive(State(deliveries): State<Deliveries>, headers: HeaderMap, body: Bytes) {
+async fn receive(State(deliveries): State<ReceivedDeliveries>, headers: HeaderMap, body: Bytes) {
     deliveries.lock().unwrap().push(Delivery { headers, body });
 }

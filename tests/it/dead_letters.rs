@@ -8,8 +8,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::endpoint::{Endpoint, write};
-use crate::process::Orloj;
-use crate::stage::{READY, Stage};
+use crate::process::OrlojProcess;
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -18,29 +18,29 @@ const BROKEN: usize = 12;
 
 #[test]
 fn dead_letters_are_listed_shown_replayed_once_and_archived() {
-    let stage = Stage::new("dead-letters")
+    let stage = TestCluster::new("dead-letters")
         .set("worker.allow_addresses", "any")
         // What is to die shall be called, not held back.
         .set("worker.circuit_failures_percent", 100);
     let endpoint = Endpoint::start();
     let mut scheduler = stage.scheduler("scheduler");
     let mut worker = stage.start("worker", "worker");
-    scheduler.ready(READY);
-    worker.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
+    worker.wait_until_ready(READY_DEADLINE);
     register_what_dies(&stage, &endpoint);
 
     assert_listed_and_shown(&stage);
     assert_archived(&stage);
-    endpoint.mend();
+    endpoint.recover();
     assert_replayed_once(&stage, &endpoint);
     assert_replayed_again_if_asked(&stage, &endpoint);
     assert!(!scheduler.panicked() && !worker.panicked());
     for process in [worker, scheduler] {
-        Orloj::terminate(process);
+        OrlojProcess::terminate(process);
     }
 }
 
-fn register_what_dies(stage: &Stage, endpoint: &Endpoint) {
+fn register_what_dies(stage: &TestCluster, endpoint: &Endpoint) {
     let retry = json!({"retry": {"delays": ["100ms"], "jitter": 0}, "caller": "shop"});
     for n in 0..BROKEN {
         endpoint.register(stage, &format!("broken-{n}"), "broken", retry.clone(), json!({}));
@@ -53,7 +53,7 @@ fn register_what_dies(stage: &Stage, endpoint: &Endpoint) {
     });
 }
 
-fn assert_listed_and_shown(stage: &Stage) {
+fn assert_listed_and_shown(stage: &TestCluster) {
     let all = list(stage, &[]);
     assert_eq!(all.len(), BROKEN + 2, "{all:?}");
     assert_eq!(list(stage, &["--caller", "shop", "--host", "127.0.0.1"]).len(), BROKEN);
@@ -78,7 +78,7 @@ fn assert_listed_and_shown(stage: &Stage) {
     assert!(!found && said.contains("there is no dead letter 0:999999"), "{said}");
 }
 
-fn assert_archived(stage: &Stage) {
+fn assert_archived(stage: &TestCluster) {
     let (said, done_without_asking) = run(stage, &["archive", "--trigger", "absent"]);
     assert!(!done_without_asking && said.contains("1 dead letters will be archived"), "{said}");
     let (said, chosen) = run(stage, &["archive", "--yes"]);
@@ -97,7 +97,7 @@ fn assert_archived(stage: &Stage) {
 }
 
 /// A replay that is stopped in the middle, and the same again: every callback is made once more.
-fn assert_replayed_once(stage: &Stage, endpoint: &Endpoint) {
+fn assert_replayed_once(stage: &TestCluster, endpoint: &Endpoint) {
     let replay = ["dead-letters", "replay", "--caller", "shop", "--yes", "--rate", "2"];
     let mut first = stage.settings.command(&replay);
     let first = first.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -113,7 +113,7 @@ fn assert_replayed_once(stage: &Stage, endpoint: &Endpoint) {
     assert!(!said.contains(&format!("{BROKEN} of {BROKEN} done")), "it began anew: {said}");
     until("every replay to arrive", DEADLINE, || (replayed() >= BROKEN).then_some(()));
     for n in 0..BROKEN {
-        let requests = endpoint.of(&format!("broken-{n}"));
+        let requests = endpoint.requests_for(&format!("broken-{n}"));
         let attempts: Vec<_> = requests.iter().map(|request| request.attempt).collect();
         assert_eq!(attempts, [1, 2, 3]);
         assert!(requests.iter().all(|request| request.id == requests[0].id), "{requests:?}");
@@ -122,13 +122,13 @@ fn assert_replayed_once(stage: &Stage, endpoint: &Endpoint) {
     assert!(left.len() == 1 && left[0].contains("unreadable"), "{left:?}");
 }
 
-fn assert_replayed_again_if_asked(stage: &Stage, endpoint: &Endpoint) {
+fn assert_replayed_again_if_asked(stage: &TestCluster, endpoint: &Endpoint) {
     let said = done(stage, &["replay", "--trigger", "broken-3", "--yes"]);
     assert!(said.contains("0 dead letters will be tried again"), "{said}");
     let said = done(stage, &["replay", "--trigger", "broken-3", "--again", "--yes"]);
     assert!(said.contains("1 of 1 done"), "{said}");
     until("it to be called once more", DEADLINE, || {
-        (endpoint.of("broken-3").len() == 4).then_some(())
+        (endpoint.requests_for("broken-3").len() == 4).then_some(())
     });
     // A record is written again as it was, and dies again.
     let letters = stage.dead_letters().len();
@@ -139,19 +139,19 @@ fn assert_replayed_again_if_asked(stage: &Stage, endpoint: &Endpoint) {
     });
 }
 
-fn run(stage: &Stage, arguments: &[&str]) -> (String, bool) {
+fn run(stage: &TestCluster, arguments: &[&str]) -> (String, bool) {
     stage.settings.run(&[&["dead-letters"][..], arguments].concat())
 }
 
 /// What a command said that must not fail.
-fn done(stage: &Stage, arguments: &[&str]) -> String {
+fn done(stage: &TestCluster, arguments: &[&str]) -> String {
     let (said, success) = run(stage, arguments);
     assert!(success, "{arguments:?}: {said}");
     said
 }
 
 /// The lines of a list, without its head and its foot.
-fn list(stage: &Stage, arguments: &[&str]) -> Vec<String> {
+fn list(stage: &TestCluster, arguments: &[&str]) -> Vec<String> {
     let said = done(stage, &[&["list"][..], arguments].concat());
     let is_number = |text: &str| text.parse::<u64>().is_ok();
     let is_id = |id: &str| id.split_once(':').is_some_and(|(a, b)| is_number(a) && is_number(b));

@@ -1,23 +1,23 @@
 //! Batches, dependencies and commands as a person at a terminal sees them, on a real Kafka.
 //!
-//! Law: what docs/dependencies.md shows is registered as it stands there; only names of topics
-//! differ.
+//! Invariant: what docs/dependencies.md shows is registered as it stands there; only names of
+//! topics differ.
 
 use std::time::Duration;
 
-use orloj::model::outcome::Verdict;
+use orloj::model::outcome::OutcomeKind;
 
-use crate::stage::{READY, Stage};
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::until;
 
 const PAGE: &str = include_str!("../../docs/dependencies.md");
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What follows from a settlement is in another transaction: at least so much later, in ms.
-const APART: u64 = 1;
+const DUE_TOLERANCE_MS: u64 = 1;
 
 /// The page's first batch, into a topic of the test's own.
-fn pipeline(stage: &Stage) -> String {
+fn pipeline(stage: &TestCluster) -> String {
     let (_, rest) = PAGE.split_once("```json\n").unwrap();
     let (json, _) = rest.split_once("```").unwrap();
     let (_, target) = stage.target();
@@ -26,9 +26,9 @@ fn pipeline(stage: &Stage) -> String {
 
 #[test]
 fn a_documented_batch_fires_in_order() {
-    let stage = Stage::new("batch");
+    let stage = TestCluster::new("batch");
     let mut scheduler = stage.scheduler("first");
-    scheduler.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pipeline.json");
     std::fs::write(&file, pipeline(&stage)).unwrap();
@@ -55,14 +55,14 @@ fn a_documented_batch_fires_in_order() {
         ("report", "index"),
         ("index", "clean-up"),
     ] {
-        assert!(at(before) + APART <= at(after), "{before} before {after}: {fires:?}");
+        assert!(at(before) + DUE_TOLERANCE_MS <= at(after), "{before} before {after}: {fires:?}");
     }
     scheduler.terminate();
 }
 
 #[test]
-fn a_batch_that_nobody_answers_says_so_and_one_that_is_wrong_is_not_written() {
-    let stage = Stage::new("unanswered");
+fn an_unanswered_batch_is_reported_and_an_invalid_one_is_not_written() {
+    let stage = TestCluster::new("unanswered");
     let settings = stage.settings.clone().set("gateway.answer_timeout", "1s");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pipeline.json");
@@ -82,10 +82,10 @@ fn a_batch_that_nobody_answers_says_so_and_one_that_is_wrong_is_not_written() {
 }
 
 #[test]
-fn a_person_pauses_calls_and_resumes() {
-    let stage = Stage::new("commands");
+fn the_command_line_pauses_calls_and_resumes() {
+    let stage = TestCluster::new("commands");
     let mut scheduler = stage.scheduler("first");
-    scheduler.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
     let settings = stage.settings.clone().set("gateway.answer_timeout", "30s");
     let (_, target) = stage.target();
     let run = |words: &[&str]| settings.run(words);
@@ -115,8 +115,9 @@ fn a_person_pauses_calls_and_resumes() {
         assert!(!ok && said.contains("error: not pending"), "{command}: {said}");
     }
     // Nobody waited for this answer, and there is one.
-    let called = |verdict: &Verdict| matches!(verdict, Verdict::Called { occurrence: 1, .. });
-    let called = stage.outcomes().iter().filter(|o| called(&o.verdict)).count();
+    let called =
+        |verdict: &OutcomeKind| matches!(verdict, OutcomeKind::Called { occurrence: 1, .. });
+    let called = stage.outcomes().iter().filter(|o| called(&o.kind)).count();
     assert_eq!(called, 1);
     scheduler.terminate();
 }
@@ -124,8 +125,8 @@ fn a_person_pauses_calls_and_resumes() {
 #[test]
 fn what_an_owner_would_refuse_is_refused_before_anything_is_written() {
     // Nobody listens there, so that writing would be noticed.
-    let settings =
-        crate::process::Settings::default().set("kafka.\"bootstrap.servers\"", "127.0.0.1:1");
+    let settings = crate::process::ProcessSettings::default()
+        .set("kafka.\"bootstrap.servers\"", "127.0.0.1:1");
     for (options, reason) in [
         (&["--cron", "61 * * * *"][..], "error: schedule.cron is \"61 * * * *\": "),
         (&["--cron", "0 9 * * *", "--zone", "Mars"], "error: schedule.zone is \"Mars\": "),

@@ -19,37 +19,37 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
 
-use crate::stage::Stage;
+use crate::test_cluster::TestCluster;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A receiver of callbacks.
 pub(crate) struct Endpoint {
     address: SocketAddr,
-    site: Arc<Site>,
+    state: Arc<EndpointState>,
     _runtime: Runtime,
 }
 
-struct Site {
-    requests: Mutex<Vec<Request>>,
-    triggers: Mutex<HashMap<String, Arc<Watched>>>,
-    mended: watch::Sender<bool>,
+struct EndpointState {
+    requests: Mutex<Vec<EndpointRequest>>,
+    triggers: Mutex<HashMap<String, Arc<TriggerRequests>>>,
+    is_healthy: watch::Sender<bool>,
 }
 
 /// What is known of a trigger's requests besides what came.
-struct Watched {
+struct TriggerRequests {
     /// How many of those that wait may be answered.
-    answers: Semaphore,
+    permits: Semaphore,
     /// How many are under way, and how many were at once.
-    at_once: watch::Sender<(usize, usize)>,
+    concurrency: watch::Sender<(usize, usize)>,
 }
 
 /// A request that is under way.
-struct UnderWay<'a>(&'a Watched);
+struct ActiveRequest<'a>(&'a TriggerRequests);
 
 /// A request that arrived.
 #[derive(Clone, Debug)]
-pub(crate) struct Request {
+pub(crate) struct EndpointRequest {
     pub(crate) trigger: String,
     pub(crate) attempt: u32,
     /// Its `webhook-id`.
@@ -61,13 +61,14 @@ impl Endpoint {
     pub(crate) fn start() -> Self {
         let runtime = Runtime::new().unwrap();
         let (requests, triggers) = (Mutex::default(), Mutex::default());
-        let site = Arc::new(Site { requests, triggers, mended: watch::Sender::new(false) });
+        let site =
+            Arc::new(EndpointState { requests, triggers, is_healthy: watch::Sender::new(false) });
         let routes = Router::new().route("/{behaviour}", post(receive));
         let routes = routes.with_state(Arc::clone(&site));
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
         runtime.spawn(async { axum::serve(listener, routes).await.unwrap() });
-        Self { address, site, _runtime: runtime }
+        Self { address, state: site, _runtime: runtime }
     }
 
     pub(crate) fn url(&self, behaviour: &str) -> String {
@@ -75,27 +76,27 @@ impl Endpoint {
     }
 
     /// From now on everything is answered with success.
-    pub(crate) fn mend(&self) {
-        self.site.mended.send_replace(true);
+    pub(crate) fn recover(&self) {
+        self.state.is_healthy.send_replace(true);
     }
 
     /// All requests so far, in order of arrival.
-    pub(crate) fn requests(&self) -> Vec<Request> {
-        self.site.requests.lock().unwrap().clone()
+    pub(crate) fn requests(&self) -> Vec<EndpointRequest> {
+        self.state.requests.lock().unwrap().clone()
     }
 
     /// Answers one request of a trigger whose path is `wait`: one that waits, or the next.
     pub(crate) fn answer_one(&self, trigger: &str) {
-        self.site.watched(trigger).answers.add_permits(1);
+        self.state.watched(trigger).permits.add_permits(1);
     }
 
     /// How many requests of a trigger were under way at the same time.
-    pub(crate) fn most_at_once(&self, trigger: &str) -> usize {
-        self.site.watched(trigger).at_once.borrow().1
+    pub(crate) fn max_concurrency(&self, trigger: &str) -> usize {
+        self.state.watched(trigger).concurrency.borrow().1
     }
 
     /// Those for one trigger.
-    pub(crate) fn of(&self, trigger: &str) -> Vec<Request> {
+    pub(crate) fn requests_for(&self, trigger: &str) -> Vec<EndpointRequest> {
         let mut requests = self.requests();
         requests.retain(|request| request.trigger == trigger);
         requests
@@ -103,7 +104,14 @@ impl Endpoint {
 
     /// Registers a callback that is due now, as JSON: `more` are fields beside URL and time, and
     /// `target` such of its target.
-    pub(crate) fn register(&self, stage: &Stage, id: &str, to: &str, more: Value, target: Value) {
+    pub(crate) fn register(
+        &self,
+        stage: &TestCluster,
+        id: &str,
+        to: &str,
+        more: Value,
+        target: Value,
+    ) {
         let mut envelope = json!({"fireAt": clock::now_ms(), "target": {"url": self.url(to)}});
         merge(&mut envelope, more);
         merge(&mut envelope["target"], target);
@@ -111,44 +119,47 @@ impl Endpoint {
     }
 }
 
-impl Site {
-    fn watched(&self, trigger: &str) -> Arc<Watched> {
+impl EndpointState {
+    fn watched(&self, trigger: &str) -> Arc<TriggerRequests> {
         let mut triggers = self.triggers.lock().unwrap();
         Arc::clone(triggers.entry(trigger.to_owned()).or_insert_with(|| {
-            Arc::new(Watched { answers: Semaphore::new(0), at_once: watch::Sender::new((0, 0)) })
+            Arc::new(TriggerRequests {
+                permits: Semaphore::new(0),
+                concurrency: watch::Sender::new((0, 0)),
+            })
         }))
     }
 }
 
-impl Watched {
-    fn begin(&self) -> UnderWay<'_> {
-        self.at_once.send_modify(|(now, most)| {
+impl TriggerRequests {
+    fn begin(&self) -> ActiveRequest<'_> {
+        self.concurrency.send_modify(|(now, most)| {
             *now += 1;
             *most = (*most).max(*now);
         });
-        UnderWay(self)
+        ActiveRequest(self)
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for ActiveRequest<'_> {
     fn drop(&mut self) {
-        self.0.at_once.send_modify(|(now, _)| *now -= 1);
+        self.0.concurrency.send_modify(|(now, _)| *now -= 1);
     }
 }
 
 /// Writes a record to the triggers, as any client would.
-pub(crate) fn write(stage: &Stage, id: &str, value: &str) {
+pub(crate) fn write(stage: &TestCluster, id: &str, value: &str) {
     send(stage, BaseRecord::to(&stage.names.triggers()).key(id).payload(value));
 }
 
 /// Commands a trigger: `pause`, `resume` or `fire-now`.
-pub(crate) fn command(stage: &Stage, id: &str, command: &str) {
+pub(crate) fn command(stage: &TestCluster, id: &str, command: &str) {
     let header = Header { key: "orloj-command", value: Some(command) };
     let headers = OwnedHeaders::new().insert(header);
     send(stage, BaseRecord::to(&stage.names.triggers()).key(id).payload("").headers(headers));
 }
 
-fn send(stage: &Stage, record: BaseRecord<'_, str, str>) {
+fn send(stage: &TestCluster, record: BaseRecord<'_, str, str>) {
     let mut config = stage.kafka().clone();
     config.set("partitioner", "murmur2_random");
     let producer: BaseProducer = config.create().unwrap();
@@ -162,7 +173,7 @@ pub(crate) fn merge(object: &mut Value, fields: Value) {
 }
 
 async fn receive(
-    State(site): State<Arc<Site>>,
+    State(site): State<Arc<EndpointState>>,
     Path(behaviour): Path<String>,
     headers: HeaderMap,
 ) -> Response {
@@ -171,8 +182,13 @@ async fn receive(
     let (trigger, id) = (text("x-trigger-id"), text("webhook-id"));
     let watched = site.watched(&trigger);
     let _under_way = watched.begin();
-    site.requests.lock().unwrap().push(Request { trigger, attempt, id, at: clock::monotonic() });
-    let mut mended = site.mended.subscribe();
+    site.requests.lock().unwrap().push(EndpointRequest {
+        trigger,
+        attempt,
+        id,
+        at: clock::monotonic(),
+    });
+    let mut mended = site.is_healthy.subscribe();
     if *mended.borrow() {
         return StatusCode::OK.into_response();
     }
@@ -187,7 +203,7 @@ async fn receive(
         }
         "wait" => {
             tokio::select! {
-                answer = watched.answers.acquire() => answer.unwrap().forget(),
+                answer = watched.permits.acquire() => answer.unwrap().forget(),
                 _mended = mended.wait_for(|mended| *mended) => {}
             }
             StatusCode::OK.into_response()

@@ -6,59 +6,63 @@ use std::time::Duration;
 
 use orloj::clock;
 
-use crate::audit::Report;
-use crate::load::{Load, MARGIN, TRIGGERS};
-use crate::records::{self, Counter};
-use crate::stage::{READY, Stage, whole_machine};
+use crate::audit::AuditReport;
+use crate::load::{MARGIN, TRIGGERS, TriggerLoad};
+use crate::records::{self, FireCounter};
+use crate::test_cluster::{READY_DEADLINE, TestCluster, exclusive_machine};
 use crate::wait::until;
 
 /// From the last write until everything has fired.
-const SETTLE: Duration = Duration::from_secs(120);
+const COMPLETION_DEADLINE: Duration = Duration::from_secs(120);
 
 /// What a graceful handover may cost, in ms.
 const LATE_MAX: u64 = 1_000;
 
 #[test]
 fn a_killed_scheduler_fires_everything_once() {
-    let _machine = whole_machine();
+    let _machine = exclusive_machine();
     // Half of the load is in the ledger, half in the replay tail.
-    let stage = Stage::new("killed").set("scheduler.ledger_after", "15s");
-    assert_clean("five kills", &stage, &killed(&stage, Load { triggers: TRIGGERS }, 5, false));
+    let stage = TestCluster::new("killed").set("scheduler.ledger_after", "15s");
+    assert_clean(
+        "five kills",
+        &stage,
+        &killed(&stage, TriggerLoad { triggers: TRIGGERS }, 5, false),
+    );
 }
 
 #[test]
 fn a_lost_disk_loses_nothing() {
-    let _machine = whole_machine();
-    let stage = Stage::new("wiped").set("scheduler.ledger_after", "15s");
-    let load = Load { triggers: TRIGGERS / 2 };
+    let _machine = exclusive_machine();
+    let stage = TestCluster::new("wiped").set("scheduler.ledger_after", "15s");
+    let load = TriggerLoad { triggers: TRIGGERS / 2 };
     assert_clean("three lost disks", &stage, &killed(&stage, load, 3, true));
 }
 
 #[test]
 fn a_handover_is_neither_lossy_nor_late() {
-    let _machine = whole_machine();
-    let stage = Stage::new("handover");
+    let _machine = exclusive_machine();
+    let stage = TestCluster::new("handover");
     // A second is asked of the handover, not of how fast this machine reads a backlog: a quarter of
     // the load that the kills have.
-    let load = Load { triggers: TRIGGERS / 4 };
+    let load = TriggerLoad { triggers: TRIGGERS / 4 };
     let client = stage.client();
-    stage.register_far_one(&client);
+    stage.register_distant_trigger(&client);
     let mut first = stage.scheduler("first");
-    first.ready(READY);
+    first.wait_until_ready(READY_DEADLINE);
     let fires = stage.count_fires();
     std::thread::scope(|scope| {
         scope.spawn(|| load.write(&stage, &client));
         await_fires(&fires, load.fires_min() / 4);
         let second = stage.scheduler("second");
-        second.owns_a_partition(READY);
+        second.wait_until_owner(READY_DEADLINE);
         await_fires(&fires, load.fires_min() * 3 / 4);
         second.terminate();
     });
     let commands = client.acknowledged();
-    let report = stage.settled(&commands, MARGIN, SETTLE);
+    let report = stage.audit_when_complete(&commands, MARGIN, COMPLETION_DEADLINE);
     first.terminate();
     assert_clean("joining and leaving", &stage, &report);
-    assert!(report.late_at(1.0) <= LATE_MAX, "late by up to {} ms", report.late_at(1.0));
+    assert!(report.lateness_at(1.0) <= LATE_MAX, "late by up to {} ms", report.lateness_at(1.0));
 }
 
 #[test]
@@ -67,13 +71,13 @@ fn what_is_due_while_all_are_down_fires_unless_it_was_cancelled() {
     const MARGIN: u64 = 1;
     const TRIGGERS: u64 = 10_000;
     const CANCELLED: u64 = 1_000;
-    let _machine = whole_machine();
-    let stage = Stage::new("down");
+    let _machine = exclusive_machine();
+    let stage = TestCluster::new("down");
     let client = stage.client();
     let id = |trigger: u64| format!("down-{trigger}");
     let mut scheduler = stage.scheduler("first");
-    scheduler.ready(READY);
-    stage.register_far_one(&client);
+    scheduler.wait_until_ready(READY_DEADLINE);
+    stage.register_distant_trigger(&client);
     let due = clock::now_ms() + 8_000;
     let register = |trigger: u64| {
         let due = due + trigger % 500;
@@ -82,7 +86,7 @@ fn what_is_due_while_all_are_down_fires_unless_it_was_cancelled() {
     // Half of them the scheduler has taken in when it dies, half it has never seen.
     (0..TRIGGERS / 2).for_each(register);
     let before = client.acknowledged().len();
-    until("the first half to be accepted", SETTLE, || {
+    until("the first half to be accepted", COMPLETION_DEADLINE, || {
         (stage.outcomes().len() >= before).then_some(())
     });
     scheduler.kill();
@@ -90,12 +94,14 @@ fn what_is_due_while_all_are_down_fires_unless_it_was_cancelled() {
     client.acknowledged();
     (0..CANCELLED).map(|n| id(n * TRIGGERS / CANCELLED)).for_each(|id| client.cancel(&id));
     let commands = client.acknowledged();
-    until("everything to be overdue", SETTLE, || (clock::now_ms() > due + 1_000).then_some(()));
+    until("everything to be overdue", COMPLETION_DEADLINE, || {
+        (clock::now_ms() > due + 1_000).then_some(())
+    });
     assert_eq!(stage.fires().len(), 0, "nothing fires while everything is down");
 
     let mut scheduler = stage.scheduler("first");
-    scheduler.ready(READY);
-    let report = stage.settled(&commands, MARGIN, SETTLE);
+    scheduler.wait_until_ready(READY_DEADLINE);
+    let report = stage.audit_when_complete(&commands, MARGIN, COMPLETION_DEADLINE);
     scheduler.terminate();
     assert_clean("down while due", &stage, &report);
     assert_eq!((report.stops_in_time, report.stops_too_late), (1_000, 0));
@@ -105,17 +111,17 @@ fn what_is_due_while_all_are_down_fires_unless_it_was_cancelled() {
 /// Half of what the promise of time rests on: see `scheduler::ahead`. The other half is that every
 /// test here, and every fault, judges fires by the end of their transaction.
 #[test]
-fn what_is_sent_ahead_is_seen_in_time() {
+fn records_sent_ahead_become_visible_on_time() {
     /// So many that a transaction takes longer than a millisecond anywhere.
     const AT_ONCE: u64 = 500;
     const TIMES: u64 = 20;
     const APART: u64 = 100;
     let sent_ahead = |ahead_max: &str| {
-        let stage = Stage::new("ahead").set("scheduler.ahead_max", ahead_max);
+        let stage = TestCluster::new("ahead").set("scheduler.ahead_max", ahead_max);
         let client = stage.client();
-        stage.register_far_one(&client);
+        stage.register_distant_trigger(&client);
         let mut scheduler = stage.scheduler("first");
-        scheduler.ready(READY);
+        scheduler.wait_until_ready(READY_DEADLINE);
         assert!(!scheduler.has_huge_pages(), "each of them stops everything until it is zeroed");
         let first = clock::now_ms() + 3_000;
         for n in 0..TIMES * AT_ONCE {
@@ -125,24 +131,24 @@ fn what_is_sent_ahead_is_seen_in_time() {
         let commands = client.acknowledged();
         await_fires(&stage.count_fires(), (TIMES * AT_ONCE) as usize);
         scheduler.terminate();
-        let report = stage.judge(&commands, MARGIN);
+        let report = stage.audit(&commands, MARGIN);
         assert_clean(&format!("sent ahead by {ahead_max}"), &stage, &report);
         let fires = records::read_all(stage.kafka(), stage.target().1);
         let due = |fire| records::header(fire, "orloj-due").unwrap().parse::<u64>().unwrap();
         fires.iter().filter(|&fire| records::appended(fire) < due(fire)).count()
     };
-    let _machine = whole_machine();
+    let _machine = exclusive_machine();
     assert_eq!(sent_ahead("none"), 0);
     assert!(sent_ahead("20ms") > 0, "they were there before their time");
 }
 
 /// Writes the load while a scheduler is killed again and again, each time after its share of the
 /// fires was seen; then starts it once more, which must add nothing.
-fn killed(stage: &Stage, load: Load, kills: usize, wipe: bool) -> Report {
+fn killed(stage: &TestCluster, load: TriggerLoad, kills: usize, wipe: bool) -> AuditReport {
     let client = stage.client();
-    stage.register_far_one(&client);
+    stage.register_distant_trigger(&client);
     let mut scheduler = stage.scheduler("first");
-    scheduler.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
     let fires = stage.count_fires();
     let mut scheduler = std::thread::scope(|scope| {
         scope.spawn(|| load.write(stage, &client));
@@ -157,26 +163,31 @@ fn killed(stage: &Stage, load: Load, kills: usize, wipe: bool) -> Report {
         scheduler
     });
     let commands = client.acknowledged();
-    let report = stage.settled(&commands, MARGIN, SETTLE);
+    let report = stage.audit_when_complete(&commands, MARGIN, COMPLETION_DEADLINE);
     if !report.is_complete() {
         return report;
     }
-    scheduler.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
     scheduler.terminate();
     let mut again = stage.scheduler("first");
-    again.ready(READY);
+    again.wait_until_ready(READY_DEADLINE);
     again.terminate();
-    stage.judge(&commands, MARGIN)
+    stage.audit(&commands, MARGIN)
 }
 
-fn await_fires(fires: &Counter, count: usize) {
-    until(&format!("{count} fires"), SETTLE, || (fires.count() >= count).then_some(()));
+fn await_fires(fires: &FireCounter, count: usize) {
+    until(&format!("{count} fires"), COMPLETION_DEADLINE, || {
+        (fires.count() >= count).then_some(())
+    });
 }
 
 /// Prints the verdict past the test harness, which would hide it when all is well.
-fn assert_clean(scenario: &str, stage: &Stage, report: &Report) {
+fn assert_clean(scenario: &str, stage: &TestCluster, report: &AuditReport) {
     let mut terminal = std::io::stderr().lock();
     writeln!(terminal, "{scenario}:\n{report}").unwrap();
     assert!(report.is_clean(), "{scenario}:\n{report}");
-    assert!(stage.far_one_is_kept(), "{scenario}: the ledger lost the trigger due in 400 days");
+    assert!(
+        stage.distant_trigger_is_pending(),
+        "{scenario}: the ledger lost the trigger due in 400 days"
+    );
 }

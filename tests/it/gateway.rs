@@ -9,10 +9,10 @@ use orloj::codec::schemas::Schemas;
 use orloj::config::{Layers, Settings};
 use orloj::gateway;
 use orloj::health::{self, Health};
-use orloj::kafka::reader::{Read, Reader};
+use orloj::kafka::reader::{LogReader, ReadEvent};
 use orloj::kafka::topics::TopicDefinitions;
 use orloj::kafka::{Names, producer_config};
-use orloj::model::outcome::{Outcome, Verdict};
+use orloj::model::outcome::{Outcome, OutcomeKind};
 use orloj::model::text::Text;
 use rdkafka::Message;
 use rdkafka::message::Headers;
@@ -29,7 +29,7 @@ use crate::wait::until;
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A gateway on a free port, and the settings it runs with.
-struct Gateway {
+struct RunningGateway {
     address: String,
     settings: Settings,
     shutdown: CancellationToken,
@@ -38,7 +38,7 @@ struct Gateway {
 }
 
 /// A record of `triggers` as its owner sees it.
-struct Seen {
+struct ReceivedRecord {
     key: String,
     value: Option<String>,
     headers: Vec<(String, String)>,
@@ -46,7 +46,7 @@ struct Seen {
     offset: u64,
 }
 
-impl Gateway {
+impl RunningGateway {
     async fn start(server: &KafkaServer, overrides: &[&str]) -> Self {
         let prefix = unique_prefix("gateway");
         let view = tempfile::tempdir().unwrap();
@@ -107,17 +107,17 @@ impl Gateway {
     }
 
     /// Plays the owner on a thread of its own: answers the next record with what `verdict` says.
-    fn answer(
+    fn play_owner(
         &self,
-        verdict: impl FnOnce(&Seen) -> Verdict + Send + 'static,
-    ) -> std::thread::JoinHandle<Seen> {
+        verdict: impl FnOnce(&ReceivedRecord) -> OutcomeKind + Send + 'static,
+    ) -> std::thread::JoinHandle<ReceivedRecord> {
         let settings = self.settings.clone();
         let names = Names::new(&settings.topics.prefix);
-        let reader = Reader::open(&settings, "owner").unwrap();
+        let reader = LogReader::open(&settings, "owner").unwrap();
         for partition in 0..2 {
             // A partition just made may be without a leader for a moment.
             let end = until("the end of triggers", DEADLINE, || {
-                reader.stable_end(&names.triggers(), partition, DEADLINE).ok()
+                reader.last_stable_offset(&names.triggers(), partition, DEADLINE).ok()
             });
             reader.start(&names.triggers(), partition, end).unwrap();
         }
@@ -127,7 +127,7 @@ impl Gateway {
                 trigger: Text::from(seen.key.as_str()),
                 answers: Some(seen.offset),
                 at: clock::now_ms(),
-                verdict: verdict(&seen),
+                kind: verdict(&seen),
             };
             let bytes = Schemas::new().encode_outcome(&outcome);
             let producer: BaseProducer = producer_config(&settings).create().unwrap();
@@ -140,20 +140,20 @@ impl Gateway {
     }
 }
 
-impl Drop for Gateway {
+impl Drop for RunningGateway {
     fn drop(&mut self) {
         self.shutdown.cancel();
     }
 }
 
-fn next_record(reader: &Reader) -> Seen {
+fn next_record(reader: &LogReader) -> ReceivedRecord {
     until("a record of triggers", DEADLINE, || {
-        let Ok(Some(Read::Record(record))) = reader.poll(Duration::from_millis(100)) else {
+        let Ok(Some(ReadEvent::Record(record))) = reader.poll(Duration::from_millis(100)) else {
             return None;
         };
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         let headers = record.headers().into_iter().flat_map(|headers| headers.iter());
-        Some(Seen {
+        Some(ReceivedRecord {
             key: text(record.key().unwrap()),
             value: record.payload().map(text),
             headers: headers.map(|h| (h.key.to_owned(), text(h.value.unwrap()))).collect(),
@@ -172,10 +172,11 @@ async fn read(response: Response) -> (u16, String, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registration_is_answered_with_what_the_owner_said() {
-    let gateway = Gateway::start(kafka_server::shared(), &["worker.allow_addresses=any"]).await;
+async fn a_registration_returns_the_owners_outcome() {
+    let gateway =
+        RunningGateway::start(kafka_server::shared(), &["worker.allow_addresses=any"]).await;
     let fire_at = 1_900_000_000_000;
-    let owner = gateway.answer(move |seen| Verdict::Accepted {
+    let owner = gateway.play_owner(move |seen| OutcomeKind::Accepted {
         generation: seen.offset,
         fire_at,
         replaced: None,
@@ -204,9 +205,9 @@ async fn a_registration_is_answered_with_what_the_owner_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rejection_is_a_problem_with_the_owners_reason() {
-    let gateway = Gateway::start(kafka_server::shared(), &[]).await;
-    let owner = gateway.answer(|_| Verdict::Rejected { reason: "too much tea".to_owned() });
+async fn a_rejection_returns_the_owners_reason() {
+    let gateway = RunningGateway::start(kafka_server::shared(), &[]).await;
+    let owner = gateway.play_owner(|_| OutcomeKind::Rejected { reason: "too much tea".to_owned() });
     let (status, kind, problem) =
         read(gateway.register(json!({"topic": "t", "delaySeconds": 1})).await).await;
     let id = owner.join().unwrap().key;
@@ -215,23 +216,25 @@ async fn a_rejection_is_a_problem_with_the_owners_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_is_answered_truthfully() {
-    let gateway = Gateway::start(kafka_server::shared(), &[]).await;
-    let owner = gateway.answer(|_| Verdict::Cancelled { generation: 7 });
+async fn a_cancel_returns_its_actual_outcome() {
+    let gateway = RunningGateway::start(kafka_server::shared(), &[]).await;
+    let owner = gateway.play_owner(|_| OutcomeKind::Cancelled { generation: 7 });
     let (status, _, answer) = read(gateway.cancel("green%20tea").await).await;
     let seen = owner.join().unwrap();
     assert_eq!((status, answer), (200, json!({"cancelled": true, "generation": 7})));
     assert_eq!((seen.key.as_str(), seen.value), ("green tea", None));
     assert_eq!(seen.headers, [("orloj-ack".to_owned(), "true".to_owned())]);
 
-    let owner = gateway.answer(|_| Verdict::NotPending { fired: Some(7), withdrawal: false });
+    let owner =
+        gateway.play_owner(|_| OutcomeKind::NotPending { fired: Some(7), withdrawal: false });
     let (status, kind, problem) = read(gateway.cancel("tea").await).await;
     owner.join().unwrap();
     assert_eq!((status, kind.as_str()), (409, "application/problem+json"));
     assert_eq!((&problem["cancelled"], &problem["fired"]), (&json!(false), &json!(7)));
     assert_eq!(problem["withdrawalRequested"], json!(false));
 
-    let owner = gateway.answer(|_| Verdict::NotPending { fired: Some(7), withdrawal: true });
+    let owner =
+        gateway.play_owner(|_| OutcomeKind::NotPending { fired: Some(7), withdrawal: true });
     let (status, _, problem) = read(gateway.cancel("tea").await).await;
     owner.join().unwrap();
     assert_eq!((status, &problem["withdrawalRequested"]), (409, &json!(true)));
@@ -241,14 +244,14 @@ async fn a_cancel_is_answered_truthfully() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_goes_beyond_one_time_reaches_the_owner_as_it_was_said() {
-    let gateway = Gateway::start(kafka_server::shared(), &[]).await;
-    let accepted = |seen: &Seen| Verdict::Accepted {
+async fn recurring_and_dependent_registrations_reach_the_owner_unchanged() {
+    let gateway = RunningGateway::start(kafka_server::shared(), &[]).await;
+    let accepted = |seen: &ReceivedRecord| OutcomeKind::Accepted {
         generation: seen.offset,
         fire_at: 1_900_000_000_000,
         replaced: None,
     };
-    let owner = gateway.answer(accepted);
+    let owner = gateway.play_owner(accepted);
     let answer = gateway
         .register(json!({
             "triggerId": "report", "topic": "t", "schedule": {"daily": "09:00"}, "count": "keep",
@@ -268,7 +271,8 @@ async fn what_goes_beyond_one_time_reaches_the_owner_as_it_was_said() {
     let seen = owner.join().unwrap();
     assert_eq!(seen.headers, headers.map(|(name, value)| (name.to_owned(), value.to_owned())));
 
-    let owner = gateway.answer(|_| Verdict::Kept { generation: 3, fire_at: 1_900_000_000_000 });
+    let owner =
+        gateway.play_owner(|_| OutcomeKind::Kept { generation: 3, fire_at: 1_900_000_000_000 });
     let answer = gateway
         .register(json!({
             "triggerId": "load", "topic": "t", "onConflict": "keep", "expireAfter": "5m",
@@ -293,11 +297,11 @@ async fn what_goes_beyond_one_time_reaches_the_owner_as_it_was_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_is_answered_truthfully() {
-    let gateway = Gateway::start(kafka_server::shared(), &[]).await;
+async fn a_command_returns_its_actual_outcome() {
+    let gateway = RunningGateway::start(kafka_server::shared(), &[]).await;
     let by_hand = || "by a command".to_owned();
-    let command = async |verb: &str, verdict: Verdict| {
-        let owner = gateway.answer(move |_| verdict);
+    let command = async |verb: &str, verdict: OutcomeKind| {
+        let owner = gateway.play_owner(move |_| verdict);
         let path = format!("/v1/triggers/green%20tea:{verb}");
         let answer = read(gateway.call(Method::POST, &path, None).await).await;
         let seen = owner.join().unwrap();
@@ -306,22 +310,22 @@ async fn a_command_is_answered_truthfully() {
         assert_eq!((name.as_str(), ack.as_str()), ("orloj-command", "orloj-ack"));
         (word.clone(), answer.0, answer.2)
     };
-    let paused = Verdict::Paused { generation: 7, reason: by_hand() };
+    let paused = OutcomeKind::Paused { generation: 7, reason: by_hand() };
     let expected = json!({"triggerId": "green tea", "paused": true, "generation": 7});
     assert_eq!(command("pause", paused).await, ("pause".to_owned(), 200, expected));
 
-    let resumed = Verdict::Resumed { generation: 7, fire_at: 1_900_000_000_000 };
+    let resumed = OutcomeKind::Resumed { generation: 7, fire_at: 1_900_000_000_000 };
     let fire_at = "2030-03-17T17:46:40Z";
     let expected =
         json!({"triggerId": "green tea", "resumed": true, "generation": 7, "fireAt": fire_at});
     assert_eq!(command("resume", resumed).await, ("resume".to_owned(), 200, expected));
 
-    let called = Verdict::Called { generation: 7, occurrence: 4 };
+    let called = OutcomeKind::Called { generation: 7, occurrence: 4 };
     let expected =
         json!({"triggerId": "green tea", "called": true, "generation": 7, "occurrence": 4});
     assert_eq!(command("fireNow", called).await, ("fire-now".to_owned(), 200, expected));
 
-    let gone = Verdict::NotPending { fired: Some(7), withdrawal: false };
+    let gone = OutcomeKind::NotPending { fired: Some(7), withdrawal: false };
     let (_, status, problem) = command("pause", gone).await;
     assert_eq!((status, &problem["fired"]), (409, &json!(7)), "{problem}");
 
@@ -333,8 +337,9 @@ async fn a_command_is_answered_truthfully() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_an_answer_it_says_where_to_look() {
-    let gateway = Gateway::start(kafka_server::shared(), &["gateway.answer_timeout=1s"]).await;
+async fn a_timeout_returns_where_to_look() {
+    let gateway =
+        RunningGateway::start(kafka_server::shared(), &["gateway.answer_timeout=1s"]).await;
     let prefix = &gateway.settings.topics.prefix;
     let (status, _, answer) = read(gateway.cancel("tea").await).await;
     assert_eq!((status, &answer["triggerId"]), (202, &json!("tea")));
@@ -345,7 +350,7 @@ async fn without_an_answer_it_says_where_to_look() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_request_is_refused_before_anything_is_written() {
-    let gateway = Gateway::start(kafka_server::shared(), &[]).await;
+    let gateway = RunningGateway::start(kafka_server::shared(), &[]).await;
     let own_topic = format!("{}.ledger", gateway.settings.topics.prefix);
     let bodies = [
         (422, "/fireAt", json!({"topic": "t"})),
@@ -385,8 +390,9 @@ async fn a_bad_request_is_refused_before_anything_is_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_callback_to_a_forbidden_place_is_refused_before_it_is_written() {
-    let gateway = Gateway::start(kafka_server::shared(), &["gateway.answer_timeout=1s"]).await;
+async fn a_callback_to_a_forbidden_address_is_refused_before_it_is_written() {
+    let gateway =
+        RunningGateway::start(kafka_server::shared(), &["gateway.answer_timeout=1s"]).await;
     let register = async |url: &str| {
         let body = json!({"callbackUrl": url, "delaySeconds": 3600});
         read(gateway.register(body).await).await
@@ -407,9 +413,9 @@ async fn a_callback_to_a_forbidden_place_is_refused_before_it_is_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_the_broker_away_it_says_when_to_come_back() {
+async fn an_unavailable_broker_returns_when_to_retry() {
     let mut server = KafkaServer::start(&Options::default());
-    let gateway = Gateway::start(&server, &["gateway.answer_timeout=2s"]).await;
+    let gateway = RunningGateway::start(&server, &["gateway.answer_timeout=2s"]).await;
     server.kill();
     let answer = gateway.cancel("tea").await;
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);

@@ -1,6 +1,7 @@
 //! A worker dies with thousands of callbacks under way.
 //!
-//! Law: none is lost; what was under way is repeated once, under the same ids, and nothing else is.
+//! Invariant: none is lost; what was under way is repeated once, under the same ids, and nothing
+//! else is.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -11,14 +12,14 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::routing::post;
 use bytes::Bytes;
-use orloj::model::outcome::Verdict;
+use orloj::model::outcome::OutcomeKind;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-use crate::files;
-use crate::fires::Fires;
-use crate::stage::{PARTITIONS, READY, Stage, whole_machine};
+use crate::fd_limit;
+use crate::fire_producer::FireProducer;
+use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster, exclusive_machine};
 use crate::wait::until;
 use crate::worker::fire_to;
 
@@ -26,46 +27,47 @@ const CALLERS: usize = 100;
 
 #[test]
 fn what_was_in_flight_is_repeated_and_nothing_else() {
-    dies_with("in-flight", 400);
+    kill_with_in_flight("in-flight", 400);
 }
 
 mod delivery {
     #[test]
     #[ignore = "a minute, and 5,000 open files; `make test-delivery` runs it"]
     fn five_thousand_in_flight_are_repeated_and_nothing_else() {
-        super::dies_with("in-flight-long", 5_000);
+        super::kill_with_in_flight("in-flight-long", 5_000);
     }
 }
 
-fn dies_with(name: &str, in_flight: usize) {
-    let _machine = whole_machine();
+fn kill_with_in_flight(name: &str, in_flight: usize) {
+    let _machine = exclusive_machine();
     // A connection here, and half of the files there.
-    files::allow(in_flight * 3);
-    let stage = Stage::new(name)
+    fd_limit::raise_open_files_limit(in_flight * 3);
+    let stage = TestCluster::new(name)
         .set("worker.allow_addresses", "any")
         .set("worker.timeout", "2min")
         .set("worker.timeout_max", "2min")
         .set("worker.in_flight_max", i64::try_from(in_flight).unwrap() + 1);
-    let receiver = Receiver::start();
+    let receiver = BlockingReceiver::start();
     let mut first = stage.start("worker", "first");
-    first.ready(READY);
+    first.wait_until_ready(READY_DEADLINE);
     let (held, all) = publish(&stage, &receiver, in_flight);
 
-    until("all to be under way, or done", READY, || {
+    until("all to be under way, or done", READY_DEADLINE, || {
         let done = stage.outcomes().len();
-        (receiver.asked() == all && done == all - held).then_some(())
+        (receiver.request_count() == all && done == all - held).then_some(())
     });
     first.kill();
     receiver.release.send_replace(true);
     let second = stage.start("worker", "second");
-    let outcomes = until("an outcome of each", READY, || {
+    let outcomes = until("an outcome of each", READY_DEADLINE, || {
         let outcomes = stage.outcomes();
         (outcomes.len() >= all).then_some(outcomes)
     });
     second.terminate();
 
-    let delivered = |verdict: &Verdict| matches!(verdict, Verdict::Delivered { attempt: 1, .. });
-    assert!(outcomes.iter().all(|outcome| delivered(&outcome.verdict)), "{outcomes:?}");
+    let delivered =
+        |verdict: &OutcomeKind| matches!(verdict, OutcomeKind::Delivered { attempt: 1, .. });
+    assert!(outcomes.iter().all(|outcome| delivered(&outcome.kind)), "{outcomes:?}");
     let once: HashMap<_, _> = outcomes.iter().map(|outcome| (&outcome.trigger, ())).collect();
     assert_eq!((once.len(), outcomes.len()), (all, all), "each is delivered by one outcome");
     let requests = receiver.requests.lock().unwrap();
@@ -82,8 +84,8 @@ fn dies_with(name: &str, in_flight: usize) {
 
 /// So many that are held, and beside each fourth of them one that is answered at once. Says how
 /// many are held, and how many there are.
-fn publish(stage: &Stage, receiver: &Receiver, held: usize) -> (usize, usize) {
-    let fires = Fires::open(stage.kafka(), &stage.names.fires());
+fn publish(stage: &TestCluster, receiver: &BlockingReceiver, held: usize) -> (usize, usize) {
+    let fires = FireProducer::open(stage.kafka(), &stage.names.fires());
     let mut all = 0;
     let mut publish = |kind: &str, n: usize| {
         let url = format!("http://{}/{kind}", receiver.address);
@@ -105,29 +107,29 @@ fn publish(stage: &Stage, receiver: &Receiver, held: usize) -> (usize, usize) {
 }
 
 /// Holds every request to `/held` until it is released.
-struct Receiver {
+struct BlockingReceiver {
     address: SocketAddr,
-    requests: Requests,
+    requests: BlockedRequests,
     release: watch::Sender<bool>,
     _runtime: Runtime,
 }
 
 /// By trigger.
-type Requests = Arc<Mutex<HashMap<String, Vec<Request>>>>;
+type BlockedRequests = Arc<Mutex<HashMap<String, Vec<BlockedRequest>>>>;
 
 /// What must not differ between two requests of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Request {
+struct BlockedRequest {
     id: HeaderValue,
     key: HeaderValue,
     attempt: HeaderValue,
     body: Bytes,
 }
 
-impl Receiver {
+impl BlockingReceiver {
     fn start() -> Self {
         let runtime = Runtime::new().unwrap();
-        let requests = Requests::default();
+        let requests = BlockedRequests::default();
         let (release, released) = watch::channel(false);
         let routes = Router::new()
             .route("/{kind}", post(receive))
@@ -139,13 +141,13 @@ impl Receiver {
     }
 
     /// Triggers that were called.
-    fn asked(&self) -> usize {
+    fn request_count(&self) -> usize {
         self.requests.lock().unwrap().len()
     }
 }
 
 async fn receive(
-    State((requests, mut released)): State<(Requests, watch::Receiver<bool>)>,
+    State((requests, mut released)): State<(BlockedRequests, watch::Receiver<bool>)>,
     Path(kind): Path<String>,
     headers: HeaderMap,
     body: Bytes,
@@ -153,7 +155,7 @@ async fn receive(
     let of = |name: &str| headers[name].clone();
     let trigger = of("x-trigger-id").to_str().unwrap().to_owned();
     let (id, key) = (of("webhook-id"), of("x-idempotency-key"));
-    let request = Request { id, key, attempt: of("x-trigger-attempt"), body };
+    let request = BlockedRequest { id, key, attempt: of("x-trigger-attempt"), body };
     requests.lock().unwrap().entry(trigger).or_default().push(request);
     if kind == "held" {
         let _released = released.wait_for(|released| *released).await;

@@ -1,7 +1,7 @@
 //! A real Apache Kafka for tests: KRaft, broker and controller in one JVM, on free loopback ports.
 //!
-//! Law: nothing is left behind. The JVM runs under a small shell that kills it and removes its data
-//! when its standard input closes, which happens even if the test process is killed.
+//! Invariant: nothing is left behind. The JVM runs under a small shell that kills it and removes
+//! its data when its standard input closes, which happens even if the test process is killed.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,6 +17,7 @@ use rdkafka::ClientConfig;
 use rdkafka::admin::AdminClient;
 use rdkafka::client::DefaultClientContext;
 
+use crate::command::run_to_end;
 use crate::wait::until;
 
 /// Name and password of the only user of the secured listener.
@@ -85,19 +86,19 @@ const FULL_SIZE: [&str; 11] = [
 pub(crate) struct KafkaServer {
     bootstrap: String,
     secured: Option<String>,
-    local: Option<Local>,
+    local: Option<LocalBroker>,
 }
 
 /// The part of a broker that runs on this machine, started by us.
-struct Local {
+struct LocalBroker {
     /// Of the log that outlives the run: the same in every run, so that logs do not pile up.
     name: String,
     data: PathBuf,
     jvm: &'static [&'static str],
-    running: Option<Running>,
+    running: Option<BrokerProcess>,
 }
 
-struct Running {
+struct BrokerProcess {
     watchdog: Child,
     orders: ChildStdin,
     java: u32,
@@ -170,7 +171,7 @@ impl KafkaServer {
         let server = Self {
             bootstrap: format!("127.0.0.1:{plain}"),
             secured: options.secured.then(|| format!("localhost:{secured}")),
-            local: Some(Local { name, data, jvm, running: None }),
+            local: Some(LocalBroker { name, data, jvm, running: None }),
         };
         server.format_storage();
         server
@@ -227,7 +228,7 @@ impl KafkaServer {
         local.running = Some(local.run());
     }
 
-    fn local(&self) -> &Local {
+    fn local(&self) -> &LocalBroker {
         self.local.as_ref().expect("a test that needs its own broker starts one")
     }
 
@@ -259,10 +260,10 @@ impl KafkaServer {
     }
 }
 
-impl Drop for Local {
+impl Drop for LocalBroker {
     fn drop(&mut self) {
         match self.running.take() {
-            Some(Running { mut watchdog, orders, .. }) => {
+            Some(BrokerProcess { mut watchdog, orders, .. }) => {
                 drop(orders);
                 let _ = watchdog.wait();
             }
@@ -272,8 +273,8 @@ impl Drop for Local {
     }
 }
 
-impl Local {
-    fn run(&self) -> Running {
+impl LocalBroker {
+    fn run(&self) -> BrokerProcess {
         let kept_log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.log", self.name));
         let broker = java(self.jvm);
         let mut watchdog = Command::new("sh")
@@ -290,7 +291,7 @@ impl Local {
         let orders = watchdog.stdin.take().unwrap();
         let mut java = String::new();
         BufReader::new(watchdog.stdout.take().unwrap()).read_line(&mut java).unwrap();
-        Running { watchdog, orders, java: java.trim().parse().unwrap() }
+        BrokerProcess { watchdog, orders, java: java.trim().parse().unwrap() }
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use orloj::clock;
 
-use crate::client::Client;
-use crate::stage::Stage;
+use crate::test_cluster::TestCluster;
+use crate::test_producer::TestProducer;
 use crate::wait::until;
 
 /// How many triggers the great scenarios have.
@@ -31,26 +31,26 @@ const DEADLINE: Duration = Duration::from_secs(120);
 
 /// `triggers` of them, due over [`WINDOW`].
 #[derive(Clone, Copy)]
-pub(crate) struct Load {
+pub(crate) struct TriggerLoad {
     pub(crate) triggers: u64,
 }
 
 /// A cancel, or a replacement with its due time; all times in ms since the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Stop {
+pub(crate) struct ScheduledStop {
     pub(crate) at: u64,
     pub(crate) trigger: u64,
     pub(crate) replacement: Option<u64>,
 }
 
-impl Load {
+impl TriggerLoad {
     /// Fires that there must be at least.
     pub(crate) fn fires_min(self) -> usize {
         usize::try_from(self.triggers - self.triggers / CANCELLED).unwrap()
     }
 
     /// Writes all of it, the stops at their time; returns when the last one is written.
-    pub(crate) fn write(self, stage: &Stage, client: &Client) {
+    pub(crate) fn write(self, stage: &TestCluster, client: &TestProducer) {
         let first = clock::now_ms() + LEAD;
         let mut stops = Vec::new();
         for trigger in 0..self.triggers {
@@ -66,8 +66,8 @@ impl Load {
     }
 }
 
-impl Stop {
-    pub(crate) fn write(self, stage: &Stage, client: &Client) {
+impl ScheduledStop {
+    pub(crate) fn write(self, stage: &TestCluster, client: &TestProducer) {
         match self.replacement {
             Some(due) => register(stage, client, self.trigger, due, true),
             None => client.cancel(&id(self.trigger)),
@@ -80,19 +80,25 @@ fn id(trigger: u64) -> String {
 }
 
 /// Writes a trigger whose payload says which it is.
-pub(crate) fn register(stage: &Stage, client: &Client, trigger: u64, due: u64, ack: bool) {
+pub(crate) fn register(
+    stage: &TestCluster,
+    client: &TestProducer,
+    trigger: u64,
+    due: u64,
+    ack: bool,
+) {
     let payload = format!("trigger {trigger} is due at {due}");
     client.register(&id(trigger), due, stage.target(), &payload, ack);
 }
 
 /// Whether and when a trigger is stopped.
-pub(crate) fn stop(trigger: u64, due: u64) -> Option<Stop> {
+pub(crate) fn stop(trigger: u64, due: u64) -> Option<ScheduledStop> {
     // A prime spreads the stops of neighbours over the whole range.
     let at = due - BEFORE + trigger * 7_919 % (BEFORE + AFTER);
     if trigger % CANCELLED == 3 {
-        Some(Stop { at, trigger, replacement: None })
+        Some(ScheduledStop { at, trigger, replacement: None })
     } else if trigger % REPLACED == 7 {
-        Some(Stop { at, trigger, replacement: Some(due + LATER) })
+        Some(ScheduledStop { at, trigger, replacement: Some(due + LATER) })
     } else {
         None
     }

@@ -18,7 +18,7 @@ pub(crate) const PASSWORD: &str = "s3cret %41 \"é\"";
 
 /// A mail that was taken.
 #[derive(Clone, Debug)]
-pub(crate) struct Mail {
+pub(crate) struct ReceivedMail {
     pub(crate) to: String,
     /// All of it, its lines put together again as they were written.
     pub(crate) text: String,
@@ -28,20 +28,20 @@ pub(crate) struct Mail {
 /// A server at a port of its own, until the test process ends.
 pub(crate) struct MailServer {
     port: u16,
-    site: Arc<Site>,
+    state: Arc<MailServerState>,
 }
 
 #[derive(Default)]
-struct Site {
-    mails: Mutex<Vec<Mail>>,
-    has_time: AtomicBool,
+struct MailServerState {
+    mails: Mutex<Vec<ReceivedMail>>,
+    is_available: AtomicBool,
 }
 
 impl MailServer {
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let site = Arc::new(Site::default());
+        let site = Arc::new(MailServerState::default());
         let shared = Arc::clone(&site);
         std::thread::spawn(move || {
             for connection in listener.incoming().flatten() {
@@ -49,7 +49,7 @@ impl MailServer {
                 std::thread::spawn(move || site.serve(&connection));
             }
         });
-        Self { port, site }
+        Self { port, state: site }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -57,18 +57,18 @@ impl MailServer {
     }
 
     /// From now on it has time for everyone.
-    pub(crate) fn mend(&self) {
-        self.site.has_time.store(true, SeqCst);
+    pub(crate) fn recover(&self) {
+        self.state.is_available.store(true, SeqCst);
     }
 
     /// All mail to an address, in order of arrival.
-    pub(crate) fn to(&self, address: &str) -> Vec<Mail> {
-        let mails = self.site.mails.lock().unwrap();
+    pub(crate) fn received_by(&self, address: &str) -> Vec<ReceivedMail> {
+        let mails = self.state.mails.lock().unwrap();
         mails.iter().filter(|mail| mail.to == address).cloned().collect()
     }
 }
 
-impl Site {
+impl MailServerState {
     fn serve(&self, connection: &TcpStream) -> io::Result<()> {
         let mut input = BufReader::new(connection);
         let say = |line: &str| write!(&mut &*connection, "{line}\r\n");
@@ -90,7 +90,9 @@ impl Site {
                 }
                 (_, _) if !known => say("530 who are you?")?,
                 (_, Some(gone)) if gone.starts_with("gone") => say("550 no such user")?,
-                (_, Some(later)) if later.starts_with("later") && !self.has_time.load(SeqCst) => {
+                (_, Some(later))
+                    if later.starts_with("later") && !self.is_available.load(SeqCst) =>
+                {
                     say("451 try again")?;
                 }
                 (_, Some(address)) => {
@@ -101,7 +103,7 @@ impl Site {
                 ("DATA", _) => {
                     say("354 go on")?;
                     let text = read_mail(&mut input)?;
-                    let mail = Mail { to: to.clone(), text, at: clock::monotonic() };
+                    let mail = ReceivedMail { to: to.clone(), text, at: clock::monotonic() };
                     self.mails.lock().unwrap().push(mail);
                     say("250 taken")?;
                 }

@@ -1,31 +1,28 @@
 //! The integration tests: one binary, against a real Apache Kafka.
 //!
-//! Law: tests share one broker and meet nowhere on it, because each has its own topic prefix; none
-//! sleeps, all wait for conditions with a deadline.
+//! Invariant: tests share one broker and meet nowhere on it, because each has its own topic prefix;
+//! none sleeps, all wait for conditions with a deadline.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod api;
+#[expect(dead_code, reason = "the simulation uses more of it than tests on a real broker")]
 #[path = "../../crates/orloj-core/tests/core/audit/mod.rs"]
 mod audit;
 mod bad_input;
 mod callbacks;
 mod callers;
-mod client;
-mod clients;
 #[path = "../../crates/orloj-core/tests/core/command.rs"]
 mod command;
-mod courses;
 mod dead_letters;
 mod delivery;
 mod dependencies;
-mod described;
 mod endpoint;
-mod ends;
 mod faults;
-mod files;
-mod fires;
+mod fd_limit;
+mod fire_producer;
 mod fires_once;
+mod foreign_clients;
 mod gateway;
 mod guard;
 mod hostile;
@@ -33,9 +30,11 @@ mod identity;
 mod in_flight;
 mod kafka_server;
 mod kafka_smoke;
+mod lifecycles;
 mod load;
 mod mail_server;
 mod notifications;
+mod openapi_clients;
 mod pacing;
 mod process;
 mod promises;
@@ -46,11 +45,13 @@ mod restarts;
 mod retries;
 mod schedules;
 mod signatures;
-mod stage;
 mod tail;
 mod tenants;
+mod test_cluster;
+mod test_producer;
 mod topics;
 mod traces;
+mod transaction_ends;
 mod view;
 mod wait;
 mod worker;

@@ -21,9 +21,9 @@ use tokio::runtime::Runtime;
 
 use crate::callers::{Delivery, is_signed};
 use crate::endpoint::Endpoint;
-use crate::mail_server::{Mail, MailServer, NAME, PASSWORD};
-use crate::process::Orloj;
-use crate::stage::{READY, Stage};
+use crate::mail_server::{MailServer, NAME, PASSWORD, ReceivedMail};
+use crate::process::OrlojProcess;
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(90);
@@ -35,8 +35,8 @@ const FAILING: usize = 500;
 const MORE: usize = 40;
 
 #[test]
-fn an_outage_is_one_message_and_the_next_comes_after_the_interval() {
-    let (mail, hook, endpoint) = (MailServer::start(), Hook::start(), Endpoint::start());
+fn an_outage_sends_one_message_and_the_next_after_the_interval() {
+    let (mail, hook, endpoint) = (MailServer::start(), WebhookReceiver::start(), Endpoint::start());
     let secret = NewSecret::shared().unwrap().secret;
     let callers = format!(
         "[callers.billing]\nsecrets = [{{ secret = \"{secret}\" }}]\n[callers.billing.notify]\n\
@@ -46,14 +46,14 @@ fn an_outage_is_one_message_and_the_next_comes_after_the_interval() {
     let (stage, _folder) = stage("notify", &mail, &callers);
     // From its first start on nothing is missed, even while none runs.
     let mut notifier = stage.start("notifier", "notifier-0");
-    notifier.ready(READY);
+    notifier.wait_until_ready(READY_DEADLINE);
     notifier.terminate();
 
     let mut scheduler = stage.scheduler("scheduler");
-    scheduler.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
     fail(&stage, &endpoint, 100, "first", FAILING).terminate();
     let mut notifier = stage.start("notifier", "notifier-1");
-    notifier.ready(READY);
+    notifier.wait_until_ready(READY_DEADLINE);
     let first = mail_number(&mail, 1);
     assert!(first.text.contains("Subject: 500 dead letters of billing\n"), "{}", first.text);
     assert!(first.text.contains("500  127.0.0.1: answered 500\n"), "{}", first.text);
@@ -67,41 +67,41 @@ fn an_outage_is_one_message_and_the_next_comes_after_the_interval() {
     let worker = fail(&stage, &endpoint, 50, "second", MORE);
     let second = mail_number(&mail, 2);
     assert!(second.at - first.at >= INTERVAL, "{:?}", second.at - first.at);
-    until("the circuit's opening to be told", DEADLINE, || told(&mail, ": left alone since "));
-    endpoint.mend();
-    until("its closing to be told", DEADLINE, || told(&mail, "called again since "));
+    until("the circuit's opening to be told", DEADLINE, || mail_with(&mail, ": left alone since "));
+    endpoint.recover();
+    until("its closing to be told", DEADLINE, || mail_with(&mail, "called again since "));
 
     // What was told before an end in order is not told again.
     notifier.terminate();
-    let before = mail.to("ops@example.com").len();
+    let before = mail.received_by("ops@example.com").len();
     let mut notifier = stage.start("notifier", "notifier-2");
-    notifier.ready(READY);
+    notifier.wait_until_ready(READY_DEADLINE);
     write_letter(&stage, "billing");
     let last = mail_number(&mail, before + 1);
     assert!(last.text.contains("Subject: 1 dead letter of billing\n"), "{}", last.text);
     for process in [notifier, worker, scheduler] {
-        assert!(!process.panicked() && !process.said().contains(PASSWORD));
+        assert!(!process.panicked() && !process.log_text().contains(PASSWORD));
         process.terminate();
     }
 }
 
 #[test]
-fn what_was_not_told_is_told_by_the_next_notifier_and_holds_up_nobody() {
+fn undelivered_notifications_are_sent_by_the_next_notifier_and_delay_nobody() {
     let mail = MailServer::start();
     let callers = ["later", "gone", "well"]
         .map(|name| format!("[callers.{name}]\nnotify.email = [\"{name}@example.com\"]\n"));
     let (stage, _folder) = stage("notify-crash", &mail, &callers.concat());
     let mut both = ["one", "other"].map(|name| stage.start("notifier", name));
-    both.iter_mut().for_each(|notifier| notifier.ready(READY));
+    both.iter_mut().for_each(|notifier| notifier.wait_until_ready(READY_DEADLINE));
     for caller in ["later", "gone", "well", "later", "nobody"] {
         write_letter(&stage, caller);
     }
-    let sent = |to: &str| mail.to(&format!("{to}@example.com"));
+    let sent = |to: &str| mail.received_by(&format!("{to}@example.com"));
     until("those who can be told to be told", DEADLINE, || {
         (!sent("well").is_empty() && !sent("operator").is_empty()).then_some(())
     });
     assert!(sent("operator")[0].text.contains("Subject: 1 dead letter of no caller\n"));
-    let says = |notifier: &Orloj, words: &str| notifier.said().contains(words);
+    let says = |notifier: &OrlojProcess, words: &str| notifier.log_text().contains(words);
     until("the others' failures to be said", DEADLINE, || {
         let said = |words| both.iter().any(|notifier| says(notifier, words));
         (said("never will be") && said("trying again")).then_some(())
@@ -112,7 +112,7 @@ fn what_was_not_told_is_told_by_the_next_notifier_and_holds_up_nobody() {
     let [one, other] = both;
     let (leader, next) = if leads == 0 { (one, other) } else { (other, one) };
     leader.kill();
-    mail.mend();
+    mail.recover();
     let told = until("the next one to tell", DEADLINE, || sent("later").into_iter().next());
     assert!(told.text.contains("Subject: 2 dead letters of later\n"), "{}", told.text);
     assert!(!next.panicked());
@@ -120,11 +120,11 @@ fn what_was_not_told_is_told_by_the_next_notifier_and_holds_up_nobody() {
 }
 
 /// An installation whose notifiers reach `mail`, and the folder of its callers.
-fn stage(test: &str, mail: &MailServer, callers: &str) -> (Stage, TempDir) {
+fn stage(test: &str, mail: &MailServer, callers: &str) -> (TestCluster, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("callers.toml");
     std::fs::write(&file, callers).unwrap();
-    let mut stage = Stage::new(test)
+    let mut stage = TestCluster::new(test)
         .set("callers.file", file.to_str().unwrap())
         .set("worker.allow_addresses", "any")
         .set("worker.retry_delays", Vec::<String>::new())
@@ -140,12 +140,18 @@ fn stage(test: &str, mail: &MailServer, callers: &str) -> (Stage, TempDir) {
 
 /// Starts a worker whose circuits open at so many percent of failures, and has so many callbacks
 /// of billing fail: until all are dead, or a circuit holds the rest.
-fn fail(stage: &Stage, endpoint: &Endpoint, percent: i64, name: &str, count: usize) -> Orloj {
+fn fail(
+    stage: &TestCluster,
+    endpoint: &Endpoint,
+    percent: i64,
+    name: &str,
+    count: usize,
+) -> OrlojProcess {
     let settings = stage.settings.clone().set("worker.circuit_failures_percent", percent);
     // So few at once that some are left when the circuit opens.
     let settings = settings.set("worker.caller_concurrent", 5);
-    let mut worker = Orloj::start("worker", name, &settings, "");
-    worker.ready(READY);
+    let mut worker = OrlojProcess::start("worker", name, &settings, "");
+    worker.wait_until_ready(READY_DEADLINE);
     let (client, url) = (stage.client(), endpoint.url("broken"));
     let before = stage.dead_letters().len();
     for n in 0..count {
@@ -158,18 +164,18 @@ fn fail(stage: &Stage, endpoint: &Endpoint, percent: i64, name: &str, count: usi
     worker
 }
 
-fn mail_number(mail: &MailServer, number: usize) -> Mail {
+fn mail_number(mail: &MailServer, number: usize) -> ReceivedMail {
     until(&format!("mail number {number}"), DEADLINE, || {
-        mail.to("ops@example.com").into_iter().nth(number - 1)
+        mail.received_by("ops@example.com").into_iter().nth(number - 1)
     })
 }
 
-fn told(mail: &MailServer, words: &str) -> Option<()> {
-    mail.to("ops@example.com").iter().any(|mail| mail.text.contains(words)).then_some(())
+fn mail_with(mail: &MailServer, words: &str) -> Option<()> {
+    mail.received_by("ops@example.com").iter().any(|mail| mail.text.contains(words)).then_some(())
 }
 
 /// Writes a dead letter of a caller, as a scheduler would of a record that it cannot read.
-pub(crate) fn write_letter(stage: &Stage, caller: &str) {
+pub(crate) fn write_letter(stage: &TestCluster, caller: &str) {
     let caller = Header { name: "orloj-caller".into(), value: Some(caller.to_owned().into()) };
     let (key, headers) = (Some("order-7".into()), vec![caller]);
     let letter = DeadLetter {
@@ -186,17 +192,17 @@ pub(crate) fn write_letter(stage: &Stage, caller: &str) {
 }
 
 /// Where webhooks arrive.
-struct Hook {
+struct WebhookReceiver {
     address: std::net::SocketAddr,
-    posted: Posted,
+    posted: PostedDeliveries,
     _runtime: Runtime,
 }
 
-type Posted = Arc<Mutex<Vec<Delivery>>>;
+type PostedDeliveries = Arc<Mutex<Vec<Delivery>>>;
 
-impl Hook {
+impl WebhookReceiver {
     fn start() -> Self {
-        let (runtime, posted) = (Runtime::new().unwrap(), Posted::default());
+        let (runtime, posted) = (Runtime::new().unwrap(), PostedDeliveries::default());
         let routes = Router::new().route("/hook", post(receive)).with_state(Arc::clone(&posted));
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
@@ -213,6 +219,6 @@ impl Hook {
     }
 }
 
-async fn receive(State(posted): State<Posted>, headers: HeaderMap, body: Bytes) {
+async fn receive(State(posted): State<PostedDeliveries>, headers: HeaderMap, body: Bytes) {
     posted.lock().unwrap().push(Delivery { headers, body });
 }

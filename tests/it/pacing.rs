@@ -6,8 +6,8 @@ use orloj::clock;
 use orloj::telemetry;
 use serde_json::json;
 
-use crate::endpoint::{Endpoint, Request};
-use crate::stage::{READY, Stage};
+use crate::endpoint::{Endpoint, EndpointRequest};
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -18,15 +18,15 @@ const PACED: usize = 400;
 const OTHERS: usize = 60;
 
 #[test]
-fn what_matters_more_begins_first_when_there_is_a_place() {
-    let stage = Stage::new("priority")
+fn higher_priority_starts_first_when_a_slot_is_free() {
+    let stage = TestCluster::new("priority")
         .set("worker.allow_addresses", "any")
         .set("worker.caller_concurrent", 1);
     let endpoint = Endpoint::start();
     let mut scheduler = stage.scheduler("scheduler");
     let mut worker = stage.start("worker", "worker");
-    scheduler.ready(READY);
-    worker.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
+    worker.wait_until_ready(READY_DEADLINE);
     let requested = |count: usize| {
         until(&format!("{count} requests"), DEADLINE, || {
             let requests = endpoint.requests();
@@ -51,7 +51,7 @@ fn what_matters_more_begins_first_when_there_is_a_place() {
 
 /// A caller at its rate waits, and others do not. Its limit may be lifted while it waits.
 #[test]
-fn a_callers_rate_holds_back_that_caller_alone_until_it_is_lifted() {
+fn a_callers_rate_limit_delays_only_that_caller_until_it_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("callers.toml");
     let limit = |rate: u32| {
@@ -59,15 +59,15 @@ fn a_callers_rate_holds_back_that_caller_alone_until_it_is_lifted() {
         std::fs::write(&file, limits).unwrap();
     };
     limit(RATE);
-    let stage = Stage::new("pacing")
+    let stage = TestCluster::new("pacing")
         .set("worker.allow_addresses", "any")
         .set("callers.file", file.to_str().unwrap())
         .set("callers.reload_interval", "100ms");
     let endpoint = Endpoint::start();
     let mut scheduler = stage.scheduler("scheduler");
     let mut worker = stage.start("worker", "worker");
-    scheduler.ready(READY);
-    worker.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
+    worker.wait_until_ready(READY_DEADLINE);
     let client = stage.client();
     let (url, now) = (endpoint.url("fine"), clock::now_ms());
     for n in 0..PACED {
@@ -76,7 +76,9 @@ fn a_callers_rate_holds_back_that_caller_alone_until_it_is_lifted() {
     client.acknowledged();
     let of = |caller: &str| {
         let requests = endpoint.requests().into_iter();
-        requests.filter(|request| request.trigger.starts_with(caller)).collect::<Vec<Request>>()
+        requests
+            .filter(|request| request.trigger.starts_with(caller))
+            .collect::<Vec<EndpointRequest>>()
     };
     until("the caller to be over its rate", DEADLINE, || {
         (of("paced").len() > RATE as usize).then_some(())

@@ -1,8 +1,8 @@
 //! The real program as a process of its own, started, ended and killed as an operator or a power
 //! failure would.
 //!
-//! Law: nothing is left behind, not even when the test process is killed: a small shell kills the
-//! program when its standard input closes. What the program said is shown when a test fails.
+//! Invariant: nothing is left behind, not even when the test process is killed: a small shell kills
+//! the program when its standard input closes. What the program said is shown when a test fails.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -34,12 +34,12 @@ read -r order
 
 /// A configuration file in the making: full names and values, the last one wins.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Settings {
+pub(crate) struct ProcessSettings {
     values: Vec<(String, toml::Value)>,
     environment: Vec<(String, String)>,
 }
 
-impl Settings {
+impl ProcessSettings {
     /// `name` as TOML writes it with its section: `scheduler.ledger_after`.
     pub(crate) fn set(mut self, name: &str, value: impl Into<toml::Value>) -> Self {
         self.values.retain(|(known, _)| known != name);
@@ -96,7 +96,7 @@ fn command(tracer: &[&str], config: &Path) -> Command {
 }
 
 /// A running `orloj`; killed when its value is dropped.
-pub(crate) struct Orloj {
+pub(crate) struct OrlojProcess {
     name: String,
     program: Child,
     watchdog: Child,
@@ -112,10 +112,10 @@ pub(crate) struct Footprint {
     pub(crate) peak: u64,
 }
 
-impl Orloj {
+impl OrlojProcess {
     /// Starts `orloj <role>`, whose log is called after `name`, with the faults armed that
     /// `src/fault` reads from its environment.
-    pub(crate) fn start(role: &str, name: &str, settings: &Settings, fault: &str) -> Self {
+    pub(crate) fn start(role: &str, name: &str, settings: &ProcessSettings, fault: &str) -> Self {
         Self::start_under(&[], role, name, settings, fault)
     }
 
@@ -124,7 +124,7 @@ impl Orloj {
         tracer: &[&str],
         role: &str,
         name: &str,
-        settings: &Settings,
+        settings: &ProcessSettings,
         fault: &str,
     ) -> Self {
         let [port] = free_ports();
@@ -155,7 +155,7 @@ impl Orloj {
     }
 
     /// Waits until it says that it is ready.
-    pub(crate) fn ready(&mut self, deadline: Duration) {
+    pub(crate) fn wait_until_ready(&mut self, deadline: Duration) {
         let (address, name) = (self.address(), self.name.clone());
         until(&format!("{name} to be ready"), deadline, || {
             let ended = self.program.try_wait().unwrap();
@@ -185,7 +185,7 @@ impl Orloj {
     }
 
     /// For how many partitions it fires.
-    pub(crate) fn owned(&self) -> usize {
+    pub(crate) fn owned_partitions(&self) -> usize {
         self.gauge(&format!("{}{{state=\"active\"}}", telemetry::OWNED)).unwrap_or(0)
     }
 
@@ -217,7 +217,7 @@ impl Orloj {
     }
 
     /// How it ended, once it has.
-    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+    pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
         self.program.try_wait().unwrap()
     }
 
@@ -228,7 +228,7 @@ impl Orloj {
 
     /// The number called `name` in each line of its log that holds `words`.
     pub(crate) fn numbers(&self, words: &str, name: &str) -> Vec<u64> {
-        let (said, name) = (self.said(), format!("{name}="));
+        let (said, name) = (self.log_text(), format!("{name}="));
         let lines = said.lines().filter(|line| line.contains(words));
         let numbers = lines.filter_map(|line| line.split_once(&name)?.1.split(' ').next());
         numbers.map(|number| number.parse().unwrap()).collect()
@@ -250,27 +250,27 @@ impl Orloj {
 
     /// Whether a bug ended one of its threads.
     pub(crate) fn panicked(&self) -> bool {
-        self.said().contains("panicked at")
+        self.log_text().contains("panicked at")
     }
 
     /// Waits until it has taken a partition over: a member without any is ready, too.
-    pub(crate) fn owns_a_partition(&self, deadline: Duration) {
-        self.says("taken over", deadline);
+    pub(crate) fn wait_until_owner(&self, deadline: Duration) {
+        self.wait_for_log("taken over", deadline);
     }
 
     /// Waits until its log holds `words`.
-    pub(crate) fn says(&self, words: &str, deadline: Duration) {
+    pub(crate) fn wait_for_log(&self, words: &str, deadline: Duration) {
         let what = format!("{} to say {words:?}", self.name);
-        until(&what, deadline, || self.said().contains(words).then_some(()));
+        until(&what, deadline, || self.log_text().contains(words).then_some(()));
     }
 
     /// Its log so far.
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn log_text(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 }
 
-impl Drop for Orloj {
+impl Drop for OrlojProcess {
     fn drop(&mut self) {
         let _ = self.program.kill();
         let _ = self.program.wait();
@@ -280,7 +280,7 @@ impl Drop for Orloj {
         }
         let _ = self.watchdog.wait();
         if std::thread::panicking() {
-            let said = self.said();
+            let said = self.log_text();
             let lines: Vec<_> = said.lines().collect();
             let shown = &lines[lines.len().saturating_sub(LINES_SHOWN)..];
             eprintln!("{} ({}) said:\n{}", self.name, self.log.display(), shown.join("\n"));

@@ -1,7 +1,7 @@
 //! What the HTTP API promises whatever happens meanwhile: one trigger a key, and true answers to
 //! cancels. Real gateways and schedulers, killed in between.
 //!
-//! Law: an answer is judged by what the target topic has in the end, not by other answers.
+//! Invariant: an answer is judged by what the target topic has in the end, not by other answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use orloj::clock;
 use orloj::model::Timestamp;
-use orloj::model::outcome::Verdict;
+use orloj::model::outcome::OutcomeKind;
 use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::process::Orloj;
-use crate::stage::{READY, Stage, whole_machine};
+use crate::process::OrlojProcess;
+use crate::test_cluster::{READY_DEADLINE, TestCluster, exclusive_machine};
 use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(90);
@@ -32,14 +32,14 @@ const SPREAD_MS: Timestamp = 8_000;
 const NEAR_MS: Timestamp = 40;
 
 #[test]
-fn a_key_makes_one_trigger_through_two_gateways_and_a_killed_scheduler() {
-    let _machine = whole_machine();
-    let stage = Stage::new("one-key").set("gateway.answer_timeout", "2s");
+fn an_idempotency_key_creates_one_trigger_through_two_gateways_and_a_killed_scheduler() {
+    let _machine = exclusive_machine();
+    let stage = TestCluster::new("one-key").set("gateway.answer_timeout", "2s");
     let mut scheduler = stage.scheduler("a");
-    scheduler.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
     let mut gateways = [stage.start("gateway", "g1"), stage.start("gateway", "g2")];
-    gateways.iter_mut().for_each(|gateway| gateway.ready(READY));
-    let addresses = gateways.each_ref().map(Orloj::address);
+    gateways.iter_mut().for_each(|gateway| gateway.wait_until_ready(READY_DEADLINE));
+    let addresses = gateways.each_ref().map(OrlojProcess::address);
 
     let body = json!({ "topic": stage.target().1, "payload": 7, "delaySeconds": 20 });
     let (asked, created) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -66,7 +66,7 @@ fn a_key_makes_one_trigger_through_two_gateways_and_a_killed_scheduler() {
     let before = created.load(Ordering::Relaxed);
     scheduler.kill();
     let mut scheduler = stage.scheduler("a");
-    scheduler.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
     let answers = runtime.block_on(repetitions).unwrap();
     assert!(before < REPETITIONS, "it was killed after the last answer");
 
@@ -78,8 +78,8 @@ fn a_key_makes_one_trigger_through_two_gateways_and_a_killed_scheduler() {
     assert_eq!(fired.len(), 1);
     assert_eq!(fired[0].trigger, id);
     assert_eq!(answer["generation"], fired[0].generation);
-    let accepted = |verdict: &Verdict| matches!(verdict, Verdict::Accepted { .. });
-    let accepted = stage.outcomes().into_iter().filter(|outcome| accepted(&outcome.verdict));
+    let accepted = |verdict: &OutcomeKind| matches!(verdict, OutcomeKind::Accepted { .. });
+    let accepted = stage.outcomes().into_iter().filter(|outcome| accepted(&outcome.kind));
     assert_eq!(accepted.count(), 1, "one registration of them all");
 
     another_body_is_refused(&runtime, &gateways[1].address(), stage.target().1);
@@ -127,14 +127,14 @@ fn another_body_is_refused(runtime: &Runtime, gateway: &str, topic: &str) {
 }
 
 #[test]
-fn cancels_that_race_their_fires_are_answered_truly() {
-    let _machine = whole_machine();
+fn cancels_that_race_with_fires_return_the_actual_outcome() {
+    let _machine = exclusive_machine();
     let cancels = std::env::var("ORLOJ_CANCELS").map_or(2_000, |count| count.parse().unwrap());
-    let stage = Stage::new("cancel-race");
+    let stage = TestCluster::new("cancel-race");
     let mut scheduler = stage.scheduler("a");
-    scheduler.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
     let mut gateway = stage.start("gateway", "g");
-    gateway.ready(READY);
+    gateway.wait_until_ready(READY_DEADLINE);
 
     let client = stage.client();
     // The first is due when all are registered.

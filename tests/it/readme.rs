@@ -1,27 +1,27 @@
 //! The README's kcat commands, run as they are printed.
 //!
-//! Law: only addresses, names of topics and delays differ: what a stranger copies is tested.
+//! Invariant: only addresses, names of topics and delays differ: what a stranger copies is tested.
 
 use std::process::Command;
 use std::time::Duration;
 
-use orloj::model::outcome::Verdict;
+use orloj::model::outcome::OutcomeKind;
 
-use crate::stage::{READY, Stage};
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::until;
 
 const README: &str = include_str!("../../README.md");
 const DEADLINE: Duration = Duration::from_secs(30);
 
 #[test]
-fn what_the_readme_says_about_kcat_is_so() {
+fn the_kcat_commands_of_the_readme_work() {
     if Command::new("kcat").arg("-V").output().is_err() {
         eprintln!("skipped: kcat is not installed");
         return;
     }
-    let stage = Stage::new("readme");
+    let stage = TestCluster::new("readme");
     let mut scheduler = stage.scheduler("first");
-    scheduler.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
     let [register, watch, cancel, envelope] = printed(&stage);
 
     run(&register);
@@ -48,7 +48,7 @@ fn what_the_readme_says_about_kcat_is_so() {
     run(&cancel);
     until("the cancel to be answered", DEADLINE, || {
         let answered = |o: &orloj::model::outcome::Outcome| {
-            o.trigger == *"tea" && matches!(o.verdict, Verdict::Cancelled { .. })
+            o.trigger == *"tea" && matches!(o.kind, OutcomeKind::Cancelled { .. })
         };
         stage.outcomes().iter().any(answered).then_some(())
     });
@@ -56,7 +56,7 @@ fn what_the_readme_says_about_kcat_is_so() {
 }
 
 /// The README's commands with kcat in them, with this stage's addresses and names.
-fn printed(stage: &Stage) -> [String; 4] {
+fn printed(stage: &TestCluster) -> [String; 4] {
     let bootstrap = stage.kafka().get("bootstrap.servers").unwrap();
     let (_, target) = stage.target();
     let blocks = README.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());

@@ -10,17 +10,17 @@ use serde_json::json;
 
 use crate::endpoint::Endpoint;
 use crate::records;
-use crate::stage::{PARTITIONS, READY, Stage};
+use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
 use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_callback_that_got_lost_is_found_and_made_under_the_same_id() {
-    let stage = Stage::new("reconcile").set("worker.allow_addresses", "any");
+fn a_lost_callback_is_found_and_repeated_with_the_same_id() {
+    let stage = TestCluster::new("reconcile").set("worker.allow_addresses", "any");
     let endpoint = Endpoint::start();
     let mut scheduler = stage.scheduler("scheduler");
-    scheduler.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
     endpoint.register(&stage, "lost", "fine", json!({}), json!({}));
     until("its fire", DEADLINE, || {
         let fires = records::read_all(stage.kafka(), &stage.names.fires());
@@ -28,9 +28,9 @@ fn a_callback_that_got_lost_is_found_and_made_under_the_same_id() {
     });
     empty(&stage);
     let mut worker = stage.start("worker", "worker");
-    worker.ready(READY);
+    worker.wait_until_ready(READY_DEADLINE);
     endpoint.register(&stage, "made", "fine", json!({}), json!({}));
-    until("the other callback", DEADLINE, || endpoint.of("made").pop());
+    until("the other callback", DEADLINE, || endpoint.requests_for("made").pop());
     until("its end to be known", DEADLINE, || {
         (stage.outcomes().iter().any(|outcome| outcome.trigger == *"made")).then_some(())
     });
@@ -40,24 +40,24 @@ fn a_callback_that_got_lost_is_found_and_made_under_the_same_id() {
     assert!(done, "{said}");
     assert!(said.contains("lost:") && said.contains("no attempt is known to have ended"), "{said}");
     assert!(said.contains("1 callbacks have not ended; nothing done about them"), "{said}");
-    assert_eq!(endpoint.of("lost").len(), 0);
+    assert_eq!(endpoint.requests_for("lost").len(), 0);
 
     let (said, done) = stage.settings.run(&reconcile);
     assert!(done && said.contains("1 callbacks have not ended; each emitted again"), "{said}");
-    let request = until("the lost callback", DEADLINE, || endpoint.of("lost").pop());
+    let request = until("the lost callback", DEADLINE, || endpoint.requests_for("lost").pop());
     assert!(request.id.starts_with("lost:"), "{request:?}");
     until("its end to be known", DEADLINE, || {
         (stage.outcomes().iter().any(|outcome| outcome.trigger == *"lost")).then_some(())
     });
     let (said, done) = stage.settings.run(&reconcile);
     assert!(done && said.contains("0 callbacks have not ended"), "{said}");
-    assert_eq!(endpoint.of("lost").len(), 1, "made once");
+    assert_eq!(endpoint.requests_for("lost").len(), 1, "made once");
     worker.terminate();
     scheduler.terminate();
 }
 
 /// Deletes what is in the topic of fires.
-fn empty(stage: &Stage) {
+fn empty(stage: &TestCluster) {
     let admin: AdminClient<DefaultClientContext> = stage.kafka().create().unwrap();
     let mut all = TopicPartitionList::new();
     for partition in 0..PARTITIONS {

@@ -15,8 +15,8 @@ use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use crate::audit::{Answers, Fired, answer};
-use crate::ends::Ends;
+use crate::audit::{ObservedFire, OwnerAnswers, answer};
+use crate::transaction_ends::TransactionEnds;
 use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -51,13 +51,13 @@ pub(crate) fn read_all(client: &ClientConfig, topic: &str) -> Vec<OwnedMessage> 
 }
 
 /// Counts the committed records of a topic as they come.
-pub(crate) struct Counter {
+pub(crate) struct FireCounter {
     count: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Counter {
+impl FireCounter {
     pub(crate) fn start(client: &ClientConfig, topic: &str) -> Self {
         let (consumer, _) = reader(client, topic);
         let (count, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
@@ -78,7 +78,7 @@ impl Counter {
     }
 }
 
-impl Drop for Counter {
+impl Drop for FireCounter {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -88,23 +88,23 @@ impl Drop for Counter {
 }
 
 /// A fire, as a reader of the target topic sees it.
-pub(crate) fn fired(record: &OwnedMessage, ends: &Ends) -> Fired {
+pub(crate) fn fired(record: &OwnedMessage, ends: &TransactionEnds) -> ObservedFire {
     let id = header(record, "orloj-fire-id").expect("every fire says which it is");
     let mut parts = id.rsplitn(3, ':');
     let mut next = || parts.next().expect("<id>:<generation>:<occurrence>");
-    Fired {
+    ObservedFire {
         occurrence: next().parse().unwrap(),
         generation: next().parse().unwrap(),
         trigger: next().to_owned(),
         due: header(record, "orloj-due").expect("every fire says its due time").parse().unwrap(),
-        visible: ends.of(record.partition(), record.offset()),
+        visible: ends.visible_at(record.partition(), record.offset()),
         payload: record.payload().unwrap_or_default().to_vec(),
     }
 }
 
 /// The answers among the records of `outcomes`.
-pub(crate) fn answers(schemas: &Schemas, records: &[OwnedMessage]) -> Answers {
-    let mut answers = Answers::new();
+pub(crate) fn answers(schemas: &Schemas, records: &[OwnedMessage]) -> OwnerAnswers {
+    let mut answers = OwnerAnswers::new();
     for outcome in outcomes(schemas, records) {
         let Some((offset, answer)) = answer(&outcome) else { continue };
         answers.entry((outcome.trigger.as_str().to_owned(), offset)).or_default().push(answer);

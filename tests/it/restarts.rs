@@ -1,13 +1,14 @@
 //! What a scheduler that starts again on its disk reads of the log: what the disk lacks.
 //!
-//! Law: counted is what the process says that it read; how long that took depends on the machine.
+//! Invariant: counted is what the process says that it read; how long that took depends on the
+//! machine.
 
 use std::time::Duration;
 
 use orloj::clock;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
-use crate::stage::{PARTITIONS, READY, Stage, whole_machine};
+use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster, exclusive_machine};
 use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -19,15 +20,15 @@ const SLACK: u64 = 100;
 const READ_MAX: u64 = LONG / 8;
 
 #[test]
-fn what_it_wrote_to_the_ledger_itself_is_not_read_again() {
-    let _machine = whole_machine();
-    let stage = Stage::new("warm")
+fn a_restarted_scheduler_does_not_read_its_own_ledger_records_again() {
+    let _machine = exclusive_machine();
+    let stage = TestCluster::new("warm")
         .set("scheduler.ledger_after", "1s")
         .set("store.flush_interval", "1s")
         .set("log.filter", "info,orloj::scheduler::launch=debug");
     let client = stage.client();
     let mut scheduler = stage.scheduler("first");
-    scheduler.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
     let due = clock::now_ms() + FAR_MS;
     for n in 0..LONG {
         client.register(&format!("long-{n}"), due, stage.target(), "x", true);
@@ -58,7 +59,7 @@ fn what_it_wrote_to_the_ledger_itself_is_not_read_again() {
     again.terminate();
 }
 
-fn ledger_end(stage: &Stage, partition: i32) -> u64 {
+fn ledger_end(stage: &TestCluster, partition: i32) -> u64 {
     let reader: BaseConsumer = stage.kafka().create().unwrap();
     let (_, end) = reader.fetch_watermarks(&stage.names.ledger(), partition, DEADLINE).unwrap();
     end.unsigned_abs()

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use orloj::model::attempt::Attempt;
 use orloj::model::dead_letter::{Content, DeadLetter};
-use orloj::model::outcome::Verdict;
+use orloj::model::outcome::OutcomeKind;
 use serde_json::json;
 
-use crate::endpoint::{Endpoint, Request};
-use crate::process::Orloj;
-use crate::stage::{READY, Stage};
+use crate::endpoint::{Endpoint, EndpointRequest};
+use crate::process::OrlojProcess;
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -20,8 +20,8 @@ fn a_trigger_has_its_own_retry_policy() {
     let endpoint = Endpoint::start();
     let mut scheduler = stage.scheduler("scheduler");
     let mut worker = stage.start("worker", "worker");
-    scheduler.ready(READY);
-    worker.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
+    worker.wait_until_ready(READY_DEADLINE);
     let register = |id: &str, to: &str, retry, target| {
         endpoint.register(&stage, id, to, json!({"retry": retry}), target);
     };
@@ -45,7 +45,7 @@ fn a_trigger_has_its_own_retry_policy() {
     }
     let letter = letter_of(&stage, "absent");
     assert_eq!(letter.reason, "final: answered 404: no such order");
-    assert_eq!(endpoint.of("absent").len(), 1);
+    assert_eq!(endpoint.requests_for("absent").len(), 1);
 
     let letter = letter_of(&stage, "slow");
     let [attempt] = attempts(&letter) else { panic!("{letter:?}") };
@@ -53,9 +53,9 @@ fn a_trigger_has_its_own_retry_policy() {
     assert!((300..5_000).contains(&attempt.duration_ms), "{attempt:?}");
 
     assert_delivered(&stage, "dated", 2);
-    assert_paused(&endpoint.of("dated"), Duration::from_secs(3));
+    assert_paused(&endpoint.requests_for("dated"), Duration::from_secs(3));
     assert_delivered(&stage, "seconds", 2);
-    assert_paused(&endpoint.of("seconds"), Duration::from_secs(2));
+    assert_paused(&endpoint.requests_for("seconds"), Duration::from_secs(2));
     worker.terminate();
     scheduler.terminate();
 }
@@ -73,9 +73,9 @@ fn a_slow_pool_delays_nobody_else() {
     let endpoint = Endpoint::start();
     let mut scheduler = stage.scheduler("scheduler");
     let mut worker = stage.start("worker", "worker");
-    let mut slow = Orloj::start("worker", "slow", &slow, "");
+    let mut slow = OrlojProcess::start("worker", "slow", &slow, "");
     for process in [&mut scheduler, &mut worker, &mut slow] {
-        process.ready(READY);
+        process.wait_until_ready(READY_DEADLINE);
     }
 
     let pool = |name: &str| json!({"pool": name, "timeout": "20s"});
@@ -89,7 +89,7 @@ fn a_slow_pool_delays_nobody_else() {
     (0..MANY).for_each(|n| assert_delivered(&stage, &format!("quick-{n}"), 1));
     let waiting = endpoint.requests().iter().filter(|r| r.trigger.starts_with("slow")).count();
     assert_eq!(waiting, 2, "the slow pool has its own limit, and holds it still");
-    endpoint.mend();
+    endpoint.recover();
     (0..MANY).for_each(|n| assert_delivered(&stage, &format!("slow-{n}"), 1));
 
     endpoint.register(&stage, "lost", "fine", json!({}), pool("nobody"));
@@ -102,13 +102,13 @@ fn a_slow_pool_delays_nobody_else() {
     let (said, applied) = with_pool.run(&["topics", "apply"]);
     assert!(applied, "{said}");
     let settings = with_pool.set("worker.pool", "nobody");
-    let mut nobody = Orloj::start("worker", "nobody", &settings, "");
-    nobody.ready(READY);
+    let mut nobody = OrlojProcess::start("worker", "nobody", &settings, "");
+    nobody.wait_until_ready(READY_DEADLINE);
     until("the replay to find the pool", DEADLINE, || {
         let replay = ["dead-letters", "replay", "--trigger", "lost", "--yes"];
         let (said, done) = stage.settings.run(&replay);
         assert!(done, "{said}");
-        (!endpoint.of("lost").is_empty()).then_some(())
+        (!endpoint.requests_for("lost").is_empty()).then_some(())
     });
     assert_delivered(&stage, "lost", 1);
     for process in [nobody, slow, worker, scheduler] {
@@ -116,14 +116,14 @@ fn a_slow_pool_delays_nobody_else() {
     }
 }
 
-fn callbacks(test: &str) -> Stage {
-    Stage::new(test).set("worker.allow_addresses", "any")
+fn callbacks(test: &str) -> TestCluster {
+    TestCluster::new(test).set("worker.allow_addresses", "any")
 }
 
-fn assert_delivered(stage: &Stage, trigger: &str, number: u32) {
+fn assert_delivered(stage: &TestCluster, trigger: &str, number: u32) {
     until(&format!("{trigger} to be delivered"), DEADLINE, || {
-        let delivered = stage.outcomes().into_iter().find_map(|outcome| match outcome.verdict {
-            Verdict::Delivered { attempt, .. } if outcome.trigger == *trigger => Some(attempt),
+        let delivered = stage.outcomes().into_iter().find_map(|outcome| match outcome.kind {
+            OutcomeKind::Delivered { attempt, .. } if outcome.trigger == *trigger => Some(attempt),
             _ => None,
         });
         delivered.map(|attempt| assert_eq!(attempt, number, "{trigger}"))
@@ -131,14 +131,14 @@ fn assert_delivered(stage: &Stage, trigger: &str, number: u32) {
 }
 
 /// Two requests, so far apart at least.
-fn assert_paused(requests: &[Request], least: Duration) {
+fn assert_paused(requests: &[EndpointRequest], least: Duration) {
     let [first, second] = requests else { panic!("{requests:?}") };
     assert_eq!((first.attempt, second.attempt, &first.id), (1, 2, &second.id));
     let pause = second.at - first.at;
     assert!(pause >= least && pause < 3 * least + DEADLINE / 10, "{pause:?}");
 }
 
-fn letter_of(stage: &Stage, trigger: &str) -> DeadLetter {
+fn letter_of(stage: &TestCluster, trigger: &str) -> DeadLetter {
     until(&format!("{trigger} to be given up"), DEADLINE, || {
         stage.dead_letters().into_iter().find(|letter| {
             matches!(&letter.content, Content::Fire { fire, .. } if fire.id.trigger == *trigger)

@@ -1,18 +1,19 @@
 //! Recurring triggers and commands on a real Kafka, through kills and lost disks.
 //!
-//! Law: each occurrence fires once for `read_committed` readers, with its own number and time.
+//! Invariant: each occurrence fires once for `read_committed` readers, with its own number and
+//! time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use orloj::clock;
 use orloj::model::Timestamp;
-use orloj::model::outcome::Verdict;
+use orloj::model::outcome::OutcomeKind;
 
-use crate::stage::{READY, Stage, whole_machine};
+use crate::test_cluster::{READY_DEADLINE, TestCluster, exclusive_machine};
 use crate::wait::until;
 
-const SETTLE: Duration = Duration::from_secs(120);
+const COMPLETION_DEADLINE: Duration = Duration::from_secs(120);
 /// Recurring triggers.
 const SCHEDULES: u64 = 200;
 /// Occurrences of each, a second apart.
@@ -20,11 +21,11 @@ const OCCURRENCES: u64 = 20;
 
 #[test]
 fn every_occurrence_fires_once_through_kills_and_lost_disks() {
-    let _machine = whole_machine();
-    let stage = Stage::new("recurring");
+    let _machine = exclusive_machine();
+    let stage = TestCluster::new("recurring");
     let client = stage.client();
     let mut scheduler = stage.scheduler("first");
-    scheduler.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
     let start = clock::now_ms() / 1_000 * 1_000 + 3_000;
     for n in 0..SCHEDULES {
         let schedule = format!(
@@ -38,7 +39,7 @@ fn every_occurrence_fires_once_through_kills_and_lost_disks() {
     let fires = stage.count_fires();
     for (kill, wipe) in [(1, false), (2, true), (3, false)] {
         let seen = SCHEDULES * OCCURRENCES / 4 * kill;
-        until("fires", SETTLE, || (fires.count() as u64 >= seen).then_some(()));
+        until("fires", COMPLETION_DEADLINE, || (fires.count() as u64 >= seen).then_some(()));
         scheduler.kill();
         if wipe {
             stage.wipe("first");
@@ -46,14 +47,14 @@ fn every_occurrence_fires_once_through_kills_and_lost_disks() {
         scheduler = stage.scheduler("first");
     }
     let all = SCHEDULES * OCCURRENCES;
-    until("all fires", SETTLE, || (fires.count() as u64 >= all).then_some(()));
-    until("all ends", SETTLE, || (ends(&stage) == SCHEDULES).then_some(()));
-    scheduler.ready(READY);
+    until("all fires", COMPLETION_DEADLINE, || (fires.count() as u64 >= all).then_some(()));
+    until("all ends", COMPLETION_DEADLINE, || (ends(&stage) == SCHEDULES).then_some(()));
+    scheduler.wait_until_ready(READY_DEADLINE);
     scheduler.terminate();
     // Whoever comes next adds nothing.
     stage.wipe("first");
     let mut again = stage.scheduler("first");
-    again.ready(READY);
+    again.wait_until_ready(READY_DEADLINE);
     again.terminate();
 
     let mut occurrences = BTreeMap::<String, Vec<(u32, Timestamp)>>::new();
@@ -69,17 +70,17 @@ fn every_occurrence_fires_once_through_kills_and_lost_disks() {
     }
 }
 
-fn ends(stage: &Stage) -> u64 {
-    let ended = |verdict: &Verdict| matches!(verdict, Verdict::Ended { .. });
-    stage.outcomes().iter().filter(|outcome| ended(&outcome.verdict)).count() as u64
+fn ends(stage: &TestCluster) -> u64 {
+    let ended = |verdict: &OutcomeKind| matches!(verdict, OutcomeKind::Ended { .. });
+    stage.outcomes().iter().filter(|outcome| ended(&outcome.kind)).count() as u64
 }
 
 #[test]
-fn commands_do_what_they_say_and_outlive_their_owner() {
-    let stage = Stage::new("commands");
+fn commands_take_effect_and_survive_a_takeover() {
+    let stage = TestCluster::new("commands");
     let client = stage.client();
     let mut scheduler = stage.scheduler("first");
-    scheduler.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
     let soon = clock::now_ms() + 10_000;
     for id in ["paused", "called", "resumed"] {
         client.register(id, soon, stage.target(), id, true);
@@ -89,27 +90,29 @@ fn commands_do_what_they_say_and_outlive_their_owner() {
     client.post("called", "", Some("fire-now"));
     client.post("nobody", "", Some("pause"));
     let answers = |count| {
-        until("answers", SETTLE, || Some(stage.outcomes()).filter(|told| told.len() >= count))
+        until("answers", COMPLETION_DEADLINE, || {
+            Some(stage.outcomes()).filter(|told| told.len() >= count)
+        })
     };
     let told = answers(7);
-    let of = |id: &str| told.iter().filter(|told| told.trigger == *id).map(|t| &t.verdict).last();
-    assert!(matches!(of("paused"), Some(Verdict::Paused { .. })), "{told:?}");
-    assert!(matches!(of("called"), Some(Verdict::Called { occurrence: 0, .. })), "{told:?}");
-    assert!(matches!(of("nobody"), Some(Verdict::NotPending { .. })), "{told:?}");
+    let of = |id: &str| told.iter().filter(|told| told.trigger == *id).map(|t| &t.kind).last();
+    assert!(matches!(of("paused"), Some(OutcomeKind::Paused { .. })), "{told:?}");
+    assert!(matches!(of("called"), Some(OutcomeKind::Called { occurrence: 0, .. })), "{told:?}");
+    assert!(matches!(of("nobody"), Some(OutcomeKind::NotPending { .. })), "{told:?}");
     scheduler.kill();
     stage.wipe("first");
     let mut scheduler = stage.scheduler("first");
-    scheduler.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
     client.post("resumed", "", Some("resume"));
     let told = answers(8);
     let resumed = told.iter().any(|told| {
-        matches!(told.verdict, Verdict::Resumed { fire_at, .. }
+        matches!(told.kind, OutcomeKind::Resumed { fire_at, .. }
         if fire_at == soon)
     });
     assert!(resumed, "{told:?}");
     // One that is due later says that the time of the others has passed.
     client.register("last", soon + 1_000, stage.target(), "last", false);
-    let fires = until("the last one", SETTLE, || {
+    let fires = until("the last one", COMPLETION_DEADLINE, || {
         Some(stage.fires()).filter(|fires| fires.iter().any(|fired| fired.trigger == "last"))
     });
     let mut fired: Vec<_> = fires.iter().map(|fired| fired.trigger.as_str()).collect();

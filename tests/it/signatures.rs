@@ -1,7 +1,7 @@
 //! What we sign, checked by those who wrote the rules: the official Standard Webhooks libraries of
 //! Python, JavaScript and Go, against requests that a real worker has made.
 //!
-//! Law: the libraries are the published ones, at the versions that `tests/signatures` pins.
+//! Invariant: the libraries are the published ones, at the versions that `tests/signatures` pins.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use orloj::config::callers::key::{KeyHash, new_key};
 use orloj::config::callers::secret::NewSecret;
 use serde_json::{Value, json};
 
-use crate::callers::{Delivery, Site};
+use crate::callers::{CallersScenario, Delivery};
 use crate::command::run_to_end;
 
 /// Asks for programs that a build does not need, and for registries: hence a target of its own.
@@ -38,7 +38,7 @@ fn the_official_libraries_verify_our_signatures() {
 
 /// Requests with one secret, with two while one takes the other's place, and with a pair beside.
 fn deliveries() -> Vec<Value> {
-    let site = Site::new("signatures", "1h");
+    let site = CallersScenario::new("signatures", "1h");
     let shared = [(); 2].map(|()| NewSecret::shared().unwrap().secret);
     let pair = NewSecret::pair().unwrap();
     let key = [(); 3].map(|()| new_key().unwrap());

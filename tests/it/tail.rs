@@ -1,6 +1,7 @@
 //! `orloj tail`: what a person without another tool sees of a topic.
 //!
-//! Law: the program as it is started by hand, on a real broker; it is stopped by its process id.
+//! Invariant: the program as it is started by hand, on a real broker; it is stopped by its process
+//! id.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
@@ -10,16 +11,16 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::process::Settings;
-use crate::stage::{READY, Stage};
+use crate::process::ProcessSettings;
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_topic_of_ours_is_printed_as_json_and_any_other_as_it_is() {
-    let stage = Stage::new("tail");
+fn an_orloj_topic_is_printed_as_json_and_any_other_unchanged() {
+    let stage = TestCluster::new("tail");
     let mut scheduler = stage.scheduler("first");
-    scheduler.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
     let (_, target) = stage.target();
     let settings = stage.settings.clone().set("gateway.answer_timeout", "30s");
     let said = "tea is ready";
@@ -36,7 +37,7 @@ fn a_topic_of_ours_is_printed_as_json_and_any_other_as_it_is() {
 }
 
 /// Key and value of what is printed first of all that `topic` holds.
-fn first_line(settings: &Settings, topic: &str) -> (String, String) {
+fn first_line(settings: &ProcessSettings, topic: &str) -> (String, String) {
     let mut tail = settings.command(&["tail", topic, "--from-beginning"]);
     let mut tail = tail.stdout(Stdio::piped()).spawn().unwrap();
     let out = BufReader::new(tail.stdout.take().unwrap());

@@ -1,7 +1,7 @@
 //! One tenant at every door of another: each route of the API's own description, tried with the
 //! other one's ids and a valid key.
 //!
-//! Law: the routes are read off the description, so that one that is added is tried as well.
+//! Invariant: the routes are read off the description, so that one that is added is tried as well.
 
 use std::fs;
 
@@ -11,21 +11,21 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::endpoint::Endpoint;
-use crate::process::Orloj;
-use crate::stage::{READY, Stage};
+use crate::process::OrlojProcess;
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::until;
 
 /// What stands in everything that is the first tenant's.
 const SECRET: &str = "for-alice-only";
 const TRIGGER: &str = "hers";
 
-struct Site {
-    gateway: Orloj,
+struct TenantsFixture {
+    gateway: OrlojProcess,
     client: Client,
     runtime: Runtime,
 }
 
-impl Site {
+impl TenantsFixture {
     fn call(&self, key: &str, method: Method, path: &str, body: Option<&Value>) -> (u16, String) {
         let url = format!("http://{}{path}", self.gateway.address());
         let request = self.client.request(method, url).bearer_auth(key);
@@ -47,7 +47,7 @@ impl Site {
 }
 
 #[test]
-fn no_route_gives_or_does_anything_of_another_tenants() {
+fn no_route_reads_or_changes_what_belongs_to_another_tenant() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("callers.toml");
     let [alice, mallory] = [(); 2].map(|()| new_key().unwrap());
@@ -55,17 +55,17 @@ fn no_route_gives_or_does_anything_of_another_tenants() {
         format!("[callers.{name}]\nkeys = [\"{}\"]\nrole = \"caller\"\n", KeyHash::of(key))
     };
     fs::write(&file, caller("alice", &alice) + &caller("mallory", &mallory)).unwrap();
-    let stage = Stage::new("tenants")
+    let stage = TestCluster::new("tenants")
         .set("worker.allow_addresses", "any")
         .set("callers.file", file.to_str().unwrap());
     let mut scheduler = stage.scheduler("scheduler");
     let (mut worker, mut gateway) = (stage.start("worker", "w"), stage.start("gateway", "g"));
     for process in [&mut scheduler, &mut worker, &mut gateway] {
-        process.ready(READY);
+        process.wait_until_ready(READY_DEADLINE);
     }
-    let site = Site { gateway, client: Client::new(), runtime: Runtime::new().unwrap() };
+    let site = TenantsFixture { gateway, client: Client::new(), runtime: Runtime::new().unwrap() };
     let endpoint = Endpoint::start();
-    let letter = furnish(&site, &alice, stage.target().1, &endpoint);
+    let letter = create_resources(&site, &alice, stage.target().1, &endpoint);
     let before = site.look(&alice, &format!("/v1/triggers/{TRIGGER}"));
 
     let description = site.look(&alice, "/openapi.json");
@@ -102,7 +102,7 @@ fn no_route_gives_or_does_anything_of_another_tenants() {
 }
 
 /// Gives the first tenant a trigger and a dead letter; returns the letter's id.
-fn furnish(site: &Site, key: &str, topic: &str, endpoint: &Endpoint) -> String {
+fn create_resources(site: &TenantsFixture, key: &str, topic: &str, endpoint: &Endpoint) -> String {
     let payload = json!({ "words": SECRET });
     let pending = json!({
         "triggerId": TRIGGER, "name": SECRET, "labels": {"of": SECRET}, "topic": topic,
@@ -116,7 +116,7 @@ fn furnish(site: &Site, key: &str, topic: &str, endpoint: &Endpoint) -> String {
         let (status, said) = site.call(key, Method::POST, "/v1/triggers", Some(body));
         assert_eq!(status, 201, "{said}");
     }
-    until("the dead letter", READY, || {
+    until("the dead letter", READY_DEADLINE, || {
         let letters = site.look(key, "/v1/dead-letters");
         Some(letters["items"][0]["id"].as_str()?.to_owned())
     })

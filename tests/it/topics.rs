@@ -15,7 +15,7 @@ fn definitions(prefix: &str, partitions: u16) -> TopicDefinitions {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_created_once() {
+async fn missing_topics_are_created_once() {
     let client = kafka_server::shared().client();
     let prefix = unique_prefix("topics");
     let topics = definitions(&prefix, 2);
@@ -32,7 +32,7 @@ async fn what_is_missing_is_created_once() {
 }
 
 #[tokio::test]
-async fn what_differs_is_named_with_the_command_that_mends_it() {
+async fn a_difference_is_reported_with_the_command_that_fixes_it() {
     let server = kafka_server::shared();
     let client = server.client();
     let prefix = unique_prefix("topics");

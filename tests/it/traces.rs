@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-use crate::callers::Site;
+use crate::callers::CallersScenario;
 use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -24,7 +24,7 @@ const SPAN: &str = "b7ad6b7169203331";
 #[test]
 fn a_callback_is_a_span_linked_to_its_registration() {
     let collector = Collector::start();
-    let site = Site::new("traces", "1h").set("trace.endpoint", &collector.endpoint);
+    let site = CallersScenario::new("traces", "1h").set("trace.endpoint", &collector.endpoint);
     let key = new_key().unwrap();
     let hash = KeyHash::of(&key);
     site.write(
@@ -65,16 +65,16 @@ fn a_callback_is_a_span_linked_to_its_registration() {
 /// Takes spans.
 struct Collector {
     endpoint: String,
-    requests: Requests,
+    requests: OtlpRequests,
     _runtime: Runtime,
 }
 
-type Requests = Arc<Mutex<Vec<Value>>>;
+type OtlpRequests = Arc<Mutex<Vec<Value>>>;
 
 impl Collector {
     fn start() -> Self {
         let runtime = Runtime::new().unwrap();
-        let requests = Requests::default();
+        let requests = OtlpRequests::default();
         let routes = Router::new().route("/v1/traces", post(take));
         let routes = routes.with_state(Arc::clone(&requests));
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -92,7 +92,7 @@ impl Collector {
     }
 }
 
-async fn take(State(requests): State<Requests>, Json(request): Json<Value>) -> Json<Value> {
+async fn take(State(requests): State<OtlpRequests>, Json(request): Json<Value>) -> Json<Value> {
     requests.lock().unwrap().push(request);
     Json(json!({}))
 }

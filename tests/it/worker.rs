@@ -18,7 +18,7 @@ use orloj::model::dead_letter::Content;
 use orloj::model::definition::{Definition, HttpTarget, Target};
 use orloj::model::entry::FireId;
 use orloj::model::fire::{Fire, Withdrawal};
-use orloj::model::outcome::{Outcome, Verdict};
+use orloj::model::outcome::{Outcome, OutcomeKind};
 use orloj::model::signal::{RetryRequest, Signal};
 use orloj::worker::progress::{OPEN_MAX, WINDOW_MAX};
 use orloj::worker::{self, WorkerError};
@@ -39,10 +39,10 @@ const PARTITIONS: u16 = 2;
 
 #[test]
 fn a_failing_callback_is_retried_by_signals_until_it_is_delivered() {
-    let stage = Stage::new("worker-retry");
-    let _worker = stage.work(&[]);
-    let signals = stage.follow("signals");
-    let outcomes = stage.follow("outcomes");
+    let stage = WorkerFixture::new("worker-retry");
+    let _worker = stage.start_worker(&[]);
+    let signals = stage.read_topic("signals");
+    let outcomes = stage.read_topic("outcomes");
 
     let mut fire = stage.fire("order-7", "flaky");
     for attempt in 2..=3 {
@@ -51,7 +51,7 @@ fn a_failing_callback_is_retried_by_signals_until_it_is_delivered() {
         assert_eq!(request.id, FireId { attempt, ..fire.id.clone() });
         assert_eq!(request.reason, "answered 500: attempt refused");
         let outcome = outcomes.next(Schemas::decode_outcome);
-        let Verdict::Failed { status: Some(500), retry_at, .. } = outcome.verdict else {
+        let OutcomeKind::Failed { status: Some(500), retry_at, .. } = outcome.kind else {
             panic!("{outcome:?}")
         };
         assert_eq!(retry_at, Some(request.due));
@@ -63,8 +63,8 @@ fn a_failing_callback_is_retried_by_signals_until_it_is_delivered() {
     stage.publish(0, &fire);
     let outcome = outcomes.next(Schemas::decode_outcome);
     let (generation, occurrence, attempt) = (42, 0, 3);
-    let delivered = Verdict::Delivered { generation, occurrence, attempt, status: 200 };
-    assert_eq!((outcome.trigger.as_str(), outcome.verdict), ("order-7", delivered));
+    let delivered = OutcomeKind::Delivered { generation, occurrence, attempt, status: 200 };
+    assert_eq!((outcome.trigger.as_str(), outcome.kind), ("order-7", delivered));
 
     let calls = stage.receiver.calls();
     let attempts: Vec<_> = calls.iter().map(|call| call.attempt.as_str()).collect();
@@ -75,9 +75,9 @@ fn a_failing_callback_is_retried_by_signals_until_it_is_delivered() {
 
 #[test]
 fn what_cannot_be_delivered_becomes_a_dead_letter() {
-    let stage = Stage::new("worker-dead");
-    let _worker = stage.work(&["worker.allow_addresses=public"]);
-    let letters = stage.follow("dead-letters");
+    let stage = WorkerFixture::new("worker-dead");
+    let _worker = stage.start_worker(&["worker.allow_addresses=public"]);
+    let letters = stage.read_topic("dead-letters");
 
     let fire = stage.fire("inside", "ok");
     stage.publish(1, &fire);
@@ -101,14 +101,14 @@ fn what_cannot_be_delivered_becomes_a_dead_letter() {
 }
 
 #[test]
-fn receivers_that_are_gone_or_silent_end_as_they_should() {
-    let stage = Stage::new("worker-silent");
-    let _worker = stage.work(&[
+fn unreachable_and_silent_receivers_fail_as_expected() {
+    let stage = WorkerFixture::new("worker-silent");
+    let _worker = stage.start_worker(&[
         "worker.timeout=1s",
         "worker.connect_timeout=1s",
         "worker.retry_delays=[\"1s\"]",
     ]);
-    let outcomes = stage.follow("outcomes");
+    let outcomes = stage.read_topic("outcomes");
     let mut last = stage.fire("silent", "slow");
     last.id.attempt = 2;
     let [closed] = kafka_server::free_ports();
@@ -118,8 +118,8 @@ fn receivers_that_are_gone_or_silent_end_as_they_should() {
     }
     let mut told = BTreeMap::new();
     for _ in 0..4 {
-        let Outcome { trigger, verdict, .. } = outcomes.next(Schemas::decode_outcome);
-        let Verdict::Failed { attempt, reason, retry_at, .. } = verdict else { panic!() };
+        let Outcome { trigger, kind: verdict, .. } = outcomes.next(Schemas::decode_outcome);
+        let OutcomeKind::Failed { attempt, reason, retry_at, .. } = verdict else { panic!() };
         told.insert((trigger.to_string(), attempt), (reason, retry_at.is_some()));
     }
     let of = |trigger: &str, attempt| told[&(trigger.to_owned(), attempt)].clone();
@@ -133,9 +133,9 @@ fn receivers_that_are_gone_or_silent_end_as_they_should() {
 /// partitions over. Only what was not finished is called again.
 #[test]
 fn a_partition_that_moves_repeats_only_what_was_not_finished() {
-    let stage = Stage::new("worker-moves");
-    let first = stage.work(&[]);
-    let outcomes = stage.follow("outcomes");
+    let stage = WorkerFixture::new("worker-moves");
+    let first = stage.start_worker(&[]);
+    let outcomes = stage.read_topic("outcomes");
     for partition in 0..2 {
         stage.publish(partition, &stage.fire(&format!("slow-{partition}"), "slow"));
         for n in 0..20 {
@@ -147,7 +147,7 @@ fn a_partition_that_moves_repeats_only_what_was_not_finished() {
         assert!(outcome.trigger.as_str().starts_with("quick"), "{outcome:?}");
     }
 
-    let second = stage.work(&[]);
+    let second = stage.start_worker(&[]);
     until("the slow callback of the moved partition again", DEADLINE, || {
         (stage.receiver.count("slow-0") + stage.receiver.count("slow-1") == 3).then_some(())
     });
@@ -159,21 +159,24 @@ fn a_partition_that_moves_repeats_only_what_was_not_finished() {
 
     // Both leave in good order; a third finds nothing left to do.
     drop((first, second));
-    let _third = stage.work(&[]);
+    let _third = stage.start_worker(&[]);
     stage.publish(0, &stage.fire("last", "ok"));
     assert_eq!(outcomes.next(Schemas::decode_outcome).trigger.as_str(), "last");
-    let repeated = |call: &&Call| !call.trigger.starts_with("slow");
+    let repeated = |call: &&WorkerCall| !call.trigger.starts_with("slow");
     assert_eq!(stage.receiver.calls().iter().filter(repeated).count(), 41);
 }
 
 /// The first callback hangs, a thousand wait for its place, and then so much comes that Kafka could
 /// not remember what of it is finished.
 #[test]
-fn what_waits_goes_back_when_the_window_is_full() {
-    let stage = Stage::new("worker-window");
-    let _worker =
-        stage.work(&["worker.caller_concurrent=1", "worker.timeout=60s", "worker.timeout_max=60s"]);
-    let signals = stage.follow("signals");
+fn waiting_callbacks_are_deferred_when_the_window_is_full() {
+    let stage = WorkerFixture::new("worker-window");
+    let _worker = stage.start_worker(&[
+        "worker.caller_concurrent=1",
+        "worker.timeout=60s",
+        "worker.timeout_max=60s",
+    ]);
+    let signals = stage.read_topic("signals");
     stage.publish(0, &stage.fire("hangs", "slow"));
     let mut waits = stage.fire("waits", "slow");
     for n in 0..OPEN_MAX as u64 {
@@ -201,9 +204,9 @@ fn what_waits_goes_back_when_the_window_is_full() {
 }
 
 #[test]
-fn what_waits_when_a_worker_ends_is_called_by_the_next() {
-    let stage = Stage::new("worker-ends");
-    let first = stage.work(&["worker.caller_concurrent=1"]);
+fn waiting_callbacks_of_a_stopped_worker_are_made_by_the_next() {
+    let stage = WorkerFixture::new("worker-ends");
+    let first = stage.start_worker(&["worker.caller_concurrent=1"]);
     stage.publish(0, &stage.fire("under-way", "slow"));
     stage.publish(0, &stage.fire("waits", "ok"));
     until("a callback under way", DEADLINE, || {
@@ -213,17 +216,17 @@ fn what_waits_when_a_worker_ends_is_called_by_the_next() {
     stage.receiver.release.send_replace(true);
     drop(first);
     assert_eq!(stage.receiver.count("waits"), 0);
-    let _second = stage.work(&[]);
+    let _second = stage.start_worker(&[]);
     until("what has waited", DEADLINE, || (stage.receiver.count("waits") == 1).then_some(()));
     assert_eq!(stage.receiver.count("under-way"), 1);
 }
 
 /// Three fires of a caller that has one place, and a cancel of all three behind them.
 #[test]
-fn what_has_not_begun_is_withdrawn_and_what_has_goes_on() {
-    let stage = Stage::new("worker-withdraws");
-    let _worker = stage.work(&["worker.caller_concurrent=1"]);
-    let outcomes = stage.follow("outcomes");
+fn only_callbacks_that_have_not_started_are_withdrawn() {
+    let stage = WorkerFixture::new("worker-withdraws");
+    let _worker = stage.start_worker(&["worker.caller_concurrent=1"]);
+    let outcomes = stage.read_topic("outcomes");
     let fires = [1, 2, 43].map(|generation| {
         let mut fire = stage.fire("order-7", "slow");
         (fire.id.generation, fire.id.attempt) = (generation, 2);
@@ -239,11 +242,11 @@ fn what_has_not_begun_is_withdrawn_and_what_has_goes_on() {
     stage.withdraw(0, "another", 43);
     stage.withdraw(0, "order-7", 43);
     let outcome = outcomes.next(Schemas::decode_outcome);
-    let withdrawn = Verdict::Withdrawn { generation: 2, occurrence: 0, attempt: 2 };
-    assert_eq!((outcome.verdict, outcome.answers), (withdrawn, None));
+    let withdrawn = OutcomeKind::Withdrawn { generation: 2, occurrence: 0, attempt: 2 };
+    assert_eq!((outcome.kind, outcome.answers), (withdrawn, None));
     stage.receiver.release.send_replace(true);
-    let delivered = [(); 2].map(|()| match outcomes.next(Schemas::decode_outcome).verdict {
-        Verdict::Delivered { generation, .. } => generation,
+    let delivered = [(); 2].map(|()| match outcomes.next(Schemas::decode_outcome).kind {
+        OutcomeKind::Delivered { generation, .. } => generation,
         other => panic!("{other:?}"),
     });
     assert_eq!((delivered, stage.receiver.count("order-7")), ([1, 43], 2));
@@ -252,16 +255,16 @@ fn what_has_not_begun_is_withdrawn_and_what_has_goes_on() {
 /// A worker has begun two callbacks of each partition, and then another one, with a place for one,
 /// takes one of the two partitions over. Nobody may say of any that it was not requested.
 #[test]
-fn what_another_worker_may_have_begun_is_not_withdrawn() {
-    let stage = Stage::new("worker-doubts");
-    let _first = stage.work(&[]);
-    let outcomes = stage.follow("outcomes");
+fn callbacks_that_another_worker_may_have_started_are_not_withdrawn() {
+    let stage = WorkerFixture::new("worker-doubts");
+    let _first = stage.start_worker(&[]);
+    let outcomes = stage.read_topic("outcomes");
     let ids = ["begun-0", "begun-1", "waits-0", "waits-1"];
     for (id, partition) in ids.into_iter().zip([0, 1, 0, 1]) {
         stage.publish(partition, &stage.fire(id, "slow"));
     }
     until("all under way", DEADLINE, || (stage.receiver.calls().len() == 4).then_some(()));
-    let _second = stage.work(&["worker.caller_concurrent=1"]);
+    let _second = stage.start_worker(&["worker.caller_concurrent=1"]);
     until("the first one of the moved partition again", DEADLINE, || {
         (stage.receiver.calls().len() == 5).then_some(())
     });
@@ -277,19 +280,19 @@ fn what_another_worker_may_have_begun_is_not_withdrawn() {
     stage.receiver.release.send_replace(true);
     for _ in ids {
         let outcome = outcomes.next(Schemas::decode_outcome);
-        assert!(matches!(outcome.verdict, Verdict::Delivered { .. }), "{outcome:?}");
+        assert!(matches!(outcome.kind, OutcomeKind::Delivered { .. }), "{outcome:?}");
     }
 }
 
 /// Topics of their own, a receiver, and a producer that plays the owner.
-struct Stage {
+struct WorkerFixture {
     prefix: String,
     producer: BaseProducer,
     schemas: Schemas,
-    receiver: Receiver,
+    receiver: WorkerReceiver,
 }
 
-impl Stage {
+impl WorkerFixture {
     fn new(test: &str) -> Self {
         let client = kafka_server::shared().client();
         let prefix = unique_prefix(test);
@@ -300,10 +303,10 @@ impl Stage {
         // A broker may answer for a topic a little later than its controller has made it.
         until("the topics", DEADLINE, || runtime.block_on(topics.verify(&client)).ok());
         let producer = client.create().unwrap();
-        Self { prefix, producer, schemas: Schemas::new(), receiver: Receiver::start(runtime) }
+        Self { prefix, producer, schemas: Schemas::new(), receiver: WorkerReceiver::start(runtime) }
     }
 
-    fn work(&self, overrides: &[&str]) -> Worker {
+    fn start_worker(&self, overrides: &[&str]) -> WorkerThread {
         let bootstrap = kafka_server::shared().bootstrap();
         let mut all = vec![
             format!("kafka.bootstrap.servers={bootstrap}"),
@@ -318,7 +321,7 @@ impl Stage {
             let (shutdown, health) = (shutdown.clone(), Arc::clone(&health));
             move || worker::run(&settings, shutdown, health)
         });
-        let worker = Worker { shutdown, thread: Some(thread) };
+        let worker = WorkerThread { shutdown, thread: Some(thread) };
         until("a worker that is ready", DEADLINE, || {
             assert!(!worker.has_ended(), "the worker has ended");
             health.is_ready().then_some(())
@@ -352,7 +355,7 @@ impl Stage {
     }
 
     /// What the worker writes to a topic, from its beginning.
-    fn follow(&self, topic: &str) -> Follower {
+    fn read_topic(&self, topic: &str) -> TopicReader {
         let mut config = kafka_server::shared().client();
         config.set("group.id", "follower").set("isolation.level", "read_committed");
         let consumer: BaseConsumer = config.create().unwrap();
@@ -362,7 +365,7 @@ impl Stage {
             assignment.add_partition_offset(&topic, partition, Offset::Beginning).unwrap();
         }
         consumer.assign(&assignment).unwrap();
-        Follower { topic, consumer, schemas: Schemas::new() }
+        TopicReader { topic, consumer, schemas: Schemas::new() }
     }
 }
 
@@ -378,22 +381,22 @@ pub(crate) fn fire_to(trigger: &str, url: &str) -> Fire {
         caller: None,
     };
     let (scheduled, fired, history, settles, priority) = (1_000, 1_001, None, false, 127);
-    Fire { id, scheduled, fired, definition, history, settles, priority }
+    Fire { id, scheduled, fired, definition, history, report_end: settles, priority }
 }
 
 /// A worker in this process; told to end, and waited for, with its value.
-struct Worker {
+struct WorkerThread {
     shutdown: CancellationToken,
     thread: Option<std::thread::JoinHandle<Result<(), WorkerError>>>,
 }
 
-impl Worker {
+impl WorkerThread {
     fn has_ended(&self) -> bool {
         self.thread.as_ref().is_some_and(std::thread::JoinHandle::is_finished)
     }
 }
 
-impl Drop for Worker {
+impl Drop for WorkerThread {
     fn drop(&mut self) {
         self.shutdown.cancel();
         let result = self.thread.take().unwrap().join();
@@ -405,13 +408,13 @@ impl Drop for Worker {
     }
 }
 
-struct Follower {
+struct TopicReader {
     topic: String,
     consumer: BaseConsumer,
     schemas: Schemas,
 }
 
-impl Follower {
+impl TopicReader {
     fn next<T, E: std::fmt::Debug>(&self, decode: fn(&Schemas, &[u8]) -> Result<T, E>) -> T {
         until(&format!("a record of {}", self.topic), DEADLINE, || {
             let record = self.consumer.poll(Duration::from_millis(50))?.ok()?;
@@ -421,28 +424,28 @@ impl Follower {
 }
 
 /// Who is called back; the path says how it behaves.
-struct Receiver {
+struct WorkerReceiver {
     base: String,
-    calls: Calls,
+    calls: WorkerCalls,
     /// Lets the slow callbacks be answered.
     release: watch::Sender<bool>,
     _runtime: Runtime,
 }
 
-type Calls = Arc<Mutex<Vec<Call>>>;
+type WorkerCalls = Arc<Mutex<Vec<WorkerCall>>>;
 
 #[derive(Clone, Debug)]
-struct Call {
+struct WorkerCall {
     trigger: String,
     attempt: String,
     key: String,
     body: String,
 }
 
-impl Receiver {
+impl WorkerReceiver {
     fn start(runtime: Runtime) -> Self {
         let (release, released) = watch::channel(false);
-        let calls = Calls::default();
+        let calls = WorkerCalls::default();
         let router = Router::new()
             .route("/{behaviour}", axum::routing::post(answer))
             .with_state((Arc::clone(&calls), released));
@@ -456,7 +459,7 @@ impl Receiver {
         format!("{}/{path}", self.base)
     }
 
-    fn calls(&self) -> Vec<Call> {
+    fn calls(&self) -> Vec<WorkerCall> {
         self.calls.lock().unwrap().clone()
     }
 
@@ -466,7 +469,7 @@ impl Receiver {
 }
 
 async fn answer(
-    State((calls, mut released)): State<(Calls, watch::Receiver<bool>)>,
+    State((calls, mut released)): State<(WorkerCalls, watch::Receiver<bool>)>,
     Path(behaviour): Path<String>,
     headers: HeaderMap,
     body: String,
@@ -475,7 +478,7 @@ async fn answer(
     let (trigger, attempt) = (text("x-trigger-id"), text("x-trigger-attempt"));
     let third = attempt == "3";
     assert_eq!(text("webhook-id"), text("x-idempotency-key"));
-    let call = Call { trigger, attempt, key: text("x-idempotency-key"), body };
+    let call = WorkerCall { trigger, attempt, key: text("x-idempotency-key"), body };
     calls.lock().unwrap().push(call);
     match behaviour.as_str() {
         "flaky" if !third => (StatusCode::INTERNAL_SERVER_ERROR, "attempt refused\n"),

@@ -1,19 +1,19 @@
 //! The project's files as text, and as much of Rust's syntax as the house rules need.
 //!
-//! Law: comments and literals are words, not code; no rule about code sees them.
+//! Invariant: comments and literals are words, not code; no rule about code sees them.
 
 use std::fs;
 use std::path::Path;
 
 /// A text file, by its path from the root.
-pub(super) struct Source {
+pub(super) struct SourceFile {
     /// Relative to the root, with slashes.
     pub(super) path: String,
     /// As it is in the file.
     pub(super) text: String,
 }
 
-impl Source {
+impl SourceFile {
     pub(super) fn new(path: &str, text: &str) -> Self {
         Self { path: path.to_owned(), text: text.to_owned() }
     }
@@ -55,7 +55,7 @@ impl Source {
 }
 
 /// Every text file of the project, but not what tools generate.
-pub(super) fn sources() -> Vec<Source> {
+pub(super) fn sources() -> Vec<SourceFile> {
     let root = Path::new("."); // where cargo runs tests
     let mut found = Vec::new();
     for folder in [
@@ -76,7 +76,7 @@ pub(super) fn sources() -> Vec<Source> {
     found
 }
 
-fn collect(root: &Path, folder: &Path, found: &mut Vec<Source>) {
+fn collect(root: &Path, folder: &Path, found: &mut Vec<SourceFile>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for path in entries.map(|entry| entry.unwrap().path()) {
         if path.is_dir() {
@@ -87,11 +87,11 @@ fn collect(root: &Path, folder: &Path, found: &mut Vec<Source>) {
     }
 }
 
-fn read(root: &Path, path: &Path, found: &mut Vec<Source>) {
+fn read(root: &Path, path: &Path, found: &mut Vec<SourceFile>) {
     // Golden files may hold bytes that are not text; no rule is about them.
     if let Ok(text) = fs::read_to_string(path) {
         let path = path.strip_prefix(root).unwrap().to_str().unwrap();
-        found.push(Source::new(path, &text));
+        found.push(SourceFile::new(path, &text));
     }
 }
 

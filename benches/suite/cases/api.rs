@@ -1,8 +1,8 @@
 //! Registering over HTTP: from the moment a request should be made to the owner's answer.
 //!
-//! Law: requests are made at their times, however long those before them take, and each answer is
-//! the owner's: 201, or the measurement has failed. Some are followed by a look at what was made,
-//! which must be there.
+//! Invariant: requests are made at their times, however long those before them take, and each
+//! answer is the owner's: 201, or the measurement has failed. Some are followed by a look at what
+//! was made, which must be there.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use super::lateness::{WARM_UP_S, of_ticker};
-use crate::contender::Contender;
+use crate::bench_cluster::BenchCluster;
 use crate::figures::{Figure, Goal, amount};
-use crate::run::{Outcome, Run, say};
-use crate::site::Site;
+use crate::measured_process::MeasuredProcess;
+use crate::run::{BenchRun, CaseResult, print_progress};
 
 /// Requests a second while their time is measured.
 const RATE: u32 = 1_000;
 /// Every so many-th is followed by a look.
-const LOOKED_AT: u32 = 20;
+const GET_EVERY: u32 = 20;
 /// Clients that register as fast as they are answered.
 const CLIENTS: u32 = 1_024;
 /// Registrations of theirs.
@@ -33,38 +33,38 @@ const SUSTAINED: u32 = 100_000;
 const DELAY_S: u32 = 3_600;
 
 /// What a round has measured.
-struct Round {
+struct ApiRound {
     ticker_p99: f64,
     p50: f64,
     p99: f64,
-    looked_p99: f64,
+    get_p99: f64,
     sustained: f64,
 }
 
 /// Of `POST /v1/triggers`.
-pub(crate) fn acknowledged(run: &Run) -> Outcome {
+pub(crate) fn acknowledged(run: &BenchRun) -> CaseResult {
     let rounds: Vec<_> = run.rounds().map(|number| round(run, number)).collect();
-    let figure = |name: String, unit, of: &dyn Fn(&Round) -> f64| {
+    let figure = |name: String, unit, of: &dyn Fn(&ApiRound) -> f64| {
         Figure::new(name, unit, rounds.iter().map(of).collect())
     };
     let rate = amount(RATE.into());
     let p99 = figure(format!("p99 at {rate}/s, POST"), "ms", &|round| round.p99);
     let ticker = figure(format!("p99 at {rate}/s, ticker"), "ms", &|round| round.ticker_p99);
-    let ratio = Figure::ratio("POST ÷ ticker, p99", &p99, &ticker).asked(Goal::at_most(3.0));
-    Outcome {
+    let ratio = Figure::ratio("POST ÷ ticker, p99", &p99, &ticker).with_goal(Goal::at_most(3.0));
+    CaseResult {
         figures: vec![
             ratio,
             p99,
             ticker,
             figure(format!("p50 at {rate}/s, POST"), "ms", &|round| round.p50),
-            figure("p99, GET of what was just made".to_owned(), "ms", &|r| r.looked_p99),
+            figure("p99, GET of what was just made".to_owned(), "ms", &|r| r.get_p99),
             figure("POST, as fast as answered".to_owned(), "/s", &|round| round.sustained),
         ],
-        ..Outcome::default()
+        ..CaseResult::default()
     }
 }
 
-fn round(run: &Run, number: u32) -> Round {
+fn round(run: &BenchRun, number: u32) -> ApiRound {
     let ticker = of_ticker(run, RATE);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -72,35 +72,35 @@ fn round(run: &Run, number: u32) -> Round {
         "gateway.listen = '{free}'\ngateway.view_dir = '{}'",
         folder.path().join("view").display()
     );
-    let site = Site::prepare_with(run.bootstrap, &more);
-    let scheduler = Contender::scheduler(&site);
-    let gateway = Contender::gateway(&site);
+    let site = BenchCluster::prepare_with(run.bootstrap, &more);
+    let scheduler = MeasuredProcess::scheduler(&site);
+    let gateway = MeasuredProcess::gateway(&site);
     let runtime = Runtime::new().unwrap();
-    let api = Arc::new(Api {
+    let api = Arc::new(ApiTarget {
         client: Client::builder().no_proxy().build().unwrap(),
         url: format!("http://{free}/v1/triggers"),
         topic: site.output("scheduler"),
     });
     let count = RATE * (WARM_UP_S + run.plan.measured_s);
-    let (mut made, mut looked) = runtime.block_on(at_their_times(&api, count));
-    let sustained = runtime.block_on(as_fast_as_answered(&api, run.count(SUSTAINED)));
+    let (mut made, mut looked) = runtime.block_on(at_fixed_rate(&api, count));
+    let sustained = runtime.block_on(closed_loop(&api, run.count(SUSTAINED)));
     gateway.terminate();
     scheduler.terminate();
     let (p50, p99) = (percentile(&mut made, 50), percentile(&mut made, 99));
     let looked_p99 = percentile(&mut looked, 99);
-    say(&format!(
+    print_progress(&format!(
         "round {number}: POST p50 {p50} ms, p99 {p99}; GET p99 {looked_p99}; {sustained:.0}/s"
     ));
-    Round { ticker_p99: ticker.p99_ms, p50, p99, looked_p99, sustained }
+    ApiRound { ticker_p99: ticker.p99_ms, p50, p99, get_p99: looked_p99, sustained }
 }
 
-struct Api {
+struct ApiTarget {
     client: Client,
     url: String,
     topic: String,
 }
 
-impl Api {
+impl ApiTarget {
     /// Registers, and says under which id.
     async fn register(&self) -> String {
         let body = json!({
@@ -114,7 +114,7 @@ impl Api {
         body["triggerId"].as_str().unwrap().to_owned()
     }
 
-    async fn look_at(&self, id: &str) {
+    async fn get(&self, id: &str) {
         let answer = self.client.get(format!("{}/{id}", self.url)).send().await.unwrap();
         assert_eq!(answer.status(), StatusCode::OK, "{id} was made, and is not there");
     }
@@ -122,7 +122,7 @@ impl Api {
 
 /// How long each request took, in ms, from when it should have been made; and each look. What came
 /// while everything warmed up is left out.
-async fn at_their_times(api: &Arc<Api>, count: u32) -> (Vec<f64>, Vec<f64>) {
+async fn at_fixed_rate(api: &Arc<ApiTarget>, count: u32) -> (Vec<f64>, Vec<f64>) {
     let begin = clock::monotonic();
     let mut requests = JoinSet::new();
     let mut tick = tokio::time::interval(Duration::from_millis(1));
@@ -135,11 +135,11 @@ async fn at_their_times(api: &Arc<Api>, count: u32) -> (Vec<f64>, Vec<f64>) {
         requests.spawn(async move {
             let id = api.register().await;
             let made = since(due);
-            if n % LOOKED_AT != 0 {
+            if n % GET_EVERY != 0 {
                 return (n, made, None);
             }
             let asked = clock::monotonic();
-            api.look_at(&id).await;
+            api.get(&id).await;
             (n, made, Some(since(asked)))
         });
     }
@@ -150,7 +150,7 @@ async fn at_their_times(api: &Arc<Api>, count: u32) -> (Vec<f64>, Vec<f64>) {
 }
 
 /// Registrations a second.
-async fn as_fast_as_answered(api: &Arc<Api>, count: u32) -> f64 {
+async fn closed_loop(api: &Arc<ApiTarget>, count: u32) -> f64 {
     let (begun, taken) = (clock::monotonic(), Arc::new(AtomicU32::new(0)));
     let clients = (0..CLIENTS).map(|_| {
         let (api, taken) = (Arc::clone(api), Arc::clone(&taken));

@@ -1,7 +1,7 @@
 //! Very many triggers that are due in the same millisecond.
 //!
-//! Law: all have been taken in before their time; what counts is from that millisecond until the
-//! last one is visible. The pipe needs to read the same records first: we have them loaded.
+//! Invariant: all have been taken in before their time; what counts is from that millisecond until
+//! the last one is visible. The pipe needs to read the same records first: we have them loaded.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use orloj::clock;
 use orloj::model::{Millis, Timestamp};
 
 use super::throughput::best_pipe;
-use crate::contender::{Contender, Memory};
+use crate::bench_cluster::BenchCluster;
 use crate::figures::{Figure, Goal};
-use crate::registrar::Registrar;
-use crate::run::{Outcome, Run, say};
-use crate::site::Site;
+use crate::load_generator::LoadGenerator;
+use crate::measured_process::{MeasuredProcess, ProcessMemory};
+use crate::output_reader::OutputReader;
+use crate::run::{BenchRun, CaseResult, print_progress};
 use crate::wait::until;
-use crate::witness::Witness;
 
 const SERIES: &str = "burst";
 /// To start the scheduler, in ms.
@@ -25,34 +25,34 @@ const LEAD_MS_PER_MILLION: Millis = 20_000;
 const DEADLINE: Duration = Duration::from_secs(300);
 
 /// B3: from the millisecond to the last fire, next to the pipe's time.
-pub(crate) fn one_millisecond(run: &Run) -> Outcome {
+pub(crate) fn one_millisecond(run: &BenchRun) -> CaseResult {
     let count = run.plan.burst;
     let (mut ours, mut pipes) = (Vec::new(), Vec::new());
     for number in run.rounds() {
-        let site = Site::prepare(run.bootstrap);
+        let site = BenchCluster::prepare(run.bootstrap);
         let (seconds, _memory) = burst(&site, count);
         let pipe = f64::from(count) / best_pipe(run, &site, SERIES, count);
-        say(&format!("round {number}: visible after {seconds:.2} s, pipe {pipe:.2} s"));
+        print_progress(&format!("round {number}: visible after {seconds:.2} s, pipe {pipe:.2} s"));
         ours.push(seconds);
         pipes.push(pipe);
     }
     let (ours, pipe) =
         (Figure::new("all visible after", "s", ours), Figure::new("pipe", "s", pipes));
-    let ratio = Figure::ratio("burst ÷ pipe", &ours, &pipe).asked(Goal::at_most(1.0));
-    Outcome { figures: vec![ratio, ours, pipe], ..Outcome::default() }
+    let ratio = Figure::ratio("burst ÷ pipe", &ours, &pipe).with_goal(Goal::at_most(1.0));
+    CaseResult { figures: vec![ratio, ours, pipe], ..CaseResult::default() }
 }
 
 /// Seconds until all are visible, and what the scheduler had in memory then.
-pub(super) fn burst(site: &Site, count: u32) -> (f64, Memory) {
+pub(super) fn burst(site: &BenchCluster, count: u32) -> (f64, ProcessMemory) {
     let lead = LEAD_MS + u64::from(count) * LEAD_MS_PER_MILLION / 1_000_000;
     let due = clock::now_ms() + lead;
-    let mut witness = Witness::open(site, "scheduler");
-    let mut registrar = Registrar::open(site);
-    let _rate = registrar.fill(SERIES, count, |_| due);
-    let mark = registrar.mark();
+    let mut witness = OutputReader::open(site, "scheduler");
+    let mut registrar = LoadGenerator::open(site);
+    let _rate = registrar.register_all(SERIES, count, |_| due);
+    let mark = registrar.write_marker();
     registrar.flush();
-    let scheduler = Contender::scheduler(site);
-    witness.until_marked(mark);
+    let scheduler = MeasuredProcess::scheduler(site);
+    witness.wait_for_marker(mark);
     assert!(clock::now_ms() + 1_000 < due, "all must be taken in before their time");
     let begun = moment(due);
     let seconds = (witness.count(SERIES, count) - begun).as_secs_f64();

@@ -1,7 +1,7 @@
 //! Ten thousand callbacks at once in one worker, next to a plain loop around the same HTTP client.
 //!
-//! Law: both call the same receivers, one after the other, and are measured by them: from the first
-//! request to the last answer. Memory is looked at before, half way, near the end and after.
+//! Invariant: both call the same receivers, one after the other, and are measured by them: from the
+//! first request to the last answer. Memory is looked at before, half way, near the end and after.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use orloj::model::entry::FireId;
 use orloj::model::fire::Fire;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
+use crate::bench_cluster::{BenchCluster, PARTITIONS};
 use crate::chart::Chart;
-use crate::contender::Contender;
 use crate::figures::{Figure, Goal, amount};
-use crate::receiver::Receiver;
-use crate::registrar::{PAYLOAD_BYTES, send};
-use crate::run::{Outcome, Run, say};
-use crate::site::{PARTITIONS, Site};
+use crate::load_generator::{PAYLOAD_BYTES, send};
+use crate::measured_process::MeasuredProcess;
+use crate::receiver::BenchReceiver;
+use crate::run::{BenchRun, CaseResult, print_progress};
 
 /// Callbacks under way at once.
 const AT_ONCE: u32 = 10_000;
@@ -29,41 +29,41 @@ const DEADLINE: Duration = Duration::from_secs(300);
 const MIB: f64 = 1_048_576.0;
 
 /// How a receiver answers, and how many callbacks it gets.
-struct Kind {
+struct ReceiverKind {
     name: &'static str,
     pause: Duration,
     callbacks: u32,
 }
 
-const KINDS: [Kind; 2] = [
-    Kind { name: "after 1 s", pause: Duration::from_secs(1), callbacks: 60_000 },
-    Kind { name: "at once", pause: Duration::ZERO, callbacks: 120_000 },
+const KINDS: [ReceiverKind; 2] = [
+    ReceiverKind { name: "after 1 s", pause: Duration::from_secs(1), callbacks: 60_000 },
+    ReceiverKind { name: "at once", pause: Duration::ZERO, callbacks: 120_000 },
 ];
 
 /// What a round has found.
-struct Round {
+struct CallbackRound {
     /// Callbacks a second.
     worker: f64,
     /// Requests a second.
-    plain: f64,
+    plain_client: f64,
     /// The most callbacks that the worker had under way.
-    most: u32,
+    max_concurrency: u32,
     /// Resident at the start, half way, near the end, and after; in MiB.
     resident: [f64; 4],
 }
 
 /// The delivery rate, and what it costs in memory.
-pub(crate) fn ten_thousand_at_once(run: &Run) -> Outcome {
-    let mut outcome = Outcome::default();
+pub(crate) fn ten_thousand_at_once(run: &BenchRun) -> CaseResult {
+    let mut outcome = CaseResult::default();
     let mut bars = Vec::new();
     for kind in &KINDS {
         let rounds: Vec<_> = run.rounds().map(|number| round(run, kind, number)).collect();
-        let figure = |name: &str, unit, value: &dyn Fn(&Round) -> f64| {
+        let figure = |name: &str, unit, value: &dyn Fn(&CallbackRound) -> f64| {
             let name = format!("{name}, answered {}", kind.name);
             Figure::new(name, unit, rounds.iter().map(value).collect())
         };
         let worker = figure("callbacks", "/s", &|round| round.worker);
-        let plain = figure("plain requests", "/s", &|round| round.plain);
+        let plain = figure("plain requests", "/s", &|round| round.plain_client);
         let ratio = format!("worker ÷ plain loop, answered {}", kind.name);
         let growth = figure("resident near the end ÷ half way", "", &|round| {
             let [_, half_way, near_the_end, _] = round.resident;
@@ -73,11 +73,11 @@ pub(crate) fn ten_thousand_at_once(run: &Run) -> Outcome {
         outcome.figures.push(Figure::ratio(ratio, &worker, &plain));
         outcome.figures.extend([worker, plain]);
         if !kind.pause.is_zero() {
-            let most = figure("most at once", "", &|round| round.most.into());
+            let most = figure("most at once", "", &|round| round.max_concurrency.into());
             let all = run.count(AT_ONCE);
-            outcome.figures.push(most.asked(Goal::at_least(f64::from(all) * 0.99)));
+            outcome.figures.push(most.with_goal(Goal::at_least(f64::from(all) * 0.99)));
         }
-        outcome.figures.push(growth.asked(Goal::at_most(1.2)));
+        outcome.figures.push(growth.with_goal(Goal::at_most(1.2)));
         for (at, when) in ["at the start", "half way", "near the end", "after"].iter().enumerate() {
             let resident = format!("resident {when}");
             outcome.figures.push(figure(&resident, "MiB", &|round| round.resident[at]));
@@ -87,18 +87,18 @@ pub(crate) fn ten_thousand_at_once(run: &Run) -> Outcome {
     outcome
 }
 
-fn round(run: &Run, kind: &Kind, number: u32) -> Round {
+fn round(run: &BenchRun, kind: &ReceiverKind, number: u32) -> CallbackRound {
     let (count, at_once) = (run.count(kind.callbacks), run.count(AT_ONCE));
     let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let more = format!(
         "worker.allow_addresses = 'any'\nworker.in_flight_max = {at_once}\n\
          worker.listen = '{listen}'"
     );
-    let site = Site::prepare_with(run.bootstrap, &more);
-    let receiver = Receiver::open(kind.pause, at_once);
+    let site = BenchCluster::prepare_with(run.bootstrap, &more);
+    let receiver = BenchReceiver::open(kind.pause, at_once);
     // What a worker sends back, for whatever reason, comes again by the scheduler.
-    let _scheduler = Contender::scheduler(&site);
-    let worker = Contender::worker(&site);
+    let _scheduler = MeasuredProcess::scheduler(&site);
+    let worker = MeasuredProcess::worker(&site);
     let resident = || worker.memory().resident as f64 / MIB;
     let start = resident();
     write_fires(&site, &receiver.url(), count);
@@ -107,25 +107,25 @@ fn round(run: &Run, kind: &Kind, number: u32) -> Round {
     receiver.rate(count / 10 * 9, DEADLINE);
     let near_the_end = resident();
     let rate = receiver.rate(count, DEADLINE);
-    worker.rest();
+    worker.wait_until_idle();
     let resident = [start, half_way, near_the_end, resident()];
     worker.terminate();
 
-    let most = receiver.most();
-    let receiver = Receiver::open(kind.pause, at_once);
-    let _caller = Contender::caller(&site, &receiver.url(), count, at_once);
+    let most = receiver.in_flight_max();
+    let receiver = BenchReceiver::open(kind.pause, at_once);
+    let _caller = MeasuredProcess::caller(&site, &receiver.url(), count, at_once);
     let plain = receiver.rate(count, DEADLINE);
-    say(&format!(
+    print_progress(&format!(
         "round {number}, answered {}: {rate:.0}/s of {plain:.0}/s; {} MiB, {} near the end",
         kind.name,
         amount(start),
         amount(near_the_end)
     ));
-    Round { worker: rate, plain, most, resident }
+    CallbackRound { worker: rate, plain_client: plain, max_concurrency: most, resident }
 }
 
 /// Writes so many fires, to all partitions in turn.
-fn write_fires(site: &Site, url: &str, count: u32) {
+fn write_fires(site: &BenchCluster, url: &str, count: u32) {
     let producer: BaseProducer = producer_config(&site.settings).create().unwrap();
     let (topic, schemas) = (Names::new(&site.settings.topics.prefix).fires(), Schemas::new());
     let payload = format!("\"{}\"", "x".repeat(PAYLOAD_BYTES - 2));
@@ -150,7 +150,7 @@ fn write_fires(site: &Site, url: &str, count: u32) {
                 caller: Some(format!("caller-{}", n % CALLERS).as_str().into()),
             },
             history: None,
-            settles: false,
+            report_end: false,
             priority: 127,
         };
         let value = schemas.encode_fire(&fire);

@@ -1,18 +1,18 @@
 //! Triggers of which nine in ten are cancelled before their time.
 //!
-//! Law: what counts is how fast commands are taken in, whatever they say, and that exactly what was
-//! not cancelled fires.
+//! Invariant: what counts is how fast commands are taken in, whatever they say, and that exactly
+//! what was not cancelled fires.
 
 use orloj::clock;
 use orloj::model::Millis;
 
 use super::throughput::best_pipe;
-use crate::contender::Contender;
+use crate::bench_cluster::BenchCluster;
 use crate::figures::Figure;
-use crate::registrar::{Registrar, scattered};
-use crate::run::{Outcome, Run, say};
-use crate::site::Site;
-use crate::witness::Witness;
+use crate::load_generator::{LoadGenerator, scattered};
+use crate::measured_process::MeasuredProcess;
+use crate::output_reader::OutputReader;
+use crate::run::{BenchRun, CaseResult, print_progress};
 
 const SERIES: &str = "fickle";
 /// Triggers.
@@ -27,36 +27,36 @@ const LEAD_MS_PER_MILLION: Millis = 30_000;
 const DUE_MS: Millis = 5_000;
 
 /// B5: commands a second, next to the pipe.
-pub(crate) fn nine_in_ten(run: &Run) -> Outcome {
+pub(crate) fn nine_in_ten(run: &BenchRun) -> CaseResult {
     let count = run.count(COUNT);
     let (mut ours, mut pipes) = (Vec::new(), Vec::new());
     for number in run.rounds() {
-        let site = Site::prepare(run.bootstrap);
+        let site = BenchCluster::prepare(run.bootstrap);
         let rate = commands(&site, count);
         let pipe = best_pipe(run, &site, SERIES, count + count / KEPT * (KEPT - 1));
-        say(&format!("round {number}: {rate:.0} commands/s, pipe {pipe:.0}/s"));
+        print_progress(&format!("round {number}: {rate:.0} commands/s, pipe {pipe:.0}/s"));
         ours.push(rate);
         pipes.push(pipe);
     }
     let (ours, pipe) = (Figure::new("commands", "/s", ours), Figure::new("pipe", "/s", pipes));
     let ratio = Figure::ratio("commands ÷ pipe", &ours, &pipe);
-    Outcome { figures: vec![ratio, ours, pipe], ..Outcome::default() }
+    CaseResult { figures: vec![ratio, ours, pipe], ..CaseResult::default() }
 }
 
 /// Commands taken in a second: registrations and tombstones of a backlog, no fire among them.
-fn commands(site: &Site, count: u32) -> f64 {
+fn commands(site: &BenchCluster, count: u32) -> f64 {
     let lead = LEAD_MS + u64::from(count) * LEAD_MS_PER_MILLION / 1_000_000;
     let due = clock::now_ms() + lead;
-    let mut witness = Witness::open(site, "scheduler");
-    let mut registrar = Registrar::open(site);
-    let _rate = registrar.fill(SERIES, count, |n| due + scattered(n, DUE_MS));
+    let mut witness = OutputReader::open(site, "scheduler");
+    let mut registrar = LoadGenerator::open(site);
+    let _rate = registrar.register_all(SERIES, count, |n| due + scattered(n, DUE_MS));
     let cancelled = (0..count).filter(|n| n % KEPT != 0);
     cancelled.for_each(|n| registrar.cancel(SERIES, n));
-    let mark = registrar.mark();
+    let mark = registrar.write_marker();
     registrar.flush();
-    let _scheduler = Contender::scheduler(site);
+    let _scheduler = MeasuredProcess::scheduler(site);
     let begun = clock::monotonic();
-    witness.until_marked(mark);
+    witness.wait_for_marker(mark);
     let seconds = (clock::monotonic() - begun).as_secs_f64();
     assert!(clock::now_ms() < due, "all must be cancelled before their time");
     let (kept, cancelled) = (count.div_ceil(KEPT), count - count.div_ceil(KEPT));

@@ -1,43 +1,43 @@
 //! How late fires are seen, next to the ticker's, against what is pending.
 //!
-//! Law: from the due time to being received by a read_committed reader in another process. The
-//! ticker runs alone, at the same rate, in the same round; the pending triggers fire meanwhile into
-//! the same topic and are not counted. Beside it stands the ticker *in company*: somebody registers
-//! at the same rate and somebody reads that, as for every scheduler. What it loses by that is the
-//! broker's and the processor's, whoever fires.
+//! Invariant: from the due time to being received by a read_committed reader in another process.
+//! The ticker runs alone, at the same rate, in the same round; the pending triggers fire meanwhile
+//! into the same topic and are not counted. Beside it stands the ticker *in company*: somebody
+//! registers at the same rate and somebody reads that, as for every scheduler. What it loses by
+//! that is the broker's and the processor's, whoever fires.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use orloj::kafka::Names;
-use orloj::kafka::reader::Reader;
+use orloj::kafka::reader::LogReader;
 use orloj::model::Millis;
 
-use crate::chart::{Axes, Chart, Line};
-use crate::contender::Contender;
+use crate::bench_cluster::{BenchCluster, PARTITIONS};
+use crate::chart::{Axes, Chart, ChartLine};
 use crate::figures::{Figure, Goal, amount};
-use crate::registrar::Registrar;
-use crate::run::{Outcome, Run, say};
-use crate::site::{PARTITIONS, Site};
+use crate::load_generator::LoadGenerator;
+use crate::measured_process::MeasuredProcess;
+use crate::output_reader::{Lateness, OutputReader};
+use crate::run::{BenchRun, CaseResult, print_progress};
 use crate::ticker;
-use crate::witness::{Lateness, Witness};
 
 /// From a registration to its time, in ms.
 const LEAD_MS: Millis = 3_000;
 /// Seconds of firing before lateness is measured.
 pub(super) const WARM_UP_S: u32 = 2;
 /// The rate at which lateness is judged, if the plan has several.
-const JUDGED_RATE: u32 = 10_000;
+const GOAL_RATE: u32 = 10_000;
 /// When what is registered beside the ticker would be due, in ms from then.
 const NEVER_MS: Millis = 24 * 3_600 * 1_000;
 /// How long its reader waits for more at a time.
 const POLL: Duration = Duration::from_millis(10);
 
 /// What one round has measured: of the ticker by rate, of the scheduler by pending and rate.
-struct Round {
+struct LatenessRound {
     ticker: Vec<Lateness>,
     /// At the rate that is judged.
-    in_company: Option<Lateness>,
+    ticker_under_load: Option<Lateness>,
     scheduler: Vec<Vec<Lateness>>,
 }
 
@@ -48,22 +48,25 @@ const PERCENTILES: [Percentile; 3] =
     [("p50", |l| l.p50_ms), ("p99", |l| l.p99_ms), ("p99.9", |l| l.p999_ms)];
 
 /// B0 and B4.
-pub(crate) fn against_pending(run: &Run) -> Outcome {
+pub(crate) fn against_pending(run: &BenchRun) -> CaseResult {
     let plan = &run.plan;
-    let site = |&pending: &u32| run.stock.with_pending(run.bootstrap, pending);
+    let site = |&pending: &u32| run.pending_clusters.with_pending(run.bootstrap, pending);
     let sites: Vec<_> = plan.pending.iter().map(site).collect();
     let rounds: Vec<_> = run
         .rounds()
-        .map(|number| Round {
+        .map(|number| LatenessRound {
             ticker: plan.rates.iter().map(|&rate| of_ticker(run, rate)).collect(),
-            in_company: plan.rates.contains(&JUDGED_RATE).then(|| in_company(run, JUDGED_RATE)),
+            ticker_under_load: plan
+                .rates
+                .contains(&GOAL_RATE)
+                .then(|| ticker_under_load(run, GOAL_RATE)),
             scheduler: sites.iter().map(|site| at_all_rates(run, site, number)).collect(),
         })
         .collect();
-    let mut outcome = Outcome::default();
+    let mut outcome = CaseResult::default();
     for percentile in PERCENTILES {
         let lines = (0..plan.rates.len())
-            .flat_map(|at| judge(run, &rounds, percentile, at, &mut outcome.figures));
+            .flat_map(|at| compare_with_ticker(run, &rounds, percentile, at, &mut outcome.figures));
         let lines = lines.collect();
         let name = format!("lateness-{}", percentile.0.replace('.', ""));
         let title = format!("Lateness against pending triggers, {}", percentile.0);
@@ -73,38 +76,39 @@ pub(crate) fn against_pending(run: &Run) -> Outcome {
     outcome
 }
 
-pub(super) fn of_ticker(run: &Run, rate: u32) -> Lateness {
-    let site = Site::prepare(run.bootstrap);
-    let mut witness = Witness::open(&site, "ticker");
+pub(super) fn of_ticker(run: &BenchRun, rate: u32) -> Lateness {
+    let site = BenchCluster::prepare(run.bootstrap);
+    let mut witness = OutputReader::open(&site, "ticker");
     let count = rate * (WARM_UP_S + run.plan.measured_s);
-    let _ticker = Contender::ticker(&site, count, rate);
+    let _ticker = MeasuredProcess::ticker(&site, count, rate);
     let lateness = witness.lateness(ticker::SERIES, count, Millis::from(WARM_UP_S) * 1_000);
-    say(&format!("ticker at {}/s: {lateness}", amount(rate.into())));
+    print_progress(&format!("ticker at {}/s: {lateness}", amount(rate.into())));
     lateness
 }
 
 /// The ticker, while somebody registers at the same rate and somebody reads it.
-fn in_company(run: &Run, rate: u32) -> Lateness {
-    let site = Site::prepare(run.bootstrap);
-    let mut witness = Witness::open(&site, "ticker");
-    let mut registrar = Registrar::open(&site);
+fn ticker_under_load(run: &BenchRun, rate: u32) -> Lateness {
+    let site = BenchCluster::prepare(run.bootstrap);
+    let mut witness = OutputReader::open(&site, "ticker");
+    let mut registrar = LoadGenerator::open(&site);
     let count = rate * (WARM_UP_S + run.plan.measured_s);
     let is_over = AtomicBool::new(false);
     let lateness = std::thread::scope(|scope| {
-        let _reader = scope.spawn(|| read_along(&site, &is_over));
-        let _ticker = Contender::ticker(&site, count, rate);
-        let _joined = scope.spawn(move || registrar.live("company", count, rate, NEVER_MS));
+        let _reader = scope.spawn(|| read_triggers(&site, &is_over));
+        let _ticker = MeasuredProcess::ticker(&site, count, rate);
+        let _joined =
+            scope.spawn(move || registrar.register_at_rate("company", count, rate, NEVER_MS));
         let lateness = witness.lateness(ticker::SERIES, count, Millis::from(WARM_UP_S) * 1_000);
         is_over.store(true, Ordering::Relaxed);
         lateness
     });
-    say(&format!("ticker in company at {}/s: {lateness}", amount(rate.into())));
+    print_progress(&format!("ticker in company at {}/s: {lateness}", amount(rate.into())));
     lateness
 }
 
 /// Reads what is registered as a scheduler does, and does nothing with it.
-fn read_along(site: &Site, is_over: &AtomicBool) {
-    let reader = Reader::open(&site.settings, "company").unwrap();
+fn read_triggers(site: &BenchCluster, is_over: &AtomicBool) {
+    let reader = LogReader::open(&site.settings, "company").unwrap();
     let triggers = Names::new(&site.settings.topics.prefix).triggers();
     for partition in PARTITIONS {
         reader.start(&triggers, partition, 0).unwrap();
@@ -115,12 +119,12 @@ fn read_along(site: &Site, is_over: &AtomicBool) {
 }
 
 /// One life of a scheduler, which is at rest when it begins.
-fn at_all_rates(run: &Run, site: &Site, round: u32) -> Vec<Lateness> {
-    let scheduler = Contender::scheduler(site);
-    scheduler.rest();
+fn at_all_rates(run: &BenchRun, site: &BenchCluster, round: u32) -> Vec<Lateness> {
+    let scheduler = MeasuredProcess::scheduler(site);
+    scheduler.wait_until_idle();
     let measure = |&rate: &u32| {
         let lateness = of_scheduler(run, site, &format!("live{round}-{rate}"), rate);
-        say(&format!("scheduler at {}/s: {lateness}", amount(rate.into())));
+        print_progress(&format!("scheduler at {}/s: {lateness}", amount(rate.into())));
         lateness
     };
     let all = run.plan.rates.iter().map(measure).collect();
@@ -129,36 +133,41 @@ fn at_all_rates(run: &Run, site: &Site, round: u32) -> Vec<Lateness> {
 }
 
 /// Of triggers that are registered meanwhile, with a running scheduler.
-pub(super) fn of_scheduler(run: &Run, site: &Site, series: &str, rate: u32) -> Lateness {
-    let mut witness = Witness::open(site, "scheduler");
+pub(super) fn of_scheduler(
+    run: &BenchRun,
+    site: &BenchCluster,
+    series: &str,
+    rate: u32,
+) -> Lateness {
+    let mut witness = OutputReader::open(site, "scheduler");
     let count = rate * (WARM_UP_S + run.plan.measured_s);
-    let mut registrar = Registrar::open(site);
+    let mut registrar = LoadGenerator::open(site);
     std::thread::scope(|scope| {
-        let _joined = scope.spawn(move || registrar.live(series, count, rate, LEAD_MS));
+        let _joined = scope.spawn(move || registrar.register_at_rate(series, count, rate, LEAD_MS));
         witness.lateness(series, count, Millis::from(WARM_UP_S) * 1_000)
     })
 }
 
 /// Adds what came of the `at`-th rate, and returns its lines in the chart.
-fn judge(
-    run: &Run,
-    rounds: &[Round],
+fn compare_with_ticker(
+    run: &BenchRun,
+    rounds: &[LatenessRound],
     (percentile, of): Percentile,
     at: usize,
     figures: &mut Vec<Figure>,
-) -> [Line; 2] {
+) -> [ChartLine; 2] {
     let plan = &run.plan;
     let rate = amount(plan.rates[at].into());
-    let figure = |name: String, lateness: &dyn Fn(&Round) -> Lateness| {
+    let figure = |name: String, lateness: &dyn Fn(&LatenessRound) -> Lateness| {
         let values = rounds.iter().map(|round| of(&lateness(round)));
         Figure::new(name, "ms", values.collect())
     };
     // The quick plan has one rate, and floors for one percentile.
     let is_judged = match plan.rates {
         [_] => percentile == "p99",
-        rates => percentile != "p99.9" && rates[at] == JUDGED_RATE,
+        rates => percentile != "p99.9" && rates[at] == GOAL_RATE,
     };
-    let ask = |figure: Figure, goal| if is_judged { figure.asked(goal) } else { figure };
+    let ask = |figure: Figure, goal| if is_judged { figure.with_goal(goal) } else { figure };
 
     let ticker = figure(format!("{percentile} at {rate}/s, ticker"), &|round| round.ticker[at]);
     let ours: Vec<_> = (0..plan.pending.len())
@@ -172,9 +181,9 @@ fn judge(
         let ratio = Figure::ratio(format!("{} ÷ ticker", ours.name), ours, &ticker);
         figures.push(ask(ratio, plan.of_ticker));
     }
-    if let (JUDGED_RATE, Some(most)) = (plan.rates[at], ours.last()) {
+    if let (GOAL_RATE, Some(most)) = (plan.rates[at], ours.last()) {
         let beside = figure(format!("{percentile} at {rate}/s, ticker in company"), &|round| {
-            round.in_company.expect("it is measured at this rate")
+            round.ticker_under_load.expect("it is measured at this rate")
         });
         let name = format!("{} ÷ ticker in company", most.name);
         figures.push(Figure::ratio(name, most, &beside));
@@ -188,7 +197,7 @@ fn judge(
         let floor = Figure::ratio(format!("{} ÷ plain ticker", none.name), none, &ticker);
         figures.push(ask(floor, Goal::at_most(0.65)));
     }
-    let line = |name, is_reference, value: &dyn Fn(usize) -> f64| Line {
+    let line = |name, is_reference, value: &dyn Fn(usize) -> f64| ChartLine {
         name,
         is_reference,
         points: (0..plan.pending.len()).map(|n| (plan.pending[n].into(), value(n))).collect(),

@@ -1,12 +1,13 @@
 //! Memory and disk of a scheduler against what is pending.
 //!
-//! Law: looked at while it fires 10,000 a second, after it has come to rest; as the kernel counts.
+//! Invariant: looked at while it fires 10,000 a second, after it has come to rest; as the kernel
+//! counts.
 
 use super::lateness::of_scheduler;
-use crate::chart::{Axes, Chart, Line};
-use crate::contender::Contender;
+use crate::chart::{Axes, Chart, ChartLine};
 use crate::figures::{Figure, Goal, amount};
-use crate::run::{Outcome, Run, say};
+use crate::measured_process::MeasuredProcess;
+use crate::run::{BenchRun, CaseResult, print_progress};
 
 /// Fires a second meanwhile.
 const RATE: u32 = 10_000;
@@ -15,18 +16,18 @@ const MIB: f64 = 1_048_576.0;
 const AXES: Axes = Axes { x: "pending", y: "MiB", logarithmic: false };
 
 /// B6.
-pub(crate) fn against_pending(run: &Run) -> Outcome {
-    let mut outcome = Outcome::default();
+pub(crate) fn against_pending(run: &BenchRun) -> CaseResult {
+    let mut outcome = CaseResult::default();
     let mut residents: Vec<Figure> = Vec::new();
-    let mut lines = ["resident", "anonymous"].map(Line::new);
-    let mut disk = Line::new("disk");
+    let mut lines = ["resident", "anonymous"].map(ChartLine::new);
+    let mut disk = ChartLine::new("disk");
     for &pending in &run.plan.pending {
-        let site = run.stock.with_pending(run.bootstrap, pending);
-        let scheduler = Contender::scheduler(&site);
-        scheduler.rest();
+        let site = run.pending_clusters.with_pending(run.bootstrap, pending);
+        let scheduler = MeasuredProcess::scheduler(&site);
+        scheduler.wait_until_idle();
         let _lateness = of_scheduler(run, &site, "remembered", RATE);
         let memory = scheduler.memory();
-        let stores = Contender::store_memory(&site);
+        let stores = MeasuredProcess::store_memory(&site);
         scheduler.terminate();
         let on_disk = site.disk_bytes();
         let what = format!("{} pending", amount(pending.into()));
@@ -36,10 +37,10 @@ pub(crate) fn against_pending(run: &Run) -> Outcome {
         let resident = mib("resident", memory.resident);
         let others =
             [mib("anonymous", memory.anonymous), mib("peak", memory.peak), mib("disk", on_disk)];
-        say(&format!("{what}: {}", resident.value()));
+        print_progress(&format!("{what}: {}", resident.value()));
         for (of, bytes) in stores {
             let part = Figure::new(format!("{of}, {what}"), "MiB", vec![bytes / MIB]);
-            say(&format!("  {of}: {}", part.value()));
+            print_progress(&format!("  {of}: {}", part.value()));
             outcome.figures.push(part);
         }
         lines[0].points.push((pending.into(), resident.median));
@@ -50,9 +51,9 @@ pub(crate) fn against_pending(run: &Run) -> Outcome {
     }
     if let [.., some, most] = &residents[..] {
         let growth = Figure::ratio(format!("{} ÷ {}", most.name, some.name), most, some);
-        outcome.figures.push(growth.asked(Goal::at_most(1.2)));
+        outcome.figures.push(growth.with_goal(Goal::at_most(1.2)));
     }
-    let bounded = residents.into_iter().map(|figure| figure.asked(Goal::at_most(1_024.0)));
+    let bounded = residents.into_iter().map(|figure| figure.with_goal(Goal::at_most(1_024.0)));
     outcome.figures.extend(bounded);
     let title = "Memory against pending triggers";
     outcome.charts.push(Chart::lines("memory", title, AXES, lines.into()));

@@ -1,6 +1,6 @@
 //! Everything that is measured, as a table.
 //!
-//! Law: a case stands alone: it prepares what it needs, and can be run by its name.
+//! Invariant: a case stands alone: it prepares what it needs, and can be run by its name.
 
 mod api;
 mod burst;
@@ -16,95 +16,95 @@ mod sustained;
 mod takeover;
 mod throughput;
 
-use crate::run::{Outcome, Run};
+use crate::run::{BenchRun, CaseResult};
 
 /// One measurement.
-pub(crate) struct Case {
+pub(crate) struct BenchCase {
     pub(crate) name: &'static str,
     pub(crate) criterion: &'static str,
     /// The plans that it belongs to.
     pub(crate) plans: &'static [&'static str],
-    pub(crate) run: fn(&Run) -> Outcome,
+    pub(crate) run: fn(&BenchRun) -> CaseResult,
 }
 
 const ALWAYS: &[&str] = &["quick", "full", "long"];
 const IN_FULL: &[&str] = &["full", "long"];
 const LATENESS: &[&str] = &["quick", "full", "long", "floor"];
 
-pub(crate) const CASES: &[Case] = &[
-    Case {
+pub(crate) const CASES: &[BenchCase] = &[
+    BenchCase {
         name: "throughput",
         criterion: "a backlog is registered and fired at 0.6 of the pipe's pace",
         plans: ALWAYS,
         run: throughput::backlog,
     },
-    Case {
+    BenchCase {
         name: "sustained",
         criterion: "with delays of 1 to 60 s it registers and fires for as long as one likes",
         plans: IN_FULL,
         run: sustained::steady_state,
     },
-    Case {
+    BenchCase {
         name: "burst",
         criterion: "what is due in one millisecond is visible as soon as the pipe could move it",
         plans: IN_FULL,
         run: burst::one_millisecond,
     },
-    Case {
+    BenchCase {
         name: "records",
         criterion: "a short trigger costs the cluster its own two records, and little else",
         plans: IN_FULL,
         run: records::of_short_triggers,
     },
-    Case {
+    BenchCase {
         name: "cancels",
         criterion: "nine in ten are cancelled before their time, and the tenth fires",
         plans: IN_FULL,
         run: cancels::nine_in_ten,
     },
-    Case {
+    BenchCase {
         name: "ledger",
         criterion: "what outlives the replay tail is registered and fired at full speed, too",
         plans: IN_FULL,
         run: ledger::long_triggers,
     },
-    Case {
+    BenchCase {
         name: "recurring",
         criterion: "100,000 recurring triggers fire as punctually as one-time ones",
         plans: IN_FULL,
         run: recurring::beside_one_time,
     },
-    Case {
+    BenchCase {
         name: "lateness",
         criterion: "whatever is pending, fires are as punctual as ready-made ones",
         plans: LATENESS,
         run: lateness::against_pending,
     },
-    Case {
+    BenchCase {
         name: "memory",
         criterion: "memory does not grow with what is pending",
         plans: IN_FULL,
         run: memory::against_pending,
     },
-    Case {
+    BenchCase {
         name: "takeover",
         criterion: "who takes over reads 300,000 pending triggers a second",
         plans: IN_FULL,
         run: takeover::against_pending,
     },
-    Case {
+    BenchCase {
         name: "callbacks",
         criterion: "10,000 callbacks are under way at once, and memory does not grow with them",
         plans: IN_FULL,
         run: callbacks::ten_thousand_at_once,
     },
-    Case {
+    BenchCase {
         name: "api",
         criterion: "a registration over HTTP is acknowledged by its owner in 3 times a fire's time",
         plans: IN_FULL,
         run: api::acknowledged,
     },
-    Case {
+    BenchCase {
         name: "peers",
         criterion: "a burst is over in 0.4 of the time of a scheduler on Kafka Streams",
         plans: IN_FULL,

@@ -1,15 +1,15 @@
 //! How many records a trigger costs the cluster.
 //!
-//! Law: counted by the ends of all logs, so that markers of transactions and what the broker itself
-//! keeps of offsets and transactions are in it.
+//! Invariant: counted by the ends of all logs, so that markers of transactions and what the broker
+//! itself keeps of offsets and transactions are in it.
 
 use orloj::kafka::Names;
 
 use super::lateness::of_scheduler;
-use crate::contender::Contender;
+use crate::bench_cluster::BenchCluster;
 use crate::figures::{Figure, Goal};
-use crate::run::{Outcome, Run, say};
-use crate::site::Site;
+use crate::measured_process::MeasuredProcess;
+use crate::run::{BenchRun, CaseResult, print_progress};
 
 /// Triggers a second.
 const RATE: u32 = 10_000;
@@ -17,29 +17,29 @@ const RATE: u32 = 10_000;
 const INTERNAL: [&str; 2] = ["__consumer_offsets", "__transaction_state"];
 
 /// Records a short one-time trigger at 10,000/s, its registration included.
-pub(crate) fn of_short_triggers(run: &Run) -> Outcome {
-    let site = Site::prepare(run.bootstrap);
+pub(crate) fn of_short_triggers(run: &BenchRun) -> CaseResult {
+    let site = BenchCluster::prepare(run.bootstrap);
     let names = Names::new(&site.settings.topics.prefix);
     let topics = [names.triggers(), names.ledger(), site.output("scheduler"), names.outcomes()];
     let topics: Vec<_> = topics.into_iter().chain(INTERNAL.map(str::to_owned)).collect();
     let ends = || topics.iter().map(|topic| site.ends(topic).iter().sum());
 
-    let scheduler = Contender::scheduler(&site);
+    let scheduler = MeasuredProcess::scheduler(&site);
     let before: Vec<i64> = ends().collect();
     let lateness = of_scheduler(run, &site, "counted", RATE);
     let after: Vec<i64> = ends().collect();
     scheduler.terminate();
 
-    say(&format!("at {RATE}/s: {lateness}"));
+    print_progress(&format!("at {RATE}/s: {lateness}"));
     let count = f64::from(RATE * (super::lateness::WARM_UP_S + run.plan.measured_s));
     let written: Vec<_> = before.iter().zip(&after).map(|(b, a)| (a - b) as f64 / count).collect();
     let all = Figure::new("records a trigger", "", vec![written.iter().sum()]);
-    let mut figures = vec![all.asked(Goal::at_most(2.1))];
+    let mut figures = vec![all.with_goal(Goal::at_most(2.1))];
     let names = ["triggers", "ledger", "target", "outcomes"].into_iter().chain(INTERNAL);
     figures.extend(
         names
             .zip(written)
             .map(|(name, value)| Figure::new(format!("of them {name}"), "", vec![value])),
     );
-    Outcome { figures, ..Outcome::default() }
+    CaseResult { figures, ..CaseResult::default() }
 }

@@ -1,20 +1,20 @@
 //! Recurring triggers beside one-time ones: how late they are at one rate, and how many fire in a
 //! second when all are due in the same millisecond.
 //!
-//! Law: each fire of a recurring trigger writes its next occurrence into the ledger, in its own
-//! transaction; what that costs is measured against one-time triggers of the same run.
+//! Invariant: each fire of a recurring trigger writes its next occurrence into the ledger, in its
+//! own transaction; what that costs is measured against one-time triggers of the same run.
 
 use orloj::clock;
 use orloj::model::Millis;
 
 use super::burst::moment;
 use super::lateness::{WARM_UP_S, of_scheduler};
-use crate::contender::Contender;
+use crate::bench_cluster::BenchCluster;
 use crate::figures::{Figure, amount};
-use crate::registrar::Registrar;
-use crate::run::{Outcome, Run, say};
-use crate::site::Site;
-use crate::witness::{Lateness, Witness};
+use crate::load_generator::LoadGenerator;
+use crate::measured_process::MeasuredProcess;
+use crate::output_reader::{Lateness, OutputReader};
+use crate::run::{BenchRun, CaseResult, print_progress};
 
 /// Recurring triggers.
 const COUNT: u32 = 100_000;
@@ -24,7 +24,7 @@ const STEP_S: u32 = 20;
 const LEAD_MS: Millis = 30_000;
 
 /// What a round has measured.
-struct Round {
+struct RecurringRound {
     one_time: Lateness,
     recurring: Lateness,
     fired: f64,
@@ -32,18 +32,18 @@ struct Round {
 }
 
 /// Lateness at one rate, and the pace at which all of them fire at once.
-pub(crate) fn beside_one_time(run: &Run) -> Outcome {
+pub(crate) fn beside_one_time(run: &BenchRun) -> CaseResult {
     let count = run.count(COUNT);
     let rate = count / STEP_S;
     let rounds: Vec<_> = run.rounds().map(|number| round(run, number, count, rate)).collect();
-    let figure = |name: String, unit, of: &dyn Fn(&Round) -> f64| {
+    let figure = |name: String, unit, of: &dyn Fn(&RecurringRound) -> f64| {
         Figure::new(name, unit, rounds.iter().map(of).collect())
     };
     let rate = amount(rate.into());
     let mut figures = Vec::new();
     for (percentile, of) in [("p50", (|l| l.p50_ms) as fn(&Lateness) -> f64), ("p99", |l| l.p99_ms)]
     {
-        let late = |which: &str, of_round: &dyn Fn(&Round) -> Lateness| {
+        let late = |which: &str, of_round: &dyn Fn(&RecurringRound) -> Lateness| {
             figure(format!("{percentile} at {rate}/s, {which}"), "ms", &|round| {
                 of(&of_round(round))
             })
@@ -57,29 +57,29 @@ pub(crate) fn beside_one_time(run: &Run) -> Outcome {
     let one_time = figure("fired at once, one-time".to_owned(), "/s", &|r| r.fired_one_time);
     figures.push(Figure::ratio("fired at once ÷ one-time", &fired, &one_time));
     figures.extend([fired, one_time]);
-    Outcome { figures, ..Outcome::default() }
+    CaseResult { figures, ..CaseResult::default() }
 }
 
-fn round(run: &Run, number: u32, count: u32, rate: u32) -> Round {
-    let site = Site::prepare(run.bootstrap);
-    let scheduler = Contender::scheduler(&site);
-    scheduler.rest();
+fn round(run: &BenchRun, number: u32, count: u32, rate: u32) -> RecurringRound {
+    let site = BenchCluster::prepare(run.bootstrap);
+    let scheduler = MeasuredProcess::scheduler(&site);
+    scheduler.wait_until_idle();
     let one_time = of_scheduler(run, &site, "once", rate);
     let recurring = spread_out(run, &site, count, rate);
     scheduler.terminate();
-    let fired = at_once(&Site::prepare(run.bootstrap), count, true);
-    let fired_one_time = at_once(&Site::prepare(run.bootstrap), count, false);
-    say(&format!(
+    let fired = at_once(&BenchCluster::prepare(run.bootstrap), count, true);
+    let fired_one_time = at_once(&BenchCluster::prepare(run.bootstrap), count, false);
+    print_progress(&format!(
         "round {number}: recurring {recurring}; one-time {one_time}; at once {fired:.0}/s, \
          one-time {fired_one_time:.0}/s"
     ));
-    Round { one_time, recurring, fired, fired_one_time }
+    RecurringRound { one_time, recurring, fired, fired_one_time }
 }
 
 /// All of them at times spread evenly over a step, again and again.
-fn spread_out(run: &Run, site: &Site, count: u32, rate: u32) -> Lateness {
-    let mut witness = Witness::open(site, "scheduler");
-    let mut registrar = Registrar::open(site);
+fn spread_out(run: &BenchRun, site: &BenchCluster, count: u32, rate: u32) -> Lateness {
+    let mut witness = OutputReader::open(site, "scheduler");
+    let mut registrar = LoadGenerator::open(site);
     let begin = clock::now_ms() + LEAD_MS;
     for n in 0..count {
         let start = begin + u64::from(n) * 1_000 / u64::from(rate);
@@ -91,10 +91,10 @@ fn spread_out(run: &Run, site: &Site, count: u32, rate: u32) -> Lateness {
 }
 
 /// All of them in one millisecond: how many are seen in a second.
-fn at_once(site: &Site, count: u32, recurring: bool) -> f64 {
+fn at_once(site: &BenchCluster, count: u32, recurring: bool) -> f64 {
     let due = clock::now_ms() + LEAD_MS;
-    let mut witness = Witness::open(site, "scheduler");
-    let mut registrar = Registrar::open(site);
+    let mut witness = OutputReader::open(site, "scheduler");
+    let mut registrar = LoadGenerator::open(site);
     for n in 0..count {
         if recurring {
             // An hour from one to the next: each comes once while it is looked at.
@@ -103,10 +103,10 @@ fn at_once(site: &Site, count: u32, recurring: bool) -> f64 {
             registrar.register("all", n, due);
         }
     }
-    let mark = registrar.mark();
+    let mark = registrar.write_marker();
     registrar.flush();
-    let _scheduler = Contender::scheduler(site);
-    witness.until_marked(mark);
+    let _scheduler = MeasuredProcess::scheduler(site);
+    witness.wait_for_marker(mark);
     assert!(clock::now_ms() + 1_000 < due, "all must be taken in before their time");
     let begun = moment(due);
     f64::from(count) / (witness.count("all", count) - begun).as_secs_f64()

@@ -1,9 +1,9 @@
 //! Registering and firing in steady state, with delays of 1 to 60 seconds.
 //!
-//! Law: the scheduler is always asked for more than it can do, and never left far behind: triggers
-//! are registered as fast as it takes them in, a bounded number ahead. After a minute as many fire
-//! as are registered, and only then is counted. The pipe is fed the same way, by the same producer
-//! on the same machine.
+//! Invariant: the scheduler is always asked for more than it can do, and never left far behind:
+//! triggers are registered as fast as it takes them in, a bounded number ahead. After a minute as
+//! many fire as are registered, and only then is counted. The pipe is fed the same way, by the same
+//! producer on the same machine.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -11,21 +11,21 @@ use std::time::Duration;
 use orloj::clock;
 use orloj::model::Millis;
 
-use crate::contender::Contender;
+use crate::bench_cluster::BenchCluster;
 use crate::figures::Figure;
-use crate::registrar::{Registrar, scattered};
-use crate::run::{Outcome, Run, say};
-use crate::site::Site;
+use crate::load_generator::{LoadGenerator, scattered};
+use crate::measured_process::MeasuredProcess;
+use crate::output_reader::OutputReader;
+use crate::run::{BenchRun, CaseResult, print_progress};
 use crate::wait::until;
-use crate::witness::Witness;
 
 const SERIES: &str = "sustained";
 /// Delays lie between these, in ms.
 const DELAY_MS: (Millis, Millis) = (1_000, 60_000);
 /// Triggers from one mark to the next.
-const LOT: u32 = 10_000;
+const CHUNK: u32 = 10_000;
 /// Lots that are written ahead of what has been taken in: a second's work.
-const AHEAD_MAX: u32 = 20;
+const CHUNKS_AHEAD_MAX: u32 = 20;
 /// Until as many fire as are registered.
 const STEADY: Duration = Duration::from_secs(62);
 /// Until the pipe moves at its pace.
@@ -35,26 +35,33 @@ const DEADLINE: Duration = Duration::from_secs(120);
 const BATCH: Duration = Duration::from_millis(50);
 
 /// B2, live.
-pub(crate) fn steady_state(run: &Run) -> Outcome {
+pub(crate) fn steady_state(run: &BenchRun) -> CaseResult {
     let (mut pipes, mut ours) = (Vec::new(), Vec::new());
     for number in run.rounds() {
-        let site = Site::prepare(run.bootstrap);
-        let pipe = rate(&site, "pipe", WARM, || Contender::pipe(&site, i64::MAX, BATCH));
-        let site = Site::prepare(run.bootstrap);
-        let fired = rate(&site, "scheduler", STEADY, || Contender::scheduler(&site));
-        say(&format!("round {number}: pipe {pipe:.0}/s, registered and fired {fired:.0}/s"));
+        let site = BenchCluster::prepare(run.bootstrap);
+        let pipe = rate(&site, "pipe", WARM, || MeasuredProcess::pipe(&site, i64::MAX, BATCH));
+        let site = BenchCluster::prepare(run.bootstrap);
+        let fired = rate(&site, "scheduler", STEADY, || MeasuredProcess::scheduler(&site));
+        print_progress(&format!(
+            "round {number}: pipe {pipe:.0}/s, registered and fired {fired:.0}/s"
+        ));
         pipes.push(pipe);
         ours.push(fired);
     }
     let pipe = Figure::new("pipe, fed meanwhile", "/s", pipes);
     let ours = Figure::new("register-and-fire, registered meanwhile", "/s", ours);
     let ratio = Figure::ratio("sustained ÷ pipe", &ours, &pipe);
-    Outcome { figures: vec![ratio, ours, pipe], ..Outcome::default() }
+    CaseResult { figures: vec![ratio, ours, pipe], ..CaseResult::default() }
 }
 
 /// Records seen a second, once `warm` has passed.
-fn rate(site: &Site, name: &str, warm: Duration, start: impl FnOnce() -> Contender) -> f64 {
-    let mut witness = Witness::open(site, name);
+fn rate(
+    site: &BenchCluster,
+    name: &str,
+    warm: Duration,
+    start: impl FnOnce() -> MeasuredProcess,
+) -> f64 {
+    let mut witness = OutputReader::open(site, name);
     let (lots, over) = (AtomicU32::new(0), AtomicBool::new(false));
     let _contender = start();
     std::thread::scope(|scope| {
@@ -62,12 +69,12 @@ fn rate(site: &Site, name: &str, warm: Duration, start: impl FnOnce() -> Contend
         let begun = clock::monotonic();
         let mut seen = 0_u32;
         while clock::monotonic() - begun < warm + MEASURED {
-            let is_fire = witness.step();
+            let is_fire = witness.read_one();
             if is_fire && clock::monotonic() - begun >= warm {
                 seen += 1;
             }
             let taken_in = lots.load(Relaxed);
-            if !is_fire && witness.has_seen(taken_in) {
+            if !is_fire && witness.has_marker(taken_in) {
                 lots.store(taken_in + 1, Relaxed);
             }
         }
@@ -77,20 +84,20 @@ fn rate(site: &Site, name: &str, warm: Duration, start: impl FnOnce() -> Contend
 }
 
 /// Registers until it is over; `lots` says how many have been taken in.
-fn register(site: &Site, lots: &AtomicU32, over: &AtomicBool) {
-    let mut registrar = Registrar::open(site);
+fn register(site: &BenchCluster, lots: &AtomicU32, over: &AtomicBool) {
+    let mut registrar = LoadGenerator::open(site);
     let (least, most) = DELAY_MS;
     while !over.load(Relaxed) {
-        let first = registrar.marked() * LOT;
+        let first = registrar.marker_count() * CHUNK;
         let now = clock::now_ms();
-        for n in first..first + LOT {
+        for n in first..first + CHUNK {
             registrar.register(SERIES, n, now + least + scattered(n, most - least));
         }
-        let written = registrar.mark() + 1;
+        let written = registrar.write_marker() + 1;
         until("what was registered to be taken in", DEADLINE, || {
             registrar.poll();
             let ahead = written - lots.load(Relaxed);
-            (ahead < AHEAD_MAX || over.load(Relaxed)).then_some(())
+            (ahead < CHUNKS_AHEAD_MAX || over.load(Relaxed)).then_some(())
         });
     }
 }

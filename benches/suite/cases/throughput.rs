@@ -1,8 +1,8 @@
 //! Registering and firing at full speed, next to the pipe.
 //!
-//! Law: *register-and-fire* is a backlog of which everything is due when the scheduler starts. It
-//! still has to take each trigger into its timeline first, because until it has read all input it
-//! fires only what was due when the last record that it has read was written.
+//! Invariant: *register-and-fire* is a backlog of which everything is due when the scheduler
+//! starts. It still has to take each trigger into its timeline first, because until it has read all
+//! input it fires only what was due when the last record that it has read was written.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use orloj::clock;
 use orloj::kafka::Names;
 use orloj::model::{Millis, Timestamp};
 
+use crate::bench_cluster::BenchCluster;
 use crate::chart::Chart;
-use crate::contender::Contender;
 use crate::figures::{Figure, Goal};
-use crate::registrar::{Registrar, scattered};
-use crate::run::{Outcome, Run, say};
-use crate::site::Site;
+use crate::load_generator::{LoadGenerator, scattered};
+use crate::measured_process::MeasuredProcess;
+use crate::output_reader::OutputReader;
+use crate::run::{BenchRun, CaseResult, print_progress};
 use crate::wait::until;
-use crate::witness::Witness;
 
 const SERIES: &str = "backlog";
 /// A million triggers are written within this time, in ms.
@@ -27,14 +27,16 @@ const DUE_MS: Millis = 3_000;
 const DEADLINE: Duration = Duration::from_secs(300);
 
 /// B1 and B2: plain fill, pipe, register-and-fire.
-pub(crate) fn backlog(run: &Run) -> Outcome {
+pub(crate) fn backlog(run: &BenchRun) -> CaseResult {
     // A broker that has just started spends its first seconds compiling itself.
     let _warm = round(run, run.plan.backlog.min(400_000));
     let mut rounds = Vec::new();
     for number in run.rounds() {
         let round = round(run, run.plan.backlog);
         let [fill, pipe, fired] = round;
-        say(&format!("round {number}: fill {fill:.0}/s, pipe {pipe:.0}/s, fired {fired:.0}/s"));
+        print_progress(&format!(
+            "round {number}: fill {fill:.0}/s, pipe {pipe:.0}/s, fired {fired:.0}/s"
+        ));
         rounds.push(round);
     }
     let figure = |name: &str, at: usize| {
@@ -45,67 +47,67 @@ pub(crate) fn backlog(run: &Run) -> Outcome {
     let of_fill = Figure::ratio("pipe ÷ fill", &pipe, &fill);
     let of_pipe = Figure::ratio("register-and-fire ÷ pipe", &fired, &pipe);
     let bars = [&fill, &pipe, &fired].map(|figure| (figure.name.clone(), figure.median));
-    Outcome {
+    CaseResult {
         // A pipe that is slow by itself would flatter whoever is held against it.
         figures: vec![
-            of_fill.asked(Goal::at_least(0.5).or_fail()),
-            of_pipe.asked(run.plan.of_pipe),
+            of_fill.with_goal(Goal::at_least(0.5).or_fail()),
+            of_pipe.with_goal(run.plan.of_pipe),
             fill,
             pipe,
             fired,
         ],
         charts: vec![Chart::bars("throughput", "Records a second", &bars)],
-        ..Outcome::default()
+        ..CaseResult::default()
     }
 }
 
 /// Records a second: plain producer, pipe, scheduler. The last two work off the same backlog, one
 /// after the other.
-fn round(run: &Run, count: u32) -> [f64; 3] {
-    let site = Site::prepare(run.bootstrap);
+fn round(run: &BenchRun, count: u32) -> [f64; 3] {
+    let site = BenchCluster::prepare(run.bootstrap);
     let (fill, all_due) = write_backlog(&site, count);
     let pipe = best_pipe(run, &site, SERIES, count);
-    [fill, pipe, work_off(&site, count, all_due)]
+    [fill, pipe, fire_backlog(&site, count, all_due)]
 }
 
 /// Triggers a second of a backlog.
-pub(super) fn register_and_fire(run: &Run, count: u32) -> f64 {
-    let site = Site::prepare(run.bootstrap);
+pub(super) fn register_and_fire(run: &BenchRun, count: u32) -> f64 {
+    let site = BenchCluster::prepare(run.bootstrap);
     let (_fill, all_due) = write_backlog(&site, count);
-    work_off(&site, count, all_due)
+    fire_backlog(&site, count, all_due)
 }
 
 /// Returns the records that were written a second, and when all of them are due.
-fn write_backlog(site: &Site, count: u32) -> (f64, Timestamp) {
+fn write_backlog(site: &BenchCluster, count: u32) -> (f64, Timestamp) {
     let begin = clock::now_ms() + u64::from(count) * WRITTEN_MS_PER_MILLION / 1_000_000 + 2_000;
-    let mut registrar = Registrar::open(site);
-    let rate = registrar.fill(SERIES, count, |n| begin + scattered(n, DUE_MS));
+    let mut registrar = LoadGenerator::open(site);
+    let rate = registrar.register_all(SERIES, count, |n| begin + scattered(n, DUE_MS));
     assert!(clock::now_ms() < begin, "each trigger has to wait in the timeline");
     (rate, begin + DUE_MS)
 }
 
 /// The scheduler's records a second, when no clock holds it back.
-fn work_off(site: &Site, count: u32, all_due: Timestamp) -> f64 {
+fn fire_backlog(site: &BenchCluster, count: u32, all_due: Timestamp) -> f64 {
     until("all triggers to be due", DEADLINE, || (clock::now_ms() > all_due).then_some(()));
-    let mut witness = Witness::open(site, "scheduler");
-    let _scheduler = Contender::scheduler(site);
+    let mut witness = OutputReader::open(site, "scheduler");
+    let _scheduler = MeasuredProcess::scheduler(site);
     rate(&mut witness, SERIES, count)
 }
 
 /// The pipe's records a second with the best of the plan's batches. It moves whatever there is.
-pub(super) fn best_pipe(run: &Run, site: &Site, series: &str, count: u32) -> f64 {
+pub(super) fn best_pipe(run: &BenchRun, site: &BenchCluster, series: &str, count: u32) -> f64 {
     let triggers = Names::new(&site.settings.topics.prefix).triggers();
     let all = site.ends(&triggers).into_iter().sum();
     let rate = |&batch_ms: &u64| {
-        let mut witness = Witness::open(site, "pipe");
-        let _pipe = Contender::pipe(site, all, Duration::from_millis(batch_ms));
+        let mut witness = OutputReader::open(site, "pipe");
+        let _pipe = MeasuredProcess::pipe(site, all, Duration::from_millis(batch_ms));
         rate(&mut witness, series, count)
     };
     run.plan.batches_ms.iter().map(rate).fold(0.0, f64::max)
 }
 
 /// Records a second, from now, when the contender has its partitions, to the last visible one.
-fn rate(witness: &mut Witness, series: &str, count: u32) -> f64 {
+fn rate(witness: &mut OutputReader, series: &str, count: u32) -> f64 {
     let begun = clock::monotonic();
     f64::from(count) / (witness.count(series, count) - begun).as_secs_f64()
 }

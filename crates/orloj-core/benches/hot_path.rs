@@ -1,10 +1,10 @@
 //! `make bench-guard`: how many instructions a trigger costs the engine, which no other machine's
 //! pace changes: valgrind counts them.
 //!
-//! Law: what is counted is what the scheduler's loop does for each short trigger, without I/O: read
-//! a registration's headers, ingest, put it on the wheel, fire, seal. Two runs of different length
-//! are subtracted, so that starting counts nothing. More than the recorded number and its tolerance
-//! fails; whoever makes it cheaper records the new number.
+//! Invariant: what is counted is what the scheduler's loop does for each short trigger, without
+//! I/O: read a registration's headers, ingest, put it on the wheel, fire, seal. Two runs of
+//! different length are subtracted, so that starting counts nothing. More than the recorded number
+//! and its tolerance fails; whoever makes it cheaper records the new number.
 
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot go on has failed")]
 
@@ -12,13 +12,13 @@ use std::collections::BTreeSet;
 use std::process::{Command, ExitCode};
 
 use orloj_core::codec::registration::{
-    Lookup, RawRecord, ReadContext, WriterSchemas, read_trigger,
+    RawRecord, ReadContext, SchemaLookup, WriterSchemas, read_trigger,
 };
 use orloj_core::codec::schemas::Schemas;
-use orloj_core::engine::catalog::{Catalog, TopicState};
+use orloj_core::engine::catalog::{TopicCatalog, TopicState};
 use orloj_core::engine::cursor::Cursor;
-use orloj_core::engine::partition::{Fetched, Input, Partition, Rules, Start};
-use orloj_core::engine::rows::{Rows, Stored};
+use orloj_core::engine::partition::{IndexRows, Input, Partition, PartitionConfig, PartitionStart};
+use orloj_core::engine::prefetch::{Prefetched, TimelineRows};
 use orloj_core::engine::step::{Emit, InputTopics};
 use orloj_core::engine::wheel::Wheel;
 use orloj_core::model::partitioner::Partitioner;
@@ -32,17 +32,17 @@ const RECORDED: &str = include_str!("hot_path.toml");
 const COUNTS: [u64; 2] = [20_000, 60_000];
 
 /// The time at which a run begins, in ms since the epoch.
-const BEGIN: Timestamp = 1_800_000_000_000;
+const START: Timestamp = 1_800_000_000_000;
 /// Of a turn of the loop, in ms.
-const TURN_MS: u64 = 10;
+const STEP_MS: u64 = 10;
 /// Registrations that a turn takes in: 10,000 a second.
-const PER_TURN: u64 = 100;
+const TRIGGERS_PER_STEP: u64 = 100;
 /// Triggers are due within this time, in ms: near enough for the wheel, so that no store is needed.
 const DELAY_MAX_MS: u64 = 5_000;
 const PAYLOAD_BYTES: usize = 300;
 
 #[derive(Deserialize)]
-struct Recorded {
+struct RecordedCost {
     instructions_per_trigger: u64,
     tolerance: f64,
 }
@@ -54,17 +54,17 @@ fn main() -> ExitCode {
             run(count.parse().unwrap());
             ExitCode::SUCCESS
         }
-        _ => guard(),
+        _ => compare_with_recorded(),
     }
 }
 
 /// Counts, and compares with what is recorded.
-fn guard() -> ExitCode {
+fn compare_with_recorded() -> ExitCode {
     let [Some(few), Some(many)] = COUNTS.map(instructions) else {
         println!("skipped: valgrind is not installed");
         return ExitCode::SUCCESS;
     };
-    let recorded: Recorded = toml::from_str(RECORDED).unwrap();
+    let recorded: RecordedCost = toml::from_str(RECORDED).unwrap();
     let counted = (many - few) / (COUNTS[1] - COUNTS[0]);
     let ratio = counted as f64 / recorded.instructions_per_trigger as f64;
     println!(
@@ -99,23 +99,23 @@ fn instructions(count: u64) -> Option<u64> {
 /// One partition from the first registration to the last fire.
 fn run(count: u64) {
     let mut partition = partition();
-    let mut catalog = Catalog::default();
+    let mut catalog = TopicCatalog::default();
     let usable = TopicState::Usable { partitions: 4, record_bytes_max: 1 << 20 };
     catalog.insert("target".into(), usable);
-    let (schemas, nobody) = (Schemas::new(), Fetched::default());
+    let (schemas, nobody) = (Schemas::new(), IndexRows::default());
     let payload = [b'x'; PAYLOAD_BYTES];
-    let (mut now, mut registered, mut fired) = (BEGIN, 0, 0);
+    let (mut now, mut registered, mut fired) = (START, 0, 0);
     while fired < count {
-        now += TURN_MS;
-        let _behind = partition.observe(now);
-        let until = count.min(registered + PER_TURN);
+        now += STEP_MS;
+        let _behind = partition.observe_clock(now);
+        let until = count.min(registered + TRIGGERS_PER_STEP);
         let inputs = (registered..until).map(|n| registration(&schemas, n, now, &payload));
         let inputs: Vec<_> = inputs.collect();
         registered = until;
-        let stored = Stored { index: &nobody, rows: &Rows::default() };
+        let stored = Prefetched { index: &nobody, rows: &TimelineRows::default() };
         partition.ingest(inputs, stored).unwrap();
-        partition.input_known(registered, now);
-        while let Some(load) = partition.wants() {
+        partition.on_end_offset(registered, now);
+        while let Some(load) = partition.load_request() {
             partition.load(Vec::new(), load.until);
         }
         let due = partition.take_due(usize::MAX);
@@ -124,7 +124,7 @@ fn run(count: u64) {
             let is_fire = |emit: &&Emit| matches!(emit, Emit::ToTopic(_));
             fired += step.emits.iter().filter(is_fire).count() as u64;
         }
-        assert!(now < BEGIN + 3_600_000, "each has fired within an hour");
+        assert!(now < START + 3_600_000, "each has fired within an hour");
     }
 }
 
@@ -155,7 +155,7 @@ fn registration(schemas: &Schemas, n: Offset, now: Timestamp, payload: &[u8]) ->
 
 fn partition() -> Partition {
     const DAY_MS: u64 = 24 * 3_600 * 1_000;
-    let rules = Rules {
+    let rules = PartitionConfig {
         ledger_after: 600_000,
         veto_ttl: DAY_MS,
         sample_interval: 5_000,
@@ -167,8 +167,8 @@ fn partition() -> Partition {
         spill_interval: DAY_MS * 365 * 100,
         pools: Vec::new(),
         cancel_grace: 1_000,
-        park: 5_000,
-        open_ttl: DAY_MS,
+        park_interval: 5_000,
+        callback_result_timeout: DAY_MS,
         misfire_grace: 60_000,
         catch_up_rate: 1_000,
         partitioner: Partitioner::Murmur2,
@@ -176,9 +176,14 @@ fn partition() -> Partition {
         owner: "guard".to_owned(),
         topics: InputTopics { triggers: "triggers".into(), signals: "signals".into() },
     };
-    let w = TimelineKey::last_of(BEGIN);
-    let cursor = Cursor { w, ..Cursor::fresh(0, 0) };
-    let start = Start { cursor, last_timestamp: BEGIN, seen_from: 0, skips: BTreeSet::new() };
+    let w = TimelineKey::last_at(START);
+    let cursor = Cursor { fired_through: w, ..Cursor::initial(0, 0) };
+    let start = PartitionStart {
+        cursor,
+        last_timestamp: START,
+        index_complete_from: 0,
+        skips: BTreeSet::new(),
+    };
     Partition::new(0, rules, start, Wheel::new(10, 10_000, 64 << 20, w))
 }
 
@@ -186,7 +191,7 @@ fn partition() -> Partition {
 struct NoWriters;
 
 impl WriterSchemas for NoWriters {
-    fn by_id(&self, _id: u32) -> Lookup {
-        Lookup::Unknown
+    fn by_id(&self, _id: u32) -> SchemaLookup {
+        SchemaLookup::Unknown
     }
 }

@@ -1,7 +1,9 @@
-//! What Orloj knows and decides, without the world: no clock, no randomness, no I/O, no native code.
+//! What Orloj knows and decides, without the world: no clock, no randomness, no I/O, no native
+//! code.
 //!
 //! Invariant: nothing here differs between two runs with the same arguments. Time is an argument,
-//! rows are handed in, decisions come back as data; so a simulation runs years of crashes in seconds.
+//! rows are handed in, decisions come back as data; so a simulation runs years of crashes in
+//! seconds.
 //!
 //! ```text
 //!   model ◄── codec

@@ -6,11 +6,11 @@ use jiff::{Span, SpanRelativeTo};
 use crate::clock;
 use crate::model::Timestamp;
 use crate::model::dead_letter::DeadLetter;
-use crate::model::time::read_time;
+use crate::model::time::parse_time;
 
 /// Conditions that must all hold; without any, every letter is meant.
 #[derive(Clone, Debug, Default, Args)]
-pub(super) struct Filter {
+pub(super) struct LetterFilter {
     /// Of this caller.
     #[arg(long)]
     caller: Option<String>,
@@ -31,7 +31,7 @@ pub(super) struct Filter {
     until: Option<Timestamp>,
 }
 
-impl Filter {
+impl LetterFilter {
     /// Whether it leaves anything out.
     pub(super) fn is_set(&self) -> bool {
         let texts = [&self.caller, &self.host, &self.trigger, &self.reason];
@@ -39,7 +39,7 @@ impl Filter {
     }
 
     /// Whether the letter is meant.
-    pub(super) fn takes(&self, letter: &DeadLetter) -> bool {
+    pub(super) fn matches(&self, letter: &DeadLetter) -> bool {
         let is = |wanted: &Option<String>, found: Option<&str>| {
             wanted.as_deref().is_none_or(|wanted| found == Some(wanted))
         };
@@ -58,7 +58,7 @@ impl Filter {
 
 /// A time, or how long ago.
 fn read_moment(text: &str) -> Result<Timestamp, String> {
-    if let Some(at) = text.parse().ok().or_else(|| read_time(text)) {
+    if let Some(at) = text.parse().ok().or_else(|| parse_time(text)) {
         return Ok(at);
     }
     let ago =
@@ -91,7 +91,8 @@ mod tests {
         let (headers, caller) = (Vec::new(), Some("billing".into()));
         let definition = Definition { target, payload: None, headers, retry: None, caller };
         let (history, settles, priority) = (None, false, 127);
-        let fire = Fire { id, scheduled: 1, fired: 2, definition, history, settles, priority };
+        let fire =
+            Fire { id, scheduled: 1, fired: 2, definition, history, report_end: settles, priority };
         DeadLetter {
             origin: Origin { topic: "orloj.fires".into(), partition: 3, offset: 41 },
             reason: "attempt 6 was the last: answered 500: Boom".to_owned(),
@@ -103,9 +104,9 @@ mod tests {
     #[test]
     fn all_conditions_must_hold() {
         let some = |text: &str| Some(text.to_owned());
-        let none = Filter::default;
-        assert!(none().takes(&letter()) && !none().is_set());
-        let whole = Filter {
+        let none = LetterFilter::default;
+        assert!(none().matches(&letter()) && !none().is_set());
+        let whole = LetterFilter {
             caller: some("billing"),
             host: some("api.example.com"),
             trigger: some("order-7"),
@@ -113,16 +114,16 @@ mod tests {
             since: Some(1_000),
             until: Some(1_001),
         };
-        assert!(whole.takes(&letter()) && whole.is_set());
+        assert!(whole.matches(&letter()) && whole.is_set());
         for filter in [
-            Filter { caller: some("shipping"), ..whole.clone() },
-            Filter { host: some("example.com"), ..whole.clone() },
-            Filter { trigger: some("order"), ..whole.clone() },
-            Filter { reason: some("answered 404"), ..whole.clone() },
-            Filter { since: Some(1_001), ..whole.clone() },
-            Filter { until: Some(1_000), ..whole },
+            LetterFilter { caller: some("shipping"), ..whole.clone() },
+            LetterFilter { host: some("example.com"), ..whole.clone() },
+            LetterFilter { trigger: some("order"), ..whole.clone() },
+            LetterFilter { reason: some("answered 404"), ..whole.clone() },
+            LetterFilter { since: Some(1_001), ..whole.clone() },
+            LetterFilter { until: Some(1_000), ..whole },
         ] {
-            assert!(!filter.takes(&letter()), "{filter:?}");
+            assert!(!filter.matches(&letter()), "{filter:?}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! `orloj dead-letters`: what nobody will try again by itself, looked through and dealt with.
 //!
-//! Law: nothing is lost or doubled by stopping. A letter is dealt with once its mark stands behind
-//! it, and an attempt asked for twice is made once. So the same command goes on where it was
+//! Invariant: nothing is lost or doubled by stopping. A letter is dealt with once its mark stands
+//! behind it, and an attempt asked for twice is made once. So the same command goes on where it was
 //! stopped.
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //!                                           archive ──────────────► a mark ◄───┘
 //! ```
 
-mod deal;
+mod actions;
 mod filter;
 mod show;
 
@@ -22,12 +22,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::CliError;
 use crate::config::Settings;
-use crate::dead_letters::{LetterId, Letters, state_of};
-use deal::{Archive, Replay};
-use filter::Filter;
-use show::{Line, print_lines, print_whole};
+use crate::dead_letters::{DeadLetterReader, LetterId, state_of};
+use actions::{ArchiveArguments, ReplayArguments};
+use filter::LetterFilter;
+use show::{LetterRow, print_details, print_rows};
 
-const BAR: &str = "{msg} {wide_bar} {pos}/{len} {eta}";
+const BAR_TEMPLATE: &str = "{msg} {wide_bar} {pos}/{len} {eta}";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -40,23 +40,23 @@ Example:
 
 /// What can be done with dead letters.
 #[derive(Debug, Subcommand)]
-pub(super) enum DeadLetters {
+pub(super) enum DeadLettersCommand {
     /// List those that nobody has dealt with, the oldest first.
-    List(List),
+    List(ListArguments),
     /// Print everything about one: what was to be done, every attempt, when and by which worker.
-    Show(Show),
+    Show(ShowArguments),
     /// Have them tried again, after showing how many they are.
-    Replay(Replay),
+    Replay(ReplayArguments),
     /// Put them aside, so that they are listed no more.
-    Archive(Archive),
+    Archive(ArchiveArguments),
 }
 
 /// What `orloj dead-letters list` takes.
 #[derive(Debug, Args)]
 #[command(after_help = LIST_EXAMPLES)]
-pub(super) struct List {
+pub(super) struct ListArguments {
     #[command(flatten)]
-    filter: Filter,
+    filter: LetterFilter,
     /// Those too that were replayed or archived.
     #[arg(long)]
     all: bool,
@@ -68,12 +68,12 @@ pub(super) struct List {
 /// What `orloj dead-letters show` takes.
 #[derive(Debug, Args)]
 #[command(after_help = SHOW_EXAMPLES)]
-pub(super) struct Show {
+pub(super) struct ShowArguments {
     /// Which, as it is listed: PARTITION:OFFSET.
     letter: LetterId,
 }
 
-impl DeadLetters {
+impl DeadLettersCommand {
     pub(super) async fn run(self, settings: &Settings) -> Result<(), CliError> {
         match self {
             Self::List(list) => list.run(settings),
@@ -84,16 +84,16 @@ impl DeadLetters {
     }
 }
 
-impl List {
+impl ListArguments {
     fn run(&self, settings: &Settings) -> Result<(), CliError> {
         let mut lines = Vec::new();
-        let letters = Letters::open(settings)?;
-        let bar = progress("reading", letters.records());
+        let letters = DeadLetterReader::open(settings)?;
+        let bar = progress_bar("reading", letters.records());
         let marks = letters.scan(
             || bar.inc(1),
             |id, letter| {
-                if self.filter.takes(&letter) {
-                    lines.push(Line::of(id, &letter));
+                if self.filter.matches(&letter) {
+                    lines.push(LetterRow::of(id, &letter));
                 }
                 ControlFlow::Continue(())
             },
@@ -104,7 +104,7 @@ impl List {
         let dealt_with = matching - lines.len();
         lines.sort_by_key(|line| (line.at, line.id));
         let hidden = lines.len().saturating_sub(self.limit);
-        print_lines(&lines[hidden..], &marks);
+        print_rows(&lines[hidden..], &marks);
         eprintln!(
             "{} dead letters; {hidden} older ones not shown (--limit), {dealt_with} replayed or \
              archived (--all)",
@@ -114,11 +114,12 @@ impl List {
     }
 }
 
-impl Show {
+impl ShowArguments {
     fn run(&self, settings: &Settings) -> Result<(), CliError> {
         let mut found = None;
-        let letters = Letters::open(settings)?.of(&BTreeSet::from([self.letter]));
-        let bar = progress("reading", letters.records());
+        let letters =
+            DeadLetterReader::open(settings)?.restricted_to(&BTreeSet::from([self.letter]));
+        let bar = progress_bar("reading", letters.records());
         let marks = letters.scan(
             || bar.inc(1),
             |id, letter| {
@@ -136,14 +137,14 @@ impl Show {
                 self.letter
             )));
         };
-        print_whole(self.letter, &letter, state_of(&marks, self.letter));
+        print_details(self.letter, &letter, state_of(&marks, self.letter));
         Ok(())
     }
 }
 
 /// A bar on standard error; none is drawn where nobody looks.
-fn progress(what: &'static str, length: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template(BAR).expect("a test has drawn it");
+fn progress_bar(what: &'static str, length: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template(BAR_TEMPLATE).expect("a test has drawn it");
     ProgressBar::new(length).with_style(style).with_message(what)
 }
 
@@ -153,6 +154,6 @@ mod tests {
 
     #[test]
     fn a_bar_can_be_drawn() {
-        progress("reading", 7).inc(1);
+        progress_bar("reading", 7).inc(1);
     }
 }

@@ -2,27 +2,27 @@
 
 use std::fmt::Display;
 
-use crate::dead_letters::{LetterId, Marks, state_of};
+use crate::dead_letters::{HandledLetters, LetterId, state_of};
 use crate::model::Timestamp;
 use crate::model::attempt::{Attempt, History, excerpt};
 use crate::model::dead_letter::{Content, DeadLetter};
 use crate::model::definition::{Header, Target};
 use crate::model::fire::Fire;
-use crate::model::time::show_time;
+use crate::model::time::format_time;
 
 /// Characters of a payload that are shown.
 const SHOWN_CHARS_MAX: usize = 2_000;
 
 /// A letter in a list.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct LetterRow {
     pub(super) id: LetterId,
     pub(super) at: Timestamp,
     /// Trigger, caller, host, attempts, reason.
     columns: [String; 5],
 }
 
-impl Line {
+impl LetterRow {
     pub(super) fn of(id: LetterId, letter: &DeadLetter) -> Self {
         let or_dash = |text: Option<&str>| text.unwrap_or("-").to_owned();
         let attempts = match &letter.content {
@@ -41,7 +41,7 @@ impl Line {
 }
 
 /// Prints lines in columns.
-pub(super) fn print_lines(lines: &[Line], marks: &Marks) {
+pub(super) fn print_rows(lines: &[LetterRow], marks: &HandledLetters) {
     if lines.is_empty() {
         return;
     }
@@ -52,7 +52,7 @@ pub(super) fn print_lines(lines: &[Line], marks: &Marks) {
     rows.extend(lines.iter().map(|line| {
         let [trigger, caller, host, attempts, reason] = line.columns.clone();
         let (id, state) = (line.id.to_string(), state_of(marks, line.id).to_owned());
-        [id, state, show_time(line.at), trigger, caller, host, attempts, reason]
+        [id, state, format_time(line.at), trigger, caller, host, attempts, reason]
     }));
     let mut widths = [0; 8];
     for row in &rows {
@@ -68,16 +68,16 @@ pub(super) fn print_lines(lines: &[Line], marks: &Marks) {
 }
 
 /// Prints everything about a letter.
-pub(super) fn print_whole(id: LetterId, letter: &DeadLetter, state: &str) {
+pub(super) fn print_details(id: LetterId, letter: &DeadLetter, state: &str) {
     let origin = &letter.origin;
     println!("dead letter {id}, {state}");
     field("reason", &letter.reason);
-    field("given up", show_time(letter.at));
+    field("given up", format_time(letter.at));
     field("came from", format!("{}[{}]@{}", origin.topic, origin.partition, origin.offset));
     match &letter.content {
         Content::Fire { fire, attempts } => print_fire(fire, *attempts),
         Content::Record { key, value, headers } => {
-            field("key", key.as_deref().map_or_else(|| "none".to_owned(), readable));
+            field("key", key.as_deref().map_or_else(|| "none".to_owned(), printable));
             print_message(value.as_deref(), headers);
         }
         Content::Mark(_) => {}
@@ -89,8 +89,8 @@ fn print_fire(fire: &Fire, attempts: u32) {
     field("trigger", &id.trigger);
     field("occurrence", format!("{} of generation {}", id.occurrence, id.generation));
     field("caller", definition.caller.as_ref().map_or("none", |caller| caller.as_str()));
-    field("due", show_time(fire.scheduled));
-    field("fired", show_time(fire.fired));
+    field("due", format_time(fire.scheduled));
+    field("fired", format_time(fire.fired));
     match &definition.target {
         Target::Topic(target) => field("topic", &target.topic),
         Target::Http(target) => {
@@ -112,25 +112,25 @@ fn print_fire(fire: &Fire, attempts: u32) {
 
 fn print_message(value: Option<&[u8]>, headers: &[Header]) {
     for header in headers {
-        let value = header.value.as_deref().map_or_else(|| "null".to_owned(), readable);
+        let value = header.value.as_deref().map_or_else(|| "null".to_owned(), printable);
         field("header", format!("{}: {value}", header.name));
     }
     match value {
         None => field("payload", "null"),
-        Some(value) => field("payload", format!("{} bytes: {}", value.len(), readable(value))),
+        Some(value) => field("payload", format!("{} bytes: {}", value.len(), printable(value))),
     }
 }
 
 fn print_history(history: &History) {
-    if history.folded > 0 {
-        println!("  {} older attempts are only counted", history.folded);
+    if history.older_attempts > 0 {
+        println!("  {} older attempts are only counted", history.older_attempts);
     }
     for attempt in &history.attempts {
         let Attempt { number, at, worker, status, duration_ms, .. } = attempt;
         let status = status.map_or_else(|| "no answer".to_owned(), |status| status.to_string());
-        let said = attempt.error.as_ref().or(attempt.excerpt.as_ref());
-        let said = said.map_or_else(String::new, |said| format!(": {said}"));
-        let at = show_time(*at);
+        let text = attempt.error.as_ref().or(attempt.excerpt.as_ref());
+        let said = text.map_or_else(String::new, |said| format!(": {said}"));
+        let at = format_time(*at);
         println!("  {number:>4}  {at}  {worker}  {duration_ms} ms  {status}{said}");
     }
 }
@@ -140,7 +140,7 @@ fn field(name: &str, value: impl Display) {
 }
 
 /// Bytes as text, without what would confuse a terminal.
-fn readable(bytes: &[u8]) -> String {
+fn printable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let printable = text.chars().map(|c| if c.is_control() && c != '\n' { '\u{FFFD}' } else { c });
     let mut shown: String = printable.take(SHOWN_CHARS_MAX).collect();

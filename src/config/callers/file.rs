@@ -1,6 +1,6 @@
 //! `callers.toml`: what is written there, checked, with the secrets that it refers to.
 //!
-//! Law: strict. What is not known is an error that names the nearest known word, and no error
+//! Invariant: strict. What is not known is an error that names the nearest known word, and no error
 //! repeats a value, because any value may be a secret in the wrong place.
 
 use std::collections::{BTreeMap, HashMap};
@@ -18,17 +18,17 @@ use serde::Deserialize;
 use super::issuer::{Issuer, IssuerEntry};
 use super::key::KeyHash;
 use super::secret::{SigningKey, SigningSecret};
-use super::{ANONYMOUS, Caller, CallerTable, Limits, Notify, Role};
-use crate::config::{ByteSize, ConfigError, Settings, beside, mail, nearest, units};
+use super::{ANONYMOUS, Caller, CallerLimits, CallerRole, CallerTable, NotifyPolicy};
+use crate::config::{ByteSize, ConfigError, Settings, mail, nearest, sibling_key, units};
 use crate::model::Timestamp;
 use crate::model::limits::CALLER_BYTES_MAX;
 
 /// How an environment variable is looked up.
-type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
+type EnvironmentLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct CallersFile {
     #[serde(default)]
     callers: BTreeMap<String, CallerEntry>,
     /// One issuer, or a table of several.
@@ -40,7 +40,7 @@ struct File {
 struct CallerEntry {
     #[serde(default)]
     keys: Vec<KeyHash>,
-    role: Option<Role>,
+    role: Option<CallerRole>,
     urls: Option<Vec<String>>,
     topics: Option<Vec<String>>,
     #[serde(default)]
@@ -81,12 +81,12 @@ struct NotifyEntry {
 }
 
 /// Nobody but the anonymous caller, who may do everything, with the limits that the settings have.
-pub(super) fn open(settings: &Settings) -> CallerTable {
+pub(super) fn open_table(settings: &Settings) -> CallerTable {
     CallerTable {
         by_id: HashMap::new(),
         by_key: Vec::new(),
         issuers: Vec::new(),
-        anonymous: Arc::new(Caller { role: Some(Role::Operator), ..anonymous(settings) }),
+        anonymous: Arc::new(Caller { role: Some(CallerRole::Operator), ..anonymous(settings) }),
         is_open: true,
         version: Context::new(&SHA256).finish(),
     }
@@ -95,24 +95,24 @@ pub(super) fn open(settings: &Settings) -> CallerTable {
 /// Reads the file that the settings name.
 pub(super) fn read(
     settings: &Settings,
-    variable: Variable<'_>,
+    variable: EnvironmentLookup<'_>,
 ) -> Result<CallerTable, ConfigError> {
     let path = &settings.callers.file;
     let text = std::fs::read_to_string(path)
         .map_err(|source| ConfigError::Unreadable { path: path.clone(), source })?;
-    let mut reading = Reading { settings, variable, version: Context::new(&SHA256) };
-    reading.version.update(text.as_bytes());
-    let callers = parse(&text).and_then(|file| reading.callers(file));
+    let mut loader = CallersLoader { settings, variable, version: Context::new(&SHA256) };
+    loader.version.update(text.as_bytes());
+    let callers = parse(&text).and_then(|file| loader.callers(file));
     callers.map_err(|reason| ConfigError::Malformed { origin: path.display().to_string(), reason })
 }
 
-fn parse(text: &str) -> Result<File, String> {
+fn parse(text: &str) -> Result<CallersFile, String> {
     // The library's own report quotes the line, which may hold a secret.
     let table: Dict = toml::from_str(text).map_err(|error: toml::de::Error| {
         let before = error.span().map_or("", |span| &text[..span.start]);
         format!("line {}: {}", before.matches('\n').count() + 1, error.message())
     })?;
-    File::deserialize(&Value::from(table)).map_err(|error| explain(&error))
+    CallersFile::deserialize(&Value::from(table)).map_err(|error| explain(&error))
 }
 
 /// What is wrong, and where. What was written there is not said.
@@ -122,7 +122,7 @@ fn explain(error: &figment::Error) -> String {
         Kind::UnknownField(name, known) => {
             let hint = nearest(name, known).map_or_else(
                 || format!("there are {}", known.join(", ")),
-                |right| format!("did you mean `{}`?", beside(&key, right)),
+                |right| format!("did you mean `{}`?", sibling_key(&key, right)),
             );
             format!("there is no setting `{key}`; {hint}")
         }
@@ -139,14 +139,14 @@ fn explain(error: &figment::Error) -> String {
 }
 
 /// One reading of the file and of what it refers to.
-struct Reading<'a> {
+struct CallersLoader<'a> {
     settings: &'a Settings,
-    variable: Variable<'a>,
+    variable: EnvironmentLookup<'a>,
     version: Context,
 }
 
-impl Reading<'_> {
-    fn callers(mut self, file: File) -> Result<CallerTable, String> {
+impl CallersLoader<'_> {
+    fn callers(mut self, file: CallersFile) -> Result<CallerTable, String> {
         let issuers = file.jwt.map(|jwt| issuers(jwt, self.settings)).transpose()?;
         let mut by_id = HashMap::new();
         let mut by_key: Vec<(KeyHash, Arc<Caller>)> = Vec::new();
@@ -163,8 +163,8 @@ impl Reading<'_> {
             }
             by_id.insert(id, caller);
         }
-        let nobody = || Arc::new(anonymous(self.settings));
-        let anonymous = by_id.get(ANONYMOUS).map_or_else(nobody, Arc::clone);
+        let default_anonymous = || Arc::new(anonymous(self.settings));
+        let anonymous = by_id.get(ANONYMOUS).map_or_else(default_anonymous, Arc::clone);
         let (issuers, version) = (issuers.unwrap_or_default(), self.version.finish());
         Ok(CallerTable { by_id, by_key, issuers, anonymous, is_open: false, version })
     }
@@ -180,10 +180,10 @@ impl Reading<'_> {
         if entry.role.is_none() && !keys.is_empty() {
             return Err("` lacks `role`: read-only, caller or operator".to_owned());
         }
-        let urls = all(entry.urls, |url| base_url(&url))
+        let urls = read_all(entry.urls, |url| base_url(&url))
             .map_err(|reason| format!(".urls` cannot be: {reason}"))?;
-        let topics =
-            all(entry.topics, pattern).map_err(|reason| format!(".topics` cannot be: {reason}"))?;
+        let topics = read_all(entry.topics, pattern)
+            .map_err(|reason| format!(".topics` cannot be: {reason}"))?;
         let mut secrets = Vec::with_capacity(entry.secrets.len());
         for (at, secret) in entry.secrets.into_iter().enumerate() {
             let secret = self.secret(secret);
@@ -255,7 +255,7 @@ fn issuers(jwt: Value, settings: &Settings) -> Result<Vec<Arc<Issuer>>, String> 
 }
 
 /// Every text of a list, read; nothing if there is no list.
-fn all<T>(
+fn read_all<T>(
     texts: Option<Vec<String>>,
     read: impl Fn(String) -> Result<T, &'static str>,
 ) -> Result<Option<Vec<T>>, &'static str> {
@@ -270,7 +270,7 @@ fn anonymous(settings: &Settings) -> Caller {
         topics: None,
         secrets: Arc::default(),
         limits: limits(settings, &LimitsEntry::default()),
-        notify: Notify {
+        notify: NotifyPolicy {
             email: Vec::new(),
             webhook: None,
             interval: settings.callers.notify_interval,
@@ -278,21 +278,21 @@ fn anonymous(settings: &Settings) -> Caller {
     }
 }
 
-fn limits(settings: &Settings, entry: &LimitsEntry) -> Limits {
-    let usual = &settings.callers;
-    Limits {
+fn limits(settings: &Settings, entry: &LimitsEntry) -> CallerLimits {
+    let defaults = &settings.callers;
+    CallerLimits {
         concurrent: entry.concurrent,
         waiting: entry.waiting,
         dispatch_rate_max: entry.dispatch_rate_max,
-        pending: entry.pending.unwrap_or(usual.pending_max),
-        requests_per_second: entry.requests_per_second.unwrap_or(usual.requests_per_second_max),
+        pending: entry.pending.unwrap_or(defaults.pending_max),
+        requests_per_second: entry.requests_per_second.unwrap_or(defaults.requests_per_second_max),
         payload: entry.payload.unwrap_or(settings.gateway.payload_max),
     }
 }
 
-fn notify(settings: &Settings, entry: NotifyEntry) -> Result<Notify, &'static str> {
+fn notify(settings: &Settings, entry: NotifyEntry) -> Result<NotifyPolicy, &'static str> {
     let email = entry.email.iter().map(|text| mail::address(text)).collect::<Option<_>>();
-    Ok(Notify {
+    Ok(NotifyPolicy {
         email: email.ok_or("an address in email is not of the form name@host")?,
         webhook: entry.webhook.as_deref().map(http_url).transpose()?,
         interval: entry.interval.unwrap_or(settings.callers.notify_interval),

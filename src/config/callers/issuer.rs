@@ -1,6 +1,6 @@
 //! Issuers of tokens: whose JWTs are believed, and what a token must say.
 //!
-//! Law: only signatures are believed that we could not make ourselves, so no algorithm with a
+//! Invariant: only signatures are believed that we could not make ourselves, so no algorithm with a
 //! shared secret is among those that can be configured. Where keys come from cannot be changed on
 //! the way: it is https, or this machine.
 
@@ -26,9 +26,9 @@ const ALGORITHMS: [(&str, Algorithm); 9] = [
     ("EdDSA", Algorithm::EdDSA),
 ];
 /// Those of an issuer that does not say.
-const USUAL_ALGORITHMS: [Algorithm; 3] = [Algorithm::RS256, Algorithm::ES256, Algorithm::EdDSA];
+const DEFAULT_ALGORITHMS: [Algorithm; 3] = [Algorithm::RS256, Algorithm::ES256, Algorithm::EdDSA];
 /// The claim that names the caller, of an issuer that does not say.
-const USUAL_CALLER_CLAIM: &str = "sub";
+const DEFAULT_CALLER_CLAIM: &str = "sub";
 /// Clocks that are further apart are wrong, and a token that lives on for longer is no short one.
 const LEEWAY_MAX: Duration = Duration::from_secs(60);
 
@@ -76,7 +76,7 @@ impl IssuerEntry {
                 return Err(refuse(key, "write what the tokens have there"));
             }
         }
-        let caller_claim = self.caller_claim.unwrap_or_else(|| USUAL_CALLER_CLAIM.to_owned());
+        let caller_claim = self.caller_claim.unwrap_or_else(|| DEFAULT_CALLER_CLAIM.to_owned());
         for (key, claim) in
             [("caller_claim", Some(&caller_claim)), ("role_claim", self.role_claim.as_ref())]
         {
@@ -129,7 +129,7 @@ fn is_loopback(url: &Url) -> bool {
 }
 
 fn algorithms(names: Option<Vec<String>>) -> Result<Vec<Algorithm>, String> {
-    let Some(names) = names else { return Ok(USUAL_ALGORITHMS.to_vec()) };
+    let Some(names) = names else { return Ok(DEFAULT_ALGORITHMS.to_vec()) };
     if names.is_empty() {
         return Err("name one at least".to_owned());
     }

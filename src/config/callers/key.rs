@@ -1,7 +1,7 @@
 //! API keys: what a caller shows to the gateway, and what we keep of it.
 //!
-//! Law: a key is 256 random bits, and only its SHA-256 is at rest. Slow hashes and salts are for
-//! passwords, which can be guessed; nobody guesses 256 bits, however fast a guess is.
+//! Invariant: a key is 256 random bits, and only its SHA-256 is at rest. Slow hashes and salts are
+//! for passwords, which can be guessed; nobody guesses 256 bits, however fast a guess is.
 
 use std::fmt::{self, Write as _};
 
@@ -40,7 +40,7 @@ impl KeyHash {
 
     /// Compares in constant time.
     #[must_use]
-    pub fn is(&self, other: &Self) -> bool {
+    pub fn matches(&self, other: &Self) -> bool {
         constant_time::verify_slices_are_equal(&self.0, &other.0).is_ok()
     }
 
@@ -107,6 +107,6 @@ mod tests {
         let (one, other) = (new_key().unwrap(), new_key().unwrap());
         assert_ne!(one, other);
         assert_eq!(one.len(), KEY_PREFIX.len() + 43, "32 bytes in base64");
-        assert!(!KeyHash::of(&one).is(&KeyHash::of(&other)));
+        assert!(!KeyHash::of(&one).matches(&KeyHash::of(&other)));
     }
 }

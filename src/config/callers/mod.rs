@@ -1,7 +1,7 @@
 //! The callers: who registers triggers, what each may do, and what signs their callbacks.
 //!
-//! Law: a table is read whole or refused whole. A secret is in memory alone: no error, no log line
-//! and no `Debug` shows one, and an API key is known by its hash only.
+//! Invariant: a table is read whole or refused whole. A secret is in memory alone: no error, no log
+//! line and no `Debug` shows one, and an API key is known by its hash only.
 //!
 //! ```text
 //!  callers.toml ──► file (strict) ──► CallerTable ◄── by_key, issuer ── gateway: who asks?
@@ -41,7 +41,7 @@ pub struct Caller {
     /// What records call it in `orloj-caller`.
     pub id: String,
     /// What its keys and tokens allow; `None` for one whom neither can name.
-    pub role: Option<Role>,
+    pub role: Option<CallerRole>,
     /// Base URLs under which its callbacks must lie; `None` for any.
     pub urls: Option<Vec<Url>>,
     /// Patterns of topics that its triggers may fire into; `None` for whatever `targets.allow` has.
@@ -49,15 +49,15 @@ pub struct Caller {
     /// What signs its callbacks, in the order of the file; with none they are not signed.
     pub secrets: Arc<[SigningSecret]>,
     /// How much it may use.
-    pub limits: Limits,
+    pub limits: CallerLimits,
     /// Whom to tell of its failures.
-    pub notify: Notify,
+    pub notify: NotifyPolicy,
 }
 
 /// What a key or a token allows; each includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Role {
+pub enum CallerRole {
     /// Looking at what is its own.
     ReadOnly,
     /// Registering, cancelling and commanding, too.
@@ -66,7 +66,7 @@ pub enum Role {
     Operator,
 }
 
-impl Role {
+impl CallerRole {
     /// As the file and tokens write it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -79,14 +79,14 @@ impl Role {
 
     /// The role of that name.
     #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn by_name(name: &str) -> Option<Self> {
         [Self::ReadOnly, Self::Caller, Self::Operator].into_iter().find(|r| r.as_str() == name)
     }
 }
 
 /// How much a caller may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct CallerLimits {
     /// Callbacks under way at once in a worker; `None` for what the worker's settings say.
     pub concurrent: Option<NonZeroUsize>,
     /// Callbacks that wait in a worker; `None` for what the worker's settings say.
@@ -104,7 +104,7 @@ pub struct Limits {
 
 /// Whom to tell of failures. Neither address nor URL: nobody.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notify {
+pub struct NotifyPolicy {
     /// Addresses of mail.
     pub email: Vec<Address>,
     /// Where a message is posted.
@@ -143,7 +143,7 @@ impl CallerTable {
     /// Reads the file that the settings name, and the secrets that it refers to.
     pub fn read(settings: &Settings) -> Result<Self, ConfigError> {
         if settings.callers.file.as_os_str().is_empty() {
-            return Ok(file::open(settings));
+            return Ok(file::open_table(settings));
         }
         let variable = |name: &str| std::env::var(name).ok();
         file::read(settings, &variable)
@@ -167,7 +167,7 @@ impl CallerTable {
         let presented = KeyHash::of(key);
         let mut found = None;
         for (hash, caller) in &self.by_key {
-            if hash.is(&presented) {
+            if hash.matches(&presented) {
                 found = Some(caller);
             }
         }
@@ -176,7 +176,7 @@ impl CallerTable {
 
     /// Who is called so, the anonymous caller not counted.
     #[must_use]
-    pub fn known(&self, id: &str) -> Option<&Arc<Caller>> {
+    pub fn registered(&self, id: &str) -> Option<&Arc<Caller>> {
         self.by_id.get(id).filter(|caller| !caller.is_anonymous())
     }
 
@@ -200,7 +200,7 @@ impl CallerTable {
 
     /// Whether both were read from the same bytes.
     #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
+    pub fn has_same_version(&self, other: &Self) -> bool {
         self.version.as_ref() == other.version.as_ref()
     }
 }

@@ -1,8 +1,8 @@
 //! Signing secrets, as Standard Webhooks 1.0 writes them: `whsec_` shared with the receiver, and
 //! `whsk_` of which the receiver has the public half, `whpk_`.
 //!
-//! Law: what is read can sign. A secret that is too short, damaged, or the wrong half of a pair is
-//! refused here and not at the first callback.
+//! Invariant: what is read can sign. A secret that is too short, damaged, or the wrong half of a
+//! pair is refused here and not at the first callback.
 
 use std::fmt;
 

@@ -6,9 +6,9 @@ use super::secret::{NewSecret, SigningKey};
 use super::*;
 use crate::config::Layers;
 
-struct Folder(tempfile::TempDir);
+struct CallersFixture(tempfile::TempDir);
 
-impl Folder {
+impl CallersFixture {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -31,13 +31,13 @@ impl Folder {
 }
 
 fn refusal(text: &str) -> String {
-    Folder::new().read(text).unwrap_err().to_string()
+    CallersFixture::new().read(text).unwrap_err().to_string()
 }
 
 #[test]
 fn a_caller_has_what_the_file_says_and_the_settings_for_the_rest() {
-    let folder = Folder::new();
-    folder.write("shared", &format!("{}\n", NewSecret::shared().unwrap().secret));
+    let fixture = CallersFixture::new();
+    fixture.write("shared", &format!("{}\n", NewSecret::shared().unwrap().secret));
     let (key, other) = (key::new_key().unwrap(), key::new_key().unwrap());
     let text = format!(
         r#"
@@ -60,9 +60,9 @@ fn a_caller_has_what_the_file_says_and_the_settings_for_the_rest() {
         KeyHash::of(&key),
         KeyHash::of(&other),
     );
-    let callers = folder.read(&text).unwrap();
+    let callers = fixture.read(&text).unwrap();
     let billing = callers.by_key(&other).unwrap();
-    assert_eq!((billing.id.as_str(), billing.role), ("billing", Some(Role::Caller)));
+    assert_eq!((billing.id.as_str(), billing.role), ("billing", Some(CallerRole::Caller)));
     assert_eq!(billing.urls.as_ref().unwrap()[0].path(), "/billing/");
     assert!(billing.may_fire_into("billing.eu") && !billing.may_fire_into("orders"));
     assert!(matches!(
@@ -75,7 +75,7 @@ fn a_caller_has_what_the_file_says_and_the_settings_for_the_rest() {
     assert_eq!(billing.limits.concurrent.unwrap().get(), 7);
     assert_eq!((billing.limits.payload.bytes(), billing.limits.waiting), (65_536, None));
     assert_eq!(billing.limits.dispatch_rate_max, Some(0), "no limit, whatever the settings say");
-    assert_eq!(billing.limits.pending, folder.settings().callers.pending_max);
+    assert_eq!(billing.limits.pending, fixture.settings().callers.pending_max);
     assert_eq!(billing.notify.interval, Duration::from_secs(60));
     assert_eq!(billing.notify.email[0].to_string(), "ops@example.com");
 
@@ -93,14 +93,14 @@ fn without_a_file_there_is_one_caller_with_the_settings() {
     let callers = CallerTable::read(&settings).unwrap();
     assert!(callers.is_open() && callers.by_key("").is_none());
     let anyone = callers.by_id(Some("billing"));
-    assert_eq!((anyone.id.as_str(), anyone.role), (ANONYMOUS, Some(Role::Operator)));
+    assert_eq!((anyone.id.as_str(), anyone.role), (ANONYMOUS, Some(CallerRole::Operator)));
     assert_eq!(anyone.limits.payload, settings.gateway.payload_max);
     assert!(anyone.may_fire_into("anything"));
 }
 
 #[test]
 fn the_file_may_say_what_holds_for_records_without_a_caller() {
-    let callers = Folder::new().read("callers.anonymous.topics = []").unwrap();
+    let callers = CallersFixture::new().read("callers.anonymous.topics = []").unwrap();
     assert!(!callers.by_id(None).may_fire_into("kitchen"));
     assert_eq!(callers.count(), 0);
 }
@@ -177,42 +177,42 @@ fn a_secret_in_a_wrong_place_is_not_repeated() {
         assert!(!refused.contains("S3cret"), "{refused}");
     }
     let right = format!("callers.a.secrets = [{{ secret = \"{secret}\" }}]");
-    let callers = Folder::new().read(&right).unwrap();
+    let callers = CallersFixture::new().read(&right).unwrap();
     let shown = format!("{callers:?} {:?}", callers.by_id(Some("a")));
     assert!(!shown.contains("S3cret") && shown.contains("whsec_***"), "{shown}");
 }
 
 #[test]
 fn a_changed_secret_makes_another_table() {
-    let folder = Folder::new();
+    let fixture = CallersFixture::new();
     let read = |secret: &NewSecret| {
-        folder.write("shared", &secret.secret);
-        folder.read("callers.a.secrets = [{ secret = \"file:shared\" }]").unwrap()
+        fixture.write("shared", &secret.secret);
+        fixture.read("callers.a.secrets = [{ secret = \"file:shared\" }]").unwrap()
     };
     let (one, other) = (NewSecret::shared().unwrap(), NewSecret::shared().unwrap());
-    assert!(read(&one).is_same(&read(&one)));
-    assert!(!read(&one).is_same(&read(&other)));
+    assert!(read(&one).has_same_version(&read(&one)));
+    assert!(!read(&one).has_same_version(&read(&other)));
 }
 
 #[test]
 fn the_documented_file_is_read_as_it_is_explained() {
     const PAGE: &str = include_str!("../../../docs/callers.md");
     let documented = PAGE.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
-    let folder = Folder::new();
-    folder.write("callers.toml", documented.unwrap());
+    let fixture = CallersFixture::new();
+    fixture.write("callers.toml", documented.unwrap());
     let secret =
         |name: &str| (name == "BILLING_SECRET").then(|| NewSecret::shared().unwrap().secret);
-    let callers = file::read(&folder.settings(), &secret).unwrap();
+    let callers = file::read(&fixture.settings(), &secret).unwrap();
 
-    let billing = callers.known("billing").unwrap();
-    assert_eq!((billing.role, billing.secrets.len()), (Some(Role::Caller), 1));
+    let billing = callers.registered("billing").unwrap();
+    assert_eq!((billing.role, billing.secrets.len()), (Some(CallerRole::Caller), 1));
     assert_eq!(billing.limits.requests_per_second.get(), 100);
     assert_eq!(billing.limits.pending.get(), 100_000);
     assert!(billing.may_fire_into("billing.eu") && !billing.may_fire_into("orders"));
     assert_eq!(callers.by_key("foo").unwrap().id, "billing", "the hash of the page is that of foo");
-    assert_eq!(callers.by_key("bar").unwrap().role, Some(Role::Operator));
-    assert_eq!(callers.known("reports").unwrap().role, Some(Role::ReadOnly));
-    assert!(callers.known(ANONYMOUS).is_none() && callers.by_id(None).urls.is_some());
+    assert_eq!(callers.by_key("bar").unwrap().role, Some(CallerRole::Operator));
+    assert_eq!(callers.registered("reports").unwrap().role, Some(CallerRole::ReadOnly));
+    assert!(callers.registered(ANONYMOUS).is_none() && callers.by_id(None).urls.is_some());
 
     let staff = callers.issuer("https://login.example.com/").unwrap();
     let usual = [Algorithm::RS256, Algorithm::ES256, Algorithm::EdDSA];
@@ -221,7 +221,7 @@ fn the_documented_file_is_read_as_it_is_explained() {
         (staff.caller_claim.as_str(), staff.role_claim.as_deref()),
         ("sub", Some("orloj_role"))
     );
-    assert_eq!(staff.leeway, folder.settings().callers.jwt_leeway);
+    assert_eq!(staff.leeway, fixture.settings().callers.jwt_leeway);
     let machines = callers.issuer("https://tokens.example.com").unwrap();
     assert_eq!((machines.caller_claim.as_str(), machines.leeway.as_secs()), ("client_id", 5));
     assert_eq!(machines.algorithms, [Algorithm::ES256]);
@@ -233,14 +233,14 @@ const ISSUER: &str = "issuer = \"i\"\naudience = \"a\"\n";
 #[test]
 fn one_issuer_needs_no_name() {
     let text = format!("[jwt]\n{ISSUER}jwks_url = \"https://h/keys\"\nalgorithms = [\"PS512\"]");
-    let callers = Folder::new().read(&text).unwrap();
+    let callers = CallersFixture::new().read(&text).unwrap();
     let [issuer] = callers.issuers() else { panic!("{:?}", callers.issuers()) };
     assert_eq!((issuer.name.as_str(), &issuer.algorithms), ("jwt", &vec![Algorithm::PS512]));
-    assert!(Folder::new().read("[callers.a]").unwrap().issuers().is_empty());
+    assert!(CallersFixture::new().read("[callers.a]").unwrap().issuers().is_empty());
 }
 
 #[test]
-fn an_issuer_that_could_harm_is_refused_with_the_reason() {
+fn an_unsafe_issuer_is_refused_with_the_reason() {
     let https = "jwks_url = \"https://h/keys\"\n";
     for (table, entry, expected) in [
         ("jwt", String::new(), "`jwt` lacks `issuer`"),
@@ -291,8 +291,8 @@ fn an_issuer_that_could_harm_is_refused_with_the_reason() {
 
 #[test]
 fn keys_come_over_http_from_this_machine_if_that_is_allowed() {
-    let folder = Folder::new();
-    let mut settings = folder.settings();
+    let fixture = CallersFixture::new();
+    let mut settings = fixture.settings();
     settings.callers.jwks_over_http = true;
     for (url, is_allowed) in [
         ("http://127.0.0.1:8080/keys", true),
@@ -301,7 +301,7 @@ fn keys_come_over_http_from_this_machine_if_that_is_allowed() {
         ("http://localhost/keys", false),
         ("http://192.0.2.1/keys", false),
     ] {
-        folder.write("callers.toml", &format!("[jwt]\n{ISSUER}jwks_url = \"{url}\""));
+        fixture.write("callers.toml", &format!("[jwt]\n{ISSUER}jwks_url = \"{url}\""));
         assert_eq!(file::read(&settings, &|_| None).is_ok(), is_allowed, "{url}");
     }
 }

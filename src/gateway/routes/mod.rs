@@ -1,7 +1,7 @@
 //! Every path of the API, and the handler of each of its methods.
 //!
-//! Law: the router and the description are made from the same list. What is not described is the
-//! description itself and its pages.
+//! Invariant: the router and the description are made from the same list. What is not described is
+//! the description itself and its pages.
 
 use std::sync::Arc;
 
@@ -16,15 +16,13 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::api::Api;
-use super::code::Code;
+use super::error_code::ErrorCode;
 use super::problem::Problem;
-use super::{
-    batch, circuits, commands, dead_letters, description, docs, patch, schedules, triggers,
-};
+use super::{batch, circuits, commands, dead_letters, docs, openapi, patch, schedules, triggers};
 
 /// Every route, and what is told of them.
 pub(super) fn routes() -> (Router<Arc<Api>>, Value) {
-    let (router, mut api) = OpenApiRouter::with_openapi(description::frame())
+    let (router, mut api) = OpenApiRouter::with_openapi(openapi::base_document())
         .routes(routes!(triggers::register, triggers::list))
         .routes(routes!(triggers::get, patch::patch, commands::cancel))
         .routes(routes!(triggers::executions))
@@ -39,15 +37,16 @@ pub(super) fn routes() -> (Router<Arc<Api>>, Value) {
         .routes(routes!(circuits::unsettled))
         // A path cannot end in a word behind a parameter: these are described by name.
         .route("/v1/triggers/{id}", post(commands::command))
-        .route("/v1/dead-letters/{id}", post(dead_letters::verb))
+        .route("/v1/dead-letters/{id}", post(dead_letters::run_action))
         .split_for_parts();
-    api.merge(commands::Described::openapi());
-    api.merge(dead_letters::Described::openapi());
-    let document = description::complete(&api);
+    api.merge(commands::CommandPaths::openapi());
+    api.merge(dead_letters::DeadLetterActionPaths::openapi());
+    let document = openapi::complete_document(&api);
     let text: Arc<str> = document.to_string().into();
-    let served = move || async move { ([(CONTENT_TYPE, "application/json")], text.to_string()) };
+    let serve_document =
+        move || async move { ([(CONTENT_TYPE, "application/json")], text.to_string()) };
     let router = router
-        .route("/openapi.json", get(served))
+        .route("/openapi.json", get(serve_document))
         .merge(docs::routes())
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found);
@@ -59,7 +58,7 @@ async fn not_found() -> impl IntoResponse {
 }
 
 async fn method_not_allowed(uri: Uri) -> Response {
-    let problem = Problem::of(Code::MethodNotAllowed, "this path does not take this method");
+    let problem = Problem::of(ErrorCode::MethodNotAllowed, "this path does not take this method");
     let mut response = problem.into_response();
     if let Some(methods) = methods_of(uri.path()) {
         response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));

@@ -15,11 +15,11 @@ use tower::ServiceExt as _;
 use super::*;
 use crate::callers::Callers;
 use crate::config::{Layers, Settings};
-use crate::gateway::idempotency::InFlight;
-use crate::gateway::identity::Identity;
-use crate::gateway::judge::Judge;
-use crate::gateway::marks::Marks;
-use crate::gateway::{Desk, request_id};
+use crate::gateway::auth::Authenticator;
+use crate::gateway::idempotency::InFlightRequests;
+use crate::gateway::validator::RegistrationValidator;
+use crate::gateway::write_positions::WritePositions;
+use crate::gateway::{TriggerClient, request_id};
 use crate::guard::Guard;
 use crate::health::Health;
 use crate::kafka::Names;
@@ -32,14 +32,14 @@ const METHODS: [Method; 6] =
     [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS];
 
 /// A gateway whose cluster is away.
-struct Alone {
+struct GatewayFixture {
     router: Router,
     description: Value,
     _folder: TempDir,
     _shutdown: DropGuard,
 }
 
-impl Alone {
+impl GatewayFixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let overrides = vec![
@@ -49,19 +49,20 @@ impl Alone {
         ];
         let settings = Settings::load(&Layers { overrides, ..Layers::default() }).unwrap();
         let (health, shutdown) = (Health::new("gateway"), CancellationToken::new());
-        let patience = settings.gateway.answer_timeout;
-        let desk = Desk::open(&settings, patience, Arc::clone(&health), shutdown.clone()).unwrap();
+        let timeout = settings.gateway.answer_timeout;
+        let client =
+            TriggerClient::open(&settings, timeout, Arc::clone(&health), shutdown.clone()).unwrap();
         let view = View::open(&settings, Arc::clone(&health), shutdown.clone()).unwrap();
-        let callers = Callers::follow(&settings, Arc::clone(&health), shutdown.clone()).unwrap();
+        let callers = Callers::watch(&settings, Arc::clone(&health), shutdown.clone()).unwrap();
         let api = Api {
-            in_flight: InFlight::default(),
-            desk,
+            in_flight: InFlightRequests::default(),
+            client,
             view,
-            marks: Marks::default(),
-            letters: crate::dead_letters::Desk::new(&settings),
+            write_positions: WritePositions::default(),
+            dead_letter_actions: crate::dead_letters::DeadLetterActions::new(&settings),
             names: Names::new(&settings.topics.prefix),
-            judge: Judge::new(),
-            identity: Identity::open(&settings, callers.clone()).unwrap(),
+            validator: RegistrationValidator::new(),
+            authenticator: Authenticator::open(&settings, callers.clone()).unwrap(),
             callers,
             guard: Guard::new(&settings),
             settings,
@@ -69,11 +70,11 @@ impl Alone {
         };
         let (router, description) = routes();
         let router = router.with_state(Arc::new(api));
-        let router = router.layer(middleware::from_fn(request_id::frame));
+        let router = router.layer(middleware::from_fn(request_id::track_request));
         Self { router, description, _folder: folder, _shutdown: shutdown.drop_guard() }
     }
 
-    async fn ask(&self, method: Method, path: &str, body: &str) -> Response {
+    async fn send(&self, method: Method, path: &str, body: &str) -> Response {
         let request = Request::builder().method(method).uri(path);
         let request = request.header(CONTENT_TYPE, "application/json");
         let request = request.body(Body::from(body.to_owned())).unwrap();
@@ -81,7 +82,7 @@ impl Alone {
     }
 
     /// Every path that is described, and its methods.
-    fn described(&self) -> Vec<(String, BTreeSet<Method>)> {
+    fn described_paths(&self) -> Vec<(String, BTreeSet<Method>)> {
         let paths = self.description["paths"].as_object().unwrap().iter();
         let method = |name: &String| name.to_uppercase().parse().unwrap();
         paths
@@ -99,11 +100,11 @@ async fn json_of(response: Response) -> Value {
 
 #[tokio::test]
 async fn what_is_described_is_served() {
-    let alone = Alone::new();
-    for (path, methods) in alone.described() {
+    let gateway = GatewayFixture::new();
+    for (path, methods) in gateway.described_paths() {
         for method in methods {
             let path = path.replace("{id}", "tea");
-            let response = alone.ask(method.clone(), &path, "{}").await;
+            let response = gateway.send(method.clone(), &path, "{}").await;
             let problem = json_of(response).await;
             let code = problem["code"].as_str().unwrap_or_default();
             let missing = ["no-such-route", "method-not-allowed"].contains(&code);
@@ -114,11 +115,11 @@ async fn what_is_described_is_served() {
 
 #[tokio::test]
 async fn what_is_served_is_described() {
-    let alone = Alone::new();
-    let described = alone.described();
+    let gateway = GatewayFixture::new();
+    let described = gateway.described_paths();
     let of_path = |path: &str| described.iter().find(|(known, _)| known == path);
     // Axum shows the paths of a router to people only.
-    let shown = format!("{:?}", alone.router);
+    let shown = format!("{:?}", gateway.router);
     let is_path = |text: &&str| text.starts_with("/v1/") || UNDESCRIBED.contains(text);
     let is_fallback = |text: &&str| *text == "/" || text.starts_with("/{*__private__");
     let served: BTreeSet<_> = shown
@@ -146,7 +147,7 @@ async fn what_is_served_is_described() {
             if *method == Method::POST && path.ends_with("/{id}") {
                 continue;
             }
-            let response = alone.ask(method.clone(), &path.replace("{id}", "tea"), "{}").await;
+            let response = gateway.send(method.clone(), &path.replace("{id}", "tea"), "{}").await;
             assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED, "{method} {path}");
             let allow = response.headers()[ALLOW].to_str().unwrap().to_owned();
             for method in methods {
@@ -155,23 +156,23 @@ async fn what_is_served_is_described() {
         }
     }
     for path in ["/v1/triggers/tea:pause", "/v1/dead-letters/3-41:replay"] {
-        let response = alone.ask(Method::PUT, path, "{}").await;
+        let response = gateway.send(Method::PUT, path, "{}").await;
         assert_eq!(response.headers()[ALLOW], "POST", "{path}");
     }
     for path in ["/", "/v1", "/v1/tea", "/v1/triggers/tea/teapot", "/v1/triggers/"] {
-        let response = alone.ask(Method::GET, path, "").await;
+        let response = gateway.send(Method::GET, path, "").await;
         assert_eq!(response.status(), StatusCode::NOT_FOUND, "{path}");
         assert_eq!(json_of(response).await["code"], "no-such-route");
     }
     for path in ["/v1/triggers/tea", "/v1/triggers/tea:stop", "/v1/dead-letters/3-41:eat"] {
-        let problem = json_of(alone.ask(Method::POST, path, "").await).await;
+        let problem = json_of(gateway.send(Method::POST, path, "").await).await;
         assert_eq!(problem["code"], "no-such-route", "{path}");
     }
 }
 
 #[tokio::test]
-async fn what_cannot_be_answered_is_a_problem_with_a_name() {
-    let alone = Alone::new();
+async fn an_error_is_a_problem_with_a_code_and_the_request_id() {
+    let gateway = GatewayFixture::new();
     let request = |accept: &str, kind: &str| {
         let request = Request::builder().method(Method::POST).uri("/v1/triggers");
         let request = request.header("x-request-id", "order-7").header("accept", accept);
@@ -182,7 +183,7 @@ async fn what_cannot_be_answered_is_a_problem_with_a_name() {
         ("*/*", "text/plain", 415, "unsupported-media-type"),
         ("*/*", "application/json", 422, "contradiction"),
     ] {
-        let response = alone.router.clone().oneshot(request(accept, kind)).await.unwrap();
+        let response = gateway.router.clone().oneshot(request(accept, kind)).await.unwrap();
         assert_eq!(response.status().as_u16(), status, "{code}");
         assert_eq!(response.headers()["x-request-id"], "order-7");
         assert_eq!(response.headers()[CONTENT_TYPE], "application/problem+json");
@@ -190,23 +191,23 @@ async fn what_cannot_be_answered_is_a_problem_with_a_name() {
         assert_eq!((&problem["code"], &problem["requestId"]), (&json!(code), &json!("order-7")));
     }
     let body = r#"{"topic": "t", "delaySeconds": 1}"#;
-    let away = alone.ask(Method::POST, "/v1/triggers", body).await;
-    assert_eq!(away.status(), StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(away.headers()["retry-after"], "5");
+    let unavailable = gateway.send(Method::POST, "/v1/triggers", body).await;
+    assert_eq!(unavailable.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(unavailable.headers()["retry-after"], "5");
     let long = format!(r#"{{"topic": "t", "payload": "{}"}}"#, "x".repeat(200_000));
-    let long = alone.ask(Method::POST, "/v1/triggers", &long).await;
+    let long = gateway.send(Method::POST, "/v1/triggers", &long).await;
     assert_eq!(json_of(long).await["code"], "payload-too-large");
 }
 
 #[test]
-fn who_may_ask_and_every_way_to_be_refused_is_described() {
+fn security_and_every_error_status_are_described() {
     let (_router, document) = routes();
     assert_eq!(document["security"], json!([{ "bearer": [] }, { "apiKey": [] }, {}]));
     let components = &document["components"];
     let schemes: Vec<_> = components["securitySchemes"].as_object().unwrap().keys().collect();
     assert_eq!(schemes, ["apiKey", "bearer"]);
     let words = components["schemas"]["ProblemCode"]["enum"].as_array().unwrap();
-    assert_eq!(words.len(), Code::all().count());
+    assert_eq!(words.len(), ErrorCode::all().count());
     for status in ["429", "503"] {
         let headers = &components["responses"][format!("Problem{status}")]["headers"];
         assert_eq!(headers["Retry-After"]["schema"]["type"], "integer", "{status}");
@@ -216,15 +217,15 @@ fn who_may_ask_and_every_way_to_be_refused_is_described() {
     for (path, methods) in document["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
             let has_body = operation.get("requestBody").is_some();
-            for (status, is_told) in [
+            for (status, is_expected) in [
                 ("404", path.contains("{id}")),
                 ("409", method != "get" && path != "/v1/schedules:next"),
                 ("412", method == "patch"),
                 ("413", has_body),
                 ("415", has_body),
             ] {
-                let told = operation["responses"].get(status).is_some();
-                assert_eq!(told, is_told, "{method} {path}: {status}");
+                let is_described = operation["responses"].get(status).is_some();
+                assert_eq!(is_described, is_expected, "{method} {path}: {status}");
             }
             visit(&operation["parameters"], &mut |value| {
                 assert_ne!(value.get("type"), Some(&json!("null")), "{method} {path}: {value}");
@@ -236,7 +237,7 @@ fn who_may_ask_and_every_way_to_be_refused_is_described() {
 }
 
 #[test]
-fn the_description_is_whole() {
+fn the_openapi_document_is_complete() {
     let (_router, document) = routes();
     assert_eq!(document["openapi"], "3.1.0");
     let schemas = document["components"]["schemas"].as_object().unwrap();
@@ -261,15 +262,18 @@ fn the_description_is_whole() {
         for (method, operation) in methods.as_object().unwrap() {
             let what = format!("{method} {path}");
             assert!(ids.insert(operation["operationId"].as_str().unwrap().to_owned()), "{what}");
-            let said = operation["summary"].as_str().unwrap_or_default();
-            assert!(said.ends_with(|c: char| c.is_alphabetic() || c == '.'), "{what}: {said:?}");
+            let summary = operation["summary"].as_str().unwrap_or_default();
+            assert!(
+                summary.ends_with(|c: char| c.is_alphabetic() || c == '.'),
+                "{what}: {summary:?}"
+            );
             for status in ["400", "401", "403", "429", "503"] {
                 assert!(operation["responses"].get(status).is_some(), "{what}: {status}");
             }
             let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
             for parameter in parameters {
-                let told = parameter["description"].as_str().unwrap_or_default();
-                assert!(!told.is_empty(), "{what}: {parameter}");
+                let description = parameter["description"].as_str().unwrap_or_default();
+                assert!(!description.is_empty(), "{what}: {parameter}");
             }
         }
     }

@@ -1,6 +1,6 @@
 //! News for tests.
 
-use super::{Digest, Log, Place, Source};
+use super::{Digest, NotificationSource, SourcePartition, SourcePosition};
 use crate::model::attempt::{Attempt, History};
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
 use crate::model::definition::{Definition, HttpTarget, Target};
@@ -10,11 +10,14 @@ use crate::model::outcome::{Circuit, CircuitState};
 use crate::model::{Offset, Timestamp};
 
 /// When things began, in ms since the epoch.
-pub(crate) const BEGUN: Timestamp = 1_800_000_000_000;
+pub(crate) const FIRST_AT: Timestamp = 1_800_000_000_000;
 
 /// A place among the dead letters.
-pub(crate) fn place(offset: Offset) -> Place {
-    Place { log: Log { source: Source::DeadLetters, partition: 3 }, offset }
+pub(crate) fn place(offset: Offset) -> SourcePosition {
+    SourcePosition {
+        source_partition: SourcePartition { source: NotificationSource::DeadLetters, partition: 3 },
+        offset,
+    }
 }
 
 /// A callback to a host that was answered `status` in the end.
@@ -42,8 +45,8 @@ pub(crate) fn callback(trigger: &str, host: &str, status: u16, at: Timestamp) ->
         scheduled: at,
         fired: at,
         definition: Definition { target, payload: None, headers, retry: None, caller },
-        history: History::with(None, attempt),
-        settles: false,
+        history: History::with_attempt(None, attempt),
+        report_end: false,
         priority: 127,
     };
     DeadLetter {
@@ -81,15 +84,19 @@ pub(crate) fn circuit(host: &str, state: CircuitState) -> Circuit {
 pub(crate) fn outage() -> Digest {
     let mut digest = Digest::default();
     let letters = [
-        callback("order-0", "api.example.com", 500, BEGUN),
-        callback("order-1", "API.example.com", 500, BEGUN + 2_000),
-        record("order-2", "nothing says when", BEGUN + 1_000),
+        callback("order-0", "api.example.com", 500, FIRST_AT),
+        callback("order-1", "API.example.com", 500, FIRST_AT + 2_000),
+        record("order-2", "nothing says when", FIRST_AT + 1_000),
     ];
     for (offset, letter) in (40..).zip(&letters) {
-        digest.letter(letter, place(offset));
+        digest.add_dead_letter(letter, place(offset));
     }
-    let log = Log { source: Source::Outcomes, partition: 1 };
+    let log = SourcePartition { source: NotificationSource::Outcomes, partition: 1 };
     let open = circuit("api.example.com", CircuitState::Open);
-    digest.circuit(&open, BEGUN + 3_000, Place { log, offset: 7 });
+    digest.add_circuit_change(
+        &open,
+        FIRST_AT + 3_000,
+        SourcePosition { source_partition: log, offset: 7 },
+    );
     digest
 }

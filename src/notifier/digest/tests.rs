@@ -1,24 +1,27 @@
 //! What a digest promises: counts that are right, and bounds that hold.
 
-use super::samples::{BEGUN, callback, circuit, outage, place, record};
+use super::samples::{FIRST_AT, callback, circuit, outage, place, record};
 use super::*;
 
 #[test]
-fn what_has_one_cause_is_counted_together() {
+fn dead_letters_of_one_cause_are_counted_together() {
     let digest = outage();
     let causes: Vec<_> =
         digest.causes.iter().map(|cause| (cause.host.as_deref(), cause.count)).collect();
     assert_eq!(causes, [(Some("api.example.com"), 2), (None, 1)]);
     assert_eq!(digest.causes[0].reason.as_str(), "answered 500");
-    assert_eq!((digest.first, digest.last), (Some(BEGUN), Some(BEGUN + 2_000)));
+    assert_eq!((digest.first, digest.last), (Some(FIRST_AT), Some(FIRST_AT + 2_000)));
     let beginnings: Vec<_> =
-        digest.beginnings().map(|(log, offset)| (log.source, offset)).collect();
-    assert_eq!(beginnings, [(Source::DeadLetters, 40), (Source::Outcomes, 7)]);
+        digest.first_offsets().map(|(log, offset)| (log.source, offset)).collect();
+    assert_eq!(
+        beginnings,
+        [(NotificationSource::DeadLetters, 40), (NotificationSource::Outcomes, 7)]
+    );
 }
 
 #[test]
 fn a_letter_whose_attempt_was_never_made_has_its_own_reason() {
-    let mut letter = callback("a", "h", 500, BEGUN);
+    let mut letter = callback("a", "h", 500, FIRST_AT);
     letter.reason = "topic orloj.fires.slow does not exist".to_owned();
     let Content::Fire { attempts, .. } = &mut letter.content else { unreachable!() };
     *attempts = 7;
@@ -26,51 +29,52 @@ fn a_letter_whose_attempt_was_never_made_has_its_own_reason() {
 }
 
 #[test]
-fn an_outage_of_everything_stays_small() {
+fn a_digest_of_many_failures_stays_small() {
     let mut digest = Digest::default();
     for n in 0..10_000 {
         let host = format!("host-{n}.example.com");
-        digest.letter(&callback(&format!("order-{n}"), &host, 503, BEGUN + n), place(n));
-        digest.circuit(&circuit(&host, CircuitState::Open), BEGUN, place(n));
+        digest
+            .add_dead_letter(&callback(&format!("order-{n}"), &host, 503, FIRST_AT + n), place(n));
+        digest.add_circuit_change(&circuit(&host, CircuitState::Open), FIRST_AT, place(n));
     }
     assert_eq!(digest.dead_letters, 10_000);
     assert_eq!((digest.causes.len(), digest.other_causes), (CAUSES_MAX, 10_000 - 10));
     assert_eq!((digest.circuits.len(), digest.other_circuits), (CIRCUITS_MAX, 10_000 - 10));
     assert_eq!(digest.examples.len(), EXAMPLES_MAX);
-    assert_eq!(digest.beginnings().count(), 1);
+    assert_eq!(digest.first_offsets().count(), 1);
     let json = serde_json::to_vec(&digest).unwrap();
     assert!(json.len() < 8_192, "{} bytes", json.len());
 }
 
 #[test]
-fn what_others_say_is_one_line_of_a_bounded_length() {
+fn external_text_is_one_line_of_a_bounded_length() {
     let mut digest = Digest::default();
-    let evil = "x\r\nBcc: everyone@example.com\r\n.\r\n".repeat(1_000);
-    digest.letter(&record(&evil, &evil, BEGUN), place(0));
-    let mut open = circuit(&evil, CircuitState::Open);
-    open.reason.clone_from(&evil);
-    digest.circuit(&open, BEGUN, place(1));
-    let said = [
+    let hostile = "x\r\nBcc: everyone@example.com\r\n.\r\n".repeat(1_000);
+    digest.add_dead_letter(&record(&hostile, &hostile, FIRST_AT), place(0));
+    let mut open = circuit(&hostile, CircuitState::Open);
+    open.reason.clone_from(&hostile);
+    digest.add_circuit_change(&open, FIRST_AT, place(1));
+    let texts = [
         digest.causes[0].reason.as_str(),
         digest.examples[0].reason.as_str(),
         digest.examples[0].trigger.as_ref().unwrap().as_str(),
         digest.circuits[0].host.as_str(),
         digest.circuits[0].reason.as_str(),
     ];
-    for text in said {
+    for text in texts {
         assert!(!text.contains(['\r', '\n']) && text.chars().count() <= 300, "{text}");
     }
 }
 
 #[test]
-fn a_circuit_is_told_by_its_last_state() {
+fn a_circuit_is_reported_by_its_last_state() {
     let mut digest = Digest::default();
     let host = |digest: &Digest| (digest.circuits[0].opened, digest.circuits[0].closed);
-    digest.circuit(&circuit("h", CircuitState::Closed), 1, place(1));
+    digest.add_circuit_change(&circuit("h", CircuitState::Closed), 1, place(1));
     assert_eq!(host(&digest), (None, Some(1)));
-    digest.circuit(&circuit("h", CircuitState::Open), 2, place(2));
+    digest.add_circuit_change(&circuit("h", CircuitState::Open), 2, place(2));
     assert_eq!(host(&digest), (Some(2), None));
-    digest.circuit(&circuit("h", CircuitState::Closed), 3, place(3));
+    digest.add_circuit_change(&circuit("h", CircuitState::Closed), 3, place(3));
     assert_eq!(host(&digest), (Some(2), Some(3)));
     assert!(!digest.is_empty() && Digest::default().is_empty());
 }

@@ -1,35 +1,35 @@
 //! Tests of the view without Kafka: facts are folded into a database in memory, or on disk where
 //! it is to be large.
 
-mod asked;
+mod fixture_events;
 mod history;
-mod large;
-mod order;
-mod plans;
-mod retained;
-mod stage;
+mod large_lists;
+mod queries;
+mod query_plans;
+mod read_order;
+mod retention;
 
 use rusqlite::Connection;
 
-use super::fold::{Fold, Memo};
+use super::projector::{Projector, ProjectorCache};
 use super::schema;
 
 /// A view's database and what its thread remembers.
-pub(super) struct Scene {
+pub(super) struct ViewFixture {
     pub(super) db: Connection,
-    pub(super) memo: Memo,
+    pub(super) cache: ProjectorCache,
 }
 
-impl Scene {
+impl ViewFixture {
     pub(super) fn new() -> Self {
         let db = Connection::open_in_memory().unwrap();
-        schema::make(&db, "test").unwrap();
-        let memo = Memo::load(&db, 64).unwrap();
+        schema::create_tables(&db, "test").unwrap();
+        let cache = ProjectorCache::load(&db, 64).unwrap();
         db.set_prepared_statement_cache_capacity(128);
-        Self { db, memo }
+        Self { db, cache }
     }
 
-    pub(super) fn fold(&mut self) -> Fold<'_> {
-        Fold { db: &self.db, memo: &mut self.memo }
+    pub(super) fn projector(&mut self) -> Projector<'_> {
+        Projector { db: &self.db, cache: &mut self.cache }
     }
 }

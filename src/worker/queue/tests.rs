@@ -9,28 +9,28 @@ use proptest::prelude::*;
 use super::*;
 use crate::clock;
 
-const LIMITS: Limits = Limits { concurrent: 2, waiting: 3, rate: None };
-const USUAL: u8 = 127;
+const LIMITS: QueueLimits = QueueLimits { concurrent: 2, waiting: 3, rate: None };
+const DEFAULT_PRIORITY: u8 = 127;
 
-fn caller(name: &str) -> Caller {
+fn caller(name: &str) -> CallerName {
     Some(name.into())
 }
 
-fn paced(concurrent: usize, waiting: usize, rate: u32) -> Limits {
-    Limits { concurrent, waiting, rate: NonZeroU32::new(rate) }
+fn rate_limited(concurrent: usize, waiting: usize, rate: u32) -> QueueLimits {
+    QueueLimits { concurrent, waiting, rate: NonZeroU32::new(rate) }
 }
 
 /// A fire that says whose it is.
-type Fire = (Caller, u32);
+type QueuedFire = (CallerName, u32);
 
-fn offer(queue: &mut Queue<Fire>, name: &str, number: u32) -> bool {
-    offer_as(queue, name, LIMITS, (USUAL, number)).is_ok()
+fn offer(queue: &mut Queue<QueuedFire>, name: &str, number: u32) -> bool {
+    offer_as(queue, name, LIMITS, (DEFAULT_PRIORITY, number)).is_ok()
 }
 
 fn offer_as(
-    queue: &mut Queue<Fire>,
+    queue: &mut Queue<QueuedFire>,
     name: &str,
-    limits: Limits,
+    limits: QueueLimits,
     (priority, number): (u8, u32),
 ) -> Result<(), u32> {
     let caller = caller(name);
@@ -38,17 +38,17 @@ fn offer_as(
     offered.map_err(|(_, back)| back)
 }
 
-fn begun(queue: &mut Queue<Fire>) -> Vec<String> {
+fn begun(queue: &mut Queue<QueuedFire>) -> Vec<String> {
     begun_at(queue, clock::monotonic())
 }
 
-fn begun_at(queue: &mut Queue<Fire>, now: Instant) -> Vec<String> {
+fn begun_at(queue: &mut Queue<QueuedFire>, now: Instant) -> Vec<String> {
     let fires = std::iter::from_fn(|| queue.begin(now));
     fires.map(|(caller, number)| format!("{}{number}", caller.unwrap())).collect()
 }
 
 /// The same, and each ends at once.
-fn done_at(queue: &mut Queue<Fire>, now: Instant) -> Vec<String> {
+fn done_at(queue: &mut Queue<QueuedFire>, now: Instant) -> Vec<String> {
     let fires = std::iter::from_fn(|| {
         let (caller, number) = queue.begin(now)?;
         queue.end(&caller);
@@ -58,7 +58,7 @@ fn done_at(queue: &mut Queue<Fire>, now: Instant) -> Vec<String> {
 }
 
 #[test]
-fn callers_take_turns_and_a_bulkhead_holds() {
+fn callers_take_turns_and_a_bulkhead_limits_each() {
     let mut queue = Queue::new(100);
     for number in 0..3 {
         assert!(offer(&mut queue, "a", number));
@@ -67,36 +67,36 @@ fn callers_take_turns_and_a_bulkhead_holds() {
     assert!(offer(&mut queue, "b", 0) && offer(&mut queue, "b", 1));
     assert_eq!(begun(&mut queue), ["a0", "b0", "a1", "b1"]);
     assert_eq!((queue.under_way(), queue.waiting()), (4, 1));
-    assert!(queue.awaits_an_end());
+    assert!(queue.waits_for_completion());
     queue.end(&caller("b"));
     assert!(begun(&mut queue).is_empty(), "a has no place");
     queue.end(&caller("a"));
     assert_eq!(begun(&mut queue), ["a2"]);
-    assert!(!queue.awaits_an_end() && queue.due().is_none());
+    assert!(!queue.waits_for_completion() && queue.next_due().is_none());
 }
 
 #[test]
-fn those_without_a_name_are_one_caller() {
+fn triggers_without_a_caller_share_one_queue() {
     let mut queue = Queue::new(100);
-    let mut offer = || queue.offer(&None, LIMITS, USUAL, 0).is_ok();
+    let mut offer = || queue.offer(&None, LIMITS, DEFAULT_PRIORITY, 0).is_ok();
     assert_eq!([offer(), offer(), offer(), offer()], [true, true, true, false]);
 }
 
 #[test]
-fn whoever_wants_all_leaves_room_for_a_newcomer() {
+fn a_caller_that_fills_its_queue_leaves_room_for_a_new_caller() {
     let mut queue = Queue::new(12);
-    let greedy = Limits { concurrent: 1, waiting: 1_000, rate: None };
+    let limits = QueueLimits { concurrent: 1, waiting: 1_000, rate: None };
     let mut fill = |name| {
         let caller = caller(name);
-        (0..100).filter(|_| queue.offer(&caller, greedy, USUAL, ()).is_ok()).count()
+        (0..100).filter(|_| queue.offer(&caller, limits, DEFAULT_PRIORITY, ()).is_ok()).count()
     };
     assert_eq!([fill("a"), fill("b"), fill("c")], [6, 3, 2]);
 }
 
 #[test]
-fn priority_orders_a_callers_own_and_gains_it_no_turn() {
+fn priority_orders_the_fires_of_one_caller_and_gives_it_no_extra_turn() {
     let mut queue = Queue::new(100);
-    for fire in [(0, 0), (USUAL, 1), (255, 2)] {
+    for fire in [(0, 0), (DEFAULT_PRIORITY, 1), (255, 2)] {
         offer_as(&mut queue, "a", LIMITS, fire).unwrap();
     }
     for fire in [(1, 3), (1, 4)] {
@@ -106,7 +106,7 @@ fn priority_orders_a_callers_own_and_gains_it_no_turn() {
 }
 
 #[test]
-fn in_a_full_queue_what_matters_least_goes_back() {
+fn a_full_queue_returns_the_fire_of_the_lowest_priority() {
     let mut queue = Queue::new(100);
     for fire in [(5, 0), (3, 1), (3, 2)] {
         offer_as(&mut queue, "a", LIMITS, fire).unwrap();
@@ -114,23 +114,28 @@ fn in_a_full_queue_what_matters_least_goes_back() {
     assert_eq!(offer_as(&mut queue, "a", LIMITS, (3, 3)), Err(3));
     assert_eq!(offer_as(&mut queue, "a", LIMITS, (4, 4)), Err(2));
     assert_eq!(queue.waiting(), 3);
-    let wide = Limits { concurrent: 9, ..LIMITS };
-    queue.limit(|_| wide);
+    let wide = QueueLimits { concurrent: 9, ..LIMITS };
+    queue.set_limits(|_| wide);
     assert_eq!(begun(&mut queue), ["a0", "a4", "a1"]);
 }
 
 #[test]
-fn who_is_over_its_pace_waits_and_nobody_else_does() {
+fn a_caller_over_its_rate_waits_and_no_other_does() {
     let (mut queue, now) = (Queue::new(100), clock::monotonic());
     for number in 0..4 {
-        offer_as(&mut queue, "a", paced(9, 9, 2), (USUAL, number)).unwrap();
-        offer_as(&mut queue, "b", Limits { concurrent: 9, waiting: 9, rate: None }, (0, number))
-            .unwrap();
+        offer_as(&mut queue, "a", rate_limited(9, 9, 2), (DEFAULT_PRIORITY, number)).unwrap();
+        offer_as(
+            &mut queue,
+            "b",
+            QueueLimits { concurrent: 9, waiting: 9, rate: None },
+            (0, number),
+        )
+        .unwrap();
     }
     assert_eq!(begun_at(&mut queue, now), ["a0", "b0", "a1", "b1", "b2", "b3"]);
     let half = Duration::from_millis(500);
-    assert!(!queue.awaits_an_end(), "no callback's end would begin one");
-    assert_eq!(queue.due(), Some(now + half));
+    assert!(!queue.waits_for_completion(), "no callback's end would begin one");
+    assert_eq!(queue.next_due(), Some(now + half));
     assert!(begun_at(&mut queue, now + half - Duration::from_nanos(1)).is_empty());
     assert_eq!(begun_at(&mut queue, now + half), ["a2"]);
     assert_eq!(begun_at(&mut queue, now + 10 * half), ["a3"]);
@@ -138,57 +143,57 @@ fn who_is_over_its_pace_waits_and_nobody_else_does() {
 
 /// Quick callbacks leave nothing behind in the queue but what has begun in the last second.
 #[test]
-fn a_pace_is_remembered_for_as_long_as_it_matters() {
+fn the_rate_state_of_a_caller_is_kept_until_it_expires() {
     let (mut queue, now) = (Queue::new(100), clock::monotonic());
-    let two = paced(9, 9, 2);
+    let two = rate_limited(9, 9, 2);
     for number in 0..2 {
-        offer_as(&mut queue, "a", two, (USUAL, number)).unwrap();
+        offer_as(&mut queue, "a", two, (DEFAULT_PRIORITY, number)).unwrap();
         assert_eq!(done_at(&mut queue, now).len(), 1);
     }
-    offer_as(&mut queue, "a", two, (USUAL, 2)).unwrap();
+    offer_as(&mut queue, "a", two, (DEFAULT_PRIORITY, 2)).unwrap();
     assert!(done_at(&mut queue, now).is_empty(), "it has nothing under way, and has had its two");
     assert_eq!(queue.withdraw(|_| true).len(), 1);
-    let rested = now + Duration::from_secs(1);
-    assert_eq!((queue.callers.len(), queue.due()), (1, Some(rested)));
-    assert!(queue.begin(rested).is_none());
-    assert!(queue.callers.is_empty() && queue.timed.is_empty());
+    let expiry = now + Duration::from_secs(1);
+    assert_eq!((queue.callers.len(), queue.next_due()), (1, Some(expiry)));
+    assert!(queue.begin(expiry).is_none());
+    assert!(queue.callers.is_empty() && queue.timers.is_empty());
 }
 
 #[test]
-fn what_is_not_called_after_all_costs_no_pace() {
+fn a_begun_fire_that_is_cancelled_costs_no_rate() {
     let (mut queue, now) = (Queue::new(100), clock::monotonic());
     for number in 0..5 {
-        offer_as(&mut queue, "a", paced(1, 9, 1), (USUAL, number)).unwrap();
+        offer_as(&mut queue, "a", rate_limited(1, 9, 1), (DEFAULT_PRIORITY, number)).unwrap();
     }
     for _ in 0..3 {
         let (caller, _) = queue.begin(now).unwrap();
-        queue.forgo(&caller);
+        queue.cancel_begun(&caller);
     }
     assert_eq!(done_at(&mut queue, now), ["a3"], "the one of this second");
 }
 
 #[test]
-fn changed_limits_hold_at_once() {
+fn changed_limits_apply_at_once() {
     let (mut queue, now) = (Queue::new(100), clock::monotonic());
     for number in 0..9 {
-        offer_as(&mut queue, "a", paced(9, 9, 1), (USUAL, number)).unwrap();
+        offer_as(&mut queue, "a", rate_limited(9, 9, 1), (DEFAULT_PRIORITY, number)).unwrap();
     }
     assert_eq!(begun_at(&mut queue, now), ["a0"]);
-    queue.limit(|_| paced(9, 9, 4));
+    queue.set_limits(|_| rate_limited(9, 9, 4));
     assert!(begun_at(&mut queue, now).is_empty(), "a second's worth is used up");
-    assert_eq!(queue.due(), Some(now + Duration::from_millis(250)));
-    queue.limit(|_| paced(3, 9, 0));
+    assert_eq!(queue.next_due(), Some(now + Duration::from_millis(250)));
+    queue.set_limits(|_| rate_limited(3, 9, 0));
     assert_eq!(begun_at(&mut queue, now), ["a1", "a2"], "without a pace, by its places");
-    queue.limit(|_| paced(1, 9, 0));
+    queue.set_limits(|_| rate_limited(1, 9, 0));
     queue.end(&caller("a"));
     queue.end(&caller("a"));
-    assert!(begun_at(&mut queue, now).is_empty() && queue.awaits_an_end());
+    assert!(begun_at(&mut queue, now).is_empty() && queue.waits_for_completion());
     queue.end(&caller("a"));
     assert_eq!(begun_at(&mut queue, now), ["a3"]);
 }
 
 #[test]
-fn what_is_withdrawn_leaves_no_turn_behind() {
+fn a_withdrawn_fire_leaves_no_turn() {
     let mut queue = Queue::new(100);
     for (name, number) in [("a", 0), ("b", 0), ("a", 1), ("c", 2)] {
         assert!(offer(&mut queue, name, number));
@@ -200,43 +205,43 @@ fn what_is_withdrawn_leaves_no_turn_behind() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum QueueStep {
     Offer(u8, u8),
     Begin,
     End(prop::sample::Index),
-    Forgo,
+    CancelBegun,
     Withdraw(u32),
     Limit(u8, u8),
-    Pass(u16),
+    AdvanceClock(u16),
 }
 
-fn any_step() -> impl Strategy<Value = Step> {
+fn any_step() -> impl Strategy<Value = QueueStep> {
     prop_oneof![
-        8 => (0_u8..5, 0_u8..3).prop_map(|(who, priority)| Step::Offer(who, priority)),
-        6 => Just(Step::Begin),
-        4 => any::<prop::sample::Index>().prop_map(Step::End),
-        1 => Just(Step::Forgo),
-        2 => (2_u32..9).prop_map(Step::Withdraw),
-        1 => (1_u8..4, 0_u8..4).prop_map(|(places, rate)| Step::Limit(places, rate)),
-        3 => (0_u16..600).prop_map(Step::Pass),
+        8 => (0_u8..5, 0_u8..3).prop_map(|(who, priority)| QueueStep::Offer(who, priority)),
+        6 => Just(QueueStep::Begin),
+        4 => any::<prop::sample::Index>().prop_map(QueueStep::End),
+        1 => Just(QueueStep::CancelBegun),
+        2 => (2_u32..9).prop_map(QueueStep::Withdraw),
+        1 => (1_u8..4, 0_u8..4).prop_map(|(places, rate)| QueueStep::Limit(places, rate)),
+        3 => (0_u16..600).prop_map(QueueStep::AdvanceClock),
     ]
 }
 
 /// A caller as the queue should have it: in the plainest way.
 #[derive(Default)]
-struct Model {
+struct CallerModel {
     /// Priority and number of what waits.
     fires: Vec<(u8, u32)>,
-    busy: usize,
+    under_way: usize,
     /// How much of a second's worth is used up, in ms.
-    used: u64,
+    rate_used: u64,
 }
 
-impl Model {
-    fn may_begin(&self, limits: Limits) -> bool {
+impl CallerModel {
+    fn may_begin(&self, limits: QueueLimits) -> bool {
         let costs = limits.rate.map_or(0, |rate| 1_000 / u64::from(rate.get()));
-        let has_pace = costs == 0 || self.used + costs <= 1_000;
-        !self.fires.is_empty() && self.busy < limits.concurrent && has_pace
+        let has_pace = costs == 0 || self.rate_used + costs <= 1_000;
+        !self.fires.is_empty() && self.under_way < limits.concurrent && has_pace
     }
 
     /// The place of what begins first.
@@ -253,55 +258,57 @@ impl Model {
 }
 
 /// The queue and what it should be, side by side.
-struct Pair {
-    queue: Queue<Fire>,
-    model: BTreeMap<Caller, Model>,
+struct QueueAndModel {
+    queue: Queue<QueuedFire>,
+    model: BTreeMap<CallerName, CallerModel>,
     /// Everyone's, alike.
-    limits: Limits,
-    under_way: Vec<Caller>,
+    limits: QueueLimits,
+    under_way: Vec<CallerName>,
     now: Instant,
 }
 
-const ROOM: usize = 12;
+const WAITING_MAX: usize = 12;
 
-impl Pair {
-    fn step(&mut self, number: u32, step: &Step) -> Result<(), TestCaseError> {
+impl QueueAndModel {
+    fn step(&mut self, number: u32, step: &QueueStep) -> Result<(), TestCaseError> {
         match step {
-            Step::Offer(who, priority) => self.offer(&who.to_string(), *priority, number)?,
-            Step::Begin => {
+            QueueStep::Offer(who, priority) => self.offer(&who.to_string(), *priority, number)?,
+            QueueStep::Begin => {
                 let _begun = self.begin()?;
             }
-            Step::Forgo => {
+            QueueStep::CancelBegun => {
                 if let Some((who, used)) = self.begin()? {
-                    self.queue.forgo(&who);
+                    self.queue.cancel_begun(&who);
                     self.under_way.pop();
                     let caller = self.model.get_mut(&who).unwrap();
-                    (caller.busy, caller.used) = (caller.busy - 1, used);
+                    (caller.under_way, caller.rate_used) = (caller.under_way - 1, used);
                 }
             }
-            Step::End(index) if !self.under_way.is_empty() => {
+            QueueStep::End(index) if !self.under_way.is_empty() => {
                 let who = self.under_way.swap_remove(index.index(self.under_way.len()));
                 self.queue.end(&who);
-                self.model.get_mut(&who).unwrap().busy -= 1;
+                self.model.get_mut(&who).unwrap().under_way -= 1;
             }
-            Step::End(_) => {}
-            Step::Withdraw(divisor) => {
-                let gone = self.queue.withdraw(|(_, number)| number % divisor == 0);
+            QueueStep::End(_) => {}
+            QueueStep::Withdraw(divisor) => {
+                let withdrawn = self.queue.withdraw(|(_, number)| number % divisor == 0);
                 let before = self.waiting();
                 let callers = self.model.values_mut();
                 callers.for_each(|caller| caller.fires.retain(|(_, n)| n % divisor != 0));
-                prop_assert_eq!(gone.len(), before - self.waiting());
+                prop_assert_eq!(withdrawn.len(), before - self.waiting());
             }
-            Step::Limit(places, rate) => {
+            QueueStep::Limit(places, rate) => {
                 // 1, 2 or 4 a second: whole ms each.
                 let rate = [0, 1, 2, 4][usize::from(*rate)];
-                self.limits = paced(usize::from(*places), LIMITS.waiting, rate);
-                self.queue.limit(|_| self.limits);
+                self.limits = rate_limited(usize::from(*places), LIMITS.waiting, rate);
+                self.queue.set_limits(|_| self.limits);
             }
-            Step::Pass(ms) => {
+            QueueStep::AdvanceClock(ms) => {
                 self.now += Duration::from_millis((*ms).into());
                 let callers = self.model.values_mut();
-                callers.for_each(|caller| caller.used = caller.used.saturating_sub((*ms).into()));
+                callers.for_each(|caller| {
+                    caller.rate_used = caller.rate_used.saturating_sub((*ms).into())
+                });
             }
         }
         let told = (self.queue.waiting(), self.queue.under_way());
@@ -310,7 +317,7 @@ impl Pair {
     }
 
     fn offer(&mut self, name: &str, priority: u8, number: u32) -> Result<(), TestCaseError> {
-        let room = LIMITS.waiting.min(ROOM - self.waiting());
+        let room = LIMITS.waiting.min(WAITING_MAX - self.waiting());
         let caller = self.model.entry(caller(name)).or_default();
         let is_full = caller.fires.len() >= room;
         let offered = offer_as(&mut self.queue, name, self.limits, (priority, number));
@@ -324,32 +331,35 @@ impl Pair {
     }
 
     /// Who began, and how much of its pace is used up if it did not.
-    fn begin(&mut self) -> Result<Option<(Caller, u64)>, TestCaseError> {
+    fn begin(&mut self) -> Result<Option<(CallerName, u64)>, TestCaseError> {
         let may = self.model.values().any(|caller| caller.may_begin(self.limits));
         let begun = self.queue.begin(self.now);
         prop_assert_eq!(begun.is_some(), may);
         let Some((who, number)) = begun else {
-            let waits_for_its_pace = self
-                .model
-                .values()
-                .any(|caller| !caller.fires.is_empty() && caller.busy < self.limits.concurrent);
-            let due = self.queue.due();
+            let waits_for_its_pace = self.model.values().any(|caller| {
+                !caller.fires.is_empty() && caller.under_way < self.limits.concurrent
+            });
+            let due = self.queue.next_due();
             prop_assert!(!waits_for_its_pace || due.is_some_and(|at| at > self.now));
-            let crowded = |m: &Model| !m.fires.is_empty() && m.busy >= self.limits.concurrent;
-            prop_assert_eq!(self.queue.awaits_an_end(), self.model.values().any(crowded));
+            let at_capacity =
+                |m: &CallerModel| !m.fires.is_empty() && m.under_way >= self.limits.concurrent;
+            prop_assert_eq!(
+                self.queue.waits_for_completion(),
+                self.model.values().any(at_capacity)
+            );
             return Ok(None);
         };
         let caller = self.model.get_mut(&who).unwrap();
         prop_assert!(caller.may_begin(self.limits));
         let (_, first) = caller.fires.remove(caller.first().unwrap());
         prop_assert_eq!(first, number);
-        caller.busy += 1;
+        caller.under_way += 1;
         // Without a rate, what had begun before counts no longer.
         let (others, costs) = match self.limits.rate {
-            Some(rate) => (caller.used, 1_000 / u64::from(rate.get())),
+            Some(rate) => (caller.rate_used, 1_000 / u64::from(rate.get())),
             None => (0, 0),
         };
-        caller.used = others + costs;
+        caller.rate_used = others + costs;
         self.under_way.push(who.clone());
         Ok(Some((who, others)))
     }
@@ -365,11 +375,11 @@ proptest! {
     /// paces hold; and as long as someone has a fire, a place and a pace, something begins. In the
     /// end nothing is remembered.
     #[test]
-    fn nothing_is_lost_and_no_bound_is_passed(
+    fn no_fire_is_lost_and_no_limit_is_exceeded(
         steps in prop::collection::vec(any_step(), 0..300),
     ) {
-        let mut pair = Pair {
-            queue: Queue::new(ROOM),
+        let mut pair = QueueAndModel {
+            queue: Queue::new(WAITING_MAX),
             model: BTreeMap::new(),
             limits: LIMITS,
             under_way: Vec::new(),
@@ -378,12 +388,12 @@ proptest! {
         for (number, step) in (0..).zip(&steps) {
             pair.step(number, step)?;
         }
-        let Pair { mut queue, under_way, now, .. } = pair;
+        let QueueAndModel { mut queue, under_way, now, .. } = pair;
         let _withdrawn = queue.withdraw(|_| true);
         under_way.iter().for_each(|who| queue.end(who));
         prop_assert!(queue.begin(now + Duration::from_secs(1)).is_none());
-        prop_assert!(queue.callers.is_empty() && queue.timed.is_empty(), "{:?}", queue);
-        prop_assert!(queue.turns.is_empty() && queue.crowded == 0, "{:?}", queue);
+        prop_assert!(queue.callers.is_empty() && queue.timers.is_empty(), "{:?}", queue);
+        prop_assert!(queue.ready.is_empty() && queue.at_capacity == 0, "{:?}", queue);
     }
 
     /// While nobody's fires run out and places are given back at once, no caller gets two
@@ -395,19 +405,19 @@ proptest! {
         turns in 1_usize..200,
     ) {
         let (mut queue, now) = (Queue::new(100_000), clock::monotonic());
-        let limits = Limits { concurrent, waiting: 1_000, rate: None };
+        let limits = QueueLimits { concurrent, waiting: 1_000, rate: None };
         for (number, who) in (0..200).flat_map(|n| (0..callers).map(move |who| (n, who))) {
             let priority = u8::try_from(who).unwrap();
             let offered = queue.offer(&caller(&who.to_string()), limits, priority, (who, number));
             prop_assert!(offered.is_ok());
         }
-        let mut had = vec![0_usize; callers];
+        let mut turns_taken = vec![0_usize; callers];
         for _ in 0..turns {
             let (who, _) = queue.begin(now).unwrap();
-            had[who] += 1;
+            turns_taken[who] += 1;
             queue.end(&caller(&who.to_string()));
         }
-        let (most, least) = (had.iter().max().unwrap(), had.iter().min().unwrap());
-        prop_assert!(most - least <= 1, "{:?}", had);
+        let (most, least) = (turns_taken.iter().max().unwrap(), turns_taken.iter().min().unwrap());
+        prop_assert!(most - least <= 1, "{:?}", turns_taken);
     }
 }

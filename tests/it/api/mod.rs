@@ -1,7 +1,7 @@
 //! The HTTP API through a real gateway, scheduler and worker: what is written is answered by its
 //! owner, and what is answered can be read.
 
+mod dead_letters;
 mod documented;
-mod letters;
-mod site;
+mod fixture;
 mod triggers;

@@ -3,15 +3,15 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::site::{DEADLINE, Site, with};
+use super::fixture::{ApiFixture, DEADLINE, merged};
 use crate::wait::until;
 
 #[test]
-fn what_is_answered_can_be_read_at_once() {
-    let site = Site::start("api-read");
+fn a_created_trigger_can_be_read_immediately() {
+    let site = ApiFixture::start("api-read");
     for n in 0..20 {
         let id = format!("tea-{n}");
-        let generation = site.register(with(
+        let generation = site.register(merged(
             site.for_topic(&id),
             json!({"delaySeconds": 3600, "name": "Tea", "labels": {"team": "kitchen"},
                    "payload": {"n": n}}),
@@ -35,16 +35,16 @@ fn what_is_answered_can_be_read_at_once() {
     let foreign = site.get(&format!("/v1/triggers?q=tea&page_token={token}"));
     assert_eq!((foreign.status, &foreign.body["code"]), (422, &json!("unknown-page-token")));
 
-    let gone = site.ask(Method::DELETE, "/v1/triggers/tea-0", None);
+    let gone = site.request(Method::DELETE, "/v1/triggers/tea-0", None);
     assert_eq!((gone.status, &gone.body["cancelled"]), (200, &json!(true)), "{gone:?}");
     assert_eq!(site.get("/v1/triggers/tea-0").body["status"], "CANCELLED");
-    let again = site.ask(Method::DELETE, "/v1/triggers/tea-0", None);
+    let again = site.request(Method::DELETE, "/v1/triggers/tea-0", None);
     assert_eq!(
         (again.status, &again.body["triggerStatus"]),
         (409, &json!("CANCELLED")),
         "{again:?}"
     );
-    let never = site.ask(Method::DELETE, "/v1/triggers/never", None);
+    let never = site.request(Method::DELETE, "/v1/triggers/never", None);
     assert_eq!((never.status, &never.body["code"]), (404, &json!("unknown-trigger")), "{never:?}");
     let never = site.get("/v1/triggers/never");
     assert_eq!((never.status, &never.body["code"]), (404, &json!("unknown-trigger")), "{never:?}");
@@ -52,15 +52,15 @@ fn what_is_answered_can_be_read_at_once() {
 }
 
 #[test]
-fn a_trigger_is_changed_only_as_it_was_seen() {
-    let site = Site::start("api-patch");
-    let first = site.register(with(
+fn a_trigger_is_changed_only_in_the_version_that_was_read() {
+    let site = ApiFixture::start("api-patch");
+    let first = site.register(merged(
         site.for_topic("tea"),
         json!({"delaySeconds": 3600, "name": "Tea", "payload": {"cups": 1}}),
     ));
     let patch = |fields: Value, tag: &str| {
         let headers = [("if-match", tag)];
-        site.ask_with(Method::PATCH, "/v1/triggers/tea", Some(fields), &headers)
+        site.request_with(Method::PATCH, "/v1/triggers/tea", Some(fields), &headers)
     };
     let changed = patch(json!({"name": "Green tea"}), &format!("\"{first}\""));
     assert_eq!(changed.status, 200, "{changed:?}");
@@ -77,17 +77,17 @@ fn a_trigger_is_changed_only_as_it_was_seen() {
 
     let soon = patch(json!({"delaySeconds": 0, "payload": null}), "*");
     assert_eq!(soon.status, 200, "{soon:?}");
-    let _fired = site.becomes("tea", "FIRED");
+    let _fired = site.wait_for_status("tea", "FIRED");
     let settled = patch(json!({"name": "No tea"}), "*");
     assert_eq!((settled.status, &settled.body["code"]), (409, &json!("settled")), "{settled:?}");
     site.end();
 }
 
 #[test]
-fn commands_and_executions_tell_what_happens() {
-    let site = Site::start("api-commands");
+fn commands_and_executions_are_visible() {
+    let site = ApiFixture::start("api-commands");
     let hourly = json!({"schedule": {"every": "1h", "start": "2030-01-01T00:00:00Z"}});
-    site.register(with(site.for_topic("hourly"), with(hourly, json!({"maxExecutions": 3}))));
+    site.register(merged(site.for_topic("hourly"), merged(hourly, json!({"maxExecutions": 3}))));
     assert_eq!(site.get("/v1/triggers/hourly").body["status"], "SCHEDULED");
     let next = site.get("/v1/triggers/hourly/next?count=2");
     let ats: Vec<_> = next.body["items"].as_array().unwrap().iter().map(|i| &i["at"]).collect();
@@ -103,7 +103,7 @@ fn commands_and_executions_tell_what_happens() {
     let url = site.endpoint.url("flaky");
     site.register(json!({"triggerId": "call", "callbackUrl": url, "delaySeconds": 0,
                          "retry": {"delays": ["100ms"], "jitter": 0}}));
-    let call = site.becomes("call", "COMPLETED");
+    let call = site.wait_for_status("call", "COMPLETED");
     assert_eq!(call["last"]["httpStatus"], 200, "{call}");
     let executions = site.get("/v1/triggers/call/executions").body;
     let statuses: Vec<_> =
@@ -120,19 +120,19 @@ fn commands_and_executions_tell_what_happens() {
 }
 
 #[test]
-fn a_batch_is_answered_one_by_one() {
-    let site = Site::start("api-batch");
-    let extract = with(site.for_topic("extract"), json!({"delaySeconds": 0, "retain": "1h"}));
-    let load = with(site.for_topic("load"), json!({"after": ["extract"], "payload": {"n": 1}}));
+fn a_batch_returns_a_result_for_each_item() {
+    let site = ApiFixture::start("api-batch");
+    let extract = merged(site.for_topic("extract"), json!({"delaySeconds": 0, "retain": "1h"}));
+    let load = merged(site.for_topic("load"), json!({"after": ["extract"], "payload": {"n": 1}}));
     let answer = site.post("/v1/triggers:batch", json!({"triggers": [extract, load]}));
     assert_eq!(answer.status, 200, "{answer:?}");
     let items = answer.body["items"].as_array().unwrap();
     let told: Vec<_> = items.iter().map(|item| (&item["triggerId"], &item["outcome"])).collect();
     let accepted = json!("ACCEPTED");
     assert_eq!(told, [(&json!("extract"), &accepted), (&json!("load"), &accepted)]);
-    let _fired = site.becomes("load", "FIRED");
+    let _fired = site.wait_for_status("load", "FIRED");
     let fires = until("both to fire", DEADLINE, || {
-        let fires = site.stage.fires();
+        let fires = site.cluster.fires();
         (fires.len() == 2).then_some(fires)
     });
     assert_eq!(fires.len(), 2);

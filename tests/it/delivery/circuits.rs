@@ -5,34 +5,34 @@ use std::process::Command;
 use std::time::Duration;
 
 use orloj::clock;
-use orloj::model::fire::{Errand, Fire};
-use orloj::model::outcome::{Circuit, CircuitState, Verdict};
+use orloj::model::fire::{Fire, WorkerRecord};
+use orloj::model::outcome::{Circuit, CircuitState, OutcomeKind};
 use rdkafka::message::Message as _;
 
-use super::{Behaviour, Call, Receiver};
+use super::{Behaviour, BehaviourReceiver, ReceivedCall};
 use crate::records;
-use crate::stage::{READY, Stage};
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(90);
 /// A request that was admitted before the circuit opened is on its way for so long, in ms.
-const ON_ITS_WAY: u64 = 500;
+const REQUEST_DELAY_MAX: u64 = 500;
 /// Triggers whose failures open the circuit.
 const FIRST: usize = 25;
 /// Triggers that come while it is open.
 const LATER: usize = 10;
 
 #[test]
-fn an_open_circuit_asks_nothing_and_spends_nothing_until_it_closes() {
-    let stage = Stage::new("circuit")
+fn an_open_circuit_sends_no_request_and_uses_no_attempt_until_it_closes() {
+    let stage = TestCluster::new("circuit")
         .set("worker.allow_addresses", "any")
         .set("worker.circuit_open", "4s")
         .set("worker.retry_delays", vec!["500ms"; 40]);
-    let receiver = Receiver::start();
+    let receiver = BehaviourReceiver::start();
     let mut scheduler = stage.scheduler("scheduler");
     let mut worker = stage.start("worker", "worker");
-    scheduler.ready(READY);
-    worker.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
+    worker.wait_until_ready(READY_DEADLINE);
     let client = stage.client();
     let register = |name: &str, count: usize, caller: &str| {
         for n in 0..count {
@@ -41,7 +41,7 @@ fn an_open_circuit_asks_nothing_and_spends_nothing_until_it_closes() {
         }
     };
 
-    receiver.behave("billing", Behaviour::Answer(503));
+    receiver.set_behaviour("billing", Behaviour::Answer(503));
     register("first", FIRST, "billing");
     let opened = until("the circuit to open", DEADLINE, || changes(&stage).into_iter().next());
     assert_eq!(opened.1.state, CircuitState::Open);
@@ -60,17 +60,17 @@ fn an_open_circuit_asks_nothing_and_spends_nothing_until_it_closes() {
         let opened = changes(&stage).into_iter().filter(|(_, c)| c.state == CircuitState::Open);
         (opened.count() >= 2).then_some(())
     });
-    receiver.behave("billing", Behaviour::Answer(200));
+    receiver.set_behaviour("billing", Behaviour::Answer(200));
     let changes = until("the circuit to close", DEADLINE, || {
         let changes = changes(&stage);
         (changes.last()?.1.state == CircuitState::Closed).then_some(changes)
     });
     assert_states(&changes);
-    assert_left_alone(&receiver, &changes);
+    assert_no_request_while_open(&receiver, &changes);
     until("all to be delivered", DEADLINE, || {
         (delivered(&stage).len() == FIRST + 2 * LATER).then_some(())
     });
-    assert_nothing_spent(&stage);
+    assert_no_attempt_used(&stage);
 
     let json: Vec<serde_json::Value> =
         serde_json::from_str(&orloj(&stage, &["circuits", "--json"])).unwrap();
@@ -94,33 +94,34 @@ fn assert_states(changes: &[(u64, Circuit)]) {
 }
 
 /// While it was open, nobody was asked.
-fn assert_left_alone(receiver: &Receiver, changes: &[(u64, Circuit)]) {
+fn assert_no_request_while_open(receiver: &BehaviourReceiver, changes: &[(u64, Circuit)]) {
     let calls = calls(receiver, "billing");
     for (since, circuit) in changes {
         let Some(probe_at) = circuit.probe_at else { continue };
         assert_eq!(probe_at - since, 4_000, "{circuit:?}");
-        let called = calls.iter().find(|call| call.at > since + ON_ITS_WAY && call.at < probe_at);
+        let called =
+            calls.iter().find(|call| call.at > since + REQUEST_DELAY_MAX && call.at < probe_at);
         assert!(called.is_none(), "{called:?} between {since} and {probe_at}");
     }
 }
 
 /// What only came while it was open has been sent back, and delivered by an attempt that counts
 /// from 1 or from the probes that it has made.
-fn assert_nothing_spent(stage: &Stage) {
+fn assert_no_attempt_used(stage: &TestCluster) {
     let fires: Vec<Box<Fire>> = records::read_all(stage.kafka(), &stage.names.fires())
         .iter()
         .filter_map(|record| {
-            match stage.schemas.decode_errand(record.payload().unwrap()).unwrap() {
-                Errand::Call(fire) => Some(fire),
-                Errand::Withdraw(_) => None,
+            match stage.schemas.decode_worker_record(record.payload().unwrap()).unwrap() {
+                WorkerRecord::Callback(fire) => Some(fire),
+                WorkerRecord::Withdrawal(_) => None,
             }
         })
         .collect();
     let failed: Vec<_> = stage
         .outcomes()
         .into_iter()
-        .filter_map(|outcome| match outcome.verdict {
-            Verdict::Failed { attempt, .. } => Some((outcome.trigger, attempt)),
+        .filter_map(|outcome| match outcome.kind {
+            OutcomeKind::Failed { attempt, .. } => Some((outcome.trigger, attempt)),
             _ => None,
         })
         .collect();
@@ -132,27 +133,27 @@ fn assert_nothing_spent(stage: &Stage) {
     }
 }
 
-fn delivered(stage: &Stage) -> Vec<(String, u32)> {
+fn delivered(stage: &TestCluster) -> Vec<(String, u32)> {
     let outcomes = stage.outcomes().into_iter();
-    let delivered = outcomes.filter_map(|outcome| match outcome.verdict {
-        Verdict::Delivered { attempt, .. } => Some((outcome.trigger.to_string(), attempt)),
+    let delivered = outcomes.filter_map(|outcome| match outcome.kind {
+        OutcomeKind::Delivered { attempt, .. } => Some((outcome.trigger.to_string(), attempt)),
         _ => None,
     });
     delivered.collect()
 }
 
 /// Every change of a circuit, with its time.
-fn changes(stage: &Stage) -> Vec<(u64, Circuit)> {
+fn changes(stage: &TestCluster) -> Vec<(u64, Circuit)> {
     let outcomes = stage.outcomes().into_iter();
-    let changes = outcomes.filter_map(|outcome| match outcome.verdict {
-        Verdict::Circuit(circuit) => Some((outcome.at, circuit)),
+    let changes = outcomes.filter_map(|outcome| match outcome.kind {
+        OutcomeKind::Circuit(circuit) => Some((outcome.at, circuit)),
         _ => None,
     });
     changes.collect()
 }
 
-fn calls(receiver: &Receiver, endpoint: &str) -> Vec<Call> {
-    let seen = receiver.seen();
+fn calls(receiver: &BehaviourReceiver, endpoint: &str) -> Vec<ReceivedCall> {
+    let seen = receiver.received();
     seen.calls.iter().filter(|call| call.endpoint == endpoint).cloned().collect()
 }
 
@@ -160,7 +161,7 @@ fn is_row(line: &str, begins: [&str; 3]) -> bool {
     line.split_whitespace().take(3).eq(begins)
 }
 
-fn orloj(stage: &Stage, arguments: &[&str]) -> String {
+fn orloj(stage: &TestCluster, arguments: &[&str]) -> String {
     let prefix = stage.names.triggers();
     let prefix = prefix.strip_suffix(".triggers").unwrap();
     let done = Command::new(env!("CARGO_BIN_EXE_orloj"))

@@ -1,18 +1,19 @@
 //! Callers whose receivers hang, and whether any other caller can tell.
 //!
-//! Law: both sides of the comparison run on the same machine in the same minute, in turn: a round
-//! without the hanging callers, one with them, and the next pair the other way round. Each round
-//! has its 99th percentile; of each side the median counts, or the best where other tests keep the
-//! machine busy: noise comes and goes, and a caller that can be felt is felt in every round.
+//! Invariant: both sides of the comparison run on the same machine in the same minute, in turn: a
+//! round without the hanging callers, one with them, and the next pair the other way round. Each
+//! round has its 99th percentile; of each side the median counts, or the best where other tests
+//! keep the machine busy: noise comes and goes, and a caller that can be felt is felt in every
+//! round.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use orloj::clock;
 
-use super::{Behaviour, Receiver};
-use crate::client::Client;
-use crate::stage::{READY, Stage, whole_machine};
+use super::{Behaviour, BehaviourReceiver};
+use crate::test_cluster::{READY_DEADLINE, TestCluster, exclusive_machine};
+use crate::test_producer::TestProducer;
 use crate::wait::until;
 
 const CALLERS: usize = 20;
@@ -20,7 +21,7 @@ const CALLERS: usize = 20;
 const HANGING: usize = 2;
 /// Callbacks under way at once. Those who hang begin 30 a second, and would have all of them long
 /// before a round ends.
-const PLACES: i64 = 40;
+const IN_FLIGHT_MAX: i64 = 40;
 /// From the registration of a round to the first due time, in ms.
 const LEAD: u64 = 2_000;
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -36,46 +37,46 @@ struct Comparison {
 }
 
 #[test]
-fn two_callers_that_hang_make_no_other_late() {
-    let _alone = whole_machine();
+fn two_hanging_callers_delay_no_other_caller() {
+    let _alone = exclusive_machine();
     let comparison = Comparison { pairs: 2, window: 3_000, rate: 15 };
-    let [without, with] = comparison.run(&stage("isolation")).map(best);
-    assert!(!are_felt(without, with), "p99 {with} ms with them, {without} ms without");
+    let [without, with] = comparison.run(&cluster("isolation")).map(best);
+    assert!(!is_noticeably_slower(without, with), "p99 {with} ms with them, {without} ms without");
 }
 
 #[test]
 #[ignore = "minutes of measuring: make test-delivery"]
-fn two_callers_that_hang_make_no_other_measurably_late() {
-    let _alone = whole_machine();
+fn two_hanging_callers_delay_no_other_caller_measurably() {
+    let _alone = exclusive_machine();
     let comparison = Comparison { pairs: 7, window: 10_000, rate: 15 };
-    let [without, with] = comparison.run(&stage("isolation-strict")).map(median);
+    let [without, with] = comparison.run(&cluster("isolation-strict")).map(median);
     assert!(with * 10 <= without * 12, "p99 {with} ms with them, {without} ms without");
 }
 
 /// The tests above would see it if there were no walls between callers.
 #[test]
 #[ignore = "a minute of measuring: make test-delivery"]
-fn two_callers_that_hang_make_others_late_without_walls() {
-    let _alone = whole_machine();
-    let stage = stage("isolation-none").set("worker.caller_concurrent", PLACES);
+fn two_hanging_callers_delay_others_without_a_bulkhead() {
+    let _alone = exclusive_machine();
+    let stage = cluster("isolation-none").set("worker.caller_concurrent", IN_FLIGHT_MAX);
     let comparison = Comparison { pairs: 2, window: 3_000, rate: 15 };
     let [without, with] = comparison.run(&stage).map(best);
-    assert!(are_felt(without, with), "p99 {with} ms with them, {without} ms without");
+    assert!(is_noticeably_slower(without, with), "p99 {with} ms with them, {without} ms without");
 }
 
 /// Also on a busy machine.
-fn are_felt(without: u64, with: u64) -> bool {
+fn is_noticeably_slower(without: u64, with: u64) -> bool {
     with > 2 * without + 250
 }
 
 /// A worker of so few places that those who hang would take all of them if they could.
-fn stage(name: &str) -> Stage {
-    Stage::new(name)
+fn cluster(name: &str) -> TestCluster {
+    TestCluster::new(name)
         .set("worker.allow_addresses", "any")
         .set("worker.timeout", "5s")
         .set("worker.connect_timeout", "5s")
-        .set("worker.in_flight_max", PLACES)
-        .set("worker.caller_concurrent", PLACES / 10)
+        .set("worker.in_flight_max", IN_FLIGHT_MAX)
+        .set("worker.caller_concurrent", IN_FLIGHT_MAX / 10)
         .set("worker.caller_waiting", 20)
         .set("worker.circuit_open", "2s")
         .set("worker.defer_first", "500ms")
@@ -85,12 +86,12 @@ fn stage(name: &str) -> Stage {
 
 impl Comparison {
     /// The others' p99 of lateness in ms, of each round without and with those who hang.
-    fn run(&self, stage: &Stage) -> [Vec<u64>; 2] {
-        let receiver = Receiver::start();
+    fn run(&self, stage: &TestCluster) -> [Vec<u64>; 2] {
+        let receiver = BehaviourReceiver::start();
         let mut scheduler = stage.scheduler("scheduler");
         let mut worker = stage.start("worker", "worker");
-        scheduler.ready(READY);
-        worker.ready(READY);
+        scheduler.wait_until_ready(READY_DEADLINE);
+        worker.wait_until_ready(READY_DEADLINE);
         let client = stage.client();
         let mut round = 0;
         let mut measure = |hanging| {
@@ -113,12 +114,18 @@ impl Comparison {
     }
 
     /// One round; returns the p99 of lateness, in ms, of those who do not hang.
-    fn round(&self, round: usize, hanging: bool, client: &Client, receiver: &Receiver) -> u64 {
+    fn round(
+        &self,
+        round: usize,
+        hanging: bool,
+        client: &TestProducer,
+        receiver: &BehaviourReceiver,
+    ) -> u64 {
         let callers = if hanging { CALLERS } else { CALLERS - HANGING };
         for caller in CALLERS - HANGING..CALLERS {
-            receiver.behave(&format!("caller-{caller}"), Behaviour::Hang);
+            receiver.set_behaviour(&format!("caller-{caller}"), Behaviour::Hang);
         }
-        let before = receiver.seen().calls.len();
+        let before = receiver.received().calls.len();
         let first = clock::now_ms() + LEAD;
         let each = self.rate * self.window / 1_000;
         let due = |n: u64, caller: usize| {
@@ -136,10 +143,10 @@ impl Comparison {
         let heals = first + self.window;
         until("the end of the round", DEADLINE, || (clock::now_ms() >= heals).then_some(()));
         for caller in CALLERS - HANGING..CALLERS {
-            receiver.behave(&format!("caller-{caller}"), Behaviour::Answer(200));
+            receiver.set_behaviour(&format!("caller-{caller}"), Behaviour::Answer(200));
         }
         let calls = until("every callback to be answered", DEADLINE, || {
-            let seen = receiver.seen();
+            let seen = receiver.received();
             expected.is_subset(&seen.answered).then(|| seen.calls[before..].to_vec())
         });
         let mut lateness = Vec::new();
@@ -156,7 +163,7 @@ impl Comparison {
     }
 }
 
-fn is_hanging(call: &super::Call) -> bool {
+fn is_hanging(call: &super::ReceivedCall) -> bool {
     let caller: usize = call.endpoint.strip_prefix("caller-").unwrap().parse().unwrap();
     caller >= CALLERS - HANGING
 }

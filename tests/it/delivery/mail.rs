@@ -13,7 +13,7 @@ use crate::command::run_to_end;
 use crate::hostile::certificates;
 use crate::kafka_server::free_ports;
 use crate::notifications::write_letter;
-use crate::stage::{READY, Stage};
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ fn mail_arrives_at_a_real_server() {
     let folder = tempfile::tempdir().unwrap();
     let callers = folder.path().join("callers.toml");
     fs::write(&callers, "callers.billing.notify.email = [\"billing@example.com\"]").unwrap();
-    let mut stage = Stage::new("mail")
+    let mut stage = TestCluster::new("mail")
         .set("callers.file", callers.to_str().unwrap())
         .set("notifier.from", "Orloj at night <orloj@example.com>")
         .set("notifier.gather", "100ms");
@@ -39,7 +39,7 @@ fn mail_arrives_at_a_real_server() {
         let query = if tls == "tls" { "?tls=required" } else { "" };
         stage = stage.set("notifier.smtp_url", format!("{url}127.0.0.1:{}{query}", server.port));
         let mut notifier = stage.start("notifier", &format!("notifier-{tls}"));
-        notifier.ready(READY);
+        notifier.wait_until_ready(READY_DEADLINE);
         write_letter(&stage, "billing");
         let mail = until("the mail", DEADLINE, || server.mails().pop());
         for line in [

@@ -1,10 +1,11 @@
 //! Delivery to receivers that do not behave: the whole way from a registration to a request, with
 //! the real program and real sockets.
 //!
-//! Law: what `make test` runs of it is short; what is ignored there, `make test-delivery` runs.
+//! Invariant: what `make test` runs of it is short; what is ignored there, `make test-delivery`
+//! runs.
 
 mod circuits;
-mod crowd;
+mod concurrency;
 mod isolation;
 mod mail;
 mod withdrawal;
@@ -32,23 +33,23 @@ enum Behaviour {
 }
 
 /// Many endpoints at one address, `/<name>`, each with a behaviour; 200 unless told otherwise.
-struct Receiver {
+struct BehaviourReceiver {
     address: SocketAddr,
     behaviours: watch::Sender<HashMap<String, Behaviour>>,
-    seen: Arc<Mutex<Seen>>,
+    state: Arc<Mutex<ReceivedCalls>>,
     _runtime: Runtime,
 }
 
 /// What came, in order, and which triggers got a 200.
 #[derive(Default)]
-struct Seen {
-    calls: Vec<Call>,
+struct ReceivedCalls {
+    calls: Vec<ReceivedCall>,
     answered: HashSet<String>,
 }
 
 /// A request that came.
 #[derive(Clone, Debug)]
-struct Call {
+struct ReceivedCall {
     endpoint: String,
     trigger: String,
     attempt: u32,
@@ -56,45 +57,45 @@ struct Call {
     at: u64,
 }
 
-impl Receiver {
+impl BehaviourReceiver {
     fn start() -> Self {
         let runtime = Runtime::new().unwrap();
         let (behaviours, behaving) = watch::channel(HashMap::new());
-        let seen = Arc::new(Mutex::new(Seen::default()));
+        let seen = Arc::new(Mutex::new(ReceivedCalls::default()));
         let state = (behaving, Arc::clone(&seen));
         let routes = Router::new().route("/{name}", post(receive)).with_state(state);
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
         runtime.spawn(async { axum::serve(listener, routes).await.unwrap() });
-        Self { address, behaviours, seen, _runtime: runtime }
+        Self { address, behaviours, state: seen, _runtime: runtime }
     }
 
     fn url(&self, endpoint: &str) -> String {
         format!("http://{}/{endpoint}", self.address)
     }
 
-    fn behave(&self, endpoint: &str, behaviour: Behaviour) {
+    fn set_behaviour(&self, endpoint: &str, behaviour: Behaviour) {
         self.behaviours.send_modify(|all| {
             all.insert(endpoint.to_owned(), behaviour);
         });
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap()
+    fn received(&self) -> MutexGuard<'_, ReceivedCalls> {
+        self.state.lock().unwrap()
     }
 }
 
-type Behaving = watch::Receiver<HashMap<String, Behaviour>>;
+type BehaviourWatch = watch::Receiver<HashMap<String, Behaviour>>;
 
 async fn receive(
-    State((mut behaving, seen)): State<(Behaving, Arc<Mutex<Seen>>)>,
+    State((mut behaving, seen)): State<(BehaviourWatch, Arc<Mutex<ReceivedCalls>>)>,
     Path(endpoint): Path<String>,
     headers: HeaderMap,
 ) -> StatusCode {
     let text = |name: &str| headers[name].to_str().unwrap().to_owned();
     let (trigger, attempt) = (text("x-trigger-id"), text("x-trigger-attempt").parse().unwrap());
     let (name, at) = (endpoint.clone(), clock::now_ms());
-    let call = Call { endpoint: name, trigger: trigger.clone(), attempt, at };
+    let call = ReceivedCall { endpoint: name, trigger: trigger.clone(), attempt, at };
     seen.lock().unwrap().calls.push(call);
     let of = |all: &HashMap<String, Behaviour>| {
         all.get(&endpoint).copied().unwrap_or(Behaviour::Answer(200))

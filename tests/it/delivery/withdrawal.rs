@@ -1,62 +1,62 @@
 //! Cancels of callbacks that wait behind a full bulkhead, while others go on.
 //!
-//! Law: every callback is withdrawn, delivered or cancelled, exactly one of these, and none that is
-//! withdrawn was requested.
+//! Invariant: every callback is withdrawn, delivered or cancelled, exactly one of these, and none
+//! that is withdrawn was requested.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use orloj::clock;
-use orloj::model::outcome::Verdict;
+use orloj::model::outcome::OutcomeKind;
 
-use super::{Behaviour, Receiver};
-use crate::process::Orloj;
+use super::{Behaviour, BehaviourReceiver};
+use crate::process::OrlojProcess;
 use crate::records;
-use crate::stage::{READY, Stage};
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(120);
 /// Callbacks that the one caller may have under way at once.
-const PLACES: u32 = 10;
+const CONCURRENT_MAX: u32 = 10;
 
 #[test]
 fn cancels_behind_a_full_bulkhead_withdraw_only_what_was_never_requested() {
-    Crowd { stage: "withdrawal", callbacks: 200, worker_dies: false }.cancel();
+    WithdrawalScenario { name: "withdrawal", callbacks: 200, worker_dies: false }.run();
 }
 
 #[test]
 #[ignore = "takes a minute: make test-delivery"]
 fn a_thousand_cancels_behind_a_full_bulkhead() {
-    Crowd { stage: "withdrawal-1000", callbacks: 1_000, worker_dies: false }.cancel();
+    WithdrawalScenario { name: "withdrawal-1000", callbacks: 1_000, worker_dies: false }.run();
 }
 
 #[test]
 #[ignore = "takes a minute: make test-delivery"]
 fn a_thousand_cancels_while_workers_die() {
-    Crowd { stage: "withdrawal-dies", callbacks: 1_000, worker_dies: true }.cancel();
+    WithdrawalScenario { name: "withdrawal-dies", callbacks: 1_000, worker_dies: true }.run();
 }
 
-struct Crowd {
-    stage: &'static str,
+struct WithdrawalScenario {
+    name: &'static str,
     callbacks: usize,
     worker_dies: bool,
 }
 
 /// How often a callback was withdrawn, delivered and cancelled.
-type Ends = [u32; 3];
+type EndCounts = [u32; 3];
 
-impl Crowd {
+impl WithdrawalScenario {
     /// A caller has as many callbacks under way as it may, all of them hang, and the others wait
     /// or are sent back. The first half of them is cancelled; then its receiver begins to answer,
     /// and the second half is cancelled while one after the other begins.
-    fn cancel(&self) {
-        let stage = self.stage();
-        let receiver = Receiver::start();
-        receiver.behave("crowd", Behaviour::Hang);
+    fn run(&self) {
+        let stage = self.cluster();
+        let receiver = BehaviourReceiver::start();
+        receiver.set_behaviour("crowd", Behaviour::Hang);
         let mut scheduler = stage.scheduler("scheduler");
         let mut worker = stage.start("worker", "worker");
-        scheduler.ready(READY);
-        worker.ready(READY);
+        scheduler.wait_until_ready(READY_DEADLINE);
+        worker.wait_until_ready(READY_DEADLINE);
         let client = stage.client();
         let ids: Vec<_> = (0..self.callbacks).map(|n| format!("crowd-{n}")).collect();
         let due = clock::now_ms() + 1_000;
@@ -65,7 +65,7 @@ impl Crowd {
         }
         until("all to be fired, and all places to be taken", DEADLINE, || {
             let fired = records::read_all(stage.kafka(), &stage.names.fires()).len();
-            let is_full = receiver.seen().calls.len() == PLACES as usize;
+            let is_full = receiver.received().calls.len() == CONCURRENT_MAX as usize;
             (is_full && fired >= self.callbacks).then_some(())
         });
 
@@ -77,7 +77,7 @@ impl Crowd {
         if self.worker_dies {
             worker = replace(&stage, worker);
         }
-        receiver.behave("crowd", Behaviour::Answer(200));
+        receiver.set_behaviour("crowd", Behaviour::Answer(200));
         second.iter().for_each(|id| client.cancel(id));
         if self.worker_dies {
             worker = replace(&stage, worker);
@@ -88,22 +88,22 @@ impl Crowd {
         });
         worker.terminate();
         scheduler.terminate();
-        self.judge(&ends, &receiver);
+        self.check(&ends, &receiver);
     }
 
     /// Waiting callbacks find room in the worker for half of them; the others go back and forth.
-    fn stage(&self) -> Stage {
-        Stage::new(self.stage)
+    fn cluster(&self) -> TestCluster {
+        TestCluster::new(self.name)
             .set("worker.allow_addresses", "any")
             .set("worker.timeout", "60s")
             .set("worker.timeout_max", "60s")
-            .set("worker.caller_concurrent", PLACES)
+            .set("worker.caller_concurrent", CONCURRENT_MAX)
             .set("worker.caller_waiting", i64::try_from(self.callbacks / 2).unwrap())
             .set("worker.defer_first", "500ms")
     }
 
-    fn judge(&self, ends: &BTreeMap<String, Ends>, receiver: &Receiver) {
-        let seen = receiver.seen();
+    fn check(&self, ends: &BTreeMap<String, EndCounts>, receiver: &BehaviourReceiver) {
+        let seen = receiver.received();
         let requested: HashSet<_> = seen.calls.iter().map(|call| call.trigger.as_str()).collect();
         let mut sums = [0; 3];
         for (id, end @ [withdrawn, ..]) in ends {
@@ -114,26 +114,26 @@ impl Crowd {
         }
         let [withdrawn, delivered, cancelled] = sums;
         eprintln!("{withdrawn} withdrawn, {delivered} delivered, {cancelled} cancelled");
-        assert!(withdrawn > 0 && delivered >= PLACES && cancelled > 0, "{sums:?}");
+        assert!(withdrawn > 0 && delivered >= CONCURRENT_MAX && cancelled > 0, "{sums:?}");
     }
 }
 
 /// Kills a worker; another one takes its place.
-fn replace(stage: &Stage, worker: Orloj) -> Orloj {
+fn replace(stage: &TestCluster, worker: OrlojProcess) -> OrlojProcess {
     worker.kill();
     let mut next = stage.start("worker", "worker");
-    next.ready(READY);
+    next.wait_until_ready(READY_DEADLINE);
     next
 }
 
 /// What became of each callback.
-fn ends(stage: &Stage) -> BTreeMap<String, Ends> {
-    let mut ends = BTreeMap::<_, Ends>::new();
+fn ends(stage: &TestCluster) -> BTreeMap<String, EndCounts> {
+    let mut ends = BTreeMap::<_, EndCounts>::new();
     for outcome in stage.outcomes() {
-        let place = match outcome.verdict {
-            Verdict::Withdrawn { .. } => 0,
-            Verdict::Delivered { .. } => 1,
-            Verdict::Cancelled { .. } => 2,
+        let place = match outcome.kind {
+            OutcomeKind::Withdrawn { .. } => 0,
+            OutcomeKind::Delivered { .. } => 1,
+            OutcomeKind::Cancelled { .. } => 2,
             _ => continue,
         };
         ends.entry(outcome.trigger.to_string()).or_default()[place] += 1;

@@ -2,61 +2,67 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::processes::stay;
-use super::report::{Figures, Verdict};
-use super::witness::{self, Witness};
-use super::{SETTLE, Scale, Scene};
+use super::processes::wait_for_ms;
+use super::readiness::{self, ReadinessProbe};
+use super::report::{FaultFigures, FaultResult};
+use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
 use crate::kafka_server::{KafkaServer, Options};
 use crate::process::state_of;
-use crate::stage::READY;
+use crate::test_cluster::READY_DEADLINE;
 use crate::wait::until;
 
 /// How long the broker is away, in ms: short, and beyond every timeout of ours.
 const AWAY: [u64; 3] = [2_000, 8_000, 25_000];
 
 /// SIGTERM, then the same broker again.
-pub(super) fn restarted(scale: Scale) -> Verdict {
+pub(super) fn restarted(scale: Scale) -> FaultResult {
     away(scale, "broker-restarted", |server| {
         let java = server.process_id();
         kill_process(Pid::from_raw(java.cast_signed()).unwrap(), Signal::TERM).unwrap();
         // Its shell has not asked yet how it ended.
-        until("the broker to end", SETTLE, || (state_of(java) == Some('Z')).then_some(()));
+        until("the broker to end", COMPLETION_DEADLINE, || {
+            (state_of(java) == Some('Z')).then_some(())
+        });
     })
 }
 
 /// SIGKILL, then the same broker again.
-pub(super) fn killed(scale: Scale) -> Verdict {
+pub(super) fn killed(scale: Scale) -> FaultResult {
     away(scale, "broker-killed", |_| ())
 }
 
-fn away(scale: Scale, name: &str, end: impl Fn(&KafkaServer)) -> Verdict {
+fn away(scale: Scale, name: &str, end: impl Fn(&KafkaServer)) -> FaultResult {
     let mut server = KafkaServer::start(&Options::default());
-    let scene = Scene::on(name, &server);
-    let mut scheduler = scene.stage.scheduler("first");
-    scheduler.ready(READY);
-    let witness = Witness::of(&scheduler);
+    let scene = FaultFixture::on_server(name, &server);
+    let mut scheduler = scene.cluster.scheduler("first");
+    scheduler.wait_until_ready(READY_DEADLINE);
+    let witness = ReadinessProbe::of(&scheduler);
     let times = if scale == Scale::Short { &AWAY[..1] } else { &AWAY[..] };
-    scene.flow().during(|| {
+    scene.steady_load().during(|| {
         for away in times {
-            stay(2_000);
+            wait_for_ms(2_000);
             end(&server);
             server.kill();
-            stay(*away);
+            wait_for_ms(*away);
             server.start_again();
-            let fires = scene.stage.fires().len();
-            until("fires to go on", SETTLE, || {
-                let ended = scheduler.ended();
+            let fires = scene.cluster.fires().len();
+            until("fires to go on", COMPLETION_DEADLINE, || {
+                let ended = scheduler.exit_status();
                 assert!(ended.is_none(), "away for {away} ms, it ended by itself: {ended:?}");
-                (scene.stage.fires().len() > fires).then_some(())
+                (scene.cluster.fires().len() > fires).then_some(())
             });
         }
     });
-    scheduler.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
     let report = scene.settled();
-    witness::assert_true(&[&witness], &scene.client.acknowledged(), &scene.stage.fires());
+    readiness::assert_readiness_was_correct(
+        &[&witness],
+        &scene.client.acknowledged(),
+        &scene.cluster.fires(),
+    );
     let figures =
-        Figures::of(&report).takeovers(scheduler.takeovers()).with("times away", times.len());
+        FaultFigures::of(&report).takeovers(scheduler.takeovers()).with("times away", times.len());
     assert!(!scheduler.panicked());
     scheduler.terminate();
-    Verdict::Passed(figures.with("times not ready", witness.not_ready()))
+    FaultResult::Passed(figures.with("times not ready", witness.not_ready()))
 }

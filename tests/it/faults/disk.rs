@@ -3,15 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::dice::Dice;
-use super::processes::{owns, stay};
-use super::report::{Figures, Verdict};
-use super::{Scale, Scene};
-use crate::process::Orloj;
-use crate::stage::{PARTITIONS, READY, Stage};
+use super::processes::{wait_for_ms, wait_until_owned};
+use super::report::{FaultFigures, FaultResult};
+use super::rng::FaultRng;
+use super::{FaultFixture, Scale};
+use crate::process::OrlojProcess;
+use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
 
 /// What happens to the files of a process that was killed.
-type Damage = fn(&[PathBuf], &mut Dice);
+type Damage = fn(&[PathBuf], &mut FaultRng);
 
 const DAMAGES: [(&str, Damage); 6] = [
     ("flipped bytes", flip),
@@ -23,34 +23,37 @@ const DAMAGES: [(&str, Damage); 6] = [
 ];
 
 /// A process is killed, its files are damaged, and it starts again.
-pub(super) fn damaged(scale: Scale) -> Verdict {
-    let scene = Scene::of(Stage::new("damaged").set("store.flush_interval", "300ms"));
-    let mut dice = Dice::new(3);
+pub(super) fn damaged(scale: Scale) -> FaultResult {
+    let scene = FaultFixture::from_cluster(
+        TestCluster::new("damaged").set("store.flush_interval", "300ms"),
+    );
+    let mut dice = FaultRng::new(3);
     let rounds = if scale == Scale::Long { 10 } else { 1 };
     let mut takeovers = Vec::new();
-    scene.flow().during(|| {
+    scene.steady_load().during(|| {
         for (_, damage) in DAMAGES.iter().cycle().take(rounds * DAMAGES.len()) {
-            live(&scene, &mut takeovers).kill();
-            damage(&files(&scene.stage.data_of("first").join("partitions")), &mut dice);
+            run_with_lost_disks(&scene, &mut takeovers).kill();
+            damage(&files(&scene.cluster.data_of("first").join("partitions")), &mut dice);
         }
-        live(&scene, &mut takeovers).terminate();
+        run_with_lost_disks(&scene, &mut takeovers).terminate();
     });
     finish(&scene, takeovers, "damages", rounds * DAMAGES.len())
 }
 
 /// The folder is removed after a kill, and from under a running process.
-pub(super) fn wiped(scale: Scale) -> Verdict {
-    let scene = Scene::of(Stage::new("wiped").set("store.flush_interval", "300ms"));
+pub(super) fn wiped(scale: Scale) -> FaultResult {
+    let scene =
+        FaultFixture::from_cluster(TestCluster::new("wiped").set("store.flush_interval", "300ms"));
     let rounds = if scale == Scale::Long { 10 } else { 2 };
     let mut takeovers = Vec::new();
-    scene.flow().during(|| {
+    scene.steady_load().during(|| {
         for _ in 0..rounds {
-            live(&scene, &mut takeovers).kill();
-            scene.stage.wipe("first");
-            let mut running = live(&scene, &mut takeovers);
-            fs::remove_dir_all(scene.stage.data_of("first").join("partitions")).unwrap();
-            stay(3_000);
-            running.ready(READY);
+            run_with_lost_disks(&scene, &mut takeovers).kill();
+            scene.cluster.wipe("first");
+            let mut running = run_with_lost_disks(&scene, &mut takeovers);
+            fs::remove_dir_all(scene.cluster.data_of("first").join("partitions")).unwrap();
+            wait_for_ms(3_000);
+            running.wait_until_ready(READY_DEADLINE);
             running.terminate();
         }
     });
@@ -58,22 +61,27 @@ pub(super) fn wiped(scale: Scale) -> Verdict {
 }
 
 /// Starts the process and lets it live for a while.
-fn live(scene: &Scene, takeovers: &mut Vec<u64>) -> Orloj {
-    let process = scene.stage.scheduler("first");
-    owns(&process, PARTITIONS as usize);
-    stay(2_000);
-    assert!(!process.panicked(), "{}", process.said());
+fn run_with_lost_disks(scene: &FaultFixture, takeovers: &mut Vec<u64>) -> OrlojProcess {
+    let process = scene.cluster.scheduler("first");
+    wait_until_owned(&process, PARTITIONS as usize);
+    wait_for_ms(2_000);
+    assert!(!process.panicked(), "{}", process.log_text());
     takeovers.extend(process.takeovers());
     process
 }
 
-fn finish(scene: &Scene, takeovers: Vec<u64>, what: &'static str, count: usize) -> Verdict {
-    let mut last = scene.stage.scheduler("first");
-    last.ready(READY);
+fn finish(
+    scene: &FaultFixture,
+    takeovers: Vec<u64>,
+    what: &'static str,
+    count: usize,
+) -> FaultResult {
+    let mut last = scene.cluster.scheduler("first");
+    last.wait_until_ready(READY_DEADLINE);
     let report = scene.settled();
     assert!(!last.panicked());
     last.terminate();
-    Verdict::Passed(Figures::of(&report).takeovers(takeovers).with(what, count))
+    FaultResult::Passed(FaultFigures::of(&report).takeovers(takeovers).with(what, count))
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -81,7 +89,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
-fn flip(files: &[PathBuf], dice: &mut Dice) {
+fn flip(files: &[PathBuf], dice: &mut FaultRng) {
     for file in files {
         let mut bytes = fs::read(file).unwrap();
         for _ in 0..=bytes.len() / 500 {
@@ -92,7 +100,7 @@ fn flip(files: &[PathBuf], dice: &mut Dice) {
     }
 }
 
-fn truncate(files: &[PathBuf], dice: &mut Dice) {
+fn truncate(files: &[PathBuf], dice: &mut FaultRng) {
     for file in files {
         let bytes = fs::read(file).unwrap();
         let kept = dice.below(1 + bytes.len() as u64) as usize;

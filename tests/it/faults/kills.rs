@@ -1,8 +1,8 @@
 //! SIGKILL at every named step: under a steady load a process is armed, dies there, and is started
 //! again, over and over; then everything is judged at once.
 //!
-//! Law: a process that was to die at a step died of it and of nothing else. Every step that the
-//! sources name is in [`SCHEDULER`] or [`WORKER`].
+//! Invariant: a process that was to die at a step died of it and of nothing else. Every step that
+//! the sources name is in [`SCHEDULER`] or [`WORKER`].
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::thread;
@@ -10,52 +10,52 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::flow::Flow;
-use super::receiver::Receiver;
-use super::report::{Figures, Verdict};
-use super::{SETTLE, Scale, say, settled};
-use crate::process::Orloj;
-use crate::stage::{READY, Stage};
+use super::receiver::CountingReceiver;
+use super::report::{FaultFigures, FaultResult};
+use super::steady_load::SteadyLoad;
+use super::{COMPLETION_DEADLINE, Scale, print_progress, settled};
+use crate::process::OrlojProcess;
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::until;
 
 /// A named step, and up to which time it is reached the process lives; chosen at random.
-struct Step {
+struct KillPoint {
     name: &'static str,
     times_max: u32,
-    when: When,
+    when: KillPhase,
 }
 
 /// What a process must do to get there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum When {
+enum KillPhase {
     /// Run.
     Running,
     /// Hand its partitions over.
-    Leaving,
+    Stopping,
 }
 
-const fn running(name: &'static str, times_max: u32) -> Step {
-    Step { name, times_max, when: When::Running }
+const fn running(name: &'static str, times_max: u32) -> KillPoint {
+    KillPoint { name, times_max, when: KillPhase::Running }
 }
 
-const fn leaving(name: &'static str) -> Step {
-    Step { name, times_max: 1, when: When::Leaving }
+const fn stopping(name: &'static str) -> KillPoint {
+    KillPoint { name, times_max: 1, when: KillPhase::Stopping }
 }
 
 /// A takeover of its four partitions reaches each of its steps so often.
-const EACH: u32 = 4;
+const KILLS_EACH: u32 = 4;
 
-const SCHEDULER: &[Step] = &[
+const SCHEDULER: &[KillPoint] = &[
     running("transactor.before_init", 1),
     running("transactor.after_init", 1),
-    running("takeover.before_offsets", EACH),
-    running("takeover.before_barrier", EACH),
-    running("takeover.before_ledger", EACH),
-    running("takeover.after_ledger", EACH),
-    running("takeover.before_replay", EACH),
-    running("takeover.after_replay", EACH),
-    running("takeover.before_activate", EACH),
-    running("takeover.after_activate", EACH),
+    running("takeover.before_offsets", KILLS_EACH),
+    running("takeover.before_barrier", KILLS_EACH),
+    running("takeover.before_ledger", KILLS_EACH),
+    running("takeover.after_ledger", KILLS_EACH),
+    running("takeover.before_replay", KILLS_EACH),
+    running("takeover.after_replay", KILLS_EACH),
+    running("takeover.before_activate", KILLS_EACH),
+    running("takeover.after_activate", KILLS_EACH),
     running("step.sealed", 40),
     running("step.sent", 40),
     running("commit.before_offsets", 40),
@@ -67,13 +67,13 @@ const SCHEDULER: &[Step] = &[
     running("store.after_apply", 20),
     running("store.before_flush", 6),
     running("store.after_flush", 6),
-    leaving("revoke.before_last_words"),
-    leaving("revoke.after_last_words"),
-    leaving("member.before_release"),
-    leaving("member.after_release"),
+    stopping("revoke.before_last_words"),
+    stopping("revoke.after_last_words"),
+    stopping("member.before_release"),
+    stopping("member.after_release"),
 ];
 
-const WORKER: &[Step] = &[
+const WORKER: &[KillPoint] = &[
     running("transactor.before_init", 1),
     running("transactor.after_init", 1),
     running("worker.before_request", 40),
@@ -89,7 +89,7 @@ const WORKER: &[Step] = &[
 /// Installations that are attacked side by side: starting a process is mostly waiting.
 const SIDE_BY_SIDE: usize = 3;
 /// A process dies within that time of its start.
-const DEATH: Duration = Duration::from_secs(60);
+const EXIT_DEADLINE: Duration = Duration::from_secs(60);
 
 fn kills_each(scale: Scale) -> usize {
     match scale {
@@ -99,16 +99,19 @@ fn kills_each(scale: Scale) -> usize {
     }
 }
 
-pub(super) fn schedulers(scale: Scale) -> Verdict {
+pub(super) fn schedulers(scale: Scale) -> FaultResult {
     side_by_side(SCHEDULER, |lane, steps| kill_schedulers(lane, steps, kills_each(scale)))
 }
 
-pub(super) fn workers(scale: Scale) -> Verdict {
+pub(super) fn workers(scale: Scale) -> FaultResult {
     side_by_side(WORKER, |lane, steps| kill_workers(lane, steps, kills_each(scale)))
 }
 
 /// Deals the steps out to several installations and adds up what they found.
-fn side_by_side(steps: &[Step], attack: impl Fn(usize, &[&Step]) -> Figures + Sync) -> Verdict {
+fn side_by_side(
+    steps: &[KillPoint],
+    attack: impl Fn(usize, &[&KillPoint]) -> FaultFigures + Sync,
+) -> FaultResult {
     let share = |lane| steps.iter().skip(lane).step_by(SIDE_BY_SIDE).collect::<Vec<_>>();
     let attack = &attack;
     let figures = thread::scope(|scope| {
@@ -119,53 +122,54 @@ fn side_by_side(steps: &[Step], attack: impl Fn(usize, &[&Step]) -> Figures + Sy
             .map(|figures| figures.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .reduce(|all, figures| all.and(&figures))
     });
-    Verdict::Passed(figures.expect("there is more than none"))
+    FaultResult::Passed(figures.expect("there is more than none"))
 }
 
-fn kill_schedulers(lane: usize, steps: &[&Step], kills_each: usize) -> Figures {
+fn kill_schedulers(lane: usize, steps: &[&KillPoint], kills_each: usize) -> FaultFigures {
     // A part of the load is in the ledger, and flushes come often enough to be died in.
-    let stage = Stage::new(&format!("kill-scheduler-{lane}"))
+    let stage = TestCluster::new(&format!("kill-scheduler-{lane}"))
         .set("scheduler.ledger_after", "2s")
         .set("store.flush_interval", "300ms");
     let client = stage.client();
-    stage.register_far_one(&client);
+    stage.register_distant_trigger(&client);
     let mut takeovers = Vec::new();
-    let flow = Flow { stage: &stage, client: &client, per_second: 100, callback: None };
+    let flow = SteadyLoad { cluster: &stage, client: &client, per_second: 100, callback: None };
     flow.during(|| {
         for kill in kills(steps, kills_each) {
-            let mut scheduler = stage.armed_scheduler("first", &kill.fault());
-            kill.await_death(&mut scheduler);
+            let mut scheduler = stage.scheduler_with_faults("first", &kill.fault());
+            kill.wait_for_exit(&mut scheduler);
             takeovers.extend(scheduler.takeovers());
         }
     });
     let mut scheduler = stage.scheduler("first");
-    scheduler.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
     let report = settled(&stage, &client);
     scheduler.terminate();
-    assert!(stage.far_one_is_kept(), "the ledger lost the trigger due in 400 days");
-    Figures::of(&report).takeovers(takeovers).with("kills", steps.len() * kills_each)
+    assert!(stage.distant_trigger_is_pending(), "the ledger lost the trigger due in 400 days");
+    FaultFigures::of(&report).takeovers(takeovers).with("kills", steps.len() * kills_each)
 }
 
-fn kill_workers(lane: usize, steps: &[&Step], kills_each: usize) -> Figures {
-    let stage = Stage::new(&format!("kill-worker-{lane}"))
+fn kill_workers(lane: usize, steps: &[&KillPoint], kills_each: usize) -> FaultFigures {
+    let stage = TestCluster::new(&format!("kill-worker-{lane}"))
         .set("scheduler.session_timeout", "1500ms")
         .set("worker.allow_addresses", "any")
         .set("worker.retry_delays", vec!["1s", "1s", "1s"]);
     let client = stage.client();
-    let receiver = Receiver::start();
+    let receiver = CountingReceiver::start();
     let mut scheduler = stage.scheduler("first");
-    scheduler.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
     let url = receiver.url();
-    let flow = Flow { stage: &stage, client: &client, per_second: 50, callback: Some(&url) };
+    let flow =
+        SteadyLoad { cluster: &stage, client: &client, per_second: 50, callback: Some(&url) };
     flow.during(|| {
         for kill in kills(steps, kills_each) {
-            let mut worker = stage.armed("worker", "worker", &kill.fault());
-            kill.await_death(&mut worker);
-            receiver.note_kill();
+            let mut worker = stage.start_with_faults("worker", "worker", &kill.fault());
+            kill.wait_for_exit(&mut worker);
+            receiver.record_kill();
         }
     });
     let worker = stage.start("worker", "worker");
-    let figures = receiver.judge(&stage, &client.acknowledged(), SETTLE);
+    let figures = receiver.check(&stage, &client.acknowledged(), COMPLETION_DEADLINE);
     worker.terminate();
     scheduler.terminate();
     figures.with("kills", steps.len() * kills_each)
@@ -173,21 +177,21 @@ fn kill_workers(lane: usize, steps: &[&Step], kills_each: usize) -> Figures {
 
 /// One process's end.
 struct Kill<'a> {
-    step: &'a Step,
+    step: &'a KillPoint,
     time: u32,
 }
 
 /// Every step as often, in turn; at which time a step kills differs from round to round.
-fn kills<'a>(steps: &'a [&'a Step], each: usize) -> impl Iterator<Item = Kill<'a>> {
+fn kills<'a>(steps: &'a [&'a KillPoint], each: usize) -> impl Iterator<Item = Kill<'a>> {
     (0..each).flat_map(move |round| {
         if round % 10 == 0 {
-            say(&format!(
+            print_progress(&format!(
                 "  {round} of {each} rounds, {} steps from {}",
                 steps.len(),
                 steps[0].name
             ));
         }
-        let kill = move |step: &&'a Step| {
+        let kill = move |step: &&'a KillPoint| {
             let round = u32::try_from(round).expect("few rounds");
             // A prime spreads neighbours; an early and a late time alternate.
             Kill { step, time: 1 + round * 7_919 % step.times_max }
@@ -201,16 +205,16 @@ impl Kill<'_> {
         format!("{}=kill@{}", self.step.name, self.time)
     }
 
-    fn await_death(&self, process: &mut Orloj) {
-        if self.step.when == When::Leaving {
-            process.ready(READY);
-            process.owns_a_partition(READY);
+    fn wait_for_exit(&self, process: &mut OrlojProcess) {
+        if self.step.when == KillPhase::Stopping {
+            process.wait_until_ready(READY_DEADLINE);
+            process.wait_until_owner(READY_DEADLINE);
             process.signal(Signal::TERM);
         }
         let what = format!("death of {}", self.fault());
-        let status = until(&what, DEATH, || process.ended());
+        let status = until(&what, EXIT_DEADLINE, || process.exit_status());
         let killed = status.signal() == Some(Signal::KILL.as_raw());
-        assert!(killed, "{what}: instead {status}; it said:\n{}", process.said());
+        assert!(killed, "{what}: instead {status}; it said:\n{}", process.log_text());
     }
 }
 
@@ -236,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn every_named_step_is_died_in() {
+    fn every_named_step_is_a_kill_point() {
         let mut named = BTreeSet::new();
         named_below(Path::new("src"), &mut named);
         let died_in = SCHEDULER.iter().chain(WORKER).map(|step| step.name.to_owned());

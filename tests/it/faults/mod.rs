@@ -1,29 +1,29 @@
 //! Faults on a real Kafka: each is a named case with a criterion, run one after the other by
 //! `make faults`; the short ones also by `make test`.
 //!
-//! Law: a case passes by the judge's verdict on what Kafka acknowledged and what readers saw, and
-//! by processes that recover by themselves. A case that cannot run here says why.
+//! Invariant: a case passes by the judge's verdict on what Kafka acknowledged and what readers saw,
+//! and by processes that recover by themselves. A case that cannot run here says why.
 
 mod broker;
+mod clock_skew;
 mod cluster;
-mod dice;
+mod delayed_requests;
 mod disk;
-mod flow;
-mod foreign;
-mod held;
+mod disk_space;
+mod foreign_partitioner;
 mod kills;
 mod offsets;
 mod poison;
 mod processes;
 mod proxy;
+mod readiness;
 mod receiver;
 mod report;
-mod room;
-mod skew;
+mod rng;
+mod steady_load;
 mod takeover;
 mod topics;
 mod versions;
-mod witness;
 
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,23 +31,23 @@ use std::time::Duration;
 
 use orloj::clock;
 
-use crate::audit::{self, Command};
-use crate::client::Client;
+use crate::audit::{self, AcknowledgedCommand};
 use crate::kafka_server::KafkaServer;
 use crate::load::MARGIN;
-use crate::stage::{Stage, whole_machine};
+use crate::test_cluster::{TestCluster, exclusive_machine};
+use crate::test_producer::TestProducer;
 use crate::wait::until;
-use flow::Flow;
-use report::{Ended, Verdict, closing_line, save};
+use report::{FaultCaseReport, FaultResult, closing_line, save};
+use steady_load::SteadyLoad;
 
 /// From the end of a fault until everything has fired.
-const SETTLE: Duration = Duration::from_secs(120);
+const COMPLETION_DEADLINE: Duration = Duration::from_secs(120);
 
 /// A fault, and what must hold through it.
-struct Case {
+struct FaultCase {
     name: &'static str,
     criterion: &'static str,
-    run: fn(Scale) -> Verdict,
+    run: fn(Scale) -> FaultResult,
 }
 
 /// How much of a case is run.
@@ -61,139 +61,143 @@ enum Scale {
     Long,
 }
 
-const CASES: &[Case] = &[
-    Case {
+const CASES: &[FaultCase] = &[
+    FaultCase {
         name: "kill-scheduler",
         criterion: "SIGKILL at every named step loses, repeats and hurries nothing",
         run: kills::schedulers,
     },
-    Case {
+    FaultCase {
         name: "kill-worker",
         criterion: "SIGKILL at every named step repeats only what was under way at a kill",
         run: kills::workers,
     },
-    Case {
+    FaultCase {
         name: "stopped",
         criterion: "SIGSTOP in mid-transaction until others took over, then SIGCONT",
         run: processes::stopped,
     },
-    Case {
+    FaultCase {
         name: "restarted",
         criterion: "a process that ends and starts again has its share back",
         run: processes::restarted,
     },
-    Case {
+    FaultCase {
         name: "owner-followed",
         criterion: "who has followed the dead owner fires within a second of the assignment",
         run: takeover::followed,
     },
-    Case {
+    FaultCase {
         name: "owner-unfollowed",
         criterion: "who has not fires within five seconds, a million pending",
         run: takeover::cold,
     },
-    Case {
+    FaultCase {
         name: "storm",
         criterion: "four processes that come and go, or die, every few seconds",
-        run: processes::storm,
+        run: processes::rebalance_storm,
     },
-    Case {
+    FaultCase {
         name: "namesakes",
         criterion: "of two processes of one name one gives up and says why",
-        run: processes::namesakes,
+        run: processes::same_names,
     },
-    Case {
+    FaultCase {
         name: "broker-restarted",
         criterion: "what is due while the broker restarts fires once; /readyz says that it waits",
         run: broker::restarted,
     },
-    Case {
+    FaultCase {
         name: "broker-killed",
         criterion: "what is due while the broker is dead fires once; /readyz says that it waits",
         run: broker::killed,
     },
-    Case {
+    FaultCase {
         name: "poison",
         criterion: "each poisonous record becomes one dead letter, and its neighbours fire",
         run: poison::everywhere,
     },
-    Case {
+    FaultCase {
         name: "disk-damaged",
         criterion: "damaged files are noticed, or do no harm; what they held is rebuilt",
         run: disk::damaged,
     },
-    Case {
+    FaultCase {
         name: "disk-wiped",
         criterion: "a lost disk loses nothing, also under a running process",
         run: disk::wiped,
     },
-    Case {
+    FaultCase {
         name: "target-deleted",
         criterion: "each trigger for a deleted topic is one dead letter; others are not held up",
         run: topics::target_deleted,
     },
-    Case {
+    FaultCase {
         name: "foreign-partitioner",
         criterion: "records of another hash are forwarded once, whoever dies meanwhile",
-        run: foreign::partitioner,
+        run: foreign_partitioner::partitioner,
     },
-    Case {
+    FaultCase {
         name: "triggers-recreated",
         criterion: "new offsets under old cursors are refused, and accepted when told so",
         run: topics::recreated,
     },
-    Case {
+    FaultCase {
         name: "triggers-widened",
         criterion: "a changed number of partitions is noticed, and refused at a start",
         run: topics::widened,
     },
-    Case {
+    FaultCase {
         name: "offsets-moved",
         criterion: "what stands behind a moved offset fires again, and nothing else",
         run: offsets::moved,
     },
-    Case {
+    FaultCase {
         name: "offsets-deleted",
         criterion: "after a shutdown nothing is repeated; after a crash a person is asked",
         run: offsets::deleted,
     },
-    Case {
+    FaultCase {
         name: "offsets-hidden",
         criterion: "a mirror of the offsets behind an open transaction is waited for",
         run: offsets::hidden,
     },
-    Case {
+    FaultCase {
         name: "held-end",
         criterion: "an EndTxn that arrives late commits nothing",
-        run: held::end,
+        run: delayed_requests::end,
     },
-    Case {
+    FaultCase {
         name: "held-offsets",
         criterion: "a TxnOffsetCommit that arrives late moves nothing",
-        run: held::offsets,
+        run: delayed_requests::offsets,
     },
-    Case {
+    FaultCase {
         name: "coordinator-lost",
         criterion: "of three brokers each dies in turn, and fires go on meanwhile",
         run: cluster::coordinator_lost,
     },
-    Case {
+    FaultCase {
         name: "disk-full",
         criterion: "without room it says so; with room again it goes on by itself",
-        run: room::full,
+        run: disk_space::full,
     },
-    Case {
+    FaultCase {
         name: "disk-old",
         criterion: "a disk older than the ledger's memory revives nothing",
-        run: room::old,
+        run: disk_space::old,
     },
-    Case { name: "disk-slow", criterion: "a slow fsync holds up nothing", run: room::slow },
-    Case {
+    FaultCase {
+        name: "disk-slow",
+        criterion: "a slow fsync holds up nothing",
+        run: disk_space::slow,
+    },
+    FaultCase {
         name: "clock-set-back",
         criterion: "a clock that goes back makes nothing early, and whoever waits for it says so",
-        run: skew::set_back,
+        run: clock_skew::set_back,
     },
-    Case {
+    FaultCase {
         name: "versions",
         criterion: "what a newer version wrote is refused, and the rest goes on",
         run: versions::side_by_side,
@@ -204,16 +208,16 @@ const CASES: &[Case] = &[
 const SHORT: [&str; 4] = ["kill-scheduler", "kill-worker", "stopped", "owner-followed"];
 
 #[test]
-fn a_few_faults_harm_nothing() {
-    let _machine = whole_machine();
+fn short_fault_cases_pass() {
+    let _machine = exclusive_machine();
     run_all(Scale::Short, |case| SHORT.contains(&case.name));
 }
 
 /// `CASES` names the ones to run, by a part of their names; `LONG` runs them for longer.
 #[test]
 #[ignore = "half an hour; `make faults` runs it"]
-fn no_fault_harms_anything() {
-    let _machine = whole_machine();
+fn all_fault_cases_pass() {
+    let _machine = exclusive_machine();
     let wanted = std::env::var("CASES").unwrap_or_default();
     let scale = if std::env::var_os("LONG").is_some() { Scale::Long } else { Scale::Full };
     run_all(scale, |case| {
@@ -221,78 +225,93 @@ fn no_fault_harms_anything() {
     });
 }
 
-fn run_all(scale: Scale, wanted: impl Fn(&Case) -> bool) {
+fn run_all(scale: Scale, wanted: impl Fn(&FaultCase) -> bool) {
     let cases: Vec<_> = CASES.iter().filter(|case| wanted(case)).collect();
     let mut ended = Vec::with_capacity(cases.len());
     for (place, case) in cases.iter().enumerate() {
-        say(&format!("[{}/{}] {}: {}", place + 1, cases.len(), case.name, case.criterion));
+        print_progress(&format!(
+            "[{}/{}] {}: {}",
+            place + 1,
+            cases.len(),
+            case.name,
+            case.criterion
+        ));
         let begun = clock::monotonic();
         let verdict = catch_unwind(AssertUnwindSafe(|| (case.run)(scale)));
-        let verdict = verdict.unwrap_or_else(|panic| Verdict::Failed(reason(&*panic)));
+        let verdict = verdict.unwrap_or_else(|panic| FaultResult::Failed(reason(&*panic)));
         let seconds = (clock::monotonic() - begun).as_secs();
-        ended.push(Ended { case: case.name, criterion: case.criterion, seconds, verdict });
-        say(&ended.last().expect("it was just pushed").line());
+        ended.push(FaultCaseReport {
+            case: case.name,
+            criterion: case.criterion,
+            seconds,
+            verdict,
+        });
+        print_progress(&ended.last().expect("it was just pushed").line());
         save(&ended);
     }
-    say(&closing_line(&ended));
-    let failed = ended.iter().any(|ended| matches!(ended.verdict, Verdict::Failed(_)));
+    print_progress(&closing_line(&ended));
+    let failed = ended.iter().any(|ended| matches!(ended.verdict, FaultResult::Failed(_)));
     assert!(!failed && !ended.is_empty(), "{}", closing_line(&ended));
 }
 
 /// Past the test harness, which would hide it when all is well.
-fn say(line: &str) {
+fn print_progress(line: &str) {
     writeln!(std::io::stderr().lock(), "{line}").unwrap();
 }
 
 /// An installation with a user, under attack.
-struct Scene {
-    stage: Stage,
-    client: Client,
+struct FaultFixture {
+    cluster: TestCluster,
+    client: TestProducer,
 }
 
-impl Scene {
+impl FaultFixture {
     /// On the broker that tests share.
     fn new(name: &str) -> Self {
-        Self::of(Stage::new(name))
+        Self::from_cluster(TestCluster::new(name))
     }
 
     /// On a broker that the case may do to as it likes.
-    fn on(name: &str, server: &KafkaServer) -> Self {
-        Self::of(Stage::at(name, server))
+    fn on_server(name: &str, server: &KafkaServer) -> Self {
+        Self::from_cluster(TestCluster::on_server(name, server))
     }
 
     /// A part of the load goes through the ledger.
-    fn of(stage: Stage) -> Self {
+    fn from_cluster(stage: TestCluster) -> Self {
         let stage = stage.set("scheduler.ledger_after", "2s");
         let client = stage.client();
-        Self { stage, client }
+        Self { cluster: stage, client }
     }
 
     /// What is pending is in the replay tail, not in the ledger.
-    fn with_long_tail(stage: Stage) -> Self {
+    fn with_long_tail(stage: TestCluster) -> Self {
         let stage = stage.set("scheduler.ledger_after", "2h");
         let client = stage.client();
-        Self { stage, client }
+        Self { cluster: stage, client }
     }
 
-    fn flow(&self) -> Flow<'_> {
-        Flow { stage: &self.stage, client: &self.client, per_second: 100, callback: None }
+    fn steady_load(&self) -> SteadyLoad<'_> {
+        SteadyLoad { cluster: &self.cluster, client: &self.client, per_second: 100, callback: None }
     }
 
-    fn settled(&self) -> audit::Report {
-        settled(&self.stage, &self.client)
+    fn settled(&self) -> audit::AuditReport {
+        settled(&self.cluster, &self.client)
     }
 }
 
 /// Waits until everything is due and has fired, and judges: nothing may be wrong.
-fn settled(stage: &Stage, client: &Client) -> audit::Report {
+fn settled(stage: &TestCluster, client: &TestProducer) -> audit::AuditReport {
     let commands = client.acknowledged();
     let soon = clock::now_ms() + 60_000;
-    let last =
-        commands.values().flatten().filter_map(Command::registers).filter(|due| *due < soon).max();
+    let last = commands
+        .values()
+        .flatten()
+        .filter_map(AcknowledgedCommand::registered_due)
+        .filter(|due| *due < soon)
+        .max();
     let last = last.unwrap_or_default();
-    until("everything to be due", SETTLE, || (clock::now_ms() > last).then_some(()));
-    let report = stage.settled(&commands, MARGIN, SETTLE);
+    until("everything to be due", COMPLETION_DEADLINE, || (clock::now_ms() > last).then_some(()));
+    let report = stage.audit_when_complete(&commands, MARGIN, COMPLETION_DEADLINE);
     assert!(report.is_clean(), "{report}");
     report
 }

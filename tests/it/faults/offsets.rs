@@ -1,6 +1,6 @@
 //! Committed offsets that an operator moves, or that are gone.
 //!
-//! Law: what is repeated then is what the page says: everything from the new offset on, and
+//! Invariant: what is repeated then is what the page says: everything from the new offset on, and
 //! nothing of what is below it.
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,14 +13,14 @@ use rdkafka::message::{Headers as _, Message as _};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::processes::{owns, stay};
-use super::report::{Figures, Verdict};
-use super::topics::Admin;
-use super::{SETTLE, Scale, Scene};
-use crate::audit::Command;
-use crate::client::Client;
+use super::processes::{wait_for_ms, wait_until_owned};
+use super::report::{FaultFigures, FaultResult};
+use super::topics::FaultTopicAdmin;
+use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
+use crate::audit::AcknowledgedCommand;
 use crate::records;
-use crate::stage::{PARTITIONS, READY, Stage};
+use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
+use crate::test_producer::TestProducer;
 use crate::wait::until;
 
 /// Triggers that are due so late that they are in the ledger.
@@ -30,10 +30,10 @@ const LONG_ONES: u64 = 100;
 const BACK: u64 = 20;
 
 /// What the schedulers' group has committed: (partition, offset, metadata).
-pub(super) fn committed(stage: &Stage) -> Vec<(i32, i64, String)> {
+pub(super) fn committed(stage: &TestCluster) -> Vec<(i32, i64, String)> {
     let mut list = TopicPartitionList::new();
     list.add_partition_range(&stage.names.triggers(), 0, PARTITIONS - 1);
-    let committed = consumer(stage).committed_offsets(list, READY).unwrap();
+    let committed = consumer(stage).committed_offsets(list, READY_DEADLINE).unwrap();
     let elements = committed.elements();
     let offset = |offset: Offset| offset.to_raw().expect("a number");
     let all = elements.iter().map(|e| (e.partition(), offset(e.offset()), e.metadata().to_owned()));
@@ -41,10 +41,10 @@ pub(super) fn committed(stage: &Stage) -> Vec<(i32, i64, String)> {
 }
 
 /// Commits for the schedulers' group as the tools of Kafka do: once it is empty.
-pub(super) fn commit(stage: &Stage, offsets: &[(i32, i64, String)]) {
+pub(super) fn commit(stage: &TestCluster, offsets: &[(i32, i64, String)]) {
     let triggers = stage.names.triggers();
     let consumer = consumer(stage);
-    until("the group to be empty", SETTLE, || {
+    until("the group to be empty", COMPLETION_DEADLINE, || {
         let mut list = TopicPartitionList::new();
         for (partition, offset, metadata) in offsets {
             let mut element = list.add_partition(&triggers, *partition);
@@ -55,62 +55,64 @@ pub(super) fn commit(stage: &Stage, offsets: &[(i32, i64, String)]) {
     });
 }
 
-fn consumer(stage: &Stage) -> BaseConsumer {
+fn consumer(stage: &TestCluster) -> BaseConsumer {
     let mut config = stage.kafka().clone();
-    config.set("group.id", stage.names.schedulers()).create().unwrap()
+    config.set("group.id", stage.names.scheduler_group()).create().unwrap()
 }
 
 /// What `kafka-consumer-groups --reset-offsets` does: other offsets, without our metadata.
-pub(super) fn reset(stage: &Stage, to: impl Fn(i64) -> i64) {
+pub(super) fn reset(stage: &TestCluster, to: impl Fn(i64) -> i64) {
     let moved = committed(stage).into_iter();
     let moved: Vec<_> = moved.map(|(p, offset, _)| (p, to(offset), String::new())).collect();
     commit(stage, &moved);
 }
 
 /// `--shift-by -20`: those records count as new, W stays.
-pub(super) fn moved(_: Scale) -> Verdict {
-    let scene = Scene::new("moved");
+pub(super) fn moved(_: Scale) -> FaultResult {
+    let scene = FaultFixture::new("moved");
     let client = &scene.client;
-    let mut scheduler = scene.stage.scheduler("first");
-    scheduler.ready(READY);
-    register(&scene.stage, client, 0..400, 2_000);
+    let mut scheduler = scene.cluster.scheduler("first");
+    scheduler.wait_until_ready(READY_DEADLINE);
+    register(&scene.cluster, client, 0..400, 2_000);
     // These are pending when the offset moves, and shall not be repeated for that.
-    register(&scene.stage, client, 400..420, 45_000);
+    register(&scene.cluster, client, 400..420, 45_000);
     let commands = client.acknowledged();
-    until("the first 400 to fire", SETTLE, || (scene.stage.fires().len() >= 400).then_some(()));
+    until("the first 400 to fire", COMPLETION_DEADLINE, || {
+        (scene.cluster.fires().len() >= 400).then_some(())
+    });
     scheduler.terminate();
-    reset(&scene.stage, |offset| (offset - BACK as i64).max(0));
+    reset(&scene.cluster, |offset| (offset - BACK as i64).max(0));
 
-    let scheduler = scene.stage.scheduler("first");
-    owns(&scheduler, PARTITIONS as usize);
+    let scheduler = scene.cluster.scheduler("first");
+    wait_until_owned(&scheduler, PARTITIONS as usize);
     let expected = expected(&commands);
     let total: usize = expected.values().sum();
-    let fires = until("every fire and repetition", SETTLE, || {
-        let fires = scene.stage.fires();
+    let fires = until("every fire and repetition", COMPLETION_DEADLINE, || {
+        let fires = scene.cluster.fires();
         (fires.len() >= total).then_some(fires)
     });
-    stay(2_000);
-    assert_eq!(scene.stage.fires().len(), total, "fires, repetitions included");
+    wait_for_ms(2_000);
+    assert_eq!(scene.cluster.fires().len(), total, "fires, repetitions included");
     let mut times = HashMap::<_, usize>::new();
     for fire in fires {
         *times.entry(fire.trigger).or_default() += 1;
     }
     assert_eq!(times, expected);
     scheduler.terminate();
-    let mut figures = Figures::default();
+    let mut figures = FaultFigures::default();
     figures.count(commands.len(), total);
-    Verdict::Passed(figures.with("repeated as documented", total - commands.len()))
+    FaultResult::Passed(figures.with("repeated as documented", total - commands.len()))
 }
 
 /// How often each trigger fires: those that were due and stand in the last [`BACK`] twice.
-fn expected(commands: &HashMap<String, Vec<Command>>) -> HashMap<String, usize> {
+fn expected(commands: &HashMap<String, Vec<AcknowledgedCommand>>) -> HashMap<String, usize> {
     let partition = |id: &str| Partitioner::Murmur2.partition(id.as_bytes(), PARTITIONS);
     let mut ends = HashMap::<_, u64>::new();
     for (id, commands) in commands {
         let end = ends.entry(partition(id)).or_default();
         *end = (*end).max(commands[0].offset + 1);
     }
-    let times = |(id, commands): (&String, &Vec<Command>)| {
+    let times = |(id, commands): (&String, &Vec<AcknowledgedCommand>)| {
         let again = commands[0].offset + BACK >= ends[&partition(id)];
         let was_due = !id.starts_with("pending");
         (id.clone(), 1 + usize::from(again && was_due))
@@ -118,7 +120,7 @@ fn expected(commands: &HashMap<String, Vec<Command>>) -> HashMap<String, usize> 
     commands.iter().map(times).collect()
 }
 
-fn register(stage: &Stage, client: &Client, numbers: std::ops::Range<u64>, delay: u64) {
+fn register(stage: &TestCluster, client: &TestProducer, numbers: std::ops::Range<u64>, delay: u64) {
     let name = if delay > 10_000 { "pending" } else { "due" };
     let due = clock::now_ms() + delay;
     for n in numbers {
@@ -129,77 +131,85 @@ fn register(stage: &Stage, client: &Client, numbers: std::ops::Range<u64>, delay
 
 /// The group is deleted with its offsets: after a shutdown the mirror stands; after a crash a
 /// person must decide, is told how, and it goes on.
-pub(super) fn deleted(_: Scale) -> Verdict {
-    let scene = Scene::of(Stage::new("deleted").set("scheduler.mirror_interval", "1s"));
-    let admin = Admin::of(&scene.stage);
-    let group = scene.stage.names.schedulers();
-    let mut scheduler = scene.stage.scheduler("first");
-    scheduler.ready(READY);
-    scene.flow().during(|| stay(3_000));
+pub(super) fn deleted(_: Scale) -> FaultResult {
+    let scene = FaultFixture::from_cluster(
+        TestCluster::new("deleted").set("scheduler.mirror_interval", "1s"),
+    );
+    let admin = FaultTopicAdmin::of(&scene.cluster);
+    let group = scene.cluster.names.scheduler_group();
+    let mut scheduler = scene.cluster.scheduler("first");
+    scheduler.wait_until_ready(READY_DEADLINE);
+    scene.steady_load().during(|| wait_for_ms(3_000));
     scheduler.terminate();
     admin.delete_group(&group);
-    let again = scene.stage.scheduler("first");
-    owns(&again, PARTITIONS as usize);
+    let again = scene.cluster.scheduler("first");
+    wait_until_owned(&again, PARTITIONS as usize);
     let report = scene.settled();
     // Until the mirror says that everything is decided.
-    stay(4_000);
+    wait_for_ms(4_000);
     again.kill();
     admin.delete_group(&group);
 
-    let refused = scene.stage.scheduler("first");
+    let refused = scene.cluster.scheduler("first");
     for partition in 0..PARTITIONS {
-        refused.says(&format!("partition {partition}: the group's committed offset is"), READY);
+        refused.wait_for_log(
+            &format!("partition {partition}: the group's committed offset is"),
+            READY_DEADLINE,
+        );
     }
-    stay(1_000);
+    wait_for_ms(1_000);
     assert!(!refused.is_ready(), "it cannot fire and calls itself ready");
-    let advice = advice(&refused.said(), &scene.stage.names.triggers());
+    let advice = advice(&refused.log_text(), &scene.cluster.names.triggers());
     refused.kill();
-    commit(&scene.stage, &advice);
-    let decided = scene.stage.scheduler("first");
-    owns(&decided, PARTITIONS as usize);
-    stay(2_000);
+    commit(&scene.cluster, &advice);
+    let decided = scene.cluster.scheduler("first");
+    wait_until_owned(&decided, PARTITIONS as usize);
+    wait_for_ms(2_000);
     assert_eq!(scene.settled().fired, report.fired, "nothing is repeated");
     decided.terminate();
-    Verdict::Passed(Figures::of(&report))
+    FaultResult::Passed(FaultFigures::of(&report))
 }
 
 /// The newest mirror stands behind a transaction that is still open: who seeks it waits for that,
 /// and does not take the one before for the newest. Then the ledger is read once more, from its
 /// beginning: what only it holds fires as well.
-pub(super) fn hidden(_: Scale) -> Verdict {
-    let scene = Scene::new("hidden");
-    let mut scheduler = scene.stage.scheduler("first");
-    scheduler.ready(READY);
-    scene.flow().during(|| stay(2_000));
+pub(super) fn hidden(_: Scale) -> FaultResult {
+    let scene = FaultFixture::new("hidden");
+    let mut scheduler = scene.cluster.scheduler("first");
+    scheduler.wait_until_ready(READY_DEADLINE);
+    scene.steady_load().during(|| wait_for_ms(2_000));
     let report = scene.settled();
-    register(&scene.stage, &scene.client, 0..LONG_ONES, 25_000);
-    until("all of them to be in the ledger", SETTLE, || {
-        (pending_in_ledger(&scene.stage) == LONG_ONES as usize).then_some(())
+    register(&scene.cluster, &scene.client, 0..LONG_ONES, 25_000);
+    until("all of them to be in the ledger", COMPLETION_DEADLINE, || {
+        (pending_in_ledger(&scene.cluster) == LONG_ONES as usize).then_some(())
     });
     scheduler.terminate();
-    Admin::of(&scene.stage).delete_group(&scene.stage.names.schedulers());
+    FaultTopicAdmin::of(&scene.cluster).delete_group(&scene.cluster.names.scheduler_group());
 
-    let open = open_behind_mirrors(&scene.stage);
-    let refused = scene.stage.scheduler("first");
-    refused.says("the ledger's end is undecided yet", READY);
-    open.commit_transaction(READY).unwrap();
+    let open = open_behind_mirrors(&scene.cluster);
+    let refused = scene.cluster.scheduler("first");
+    refused.wait_for_log("the ledger's end is undecided yet", READY_DEADLINE);
+    open.commit_transaction(READY_DEADLINE).unwrap();
     for partition in 0..PARTITIONS {
-        refused.says(&format!("partition {partition}: the group's committed offset is"), READY);
+        refused.wait_for_log(
+            &format!("partition {partition}: the group's committed offset is"),
+            READY_DEADLINE,
+        );
     }
-    let advice = advice(&refused.said(), &scene.stage.names.triggers());
+    let advice = advice(&refused.log_text(), &scene.cluster.names.triggers());
     refused.kill();
-    commit(&scene.stage, &advice);
-    scene.stage.wipe("first");
-    let decided = scene.stage.scheduler("first");
-    owns(&decided, PARTITIONS as usize);
+    commit(&scene.cluster, &advice);
+    scene.cluster.wipe("first");
+    let decided = scene.cluster.scheduler("first");
+    wait_until_owned(&decided, PARTITIONS as usize);
     let long = LONG_ONES as usize;
     assert_eq!(scene.settled().fired, report.fired + long, "nothing is repeated");
     decided.terminate();
-    Verdict::Passed(Figures::of(&report))
+    FaultResult::Passed(FaultFigures::of(&report))
 }
 
 /// How many triggers wait in the ledger.
-fn pending_in_ledger(stage: &Stage) -> usize {
+fn pending_in_ledger(stage: &TestCluster) -> usize {
     let mut newest = HashMap::new();
     for record in records::read_all(stage.kafka(), &stage.names.ledger()) {
         if let Some(LedgerKey::Main(id)) = record.key().and_then(LedgerKey::parse) {
@@ -211,12 +221,12 @@ fn pending_in_ledger(stage: &Stage) -> usize {
 
 /// Writes each partition's mirror once more, as one that was not written at a shutdown, in a
 /// transaction that is left open.
-fn open_behind_mirrors(stage: &Stage) -> BaseProducer {
+fn open_behind_mirrors(stage: &TestCluster) -> BaseProducer {
     let (ledger, key) = (stage.names.ledger(), LedgerKey::Cursor.to_bytes());
     let mut config = stage.kafka().clone();
-    config.set("transactional.id", format!("{}-hidden", stage.names.schedulers()));
+    config.set("transactional.id", format!("{}-hidden", stage.names.scheduler_group()));
     let producer: BaseProducer = config.create().unwrap();
-    producer.init_transactions(READY).unwrap();
+    producer.init_transactions(READY_DEADLINE).unwrap();
     producer.begin_transaction().unwrap();
     let mut newest = BTreeMap::new();
     for record in records::read_all(stage.kafka(), &ledger) {
@@ -237,7 +247,7 @@ fn open_behind_mirrors(stage: &Stage) -> BaseProducer {
         let record = BaseRecord::to(&ledger).partition(partition).key(&key).payload(&value);
         producer.send(record.headers(headers)).map_err(|(error, _)| error).unwrap();
     }
-    producer.flush(READY).unwrap();
+    producer.flush(READY_DEADLINE).unwrap();
     producer
 }
 

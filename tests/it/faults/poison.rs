@@ -1,17 +1,18 @@
 //! Bytes without a meaning, and damaged records, in every topic that a process reads.
 //!
-//! Law: what is poisonous is set aside as a dead letter, once, and its neighbours fire. Damage
-//! keeps the first bytes, which name the schema: an unknown schema means a newer Orloj, not poison.
+//! Invariant: what is poisonous is set aside as a dead letter, once, and its neighbours fire.
+//! Damage keeps the first bytes, which name the schema: an unknown schema means a newer Orloj, not
+//! poison.
 
 use rdkafka::message::{Header, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
-use super::dice::Dice;
-use super::processes::stay;
-use super::report::{Figures, Verdict};
-use super::{SETTLE, Scale, Scene};
+use super::processes::wait_for_ms;
+use super::report::{FaultFigures, FaultResult};
+use super::rng::FaultRng;
+use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
 use crate::records;
-use crate::stage::{PARTITIONS, READY};
+use crate::test_cluster::{PARTITIONS, READY_DEADLINE};
 use crate::wait::until;
 
 /// Avro's marker and the schema's fingerprint.
@@ -19,21 +20,21 @@ const NAMED_BY: usize = 10;
 /// Headers that mean something, with values that do not.
 const HEADERS: [&str; 4] = ["orloj-fire-at", "orloj-delay", "orloj-step", "scheduler-epoch"];
 
-pub(super) fn everywhere(scale: Scale) -> Verdict {
+pub(super) fn everywhere(scale: Scale) -> FaultResult {
     let rounds = if scale == Scale::Long { 200 } else { 20 };
-    let scene = Scene::new("poison");
-    let stage = &scene.stage;
+    let scene = FaultFixture::new("poison");
+    let stage = &scene.cluster;
     let names = &stage.names;
     let mut scheduler = stage.scheduler("first");
     let mut worker = stage.start("worker", "worker");
-    scheduler.ready(READY);
-    worker.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
+    worker.wait_until_ready(READY_DEADLINE);
     let producer: BaseProducer = stage.kafka().create().unwrap();
-    let mut dice = Dice::new(7);
+    let mut dice = FaultRng::new(7);
     let letters_of = [names.triggers(), names.signals(), names.fires()];
     let topics = [&letters_of[0], &letters_of[1], &letters_of[2], &names.ledger()];
     let mut written = 0;
-    scene.flow().during(|| {
+    scene.steady_load().during(|| {
         for round in 0..rounds {
             for topic in topics {
                 let sound: Vec<_> = records::read_all(stage.kafka(), topic)
@@ -46,35 +47,35 @@ pub(super) fn everywhere(scale: Scale) -> Verdict {
                     written += 1;
                 }
             }
-            producer.flush(SETTLE).unwrap();
+            producer.flush(COMPLETION_DEADLINE).unwrap();
             if round % 5 == 2 {
                 // The next owner reads all of it again.
                 scheduler.signal(rustix::process::Signal::KILL);
-                until("its death", SETTLE, || scheduler.ended());
+                until("its death", COMPLETION_DEADLINE, || scheduler.exit_status());
                 stage.wipe("first");
                 scheduler = stage.scheduler("first");
             }
-            stay(200);
+            wait_for_ms(200);
         }
     });
     let report = scene.settled();
     let expected = written / topics.len() * letters_of.len();
-    let letters = until("a dead letter for each poisonous record", SETTLE, || {
+    let letters = until("a dead letter for each poisonous record", COMPLETION_DEADLINE, || {
         let letters = stage.dead_letters().len();
         (letters >= expected).then_some(letters)
     });
     assert_eq!(letters, expected, "dead letters");
     for process in [&mut scheduler, &mut worker] {
-        process.ready(READY);
-        assert!(!process.panicked(), "{}", process.said());
+        process.wait_until_ready(READY_DEADLINE);
+        assert!(!process.panicked(), "{}", process.log_text());
     }
     worker.terminate();
     scheduler.terminate();
-    Verdict::Passed(Figures::of(&report).with("poisonous records", written))
+    FaultResult::Passed(FaultFigures::of(&report).with("poisonous records", written))
 }
 
 /// Random bytes, or a sound value that was cut or changed behind its name.
-fn poison(dice: &mut Dice, sound: &[Vec<u8>]) -> Vec<u8> {
+fn poison(dice: &mut FaultRng, sound: &[Vec<u8>]) -> Vec<u8> {
     let length = 1 + dice.below(300);
     let mut value = dice.bytes(length);
     let place = dice.below(1 + sound.len() as u64) as usize;
@@ -89,7 +90,7 @@ fn poison(dice: &mut Dice, sound: &[Vec<u8>]) -> Vec<u8> {
     value
 }
 
-fn write(producer: &BaseProducer, topic: &str, partition: i32, value: &[u8], dice: &mut Dice) {
+fn write(producer: &BaseProducer, topic: &str, partition: i32, value: &[u8], dice: &mut FaultRng) {
     let header = HEADERS[dice.below(HEADERS.len() as u64) as usize];
     let nonsense = dice.bytes(9);
     let headers = OwnedHeaders::new().insert(Header { key: header, value: Some(&nonsense) });

@@ -6,12 +6,12 @@ use std::time::Duration;
 use orloj::clock;
 use rustix::process::Signal;
 
-use super::dice::Dice;
-use super::report::{Figures, Verdict};
-use super::witness::{self, Witness};
-use super::{SETTLE, Scale, Scene};
-use crate::process::Orloj;
-use crate::stage::{PARTITIONS, READY, Stage};
+use super::readiness::{self, ReadinessProbe};
+use super::report::{FaultFigures, FaultResult};
+use super::rng::FaultRng;
+use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
+use crate::process::OrlojProcess;
+use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
 use crate::wait::{until, within};
 
 /// Where a process stops, in the middle of what others wait for.
@@ -24,138 +24,150 @@ const STOPS: [&str; 5] = [
 ];
 
 /// Processes that come and go, and one that stays.
-const VISITORS: [&str; 3] = ["second", "third", "fourth"];
+const JOINING_MEMBERS: [&str; 3] = ["second", "third", "fourth"];
 
 /// A process is stopped in mid-transaction until another has everything, and then goes on.
-pub(super) fn stopped(scale: Scale) -> Verdict {
+pub(super) fn stopped(scale: Scale) -> FaultResult {
     // So that what happens to the store happens soon.
-    let scene = Scene::of(Stage::new("stopped").set("store.flush_interval", "300ms"));
-    let mut other = scene.stage.scheduler("other");
-    other.ready(READY);
-    let witness = Witness::of(&other);
+    let scene = FaultFixture::from_cluster(
+        TestCluster::new("stopped").set("store.flush_interval", "300ms"),
+    );
+    let mut other = scene.cluster.scheduler("other");
+    other.wait_until_ready(READY_DEADLINE);
+    let witness = ReadinessProbe::of(&other);
     let places = if scale == Scale::Short { &STOPS[..1] } else { &STOPS[..] };
-    scene.flow().during(|| {
+    scene.steady_load().during(|| {
         for place in places {
             let fault = format!("{place}=stop@20");
-            let mut victim = scene.stage.armed_scheduler(&place.replace('.', "-"), &fault);
-            until(&format!("a stop at {place}"), READY, || victim.is_stopped().then_some(()));
-            owns(&other, PARTITIONS as usize);
+            let mut victim = scene.cluster.scheduler_with_faults(&place.replace('.', "-"), &fault);
+            until(&format!("a stop at {place}"), READY_DEADLINE, || {
+                victim.is_stopped().then_some(())
+            });
+            wait_until_owned(&other, PARTITIONS as usize);
             let before = victim.takeovers().len();
             victim.signal(Signal::CONT);
-            until("the stopped one to take part again", SETTLE, || {
-                let ended = victim.ended();
-                assert!(ended.is_none(), "it ended by itself: {ended:?}\n{}", victim.said());
+            until("the stopped one to take part again", COMPLETION_DEADLINE, || {
+                let ended = victim.exit_status();
+                assert!(ended.is_none(), "it ended by itself: {ended:?}\n{}", victim.log_text());
                 (victim.takeovers().len() > before).then_some(())
             });
-            assert!(!victim.panicked(), "{}", victim.said());
+            assert!(!victim.panicked(), "{}", victim.log_text());
             victim.terminate();
         }
     });
     let report = scene.settled();
-    witness::assert_true(&[&witness], &scene.client.acknowledged(), &scene.stage.fires());
-    let figures = Figures::of(&report).takeovers(other.takeovers()).with("stops", places.len());
+    readiness::assert_readiness_was_correct(
+        &[&witness],
+        &scene.client.acknowledged(),
+        &scene.cluster.fires(),
+    );
+    let figures =
+        FaultFigures::of(&report).takeovers(other.takeovers()).with("stops", places.len());
     other.terminate();
-    Verdict::Passed(figures)
+    FaultResult::Passed(figures)
 }
 
 /// A process ends gracefully and starts again: it must get its share back at once.
-pub(super) fn restarted(_: Scale) -> Verdict {
-    let scene = Scene::new("restarted");
-    let mut other = scene.stage.scheduler("other");
-    other.ready(READY);
-    scene.flow().during(|| {
+pub(super) fn restarted(_: Scale) -> FaultResult {
+    let scene = FaultFixture::new("restarted");
+    let mut other = scene.cluster.scheduler("other");
+    other.wait_until_ready(READY_DEADLINE);
+    scene.steady_load().during(|| {
         for _ in 0..3 {
-            let process = scene.stage.scheduler("first");
-            owns(&process, PARTITIONS as usize / 2);
-            stay(1_000);
+            let process = scene.cluster.scheduler("first");
+            wait_until_owned(&process, PARTITIONS as usize / 2);
+            wait_for_ms(1_000);
             process.terminate();
         }
     });
     let report = scene.settled();
-    let figures = Figures::of(&report).takeovers(other.takeovers());
+    let figures = FaultFigures::of(&report).takeovers(other.takeovers());
     other.terminate();
-    Verdict::Passed(figures)
+    FaultResult::Passed(figures)
 }
 
 /// Two processes were given one name: they throw each other out until one gives up and says why.
-pub(super) fn namesakes(_: Scale) -> Verdict {
-    let stage = Stage::new("namesakes").set("scheduler.instance_id", "twin");
-    let scene = Scene::of(stage);
-    let mut first = scene.stage.scheduler("first");
-    first.ready(READY);
-    let mut second = scene.stage.scheduler("second");
-    let survivor = scene.flow().during(|| {
-        until("one of the two to give up", SETTLE, || {
-            let given_up = [first.ended().is_some(), second.ended().is_some()];
+pub(super) fn same_names(_: Scale) -> FaultResult {
+    let stage = TestCluster::new("namesakes").set("scheduler.instance_id", "twin");
+    let scene = FaultFixture::from_cluster(stage);
+    let mut first = scene.cluster.scheduler("first");
+    first.wait_until_ready(READY_DEADLINE);
+    let mut second = scene.cluster.scheduler("second");
+    let survivor = scene.steady_load().during(|| {
+        until("one of the two to give up", COMPLETION_DEADLINE, || {
+            let given_up = [first.exit_status().is_some(), second.exit_status().is_some()];
             given_up.contains(&true).then_some(())
         });
         let (lost, mut survivor) =
-            if first.ended().is_some() { (first, second) } else { (second, first) };
-        lost.says("does another process have the same scheduler.instance_id", READY);
-        survivor.ready(READY);
-        owns(&survivor, PARTITIONS as usize);
+            if first.exit_status().is_some() { (first, second) } else { (second, first) };
+        lost.wait_for_log(
+            "does another process have the same scheduler.instance_id",
+            READY_DEADLINE,
+        );
+        survivor.wait_until_ready(READY_DEADLINE);
+        wait_until_owned(&survivor, PARTITIONS as usize);
         survivor
     });
     let report = scene.settled();
-    let figures = Figures::of(&report).takeovers(survivor.takeovers());
+    let figures = FaultFigures::of(&report).takeovers(survivor.takeovers());
     survivor.terminate();
-    Verdict::Passed(figures)
+    FaultResult::Passed(figures)
 }
 
 /// Four processes, of which three come and go every few seconds, gracefully or not.
-pub(super) fn storm(scale: Scale) -> Verdict {
+pub(super) fn rebalance_storm(scale: Scale) -> FaultResult {
     let seconds = match scale {
         Scale::Short => 10,
         Scale::Full => 60,
         Scale::Long => 600,
     };
-    let scene = Scene::new("storm");
-    let mut first = scene.stage.scheduler("first");
-    first.ready(READY);
+    let scene = FaultFixture::new("storm");
+    let mut first = scene.cluster.scheduler("first");
+    first.wait_until_ready(READY_DEADLINE);
     let end = clock::now_ms() + seconds * 1_000;
-    let visits = scene.flow().during(|| {
+    let visits = scene.steady_load().during(|| {
         thread::scope(|scope| {
-            let visitors: Vec<_> = (1..).zip(VISITORS).collect();
+            let visitors: Vec<_> = (1..).zip(JOINING_MEMBERS).collect();
             let visits = visitors.into_iter().map(|(seed, name)| {
                 let scene = &scene;
-                scope.spawn(move || visit_until(scene, name, end, Dice::new(seed)))
+                scope.spawn(move || join_and_leave_until(scene, name, end, FaultRng::new(seed)))
             });
             let visits: Vec<_> = visits.collect();
             visits.into_iter().map(|visits| visits.join().unwrap()).sum::<usize>()
         })
     });
-    owns(&first, PARTITIONS as usize);
+    wait_until_owned(&first, PARTITIONS as usize);
     let report = scene.settled();
-    let figures = Figures::of(&report).takeovers(first.takeovers()).with("visits", visits);
+    let figures = FaultFigures::of(&report).takeovers(first.takeovers()).with("visits", visits);
     assert!(!first.panicked());
     first.terminate();
-    Verdict::Passed(figures)
+    FaultResult::Passed(figures)
 }
 
-fn visit_until(scene: &Scene, name: &str, end: u64, mut dice: Dice) -> usize {
+fn join_and_leave_until(scene: &FaultFixture, name: &str, end: u64, mut dice: FaultRng) -> usize {
     let mut visits = 0;
     while clock::now_ms() < end {
-        let process = scene.stage.scheduler(name);
-        stay(2_000 + dice.below(3_000));
+        let process = scene.cluster.scheduler(name);
+        wait_for_ms(2_000 + dice.below(3_000));
         visits += 1;
-        assert!(!process.panicked(), "{}", process.said());
+        assert!(!process.panicked(), "{}", process.log_text());
         if dice.below(3) == 0 {
             process.kill()
         } else {
             process.terminate()
         }
-        stay(dice.below(2_000));
+        wait_for_ms(dice.below(2_000));
     }
     visits
 }
 
 /// Lets so many ms pass: what happens meanwhile is the test.
-pub(super) fn stay(ms: u64) {
+pub(super) fn wait_for_ms(ms: u64) {
     let _nothing: Option<()> = within(Duration::from_millis(ms), || None);
 }
 
 /// Waits until a process fires for so many partitions.
-pub(super) fn owns(process: &Orloj, partitions: usize) {
+pub(super) fn wait_until_owned(process: &OrlojProcess, partitions: usize) {
     let what = format!("{partitions} partitions to be its own");
-    until(&what, SETTLE, || (process.owned() == partitions).then_some(()));
+    until(&what, COMPLETION_DEADLINE, || (process.owned_partitions() == partitions).then_some(()));
 }

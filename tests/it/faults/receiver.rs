@@ -1,7 +1,7 @@
 //! Who is called back while workers die: counts every request, and judges how often each came.
 //!
-//! Law: an attempt is repeated only if a worker died between its request and the commit of its
-//! outcome; and every trigger is delivered by exactly one outcome.
+//! Invariant: an attempt is repeated only if a worker died between its request and the commit of
+//! its outcome; and every trigger is delivered by exactly one outcome.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -13,41 +13,41 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use orloj::clock;
-use orloj::model::fire::Errand;
-use orloj::model::outcome::Verdict;
+use orloj::model::fire::WorkerRecord;
+use orloj::model::outcome::OutcomeKind;
 use rdkafka::message::Message as _;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-use super::report::Figures;
-use crate::audit::Commands;
+use super::report::FaultFigures;
+use crate::audit::AcknowledgedCommands;
 use crate::records;
-use crate::stage::Stage;
+use crate::test_cluster::TestCluster;
 use crate::wait::until;
 
 /// How long before it is noted here a request was sent at most, in ms: its worker may be dead by
 /// then, and known to be.
-const ON_ITS_WAY: u64 = 500;
+const REQUEST_DELAY_MAX: u64 = 500;
 
 /// A trigger and which attempt of it.
-type Attempt = (String, u32);
+type TriggerAttempt = (String, u32);
 
 /// An endpoint that refuses the first attempt of every fifth trigger.
-pub(super) struct Receiver {
+pub(super) struct CountingReceiver {
     address: SocketAddr,
-    requests: Requests,
+    requests: RequestTimes,
     /// When a worker died, in ms since the epoch.
     kills: Mutex<Vec<u64>>,
     _runtime: Runtime,
 }
 
 /// When each attempt was requested, in ms since the epoch.
-type Requests = Arc<Mutex<HashMap<Attempt, Vec<u64>>>>;
+type RequestTimes = Arc<Mutex<HashMap<TriggerAttempt, Vec<u64>>>>;
 
-impl Receiver {
+impl CountingReceiver {
     pub(super) fn start() -> Self {
         let runtime = Runtime::new().unwrap();
-        let requests = Requests::default();
+        let requests = RequestTimes::default();
         let routes = Router::new().route("/", post(receive)).with_state(Arc::clone(&requests));
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
@@ -60,16 +60,21 @@ impl Receiver {
     }
 
     /// A worker has just died.
-    pub(super) fn note_kill(&self) {
+    pub(super) fn record_kill(&self) {
         self.kills.lock().unwrap_or_else(PoisonError::into_inner).push(clock::now_ms());
     }
 
     /// Waits until everything is delivered, and judges.
-    pub(super) fn judge(&self, stage: &Stage, commands: &Commands, deadline: Duration) -> Figures {
+    pub(super) fn check(
+        &self,
+        stage: &TestCluster,
+        commands: &AcknowledgedCommands,
+        deadline: Duration,
+    ) -> FaultFigures {
         let outcomes = until("every callback to be delivered", deadline, || {
             let outcomes = outcomes(stage);
             let delivered =
-                |times: &Vec<Ended>| times.iter().filter(|ended| ended.delivered).count();
+                |times: &Vec<AttemptOutcome>| times.iter().filter(|ended| ended.delivered).count();
             let done: usize = outcomes.values().map(delivered).sum();
             (done >= commands.len()).then_some(outcomes)
         });
@@ -83,19 +88,22 @@ impl Receiver {
         let once = commands.keys().filter(|id| delivered.get(id.as_str()) == Some(&1)).count();
         assert_eq!(once, commands.len(), "delivered by exactly one outcome");
         let (repeated, open) = self.repetitions(&outcomes);
-        let mut figures = Figures::default();
+        let mut figures = FaultFigures::default();
         figures.count(commands.len(), fires.len());
         figures.with("callbacks repeated", repeated).with("callbacks in flight at kills", open)
     }
 
     /// How many requests were repetitions, and how many attempts were open at a kill.
-    fn repetitions(&self, outcomes: &HashMap<Attempt, Vec<Ended>>) -> (usize, usize) {
+    fn repetitions(
+        &self,
+        outcomes: &HashMap<TriggerAttempt, Vec<AttemptOutcome>>,
+    ) -> (usize, usize) {
         let requests = self.requests.lock().unwrap();
         let kills = self.kills.lock().unwrap();
         let (mut repeated, mut open) = (0, 0);
         for (attempt, times) in requests.iter() {
             let ended = outcomes[attempt][0].at;
-            let sent = |noted: u64| noted.saturating_sub(ON_ITS_WAY);
+            let sent = |noted: u64| noted.saturating_sub(REQUEST_DELAY_MAX);
             open += kills.iter().filter(|&&kill| sent(times[0]) <= kill && kill < ended).count();
             repeated += times.len() - 1;
             for pair in times.windows(2) {
@@ -110,33 +118,33 @@ impl Receiver {
 
 /// What an outcome says of an attempt.
 #[derive(Clone, Copy, Debug)]
-struct Ended {
+struct AttemptOutcome {
     delivered: bool,
     /// The broker's time of its record, in ms since the epoch.
     at: u64,
 }
 
-fn outcomes(stage: &Stage) -> HashMap<Attempt, Vec<Ended>> {
-    let mut all = HashMap::<Attempt, Vec<Ended>>::new();
+fn outcomes(stage: &TestCluster) -> HashMap<TriggerAttempt, Vec<AttemptOutcome>> {
+    let mut all = HashMap::<TriggerAttempt, Vec<AttemptOutcome>>::new();
     for record in records::read_all(stage.kafka(), &stage.names.outcomes()) {
         let outcome = stage.schemas.decode_outcome(record.payload().unwrap()).unwrap();
-        let (attempt, delivered) = match outcome.verdict {
-            Verdict::Delivered { attempt, .. } => (attempt, true),
-            Verdict::Failed { attempt, .. } => (attempt, false),
+        let (attempt, delivered) = match outcome.kind {
+            OutcomeKind::Delivered { attempt, .. } => (attempt, true),
+            OutcomeKind::Failed { attempt, .. } => (attempt, false),
             _ => continue,
         };
-        let ended = Ended { delivered, at: records::appended(&record) };
+        let ended = AttemptOutcome { delivered, at: records::appended(&record) };
         all.entry((outcome.trigger.as_str().to_owned(), attempt)).or_default().push(ended);
     }
     all
 }
 
 /// How often each fire record is in the topic of the workers.
-fn fires(stage: &Stage) -> BTreeMap<(String, u64, u32, u32, u32), u32> {
+fn fires(stage: &TestCluster) -> BTreeMap<(String, u64, u32, u32, u32), u32> {
     let mut times = BTreeMap::new();
     for record in records::read_all(stage.kafka(), &stage.names.fires()) {
-        let errand = stage.schemas.decode_errand(record.payload().unwrap()).unwrap();
-        let Errand::Call(fire) = errand else { continue };
+        let errand = stage.schemas.decode_worker_record(record.payload().unwrap()).unwrap();
+        let WorkerRecord::Callback(fire) = errand else { continue };
         let id = fire.id;
         let of = (id.generation, id.occurrence, id.attempt, id.deferral);
         let id = (id.trigger.as_str().to_owned(), of.0, of.1, of.2, of.3);
@@ -145,7 +153,7 @@ fn fires(stage: &Stage) -> BTreeMap<(String, u64, u32, u32, u32), u32> {
     times
 }
 
-async fn receive(State(requests): State<Requests>, headers: HeaderMap) -> StatusCode {
+async fn receive(State(requests): State<RequestTimes>, headers: HeaderMap) -> StatusCode {
     let text = |name: &str| headers[name].to_str().unwrap().to_owned();
     let trigger = text("x-trigger-id");
     let attempt: u32 = text("x-trigger-attempt").parse().unwrap();

@@ -1,6 +1,7 @@
 //! What the cases have found, in figures: for people as they come, and for machines as a file.
 //!
-//! Law: a case that did not run is called skipped, with the reason; it is never called passed.
+//! Invariant: a case that did not run is called skipped, with the reason; it is never called
+//! passed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +14,7 @@ use crate::audit::{self, Violation};
 
 /// What a case counted.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Figures {
+pub(crate) struct FaultFigures {
     /// Registrations, replacements included.
     registered: usize,
     fired: usize,
@@ -27,8 +28,8 @@ pub(crate) struct Figures {
     more: BTreeMap<&'static str, usize>,
 }
 
-impl Figures {
-    pub(crate) fn of(report: &audit::Report) -> Self {
+impl FaultFigures {
+    pub(crate) fn of(report: &audit::AuditReport) -> Self {
         let count = |violation| {
             report.findings.iter().filter(|finding| finding.violation == violation).count()
         };
@@ -37,7 +38,7 @@ impl Figures {
             fired: report.fired,
             duplicates: count(Violation::Duplicate),
             lost: count(Violation::Lost),
-            late_ms: [0.5, 0.99, 1.0].map(|share| report.late_at(share)),
+            late_ms: [0.5, 0.99, 1.0].map(|share| report.lateness_at(share)),
             ..Self::default()
         }
     }
@@ -82,52 +83,53 @@ impl Figures {
 /// How a case ended.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Verdict {
-    Passed(Figures),
+pub(crate) enum FaultResult {
+    Passed(FaultFigures),
     Failed(String),
     Skipped(String),
 }
 
 /// A case that has ended.
 #[derive(Debug, Serialize)]
-pub(crate) struct Ended {
+pub(crate) struct FaultCaseReport {
     pub(crate) case: &'static str,
     pub(crate) criterion: &'static str,
     pub(crate) seconds: u64,
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: FaultResult,
 }
 
-impl Ended {
+impl FaultCaseReport {
     /// One line for people.
     pub(crate) fn line(&self) -> String {
         let took = Duration::from_secs(self.seconds);
         let verdict = match &self.verdict {
-            Verdict::Passed(figures) => {
-                let Figures { registered, fired, takeover_ms, late_ms, more, .. } = figures;
+            FaultResult::Passed(figures) => {
+                let FaultFigures { registered, fired, takeover_ms, late_ms, more, .. } = figures;
                 let more: String = more.iter().map(|(name, n)| format!(", {n} {name}")).collect();
                 format!(
                     "passed: {registered} registered, {fired} fired, takeover {takeover_ms:?} ms, \
                      late {late_ms:?} ms{more}"
                 )
             }
-            Verdict::Failed(why) => format!("FAILED: {why}"),
-            Verdict::Skipped(why) => format!("skipped: {why}"),
+            FaultResult::Failed(why) => format!("FAILED: {why}"),
+            FaultResult::Skipped(why) => format!("skipped: {why}"),
         };
         format!("{} ({took:?}) {verdict}", self.case)
     }
 }
 
 /// `N passed, M failed, K skipped`.
-pub(crate) fn closing_line(all: &[Ended]) -> String {
-    let count = |is: fn(&Verdict) -> bool| all.iter().filter(|ended| is(&ended.verdict)).count();
-    let passed = count(|verdict| matches!(verdict, Verdict::Passed(_)));
-    let failed = count(|verdict| matches!(verdict, Verdict::Failed(_)));
-    let skipped = count(|verdict| matches!(verdict, Verdict::Skipped(_)));
+pub(crate) fn closing_line(all: &[FaultCaseReport]) -> String {
+    let count =
+        |is: fn(&FaultResult) -> bool| all.iter().filter(|ended| is(&ended.verdict)).count();
+    let passed = count(|verdict| matches!(verdict, FaultResult::Passed(_)));
+    let failed = count(|verdict| matches!(verdict, FaultResult::Failed(_)));
+    let skipped = count(|verdict| matches!(verdict, FaultResult::Skipped(_)));
     format!("{passed} passed, {failed} failed, {skipped} skipped")
 }
 
 /// Writes `target/faults/report.json`.
-pub(crate) fn save(all: &[Ended]) {
+pub(crate) fn save(all: &[FaultCaseReport]) {
     let folder = Path::new("target/faults");
     fs::create_dir_all(folder).unwrap();
     fs::write(folder.join("report.json"), serde_json::to_vec_pretty(all).unwrap()).unwrap();

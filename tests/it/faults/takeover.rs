@@ -1,7 +1,8 @@
 //! How long a takeover lasts when the owner dies: with a follower, and without.
 //!
-//! Law: the owner dies by SIGKILL under load, with a transaction open; the brokers keep Apache's
-//! timings. Measured is from the assignment to the survivor until it fires, and from the kill.
+//! Invariant: the owner dies by SIGKILL under load, with a transaction open; the brokers keep
+//! Apache's timings. Measured is from the assignment to the survivor until it fires, and from the
+//! kill.
 
 use std::time::Duration;
 
@@ -9,12 +10,12 @@ use orloj::clock;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rustix::process::Signal;
 
-use super::processes::owns;
-use super::report::{Figures, Verdict};
-use super::{SETTLE, Scale, Scene};
+use super::processes::wait_until_owned;
+use super::report::{FaultFigures, FaultResult};
+use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
 use crate::kafka_server::{DEFAULT_TIMINGS, KafkaServer, Options};
-use crate::process::Orloj;
-use crate::stage::{PARTITIONS, READY, Stage};
+use crate::process::OrlojProcess;
+use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
 use crate::wait::{until, within};
 
 /// What a takeover may last with a follower, and without, in ms.
@@ -31,30 +32,30 @@ const MARKERS: Duration = Duration::from_millis(300);
 const CATCH_UP: Duration = Duration::from_secs(180);
 
 /// The survivor follows what the other owns.
-pub(super) fn followed(scale: Scale) -> Verdict {
+pub(super) fn followed(scale: Scale) -> FaultResult {
     let server = server();
-    let survivor = |scene: &Scene, died: &str| {
-        let survivor = scene.stage.scheduler("survivor");
-        owns(&survivor, PARTITIONS as usize / 2);
+    let survivor = |scene: &FaultFixture, died: &str| {
+        let survivor = scene.cluster.scheduler("survivor");
+        wait_until_owned(&survivor, PARTITIONS as usize / 2);
         until(&format!("the survivor to follow {died}"), CATCH_UP, || {
-            let caught_up = survivor.said().matches("caught up").count();
+            let caught_up = survivor.log_text().matches("caught up").count();
             (caught_up == PARTITIONS as usize / 2).then_some(())
         });
         survivor
     };
-    let stage = Stage::at("followed", &server).set("standby.replicas", 1);
-    measure(&Scene::with_long_tail(stage), scale, FOLLOWED_MAX, survivor)
+    let stage = TestCluster::on_server("followed", &server).set("standby.replicas", 1);
+    measure(&FaultFixture::with_long_tail(stage), scale, FOLLOWED_MAX, survivor)
 }
 
 /// The survivor has never seen what the other owns.
-pub(super) fn cold(scale: Scale) -> Verdict {
-    let survivor = |scene: &Scene, _: &str| {
-        let survivor = scene.stage.scheduler("survivor");
-        owns(&survivor, PARTITIONS as usize / 2);
+pub(super) fn cold(scale: Scale) -> FaultResult {
+    let survivor = |scene: &FaultFixture, _: &str| {
+        let survivor = scene.cluster.scheduler("survivor");
+        wait_until_owned(&survivor, PARTITIONS as usize / 2);
         survivor
     };
     let server = server();
-    let scene = Scene::with_long_tail(Stage::at("cold", &server));
+    let scene = FaultFixture::with_long_tail(TestCluster::on_server("cold", &server));
     measure(&scene, scale, COLD_MAX, survivor)
 }
 
@@ -64,8 +65,8 @@ fn server() -> KafkaServer {
 }
 
 /// Stops it in the middle of a transaction: what is open stays open when it dies.
-fn stop_in_transaction(ends: &Ends, victim: &Orloj) {
-    until("a transaction to be open", SETTLE, || {
+fn stop_in_transaction(ends: &TargetEndOffsets, victim: &OrlojProcess) {
+    until("a transaction to be open", COMPLETION_DEADLINE, || {
         victim.signal(Signal::STOP);
         // What was to be committed the broker still ends.
         let ended = within(MARKERS, || (!ends.some_open()).then_some(()));
@@ -77,14 +78,14 @@ fn stop_in_transaction(ends: &Ends, victim: &Orloj) {
 }
 
 /// Where the target topic ends, for one who waits for transactions and for one who does not.
-struct Ends {
+struct TargetEndOffsets {
     stable: BaseConsumer,
     last: BaseConsumer,
     topic: String,
 }
 
-impl Ends {
-    fn of(stage: &Stage) -> Self {
+impl TargetEndOffsets {
+    fn of(stage: &TestCluster) -> Self {
         let reader = |isolation| {
             let mut config = stage.kafka().clone();
             config.set("group.id", "ends").set("isolation.level", isolation).create().unwrap()
@@ -96,30 +97,30 @@ impl Ends {
     /// Whether a partition holds records that are not decided.
     fn some_open(&self) -> bool {
         let end = |reader: &BaseConsumer, partition| {
-            reader.fetch_watermarks(&self.topic, partition, READY).unwrap().1
+            reader.fetch_watermarks(&self.topic, partition, READY_DEADLINE).unwrap().1
         };
         (0..PARTITIONS).any(|partition| end(&self.stable, partition) < end(&self.last, partition))
     }
 }
 
 fn measure(
-    scene: &Scene,
+    scene: &FaultFixture,
     scale: Scale,
     limit: u64,
-    survive: impl Fn(&Scene, &str) -> Orloj,
-) -> Verdict {
+    survive: impl Fn(&FaultFixture, &str) -> OrlojProcess,
+) -> FaultResult {
     let pending = if scale == Scale::Short { 50_000 } else { 1_000_000 };
-    let mut victim = scene.stage.scheduler("victim");
-    victim.ready(READY);
+    let mut victim = scene.cluster.scheduler("victim");
+    victim.wait_until_ready(READY_DEADLINE);
     let due = clock::now_ms() + FAR;
     for n in 0..pending {
-        scene.client.register(&format!("far-{n}"), due, scene.stage.target(), "far", false);
+        scene.client.register(&format!("far-{n}"), due, scene.cluster.target(), "far", false);
     }
     scene.client.acknowledged();
-    let (survivor, since_kill) = scene.flow().during(|| {
+    let (survivor, since_kill) = scene.steady_load().during(|| {
         let survivor = survive(scene, "victim");
         let before = survivor.takeovers().len();
-        stop_in_transaction(&Ends::of(&scene.stage), &victim);
+        stop_in_transaction(&TargetEndOffsets::of(&scene.cluster), &victim);
         let killed = clock::now_ms();
         victim.kill();
         until("the survivor to own everything", CATCH_UP, || {
@@ -132,6 +133,6 @@ fn measure(
     let report = scene.settled();
     survivor.terminate();
     assert!(took.iter().all(|ms| *ms <= limit), "takeovers of {took:?} ms; {limit} are allowed");
-    let figures = Figures::of(&report).takeovers(took);
-    Verdict::Passed(figures.with("ms since the kill", since_kill as usize))
+    let figures = FaultFigures::of(&report).takeovers(took);
+    FaultResult::Passed(figures.with("ms since the kill", since_kill as usize))
 }

@@ -6,21 +6,21 @@ use rdkafka::client::DefaultClientContext;
 use tokio::runtime::Runtime;
 
 use super::offsets::reset;
-use super::processes::stay;
-use super::report::{Figures, Verdict};
-use super::{SETTLE, Scale, Scene};
-use crate::client::TOPIC;
-use crate::stage::{PARTITIONS, READY, Stage};
+use super::processes::wait_for_ms;
+use super::report::{FaultFigures, FaultResult};
+use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
+use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
+use crate::test_producer::TARGET_TOPIC_HEADER;
 use crate::wait::until;
 
 /// The administrator of a stage's cluster.
-pub(super) struct Admin {
+pub(super) struct FaultTopicAdmin {
     client: AdminClient<DefaultClientContext>,
     runtime: Runtime,
 }
 
-impl Admin {
-    pub(super) fn of(stage: &Stage) -> Self {
+impl FaultTopicAdmin {
+    pub(super) fn of(stage: &TestCluster) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         Self { client: stage.kafka().create().unwrap(), runtime }
     }
@@ -30,7 +30,7 @@ impl Admin {
         let topic = NewTopic::new(topic, PARTITIONS, TopicReplication::Fixed(1))
             .set("message.timestamp.type", "LogAppendTime");
         let options = AdminOptions::new();
-        until("the topic to be created", SETTLE, || {
+        until("the topic to be created", COMPLETION_DEADLINE, || {
             let created = self.runtime.block_on(self.client.create_topics([&topic], &options));
             created.unwrap()[0].is_ok().then_some(())
         });
@@ -45,7 +45,7 @@ impl Admin {
     /// Deletes a consumer group, once it is empty.
     pub(super) fn delete_group(&self, group: &str) {
         let options = AdminOptions::new();
-        until("the group to be deleted", SETTLE, || {
+        until("the group to be deleted", COMPLETION_DEADLINE, || {
             let deleted = self.runtime.block_on(self.client.delete_groups(&[group], &options));
             deleted.unwrap()[0].is_ok().then_some(())
         });
@@ -59,89 +59,96 @@ impl Admin {
 }
 
 /// A target goes away while triggers for it are due; those for another are not held up.
-pub(super) fn target_deleted(_: Scale) -> Verdict {
+pub(super) fn target_deleted(_: Scale) -> FaultResult {
     const DOOMED: usize = 200;
     /// By how much a neighbour may be held up, in ms.
     const HELD_UP_MAX: u64 = 20_000;
-    let scene = Scene::new("target-deleted");
-    let admin = Admin::of(&scene.stage);
-    let doomed = format!("{}-doomed", scene.stage.target().1);
+    let scene = FaultFixture::new("target-deleted");
+    let admin = FaultTopicAdmin::of(&scene.cluster);
+    let doomed = format!("{}-doomed", scene.cluster.target().1);
     admin.create(&doomed);
-    let mut scheduler = scene.stage.scheduler("first");
-    scheduler.ready(READY);
-    let client = scene.stage.client();
-    scene.flow().during(|| {
+    let mut scheduler = scene.cluster.scheduler("first");
+    scheduler.wait_until_ready(READY_DEADLINE);
+    let client = scene.cluster.client();
+    scene.steady_load().during(|| {
         let due = clock::now_ms() + 5_000;
         for n in 0..DOOMED {
             let due = due + n as u64;
-            client.register(&format!("doomed-{n}"), due, (TOPIC, &doomed), "in vain", false);
+            client.register(
+                &format!("doomed-{n}"),
+                due,
+                (TARGET_TOPIC_HEADER, &doomed),
+                "in vain",
+                false,
+            );
         }
         // Its fire makes the topic known, so that its end comes as a surprise.
-        client.register("warm", clock::now_ms(), (TOPIC, &doomed), "in time", false);
+        client.register("warm", clock::now_ms(), (TARGET_TOPIC_HEADER, &doomed), "in time", false);
         client.acknowledged();
-        stay(2_000);
+        wait_for_ms(2_000);
         admin.delete(&doomed);
-        stay(6_000);
+        wait_for_ms(6_000);
     });
-    until("a dead letter for each", SETTLE, || {
-        (scene.stage.dead_letters().len() >= DOOMED).then_some(())
+    until("a dead letter for each", COMPLETION_DEADLINE, || {
+        (scene.cluster.dead_letters().len() >= DOOMED).then_some(())
     });
     let report = scene.settled();
-    assert_eq!(scene.stage.dead_letters().len(), DOOMED, "each is given up once");
-    scheduler.ready(READY);
+    assert_eq!(scene.cluster.dead_letters().len(), DOOMED, "each is given up once");
+    scheduler.wait_until_ready(READY_DEADLINE);
     scheduler.terminate();
-    let late = report.late_at(1.0);
+    let late = report.lateness_at(1.0);
     assert!(late < HELD_UP_MAX, "neighbours were held up for {late} ms");
-    Verdict::Passed(Figures::of(&report).with("dead letters", DOOMED))
+    FaultResult::Passed(FaultFigures::of(&report).with("dead letters", DOOMED))
 }
 
 /// `triggers` is deleted and created again while nobody runs: its offsets begin anew.
-pub(super) fn recreated(_: Scale) -> Verdict {
-    let scene = Scene::new("recreated");
-    let triggers = scene.stage.names.triggers();
-    let mut scheduler = scene.stage.scheduler("first");
-    scheduler.ready(READY);
-    scene.flow().during(|| stay(3_000));
+pub(super) fn recreated(_: Scale) -> FaultResult {
+    let scene = FaultFixture::new("recreated");
+    let triggers = scene.cluster.names.triggers();
+    let mut scheduler = scene.cluster.scheduler("first");
+    scheduler.wait_until_ready(READY_DEADLINE);
+    scene.steady_load().during(|| wait_for_ms(3_000));
     let report = scene.settled();
     scheduler.terminate();
-    Admin::of(&scene.stage).delete(&triggers);
-    until("the topic to be created anew", SETTLE, || scene.stage.apply_topics());
+    FaultTopicAdmin::of(&scene.cluster).delete(&triggers);
+    until("the topic to be created anew", COMPLETION_DEADLINE, || scene.cluster.apply_topics());
 
-    let refused = scene.stage.scheduler("first");
-    refused.says("below the committed offset", READY);
-    stay(1_000);
+    let refused = scene.cluster.scheduler("first");
+    refused.wait_for_log("below the committed offset", READY_DEADLINE);
+    wait_for_ms(1_000);
     assert!(!refused.is_ready(), "it cannot fire and calls itself ready");
     refused.terminate();
-    reset(&scene.stage, |_| 0);
-    let mut again = scene.stage.scheduler("first");
-    again.ready(READY);
-    let client = scene.stage.client();
-    client.register("anew", clock::now_ms(), scene.stage.target(), "anew", true);
+    reset(&scene.cluster, |_| 0);
+    let mut again = scene.cluster.scheduler("first");
+    again.wait_until_ready(READY_DEADLINE);
+    let client = scene.cluster.client();
+    client.register("anew", clock::now_ms(), scene.cluster.target(), "anew", true);
     client.acknowledged();
-    until("a fire of the new topic", SETTLE, || {
-        scene.stage.fires().iter().any(|fire| fire.trigger == "anew").then_some(())
+    until("a fire of the new topic", COMPLETION_DEADLINE, || {
+        scene.cluster.fires().iter().any(|fire| fire.trigger == "anew").then_some(())
     });
     again.terminate();
-    Verdict::Passed(Figures::of(&report))
+    FaultResult::Passed(FaultFigures::of(&report))
 }
 
 /// `triggers` gets more partitions than the others: ids change their partitions.
-pub(super) fn widened(_: Scale) -> Verdict {
-    let stage = Stage::new("widened").set("kafka.\"topic.metadata.refresh.interval.ms\"", "1000");
-    let scene = Scene::of(stage);
-    let mut scheduler = scene.stage.scheduler("first");
-    scheduler.ready(READY);
-    scene.flow().during(|| stay(3_000));
+pub(super) fn widened(_: Scale) -> FaultResult {
+    let stage =
+        TestCluster::new("widened").set("kafka.\"topic.metadata.refresh.interval.ms\"", "1000");
+    let scene = FaultFixture::from_cluster(stage);
+    let mut scheduler = scene.cluster.scheduler("first");
+    scheduler.wait_until_ready(READY_DEADLINE);
+    scene.steady_load().during(|| wait_for_ms(3_000));
     let report = scene.settled();
-    let triggers = scene.stage.names.triggers();
-    Admin::of(&scene.stage).widen(&triggers, PARTITIONS as usize + 2);
-    until("/readyz to say that something is wrong", SETTLE, || {
-        (!scheduler.is_ready() || scheduler.ended().is_some()).then_some(())
+    let triggers = scene.cluster.names.triggers();
+    FaultTopicAdmin::of(&scene.cluster).widen(&triggers, PARTITIONS as usize + 2);
+    until("/readyz to say that something is wrong", COMPLETION_DEADLINE, || {
+        (!scheduler.is_ready() || scheduler.exit_status().is_some()).then_some(())
     });
     scheduler.kill();
-    let mut refused = scene.stage.scheduler("first");
-    let status = until("a refusal to start", READY, || refused.ended());
+    let mut refused = scene.cluster.scheduler("first");
+    let status = until("a refusal to start", READY_DEADLINE, || refused.exit_status());
     assert!(!status.success());
-    refused.says("partitions", READY);
-    Verdict::Passed(Figures::of(&report))
+    refused.wait_for_log("partitions", READY_DEADLINE);
+    FaultResult::Passed(FaultFigures::of(&report))
 }

@@ -5,10 +5,10 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
 use super::offsets::{commit, committed};
-use super::processes::{owns, stay};
-use super::report::{Figures, Verdict};
-use super::{SETTLE, Scale, Scene};
-use crate::stage::{PARTITIONS, READY};
+use super::processes::{wait_for_ms, wait_until_owned};
+use super::report::{FaultFigures, FaultResult};
+use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
+use crate::test_cluster::{PARTITIONS, READY_DEADLINE};
 
 /// Ours, and that of the version after it.
 const OURS: &str = "orloj1 ";
@@ -16,54 +16,54 @@ const NEWER: &str = "orloj2 ";
 /// The partition that a newer process has had.
 const PARTITION: i32 = 0;
 
-pub(super) fn side_by_side(_: Scale) -> Verdict {
-    let scene = Scene::new("versions");
-    let mut scheduler = scene.stage.scheduler("first");
-    scheduler.ready(READY);
-    scene.flow().during(|| {
-        stay(2_000);
+pub(super) fn side_by_side(_: Scale) -> FaultResult {
+    let scene = FaultFixture::new("versions");
+    let mut scheduler = scene.cluster.scheduler("first");
+    scheduler.wait_until_ready(READY_DEADLINE);
+    scene.steady_load().during(|| {
+        wait_for_ms(2_000);
         scheduler.terminate();
         rewrite(&scene, OURS, NEWER);
-        let older = scene.stage.scheduler("first");
-        older.says("upgrade", READY);
-        owns(&older, PARTITIONS as usize - 1);
+        let older = scene.cluster.scheduler("first");
+        older.wait_for_log("upgrade", READY_DEADLINE);
+        wait_until_owned(&older, PARTITIONS as usize - 1);
         assert!(!older.is_ready(), "a partition is not fired for, and it calls itself ready");
         older.kill();
         rewrite(&scene, NEWER, OURS);
     });
-    let mut newer = scene.stage.scheduler("first");
-    newer.ready(READY);
+    let mut newer = scene.cluster.scheduler("first");
+    newer.wait_until_ready(READY_DEADLINE);
     let report = scene.settled();
     newer.terminate();
 
     write_newer_ledger_record(&scene);
-    scene.stage.wipe("first");
-    let refused = scene.stage.scheduler("first");
-    refused.says("written by a newer Orloj", READY);
-    owns(&refused, PARTITIONS as usize - 1);
+    scene.cluster.wipe("first");
+    let refused = scene.cluster.scheduler("first");
+    refused.wait_for_log("written by a newer Orloj", READY_DEADLINE);
+    wait_until_owned(&refused, PARTITIONS as usize - 1);
     assert!(!refused.is_ready(), "a partition is not fired for, and it calls itself ready");
     refused.terminate();
-    Verdict::Passed(Figures::of(&report))
+    FaultResult::Passed(FaultFigures::of(&report))
 }
 
 /// Commits the same cursor under another version.
-fn rewrite(scene: &Scene, from: &str, to: &str) {
-    let mut committed = committed(&scene.stage);
+fn rewrite(scene: &FaultFixture, from: &str, to: &str) {
+    let mut committed = committed(&scene.cluster);
     committed.retain(|(partition, ..)| *partition == PARTITION);
     let metadata = &mut committed[0].2;
     *metadata = metadata.replacen(from, to, 1);
     assert!(metadata.starts_with(to), "{metadata}");
-    commit(&scene.stage, &committed);
+    commit(&scene.cluster, &committed);
 }
 
 /// A value whose schema nobody here knows.
-fn write_newer_ledger_record(scene: &Scene) {
-    let producer: BaseProducer = scene.stage.kafka().create().unwrap();
-    let ledger = scene.stage.names.ledger();
+fn write_newer_ledger_record(scene: &FaultFixture) {
+    let producer: BaseProducer = scene.cluster.kafka().create().unwrap();
+    let ledger = scene.cluster.names.ledger();
     let value = [0xC3, 0x01, 1, 2, 3, 4, 5, 6, 7, 8, 0];
     let record = BaseRecord::to(&ledger).partition(PARTITION).key("m|from-the-future");
     let step = OwnedHeaders::new().insert(Header { key: "orloj-step", value: Some("1") });
     let record = record.payload(&value[..]).headers(step);
     producer.send(record).map_err(|(error, _)| error).unwrap();
-    producer.flush(SETTLE).unwrap();
+    producer.flush(COMPLETION_DEADLINE).unwrap();
 }

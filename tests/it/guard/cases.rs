@@ -1,13 +1,13 @@
 //! The table: every way to a forbidden place that we know of, and where it must end.
 //!
-//! Law: a case names the earliest point at which it is refused; all later ones must refuse it too.
-//! `{c}` is the port of a canary that listens at every address of this machine.
+//! Invariant: a case names the earliest point at which it is refused; all later ones must refuse it
+//! too. `{c}` is the port of a canary that listens at every address of this machine.
 
-use Refused::{Always, AtConnect, AtRegistration};
+use RefusalPoint::{Always, AtConnect, AtRegistration};
 
 /// The earliest point of refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Refused {
+pub(crate) enum RefusalPoint {
     /// By its bytes: whoever reads the record.
     Always,
     /// By policy: the gateway too.
@@ -17,7 +17,7 @@ pub(crate) enum Refused {
 }
 
 /// URLs that are wrong or forbidden as they are written.
-pub(crate) const WRITTEN: &[(Refused, &[&str])] = &[
+pub(crate) const URL_CASES: &[(RefusalPoint, &[&str])] = &[
     // No URL of HTTP, or one that readers do not agree on.
     (
         Always,
@@ -185,7 +185,7 @@ pub(crate) const WRITTEN: &[(Refused, &[&str])] = &[
 ];
 
 /// Names: what they resolve to when they are registered, and when they are called.
-pub(crate) const NAMES: &[(Refused, &str, &[&str], &[&str])] = &[
+pub(crate) const NAME_CASES: &[(RefusalPoint, &str, &[&str], &[&str])] = &[
     (AtRegistration, "localhost", &["127.0.0.1", "::1"], &["127.0.0.1", "::1"]),
     (AtRegistration, "LOCALHOST", &["127.0.0.1"], &["127.0.0.1"]),
     (AtRegistration, "a-record.test", &["127.0.0.1"], &["127.0.0.1"]),

@@ -2,32 +2,32 @@
 //! that must not hear a single connect.
 
 mod cases;
-mod stage;
+mod fixture;
 
 use std::process::Command;
 use std::time::Duration;
 
 use orloj::model::callback_url;
-use orloj::worker::verdict::Reply;
+use orloj::worker::disposition::CallbackResponse;
 use reqwest::Url;
 
-use cases::{NAMES, Refused, WRITTEN};
-use stage::{ALLOWED, Canary, Receiver, Subject, settings};
+use cases::{NAME_CASES, RefusalPoint, URL_CASES};
+use fixture::{ALLOWED, AllowedReceiver, ConnectionCounter, GuardFixture, settings};
 
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Every address of this machine, of both kinds.
 const EVERYWHERE: &str = "[::]:0";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_request_reaches_a_forbidden_place() {
-    let canary = Canary::listen(EVERYWHERE);
-    let receiver = Receiver::start("http://127.0.0.1/".to_owned()).await;
-    let subject = Subject::new(&settings(&[]));
-    subject.zone.set("receiver.test", &[ALLOWED]);
-    subject.zone.set("public.test", &[ALLOWED]);
+async fn no_request_reaches_a_forbidden_address() {
+    let canary = ConnectionCounter::listen(EVERYWHERE);
+    let receiver = AllowedReceiver::start("http://127.0.0.1/".to_owned()).await;
+    let subject = GuardFixture::new(&settings(&[]));
+    subject.resolver.set("receiver.test", &[ALLOWED]);
+    subject.resolver.set("public.test", &[ALLOWED]);
     let mut tried = 0;
 
-    for (refused, urls) in WRITTEN {
+    for (refused, urls) in URL_CASES {
         for url in *urls {
             let url = url.replace("{c}", &canary.port().to_string());
             assert_admitted(&subject, &url, *refused).await;
@@ -35,49 +35,49 @@ async fn no_request_reaches_a_forbidden_place() {
             tried += 1;
         }
     }
-    for (refused, name, registered, called) in NAMES {
+    for (refused, name, registered, called) in NAME_CASES {
         let url = format!("http://{name}:{}/", canary.port());
-        subject.zone.set(name, registered);
+        subject.resolver.set(name, registered);
         assert_admitted(&subject, &url, *refused).await;
-        subject.zone.set(name, called);
+        subject.resolver.set(name, called);
         assert_refused(&subject, &url).await;
         tried += 1;
     }
-    assert_eq!(canary.heard(), 0);
+    assert_eq!(canary.connections(), 0);
     assert!(tried >= 100, "{tried}");
 
     // All that is refused would have been made: what is allowed is.
     for host in [ALLOWED, "receiver.test", "[::ffff:127.0.0.2]"] {
         let url = format!("http://{host}:{}/200", receiver.address.port());
-        assert_eq!(subject.registrar.admit(&url, None, DEADLINE).await, Ok(()));
+        assert_eq!(subject.registrar.check_and_resolve(&url, None, DEADLINE).await, Ok(()));
         assert!(answered(&subject.call(&url).await) == Some(200), "{url}");
     }
     assert_eq!(receiver.count(), 3);
 }
 
-async fn assert_admitted(subject: &Subject, url: &str, refused: Refused) {
-    let by_bytes = callback_url::read(url);
-    assert_eq!(by_bytes.is_err(), refused == Refused::Always, "{url:?}: {by_bytes:?}");
-    let admitted = subject.registrar.admit(url, None, DEADLINE).await;
-    assert_eq!(admitted.is_ok(), refused == Refused::AtConnect, "{url:?}: {admitted:?}");
+async fn assert_admitted(subject: &GuardFixture, url: &str, refused: RefusalPoint) {
+    let by_bytes = callback_url::parse(url);
+    assert_eq!(by_bytes.is_err(), refused == RefusalPoint::Always, "{url:?}: {by_bytes:?}");
+    let admitted = subject.registrar.check_and_resolve(url, None, DEADLINE).await;
+    assert_eq!(admitted.is_ok(), refused == RefusalPoint::AtConnect, "{url:?}: {admitted:?}");
 }
 
-async fn assert_refused(subject: &Subject, url: &str) {
+async fn assert_refused(subject: &GuardFixture, url: &str) {
     let reply = subject.call(url).await;
-    assert!(matches!(reply, Reply::Impossible(_)), "{url:?}: {reply:?}");
+    assert!(matches!(reply, CallbackResponse::Unsendable(_)), "{url:?}: {reply:?}");
 }
 
-fn answered(reply: &Reply) -> Option<u16> {
+fn answered(reply: &CallbackResponse) -> Option<u16> {
     reply.status()
 }
 
 /// Without the guard the same canary hears the same URLs, and the same lying resolver.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_canary_hears_what_is_let_through() {
-    let canary = Canary::listen(EVERYWHERE);
-    let subject = Subject::new(&settings(&["worker.allow_addresses=any".to_owned()]));
-    subject.zone.set("localhost", &["127.0.0.1"]);
-    subject.zone.set("v6.test", &["::1"]);
+async fn allowed_requests_are_counted() {
+    let canary = ConnectionCounter::listen(EVERYWHERE);
+    let subject = GuardFixture::new(&settings(&["worker.allow_addresses=any".to_owned()]));
+    subject.resolver.set("localhost", &["127.0.0.1"]);
+    subject.resolver.set("v6.test", &["::1"]);
     let hosts = [
         "127.0.0.1",
         "127.0.0.3",
@@ -89,19 +89,19 @@ async fn the_canary_hears_what_is_let_through() {
     ];
     for host in hosts {
         let reply = subject.call(&format!("http://{host}:{}/", canary.port())).await;
-        assert!(matches!(reply, Reply::Silent(_)), "{host}: {reply:?}");
+        assert!(matches!(reply, CallbackResponse::NoResponse(_)), "{host}: {reply:?}");
     }
-    assert_eq!(canary.heard(), hosts.len());
+    assert_eq!(canary.connections(), hosts.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redirects_are_answers_and_nothing_more() {
-    let canary = Canary::listen(EVERYWHERE);
+async fn redirects_are_not_followed() {
+    let canary = ConnectionCounter::listen(EVERYWHERE);
     let at = canary.port();
-    let subject = Subject::new(&settings(&[]));
-    subject.zone.set("localhost", &["127.0.0.1"]);
+    let subject = GuardFixture::new(&settings(&[]));
+    subject.resolver.set("localhost", &["127.0.0.1"]);
     for to in ["http://127.0.0.1", "http://localhost", "//127.0.0.1", "http://127.0.0.2"] {
-        let receiver = Receiver::start(format!("{to}:{at}/")).await;
+        let receiver = AllowedReceiver::start(format!("{to}:{at}/")).await;
         for status in [300, 301, 302, 303, 305, 307, 308] {
             let url = format!("http://{}/{status}", receiver.address);
             assert_eq!(answered(&subject.call(&url).await), Some(status), "{url} to {to}");
@@ -110,28 +110,30 @@ async fn redirects_are_answers_and_nothing_more() {
         let url = format!("http://{}/200", receiver.address);
         assert_eq!(answered(&subject.call(&url).await), Some(200));
     }
-    assert_eq!(canary.heard(), 0);
+    assert_eq!(canary.connections(), 0);
 }
 
 /// A kept connection leads where it was judged, whatever its name means since. A new one is judged
 /// anew.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_changed_name_moves_no_connection() {
-    let receiver = Receiver::start(String::new()).await;
+async fn a_changed_dns_answer_moves_no_connection() {
+    let receiver = AllowedReceiver::start(String::new()).await;
     let port = receiver.address.port();
-    let canary = Canary::listen(&format!("127.0.0.1:{port}"));
-    let subject = Subject::new(&settings(&[]));
+    let canary = ConnectionCounter::listen(&format!("127.0.0.1:{port}"));
+    let subject = GuardFixture::new(&settings(&[]));
     let url = format!("http://moving.test:{port}/200");
     // A connection is kept a moment after its answer was read.
     let mut reused = false;
     for _ in 0..1_000 {
-        subject.zone.set("moving.test", &[ALLOWED]);
+        subject.resolver.set("moving.test", &[ALLOWED]);
         assert_eq!(answered(&subject.call(&url).await), Some(200));
-        subject.zone.set("moving.test", &["127.0.0.1"]);
+        subject.resolver.set("moving.test", &["127.0.0.1"]);
         let before = receiver.count();
         match subject.call(&url).await {
-            Reply::Answered { status: 200, .. } => reused = receiver.count() == before + 1,
-            Reply::Impossible(_) => {}
+            CallbackResponse::Answered { status: 200, .. } => {
+                reused = receiver.count() == before + 1
+            }
+            CallbackResponse::Unsendable(_) => {}
             other => panic!("{other:?}"),
         }
         if reused {
@@ -140,28 +142,28 @@ async fn a_changed_name_moves_no_connection() {
     }
     assert!(reused, "no connection was ever kept");
     // Another host at the same port is another connection, even of the same address.
-    subject.zone.set("other.test", &["127.0.0.1"]);
+    subject.resolver.set("other.test", &["127.0.0.1"]);
     assert_refused(&subject, &format!("http://other.test:{port}/200")).await;
-    assert_eq!(canary.heard(), 0);
+    assert_eq!(canary.connections(), 0);
 }
 
 /// Names that nobody answers for hold up their own caller, and only where it needs names.
 #[tokio::test(flavor = "multi_thread")]
-async fn names_without_an_answer_hold_up_no_other_caller() {
+async fn names_that_do_not_resolve_delay_no_other_caller() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("callers.toml");
     std::fs::write(&file, "[callers.unlucky]\n[callers.other]\n").unwrap();
-    let subject = Subject::new(&settings(&[
+    let subject = GuardFixture::new(&settings(&[
         format!("callers.file={}", file.display()),
         "worker.lookups_max=4".to_owned(), // one for each caller
         "worker.connect_timeout=300ms".to_owned(),
     ]));
-    let receiver = Receiver::start(String::new()).await;
-    subject.zone.set("receiver.test", &[ALLOWED]);
+    let receiver = AllowedReceiver::start(String::new()).await;
+    subject.resolver.set("receiver.test", &[ALLOWED]);
     let named = format!("http://receiver.test:{}/200", receiver.address.port());
     let literal = format!("http://{}/200", receiver.address);
-    let why = |reply: Reply| match reply {
-        Reply::Silent(reason) => reason,
+    let why = |reply: CallbackResponse| match reply {
+        CallbackResponse::NoResponse(reason) => reason,
         other => panic!("{other:?}"),
     };
 
@@ -176,8 +178,8 @@ async fn names_without_an_answer_hold_up_no_other_caller() {
 
 /// Brokers, registry and our own listeners, under a policy that allows everything else.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_ours_is_never_called() {
-    let canary = Canary::listen(EVERYWHERE);
+async fn our_own_endpoints_are_never_called() {
+    let canary = ConnectionCounter::listen(EVERYWHERE);
     let at = canary.port();
     let same = ["127.0.0.1", "127.0.0.3", "0.0.0.0", "[::1]", "[::]", "[::ffff:127.0.0.1]"];
     for ours in [
@@ -190,28 +192,28 @@ async fn what_is_ours_is_never_called() {
         format!("notifier.listen=127.0.0.1:{at}"),
     ] {
         let overrides = ["worker.allow_addresses=any".to_owned(), ours.clone()];
-        let subject = Subject::new(&settings(&overrides));
-        subject.zone.set("ours.test", &["127.0.0.1"]);
-        subject.zone.set("alias.test", &["127.0.0.1"]);
+        let subject = GuardFixture::new(&settings(&overrides));
+        subject.resolver.set("ours.test", &["127.0.0.1"]);
+        subject.resolver.set("alias.test", &["127.0.0.1"]);
         for host in same.iter().chain(&["alias.test"]) {
             let url = format!("http://{host}:{at}/");
-            let admitted = subject.registrar.admit(&url, None, DEADLINE).await;
+            let admitted = subject.registrar.check_and_resolve(&url, None, DEADLINE).await;
             assert!(admitted.is_err(), "{ours}: {url}");
             assert_refused(&subject, &url).await;
         }
-        subject.zone.set("rebound.test", &["93.184.216.34"]);
+        subject.resolver.set("rebound.test", &["93.184.216.34"]);
         let url = format!("http://rebound.test:{at}/");
-        assert_eq!(subject.registrar.admit(&url, None, DEADLINE).await, Ok(()));
-        subject.zone.set("rebound.test", &["127.0.0.1"]);
+        assert_eq!(subject.registrar.check_and_resolve(&url, None, DEADLINE).await, Ok(()));
+        subject.resolver.set("rebound.test", &["127.0.0.1"]);
         assert_refused(&subject, &url).await;
     }
-    assert_eq!(canary.heard(), 0);
+    assert_eq!(canary.connections(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_triggers_headers_neither_smuggle_nor_impersonate() {
-    let receiver = Receiver::start(String::new()).await;
-    let subject = Subject::new(&settings(&[]));
+    let receiver = AllowedReceiver::start(String::new()).await;
+    let subject = GuardFixture::new(&settings(&[]));
     let url = format!("http://{}/200", receiver.address);
     let headers = [
         ("Host", "internal"),
@@ -250,33 +252,32 @@ async fn a_triggers_headers_neither_smuggle_nor_impersonate() {
 
 /// The tests above once more, in a process whose environment names a canary as every proxy.
 #[test]
-fn no_proxy_of_the_environment_is_asked() {
-    let canary = Canary::listen("127.0.0.1:0");
+fn proxies_of_the_environment_are_not_used() {
+    let canary = ConnectionCounter::listen("127.0.0.1:0");
     let mut child = Command::new(std::env::current_exe().unwrap());
     for name in ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"]
     {
         child.env(name, format!("http://127.0.0.1:{}", canary.port()));
     }
-    let tests = [
-        "guard::no_request_reaches_a_forbidden_place",
-        "guard::redirects_are_answers_and_nothing_more",
-    ];
+    let tests =
+        ["guard::no_request_reaches_a_forbidden_address", "guard::redirects_are_not_followed"];
     let output = child.env_remove("NO_PROXY").env_remove("no_proxy").arg("--exact").args(tests);
     let output = output.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("2 passed"), "{said}");
-    assert_eq!(canary.heard(), 0);
+    assert_eq!(canary.connections(), 0);
 }
 
 /// What a caller's base URLs do not cover is not called, and a base opens no address.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_callers_base_urls_bind_it() {
-    let subject = Subject::new(&settings(&[]));
-    subject.zone.set("api.test", &[ALLOWED]);
+async fn a_caller_can_call_only_its_base_urls() {
+    let subject = GuardFixture::new(&settings(&[]));
+    subject.resolver.set("api.test", &[ALLOWED]);
     let bases = ["https://api.test/hooks/", "http://127.0.0.1"];
     let bases = bases.map(|base| Url::parse(base).unwrap());
-    let admits =
-        async |url: &str| subject.registrar.admit(url, Some(&bases), DEADLINE).await.is_ok();
+    let admits = async |url: &str| {
+        subject.registrar.check_and_resolve(url, Some(&bases), DEADLINE).await.is_ok()
+    };
     assert!(admits("https://api.test/hooks/7").await);
     assert!(!admits("https://api.test/other").await);
     assert!(!admits("http://api.test/hooks/7").await);

@@ -1,23 +1,23 @@
 //! What a receiver can do to us, and what must come of it.
 
-use super::certificates::Identity::{Elsewhere, Expired, Good, GoodForHttp2, SelfSigned};
-use super::receiver::Act::{self, Drip, Flood, Hang, Repeat, Reset, Say, Take, TakeHead};
-use super::receiver::Door::{self, Full, Http, NoTls, Tls};
+use super::certificates::TestCertificate::{Expired, Good, GoodForHttp2, OtherHost, SelfSigned};
+use super::receiver::ConnectionMode::{self, Full, Http, NoTls, Tls};
+use super::receiver::ScriptStep::{self, Drip, Flood, Hang, Repeat, Reset, Say, Take, TakeHead};
 
 /// One behaviour.
 #[derive(Debug)]
-pub(crate) struct Case {
+pub(crate) struct HostileCase {
     pub(crate) name: &'static str,
-    pub(crate) door: Door,
-    pub(crate) script: &'static [Act],
-    pub(crate) end: End,
+    pub(crate) connection: ConnectionMode,
+    pub(crate) script: &'static [ScriptStep],
+    pub(crate) end: ExpectedEnd,
     /// Whether the callback carries as much as a trigger may.
     pub(crate) is_huge: bool,
 }
 
 /// How an attempt ends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum End {
+pub(crate) enum ExpectedEnd {
     /// With this status, at once.
     Answered(u16),
     /// With this status, when the attempt's time is up.
@@ -29,12 +29,12 @@ pub(crate) enum End {
     /// With a 200 or without an answer, at once: who is first?
     Race,
 }
-use End::{Answered, AnsweredLate, Race, Silent, TimedOut};
+use ExpectedEnd::{Answered, AnsweredLate, Race, Silent, TimedOut};
 
-impl Case {
+impl HostileCase {
     /// Whether it shows a certificate of the tests' root.
     pub(crate) fn needs_root(&self) -> bool {
-        matches!(self.door, Tls(Good | GoodForHttp2 | Expired | Elsewhere))
+        matches!(self.connection, Tls(Good | GoodForHttp2 | Expired | OtherHost))
     }
 
     const fn huge(self) -> Self {
@@ -42,11 +42,16 @@ impl Case {
     }
 }
 
-const fn case(name: &'static str, door: Door, script: &'static [Act], end: End) -> Case {
-    Case { name, door, script, end, is_huge: false }
+const fn case(
+    name: &'static str,
+    door: ConnectionMode,
+    script: &'static [ScriptStep],
+    end: ExpectedEnd,
+) -> HostileCase {
+    HostileCase { name, connection: door, script, end, is_huge: false }
 }
 
-const fn http(name: &'static str, script: &'static [Act], end: End) -> Case {
+const fn http(name: &'static str, script: &'static [ScriptStep], end: ExpectedEnd) -> HostileCase {
     case(name, Http, script, end)
 }
 
@@ -84,7 +89,7 @@ const ZSTD_FRAME: &[u8] = b"\x28\xb5\x2f\xfd\0\x88";
 const ZSTD_BLOCK: &[u8] = b"\x02\0\x10\0";
 
 /// Everything that is tried.
-pub(crate) const CASES: &[Case] = &[
+pub(crate) const CASES: &[HostileCase] = &[
     // It hangs.
     case("never accepts", Full, &[], TimedOut),
     http("accepts and hangs", &[Hang], TimedOut),
@@ -254,6 +259,6 @@ pub(crate) const CASES: &[Case] = &[
     case("has a good certificate", Tls(Good), &[Take, Say(OK)], Answered(200)),
     case("signed itself", Tls(SelfSigned), &[Take, Say(OK)], Silent("certificate")),
     case("has expired", Tls(Expired), &[Take, Say(OK)], Silent("expired")),
-    case("is another", Tls(Elsewhere), &[Take, Say(OK)], Silent("not valid for name")),
+    case("is another", Tls(OtherHost), &[Take, Say(OK)], Silent("not valid for name")),
     case("insists on HTTP/2", Tls(GoodForHttp2), &[Take, Say(OK)], Silent("no answer")),
 ];

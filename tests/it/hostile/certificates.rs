@@ -10,7 +10,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 /// Who a receiver says that it is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Identity {
+pub(crate) enum TestCertificate {
     /// Itself.
     Good,
     /// Itself, and insists on HTTP/2.
@@ -18,7 +18,7 @@ pub(crate) enum Identity {
     /// Itself, until 2021.
     Expired,
     /// Another.
-    Elsewhere,
+    OtherHost,
     /// Itself, and nobody vouches for it.
     SelfSigned,
 }
@@ -29,12 +29,12 @@ pub(crate) fn root() -> PathBuf {
 }
 
 /// What such a receiver serves with.
-pub(crate) fn server(identity: Identity) -> Arc<ServerConfig> {
+pub(crate) fn server(identity: TestCertificate) -> Arc<ServerConfig> {
     let name = match identity {
-        Identity::Good | Identity::GoodForHttp2 => "good",
-        Identity::Expired => "expired",
-        Identity::Elsewhere => "elsewhere",
-        Identity::SelfSigned => "self-signed",
+        TestCertificate::Good | TestCertificate::GoodForHttp2 => "good",
+        TestCertificate::Expired => "expired",
+        TestCertificate::OtherHost => "elsewhere",
+        TestCertificate::SelfSigned => "self-signed",
     };
     let certificate = CertificateDer::from_pem_file(file(name)).unwrap();
     let key = PrivateKeyDer::from_pem_file(file("key")).unwrap();
@@ -43,7 +43,7 @@ pub(crate) fn server(identity: Identity) -> Arc<ServerConfig> {
         ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let builder = builder.unwrap().with_no_client_auth();
     let mut config = builder.with_single_cert(vec![certificate], key).unwrap();
-    if matches!(identity, Identity::GoodForHttp2) {
+    if matches!(identity, TestCertificate::GoodForHttp2) {
         config.alpn_protocols = vec![b"h2".to_vec()];
     }
     Arc::new(config)

@@ -1,13 +1,13 @@
 //! Receivers that hang, lie, drip, flood and break off: what an attempt makes of each of them, and
 //! what that does to the others of a worker.
 //!
-//! Law: an attempt ends by its timeout and a second, whatever the receiver does; nothing is
+//! Invariant: an attempt ends by its timeout and a second, whatever the receiver does; nothing is
 //! repeated underneath; memory is bounded, and the partition moves on.
 
 mod cases;
 pub(crate) mod certificates;
 mod receiver;
-mod siege;
+mod worker_load;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,14 +19,14 @@ use orloj::config::{Layers, Settings};
 use orloj::guard::Guard;
 use orloj::model::fire::Fire;
 use orloj::model::limits::PAYLOAD_BYTES_MAX;
-use orloj::worker::callback::Caller;
-use orloj::worker::verdict::Reply;
+use orloj::worker::callback::CallbackClient;
+use orloj::worker::disposition::CallbackResponse;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use self::cases::{CASES, Case, End};
-use self::receiver::Receiver;
-use crate::stage::whole_machine;
+use self::cases::{CASES, ExpectedEnd, HostileCase};
+use self::receiver::HostileReceiver;
+use crate::test_cluster::exclusive_machine;
 use crate::worker::fire_to;
 
 /// How long an attempt may take here.
@@ -40,14 +40,15 @@ const ATTEMPTS: usize = 3;
 
 #[test]
 fn every_attempt_ends_in_time_and_as_it_should() {
-    let _machine = whole_machine();
+    let _machine = exclusive_machine();
     let (theirs, ours) = (Runtime::new().unwrap(), Runtime::new().unwrap());
     let settings = settings();
-    let callers = Callers::of(CallerTable::read(&settings).unwrap());
-    let caller = Caller::new(&settings.worker, Guard::new(&settings), callers, None).unwrap();
+    let callers = Callers::fixed(CallerTable::read(&settings).unwrap());
+    let caller =
+        CallbackClient::new(&settings.worker, Guard::new(&settings), callers, None).unwrap();
     let caller = Arc::new(caller);
-    let attempts = |case: &'static Case| {
-        let receiver = Receiver::start(&theirs, case.door, case.script);
+    let attempts = |case: &'static HostileCase| {
+        let receiver = HostileReceiver::start(&theirs, case.connection, case.script);
         attempts(Arc::clone(&caller), case, receiver)
     };
     let findings = ours.block_on(async {
@@ -69,7 +70,11 @@ fn settings() -> Settings {
 }
 
 /// What is not as it should be.
-async fn attempts(caller: Arc<Caller>, case: &'static Case, receiver: Receiver) -> Vec<String> {
+async fn attempts(
+    caller: Arc<CallbackClient>,
+    case: &'static HostileCase,
+    receiver: HostileReceiver,
+) -> Vec<String> {
     let fire = fire_at(case, &receiver, case.name);
     let mut findings = Vec::new();
     let (mut attempt, mut unheard) = (1, 0);
@@ -97,7 +102,7 @@ async fn attempts(caller: Arc<Caller>, case: &'static Case, receiver: Receiver) 
 }
 
 /// A fire whose callback goes there.
-fn fire_at(case: &Case, receiver: &Receiver, trigger: &str) -> Fire {
+fn fire_at(case: &HostileCase, receiver: &HostileReceiver, trigger: &str) -> Fire {
     let mut fire = fire_to(trigger, &receiver.url);
     if case.is_huge {
         let payload = vec![b'x'; PAYLOAD_BYTES_MAX];
@@ -106,23 +111,35 @@ fn fire_at(case: &Case, receiver: &Receiver, trigger: &str) -> Fire {
     fire
 }
 
-impl Case {
-    fn ends_with(&self, reply: &Reply, took: Duration) -> bool {
+impl HostileCase {
+    fn ends_with(&self, reply: &CallbackResponse, took: Duration) -> bool {
         let is_late = took + TICK >= TIMEOUT;
         let right_reply = match (self.end, reply) {
-            (End::Answered(wanted) | End::AnsweredLate(wanted), Reply::Answered { status, .. }) => {
-                *status == wanted
+            (
+                ExpectedEnd::Answered(wanted) | ExpectedEnd::AnsweredLate(wanted),
+                CallbackResponse::Answered { status, .. },
+            ) => *status == wanted,
+            (
+                ExpectedEnd::Race,
+                CallbackResponse::Answered { status: 200, .. } | CallbackResponse::NoResponse(_),
+            ) => true,
+            (ExpectedEnd::Silent(words), CallbackResponse::NoResponse(reason)) => {
+                reason.contains(words)
             }
-            (End::Race, Reply::Answered { status: 200, .. } | Reply::Silent(_)) => true,
-            (End::Silent(words), Reply::Silent(reason)) => reason.contains(words),
-            (End::TimedOut, Reply::Silent(reason)) => reason.starts_with("timed out"),
+            (ExpectedEnd::TimedOut, CallbackResponse::NoResponse(reason)) => {
+                reason.starts_with("timed out")
+            }
             _ => false,
         };
-        let right_time = is_late == matches!(self.end, End::AnsweredLate(_) | End::TimedOut);
+        let right_time =
+            is_late == matches!(self.end, ExpectedEnd::AnsweredLate(_) | ExpectedEnd::TimedOut);
         // What was decompressed would be nothing but zeros.
         let is_as_sent = |body: &str| !self.name.starts_with("bombs") || !body.is_empty();
-        let right_body =
-            if let Reply::Answered { body, .. } = reply { is_as_sent(body) } else { true };
+        let right_body = if let CallbackResponse::Answered { body, .. } = reply {
+            is_as_sent(body)
+        } else {
+            true
+        };
         right_reply && right_time && right_body
     }
 }

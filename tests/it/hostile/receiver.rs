@@ -1,7 +1,7 @@
 //! A receiver that plays a script on each of its connections, whatever the client does.
 //!
-//! Law: it keeps to real sockets, so that what is tried is what the network can do to us. It counts
-//! what it was asked, and hangs up only if the script ends.
+//! Invariant: it keeps to real sockets, so that what is tried is what the network can do to us. It
+//! counts what it was asked, and hangs up only if the script ends.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Runtime;
 use tokio_rustls::TlsAcceptor;
 
-use super::certificates::{self, Identity};
+use super::certificates::{self, TestCertificate};
 
 /// Between two bytes of one that drips.
 const DRIP: Duration = Duration::from_millis(100);
@@ -23,7 +23,7 @@ const HEAD_MAX: usize = 65_536;
 
 /// What it does next.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Act {
+pub(crate) enum ScriptStep {
     /// Takes a request in.
     Take,
     /// Takes in the head of a request, and leaves its body where it is.
@@ -44,7 +44,7 @@ pub(crate) enum Act {
 
 /// How one gets in.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Door {
+pub(crate) enum ConnectionMode {
     /// Over HTTP.
     Http,
     /// Not at all: nobody accepts, and the queue is full.
@@ -52,28 +52,36 @@ pub(crate) enum Door {
     /// Over HTTPS, says the URL; the script begins where TLS should.
     NoTls,
     /// Over HTTPS.
-    Tls(Identity),
+    Tls(TestCertificate),
 }
 
 /// A receiver at a port of its own.
 #[derive(Debug)]
-pub(crate) struct Receiver {
+pub(crate) struct HostileReceiver {
     pub(crate) url: String,
     requests: Arc<AtomicUsize>,
     /// Who waits to be accepted for ever.
     _queue: Vec<io::Result<TcpStream>>,
 }
 
-impl Receiver {
-    pub(crate) fn start(runtime: &Runtime, door: Door, script: &'static [Act]) -> Self {
+impl HostileReceiver {
+    pub(crate) fn start(
+        runtime: &Runtime,
+        door: ConnectionMode,
+        script: &'static [ScriptStep],
+    ) -> Self {
         let _inside = runtime.enter();
         let requests = Arc::<AtomicUsize>::default();
-        let listener = listen(if matches!(door, Door::Full) { 1 } else { 1_024 });
+        let listener = listen(if matches!(door, ConnectionMode::Full) { 1 } else { 1_024 });
         let address = listener.local_addr().unwrap();
-        let scheme = if matches!(door, Door::NoTls | Door::Tls(_)) { "https" } else { "http" };
+        let scheme = if matches!(door, ConnectionMode::NoTls | ConnectionMode::Tls(_)) {
+            "https"
+        } else {
+            "http"
+        };
         let url = format!("{scheme}://{address}/");
         let queue = match door {
-            Door::Full => fill(address),
+            ConnectionMode::Full => fill(address),
             _ => Vec::new(),
         };
         runtime.spawn(serve(listener, door, script, Arc::clone(&requests)));
@@ -104,14 +112,14 @@ fn fill(address: SocketAddr) -> Vec<io::Result<TcpStream>> {
 
 async fn serve(
     listener: TcpListener,
-    door: Door,
-    script: &'static [Act],
+    door: ConnectionMode,
+    script: &'static [ScriptStep],
     requests: Arc<AtomicUsize>,
 ) {
     let tls = match door {
-        Door::Full => return std::future::pending().await,
-        Door::Tls(identity) => Some(TlsAcceptor::from(certificates::server(identity))),
-        Door::Http | Door::NoTls => None,
+        ConnectionMode::Full => return std::future::pending().await,
+        ConnectionMode::Tls(identity) => Some(TlsAcceptor::from(certificates::server(identity))),
+        ConnectionMode::Http | ConnectionMode::NoTls => None,
     };
     while let Ok((mut socket, _)) = listener.accept().await {
         let (tls, requests) = (tls.clone(), Arc::clone(&requests));
@@ -124,7 +132,7 @@ async fn serve(
                 },
             };
             // An error is the client's: it has gone away.
-            if let Ok(Curtain::Reset) = played {
+            if let Ok(ConnectionEnd::Reset) = played {
                 socket.set_zero_linger().unwrap();
             }
         });
@@ -132,37 +140,37 @@ async fn serve(
 }
 
 /// How the connection ends.
-enum Curtain {
+enum ConnectionEnd {
     Closed,
     Reset,
 }
 
 async fn play(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    script: &[Act],
+    script: &[ScriptStep],
     requests: &AtomicUsize,
-) -> io::Result<Curtain> {
+) -> io::Result<ConnectionEnd> {
     for act in script {
         match *act {
-            Act::Take | Act::TakeHead => {
+            ScriptStep::Take | ScriptStep::TakeHead => {
                 let body = take_head(stream).await?;
                 requests.fetch_add(1, Relaxed);
-                if matches!(act, Act::Take) {
+                if matches!(act, ScriptStep::Take) {
                     tokio::io::copy(&mut (&mut *stream).take(body), &mut tokio::io::sink()).await?;
                 }
             }
-            Act::Say(words) => stream.write_all(words).await?,
-            Act::Repeat(times, words) => {
+            ScriptStep::Say(words) => stream.write_all(words).await?,
+            ScriptStep::Repeat(times, words) => {
                 let all = words.repeat(times);
                 stream.write_all(&all).await?;
             }
-            Act::Flood(words) => {
+            ScriptStep::Flood(words) => {
                 let much = words.repeat(65_536 / words.len() + 1);
                 loop {
                     stream.write_all(&much).await?;
                 }
             }
-            Act::Drip(words) => {
+            ScriptStep::Drip(words) => {
                 let mut drops = tokio::time::interval(DRIP);
                 for byte in words.iter().cycle() {
                     drops.tick().await;
@@ -170,14 +178,14 @@ async fn play(
                     stream.flush().await?;
                 }
             }
-            Act::Hang => {
+            ScriptStep::Hang => {
                 let _until_it_hangs_up = tokio::io::copy(stream, &mut tokio::io::sink()).await?;
             }
-            Act::Reset => return Ok(Curtain::Reset),
+            ScriptStep::Reset => return Ok(ConnectionEnd::Reset),
         }
         stream.flush().await?;
     }
-    Ok(Curtain::Closed)
+    Ok(ConnectionEnd::Closed)
 }
 
 /// Reads the head of a request; the bytes of the body that follows it.

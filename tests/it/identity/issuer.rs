@@ -1,7 +1,7 @@
 //! An issuer of tokens: its keys, made for the test, and the place where it publishes them.
 //!
-//! Law: signatures are made here without the library that checks them, so that whatever somebody
-//! could sign can be tried. The place is a real socket, and counts how often it was asked.
+//! Invariant: signatures are made here without the library that checks them, so that whatever
+//! somebody could sign can be tried. The place is a real socket, and counts how often it was asked.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -20,40 +20,43 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 /// A key pair with a name.
-pub(crate) struct SigningKey {
+pub(crate) struct IssuerKey {
     pub(crate) kid: String,
-    pair: Pair,
+    pair: KeyPairKind,
 }
 
-enum Pair {
+enum KeyPairKind {
     Rsa(RsaKeyPair),
     P256(EcdsaKeyPair),
     Ed25519(Ed25519KeyPair),
 }
 
-impl SigningKey {
+impl IssuerKey {
     pub(crate) fn rsa(kid: &str) -> Self {
         Self {
             kid: kid.to_owned(),
-            pair: Pair::Rsa(RsaKeyPair::generate(KeySize::Rsa2048).unwrap()),
+            pair: KeyPairKind::Rsa(RsaKeyPair::generate(KeySize::Rsa2048).unwrap()),
         }
     }
 
     pub(crate) fn p256(kid: &str) -> Self {
         let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
-        Self { kid: kid.to_owned(), pair: Pair::P256(pair) }
+        Self { kid: kid.to_owned(), pair: KeyPairKind::P256(pair) }
     }
 
     pub(crate) fn ed25519(kid: &str) -> Self {
-        Self { kid: kid.to_owned(), pair: Pair::Ed25519(Ed25519KeyPair::generate().unwrap()) }
+        Self {
+            kid: kid.to_owned(),
+            pair: KeyPairKind::Ed25519(Ed25519KeyPair::generate().unwrap()),
+        }
     }
 
     /// What it signs with, as a header says it.
     pub(crate) fn alg(&self) -> &'static str {
         match self.pair {
-            Pair::Rsa(_) => "RS256",
-            Pair::P256(_) => "ES256",
-            Pair::Ed25519(_) => "EdDSA",
+            KeyPairKind::Rsa(_) => "RS256",
+            KeyPairKind::P256(_) => "ES256",
+            KeyPairKind::Ed25519(_) => "EdDSA",
         }
     }
 
@@ -61,15 +64,15 @@ impl SigningKey {
     pub(crate) fn jwk(&self) -> Value {
         let kid = &self.kid;
         match &self.pair {
-            Pair::Rsa(pair) => {
+            KeyPairKind::Rsa(pair) => {
                 let RsaPublicKeyComponents::<Vec<u8>> { n, e } = pair.public_key().into();
                 json!({"kid": kid, "kty": "RSA", "use": "sig", "n": base64(&n), "e": base64(&e)})
             }
-            Pair::P256(pair) => {
+            KeyPairKind::P256(pair) => {
                 let (x, y) = pair.public_key().as_ref()[1..].split_at(32);
                 json!({"kid": kid, "kty": "EC", "crv": "P-256", "x": base64(x), "y": base64(y)})
             }
-            Pair::Ed25519(pair) => {
+            KeyPairKind::Ed25519(pair) => {
                 let x = base64(pair.public_key().as_ref());
                 json!({"kid": kid, "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "x": x})
             }
@@ -79,9 +82,9 @@ impl SigningKey {
     /// The bytes that everybody has of it: what a forger would take for a secret.
     pub(crate) fn public_bytes(&self) -> Vec<u8> {
         match &self.pair {
-            Pair::Rsa(pair) => pair.public_key().as_ref().to_vec(),
-            Pair::P256(pair) => pair.public_key().as_ref().to_vec(),
-            Pair::Ed25519(pair) => pair.public_key().as_ref().to_vec(),
+            KeyPairKind::Rsa(pair) => pair.public_key().as_ref().to_vec(),
+            KeyPairKind::P256(pair) => pair.public_key().as_ref().to_vec(),
+            KeyPairKind::Ed25519(pair) => pair.public_key().as_ref().to_vec(),
         }
     }
 
@@ -95,13 +98,13 @@ impl SigningKey {
         let signed = unsigned(header, claims);
         let (message, random) = (signed.as_bytes(), SystemRandom::new());
         let signature = match &self.pair {
-            Pair::Rsa(pair) => {
+            KeyPairKind::Rsa(pair) => {
                 let mut signature = vec![0; pair.public_modulus_len()];
                 pair.sign(&RSA_PKCS1_SHA256, &random, message, &mut signature).unwrap();
                 signature
             }
-            Pair::P256(pair) => pair.sign(&random, message).unwrap().as_ref().to_vec(),
-            Pair::Ed25519(pair) => pair.sign(message).as_ref().to_vec(),
+            KeyPairKind::P256(pair) => pair.sign(&random, message).unwrap().as_ref().to_vec(),
+            KeyPairKind::Ed25519(pair) => pair.sign(message).as_ref().to_vec(),
         };
         format!("{signed}.{}", base64(&signature))
     }
@@ -117,34 +120,34 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
 }
 
 /// Where keys are published.
-pub(crate) struct Jwks {
+pub(crate) struct JwksServer {
     address: SocketAddr,
-    place: Arc<Place>,
+    state: Arc<JwksState>,
 }
 
-struct Place {
-    answer: Mutex<Answer>,
+struct JwksState {
+    answer: Mutex<JwksResponse>,
     asked: AtomicUsize,
 }
 
 /// How it answers.
 #[derive(Clone)]
-pub(crate) enum Answer {
+pub(crate) enum JwksResponse {
     /// With these keys.
     Keys(Vec<Value>),
     /// With this status and text.
-    Says(u16, String),
+    Custom(u16, String),
     /// With no end of it.
     Endless,
     /// Never.
-    Hangs,
+    Hanging,
 }
 
-impl Jwks {
-    pub(crate) async fn start(answer: Answer) -> Self {
+impl JwksServer {
+    pub(crate) async fn start(answer: JwksResponse) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let place = Place { answer: Mutex::new(answer), asked: AtomicUsize::new(0) };
+        let place = JwksState { answer: Mutex::new(answer), asked: AtomicUsize::new(0) };
         let place = Arc::new(place);
         let serving = Arc::clone(&place);
         tokio::spawn(async move {
@@ -152,10 +155,10 @@ impl Jwks {
                 tokio::spawn(answer_one(socket, Arc::clone(&serving)));
             }
         });
-        Self { address, place }
+        Self { address, state: place }
     }
 
-    pub(crate) async fn of(keys: &[&SigningKey]) -> Self {
+    pub(crate) async fn of(keys: &[&IssuerKey]) -> Self {
         Self::start(published(keys)).await
     }
 
@@ -163,23 +166,23 @@ impl Jwks {
         format!("http://{}/keys", self.address)
     }
 
-    pub(crate) fn answer(&self, answer: Answer) {
-        *self.place.answer.lock().unwrap() = answer;
+    pub(crate) fn answer(&self, answer: JwksResponse) {
+        *self.state.answer.lock().unwrap() = answer;
     }
 
     /// How often it was asked.
-    pub(crate) fn asked(&self) -> usize {
-        self.place.asked.load(Relaxed)
+    pub(crate) fn request_count(&self) -> usize {
+        self.state.asked.load(Relaxed)
     }
 }
 
 /// The answer of a place with these keys.
-pub(crate) fn published(keys: &[&SigningKey]) -> Answer {
-    Answer::Keys(keys.iter().map(|key| key.jwk()).collect())
+pub(crate) fn published(keys: &[&IssuerKey]) -> JwksResponse {
+    JwksResponse::Keys(keys.iter().map(|key| key.jwk()).collect())
 }
 
 /// The client hangs up when it likes; that is no failure of ours.
-async fn answer_one(mut socket: TcpStream, place: Arc<Place>) {
+async fn answer_one(mut socket: TcpStream, place: Arc<JwksState>) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let Ok(byte) = socket.read_u8().await else { return };
@@ -188,10 +191,10 @@ async fn answer_one(mut socket: TcpStream, place: Arc<Place>) {
     place.asked.fetch_add(1, Relaxed);
     let answer = place.answer.lock().unwrap().clone();
     let (status, body) = match answer {
-        Answer::Keys(keys) => (200, json!({ "keys": keys }).to_string()),
-        Answer::Says(status, body) => (status, body),
-        Answer::Hangs => std::future::pending().await,
-        Answer::Endless => {
+        JwksResponse::Keys(keys) => (200, json!({ "keys": keys }).to_string()),
+        JwksResponse::Custom(status, body) => (status, body),
+        JwksResponse::Hanging => std::future::pending().await,
+        JwksResponse::Endless => {
             let head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{\"keys\": [";
             let mut sent = socket.write_all(head).await;
             while sent.is_ok() {

@@ -4,27 +4,27 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::issuer::{Answer, Jwks, SigningKey, published};
-use super::{Gate, LET_IN, changed, claims, issuer};
+use super::issuer::{IssuerKey, JwksResponse, JwksServer, published};
+use super::{AUTHORIZED_STATUS, IdentityFixture, changed, claims, issuer};
 
 /// Longer than a test.
-const RARELY: &str = "callers.jwks_spacing=1h";
+const REFRESH_RARELY: &str = "callers.jwks_spacing=1h";
 /// As soon as somebody asks.
-const OFTEN: &str = "callers.jwks_spacing=50ms";
+const REFRESH_OFTEN: &str = "callers.jwks_spacing=50ms";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn strangers_make_us_ask_for_keys_once() {
-    let key = SigningKey::ed25519("e");
-    let jwks = Jwks::of(&[&key]).await;
-    let gate = Gate::open(&issuer("a", &jwks.url()), &[RARELY]).await;
+async fn unknown_clients_cause_one_request_for_keys() {
+    let key = IssuerKey::ed25519("e");
+    let jwks = JwksServer::of(&[&key]).await;
+    let gate = IdentityFixture::open(&issuer("a", &jwks.url()), &[REFRESH_RARELY]).await;
     let good = key.token(&claims("a"));
     let firsts = std::iter::repeat_n(&good, 50).map(|token| gate.with_token(token));
     for told in all(firsts).await {
-        assert_eq!(told.status, LET_IN, "{told:?}");
+        assert_eq!(told.status, AUTHORIZED_STATUS, "{told:?}");
     }
-    assert_eq!(jwks.asked(), 1, "the first tokens wait for one reading");
+    assert_eq!(jwks.request_count(), 1, "the first tokens wait for one reading");
 
-    let stranger = SigningKey::ed25519("x");
+    let stranger = IssuerKey::ed25519("x");
     let header = |n: u32| json!({"alg": "EdDSA", "kid": format!("stranger-{n}")});
     let flood: Vec<_> =
         (0..200).map(|n| stranger.sign(&header(n), &claims("a").to_string())).collect();
@@ -33,54 +33,54 @@ async fn strangers_make_us_ask_for_keys_once() {
     }
     let elsewhere = changed(claims("a"), json!({"iss": "https://elsewhere.example/"}));
     assert_eq!(gate.with_token(&stranger.token(&elsewhere)).await.status, 401);
-    assert_eq!(jwks.asked(), 1);
-    assert_eq!(gate.with_token(&good).await.status, LET_IN);
+    assert_eq!(jwks.request_count(), 1);
+    assert_eq!(gate.with_token(&good).await.status, AUTHORIZED_STATUS);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_issuer_rotates_its_keys() {
-    let (old, new) = (SigningKey::rsa("old"), SigningKey::p256("new"));
-    let jwks = Jwks::of(&[&old]).await;
-    let gate = Gate::open(&issuer("a", &jwks.url()), &[OFTEN]).await;
-    assert_eq!(gate.with_token(&old.token(&claims("a"))).await.status, LET_IN);
+    let (old, new) = (IssuerKey::rsa("old"), IssuerKey::p256("new"));
+    let jwks = JwksServer::of(&[&old]).await;
+    let gate = IdentityFixture::open(&issuer("a", &jwks.url()), &[REFRESH_OFTEN]).await;
+    assert_eq!(gate.with_token(&old.token(&claims("a"))).await.status, AUTHORIZED_STATUS);
     jwks.answer(published(&[&old, &new]));
-    gate.until(LET_IN, || new.token(&claims("a"))).await;
-    assert_eq!(gate.with_token(&old.token(&claims("a"))).await.status, LET_IN);
+    gate.until(AUTHORIZED_STATUS, || new.token(&claims("a"))).await;
+    assert_eq!(gate.with_token(&old.token(&claims("a"))).await.status, AUTHORIZED_STATUS);
 
     // Withdrawn, and read anew because of a stranger.
     jwks.answer(published(&[&new]));
-    let stranger = SigningKey::p256("x");
+    let stranger = IssuerKey::p256("x");
     let mut look = tokio::time::interval(Duration::from_millis(20));
     while gate.with_token(&old.token(&claims("a"))).await.status != 401 {
         look.tick().await;
         assert_eq!(gate.with_token(&stranger.token(&claims("a"))).await.status, 401);
     }
-    assert_eq!(gate.with_token(&new.token(&claims("a"))).await.status, LET_IN);
+    assert_eq!(gate.with_token(&new.token(&claims("a"))).await.status, AUTHORIZED_STATUS);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_are_read_anew_from_time_to_time() {
-    let (old, new) = (SigningKey::ed25519("old"), SigningKey::ed25519("new"));
-    let jwks = Jwks::of(&[&old]).await;
-    let settings = [OFTEN, "callers.jwks_refresh_interval=100ms"];
-    let gate = Gate::open(&issuer("a", &jwks.url()), &settings).await;
-    assert_eq!(gate.with_token(&old.token(&claims("a"))).await.status, LET_IN);
+async fn keys_are_refreshed_periodically() {
+    let (old, new) = (IssuerKey::ed25519("old"), IssuerKey::ed25519("new"));
+    let jwks = JwksServer::of(&[&old]).await;
+    let settings = [REFRESH_OFTEN, "callers.jwks_refresh_interval=100ms"];
+    let gate = IdentityFixture::open(&issuer("a", &jwks.url()), &settings).await;
+    assert_eq!(gate.with_token(&old.token(&claims("a"))).await.status, AUTHORIZED_STATUS);
     jwks.answer(published(&[&new]));
     // Nobody names a key that is not known: what is withdrawn is gone all the same.
     gate.until(401, || old.token(&claims("a"))).await;
-    assert_eq!(gate.with_token(&new.token(&claims("a"))).await.status, LET_IN);
+    assert_eq!(gate.with_token(&new.token(&claims("a"))).await.status, AUTHORIZED_STATUS);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_that_are_known_serve_while_the_issuer_is_away() {
-    let key = SigningKey::ed25519("e");
-    let jwks = Jwks::of(&[&key]).await;
+async fn cached_keys_are_used_while_the_issuer_is_unavailable() {
+    let key = IssuerKey::ed25519("e");
+    let jwks = JwksServer::of(&[&key]).await;
     // An endless answer must end by its length, long before its time.
-    let settings = [OFTEN, "callers.jwks_timeout=60s"];
-    let gate = Gate::open(&issuer("a", &jwks.url()), &settings).await;
-    assert_eq!(gate.with_token(&key.token(&claims("a"))).await.status, LET_IN);
-    let says = |status: u16, text: &str| Answer::Says(status, text.to_owned());
-    let stranger = SigningKey::ed25519("x");
+    let settings = [REFRESH_OFTEN, "callers.jwks_timeout=60s"];
+    let gate = IdentityFixture::open(&issuer("a", &jwks.url()), &settings).await;
+    assert_eq!(gate.with_token(&key.token(&claims("a"))).await.status, AUTHORIZED_STATUS);
+    let says = |status: u16, text: &str| JwksResponse::Custom(status, text.to_owned());
+    let stranger = IssuerKey::ed25519("x");
     let theirs = json!({"keys": [stranger.jwk()]}).to_string();
     for answer in [
         says(500, "oh"),
@@ -89,56 +89,60 @@ async fn keys_that_are_known_serve_while_the_issuer_is_away() {
         says(200, "<html>"),
         says(200, "{\"keys\": []}"),
         says(200, "{\"keys\": [{\"kty\": \"oct\", \"kid\": \"e\", \"k\": \"c2VjcmV0\"}]}"),
-        Answer::Endless,
+        JwksResponse::Endless,
     ] {
         jwks.answer(answer);
-        let asked = jwks.asked();
+        let asked = jwks.request_count();
         let mut look = tokio::time::interval(Duration::from_millis(20));
-        while jwks.asked() == asked {
+        while jwks.request_count() == asked {
             look.tick().await;
             let told = gate.with_token(&stranger.token(&claims("a"))).await;
             assert_eq!(told.status, 401, "{told:?}");
         }
-        assert_eq!(gate.with_token(&key.token(&claims("a"))).await.status, LET_IN);
+        assert_eq!(gate.with_token(&key.token(&claims("a"))).await.status, AUTHORIZED_STATUS);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_issuer_that_hangs_holds_up_nobody_for_long() {
-    let key = SigningKey::ed25519("e");
-    let jwks = Jwks::start(Answer::Hangs).await;
-    let settings = [RARELY, "callers.jwks_timeout=300ms"];
-    let gate = Gate::open(&issuer("a", &jwks.url()), &settings).await;
+async fn an_issuer_that_hangs_delays_nobody_for_long() {
+    let key = IssuerKey::ed25519("e");
+    let jwks = JwksServer::start(JwksResponse::Hanging).await;
+    let settings = [REFRESH_RARELY, "callers.jwks_timeout=300ms"];
+    let gate = IdentityFixture::open(&issuer("a", &jwks.url()), &settings).await;
     let tokens: Vec<_> = (0..20).map(|_| key.token(&claims("a"))).collect();
     for told in all(tokens.iter().map(|token| gate.with_token(token))).await {
         assert_eq!(told.status, 503, "{told:?}");
         let wait: u64 = told.header("retry-after").parse().unwrap();
         assert!((3_590..=3_600).contains(&wait), "{wait}");
     }
-    assert_eq!(jwks.asked(), 1, "one reading at a time");
-    assert_eq!(gate.with_key(&gate.key).await.status, LET_IN, "keys of callers need no issuer");
+    assert_eq!(jwks.request_count(), 1, "one reading at a time");
+    assert_eq!(
+        gate.with_key(&gate.key).await.status,
+        AUTHORIZED_STATUS,
+        "keys of callers need no issuer"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_issuer_that_was_never_there_may_come() {
-    let key = SigningKey::ed25519("e");
-    let jwks = Jwks::start(Answer::Says(503, String::new())).await;
-    let gate = Gate::open(&issuer("a", &jwks.url()), &[OFTEN]).await;
+async fn an_issuer_may_become_available_later() {
+    let key = IssuerKey::ed25519("e");
+    let jwks = JwksServer::start(JwksResponse::Custom(503, String::new())).await;
+    let gate = IdentityFixture::open(&issuer("a", &jwks.url()), &[REFRESH_OFTEN]).await;
     let told = gate.with_token(&key.token(&claims("a"))).await;
     assert_eq!((told.status, told.header("retry-after")), (503, "1"), "{told:?}");
     jwks.answer(published(&[&key]));
-    gate.until(LET_IN, || key.token(&claims("a"))).await;
+    gate.until(AUTHORIZED_STATUS, || key.token(&claims("a"))).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_issuers_may_call_their_keys_alike() {
-    let (ours, theirs) = (SigningKey::ed25519("1"), SigningKey::ed25519("1"));
-    let (a, b) = (Jwks::of(&[&ours]).await, Jwks::of(&[&theirs]).await);
+async fn two_issuers_may_use_the_same_key_id() {
+    let (ours, theirs) = (IssuerKey::ed25519("1"), IssuerKey::ed25519("1"));
+    let (a, b) = (JwksServer::of(&[&ours]).await, JwksServer::of(&[&theirs]).await);
     let file = format!("{}{}", issuer("a", &a.url()), issuer("b", &b.url()));
-    let gate = Gate::open(&file, &[]).await;
+    let gate = IdentityFixture::open(&file, &[]).await;
     for (name, key, iss, status) in [
-        ("a's own", &ours, "a", LET_IN),
-        ("b's own", &theirs, "b", LET_IN),
+        ("a's own", &ours, "a", AUTHORIZED_STATUS),
+        ("b's own", &theirs, "b", AUTHORIZED_STATUS),
         ("b's key for a", &theirs, "a", 401),
         ("a's key for b", &ours, "b", 401),
     ] {

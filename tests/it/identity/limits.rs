@@ -5,16 +5,16 @@ use std::time::Duration;
 use orloj::config::callers::key::{KeyHash, new_key};
 use serde_json::{Value, json};
 
-use super::{Gate, LET_IN};
+use super::{AUTHORIZED_STATUS, IdentityFixture};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_answer_to_a_known_caller_says_where_it_stands() {
+async fn every_response_to_a_known_caller_has_rate_limit_headers() {
     let looking = new_key().unwrap();
     let file = format!(
         "limits.requests_per_second = 3\n[callers.looker]\nkeys = [\"{}\"]\nrole = \"read-only\"",
         KeyHash::of(&looking)
     );
-    let gate = Gate::open(&file, &[]).await;
+    let gate = IdentityFixture::open(&file, &[]).await;
     let mut let_in = 0;
     let refused = loop {
         let told = gate.with_key(&gate.key).await;
@@ -22,7 +22,7 @@ async fn every_answer_to_a_known_caller_says_where_it_stands() {
         if told.status == 429 {
             break told;
         }
-        assert_eq!(told.status, LET_IN, "{told:?}");
+        assert_eq!(told.status, AUTHORIZED_STATUS, "{told:?}");
         assert!(told.header("ratelimit").starts_with("\"default\";r="), "{told:?}");
         let_in += 1;
         assert!(let_in < 1_000, "no request is one too many");
@@ -34,17 +34,17 @@ async fn every_answer_to_a_known_caller_says_where_it_stands() {
     let told = gate.with_key(&looking).await;
     assert_eq!(told.status, 403, "{told:?}");
     assert_eq!(told.header("ratelimit-policy"), "\"default\";q=1000;w=1");
-    for told in [gate.with_key("guess").await, gate.ask(gate.request()).await] {
+    for told in [gate.with_key("guess").await, gate.send(gate.request()).await] {
         assert_eq!((told.status, told.header("ratelimit")), (401, ""), "{told:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_guesses_is_not_looked_at_and_who_was_known_is() {
+async fn guesses_are_limited_and_recent_keys_are_still_accepted() {
     let unseen = new_key().unwrap();
     let file = format!("[callers.milk]\nkeys = [\"{}\"]\nrole = \"caller\"", KeyHash::of(&unseen));
-    let gate = Gate::open(&file, &["callers.failures_per_second_max=1"]).await;
-    assert_eq!(gate.with_key(&gate.key).await.status, LET_IN);
+    let gate = IdentityFixture::open(&file, &["callers.failures_per_second_max=1"]).await;
+    assert_eq!(gate.with_key(&gate.key).await.status, AUTHORIZED_STATUS);
     assert_eq!(gate.with_key("guess").await.status, 401);
     let mut refused = 0;
     for n in 0..50 {
@@ -61,8 +61,12 @@ async fn who_guesses_is_not_looked_at_and_who_was_known_is() {
         look.tick().await;
     }
     assert_eq!(gate.with_key(&unseen).await.status, 429, "it was never seen here");
-    assert_eq!(gate.with_key(&gate.key).await.status, LET_IN, "it was recognised here before");
-    while gate.with_key(&unseen).await.status != LET_IN {
+    assert_eq!(
+        gate.with_key(&gate.key).await.status,
+        AUTHORIZED_STATUS,
+        "it was recognised here before"
+    );
+    while gate.with_key(&unseen).await.status != AUTHORIZED_STATUS {
         look.tick().await;
     }
 }
@@ -70,10 +74,11 @@ async fn who_guesses_is_not_looked_at_and_who_was_known_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_its_owner_would_refuse_is_refused_before_it_is_written() {
     let gate =
-        Gate::open("topics = [\"open.*\", \"kept.*\"]", &["targets.deny=[\"kept.*\"]"]).await;
+        IdentityFixture::open("topics = [\"open.*\", \"kept.*\"]", &["targets.deny=[\"kept.*\"]"])
+            .await;
     let register = async |topic: &str| {
         let body = json!({"topic": topic, "delaySeconds": 1}).to_string();
-        gate.ask(gate.request().bearer_auth(&gate.key).body(body)).await
+        gate.send(gate.request().bearer_auth(&gate.key).body(body)).await
     };
     for (topic, status, words) in [
         ("elsewhere", 403, "tea may not fire into elsewhere"),

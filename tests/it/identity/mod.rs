@@ -23,10 +23,10 @@ use tokio_util::sync::CancellationToken;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 /// A registration that says nothing: whoever is let in is told so.
-const LET_IN: u16 = 422;
+const AUTHORIZED_STATUS: u16 = 422;
 
 /// A gateway with a file of callers.
-struct Gate {
+struct IdentityFixture {
     url: String,
     key: String,
     client: Client,
@@ -36,13 +36,13 @@ struct Gate {
 
 /// What somebody is told.
 #[derive(Debug)]
-struct Told {
+struct AuthResponse {
     status: u16,
     headers: reqwest::header::HeaderMap,
     body: String,
 }
 
-impl Told {
+impl AuthResponse {
     fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
@@ -53,7 +53,7 @@ impl Told {
     }
 }
 
-impl Gate {
+impl IdentityFixture {
     /// One that knows `tea`, who has a key, and what `file` says more.
     async fn open(file: &str, overrides: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -86,18 +86,18 @@ impl Gate {
         self.client.post(&self.url).body("{}")
     }
 
-    async fn ask(&self, request: RequestBuilder) -> Told {
+    async fn send(&self, request: RequestBuilder) -> AuthResponse {
         let answer = tokio::time::timeout(DEADLINE, request.send()).await.unwrap().unwrap();
         let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
-        Told { status, headers, body: answer.text().await.unwrap() }
+        AuthResponse { status, headers, body: answer.text().await.unwrap() }
     }
 
-    async fn with_token(&self, token: &str) -> Told {
-        self.ask(self.request().bearer_auth(token)).await
+    async fn with_token(&self, token: &str) -> AuthResponse {
+        self.send(self.request().bearer_auth(token)).await
     }
 
-    async fn with_key(&self, key: &str) -> Told {
-        self.ask(self.request().header("x-api-key", key)).await
+    async fn with_key(&self, key: &str) -> AuthResponse {
+        self.send(self.request().header("x-api-key", key)).await
     }
 
     /// Asks with what `token` makes until it is answered with `status`.
@@ -113,7 +113,7 @@ impl Gate {
     }
 }
 
-impl Drop for Gate {
+impl Drop for IdentityFixture {
     fn drop(&mut self) {
         self.shutdown.cancel();
     }

@@ -4,17 +4,17 @@ use aws_lc_rs::hmac;
 use orloj::clock;
 use serde_json::{Value, json};
 
-use super::issuer::{Jwks, SigningKey, base64, unsigned};
-use super::{Gate, LET_IN, Told, changed, claims, issuer};
+use super::issuer::{IssuerKey, JwksServer, base64, unsigned};
+use super::{AUTHORIZED_STATUS, AuthResponse, IdentityFixture, changed, claims, issuer};
 
 /// A token, how it is answered, and words of the answer.
-type Case = (&'static str, String, u16, &'static str);
+type TokenCase = (&'static str, String, u16, &'static str);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn good_tokens_of_every_usual_algorithm_are_let_in() {
-    let keys = [SigningKey::rsa("r"), SigningKey::p256("p"), SigningKey::ed25519("e")];
-    let jwks = Jwks::of(&keys.iter().collect::<Vec<_>>()).await;
-    let gate = Gate::open(&issuer("a", &jwks.url()), &[]).await;
+async fn valid_tokens_of_every_common_algorithm_are_accepted() {
+    let keys = [IssuerKey::rsa("r"), IssuerKey::p256("p"), IssuerKey::ed25519("e")];
+    let jwks = JwksServer::of(&keys.iter().collect::<Vec<_>>()).await;
+    let gate = IdentityFixture::open(&issuer("a", &jwks.url()), &[]).await;
     let now = clock::now_ms() / 1_000;
     for key in &keys {
         for change in [
@@ -26,25 +26,26 @@ async fn good_tokens_of_every_usual_algorithm_are_let_in() {
             json!({"nbf": now + 5}),
         ] {
             let told = gate.with_token(&key.token(&changed(claims("a"), change.clone()))).await;
-            assert_eq!(told.status, LET_IN, "{} {change}: {told:?}", key.alg());
+            assert_eq!(told.status, AUTHORIZED_STATUS, "{} {change}: {told:?}", key.alg());
         }
     }
     let lower_case = format!("bearer {}", keys[0].token(&claims("a")));
-    let told = gate.ask(gate.request().header("authorization", lower_case)).await;
-    assert_eq!(told.status, LET_IN, "{told:?}");
-    assert_eq!(jwks.asked(), 1);
+    let told = gate.send(gate.request().header("authorization", lower_case)).await;
+    assert_eq!(told.status, AUTHORIZED_STATUS, "{told:?}");
+    assert_eq!(jwks.request_count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_token_gets_in_that_should_not() {
-    let key = SigningKey::rsa("r");
-    let jwks = Jwks::of(&[&key]).await;
+async fn invalid_tokens_are_refused() {
+    let key = IssuerKey::rsa("r");
+    let jwks = JwksServer::of(&[&key]).await;
     let file = format!("[callers.anonymous]\nrole = \"operator\"\n{}", issuer("a", &jwks.url()));
-    let gate = Gate::open(&file, &[]).await;
-    let cases: Vec<Case> = [forged(&key), said_wrongly(&key), said_not(&key), oversized(&key)]
-        .into_iter()
-        .flatten()
-        .collect();
+    let gate = IdentityFixture::open(&file, &[]).await;
+    let cases: Vec<TokenCase> =
+        [forged(&key), wrong_claims(&key), missing_claims(&key), oversized(&key)]
+            .into_iter()
+            .flatten()
+            .collect();
     for (name, token, status, words) in cases {
         let told = gate.with_token(&token).await;
         assert_eq!(told.status, status, "{name}: {told:?}");
@@ -52,11 +53,11 @@ async fn no_token_gets_in_that_should_not() {
         check(name, &told, &token);
     }
     let told = gate.with_token(&key.token(&claims("a"))).await;
-    assert_eq!(told.status, LET_IN, "the gate lets in who is good: {told:?}");
+    assert_eq!(told.status, AUTHORIZED_STATUS, "the gate lets in who is good: {told:?}");
 }
 
 /// What every refusal keeps to.
-fn check(name: &str, told: &Told, token: &str) {
+fn check(name: &str, told: &AuthResponse, token: &str) {
     let challenge = told.header("www-authenticate");
     if told.status == 401 {
         let expected = "Bearer realm=\"orloj\", error=\"invalid_token\", error_description=\"";
@@ -70,14 +71,14 @@ fn check(name: &str, told: &Told, token: &str) {
 }
 
 /// Signed by nobody who may.
-fn forged(key: &SigningKey) -> Vec<Case> {
+fn forged(key: &IssuerKey) -> Vec<TokenCase> {
     let good = claims("a").to_string();
     let header = |alg: &str| json!({"alg": alg, "kid": key.kid});
     let none = |alg: &str| format!("{}.", unsigned(&header(alg), &good));
     let confused = unsigned(&header("HS256"), &good);
     let secret = hmac::Key::new(hmac::HMAC_SHA256, &key.public_bytes());
     let mac = base64(hmac::sign(&secret, confused.as_bytes()).as_ref());
-    let other = SigningKey::rsa(&key.kid);
+    let other = IssuerKey::rsa(&key.kid);
     let signed = key.token(&claims("a"));
     let (message, signature) = signed.rsplit_once('.').unwrap();
     let theirs = changed(claims("a"), json!({"sub": "milk"})).to_string();
@@ -93,7 +94,7 @@ fn forged(key: &SigningKey) -> Vec<Case> {
         ("another key", other.token(&claims("a")), 401, "its signature"),
         ("claims exchanged", swapped, 401, "its signature"),
         ("a key of its own", other.sign(&embedded, &good), 401, "its signature"),
-        ("an unknown key", SigningKey::rsa("x").token(&claims("a")), 401, "no key of its issuer"),
+        ("an unknown key", IssuerKey::rsa("x").token(&claims("a")), 401, "no key of its issuer"),
         ("no words", "..".to_owned(), 401, "no token"),
         ("no base64", format!("{signed}%"), 401, "cannot be read"),
         ("five parts", format!("{signed}.a.b"), 401, "nobody has this API key"),
@@ -101,7 +102,7 @@ fn forged(key: &SigningKey) -> Vec<Case> {
 }
 
 /// Signed rightly, with claims that are not for us, or not now.
-fn said_wrongly(key: &SigningKey) -> Vec<Case> {
+fn wrong_claims(key: &IssuerKey) -> Vec<TokenCase> {
     let now = clock::now_ms() / 1_000;
     let with = |by: Value| key.token(&changed(claims("a"), by));
     let header = json!({"alg": "RS256", "kid": key.kid});
@@ -135,7 +136,7 @@ fn said_wrongly(key: &SigningKey) -> Vec<Case> {
 }
 
 /// Signed rightly, with something missing.
-fn said_not(key: &SigningKey) -> Vec<Case> {
+fn missing_claims(key: &IssuerKey) -> Vec<TokenCase> {
     let without = |claim: &str| key.token(&changed(claims("a"), json!({ claim: null })));
     let null = |claim: &str| {
         let mut text = changed(claims("a"), json!({ claim: null })).to_string();
@@ -159,7 +160,7 @@ fn said_not(key: &SigningKey) -> Vec<Case> {
 }
 
 /// Larger than anybody needs, or with what we do not understand.
-fn oversized(key: &SigningKey) -> Vec<Case> {
+fn oversized(key: &IssuerKey) -> Vec<TokenCase> {
     let good = claims("a").to_string();
     let kid = |kid: String| key.sign(&json!({"alg": "RS256", "kid": kid}), &good);
     let filled = changed(claims("a"), json!({"more": "x".repeat(8_192)}));
@@ -174,17 +175,17 @@ fn oversized(key: &SigningKey) -> Vec<Case> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_credential_in_its_place_and_no_other_is_looked_at() {
-    let key = SigningKey::ed25519("e");
-    let jwks = Jwks::of(&[&key]).await;
-    let gate = Gate::open(&issuer("a", &jwks.url()), &[]).await;
+async fn exactly_one_credential_in_the_right_header_is_accepted() {
+    let key = IssuerKey::ed25519("e");
+    let jwks = JwksServer::of(&[&key]).await;
+    let gate = IdentityFixture::open(&issuer("a", &jwks.url()), &[]).await;
     let token = key.token(&claims("a"));
     let bearer = |text: &str| gate.request().bearer_auth(text);
     let api_key = |request: reqwest::RequestBuilder, text: &str| request.header("x-api-key", text);
     for (name, request, status) in [
         ("nothing", gate.request(), 401),
-        ("key as bearer", bearer(&gate.key), LET_IN),
-        ("key in X-Api-Key", api_key(gate.request(), &gate.key), LET_IN),
+        ("key as bearer", bearer(&gate.key), AUTHORIZED_STATUS),
+        ("key in X-Api-Key", api_key(gate.request(), &gate.key), AUTHORIZED_STATUS),
         ("token in X-Api-Key", api_key(gate.request(), &token), 401),
         ("token twice", bearer(&token).bearer_auth(&token), 401),
         ("token and key", api_key(bearer(&token), &gate.key), 401),
@@ -193,34 +194,34 @@ async fn one_credential_in_its_place_and_no_other_is_looked_at() {
         ("says who", gate.request().header("orloj-caller", "tea"), 401),
         ("in the query", gate.client.post(format!("{}?access_token={token}", gate.url)), 401),
     ] {
-        let told = gate.ask(request).await;
+        let told = gate.send(request).await;
         assert_eq!(told.status, status, "{name}: {told:?}");
         assert!(!told.body.contains(&gate.key) && !told.body.contains(&token), "{name}");
     }
-    let nobody = gate.ask(gate.request()).await;
+    let nobody = gate.send(gate.request()).await;
     assert_eq!(nobody.header("www-authenticate"), "Bearer realm=\"orloj\"", "no error was made");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_issuers_there_are_no_tokens() {
-    let gate = Gate::open("", &[]).await;
-    let told = gate.with_token(&SigningKey::ed25519("e").token(&claims("a"))).await;
+async fn tokens_are_refused_without_issuers() {
+    let gate = IdentityFixture::open("", &[]).await;
+    let told = gate.with_token(&IssuerKey::ed25519("e").token(&claims("a"))).await;
     assert_eq!((told.status, told.detail().as_str()), (401, "nobody has this API key"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_may_make_its_callers_role_less_and_never_more() {
-    let key = SigningKey::p256("p");
-    let jwks = Jwks::of(&[&key]).await;
+async fn a_token_may_only_reduce_its_callers_role() {
+    let key = IssuerKey::p256("p");
+    let jwks = JwksServer::of(&[&key]).await;
     let file = format!(
         "{}role_claim = \"roles\"\ncaller_claim = \"client\"\n\
          [callers.looker]\nrole = \"read-only\"\n[callers.nobody]\n",
         issuer("a", &jwks.url())
     );
-    let gate = Gate::open(&file, &[]).await;
+    let gate = IdentityFixture::open(&file, &[]).await;
     for (client, roles, status, words) in [
-        ("tea", json!("caller"), LET_IN, ""),
-        ("tea", json!(["other", "operator"]), LET_IN, ""),
+        ("tea", json!("caller"), AUTHORIZED_STATUS, ""),
+        ("tea", json!(["other", "operator"]), AUTHORIZED_STATUS, ""),
         ("tea", json!("read-only"), 403, "tea may only look; this needs the role caller"),
         ("tea", json!(["read-only", "king"]), 403, "tea may only look"),
         ("tea", json!("king"), 403, "`roles` says no role"),

@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 use crate::endpoint::Endpoint;
-use crate::stage::{READY, Stage};
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -26,11 +26,11 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const CONFIG: &str = "ORLOJ_TEST_VIEW";
 const FILE: &str = "view.sqlite";
 /// Triggers beside those that are looked at one by one.
-const CROWD: u64 = 400;
+const TRIGGERS_PER_ROUND: u64 = 400;
 
 #[test]
-fn a_view_that_was_killed_again_and_again_is_the_one_made_from_nothing() {
-    let stage = Stage::new("view")
+fn a_view_that_was_killed_repeatedly_equals_a_rebuilt_view() {
+    let stage = TestCluster::new("view")
         .set("worker.allow_addresses", "any")
         .set("worker.retry_delays", vec!["1s"])
         .set("worker.retry_jitter", 0);
@@ -38,8 +38,8 @@ fn a_view_that_was_killed_again_and_again_is_the_one_made_from_nothing() {
     let endpoint = Endpoint::start();
     let mut scheduler = stage.scheduler("scheduler");
     let mut worker = stage.start("worker", "worker");
-    scheduler.ready(READY);
-    worker.ready(READY);
+    scheduler.wait_until_ready(READY_DEADLINE);
+    worker.wait_until_ready(READY_DEADLINE);
 
     let mut child = start(&stage, &lived);
     write_all(&stage, &endpoint);
@@ -49,7 +49,7 @@ fn a_view_that_was_killed_again_and_again_is_the_one_made_from_nothing() {
         let some_more = || Some(lines(&lived)).filter(|lines| *lines >= seen + 50);
         seen = until("the view to fold some more", DEADLINE, some_more);
         end(child);
-        crowd(&stage, kill);
+        write_triggers(&stage, kill);
         if kill == 2 {
             scheduler.kill();
             scheduler = stage.scheduler("scheduler");
@@ -58,11 +58,11 @@ fn a_view_that_was_killed_again_and_again_is_the_one_made_from_nothing() {
     }
     end(child);
     let runtime = Runtime::new().unwrap();
-    let view = Opened::new(&runtime, &stage, &lived);
-    assert_true(&view);
+    let view = TestView::new(&runtime, &stage, &lived);
+    assert_statuses_are_correct(&view);
     let lived = view.close();
-    let view = Opened::new(&runtime, &stage, &rebuilt);
-    assert_true(&view);
+    let view = TestView::new(&runtime, &stage, &rebuilt);
+    assert_statuses_are_correct(&view);
     assert_same(&lived, &view.close());
     assert!(!scheduler.panicked() && !worker.panicked());
     worker.terminate();
@@ -83,7 +83,7 @@ fn a_view_lives_until_it_is_killed() {
     let _end = std::io::stdin().read_line(&mut line);
 }
 
-fn start(stage: &Stage, dir: &Path) -> Child {
+fn start(stage: &TestCluster, dir: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["view::a_view_lives_until_it_is_killed", "--exact", "--ignored"])
         .env(CONFIG, config(stage, dir))
@@ -98,7 +98,7 @@ fn end(mut child: Child) {
     let _killed = child.wait().unwrap();
 }
 
-fn config(stage: &Stage, dir: &Path) -> std::path::PathBuf {
+fn config(stage: &TestCluster, dir: &Path) -> std::path::PathBuf {
     stage.settings.clone().set("gateway.view_dir", dir.to_str().unwrap()).write("view")
 }
 
@@ -112,7 +112,7 @@ fn lines(dir: &Path) -> usize {
     dump(&dir.join(FILE)).map_or(0, |lines| lines.len())
 }
 
-fn write_all(stage: &Stage, endpoint: &Endpoint) {
+fn write_all(stage: &TestCluster, endpoint: &Endpoint) {
     let client = stage.client();
     let topic = stage.target().1;
     let (now, far) = (clock::now_ms(), clock::now_ms() + 86_400_000);
@@ -141,14 +141,14 @@ fn write_all(stage: &Stage, endpoint: &Endpoint) {
     endpoint.register(stage, "failed", "broken", json!({"retry": {"attempts": 1}}), json!({}));
     let once = json!({"retry": {"attempts": 1}});
     endpoint.register(stage, "in-flight", "hang", once, json!({"timeout": "3s"}));
-    crowd(stage, 0);
+    write_triggers(stage, 0);
     let _all = client.acknowledged();
 }
 
 /// Many, some of which are cancelled.
-fn crowd(stage: &Stage, round: u64) {
+fn write_triggers(stage: &TestCluster, round: u64) {
     let client = stage.client();
-    for n in 0..CROWD {
+    for n in 0..TRIGGERS_PER_ROUND {
         let (id, due) = (format!("crowd-{round}-{n}"), clock::now_ms() + n * 3);
         client.register(&id, due, stage.target(), "{}", n % 3 == 0);
         if n % 5 == 0 {
@@ -159,15 +159,15 @@ fn crowd(stage: &Stage, round: u64) {
 }
 
 /// A view that has caught up.
-struct Opened<'a> {
+struct TestView<'a> {
     runtime: &'a Runtime,
     view: View,
     shutdown: CancellationToken,
     file: std::path::PathBuf,
 }
 
-impl<'a> Opened<'a> {
-    fn new(runtime: &'a Runtime, stage: &Stage, dir: &Path) -> Self {
+impl<'a> TestView<'a> {
+    fn new(runtime: &'a Runtime, stage: &TestCluster, dir: &Path) -> Self {
         let _inside = runtime.enter();
         let settings = load(&config(stage, dir));
         let (health, shutdown) = (Health::new("view"), CancellationToken::new());
@@ -207,7 +207,7 @@ impl<'a> Opened<'a> {
 }
 
 /// Each trigger stands where it stands.
-fn assert_true(view: &Opened<'_>) {
+fn assert_statuses_are_correct(view: &TestView<'_>) {
     for (id, expected) in [
         ("fired", Status::Fired),
         ("kept", Status::Fired),
@@ -231,7 +231,7 @@ fn assert_true(view: &Opened<'_>) {
         });
     }
     // A fifth of the crowd was cancelled, unless it had fired before.
-    let all = CROWD as usize * 5;
+    let all = TRIGGERS_PER_ROUND as usize * 5;
     until("the crowd to settle", DEADLINE, || {
         let cancelled = view.count(Status::Cancelled) - 1;
         let fired = view.count(Status::Fired) - 4;
@@ -239,10 +239,10 @@ fn assert_true(view: &Opened<'_>) {
     });
     assert_eq!(view.trigger("series").unwrap().executions, 3);
     assert_executions(view);
-    assert_letters(view);
+    assert_dead_letters(view);
 }
 
-fn assert_executions(view: &Opened<'_>) {
+fn assert_executions(view: &TestView<'_>) {
     let executions = |id: &str| {
         let page = Page::default();
         let all = view.view.executions(&Scope::All, id, None, &page);
@@ -256,7 +256,7 @@ fn assert_executions(view: &Opened<'_>) {
     assert_eq!(executions("pending"), []);
 }
 
-fn assert_letters(view: &Opened<'_>) {
+fn assert_dead_letters(view: &TestView<'_>) {
     let (all, page) = (DeadLetterFilter::default(), Page::default());
     let all = view.view.dead_letters(&Scope::All, &all, &page);
     let letters = view.runtime.block_on(all).unwrap().items;
@@ -278,5 +278,5 @@ fn assert_same(lived: &[String], rebuilt: &[String]) {
     };
     let (gone, new) = (only(lived, rebuilt), only(rebuilt, lived));
     assert!(lived == rebuilt, "only the one that lived has {gone:#?}; only the other has {new:#?}");
-    assert!(lived.len() > CROWD as usize * 5, "{} lines", lived.len());
+    assert!(lived.len() > TRIGGERS_PER_ROUND as usize * 5, "{} lines", lived.len());
 }

@@ -1,25 +1,26 @@
 //! The records that only Orloj writes, in Avro: fires, signals, outcomes, the ledger, dead letters.
 //!
-//! Law: each `…Wire` mirrors a noun field by field and a schema record name by name; serde checks
-//! the first when it compiles, the tests the second. A field added later has a default in both.
+//! Invariant: each `…Wire` mirrors a noun field by field and a schema record name by name; serde
+//! checks the first when it compiles, the tests the second. A field added later has a default in
+//! both.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::avro_course;
+use super::avro_lifecycle;
 use super::avro_outcome::OutcomeWire;
 use super::ledger_key::parse_step;
 use super::schemas::{CodecError, Schemas};
 use crate::model::attempt::History;
-use crate::model::course::{Course, Watcher};
+use crate::model::avro_long;
 use crate::model::dead_letter::{Content, DeadLetter, Mark, Origin};
 use crate::model::definition::{Definition, Header};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
-use crate::model::fire::{Errand, Fire, Withdrawal};
+use crate::model::fire::{Fire, Withdrawal, WorkerRecord};
 use crate::model::input::PRIORITY_DEFAULT;
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
-use crate::model::long;
+use crate::model::lifecycle::{Lifecycle, Watcher};
 use crate::model::outcome::Outcome;
-use crate::model::signal::{RetryRequest, Settled, Settlement, Signal, Watch};
+use crate::model::signal::{CallbackEnded, DependencySettled, RetryRequest, Signal, Watch};
 use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey};
 use crate::model::{Offset, PartitionId, Timestamp};
@@ -38,11 +39,11 @@ impl Schemas {
     }
 
     /// Reads the value of a record on `fires`: its fingerprint says which kind it is.
-    pub fn decode_errand(&self, bytes: &[u8]) -> Result<Errand, CodecError> {
+    pub fn decode_worker_record(&self, bytes: &[u8]) -> Result<WorkerRecord, CodecError> {
         match self.fire.decode(bytes) {
-            Ok(Wire(fire)) => Ok(Errand::Call(Box::new(fire))),
+            Ok(Wire(fire)) => Ok(WorkerRecord::Callback(Box::new(fire))),
             Err(newer @ CodecError::Newer { .. }) => match self.withdrawal.decode(bytes) {
-                Ok(Wire(withdrawal)) => Ok(Errand::Withdraw(withdrawal)),
+                Ok(Wire(withdrawal)) => Ok(WorkerRecord::Withdrawal(withdrawal)),
                 Err(CodecError::Newer { .. }) => Err(newer),
                 Err(corrupt) => Err(corrupt),
             },
@@ -84,7 +85,7 @@ impl Schemas {
     }
 
     /// The value of a record of the ledger; its key is [`LedgerKey::to_bytes`], its header
-    /// [`STEP`](super::ledger_key::STEP).
+    /// [`STEP_HEADER`](super::ledger_key::STEP_HEADER).
     #[must_use]
     pub fn encode_ledger(&self, value: &LedgerValue) -> Vec<u8> {
         self.ledger.encode(&LedgerBody { value: Wire(value) })
@@ -154,7 +155,7 @@ struct LedgerBody<T> {
 #[serde(remote = "FireId", rename = "FireId")]
 struct FireIdWire {
     trigger: Text,
-    #[serde(with = "long")]
+    #[serde(with = "avro_long")]
     generation: Offset,
     occurrence: u32,
     attempt: u32,
@@ -166,14 +167,15 @@ struct FireIdWire {
 struct FireWire {
     #[serde(with = "FireIdWire")]
     id: FireId,
-    #[serde(with = "long")]
+    #[serde(with = "avro_long")]
     scheduled: Timestamp,
-    #[serde(with = "long")]
+    #[serde(with = "avro_long")]
     fired: Timestamp,
     definition: Definition,
     history: Option<Box<History>>,
     #[serde(default)]
-    settles: bool,
+    #[serde(rename = "settles")]
+    report_end: bool,
     #[serde(default = "priority_default")]
     priority: u8,
 }
@@ -186,7 +188,7 @@ fn priority_default() -> u8 {
 #[serde(remote = "Withdrawal", rename = "Withdrawal")]
 struct WithdrawalWire {
     trigger: Text,
-    #[serde(with = "long")]
+    #[serde(with = "avro_long")]
     cancel: Offset,
 }
 
@@ -195,14 +197,16 @@ struct WithdrawalWire {
 enum SignalWire {
     #[serde(rename = "RetryRequest")]
     Retry(#[serde(with = "RetryRequestWire")] RetryRequest),
-    Settled(#[serde(with = "SettledWire")] Settled),
+    #[serde(rename = "Settled")]
+    CallbackEnded(#[serde(with = "CallbackEndedWire")] CallbackEnded),
     Watch(#[serde(with = "WatchWire")] Watch),
-    Settlement(#[serde(with = "SettlementWire")] Settlement),
+    #[serde(rename = "Settlement")]
+    DependencySettled(#[serde(with = "DependencySettledWire")] DependencySettled),
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Settled", rename = "Settled")]
-struct SettledWire {
+#[serde(remote = "CallbackEnded", rename = "Settled")]
+struct CallbackEndedWire {
     #[serde(with = "FireIdWire")]
     id: FireId,
     ok: bool,
@@ -213,15 +217,16 @@ struct SettledWire {
 struct WatchWire {
     trigger: Text,
     watcher: Watcher,
-    #[serde(with = "long")]
+    #[serde(with = "avro_long")]
     until: Timestamp,
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Settlement", rename = "Settlement")]
-struct SettlementWire {
+#[serde(remote = "DependencySettled", rename = "Settlement")]
+struct DependencySettledWire {
     watcher: Watcher,
-    of: Text,
+    #[serde(rename = "of")]
+    dependency: Text,
     ok: bool,
 }
 
@@ -230,15 +235,16 @@ struct SettlementWire {
 struct RetryRequestWire {
     #[serde(with = "FireIdWire")]
     id: FireId,
-    #[serde(with = "long")]
+    #[serde(with = "avro_long")]
     due: Timestamp,
-    #[serde(with = "long")]
+    #[serde(with = "avro_long")]
     scheduled: Timestamp,
     reason: String,
     definition: Definition,
     history: Option<Box<History>>,
     #[serde(default)]
-    settles: bool,
+    #[serde(rename = "settles")]
+    report_end: bool,
     #[serde(default = "priority_default")]
     priority: u8,
 }
@@ -251,12 +257,12 @@ enum LedgerWire {
     Skip,
     Cursor {
         metadata: String,
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         offset: Offset,
         clean: bool,
     },
     Barrier {
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         nonce: u64,
     },
 }
@@ -273,12 +279,12 @@ struct EntryWire {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "TimelineKey", rename = "TimelineKey")]
 struct TimelineKeyWire {
-    #[serde(with = "long")]
+    #[serde(with = "avro_long")]
     due: Timestamp,
     priority: u8,
     #[serde(with = "SourceWire")]
     source: Source,
-    #[serde(with = "long")]
+    #[serde(with = "avro_long")]
     offset: Offset,
 }
 
@@ -295,7 +301,7 @@ enum RowWire {
     Fire(#[serde(with = "FireRowWire")] FireRow),
     Veto {
         trigger: Text,
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         cancel: Offset,
     },
     Watch {
@@ -309,13 +315,14 @@ enum RowWire {
 struct FireRowWire {
     #[serde(with = "FireIdWire")]
     id: FireId,
-    #[serde(with = "long")]
+    #[serde(with = "avro_long")]
     scheduled: Timestamp,
     in_ledger: bool,
     definition: Definition,
     history: Option<Box<History>>,
-    #[serde(default, with = "avro_course")]
-    course: Option<Box<Course>>,
+    #[serde(default, with = "avro_lifecycle")]
+    #[serde(rename = "course")]
+    lifecycle: Option<Box<Lifecycle>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -324,7 +331,7 @@ struct DeadLetterWire {
     #[serde(with = "OriginWire")]
     origin: Origin,
     reason: String,
-    #[serde(with = "long")]
+    #[serde(with = "avro_long")]
     at: Timestamp,
     #[serde(with = "ContentWire")]
     content: Content,
@@ -335,7 +342,7 @@ struct DeadLetterWire {
 struct OriginWire {
     topic: Text,
     partition: PartitionId,
-    #[serde(with = "long")]
+    #[serde(with = "avro_long")]
     offset: Offset,
 }
 
@@ -391,8 +398,8 @@ mod tests {
     use crate::codec::samples::{
         self, any_definition, any_fire_id, any_history, any_row, any_text,
     };
-    use crate::model::course::OnFailure;
-    use crate::model::outcome::{Circuit, CircuitState, Verdict};
+    use crate::model::lifecycle::OnFailure;
+    use crate::model::outcome::{Circuit, CircuitState, OutcomeKind};
 
     fn any_source() -> impl Strategy<Value = Source> {
         prop_oneof![Just(Source::Triggers), Just(Source::Signals)]
@@ -418,13 +425,13 @@ mod tests {
     fn any_fire() -> impl Strategy<Value = Fire> {
         let how = (any::<bool>(), any::<u8>());
         (any_fire_id(), any::<u64>(), any::<u64>(), any_definition(), any_history(), how).prop_map(
-            |(id, scheduled, fired, definition, history, (settles, priority))| Fire {
+            |(id, scheduled, fired, definition, history, (report_end, priority))| Fire {
                 id,
                 scheduled,
                 fired,
                 definition,
                 history,
-                settles,
+                report_end,
                 priority,
             },
         )
@@ -445,22 +452,22 @@ mod tests {
             .prop_map(|(origin, reason, at, content)| DeadLetter { origin, reason, at, content })
     }
 
-    fn any_verdict() -> impl Strategy<Value = Verdict> {
+    fn any_outcome_kind() -> impl Strategy<Value = OutcomeKind> {
         let long = any::<u64>;
         let some = || option::of(any::<u64>());
         prop_oneof![
             (long(), long(), some()).prop_map(|(generation, fire_at, replaced)| {
-                Verdict::Accepted { generation, fire_at, replaced }
+                OutcomeKind::Accepted { generation, fire_at, replaced }
             }),
             (long(), long())
-                .prop_map(|(generation, fire_at)| Verdict::Kept { generation, fire_at }),
-            long().prop_map(|generation| Verdict::Cancelled { generation }),
-            long().prop_map(|generation| Verdict::Taken { generation }),
+                .prop_map(|(generation, fire_at)| OutcomeKind::Kept { generation, fire_at }),
+            long().prop_map(|generation| OutcomeKind::Cancelled { generation }),
+            long().prop_map(|generation| OutcomeKind::Taken { generation }),
             (some(), any::<bool>())
-                .prop_map(|(fired, withdrawal)| Verdict::NotPending { fired, withdrawal }),
-            ".{0,20}".prop_map(|reason| Verdict::Rejected { reason }),
+                .prop_map(|(fired, withdrawal)| OutcomeKind::NotPending { fired, withdrawal }),
+            ".{0,20}".prop_map(|reason| OutcomeKind::Rejected { reason }),
             (long(), any::<u32>(), any::<u32>(), any::<u16>()).prop_map(
-                |(generation, occurrence, attempt, status)| Verdict::Delivered {
+                |(generation, occurrence, attempt, status)| OutcomeKind::Delivered {
                     generation,
                     occurrence,
                     attempt,
@@ -468,7 +475,7 @@ mod tests {
                 }
             ),
             (long(), any::<u32>(), option::of(any::<u16>()), ".{0,20}", some()).prop_map(
-                |(generation, attempt, status, reason, retry_at)| Verdict::Failed {
+                |(generation, attempt, status, reason, retry_at)| OutcomeKind::Failed {
                     generation,
                     occurrence: 0,
                     attempt,
@@ -478,7 +485,7 @@ mod tests {
                 }
             ),
             (any_text(), option::of(any_text()), any_state(), ".{0,20}", some()).prop_map(
-                |(host, caller, state, reason, probe_at)| Verdict::Circuit(Circuit {
+                |(host, caller, state, reason, probe_at)| OutcomeKind::Circuit(Circuit {
                     worker: "orloj.worker.1".into(),
                     caller,
                     host,
@@ -488,32 +495,34 @@ mod tests {
                 })
             ),
             (long(), any::<u32>(), any::<u32>()).prop_map(|(generation, occurrence, attempt)| {
-                Verdict::Withdrawn { generation, occurrence, attempt }
+                OutcomeKind::Withdrawn { generation, occurrence, attempt }
             }),
-            any_verdict_of_course(),
+            any_lifecycle_outcome_kind(),
         ]
     }
 
-    fn any_verdict_of_course() -> impl Strategy<Value = Verdict> {
+    fn any_lifecycle_outcome_kind() -> impl Strategy<Value = OutcomeKind> {
         let long = any::<u64>;
         let then =
             proptest::sample::select(vec![OnFailure::Fire, OnFailure::Skip, OnFailure::Fail]);
         let skipped = (long(), any::<u32>(), long(), long(), ".{0,20}");
         prop_oneof![
             (long(), ".{0,20}")
-                .prop_map(|(generation, reason)| Verdict::Paused { generation, reason }),
+                .prop_map(|(generation, reason)| OutcomeKind::Paused { generation, reason }),
             (long(), long())
-                .prop_map(|(generation, fire_at)| Verdict::Resumed { generation, fire_at }),
-            (long(), any::<u32>())
-                .prop_map(|(generation, occurrence)| Verdict::Called { generation, occurrence }),
+                .prop_map(|(generation, fire_at)| OutcomeKind::Resumed { generation, fire_at }),
+            (long(), any::<u32>()).prop_map(|(generation, occurrence)| OutcomeKind::Called {
+                generation,
+                occurrence
+            }),
             skipped.prop_map(|(generation, occurrences, from, until, reason)| {
-                Verdict::Skipped { generation, occurrences, from, until, reason }
+                OutcomeKind::Skipped { generation, occurrences, from, until, reason }
             }),
             (long(), any::<u32>())
-                .prop_map(|(generation, executions)| Verdict::Ended { generation, executions }),
+                .prop_map(|(generation, executions)| OutcomeKind::Ended { generation, executions }),
             (long(), long())
-                .prop_map(|(generation, fire_at)| Verdict::Expired { generation, fire_at }),
-            (long(), then, ".{0,20}").prop_map(|(generation, then, reason)| Verdict::Unmet {
+                .prop_map(|(generation, fire_at)| OutcomeKind::Expired { generation, fire_at }),
+            (long(), then, ".{0,20}").prop_map(|(generation, then, reason)| OutcomeKind::Unmet {
                 generation,
                 then,
                 reason
@@ -531,40 +540,45 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn what_was_sent_is_read(
+        fn any_encoded_record_is_read_back(
             fire in any_fire(),
             value in any_ledger_value(),
             letter in any_letter(),
             trigger in any_text(),
             answers in option::of(any::<u64>()),
-            verdict in any_verdict(),
+            kind in any_outcome_kind(),
         ) {
             let schemas = Schemas::new();
-            let errand = Errand::Call(Box::new(fire.clone()));
-            prop_assert_eq!(schemas.decode_errand(&schemas.encode_fire(&fire)), Ok(errand));
+            let record = WorkerRecord::Callback(Box::new(fire.clone()));
+            prop_assert_eq!(schemas.decode_worker_record(&schemas.encode_fire(&fire)), Ok(record));
             let withdrawal = Withdrawal { trigger: trigger.clone(), cancel: fire.fired };
             let bytes = schemas.encode_withdrawal(&withdrawal);
-            prop_assert_eq!(schemas.decode_errand(&bytes), Ok(Errand::Withdraw(withdrawal)));
-            let Fire { id, scheduled, fired: due, definition, history, settles, priority } = fire;
-            let (reason, settled) = ("500".to_owned(), Settled { id: id.clone(), ok: settles });
+            let read = schemas.decode_worker_record(&bytes);
+            prop_assert_eq!(read, Ok(WorkerRecord::Withdrawal(withdrawal)));
+            let Fire { id, scheduled, fired: due, definition, history, report_end, priority } =
+                fire;
+            let reason = "500".to_owned();
+            let ended = CallbackEnded { id: id.clone(), ok: report_end };
             let watcher = Watcher { trigger: trigger.clone(), generation: due };
             let watch =
                 Watch { trigger: trigger.clone(), watcher: watcher.clone(), until: scheduled };
-            let settlement = Settlement { watcher, of: trigger.clone(), ok: settles };
-            let signal =
-                RetryRequest { id, due, scheduled, reason, definition, history, settles, priority };
+            let dependency = trigger.clone();
+            let settlement = DependencySettled { watcher, dependency, ok: report_end };
+            let signal = RetryRequest {
+                id, due, scheduled, reason, definition, history, report_end, priority,
+            };
             for signal in [
                 Signal::Retry(signal),
-                Signal::Settled(settled),
+                Signal::CallbackEnded(ended),
                 Signal::Watch(watch),
-                Signal::Settlement(settlement),
+                Signal::DependencySettled(settlement),
             ] {
                 let bytes = schemas.encode_signal(&signal);
                 prop_assert_eq!(schemas.decode_signal(&bytes), Ok(signal));
             }
             let bytes = schemas.encode_dead_letter(&letter);
             prop_assert_eq!(schemas.decode_dead_letter(&bytes), Ok(letter));
-            let outcome = Outcome { trigger, answers, at: due, verdict };
+            let outcome = Outcome { trigger, answers, at: due, kind };
             prop_assert_eq!(schemas.decode_outcome(&schemas.encode_outcome(&outcome)), Ok(outcome));
             let bytes = schemas.encode_ledger(&value);
             let record = LedgerRecord { key: LedgerKey::Cursor, value: Some(value), step: 7 };
@@ -577,9 +591,10 @@ mod tests {
             let schemas = Schemas::new();
             let framed = |frame: &[u8]| [&frame[..10], datum.as_slice()].concat();
             let fire = schemas.encode_fire(&samples::fire());
-            let _ = (schemas.decode_errand(&datum), schemas.decode_errand(&framed(&fire)));
+            let _ = schemas.decode_worker_record(&datum);
+            let _ = schemas.decode_worker_record(&framed(&fire));
             let withdrawal = framed(&schemas.encode_withdrawal(&samples::withdrawal()));
-            let _ = schemas.decode_errand(&withdrawal);
+            let _ = schemas.decode_worker_record(&withdrawal);
             let signal = framed(&schemas.encode_signal(&samples::signal()));
             let _ = (schemas.decode_signal(&datum), schemas.decode_signal(&signal));
             let _ = (schemas.decode_outcome(&datum), schemas.decode_dead_letter(&datum));
@@ -589,22 +604,25 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_these() {
+    fn encoded_records_match_the_golden_files() {
         let schemas = Schemas::new();
         golden::check("fire", &schemas.encode_fire(&samples::fire()));
         golden::check("withdrawal", &schemas.encode_withdrawal(&samples::withdrawal()));
         golden::check("signal-retry", &schemas.encode_signal(&samples::signal()));
-        golden::check("signal-settled", &schemas.encode_signal(&samples::settled()));
+        golden::check("signal-settled", &schemas.encode_signal(&samples::callback_ended()));
         golden::check("signal-watch", &schemas.encode_signal(&samples::watch()));
-        golden::check("signal-settlement", &schemas.encode_signal(&samples::settlement()));
+        golden::check("signal-settlement", &schemas.encode_signal(&samples::dependency_settled()));
         golden::check("outcome-failed-5", &schemas.encode_outcome(&samples::outcome()));
         golden::check("outcome-circuit-5", &schemas.encode_outcome(&samples::circuit()));
         golden::check("outcome-withdrawn-5", &schemas.encode_outcome(&samples::withdrawn()));
         golden::check("dead-letter-record", &schemas.encode_dead_letter(&samples::letter()));
-        golden::check("dead-letter-fire", &schemas.encode_dead_letter(&samples::exhausted()));
+        golden::check(
+            "dead-letter-fire",
+            &schemas.encode_dead_letter(&samples::undelivered_fire()),
+        );
         golden::check("dead-letter-mark", &schemas.encode_dead_letter(&samples::mark()));
         golden::check("ledger-entry", &schemas.encode_ledger(&samples::ledger_entry()));
-        golden::check("ledger-series", &schemas.encode_ledger(&samples::ledger_series()));
+        golden::check("ledger-series", &schemas.encode_ledger(&samples::ledger_recurrence()));
         golden::check("ledger-skip", &schemas.encode_ledger(&LedgerValue::Skip));
         golden::check(
             "ledger-cursor",
@@ -631,14 +649,14 @@ mod tests {
         }
         let withdrawn = schemas.decode_outcome(&golden::read("outcome-withdrawn"));
         assert_eq!(withdrawn, Ok(samples::withdrawn()));
-        let errand = schemas.decode_errand(&golden::read("fire-1"));
-        assert_eq!(errand, Ok(Errand::Call(Box::new(samples::fire()))));
+        let record = schemas.decode_worker_record(&golden::read("fire-1"));
+        assert_eq!(record, Ok(WorkerRecord::Callback(Box::new(samples::fire()))));
         let Signal::Retry(retry) = samples::signal() else { unreachable!() };
-        let retry = RetryRequest { settles: false, priority: PRIORITY_DEFAULT, ..retry };
+        let retry = RetryRequest { report_end: false, priority: PRIORITY_DEFAULT, ..retry };
         let signal = schemas.decode_signal(&golden::read("signal-retry-1"));
         assert_eq!(signal, Ok(Signal::Retry(retry)));
         let letter = schemas.decode_dead_letter(&golden::read("dead-letter-fire-1"));
-        assert_eq!(letter, Ok(samples::exhausted()));
+        assert_eq!(letter, Ok(samples::undelivered_fire()));
         let entry = golden::read("ledger-entry-1");
         let entry = schemas.decode_ledger(b"~cursor", Some(&entry), Some(b"7"));
         assert_eq!(entry.unwrap().value, Some(samples::ledger_entry()));
@@ -649,17 +667,17 @@ mod tests {
         let schemas = Schemas::new();
         let mut bytes = schemas.encode_fire(&samples::fire());
         for cut in 0..bytes.len() {
-            let read = schemas.decode_errand(&bytes[..cut]);
+            let read = schemas.decode_worker_record(&bytes[..cut]);
             assert!(matches!(read, Err(CodecError::Corrupt { .. })), "{cut}: {read:?}");
         }
-        assert!(matches!(schemas.decode_errand(b"hello"), Err(CodecError::Corrupt { .. })));
+        assert!(matches!(schemas.decode_worker_record(b"hello"), Err(CodecError::Corrupt { .. })));
         bytes.push(0);
-        assert!(matches!(schemas.decode_errand(&bytes), Err(CodecError::Corrupt { .. })));
+        assert!(matches!(schemas.decode_worker_record(&bytes), Err(CodecError::Corrupt { .. })));
         bytes[4] ^= 1;
-        assert_eq!(schemas.decode_errand(&bytes), Err(CodecError::Newer { kind: "fire" }));
+        assert_eq!(schemas.decode_worker_record(&bytes), Err(CodecError::Newer { kind: "fire" }));
         let mut withdrawal = schemas.encode_withdrawal(&samples::withdrawal());
         withdrawal.push(0);
-        let read = schemas.decode_errand(&withdrawal);
+        let read = schemas.decode_worker_record(&withdrawal);
         assert!(matches!(read, Err(CodecError::Corrupt { kind: "withdrawal", .. })), "{read:?}");
     }
 }

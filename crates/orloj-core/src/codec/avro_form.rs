@@ -1,6 +1,6 @@
 //! The Avro envelope: `schemas/trigger.avsc`, written with that schema or one that resolves to it.
 //!
-//! Law: the writer's schema is found by what the record names, a registry's id (0x00 and four
+//! Invariant: the writer's schema is found by what the record names, a registry's id (0x00 and four
 //! bytes) or our own fingerprint (0xC3 0x01 and eight), and never guessed.
 
 use std::io::{self, Read};
@@ -10,37 +10,39 @@ use apache_avro::reader::datum::GenericDatumReader;
 use bytes::Bytes;
 use serde::Deserialize;
 
-use super::course_field;
-use super::draft::{Destination, Draft, Due};
-use super::field::{self, Reason};
-use super::registration::{Lookup, ReadContext, ReadError, Refusal};
+use super::draft::{Destination, DueSpec, RegistrationDraft};
+use super::lifecycle_fields;
+use super::registration::{ReadContext, ReadError, RegistrationError, SchemaLookup};
 use super::schemas::MARKER;
-use crate::model::course::OnFailure;
+use super::text_field::{self, Reason};
 use crate::model::definition::Header;
-use crate::model::input::{Count, OnConflict};
+use crate::model::input::{CountPolicy, OnConflict};
+use crate::model::lifecycle::OnFailure;
 use crate::model::schedule::Schedule;
 use crate::model::text::Text;
 
 /// Reads the envelope `value` into `draft`, which already holds what the headers say.
 pub(super) fn read(
     value: &[u8],
-    draft: &mut Draft,
+    draft: &mut RegistrationDraft,
     context: &ReadContext<'_>,
-) -> Result<(), Refusal> {
+) -> Result<(), RegistrationError> {
     let ours = context.schemas.trigger();
     let envelope = match value {
         [0x00, i0, i1, i2, i3, datum @ ..] => {
             let id = u32::from_be_bytes([*i0, *i1, *i2, *i3]);
             match context.writers.by_id(id) {
-                Lookup::Known(writer) => resolve(datum, &writer, ours)?,
-                Lookup::Unknown => {
-                    return Err(Refusal::MayPass(format!(
+                SchemaLookup::Known(writer) => resolve(datum, &writer, ours)?,
+                SchemaLookup::Unknown => {
+                    return Err(RegistrationError::MayBecomeReadable(format!(
                         "the Avro schema id {id} is unknown: register the schema, check that \
                          Orloj reads the same registry, and send the record again"
                     )));
                 }
-                Lookup::Unreachable => {
-                    return Err(Refusal::Away(ReadError::RegistryAway { id }));
+                SchemaLookup::Unreachable => {
+                    return Err(RegistrationError::NotReadableNow(
+                        ReadError::RegistryUnavailable { id },
+                    ));
                 }
             }
         }
@@ -49,7 +51,7 @@ pub(super) fn read(
                 return Err(truncated().into());
             };
             let Some(writer) = context.schemas.trigger_by_fingerprint(*fingerprint) else {
-                return Err(Refusal::Final(format!(
+                return Err(RegistrationError::Permanent(format!(
                     "the Avro fingerprint {} is not that of our schema: use schemas/trigger.avsc, \
                      or a registry's framing (0x00 and the schema id)",
                     hex(fingerprint)
@@ -65,7 +67,7 @@ pub(super) fn read(
 /// `schemas/trigger.avsc` as a struct.
 #[derive(Deserialize)]
 #[serde(rename = "Trigger", rename_all = "camelCase")]
-struct Envelope {
+struct AvroEnvelope {
     fire_at: Option<i64>,
     delay_ms: Option<i64>,
     topic: Option<String>,
@@ -75,7 +77,7 @@ struct Envelope {
     payload: Option<Bytes>,
     headers: Vec<Header>,
     priority: i32,
-    on_conflict: Conflict,
+    on_conflict: AvroOnConflict,
     pool: Option<String>,
     timeout_ms: Option<i64>,
     retry_delays_ms: Option<Vec<i64>>,
@@ -85,23 +87,23 @@ struct Envelope {
     caller: Option<String>,
     schedule: Option<String>,
     expire_after_ms: Option<i64>,
-    count: Counted,
+    count: AvroCount,
     after: Option<Vec<String>>,
-    on_failure: Failing,
+    on_failure: AvroOnFailure,
     after_timeout_ms: Option<i64>,
     retain_ms: Option<i64>,
 }
 
 #[derive(Deserialize, PartialEq)]
 #[serde(rename_all = "camelCase")]
-enum Counted {
+enum AvroCount {
     Reset,
     Keep,
 }
 
 #[derive(Deserialize, PartialEq)]
 #[serde(rename_all = "camelCase")]
-enum Failing {
+enum AvroOnFailure {
     Fire,
     Skip,
     Fail,
@@ -109,19 +111,19 @@ enum Failing {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum Conflict {
+enum AvroOnConflict {
     Replace,
     Keep,
 }
 
-fn resolve(datum: &[u8], writer: &Schema, ours: &Schema) -> Result<Envelope, Reason> {
+fn resolve(datum: &[u8], writer: &Schema, ours: &Schema) -> Result<AvroEnvelope, Reason> {
     let refused = |error: apache_avro::Error| {
         format!("the Avro value cannot be read as a Trigger: {error}; see schemas/trigger.avsc")
     };
-    let mut datum = Datum { rest: datum, overrun: false };
+    let mut datum = DatumReader { rest: datum, read_past_end: false };
     let reader = GenericDatumReader::builder(writer).reader_schema(ours).build();
     let value = reader.map_err(refused)?.read_value(&mut datum).map_err(refused)?;
-    if datum.overrun {
+    if datum.read_past_end {
         return Err("the Avro value ends too early: send it whole".to_owned());
     }
     if !datum.rest.is_empty() {
@@ -133,106 +135,109 @@ fn resolve(datum: &[u8], writer: &Schema, ours: &Schema) -> Result<Envelope, Rea
 
 /// The bytes of a datum. It notes when more is asked for than there is, because the Avro reader
 /// takes the end of its input for a null: a record cut off within would pass for a whole one.
-struct Datum<'a> {
+struct DatumReader<'a> {
     rest: &'a [u8],
-    overrun: bool,
+    read_past_end: bool,
 }
 
-impl Read for Datum<'_> {
+impl Read for DatumReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let read = self.rest.read(out)?;
-        self.overrun |= read < out.len();
+        self.read_past_end |= read < out.len();
         Ok(read)
     }
 }
 
-fn fill(draft: &mut Draft, mut envelope: Envelope) -> Result<(), Reason> {
+fn fill(draft: &mut RegistrationDraft, mut envelope: AvroEnvelope) -> Result<(), Reason> {
     fill_delivery(draft, &mut envelope)?;
-    fill_course(draft, &mut envelope)?;
+    fill_lifecycle(draft, &mut envelope)?;
     if let Some(ms) = envelope.fire_at {
-        draft.set_due("fireAt", Due::At(field::time_ms("fireAt", ms)?))?;
+        draft.set_due("fireAt", DueSpec::At(text_field::time_ms("fireAt", ms)?))?;
     }
     if let Some(ms) = envelope.delay_ms {
-        draft.set_due("delayMs", Due::After(field::delay_ms("delayMs", ms)?))?;
+        draft.set_due("delayMs", DueSpec::After(text_field::delay_ms("delayMs", ms)?))?;
     }
     if let Some(json) = envelope.schedule {
-        draft.set_due("schedule", Due::On(Box::new(Schedule::from_json(&json)?)))?;
+        draft.set_due("schedule", DueSpec::Recurring(Box::new(Schedule::from_json(&json)?)))?;
     }
     if let Some(topic) = envelope.topic {
-        let topic = field::topic("topic", &topic)?;
+        let topic = text_field::topic("topic", &topic)?;
         draft.set_destination("topic", Destination::Topic(topic))?;
     }
     if let Some(url) = envelope.callback_url {
-        let url = field::url("callbackUrl", &url)?;
+        let url = text_field::url("callbackUrl", &url)?;
         draft.set_destination("callbackUrl", Destination::Url(url))?;
     }
     if let Some(key) = envelope.topic_key {
         draft.key = Some(key);
     }
     if let Some(method) = envelope.callback_method {
-        draft.method = Some(field::method("callbackMethod", &method)?);
+        draft.method = Some(text_field::method("callbackMethod", &method)?);
     }
     if let Some(caller) = envelope.caller {
-        let caller = field::caller("caller", &caller)?;
+        let caller = text_field::caller("caller", &caller)?;
         draft.caller.get_or_insert(caller);
     }
     draft.payload = envelope.payload;
     draft.headers.extend(envelope.headers);
-    draft.priority = field::priority("priority", &envelope.priority.to_string())?;
+    draft.priority = text_field::priority("priority", &envelope.priority.to_string())?;
     draft.on_conflict = match envelope.on_conflict {
-        Conflict::Replace => OnConflict::Replace,
-        Conflict::Keep => OnConflict::Keep,
+        AvroOnConflict::Replace => OnConflict::Replace,
+        AvroOnConflict::Keep => OnConflict::Keep,
     };
     Ok(())
 }
 
 /// What goes beyond one time and one attempt. An enum's default says nothing.
-fn fill_course(draft: &mut Draft, envelope: &mut Envelope) -> Result<(), Reason> {
-    let asked = &mut draft.asked;
-    let span = |field, ms| course_field::span(field, field::delay_ms(field, ms)?);
-    asked.expire_after =
+fn fill_lifecycle(
+    draft: &mut RegistrationDraft,
+    envelope: &mut AvroEnvelope,
+) -> Result<(), Reason> {
+    let lifecycle = &mut draft.lifecycle;
+    let span = |field, ms| lifecycle_fields::span(field, text_field::delay_ms(field, ms)?);
+    lifecycle.expire_after =
         envelope.expire_after_ms.map(|ms| span("expireAfterMs", ms)).transpose()?;
-    asked.count = (envelope.count == Counted::Keep).then_some(Count::Keep);
+    lifecycle.count = (envelope.count == AvroCount::Keep).then_some(CountPolicy::Keep);
     if let Some(ids) = envelope.after.take() {
-        asked.after = Some(course_field::ids("after", ids.iter().map(String::as_str))?);
+        lifecycle.after = Some(lifecycle_fields::ids("after", ids.iter().map(String::as_str))?);
     }
-    asked.on_failure = match envelope.on_failure {
-        Failing::Fire => Some(OnFailure::Fire),
-        Failing::Skip => Some(OnFailure::Skip),
-        Failing::Fail => None,
+    lifecycle.on_failure = match envelope.on_failure {
+        AvroOnFailure::Fire => Some(OnFailure::Fire),
+        AvroOnFailure::Skip => Some(OnFailure::Skip),
+        AvroOnFailure::Fail => None,
     };
-    asked.after_timeout =
+    lifecycle.after_timeout =
         envelope.after_timeout_ms.map(|ms| span("afterTimeoutMs", ms)).transpose()?;
     if let Some(ms) = envelope.retain_ms {
-        let retain = field::delay_ms("retainMs", ms)?;
-        asked.retain = Some(course_field::retain("retainMs", retain)?);
+        let retain = text_field::delay_ms("retainMs", ms)?;
+        lifecycle.retain = Some(lifecycle_fields::retain("retainMs", retain)?);
     }
     Ok(())
 }
 
 /// How a callback is delivered.
-fn fill_delivery(draft: &mut Draft, envelope: &mut Envelope) -> Result<(), Reason> {
+fn fill_delivery(draft: &mut RegistrationDraft, envelope: &mut AvroEnvelope) -> Result<(), Reason> {
     if let Some(pool) = envelope.pool.take() {
-        draft.pool = Some(field::pool("pool", &pool)?);
+        draft.pool = Some(text_field::pool("pool", &pool)?);
     }
     if let Some(ms) = envelope.timeout_ms {
-        let timeout = field::delay_ms("timeoutMs", ms)?;
-        draft.timeout = Some(field::timeout("timeoutMs", timeout)?);
+        let timeout = text_field::delay_ms("timeoutMs", ms)?;
+        draft.timeout = Some(text_field::timeout("timeoutMs", timeout)?);
     }
     if let Some(delays) = envelope.retry_delays_ms.take() {
-        let delays = delays.into_iter().map(|ms| field::delay_ms("retryDelaysMs", ms));
-        draft.retry_delays = Some(field::delays("retryDelaysMs", delays)?);
+        let delays = delays.into_iter().map(|ms| text_field::delay_ms("retryDelaysMs", ms));
+        draft.retry_delays = Some(text_field::delays("retryDelaysMs", delays)?);
     }
     if let Some(attempts) = envelope.retry_attempts {
-        draft.retry.attempts = Some(field::attempts("retryAttempts", &attempts.to_string())?);
+        draft.retry.attempts = Some(text_field::attempts("retryAttempts", &attempts.to_string())?);
     }
     if let Some(jitter) = envelope.retry_jitter {
-        draft.retry.jitter = Some(field::jitter("retryJitter", &jitter.to_string())?);
+        draft.retry.jitter = Some(text_field::jitter("retryJitter", &jitter.to_string())?);
     }
     if let Some(statuses) = envelope.retry_final_statuses.take() {
         let statuses: Vec<_> = statuses.iter().map(i32::to_string).collect();
         let statuses = statuses.iter().map(String::as_str);
-        draft.retry.final_statuses = field::final_statuses("retryFinalStatuses", statuses)?;
+        draft.retry.final_statuses = text_field::final_statuses("retryFinalStatuses", statuses)?;
     }
     Ok(())
 }
@@ -256,8 +261,8 @@ pub(super) mod tests {
     use crate::codec::registration_tests::{NOW, plain, record, registration};
     use crate::codec::registration_tests::{try_read, unreadable};
     use crate::codec::schemas::Schemas;
-    use crate::model::course::After;
     use crate::model::definition::{Target, TopicTarget};
+    use crate::model::lifecycle::Dependencies;
     use crate::model::partitioner::Partitioner;
     use crate::model::retry::RetryPolicy;
 
@@ -322,7 +327,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn avro_says_everything_in_either_frame() {
+    fn avro_carries_every_field_in_either_framing() {
         let mut expected = plain(NOW + 1_000, "t", b"\x00p");
         expected.priority = 9;
         expected.on_conflict = OnConflict::Keep;
@@ -362,7 +367,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_goes_beyond_one_time_is_read() {
+    fn lifecycle_fields_are_read() {
         let some = |value| Value::Union(1, Box::new(value));
         let datum = avro_datum_with(|record| {
             record.put("expireAfterMs", some(Value::Long(60_000)));
@@ -375,7 +380,7 @@ pub(super) mod tests {
         let read = registration(&record(Some(&single_object(&datum)), &[]));
         assert_eq!((read.expire_after, read.retain), (Some(60_000), Some(7_000)));
         let ids = vec!["a".into(), "b".into()];
-        let after = After { ids, on_failure: OnFailure::Fire, timeout: 5_000 };
+        let after = Dependencies { ids, on_failure: OnFailure::Fire, timeout: 5_000 };
         assert_eq!(read.after, Some(Box::new(after)));
     }
 
@@ -386,25 +391,25 @@ pub(super) mod tests {
         let writer = Schema::parse_str(writer).unwrap();
         let json = r#"{"daily":{"at":["09:00"]}}"#;
         let datum = [b"\x02t", [json.len() as u8 * 2].as_slice(), json.as_bytes()].concat();
-        let mut draft = Draft::new();
+        let mut draft = RegistrationDraft::new();
         fill(&mut draft, resolve(&datum, &writer, Schemas::new().trigger()).unwrap()).unwrap();
-        let registration = draft.register("order-7".into(), NOW).unwrap();
+        let registration = draft.into_registration("order-7".into(), NOW).unwrap();
         assert_eq!(registration.schedule.unwrap().to_json(), json);
     }
 
     #[test]
-    fn an_unknown_schema_may_pass_and_an_unreachable_one_pauses() {
+    fn an_unknown_schema_may_become_readable_and_an_unreachable_registry_pauses() {
         let unknown = confluent(3, &avro_datum());
         let refused = unreadable(&record(Some(&unknown), &[]));
-        assert!(refused.may_pass, "{}", refused.reason);
+        assert!(refused.may_become_readable, "{}", refused.reason);
         assert!(refused.reason.contains("schema id 3"), "{}", refused.reason);
         let away = confluent(9, &avro_datum());
         let read = try_read(&record(Some(&away), &[]), Partitioner::Any);
-        assert_eq!(read, Err(ReadError::RegistryAway { id: 9 }));
+        assert_eq!(read, Err(ReadError::RegistryUnavailable { id: 9 }));
     }
 
     #[test]
-    fn broken_avro_is_refused_for_good() {
+    fn broken_avro_is_refused_permanently() {
         let whole = single_object(&avro_datum());
         let mut values: Vec<Vec<u8>> = (1..whole.len()).map(|cut| whole[..cut].to_vec()).collect();
         values.retain(|value| value.len() >= 2); // one byte of 0xC3 is not Avro, nor anything else
@@ -415,13 +420,17 @@ pub(super) mod tests {
         values.last_mut().unwrap()[2] ^= 1;
         for value in values {
             let refused = unreadable(&record(Some(&value), &[]));
-            assert!(!refused.may_pass && refused.reason.contains("Avro"), "{}", refused.reason);
+            assert!(
+                !refused.may_become_readable && refused.reason.contains("Avro"),
+                "{}",
+                refused.reason
+            );
             assert_eq!(refused.value.as_deref(), Some(value.as_slice()));
         }
     }
 
     #[test]
-    fn the_bytes_are_these() {
+    fn encoded_triggers_match_the_golden_files() {
         golden::check("trigger-avro-registry", &confluent(1, &avro_datum()));
         golden::check("trigger-avro-single-object", &single_object(&avro_datum()));
     }

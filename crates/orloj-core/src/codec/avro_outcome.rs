@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::course::OnFailure;
-use crate::model::long;
-use crate::model::outcome::{Circuit, Outcome, Verdict};
+use crate::model::avro_long;
+use crate::model::lifecycle::OnFailure;
+use crate::model::outcome::{Circuit, Outcome, OutcomeKind};
 use crate::model::text::Text;
 use crate::model::{Offset, Timestamp};
 
@@ -12,37 +12,38 @@ use crate::model::{Offset, Timestamp};
 #[serde(remote = "Outcome", rename = "Outcome")]
 pub(super) struct OutcomeWire {
     trigger: Text,
-    #[serde(with = "long::option")]
+    #[serde(with = "avro_long::option")]
     answers: Option<Offset>,
-    #[serde(with = "long")]
+    #[serde(with = "avro_long")]
     at: Timestamp,
-    #[serde(with = "VerdictWire")]
-    verdict: Verdict,
+    #[serde(with = "OutcomeKindWire")]
+    #[serde(rename = "verdict")]
+    kind: OutcomeKind,
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Verdict", rename_all_fields = "camelCase")]
-enum VerdictWire {
+#[serde(remote = "OutcomeKind", rename_all_fields = "camelCase")]
+enum OutcomeKindWire {
     Accepted {
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         generation: Offset,
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         fire_at: Timestamp,
-        #[serde(with = "long::option")]
+        #[serde(with = "avro_long::option")]
         replaced: Option<Offset>,
     },
     Kept {
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         generation: Offset,
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         fire_at: Timestamp,
     },
     Cancelled {
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         generation: Offset,
     },
     NotPending {
-        #[serde(with = "long::option")]
+        #[serde(with = "avro_long::option")]
         fired: Option<Offset>,
         withdrawal: bool,
     },
@@ -50,74 +51,74 @@ enum VerdictWire {
         reason: String,
     },
     Delivered {
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         generation: Offset,
         occurrence: u32,
         attempt: u32,
         status: u16,
     },
     Failed {
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         generation: Offset,
         occurrence: u32,
         attempt: u32,
         status: Option<u16>,
         reason: String,
-        #[serde(with = "long::option")]
+        #[serde(with = "avro_long::option")]
         retry_at: Option<Timestamp>,
     },
     Circuit(Circuit),
     Withdrawn {
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         generation: Offset,
         occurrence: u32,
         attempt: u32,
     },
     Paused {
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         generation: Offset,
         reason: String,
     },
     Resumed {
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         generation: Offset,
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         fire_at: Timestamp,
     },
     Called {
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         generation: Offset,
         occurrence: u32,
     },
     Skipped {
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         generation: Offset,
         occurrences: u32,
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         from: Timestamp,
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         until: Timestamp,
         reason: String,
     },
     Ended {
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         generation: Offset,
         executions: u32,
     },
     Expired {
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         generation: Offset,
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         fire_at: Timestamp,
     },
     Unmet {
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         generation: Offset,
         then: OnFailure,
         reason: String,
     },
     Taken {
-        #[serde(with = "long")]
+        #[serde(with = "avro_long")]
         generation: Offset,
     },
 }

@@ -1,15 +1,15 @@
 //! A batch: many registrations in one record, each of which goes to its own partition as a record
 //! of its own.
 //!
-//! Law: a batch is taken as a whole or not at all; what is wrong with one of its registrations is
-//! said where that one arrives.
+//! Invariant: a batch is taken as a whole or not at all; what is wrong with one of its
+//! registrations is said where that one arrives.
 
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::field::{self, Reason, refused};
 use super::registration::{ACK, FORWARDED, RawRecord, ReadContext};
+use super::text_field::{self, Reason, refused};
 use crate::model::definition::Header;
 use crate::model::input::{Forward, Request};
 use crate::model::limits::BATCH_MAX;
@@ -19,7 +19,7 @@ use crate::model::text::Text;
 pub const BATCH: &str = "orloj-batch";
 
 #[derive(Deserialize)]
-struct Named<'a> {
+struct BatchElement<'a> {
     #[serde(borrow)]
     id: Option<&'a RawValue>,
 }
@@ -29,7 +29,7 @@ pub(super) fn read(raw: &RawRecord<'_>, context: &ReadContext<'_>) -> Result<Req
     let Some(value) = raw.value else {
         return Err("a batch has a value: a JSON array of registrations with an id each".to_owned());
     };
-    let text = field::utf8("the batch", value)?;
+    let text = text_field::utf8("the batch", value)?;
     let envelopes: Vec<&RawValue> = serde_json::from_str(text).map_err(|_| {
         refused("the batch", text, "give a JSON array of registrations with an id each")
     })?;
@@ -47,11 +47,11 @@ fn forward(
     context: &ReadContext<'_>,
 ) -> Result<Forward, Reason> {
     let way_out = "each registration of a batch is a JSON object with an id";
-    let named: Named<'_> =
+    let named: BatchElement<'_> =
         serde_json::from_str(envelope).map_err(|_| refused("the batch", envelope, way_out))?;
     let id = named.id.and_then(|id| serde_json::from_str::<String>(id.get()).ok());
     let Some(id) = id else { return Err(refused("the batch", envelope, way_out)) };
-    let id = field::id(Some(id.as_bytes()))?;
+    let id = text_field::id(Some(id.as_bytes()))?;
     let partition = context.partitioner.partition(id.bytes(), context.partitions);
     Ok(Forward {
         partition: partition.unwrap_or(raw.partition),

@@ -1,14 +1,15 @@
 //! A registration as far as it was read: the common ground of the three forms.
 //!
-//! Law: whatever the form, the same rules are applied in the same place, [`Draft::register`].
+//! Invariant: whatever the form, the same rules are applied in the same place,
+//! [`RegistrationDraft::register`].
 
 use bytes::Bytes;
 
-use super::course_field::Asked;
-use super::field::{Reason, refused};
+use super::lifecycle_fields::LifecycleFields;
+use super::text_field::{Reason, refused};
 use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarget};
 use crate::model::input::{OnConflict, PRIORITY_DEFAULT, Registration};
-use crate::model::limits::{HEADER_BYTES_MAX, HEADERS_MAX, HORIZON_MAX_MS, PAYLOAD_BYTES_MAX};
+use crate::model::limits::{FUTURE_MAX_MS, HEADER_BYTES_MAX, HEADERS_MAX, PAYLOAD_BYTES_MAX};
 use crate::model::retry::RetryPolicy;
 use crate::model::schedule::Schedule;
 use crate::model::text::Text;
@@ -16,7 +17,7 @@ use crate::model::{Millis, Offset, Timestamp};
 
 /// What was read so far.
 #[derive(Debug)]
-pub(super) struct Draft {
+pub(super) struct RegistrationDraft {
     /// What is delivered.
     pub(super) payload: Option<Bytes>,
     /// What is carried to the target.
@@ -26,7 +27,7 @@ pub(super) struct Draft {
     /// The record's key, which an envelope may repeat.
     pub(super) id: Option<Text>,
     /// What it is beyond one time and one attempt.
-    pub(super) asked: Asked,
+    pub(super) lifecycle: LifecycleFields,
     /// What to do about a pending one.
     pub(super) on_conflict: OnConflict,
     /// The only generation that it replaces.
@@ -48,21 +49,21 @@ pub(super) struct Draft {
     /// The time zone of a cron expression that came as a header.
     pub(super) zone: Option<String>,
     /// When, and which field said so.
-    due: Option<(&'static str, Due)>,
+    due: Option<(&'static str, DueSpec)>,
     /// Where to, and which field said so.
     destination: Option<(&'static str, Destination)>,
 }
 
 /// When a trigger is due.
 #[derive(Debug)]
-pub(super) enum Due {
+pub(super) enum DueSpec {
     /// At a time, in ms since the epoch.
     At(Timestamp),
     /// After a delay, in ms from the record's broker timestamp.
     After(Millis),
     /// Again and again.
-    On(Box<Schedule>),
-    /// By a cron expression in [`Draft::zone`].
+    Recurring(Box<Schedule>),
+    /// By a cron expression in [`RegistrationDraft::zone`].
     Cron(String),
 }
 
@@ -75,7 +76,7 @@ pub(super) enum Destination {
     Url(Text),
 }
 
-impl Draft {
+impl RegistrationDraft {
     /// Nothing read yet.
     pub(super) fn new() -> Self {
         Self {
@@ -83,7 +84,7 @@ impl Draft {
             headers: Vec::new(),
             priority: PRIORITY_DEFAULT,
             id: None,
-            asked: Asked::default(),
+            lifecycle: LifecycleFields::default(),
             on_conflict: OnConflict::default(),
             if_generation: None,
             retry: RetryPolicy::default(),
@@ -100,12 +101,12 @@ impl Draft {
     }
 
     /// Whether anything says when or where to: what tells the headers form from an envelope.
-    pub(super) fn is_instructed(&self) -> bool {
+    pub(super) fn has_instructions(&self) -> bool {
         self.due.is_some() || self.destination.is_some()
     }
 
     /// `field` says when.
-    pub(super) fn set_due(&mut self, field: &'static str, due: Due) -> Result<(), Reason> {
+    pub(super) fn set_due(&mut self, field: &'static str, due: DueSpec) -> Result<(), Reason> {
         match self.due.replace((field, due)) {
             None => Ok(()),
             Some((other, _)) => Err(format!("{other} and {field} both say when: give one time")),
@@ -138,24 +139,25 @@ impl Draft {
             (Some(none), _) if none.is_empty() => policy.attempts = Some(1),
             (delays, _) => policy.delays = delays.clone().unwrap_or_default(),
         }
-        Ok((!policy.is_open()).then(|| Box::new(policy)))
+        Ok((!policy.is_empty()).then(|| Box::new(policy)))
     }
 
     /// The registration, if it holds to every rule and limit. `timestamp` is the record's.
-    pub(super) fn register(
+    pub(super) fn into_registration(
         mut self,
         id: Text,
         timestamp: Timestamp,
     ) -> Result<Registration, Reason> {
         let mut due = self.due.take();
-        if self.asked.after.is_some() {
+        if self.lifecycle.after.is_some() {
             // What waits for others need not wait for a time.
-            due.get_or_insert(("after", Due::At(timestamp)));
+            due.get_or_insert(("after", DueSpec::At(timestamp)));
         }
         let (fire_at, schedule) = first_due(due, self.zone.take(), &id, timestamp)?;
-        let after = self.asked.check(&id, schedule.is_some())?;
+        let after = self.lifecycle.validate(&id, schedule.is_some())?;
         let retry = self.retry_policy()?;
-        let callback = Callback { method: self.method, pool: self.pool, timeout: self.timeout };
+        let callback =
+            CallbackFields { method: self.method, pool: self.pool, timeout: self.timeout };
         let target = target(self.destination, self.key, callback)?;
         if let Some(bytes) = self.payload.as_ref().map(Bytes::len)
             && bytes > PAYLOAD_BYTES_MAX
@@ -174,9 +176,9 @@ impl Draft {
             }
             (_, Some(generation)) => OnConflict::Match(generation),
         };
-        let Self { payload, headers, caller, priority, asked, .. } = self;
+        let Self { payload, headers, caller, priority, lifecycle, .. } = self;
         let definition = Definition { target, payload, headers, retry, caller };
-        let Asked { expire_after, retain, count, .. } = asked;
+        let LifecycleFields { expire_after, retain, count, .. } = lifecycle;
         let count = count.unwrap_or_default();
         Ok(Registration {
             id,
@@ -195,7 +197,7 @@ impl Draft {
 
 /// When it is due first, and by which schedule again.
 fn first_due(
-    due: Option<(&'static str, Due)>,
+    due: Option<(&'static str, DueSpec)>,
     zone: Option<String>,
     id: &Text,
     timestamp: Timestamp,
@@ -206,18 +208,23 @@ fn first_due(
                     delaySeconds or schedule in an envelope)"
             .to_owned());
     };
-    if let (Some(zone), false) = (&zone, matches!(due, Due::Cron(_))) {
+    if let (Some(zone), false) = (&zone, matches!(due, DueSpec::Cron(_))) {
         return Err(refused("orloj-zone", zone, "it is the zone of orloj-cron, which is missing"));
     }
     let (given, fire_at) = match due {
-        Due::At(time) => (time, time),
-        Due::After(delay) => (delay, timestamp.saturating_add(delay)),
-        Due::On(schedule) => return first_of(field, *schedule, id, timestamp),
-        Due::Cron(cron) => {
-            return first_of(field, Schedule::of_cron(&cron, zone.as_deref())?, id, timestamp);
+        DueSpec::At(time) => (time, time),
+        DueSpec::After(delay) => (delay, timestamp.saturating_add(delay)),
+        DueSpec::Recurring(schedule) => return first_occurrence(field, *schedule, id, timestamp),
+        DueSpec::Cron(cron) => {
+            return first_occurrence(
+                field,
+                Schedule::from_cron(&cron, zone.as_deref())?,
+                id,
+                timestamp,
+            );
         }
     };
-    if fire_at > timestamp.saturating_add(HORIZON_MAX_MS) {
+    if fire_at > timestamp.saturating_add(FUTURE_MAX_MS) {
         let way_out = "it lies more than ten years ahead; are these milliseconds?";
         return Err(refused(field, given, way_out));
     }
@@ -225,7 +232,7 @@ fn first_due(
 }
 
 /// The first time of a recurring trigger, by the record's own timestamp: a replay finds the same.
-fn first_of(
+fn first_occurrence(
     field: &str,
     schedule: Schedule,
     id: &Text,
@@ -235,7 +242,7 @@ fn first_of(
     let Some(first) = schedule.first(timestamp) else {
         return Err(refused(field, schedule.to_json(), "it ends before it comes even once"));
     };
-    if first > timestamp.saturating_add(HORIZON_MAX_MS) {
+    if first > timestamp.saturating_add(FUTURE_MAX_MS) {
         let way_out = "it comes for the first time more than ten years ahead";
         return Err(refused(field, schedule.to_json(), way_out));
     }
@@ -245,19 +252,19 @@ fn first_of(
 fn target(
     destination: Option<(&'static str, Destination)>,
     key: Option<Bytes>,
-    callback: Callback,
+    callback: CallbackFields,
 ) -> Result<Target, Reason> {
     match destination {
         None => Err("nothing says where to: give a topic or a URL (orloj-target-topic or \
                      orloj-callback-url as headers; topic or callbackUrl in an envelope)"
             .to_owned()),
-        Some((field, Destination::Topic(topic))) => match callback.said() {
+        Some((field, Destination::Topic(topic))) => match callback.given_field() {
             None => Ok(Target::Topic(TopicTarget { topic, key })),
             Some(what) => Err(format!("{field} says a topic, which takes no {what}: leave it out")),
         },
         Some((field, Destination::Url(url))) => match key {
             None => {
-                let Callback { method, pool, timeout } = callback;
+                let CallbackFields { method, pool, timeout } = callback;
                 let method = method.unwrap_or_else(|| Text::from("POST"));
                 Ok(Target::Http(Box::new(HttpTarget { url, method, pool, timeout })))
             }
@@ -267,15 +274,15 @@ fn target(
 }
 
 /// What only a callback has.
-struct Callback {
+struct CallbackFields {
     method: Option<Text>,
     pool: Option<Text>,
     timeout: Option<Millis>,
 }
 
-impl Callback {
+impl CallbackFields {
     /// Something of it that was said.
-    fn said(&self) -> Option<&'static str> {
+    fn given_field(&self) -> Option<&'static str> {
         let method = self.method.as_ref().map(|_| "method");
         let pool = self.pool.as_ref().map(|_| "pool");
         let timeout = self.timeout.map(|_| "timeout");

@@ -1,7 +1,7 @@
 //! The JSON envelope: what people type, and what the HTTP API sends.
 //!
-//! Law: no field is silently ignored ([`Fields`]). The payload is delivered as the very text it was
-//! sent as.
+//! Invariant: no field is silently ignored ([`Fields`]). The payload is delivered as the very text
+//! it was sent as.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::course_field;
-use super::draft::{Destination, Draft, Due};
-use super::field::{self, Reason, refused};
+use super::draft::{Destination, DueSpec, RegistrationDraft};
+use super::lifecycle_fields;
+use super::text_field::{self, Reason, refused};
 use crate::model::definition::Header;
-use crate::model::fields::{Fields, delay, string};
+use crate::model::object_fields::{ObjectFields, delay, string};
 use crate::model::schedule::Schedule;
 use crate::model::text::Text;
 
@@ -54,9 +54,9 @@ const RETRY_FIELDS: [&str; 4] =
     ["retry.delays", "retry.attempts", "retry.jitter", "retry.finalStatuses"];
 
 /// Reads the envelope `value` into `draft`, which already holds what the headers say.
-pub(super) fn read(value: &[u8], draft: &mut Draft) -> Result<(), Reason> {
-    let text = field::utf8("the value", value)?;
-    let mut fields = Fields::parse("", text).map_err(|_| {
+pub(super) fn read(value: &[u8], draft: &mut RegistrationDraft) -> Result<(), Reason> {
+    let text = text_field::utf8("the value", value)?;
+    let mut fields = ObjectFields::parse("", text).map_err(|_| {
         let way_out = "it is neither a JSON object nor Avro; to send a payload verbatim, say when \
                        and where to in headers (orloj-fire-at, orloj-target-topic)";
         refused("the value", text, way_out)
@@ -68,16 +68,16 @@ pub(super) fn read(value: &[u8], draft: &mut Draft) -> Result<(), Reason> {
         read_headers("headers", headers, draft)?;
     }
     if let Some(json) = fields.take("priority") {
-        draft.priority = field::priority("priority", json)?;
+        draft.priority = text_field::priority("priority", json)?;
     }
     if let Some(text) = fields.text("onConflict")? {
-        draft.on_conflict = field::on_conflict("onConflict", &text)?;
+        draft.on_conflict = text_field::on_conflict("onConflict", &text)?;
     }
     if let Some(json) = fields.take("retry") {
         read_retry(json, draft)?;
     }
     if let Some(text) = fields.text("caller")? {
-        let caller = field::caller("caller", &text)?;
+        let caller = text_field::caller("caller", &text)?;
         draft.caller.get_or_insert(caller);
     }
     if let Some(id) = fields.text("id")?
@@ -89,37 +89,41 @@ pub(super) fn read(value: &[u8], draft: &mut Draft) -> Result<(), Reason> {
             "it is not the record's key: give the same, or leave it out",
         ));
     }
-    read_course(&mut fields, draft)?;
+    read_lifecycle(&mut fields, draft)?;
     fields.finish(&FIELDS)
 }
 
 /// What goes beyond one time and one attempt.
-fn read_course(fields: &mut Fields<'_>, draft: &mut Draft) -> Result<(), Reason> {
-    let asked = &mut draft.asked;
+fn read_lifecycle(
+    fields: &mut ObjectFields<'_>,
+    draft: &mut RegistrationDraft,
+) -> Result<(), Reason> {
+    let lifecycle = &mut draft.lifecycle;
     if let Some(json) = fields.take("expireAfter") {
-        asked.expire_after = Some(course_field::span("expireAfter", delay("expireAfter", json)?)?);
+        lifecycle.expire_after =
+            Some(lifecycle_fields::span("expireAfter", delay("expireAfter", json)?)?);
     }
     if let Some(text) = fields.text("count")? {
-        asked.count = Some(course_field::count("count", &text)?);
+        lifecycle.count = Some(lifecycle_fields::count("count", &text)?);
     }
     if let Some(json) = fields.take("retain") {
-        asked.retain = Some(course_field::retain("retain", delay("retain", json)?)?);
+        lifecycle.retain = Some(lifecycle_fields::retain("retain", delay("retain", json)?)?);
     }
     let Some(json) = fields.take("after") else { return Ok(()) };
     if json.starts_with('[') {
-        asked.after = Some(read_ids("after", json)?);
+        lifecycle.after = Some(read_ids("after", json)?);
         return Ok(());
     }
-    let mut after = Fields::object("after.", "after", json)?;
+    let mut after = ObjectFields::object("after.", "after", json)?;
     if let Some(json) = after.take("after.ids") {
-        asked.after = Some(read_ids("after.ids", json)?);
+        lifecycle.after = Some(read_ids("after.ids", json)?);
     }
     if let Some(text) = after.text("after.onFailure")? {
-        asked.on_failure = Some(course_field::on_failure("after.onFailure", &text)?);
+        lifecycle.on_failure = Some(lifecycle_fields::on_failure("after.onFailure", &text)?);
     }
     if let Some(json) = after.take("after.timeout") {
         let timeout = delay("after.timeout", json)?;
-        asked.after_timeout = Some(course_field::span("after.timeout", timeout)?);
+        lifecycle.after_timeout = Some(lifecycle_fields::span("after.timeout", timeout)?);
     }
     after.finish(&AFTER_FIELDS)
 }
@@ -128,20 +132,20 @@ fn read_course(fields: &mut Fields<'_>, draft: &mut Draft) -> Result<(), Reason>
 pub(super) fn read_ids(field: &str, json: &str) -> Result<Vec<Text>, Reason> {
     let ids: Vec<String> = serde_json::from_str(json)
         .map_err(|_| refused(field, json, "give a list of ids like [\"order-7\"]"))?;
-    course_field::ids(field, ids.iter().map(String::as_str))
+    lifecycle_fields::ids(field, ids.iter().map(String::as_str))
 }
 
-fn read_due(fields: &mut Fields<'_>, draft: &mut Draft) -> Result<(), Reason> {
+fn read_due(fields: &mut ObjectFields<'_>, draft: &mut RegistrationDraft) -> Result<(), Reason> {
     if let Some(json) = fields.take("fireAt") {
         let time = match json.parse() {
-            Ok(ms) => field::time_ms("fireAt", ms)?,
-            Err(_) => field::time("fireAt", &string("fireAt", json)?)?,
+            Ok(ms) => text_field::time_ms("fireAt", ms)?,
+            Err(_) => text_field::time("fireAt", &string("fireAt", json)?)?,
         };
-        draft.set_due("fireAt", Due::At(time))?;
+        draft.set_due("fireAt", DueSpec::At(time))?;
     }
     for name in ["delay", "delayMs"] {
         if let Some(json) = fields.take(name) {
-            draft.set_due(name, Due::After(delay(name, json)?))?;
+            draft.set_due(name, DueSpec::After(delay(name, json)?))?;
         }
     }
     if let Some(json) = fields.take("delaySeconds") {
@@ -151,45 +155,48 @@ fn read_due(fields: &mut Fields<'_>, draft: &mut Draft) -> Result<(), Reason> {
             return Err(refused("delaySeconds", json, way_out));
         }
         // A number out of range becomes the largest one, which is beyond the horizon.
-        draft.set_due("delaySeconds", Due::After((seconds * 1_000.0).round() as u64))?;
+        draft.set_due("delaySeconds", DueSpec::After((seconds * 1_000.0).round() as u64))?;
     }
     if let Some(json) = fields.take("schedule") {
-        draft.set_due("schedule", Due::On(Box::new(Schedule::from_json(json)?)))?;
+        draft.set_due("schedule", DueSpec::Recurring(Box::new(Schedule::from_json(json)?)))?;
     }
     Ok(())
 }
 
-fn read_destination(fields: &mut Fields<'_>, draft: &mut Draft) -> Result<(), Reason> {
+fn read_destination(
+    fields: &mut ObjectFields<'_>,
+    draft: &mut RegistrationDraft,
+) -> Result<(), Reason> {
     if let Some(name) = fields.text("topic")? {
-        let topic = field::topic("topic", &name)?;
+        let topic = text_field::topic("topic", &name)?;
         draft.set_destination("topic", Destination::Topic(topic))?;
     }
     if let Some(url) = fields.text("callbackUrl")? {
-        let url = field::url("callbackUrl", &url)?;
+        let url = text_field::url("callbackUrl", &url)?;
         draft.set_destination("callbackUrl", Destination::Url(url))?;
     }
     let Some(json) = fields.take("target") else { return Ok(()) };
-    let mut target = Fields::object("target.", "target", json)?;
+    let mut target = ObjectFields::object("target.", "target", json)?;
     if let Some(name) = target.text("target.topic")? {
-        let topic = field::topic("target.topic", &name)?;
+        let topic = text_field::topic("target.topic", &name)?;
         draft.set_destination("target.topic", Destination::Topic(topic))?;
     }
     if let Some(url) = target.text("target.url")? {
-        let url = field::url("target.url", &url)?;
+        let url = text_field::url("target.url", &url)?;
         draft.set_destination("target.url", Destination::Url(url))?;
     }
     if let Some(key) = target.text("target.key")? {
         draft.key = Some(key.into());
     }
     if let Some(method) = target.text("target.method")? {
-        draft.method = Some(field::method("target.method", &method)?);
+        draft.method = Some(text_field::method("target.method", &method)?);
     }
     if let Some(name) = target.text("target.pool")? {
-        draft.pool = Some(field::pool("target.pool", &name)?);
+        draft.pool = Some(text_field::pool("target.pool", &name)?);
     }
     if let Some(json) = target.take("target.timeout") {
         let timeout = delay("target.timeout", json)?;
-        draft.timeout = Some(field::timeout("target.timeout", timeout)?);
+        draft.timeout = Some(text_field::timeout("target.timeout", timeout)?);
     }
     if let Some(headers) = target.take("target.headers") {
         read_headers("target.headers", headers, draft)?;
@@ -198,8 +205,8 @@ fn read_destination(fields: &mut Fields<'_>, draft: &mut Draft) -> Result<(), Re
 }
 
 /// Reads the field `retry`.
-pub(super) fn read_retry(json: &str, draft: &mut Draft) -> Result<(), Reason> {
-    let mut retry = Fields::object("retry.", "retry", json)?;
+pub(super) fn read_retry(json: &str, draft: &mut RegistrationDraft) -> Result<(), Reason> {
+    let mut retry = ObjectFields::object("retry.", "retry", json)?;
     let list = |field: &str, json, like: &str| {
         let items: Result<Vec<&RawValue>, _> = serde_json::from_str(json);
         items.map_err(|_| refused(field, json, format!("give a list like {like}")))
@@ -207,23 +214,26 @@ pub(super) fn read_retry(json: &str, draft: &mut Draft) -> Result<(), Reason> {
     if let Some(json) = retry.take("retry.delays") {
         let delays = list("retry.delays", json, "[\"10s\"]")?;
         let delays = delays.iter().map(|json| delay("retry.delays", json.get()));
-        draft.retry_delays = Some(field::delays("retry.delays", delays)?);
+        draft.retry_delays = Some(text_field::delays("retry.delays", delays)?);
     }
     if let Some(json) = retry.take("retry.attempts") {
-        draft.retry.attempts = Some(field::attempts("retry.attempts", json)?);
+        draft.retry.attempts = Some(text_field::attempts("retry.attempts", json)?);
     }
     if let Some(json) = retry.take("retry.jitter") {
-        draft.retry.jitter = Some(field::jitter("retry.jitter", json)?);
+        draft.retry.jitter = Some(text_field::jitter("retry.jitter", json)?);
     }
     if let Some(json) = retry.take("retry.finalStatuses") {
         let statuses = list("retry.finalStatuses", json, "[404, 422]")?;
         let statuses = statuses.iter().map(|json| json.get());
-        draft.retry.final_statuses = field::final_statuses("retry.finalStatuses", statuses)?;
+        draft.retry.final_statuses = text_field::final_statuses("retry.finalStatuses", statuses)?;
     }
     retry.finish(&RETRY_FIELDS)
 }
 
-fn read_payload(fields: &mut Fields<'_>, draft: &mut Draft) -> Result<(), Reason> {
+fn read_payload(
+    fields: &mut ObjectFields<'_>,
+    draft: &mut RegistrationDraft,
+) -> Result<(), Reason> {
     let verbatim = fields.take("payload").map(|json| Bytes::copy_from_slice(json.as_bytes()));
     let decoded = match fields.text("payloadBase64")? {
         Some(text) => match BASE64.decode(&text) {
@@ -239,7 +249,7 @@ fn read_payload(fields: &mut Fields<'_>, draft: &mut Draft) -> Result<(), Reason
     Ok(())
 }
 
-fn read_headers(field: &str, json: &str, draft: &mut Draft) -> Result<(), Reason> {
+fn read_headers(field: &str, json: &str, draft: &mut RegistrationDraft) -> Result<(), Reason> {
     let headers: BTreeMap<String, Option<String>> = serde_json::from_str(json)
         .map_err(|_| refused(field, json, "give an object of strings like {\"a\": \"b\"}"))?;
     draft.headers.extend(

@@ -1,6 +1,7 @@
 //! The key of a ledger record as text, and the header that orders its values.
 //!
-//! Law: an id stands last, so that whatever characters it holds, a key is read as it was written.
+//! Invariant: an id stands last, so that whatever characters it holds, a key is read as it was
+//! written.
 
 use bytes::Bytes;
 
@@ -9,7 +10,7 @@ use crate::model::ledger::LedgerKey;
 use crate::model::text::Text;
 
 /// The header that carries the number of the step which wrote a ledger record, as digits.
-pub const STEP: &str = "orloj-step";
+pub const STEP_HEADER: &str = "orloj-step";
 
 impl LedgerKey {
     /// The bytes of [`LedgerKey::Cursor`].
@@ -56,13 +57,13 @@ impl LedgerKey {
     }
 }
 
-/// The value of the header [`STEP`].
+/// The value of the header [`STEP_HEADER`].
 #[must_use]
 pub fn step_header(step: u64) -> Bytes {
     Bytes::from(step.to_string())
 }
 
-/// Reads the header [`STEP`].
+/// Reads the header [`STEP_HEADER`].
 pub(super) fn parse_step(header: Option<&[u8]>) -> Option<u64> {
     std::str::from_utf8(header?).ok()?.parse().ok()
 }

@@ -13,18 +13,18 @@ pub mod row;
 pub mod schemas;
 
 mod avro;
-mod avro_course;
 mod avro_form;
+mod avro_lifecycle;
 mod avro_outcome;
 pub mod batch;
-mod course_field;
+mod debug_json;
 mod draft;
-mod field;
 mod headers_form;
 mod json_form;
-mod row_course;
-mod row_more;
-mod told;
+mod lifecycle_fields;
+mod row_v2;
+mod row_v3;
+mod text_field;
 
 #[cfg(test)]
 mod recurring_tests;

@@ -6,8 +6,8 @@ use super::registration_tests::{
     NOW, headers_reason, json_reason, plain, record, registration, request, try_read, unreadable,
 };
 use super::{headers_form, json_form};
-use crate::model::course::{After, Command, OnFailure};
-use crate::model::input::{Count, Registration, Request};
+use crate::model::input::{CountPolicy, Registration, Request};
+use crate::model::lifecycle::{Command, Dependencies, OnFailure};
 use crate::model::partitioner::Partitioner;
 use crate::model::schedule::Schedule;
 
@@ -18,7 +18,7 @@ fn scheduled(headers: &[(&str, &str)], envelope: Option<&str>) -> Result<Registr
     if let Some(json) = envelope {
         json_form::read(json.as_bytes(), &mut draft)?;
     }
-    draft.register("order-7".into(), NOW)
+    draft.into_registration("order-7".into(), NOW)
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn a_schedule_is_read_in_every_form_and_due_by_the_records_own_time() {
 }
 
 #[test]
-fn a_schedule_that_cannot_be_kept_is_refused() {
+fn an_impossible_schedule_is_refused() {
     let to = ("orloj-target-topic", "t");
     let table: [(&[(&str, &str)], &str); 6] = [
         (&[to, ("orloj-cron", "0 9 * * *"), ("orloj-delay", "1s")], "both say when"),
@@ -73,8 +73,11 @@ fn a_command_is_a_header_and_an_empty_value() {
     for (name, command) in
         [("pause", Command::Pause), ("resume", Command::Resume), ("fire-now", Command::FireNow)]
     {
-        let asked = request(&record(Some(b""), &[("orloj-command", name)]));
-        assert_eq!(asked, Request::Command { id: "order-7".into(), command, caller: None });
+        let command_request = request(&record(Some(b""), &[("orloj-command", name)]));
+        assert_eq!(
+            command_request,
+            Request::Command { id: "order-7".into(), command, caller: None }
+        );
     }
     let unknown = unreadable(&record(Some(b""), &[("orloj-command", "stop")]));
     assert!(unknown.reason.contains("give pause, resume or fire-now"), "{}", unknown.reason);
@@ -110,7 +113,7 @@ fn a_batch_is_a_record_for_each_of_its_registrations() {
 }
 
 #[test]
-fn what_goes_beyond_one_time_is_read_in_each_form() {
+fn lifecycle_fields_are_read_in_each_form() {
     let json = br#"{"id": "order-7", "topic": "t", "expireAfter": "1h", "retain": 5000,
         "after": {"ids": ["a", "b", "a"], "onFailure": "skip", "timeout": "30s"}}"#;
     let headers = [
@@ -122,7 +125,7 @@ fn what_goes_beyond_one_time_is_read_in_each_form() {
         ("orloj-after-timeout", "30s"),
     ];
     let ids = vec!["a".into(), "b".into()];
-    let after = After { ids, on_failure: OnFailure::Skip, timeout: 30_000 };
+    let after = Dependencies { ids, on_failure: OnFailure::Skip, timeout: 30_000 };
     let mut expected = plain(NOW, "t", b"");
     (expected.expire_after, expected.retain) = (Some(3_600_000), Some(5_000));
     expected.after = Some(Box::new(after));
@@ -134,11 +137,11 @@ fn what_goes_beyond_one_time_is_read_in_each_form() {
     let after = registration(&record(Some(short), &[])).after.unwrap();
     assert_eq!((after.on_failure, after.timeout), (OnFailure::Fail, 24 * 3_600_000));
     let counted = br#"{"topic": "t", "schedule": {"every": "PT1S"}, "count": "keep"}"#;
-    assert_eq!(registration(&record(Some(counted), &[])).count, Count::Keep);
+    assert_eq!(registration(&record(Some(counted), &[])).count, CountPolicy::Keep);
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() {
+fn conflicting_fields_are_refused() {
     let schedule = r#""topic": "t", "schedule": {"every": "PT1S"}"#;
     let many: Vec<_> = (0..10_000).map(|n| format!("{:?}", format!("t{n}"))).collect();
     for (fields, why) in [

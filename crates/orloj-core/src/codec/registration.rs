@@ -1,8 +1,8 @@
 //! A record of `triggers`, read in whichever of its three forms it came.
 //!
-//! Law: a record is judged by its bytes alone, so that a replay judges it the same; the one thing
-//! that is not in the bytes, an Avro schema looked up by id, is marked `may_pass` where unknown
-//! and stops the reading where it cannot be looked up now.
+//! Invariant: a record is judged by its bytes alone, so that a replay judges it the same; the one
+//! thing that is not in the bytes, an Avro schema looked up by id, is marked `may_become_readable`
+//! where unknown and stops the reading where it cannot be looked up now.
 //!
 //! ```text
 //!  a batch? ─► one record a registration
@@ -18,10 +18,10 @@ use apache_avro::Schema;
 use bytes::Bytes;
 
 use super::batch::{self, BATCH};
-use super::draft::Draft;
-use super::field::{self, Reason, refused};
+use super::draft::RegistrationDraft;
 use super::schemas::Schemas;
-use super::{avro_form, course_field, headers_form, json_form};
+use super::text_field::{self, Reason, refused};
+use super::{avro_form, headers_form, json_form, lifecycle_fields};
 use crate::model::definition::Header;
 use crate::model::input::{Forward, Request, TriggerRecord, Unreadable};
 use crate::model::limits::PAYLOAD_BYTES_MAX;
@@ -84,12 +84,12 @@ impl std::fmt::Debug for ReadContext<'_> {
 /// Where the schemas come from that producers registered.
 pub trait WriterSchemas {
     /// The schema registered under `id`. Never waits.
-    fn by_id(&self, id: u32) -> Lookup;
+    fn by_id(&self, id: u32) -> SchemaLookup;
 }
 
 /// What became of a look-up.
 #[derive(Clone, Debug)]
-pub enum Lookup {
+pub enum SchemaLookup {
     /// This is it.
     Known(Arc<Schema>),
     /// Nobody registered it.
@@ -103,7 +103,7 @@ pub enum Lookup {
 pub enum ReadError {
     /// Pause the ingest of this partition and read the record again later; fires go on.
     #[error("the schema registry does not say now what schema id {id} is")]
-    RegistryAway {
+    RegistryUnavailable {
         /// The id that was asked for.
         id: u32,
     },
@@ -111,18 +111,18 @@ pub enum ReadError {
 
 /// Why a registration cannot be taken.
 #[derive(Debug)]
-pub(super) enum Refusal {
+pub(super) enum RegistrationError {
     /// Its bytes are wrong, and always will be.
-    Final(Reason),
+    Permanent(Reason),
     /// It may be readable some day.
-    MayPass(Reason),
+    MayBecomeReadable(Reason),
     /// It cannot be judged now.
-    Away(ReadError),
+    NotReadableNow(ReadError),
 }
 
-impl From<Reason> for Refusal {
+impl From<Reason> for RegistrationError {
     fn from(reason: Reason) -> Self {
-        Self::Final(reason)
+        Self::Permanent(reason)
     }
 }
 
@@ -142,13 +142,15 @@ pub fn read_trigger(
             batch::read(raw, context).unwrap_or_else(|reason| unreadable(raw, None, reason, false));
         return Ok(record);
     }
-    record.request = match field::id(raw.key) {
+    record.request = match text_field::id(raw.key) {
         Err(reason) => unreadable(raw, None, reason, false),
         Ok(id) => match request(raw, &id, &mut record.timestamp, context) {
             Ok(request) => request,
-            Err(Refusal::Final(reason)) => unreadable(raw, Some(id), reason, false),
-            Err(Refusal::MayPass(reason)) => unreadable(raw, Some(id), reason, true),
-            Err(Refusal::Away(error)) => return Err(error),
+            Err(RegistrationError::Permanent(reason)) => unreadable(raw, Some(id), reason, false),
+            Err(RegistrationError::MayBecomeReadable(reason)) => {
+                unreadable(raw, Some(id), reason, true)
+            }
+            Err(RegistrationError::NotReadableNow(error)) => return Err(error),
         },
     };
     Ok(record)
@@ -156,7 +158,7 @@ pub fn read_trigger(
 
 /// Reads the field `retry` of an envelope, for who takes registrations in a form of its own.
 pub fn retry_policy(json: &str) -> Result<Option<Box<RetryPolicy>>, Reason> {
-    let mut draft = Draft::new();
+    let mut draft = RegistrationDraft::new();
     json_form::read_retry(json, &mut draft)?;
     draft.retry_policy()
 }
@@ -166,7 +168,7 @@ fn request(
     id: &Text,
     timestamp: &mut Timestamp,
     context: &ReadContext<'_>,
-) -> Result<Request, Refusal> {
+) -> Result<Request, RegistrationError> {
     if let Some(first) = header(raw, FORWARDED) {
         *timestamp = forwarded_at(first)?;
     } else if let Some(forward) = forward(raw, id, context) {
@@ -176,8 +178,8 @@ fn request(
         return Ok(Request::Cancel { id: id.clone(), caller: caller(raw)? });
     };
     if let Some(command) = header(raw, COMMAND) {
-        let text = field::utf8(COMMAND, command.unwrap_or_default())?;
-        let command = course_field::command(COMMAND, text)?;
+        let text = text_field::utf8(COMMAND, command.unwrap_or_default())?;
+        let command = lifecycle_fields::command(COMMAND, text)?;
         if !value.is_empty() {
             let way_out = "a command has an empty value; to register, leave the header out";
             return Err(refused(COMMAND, text, way_out).into());
@@ -185,27 +187,31 @@ fn request(
         return Ok(Request::Command { id: id.clone(), command, caller: caller(raw)? });
     }
     let mut draft = headers_form::read(&raw.headers)?;
-    if !draft.is_instructed() {
+    if !draft.has_instructions() {
         draft.id = Some(id.clone()); // an envelope may repeat it
     }
     read_value(value, &mut draft, context)?;
-    Ok(Request::Register(draft.register(id.clone(), *timestamp)?))
+    Ok(Request::Register(draft.into_registration(id.clone(), *timestamp)?))
 }
 
 /// In whose name a cancel or a command comes.
 fn caller(raw: &RawRecord<'_>) -> Result<Option<Text>, Reason> {
     let Some(value) = header(raw, CALLER) else { return Ok(None) };
-    field::caller(CALLER, field::utf8(CALLER, value.unwrap_or_default())?).map(Some)
+    text_field::caller(CALLER, text_field::utf8(CALLER, value.unwrap_or_default())?).map(Some)
 }
 
 /// The headers decide first: a payload sent verbatim may begin with any byte.
-fn read_value(value: &[u8], draft: &mut Draft, context: &ReadContext<'_>) -> Result<(), Refusal> {
-    if draft.is_instructed() {
+fn read_value(
+    value: &[u8],
+    draft: &mut RegistrationDraft,
+    context: &ReadContext<'_>,
+) -> Result<(), RegistrationError> {
+    if draft.has_instructions() {
         draft.payload = Some(Bytes::copy_from_slice(value));
         return Ok(());
     }
     match value {
-        [] => Err(Refusal::Final(
+        [] => Err(RegistrationError::Permanent(
             "the value is empty and no header says when or where to: send a null value to \
              cancel, or headers (orloj-fire-at, orloj-target-topic) to register"
                 .to_owned(),
@@ -220,7 +226,7 @@ fn forward(raw: &RawRecord<'_>, id: &Text, context: &ReadContext<'_>) -> Option<
     if partition == raw.partition {
         return None;
     }
-    let mut headers = kept_headers(raw);
+    let mut headers = copy_headers(raw);
     let first = Bytes::from(raw.timestamp.to_string());
     headers.push(Header { name: FORWARDED.into(), value: Some(first) });
     let value = raw.value.map(Bytes::copy_from_slice);
@@ -228,23 +234,28 @@ fn forward(raw: &RawRecord<'_>, id: &Text, context: &ReadContext<'_>) -> Option<
 }
 
 fn forwarded_at(value: Option<&[u8]>) -> Result<Timestamp, Reason> {
-    let text = field::utf8(FORWARDED, value.unwrap_or_default())?;
+    let text = text_field::utf8(FORWARDED, value.unwrap_or_default())?;
     text.parse().map_err(|_| refused(FORWARDED, text, "only Orloj writes it; leave it out"))
 }
 
-fn unreadable(raw: &RawRecord<'_>, id: Option<Text>, reason: Reason, may_pass: bool) -> Request {
+fn unreadable(
+    raw: &RawRecord<'_>,
+    id: Option<Text>,
+    reason: Reason,
+    may_become_readable: bool,
+) -> Request {
     let value = raw.value.map(|value| &value[..value.len().min(PAYLOAD_BYTES_MAX)]);
     Request::Unreadable(Box::new(Unreadable {
         id,
         reason,
-        may_pass,
+        may_become_readable,
         key: raw.key.map(Bytes::copy_from_slice),
         value: value.map(Bytes::copy_from_slice),
-        headers: kept_headers(raw),
+        headers: copy_headers(raw),
     }))
 }
 
-fn kept_headers(raw: &RawRecord<'_>) -> Vec<Header> {
+fn copy_headers(raw: &RawRecord<'_>) -> Vec<Header> {
     let header = |(name, value): &RawHeader<'_>| Header {
         name: Text::from(*name),
         value: value.map(Bytes::copy_from_slice),

@@ -10,8 +10,10 @@ use super::avro_form::tests::{FOREIGN, confluent, single_object};
 use super::registration::*;
 use super::schemas::Schemas;
 use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarget};
-use crate::model::input::{Count, OnConflict, Registration, Request, TriggerRecord, Unreadable};
-use crate::model::limits::{HORIZON_MAX_MS, ID_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use crate::model::input::{
+    CountPolicy, OnConflict, Registration, Request, TriggerRecord, Unreadable,
+};
+use crate::model::limits::{FUTURE_MAX_MS, ID_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::model::partitioner::Partitioner;
 use crate::model::retry::RetryPolicy;
 
@@ -19,15 +21,15 @@ use crate::model::retry::RetryPolicy;
 pub(super) const NOW: u64 = 1_700_000_000_000;
 
 /// Id 1 is ours, id 2 is foreign, id 9 is not to be had now, and all others are unknown.
-struct Registry;
+struct FakeRegistry;
 
-impl WriterSchemas for Registry {
-    fn by_id(&self, id: u32) -> Lookup {
+impl WriterSchemas for FakeRegistry {
+    fn by_id(&self, id: u32) -> SchemaLookup {
         match id {
-            1 => Lookup::Known(Arc::new(Schemas::new().trigger().clone())),
-            2 => Lookup::Known(Arc::new(Schema::parse_str(FOREIGN).unwrap())),
-            9 => Lookup::Unreachable,
-            _ => Lookup::Unknown,
+            1 => SchemaLookup::Known(Arc::new(Schemas::new().trigger().clone())),
+            2 => SchemaLookup::Known(Arc::new(Schema::parse_str(FOREIGN).unwrap())),
+            9 => SchemaLookup::Unreachable,
+            _ => SchemaLookup::Unknown,
         }
     }
 }
@@ -42,7 +44,8 @@ pub(super) fn try_read(
     partitioner: Partitioner,
 ) -> Result<TriggerRecord, ReadError> {
     let schemas = Schemas::new();
-    let context = ReadContext { partitioner, partitions: 7, schemas: &schemas, writers: &Registry };
+    let context =
+        ReadContext { partitioner, partitions: 7, schemas: &schemas, writers: &FakeRegistry };
     read_trigger(raw, &context)
 }
 
@@ -87,7 +90,7 @@ pub(super) fn plain(fire_at: u64, name: &str, payload: &'static [u8]) -> Registr
         expire_after: None,
         after: None,
         retain: None,
-        count: Count::Reset,
+        count: CountPolicy::Reset,
         priority: 127,
         on_conflict: OnConflict::Replace,
         definition: Definition {
@@ -101,7 +104,7 @@ pub(super) fn plain(fire_at: u64, name: &str, payload: &'static [u8]) -> Registr
 }
 
 #[test]
-fn headers_say_everything() {
+fn headers_carry_every_field() {
     let headers = [
         ("traceparent", "00-ab"),
         ("orloj-fire-at", "2023-11-14T22:13:21Z"),
@@ -145,7 +148,7 @@ fn headers_say_everything() {
 }
 
 #[test]
-fn headers_form_in_few_words() {
+fn the_smallest_headers_form_is_read() {
     let delay = [("orloj-delay", "20m"), ("orloj-target-topic", "t")];
     assert_eq!(registration(&record(Some(b""), &delay)), plain(NOW + 1_200_000, "t", b""));
     let past = [("orloj-fire-at", "5"), ("orloj-target-topic", "t")];
@@ -156,7 +159,7 @@ fn headers_form_in_few_words() {
 }
 
 #[test]
-fn kafka_message_scheduler_is_understood() {
+fn kafka_message_scheduler_headers_are_read() {
     let headers = [
         ("scheduler-epoch", "1700000007"),
         ("scheduler-target-topic", "t"),
@@ -170,7 +173,7 @@ fn kafka_message_scheduler_is_understood() {
 }
 
 #[test]
-fn json_says_everything() {
+fn json_carries_every_field() {
     let json = br#" {"fireAt": "2023-11-14T22:13:21Z", "target": {"url": "https://h/x",
         "method": "put", "headers": {"a": "1"}, "pool": "slow", "timeout": "90s"},
         "payload": {"b" : [1, 1.50]},
@@ -189,7 +192,7 @@ fn json_says_everything() {
         expire_after: None,
         after: None,
         retain: None,
-        count: Count::Reset,
+        count: CountPolicy::Reset,
         priority: 0,
         on_conflict: OnConflict::Keep,
         definition: Definition {
@@ -218,7 +221,7 @@ fn json_says_everything() {
 }
 
 #[test]
-fn json_in_few_words() {
+fn the_smallest_json_forms_are_read() {
     let table: [(&str, u64, Option<&str>); 9] = [
         (r#"{"fireAt": 5, "topic": "t"}"#, 5, None),
         (r#"{"delay": "PT1S", "topic": "t", "payload": null}"#, NOW + 1_000, None),
@@ -244,7 +247,7 @@ fn json_in_few_words() {
 }
 
 #[test]
-fn the_gateway_vouches_for_the_caller() {
+fn the_caller_header_overrides_the_caller_of_the_envelope() {
     let json = br#"{"delay": 0, "topic": "t", "caller": "somebody"}"#;
     let read = registration(&record(Some(json), &[("orloj-caller", "billing")]));
     assert_eq!(read.definition.caller, Some("billing".into()));
@@ -258,7 +261,7 @@ fn a_null_value_cancels() {
 }
 
 #[test]
-fn bad_keys_are_refused_where_they_are() {
+fn records_with_bad_keys_are_refused_and_not_forwarded() {
     let long = vec![b'x'; ID_BYTES_MAX + 1];
     let keys: [Option<&[u8]>; 5] =
         [None, Some(b""), Some(b"a\nb"), Some(b"\xff"), Some(long.as_slice())];
@@ -388,30 +391,30 @@ fn bad_json_is_refused_by_name() {
 }
 
 #[test]
-fn limits_hold_to_the_byte() {
+fn limits_are_exact_to_the_byte() {
     let to = [("orloj-target-topic", "t"), ("orloj-delay", "1s")];
     let large = vec![b'x'; 2_000_000];
-    assert!(request_is_taken(&record(Some(&large[..PAYLOAD_BYTES_MAX]), &to)));
+    assert!(is_registration(&record(Some(&large[..PAYLOAD_BYTES_MAX]), &to)));
     let refused = unreadable(&record(Some(&large), &to));
     assert!(refused.reason.contains("the payload has 2000000 bytes"), "{}", refused.reason);
     assert_eq!(refused.value.map(|value| value.len()), Some(PAYLOAD_BYTES_MAX));
 
-    let horizon = (NOW + HORIZON_MAX_MS).to_string();
-    let beyond = (NOW + HORIZON_MAX_MS + 1).to_string();
-    assert!(request_is_taken(&record(Some(b""), &[to[0], ("orloj-fire-at", &horizon)])));
-    assert!(!request_is_taken(&record(Some(b""), &[to[0], ("orloj-fire-at", &beyond)])));
+    let horizon = (NOW + FUTURE_MAX_MS).to_string();
+    let beyond = (NOW + FUTURE_MAX_MS + 1).to_string();
+    assert!(is_registration(&record(Some(b""), &[to[0], ("orloj-fire-at", &horizon)])));
+    assert!(!is_registration(&record(Some(b""), &[to[0], ("orloj-fire-at", &beyond)])));
 
     let names: Vec<String> = (0..65).map(|n| format!("h{n}")).collect();
     let mut headers = to.to_vec();
     headers.extend(names[..64].iter().map(|name| (name.as_str(), "")));
-    assert!(request_is_taken(&record(Some(b""), &headers)));
+    assert!(is_registration(&record(Some(b""), &headers)));
     headers.push((&names[64], ""));
     assert!(headers_reason(&headers).contains("65 headers"));
     let long = "x".repeat(16_384);
     assert!(headers_reason(&[to[0], to[1], ("h", &long)]).contains("16385 bytes"));
 }
 
-fn request_is_taken(raw: &RawRecord<'_>) -> bool {
+fn is_registration(raw: &RawRecord<'_>) -> bool {
     matches!(request(raw), Request::Register(_))
 }
 

@@ -2,10 +2,10 @@
 //! up least, and most fire straight from it. On the hot path, hence by hand: big-endian integers
 //! and length-prefixed bytes, read in place.
 //!
-//! Law: the first byte is the version. A row of a newer version is told apart from a broken one,
-//! and a row of version 1 begins with its target, so that [`target_topic`] need not read on. What a
-//! row of version 1 has no place for stands before it, and makes it one of version 2; a course
-//! stands before that, and makes it one of version 3.
+//! Invariant: the first byte is the version. A row of a newer version is told apart from a broken
+//! one, and a row of version 1 begins with its target, so that [`target_topic`] need not read on.
+//! What a row of version 1 has no place for stands before it, and makes it one of version 2; a
+//! course stands before that, and makes it one of version 3.
 //!
 //! ```text
 //!  [version 3 u8, bytes of a course as JSON]
@@ -21,20 +21,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{row_course, row_more};
-use crate::model::course::Watcher;
+use super::{row_v2, row_v3};
 use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarget};
 use crate::model::entry::{FireId, FireRow, Row};
+use crate::model::lifecycle::Watcher;
 use crate::model::retry::RetryPolicy;
 use crate::model::text::Text;
 use crate::model::{Offset, Timestamp};
 
 /// What nearly every row is.
-const VERSION: u8 = 1;
+const VERSION_1: u8 = 1;
 /// A row of version 1 with more before it.
-const WITH_MORE: u8 = 2;
+const VERSION_2: u8 = 2;
 /// A row with a course before it: the newest version that this program knows.
-const WITH_COURSE: u8 = 3;
+const VERSION_3: u8 = 3;
 
 const KIND_TOPIC: u8 = 0;
 const KIND_HTTP: u8 = 1;
@@ -62,26 +62,26 @@ pub enum RowError {
 pub fn encode(row: &Row, out: &mut Vec<u8>) {
     match row {
         Row::Fire(fire) => {
-            if let Some(course) = &fire.course {
-                out.push(WITH_COURSE);
-                put_bytes(out, &row_course::encode(course));
+            if let Some(lifecycle) = &fire.lifecycle {
+                out.push(VERSION_3);
+                put_bytes(out, &row_v3::encode(lifecycle));
             }
-            if row_more::is_needed(fire) {
-                encode_more(fire, out);
+            if row_v2::is_needed(fire) {
+                encode_v2_fields(fire, out);
             }
-            out.push(VERSION);
+            out.push(VERSION_1);
             encode_fire(fire, out);
         }
         Row::Veto { trigger, cancel } => {
-            out.extend_from_slice(&[VERSION, KIND_VETO]);
+            out.extend_from_slice(&[VERSION_1, KIND_VETO]);
             put_bytes(out, trigger.bytes());
             out.extend_from_slice(&cancel.to_be_bytes());
         }
         Row::Watch { trigger, watchers } => {
             // Programs that do not know its kind do not know its version either.
-            out.push(WITH_COURSE);
+            out.push(VERSION_3);
             put_bytes(out, &[]);
-            out.extend_from_slice(&[VERSION, KIND_WATCH]);
+            out.extend_from_slice(&[VERSION_1, KIND_WATCH]);
             put_bytes(out, trigger.bytes());
             put_len(out, watchers.len());
             for Watcher { trigger, generation } in watchers {
@@ -102,17 +102,17 @@ pub fn to_bytes(row: &Row, scratch: &mut Vec<u8>) -> RowBytes {
 /// Reads a row; its texts and payload share one copy of `row`.
 pub fn decode(row: &[u8]) -> Result<Row, RowError> {
     let shared = Bytes::copy_from_slice(row);
-    let Opened { mut rest, more, course } = Reader::open(&shared)?;
+    let RowParts { mut rest, v2_fields, lifecycle } = RowReader::open(&shared)?;
     let row = match rest.u8()? {
         kind @ (KIND_TOPIC | KIND_HTTP) => {
             let mut fire = FireView::read(&mut rest, kind)?.to_owned_in(&shared)?;
-            if let Some(more) = more {
-                row_more::complete(&mut fire, more, &shared)?;
+            if let Some(more) = v2_fields {
+                row_v2::apply(&mut fire, more, &shared)?;
             }
-            fire.course = course.map(row_course::decode).transpose()?;
+            fire.lifecycle = lifecycle.map(row_v3::decode).transpose()?;
             Row::Fire(fire)
         }
-        KIND_WATCH if course == Some(&[]) => {
+        KIND_WATCH if lifecycle == Some(&[]) => {
             let trigger = text(&shared, rest.bytes()?)?;
             let mut watchers = Vec::new();
             for _ in 0..rest.u32()? {
@@ -127,23 +127,23 @@ pub fn decode(row: &[u8]) -> Result<Row, RowError> {
         }
         _ => return Err(RowError::Corrupt),
     };
-    rest.end()?;
+    rest.expect_end()?;
     Ok(row)
 }
 
 /// Whether a row has a course, or tells of those who wait: it is no plain fire.
 #[must_use]
-pub fn has_course(row: &[u8]) -> bool {
-    row.first() == Some(&WITH_COURSE)
+pub fn has_lifecycle(row: &[u8]) -> bool {
+    row.first() == Some(&VERSION_3)
 }
 
 /// Reads an occurrence in place; `None` if what expires there is none.
 pub fn view(row: &[u8]) -> Result<Option<FireView<'_>>, RowError> {
-    let Opened { mut rest, .. } = Reader::open(row)?;
+    let RowParts { mut rest, .. } = RowReader::open(row)?;
     match rest.u8()? {
         kind @ (KIND_TOPIC | KIND_HTTP) => {
             let fire = FireView::read(&mut rest, kind)?;
-            rest.end()?;
+            rest.expect_end()?;
             Ok(Some(fire))
         }
         _ => decode(row).map(|_other| None),
@@ -153,17 +153,17 @@ pub fn view(row: &[u8]) -> Result<Option<FireView<'_>>, RowError> {
 /// The topic that a row fires into; `None` if it does not, or is corrupt.
 #[must_use]
 pub fn target_topic(row: &[u8]) -> Option<&str> {
-    let Opened { mut rest, .. } = Reader::open(row).ok()?;
+    let RowParts { mut rest, .. } = RowReader::open(row).ok()?;
     if rest.u8().ok()? == KIND_TOPIC { rest.text().ok() } else { None }
 }
 
 /// The pool that a row names; `None` if it names none, or is corrupt.
 #[must_use]
 pub fn target_pool(row: &[u8]) -> Option<&str> {
-    if row.first() == Some(&VERSION) {
+    if row.first() == Some(&VERSION_1) {
         return None; // nearly every row
     }
-    row_more::pool(Reader::open(row).ok()?.more?)
+    row_v2::pool(RowReader::open(row).ok()?.v2_fields?)
 }
 
 /// An occurrence, read in place.
@@ -215,7 +215,7 @@ pub enum TargetView<'a> {
 impl<'a> FireView<'a> {
     /// The headers carried to the target, in order.
     pub fn headers(&self) -> impl Iterator<Item = (&'a str, Option<&'a [u8]>)> + use<'a> {
-        let mut rest = Reader(self.headers);
+        let mut rest = RowReader(self.headers);
         // They were read once already, when the view was made.
         (0..self.header_count).map_while(move |_| rest.header().ok())
     }
@@ -235,7 +235,7 @@ impl<'a> FireView<'a> {
         }
     }
 
-    fn read(rest: &mut Reader<'a>, kind: u8) -> Result<Self, RowError> {
+    fn read(rest: &mut RowReader<'a>, kind: u8) -> Result<Self, RowError> {
         let target = if kind == KIND_TOPIC {
             TargetView::Topic { topic: rest.text()?, key: rest.optional()? }
         } else {
@@ -314,22 +314,22 @@ impl<'a> FireView<'a> {
             caller: self.caller.map(|caller| text(row, caller)).transpose()?,
         };
         let (scheduled, in_ledger) = (self.scheduled, self.in_ledger);
-        Ok(FireRow { id, scheduled, in_ledger, definition, history: None, course: None })
+        Ok(FireRow { id, scheduled, in_ledger, definition, history: None, lifecycle: None })
     }
 }
 
 /// The version and the length stand first, so that whoever needs nothing of it skips it.
-fn encode_more(fire: &FireRow, out: &mut Vec<u8>) {
-    out.push(WITH_MORE);
+fn encode_v2_fields(fire: &FireRow, out: &mut Vec<u8>) {
+    out.push(VERSION_2);
     let len_at = out.len();
     out.extend_from_slice(&[0; 4]);
-    row_more::encode(fire, out);
+    row_v2::encode(fire, out);
     let len = u32::try_from(out.len() - len_at - 4).expect("a history has a bound in bytes");
     out[len_at..len_at + 4].copy_from_slice(&len.to_be_bytes());
 }
 
 fn encode_fire(fire: &FireRow, out: &mut Vec<u8>) {
-    let FireRow { id, scheduled, in_ledger, definition, history: _, course: _ } = fire;
+    let FireRow { id, scheduled, in_ledger, definition, history: _, lifecycle: _ } = fire;
     match &definition.target {
         Target::Topic(target) => {
             out.push(KIND_TOPIC);
@@ -384,40 +384,40 @@ pub(super) fn put_len(out: &mut Vec<u8>, len: usize) {
 }
 
 /// A row past its versions, and what stood before.
-struct Opened<'a> {
-    rest: Reader<'a>,
+struct RowParts<'a> {
+    rest: RowReader<'a>,
     /// What few rows have.
-    more: Option<&'a [u8]>,
+    v2_fields: Option<&'a [u8]>,
     /// A course.
-    course: Option<&'a [u8]>,
+    lifecycle: Option<&'a [u8]>,
 }
 
 /// What is left to read.
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+pub(super) struct RowReader<'a>(pub(super) &'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> RowReader<'a> {
     /// Past the versions.
-    fn open(row: &'a [u8]) -> Result<Opened<'a>, RowError> {
+    fn open(row: &'a [u8]) -> Result<RowParts<'a>, RowError> {
         let mut rest = Self(row);
-        let mut opened = Opened { rest: Self(&[]), more: None, course: None };
+        let mut parts = RowParts { rest: Self(&[]), v2_fields: None, lifecycle: None };
         let mut version = rest.u8()?;
         let newest = version;
-        if version == WITH_COURSE {
-            opened.course = Some(rest.bytes()?);
+        if version == VERSION_3 {
+            parts.lifecycle = Some(rest.bytes()?);
             version = rest.u8()?;
         }
-        if version == WITH_MORE {
-            opened.more = Some(rest.bytes()?);
+        if version == VERSION_2 {
+            parts.v2_fields = Some(rest.bytes()?);
             version = rest.u8()?;
         }
         match version {
-            VERSION => Ok(Opened { rest, ..opened }),
-            newer if newer == newest && newer > WITH_COURSE => Err(RowError::Newer(newer)),
+            VERSION_1 => Ok(RowParts { rest, ..parts }),
+            newer if newer == newest && newer > VERSION_3 => Err(RowError::Newer(newer)),
             _ => Err(RowError::Corrupt),
         }
     }
 
-    pub(super) fn end(&self) -> Result<(), RowError> {
+    pub(super) fn expect_end(&self) -> Result<(), RowError> {
         if self.0.is_empty() { Ok(()) } else { Err(RowError::Corrupt) }
     }
 
@@ -490,7 +490,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(row in any_row()) {
+        fn any_encoded_row_is_read_back(row in any_row()) {
             let bytes = encoded(&row);
             let target = match &row {
                 Row::Fire(fire) => Some(&fire.definition.target),
@@ -507,25 +507,25 @@ mod tests {
             };
             prop_assert_eq!(target_pool(&bytes), pool);
             prop_assert_eq!(view(&bytes).map(|fire| fire.is_some()), Ok(target.is_some()));
-            let course = match &row {
-                Row::Fire(fire) => fire.course.is_some(),
+            let is_lifecycle = match &row {
+                Row::Fire(fire) => fire.lifecycle.is_some(),
                 Row::Watch { .. } => true,
                 Row::Veto { .. } => false,
             };
-            prop_assert_eq!(has_course(&bytes), course);
+            prop_assert_eq!(has_lifecycle(&bytes), is_lifecycle);
             prop_assert_eq!(decode(&bytes), Ok(row));
         }
 
         #[test]
         fn no_bytes_make_it_panic(bytes in vec(any::<u8>(), 0..200), kind in 0..5u8) {
             let _ = (decode(&bytes), target_pool(&bytes));
-            let row = [&[VERSION, kind], bytes.as_slice()].concat();
+            let row = [&[VERSION_1, kind], bytes.as_slice()].concat();
             if decode(&row).is_ok() {
                 prop_assert!(view(&row).is_ok());
             }
             let len = [0, 0, 0, u8::try_from(bytes.len()).unwrap()];
             let plain = encoded(&samples::http_row());
-            for version in [WITH_MORE, WITH_COURSE] {
+            for version in [VERSION_2, VERSION_3] {
                 let row = [&[version], &len[..], bytes.as_slice(), &plain].concat();
                 let _ = (decode(&row), target_pool(&row));
                 prop_assert!(view(&row).is_ok());
@@ -541,11 +541,11 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_these() {
+    fn encoded_rows_match_the_golden_files() {
         golden::check("row-topic", &encoded(&samples::topic_row()));
         golden::check("row-http", &encoded(&samples::http_row()));
         golden::check("row-retry", &encoded(&samples::retry_row()));
-        golden::check("row-series", &encoded(&samples::series_row()));
+        golden::check("row-series", &encoded(&samples::recurring_row()));
         golden::check("row-watch", &encoded(&samples::watch_row()));
         golden::check("row-veto", &encoded(&Row::Veto { trigger: "order-7".into(), cancel: 41 }));
     }

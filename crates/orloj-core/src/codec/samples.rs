@@ -6,17 +6,19 @@ use proptest::option;
 use proptest::prelude::*;
 
 use crate::model::attempt::{Attempt, History};
-use crate::model::course::{Awaits, Course, OnFailure, Open, Series, Standing, Watcher};
 use crate::model::dead_letter::{Content, DeadLetter, Mark, Origin};
 use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarget};
 use crate::model::entry::{Entry, FireId, FireRow, Row};
 use crate::model::fire::{Fire, Withdrawal};
 use crate::model::input::PRIORITY_DEFAULT;
 use crate::model::ledger::LedgerValue;
-use crate::model::outcome::{Circuit, CircuitState, Outcome, Verdict};
+use crate::model::lifecycle::{
+    Lifecycle, LifecyclePhase, OnFailure, PendingDependencies, Recurrence, RunningCallback, Watcher,
+};
+use crate::model::outcome::{Circuit, CircuitState, Outcome, OutcomeKind};
 use crate::model::retry::RetryPolicy;
 use crate::model::schedule::Schedule;
-use crate::model::signal::{RetryRequest, Settled, Settlement, Signal, Watch};
+use crate::model::signal::{CallbackEnded, DependencySettled, RetryRequest, Signal, Watch};
 use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey};
 
@@ -88,7 +90,11 @@ pub(super) fn history() -> Option<Box<History>> {
         duration_ms: 15_000,
         ..attempt.clone()
     };
-    Some(Box::new(History { before: 1, folded: 0, attempts: vec![attempt, silent] }))
+    Some(Box::new(History {
+        attempts_before_replay: 1,
+        older_attempts: 0,
+        attempts: vec![attempt, silent],
+    }))
 }
 
 pub(super) fn topic_row() -> Row {
@@ -98,7 +104,7 @@ pub(super) fn topic_row() -> Row {
         in_ledger: true,
         definition: topic_definition(),
         history: None,
-        course: None,
+        lifecycle: None,
     })
 }
 
@@ -109,7 +115,7 @@ pub(super) fn retry_row() -> Row {
         in_ledger: true,
         definition: slow_definition(),
         history: history(),
-        course: None,
+        lifecycle: None,
     })
 }
 
@@ -120,22 +126,22 @@ pub(super) fn http_row() -> Row {
         in_ledger: false,
         definition: http_definition(),
         history: None,
-        course: None,
+        lifecycle: None,
     })
 }
 
-pub(super) fn series_row() -> Row {
+pub(super) fn recurring_row() -> Row {
     let schedule = r#"{"cron":"0 9 * * *","zone":"Europe/Prague","overlap":"queue"}"#;
-    let series = Series {
+    let recurrence = Recurrence {
         schedule: Schedule::from_json(schedule).unwrap(),
-        nominal: 1_700_000_000_000,
-        granted: 0,
-        open: Some(Open { occurrence: 6, until: 1_700_100_000_000 }),
+        due_before_jitter: 1_700_000_000_000,
+        catch_up_until: 0,
+        open: Some(RunningCallback { occurrence: 6, until: 1_700_100_000_000 }),
         failures: 2,
     };
-    let course = Course { series: Some(Box::new(series)), ..Course::default() };
+    let lifecycle = Lifecycle { recurrence: Some(Box::new(recurrence)), ..Lifecycle::default() };
     let Row::Fire(row) = retry_row() else { unreachable!() };
-    Row::Fire(FireRow { course: course.some(), ..row })
+    Row::Fire(FireRow { lifecycle: lifecycle.boxed_unless_default(), ..row })
 }
 
 pub(super) fn watch_row() -> Row {
@@ -153,7 +159,7 @@ pub(super) fn fire() -> Fire {
         fired: 1_700_000_000_125,
         definition: http_definition(),
         history: None,
-        settles: false,
+        report_end: false,
         priority: PRIORITY_DEFAULT,
     }
 }
@@ -170,13 +176,13 @@ pub(super) fn signal() -> Signal {
         reason: "the callback answered 500".to_owned(),
         definition: slow_definition(),
         history: history(),
-        settles: true,
+        report_end: true,
         priority: 200,
     })
 }
 
-pub(super) fn settled() -> Signal {
-    Signal::Settled(Settled { id: fire_id(), ok: true })
+pub(super) fn callback_ended() -> Signal {
+    Signal::CallbackEnded(CallbackEnded { id: fire_id(), ok: true })
 }
 
 pub(super) fn watch() -> Signal {
@@ -184,8 +190,12 @@ pub(super) fn watch() -> Signal {
     Signal::Watch(Watch { trigger, watcher: watcher(), until })
 }
 
-pub(super) fn settlement() -> Signal {
-    Signal::Settlement(Settlement { watcher: watcher(), of: "order-7".into(), ok: false })
+pub(super) fn dependency_settled() -> Signal {
+    Signal::DependencySettled(DependencySettled {
+        watcher: watcher(),
+        dependency: "order-7".into(),
+        ok: false,
+    })
 }
 
 pub(super) fn outcome() -> Outcome {
@@ -193,7 +203,7 @@ pub(super) fn outcome() -> Outcome {
         trigger: "order-7".into(),
         answers: Some(41),
         at: 1_700_000_000_130,
-        verdict: Verdict::Failed {
+        kind: OutcomeKind::Failed {
             generation: 41,
             occurrence: 0,
             attempt: 2,
@@ -205,8 +215,8 @@ pub(super) fn outcome() -> Outcome {
 }
 
 pub(super) fn withdrawn() -> Outcome {
-    let verdict = Verdict::Withdrawn { generation: 41, occurrence: 0, attempt: 2 };
-    Outcome { answers: None, verdict, ..outcome() }
+    let kind = OutcomeKind::Withdrawn { generation: 41, occurrence: 0, attempt: 2 };
+    Outcome { answers: None, kind, ..outcome() }
 }
 
 pub(super) fn circuit() -> Outcome {
@@ -219,7 +229,7 @@ pub(super) fn circuit() -> Outcome {
         probe_at: Some(1_700_000_060_130),
     };
     let (trigger, at) = (circuit.key(), 1_700_000_000_130);
-    Outcome { trigger, answers: None, at, verdict: Verdict::Circuit(circuit) }
+    Outcome { trigger, answers: None, at, kind: OutcomeKind::Circuit(circuit) }
 }
 
 pub(super) fn letter() -> DeadLetter {
@@ -236,7 +246,7 @@ pub(super) fn letter() -> DeadLetter {
 }
 
 /// A letter about a fire, with all attempts.
-pub(super) fn exhausted() -> DeadLetter {
+pub(super) fn undelivered_fire() -> DeadLetter {
     let fire = Fire { definition: slow_definition(), history: history(), ..fire() };
     DeadLetter { content: Content::Fire { fire, attempts: 2 }, ..letter() }
 }
@@ -254,18 +264,18 @@ pub(super) fn ledger_entry() -> LedgerValue {
     LedgerValue::Entry(Entry { key, row: topic_row() })
 }
 
-pub(super) fn ledger_series() -> LedgerValue {
+pub(super) fn ledger_recurrence() -> LedgerValue {
     let source = Source::Triggers;
     let key = TimelineKey { due: 1_700_000_000_123, priority: 128, source, offset: 41 };
-    LedgerValue::Entry(Entry { key, row: series_row() })
+    LedgerValue::Entry(Entry { key, row: recurring_row() })
 }
 
 pub(super) fn any_row() -> impl Strategy<Value = Row> {
     let times = (any::<u64>(), any::<bool>());
     prop_oneof![
-        (any_fire_id(), times, any_definition(), any_history(), any_course()).prop_map(
-            |(id, (scheduled, in_ledger), definition, history, course)| {
-                Row::Fire(FireRow { id, scheduled, in_ledger, definition, history, course })
+        (any_fire_id(), times, any_definition(), any_history(), any_lifecycle()).prop_map(
+            |(id, (scheduled, in_ledger), definition, history, lifecycle)| {
+                Row::Fire(FireRow { id, scheduled, in_ledger, definition, history, lifecycle })
             }
         ),
         (any_text(), vec(any_watcher(), 0..3))
@@ -279,53 +289,59 @@ pub(super) fn any_watcher() -> impl Strategy<Value = Watcher> {
 }
 
 /// None, most of the time.
-pub(super) fn any_course() -> impl Strategy<Value = Option<Box<Course>>> {
+pub(super) fn any_lifecycle() -> impl Strategy<Value = Option<Box<Lifecycle>>> {
     let schedules = [r#"{"every":"PT5M","start":5}"#, r#"{"daily":{"at":["09:00"]}}"#];
     let schedule = proptest::sample::select(schedules.to_vec());
     let open = option::of(
-        (any::<u32>(), any::<u64>()).prop_map(|(occurrence, until)| Open { occurrence, until }),
+        (any::<u32>(), any::<u64>())
+            .prop_map(|(occurrence, until)| RunningCallback { occurrence, until }),
     );
     let times = (any::<u64>(), any::<u64>());
-    let series = (schedule, times, open, any::<u32>()).prop_map(
-        |(schedule, (nominal, granted), open, failures)| {
+    let recurrence = (schedule, times, open, any::<u32>()).prop_map(
+        |(schedule, (due_before_jitter, catch_up_until), open, failures)| {
             let schedule = Schedule::from_json(schedule).unwrap();
-            Box::new(Series { schedule, nominal, granted, open, failures })
+            Box::new(Recurrence { schedule, due_before_jitter, catch_up_until, open, failures })
         },
     );
-    let awaits = (vec(any_text(), 1..3), any::<u64>(), option::of(any_text())).prop_map(
+    let dependencies = (vec(any_text(), 1..3), any::<u64>(), option::of(any_text())).prop_map(
         |(remaining, until, failed)| {
-            Box::new(Awaits { remaining, on_failure: OnFailure::Skip, until, failed })
+            Box::new(PendingDependencies { remaining, on_failure: OnFailure::Skip, until, failed })
         },
     );
-    let standing = proptest::sample::select(vec![
-        Standing::Pending,
-        Standing::Queued,
-        Standing::Open,
-        Standing::Done,
-        Standing::Failed,
+    let phase = proptest::sample::select(vec![
+        LifecyclePhase::Pending,
+        LifecyclePhase::Queued,
+        LifecyclePhase::Open,
+        LifecyclePhase::Done,
+        LifecyclePhase::Failed,
     ]);
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     let spans = (option::of(any::<u64>()), option::of(any::<u64>()));
-    let parts = (option::of(series), option::of(awaits), vec(any_watcher(), 0..3));
-    let course = (standing, flags, spans, parts).prop_map(
-        |(standing, (settles, paused, called, touched), (expire_after, retain), parts)| {
-            let (series, awaits, watchers) = parts;
-            let course = Course {
-                standing,
-                settles,
+    let parts = (option::of(recurrence), option::of(dependencies), vec(any_watcher(), 0..3));
+    let lifecycle = (phase, flags, spans, parts).prop_map(
+        |(
+            phase,
+            (report_end, paused, fire_now_requested, changed_by_command),
+            (expire_after, retain),
+            parts,
+        )| {
+            let (recurrence, dependencies, watchers) = parts;
+            let lifecycle = Lifecycle {
+                phase,
+                report_end,
                 expire_after,
-                series,
-                awaits,
+                recurrence,
+                dependencies,
                 retain,
                 watchers,
                 paused,
-                called,
-                touched,
+                fire_now_requested,
+                changed_by_command,
             };
-            course.some()
+            lifecycle.boxed_unless_default()
         },
     );
-    prop_oneof![2 => Just(None), 1 => course]
+    prop_oneof![2 => Just(None), 1 => lifecycle]
 }
 
 pub(super) fn any_fire_id() -> impl Strategy<Value = FireId> {
@@ -360,7 +376,7 @@ pub(super) fn any_definition() -> impl Strategy<Value = Definition> {
     );
     let retry = policy.prop_map(|(delays, attempts, jitter, final_statuses)| {
         let policy = RetryPolicy { delays, attempts, jitter, final_statuses };
-        (!policy.is_open()).then(|| Box::new(policy))
+        (!policy.is_empty()).then(|| Box::new(policy))
     });
     let payload = option::of(any_bytes());
     (target, payload, vec(header, 0..4), retry, option::of(any_text())).prop_map(
@@ -388,8 +404,10 @@ pub(super) fn any_history() -> impl Strategy<Value = Option<Box<History>>> {
             excerpt,
         },
     );
-    let history = (any::<u32>(), any::<u32>(), vec(attempt, 0..4))
-        .prop_map(|(before, folded, attempts)| Box::new(History { before, folded, attempts }));
+    let history =
+        (any::<u32>(), any::<u32>(), vec(attempt, 0..4)).prop_map(|(before, folded, attempts)| {
+            Box::new(History { attempts_before_replay: before, older_attempts: folded, attempts })
+        });
     option::of(history)
 }
 

@@ -1,8 +1,8 @@
 //! Our Avro schemas, `schemas/*.avsc`: built once, then handed to whoever reads or writes.
 //!
-//! Law: what is sent names its schema by fingerprint (Avro's single-object encoding: 0xC3 0x01,
-//! eight bytes of CRC-64-AVRO, the datum). We write the newest schema of a kind and read every
-//! one that is embedded here; a fingerprint that is not is a newer Orloj's.
+//! Invariant: what is sent names its schema by fingerprint (Avro's single-object encoding: 0xC3
+//! 0x01, eight bytes of CRC-64-AVRO, the datum). We write the newest schema of a kind and read
+//! every one that is embedded here; a fingerprint that is not is a newer Orloj's.
 
 use apache_avro::Schema;
 use apache_avro::rabin::Rabin;
@@ -42,12 +42,12 @@ pub enum CodecError {
 pub struct Schemas {
     /// Every version of it, the newest first.
     triggers: Vec<([u8; 8], &'static Schema)>,
-    pub(super) fire: Message,
-    pub(super) withdrawal: Message,
-    pub(super) signal: Message,
-    pub(super) ledger: Message,
-    pub(super) outcome: Message,
-    pub(super) dead_letter: Message,
+    pub(super) fire: RecordCodec,
+    pub(super) withdrawal: RecordCodec,
+    pub(super) signal: RecordCodec,
+    pub(super) ledger: RecordCodec,
+    pub(super) outcome: RecordCodec,
+    pub(super) dead_letter: RecordCodec,
 }
 
 impl Default for Schemas {
@@ -69,26 +69,29 @@ impl Schemas {
         let triggers = triggers.map(parse).map(|schema| (fingerprint(schema), schema));
         Self {
             triggers: triggers.to_vec(),
-            fire: Message::new("fire", include_str!("../../../../schemas/fire.avsc"))
-                .and_before(include_str!("../../../../schemas/before/fire-1.avsc")),
-            withdrawal: Message::new(
+            fire: RecordCodec::new("fire", include_str!("../../../../schemas/fire.avsc"))
+                .with_older(include_str!("../../../../schemas/before/fire-1.avsc")),
+            withdrawal: RecordCodec::new(
                 "withdrawal",
                 include_str!("../../../../schemas/withdrawal.avsc"),
             ),
-            signal: Message::new("signal", include_str!("../../../../schemas/signal.avsc"))
-                .and_before(include_str!("../../../../schemas/before/signal-1.avsc")),
-            ledger: Message::new("ledger value", include_str!("../../../../schemas/ledger.avsc"))
-                .and_before(include_str!("../../../../schemas/before/ledger-1.avsc")),
-            outcome: Message::new("outcome", include_str!("../../../../schemas/outcome.avsc"))
-                .and_before(include_str!("../../../../schemas/before/outcome-4.avsc"))
-                .and_before(include_str!("../../../../schemas/before/outcome-3.avsc"))
-                .and_before(include_str!("../../../../schemas/before/outcome-2.avsc"))
-                .and_before(include_str!("../../../../schemas/before/outcome-1.avsc")),
-            dead_letter: Message::new(
+            signal: RecordCodec::new("signal", include_str!("../../../../schemas/signal.avsc"))
+                .with_older(include_str!("../../../../schemas/before/signal-1.avsc")),
+            ledger: RecordCodec::new(
+                "ledger value",
+                include_str!("../../../../schemas/ledger.avsc"),
+            )
+            .with_older(include_str!("../../../../schemas/before/ledger-1.avsc")),
+            outcome: RecordCodec::new("outcome", include_str!("../../../../schemas/outcome.avsc"))
+                .with_older(include_str!("../../../../schemas/before/outcome-4.avsc"))
+                .with_older(include_str!("../../../../schemas/before/outcome-3.avsc"))
+                .with_older(include_str!("../../../../schemas/before/outcome-2.avsc"))
+                .with_older(include_str!("../../../../schemas/before/outcome-1.avsc")),
+            dead_letter: RecordCodec::new(
                 "dead letter",
                 include_str!("../../../../schemas/dead-letter.avsc"),
             )
-            .and_before(include_str!("../../../../schemas/before/dead-letter-1.avsc")),
+            .with_older(include_str!("../../../../schemas/before/dead-letter-1.avsc")),
         }
     }
 
@@ -115,23 +118,23 @@ impl Schemas {
 }
 
 /// One kind of record that only Orloj writes.
-pub(super) struct Message {
+pub(super) struct RecordCodec {
     kind: &'static str,
     /// Of the newest version.
     writer: GenericDatumWriter<'static>,
     /// Every schema this kind ever had, the newest first.
-    versions: Vec<Version>,
+    versions: Vec<SchemaVersion>,
 }
 
 /// One schema of a kind, and who reads what was written by it.
-struct Version {
+struct SchemaVersion {
     fingerprint: [u8; 8],
     schema: &'static Schema,
     reader: GenericDatumReader<'static>,
 }
 
-impl Version {
-    fn of(kind: &str, json: &str) -> Self {
+impl SchemaVersion {
+    fn new(kind: &str, json: &str) -> Self {
         let schema = parse(json);
         let reader = GenericDatumReader::builder(schema).human_readable(false).build();
         let Ok(reader) = reader else {
@@ -141,9 +144,9 @@ impl Version {
     }
 }
 
-impl Message {
+impl RecordCodec {
     fn new(kind: &'static str, newest: &str) -> Self {
-        let version = Version::of(kind, newest);
+        let version = SchemaVersion::new(kind, newest);
         let writer = GenericDatumWriter::builder(version.schema).human_readable(false).build();
         let Ok(writer) = writer else {
             panic!("the embedded schema of a {kind} does not resolve");
@@ -152,8 +155,8 @@ impl Message {
     }
 
     /// Reads also what was written by an older schema of the kind.
-    fn and_before(mut self, older: &str) -> Self {
-        self.versions.push(Version::of(self.kind, older));
+    fn with_older(mut self, older: &str) -> Self {
+        self.versions.push(SchemaVersion::new(self.kind, older));
         self
     }
 
@@ -170,7 +173,7 @@ impl Message {
 
     /// Reads a single-object encoding by the schema it was written with.
     pub(super) fn decode<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, CodecError> {
-        let Some((fingerprint, mut datum)) = framed(bytes) else {
+        let Some((fingerprint, mut datum)) = split_frame(bytes) else {
             return Err(self.corrupt("it does not begin with a schema's fingerprint"));
         };
         let known = self.versions.iter().find(|version| version.fingerprint == fingerprint);
@@ -187,14 +190,14 @@ impl Message {
     }
 }
 
-impl std::fmt::Debug for Message {
+impl std::fmt::Debug for RecordCodec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Message").field("kind", &self.kind).finish_non_exhaustive()
     }
 }
 
 /// The fingerprint and the datum of a single-object encoding.
-pub(super) fn framed(bytes: &[u8]) -> Option<([u8; 8], &[u8])> {
+pub(super) fn split_frame(bytes: &[u8]) -> Option<([u8; 8], &[u8])> {
     let (fingerprint, datum) = bytes.strip_prefix(&MARKER)?.split_first_chunk::<8>()?;
     Some((*fingerprint, datum))
 }

@@ -1,22 +1,22 @@
 //! A cancel: nothing of the trigger fires from here on.
 //!
-//! Law: the owner's transaction is the one point where cancel and fire meet. A cancel that finds
-//! nothing pending may meet a callback in flight: it leaves a veto, so that a retry reported
+//! Invariant: the owner's transaction is the one point where cancel and fire meet. A cancel that
+//! finds nothing pending may meet a callback in flight: it leaves a veto, so that a retry reported
 //! later for an older generation is refused, and publishes a withdrawal, so that workers do not
 //! make what they have not begun.
 
 use smallvec::SmallVec;
 
-use super::known::{Claim, IdHash, Known, Slot, SlotKind};
+use super::index_row::{IdHash, IndexEntry, IndexEntryKind, IndexRow, TriggerCaller};
 use super::partition::{CorruptRow, Partition};
-use super::rows::Stored;
-use crate::fault::{Bug, planted};
+use super::prefetch::Prefetched;
+use crate::fault::{Mutation, is_active};
 use crate::model::Offset;
-use crate::model::course::Standing;
 use crate::model::entry::{Entry, FireRow, Row};
 use crate::model::fire::Withdrawal;
 use crate::model::ledger::LedgerKey;
-use crate::model::outcome::Verdict;
+use crate::model::lifecycle::LifecyclePhase;
+use crate::model::outcome::OutcomeKind;
 use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey};
 
@@ -27,81 +27,89 @@ impl Partition {
         ack: bool,
         id: Text,
         caller: Option<Text>,
-        stored: Stored<'_>,
+        prefetched: Prefetched<'_>,
     ) -> Result<(), CorruptRow> {
         let hash = IdHash::of(&id);
-        let mut known = self.known(hash, stored.index);
-        let standing = self.standing_slot(&known);
-        if known.is_foreign(standing.as_ref(), caller.as_ref()) && !planted(Bug::ForeignTouched) {
+        let mut index_row = self.index_row(hash, prefetched.index);
+        let live = self.live_entry(&index_row);
+        if index_row.belongs_to_other_caller(live.as_ref(), caller.as_ref())
+            && !is_active(Mutation::OtherCallerAllowed)
+        {
             // What it is said to be about is not there, for this caller.
-            self.skip(offset);
-            self.answer(ack, offset, id, Verdict::NotPending { fired: None, withdrawal: false });
+            self.mark_skipped(offset);
+            self.emit_response(
+                ack,
+                offset,
+                id,
+                OutcomeKind::NotPending { fired: None, withdrawal: false },
+            );
             return Ok(());
         }
-        let is_known = known.slots.iter().any(|slot| slot.claim != Claim::Free);
-        let fired = self.last_fired(&known);
-        let row = match &standing {
-            Some(slot) if slot.course => Some(self.row(slot, stored)?),
+        let is_known =
+            index_row.entries.iter().any(|slot| slot.caller != TriggerCaller::NotATrigger);
+        let fired = self.last_fired(&index_row);
+        let row = match &live {
+            Some(slot) if slot.has_lifecycle => Some(self.read_row(slot, prefetched)?),
             _ => None,
         };
         let recurs = row.as_ref().is_some_and(has_fired_before);
-        let (main, past, row) = match (standing, row) {
-            (Some(slot), row) if slot.kind == SlotKind::Past => (None, Some(slot), row),
+        let (main, remembered, row) = match (live, row) {
+            (Some(slot), row) if slot.kind == IndexEntryKind::Remembered => (None, Some(slot), row),
             (Some(slot), Some(Row::Fire(row))) if is_retained(&row) => {
-                self.end_unfired(&mut known, &slot, row, false);
+                self.complete_unfired(&mut index_row, &slot, row, false);
                 (Some(slot), None, None)
             }
-            (_, row) => (self.drop_standing(&id, &mut known), None, row),
+            (_, row) => (self.remove_live_entry(&id, &mut index_row), None, row),
         };
-        let retries = self.drop_retries(&id, &mut known);
-        let fired = self.end_by_cancel(&mut known, row, past, &retries).or(fired);
+        let retries = self.remove_retries(&id, &mut index_row);
+        let fired = self.complete_cancelled(&mut index_row, row, remembered, &retries).or(fired);
         let retry = retries.into_iter().next_back();
         // Only a fire that went to a worker can come back as a retry. If the last generation is
         // known to have fired into a topic, none can. Of a recurring one an earlier occurrence may.
-        let none_pending = main.as_ref().is_none_or(|slot| recurs && slot.http);
-        let in_flight = none_pending && (recurs || fired.as_ref().is_none_or(|slot| slot.http));
+        let none_pending = main.as_ref().is_none_or(|slot| recurs && slot.is_http);
+        let in_flight = none_pending && (recurs || fired.as_ref().is_none_or(|slot| slot.is_http));
         // What is not known at all may be another caller's, and his callback is under way.
         let in_flight = in_flight && (caller.is_none() || is_known);
-        if in_flight && !planted(Bug::NoVeto) {
-            self.veto(offset, &id, &mut known);
+        if in_flight && !is_active(Mutation::NoVeto) {
+            self.insert_veto(offset, &id, &mut index_row);
         }
         match main.or(retry) {
-            Some(Slot { generation, .. }) => {
-                self.answer(true, offset, id, Verdict::Cancelled { generation });
+            Some(IndexEntry { generation, .. }) => {
+                self.emit_response(true, offset, id, OutcomeKind::Cancelled { generation });
             }
             None => {
                 let fired = fired.map(|slot| slot.generation);
-                let verdict = Verdict::NotPending { fired, withdrawal: in_flight };
-                self.answer(ack, offset, id, verdict);
+                let verdict = OutcomeKind::NotPending { fired, withdrawal: in_flight };
+                self.emit_response(ack, offset, id, verdict);
             }
         }
-        self.know(hash, known, stored.index);
+        self.put_index_row(hash, index_row, prefetched.index);
         Ok(())
     }
 
     /// Whoever waited for a trigger that is cancelled learns that it failed. One whose callback is
     /// under way is left to the worker's word, unless its retry was taken away: then nobody will
     /// say. Returns the slot of what is known to have fired.
-    fn end_by_cancel(
+    fn complete_cancelled(
         &mut self,
-        known: &mut Known,
+        index_row: &mut IndexRow,
         row: Option<Row>,
-        past: Option<Slot>,
-        retries: &[Slot],
-    ) -> Option<Slot> {
+        remembered: Option<IndexEntry>,
+        retries: &[IndexEntry],
+    ) -> Option<IndexEntry> {
         let Some(Row::Fire(row)) = row else { return None };
-        let standing = row.course.as_ref().map(|course| course.standing);
-        match past {
+        let standing = row.lifecycle.as_ref().map(|course| course.phase);
+        match remembered {
             None => {
-                let watchers = row.course.map_or_else(Vec::new, |course| course.watchers);
-                self.tell(&row.id.trigger, watchers, false);
+                let watchers = row.lifecycle.map_or_else(Vec::new, |course| course.watchers);
+                self.notify_watchers(&row.id.trigger, watchers, false);
                 None
             }
             Some(slot) => {
                 // A retry of an older generation tells nothing of this one.
                 let dropped = retries.iter().any(|retry| retry.generation == slot.generation);
-                if standing == Some(Standing::Open) && dropped {
-                    self.rest(known, &slot, row, Some(false));
+                if standing == Some(LifecyclePhase::Open) && dropped {
+                    self.complete(index_row, &slot, row, Some(false));
                 }
                 Some(slot)
             }
@@ -109,43 +117,47 @@ impl Partition {
     }
 
     /// Takes all pending retries off the timeline and out of the ledger; returns them.
-    fn drop_retries(&mut self, id: &Text, known: &mut Known) -> SmallVec<[Slot; 1]> {
-        let w = self.cursor.w;
-        let pending = |s: &Slot| matches!(s.kind, SlotKind::Retry { .. }) && s.key > w;
-        let dropped = known.take(pending);
+    fn remove_retries(&mut self, id: &Text, index_row: &mut IndexRow) -> SmallVec<[IndexEntry; 1]> {
+        let fired_through = self.cursor.fired_through;
+        let pending = |s: &IndexEntry| {
+            matches!(s.kind, IndexEntryKind::Retry { .. }) && s.key > fired_through
+        };
+        let dropped = index_row.extract_if(pending);
         for slot in &dropped {
-            let SlotKind::Retry { occurrence, .. } = slot.kind else { continue };
-            self.delete(slot.key);
+            let IndexEntryKind::Retry { occurrence, .. } = slot.kind else { continue };
+            self.delete_row(slot.key);
             let (trigger, generation) = (id.clone(), slot.generation);
-            self.settle(LedgerKey::Retry { trigger, generation, occurrence });
+            self.delete_ledger_entry(LedgerKey::Retry { trigger, generation, occurrence });
         }
         dropped
     }
 
     /// Remembers the cancel for a while, in the ledger and as an entry that ends it, and has the
     /// workers told.
-    fn veto(&mut self, cancel: Offset, id: &Text, known: &mut Known) {
-        let w = self.cursor.w;
-        for older in known.take(|slot| slot.kind == SlotKind::Veto && slot.key > w) {
-            self.delete(older.key);
+    fn insert_veto(&mut self, cancel: Offset, id: &Text, index_row: &mut IndexRow) {
+        let fired_through = self.cursor.fired_through;
+        for older in index_row
+            .extract_if(|slot| slot.kind == IndexEntryKind::Veto && slot.key > fired_through)
+        {
+            self.delete_row(older.key);
         }
         // Never at or below W: the veto would end before it began.
-        let due = self.clock.max(w.due) + self.rules.veto_ttl.max(1);
+        let due = self.clock.max(fired_through.due) + self.config.veto_ttl.max(1);
         let key = TimelineKey { due, priority: u8::MAX, source: Source::Triggers, offset: cancel };
-        known.slots.push(Slot::of_veto(key, cancel));
-        self.schedule(Entry { key, row: Row::Veto { trigger: id.clone(), cancel } });
+        index_row.entries.push(IndexEntry::for_veto(key, cancel));
+        self.schedule_entry(Entry { key, row: Row::Veto { trigger: id.clone(), cancel } });
         self.draft.withdrawals.push(Withdrawal { trigger: id.clone(), cancel });
     }
 }
 
 /// Whether it is remembered once it has settled.
 fn is_retained(row: &FireRow) -> bool {
-    row.course.as_ref().is_some_and(|course| course.retain.is_some())
+    row.lifecycle.as_ref().is_some_and(|course| course.retain.is_some())
 }
 
 /// Whether it is a recurring trigger that has fired, so that a callback may be in flight.
 fn has_fired_before(row: &Row) -> bool {
     let Row::Fire(row) = row else { return false };
-    let recurs = row.course.as_ref().is_some_and(|course| course.series.is_some());
+    let recurs = row.lifecycle.as_ref().is_some_and(|course| course.recurrence.is_some());
     recurs && row.id.occurrence > 0
 }

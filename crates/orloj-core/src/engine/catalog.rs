@@ -1,7 +1,8 @@
 //! What the owner knows of target topics, and of pools' topics, when an entry is due. The shell
 //! looks them up before the decision; the decision only reads.
 //!
-//! Law: a pool is asked for by its own name, so that no trigger reaches our topics as its target.
+//! Invariant: a pool is asked for by its own name, so that no trigger reaches our topics as its
+//! target.
 
 use std::collections::HashMap;
 
@@ -9,10 +10,10 @@ use foldhash::fast::FixedState;
 
 /// The topics that the due entries of a step name.
 #[derive(Clone, Debug, Default)]
-pub struct Catalog {
+pub struct TopicCatalog {
     topics: HashMap<String, TopicState, FixedState>,
     pools: HashMap<String, TopicState, FixedState>,
-    some_away: bool,
+    any_unavailable: bool,
 }
 
 /// Whether and how a topic can be written.
@@ -26,21 +27,21 @@ pub enum TopicState {
         record_bytes_max: usize,
     },
     /// It never will, until a person does something: the fire is a dead letter.
-    Refused(String),
+    Unusable(String),
     /// It cannot be told or reached just now: the fire waits and tries again.
-    Away(String),
+    Unavailable(String),
 }
 
-impl Catalog {
+impl TopicCatalog {
     /// Remembers a topic's state.
     pub fn insert(&mut self, topic: String, state: TopicState) {
-        self.some_away |= matches!(state, TopicState::Away(_));
+        self.any_unavailable |= matches!(state, TopicState::Unavailable(_));
         let _previous = self.topics.insert(topic, state);
     }
 
     /// Remembers the state of a pool's topic.
     pub fn insert_pool(&mut self, pool: String, state: TopicState) {
-        self.some_away |= matches!(state, TopicState::Away(_));
+        self.any_unavailable |= matches!(state, TopicState::Unavailable(_));
         let _previous = self.pools.insert(pool, state);
     }
 
@@ -58,8 +59,8 @@ impl Catalog {
 
     /// Whether a topic cannot be told or reached just now.
     #[must_use]
-    pub fn some_away(&self) -> bool {
-        self.some_away
+    pub fn any_unavailable(&self) -> bool {
+        self.any_unavailable
     }
 
     /// The state of a topic; `None` if nobody looked it up.
@@ -71,13 +72,13 @@ impl Catalog {
 
 /// A catalog that remembers the last answer: fires of one topic tend to come together.
 #[derive(Debug)]
-pub(super) struct Finder<'a> {
-    catalog: &'a Catalog,
+pub(super) struct CachingCatalog<'a> {
+    catalog: &'a TopicCatalog,
     last: Option<(String, Option<&'a TopicState>)>,
 }
 
-impl<'a> Finder<'a> {
-    pub(super) fn new(catalog: &'a Catalog) -> Self {
+impl<'a> CachingCatalog<'a> {
+    pub(super) fn new(catalog: &'a TopicCatalog) -> Self {
         Self { catalog, last: None }
     }
 

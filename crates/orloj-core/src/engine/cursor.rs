@@ -1,8 +1,8 @@
 //! The cursor of a partition: how far along the timeline everything is decided.
 //!
-//! Law: every entry with key ≤ W that came from an offset below N is decided. The cursor is the
-//! group's committed offset (N) and its metadata (the rest), written inside the transaction whose
-//! effects it describes; no step inserts a row at or below its own W.
+//! Invariant: every entry with key ≤ W that came from an offset below N is decided. The cursor is
+//! the group's committed offset (N) and its metadata (the rest), written inside the transaction
+//! whose effects it describes; no step inserts a row at or below its own W.
 
 use crate::model::timeline::{Source, TimelineKey};
 use crate::model::{Offset, Timestamp};
@@ -11,41 +11,41 @@ use crate::model::{Offset, Timestamp};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
     /// W: every entry up to here is decided.
-    pub w: TimelineKey,
+    pub fired_through: TimelineKey,
     /// N of `triggers`: the next offset to ingest. Committed as the group's offset.
-    pub triggers: Offset,
+    pub next_offset: Offset,
     /// N of `signals`: the next offset to ingest.
-    pub signals: Offset,
+    pub next_signal_offset: Offset,
     /// L: the offset of `triggers` from which an owner without local state must replay.
-    pub low_water: Offset,
+    pub replay_from: Offset,
     /// S: the latest due time of any entry that was put on the timeline and not into the ledger,
     /// in ms since the epoch. Below `clock + ledger.after` of the owner that did it.
-    pub horizon: Timestamp,
+    pub replay_horizon: Timestamp,
     /// The number of the last committed step, over all owners; it begins with its lineage.
     pub step: u64,
 }
 
 /// The bits of a step's number below its lineage: at a thousand steps a second they last 34 years.
-const STEPS: u32 = 40;
+const STEP_BITS: u32 = 40;
 
 /// The lineage of a step. Who reads the log again from where an operator wants it, or has lost the
 /// cursor, decides anew: steps of different lineages have nothing to do with each other, and no
 /// two have one number.
 #[must_use]
-pub fn lineage(step: u64) -> u64 {
-    step >> STEPS
+pub fn epoch(step: u64) -> u64 {
+    step >> STEP_BITS
 }
 
 /// What the steps of the lineage after that of `last` are counted from.
 #[must_use]
-pub fn next_lineage(last: u64) -> u64 {
-    (lineage(last) + 1) << STEPS
+pub fn next_epoch_base(last: u64) -> u64 {
+    (epoch(last) + 1) << STEP_BITS
 }
 
 /// The version of the commit metadata that this program writes.
 const VERSION: &str = "orloj1";
 /// What the last commit of a leaving owner ends with.
-const FAREWELL: &str = "left=1";
+const FINAL_MARKER: &str = "left=1";
 
 /// Why commit metadata cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,40 +61,47 @@ pub enum MetadataError {
 impl Cursor {
     /// The cursor of a partition nobody ever owned: everything from `triggers` on is new.
     #[must_use]
-    pub fn fresh(triggers: Offset, signals: Offset) -> Self {
-        Self { w: TimelineKey::MIN, triggers, signals, low_water: triggers, horizon: 0, step: 0 }
+    pub fn initial(triggers: Offset, signals: Offset) -> Self {
+        Self {
+            fired_through: TimelineKey::MIN,
+            next_offset: triggers,
+            next_signal_offset: signals,
+            replay_from: triggers,
+            replay_horizon: 0,
+            step: 0,
+        }
     }
 
     /// The commit metadata: a line of text with a format version. `owner` is the transactional
     /// id whose open transaction a successor may have to end.
     #[must_use]
     pub fn to_metadata(&self, owner: &str) -> String {
-        let w = &self.w;
+        let fired_through = &self.fired_through;
         format!(
             "{VERSION} w={}.{}.{}.{} ns={} l={} s={} step={} tx={owner}",
-            w.due,
-            w.priority,
-            w.source as u8,
-            w.offset,
-            self.signals,
-            self.low_water,
-            self.horizon,
+            fired_through.due,
+            fired_through.priority,
+            fired_through.source as u8,
+            fired_through.offset,
+            self.next_signal_offset,
+            self.replay_from,
+            self.replay_horizon,
             self.step,
         )
     }
 
     /// The same for the last commit of an owner that leaves: it has nothing open any more.
     #[must_use]
-    pub fn to_farewell(&self, owner: &str) -> String {
-        format!("{} {FAREWELL}", self.to_metadata(owner))
+    pub fn to_final_metadata(&self, owner: &str) -> String {
+        format!("{} {FINAL_MARKER}", self.to_metadata(owner))
     }
 
     /// The owner that wrote this metadata, unless it said that it was leaving: its transaction may
     /// still be open. Metadata that is not ours names nobody.
     #[must_use]
-    pub fn owner_still_there(metadata: &str) -> Option<&str> {
+    pub fn active_owner(metadata: &str) -> Option<&str> {
         let mut words = metadata.split(' ');
-        if words.next() != Some(VERSION) || words.clone().any(|word| word == FAREWELL) {
+        if words.next() != Some(VERSION) || words.clone().any(|word| word == FINAL_MARKER) {
             return None;
         }
         words.find_map(|word| word.strip_prefix("tx="))
@@ -113,7 +120,7 @@ impl Cursor {
             }
             _ => return Err(MetadataError::Foreign),
         }
-        let mut cursor = Self::fresh(triggers, 0);
+        let mut cursor = Self::initial(triggers, 0);
         let mut owner = String::new();
         for word in words {
             let Some((name, value)) = word.split_once('=') else {
@@ -122,18 +129,18 @@ impl Cursor {
             if name == "tx" {
                 value.clone_into(&mut owner);
             } else {
-                cursor.set(name, value).ok_or(MetadataError::Foreign)?;
+                cursor.set_field(name, value).ok_or(MetadataError::Foreign)?;
             }
         }
         Ok((cursor, owner))
     }
 
-    fn set(&mut self, name: &str, value: &str) -> Option<()> {
+    fn set_field(&mut self, name: &str, value: &str) -> Option<()> {
         match name {
-            "w" => self.w = parse_key(value)?,
-            "ns" => self.signals = value.parse().ok()?,
-            "l" => self.low_water = value.parse().ok()?,
-            "s" => self.horizon = value.parse().ok()?,
+            "w" => self.fired_through = parse_key(value)?,
+            "ns" => self.next_signal_offset = value.parse().ok()?,
+            "l" => self.replay_from = value.parse().ok()?,
+            "s" => self.replay_horizon = value.parse().ok()?,
             "step" => self.step = value.parse().ok()?,
             _ => {} // a later minor version may say more
         }
@@ -165,9 +172,9 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_metadata_or_refused(text: String, tail in "[ =.a-z0-9]{0,40}") {
-            for said in [&text, &format!("{VERSION} {tail}")] {
-                let _owner = Cursor::owner_still_there(said);
-                if let Ok((cursor, owner)) = Cursor::from_metadata(7, said) {
+            for metadata in [&text, &format!("{VERSION} {tail}")] {
+                let _owner = Cursor::active_owner(metadata);
+                if let Ok((cursor, owner)) = Cursor::from_metadata(7, metadata) {
                     let again = Cursor::from_metadata(7, &cursor.to_metadata(&owner));
                     prop_assert_eq!(again, Ok((cursor, owner)));
                 }
@@ -177,42 +184,42 @@ mod tests {
 
     fn cursor() -> Cursor {
         Cursor {
-            w: TimelineKey { due: 17, priority: 3, source: Source::Signals, offset: 9 },
-            triggers: 40,
-            signals: 8,
-            low_water: 30,
-            horizon: 99,
+            fired_through: TimelineKey { due: 17, priority: 3, source: Source::Signals, offset: 9 },
+            next_offset: 40,
+            next_signal_offset: 8,
+            replay_from: 30,
+            replay_horizon: 99,
             step: 5,
         }
     }
 
     #[test]
-    fn metadata_is_this_line() {
+    fn metadata_has_this_text() {
         let line = cursor().to_metadata("orloj-a");
         assert_eq!(line, "orloj1 w=17.3.1.9 ns=8 l=30 s=99 step=5 tx=orloj-a");
         assert_eq!(Cursor::from_metadata(40, &line), Ok((cursor(), "orloj-a".to_owned())));
     }
 
     #[test]
-    fn lineages_share_no_step() {
-        for last in [0, 1, (1 << STEPS) - 1] {
-            assert_eq!((lineage(last), next_lineage(last)), (0, 1 << STEPS));
+    fn epochs_share_no_step() {
+        for last in [0, 1, (1 << STEP_BITS) - 1] {
+            assert_eq!((epoch(last), next_epoch_base(last)), (0, 1 << STEP_BITS));
         }
-        assert_eq!((lineage(1 << STEPS), next_lineage(1 << STEPS)), (1, 2 << STEPS));
+        assert_eq!((epoch(1 << STEP_BITS), next_epoch_base(1 << STEP_BITS)), (1, 2 << STEP_BITS));
     }
 
     #[test]
-    fn an_owner_that_left_has_nothing_open() {
+    fn an_owner_that_left_has_no_open_transaction() {
         let line = cursor().to_metadata("orloj-a");
-        assert_eq!(Cursor::owner_still_there(&line), Some("orloj-a"));
-        let last = cursor().to_farewell("orloj-a");
-        assert_eq!(Cursor::owner_still_there(&last), None);
+        assert_eq!(Cursor::active_owner(&line), Some("orloj-a"));
+        let last = cursor().to_final_metadata("orloj-a");
+        assert_eq!(Cursor::active_owner(&last), None);
         assert_eq!(Cursor::from_metadata(40, &last), Ok((cursor(), "orloj-a".to_owned())));
-        assert_eq!(Cursor::owner_still_there("hello tx=orloj-a"), None);
+        assert_eq!(Cursor::active_owner("hello tx=orloj-a"), None);
     }
 
     #[test]
-    fn foreign_and_newer_metadata_are_told_apart() {
+    fn foreign_and_newer_metadata_are_distinguished() {
         assert_eq!(Cursor::from_metadata(0, ""), Err(MetadataError::Foreign));
         assert_eq!(Cursor::from_metadata(0, "hello"), Err(MetadataError::Foreign));
         assert_eq!(Cursor::from_metadata(0, "orloj1 w=1"), Err(MetadataError::Foreign));

@@ -1,24 +1,25 @@
 //! Firing: what is due becomes a record for a topic or a worker.
 //!
-//! Law: firing writes nothing per trigger into the store. W says that it happened; only an entry
-//! that the ledger holds is settled there. A fire that cannot go out fails its own trigger alone.
+//! Invariant: firing writes nothing per trigger into the store. W says that it happened; only an
+//! entry that the ledger holds is settled there. A fire that cannot go out fails its own trigger
+//! alone.
 
-use super::catalog::{Catalog, Finder, TopicState};
-use super::known::{IdHash, Known, Slot, SlotKind};
-use super::partition::{CorruptRow, Due, Fetched, Partition};
-use super::register::fire_ledger_key;
-use super::series::Judged;
-use super::step::{Emit, ToTopic};
+use super::catalog::{CachingCatalog, TopicCatalog, TopicState};
+use super::index_row::{IdHash, IndexEntry, IndexEntryKind, IndexRow};
+use super::partition::{CorruptRow, DueEntries, IndexRows, Partition};
+use super::recurrence::OccurrenceDecision;
+use super::registration::fire_ledger_key;
+use super::step::{Emit, TopicFire};
 use crate::codec::row::{self, FireView, RowBytes, RowError, TargetView};
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
 use crate::model::definition::Target;
 use crate::model::entry::{Entry, FireRow, Row};
 use crate::model::fire::{Fire, Withdrawal};
 use crate::model::ledger::LedgerKey;
-use crate::model::outcome::{Outcome, Verdict};
+use crate::model::outcome::{Outcome, OutcomeKind};
 use crate::model::partitioner::murmur2;
 use crate::model::schedule::Overlap;
-use crate::model::signal::{Settled, Signal};
+use crate::model::signal::{CallbackEnded, Signal};
 use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey, rank};
 use crate::model::{PartitionId, Timestamp};
@@ -27,7 +28,7 @@ use crate::model::{PartitionId, Timestamp};
 /// record that fits by this count is never refused by the broker.
 const RECORD_HEADROOM_BYTES: usize = 1_024;
 
-impl Due {
+impl DueEntries {
     /// Whether there is nothing to fire.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -54,17 +55,17 @@ impl Due {
     /// The ids whose index rows must be fetched: of those with a course, because more follows, and
     /// of those whose topic is away, because they will wait.
     #[must_use]
-    pub fn lasting(&self, catalog: &Catalog) -> Vec<IdHash> {
-        let some_away = catalog.some_away();
-        let lasts = |row: &&RowBytes| {
-            if !some_away || row::has_course(row) {
-                return row::has_course(row);
+    pub fn ids_to_prefetch(&self, catalog: &TopicCatalog) -> Vec<IdHash> {
+        let any_unavailable = catalog.any_unavailable();
+        let needs_index_row = |row: &&RowBytes| {
+            if !any_unavailable || row::has_lifecycle(row) {
+                return row::has_lifecycle(row);
             }
             let topic = row::target_topic(row).and_then(|topic| catalog.state(topic));
             let pool = || row::target_pool(row).and_then(|pool| catalog.pool(pool));
-            matches!(topic.or_else(pool), Some(TopicState::Away(_)))
+            matches!(topic.or_else(pool), Some(TopicState::Unavailable(_)))
         };
-        self.rows().filter(lasts).filter_map(id_of).collect()
+        self.rows().filter(needs_index_row).filter_map(trigger_hash).collect()
     }
 
     fn rows(&self) -> impl Iterator<Item = &RowBytes> {
@@ -77,201 +78,210 @@ impl Partition {
     /// topics they name; `fetched` has the index rows of those that must wait.
     pub fn fire(
         &mut self,
-        due: Due,
-        catalog: &Catalog,
-        fetched: &Fetched,
+        due: DueEntries,
+        catalog: &TopicCatalog,
+        fetched: &IndexRows,
     ) -> Result<(), CorruptRow> {
         self.draft.emits.reserve(due.len());
-        let Due { late, entries, withdrawals, pools, w } = due;
-        assert!(w >= self.cursor.w, "W never moves back");
-        let mut topics = Finder::new(catalog);
+        let DueEntries { late, entries, withdrawals, pools, fired_through } = due;
+        assert!(fired_through >= self.cursor.fired_through, "W never moves back");
+        let mut topics = CachingCatalog::new(catalog);
         for withdrawal in withdrawals {
-            self.withdraw(withdrawal, &pools, &topics);
+            self.emit_withdrawals(withdrawal, &pools, &topics);
         }
-        let fired = self.fire_all(late.into_iter().chain(entries), w, &mut topics, fetched);
-        self.fired_from = self.cursor.triggers;
-        self.wheel.advance(w);
+        let fired =
+            self.fire_entries(late.into_iter().chain(entries), fired_through, &mut topics, fetched);
+        self.next_offset_at_last_fire = self.cursor.next_offset;
+        self.wheel.advance(fired_through);
         fired
     }
 
-    fn fire_all(
+    fn fire_entries(
         &mut self,
         due: impl Iterator<Item = (TimelineKey, RowBytes)>,
-        w: TimelineKey,
-        topics: &mut Finder<'_>,
-        fetched: &Fetched,
+        fired_through: TimelineKey,
+        topics: &mut CachingCatalog<'_>,
+        fetched: &IndexRows,
     ) -> Result<(), CorruptRow> {
         // What follows from a fire is put behind all that fires with it.
-        self.cursor.w = w;
+        self.cursor.fired_through = fired_through;
         for (key, row) in due {
             let corrupt = |reason| CorruptRow { key, reason };
-            if let Some((partition, scheduled)) = plain(&row, topics).map_err(corrupt)? {
-                self.draft.emits.push(Emit::ToTopic(ToTopic { row, partition, scheduled }));
+            if let Some((partition, scheduled)) = plain_topic_fire(&row, topics).map_err(corrupt)? {
+                self.draft.emits.push(Emit::ToTopic(TopicFire { row, partition, scheduled }));
                 continue;
             }
             match row::decode(&row).map_err(corrupt)? {
-                Row::Veto { trigger, .. } => self.settle(LedgerKey::Veto(trigger)),
-                Row::Watch { trigger, .. } => self.forget_watch(key, trigger, fetched),
-                Row::Fire(fire) if fire.course.is_some() && key.source == Source::Triggers => {
-                    self.run(key, fire, topics, fetched);
+                Row::Veto { trigger, .. } => self.delete_ledger_entry(LedgerKey::Veto(trigger)),
+                Row::Watch { trigger, .. } => self.expire_watch(key, trigger, fetched),
+                Row::Fire(fire) if fire.lifecycle.is_some() && key.source == Source::Triggers => {
+                    self.fire_with_lifecycle(key, fire, topics, fetched);
                 }
-                Row::Fire(fire) => self.dispatch(key, fire, row, topics, fetched),
+                Row::Fire(fire) => self.fire_simple(key, fire, row, topics, fetched),
             }
         }
         Ok(())
     }
 
     /// An occurrence of a trigger without a course, or a retry.
-    fn dispatch(
+    fn fire_simple(
         &mut self,
         key: TimelineKey,
         fire: FireRow,
         row: RowBytes,
-        topics: &mut Finder<'_>,
-        index: &Fetched,
+        topics: &mut CachingCatalog<'_>,
+        index: &IndexRows,
     ) {
         let settled = fire.in_ledger.then(|| fire_ledger_key(&fire.id));
-        let ends = fire.settles().then(|| fire.id.clone());
-        match self.send(key, fire, row, topics) {
-            Sent::Gone => {}
-            Sent::Waits(fire) => return self.park(key, *fire, index),
-            Sent::Buried => {
+        let ends = fire.reports_end().then(|| fire.id.clone());
+        match self.try_send(key, fire, row, topics) {
+            DispatchResult::Sent => {}
+            DispatchResult::Parked(fire) => return self.park(key, *fire, index),
+            DispatchResult::DeadLettered => {
                 if let Some(id) = ends {
-                    let ended = Signal::Settled(Settled { id, ok: false });
+                    let ended = Signal::CallbackEnded(CallbackEnded { id, ok: false });
                     self.send_signal(self.id, ended);
                 }
             }
         }
         if let Some(key) = settled {
-            self.settle(key);
+            self.delete_ledger_entry(key);
         }
     }
 
     /// An entry with a course: it fires, waits, or is left out, and the next one takes its place.
-    fn run(
+    fn fire_with_lifecycle(
         &mut self,
         key: TimelineKey,
         mut row: FireRow,
-        topics: &mut Finder<'_>,
-        index: &Fetched,
+        topics: &mut CachingCatalog<'_>,
+        index: &IndexRows,
     ) {
         let hash = IdHash::of(&row.id.trigger);
-        let mut known = self.known(hash, index);
-        let slot = Slot::of(key, &row);
-        if slot.kind == SlotKind::Past {
-            self.forget_or_give_up(&mut known, &slot, row);
-        } else if row.course.as_ref().is_some_and(|course| course.awaits.is_some()) {
-            self.go_on(&mut known, &slot, row);
+        let mut index_row = self.index_row(hash, index);
+        let slot = IndexEntry::for_row(key, &row);
+        if slot.kind == IndexEntryKind::Remembered {
+            self.expire_lifecycle(&mut index_row, &slot, row);
+        } else if row.lifecycle.as_ref().is_some_and(|course| course.dependencies.is_some()) {
+            self.finish_waiting(&mut index_row, &slot, row);
         } else if self.has_expired(&row) {
             let (generation, fire_at) = (row.id.generation, row.scheduled);
-            self.note(row.id.trigger.clone(), Verdict::Expired { generation, fire_at });
-            self.end_unfired(&mut known, &slot, row, false);
+            self.emit_outcome(row.id.trigger.clone(), OutcomeKind::Expired { generation, fire_at });
+            self.complete_unfired(&mut index_row, &slot, row, false);
         } else {
-            match self.judge(&mut row, key.due) {
-                Judged::Waits(due) => {
-                    let due = due.max(self.least());
-                    self.stand(&mut known, &slot, row, due);
+            match self.decide_occurrence(&mut row, key.due) {
+                OccurrenceDecision::WaitUntil(due) => {
+                    let due = due.max(self.min_due());
+                    self.reschedule(&mut index_row, &slot, row, due);
                 }
-                Judged::Over => self.leave_out(&mut known, &slot, row),
-                Judged::Fires => match self.overlap(&mut row) {
-                    Some(Overlap::Skip) => self.leave_out(&mut known, &slot, row),
+                OccurrenceDecision::Finished => self.skip_occurrence(&mut index_row, &slot, row),
+                OccurrenceDecision::Fire => match self.check_overlap(&mut row) {
+                    Some(Overlap::Skip) => self.skip_occurrence(&mut index_row, &slot, row),
                     Some(_) => {
-                        let due = Self::queued_until(&row).max(self.least());
-                        self.stand(&mut known, &slot, row, due);
+                        let due = Self::queued_until(&row).max(self.min_due());
+                        self.reschedule(&mut index_row, &slot, row, due);
                     }
-                    None => self.fire_course(&mut known, &slot, row, topics),
+                    None => self.fire_occurrence(&mut index_row, &slot, row, topics),
                 },
             }
         }
-        self.know(hash, known, index);
+        self.put_index_row(hash, index_row, index);
     }
 
-    fn fire_course(
+    fn fire_occurrence(
         &mut self,
-        known: &mut Known,
-        slot: &Slot,
+        index_row: &mut IndexRow,
+        slot: &IndexEntry,
         mut row: FireRow,
-        topics: &mut Finder<'_>,
+        topics: &mut CachingCatalog<'_>,
     ) {
-        let course = row.course.as_deref();
-        let (recurs, called) =
-            course.map_or((false, false), |course| (course.series.is_some(), course.called));
+        let course = row.lifecycle.as_deref();
+        let (recurs, called) = course.map_or((false, false), |course| {
+            (course.recurrence.is_some(), course.fire_now_requested)
+        });
         let scheduled = row.scheduled;
         if recurs && called {
             // It is due by the command, and not instead of the next regular one.
             row.scheduled = self.clock;
-            self.draft.called_at = self.clock;
+            self.draft.fired_by_command_at = self.clock;
         }
         let http = row.definition.target.is_http();
-        let open = http && row.settles();
-        let bytes = self.encode(&Row::Fire(FireRow { course: None, ..row.clone() }));
-        let end = match self.send(slot.key, row.clone(), bytes, topics) {
-            Sent::Gone => (!open).then_some(true),
-            Sent::Buried => Some(false),
-            Sent::Waits(_) => {
+        let open = http && row.reports_end();
+        let bytes = self.encode(&Row::Fire(FireRow { lifecycle: None, ..row.clone() }));
+        let end = match self.try_send(slot.key, row.clone(), bytes, topics) {
+            DispatchResult::Sent => (!open).then_some(true),
+            DispatchResult::DeadLettered => Some(false),
+            DispatchResult::Parked(_) => {
                 row.scheduled = scheduled;
                 let due = self.parked_until();
-                return self.stand(known, slot, row, due);
+                return self.reschedule(index_row, slot, row, due);
             }
         };
         row.scheduled = scheduled;
         if recurs {
-            self.advance(known, slot, row, end);
+            self.advance_recurrence(index_row, slot, row, end);
         } else {
-            self.rest(known, slot, row, end);
+            self.complete(index_row, slot, row, end);
         }
     }
 
     /// Whether a one-time trigger comes too late by its own rule.
     fn has_expired(&self, row: &FireRow) -> bool {
-        let course = row.course.as_deref().filter(|course| !course.called);
+        let course = row.lifecycle.as_deref().filter(|course| !course.fire_now_requested);
         let most = course.and_then(|course| course.expire_after);
         most.is_some_and(|most| row.scheduled.saturating_add(most) < self.clock)
     }
 
     /// Makes the record of a fire, if it can be made now or never.
-    fn send(
+    fn try_send(
         &mut self,
         key: TimelineKey,
         fire: FireRow,
         row: RowBytes,
-        topics: &mut Finder<'_>,
-    ) -> Sent {
+        topics: &mut CachingCatalog<'_>,
+    ) -> DispatchResult {
         match &fire.definition.target {
-            Target::Http(target) => match self.way_to_pool(target.pool.as_ref(), topics) {
+            Target::Http(target) => match self.is_pool_writable(target.pool.as_ref(), topics) {
                 Ok(true) => {
-                    let fire = self.fire_of(key, fire);
+                    let fire = self.make_fire(key, fire);
                     self.draft.emits.push(Emit::ToWorker(Box::new(fire)));
-                    Sent::Gone
+                    DispatchResult::Sent
                 }
-                Ok(false) => Sent::Waits(Box::new(fire)),
-                Err(reason) => self.bury(key, fire, reason),
+                Ok(false) => DispatchResult::Parked(Box::new(fire)),
+                Err(reason) => self.emit_dead_letter(key, fire, reason),
             },
             Target::Topic(target) => match topics.state(target.topic.as_str()) {
                 Some(&TopicState::Usable { partitions, record_bytes_max }) => {
                     let view = row::view(&row).ok().flatten().expect("all of it was just read");
                     match check_size(&view, target.topic.as_str(), record_bytes_max) {
                         Ok(()) => {
-                            let partition = partition_of(view.record_key(), partitions);
+                            let partition = murmur2_partition(view.record_key(), partitions);
                             let scheduled = fire.scheduled;
-                            let fire = ToTopic { row, partition, scheduled };
+                            let fire = TopicFire { row, partition, scheduled };
                             self.draft.emits.push(Emit::ToTopic(fire));
-                            Sent::Gone
+                            DispatchResult::Sent
                         }
-                        Err(reason) => self.bury(key, fire, reason),
+                        Err(reason) => self.emit_dead_letter(key, fire, reason),
                     }
                 }
-                Some(TopicState::Refused(reason)) => self.bury(key, fire, reason.clone()),
+                Some(TopicState::Unusable(reason)) => {
+                    self.emit_dead_letter(key, fire, reason.clone())
+                }
                 // One that nobody looked up counts as away, so that its fire is not lost.
-                Some(TopicState::Away(_)) | None => Sent::Waits(Box::new(fire)),
+                Some(TopicState::Unavailable(_)) | None => DispatchResult::Parked(Box::new(fire)),
             },
         }
     }
 
     /// Tells every pool, for nobody remembers which one a fire has gone to. One whose topic cannot
     /// be written is not told: its callbacks are made.
-    fn withdraw(&mut self, withdrawal: Withdrawal, pools: &[Text], topics: &Finder<'_>) {
-        let reached = |pool: &&Text| self.way_to_pool(Some(pool), topics) == Ok(true);
+    fn emit_withdrawals(
+        &mut self,
+        withdrawal: Withdrawal,
+        pools: &[Text],
+        topics: &CachingCatalog<'_>,
+    ) {
+        let reached = |pool: &&Text| self.is_pool_writable(Some(pool), topics) == Ok(true);
         let pools: Vec<Text> = pools.iter().filter(reached).cloned().collect();
         let withdrawal = Box::new(withdrawal);
         for pool in std::iter::once(None).chain(pools.into_iter().map(Some)) {
@@ -281,7 +291,11 @@ impl Partition {
 
     /// Whether the pool's topic takes a fire of this partition, now or never: if it cannot be told
     /// just now, the fire waits. The default pool's topic is there like all of ours.
-    fn way_to_pool(&self, pool: Option<&Text>, topics: &Finder<'_>) -> Result<bool, String> {
+    fn is_pool_writable(
+        &self,
+        pool: Option<&Text>,
+        topics: &CachingCatalog<'_>,
+    ) -> Result<bool, String> {
         let Some(pool) = pool else { return Ok(true) };
         match topics.pool(pool.as_str()) {
             Some(TopicState::Usable { partitions, .. }) if *partitions <= self.id => Err(format!(
@@ -290,25 +304,30 @@ impl Partition {
                 self.id
             )),
             Some(TopicState::Usable { .. }) => Ok(true),
-            Some(TopicState::Refused(reason)) => Err(reason.clone()),
-            Some(TopicState::Away(_)) | None => Ok(false),
+            Some(TopicState::Unusable(reason)) => Err(reason.clone()),
+            Some(TopicState::Unavailable(_)) | None => Ok(false),
         }
     }
 
-    fn fire_of(&self, key: TimelineKey, row: FireRow) -> Fire {
-        let (settles, priority, fired) = (row.settles(), rank(key.priority), self.clock);
+    fn make_fire(&self, key: TimelineKey, row: FireRow) -> Fire {
+        let (settles, priority, fired) = (row.reports_end(), rank(key.priority), self.clock);
         let FireRow { id, scheduled, definition, history, .. } = row;
-        Fire { id, scheduled, fired, definition, history, settles, priority }
+        Fire { id, scheduled, fired, definition, history, report_end: settles, priority }
     }
 
     /// A fire nobody will ever be able to make: its trigger alone ends here.
-    fn bury(&mut self, key: TimelineKey, row: FireRow, reason: String) -> Sent {
-        let topics = &self.rules.topics;
+    fn emit_dead_letter(
+        &mut self,
+        key: TimelineKey,
+        row: FireRow,
+        reason: String,
+    ) -> DispatchResult {
+        let topics = &self.config.topics;
         let topic = match key.source {
             Source::Triggers => topics.triggers.clone(),
             Source::Signals => topics.signals.clone(),
         };
-        let verdict = Verdict::Failed {
+        let verdict = OutcomeKind::Failed {
             generation: row.id.generation,
             occurrence: row.id.occurrence,
             attempt: row.id.attempt,
@@ -317,49 +336,49 @@ impl Partition {
             retry_at: None,
         };
         let trigger = row.id.trigger.clone();
-        let outcome = Outcome { trigger, answers: None, at: self.clock, verdict };
+        let outcome = Outcome { trigger, answers: None, at: self.clock, kind: verdict };
         self.draft.emits.push(Emit::Outcome(Box::new(outcome)));
         let letter = DeadLetter {
             origin: Origin { topic, partition: self.id, offset: key.offset },
             reason,
             at: self.clock,
-            content: Content::Fire { attempts: row.id.attempt, fire: self.fire_of(key, row) },
+            content: Content::Fire { attempts: row.id.attempt, fire: self.make_fire(key, row) },
         };
         self.draft.emits.push(Emit::DeadLetter(Box::new(letter)));
-        Sent::Buried
+        DispatchResult::DeadLettered
     }
 
     /// The target cannot be reached just now: the entry waits on, in the ledger, because its new
     /// place depends on more than its record's bytes.
-    fn park(&mut self, key: TimelineKey, mut row: FireRow, fetched: &Fetched) {
+    fn park(&mut self, key: TimelineKey, mut row: FireRow, fetched: &IndexRows) {
         let due = self.parked_until();
         let parked = TimelineKey { due, ..key };
         let hash = IdHash::of(&row.id.trigger);
-        let mut known = self.known(hash, fetched);
-        let _fired = known.take(|slot| slot.key == key);
+        let mut index_row = self.index_row(hash, fetched);
+        let _fired = index_row.extract_if(|slot| slot.key == key);
         row.in_ledger = true;
-        known.slots.push(Slot::of(parked, &row));
-        self.schedule(Entry { key: parked, row: Row::Fire(row) });
-        self.know(hash, known, fetched);
+        index_row.entries.push(IndexEntry::for_row(parked, &row));
+        self.schedule_entry(Entry { key: parked, row: Row::Fire(row) });
+        self.put_index_row(hash, index_row, fetched);
     }
 
     fn parked_until(&self) -> Timestamp {
-        self.clock.max(self.cursor.w.due) + self.rules.park.max(1)
+        self.clock.max(self.cursor.fired_through.due) + self.config.park_interval.max(1)
     }
 }
 
 /// What became of a fire.
-enum Sent {
+enum DispatchResult {
     /// It is on its way.
-    Gone,
+    Sent,
     /// Its topic cannot be reached just now.
-    Waits(Box<FireRow>),
+    Parked(Box<FireRow>),
     /// Nobody will ever be able to make it.
-    Buried,
+    DeadLettered,
 }
 
 /// The trigger that a row is about.
-fn id_of(row: &RowBytes) -> Option<IdHash> {
+fn trigger_hash(row: &RowBytes) -> Option<IdHash> {
     match row::view(row).ok()? {
         Some(fire) => Some(IdHash::of(fire.trigger)),
         None => match row::decode(row).ok()? {
@@ -371,11 +390,11 @@ fn id_of(row: &RowBytes) -> Option<IdHash> {
 
 /// Nearly every fire: to a usable topic, of a size that fits, and nothing to settle. It goes out as
 /// it stands, to this partition; when it was due is for the books.
-fn plain(
+fn plain_topic_fire(
     row: &RowBytes,
-    topics: &mut Finder<'_>,
+    topics: &mut CachingCatalog<'_>,
 ) -> Result<Option<(PartitionId, Timestamp)>, RowError> {
-    if row::has_course(row) {
+    if row::has_lifecycle(row) {
         return Ok(None);
     }
     let Some(fire) = row::view(row)?.filter(|fire| !fire.in_ledger) else { return Ok(None) };
@@ -384,7 +403,7 @@ fn plain(
         return Ok(None);
     };
     let fits = record_bytes(&fire) <= record_bytes_max;
-    Ok(fits.then(|| (partition_of(fire.record_key(), partitions), fire.scheduled)))
+    Ok(fits.then(|| (murmur2_partition(fire.record_key(), partitions), fire.scheduled)))
 }
 
 fn check_size(fire: &FireView<'_>, topic: &str, record_bytes_max: usize) -> Result<(), String> {
@@ -407,7 +426,7 @@ fn record_bytes(fire: &FireView<'_>) -> usize {
 }
 
 /// The partition Java's default partitioner gives a key.
-pub(super) fn partition_of(key: &[u8], partitions: i32) -> PartitionId {
+pub(super) fn murmur2_partition(key: &[u8], partitions: i32) -> PartitionId {
     assert!(partitions > 0, "a usable topic has partitions");
     (murmur2(key) & 0x7fff_ffff).cast_signed() % partitions
 }

@@ -1,7 +1,7 @@
 //! What to do: pure decisions about one partition.
 //!
-//! Law: no clock, no randomness, no I/O, no async. Time and rows come in as arguments; a
-//! [`Step`](step::Step) goes out as data.
+//! Invariant: no clock, no randomness, no I/O, no async. Time and rows come in as arguments; a
+//! [`PartitionStep`](step::PartitionStep) goes out as data.
 //!
 //! ```text
 //!   assigned ─► Takeover ─► Start ─► Partition
@@ -11,32 +11,32 @@
 //!   wheel.due(watermark) ──────► fire  ──┘
 //! ```
 
+pub mod assignment;
 pub mod cancel;
 pub mod catalog;
 pub mod command;
-pub mod course;
 pub mod cursor;
-pub mod depend;
+pub mod dependencies;
 pub mod dispatch;
-pub mod follow;
-pub mod held;
-pub mod known;
-pub mod local;
-pub mod low_water;
-pub mod overlay;
+pub mod id_filter;
+pub mod index_row;
+pub mod lifecycle;
+pub mod local_checkpoint;
+pub mod offset_bitmap;
 pub mod partition;
-pub mod refusal;
-pub mod register;
+pub mod prefetch;
+pub mod recurrence;
+pub mod registration;
 pub mod replay;
-pub mod retry;
-pub mod rows;
-pub mod seen;
-pub mod series;
+pub mod replay_from;
+pub mod signals;
+pub mod standby;
 pub mod step;
 pub mod takeover;
-pub mod tenure;
+pub mod takeover_error;
 pub mod watermark;
 pub mod wheel;
+pub mod write_buffer;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -1,22 +1,22 @@
 //! One owned partition: the cursor, the wheel, and the step being drafted.
 //!
-//! Law: ingest and fire add to the draft; [`Partition::seal`] closes it into a [`Step`]. The
-//! state here runs ahead of what is committed; if a commit fails, the whole partition is dropped
-//! and taken over again, so nothing is ever undone by hand.
+//! Invariant: ingest and fire add to the draft; [`Partition::seal`] closes it into a
+//! [`PartitionStep`]. The state here runs ahead of what is committed; if a commit fails, the whole
+//! partition is dropped and taken over again, so nothing is ever undone by hand.
 
 use std::collections::BTreeSet;
 
 use super::cursor::Cursor;
-use super::known::{IdHash, IdMap, Known};
-use super::low_water::LowWater;
-use super::overlay::Overlay;
-use super::rows::Stored;
-use super::series::Pace;
-use super::step::{Emit, InputTopics, Step};
+use super::index_row::{IdHash, IdMap, IndexRow};
+use super::prefetch::Prefetched;
+use super::recurrence::CatchUpLimiter;
+use super::replay_from::ReplayFromTracker;
+use super::step::{Emit, InputTopics, PartitionStep};
 use super::watermark::Watermark;
-use super::wheel::{Load, Wheel};
+use super::wheel::{LoadRequest, Wheel};
+use super::write_buffer::WriteBuffer;
 use crate::codec::row::{self, RowBytes, RowError};
-use crate::fault::{Bug, planted};
+use crate::fault::{Mutation, is_active};
 use crate::model::entry::Row;
 use crate::model::fire::Withdrawal;
 use crate::model::input::{SignalRecord, TriggerRecord};
@@ -27,14 +27,14 @@ use crate::model::timeline::TimelineKey;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
 /// Index rows read from the store for the ids of a batch.
-pub type Fetched = IdMap<Known>;
+pub type IndexRows = IdMap<IndexRow>;
 
 /// W this far behind the clock means that the partition is catching up, in ms.
 const CATCHING_UP_MS: Millis = 1_000;
 
 /// The settings that decisions depend on.
 #[derive(Clone, Debug)]
-pub struct Rules {
+pub struct PartitionConfig {
     /// An entry still pending this long after its ingest is moved to the ledger.
     pub ledger_after: Millis,
     /// How long a cancel is remembered that may yet have to stop a retry.
@@ -54,9 +54,9 @@ pub struct Rules {
     /// A cancel written at least this long before its trigger is due is never too late.
     pub cancel_grace: Millis,
     /// How long a fire waits whose target topic cannot be reached just now.
-    pub park: Millis,
+    pub park_interval: Millis,
     /// How long a worker's word on how a callback ended is waited for.
-    pub open_ttl: Millis,
+    pub callback_result_timeout: Millis,
     /// An occurrence of a recurring trigger later than this is missed: its misfire rule decides.
     pub misfire_grace: Millis,
     /// Missed occurrences made up for in a second at most.
@@ -75,13 +75,13 @@ pub struct Rules {
 
 /// What a takeover found, and where a partition starts from.
 #[derive(Clone, Debug)]
-pub struct Start {
+pub struct PartitionStart {
     /// The committed cursor.
     pub cursor: Cursor,
     /// The broker timestamp of the last record replayed, in ms since the epoch; 0 if none was.
     pub last_timestamp: Timestamp,
     /// Every record of `triggers` from here on is reflected in the store.
-    pub seen_from: Offset,
+    pub index_complete_from: Offset,
     /// Marks of ignored records that the low-water mark has not passed yet.
     pub skips: BTreeSet<Offset>,
 }
@@ -100,7 +100,7 @@ pub enum Input {
 
 /// Entries whose time has come.
 #[derive(Clone, Debug)]
-pub struct Due {
+pub struct DueEntries {
     /// Registered at or below W: they fire first, in offset order, and do not move W.
     pub late: Vec<(TimelineKey, RowBytes)>,
     /// Off the timeline, in key order.
@@ -110,7 +110,7 @@ pub struct Due {
     /// Those pools, if there are withdrawals.
     pub(super) pools: Vec<Text>,
     /// Where W stands once these have fired.
-    pub(super) w: TimelineKey,
+    pub(super) fired_through: TimelineKey,
 }
 
 /// A stored row that cannot be read: rebuild the partition's store from Kafka.
@@ -125,73 +125,89 @@ pub struct CorruptRow {
 #[derive(Debug)]
 pub struct Partition {
     pub(super) id: PartitionId,
-    pub(super) rules: Rules,
+    pub(super) config: PartitionConfig,
     pub(super) cursor: Cursor,
     /// `max(previous, wall)`: never runs backwards.
     pub(super) clock: Timestamp,
     pub(super) wheel: Wheel,
-    pub(super) overlay: Overlay,
+    pub(super) write_buffer: WriteBuffer,
     pub(super) skips: BTreeSet<Offset>,
-    pub(super) draft: Draft,
+    pub(super) draft: StepDraft,
     /// What the index says of older generations may be incomplete: later ones may be missing.
-    pub(super) seen_from: Offset,
+    pub(super) index_complete_from: Offset,
     /// N when entries last fired: what came since and was due already waits for the next firing.
-    pub(super) fired_from: Offset,
+    pub(super) next_offset_at_last_fire: Offset,
     /// When the next missed occurrence may be made up for.
-    pub(super) pace: Pace,
+    pub(super) catch_up_limiter: CatchUpLimiter,
     watermark: Watermark,
-    low_water: LowWater,
-    sealed: Sealed,
+    replay_from_tracker: ReplayFromTracker,
+    last_step: LastStep,
     /// Where rows are encoded.
     scratch: Vec<u8>,
 }
 
 /// The step being drafted.
 #[derive(Debug, Default)]
-pub(super) struct Draft {
+pub(super) struct StepDraft {
     pub(super) emits: Vec<Emit>,
     pub(super) late: Vec<(TimelineKey, RowBytes)>,
     pub(super) withdrawals: Vec<Withdrawal>,
     /// The latest time at which a command has fired something in it, in ms since the epoch.
-    pub(super) called_at: Timestamp,
+    pub(super) fired_by_command_at: Timestamp,
     ingested: usize,
 }
 
 /// The last step that was sealed.
 #[derive(Debug)]
-struct Sealed {
+struct LastStep {
     cursor: Cursor,
-    at: Timestamp,
+    sealed_at: Timestamp,
     mirrored_at: Timestamp,
     spilled_at: Timestamp,
     /// The next spill is due even if it holds no row.
-    outgrown: bool,
+    spill_requested: bool,
 }
 
 impl Partition {
     /// An active partition, from what the takeover found. `wheel` stands at the cursor's W.
     #[must_use]
-    pub fn new(id: PartitionId, rules: Rules, start: Start, wheel: Wheel) -> Self {
-        let Start { cursor, last_timestamp, seen_from, skips } = start;
-        let watermark = Watermark::new(cursor.triggers, last_timestamp, rules.cancel_grace);
-        let by_clock = planted(Bug::LowWaterByClock);
-        let horizon = if by_clock { cursor.w.due + rules.ledger_after } else { cursor.horizon };
-        let low_water = LowWater::new(horizon, cursor.triggers, rules.sample_interval);
+    pub fn new(
+        id: PartitionId,
+        config: PartitionConfig,
+        start: PartitionStart,
+        wheel: Wheel,
+    ) -> Self {
+        let PartitionStart { cursor, last_timestamp, index_complete_from, skips } = start;
+        let watermark = Watermark::new(cursor.next_offset, last_timestamp, config.cancel_grace);
+        let by_clock = is_active(Mutation::ReplayHorizonByClock);
+        let replay_horizon = if by_clock {
+            cursor.fired_through.due + config.ledger_after
+        } else {
+            cursor.replay_horizon
+        };
+        let replay_from_tracker =
+            ReplayFromTracker::new(replay_horizon, cursor.next_offset, config.sample_interval);
         Self {
             id,
-            rules,
+            config,
             cursor,
             clock: 0,
             wheel,
-            overlay: Overlay::default(),
+            write_buffer: WriteBuffer::default(),
             skips,
-            draft: Draft::default(),
-            seen_from,
-            fired_from: cursor.triggers,
-            pace: Pace::default(),
+            draft: StepDraft::default(),
+            index_complete_from,
+            next_offset_at_last_fire: cursor.next_offset,
+            catch_up_limiter: CatchUpLimiter::default(),
             watermark,
-            low_water,
-            sealed: Sealed { cursor, at: 0, mirrored_at: 0, spilled_at: 0, outgrown: false },
+            replay_from_tracker,
+            last_step: LastStep {
+                cursor,
+                sealed_at: 0,
+                mirrored_at: 0,
+                spilled_at: 0,
+                spill_requested: false,
+            },
             scratch: Vec::new(),
         }
     }
@@ -212,62 +228,66 @@ impl Partition {
     /// is committed: an owner may decide a little ahead, if it commits no step before its W.
     /// Returns by how many ms it is behind what an earlier owner decided by; unless that is 0 the
     /// partition must wait, however long, because it would fire early.
-    pub fn observe(&mut self, now: Timestamp) -> Millis {
+    pub fn observe_clock(&mut self, now: Timestamp) -> Millis {
         self.clock = self.clock.max(now);
-        if planted(Bug::ClockRunsBack) {
+        if is_active(Mutation::ClockMovesBack) {
             self.clock = now;
             return 0;
         }
-        self.cursor.w.due.saturating_sub(self.clock)
+        self.cursor.fired_through.due.saturating_sub(self.clock)
     }
 
     /// Records that the open draft will write; the shell stops adding at its own limit.
     #[must_use]
-    pub fn drafted(&self) -> usize {
+    pub fn drafted_records(&self) -> usize {
         self.draft.emits.len()
     }
 
     /// Whether more should be taken in only when a step is committed, or the store has caught up.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.draft.ingested.max(self.draft.emits.len()) >= self.rules.ingest_max
-            || self.overlay.bytes() >= self.rules.spill_bytes.saturating_mul(2)
+        self.draft.ingested.max(self.draft.emits.len()) >= self.config.ingest_max
+            || self.write_buffer.bytes() >= self.config.spill_bytes.saturating_mul(2)
     }
 
     /// Whether input is known to be unread.
     #[must_use]
-    pub fn lags(&self) -> bool {
-        self.watermark.lags()
+    pub fn has_unread_input(&self) -> bool {
+        self.watermark.has_unread_input()
     }
 
     /// At `at` (ms since the epoch, by this process's clock) `triggers` ended at `end`
     /// (exclusive): what was written before is read once that offset is.
-    pub fn input_known(&mut self, end: Offset, at: Timestamp) {
-        self.watermark.end_was(end, at);
+    pub fn on_end_offset(&mut self, end: Offset, at: Timestamp) {
+        self.watermark.on_end_offset(end, at);
     }
 
     /// Whether the store must be asked about `hash` before a record of that id is ingested.
     #[must_use]
-    pub fn needs(&self, hash: IdHash) -> bool {
-        !self.overlay.contains(hash)
+    pub fn needs_index_row(&self, hash: IdHash) -> bool {
+        !self.write_buffer.contains(hash)
     }
 
     /// Records in log order. `stored` has the store's index rows of the ids that
-    /// [`needs`](Self::needs) named, where an id that is absent is unknown to the store, and the
-    /// rows that [`rows_wanted`](Self::rows_wanted) named.
-    pub fn ingest(&mut self, inputs: Vec<Input>, stored: Stored<'_>) -> Result<(), CorruptRow> {
+    /// [`needs_index_row`](Self::needs_index_row) named, where an id that is absent is unknown to
+    /// the store, and the rows that [`rows_to_prefetch`](Self::rows_to_prefetch) named.
+    pub fn ingest(
+        &mut self,
+        inputs: Vec<Input>,
+        prefetched: Prefetched<'_>,
+    ) -> Result<(), CorruptRow> {
         for input in inputs {
             match input {
                 Input::Trigger(record) => {
-                    self.cursor.triggers = record.offset + 1;
-                    self.watermark.read(record.offset, record.timestamp);
+                    self.cursor.next_offset = record.offset + 1;
+                    self.watermark.on_record(record.offset, record.timestamp);
                     self.draft.ingested += 1;
-                    self.ingest_trigger(record, stored)?;
+                    self.ingest_trigger(record, prefetched)?;
                 }
                 Input::Signal(record) => {
-                    self.cursor.signals = record.offset + 1;
+                    self.cursor.next_signal_offset = record.offset + 1;
                     self.draft.ingested += 1;
-                    self.ingest_signal(record, stored)?;
+                    self.ingest_signal(record, prefetched)?;
                 }
                 Input::TriggersEnd(end) => self.watermark.read_up_to(end),
             }
@@ -283,16 +303,18 @@ impl Partition {
 
     /// What the shell should read from the store into the wheel, if anything.
     #[must_use]
-    pub fn wants(&self) -> Option<Load> {
-        self.wheel.wants(self.clock)
+    pub fn load_request(&self) -> Option<LoadRequest> {
+        self.wheel.load_request(self.clock)
     }
 
-    /// Rows read from the store for [`wants`](Self::wants), in key order, complete up to
-    /// `reached` (exclusive). What the store does not show yet is added here.
+    /// Rows read from the store for [`load_request`](Self::load_request), in key order, complete up
+    /// to `reached` (exclusive). What the store does not show yet is added here.
     pub fn load(&mut self, entries: Vec<(TimelineKey, RowBytes)>, reached: TimelineKey) {
         let from = self.wheel.loaded_until();
         self.wheel.load(entries, reached);
-        for (key, row) in self.overlay.timeline().filter(|(key, _)| (from..reached).contains(key)) {
+        for (key, row) in
+            self.write_buffer.timeline().filter(|(key, _)| (from..reached).contains(key))
+        {
             match row {
                 Some(row) => {
                     let _loaded = self.wheel.insert(*key, row.clone());
@@ -303,19 +325,25 @@ impl Partition {
     }
 
     /// Takes what is due now, at most `max` entries off the timeline. They must be fired next.
-    pub fn take_due(&mut self, max: usize) -> Due {
+    pub fn take_due(&mut self, max: usize) -> DueEntries {
         let watermark = self.watermark();
         let mut rows = Vec::new();
-        self.wheel.take_due(TimelineKey::last_of(watermark), max, &mut rows);
-        let loaded = self.wheel.loaded_until() > TimelineKey::last_of(watermark);
-        let complete = rows.len() < max && (loaded || planted(Bug::PastUnloaded));
-        let mut w = rows.last().map_or(self.cursor.w, |(key, _)| *key);
+        self.wheel.take_due(TimelineKey::last_at(watermark), max, &mut rows);
+        let loaded = self.wheel.loaded_until() > TimelineKey::last_at(watermark);
+        let complete = rows.len() < max && (loaded || is_active(Mutation::AdvancePastUnloaded));
+        let mut fired_through = rows.last().map_or(self.cursor.fired_through, |(key, _)| *key);
         if complete {
-            w = w.max(TimelineKey::last_of(watermark.saturating_sub(1)));
+            fired_through = fired_through.max(TimelineKey::last_at(watermark.saturating_sub(1)));
         }
         let withdrawals = std::mem::take(&mut self.draft.withdrawals);
-        let pools = if withdrawals.is_empty() { Vec::new() } else { self.rules.pools.clone() };
-        Due { late: std::mem::take(&mut self.draft.late), entries: rows, withdrawals, pools, w }
+        let pools = if withdrawals.is_empty() { Vec::new() } else { self.config.pools.clone() };
+        DueEntries {
+            late: std::mem::take(&mut self.draft.late),
+            entries: rows,
+            withdrawals,
+            pools,
+            fired_through,
+        }
     }
 
     /// When to look again if no record arrives before, in ms since the epoch.
@@ -325,114 +353,128 @@ impl Partition {
     }
 
     /// Closes the draft into a step if it is time to commit it.
-    pub fn seal(&mut self) -> Option<Step> {
+    pub fn seal(&mut self) -> Option<PartitionStep> {
         assert!(self.draft.late.is_empty(), "late entries fire in the step that ingested them");
         assert!(self.draft.withdrawals.is_empty(), "withdrawals go out in the step of the cancel");
-        self.is_ripe().then(|| self.close(false))
+        self.should_seal().then(|| self.close_step(false))
     }
 
     /// Whether it is time to commit what is drafted: it emits something, is full, or has been open
     /// for long.
-    pub fn is_ripe(&mut self) -> bool {
-        self.raise_low_water();
-        let (cursor, sealed) = (&self.cursor, &self.sealed.cursor);
-        let moved = (cursor.triggers, cursor.signals, cursor.low_water)
-            != (sealed.triggers, sealed.signals, sealed.low_water);
-        let waited = self.clock >= self.sealed.at + self.rules.idle_commit;
-        let full = self.draft.ingested >= self.rules.ingest_max;
+    pub fn should_seal(&mut self) -> bool {
+        self.advance_replay_from();
+        let (cursor, sealed) = (&self.cursor, &self.last_step.cursor);
+        let moved = (cursor.next_offset, cursor.next_signal_offset, cursor.replay_from)
+            != (sealed.next_offset, sealed.next_signal_offset, sealed.replay_from);
+        let waited = self.clock >= self.last_step.sealed_at + self.config.idle_commit;
+        let full = self.draft.ingested >= self.config.ingest_max;
         let urgent = !self.draft.emits.is_empty();
-        let stale = (!self.overlay.is_clean() || self.sealed.outgrown) && self.must_spill();
+        let stale = (!self.write_buffer.is_active_empty() || self.last_step.spill_requested)
+            && self.should_spill();
         urgent || full || stale || (moved && waited)
     }
 
     /// The last step of an owner that leaves: whatever is drafted, and the mirror marked clean.
-    pub fn seal_clean(&mut self) -> Step {
-        self.raise_low_water();
-        self.close(true)
+    pub fn seal_final(&mut self) -> PartitionStep {
+        self.advance_replay_from();
+        self.close_step(true)
     }
 
     /// The ledger has grown by more than a restart should read again: a spill is to say how far
     /// the store is, though nothing else has happened since the last one.
-    pub fn ledger_grew(&mut self) {
-        self.sealed.outgrown = true;
+    pub fn request_spill(&mut self) {
+        self.last_step.spill_requested = true;
     }
 
     /// What step `number` spilled, and all before it, is in the store.
-    pub fn applied(&mut self, number: u64) {
-        self.overlay.applied(number);
+    pub fn on_applied(&mut self, number: u64) {
+        self.write_buffer.on_applied(number);
     }
 
     /// Moves L to where W allows and forgets the marks it has passed.
-    fn raise_low_water(&mut self) {
-        let mut passed = self.low_water.passed(self.cursor.w.due);
-        if planted(Bug::NoLowWater) {
-            passed = Some(self.cursor.triggers);
+    fn advance_replay_from(&mut self) {
+        let mut replay_from = self.replay_from_tracker.advance_to(self.cursor.fired_through.due);
+        if is_active(Mutation::ReplayFromEqualsNextOffset) {
+            replay_from = Some(self.cursor.next_offset);
         }
-        let Some(passed) = passed else { return };
-        self.cursor.low_water = self.cursor.low_water.max(passed);
+        let Some(replay_from) = replay_from else { return };
+        self.cursor.replay_from = self.cursor.replay_from.max(replay_from);
         while let Some(offset) = self.skips.first().copied() {
-            if offset >= self.cursor.low_water {
+            if offset >= self.cursor.replay_from {
                 break;
             }
             let _forgotten = self.skips.pop_first();
             self.draft.emits.push(Emit::Ledger { key: LedgerKey::Skip(offset), value: None });
-            self.overlay.mark(offset, false);
+            self.write_buffer.put_skip_mark(offset, false);
         }
     }
 
     /// While the partition catches up, most of what is in memory fires with the next steps and
     /// would be written for nothing: then as much is kept as there may be.
-    fn must_spill(&self) -> bool {
-        let catches_up = self.cursor.w.due + CATCHING_UP_MS < self.clock;
-        let most = self.rules.spill_bytes;
-        let room = catches_up && self.overlay.bytes() < most.saturating_mul(2);
-        let full = self.overlay.active_bytes() >= most && !room;
-        full || self.clock >= self.sealed.spilled_at + self.rules.spill_interval
+    fn should_spill(&self) -> bool {
+        let catches_up = self.cursor.fired_through.due + CATCHING_UP_MS < self.clock;
+        let most = self.config.spill_bytes;
+        let room = catches_up && self.write_buffer.bytes() < most.saturating_mul(2);
+        let full = self.write_buffer.active_bytes() >= most && !room;
+        full || self.clock >= self.last_step.spilled_at + self.config.spill_interval
     }
 
-    fn close(&mut self, clean: bool) -> Step {
+    fn close_step(&mut self, clean: bool) -> PartitionStep {
         self.cursor.step += 1;
         let number = self.cursor.step;
-        if clean || self.clock >= self.sealed.mirrored_at + self.rules.mirror_interval {
-            let mirror = self.mirror(clean);
+        if clean || self.clock >= self.last_step.mirrored_at + self.config.mirror_interval {
+            let mirror = self.mirror_emit(clean);
             self.draft.emits.push(mirror);
-            self.sealed.mirrored_at = self.clock;
+            self.last_step.mirrored_at = self.clock;
         }
-        self.low_water.sample(self.clock, self.cursor.horizon, self.cursor.triggers);
-        let spill = (clean || self.must_spill()).then(|| {
-            (self.sealed.spilled_at, self.sealed.outgrown) = (self.clock, false);
-            self.overlay.spill(number, self.cursor.w)
+        self.replay_from_tracker.sample(
+            self.clock,
+            self.cursor.replay_horizon,
+            self.cursor.next_offset,
+        );
+        let spill = (clean || self.should_spill()).then(|| {
+            (self.last_step.spilled_at, self.last_step.spill_requested) = (self.clock, false);
+            self.write_buffer.spill(number, self.cursor.fired_through)
         });
-        self.sealed.cursor = self.cursor;
-        self.sealed.at = self.clock;
-        let Draft { emits, ingested, called_at, .. } = std::mem::take(&mut self.draft);
-        let time = self.cursor.w.due.max(called_at);
-        Step { number, emits, time, spill, cursor: self.cursor, last: clean, ingested }
+        self.last_step.cursor = self.cursor;
+        self.last_step.sealed_at = self.clock;
+        let StepDraft { emits, ingested, fired_by_command_at, .. } =
+            std::mem::take(&mut self.draft);
+        let commit_not_before = self.cursor.fired_through.due.max(fired_by_command_at);
+        PartitionStep {
+            number,
+            emits,
+            commit_not_before,
+            spill,
+            cursor: self.cursor,
+            is_final: clean,
+            ingested,
+        }
     }
 
-    fn mirror(&self, clean: bool) -> Emit {
-        let metadata = self.cursor.to_metadata(&self.rules.owner);
-        let value = LedgerValue::Cursor { metadata, offset: self.cursor.triggers, clean };
+    fn mirror_emit(&self, clean: bool) -> Emit {
+        let metadata = self.cursor.to_metadata(&self.config.owner);
+        let value = LedgerValue::Cursor { metadata, offset: self.cursor.next_offset, clean };
         Emit::Ledger { key: LedgerKey::Cursor, value: Some(Box::new(value)) }
     }
 
     /// What is known of an id: the newest decided, else the store's.
-    pub(super) fn known(&self, hash: IdHash, fetched: &Fetched) -> Known {
-        let known = self.overlay.get(hash).or_else(|| fetched.get(&hash));
-        known.cloned().unwrap_or_default()
+    pub(super) fn index_row(&self, hash: IdHash, fetched: &IndexRows) -> IndexRow {
+        let index_row = self.write_buffer.index_row(hash).or_else(|| fetched.get(&hash));
+        index_row.cloned().unwrap_or_default()
     }
 
     /// Decides what the index knows of an id from now on.
-    pub(super) fn know(&mut self, hash: IdHash, known: Known, fetched: &Fetched) {
+    pub(super) fn put_index_row(&mut self, hash: IdHash, index_row: IndexRow, fetched: &IndexRows) {
         let stored = fetched.contains_key(&hash);
-        self.overlay.know(hash, known.pruned(self.cursor.w), stored);
+        self.write_buffer.put_index_row(hash, index_row.pruned(self.cursor.fired_through), stored);
     }
 
     /// Puts an entry on the timeline, in memory too if its time is near.
-    pub(super) fn put(&mut self, key: TimelineKey, row: RowBytes) {
-        assert!(key > self.cursor.w, "no step inserts a row at or below its own W");
+    pub(super) fn put_row(&mut self, key: TimelineKey, row: RowBytes) {
+        assert!(key > self.cursor.fired_through, "no step inserts a row at or below its own W");
         let _loaded = self.wheel.insert(key, row.clone());
-        self.overlay.put(key, row);
+        self.write_buffer.put_row(key, row);
     }
 
     /// The bytes in which a row waits.
@@ -441,17 +483,17 @@ impl Partition {
     }
 
     /// Takes an entry off the timeline.
-    pub(super) fn delete(&mut self, key: TimelineKey) {
+    pub(super) fn delete_row(&mut self, key: TimelineKey) {
         self.wheel.remove(key);
-        self.overlay.delete(key);
+        self.write_buffer.delete_row(key);
     }
 
     /// A record was ignored for reasons of state: a replay must ignore it too.
-    pub(super) fn skip(&mut self, offset: Offset) {
+    pub(super) fn mark_skipped(&mut self, offset: Offset) {
         let key = LedgerKey::Skip(offset);
         let value = Some(Box::new(LedgerValue::Skip));
         self.draft.emits.push(Emit::Ledger { key, value });
-        self.overlay.mark(offset, true);
+        self.write_buffer.put_skip_mark(offset, true);
         let _new = self.skips.insert(offset);
     }
 }

@@ -1,13 +1,13 @@
 //! A step: everything a decision asks of the world, as data.
 //!
-//! Law: decide, commit, apply. The emits go out in one Kafka transaction together with the
+//! Invariant: decide, commit, apply. The emits go out in one Kafka transaction together with the
 //! cursor; the rows go into the store some time after it is committed, never before.
 
 use std::sync::Arc;
 
 use super::cursor::Cursor;
-use super::known::{IdHash, Known};
-use super::overlay::Delta;
+use super::index_row::{IdHash, IndexRow};
+use super::write_buffer::Delta;
 use crate::codec::row::RowBytes;
 use crate::model::dead_letter::DeadLetter;
 use crate::model::fire::{Fire, Withdrawal};
@@ -21,14 +21,14 @@ use crate::model::{Offset, PartitionId, Timestamp};
 
 /// What one decision about one partition asks for.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct PartitionStep {
     /// Counts the steps of a partition over all its owners; orders ledger records.
     pub number: u64,
     /// Records to write, in order, all in one transaction.
     pub emits: Vec<Emit>,
     /// That transaction is committed no sooner, in ms since the epoch: nothing that it fires is due
     /// later, unless a command calls for it. It may be a little ahead of the clock.
-    pub time: Timestamp,
+    pub commit_not_before: Timestamp,
     /// From time to time: everything the store does not have yet, to be written once that
     /// transaction is committed, in the order of the steps, and then reported with
     /// [`Partition::applied`](super::partition::Partition::applied).
@@ -36,7 +36,7 @@ pub struct Step {
     /// The cursor after this step; it travels in the commit metadata.
     pub cursor: Cursor,
     /// Whether the owner leaves after it.
-    pub last: bool,
+    pub is_final: bool,
     /// Records ingested in this step.
     pub ingested: usize,
 }
@@ -45,7 +45,7 @@ pub struct Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Emit {
     /// A payload to a topic of the user's.
-    ToTopic(ToTopic),
+    ToTopic(TopicFire),
     /// A callback for the workers.
     ToWorker(Box<Fire>),
     /// For the workers of a pool (the default one if it has no name): callbacks not to make.
@@ -79,7 +79,7 @@ pub enum Emit {
 
 /// A payload to a topic of the user's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ToTopic {
+pub struct TopicFire {
     /// What fires, as it stood on the timeline; its target is a topic.
     pub row: RowBytes,
     /// The partition of that topic.
@@ -108,7 +108,7 @@ pub enum RowOp {
         /// Whose.
         hash: IdHash,
         /// All slots.
-        known: Option<Known>,
+        row: Option<IndexRow>,
     },
     /// Remember (or forget) that a record of `triggers` was ignored for reasons of state.
     Skip {
@@ -124,7 +124,7 @@ impl RowOp {
     /// fastest, because the memtable finds each place next to the last one. Sort stably: of
     /// several rows for one key the last one counts.
     #[must_use]
-    pub fn place(&self) -> (u8, TimelineKey, IdHash) {
+    pub fn sort_key(&self) -> (u8, TimelineKey, IdHash) {
         match self {
             Self::Put { key, .. } | Self::Delete { key } => (0, *key, IdHash(0)),
             Self::Index { hash, .. } => (1, TimelineKey::MIN, *hash),

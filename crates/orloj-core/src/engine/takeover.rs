@@ -1,7 +1,7 @@
 //! Taking over a partition: from assignment to active, as a state machine without I/O.
 //!
-//! Law: stable offsets first, then a barrier under our own generation, then the ledger until our
-//! own nonce comes back, then the log up to N. Only then may anything fire.
+//! Invariant: stable offsets first, then a barrier under our own generation, then the ledger until
+//! our own nonce comes back, then the log up to N. Only then may anything fire.
 //!
 //! ```text
 //!  Offsets ─► (Mirror) ─► Barrier ─► Confirm ─► Ledger ─► Triggers ─► Done
@@ -9,15 +9,15 @@
 
 use std::collections::BTreeSet;
 
-use super::cursor::{Cursor, MetadataError, next_lineage};
-use super::held::Held;
-use super::known::IdHash;
-use super::local::Local;
-use super::partition::{Fetched, Start};
-pub use super::refusal::Refusal;
+use super::cursor::{Cursor, MetadataError, next_epoch_base};
+use super::index_row::IdHash;
+use super::local_checkpoint::LocalCheckpoint;
+use super::offset_bitmap::OffsetBitmap;
+use super::partition::{IndexRows, PartitionStart};
 use super::replay::Replay;
 use super::step::RowOp;
-use crate::fault::{Bug, planted};
+pub use super::takeover_error::TakeoverError;
+use crate::fault::{Mutation, is_active};
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::timeline::TimelineKey;
@@ -25,9 +25,9 @@ use crate::model::{Offset, PartitionId, Timestamp};
 
 /// What the takeover wants from the shell next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum TakeoverRequest {
     /// The partition's committed offset and metadata, read stable, and the topics' bounds.
-    Committed,
+    Offsets,
     /// All ledger records below `until`, to find the mirror of the cursor.
     Mirror {
         /// The first offset to read.
@@ -62,13 +62,13 @@ pub enum Ask {
 
 /// S of a cursor that an operator has moved past its mirror: a replay without a local store finds
 /// it out.
-const S_UNKNOWN: Timestamp = Timestamp::MAX;
+const REPLAY_HORIZON_UNKNOWN: Timestamp = Timestamp::MAX;
 
 /// What the broker says of the partition's offset.
 #[derive(Clone, Debug, Default)]
-pub struct Committed {
+pub struct PartitionOffsets {
     /// The group's offset of `triggers[p]` and its metadata, if any was ever committed.
-    pub offset: Option<(Offset, String)>,
+    pub committed: Option<(Offset, String)>,
     /// The first offset of `triggers[p]` still there.
     pub triggers_low: Offset,
     /// The end of `triggers[p]`.
@@ -85,7 +85,7 @@ pub struct Committed {
 
 /// Part of the log was deleted before it was read: an operator must know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gap {
+pub struct OffsetGap {
     /// `triggers`, `signals` or `ledger`.
     pub topic: &'static str,
     /// The first offset that was needed.
@@ -95,7 +95,7 @@ pub struct Gap {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum TakeoverPhase {
     Offsets,
     Mirror,
     Barrier,
@@ -112,9 +112,9 @@ pub struct Takeover {
     topic: String,
     owner: String,
     nonce: u64,
-    phase: Phase,
-    local: Option<Local>,
-    committed: Committed,
+    phase: TakeoverPhase,
+    checkpoint: Option<LocalCheckpoint>,
+    offsets: PartitionOffsets,
     mirror: Option<(String, Offset, bool)>,
     /// The highest number of a step that was seen while the mirror was looked for.
     last_step: Option<u64>,
@@ -122,7 +122,7 @@ pub struct Takeover {
     ledger_position: Offset,
     replay: Replay,
     /// What of the log was deleted too early.
-    pub gaps: Vec<Gap>,
+    pub gaps: Vec<OffsetGap>,
 }
 
 impl Takeover {
@@ -133,20 +133,20 @@ impl Takeover {
         topic: &str,
         owner: &str,
         nonce: u64,
-        local: Option<(Local, BTreeSet<Offset>)>,
+        checkpoint: Option<(LocalCheckpoint, BTreeSet<Offset>)>,
     ) -> Self {
-        let (local, skips) = local.map_or((None, BTreeSet::new()), |(l, s)| (Some(l), s));
+        let (checkpoint, skips) = checkpoint.map_or((None, BTreeSet::new()), |(l, s)| (Some(l), s));
         Self {
             partition,
             topic: topic.to_owned(),
             owner: owner.to_owned(),
             nonce,
-            phase: Phase::Offsets,
-            local,
-            committed: Committed::default(),
+            phase: TakeoverPhase::Offsets,
+            checkpoint,
+            offsets: PartitionOffsets::default(),
             mirror: None,
-            last_step: local.map(|local| local.step),
-            cursor: Cursor::fresh(0, 0),
+            last_step: checkpoint.map(|local| local.step),
+            cursor: Cursor::initial(0, 0),
             ledger_position: 0,
             replay: Replay::new(TimelineKey::MIN, 0, 0..0, skips),
             gaps: Vec::new(),
@@ -155,75 +155,76 @@ impl Takeover {
 
     /// What to do next.
     #[must_use]
-    pub fn ask(&self) -> Ask {
+    pub fn next_request(&self) -> TakeoverRequest {
         match self.phase {
-            Phase::Offsets | Phase::Confirm => Ask::Committed,
-            Phase::Mirror => {
-                let Committed { ledger_low, ledger_end, .. } = self.committed;
-                Ask::Mirror { from: ledger_low, until: ledger_end }
+            TakeoverPhase::Offsets | TakeoverPhase::Confirm => TakeoverRequest::Offsets,
+            TakeoverPhase::Mirror => {
+                let PartitionOffsets { ledger_low, ledger_end, .. } = self.offsets;
+                TakeoverRequest::Mirror { from: ledger_low, until: ledger_end }
             }
-            Phase::Barrier => Ask::Barrier {
-                offset: self.cursor.triggers,
+            TakeoverPhase::Barrier => TakeoverRequest::Barrier {
+                offset: self.cursor.next_offset,
                 metadata: self.cursor.to_metadata(&self.owner),
                 nonce: self.nonce,
             },
             // A read from below what is still there would never begin.
-            Phase::Ledger => {
-                Ask::Ledger { from: self.ledger_read().max(self.committed.ledger_low) }
-            }
-            Phase::Triggers => {
-                Ask::Triggers { from: self.replay_from(), until: self.cursor.triggers }
-            }
-            Phase::Done => Ask::Nothing,
+            TakeoverPhase::Ledger => TakeoverRequest::Ledger {
+                from: self.ledger_resume_offset().max(self.offsets.ledger_low),
+            },
+            TakeoverPhase::Triggers => TakeoverRequest::Triggers {
+                from: self.replay_start(),
+                until: self.cursor.next_offset,
+            },
+            TakeoverPhase::Done => TakeoverRequest::Nothing,
         }
     }
 
     /// Whether the local store turned out to be of no use and must be wiped before it is written.
     #[must_use]
     pub fn must_wipe(&self) -> bool {
-        self.local.is_none()
+        self.checkpoint.is_none()
     }
 
-    /// The answer to [`Ask::Committed`].
-    pub fn on_committed(&mut self, committed: Committed) -> Result<(), Refusal> {
-        if self.phase == Phase::Confirm {
-            return self.confirm(&committed);
+    /// The answer to [`TakeoverRequest::Committed`].
+    pub fn on_offsets(&mut self, offsets: PartitionOffsets) -> Result<(), TakeoverError> {
+        if self.phase == TakeoverPhase::Confirm {
+            return self.confirm(&offsets);
         }
-        assert_eq!(self.phase, Phase::Offsets, "nobody asked for the offsets");
-        self.committed = committed;
-        let Some((offset, metadata)) = &self.committed.offset else {
-            return self.seek_mirror();
+        assert_eq!(self.phase, TakeoverPhase::Offsets, "nobody asked for the offsets");
+        self.offsets = offsets;
+        let Some((offset, metadata)) = &self.offsets.committed else {
+            return self.start_mirror_search();
         };
         match Cursor::from_metadata(*offset, metadata) {
-            Ok((cursor, _owner)) => self.stand_at(cursor),
-            Err(MetadataError::Foreign) => self.seek_mirror(),
-            Err(newer @ MetadataError::Newer(_)) => Err(Refusal::Newer(newer)),
+            Ok((cursor, _owner)) => self.resume_from(cursor),
+            Err(MetadataError::Foreign) => self.start_mirror_search(),
+            Err(newer @ MetadataError::Newer(_)) => Err(TakeoverError::NewerMetadata(newer)),
         }
     }
 
-    /// The answer to [`Ask::Barrier`]: the transaction is committed.
+    /// The answer to [`TakeoverRequest::Barrier`]: the transaction is committed.
     pub fn on_barrier(&mut self) {
-        assert_eq!(self.phase, Phase::Barrier, "nobody asked for a barrier");
-        self.phase = Phase::Confirm;
+        assert_eq!(self.phase, TakeoverPhase::Barrier, "nobody asked for a barrier");
+        self.phase = TakeoverPhase::Confirm;
     }
 
-    /// Ledger records, for [`Ask::Mirror`] and [`Ask::Ledger`] alike; `position` is the offset
-    /// after the last one. Returns the rows to apply.
+    /// Ledger records, for [`TakeoverRequest::Mirror`] and [`TakeoverRequest::Ledger`] alike;
+    /// `position` is the offset after the last one. Returns the rows to apply.
     pub fn on_ledger(
         &mut self,
         records: Vec<LedgerRecord>,
         position: Offset,
-        fetched: &Fetched,
-    ) -> Result<Vec<RowOp>, Refusal> {
+        fetched: &IndexRows,
+    ) -> Result<Vec<RowOp>, TakeoverError> {
         match self.phase {
-            Phase::Mirror => {
+            TakeoverPhase::Mirror => {
                 self.find_mirror(records);
-                if position >= self.committed.ledger_end {
-                    self.on_mirror()?;
+                if position >= self.offsets.ledger_end {
+                    self.on_mirror_read()?;
                 }
                 Ok(Vec::new())
             }
-            Phase::Ledger => Ok(self.read_ledger(records, position, fetched)),
+            TakeoverPhase::Ledger => Ok(self.read_ledger(records, position, fetched)),
             _ => Ok(Vec::new()),
         }
     }
@@ -241,33 +242,33 @@ impl Takeover {
     /// Whether the record of `triggers` at `offset` need not be given to
     /// [`on_triggers`](Self::on_triggers): the ledger holds what it has registered.
     #[must_use]
-    pub fn holds(&self, offset: Offset) -> bool {
-        self.replay.holds(offset)
+    pub fn is_covered(&self, offset: Offset) -> bool {
+        self.replay.is_covered(offset)
     }
 
-    /// The records that [`holds`](Self::holds) says, for a reader that goes on while records are
-    /// applied elsewhere.
-    pub fn take_held(&mut self) -> Held {
-        assert_eq!(self.phase, Phase::Triggers, "the ledger is not read whole");
-        self.replay.take_held()
+    /// The records that [`is_covered`](Self::is_covered) says, for a reader that goes on while
+    /// records are applied elsewhere.
+    pub fn take_covered(&mut self) -> OffsetBitmap {
+        assert_eq!(self.phase, TakeoverPhase::Triggers, "the ledger is not read whole");
+        self.replay.take_covered()
     }
 
     /// Records that are held were written until `timestamp`, in ms since the epoch.
-    pub fn on_held(&mut self, timestamp: Timestamp) {
-        self.replay.passed(timestamp);
+    pub fn on_covered(&mut self, timestamp: Timestamp) {
+        self.replay.observe_timestamp(timestamp);
     }
 
-    /// Records of `triggers` for [`Ask::Triggers`], all below its `until`. Returns the rows to
-    /// apply.
-    pub fn on_triggers(&mut self, records: Vec<TriggerRecord>, fetched: &Fetched) -> Vec<RowOp> {
-        assert_eq!(self.phase, Phase::Triggers, "nobody asked for triggers");
-        self.replay.triggers(records, fetched)
+    /// Records of `triggers` for [`TakeoverRequest::Triggers`], all below its `until`. Returns the
+    /// rows to apply.
+    pub fn on_triggers(&mut self, records: Vec<TriggerRecord>, fetched: &IndexRows) -> Vec<RowOp> {
+        assert_eq!(self.phase, TakeoverPhase::Triggers, "nobody asked for triggers");
+        self.replay.apply_triggers(records, fetched)
     }
 
     /// The reader's position on `triggers` has passed N.
     pub fn on_triggers_end(&mut self) {
-        assert_eq!(self.phase, Phase::Triggers, "nobody asked for triggers");
-        self.phase = Phase::Done;
+        assert_eq!(self.phase, TakeoverPhase::Triggers, "nobody asked for triggers");
+        self.phase = TakeoverPhase::Done;
     }
 
     /// The committed cursor; known once the barrier is asked for.
@@ -279,25 +280,33 @@ impl Takeover {
     /// What to commit when the partition goes before it was active: our barrier may be the last
     /// word on it. `None` while the cursor is still the earlier owner's.
     #[must_use]
-    pub fn farewell(&self) -> Option<(Offset, String)> {
-        let ours = !matches!(self.phase, Phase::Offsets | Phase::Mirror | Phase::Barrier);
-        ours.then(|| (self.cursor.triggers, self.cursor.to_farewell(&self.owner)))
+    pub fn final_commit(&self) -> Option<(Offset, String)> {
+        let ours = !matches!(
+            self.phase,
+            TakeoverPhase::Offsets | TakeoverPhase::Mirror | TakeoverPhase::Barrier
+        );
+        ours.then(|| (self.cursor.next_offset, self.cursor.to_final_metadata(&self.owner)))
     }
 
     /// How far the local store is, given that `applied` records of `triggers` are: what to store
     /// with the rows. The step counts only once the ledger has been read whole.
     #[must_use]
-    pub fn local(&self, applied: Offset) -> Local {
-        let read = matches!(self.phase, Phase::Triggers | Phase::Done);
-        let before = self.local.unwrap_or(Local {
-            applied: 0,
+    pub fn checkpoint(&self, applied: Offset) -> LocalCheckpoint {
+        let read = matches!(self.phase, TakeoverPhase::Triggers | TakeoverPhase::Done);
+        let before = self.checkpoint.unwrap_or(LocalCheckpoint {
+            applied_until: 0,
             step: 0,
             ledger_position: 0,
-            w: TimelineKey::MIN,
+            fired_through: TimelineKey::MIN,
         });
         if read {
             let ledger_position = self.ledger_position;
-            Local { applied, step: self.cursor.step, ledger_position, w: self.cursor.w }
+            LocalCheckpoint {
+                applied_until: applied,
+                step: self.cursor.step,
+                ledger_position,
+                fired_through: self.cursor.fired_through,
+            }
         } else {
             before
         }
@@ -305,28 +314,28 @@ impl Takeover {
 
     /// From which offset of `triggers` the replay starts.
     #[must_use]
-    pub fn replay_from(&self) -> Offset {
-        let applied = self.local.map_or(0, |local| local.applied);
-        if planted(Bug::ReplayFromN) {
-            return self.cursor.triggers;
+    pub fn replay_start(&self) -> Offset {
+        let applied = self.checkpoint.map_or(0, |local| local.applied_until);
+        if is_active(Mutation::NothingReplayed) {
+            return self.cursor.next_offset;
         }
-        self.cursor.low_water.max(applied).min(self.cursor.triggers)
+        self.cursor.replay_from.max(applied).min(self.cursor.next_offset)
     }
 
     /// Where the partition starts from.
     #[must_use]
-    pub fn finish(&mut self) -> Start {
-        assert_eq!(self.phase, Phase::Done, "the takeover is not finished");
-        if planted(Bug::ReplaySignals) {
-            self.cursor.signals = self.cursor.signals.saturating_sub(5);
+    pub fn finish(&mut self) -> PartitionStart {
+        assert_eq!(self.phase, TakeoverPhase::Done, "the takeover is not finished");
+        if is_active(Mutation::ReplaySignals) {
+            self.cursor.next_signal_offset = self.cursor.next_signal_offset.saturating_sub(5);
         }
-        if self.cursor.horizon == S_UNKNOWN {
-            self.cursor.horizon = self.replay.inserted_until;
+        if self.cursor.replay_horizon == REPLAY_HORIZON_UNKNOWN {
+            self.cursor.replay_horizon = self.replay.max_inserted_due;
         }
-        Start {
+        PartitionStart {
             cursor: self.cursor,
             last_timestamp: self.replay.last_timestamp,
-            seen_from: self.replay_from(),
+            index_complete_from: self.replay_start(),
             skips: std::mem::take(&mut self.replay.skips),
         }
     }
@@ -337,15 +346,15 @@ impl Takeover {
         self.nonce
     }
 
-    fn seek_mirror(&mut self) -> Result<(), Refusal> {
-        self.phase = Phase::Mirror;
-        let Committed { ledger_low, ledger_end, .. } = self.committed;
-        if ledger_low == ledger_end { self.on_mirror() } else { Ok(()) }
+    fn start_mirror_search(&mut self) -> Result<(), TakeoverError> {
+        self.phase = TakeoverPhase::Mirror;
+        let PartitionOffsets { ledger_low, ledger_end, .. } = self.offsets;
+        if ledger_low == ledger_end { self.on_mirror_read() } else { Ok(()) }
     }
 
     /// The local store holds the ledger below this.
-    fn ledger_read(&self) -> Offset {
-        self.local.map_or(0, |local| local.ledger_position)
+    fn ledger_resume_offset(&self) -> Offset {
+        self.checkpoint.map_or(0, |local| local.ledger_position)
     }
 
     fn find_mirror(&mut self, records: Vec<LedgerRecord>) {
@@ -360,112 +369,131 @@ impl Takeover {
     }
 
     /// The ledger was searched for the mirror: decide where to stand.
-    fn on_mirror(&mut self) -> Result<(), Refusal> {
+    fn on_mirror_read(&mut self) -> Result<(), TakeoverError> {
         let mirror = match &self.mirror {
             None => None,
             Some((metadata, offset, clean)) => match Cursor::from_metadata(*offset, metadata) {
                 Ok((cursor, _owner)) => Some((cursor, *clean)),
-                Err(newer) => return Err(Refusal::Newer(newer)),
+                Err(newer) => return Err(TakeoverError::NewerMetadata(newer)),
             },
         };
-        let moved_to = self.committed.offset.as_ref().map(|(offset, _)| *offset);
-        let (low, signals) = (self.committed.triggers_low, self.committed.signals_low);
-        let step = self.last_step.map_or(0, next_lineage);
+        let moved_to = self.offsets.committed.as_ref().map(|(offset, _)| *offset);
+        let (low, signals) = (self.offsets.triggers_low, self.offsets.signals_low);
+        let step = self.last_step.map_or(0, next_epoch_base);
         let cursor = match (mirror, moved_to) {
-            (None, moved_to) => Cursor { step, ..Cursor::fresh(moved_to.unwrap_or(low), signals) },
-            (Some((cursor, false)), None) if !planted(Bug::MirrorAlwaysClean) => {
-                return Err(Refusal::CursorLost {
+            (None, moved_to) => {
+                Cursor { step, ..Cursor::initial(moved_to.unwrap_or(low), signals) }
+            }
+            (Some((cursor, false)), None) if !is_active(Mutation::MirrorAlwaysClean) => {
+                return Err(TakeoverError::CursorLost {
                     partition: self.partition,
                     topic: self.topic.clone(),
-                    offset: cursor.triggers,
-                    mirror_due: cursor.w.due,
+                    offset: cursor.next_offset,
+                    mirror_due: cursor.fired_through.due,
                 });
             }
             (Some((cursor, _)), None) => cursor,
-            (Some((cursor, _)), Some(offset)) => self.moved(Cursor { step, ..cursor }, offset),
+            (Some((cursor, _)), Some(offset)) => {
+                self.moved_cursor(Cursor { step, ..cursor }, offset)
+            }
         };
-        self.stand_at(cursor)
+        self.resume_from(cursor)
     }
 
     /// An operator moved the offset: everything from there on counts as new. W stays.
-    fn moved(&self, mirror: Cursor, offset: Offset) -> Cursor {
-        let w = self.local.map_or(mirror.w, |local| local.w.max(mirror.w));
+    fn moved_cursor(&self, mirror: Cursor, offset: Offset) -> Cursor {
+        let fired_through = self
+            .checkpoint
+            .map_or(mirror.fired_through, |local| local.fired_through.max(mirror.fired_through));
         // What was ingested since the mirror was written may be due later than its S.
-        let horizon = if offset > mirror.triggers { S_UNKNOWN } else { mirror.horizon };
-        let low_water = mirror.low_water.min(offset);
-        Cursor { w, triggers: offset, low_water, horizon, ..mirror }
+        let replay_horizon = if offset > mirror.next_offset {
+            REPLAY_HORIZON_UNKNOWN
+        } else {
+            mirror.replay_horizon
+        };
+        let replay_from = mirror.replay_from.min(offset);
+        Cursor { fired_through, next_offset: offset, replay_from, replay_horizon, ..mirror }
     }
 
-    fn stand_at(&mut self, mut cursor: Cursor) -> Result<(), Refusal> {
+    fn resume_from(&mut self, mut cursor: Cursor) -> Result<(), TakeoverError> {
         self.check_ends(&cursor)?;
-        let ledger_end = self.committed.ledger_end;
-        self.local = self.local.filter(|local| local.agrees_with(&cursor, ledger_end));
-        if self.local.is_none() {
+        let ledger_end = self.offsets.ledger_end;
+        self.checkpoint = self.checkpoint.filter(|local| local.agrees_with(&cursor, ledger_end));
+        if self.checkpoint.is_none() {
             self.replay.skips.clear();
         }
-        self.skip_gaps(&mut cursor);
+        self.skip_deleted_offsets(&mut cursor);
         self.cursor = cursor;
         let skips = std::mem::take(&mut self.replay.skips);
-        let log = self.replay_from()..cursor.triggers;
-        let replay = Replay::new(cursor.w, cursor.horizon, log, skips);
-        self.replay = if self.must_wipe() { replay.of_empty_store(self.records()) } else { replay };
-        self.phase = if planted(Bug::NoBarrier) { Phase::Ledger } else { Phase::Barrier };
+        let log = self.replay_start()..cursor.next_offset;
+        let replay = Replay::new(cursor.fired_through, cursor.replay_horizon, log, skips);
+        self.replay =
+            if self.must_wipe() { replay.with_empty_store(self.records_max()) } else { replay };
+        self.phase = if is_active(Mutation::NoBarrier) {
+            TakeoverPhase::Ledger
+        } else {
+            TakeoverPhase::Barrier
+        };
         Ok(())
     }
 
     /// How many records there are to read at most.
-    fn records(&self) -> u64 {
-        let ledger = self.committed.ledger_end.saturating_sub(self.committed.ledger_low);
-        ledger + self.cursor.triggers.saturating_sub(self.replay_from())
+    fn records_max(&self) -> u64 {
+        let ledger = self.offsets.ledger_end.saturating_sub(self.offsets.ledger_low);
+        ledger + self.cursor.next_offset.saturating_sub(self.replay_start())
     }
 
-    fn check_ends(&self, cursor: &Cursor) -> Result<(), Refusal> {
-        let committed = &self.committed;
+    fn check_ends(&self, cursor: &Cursor) -> Result<(), TakeoverError> {
+        let offsets = &self.offsets;
         let signals = self.topic.replace("triggers", "signals");
         let ends = [
-            (self.topic.clone(), committed.triggers_end, cursor.triggers),
-            (signals, committed.signals_end, cursor.signals),
+            (self.topic.clone(), offsets.triggers_end, cursor.next_offset),
+            (signals, offsets.signals_end, cursor.next_signal_offset),
         ];
         match ends.into_iter().find(|(_, end, offset)| end < offset) {
             None => Ok(()),
             Some((topic, end, offset)) => {
-                Err(Refusal::TopicShorter { partition: self.partition, topic, end, offset })
+                Err(TakeoverError::TopicTruncated { partition: self.partition, topic, end, offset })
             }
         }
     }
 
     /// What retention has deleted cannot be read: say so, and go on with what is there.
-    fn skip_gaps(&mut self, cursor: &mut Cursor) {
-        let applied = self.local.map_or(0, |local| local.applied);
-        let needed = cursor.low_water.max(applied).min(cursor.triggers);
-        let (low, signals_low) = (self.committed.triggers_low, self.committed.signals_low);
+    fn skip_deleted_offsets(&mut self, cursor: &mut Cursor) {
+        let applied = self.checkpoint.map_or(0, |local| local.applied_until);
+        let needed = cursor.replay_from.max(applied).min(cursor.next_offset);
+        let (low, signals_low) = (self.offsets.triggers_low, self.offsets.signals_low);
         if needed < low {
-            self.gaps.push(Gap { topic: "triggers", from: needed, until: low });
-            cursor.low_water = cursor.low_water.max(low);
-            cursor.triggers = cursor.triggers.max(low);
+            self.gaps.push(OffsetGap { topic: "triggers", from: needed, until: low });
+            cursor.replay_from = cursor.replay_from.max(low);
+            cursor.next_offset = cursor.next_offset.max(low);
         }
-        if cursor.signals < signals_low {
-            self.gaps.push(Gap { topic: "signals", from: cursor.signals, until: signals_low });
-            cursor.signals = signals_low;
+        if cursor.next_signal_offset < signals_low {
+            self.gaps.push(OffsetGap {
+                topic: "signals",
+                from: cursor.next_signal_offset,
+                until: signals_low,
+            });
+            cursor.next_signal_offset = signals_low;
         }
-        let (read, until) = (self.ledger_read(), self.committed.ledger_low);
+        let (read, until) = (self.ledger_resume_offset(), self.offsets.ledger_low);
         if read < until {
-            self.gaps.push(Gap { topic: "ledger", from: read, until });
+            self.gaps.push(OffsetGap { topic: "ledger", from: read, until });
         }
     }
 
-    fn confirm(&mut self, committed: &Committed) -> Result<(), Refusal> {
-        let wanted = (self.cursor.triggers, self.cursor.to_metadata(&self.owner));
-        if committed.offset.as_ref() != Some(&wanted) {
-            let found = committed.offset.as_ref();
+    fn confirm(&mut self, offsets: &PartitionOffsets) -> Result<(), TakeoverError> {
+        let wanted = (self.cursor.next_offset, self.cursor.to_metadata(&self.owner));
+        if offsets.committed.as_ref() != Some(&wanted) {
+            let found = offsets.committed.as_ref();
             return Err(match found.map(|(n, metadata)| Cursor::from_metadata(*n, metadata)) {
-                Some(Ok(_)) => Refusal::Overtaken { partition: self.partition },
-                _ => Refusal::MetadataDropped,
+                Some(Ok(_)) => TakeoverError::TakenOverByOther { partition: self.partition },
+                _ => TakeoverError::MetadataDropped,
             });
         }
-        self.committed.ledger_low = committed.ledger_low;
-        self.ledger_position = self.ledger_read();
-        self.phase = Phase::Ledger;
+        self.offsets.ledger_low = offsets.ledger_low;
+        self.ledger_position = self.ledger_resume_offset();
+        self.phase = TakeoverPhase::Ledger;
         Ok(())
     }
 
@@ -475,9 +503,9 @@ impl Takeover {
         &mut self,
         mut records: Vec<LedgerRecord>,
         position: Offset,
-        fetched: &Fetched,
+        fetched: &IndexRows,
     ) -> Vec<RowOp> {
-        let applied = self.local.map_or(0, |local| local.step);
+        let applied = self.checkpoint.map_or(0, |local| local.step);
         let ours = Some(LedgerValue::Barrier { nonce: self.nonce });
         let barrier = records.iter().position(|record| record.value == ours);
         let read = barrier.map_or(records.len(), |at| at + 1);
@@ -487,10 +515,10 @@ impl Takeover {
         for record in &records {
             self.cursor.step = self.cursor.step.max(record.step);
         }
-        let news = records.into_iter().filter(|record| record.step > applied).collect();
-        let rows = self.replay.ledger(news, fetched);
-        if barrier.is_some() || planted(Bug::NoBarrier) {
-            self.phase = Phase::Triggers;
+        let new_records = records.into_iter().filter(|record| record.step > applied).collect();
+        let rows = self.replay.apply_ledger(new_records, fetched);
+        if barrier.is_some() || is_active(Mutation::NoBarrier) {
+            self.phase = TakeoverPhase::Triggers;
         }
         rows
     }

@@ -1,12 +1,12 @@
 //! The watermark: up to when entries may fire, so that a cancel in time is always found in time.
 //!
-//! Law: an entry fires only if it is due no later than the broker timestamp of the last record
-//! ingested, or than `grace` after a moment whose input is proven to be ingested. So a cancel
-//! written at least `grace` before the due time is never too late, however far we lag.
+//! Invariant: an entry fires only if it is due no later than the broker timestamp of the last
+//! record ingested, or than `grace` after a moment whose input is proven to be ingested. So a
+//! cancel written at least `grace` before the due time is never too late, however far we lag.
 
 use std::collections::VecDeque;
 
-use crate::fault::{Bug, planted};
+use crate::fault::{Mutation, is_active};
 use crate::model::{Millis, Offset, Timestamp};
 
 /// Ends remembered at most. When full the newest is dropped: the watermark then stands a little
@@ -35,7 +35,7 @@ impl Watermark {
     }
 
     /// A record was ingested.
-    pub fn read(&mut self, offset: Offset, timestamp: Timestamp) {
+    pub fn on_record(&mut self, offset: Offset, timestamp: Timestamp) {
         self.last_timestamp = self.last_timestamp.max(timestamp);
         self.read_up_to(offset + 1);
     }
@@ -53,7 +53,7 @@ impl Watermark {
     }
 
     /// At `at` the log ended at `end` (exclusive).
-    pub fn end_was(&mut self, end: Offset, at: Timestamp) {
+    pub fn on_end_offset(&mut self, end: Offset, at: Timestamp) {
         if self.ends.len() < ENDS_MAX {
             self.ends.push_back((end, at));
         }
@@ -62,14 +62,14 @@ impl Watermark {
 
     /// Whether an end is known that has not been reached.
     #[must_use]
-    pub fn lags(&self) -> bool {
+    pub fn has_unread_input(&self) -> bool {
         !self.ends.is_empty()
     }
 
     /// The watermark when the clock says `clock`, in ms since the epoch.
     #[must_use]
     pub fn at(&self, clock: Timestamp) -> Timestamp {
-        if planted(Bug::NoWatermark) {
+        if is_active(Mutation::NoWatermark) {
             return clock;
         }
         let proven = self.proven_at.map_or(0, |at| at.saturating_add(self.grace));
@@ -82,19 +82,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_fires_past_what_is_proven_to_be_read() {
+    fn the_watermark_is_never_ahead_of_the_proven_input_or_the_clock() {
         let mut watermark = Watermark::new(10, 500, 100);
         assert_eq!(watermark.at(9_000), 500, "nothing is proven yet");
-        watermark.end_was(12, 1_000);
-        watermark.end_was(13, 1_050);
-        watermark.read(10, 600);
+        watermark.on_end_offset(12, 1_000);
+        watermark.on_end_offset(13, 1_050);
+        watermark.on_record(10, 600);
         assert_eq!(watermark.at(9_000), 600);
-        watermark.read(11, 610);
+        watermark.on_record(11, 610);
         assert_eq!(watermark.at(9_000), 1_100, "the first end is reached");
         assert_eq!(watermark.at(1_070), 1_070, "never ahead of the clock");
-        assert!(watermark.lags());
+        assert!(watermark.has_unread_input());
         watermark.read_up_to(13);
         assert_eq!(watermark.at(9_000), 1_150);
-        assert!(!watermark.lags());
+        assert!(!watermark.has_unread_input());
     }
 }

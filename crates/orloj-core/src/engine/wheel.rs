@@ -1,8 +1,8 @@
 //! The wheel: the near horizon of a partition in memory, as a ring of buckets, one a tick.
 //!
-//! Law: every pending entry with W < key < `loaded_until` is in the wheel, and whatever is in the
-//! wheel is in the store as well, or in a step on its way there. So the wheel may forget its far
-//! end whenever it is over budget; [`Wheel::load`] alone brings it back.
+//! Invariant: every pending entry with W < key < `loaded_until` is in the wheel, and whatever is in
+//! the wheel is in the store as well, or in a step on its way there. So the wheel may forget its
+//! far end whenever it is over budget; [`Wheel::load`] alone brings it back.
 //!
 //! ```text
 //!   W      base             loaded_until        base + ring
@@ -20,7 +20,7 @@ use crate::model::timeline::TimelineKey;
 use crate::model::{Millis, Timestamp};
 
 /// What an entry costs in memory besides the bytes of its row.
-pub const ENTRY_BYTES: usize = size_of::<Op>();
+pub const ENTRY_BYTES: usize = size_of::<BucketOp>();
 
 /// Most bytes asked of the store at once: a few ms of reading, so that fires never wait long for
 /// it, and more entries than a step fires.
@@ -35,17 +35,17 @@ pub struct Wheel {
     bytes: usize,
     /// The far end went back to the store, and nothing has left since: what a load brings would go
     /// the same way, again and again.
-    full: bool,
-    w: TimelineKey,
+    over_budget: bool,
+    fired_through: TimelineKey,
     loaded_until: TimelineKey,
     /// The tick of the front bucket, which also holds everything older.
-    base: u64,
+    front_tick: u64,
     ring: VecDeque<Bucket>,
 }
 
 /// What the wheel asks the store for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Load {
+pub struct LoadRequest {
     /// The first key to read.
     pub from: TimelineKey,
     /// The first key not to read.
@@ -59,7 +59,7 @@ impl Wheel {
     /// An empty wheel for a partition whose cursor stands at `at` (W). A bucket is `tick` ms
     /// wide, `horizon` ms are held ahead, in `budget` bytes: at most one row more.
     #[must_use]
-    pub fn new(tick: Millis, horizon: Millis, budget: usize, at: TimelineKey) -> Self {
+    pub fn new(tick: Millis, horizon: Millis, budget: usize, fired_through: TimelineKey) -> Self {
         assert!(0 < tick && tick <= horizon, "a wheel has at least one bucket");
         assert!(0 < budget, "a wheel holds at least one entry");
         // One more for the tick that `now` is in, one for the tick that the horizon ends in.
@@ -69,10 +69,10 @@ impl Wheel {
             horizon,
             budget,
             bytes: 0,
-            full: false,
-            w: at,
-            loaded_until: at.successor(),
-            base: at.due / tick,
+            over_budget: false,
+            fired_through,
+            loaded_until: fired_through.successor(),
+            front_tick: fired_through.due / tick,
             ring: VecDeque::from_iter((0..buckets).map(|_| Bucket::default())),
         }
     }
@@ -93,11 +93,11 @@ impl Wheel {
     /// low marks lie at half the horizon and half the budget, so that the store is read seldom,
     /// in large slices, ahead of time; a quarter of the budget is left to what comes in live.
     #[must_use]
-    pub fn wants(&self, now: Timestamp) -> Option<Load> {
+    pub fn load_request(&self, now: Timestamp) -> Option<LoadRequest> {
         let near = self.loaded_until.due <= now.saturating_add(self.horizon / 2);
-        (near && self.has_room()).then(|| Load {
+        (near && self.has_room()).then(|| LoadRequest {
             from: self.loaded_until,
-            until: TimelineKey::first_of(now.saturating_add(self.horizon)),
+            until: TimelineKey::first_at(now.saturating_add(self.horizon)),
             bytes_max: (self.budget - self.budget / 4 - self.bytes).min(LOAD_BYTES_MAX),
         })
     }
@@ -112,7 +112,7 @@ impl Wheel {
     ) {
         let from = self.loaded_until;
         assert!(from <= reached, "a scan goes forward");
-        self.open((reached.due / self.tick).saturating_sub(self.ring.len() as u64 - 1));
+        self.advance_to((reached.due / self.tick).saturating_sub(self.ring.len() as u64 - 1));
         for (key, row) in entries {
             assert!(from <= key && key < reached, "a scan returns what was asked for");
             self.push(key, Some(row));
@@ -124,16 +124,16 @@ impl Wheel {
     /// Takes note of an entry, new or (to no effect) known already. False: it is not held, because
     /// it lies beyond what is loaded and will be read from the store in its time, or below W.
     pub fn insert(&mut self, key: TimelineKey, row: RowBytes) -> bool {
-        if self.w < key && key < self.loaded_until {
+        if self.fired_through < key && key < self.loaded_until {
             self.push(key, Some(row));
             self.shrink();
         }
-        self.w < key && key < self.loaded_until
+        self.fired_through < key && key < self.loaded_until
     }
 
     /// Forgets an entry that was cancelled.
     pub fn remove(&mut self, key: TimelineKey) {
-        if self.w < key && key < self.loaded_until {
+        if self.fired_through < key && key < self.loaded_until {
             self.push(key, None);
             self.shrink();
         }
@@ -162,58 +162,58 @@ impl Wheel {
         let low = self.loaded_until.due.saturating_sub(self.horizon / 2);
         let load = self.has_room().then_some(low);
         let first = self.ring.iter().find(|bucket| !bucket.ops.is_empty());
-        load.into_iter().chain(first.map(|bucket| bucket.least)).min()
+        load.into_iter().chain(first.map(|bucket| bucket.earliest_due)).min()
     }
 
     /// A step moved W to `w`: nothing at or below it is needed any more.
-    pub fn advance(&mut self, w: TimelineKey) {
-        self.w = self.w.max(w);
-        self.loaded_until = self.loaded_until.max(self.w.successor());
-        while self.pop(self.w).is_some() {}
-        self.open(self.w.due / self.tick);
+    pub fn advance(&mut self, fired_through: TimelineKey) {
+        self.fired_through = self.fired_through.max(fired_through);
+        self.loaded_until = self.loaded_until.max(self.fired_through.successor());
+        while self.pop(self.fired_through).is_some() {}
+        self.advance_to(self.fired_through.due / self.tick);
     }
 
     fn has_room(&self) -> bool {
-        self.bytes == 0 || (!self.full && self.bytes <= self.budget / 2)
+        self.bytes == 0 || (!self.over_budget && self.bytes <= self.budget / 2)
     }
 
     /// The next entry, if its key is at most `until`.
     fn pop(&mut self, until: TimelineKey) -> Option<(TimelineKey, RowBytes)> {
         while 0 < self.bytes {
             let front = &mut self.ring[0];
-            self.bytes -= front.settle();
+            self.bytes -= front.compact();
             if !front.ops.is_empty() {
                 let (key, row) = front.pop(until)?;
                 self.bytes -= ENTRY_BYTES + row.len();
-                self.full = false;
+                self.over_budget = false;
                 return Some((key, row));
             }
-            if until.due / self.tick <= self.base {
+            if until.due / self.tick <= self.front_tick {
                 return None;
             }
-            self.open(self.base + 1);
+            self.advance_to(self.front_tick + 1);
         }
         None
     }
 
     /// Makes the bucket of `tick` the front one; it takes over what older ones still hold.
-    fn open(&mut self, tick: u64) {
-        let ahead = tick.saturating_sub(self.base).min(self.ring.len() as u64 - 1);
+    fn advance_to(&mut self, tick: u64) {
+        let ahead = tick.saturating_sub(self.front_tick).min(self.ring.len() as u64 - 1);
         if ahead == 0 {
             return;
         }
         let mut front = mem::take(&mut self.ring[0]);
         for _ in 0..ahead {
             self.ring.rotate_left(1);
-            self.bytes -= front.absorb(mem::take(&mut self.ring[0]));
+            self.bytes -= front.merge(mem::take(&mut self.ring[0]));
         }
         // Beyond a whole turn every bucket is empty, and any of them may be the front.
         self.ring[0] = front;
-        self.base = tick;
+        self.front_tick = tick;
     }
 
     fn push(&mut self, key: TimelineKey, row: Option<RowBytes>) {
-        let ahead = (key.due / self.tick).saturating_sub(self.base);
+        let ahead = (key.due / self.tick).saturating_sub(self.front_tick);
         assert!(ahead < self.ring.len() as u64, "the ring reaches as far as is loaded");
         let bucket = &mut self.ring[ahead as usize];
         self.bytes += ENTRY_BYTES + row.as_ref().map_or(0, |row| row.len());
@@ -230,11 +230,11 @@ impl Wheel {
                 unreachable!("bytes are held by entries");
             };
             let bucket = &mut self.ring[last];
-            self.bytes -= bucket.settle();
+            self.bytes -= bucket.compact();
             let keep = (bucket.ops.len() / 2).max(usize::from(first == Some(last)));
             if let Some((key, bytes)) = bucket.truncate(keep) {
                 self.bytes -= bytes;
-                self.full = true;
+                self.over_budget = true;
                 self.loaded_until = key;
             } else if keep == 1 {
                 return;
@@ -244,36 +244,36 @@ impl Wheel {
 }
 
 /// An entry that came, or (`None`) one that went.
-type Op = (TimelineKey, Option<RowBytes>);
+type BucketOp = (TimelineKey, Option<RowBytes>);
 
 /// The entries of one tick, as a log of what came and went; put in order when the time comes.
 #[derive(Debug, Default)]
 struct Bucket {
-    ops: VecDeque<Op>,
+    ops: VecDeque<BucketOp>,
     /// How many ops are removals.
     removals: usize,
     /// In key order, each key once, no removals.
-    settled: bool,
+    is_sorted: bool,
     /// No entry is due before, in ms; meaningless when empty.
-    least: Timestamp,
+    earliest_due: Timestamp,
 }
 
 impl Bucket {
     /// Adds an op; says how many bytes were freed in passing.
     fn push(&mut self, key: TimelineKey, row: Option<RowBytes>) -> usize {
         let last = self.ops.back();
-        self.least = last.map_or(key.due, |_| self.least.min(key.due));
-        self.settled = row.is_some() && last.is_none_or(|last| self.settled && last.0 < key);
+        self.earliest_due = last.map_or(key.due, |_| self.earliest_due.min(key.due));
+        self.is_sorted = row.is_some() && last.is_none_or(|last| self.is_sorted && last.0 < key);
         self.removals += usize::from(row.is_none());
         self.ops.push_back((key, row));
         // So a mass cancel frees memory, at a cost spread over the cancels.
-        if self.ops.len() / 3 < self.removals { self.settle() } else { 0 }
+        if self.ops.len() / 3 < self.removals { self.compact() } else { 0 }
     }
 
     /// Puts the entries in key order and lets the last op of each key win; says how many bytes
     /// that freed.
-    fn settle(&mut self) -> usize {
-        if self.settled || self.ops.is_empty() {
+    fn compact(&mut self) -> usize {
+        if self.is_sorted || self.ops.is_empty() {
             return 0;
         }
         let mut freed = 0;
@@ -284,33 +284,33 @@ impl Bucket {
             let same = later.0 == earlier.0;
             if same {
                 mem::swap(later, earlier);
-                freed += cost(later);
+                freed += op_bytes(later);
             }
             same
         });
         ops.retain(|op| {
-            freed += if op.1.is_none() { cost(op) } else { 0 };
+            freed += if op.1.is_none() { op_bytes(op) } else { 0 };
             op.1.is_some()
         });
-        *self = Self { ops: ops.into(), removals: 0, settled: true, least: 0 };
-        self.find_least();
+        *self = Self { ops: ops.into(), removals: 0, is_sorted: true, earliest_due: 0 };
+        self.update_earliest_due();
         freed
     }
 
     /// The first entry of a settled bucket, if its key is at most `until`.
     fn pop(&mut self, until: TimelineKey) -> Option<(TimelineKey, RowBytes)> {
         let (key, row) = self.ops.pop_front_if(|op| op.0 <= until)?;
-        self.find_least();
+        self.update_earliest_due();
         Some((key, row.expect("a settled bucket holds no removals")))
     }
 
     /// Takes over the entries of a later bucket; says how many bytes that freed.
-    fn absorb(&mut self, mut later: Self) -> usize {
+    fn merge(&mut self, mut later: Self) -> usize {
         if self.ops.is_empty() {
             *self = later;
             return 0;
         }
-        let freed = later.settle();
+        let freed = later.compact();
         self.ops.append(&mut later.ops);
         freed
     }
@@ -319,15 +319,15 @@ impl Bucket {
     /// the bytes, if any did.
     fn truncate(&mut self, keep: usize) -> Option<(TimelineKey, usize)> {
         let key = self.ops.get(keep)?.0;
-        Some((key, self.ops.drain(keep..).map(|op| cost(&op)).sum()))
+        Some((key, self.ops.drain(keep..).map(|op| op_bytes(&op)).sum()))
     }
 
-    fn find_least(&mut self) {
-        self.least = self.ops.front().map_or(0, |op| op.0.due);
+    fn update_earliest_due(&mut self) {
+        self.earliest_due = self.ops.front().map_or(0, |op| op.0.due);
     }
 }
 
-fn cost(op: &Op) -> usize {
+fn op_bytes(op: &BucketOp) -> usize {
     ENTRY_BYTES + op.1.as_ref().map_or(0, |row| row.len())
 }
 
@@ -353,7 +353,7 @@ mod tests {
 
     /// Loads what is wanted from `store`, once.
     fn load(wheel: &mut Wheel, now: Timestamp, store: &BTreeMap<TimelineKey, RowBytes>) -> bool {
-        let Some(load) = wheel.wants(now) else { return false };
+        let Some(load) = wheel.load_request(now) else { return false };
         let mut entries = Vec::new();
         let (mut bytes, mut reached) = (0, load.until);
         for (key, row) in store.range(load.from..load.until) {
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_at_the_edges_of_a_bucket_come_in_their_ms() {
+    fn entries_at_bucket_boundaries_are_due_in_their_millisecond() {
         let mut wheel = Wheel::new(10, 100, 1 << 20, key(999, 0));
         load_all(&mut wheel, 999, &BTreeMap::new());
         let keys = [1000, 1009, 1010, 1011, 1019, 1020].map(|due| key(due, due));
@@ -388,14 +388,14 @@ mod tests {
         }
         for key in keys {
             assert_eq!(wheel.next_due(), Some(key.due));
-            assert!(take(&mut wheel, TimelineKey::last_of(key.due - 1), 9).is_empty());
-            assert_eq!(take(&mut wheel, TimelineKey::last_of(key.due), 9), [key]);
+            assert!(take(&mut wheel, TimelineKey::last_at(key.due - 1), 9).is_empty());
+            assert_eq!(take(&mut wheel, TimelineKey::last_at(key.due), 9), [key]);
         }
         assert_eq!(wheel.bytes(), 0);
     }
 
     #[test]
-    fn ties_come_by_priority_then_source_then_offset() {
+    fn ties_are_ordered_by_priority_then_source_then_offset() {
         let mut wheel = Wheel::new(10, 100, 1 << 20, key(0, 0));
         load_all(&mut wheel, 0, &BTreeMap::new());
         let tie = |priority, source, offset| TimelineKey { due: 5, priority, source, offset };
@@ -406,20 +406,20 @@ mod tests {
             wheel.insert(keys[at], row(1));
         }
         assert_eq!(take(&mut wheel, key(5, 2), 9), keys[..1]);
-        assert_eq!(take(&mut wheel, TimelineKey::last_of(5), 1), keys[1..2]);
-        assert_eq!(take(&mut wheel, TimelineKey::last_of(5), 9), keys[2..]);
+        assert_eq!(take(&mut wheel, TimelineKey::last_at(5), 1), keys[1..2]);
+        assert_eq!(take(&mut wheel, TimelineKey::last_at(5), 9), keys[2..]);
     }
 
     #[test]
-    fn a_fresh_partition_does_not_turn_through_the_years() {
+    fn a_new_partition_does_not_advance_tick_by_tick_from_the_epoch() {
         let mut wheel = Wheel::new(1, 30_000, 1 << 20, TimelineKey::MIN);
         let keys = [key(5, 1), key(NOW - 86_400_000, 2), key(NOW - 1, 3), key(NOW + 7, 4)];
         let store = BTreeMap::from(keys.map(|key| (key, row(1))));
         load_all(&mut wheel, NOW, &store);
-        assert_eq!(take(&mut wheel, TimelineKey::last_of(NOW), 9), keys[..3]);
-        wheel.advance(TimelineKey::last_of(NOW));
+        assert_eq!(take(&mut wheel, TimelineKey::last_at(NOW), 9), keys[..3]);
+        wheel.advance(TimelineKey::last_at(NOW));
         assert_eq!(wheel.next_due(), Some(NOW + 7));
-        assert_eq!(take(&mut wheel, TimelineKey::last_of(NOW + 7), 9), keys[3..]);
+        assert_eq!(take(&mut wheel, TimelineKey::last_at(NOW + 7), 9), keys[3..]);
     }
 
     #[test]
@@ -428,7 +428,7 @@ mod tests {
         let mut wheel = Wheel::new(10, 1000, budget, key(NOW - 1, 0));
         let mut fired = 0;
         while fired < total {
-            if let Some(load) = wheel.wants(NOW) {
+            if let Some(load) = wheel.load_request(NOW) {
                 let first = if load.from.due < NOW { 0 } else { load.from.offset };
                 let count = load.bytes_max.div_ceil(ENTRY_BYTES + size) as u64;
                 let last = total.min(first + count);
@@ -436,7 +436,7 @@ mod tests {
                 wheel.load((first..last).map(|offset| (key(NOW, offset), row(size))), reached);
             }
             assert!(wheel.bytes() <= budget + ENTRY_BYTES + size);
-            let due = take(&mut wheel, TimelineKey::last_of(NOW), 5000);
+            let due = take(&mut wheel, TimelineKey::last_at(NOW), 5000);
             assert!(!due.is_empty());
             assert!(due.iter().map(|key| key.offset).eq(fired..fired + due.len() as u64));
             fired += due.len() as u64;
@@ -445,12 +445,12 @@ mod tests {
     }
 
     #[test]
-    fn a_row_larger_than_the_budget_still_comes() {
+    fn a_row_larger_than_the_budget_is_still_loaded() {
         let mut wheel = Wheel::new(10, 1000, 100, key(NOW, 0));
         let store = BTreeMap::from([1, 2, 3].map(|due| (key(NOW + due, due), row(1000))));
         for due in [1, 2, 3] {
             load_all(&mut wheel, NOW + due, &store);
-            assert_eq!(take(&mut wheel, TimelineKey::last_of(NOW + due), 9), [key(NOW + due, due)]);
+            assert_eq!(take(&mut wheel, TimelineKey::last_at(NOW + due), 9), [key(NOW + due, due)]);
             wheel.advance(key(NOW + due, due));
         }
     }
@@ -466,12 +466,12 @@ mod tests {
             wheel.remove(key(NOW + 5, offset));
         }
         assert!(wheel.bytes() <= 3 * 300 * (ENTRY_BYTES + 10));
-        assert_eq!(take(&mut wheel, TimelineKey::last_of(NOW + 5), usize::MAX).len(), 300);
+        assert_eq!(take(&mut wheel, TimelineKey::last_at(NOW + 5), usize::MAX).len(), 300);
         assert_eq!(wheel.bytes(), 0);
     }
 
     #[derive(Clone, Debug)]
-    enum Act {
+    enum WheelOp {
         Register { in_ms: u64, size: usize },
         Cancel { nth: usize },
         Commit,
@@ -479,17 +479,18 @@ mod tests {
         Fire { after_ms: u64, max: usize },
     }
 
-    fn act() -> impl Strategy<Value = Act> {
+    fn wheel_op() -> impl Strategy<Value = WheelOp> {
         prop_oneof![
-            6 => (1..400u64, 0..60usize).prop_map(|(in_ms, size)| Act::Register { in_ms, size }),
-            2 => any::<usize>().prop_map(|nth| Act::Cancel { nth }),
-            2 => Just(Act::Commit),
-            2 => Just(Act::Load),
-            2 => (0..80u64, 1..8usize).prop_map(|(after_ms, max)| Act::Fire { after_ms, max }),
+            6 => (1..400u64, 0..60usize)
+                .prop_map(|(in_ms, size)| WheelOp::Register { in_ms, size }),
+            2 => any::<usize>().prop_map(|nth| WheelOp::Cancel { nth }),
+            2 => Just(WheelOp::Commit),
+            2 => Just(WheelOp::Load),
+            2 => (0..80u64, 1..8usize).prop_map(|(after_ms, max)| WheelOp::Fire { after_ms, max }),
         ]
     }
 
-    fn note(wheel: &mut Wheel, row: &RowOp) {
+    fn apply_row_op(wheel: &mut Wheel, row: &RowOp) {
         match row {
             RowOp::Put { key, row } => _ = wheel.insert(*key, row.clone()),
             RowOp::Delete { key } => wheel.remove(*key),
@@ -498,56 +499,61 @@ mod tests {
     }
 
     /// What a load could not see is noted again.
-    fn note_between(from: TimelineKey, reached: TimelineKey, wheel: &mut Wheel, row: &RowOp) {
+    fn apply_row_op_within(
+        from: TimelineKey,
+        reached: TimelineKey,
+        wheel: &mut Wheel,
+        row: &RowOp,
+    ) {
         if let RowOp::Put { key, .. } | RowOp::Delete { key } = row
             && (from..reached).contains(key)
         {
-            note(wheel, row);
+            apply_row_op(wheel, row);
         }
     }
 
     /// A partition's shell in small: rows reach the store only some time after they are decided.
-    struct Shell {
+    struct TestShell {
         wheel: Wheel,
         store: BTreeMap<TimelineKey, RowBytes>,
-        under_way: Vec<RowOp>,
+        unapplied: Vec<RowOp>,
         pending: BTreeMap<TimelineKey, RowBytes>,
         now: Timestamp,
         offset: u64,
         budget: usize,
     }
 
-    impl Shell {
-        fn run(&mut self, act: &Act) {
+    impl TestShell {
+        fn run(&mut self, act: &WheelOp) {
             match *act {
-                Act::Register { in_ms, size } => {
+                WheelOp::Register { in_ms, size } => {
                     self.offset += 1;
                     let (key, row) = (key(self.now + in_ms, self.offset), row(size));
                     self.pending.insert(key, row.clone());
-                    self.decide(RowOp::Put { key, row });
+                    self.add_row_op(RowOp::Put { key, row });
                 }
-                Act::Cancel { nth } => {
+                WheelOp::Cancel { nth } => {
                     let key = self.pending.keys().nth(nth % self.pending.len().max(1)).copied();
                     if let Some(key) = key {
                         self.pending.remove(&key);
-                        self.decide(RowOp::Delete { key });
+                        self.add_row_op(RowOp::Delete { key });
                     }
                 }
-                Act::Commit => self.commit(),
-                Act::Load => {
+                WheelOp::Commit => self.commit(),
+                WheelOp::Load => {
                     let mut loads = 0;
                     let mut from = self.wheel.loaded_until();
                     while load(&mut self.wheel, self.now, &self.store) {
                         let reached = self.wheel.loaded_until();
-                        for row in &self.under_way {
-                            note_between(from, reached, &mut self.wheel, row);
+                        for row in &self.unapplied {
+                            apply_row_op_within(from, reached, &mut self.wheel, row);
                         }
                         from = self.wheel.loaded_until();
                         loads += 1;
                         assert!(loads <= self.offset + 2, "loading comes to an end");
                     }
                 }
-                Act::Fire { after_ms, max } => self.fire(after_ms, max),
+                WheelOp::Fire { after_ms, max } => self.fire(after_ms, max),
             }
             assert!(self.wheel.bytes() <= self.budget + ENTRY_BYTES + 60);
             if let Some((first, _)) = self.pending.first_key_value() {
@@ -555,13 +561,13 @@ mod tests {
             }
         }
 
-        fn decide(&mut self, row: RowOp) {
-            note(&mut self.wheel, &row);
-            self.under_way.push(row);
+        fn add_row_op(&mut self, row: RowOp) {
+            apply_row_op(&mut self.wheel, &row);
+            self.unapplied.push(row);
         }
 
         fn commit(&mut self) {
-            for row in self.under_way.drain(..) {
+            for row in self.unapplied.drain(..) {
                 match row {
                     RowOp::Put { key, row } => _ = self.store.insert(key, row),
                     RowOp::Delete { key } => _ = self.store.remove(&key),
@@ -573,7 +579,7 @@ mod tests {
         /// Fires what is due and loaded: exactly that, in key order.
         fn fire(&mut self, after_ms: u64, max: usize) {
             self.now += after_ms;
-            let until = TimelineKey::last_of(self.now);
+            let until = TimelineKey::last_at(self.now);
             let end = self.wheel.loaded_until().min(until.successor());
             let expected: Vec<_> =
                 self.pending.range(..end).take(max).map(|(k, r)| (*k, r.clone())).collect();
@@ -596,15 +602,15 @@ mod tests {
 
         #[test]
         fn nothing_is_lost_doubled_or_out_of_order(
-            acts in prop::collection::vec(act(), 1..200),
+            acts in prop::collection::vec(wheel_op(), 1..200),
             tick in 1..20u64,
             horizon in 20..300u64,
             budget in 1..4000usize,
         ) {
-            let mut shell = Shell {
+            let mut shell = TestShell {
                 wheel: Wheel::new(tick, horizon, budget, TimelineKey::MIN),
                 store: BTreeMap::new(),
-                under_way: Vec::new(),
+                unapplied: Vec::new(),
                 pending: BTreeMap::new(),
                 now: NOW,
                 offset: 0,
@@ -614,9 +620,9 @@ mod tests {
                 shell.run(act);
             }
             for _ in 0..=2 * acts.len() + 10 {
-                shell.run(&Act::Commit);
-                shell.run(&Act::Load);
-                shell.run(&Act::Fire { after_ms: 50, max: 8 });
+                shell.run(&WheelOp::Commit);
+                shell.run(&WheelOp::Load);
+                shell.run(&WheelOp::Fire { after_ms: 50, max: 8 });
             }
             prop_assert!(shell.pending.is_empty(), "never fired: {:?}", shell.pending);
         }

@@ -1,12 +1,12 @@
 //! What became of each attempt to deliver a fire. The history travels with the fire, from signal
 //! to row, ledger, fire and dead letter, so that whoever looks at the last one sees them all.
 //!
-//! Law: it is bounded. The newest attempts are kept whole, the older ones are counted; texts are
-//! cut. No history is above [`HISTORY_BYTES_MAX`], and a first attempt has none at all.
+//! Invariant: it is bounded. The newest attempts are kept whole, the older ones are counted; texts
+//! are cut. No history is above [`HISTORY_BYTES_MAX`], and a first attempt has none at all.
 
 use serde::{Deserialize, Serialize};
 
-use super::long;
+use super::avro_long;
 use super::text::Text;
 use super::{Millis, Timestamp};
 
@@ -25,7 +25,7 @@ pub struct Attempt {
     /// Which, from 1.
     pub number: u32,
     /// When it began, in ms since the epoch by the worker's clock.
-    #[serde(with = "long")]
+    #[serde(with = "avro_long")]
     pub at: Timestamp,
     /// Who made it.
     pub worker: Text,
@@ -34,7 +34,7 @@ pub struct Attempt {
     /// Why there was none, for people.
     pub error: Option<Text>,
     /// How long it took, in ms.
-    #[serde(with = "long")]
+    #[serde(with = "avro_long")]
     pub duration_ms: Millis,
     /// The beginning of the answer, for people.
     pub excerpt: Option<Text>,
@@ -44,9 +44,11 @@ pub struct Attempt {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     /// Attempts made before the last replay: the retry policy counts from there.
-    pub before: u32,
+    #[serde(rename = "before")]
+    pub attempts_before_replay: u32,
     /// Older attempts that are only counted.
-    pub folded: u32,
+    #[serde(rename = "folded")]
+    pub older_attempts: u32,
     /// The newest ones, whole.
     pub attempts: Vec<Attempt>,
 }
@@ -54,12 +56,13 @@ pub struct History {
 impl History {
     /// `history` with one more attempt.
     #[must_use]
-    pub fn with(history: Option<Box<Self>>, attempt: Attempt) -> Option<Box<Self>> {
+    pub fn with_attempt(history: Option<Box<Self>>, attempt: Attempt) -> Option<Box<Self>> {
         let mut history = history.unwrap_or_default();
         if history.attempts.len() >= ATTEMPTS_KEPT_MAX {
             let surplus = history.attempts.len() + 1 - ATTEMPTS_KEPT_MAX;
             history.attempts.drain(..surplus);
-            history.folded = history.folded.saturating_add(u32::try_from(surplus).unwrap_or(0));
+            history.older_attempts =
+                history.older_attempts.saturating_add(u32::try_from(surplus).unwrap_or(0));
         }
         history.attempts.push(attempt);
         Some(history)
@@ -67,8 +70,8 @@ impl History {
 
     /// The number of the last attempt that was made; 0 if none was.
     #[must_use]
-    pub fn last(&self) -> u32 {
-        self.attempts.last().map_or(self.folded, |attempt| attempt.number)
+    pub fn last_number(&self) -> u32 {
+        self.attempts.last().map_or(self.older_attempts, |attempt| attempt.number)
     }
 }
 
@@ -102,11 +105,11 @@ mod tests {
     fn the_newest_are_whole_and_the_oldest_are_counted() {
         let mut history = None;
         for number in 1..=30 {
-            history = History::with(history, attempt(number));
+            history = History::with_attempt(history, attempt(number));
         }
         let history = history.unwrap();
         let numbers: Vec<_> = history.attempts.iter().map(|attempt| attempt.number).collect();
-        assert_eq!((history.folded, history.last()), (5, 30));
+        assert_eq!((history.older_attempts, history.last_number()), (5, 30));
         assert!(numbers.into_iter().eq(6..=30));
         let bytes = serde_json::to_vec(&history).unwrap();
         assert!(bytes.len() <= HISTORY_BYTES_MAX, "{} bytes, even as JSON", bytes.len());

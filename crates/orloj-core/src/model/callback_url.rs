@@ -1,6 +1,6 @@
 //! The URL of a callback, judged by its bytes alone.
 //!
-//! Law: what two readers could read differently is refused, so that whoever judges a URL and
+//! Invariant: what two readers could read differently is refused, so that whoever judges a URL and
 //! whoever calls it see the same host and port. No table of a library is asked: a replay years
 //! later judges the same. Which hosts and ports may be called is policy, and not judged here.
 
@@ -16,7 +16,7 @@ const LABEL_MAX: usize = 63;
 
 /// Where a callback goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place<'a> {
+pub struct CallbackAddress<'a> {
     /// Who is called.
     pub host: Host<'a>,
     /// As written, or the scheme's own.
@@ -34,7 +34,7 @@ pub enum Host<'a> {
 
 /// What is wrong with a URL, always and everywhere. `Display` says the way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UrlFault {
+pub enum CallbackUrlError {
     /// Shorten it.
     #[error("it has more than {URL_BYTES_MAX} bytes")]
     TooLong,
@@ -43,7 +43,7 @@ pub enum UrlFault {
     NotAbsolute,
     /// Leave them out.
     #[error("white space, control characters, backslashes and fragments (`#`) are refused")]
-    Character,
+    ForbiddenCharacter,
     /// Send a header.
     #[error("`@` before the path is refused: send credentials as a header")]
     Userinfo,
@@ -59,49 +59,49 @@ pub enum UrlFault {
 }
 
 /// Reads where `url` leads.
-pub fn read(url: &str) -> Result<Place<'_>, UrlFault> {
+pub fn parse(url: &str) -> Result<CallbackAddress<'_>, CallbackUrlError> {
     if url.len() > URL_BYTES_MAX {
-        return Err(UrlFault::TooLong);
+        return Err(CallbackUrlError::TooLong);
     }
     let ambiguous = |c: char| c.is_whitespace() || c.is_control() || c == '\\' || c == '#';
     if url.contains(ambiguous) {
-        return Err(UrlFault::Character);
+        return Err(CallbackUrlError::ForbiddenCharacter);
     }
-    let (scheme, rest) = url.split_once("://").ok_or(UrlFault::NotAbsolute)?;
-    let usual_port = match scheme {
+    let (scheme, rest) = url.split_once("://").ok_or(CallbackUrlError::NotAbsolute)?;
+    let scheme_port = match scheme {
         _ if scheme.eq_ignore_ascii_case("https") => 443,
         _ if scheme.eq_ignore_ascii_case("http") => 80,
-        _ => return Err(UrlFault::NotAbsolute),
+        _ => return Err(CallbackUrlError::NotAbsolute),
     };
     let authority = rest.split(['/', '?']).next().unwrap_or_default();
     if authority.contains('@') {
-        return Err(UrlFault::Userinfo);
+        return Err(CallbackUrlError::Userinfo);
     }
     // The colons of an IPv6 address stand in brackets.
     let host_end = authority.find(']').map_or(0, |bracket| bracket + 1);
     let host_end = authority[host_end..].find(':').map_or(authority.len(), |at| host_end + at);
     let (text, rest) = authority.split_at(host_end);
-    Ok(Place { host: host(text)?, port: port(rest, usual_port)? })
+    Ok(CallbackAddress { host: parse_host(text)?, port: parse_port(rest, scheme_port)? })
 }
 
-fn host(text: &str) -> Result<Host<'_>, UrlFault> {
+fn parse_host(text: &str) -> Result<Host<'_>, CallbackUrlError> {
     if let Some(bracketed) = text.strip_prefix('[') {
         let address = bracketed.strip_suffix(']').and_then(|v6| v6.parse::<Ipv6Addr>().ok());
-        return address.map(|address| Host::Address(address.into())).ok_or(UrlFault::Host);
+        return address.map(|address| Host::Address(address.into())).ok_or(CallbackUrlError::Host);
     }
     let is_label = |label: &str| {
         let legal = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
         (1..=LABEL_MAX).contains(&label.len()) && label.bytes().all(legal)
     };
     if text.len() > NAME_MAX || !text.split('.').all(is_label) {
-        return Err(UrlFault::Host);
+        return Err(CallbackUrlError::Host);
     }
     if !ends_in_a_number(text) {
         return Ok(Host::Name(text));
     }
     // 0177.0.0.1 is one address to some readers and another to others; 127.1 and 2130706433 are
     // addresses to some and names to others. The one spelling that all agree on is this parser's.
-    let address = text.parse::<Ipv4Addr>().map_err(|_| UrlFault::Host)?;
+    let address = text.parse::<Ipv4Addr>().map_err(|_| CallbackUrlError::Host)?;
     Ok(Host::Address(address.into()))
 }
 
@@ -114,13 +114,13 @@ fn ends_in_a_number(host: &str) -> bool {
 }
 
 /// What follows the host: nothing, or a colon and a port.
-fn port(text: &str, usual: u16) -> Result<u16, UrlFault> {
+fn parse_port(text: &str, scheme_port: u16) -> Result<u16, CallbackUrlError> {
     if text.is_empty() {
-        return Ok(usual);
+        return Ok(scheme_port);
     }
     let digits = text.strip_prefix(':').filter(|port| port.bytes().all(|b| b.is_ascii_digit()));
     let port = digits.and_then(|digits| digits.parse().ok());
-    port.filter(|port| *port > 0).ok_or(UrlFault::Port)
+    port.filter(|port| *port > 0).ok_or(CallbackUrlError::Port)
 }
 
 #[cfg(test)]
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn host_and_port_are_as_everyone_reads_them() {
+    fn host_and_port_are_parsed() {
         let name = Host::Name;
         let address = |text: &str| Host::Address(text.parse().unwrap());
         for (url, host, port) in [
@@ -145,43 +145,70 @@ mod tests {
             ("https://[::ffff:127.0.0.1]/x", address("::ffff:127.0.0.1"), 443),
             ("http://h/ü%0a", name("h"), 80),
         ] {
-            assert_eq!(read(url), Ok(Place { host, port }), "{url}");
+            assert_eq!(parse(url), Ok(CallbackAddress { host, port }), "{url}");
         }
     }
 
     #[test]
-    fn what_could_be_read_in_two_ways_is_refused() {
-        let refuses = |fault, url: &str| assert_eq!(read(url), Err(fault), "{url:?}");
+    fn ambiguous_urls_are_refused() {
+        let refuses = |fault, url: &str| assert_eq!(parse(url), Err(fault), "{url:?}");
         for (fault, urls) in [
-            (UrlFault::NotAbsolute, "h /p //h/ http:/h http:h ftp://h file:///etc gopher://h"),
-            (UrlFault::Userinfo, "http://a@h/ http://a:b@h/ http://@h http://h:80@127.0.0.1/"),
-            (UrlFault::Host, "http:// http:///p http://?q http://:80 http://h. http://a..b"),
-            (UrlFault::Host, "http://.h http://%31 http://h%2f http://a*b http://１.1 http://ｈ"),
-            (UrlFault::Host, "http://bücher http://a。b http://h\u{ad} http://a.0x http://0"),
-            (UrlFault::Host, "http://127.1 http://0x7f.0.0.1 http://0x7f000001 http://2130706433"),
             (
-                UrlFault::Host,
+                CallbackUrlError::NotAbsolute,
+                "h /p //h/ http:/h http:h ftp://h file:///etc gopher://h",
+            ),
+            (
+                CallbackUrlError::Userinfo,
+                "http://a@h/ http://a:b@h/ http://@h http://h:80@127.0.0.1/",
+            ),
+            (
+                CallbackUrlError::Host,
+                "http:// http:///p http://?q http://:80 http://h. http://a..b",
+            ),
+            (
+                CallbackUrlError::Host,
+                "http://.h http://%31 http://h%2f http://a*b http://１.1 http://ｈ",
+            ),
+            (
+                CallbackUrlError::Host,
+                "http://bücher http://a。b http://h\u{ad} http://a.0x http://0",
+            ),
+            (
+                CallbackUrlError::Host,
+                "http://127.1 http://0x7f.0.0.1 http://0x7f000001 http://2130706433",
+            ),
+            (
+                CallbackUrlError::Host,
                 "http://0177.0.0.1 http://127.0.0.1. http://1.2.3.4.5 http://1.2.3.256",
             ),
-            (UrlFault::Host, "http://[::1 http://::1/ http://[] http://[::1]x http://x[::1]"),
-            (UrlFault::Host, "http://[fe80::1%25eth0] http://[fe80::1%eth0] http://[127.0.0.1]"),
-            (UrlFault::Port, "http://h: http://h:0 http://h:65536 http://h:+80 http://h:80:80"),
-            (UrlFault::Port, "http://h:http http://[::1]: http://h:-1 http://h:８０"),
+            (
+                CallbackUrlError::Host,
+                "http://[::1 http://::1/ http://[] http://[::1]x http://x[::1]",
+            ),
+            (
+                CallbackUrlError::Host,
+                "http://[fe80::1%25eth0] http://[fe80::1%eth0] http://[127.0.0.1]",
+            ),
+            (
+                CallbackUrlError::Port,
+                "http://h: http://h:0 http://h:65536 http://h:+80 http://h:80:80",
+            ),
+            (CallbackUrlError::Port, "http://h:http http://[::1]: http://h:-1 http://h:８０"),
         ] {
             urls.split(' ').for_each(|url| refuses(fault, url));
         }
-        refuses(UrlFault::NotAbsolute, "");
+        refuses(CallbackUrlError::NotAbsolute, "");
         for space in [' ', '\r', '\n', '\t', '\0', '\\', '#', '\u{85}', '\u{a0}'] {
             for url in [
                 format!("{space}http://h"),
                 format!("http://h{space}@x"),
                 format!("http://h/{space}"),
             ] {
-                refuses(UrlFault::Character, &url);
+                refuses(CallbackUrlError::ForbiddenCharacter, &url);
             }
         }
-        refuses(UrlFault::TooLong, &format!("http://h/{}", "x".repeat(URL_BYTES_MAX)));
-        refuses(UrlFault::Host, &format!("http://{}/", "x".repeat(LABEL_MAX + 1)));
-        refuses(UrlFault::Host, &format!("http://{}c/", "ab.".repeat(NAME_MAX / 3 + 1)));
+        refuses(CallbackUrlError::TooLong, &format!("http://h/{}", "x".repeat(URL_BYTES_MAX)));
+        refuses(CallbackUrlError::Host, &format!("http://{}/", "x".repeat(LABEL_MAX + 1)));
+        refuses(CallbackUrlError::Host, &format!("http://{}c/", "ab.".repeat(NAME_MAX / 3 + 1)));
     }
 }

@@ -1,7 +1,7 @@
 //! A dead letter: a record or a fire that nobody will try again by itself, kept whole and with
 //! the reason, so that a person can mend the cause and replay it.
 //!
-//! Law: what a person did about a letter stands behind it in its own partition, as a mark. So
+//! Invariant: what a person did about a letter stands behind it in its own partition, as a mark. So
 //! whoever reads a partition to its end knows what is still to be done.
 
 use bytes::Bytes;
@@ -72,7 +72,7 @@ pub enum Mark {
 
 /// What it takes to try a letter again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Again {
+pub enum ReplayRequest {
     /// The owner makes another attempt of the fire.
     Signal(RetryRequest),
     /// The record is written to `triggers` again, verbatim.
@@ -116,7 +116,7 @@ impl DeadLetter {
     pub fn host(&self) -> Option<String> {
         let Content::Fire { fire, .. } = &self.content else { return None };
         let Target::Http(target) = &fire.definition.target else { return None };
-        Some(match callback_url::read(target.url.as_str()).ok()?.host {
+        Some(match callback_url::parse(target.url.as_str()).ok()?.host {
             Host::Name(name) => name.to_ascii_lowercase(),
             Host::Address(address) if address.is_ipv6() => format!("[{address}]"),
             Host::Address(address) => address.to_string(),
@@ -125,15 +125,15 @@ impl DeadLetter {
 
     /// How to try it again at `now`, or why it cannot be. `triggers` is the name of that topic;
     /// `replays` says how often it was replayed before.
-    pub fn again(
+    pub fn replay(
         self,
         triggers: &str,
-        replays: u32,
+        earlier_replays: u32,
         now: Timestamp,
-    ) -> Result<Again, &'static str> {
+    ) -> Result<ReplayRequest, &'static str> {
         match self.content {
             Content::Fire { fire, .. } => {
-                Ok(Again::Signal(RetryRequest::replay(fire, replays, now)))
+                Ok(ReplayRequest::Signal(RetryRequest::replay(fire, earlier_replays, now)))
             }
             Content::Mark(_) => Err("it is a mark"),
             Content::Record { .. } if self.origin.topic != *triggers => {
@@ -142,7 +142,9 @@ impl DeadLetter {
             Content::Record { value: Some(value), .. } if value.len() >= PAYLOAD_BYTES_MAX => {
                 Err("its value was too large to be kept whole: register it anew and archive it")
             }
-            Content::Record { key, value, headers } => Ok(Again::Record { key, value, headers }),
+            Content::Record { key, value, headers } => {
+                Ok(ReplayRequest::Record { key, value, headers })
+            }
         }
     }
 }
@@ -175,12 +177,12 @@ mod tests {
     }
 
     #[test]
-    fn a_registration_is_written_again_if_it_is_whole() {
-        let again = |topic, bytes| letter(topic, bytes).again("o.triggers", 0, 9);
-        assert!(matches!(again("o.triggers", 1), Ok(Again::Record { .. })));
+    fn a_registration_is_replayed_only_if_it_was_kept_whole() {
+        let again = |topic, bytes| letter(topic, bytes).replay("o.triggers", 0, 9);
+        assert!(matches!(again("o.triggers", 1), Ok(ReplayRequest::Record { .. })));
         assert!(again("o.triggers", PAYLOAD_BYTES_MAX).is_err());
         assert!(again("o.fires", 1).unwrap_err().contains("archive it"));
         let mark = DeadLetter { content: Content::Mark(Mark::Archived), ..letter("o", 1) };
-        assert!(mark.again("o.triggers", 0, 9).is_err());
+        assert!(mark.replay("o.triggers", 0, 9).is_err());
     }
 }

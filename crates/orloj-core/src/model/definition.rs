@@ -5,8 +5,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::Millis;
+use super::avro_long;
 use super::limits::POOL_BYTES_MAX;
-use super::long;
 use super::retry::RetryPolicy;
 use super::text::Text;
 
@@ -20,7 +20,7 @@ pub struct Definition {
     pub payload: Option<Bytes>,
     /// Carried to the target unchanged, in order (tracing context, content type, …).
     pub headers: Vec<Header>,
-    /// The trigger's own retry policy, which is not [open](RetryPolicy::is_open); `None` means the
+    /// The trigger's own retry policy, which is not [open](RetryPolicy::is_empty); `None` means the
     /// worker's, as nearly always.
     pub retry: Option<Box<RetryPolicy>>,
     /// Who registered it, as the `orloj-caller` header says.
@@ -73,7 +73,7 @@ pub struct HttpTarget {
     /// The pool whose workers make it; `None` is the default one.
     pub pool: Option<Text>,
     /// How long an attempt may take, in ms; `None` is the worker's default, and its maximum holds.
-    #[serde(rename = "timeoutMs", with = "long::option")]
+    #[serde(rename = "timeoutMs", with = "avro_long::option")]
     pub timeout: Option<Millis>,
 }
 
@@ -94,7 +94,7 @@ impl HttpTarget {
 
 /// Whether `name` can be a pool's: letters, digits, underscores and dashes.
 #[must_use]
-pub fn is_pool(name: &str) -> bool {
+pub fn is_pool_name(name: &str) -> bool {
     let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
     (1..=POOL_BYTES_MAX).contains(&name.len()) && name.bytes().all(legal)
 }

@@ -2,8 +2,8 @@
 //! veto) waiting for its time. [`codec::row`](crate::codec::row) gives it its bytes in the store.
 
 use super::attempt::History;
-use super::course::{Course, Watcher};
 use super::definition::Definition;
+use super::lifecycle::{Lifecycle, Watcher};
 use super::text::Text;
 use super::timeline::TimelineKey;
 use super::{Offset, Timestamp};
@@ -26,7 +26,7 @@ pub struct FireId {
 impl FireId {
     /// The id that stays the same over all attempts: `<triggerId>:<generation>:<occurrence>`.
     #[must_use]
-    pub fn stable(&self) -> String {
+    pub fn occurrence_id(&self) -> String {
         format!("{}:{}:{}", self.trigger, self.generation, self.occurrence)
     }
 }
@@ -75,21 +75,26 @@ pub struct FireRow {
     /// The attempts so far; a first one has none, and takes up no room for it.
     pub history: Option<Box<History>>,
     /// What goes beyond one time and one attempt; nearly always nothing.
-    pub course: Option<Box<Course>>,
+    pub lifecycle: Option<Box<Lifecycle>>,
 }
 
 impl FireRow {
     /// The first attempt of the first occurrence of a trigger, as plain as can be.
     #[must_use]
-    pub fn first(trigger: Text, generation: Offset, due: Timestamp, does: Definition) -> Self {
+    pub fn first(
+        trigger: Text,
+        generation: Offset,
+        due: Timestamp,
+        definition: Definition,
+    ) -> Self {
         let id = FireId { trigger, generation, occurrence: 0, attempt: 1, deferral: 0 };
-        let (in_ledger, history, course) = (false, None, None);
-        Self { id, scheduled: due, in_ledger, definition: does, history, course }
+        let (in_ledger, history, lifecycle) = (false, None, None);
+        Self { id, scheduled: due, in_ledger, definition, history, lifecycle }
     }
 
     /// Whether a worker shall say how its callback ends.
     #[must_use]
-    pub fn settles(&self) -> bool {
-        self.course.as_ref().is_some_and(|course| course.wants_end())
+    pub fn reports_end(&self) -> bool {
+        self.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.reports_end())
     }
 }

@@ -21,8 +21,9 @@ pub struct Fire {
     pub definition: Definition,
     /// The attempts before this one.
     pub history: Option<Box<History>>,
-    /// Whether the owner wants to know how it ends: a [`Settled`](super::signal::Settled) signal.
-    pub settles: bool,
+    /// Whether the owner wants to know how it ends: a
+    /// [`CallbackEnded`](super::signal::CallbackEnded) signal.
+    pub report_end: bool,
     /// 0 to 255; higher goes first.
     pub priority: u8,
 }
@@ -39,16 +40,16 @@ pub struct Withdrawal {
 impl Withdrawal {
     /// Whether a fire is one of those that are meant.
     #[must_use]
-    pub fn means(&self, id: &FireId) -> bool {
+    pub fn matches(&self, id: &FireId) -> bool {
         id.generation < self.cancel && id.trigger == self.trigger
     }
 }
 
 /// A record of `fires`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Errand {
+pub enum WorkerRecord {
     /// A callback to make.
-    Call(Box<Fire>),
+    Callback(Box<Fire>),
     /// Callbacks not to make.
-    Withdraw(Withdrawal),
+    Withdrawal(Withdrawal),
 }

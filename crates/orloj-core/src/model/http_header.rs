@@ -1,11 +1,11 @@
 //! Which headers of a trigger a callback carries.
 //!
-//! Law: a trigger speaks in its own name only. What frames a message, belongs to a connection or
-//! says who asks is ours to write: set by a trigger it could smuggle a second request past a
+//! Invariant: a trigger speaks in its own name only. What frames a message, belongs to a connection
+//! or says who asks is ours to write: set by a trigger it could smuggle a second request past a
 //! receiver, or claim to be someone else.
 
 /// What frames a message or belongs to a connection, and what says on whose behalf we ask.
-const NOT_CARRIED: [&str; 16] = [
+const RESERVED_NAMES: [&str; 16] = [
     "connection",
     "content-length",
     "expect",
@@ -25,25 +25,26 @@ const NOT_CARRIED: [&str; 16] = [
 ];
 
 /// Beginnings of what says who we are.
-const OURS: [&str; 5] = ["orloj-", "webhook-", "x-forwarded-", "x-idempotency-key", "x-trigger-"];
+const RESERVED_PREFIXES: [&str; 5] =
+    ["orloj-", "webhook-", "x-forwarded-", "x-idempotency-key", "x-trigger-"];
 
 /// Why a callback does not carry a header, for people; `None` if it does.
 #[must_use]
-pub fn refusal(name: &str, value: &[u8]) -> Option<&'static str> {
-    if name.is_empty() || !name.bytes().all(is_of_a_token) {
+pub fn rejection_reason(name: &str, value: &[u8]) -> Option<&'static str> {
+    if name.is_empty() || !name.bytes().all(is_token_byte) {
         return Some("HTTP has no headers of that name");
     }
     if value.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t') {
         return Some("its value has control characters");
     }
     let name = name.to_ascii_lowercase();
-    let reserved = NOT_CARRIED.contains(&name.as_str())
-        || OURS.iter().any(|beginning| name.starts_with(beginning));
+    let reserved = RESERVED_NAMES.contains(&name.as_str())
+        || RESERVED_PREFIXES.iter().any(|beginning| name.starts_with(beginning));
     reserved.then_some("it belongs to the connection or says who calls, which Orloj does itself")
 }
 
 /// Whether a byte may stand in a header's name (RFC 9110, 5.6.2).
-fn is_of_a_token(byte: u8) -> bool {
+fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
@@ -52,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_smuggle_or_impersonate_is_not_carried() {
+    fn reserved_and_malformed_headers_are_not_carried() {
         for (name, value) in [
             ("Host", "internal"),
             ("TRANSFER-ENCODING", "chunked"),
@@ -72,10 +73,10 @@ mod tests {
             ("ü", "z"),
             ("", "z"),
         ] {
-            assert!(refusal(name, value.as_bytes()).is_some(), "{name:?}: {value:?}");
+            assert!(rejection_reason(name, value.as_bytes()).is_some(), "{name:?}: {value:?}");
         }
         for name in ["traceparent", "Content-Type", "Authorization", "x-forward", "hosts"] {
-            assert_eq!(refusal(name, b"a value,\twith \xFF"), None, "{name}");
+            assert_eq!(rejection_reason(name, b"a value,\twith \xFF"), None, "{name}");
         }
     }
 }

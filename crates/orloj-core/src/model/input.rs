@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 
-use super::course::{After, Command};
 use super::definition::{Definition, Header};
+use super::lifecycle::{Command, Dependencies};
 use super::schedule::Schedule;
 use super::signal::Signal;
 use super::text::Text;
@@ -78,17 +78,37 @@ pub struct Registration {
     /// Not later than this after its time, in ms; of a one-time trigger only.
     pub expire_after: Option<Millis>,
     /// What must settle before.
-    pub after: Option<Box<After>>,
+    pub after: Option<Box<Dependencies>>,
     /// How long it is remembered once it is settled, in ms.
     pub retain: Option<Millis>,
     /// Whether its executions are counted on from those of the one it replaces.
-    pub count: Count,
+    pub count: CountPolicy,
     /// Higher fires first within a millisecond; 127 unless the trigger says otherwise.
     pub priority: u8,
     /// What to do if the id is already pending.
     pub on_conflict: OnConflict,
     /// What to do when due.
     pub definition: Definition,
+}
+
+impl Registration {
+    /// A trigger with one time and no other policy than the defaults. `fire_at` in ms since the
+    /// epoch.
+    #[must_use]
+    pub fn one_time(id: &str, fire_at: Timestamp, definition: Definition) -> Self {
+        Self {
+            id: id.into(),
+            fire_at,
+            schedule: None,
+            expire_after: None,
+            after: None,
+            retain: None,
+            count: CountPolicy::Reset,
+            priority: PRIORITY_DEFAULT,
+            on_conflict: OnConflict::Replace,
+            definition,
+        }
+    }
 }
 
 /// What a registration does to a pending one of the same id.
@@ -106,7 +126,7 @@ pub enum OnConflict {
 
 /// Where the count of executions begins if a registration replaces a recurring trigger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Count {
+pub enum CountPolicy {
     /// At nothing.
     #[default]
     Reset,
@@ -117,7 +137,7 @@ pub enum Count {
 impl Registration {
     /// Whether the ledger holds it in any case: it depends on more than its record's bytes.
     #[must_use]
-    pub fn is_kept(&self) -> bool {
+    pub fn needs_ledger(&self) -> bool {
         self.schedule.is_some() || self.after.is_some() || self.retain.is_some()
     }
 }
@@ -144,7 +164,7 @@ pub struct Unreadable {
     pub reason: String,
     /// The reason may pass: an Avro schema id nobody knows yet. The engine then leaves a skip
     /// mark, because a replay might judge it otherwise.
-    pub may_pass: bool,
+    pub may_become_readable: bool,
     /// Its key.
     pub key: Option<Bytes>,
     /// Its value.

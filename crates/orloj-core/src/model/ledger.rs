@@ -1,7 +1,7 @@
 //! The ledger: the scheduler's own compacted topic. It holds whatever depends on more than a
 //! record's own bytes, the log's order and the cursor.
 //!
-//! Law: an entry is written in the transaction that decides it and stays until it is settled.
+//! Invariant: an entry is written in the transaction that decides it and stays until it is settled.
 
 use super::Offset;
 use super::entry::Entry;

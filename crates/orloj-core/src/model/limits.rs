@@ -29,7 +29,7 @@ pub const POOL_BYTES_MAX: usize = 64;
 pub const TIMEOUT_MAX_MS: Millis = 3_600_000;
 /// The farthest a trigger may lie ahead of its record's broker timestamp: ten years of 366 days.
 /// A time beyond it is nearly always seconds or microseconds taken for milliseconds.
-pub const HORIZON_MAX_MS: Millis = 10 * 366 * 24 * 3_600_000;
+pub const FUTURE_MAX_MS: Millis = 10 * 366 * 24 * 3_600_000;
 /// The longest single retry delay: 30 days.
 pub const RETRY_DELAY_MAX_MS: Millis = 30 * 24 * 3_600_000;
 /// Triggers that one can wait for: each is a record to its owner and one back.

@@ -1,7 +1,7 @@
 //! The nouns: values without behaviour towards the world, and their bytes.
 //!
-//! Law: nothing here reads a clock, draws a random number or touches I/O. Times are milliseconds
-//! since the Unix epoch, sizes are bytes, offsets are Kafka offsets.
+//! Invariant: nothing here reads a clock, draws a random number or touches I/O. Times are
+//! milliseconds since the Unix epoch, sizes are bytes, offsets are Kafka offsets.
 //!
 //! ```text
 //!  Registration ──► Entry (timeline) ──► Fire ──► Signal ──► Entry …
@@ -10,19 +10,19 @@
 //! ```
 
 pub mod attempt;
+pub(crate) mod avro_long;
 pub mod callback_url;
-pub mod course;
 pub mod dead_letter;
 pub mod definition;
 pub mod entry;
 pub(crate) mod field;
-pub(crate) mod fields;
 pub mod fire;
 pub mod http_header;
 pub mod input;
 pub mod ledger;
+pub mod lifecycle;
 pub mod limits;
-pub(crate) mod long;
+pub(crate) mod object_fields;
 pub mod outcome;
 pub mod partitioner;
 pub mod pattern;

@@ -3,12 +3,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::course::OnFailure;
+use super::lifecycle::OnFailure;
 use super::text::Text;
 use super::{Offset, Timestamp};
 
 /// What the key of a circuit's outcomes begins with; caller and host follow the worker's name.
-pub const CIRCUIT_KEY: &str = "~circuit|";
+pub const CIRCUIT_KEY_PREFIX: &str = "~circuit|";
 
 /// One line of the audit trail, keyed by trigger id, or by [`Circuit::key`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,12 +20,12 @@ pub struct Outcome {
     /// When the owner or worker decided, in ms since the epoch by its clock.
     pub at: Timestamp,
     /// What happened.
-    pub verdict: Verdict,
+    pub kind: OutcomeKind,
 }
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum OutcomeKind {
     /// Registered, and pending until `fire_at` (or fired at once if that is past).
     Accepted {
         /// The generation it is known by.
@@ -177,7 +177,7 @@ pub struct Circuit {
     /// Why, for people.
     pub reason: String,
     /// When the host is asked again, in ms since the epoch, if it is left alone.
-    #[serde(with = "super::long::option")]
+    #[serde(with = "super::avro_long::option")]
     pub probe_at: Option<Timestamp>,
 }
 
@@ -198,6 +198,6 @@ impl Circuit {
     #[must_use]
     pub fn key(&self) -> Text {
         let caller = self.caller.as_ref().map_or("", Text::as_str);
-        format!("{CIRCUIT_KEY}{}|{caller}|{}", self.worker, self.host).into()
+        format!("{CIRCUIT_KEY_PREFIX}{}|{caller}|{}", self.worker, self.host).into()
     }
 }

@@ -1,6 +1,6 @@
 //! When a failed callback is tried again: pauses that grow, then the dead letters.
 //!
-//! Law: pure, and the same for everyone who asks. Attempts come in, pauses go out; even their
+//! Invariant: pure, and the same for everyone who asks. Attempts come in, pauses go out; even their
 //! jitter follows from the fire's id, so that no two runs differ.
 
 use serde::{Deserialize, Serialize};
@@ -13,13 +13,13 @@ use super::partitioner::murmur2;
 const GONE: u16 = 410;
 
 /// How often and when. What it leaves open another policy says: a trigger's own is laid
-/// [`over`](Self::over) the worker's.
+/// [`with_defaults`](Self::with_defaults) the worker's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RetryPolicy {
     /// Pauses before the 2nd, 3rd, … attempt, in ms. If there are more attempts, the last pause
     /// is repeated. Empty leaves them open.
-    #[serde(with = "super::long::list")]
+    #[serde(with = "super::avro_long::list")]
     pub delays: Vec<Millis>,
     /// Attempts in all, from 1. `None` makes one more than there are pauses.
     pub attempts: Option<u32>,
@@ -32,23 +32,23 @@ pub struct RetryPolicy {
 impl RetryPolicy {
     /// Whether it says nothing at all.
     #[must_use]
-    pub fn is_open(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
     /// This policy, and where it says nothing, `other`. Statuses that are final to either are
     /// final. Pauses without a number of attempts bring their own number.
     #[must_use]
-    pub fn over(&self, other: &Self) -> Self {
+    pub fn with_defaults(&self, defaults: &Self) -> Self {
         let (delays, attempts) = match (self.delays.is_empty(), self.attempts) {
-            (true, attempts) => (&other.delays, attempts.or(other.attempts)),
+            (true, attempts) => (&defaults.delays, attempts.or(defaults.attempts)),
             (false, attempts) => (&self.delays, attempts),
         };
         Self {
             delays: delays.clone(),
             attempts,
-            jitter: self.jitter.or(other.jitter),
-            final_statuses: [&self.final_statuses[..], &other.final_statuses].concat(),
+            jitter: self.jitter.or(defaults.jitter),
+            final_statuses: [&self.final_statuses[..], &defaults.final_statuses].concat(),
         }
     }
 
@@ -72,27 +72,27 @@ impl RetryPolicy {
     /// `id`, in ms; `None` if it was the last. The receiver asked for `wanted` at least: its pause
     /// is only ever lengthened.
     #[must_use]
-    pub fn pause_after(&self, made: u32, id: &FireId, wanted: Millis) -> Option<Millis> {
-        assert!(made >= 1, "attempts count from 1");
-        if made >= self.attempts_max() {
+    pub fn delay_after(&self, attempt: u32, id: &FireId, retry_after: Millis) -> Option<Millis> {
+        assert!(attempt >= 1, "attempts count from 1");
+        if attempt >= self.attempts_max() {
             return None;
         }
-        let delay = *self.delays.get(made as usize - 1).or_else(|| self.delays.last())?;
-        let share = self.share(id);
-        let spread = delay.saturating_add_signed(part(delay, share));
-        Some(spread.max(wanted.saturating_add_signed(part(wanted, share.abs()))))
+        let delay = *self.delays.get(attempt as usize - 1).or_else(|| self.delays.last())?;
+        let share = self.jitter_share(id);
+        let spread = delay.saturating_add_signed(share_of(delay, share));
+        Some(spread.max(retry_after.saturating_add_signed(share_of(retry_after, share.abs()))))
     }
 
     /// Which part of the jitter this attempt gets, in percent × 2^31.
-    fn share(&self, id: &FireId) -> i64 {
-        let hash = murmur2(format!("{}:{}", id.stable(), id.attempt).as_bytes());
+    fn jitter_share(&self, id: &FireId) -> i64 {
+        let hash = murmur2(format!("{}:{}", id.occurrence_id(), id.attempt).as_bytes());
         let centred = i64::from(hash) - (1 << 31);
         centred * i64::from(self.jitter.unwrap_or(0).min(100))
     }
 }
 
 /// `share` (in percent × 2^31) of `delay`.
-fn part(delay: Millis, share: i64) -> i64 {
+fn share_of(delay: Millis, share: i64) -> i64 {
     let part = i128::from(delay) * i128::from(share) / (100 << 31);
     i64::try_from(part).unwrap_or(i64::MAX)
 }
@@ -107,24 +107,24 @@ mod tests {
         FireId { trigger: "a".into(), generation: 7, occurrence: 0, attempt, deferral: 0 }
     }
 
-    fn pauses(policy: &RetryPolicy, attempts: u32) -> Vec<Option<Millis>> {
-        (1..=attempts).map(|made| policy.pause_after(made, &id(made), 0)).collect()
+    fn delays(policy: &RetryPolicy, attempts: u32) -> Vec<Option<Millis>> {
+        (1..=attempts).map(|made| policy.delay_after(made, &id(made), 0)).collect()
     }
 
     #[test]
-    fn pauses_come_in_order_and_the_last_is_repeated() {
+    fn delays_are_used_in_order_and_the_last_is_repeated() {
         let ladder = RetryPolicy { delays: vec![10, 30], ..RetryPolicy::default() };
-        assert_eq!(pauses(&ladder, 3), [Some(10), Some(30), None]);
+        assert_eq!(delays(&ladder, 3), [Some(10), Some(30), None]);
         assert_eq!(ladder.attempts_max(), 3);
         let longer = RetryPolicy { attempts: Some(5), ..ladder.clone() };
-        assert_eq!(pauses(&longer, 5), [Some(10), Some(30), Some(30), Some(30), None]);
+        assert_eq!(delays(&longer, 5), [Some(10), Some(30), Some(30), Some(30), None]);
         let shorter = RetryPolicy { attempts: Some(2), ..ladder };
-        assert_eq!(pauses(&shorter, 2), [Some(10), None]);
-        assert_eq!(pauses(&RetryPolicy::default(), 1), [None], "no pause, no second attempt");
+        assert_eq!(delays(&shorter, 2), [Some(10), None]);
+        assert_eq!(delays(&RetryPolicy::default(), 1), [None], "no pause, no second attempt");
     }
 
     #[test]
-    fn a_trigger_says_what_it_wants_and_the_worker_the_rest() {
+    fn a_triggers_policy_takes_its_defaults_from_the_worker() {
         let workers = RetryPolicy {
             delays: vec![10, 20],
             attempts: None,
@@ -132,9 +132,9 @@ mod tests {
             final_statuses: vec![404],
         };
         let own = |delays, attempts, jitter, final_statuses| {
-            RetryPolicy { delays, attempts, jitter, final_statuses }.over(&workers)
+            RetryPolicy { delays, attempts, jitter, final_statuses }.with_defaults(&workers)
         };
-        assert_eq!(RetryPolicy::default().over(&workers), workers);
+        assert_eq!(RetryPolicy::default().with_defaults(&workers), workers);
         let more = own(vec![], Some(9), Some(0), vec![422]);
         assert_eq!((more.delays.len(), more.attempts_max(), more.jitter), (2, 9, Some(0)));
         assert!([404, 410, 422].into_iter().all(|status| more.is_final(status)));
@@ -142,7 +142,11 @@ mod tests {
         assert_eq!(own(vec![5], None, None, vec![]).attempts_max(), 2);
         let eager = RetryPolicy { attempts: Some(7), ..workers.clone() };
         let own = RetryPolicy { delays: vec![5], ..RetryPolicy::default() };
-        assert_eq!(own.over(&eager).attempts_max(), 2, "its pauses bring their own number");
+        assert_eq!(
+            own.with_defaults(&eager).attempts_max(),
+            2,
+            "its pauses bring their own number"
+        );
     }
 
     proptest! {
@@ -159,8 +163,8 @@ mod tests {
                 jitter: Some(jitter),
                 ..RetryPolicy::default()
             };
-            let pause = policy.pause_after(attempt, &id(attempt), wanted).unwrap();
-            prop_assert_eq!(policy.pause_after(attempt, &id(attempt), wanted), Some(pause));
+            let pause = policy.delay_after(attempt, &id(attempt), wanted).unwrap();
+            prop_assert_eq!(policy.delay_after(attempt, &id(attempt), wanted), Some(pause));
             let of = |span: Millis| span * u64::from(jitter) / 100;
             prop_assert!(pause >= wanted.max(delay - of(delay)));
             prop_assert!(pause <= (delay + of(delay)).max(wanted + of(wanted)));
@@ -175,7 +179,7 @@ mod tests {
             jitter: Some(50),
             ..RetryPolicy::default()
         };
-        let pauses = pauses(&policy, 999).into_iter().flatten();
+        let pauses = delays(&policy, 999).into_iter().flatten();
         let (least, most) = pauses.fold((u64::MAX, 0), |(a, b), p| (a.min(p), b.max(p)));
         assert!(least < 520 && most > 1_480, "{least} {most}");
     }

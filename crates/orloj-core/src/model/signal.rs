@@ -3,10 +3,10 @@
 
 use super::Timestamp;
 use super::attempt::History;
-use super::course::Watcher;
 use super::definition::Definition;
 use super::entry::FireId;
 use super::fire::Fire;
+use super::lifecycle::Watcher;
 use super::text::Text;
 
 /// A message to an owner.
@@ -15,11 +15,11 @@ pub enum Signal {
     /// Fire this again later.
     Retry(RetryRequest),
     /// A callback has ended, for good or ill; nobody will try it again by itself.
-    Settled(Settled),
+    CallbackEnded(CallbackEnded),
     /// Tell a trigger when this one has settled.
     Watch(Watch),
     /// A trigger that this one waits for has settled.
-    Settlement(Settlement),
+    DependencySettled(DependencySettled),
 }
 
 impl Signal {
@@ -28,16 +28,16 @@ impl Signal {
     pub fn trigger(&self) -> &Text {
         match self {
             Self::Retry(request) => &request.id.trigger,
-            Self::Settled(settled) => &settled.id.trigger,
+            Self::CallbackEnded(ended) => &ended.id.trigger,
             Self::Watch(watch) => &watch.trigger,
-            Self::Settlement(settlement) => &settlement.watcher.trigger,
+            Self::DependencySettled(settlement) => &settlement.watcher.trigger,
         }
     }
 }
 
 /// How a callback ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub struct CallbackEnded {
     /// The last attempt of it.
     pub id: FireId,
     /// Whether it was delivered.
@@ -57,11 +57,11 @@ pub struct Watch {
 
 /// What became of a trigger that another waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settlement {
+pub struct DependencySettled {
     /// The one that waits.
     pub watcher: Watcher,
     /// The one that has settled.
-    pub of: Text,
+    pub dependency: Text,
     /// Whether it came off: fired into its topic, delivered, or left out as it was asked to.
     pub ok: bool,
 }
@@ -83,7 +83,7 @@ pub struct RetryRequest {
     /// The attempts so far.
     pub history: Option<Box<History>>,
     /// Whether the owner wants to know how it ends.
-    pub settles: bool,
+    pub report_end: bool,
     /// The trigger's priority, 0 to 255.
     pub priority: u8,
 }
@@ -94,21 +94,22 @@ impl RetryRequest {
     /// sent back like one that was deferred: it has the same number. What was replayed `replays`
     /// times before is another request each time, and the same one if it is only repeated.
     #[must_use]
-    pub fn replay(fire: Fire, replays: u32, due: Timestamp) -> Self {
-        let Fire { id, scheduled, definition, history, settles, priority, .. } = fire;
-        let made = history.as_ref().is_some_and(|history| history.last() >= id.attempt);
-        let id = if made {
-            FireId { attempt: id.attempt + 1, deferral: replays, ..id }
+    pub fn replay(fire: Fire, earlier_replays: u32, due: Timestamp) -> Self {
+        let Fire { id, scheduled, definition, history, report_end, priority, .. } = fire;
+        let was_attempted =
+            history.as_ref().is_some_and(|history| history.last_number() >= id.attempt);
+        let id = if was_attempted {
+            FireId { attempt: id.attempt + 1, deferral: earlier_replays, ..id }
         } else {
-            FireId { deferral: id.deferral + 1 + replays, ..id }
+            FireId { deferral: id.deferral + 1 + earlier_replays, ..id }
         };
         let before = id.attempt - 1;
         let history = history.map(|mut history| {
-            history.before = before;
+            history.attempts_before_replay = before;
             history
         });
         let reason = "replayed by hand".to_owned();
-        Self { id, due, scheduled, reason, definition, history, settles, priority }
+        Self { id, due, scheduled, reason, definition, history, report_end, priority }
     }
 }
 
@@ -130,7 +131,7 @@ mod tests {
                 duration_ms: 1,
                 excerpt: None,
             };
-            History::with(history, attempt)
+            History::with_attempt(history, attempt)
         });
         let definition = Definition {
             target: Target::from(HttpTarget::post("http://h/")),
@@ -139,26 +140,26 @@ mod tests {
             retry: None,
             caller: None,
         };
-        let (settles, priority) = (false, 127);
-        Fire { id, scheduled: 1, fired: 2, definition, history, settles, priority }
+        let (report_end, priority) = (false, 127);
+        Fire { id, scheduled: 1, fired: 2, definition, history, report_end, priority }
     }
 
     #[test]
-    fn a_replay_is_the_next_attempt_and_the_policy_begins_anew() {
+    fn a_replay_is_the_next_attempt_and_the_policy_starts_again() {
         let replay = RetryRequest::replay(fire(3, 3), 0, 9);
         assert_eq!((replay.id.attempt, replay.id.deferral, replay.due), (4, 0, 9));
         let history = replay.history.unwrap();
-        assert_eq!((history.before, history.attempts.len()), (3, 3));
+        assert_eq!((history.attempts_before_replay, history.attempts.len()), (3, 3));
         let twice = RetryRequest::replay(fire(3, 3), 1, 9);
         assert!(twice.id > replay.id, "the owner takes it for another one");
     }
 
     #[test]
-    fn a_replay_is_as_urgent_as_its_fire_and_its_owner_is_told_how_it_ends() {
-        for (made, settles, priority) in [(3, true, 255), (3, false, 0), (2, true, 1)] {
-            let fire = Fire { settles, priority, ..fire(3, made) };
+    fn a_replay_keeps_the_priority_of_its_fire_and_reports_its_end() {
+        for (made, report_end, priority) in [(3, true, 255), (3, false, 0), (2, true, 1)] {
+            let fire = Fire { report_end, priority, ..fire(3, made) };
             let replay = RetryRequest::replay(fire, 0, 9);
-            assert_eq!((replay.settles, replay.priority), (settles, priority));
+            assert_eq!((replay.report_end, replay.priority), (report_end, priority));
         }
     }
 
@@ -168,6 +169,6 @@ mod tests {
         assert_eq!((first.id.attempt, first.id.deferral, first.history), (1, 2, None));
         let third = RetryRequest::replay(fire(3, 2), 0, 9);
         assert_eq!((third.id.attempt, third.id.deferral), (3, 2));
-        assert_eq!(third.history.unwrap().before, 2);
+        assert_eq!(third.history.unwrap().attempts_before_replay, 2);
     }
 }

@@ -4,14 +4,14 @@ use super::Timestamp;
 
 /// Reads one, in ms since the epoch.
 #[must_use]
-pub fn read_time(text: &str) -> Option<Timestamp> {
+pub fn parse_time(text: &str) -> Option<Timestamp> {
     let time: jiff::Timestamp = text.parse().ok()?;
     Timestamp::try_from(time.as_millisecond()).ok()
 }
 
 /// Writes one, in ms since the epoch, in UTC.
 #[must_use]
-pub fn show_time(at: Timestamp) -> String {
+pub fn format_time(at: Timestamp) -> String {
     let time = i64::try_from(at).ok().and_then(|at| jiff::Timestamp::from_millisecond(at).ok());
     time.map_or_else(|| at.to_string(), |time| time.to_string())
 }
@@ -21,12 +21,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
-        assert_eq!(show_time(1_800_000_000_000), "2027-01-15T08:00:00Z");
+    fn a_formatted_time_parses_to_the_same_time() {
+        assert_eq!(format_time(1_800_000_000_000), "2027-01-15T08:00:00Z");
         for at in [0, 1, 1_800_000_000_123] {
-            assert_eq!(read_time(&show_time(at)), Some(at));
+            assert_eq!(parse_time(&format_time(at)), Some(at));
         }
-        assert_eq!(read_time("1969-12-31T23:59:59Z"), None);
-        assert_eq!(read_time("soon"), None);
+        assert_eq!(parse_time("1969-12-31T23:59:59Z"), None);
+        assert_eq!(parse_time("soon"), None);
     }
 }

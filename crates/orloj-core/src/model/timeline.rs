@@ -1,6 +1,6 @@
 //! The timeline key: where an entry stands in due order.
 //!
-//! Law: the order of keys is the order of `(due, priority, source, offset)`, in memory and as
+//! Invariant: the order of keys is the order of `(due, priority, source, offset)`, in memory and as
 //! stored bytes alike (`store::keys` proves the second).
 
 use super::input::PRIORITY_DEFAULT;
@@ -47,13 +47,13 @@ impl TimelineKey {
 
     /// The greatest key that is due at `due` or before.
     #[must_use]
-    pub fn last_of(due: Timestamp) -> Self {
+    pub fn last_at(due: Timestamp) -> Self {
         Self { due, priority: u8::MAX, source: Source::Signals, offset: Offset::MAX }
     }
 
     /// The least key that is due at `due` or later.
     #[must_use]
-    pub fn first_of(due: Timestamp) -> Self {
+    pub fn first_at(due: Timestamp) -> Self {
         Self { due, ..Self::MIN }
     }
 
@@ -66,7 +66,7 @@ impl TimelineKey {
             (_, _, priority) if priority < u8::MAX => {
                 Self { priority: priority + 1, source: Source::Triggers, offset: 0, ..self }
             }
-            _ => Self::first_of(self.due.saturating_add(1)),
+            _ => Self::first_at(self.due.saturating_add(1)),
         }
     }
 }

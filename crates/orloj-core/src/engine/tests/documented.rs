@@ -1,25 +1,25 @@
 //! The stories of docs/schedules.md and docs/dependencies.md, played as they stand there.
 //!
-//! Law: a block of JSON followed by a block of a story is one: what is registered at 08:00, a
+//! Invariant: a block of JSON followed by a block of a story is one: what is registered at 08:00, a
 //! schedule or a batch, and what then happens, minute by minute. Settings are the defaults.
 
-use super::scene::Scene;
-use super::world::{definition, registration};
+use super::fixture::EngineFixture;
+use super::harness::definition;
 use crate::codec::registration::{
-    FORWARDED, Lookup, RawRecord, ReadContext, WriterSchemas, read_trigger,
+    FORWARDED, RawRecord, ReadContext, SchemaLookup, WriterSchemas, read_trigger,
 };
 use crate::codec::row;
 use crate::codec::schemas::Schemas;
 use crate::engine::catalog::TopicState;
 use crate::engine::step::Emit;
-use crate::model::course::{Command, OnFailure};
 use crate::model::definition::Target;
 use crate::model::fire::Fire;
-use crate::model::input::{Count, Registration, Request, SignalRecord};
-use crate::model::outcome::{Outcome, Verdict};
+use crate::model::input::{CountPolicy, Registration, Request, SignalRecord};
+use crate::model::lifecycle::{Command, OnFailure};
+use crate::model::outcome::{Outcome, OutcomeKind};
 use crate::model::partitioner::Partitioner;
 use crate::model::schedule::Schedule;
-use crate::model::signal::{Settled, Signal};
+use crate::model::signal::{CallbackEnded, Signal};
 use crate::model::{Offset, Timestamp};
 
 const SCHEDULES: &str = include_str!("../../../../../docs/schedules.md");
@@ -30,165 +30,165 @@ const MIDNIGHT: Timestamp = 1_767_225_600_000;
 const MINUTE: u64 = 60_000;
 
 #[test]
-fn the_documented_stories_come_true() {
-    let mut stories = 0;
+fn every_documented_scenario_runs_as_documented() {
+    let mut scenarios = 0;
     for page in [SCHEDULES, DEPENDENCIES] {
         let fenced: Vec<_> = page.split("```").skip(1).step_by(2).collect();
         for pair in fenced.windows(2) {
-            let (Some(json), Some(story)) =
+            let (Some(json), Some(text)) =
                 (pair[0].strip_prefix("json\n"), pair[1].strip_prefix("story\n"))
             else {
                 continue;
             };
-            stories += 1;
-            Story::of(json, story).play(story);
+            scenarios += 1;
+            DocumentedScenario::new(json, text).run(text);
         }
     }
-    assert!(stories > 10, "only {stories} stories are seen");
+    assert!(scenarios > 10, "only {scenarios} stories are seen");
 }
 
 /// A trigger, or several, and what was heard of them.
-struct Story<'a> {
-    scene: Scene,
+struct DocumentedScenario<'a> {
+    fixture: EngineFixture,
     json: &'a str,
     /// Whether events name the trigger.
     named: bool,
     http: bool,
-    heard: Vec<String>,
-    last: Option<Fire>,
+    events: Vec<String>,
+    last_fire: Option<Fire>,
 }
 
-impl<'a> Story<'a> {
-    fn of(json: &'a str, story: &str) -> Self {
-        let mut scene = Scene::new();
-        scene.now = MIDNIGHT + 8 * 60 * MINUTE;
-        let rules = &mut scene.owner.partition.rules;
+impl<'a> DocumentedScenario<'a> {
+    fn new(json: &'a str, text: &str) -> Self {
+        let mut fixture = EngineFixture::new();
+        fixture.now = MIDNIGHT + 8 * 60 * MINUTE;
+        let rules = &mut fixture.owner.partition.config;
         (rules.misfire_grace, rules.catch_up_rate) = (MINUTE, 1_000);
-        (rules.open_ttl, rules.ledger_after) = (7 * 24 * 60 * MINUTE, 10 * MINUTE);
-        scene.run();
-        let (named, http) = (json.starts_with('['), story.contains("callback"));
-        let mut story = Self { scene, json, named, http, heard: Vec::new(), last: None };
+        (rules.callback_result_timeout, rules.ledger_after) = (7 * 24 * 60 * MINUTE, 10 * MINUTE);
+        fixture.run_until_idle();
+        let (named, http) = (json.starts_with('['), text.contains("callback"));
+        let mut scenario = Self { fixture, json, named, http, events: Vec::new(), last_fire: None };
         if named {
-            for new in batch(json, story.scene.now) {
+            for new in batch(json, scenario.fixture.now) {
                 let Target::Topic(target) = &new.definition.target else { panic!("a callback") };
                 let usable = TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 };
-                story.scene.owner.catalog.insert(target.topic.as_str().to_owned(), usable);
-                story.scene.log.append(story.scene.now, Request::Register(new));
+                scenario.fixture.owner.catalog.insert(target.topic.as_str().to_owned(), usable);
+                scenario.fixture.log.append(scenario.fixture.now, Request::Register(new));
             }
         } else {
-            story.register(Count::Reset);
+            scenario.register(CountPolicy::Reset);
         }
-        story
+        scenario
     }
 
-    fn play(mut self, story: &str) {
-        for line in story.lines() {
+    fn run(mut self, text: &str) {
+        for line in text.lines() {
             let (at, event) = line.split_once(' ').unwrap();
             let at = time(at);
-            self.pass(at);
-            if self.act(event) {
-                self.heard.push(line.to_owned());
+            self.run_until(at);
+            if self.apply_event(event) {
+                self.events.push(line.to_owned());
             } else {
                 // What is made up for comes some ms later.
-                self.pass(at + 999);
+                self.run_until(at + 999);
             }
         }
-        let until = self.scene.now;
-        self.pass(until);
-        assert_eq!(self.heard, story.lines().collect::<Vec<_>>(), "{}", self.json);
+        let until = self.fixture.now;
+        self.run_until(until);
+        assert_eq!(self.events, text.lines().collect::<Vec<_>>(), "{}", self.json);
     }
 
     /// Does what somebody else does in the story; says whether it is that.
-    fn act(&mut self, event: &str) -> bool {
+    fn apply_event(&mut self, event: &str) -> bool {
         let command = |command| Request::Command { id: "job".into(), command, caller: None };
         match event {
             "it is paused" => self.append(command(Command::Pause)),
             "it is resumed" => self.append(command(Command::Resume)),
             "it is called" => self.append(command(Command::FireNow)),
-            "it is registered again with count keep" => self.register(Count::Keep),
-            "it is registered again" => self.register(Count::Reset),
-            "its callback succeeds" => self.ended(true),
-            "its callback fails for good" => self.ended(false),
+            "it is registered again with count keep" => self.register(CountPolicy::Keep),
+            "it is registered again" => self.register(CountPolicy::Reset),
+            "its callback succeeds" => self.report_callback_end(true),
+            "its callback fails for good" => self.report_callback_end(false),
             _ => match event.strip_prefix("all schedulers are down until ") {
-                Some(until) => self.scene.now = time(until),
+                Some(until) => self.fixture.now = time(until),
                 None => return false,
             },
         }
         true
     }
 
-    fn register(&mut self, count: Count) {
-        let now = self.scene.now;
+    fn register(&mut self, count: CountPolicy) {
+        let now = self.fixture.now;
         let schedule = Schedule::from_json(self.json).unwrap().anchored(now);
         let first = schedule.jittered("job", schedule.first(now).unwrap());
-        let new = registration("job", first, definition(self.http));
+        let new = Registration::one_time("job", first, definition(self.http));
         let schedule = Some(Box::new(schedule));
         self.append(Request::Register(Registration { schedule, count, ..new }));
     }
 
     fn append(&mut self, request: Request) {
-        let _offset = self.scene.log.append(self.scene.now, request);
+        let _offset = self.fixture.log.append(self.fixture.now, request);
     }
 
-    fn ended(&mut self, ok: bool) {
-        let fire = self.last.take().expect("a callback is under way");
-        assert!(fire.settles, "nobody wants to know");
-        self.signal(Signal::Settled(Settled { id: fire.id, ok }));
+    fn report_callback_end(&mut self, ok: bool) {
+        let fire = self.last_fire.take().expect("a callback is under way");
+        assert!(fire.report_end, "nobody wants to know");
+        self.signal(Signal::CallbackEnded(CallbackEnded { id: fire.id, ok }));
     }
 
     fn signal(&mut self, signal: Signal) {
-        let offset = self.scene.log.signals.len() as Offset;
-        self.scene.log.signals.push(SignalRecord { offset, signal: Ok(signal) });
+        let offset = self.fixture.log.signals.len() as Offset;
+        self.fixture.log.signals.push(SignalRecord { offset, signal: Ok(signal) });
     }
 
-    fn pass(&mut self, until: Timestamp) {
+    fn run_until(&mut self, until: Timestamp) {
         loop {
-            while let Some(step) = self.scene.step() {
+            while let Some(step) = self.fixture.step() {
                 for emit in step.emits {
-                    self.hear(emit);
+                    self.record(emit);
                 }
             }
-            if self.scene.now >= until {
+            if self.fixture.now >= until {
                 return;
             }
-            let next = self.scene.owner.partition.next_wakeup().unwrap_or(until);
-            self.scene.now = next.clamp(self.scene.now + 1, until);
+            let next = self.fixture.owner.partition.next_wakeup().unwrap_or(until);
+            self.fixture.now = next.clamp(self.fixture.now + 1, until);
         }
     }
 
-    fn hear(&mut self, emit: Emit) {
+    fn record(&mut self, emit: Emit) {
         match emit {
             Emit::ToTopic(fire) => {
                 let view = row::view(&fire.row).unwrap().unwrap();
                 let id = std::str::from_utf8(view.trigger).unwrap().to_owned();
-                self.fires(&id, fire.scheduled);
+                self.record_fire(&id, fire.scheduled);
             }
             Emit::ToWorker(fire) => {
-                self.fires(fire.id.trigger.as_str(), fire.scheduled);
-                self.last = Some(*fire);
+                self.record_fire(fire.id.trigger.as_str(), fire.scheduled);
+                self.last_fire = Some(*fire);
             }
             Emit::Signal { signal, .. } => self.signal(*signal),
-            Emit::Outcome(outcome) if outcome.answers.is_none() => self.note(&outcome),
+            Emit::Outcome(outcome) if outcome.answers.is_none() => self.record_outcome(&outcome),
             _ => {}
         }
     }
 
-    fn fires(&mut self, id: &str, due: Timestamp) {
-        let late = due / MINUTE != self.scene.now / MINUTE;
+    fn record_fire(&mut self, id: &str, due: Timestamp) {
+        let late = due / MINUTE != self.fixture.now / MINUTE;
         let late = if late { format!(", due {}", clock(due)) } else { String::new() };
-        self.say(id, &format!("fires{late}"));
+        self.record_event(id, &format!("fires{late}"));
     }
 
-    fn note(&mut self, Outcome { trigger, verdict, .. }: &Outcome) {
+    fn record_outcome(&mut self, Outcome { trigger, kind: verdict, .. }: &Outcome) {
         let event = match verdict {
-            Verdict::Skipped { occurrences, from, until, reason, .. } => {
+            OutcomeKind::Skipped { occurrences, from, until, reason, .. } => {
                 let span = format!("{} to {}", clock(*from), clock(*until));
                 let span = if from == until { clock(*from) } else { span };
                 format!("leaves out {occurrences}, {span}: {reason}")
             }
-            Verdict::Ended { executions, .. } => format!("ends after {executions}"),
-            Verdict::Paused { reason, .. } => format!("is paused: {reason}"),
-            Verdict::Unmet { then, reason, .. } => {
+            OutcomeKind::Ended { executions, .. } => format!("ends after {executions}"),
+            OutcomeKind::Paused { reason, .. } => format!("is paused: {reason}"),
+            OutcomeKind::Unmet { then, reason, .. } => {
                 let then = match then {
                     OnFailure::Fire => "fire",
                     OnFailure::Skip => "skip",
@@ -198,13 +198,13 @@ impl<'a> Story<'a> {
             }
             other => panic!("no story tells of {other:?}"),
         };
-        self.say(trigger.as_str(), &event);
+        self.record_event(trigger.as_str(), &event);
     }
 
-    fn say(&mut self, id: &str, event: &str) {
-        let at = clock(self.scene.now);
+    fn record_event(&mut self, id: &str, event: &str) {
+        let at = clock(self.fixture.now);
         let name = if self.named { format!("{id} ") } else { String::new() };
-        self.heard.push(format!("{at} {name}{event}"));
+        self.events.push(format!("{at} {name}{event}"));
     }
 }
 
@@ -234,17 +234,17 @@ fn batch(json: &str, now: Timestamp) -> Vec<Registration> {
 }
 
 fn read(key: &[u8], value: &[u8], header: (&str, &str), now: Timestamp) -> Request {
-    struct NoSchemas;
-    impl WriterSchemas for NoSchemas {
-        fn by_id(&self, _id: u32) -> Lookup {
-            Lookup::Unknown
+    struct NoSchemasInDocs;
+    impl WriterSchemas for NoSchemasInDocs {
+        fn by_id(&self, _id: u32) -> SchemaLookup {
+            SchemaLookup::Unknown
         }
     }
     let headers = vec![(header.0, Some(header.1.as_bytes()))];
     let (partition, offset, timestamp) = (0, 0, now);
     let (key, value) = (Some(key), Some(value));
     let raw = RawRecord { partition, offset, timestamp, key, value, headers };
-    let (schemas, writers) = (&Schemas::new(), &NoSchemas);
+    let (schemas, writers) = (&Schemas::new(), &NoSchemasInDocs);
     let context = ReadContext { partitioner: Partitioner::Any, partitions: 1, schemas, writers };
     read_trigger(&raw, &context).unwrap().request
 }

@@ -1,14 +1,14 @@
 //! The engine's decisions, asserted as data. Its protocol under faults: `tests/it/simulation`.
 
-mod claims;
-mod course;
+mod callers;
+mod dead_letter_replay;
 mod decisions;
-mod depend;
+mod dependencies;
 mod documented;
 mod firing;
-mod found;
-mod play;
-mod replayed;
-mod scene;
+mod fixture;
+pub(crate) mod harness;
+mod lifecycle;
+mod regressions;
+mod scenario;
 mod takeover;
-pub(crate) mod world;

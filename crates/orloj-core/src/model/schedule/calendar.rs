@@ -1,7 +1,7 @@
 //! Times of the wall clock, by the fields of the calendar: months, days, times of day.
 //!
-//! Law: nothing here knows of zones. The calendar repeats after 400 years, so what has not come by
-//! then never comes.
+//! Invariant: nothing here knows of zones. The calendar repeats after 400 years, so what has not
+//! come by then never comes.
 
 use jiff::civil::{Date, DateTime, Time, time};
 
@@ -22,12 +22,12 @@ pub(super) struct Calendar {
     /// The days of these months.
     pub(super) days: Days,
     /// The times of these days; one at least.
-    pub(super) times: Vec<Times>,
+    pub(super) times: Vec<TimesOfDay>,
 }
 
 /// Times of day: every combination of these hours, minutes and seconds, none of them empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Times {
+pub(super) struct TimesOfDay {
     /// Bits 0 to 23.
     pub(super) hours: u64,
     /// Bits 0 to 59.
@@ -77,7 +77,7 @@ impl Calendar {
     }
 }
 
-impl Times {
+impl TimesOfDay {
     /// This time of day and no other.
     pub(super) fn once(hour: u32, minute: u32, second: u32) -> Self {
         Self { hours: 1 << hour, minutes: 1 << minute, seconds: 1 << second }
@@ -91,22 +91,22 @@ impl Times {
         let of = |hour, minute, second| Some(hour * 3_600 + minute * 60 + second);
         if self.hours >> hour & 1 == 1 {
             if self.minutes >> minute & 1 == 1
-                && let Some(second) = lowest_from(self.seconds, second)
+                && let Some(second) = lowest_bit_from(self.seconds, second)
             {
                 return of(hour, minute, second);
             }
-            if let Some(minute) = lowest_from(self.minutes, minute + 1) {
+            if let Some(minute) = lowest_bit_from(self.minutes, minute + 1) {
                 return of(hour, minute, first_second);
             }
         }
-        of(lowest_from(self.hours, hour + 1)?, first_minute, first_second)
+        of(lowest_bit_from(self.hours, hour + 1)?, first_minute, first_second)
     }
 }
 
 /// The lowest bit of `set` that is set, from bit `from` on.
-fn lowest_from(set: u64, from: u32) -> Option<u32> {
-    let left = set & u64::MAX << from;
-    (left != 0).then(|| left.trailing_zeros())
+fn lowest_bit_from(set: u64, from: u32) -> Option<u32> {
+    let remaining = set & u64::MAX << from;
+    (remaining != 0).then(|| remaining.trailing_zeros())
 }
 
 /// Rounded up: what comes at a full second is not to be found within it. May be the next midnight.
@@ -122,13 +122,14 @@ mod tests {
 
     use super::*;
 
-    fn calendar(months: u64, days: Days, times: &[Times]) -> Calendar {
+    fn calendar(months: u64, days: Days, times: &[TimesOfDay]) -> Calendar {
         Calendar { months, days, times: times.to_vec() }
     }
 
     #[test]
     fn the_next_time_is_the_nearest() {
-        let every_20_min = Times { hours: 0b11 << 8, minutes: 1 | 1 << 20 | 1 << 40, seconds: 1 };
+        let every_20_min =
+            TimesOfDay { hours: 0b11 << 8, minutes: 1 | 1 << 20 | 1 << 40, seconds: 1 };
         let every_day = calendar(EVERY_MONTH, Days::default(), &[every_20_min]);
         let at = |h, m, s| datetime(2026, 12, 31, h, m, s, 0);
         let table = [
@@ -144,14 +145,14 @@ mod tests {
         for (from, expected) in table {
             assert_eq!(every_day.at_or_after(from), Some(expected), "{from}");
         }
-        let midnight = calendar(EVERY_MONTH, Days::default(), &[Times::once(0, 0, 0)]);
+        let midnight = calendar(EVERY_MONTH, Days::default(), &[TimesOfDay::once(0, 0, 0)]);
         let from = datetime(2026, 12, 31, 23, 59, 59, 1);
         assert_eq!(midnight.at_or_after(from), Some(datetime(2027, 1, 1, 0, 0, 0, 0)));
     }
 
     #[test]
     fn several_times_a_day_need_no_pattern() {
-        let times = [Times::once(17, 30, 0), Times::once(9, 0, 0)];
+        let times = [TimesOfDay::once(17, 30, 0), TimesOfDay::once(9, 0, 0)];
         let twice = calendar(EVERY_MONTH, Days::default(), &times);
         let mut at = datetime(2026, 1, 1, 9, 0, 0, 1);
         for (day, hour, minute) in [(1, 17, 30), (2, 9, 0), (2, 17, 30)] {
@@ -167,11 +168,11 @@ mod tests {
         let mut days = Days::default();
         days.of_month.numbered = 1 << 29;
         days.of_week.each = 1 << 1;
-        let leap_mondays = calendar(1 << 2, days.clone(), &[Times::once(0, 0, 0)]);
+        let leap_mondays = calendar(1 << 2, days.clone(), &[TimesOfDay::once(0, 0, 0)]);
         let next = |year| leap_mondays.at_or_after(datetime(year, 3, 1, 0, 0, 0, 0)).unwrap();
         assert_eq!([2026, 2044, 2072].map(|year| next(year).year()), [2044, 2072, 2112]);
         days.of_month.numbered = 1 << 30;
-        let never = calendar(1 << 2, days, &[Times::once(0, 0, 0)]);
+        let never = calendar(1 << 2, days, &[TimesOfDay::once(0, 0, 0)]);
         assert_eq!(never.at_or_after(datetime(2026, 1, 1, 0, 0, 0, 0)), None);
     }
 }

@@ -1,7 +1,7 @@
 //! Cron expressions: five fields, or six with seconds first.
 //!
-//! Law: a refusal says which field is wrong and what may stand there. What is accepted comes one
-//! day.
+//! Invariant: a refusal says which field is wrong and what may stand there. What is accepted comes
+//! one day.
 //!
 //! Fields are `*`, `a`, `a-b`, each with `/step`, and lists of these; names are English, of three
 //! letters or whole; a range may go round (`FRI-MON`, `22-6`). `L`, `L-3`, `LW` and `15W` are days
@@ -13,11 +13,11 @@
 //! rule for changes of clocks cannot be chosen; and an expression holds five kilobytes, a byte a
 //! year.
 
-use super::calendar::{Calendar, Times};
+use super::calendar::{Calendar, TimesOfDay};
 use super::days::{Days, DaysOfMonth, DaysOfWeek};
 
 /// One field of an expression.
-pub(super) struct Field {
+pub(super) struct CronField {
     /// What a value of it is called.
     name: &'static str,
     /// The lowest value.
@@ -32,12 +32,12 @@ pub(super) struct Field {
     help: &'static str,
 }
 
-const SECOND: Field = Field::numbers("second", 0, 59, "0 to 59");
-const MINUTE: Field = Field::numbers("minute", 0, 59, "0 to 59");
-const HOUR: Field = Field::numbers("hour", 0, 23, "0 to 23");
-const DAY: Field = Field::numbers("day of the month", 1, 31, "1 to 31, L, L-3, LW or 15W");
+const SECOND: CronField = CronField::numbers("second", 0, 59, "0 to 59");
+const MINUTE: CronField = CronField::numbers("minute", 0, 59, "0 to 59");
+const HOUR: CronField = CronField::numbers("hour", 0, 23, "0 to 23");
+const DAY: CronField = CronField::numbers("day of the month", 1, 31, "1 to 31, L, L-3, LW or 15W");
 /// A month.
-pub(super) const MONTH: Field = Field {
+pub(super) const MONTH: CronField = CronField {
     names: &[
         "january",
         "february",
@@ -52,19 +52,19 @@ pub(super) const MONTH: Field = Field {
         "november",
         "december",
     ],
-    ..Field::numbers("month", 1, 12, "1 to 12, or JAN to DEC")
+    ..CronField::numbers("month", 1, 12, "1 to 12, or JAN to DEC")
 };
 /// A day of the week.
-pub(super) const WEEKDAY: Field = Field {
+pub(super) const WEEKDAY: CronField = CronField {
     count: 7,
     names: &["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"],
-    ..Field::numbers("day of the week", 0, 7, "0 (Sunday) to 7, SUN to SAT, FRI#2 or FRIL")
+    ..CronField::numbers("day of the week", 0, 7, "0 (Sunday) to 7, SUN to SAT, FRI#2 or FRIL")
 };
 
 /// Reads an expression.
 pub(super) fn parse(expression: &str) -> Result<Calendar, String> {
     let lower = expression.trim().to_ascii_lowercase();
-    let lower = spelt_out(&lower)?;
+    let lower = expand_nickname(&lower)?;
     let fields: Vec<&str> = lower.split_ascii_whitespace().collect();
     let (second, minute, hour, day, month, weekday) = match *fields.as_slice() {
         [minute, hour, day, month, weekday] => ("0", minute, hour, day, month, weekday),
@@ -77,22 +77,22 @@ pub(super) fn parse(expression: &str) -> Result<Calendar, String> {
             ));
         }
     };
-    let times = Times {
-        seconds: SECOND.set(second)?,
-        minutes: MINUTE.set(minute)?,
-        hours: HOUR.set(hour)?,
+    let times = TimesOfDay {
+        seconds: SECOND.parse_list(second)?,
+        minutes: MINUTE.parse_list(minute)?,
+        hours: HOUR.parse_list(hour)?,
     };
-    let open = |field: &str| field.starts_with('*') || field == "?";
+    let is_unrestricted = |field: &str| field.starts_with('*') || field == "?";
     let days = Days {
         of_month: days_of_month(day)?,
         of_week: days_of_week(weekday)?,
-        either: !open(day) && !open(weekday),
+        either: !is_unrestricted(day) && !is_unrestricted(weekday),
     };
-    Ok(Calendar { months: MONTH.set(month)?, days, times: vec![times] })
+    Ok(Calendar { months: MONTH.parse_list(month)?, days, times: vec![times] })
 }
 
 /// `@daily` and its like.
-fn spelt_out(expression: &str) -> Result<&str, String> {
+fn expand_nickname(expression: &str) -> Result<&str, String> {
     match expression {
         "@yearly" | "@annually" => Ok("0 0 1 1 *"),
         "@monthly" => Ok("0 0 1 * *"),
@@ -123,9 +123,9 @@ fn days_of_month(text: &str) -> Result<DaysOfMonth, String> {
                 _ => return Err(format!("{item:?} goes back too far: give L-1 to L-30")),
             }
         } else if let Some(day) = item.strip_suffix('w') {
-            days.nearest |= 1 << DAY.value(day)?;
+            days.nearest |= 1 << DAY.parse_value(day)?;
         } else {
-            days.numbered |= DAY.item(item)?;
+            days.numbered |= DAY.parse_item(item)?;
         }
     }
     Ok(days)
@@ -139,30 +139,30 @@ fn days_of_week(text: &str) -> Result<DaysOfWeek, String> {
     for item in text.split(',') {
         if let Some((day, nth)) = item.split_once('#') {
             match nth.parse() {
-                Ok(nth @ 1..=5_usize) => days.nth[nth - 1] |= 1 << (WEEKDAY.value(day)? % 7),
+                Ok(nth @ 1..=5_usize) => days.nth[nth - 1] |= 1 << (WEEKDAY.parse_value(day)? % 7),
                 _ => return Err(format!("{item:?} is none of a month's: give #1 to #5")),
             }
         } else if let Some(day) = item.strip_suffix('l') {
-            days.last |= 1 << (WEEKDAY.value(day)? % 7);
+            days.last |= 1 << (WEEKDAY.parse_value(day)? % 7);
         } else {
-            days.each |= WEEKDAY.item(item)?;
+            days.each |= WEEKDAY.parse_item(item)?;
         }
     }
     Ok(days)
 }
 
-impl Field {
+impl CronField {
     const fn numbers(name: &'static str, min: u32, max: u32, help: &'static str) -> Self {
         Self { name, min, max, count: max - min + 1, names: &[], help }
     }
 
     /// The values of a list, each in its bit.
-    pub(super) fn set(&self, list: &str) -> Result<u64, String> {
-        list.split(',').try_fold(0, |set, item| Ok(set | self.item(item)?))
+    pub(super) fn parse_list(&self, list: &str) -> Result<u64, String> {
+        list.split(',').try_fold(0, |set, item| Ok(set | self.parse_item(item)?))
     }
 
     /// A value, by its number or name.
-    pub(super) fn value(&self, text: &str) -> Result<u32, String> {
+    pub(super) fn parse_value(&self, text: &str) -> Result<u32, String> {
         let is_named = |name: &&str| *name == text || name[..3] == *text;
         let named = self.names.iter().position(is_named);
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -177,7 +177,7 @@ impl Field {
         })
     }
 
-    fn item(&self, item: &str) -> Result<u64, String> {
+    fn parse_item(&self, item: &str) -> Result<u64, String> {
         let (range, step) = match item.split_once('/') {
             Some((range, step)) => (range, Some(step)),
             None => (item, None),
@@ -185,9 +185,9 @@ impl Field {
         let last = self.min + self.count - 1;
         let (from, mut to) = match (range, range.split_once('-')) {
             ("*", _) => (self.min, last),
-            (_, Some((from, to))) => (self.value(from)?, self.value(to)?),
-            (_, None) if step.is_some() => (self.value(range)?, last),
-            (_, None) => (self.value(range)?, self.value(range)?),
+            (_, Some((from, to))) => (self.parse_value(from)?, self.parse_value(to)?),
+            (_, None) if step.is_some() => (self.parse_value(range)?, last),
+            (_, None) => (self.parse_value(range)?, self.parse_value(range)?),
         };
         if to < from {
             to += self.count;
@@ -210,10 +210,10 @@ mod tests {
     use jiff::civil::datetime;
 
     use super::*;
-    use crate::model::schedule::days::bits;
+    use crate::model::schedule::days::set_bits;
 
-    fn values(field: &Field, text: &str) -> Vec<u32> {
-        bits(field.set(text).unwrap()).collect()
+    fn values(field: &CronField, text: &str) -> Vec<u32> {
+        set_bits(field.parse_list(text).unwrap()).collect()
     }
 
     #[test]
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn expressions_come_when_cron_would_come() {
+    fn expressions_match_the_times_that_cron_would() {
         // From 2026-08-01, a Saturday, on.
         let table = [
             ("0 9 * * MON-FRI", (8, 3, 9, 0, 0)),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_wrong_field() {
         let table = [
             ("", "it has 0 fields: give 5"),
             ("* * * *", "it has 4 fields"),

@@ -1,7 +1,7 @@
 //! Which days of a month are meant.
 //!
-//! Law: the days of a month are a set of bits, day d in bit d, that follows from the month's length
-//! and the weekday of its first day alone. So the next day is a shift and a count of zeros.
+//! Invariant: the days of a month are a set of bits, day d in bit d, that follows from the month's
+//! length and the weekday of its first day alone. So the next day is a shift and a count of zeros.
 
 use jiff::civil::Date;
 
@@ -70,7 +70,7 @@ impl Days {
         let first = date.first_of_month().weekday().to_sunday_zero_offset();
         let month =
             Month { first: first.unsigned_abs().into(), length: date.days_in_month() as u32 };
-        let (by_number, by_weekday) = (self.of_month.within(month), self.of_week.within(month));
+        let (by_number, by_weekday) = (self.of_month.days_in(month), self.of_week.days_in(month));
         if self.either { by_number | by_weekday } else { by_number & by_weekday }
     }
 }
@@ -80,16 +80,16 @@ impl DaysOfMonth {
     pub(super) const NONE: Self =
         Self { numbered: 0, clipped: false, before_last: 0, nearest: 0, last_working: false };
 
-    fn within(&self, month: Month) -> DaySet {
+    fn days_in(&self, month: Month) -> DaySet {
         let has = |day: &u32| (1..=month.length).contains(day);
         let mut days = self.numbered & month.days();
         if self.clipped && days != self.numbered {
             days |= 1 << month.length;
         }
-        for back in bits(self.before_last) {
+        for back in set_bits(self.before_last) {
             days |= (1 << month.length) >> back;
         }
-        for day in bits(self.nearest).filter(has) {
+        for day in set_bits(self.nearest).filter(has) {
             days |= 1 << month.nearest_working(day);
         }
         if self.last_working {
@@ -103,7 +103,7 @@ impl DaysOfWeek {
     /// No day at all.
     pub(super) const NONE: Self = Self { each: 0, nth: [0; 5], last: 0 };
 
-    fn within(&self, month: Month) -> DaySet {
+    fn days_in(&self, month: Month) -> DaySet {
         if *self == Self::default() {
             return month.days();
         }
@@ -148,7 +148,7 @@ impl Month {
 }
 
 /// The bits that are set, the lowest first.
-pub(super) fn bits(mut set: u64) -> impl Iterator<Item = u32> {
+pub(super) fn set_bits(mut set: u64) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         let lowest = (set != 0).then(|| set.trailing_zeros())?;
         set &= set - 1;
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     fn meant(days: &Days, year: i16, month: i8) -> Vec<u32> {
-        bits(days.in_month(Date::constant(year, month, 17))).collect()
+        set_bits(days.in_month(Date::constant(year, month, 17))).collect()
     }
 
     #[test]
@@ -217,7 +217,7 @@ mod tests {
 
     /// Fridays and thirteenths of February 2026: the 13th is a Friday.
     #[test]
-    fn both_or_either_is_asked() {
+    fn days_match_by_both_conditions_or_by_either() {
         let of_month = DaysOfMonth { numbered: 1 << 13 | 1 << 14, ..DaysOfMonth::NONE };
         let of_week = DaysOfWeek { each: 1 << 5, ..DaysOfWeek::NONE };
         let mut days = Days { of_month, of_week, either: true };

@@ -1,8 +1,8 @@
 //! The examples of `docs/schedules.md`, run as they stand there.
 //!
-//! Law: a block of JSON followed by a block of text is an example: a schedule and what it comes to
-//! (for the trigger that the block names, with its jitter), or why it is refused. Its stories are
-//! played by the engine's tests.
+//! Invariant: a block of JSON followed by a block of text is an example: a schedule and what it
+//! comes to (for the trigger that the block names, with its jitter), or why it is refused. Its
+//! stories are played by the engine's tests.
 
 use super::tests::ms;
 use super::*;
@@ -10,13 +10,13 @@ use super::*;
 const PAGE: &str = include_str!("../../../../../docs/schedules.md");
 
 #[test]
-fn the_documented_examples_come_true() {
+fn the_documented_examples_are_correct() {
     let blocks = blocks();
     let mut examples = 0;
     for pair in blocks.windows(2) {
         let [("json", json), (kind, expected)] = pair else { continue };
         match kind.split_once(' ').unwrap_or((kind, "")) {
-            ("text", id) => comes_to(json, id, expected),
+            ("text", id) => check_occurrences(json, id, expected),
             ("refused", _) => {
                 assert_eq!(Schedule::from_json(json), Err(expected.trim_end().to_owned()));
             }
@@ -36,7 +36,7 @@ fn blocks() -> Vec<(&'static str, &'static str)> {
     fenced.map(|block| block.split_once('\n').expect("a fence ends its line")).collect()
 }
 
-fn comes_to(json: &str, id: &str, expected: &str) {
+fn check_occurrences(json: &str, id: &str, expected: &str) {
     let registered = ms("2026-01-01T00:00:00Z");
     let schedule = Schedule::from_json(json).unwrap().anchored(registered);
     let most = schedule.max_executions().map_or(usize::MAX, |most| most as usize);
@@ -57,9 +57,9 @@ fn show(schedule: &Schedule, Occurrence { at, note }: Occurrence) -> String {
     let local = moment(at).unwrap().to_zoned(schedule.zone().clone());
     let note = match note {
         None => "",
-        Some(Note::Shifted) => " shifted",
-        Some(Note::First) => " first",
-        Some(Note::Second) => " second",
+        Some(DstEffect::Shifted) => " shifted",
+        Some(DstEffect::First) => " first",
+        Some(DstEffect::Second) => " second",
     };
     format!("{}{note}", local.strftime("%a %Y-%m-%d %H:%M:%S %:z"))
 }

@@ -1,20 +1,20 @@
 //! The forms in which people say when something recurs: `every`, `cron`, `daily`, `weekly`,
 //! `monthly`.
 //!
-//! Law: each is one of two rhythms underneath, a step or a calendar, and is written back in its own
-//! words.
+//! Invariant: each is one of two rhythms underneath, a step or a calendar, and is written back in
+//! its own words.
 
 use jiff::civil::date;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::calendar::{Calendar, EVERY_MONTH, Times};
+use super::calendar::{Calendar, EVERY_MONTH, TimesOfDay};
 use super::cron::{self, MONTH, WEEKDAY};
-use super::days::{Days, DaysOfMonth, DaysOfWeek, bits};
-use super::step::Step;
-use super::wall::{Dst, Fold, Gap};
+use super::days::{Days, DaysOfMonth, DaysOfWeek, set_bits};
+use super::interval::Interval;
+use super::local_time::{Dst, DstGap, DstOverlap};
 use crate::model::field::{Reason, refused};
-use crate::model::fields::{Fields, string};
+use crate::model::object_fields::{ObjectFields, string};
 
 /// The fields of which a schedule has one.
 pub(super) const FORMS: [&str; 5] =
@@ -54,29 +54,29 @@ pub(super) enum Form {
 
 /// What recurs, as it is computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Rhythm {
+pub(super) enum RecurrenceRule {
     /// Counted from the anchor.
-    Step(Step),
+    Interval(Interval),
     /// By what the calendar shows.
     Calendar(Calendar),
 }
 
-impl Rhythm {
+impl RecurrenceRule {
     /// What is done about changes of the clocks if the schedule does not say.
-    pub(super) fn dst(&self) -> Dst {
+    pub(super) fn default_dst(&self) -> Dst {
         match self {
             // By the hour real time counts: no time is missing, none is doubled.
             Self::Calendar(calendar) if calendar.is_hourly() => {
-                Dst { gap: Gap::Skip, overlap: Fold::Both }
+                Dst { gap: DstGap::Skip, overlap: DstOverlap::Both }
             }
             // By the day it is once a day, whatever the night was like.
-            _ => Dst { gap: Gap::Shift, overlap: Fold::First },
+            _ => Dst { gap: DstGap::Shift, overlap: DstOverlap::First },
         }
     }
 }
 
 /// Takes the one field that says what recurs.
-pub(super) fn take(fields: &mut Fields<'_>) -> Result<(Form, Rhythm), Reason> {
+pub(super) fn take(fields: &mut ObjectFields<'_>) -> Result<(Form, RecurrenceRule), Reason> {
     let mut taken = FORMS.iter().filter_map(|name| Some((*name, fields.take(name)?)));
     let (first, second) = (taken.next(), taken.next());
     match (first, second) {
@@ -90,11 +90,11 @@ pub(super) fn take(fields: &mut Fields<'_>) -> Result<(Form, Rhythm), Reason> {
     }
 }
 
-fn read(name: &str, json: &str) -> Result<(Form, Rhythm), Reason> {
+fn read(name: &str, json: &str) -> Result<(Form, RecurrenceRule), Reason> {
     let (form, calendar) = match name {
         "schedule.every" => {
             let step = every(name, json)?;
-            return Ok((Form::Every(step.to_string()), Rhythm::Step(step)));
+            return Ok((Form::Every(step.to_string()), RecurrenceRule::Interval(step)));
         }
         "schedule.cron" => {
             let text = string(name, json)?;
@@ -108,28 +108,32 @@ fn read(name: &str, json: &str) -> Result<(Form, Rhythm), Reason> {
     };
     // Whatever does not come within the calendar's cycle never comes.
     if calendar.at_or_after(date(2000, 1, 1).at(0, 0, 0, 0)).is_none() {
-        return Err(refused(name, plain(json), "it never comes: no month it names has such a day"));
+        return Err(refused(
+            name,
+            unquoted(json),
+            "it never comes: no month it names has such a day",
+        ));
     }
-    Ok((form, Rhythm::Calendar(calendar)))
+    Ok((form, RecurrenceRule::Calendar(calendar)))
 }
 
-fn every(name: &str, json: &str) -> Result<Step, Reason> {
+fn every(name: &str, json: &str) -> Result<Interval, Reason> {
     let step = match json.parse() {
-        Ok(ms) => Step::of_millis(ms),
-        Err(_) => Step::parse(&string(name, json)?),
+        Ok(ms) => Interval::from_millis(ms),
+        Err(_) => Interval::parse(&string(name, json)?),
     };
-    step.map_err(|reason| refused(name, plain(json), reason))
+    step.map_err(|reason| refused(name, unquoted(json), reason))
 }
 
 /// A value as people see it: a string without its quotes.
-fn plain(json: &str) -> String {
+fn unquoted(json: &str) -> String {
     serde_json::from_str(json).unwrap_or_else(|_| json.to_owned())
 }
 
 fn daily(name: &str, json: &str) -> Result<(Form, Calendar), Reason> {
     // Times alone will do.
     let (at, times) = if json.starts_with('{') {
-        let mut fields = Fields::object("schedule.daily.", name, json)?;
+        let mut fields = ObjectFields::object("schedule.daily.", name, json)?;
         let read = times(&mut fields, "schedule.daily.at")?;
         fields.finish(&["schedule.daily.at"])?;
         read
@@ -140,19 +144,19 @@ fn daily(name: &str, json: &str) -> Result<(Form, Calendar), Reason> {
 }
 
 fn weekly(name: &str, json: &str) -> Result<(Form, Calendar), Reason> {
-    let mut fields = Fields::object("schedule.weekly.", name, json)?;
+    let mut fields = ObjectFields::object("schedule.weekly.", name, json)?;
     let field = "schedule.weekly.on";
     let on = words(field, fields.take(field).unwrap_or("[]"))?;
     let mut each = 0;
     for word in &on {
         each |= match word.as_str() {
-            "weekdays" => WEEKDAY.set("mon-fri"),
-            "weekends" => WEEKDAY.set("sat,sun"),
+            "weekdays" => WEEKDAY.parse_list("mon-fri"),
+            "weekends" => WEEKDAY.parse_list("sat,sun"),
             // Numbers mean different days to different people.
             word if word.contains(|c: char| c.is_ascii_digit() || c == '*') => {
                 Err("give names such as mon, wed-fri or weekdays".to_owned())
             }
-            word => WEEKDAY.set(word),
+            word => WEEKDAY.parse_list(word),
         }
         .map_err(|reason| refused(field, word, reason))?;
     }
@@ -167,12 +171,12 @@ fn weekly(name: &str, json: &str) -> Result<(Form, Calendar), Reason> {
 }
 
 fn monthly(name: &str, json: &str) -> Result<(Form, Calendar), Reason> {
-    let mut fields = Fields::object("schedule.monthly.", name, json)?;
+    let mut fields = ObjectFields::object("schedule.monthly.", name, json)?;
     let field = "schedule.monthly.months";
     let months = words(field, fields.take(field).unwrap_or("[]"))?;
     let mut set = 0;
     for word in &months {
-        set |= MONTH.set(word).map_err(|reason| refused(field, word, reason))?;
+        set |= MONTH.parse_list(word).map_err(|reason| refused(field, word, reason))?;
     }
     let set = if months.is_empty() { EVERY_MONTH } else { set };
     let field = "schedule.monthly.on";
@@ -204,7 +208,7 @@ fn day_of_month(
     if let Ok(day) = word.parse::<u32>() {
         // Clipping is for months that lack a day, not for days that no month has.
         let longest = |month: u32| date(2024, month as i8, 1).days_in_month() as u32;
-        let longest = bits(months).map(longest).max().unwrap_or_default();
+        let longest = set_bits(months).map(longest).max().unwrap_or_default();
         return match day {
             1..=31 if day <= longest => {
                 of_month.numbered |= 1 << day;
@@ -228,25 +232,28 @@ fn day_of_month(
 }
 
 fn weekday(name: &str) -> Result<u32, String> {
-    match WEEKDAY.value(name) {
+    match WEEKDAY.parse_value(name) {
         Ok(day) if !name.starts_with(|c: char| c.is_ascii_digit()) => Ok(day),
         _ => Err(format!("{name:?} is no day of the week: give one such as monday or fri")),
     }
 }
 
-fn times(fields: &mut Fields<'_>, name: &str) -> Result<(Vec<String>, Vec<Times>), Reason> {
+fn times(
+    fields: &mut ObjectFields<'_>,
+    name: &str,
+) -> Result<(Vec<String>, Vec<TimesOfDay>), Reason> {
     times_of(name, fields.take(name).unwrap_or("[]"))
 }
 
 /// Times of day such as `9:00` or `17:30:15`.
-fn times_of(name: &str, json: &str) -> Result<(Vec<String>, Vec<Times>), Reason> {
+fn times_of(name: &str, json: &str) -> Result<(Vec<String>, Vec<TimesOfDay>), Reason> {
     let at = words(name, json)?;
     let one = |text: &String| {
         let fields: Option<Vec<u32>> = text.split(':').map(two_digits).collect();
         match fields.as_deref() {
-            Some(&[hour @ 0..24, minute @ 0..60]) => Ok(Times::once(hour, minute, 0)),
+            Some(&[hour @ 0..24, minute @ 0..60]) => Ok(TimesOfDay::once(hour, minute, 0)),
             Some(&[hour @ 0..24, minute @ 0..60, second @ 0..60]) => {
-                Ok(Times::once(hour, minute, second))
+                Ok(TimesOfDay::once(hour, minute, second))
             }
             _ => Err(refused(name, text, "give a time of day such as 09:00 or 17:30:15")),
         }

@@ -1,8 +1,8 @@
 //! A schedule: when a recurring trigger is due, again and again.
 //!
-//! Law: the next occurrence follows from the schedule and the last one alone, and is later than the
-//! last; there is neither a clock nor chance in it, and zone data is built in, so that every owner
-//! computes the same.
+//! Invariant: the next occurrence follows from the schedule and the last one alone, and is later
+//! than the last; there is neither a clock nor chance in it, and zone data is built in, so that
+//! every owner computes the same.
 //!
 //! ```text
 //!  JSON ─► read ─► Form ─┬─► Step (every) ─────────────────┐
@@ -13,10 +13,10 @@ mod calendar;
 mod cron;
 mod days;
 mod form;
+mod interval;
+mod json;
+mod local_time;
 mod preview;
-mod read;
-mod step;
-mod wall;
 
 #[cfg(test)]
 mod documented;
@@ -30,12 +30,12 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+pub use local_time::{Dst, DstEffect, DstGap, DstOverlap, Occurrence};
 pub use preview::Preview;
-pub use wall::{Dst, Fold, Gap, Note, Occurrence};
 
-use form::{Form, Rhythm};
-use step::Step;
-use wall::moment;
+use form::{Form, RecurrenceRule};
+use interval::Interval;
+use local_time::moment;
 
 use super::field::Reason;
 use super::{Millis, Timestamp};
@@ -49,7 +49,7 @@ const SKIPPED_MAX: u32 = 10_000;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Schedule {
     form: Form,
-    rhythm: Rhythm,
+    rule: RecurrenceRule,
     zone: TimeZone,
     /// Not before, in ms since the epoch. What is counted in steps counts from here.
     start: Option<Timestamp>,
@@ -95,24 +95,24 @@ pub enum Overlap {
 impl Schedule {
     /// Reads a schedule. A refusal names the field, its value and the way out.
     pub fn from_json(text: &str) -> Result<Self, Reason> {
-        read::read(text)
+        json::read(text)
     }
 
     /// A cron expression in a zone, UTC if there is none, and everything else as usual.
-    pub fn of_cron(expression: &str, zone: Option<&str>) -> Result<Self, Reason> {
+    pub fn from_cron(expression: &str, zone: Option<&str>) -> Result<Self, Reason> {
         Self::from_json(&serde_json::json!({ "cron": expression, "zone": zone }).to_string())
     }
 
     /// The schedule as canonical JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        read::write(self)
+        json::write(self)
     }
 
     /// The same, counting from `registered` if it counts from somewhere and does not say where.
     #[must_use]
     pub fn anchored(mut self, registered: Timestamp) -> Self {
-        if matches!(self.rhythm, Rhythm::Step(_)) {
+        if matches!(self.rule, RecurrenceRule::Interval(_)) {
             self.start.get_or_insert(registered);
         }
         self
@@ -138,7 +138,7 @@ impl Schedule {
         let anchor = self.start.unwrap_or(last);
         let next = |at| Some(self.following(at, anchor)?.at).filter(|next| *next <= now);
         let first = next(last.max(anchor.saturating_sub(1)))?;
-        if let Rhythm::Step(Step::Millis(step)) = self.rhythm {
+        if let RecurrenceRule::Interval(Interval::Millis(step)) = self.rule {
             let until = self.end.map_or(now, |end| now.min(end.saturating_sub(1)));
             let between = (until - first) / step;
             let skipped = u32::try_from(between).map_or(SKIPPED_MAX, |all| all.min(SKIPPED_MAX));
@@ -162,8 +162,8 @@ impl Schedule {
     /// if there are none. Looks back from `now` in ever longer spans, so that what it costs depends
     /// on how many are wanted.
     #[must_use]
-    pub fn last_of(&self, last: Timestamp, now: Timestamp, count: u32) -> Timestamp {
-        let most = usize::try_from(count.max(1)).unwrap_or(usize::MAX);
+    pub fn first_of_latest(&self, last: Timestamp, now: Timestamp, count: u32) -> Timestamp {
+        let max = usize::try_from(count.max(1)).unwrap_or(usize::MAX);
         let mut span: Millis = 60_000;
         loop {
             let after = now.saturating_sub(span).max(last);
@@ -172,12 +172,12 @@ impl Schedule {
             let next = |at: &Timestamp| Some(self.following(*at, anchor)?.at);
             let first = next(&after.max(anchor.saturating_sub(1)));
             for at in std::iter::successors(first, next).take_while(|at| *at <= now) {
-                if latest.len() == most {
+                if latest.len() == max {
                     let _earlier = latest.pop_front();
                 }
                 latest.push_back(at);
             }
-            if latest.len() == most || after == last {
+            if latest.len() == max || after == last {
                 return latest.front().copied().unwrap_or(last + 1);
             }
             span = span.saturating_mul(4);
@@ -194,14 +194,14 @@ impl Schedule {
     /// `nominal` moved by the jitter that this trigger has at this occurrence, always the same;
     /// still between start and end.
     #[must_use]
-    pub fn jittered(&self, trigger: &str, nominal: Timestamp) -> Timestamp {
+    pub fn jittered(&self, trigger: &str, due: Timestamp) -> Timestamp {
         if self.jitter == 0 {
-            return nominal;
+            return due;
         }
-        let choice = xxh3_64_with_seed(trigger.as_bytes(), nominal) % (2 * self.jitter + 1);
-        let moved = nominal.saturating_add(choice).saturating_sub(self.jitter);
-        let earliest = self.start.unwrap_or_default().min(nominal);
-        let latest = self.end.map_or(Timestamp::MAX, |end| end.saturating_sub(1).max(nominal));
+        let choice = xxh3_64_with_seed(trigger.as_bytes(), due) % (2 * self.jitter + 1);
+        let moved = due.saturating_add(choice).saturating_sub(self.jitter);
+        let earliest = self.start.unwrap_or_default().min(due);
+        let latest = self.end.map_or(Timestamp::MAX, |end| end.saturating_sub(1).max(due));
         moved.clamp(earliest, latest)
     }
 
@@ -260,18 +260,18 @@ impl Schedule {
     /// The first occurrence strictly after `after`, counted from `anchor` if it is counted.
     fn following(&self, after: Timestamp, anchor: Timestamp) -> Option<Occurrence> {
         let exact = |at| Occurrence { at, note: None };
-        let found = match &self.rhythm {
-            Rhythm::Step(_) if after < anchor => exact(anchor),
-            Rhythm::Step(Step::Millis(step)) => {
+        let found = match &self.rule {
+            RecurrenceRule::Interval(_) if after < anchor => exact(anchor),
+            RecurrenceRule::Interval(Interval::Millis(step)) => {
                 exact(anchor.checked_add(((after - anchor) / step + 1).checked_mul(*step)?)?)
             }
-            Rhythm::Step(step) => {
+            RecurrenceRule::Interval(step) => {
                 let anchor = self.zone.to_datetime(moment(anchor)?);
                 let at_or_after = |from| step.at_or_after(anchor, from);
-                wall::next(&self.zone, self.dst, after, at_or_after)?
+                local_time::next(&self.zone, self.dst, after, at_or_after)?
             }
-            Rhythm::Calendar(calendar) => {
-                wall::next(&self.zone, self.dst, after, |from| calendar.at_or_after(from))?
+            RecurrenceRule::Calendar(calendar) => {
+                local_time::next(&self.zone, self.dst, after, |from| calendar.at_or_after(from))?
             }
         };
         self.end.is_none_or(|end| found.at < end).then_some(found)

@@ -1,12 +1,13 @@
 //! What a schedule comes to, for people to look at before or after they register it.
 //!
-//! Law: it shows what an owner would fire, and what a change of the clocks makes it leave out.
+//! Invariant: it shows what an owner would fire, and what a change of the clocks makes it leave
+//! out.
 
 use serde::Serialize;
 
-use super::{Dst, Fold, Gap, Note, Occurrence, Schedule};
+use super::{Dst, DstEffect, DstGap, DstOverlap, Occurrence, Schedule};
 use crate::model::Timestamp;
-use crate::model::time::show_time;
+use crate::model::time::format_time;
 
 /// An occurrence, or one that a change of the clocks makes an owner leave out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -20,7 +21,7 @@ pub struct Preview {
     pub fire_at: Option<Timestamp>,
     /// What the clocks do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub note: Option<Note>,
+    pub note: Option<DstEffect>,
     /// How many more like it are left out after it.
     #[serde(skip_serializing_if = "is_zero")]
     pub more: u64,
@@ -31,15 +32,15 @@ impl Schedule {
     /// jitter is that of the trigger `id`; without one there is none.
     #[must_use]
     pub fn preview(&self, from: Timestamp, count: usize, id: Option<&str>) -> Vec<Preview> {
-        let everything = Dst { gap: Gap::Shift, overlap: Fold::Both };
-        let everything = self.clone().with_dst(everything);
+        let widest_dst = Dst { gap: DstGap::Shift, overlap: DstOverlap::Both };
+        let without_skipping = self.clone().with_dst(widest_dst);
         let executions = self.max_executions().map_or(usize::MAX, |max| max as usize);
-        let mut coming = self.occurrences(from).take(count.min(executions)).peekable();
+        let mut upcoming = self.occurrences(from).take(count.min(executions)).peekable();
         let mut shown: Vec<Preview> = Vec::new();
-        for Occurrence { at, note } in everything.occurrences(from) {
-            let Some(next) = coming.peek() else { break };
+        for Occurrence { at, note } in without_skipping.occurrences(from) {
+            let Some(next) = upcoming.peek() else { break };
             if next.at == at {
-                let note = coming.next().and_then(|occurrence| occurrence.note);
+                let note = upcoming.next().and_then(|occurrence| occurrence.note);
                 let fire_at = Some(id.map_or(at, |id| self.jittered(id, at)));
                 shown.push(Preview { at, local: local(self, at), fire_at, note, more: 0 });
             } else if let Some(last) = shown.last_mut().filter(|last| last.fire_at.is_none()) {
@@ -55,7 +56,7 @@ impl Schedule {
 
 fn local(schedule: &Schedule, at: Timestamp) -> String {
     let moment = i64::try_from(at).ok().and_then(|at| jiff::Timestamp::from_millisecond(at).ok());
-    let Some(moment) = moment else { return show_time(at) };
+    let Some(moment) = moment else { return format_time(at) };
     let local = moment.to_zoned(schedule.zone().clone());
     local.strftime("%a %Y-%m-%d %H:%M:%S%.f %:z").to_string()
 }

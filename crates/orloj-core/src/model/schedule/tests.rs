@@ -24,7 +24,7 @@ fn shown(json: &str, from: &str, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn every_form_recurs() {
+fn every_form_gives_its_occurrences() {
     let from = "2026-01-30T12:00:00Z";
     let table: [(&str, &[&str]); 11] = [
         (r#"{"every": "PT90M"}"#, &["01-30 12:00", "01-30 13:30", "01-30 15:00"]),
@@ -93,13 +93,13 @@ fn an_anchor_is_always_an_occurrence() {
 }
 
 #[test]
-fn the_rest_is_read_and_defaults_are_stated() {
+fn other_fields_and_their_defaults_are_read() {
     let plain = read(r#"{"daily": "9:00"}"#);
     assert_eq!((plain.max_executions(), plain.pause_after()), (None, None));
     assert_eq!((plain.misfire(), plain.overlap()), (Misfire::Latest, Overlap::Allow));
-    assert_eq!(plain.dst(), Dst { gap: Gap::Shift, overlap: Fold::First });
+    assert_eq!(plain.dst(), Dst { gap: DstGap::Shift, overlap: DstOverlap::First });
     assert_eq!(plain.zone().iana_name(), Some("UTC"));
-    let hourly = Dst { gap: Gap::Skip, overlap: Fold::Both };
+    let hourly = Dst { gap: DstGap::Skip, overlap: DstOverlap::Both };
     assert_eq!(read(r#"{"cron": "*/5 * * * *"}"#).dst(), hourly);
     assert_eq!(read(r#"{"cron": "*/5 0-23 * * *"}"#).dst(), hourly);
     assert_eq!(read(r#"{"cron": "*/5 */2 * * *"}"#).dst(), plain.dst());
@@ -112,12 +112,12 @@ fn the_rest_is_read_and_defaults_are_stated() {
     let read = read(&brief.replace("Europe/Prague", "europe/prague"));
     assert_eq!((read.max_executions(), read.pause_after()), (Some(7), Some(3)));
     assert_eq!((read.misfire(), read.overlap()), (Misfire::All { max: 9 }, Overlap::Queue));
-    assert_eq!(read.dst(), Dst { gap: Gap::Shift, overlap: Fold::Last });
+    assert_eq!(read.dst(), Dst { gap: DstGap::Shift, overlap: DstOverlap::Last });
     assert_eq!(read.to_json(), full);
 }
 
 #[test]
-fn what_is_written_is_read_as_the_same() {
+fn canonical_json_is_read_as_the_same_schedule() {
     let table = [
         (
             r#"{"every": "1h30m", "start": 1800000000123}"#,
@@ -179,7 +179,7 @@ fn jitter_is_the_same_for_the_same_occurrence_of_a_trigger() {
 }
 
 #[test]
-fn the_latest_is_found_without_a_walk() {
+fn the_latest_occurrence_is_found_without_visiting_all() {
     let start = ms("2026-01-01T00:00:00Z");
     let year = 365 * 86_400_000;
     let secondly = read(r#"{"every": "PT1S", "start": "2026-01-01T00:00:00Z"}"#);
@@ -202,7 +202,7 @@ fn the_latest_is_found_without_a_walk() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_the_way_out() {
+fn errors_name_the_field_and_how_to_fix_it() {
     let table = [
         ("", "schedule is \"\": give a JSON object"),
         ("[]", "give a JSON object"),
@@ -342,7 +342,7 @@ proptest! {
             let text = serde_json::json!({ form: text, "cron": cron });
             let _ = Schedule::from_json(&text.to_string());
         }
-        let _ = Schedule::of_cron(&cron, Some(&text));
+        let _ = Schedule::from_cron(&cron, Some(&text));
     }
 
     #[test]
@@ -352,12 +352,12 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_the_schedule(schedule in any_schedule()) {
+    fn any_schedule_is_read_back_from_its_json(schedule in any_schedule()) {
         prop_assert_eq!(Schedule::from_json(&schedule.to_json()), Ok(schedule));
     }
 
     #[test]
-    fn occurrences_only_rise(
+    fn occurrences_are_strictly_increasing(
         schedule in any_schedule(),
         registered in 1_400_000_000_000..2_200_000_000_000_u64,
     ) {
@@ -370,7 +370,7 @@ proptest! {
 
     /// Nothing is between an occurrence and the next: asking from anywhere between finds the same.
     #[test]
-    fn nothing_is_left_out(schedule in any_schedule(), part in 0.0..1.0) {
+    fn no_occurrence_is_skipped(schedule in any_schedule(), part in 0.0..1.0) {
         let mut occurrences = schedule.occurrences(0);
         let (Some(one), Some(other)) = (occurrences.next(), occurrences.nth(20)) else {
             return Ok(());

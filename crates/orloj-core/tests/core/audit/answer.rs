@@ -2,33 +2,35 @@
 //!
 //! Invariant: every kind of outcome is named here, so that a new one does not compile unjudged.
 
-use orloj_core::model::outcome::{Outcome, Verdict};
+use orloj_core::model::outcome::{Outcome, OutcomeKind};
 
-use super::Answer;
+use super::OwnerAnswer;
 
 /// Which command an outcome answers, and how.
-pub(crate) fn answer(outcome: &Outcome) -> Option<(u64, Answer)> {
-    let answer = match outcome.verdict {
-        Verdict::Cancelled { generation }
-        | Verdict::Accepted { replaced: Some(generation), .. } => Answer::Stopped(generation),
-        Verdict::NotPending { .. } | Verdict::Accepted { replaced: None, .. } => {
-            Answer::NothingPending
+pub(crate) fn answer(outcome: &Outcome) -> Option<(u64, OwnerAnswer)> {
+    let answer = match outcome.kind {
+        OutcomeKind::Cancelled { generation }
+        | OutcomeKind::Accepted { replaced: Some(generation), .. } => {
+            OwnerAnswer::Stopped(generation)
         }
-        Verdict::Kept { generation, .. } | Verdict::Taken { generation } => {
-            Answer::Kept(generation)
+        OutcomeKind::NotPending { .. } | OutcomeKind::Accepted { replaced: None, .. } => {
+            OwnerAnswer::NothingPending
         }
-        Verdict::Rejected { .. }
-        | Verdict::Delivered { .. }
-        | Verdict::Failed { .. }
-        | Verdict::Withdrawn { .. }
-        | Verdict::Paused { .. }
-        | Verdict::Resumed { .. }
-        | Verdict::Called { .. }
-        | Verdict::Skipped { .. }
-        | Verdict::Ended { .. }
-        | Verdict::Expired { .. }
-        | Verdict::Unmet { .. }
-        | Verdict::Circuit(_) => Answer::Rejected,
+        OutcomeKind::Kept { generation, .. } | OutcomeKind::Taken { generation } => {
+            OwnerAnswer::Kept(generation)
+        }
+        OutcomeKind::Rejected { .. }
+        | OutcomeKind::Delivered { .. }
+        | OutcomeKind::Failed { .. }
+        | OutcomeKind::Withdrawn { .. }
+        | OutcomeKind::Paused { .. }
+        | OutcomeKind::Resumed { .. }
+        | OutcomeKind::Called { .. }
+        | OutcomeKind::Skipped { .. }
+        | OutcomeKind::Ended { .. }
+        | OutcomeKind::Expired { .. }
+        | OutcomeKind::Unmet { .. }
+        | OutcomeKind::Circuit(_) => OwnerAnswer::Rejected,
     };
     Some((outcome.answers?, answer))
 }

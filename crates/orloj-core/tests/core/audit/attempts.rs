@@ -1,14 +1,15 @@
 //! Later attempts of callbacks: each is asked for by a worker, made once, and stopped by a cancel.
 //!
-//! Law: a replacement leaves the deliveries of the older generation alone; a cancel stops them.
+//! Invariant: a replacement leaves the deliveries of the older generation alone; a cancel stops
+//! them.
 
 use std::collections::HashMap;
 
-use super::{Command, Evidence, Kind, Report, Violation};
+use super::{AcknowledgedCommand, AuditInput, AuditReport, CommandKind, Violation};
 
 /// Which attempt of which callback.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Attempt {
+pub(crate) struct AttemptKey {
     pub(crate) trigger: String,
     pub(crate) generation: u64,
     pub(crate) occurrence: u32,
@@ -18,7 +19,7 @@ pub(crate) struct Attempt {
     pub(crate) deferral: u32,
 }
 
-impl Attempt {
+impl AttemptKey {
     /// Of what it is one of several.
     fn occurrence(&self) -> (&str, u64, u32) {
         (&self.trigger, self.generation, self.occurrence)
@@ -32,55 +33,59 @@ impl Attempt {
 
 /// A fire that is not the first of its occurrence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Retried {
-    pub(crate) of: Attempt,
+pub(crate) struct ObservedRetry {
+    pub(crate) key: AttemptKey,
     /// When its transaction ended, in ms since the epoch.
     pub(crate) visible: u64,
     /// Commands below this offset were decided before the step that fired it; 0 if nobody knows.
-    pub(crate) decided: u64,
+    pub(crate) decided_before: u64,
     pub(crate) payload: Vec<u8>,
 }
 
 /// A worker asked for an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reported {
-    pub(crate) of: Attempt,
+pub(crate) struct RequestedRetry {
+    pub(crate) key: AttemptKey,
     /// When it shall be made, in ms since the epoch.
     pub(crate) due: u64,
 }
 
 /// Commands that were not ignored, by trigger, in log order.
-pub(super) type Effective<'a> = HashMap<&'a str, Vec<&'a Command>>;
+pub(super) type EffectiveCommands<'a> = HashMap<&'a str, Vec<&'a AcknowledgedCommand>>;
 
-impl Evidence<'_> {
+impl AuditInput<'_> {
     /// Whether a worker asked for another attempt of this generation.
-    pub(super) fn was_reported(&self, trigger: &str, generation: u64) -> bool {
-        let mut reports = self.reported.iter().map(|report| &report.of);
+    pub(super) fn retry_was_requested(&self, trigger: &str, generation: u64) -> bool {
+        let mut reports = self.reported.iter().map(|report| &report.key);
         reports.any(|of| of.generation == generation && of.trigger == trigger)
     }
 
     /// Judges attempts alone, by commands of which every one counts: what else there is to them is
     /// judged elsewhere.
-    pub(crate) fn judge_attempts_alone(&self) -> Report {
-        let mut report = Report::default();
+    pub(crate) fn check_attempts_only(&self) -> AuditReport {
+        let mut report = AuditReport::default();
         let all = self.commands.iter();
         let effective =
             all.map(|(trigger, all)| (trigger.as_str(), all.iter().collect())).collect();
-        self.judge_attempts(&effective, &mut report);
+        self.check_attempts(&effective, &mut report);
         report
     }
 
-    pub(super) fn judge_attempts(&self, effective: &Effective<'_>, report: &mut Report) {
+    pub(super) fn check_attempts(
+        &self,
+        effective: &EffectiveCommands<'_>,
+        report: &mut AuditReport,
+    ) {
         // The earliest time that any report of an attempt named.
-        let mut due = HashMap::<&Attempt, u64>::with_capacity(self.reported.len());
+        let mut due = HashMap::<&AttemptKey, u64>::with_capacity(self.reported.len());
         for reported in self.reported {
-            let earliest = due.entry(&reported.of).or_insert(reported.due);
+            let earliest = due.entry(&reported.key).or_insert(reported.due);
             *earliest = reported.due.min(*earliest);
         }
-        let mut times = HashMap::<&Attempt, u32>::with_capacity(self.retried.len());
+        let mut times = HashMap::<&AttemptKey, u32>::with_capacity(self.retried.len());
         for retried in self.retried {
-            *times.entry(&retried.of).or_default() += 1;
-            self.judge_retried(retried, due.get(&retried.of).copied(), effective, report);
+            *times.entry(&retried.key).or_default() += 1;
+            self.check_retry(retried, due.get(&retried.key).copied(), effective, report);
         }
         let mut latest = HashMap::<_, (u32, u32)>::new();
         for of in times.keys() {
@@ -89,47 +94,49 @@ impl Evidence<'_> {
         }
         for (of, times) in times.iter().filter(|(_, times)| **times > 1) {
             let why = format!("{times} times {of:?}");
-            report.find(Violation::Duplicate, &of.trigger, of.generation, why);
+            report.add(Violation::Duplicate, &of.trigger, of.generation, why);
         }
         for (of, due) in due {
             let commands = effective.get(of.trigger.as_str()).map_or(&[][..], Vec::as_slice);
-            let later = |c: &&Command| c.kind == Kind::Cancel && c.offset > of.generation;
+            let later = |c: &&AcknowledgedCommand| {
+                c.kind == CommandKind::Cancel && c.offset > of.generation
+            };
             let cancelled = commands.iter().copied().any(|command| later(&command));
             // A report that comes after a later attempt was made asks for what is past.
             let made = times.contains_key(of) || latest.get(&of.occurrence()) > Some(&of.place());
             if due <= self.as_of && !cancelled && !made {
                 let why = format!("{of:?}, due {due}, {} ms ago", self.as_of - due);
-                report.find(self.missing(), &of.trigger, of.generation, why);
+                report.add(self.missing_violation(), &of.trigger, of.generation, why);
             }
         }
     }
 
-    fn judge_retried(
+    fn check_retry(
         &self,
-        retried: &Retried,
+        retried: &ObservedRetry,
         due: Option<u64>,
-        effective: &Effective<'_>,
-        report: &mut Report,
+        effective: &EffectiveCommands<'_>,
+        report: &mut AuditReport,
     ) {
-        let Retried { of, visible, decided, payload } = retried;
+        let ObservedRetry { key: of, visible, decided_before: decided, payload } = retried;
         let commands = effective.get(of.trigger.as_str()).map_or(&[][..], Vec::as_slice);
         let place = commands.iter().position(|command| command.offset == of.generation);
         let (Some(place), Some(due)) = (place, due) else {
             let why = format!("nobody asked for {of:?}");
-            return report.find(Violation::Ghost, &of.trigger, of.generation, why);
+            return report.add(Violation::Unexpected, &of.trigger, of.generation, why);
         };
         if *visible < due {
             let why = format!("{of:?} {} ms early", due - visible);
-            report.find(Violation::Early, &of.trigger, of.generation, why);
+            report.add(Violation::Early, &of.trigger, of.generation, why);
         }
         if commands[place].payload() != Some(payload) {
             let why = format!("{of:?} with {:?}", String::from_utf8_lossy(payload));
-            report.find(Violation::WrongBody, &of.trigger, of.generation, why);
+            report.add(Violation::WrongContent, &of.trigger, of.generation, why);
         }
-        let next = commands.get(place + 1).filter(|command| command.kind == Kind::Cancel);
+        let next = commands.get(place + 1).filter(|command| command.kind == CommandKind::Cancel);
         if let Some(cancel) = next.filter(|cancel| cancel.offset < *decided) {
             let why = format!("{of:?} after the cancel at {} was decided", cancel.offset);
-            report.find(Violation::NotStopped, &of.trigger, of.generation, why);
+            report.add(Violation::NotStopped, &of.trigger, of.generation, why);
         }
     }
 }

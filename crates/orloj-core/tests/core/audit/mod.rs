@@ -1,42 +1,42 @@
 //! The judge: compares what Kafka acknowledged with what a `read_committed` reader saw. One for
 //! real runs and for the simulator alike.
 //!
-//! Law: pure, and it trusts nobody: neither the scheduler's answers nor its headers excuse a fire
-//! that the log of commands does not. Answers only decide races that both sides could win.
+//! Invariant: pure, and it trusts nobody: neither the scheduler's answers nor its headers excuse a
+//! fire that the log of commands does not. Answers only decide races that both sides could win.
 
 mod answer;
 mod attempts;
-mod report;
+pub(crate) mod report;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
 
 pub(crate) use answer::answer;
-use attempts::Effective;
-pub(crate) use attempts::{Attempt, Reported, Retried};
-pub(crate) use report::{Finding, Report, Violation};
+use attempts::EffectiveCommands;
+pub(crate) use attempts::{AttemptKey, ObservedRetry, RequestedRetry};
+pub(crate) use report::{AuditReport, Violation};
 
 /// What was written to `triggers` and acknowledged, by trigger id.
-pub(crate) type Commands = HashMap<String, Vec<Command>>;
+pub(crate) type AcknowledgedCommands = HashMap<String, Vec<AcknowledgedCommand>>;
 
 /// What the owner answered, by the trigger id and offset of the command.
-pub(crate) type Answers = HashMap<(String, u64), Vec<Answer>>;
+pub(crate) type OwnerAnswers = HashMap<(String, u64), Vec<OwnerAnswer>>;
 
 /// A record of `triggers` that the broker acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Command {
+pub(crate) struct AcknowledgedCommand {
     /// Its offset; that of a registration is the generation.
     pub(crate) offset: u64,
     /// The broker's timestamp, in ms since the epoch.
     pub(crate) appended: u64,
     /// Whether it asked for an answer.
     pub(crate) ack: bool,
-    pub(crate) kind: Kind,
+    pub(crate) kind: CommandKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CommandKind {
     /// `due` in ms since the epoch.
     Register {
         due: u64,
@@ -49,15 +49,15 @@ pub(crate) enum Kind {
     },
     Cancel,
     /// What nobody can read: it must be rejected.
-    Nonsense,
+    Malformed,
     /// What is to do nothing: a cancel in the name of a caller who has no triggers, or a
     /// replacement of what never was.
-    Idle,
+    NoEffect,
 }
 
 /// The owner's answer to a command: what it did to the generation that was pending, if any was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum OwnerAnswer {
     /// This generation was cancelled or replaced, and must never fire.
     Stopped(u64),
     /// Nothing was pending.
@@ -69,7 +69,7 @@ pub(crate) enum Answer {
 
 /// A record of a target topic, or the first attempt of a callback.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fired {
+pub(crate) struct ObservedFire {
     pub(crate) trigger: String,
     pub(crate) generation: u64,
     pub(crate) occurrence: u32,
@@ -83,97 +83,100 @@ pub(crate) struct Fired {
 
 /// Everything there is to judge by.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Evidence<'a> {
-    pub(crate) commands: &'a Commands,
-    pub(crate) answers: &'a Answers,
-    pub(crate) fires: &'a [Fired],
+pub(crate) struct AuditInput<'a> {
+    pub(crate) commands: &'a AcknowledgedCommands,
+    pub(crate) answers: &'a OwnerAnswers,
+    pub(crate) fires: &'a [ObservedFire],
     /// Later attempts of callbacks, and what workers asked for.
-    pub(crate) retried: &'a [Retried],
-    pub(crate) reported: &'a [Reported],
+    pub(crate) retried: &'a [ObservedRetry],
+    pub(crate) reported: &'a [RequestedRetry],
     /// A stop appended so many ms or more before the due time must win.
     pub(crate) margin: u64,
     /// What is due after this, in ms since the epoch, may be pending still.
     pub(crate) as_of: u64,
     /// The system says that nothing is left to be done. If not, what is missing is stuck.
-    pub(crate) at_rest: bool,
+    pub(crate) is_idle: bool,
 }
 
-/// Judges commands and fires into topics: see [`Evidence`].
-pub(crate) fn judge(
-    commands: &Commands,
-    answers: &Answers,
-    fires: &[Fired],
+/// Judges commands and fires into topics: see [`AuditInput`].
+pub(crate) fn check_commands_only(
+    commands: &AcknowledgedCommands,
+    answers: &OwnerAnswers,
+    fires: &[ObservedFire],
     margin: u64,
     as_of: u64,
-) -> Report {
+) -> AuditReport {
     let (retried, reported) = (&[], &[]);
     let at_rest = true;
-    Evidence { commands, answers, fires, retried, reported, margin, as_of, at_rest }.judge()
+    AuditInput { commands, answers, fires, retried, reported, margin, as_of, is_idle: at_rest }
+        .check()
 }
 
 /// How often each generation fired, by trigger.
-type Times<'a> = HashMap<(&'a str, u64), u32>;
+type FireCounts<'a> = HashMap<(&'a str, u64), u32>;
 
-impl Evidence<'_> {
+impl AuditInput<'_> {
     /// The verdict.
-    pub(crate) fn judge(&self) -> Report {
-        let mut report = Report { fired: self.fires.len(), ..Report::default() };
-        let mut times = Times::with_capacity(self.fires.len());
+    pub(crate) fn check(&self) -> AuditReport {
+        let mut report = AuditReport { fired: self.fires.len(), ..AuditReport::default() };
+        let mut times = FireCounts::with_capacity(self.fires.len());
         for fire in self.fires {
             *times.entry((&fire.trigger, fire.generation)).or_default() += 1;
-            report.judge_fire(fire, self.commands.get(&fire.trigger));
+            report.check_fire(fire, self.commands.get(&fire.trigger));
         }
-        let mut effective = Effective::default();
+        let mut effective = EffectiveCommands::default();
         for (trigger, commands) in self.commands {
-            let last = self.judge_commands(trigger, commands, &times, &mut effective, &mut report);
+            let last = self.check_commands(trigger, commands, &times, &mut effective, &mut report);
             if let Some((command, due)) = last
                 && !times.contains_key(&(trigger.as_str(), command.offset))
             {
-                self.judge_silence(trigger, command, due, &mut report);
+                self.check_missing_fire(trigger, command, due, &mut report);
             }
         }
         for ((trigger, generation), times) in times.into_iter().filter(|(_, times)| *times > 1) {
-            report.find(Violation::Duplicate, trigger, generation, format!("{times} fires"));
+            report.add(Violation::Duplicate, trigger, generation, format!("{times} fires"));
         }
-        self.judge_attempts(&effective, &mut report);
+        self.check_attempts(&effective, &mut report);
         report.lateness.sort_unstable();
         report
     }
 
     /// All commands of a trigger, in log order. Returns the registration that nothing stopped.
-    fn judge_commands<'c>(
+    fn check_commands<'c>(
         &self,
         trigger: &'c str,
-        commands: &'c [Command],
-        times: &Times<'_>,
-        effective: &mut Effective<'c>,
-        report: &mut Report,
-    ) -> Option<(&'c Command, u64)> {
-        let mut pending: Option<(&Command, u64)> = None;
+        commands: &'c [AcknowledgedCommand],
+        times: &FireCounts<'_>,
+        effective: &mut EffectiveCommands<'c>,
+        report: &mut AuditReport,
+    ) -> Option<(&'c AcknowledgedCommand, u64)> {
+        let mut pending: Option<(&AcknowledgedCommand, u64)> = None;
         for (place, command) in commands.iter().enumerate() {
             assert!(place == 0 || commands[place - 1].offset < command.offset, "in log order");
-            report.registered += usize::from(command.registers().is_some());
+            report.registered += usize::from(command.registered_due().is_some());
             let answer = self.answer(trigger, command, report);
             let fired = times.contains_key(&(trigger, command.offset));
             let ignored = match (&command.kind, answer) {
-                (Kind::Nonsense, None | Some(Answer::Rejected)) => true,
-                (Kind::Idle, None | Some(Answer::NothingPending | Answer::Kept(_))) if !fired => {
-                    true
-                }
-                (Kind::Keep { .. }, Some(Answer::Kept(kept))) => {
+                (CommandKind::Malformed, None | Some(OwnerAnswer::Rejected)) => true,
+                (
+                    CommandKind::NoEffect,
+                    None | Some(OwnerAnswer::NothingPending | OwnerAnswer::Kept(_)),
+                ) if !fired => true,
+                (CommandKind::Keep { .. }, Some(OwnerAnswer::Kept(kept))) => {
                     let stays = pending.is_some_and(|(pending, _)| pending.offset == kept);
                     if !stays || fired {
                         let why = format!("kept {kept}, which was not pending, or fired itself");
-                        report.find(Violation::Ghost, trigger, command.offset, why);
+                        report.add(Violation::Unexpected, trigger, command.offset, why);
                     }
                     true
                 }
-                (Kind::Nonsense | Kind::Idle, other) | (_, other @ Some(Answer::Kept(_))) => {
+                (CommandKind::Malformed | CommandKind::NoEffect, other)
+                | (_, other @ Some(OwnerAnswer::Kept(_))) => {
                     let why = format!("{:?} answered {other:?}", command.kind);
-                    report.find(Violation::Ghost, trigger, command.offset, why);
+                    report.add(Violation::Unexpected, trigger, command.offset, why);
                     true
                 }
-                (_, Some(Answer::Rejected)) => true,
+                (_, Some(OwnerAnswer::Rejected)) => true,
                 _ => false,
             };
             if ignored {
@@ -181,44 +184,49 @@ impl Evidence<'_> {
             }
             if let Some((stopped, due)) = pending {
                 let times = times.get(&(trigger, stopped.offset)).copied().unwrap_or(0);
-                self.judge_stop(trigger, (stopped, due), command, answer, times > 0, report);
-            } else if let Some(Answer::Stopped(other)) = answer
-                && !self.was_reported(trigger, other)
+                self.check_stop(trigger, (stopped, due), command, answer, times > 0, report);
+            } else if let Some(OwnerAnswer::Stopped(other)) = answer
+                && !self.retry_was_requested(trigger, other)
             {
                 let why = format!("stopped {other}, but nothing was pending");
-                report.find(Violation::NotStopped, trigger, command.offset, why);
+                report.add(Violation::NotStopped, trigger, command.offset, why);
             }
-            pending = command.registers().map(|due| (command, due));
+            pending = command.registered_due().map(|due| (command, due));
             effective.entry(trigger).or_default().push(command);
         }
         pending
     }
 
     /// The one answer to a command, if there is one.
-    fn answer(&self, trigger: &str, command: &Command, report: &mut Report) -> Option<Answer> {
+    fn answer(
+        &self,
+        trigger: &str,
+        command: &AcknowledgedCommand,
+        report: &mut AuditReport,
+    ) -> Option<OwnerAnswer> {
         // A tuple of borrowed parts cannot look up a tuple of owned ones.
         let key = (trigger.to_owned(), command.offset);
         let all = self.answers.get(&key).map_or(&[][..], Vec::as_slice);
         match all {
             [] if command.ack => {
                 let why = format!("{:?}", command.kind);
-                report.find(Violation::Unanswered, trigger, command.offset, why);
+                report.add(Violation::Unanswered, trigger, command.offset, why);
             }
             [] | [_] => {}
-            many => report.find(Violation::Duplicate, trigger, command.offset, format!("{many:?}")),
+            many => report.add(Violation::Duplicate, trigger, command.offset, format!("{many:?}")),
         }
         all.first().copied()
     }
 
     /// A registration was followed by a cancel or by another registration.
-    fn judge_stop(
+    fn check_stop(
         &self,
         trigger: &str,
-        (stopped, due): (&Command, u64),
-        by: &Command,
-        answer: Option<Answer>,
+        (stopped, due): (&AcknowledgedCommand, u64),
+        by: &AcknowledgedCommand,
+        answer: Option<OwnerAnswer>,
         fired: bool,
-        report: &mut Report,
+        report: &mut AuditReport,
     ) {
         let generation = stopped.offset;
         let in_time = by.appended + self.margin <= due;
@@ -228,71 +236,87 @@ impl Evidence<'_> {
         let why = |text: &str| format!("{text}; {} answered {answer:?}", by.offset);
         if in_time && fired {
             let text = why("fired although it was stopped in time");
-            return report.find_by(by.offset, Violation::NotStopped, trigger, generation, text);
+            return report.add_for_command(
+                by.offset,
+                Violation::NotStopped,
+                trigger,
+                generation,
+                text,
+            );
         }
         match answer {
             // A cancel that finds nothing pending may stop a retry, of this generation or before.
-            Some(Answer::Stopped(other))
-                if fired && by.kind == Kind::Cancel && self.was_reported(trigger, other) => {}
-            Some(Answer::Stopped(other)) if other != generation || fired => {
+            Some(OwnerAnswer::Stopped(other))
+                if fired
+                    && by.kind == CommandKind::Cancel
+                    && self.retry_was_requested(trigger, other) => {}
+            Some(OwnerAnswer::Stopped(other)) if other != generation || fired => {
                 let text = why("the answer says what did not happen");
-                report.find_by(by.offset, Violation::NotStopped, trigger, generation, text);
+                report.add_for_command(by.offset, Violation::NotStopped, trigger, generation, text);
             }
-            Some(Answer::NothingPending) if !fired => {
+            Some(OwnerAnswer::NothingPending) if !fired => {
                 let text = why("neither fired nor stopped");
-                report.find_by(by.offset, Violation::Lost, trigger, generation, text);
+                report.add_for_command(by.offset, Violation::Lost, trigger, generation, text);
             }
             _ => {}
         }
     }
 
-    fn judge_silence(&self, trigger: &str, last: &Command, due: u64, report: &mut Report) {
+    fn check_missing_fire(
+        &self,
+        trigger: &str,
+        last: &AcknowledgedCommand,
+        due: u64,
+        report: &mut AuditReport,
+    ) {
         if due > self.as_of {
             report.pending += 1;
         } else {
             let why = format!("due {due}, {} ms ago", self.as_of - due);
-            report.find(self.missing(), trigger, last.offset, why);
+            report.add(self.missing_violation(), trigger, last.offset, why);
         }
     }
 
     /// What it is called that something due has not happened.
-    fn missing(&self) -> Violation {
-        if self.at_rest { Violation::Lost } else { Violation::Stuck }
+    fn missing_violation(&self) -> Violation {
+        if self.is_idle { Violation::Lost } else { Violation::Stuck }
     }
 }
 
-impl Command {
+impl AcknowledgedCommand {
     /// The due time, if it registers something.
-    pub(crate) fn registers(&self) -> Option<u64> {
+    pub(crate) fn registered_due(&self) -> Option<u64> {
         match self.kind {
-            Kind::Register { due, .. } | Kind::Keep { due, .. } => Some(due),
-            Kind::Cancel | Kind::Nonsense | Kind::Idle => None,
+            CommandKind::Register { due, .. } | CommandKind::Keep { due, .. } => Some(due),
+            CommandKind::Cancel | CommandKind::Malformed | CommandKind::NoEffect => None,
         }
     }
 
     /// What it wants delivered.
     fn payload(&self) -> Option<&[u8]> {
         match &self.kind {
-            Kind::Register { payload, .. } | Kind::Keep { payload, .. } => Some(payload),
-            Kind::Cancel | Kind::Nonsense | Kind::Idle => None,
+            CommandKind::Register { payload, .. } | CommandKind::Keep { payload, .. } => {
+                Some(payload)
+            }
+            CommandKind::Cancel | CommandKind::Malformed | CommandKind::NoEffect => None,
         }
     }
 }
 
-impl Report {
-    fn judge_fire(&mut self, fire: &Fired, commands: Option<&Vec<Command>>) {
-        let Fired { trigger, generation, occurrence, .. } = fire;
+impl AuditReport {
+    fn check_fire(&mut self, fire: &ObservedFire, commands: Option<&Vec<AcknowledgedCommand>>) {
+        let ObservedFire { trigger, generation, occurrence, .. } = fire;
         let registration = commands
             .and_then(|all| all.iter().find(|command| command.offset == *generation))
             .filter(|_| *occurrence == 0);
-        let due = registration.and_then(Command::registers);
+        let due = registration.and_then(AcknowledgedCommand::registered_due);
         let (Some(due), Some(registration)) = (due, registration) else {
             let why = format!("occurrence {occurrence}, due {}", fire.due);
-            return self.find(Violation::Ghost, trigger, *generation, why);
+            return self.add(Violation::Unexpected, trigger, *generation, why);
         };
         if fire.visible < due {
             let why = format!("{} ms early", due - fire.visible);
-            self.find(Violation::Early, trigger, *generation, why);
+            self.add(Violation::Early, trigger, *generation, why);
         }
         let payload = registration.payload().unwrap_or_default();
         if fire.payload != payload || fire.due != due {
@@ -302,7 +326,7 @@ impl Report {
                 String::from_utf8_lossy(&fire.payload),
                 String::from_utf8_lossy(payload),
             );
-            self.find(Violation::WrongBody, trigger, *generation, why);
+            self.add(Violation::WrongContent, trigger, *generation, why);
         }
         self.lateness.push(fire.visible.saturating_sub(due.max(registration.appended)));
     }

@@ -1,6 +1,6 @@
 //! What the judge has found, and how it says so.
 //!
-//! Law: a finding names what a person needs to look it up in the logs.
+//! Invariant: a finding names what a person needs to look it up in the logs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,11 +17,11 @@ pub(crate) enum Violation {
     /// Fired, or answered, more than once.
     Duplicate,
     /// Nobody registered what fired.
-    Ghost,
+    Unexpected,
     /// Fired although it was stopped in time, or although the owner said it was stopped.
     NotStopped,
     /// Another payload or due time than the registered one.
-    WrongBody,
+    WrongContent,
     /// A command that asked for an answer got none.
     Unanswered,
 }
@@ -33,13 +33,13 @@ pub(crate) struct Finding {
     pub(crate) trigger: String,
     pub(crate) generation: u64,
     /// The offset of the command that brought it to light: its own, or one that stopped it.
-    pub(crate) by: u64,
+    pub(crate) command_offset: u64,
     pub(crate) why: String,
 }
 
 /// The verdict. `Display` prints it whole.
 #[derive(Debug, Default)]
-pub(crate) struct Report {
+pub(crate) struct AuditReport {
     pub(crate) findings: Vec<Finding>,
     /// Registrations, replacements included.
     pub(crate) registered: usize,
@@ -66,9 +66,9 @@ impl Violation {
             Self::Stuck => "STUCK",
             Self::Early => "EARLY",
             Self::Duplicate => "DUPLICATE",
-            Self::Ghost => "GHOST",
+            Self::Unexpected => "GHOST",
             Self::NotStopped => "CANCEL-VIOLATION",
-            Self::WrongBody => "WRONG-BODY",
+            Self::WrongContent => "WRONG-BODY",
             Self::Unanswered => "UNANSWERED",
         }
     }
@@ -80,7 +80,7 @@ impl fmt::Display for Violation {
     }
 }
 
-impl Report {
+impl AuditReport {
     pub(crate) fn is_clean(&self) -> bool {
         self.findings.is_empty()
     }
@@ -92,24 +92,24 @@ impl Report {
     }
 
     /// The lateness, in ms, that this share of the fires (0 to 1) does not exceed.
-    pub(crate) fn late_at(&self, share: f64) -> u64 {
+    pub(crate) fn lateness_at(&self, share: f64) -> u64 {
         let last = self.lateness.len().saturating_sub(1);
         let place = (last as f64 * share).ceil() as usize;
         self.lateness.get(place).copied().unwrap_or(0)
     }
 
-    pub(crate) fn find(
+    pub(crate) fn add(
         &mut self,
         violation: Violation,
         trigger: &str,
         generation: u64,
         why: String,
     ) {
-        self.find_by(generation, violation, trigger, generation, why);
+        self.add_for_command(generation, violation, trigger, generation, why);
     }
 
     /// The same, by the command at offset `by`.
-    pub(crate) fn find_by(
+    pub(crate) fn add_for_command(
         &mut self,
         by: u64,
         violation: Violation,
@@ -118,11 +118,11 @@ impl Report {
         why: String,
     ) {
         let trigger = trigger.to_owned();
-        self.findings.push(Finding { violation, trigger, generation, by, why });
+        self.findings.push(Finding { violation, trigger, generation, command_offset: by, why });
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for AuditReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         /// Enough to see what they have in common.
         const SHOWN_MAX: usize = 20;
@@ -134,7 +134,7 @@ impl fmt::Display for Report {
             "{stops} stopped while pending, {stops_in_time} of them in time; \
              {stops_too_late} too late ({share:.2} %)"
         )?;
-        let late = [0.5, 0.99, 0.999, 1.0].map(|share| self.late_at(share));
+        let late = [0.5, 0.99, 0.999, 1.0].map(|share| self.lateness_at(share));
         let [p50, p99, p999, max] = late;
         writeln!(f, "late by p50 {p50} ms, p99 {p99} ms, p99.9 {p999} ms, max {max} ms")?;
         let mut counts = BTreeMap::<_, usize>::new();

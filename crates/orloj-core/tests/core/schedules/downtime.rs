@@ -7,12 +7,12 @@ use orloj_core::engine::step::Emit;
 use orloj_core::model::Timestamp;
 use orloj_core::model::definition::{Definition, Target, TopicTarget};
 use orloj_core::model::input::{
-    Count, OnConflict, PRIORITY_DEFAULT, Registration, Request, TriggerRecord,
+    CountPolicy, OnConflict, PRIORITY_DEFAULT, Registration, Request, TriggerRecord,
 };
-use orloj_core::model::outcome::Verdict;
+use orloj_core::model::outcome::OutcomeKind;
 use orloj_core::model::schedule::Schedule;
 
-use super::world::{Domain, rules};
+use super::test_partition::{TestPartition, rules};
 
 const MINUTE: u64 = 60_000;
 const DAY: u64 = 24 * 60 * MINUTE;
@@ -26,26 +26,26 @@ const RATE: u32 = 500;
 const MOST: u32 = 10;
 
 #[test]
-fn after_a_day_each_rule_does_what_it_says_at_the_stated_rate() {
-    let mut town = Town::new();
+fn after_a_day_of_downtime_each_misfire_rule_holds_at_the_configured_rate() {
+    let mut town = DowntimeSimulation::new();
     for n in 0..SCHEDULES {
         town.register(&format!("{}-{n}", rule_of(n)), schedule(n));
     }
-    town.live_until(BEGIN + 60 * MINUTE);
+    town.run_until(BEGIN + 60 * MINUTE);
     let before = std::mem::take(&mut town.fires);
     assert_eq!(before.len() as u32, SCHEDULES * 12, "an hour is twelve times five minutes");
     assert!(town.skipped.is_empty());
 
     let back = BEGIN + 60 * MINUTE + DAY + 30_000;
-    town.domain.abandon(true);
+    town.partition.remove_owner(true);
     town.now = back;
     for n in 0..200 {
         town.one_time(&format!("new-{n}"), back + n * 500);
     }
-    town.live_until(back + 2 * MINUTE);
-    town.are_as_they_say(back);
-    town.came_at_the_rate(back);
-    town.did_not_hold_up_new_work();
+    town.run_until(back + 2 * MINUTE);
+    town.assert_misfire_rules_hold(back);
+    town.assert_catch_up_rate_holds(back);
+    town.assert_new_triggers_were_not_delayed();
 }
 
 fn rule_of(n: u32) -> &'static str {
@@ -60,19 +60,19 @@ fn schedule(n: u32) -> Schedule {
     Schedule::from_json(&format!(r#"{{"cron":"*/5 * * * *","misfire":{misfire}}}"#)).unwrap()
 }
 
-struct Town {
+struct DowntimeSimulation {
     now: Timestamp,
-    domain: Domain,
+    partition: TestPartition,
     /// Who, when it was due, when it fired.
     fires: Vec<(String, Timestamp, Timestamp)>,
     /// How many occurrences each has left out.
     skipped: HashMap<String, u32>,
 }
 
-impl Town {
+impl DowntimeSimulation {
     fn new() -> Self {
-        let domain = Domain::new(0, rules(1, RATE));
-        Self { now: BEGIN, domain, fires: Vec::new(), skipped: HashMap::new() }
+        let domain = TestPartition::new(0, rules(1, RATE));
+        Self { now: BEGIN, partition: domain, fires: Vec::new(), skipped: HashMap::new() }
     }
 
     fn register(&mut self, id: &str, schedule: Schedule) {
@@ -95,33 +95,33 @@ impl Town {
             expire_after: None,
             after: None,
             retain: None,
-            count: Count::Reset,
+            count: CountPolicy::Reset,
             priority: PRIORITY_DEFAULT,
             on_conflict: OnConflict::Replace,
             definition,
         };
         let (timestamp, request) = (self.now, Request::Register(registration));
-        self.domain.write(TriggerRecord { offset: 0, timestamp, ack: false, request });
+        self.partition.write(TriggerRecord { offset: 0, timestamp, ack: false, request });
     }
 
-    fn live_until(&mut self, end: Timestamp) {
+    fn run_until(&mut self, end: Timestamp) {
         while self.now < end {
-            self.decide();
-            let next = self.domain.next().unwrap_or(end);
+            self.run_due();
+            let next = self.partition.next_due().unwrap_or(end);
             self.now = next.clamp(self.now + 1, end);
         }
     }
 
-    fn decide(&mut self) {
-        let Self { now, domain, fires, skipped } = self;
-        domain.decide(*now, &mut |emit| match emit {
+    fn run_due(&mut self) {
+        let Self { now, partition: domain, fires, skipped } = self;
+        domain.run_due(*now, &mut |emit| match emit {
             Emit::ToTopic(fire) => {
                 let fire = row::view(&fire.row).unwrap().unwrap();
                 let id = std::str::from_utf8(fire.trigger).unwrap().to_owned();
                 fires.push((id, fire.scheduled, *now));
             }
             Emit::Outcome(outcome) => {
-                if let Verdict::Skipped { occurrences, .. } = outcome.verdict {
+                if let OutcomeKind::Skipped { occurrences, .. } = outcome.kind {
                     *skipped.entry(outcome.trigger.as_str().to_owned()).or_default() += occurrences;
                 }
             }
@@ -130,7 +130,7 @@ impl Town {
     }
 
     /// Each schedule has missed 289 occurrences, the last of them half a minute ago.
-    fn are_as_they_say(&self, back: Timestamp) {
+    fn assert_misfire_rules_hold(&self, back: Timestamp) {
         let last = back - 30_000;
         let mut made_up: HashMap<&str, Vec<Timestamp>> = HashMap::new();
         for (id, due, _) in self.fires.iter().filter(|(_, due, _)| *due <= back) {
@@ -152,7 +152,7 @@ impl Town {
         }
     }
 
-    fn came_at_the_rate(&self, back: Timestamp) {
+    fn assert_catch_up_rate_holds(&self, back: Timestamp) {
         let mut each_second = HashMap::<u64, u32>::new();
         let last = back - 30_000;
         let made_up = |(id, due, _): &&(String, Timestamp, Timestamp)| {
@@ -175,7 +175,7 @@ impl Town {
         }
     }
 
-    fn did_not_hold_up_new_work(&self) {
+    fn assert_new_triggers_were_not_delayed(&self) {
         let new = self.fires.iter().filter(|(id, ..)| id.starts_with("new"));
         let late: Vec<_> = new.map(|(_, due, at)| at - due).collect();
         assert_eq!(late.len(), 200);

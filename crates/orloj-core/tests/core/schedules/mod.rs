@@ -1,8 +1,8 @@
 //! Recurring triggers: when they come, against another implementation; that each occurrence fires
 //! once over years and owners; what is missed; and triggers that wait for others.
 
-mod dag;
+mod dependency_graph;
 mod downtime;
+mod long_run;
 mod oracle;
-mod season;
-mod world;
+mod test_partition;

@@ -1,8 +1,8 @@
 //! When schedules come, against another implementation: Python's croniter and dateutil for the wall
 //! clock, its zoneinfo for the zones.
 //!
-//! Law: `tests/schedules/expected.txt` is what `tests/schedules/oracle.py` printed, never what we
-//! computed. `make test-schedules` asks it anew, and about the years to come.
+//! Invariant: `tests/schedules/expected.txt` is what `tests/schedules/oracle.py` printed, never
+//! what we computed. `make test-schedules` asks it anew, and about the years to come.
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -19,22 +19,22 @@ const ORACLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/schedules
 const EXPECTED: &str = include_str!("../../../../../tests/schedules/expected.txt");
 
 /// What the other implementation is asked: zones, cases, years.
-pub(super) struct Question {
-    told: Value,
+pub(super) struct OracleQuery {
+    cases: Value,
     years: (i16, i16),
 }
 
-impl Question {
+impl OracleQuery {
     fn table(years: (i16, i16)) -> Self {
-        Self { told: serde_json::from_str(CASES).unwrap(), years }
+        Self { cases: serde_json::from_str(CASES).unwrap(), years }
     }
 
     /// The cases of the table that come a few times a day at most, in these zones.
     pub(super) fn daily_or_rarer(zones: &[&str], years: (i16, i16)) -> Self {
         let mut question = Self::table(years);
-        question.told["zones"] = json!(zones);
+        question.cases["zones"] = json!(zones);
         let often = ["hourly", "seconds", "thrice-daily", "twice-in-an-hour", "second-sunday"];
-        let cases = question.told["cases"].as_array_mut().unwrap();
+        let cases = question.cases["cases"].as_array_mut().unwrap();
         cases.retain(|case| !often.contains(&text(&case["name"])));
         question
     }
@@ -57,7 +57,7 @@ impl Question {
             "Pacific/Chatham",
         ];
         let cases = [case("spring", "2025-03-08"), case("autumn", "2025-10-05")];
-        Self { told: json!({ "zones": zones, "cases": cases }), years: (2025, 2026) }
+        Self { cases: json!({ "zones": zones, "cases": cases }), years: (2025, 2026) }
     }
 
     /// All sorts, for the two days in which clocks change in Europe.
@@ -65,7 +65,7 @@ impl Question {
         let mut question = Self::table((2025, 2026));
         let quarterly = json!({"name": "quarterly", "schedule": {"cron": "*/15 * * * *"},
             "oracle": {"cron": "*/15 * * * *"}});
-        let cases = question.told["cases"].as_array_mut().unwrap();
+        let cases = question.cases["cases"].as_array_mut().unwrap();
         // What counts from a start counts from 2016 here and there, which is what is asked above.
         cases.retain(|case| case["schedule"].get("every").is_none() && case["name"] != "seconds");
         cases.push(quarterly);
@@ -111,26 +111,26 @@ impl Question {
     }
 
     fn cases(&self) -> impl Iterator<Item = &Value> {
-        self.told["cases"].as_array().unwrap().iter()
+        self.cases["cases"].as_array().unwrap().iter()
     }
 
     fn zones(&self) -> impl Iterator<Item = &str> {
-        self.told["zones"].as_array().unwrap().iter().map(text)
+        self.cases["zones"].as_array().unwrap().iter().map(text)
     }
 }
 
 /// What was answered when the table was made.
-pub(super) fn recorded(question: &Question) -> String {
+pub(super) fn recorded(question: &OracleQuery) -> String {
     assert_eq!(question.years, (2016, 2026), "the table is of these years");
     EXPECTED.to_owned()
 }
 
 /// Asks. The other implementation is fetched, hence not in every test run.
-pub(super) fn ask(question: &Question) -> String {
+pub(super) fn run_oracle(question: &OracleQuery) -> String {
     let python = run_to_end(Command::new(PACKAGES).args(["python", "schedules"]));
     let folder = tempfile::tempdir().unwrap();
     let cases = folder.path().join("cases.json");
-    std::fs::write(&cases, question.told.to_string()).unwrap();
+    std::fs::write(&cases, question.cases.to_string()).unwrap();
     let (from, until) = question.years;
     let years = [from.to_string(), until.to_string()];
     let mut program = Command::new(python.trim());
@@ -138,20 +138,20 @@ pub(super) fn ask(question: &Question) -> String {
 }
 
 #[test]
-fn ten_years_in_ten_zones_are_as_another_implementation_has_them() {
-    is_same(&table(&Question::table((2016, 2026))), EXPECTED);
+fn ten_years_in_ten_zones_match_another_implementation() {
+    assert_same(&table(&OracleQuery::table((2016, 2026))), EXPECTED);
 }
 
 #[test]
 #[ignore = "make test-schedules"]
 fn the_other_implementation_agrees_for_thirty_years() {
-    is_same(EXPECTED, &ask(&Question::table((2016, 2026))));
-    let coming = Question::table((2026, 2046));
-    is_same(&table(&coming), &ask(&coming));
+    assert_same(EXPECTED, &run_oracle(&OracleQuery::table((2016, 2026))));
+    let coming = OracleQuery::table((2026, 2046));
+    assert_same(&table(&coming), &run_oracle(&coming));
 }
 
 /// What [`ask`] would answer, as we compute it.
-fn table(question: &Question) -> String {
+fn table(question: &OracleQuery) -> String {
     let mut table = String::new();
     for case in question.cases() {
         let bounds = question.window(text(&case["name"]));
@@ -183,7 +183,7 @@ fn sum(schedule: &Value, (from, until): (Timestamp, Timestamp)) -> String {
 }
 
 /// Names the lines that differ.
-fn is_same(ours: &str, theirs: &str) {
+fn assert_same(ours: &str, theirs: &str) {
     let pairs = ours.lines().zip(theirs.lines());
     let different: Vec<_> = pairs.filter(|(ours, theirs)| ours != theirs).collect();
     assert!(different.is_empty(), "{} lines differ: {different:#?}", different.len());

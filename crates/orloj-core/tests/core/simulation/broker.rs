@@ -1,11 +1,11 @@
 //! The cluster: every topic, the transaction coordinator, and the group.
 //!
-//! Law: it grants what Kafka grants and no more. A producer of an older epoch is fenced; offsets of
-//! a transaction are stable only once it has ended; a transaction that stays open too long is
-//! aborted, and its producer fenced.
+//! Invariant: it grants what Kafka grants and no more. A producer of an older epoch is fenced;
+//! offsets of a transaction are stable only once it has ended; a transaction that stays open too
+//! long is aborted, and its producer fenced.
 
 use orloj_core::engine::step::Emit;
-use orloj_core::engine::takeover::Committed;
+use orloj_core::engine::takeover::PartitionOffsets;
 use orloj_core::model::definition::Header;
 use orloj_core::model::ledger::LedgerRecord;
 use orloj_core::model::signal::Signal;
@@ -14,11 +14,11 @@ use orloj_core::model::{Millis, Offset, Timestamp};
 use bytes::Bytes;
 
 use super::group::{Group, Membership};
-use super::log::{Fate, Log, TxnId};
+use super::log::{SimulatedLog, SimulatedTransactionState, TxnId};
 
 /// A record of `triggers`, in bytes, as users write it.
 #[derive(Clone, Debug)]
-pub(super) struct Raw {
+pub(super) struct SimulatedRawRecord {
     pub(super) key: Bytes,
     pub(super) value: Option<Bytes>,
     pub(super) headers: Vec<Header>,
@@ -26,14 +26,14 @@ pub(super) struct Raw {
 
 /// A record that an owner wrote for others.
 #[derive(Clone, Debug)]
-pub(super) struct Sent {
+pub(super) struct SimulatedSend {
     pub(super) emit: Emit,
     /// Which takeover of the partition it belongs to.
     pub(super) tenure: u64,
     /// The latest time that the owner's clock had shown, in ms since the epoch.
     pub(super) clock: Timestamp,
     /// How far the partition had decided its inputs before the step that wrote it.
-    pub(super) before: Decided,
+    pub(super) before: SimulatedDecidedOffsets,
     /// Its place among all that owners and workers have sent: of one partition, the order in which
     /// its owners decided.
     pub(super) order: u64,
@@ -43,30 +43,37 @@ pub(super) struct Sent {
 
 /// How far the inputs of a partition are decided: N of each topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Decided {
+pub(super) struct SimulatedDecidedOffsets {
     pub(super) triggers: Offset,
     pub(super) signals: Offset,
     /// The owner's clock then.
     pub(super) clock: Timestamp,
 }
 
-impl Sent {
+impl SimulatedSend {
     /// What is no owner's: a worker's, say.
     pub(super) fn plain(emit: Emit, clock: Timestamp) -> Self {
-        Self { emit, tenure: 0, clock, before: Decided::default(), order: 0, txn: None }
+        Self {
+            emit,
+            tenure: 0,
+            clock,
+            before: SimulatedDecidedOffsets::default(),
+            order: 0,
+            txn: None,
+        }
     }
 }
 
 /// A record on its way to partition `.0` of a topic.
 #[derive(Clone, Debug)]
-pub(super) enum Outgoing {
-    Trigger(usize, Raw),
+pub(super) enum SimulatedOutput {
+    Trigger(usize, SimulatedRawRecord),
     Signal(usize, Signal),
     Ledger(usize, LedgerRecord),
     /// For the workers.
-    Fire(usize, Sent),
+    Fire(usize, SimulatedSend),
     /// Into topics of users, `outcomes` and `dead-letters`.
-    Other(usize, Sent),
+    Other(usize, SimulatedSend),
 }
 
 /// A transactional producer: its id and its epoch.
@@ -78,7 +85,7 @@ pub(super) struct Producer {
 
 /// Why a call of a transaction was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum SimulatedRefusal {
     /// The producer has a successor, or its transaction took too long.
     Fenced,
     /// The group has moved on.
@@ -86,7 +93,7 @@ pub(super) enum Refused {
 }
 
 /// What one partition's commit says: partition, offset, metadata.
-pub(super) type Progress = (usize, Offset, String);
+pub(super) type SimulatedOffsetCommit = (usize, Offset, String);
 
 #[derive(Debug, Default)]
 struct Account {
@@ -98,7 +105,7 @@ struct Account {
 struct Txn {
     until: Timestamp,
     touched: Vec<(Topic, usize)>,
-    offsets: Vec<Progress>,
+    offsets: Vec<SimulatedOffsetCommit>,
     /// What the clock of an owner showed when it committed.
     ended: Option<Timestamp>,
 }
@@ -114,19 +121,19 @@ enum Topic {
 
 /// The cluster. All topics have the same partitions.
 #[derive(Debug)]
-pub(super) struct Broker {
+pub(super) struct SimulatedBroker {
     /// True time, in ms since the epoch.
     pub(super) now: Timestamp,
     /// How much of it was leapt over, in ms.
     pub(super) leapt: Millis,
     /// After this a transaction is aborted.
     pub(super) transaction_timeout: Millis,
-    pub(super) triggers: Vec<Log<Raw>>,
-    pub(super) signals: Vec<Log<Signal>>,
-    pub(super) ledger: Vec<Log<LedgerRecord>>,
-    pub(super) fires: Vec<Log<Sent>>,
-    pub(super) others: Vec<Log<Sent>>,
-    pub(super) fates: Vec<Fate>,
+    pub(super) triggers: Vec<SimulatedLog<SimulatedRawRecord>>,
+    pub(super) signals: Vec<SimulatedLog<Signal>>,
+    pub(super) ledger: Vec<SimulatedLog<LedgerRecord>>,
+    pub(super) fires: Vec<SimulatedLog<SimulatedSend>>,
+    pub(super) others: Vec<SimulatedLog<SimulatedSend>>,
+    pub(super) fates: Vec<SimulatedTransactionState>,
     pub(super) group: Group,
     /// How many records owners and workers have sent for others.
     pub(super) sent: u64,
@@ -134,17 +141,17 @@ pub(super) struct Broker {
     accounts: Vec<Account>,
 }
 
-impl Broker {
+impl SimulatedBroker {
     pub(super) fn new(partitions: usize, now: Timestamp, transaction_timeout: Millis) -> Self {
         Self {
             now,
             leapt: 0,
             transaction_timeout,
-            triggers: (0..partitions).map(|_| Log::default()).collect(),
-            signals: (0..partitions).map(|_| Log::default()).collect(),
-            ledger: (0..partitions).map(|_| Log::default()).collect(),
-            fires: (0..partitions).map(|_| Log::default()).collect(),
-            others: (0..partitions).map(|_| Log::default()).collect(),
+            triggers: (0..partitions).map(|_| SimulatedLog::default()).collect(),
+            signals: (0..partitions).map(|_| SimulatedLog::default()).collect(),
+            ledger: (0..partitions).map(|_| SimulatedLog::default()).collect(),
+            fires: (0..partitions).map(|_| SimulatedLog::default()).collect(),
+            others: (0..partitions).map(|_| SimulatedLog::default()).collect(),
             fates: Vec::new(),
             group: Group::new(partitions),
             sent: 0,
@@ -159,19 +166,23 @@ impl Broker {
             self.accounts.push(Account::default());
         }
         if let Some(txn) = self.accounts[id].open.take() {
-            self.settle(txn, Fate::Aborted);
+            self.settle(txn, SimulatedTransactionState::Aborted);
         }
         self.accounts[id].epoch += 1;
         Producer { id, epoch: self.accounts[id].epoch }
     }
 
     /// A record outside of any transaction.
-    pub(super) fn write(&mut self, record: Outgoing) -> Offset {
+    pub(super) fn write(&mut self, record: SimulatedOutput) -> Offset {
         self.append(record, None).1
     }
 
     /// A record in the open transaction of `by`; the first one begins it.
-    pub(super) fn send(&mut self, by: Producer, record: Outgoing) -> Result<(), Refused> {
+    pub(super) fn send(
+        &mut self,
+        by: Producer,
+        record: SimulatedOutput,
+    ) -> Result<(), SimulatedRefusal> {
         let txn = self.open_of(by)?;
         let (place, _) = self.append(record, Some(txn));
         let touched = &mut self.txns[txn].touched;
@@ -185,26 +196,34 @@ impl Broker {
     pub(super) fn send_offsets(
         &mut self,
         by: Producer,
-        offsets: &[Progress],
+        offsets: &[SimulatedOffsetCommit],
         membership: &Membership,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), SimulatedRefusal> {
         let txn = self.open_of(by)?;
         if !self.group.accepts(membership) {
-            return Err(Refused::Generation);
+            return Err(SimulatedRefusal::Generation);
         }
         self.txns[txn].offsets.extend_from_slice(offsets);
         Ok(())
     }
 
     /// Offsets outside of any transaction, as a plain consumer commits them.
-    pub(super) fn commit_offsets(&mut self, offsets: &[Progress], membership: &Membership) {
+    pub(super) fn commit_offsets(
+        &mut self,
+        offsets: &[SimulatedOffsetCommit],
+        membership: &Membership,
+    ) {
         if self.group.accepts(membership) {
             self.keep_offsets(offsets.to_vec());
         }
     }
 
     /// Commits or aborts what is open.
-    pub(super) fn end(&mut self, by: Producer, fate: Fate) -> Result<(), Refused> {
+    pub(super) fn end(
+        &mut self,
+        by: Producer,
+        fate: SimulatedTransactionState,
+    ) -> Result<(), SimulatedRefusal> {
         let txn = self.open_of(by)?;
         self.accounts[by.id].open = None;
         self.settle(txn, fate);
@@ -212,14 +231,18 @@ impl Broker {
     }
 
     /// Commits what an owner has open, whose clock shows `clock`.
-    pub(super) fn commit(&mut self, by: Producer, clock: Timestamp) -> Result<(), Refused> {
+    pub(super) fn commit(
+        &mut self,
+        by: Producer,
+        clock: Timestamp,
+    ) -> Result<(), SimulatedRefusal> {
         let txn = self.open_of(by)?;
         self.txns[txn].ended = Some(clock);
-        self.end(by, Fate::Committed)
+        self.end(by, SimulatedTransactionState::Committed)
     }
 
     /// What the clock of the owner showed that committed this.
-    pub(super) fn committed_at(&self, sent: &Sent) -> Option<Timestamp> {
+    pub(super) fn committed_at(&self, sent: &SimulatedSend) -> Option<Timestamp> {
         self.txns[sent.txn?].ended
     }
 
@@ -243,7 +266,7 @@ impl Broker {
             if let Some(txn) = open.filter(|txn| self.txns[*txn].until <= self.now) {
                 self.accounts[id].open = None;
                 self.accounts[id].epoch += 1;
-                self.settle(txn, Fate::Aborted);
+                self.settle(txn, SimulatedTransactionState::Aborted);
                 expired += 1;
             }
         }
@@ -252,7 +275,7 @@ impl Broker {
 
     /// What a new owner asks for first. `None`: an earlier transaction with an offset of this
     /// partition is undecided, so there is no stable answer yet.
-    pub(super) fn stable_offset(&self, partition: usize) -> Option<Committed> {
+    pub(super) fn stable_offset(&self, partition: usize) -> Option<PartitionOffsets> {
         let pending = |txn: &TxnId| self.txns[*txn].offsets.iter().any(|(p, ..)| *p == partition);
         if self.accounts.iter().filter_map(|account| account.open).any(|txn| pending(&txn)) {
             return None;
@@ -261,9 +284,9 @@ impl Broker {
     }
 
     /// The same without waiting for what is undecided.
-    pub(super) fn offset(&self, partition: usize) -> Committed {
-        Committed {
-            offset: self.group.committed[partition].clone(),
+    pub(super) fn offset(&self, partition: usize) -> PartitionOffsets {
+        PartitionOffsets {
+            committed: self.group.committed[partition].clone(),
             triggers_low: self.triggers[partition].low,
             triggers_end: self.triggers[partition].high(),
             signals_low: self.signals[partition].low,
@@ -273,23 +296,23 @@ impl Broker {
         }
     }
 
-    fn open_of(&mut self, by: Producer) -> Result<TxnId, Refused> {
+    fn open_of(&mut self, by: Producer) -> Result<TxnId, SimulatedRefusal> {
         let account = &mut self.accounts[by.id];
         if account.epoch != by.epoch {
-            return Err(Refused::Fenced);
+            return Err(SimulatedRefusal::Fenced);
         }
         let next = self.fates.len();
         let txn = *account.open.get_or_insert(next);
         if txn == next {
             let until = self.now + self.transaction_timeout;
-            self.fates.push(Fate::Open);
+            self.fates.push(SimulatedTransactionState::Open);
             let (touched, offsets) = (Vec::new(), Vec::new());
             self.txns.push(Txn { until, touched, offsets, ended: None });
         }
         Ok(txn)
     }
 
-    fn settle(&mut self, txn: TxnId, fate: Fate) {
+    fn settle(&mut self, txn: TxnId, fate: SimulatedTransactionState) {
         self.fates[txn] = fate;
         let (touched, offsets) = {
             let txn = &mut self.txns[txn];
@@ -304,34 +327,34 @@ impl Broker {
                 Topic::Others => self.others[p].mark_end(self.now, txn),
             }
         }
-        if fate == Fate::Committed {
+        if fate == SimulatedTransactionState::Committed {
             self.keep_offsets(offsets);
         }
     }
 
-    fn keep_offsets(&mut self, offsets: Vec<Progress>) {
+    fn keep_offsets(&mut self, offsets: Vec<SimulatedOffsetCommit>) {
         for (partition, offset, metadata) in offsets {
             self.group.committed[partition] = Some((offset, metadata));
         }
     }
 
-    fn append(&mut self, record: Outgoing, txn: Option<TxnId>) -> ((Topic, usize), Offset) {
+    fn append(&mut self, record: SimulatedOutput, txn: Option<TxnId>) -> ((Topic, usize), Offset) {
         let now = self.now;
         match record {
-            Outgoing::Trigger(p, raw) => {
+            SimulatedOutput::Trigger(p, raw) => {
                 ((Topic::Triggers, p), self.triggers[p].append(now, txn, raw))
             }
-            Outgoing::Signal(p, signal) => {
+            SimulatedOutput::Signal(p, signal) => {
                 ((Topic::Signals, p), self.signals[p].append(now, txn, signal))
             }
-            Outgoing::Ledger(p, record) => {
+            SimulatedOutput::Ledger(p, record) => {
                 ((Topic::Ledger, p), self.ledger[p].append(now, txn, record))
             }
-            Outgoing::Fire(p, sent) => {
+            SimulatedOutput::Fire(p, sent) => {
                 let sent = self.numbered(sent, txn);
                 ((Topic::Fires, p), self.fires[p].append(now, txn, sent))
             }
-            Outgoing::Other(p, sent) => {
+            SimulatedOutput::Other(p, sent) => {
                 let sent = self.numbered(sent, txn);
                 ((Topic::Others, p), self.others[p].append(now, txn, sent))
             }
@@ -339,51 +362,57 @@ impl Broker {
     }
 }
 
-impl Broker {
-    fn numbered(&mut self, sent: Sent, txn: Option<TxnId>) -> Sent {
+impl SimulatedBroker {
+    fn numbered(&mut self, sent: SimulatedSend, txn: Option<TxnId>) -> SimulatedSend {
         self.sent += 1;
-        Sent { order: self.sent, txn, ..sent }
+        SimulatedSend { order: self.sent, txn, ..sent }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulation::dice::Dice;
+    use crate::simulation::dice::SimulationRng;
 
-    fn raw() -> Raw {
-        Raw { key: Bytes::from_static(b"t"), value: None, headers: Vec::new() }
+    fn raw() -> SimulatedRawRecord {
+        SimulatedRawRecord { key: Bytes::from_static(b"t"), value: None, headers: Vec::new() }
     }
 
     #[test]
     fn a_successor_fences_a_producer_and_aborts_what_it_left_open() {
-        let mut broker = Broker::new(1, 0, 10);
+        let mut broker = SimulatedBroker::new(1, 0, 10);
         let old = broker.init(0);
-        broker.send(old, Outgoing::Trigger(0, raw())).unwrap();
+        broker.send(old, SimulatedOutput::Trigger(0, raw())).unwrap();
         let new = broker.init(0);
-        assert_eq!(broker.end(old, Fate::Committed), Err(Refused::Fenced));
-        broker.send(new, Outgoing::Trigger(0, raw())).unwrap();
-        assert_eq!(broker.end(new, Fate::Committed), Ok(()));
+        assert_eq!(
+            broker.end(old, SimulatedTransactionState::Committed),
+            Err(SimulatedRefusal::Fenced)
+        );
+        broker.send(new, SimulatedOutput::Trigger(0, raw())).unwrap();
+        assert_eq!(broker.end(new, SimulatedTransactionState::Committed), Ok(()));
         let offsets: Vec<_> = broker.triggers[0].committed(&broker.fates).map(|r| r.0).collect();
         assert_eq!(offsets, [2], "the first is aborted, its marker takes an offset");
     }
 
     #[test]
     fn offsets_count_with_their_transaction_and_are_unstable_until_then() {
-        let mut broker = Broker::new(1, 0, 10);
-        let member = broker.group.join(0, &mut Dice::new(1));
+        let mut broker = SimulatedBroker::new(1, 0, 10);
+        let member = broker.group.join(0, &mut SimulationRng::new(1));
         let producer = broker.init(0);
         let progress = [(0, 7, "m".to_owned())];
         broker.send_offsets(producer, &progress, &member).unwrap();
         assert!(broker.stable_offset(0).is_none());
-        assert_eq!(broker.offset(0).offset, None);
-        broker.end(producer, Fate::Committed).unwrap();
-        assert_eq!(broker.stable_offset(0).unwrap().offset, Some((7, "m".to_owned())));
-        broker.group.rebalance(&mut Dice::new(1));
+        assert_eq!(broker.offset(0).committed, None);
+        broker.end(producer, SimulatedTransactionState::Committed).unwrap();
+        assert_eq!(broker.stable_offset(0).unwrap().committed, Some((7, "m".to_owned())));
+        broker.group.rebalance(&mut SimulationRng::new(1));
         let refused = broker.send_offsets(producer, &progress, &member);
-        assert_eq!(refused, Err(Refused::Generation));
+        assert_eq!(refused, Err(SimulatedRefusal::Generation));
         broker.now = 10;
         assert_eq!(broker.expire_transactions(), 1);
-        assert_eq!(broker.end(producer, Fate::Committed), Err(Refused::Fenced));
+        assert_eq!(
+            broker.end(producer, SimulatedTransactionState::Committed),
+            Err(SimulatedRefusal::Fenced)
+        );
     }
 }

@@ -2,9 +2,9 @@
 
 /// A small generator with a seed: xorshift64*.
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
+pub(crate) struct SimulationRng(u64);
 
-impl Dice {
+impl SimulationRng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }

@@ -1,39 +1,39 @@
 //! What the disk of a node holds of one partition.
 //!
-//! Law: rows and state are one; a crash takes both back to the last flush.
+//! Invariant: rows and state are one; a crash takes both back to the last flush.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use orloj_core::engine::known::IdHash;
-use orloj_core::engine::partition::Fetched;
+use orloj_core::engine::index_row::IdHash;
+use orloj_core::engine::partition::IndexRows;
 
 use orloj_core::codec::row::RowBytes;
-use orloj_core::engine::local::Local;
+use orloj_core::engine::local_checkpoint::LocalCheckpoint;
 use orloj_core::engine::step::RowOp;
-use orloj_core::engine::wheel::{ENTRY_BYTES, Load};
+use orloj_core::engine::wheel::{ENTRY_BYTES, LoadRequest};
 use orloj_core::model::timeline::TimelineKey;
 use orloj_core::model::{Offset, Timestamp};
 
 /// A store as it stands at one moment.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rows {
+pub(super) struct SimulatedRows {
     timeline: BTreeMap<TimelineKey, RowBytes>,
-    pub(super) index: Fetched,
+    pub(super) index: IndexRows,
     pub(super) skips: BTreeSet<Offset>,
     /// How far it is, and when it was known to hold everything committed; 0 while it is rebuilt.
-    pub(super) state: Option<(Local, Timestamp)>,
+    pub(super) state: Option<(LocalCheckpoint, Timestamp)>,
 }
 
-impl Rows {
+impl SimulatedRows {
     fn write(&mut self, ops: &[RowOp]) {
         for op in ops {
             match op {
                 RowOp::Put { key, row } => drop(self.timeline.insert(*key, row.clone())),
                 RowOp::Delete { key } => drop(self.timeline.remove(key)),
-                RowOp::Index { hash, known: Some(known) } => {
+                RowOp::Index { hash, row: Some(known) } => {
                     drop(self.index.insert(*hash, known.clone()));
                 }
-                RowOp::Index { hash, known: None } => drop(self.index.remove(hash)),
+                RowOp::Index { hash, row: None } => drop(self.index.remove(hash)),
                 RowOp::Skip { offset, marked: true } => drop(self.skips.insert(*offset)),
                 RowOp::Skip { offset, marked: false } => {
                     let _was = self.skips.remove(offset);
@@ -45,14 +45,14 @@ impl Rows {
 
 /// A store: what is in memory, and what a crash would leave.
 #[derive(Debug, Default)]
-pub(super) struct Disk {
-    pub(super) rows: Rows,
-    flushed: Rows,
+pub(super) struct SimulatedDisk {
+    pub(super) rows: SimulatedRows,
+    flushed: SimulatedRows,
 }
 
-impl Disk {
+impl SimulatedDisk {
     /// Rows and state, in one.
-    pub(super) fn apply(&mut self, ops: &[RowOp], local: Local, caught_up_at: Timestamp) {
+    pub(super) fn apply(&mut self, ops: &[RowOp], local: LocalCheckpoint, caught_up_at: Timestamp) {
         self.rows.write(ops);
         self.rows.state = Some((local, caught_up_at));
     }
@@ -65,13 +65,16 @@ impl Disk {
     }
 
     /// The index rows of these ids.
-    pub(super) fn fetch(&self, ids: &[IdHash]) -> Fetched {
+    pub(super) fn fetch(&self, ids: &[IdHash]) -> IndexRows {
         let found = |id: &IdHash| Some((*id, self.rows.index.get(id)?.clone()));
         ids.iter().filter_map(found).collect()
     }
 
     /// The rows at these places.
-    pub(super) fn rows_at(&self, places: &[TimelineKey]) -> orloj_core::engine::rows::Rows {
+    pub(super) fn rows_at(
+        &self,
+        places: &[TimelineKey],
+    ) -> orloj_core::engine::prefetch::TimelineRows {
         let found = |key: &TimelineKey| Some((*key, self.rows.timeline.get(key)?.clone()));
         places.iter().filter_map(found).collect()
     }
@@ -79,7 +82,7 @@ impl Disk {
     /// The compaction filter: rows that W has passed go.
     pub(super) fn forget_decided(&mut self) {
         if let Some((local, _)) = self.rows.state {
-            self.rows.timeline = self.rows.timeline.split_off(&local.w);
+            self.rows.timeline = self.rows.timeline.split_off(&local.fired_through);
         }
     }
 
@@ -96,7 +99,7 @@ impl Disk {
     }
 
     /// What the wheel asks for, and up to where that is complete.
-    pub(super) fn scan(&self, load: Load) -> (Vec<(TimelineKey, RowBytes)>, TimelineKey) {
+    pub(super) fn scan(&self, load: LoadRequest) -> (Vec<(TimelineKey, RowBytes)>, TimelineKey) {
         let (mut entries, mut bytes) = (Vec::new(), 0);
         for (key, row) in self.rows.timeline.range(load.from..load.until) {
             entries.push((*key, row.clone()));
@@ -115,8 +118,13 @@ mod tests {
 
     #[test]
     fn a_crash_takes_rows_and_state_back_to_the_last_flush() {
-        let mut disk = Disk::default();
-        let local = |step| Local { applied: 0, step, ledger_position: 0, w: TimelineKey::MIN };
+        let mut disk = SimulatedDisk::default();
+        let local = |step| LocalCheckpoint {
+            applied_until: 0,
+            step,
+            ledger_position: 0,
+            fired_through: TimelineKey::MIN,
+        };
         let skip = |offset| [RowOp::Skip { offset, marked: true }];
         disk.apply(&skip(1), local(1), 10);
         disk.flush();

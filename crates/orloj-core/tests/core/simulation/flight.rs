@@ -1,27 +1,30 @@
 //! What one transaction of a node carries, as `scheduler::flight` does.
 //!
-//! Law: every partition that it has an effect for has its offset in it.
+//! Invariant: every partition that it has an effect for has its offset in it.
 
-use orloj_core::engine::step::{Emit, Step};
+use orloj_core::engine::step::{Emit, PartitionStep};
 use orloj_core::model::ledger::{LedgerRecord, LedgerValue};
 use orloj_core::model::{Offset, Timestamp};
 
-use super::broker::{Decided, Outgoing, Progress, Raw, Sent};
-use super::lane::Lane;
+use super::broker::{
+    SimulatedDecidedOffsets, SimulatedOffsetCommit, SimulatedOutput, SimulatedRawRecord,
+    SimulatedSend,
+};
+use super::lane::SimulatedPartitionTask;
 
 /// A transaction under way.
 #[derive(Debug, Default)]
-pub(super) struct Flight {
-    pub(super) steps: Vec<(usize, Step, Decided)>,
-    pub(super) barriers: Vec<(usize, Barrier)>,
+pub(super) struct SimulatedTransaction {
+    pub(super) steps: Vec<(usize, PartitionStep, SimulatedDecidedOffsets)>,
+    pub(super) barriers: Vec<(usize, SimulatedBarrier)>,
     /// Of partitions that go before they were active.
-    pub(super) farewells: Vec<Progress>,
+    pub(super) farewells: Vec<SimulatedOffsetCommit>,
     pub(super) leg: Leg,
 }
 
 /// What a takeover's barrier writes.
 #[derive(Debug)]
-pub(super) struct Barrier {
+pub(super) struct SimulatedBarrier {
     pub(super) offset: Offset,
     pub(super) metadata: String,
     pub(super) value: LedgerValue,
@@ -37,23 +40,26 @@ pub(super) enum Leg {
     Offered,
 }
 
-impl Flight {
+impl SimulatedTransaction {
     pub(super) fn carries_nothing(&self) -> bool {
         self.steps.is_empty() && self.barriers.is_empty() && self.farewells.is_empty()
     }
 
     /// Before this it must not be committed, as `scheduler::flight` has it.
     pub(super) fn time(&self) -> Timestamp {
-        self.steps.iter().map(|(_, step, _)| step.time).max().unwrap_or(0)
+        self.steps.iter().map(|(_, step, _)| step.commit_not_before).max().unwrap_or(0)
     }
 
     /// How far the partitions are once it is committed. `owner` is the transactional id.
-    pub(super) fn progress(&self, owner: &str) -> Vec<Progress> {
+    pub(super) fn progress(&self, owner: &str) -> Vec<SimulatedOffsetCommit> {
         let steps = self.steps.iter().map(|(id, step, _)| {
             let cursor = &step.cursor;
-            let said =
-                if step.last { cursor.to_farewell(owner) } else { cursor.to_metadata(owner) };
-            (*id, cursor.triggers, said)
+            let said = if step.is_final {
+                cursor.to_final_metadata(owner)
+            } else {
+                cursor.to_metadata(owner)
+            };
+            (*id, cursor.next_offset, said)
         });
         let barriers = self.barriers.iter().map(|(id, b)| (*id, b.offset, b.metadata.clone()));
         steps.chain(barriers).chain(self.farewells.iter().cloned()).collect()
@@ -61,25 +67,30 @@ impl Flight {
 }
 
 /// A record of step `step` on its way. `before`: what was decided before it.
-pub(super) fn outgoing(lane: &Lane, before: Decided, step: u64, emit: &Emit) -> Outgoing {
+pub(super) fn outgoing(
+    lane: &SimulatedPartitionTask,
+    before: SimulatedDecidedOffsets,
+    step: u64,
+    emit: &Emit,
+) -> SimulatedOutput {
     let (tenure, clock) = (lane.tenure, lane.clock);
-    let sent = || Sent { emit: emit.clone(), tenure, clock, before, order: 0, txn: None };
+    let sent = || SimulatedSend { emit: emit.clone(), tenure, clock, before, order: 0, txn: None };
     match emit {
         Emit::Ledger { key, value } => {
             let (key, value) = (key.clone(), value.as_deref().cloned());
-            Outgoing::Ledger(lane.id, LedgerRecord { key, value, step })
+            SimulatedOutput::Ledger(lane.id, LedgerRecord { key, value, step })
         }
         Emit::Forward(forward) => {
             let (key, value) = (forward.key.clone(), forward.value.clone());
-            let raw = Raw { key, value, headers: forward.headers.clone() };
-            Outgoing::Trigger(usize::try_from(forward.partition).unwrap(), raw)
+            let raw = SimulatedRawRecord { key, value, headers: forward.headers.clone() };
+            SimulatedOutput::Trigger(usize::try_from(forward.partition).unwrap(), raw)
         }
         Emit::Signal { partition, signal } => {
-            Outgoing::Signal(usize::try_from(*partition).unwrap(), (**signal).clone())
+            SimulatedOutput::Signal(usize::try_from(*partition).unwrap(), (**signal).clone())
         }
-        Emit::ToWorker(_) | Emit::Withdraw { .. } => Outgoing::Fire(lane.id, sent()),
+        Emit::ToWorker(_) | Emit::Withdraw { .. } => SimulatedOutput::Fire(lane.id, sent()),
         Emit::ToTopic(_) | Emit::Outcome(_) | Emit::DeadLetter(_) => {
-            Outgoing::Other(lane.id, sent())
+            SimulatedOutput::Other(lane.id, sent())
         }
     }
 }

@@ -1,13 +1,13 @@
 //! The consumer group: who is a member, which generation it is, who owns what.
 //!
-//! Law: a partition goes to its next owner when the last one has let go of it, or is expelled. The
-//! coordinator refuses offsets of anyone but a member who knows the generation.
+//! Invariant: a partition goes to its next owner when the last one has let go of it, or is
+//! expelled. The coordinator refuses offsets of anyone but a member who knows the generation.
 
 use std::collections::BTreeMap;
 
 use orloj_core::model::Offset;
 
-use super::dice::Dice;
+use super::dice::SimulationRng;
 
 /// A process, by its place in the cluster.
 pub(super) type NodeId = usize;
@@ -55,7 +55,7 @@ impl Group {
     }
 
     /// Joins, as a new member; an older membership of the same node ends.
-    pub(super) fn join(&mut self, node: NodeId, dice: &mut Dice) -> Membership {
+    pub(super) fn join(&mut self, node: NodeId, dice: &mut SimulationRng) -> Membership {
         self.expel(node, dice);
         self.sessions += 1;
         self.members.insert(node, self.sessions);
@@ -64,7 +64,7 @@ impl Group {
     }
 
     /// A member is gone: left, or silent for too long. Says whether it was one.
-    pub(super) fn expel(&mut self, node: NodeId, dice: &mut Dice) -> bool {
+    pub(super) fn expel(&mut self, node: NodeId, dice: &mut SimulationRng) -> bool {
         let was = self.members.remove(&node).is_some();
         if was {
             for owner in self.owner.iter_mut().filter(|owner| **owner == Some(node)) {
@@ -76,7 +76,7 @@ impl Group {
     }
 
     /// A new generation, in which partitions may be meant for others.
-    pub(super) fn rebalance(&mut self, dice: &mut Dice) {
+    pub(super) fn rebalance(&mut self, dice: &mut SimulationRng) {
         self.generation += 1;
         let members: Vec<NodeId> = self.members.keys().copied().collect();
         for (owner, target) in self.owner.iter_mut().zip(&mut self.target) {
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_partition_moves_when_it_is_released_and_an_older_generation_is_refused() {
-        let mut dice = Dice::new(3);
+        let mut dice = SimulationRng::new(3);
         let mut group = Group::new(8);
         let mut first = group.join(0, &mut dice);
         let News::Owns { assigned, .. } = group.poll(&mut first, &[]) else { panic!("a member") };

@@ -1,7 +1,7 @@
 //! One partition of a topic, as Kafka keeps it: offsets that count markers too, transactions that
 //! are open, committed or aborted, isolation, retention and compaction.
 //!
-//! Law: a `read_committed` reader never passes the first record of an open transaction.
+//! Invariant: a `read_committed` reader never passes the first record of an open transaction.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -13,7 +13,7 @@ pub(super) type TxnId = usize;
 
 /// What has become of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum SimulatedTransactionState {
     Open,
     Committed,
     Aborted,
@@ -21,7 +21,7 @@ pub(super) enum Fate {
 
 /// What stands at an offset.
 #[derive(Debug)]
-struct Place<T> {
+struct SimulatedLogSlot<T> {
     /// The broker's timestamp, in ms since the epoch.
     at: Timestamp,
     txn: Option<TxnId>,
@@ -33,8 +33,8 @@ struct Place<T> {
 
 /// A partition of a topic. The index of a place is its offset.
 #[derive(Debug)]
-pub(super) struct Log<T> {
-    places: Vec<Place<T>>,
+pub(super) struct SimulatedLog<T> {
+    places: Vec<SimulatedLogSlot<T>>,
     /// The first offset that retention has left.
     pub(super) low: Offset,
     /// Open transactions, and where each begins here.
@@ -43,7 +43,7 @@ pub(super) struct Log<T> {
 
 /// What a reader was given.
 #[derive(Debug)]
-pub(super) struct Batch<T> {
+pub(super) struct SimulatedFetch<T> {
     /// Offset, broker timestamp and record.
     pub(super) records: Vec<(Offset, Timestamp, T)>,
     /// Where to read on.
@@ -52,26 +52,26 @@ pub(super) struct Batch<T> {
     pub(super) ended: bool,
 }
 
-impl<T> Default for Log<T> {
+impl<T> Default for SimulatedLog<T> {
     fn default() -> Self {
         Self { places: Vec::new(), low: 0, open: Vec::new() }
     }
 }
 
-impl<T: Clone> Log<T> {
+impl<T: Clone> SimulatedLog<T> {
     pub(super) fn append(&mut self, at: Timestamp, txn: Option<TxnId>, record: T) -> Offset {
         let offset = self.high();
         if let Some(txn) = txn.filter(|txn| !self.open.iter().any(|(open, _)| open == txn)) {
             self.open.push((txn, offset));
         }
-        self.places.push(Place { at, txn, record: Some(record), expires: None });
+        self.places.push(SimulatedLogSlot { at, txn, record: Some(record), expires: None });
         offset
     }
 
     /// A transaction that wrote here ends: its marker takes an offset.
     pub(super) fn mark_end(&mut self, at: Timestamp, txn: TxnId) {
         self.open.retain(|(open, _)| *open != txn);
-        self.places.push(Place { at, txn: None, record: None, expires: None });
+        self.places.push(SimulatedLogSlot { at, txn: None, record: None, expires: None });
     }
 
     /// The high watermark: the first offset that is not there.
@@ -90,7 +90,12 @@ impl<T: Clone> Log<T> {
     }
 
     /// At most `max` committed records from `from` on.
-    pub(super) fn read(&self, fates: &[Fate], from: Offset, max: usize) -> Batch<T> {
+    pub(super) fn read(
+        &self,
+        fates: &[SimulatedTransactionState],
+        from: Offset,
+        max: usize,
+    ) -> SimulatedFetch<T> {
         let (mut next, stable) = (from.max(self.low), self.stable());
         let mut records = Vec::new();
         while next < stable && records.len() < max {
@@ -100,13 +105,13 @@ impl<T: Clone> Log<T> {
             }
             next += 1;
         }
-        Batch { records, next, ended: next >= stable }
+        SimulatedFetch { records, next, ended: next >= stable }
     }
 
     /// Everything that was ever committed, whatever retention has done since.
     pub(super) fn committed<'a>(
         &'a self,
-        fates: &'a [Fate],
+        fates: &'a [SimulatedTransactionState],
     ) -> impl Iterator<Item = (Offset, Timestamp, &'a T)> {
         let all = (0..).zip(&self.places);
         all.filter_map(|(offset, place)| Some((offset, place.at, place.committed(fates)?)))
@@ -117,7 +122,7 @@ impl<T: Clone> Log<T> {
     /// records and how many tombstones went.
     pub(super) fn compact<K: Hash + Eq>(
         &mut self,
-        fates: &[Fate],
+        fates: &[SimulatedTransactionState],
         cut: Offset,
         now: Timestamp,
         retention: Millis,
@@ -133,7 +138,8 @@ impl<T: Clone> Log<T> {
         let (mut superseded, mut expired) = (0, 0);
         for (at, place) in self.places[..cut].iter_mut().enumerate() {
             let Some(record) = &place.record else { continue };
-            let aborted = place.txn.is_some_and(|txn| fates[txn] == Fate::Aborted);
+            let aborted =
+                place.txn.is_some_and(|txn| fates[txn] == SimulatedTransactionState::Aborted);
             let (key, tombstone) = key(record);
             if aborted || newest.get(&key) != Some(&at) {
                 (place.record, superseded) = (None, superseded + 1);
@@ -148,9 +154,9 @@ impl<T: Clone> Log<T> {
     }
 }
 
-impl<T> Place<T> {
-    fn committed(&self, fates: &[Fate]) -> Option<&T> {
-        let settled = self.txn.is_none_or(|txn| fates[txn] == Fate::Committed);
+impl<T> SimulatedLogSlot<T> {
+    fn committed(&self, fates: &[SimulatedTransactionState]) -> Option<&T> {
+        let settled = self.txn.is_none_or(|txn| fates[txn] == SimulatedTransactionState::Committed);
         self.record.as_ref().filter(|_| settled)
     }
 }
@@ -159,31 +165,31 @@ impl<T> Place<T> {
 mod tests {
     use super::*;
 
-    fn offsets(log: &Log<char>, fates: &[Fate]) -> Vec<Offset> {
+    fn offsets(log: &SimulatedLog<char>, fates: &[SimulatedTransactionState]) -> Vec<Offset> {
         log.read(fates, 0, 99).records.iter().map(|(offset, ..)| *offset).collect()
     }
 
     #[test]
     fn an_open_transaction_hides_what_follows_and_its_marker_takes_an_offset() {
-        let mut log = Log::default();
-        let mut fates = vec![Fate::Open, Fate::Open];
+        let mut log = SimulatedLog::default();
+        let mut fates = vec![SimulatedTransactionState::Open, SimulatedTransactionState::Open];
         log.append(1, None, 'a');
         log.append(2, Some(0), 'b');
         log.append(3, None, 'c');
         log.append(4, Some(1), 'd');
         assert_eq!((offsets(&log, &fates), log.stable(), log.high()), (vec![0], 1, 4));
-        fates[0] = Fate::Aborted;
+        fates[0] = SimulatedTransactionState::Aborted;
         log.mark_end(5, 0);
         assert_eq!((offsets(&log, &fates), log.stable()), (vec![0, 2], 3));
-        fates[1] = Fate::Committed;
+        fates[1] = SimulatedTransactionState::Committed;
         log.mark_end(6, 1);
         assert_eq!((offsets(&log, &fates), log.stable()), (vec![0, 2, 3], 6));
     }
 
     #[test]
     fn compaction_keeps_the_newest_and_forgets_tombstones_in_time() {
-        let mut log = Log::default();
-        let fates = [Fate::Aborted];
+        let mut log = SimulatedLog::default();
+        let fates = [SimulatedTransactionState::Aborted];
         for (txn, record) in [(None, 'a'), (None, 'A'), (Some(0), 'b'), (None, 'b'), (None, 'B')] {
             log.append(0, txn, record);
         }

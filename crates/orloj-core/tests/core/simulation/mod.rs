@@ -2,8 +2,8 @@
 //! everything decided by one seed. The engine, the codec and the checker are the production ones
 //! and the one of the real runs.
 //!
-//! Law: nothing that the engine decides is decided here (tests/tidy.rs looks after it). A failure
-//! names its seed, and the same seed fails again.
+//! Invariant: nothing that the engine decides is decided here (tests/tidy.rs looks after it). A
+//! failure names its seed, and the same seed fails again.
 //!
 //! ```text
 //!   people ──► Broker ◄──► Node ──► Lane ──► engine        strike: crash, silence, compaction, …
@@ -30,12 +30,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use orloj_core::fault::{self, Bug};
+use orloj_core::fault::{self, Mutation};
 
-use crate::audit::Report;
+use crate::audit::AuditReport;
 use calamity::Counts;
-pub(crate) use dice::Dice;
-use run::Run;
+pub(crate) use dice::SimulationRng;
+use run::SimulationRun;
 
 /// Seeds of the short form: half a minute.
 const SEEDS: u64 = 1_000;
@@ -57,7 +57,7 @@ struct Tally {
 
 /// A seed: faults all the time, then calm. Returns what is wrong with it, if anything.
 fn try_seed(seed: u64, tally: &mut Tally) -> Option<String> {
-    let mut run = Run::new(seed);
+    let mut run = SimulationRun::new(seed);
     run.storm();
     let safety = verdict::judge(&mut run, None);
     if let Some(why) = complaint("while faults struck", &safety, &run) {
@@ -74,7 +74,7 @@ fn try_seed(seed: u64, tally: &mut Tally) -> Option<String> {
 
 /// What a report has found. Of a single seed that is run again, also all about the first trigger,
 /// or about the one that `ORLOJ_TRIGGER` names.
-fn complaint(when: &str, report: &Report, run: &Run) -> Option<String> {
+fn complaint(when: &str, report: &AuditReport, run: &SimulationRun) -> Option<String> {
     let first = report.findings.first()?;
     let again = setting("ORLOJ_SEED").is_some();
     let trigger = std::env::var("ORLOJ_TRIGGER").unwrap_or_else(|_| first.trigger.clone());
@@ -93,7 +93,7 @@ fn survive(seed: u64, tally: &mut Tally) -> Option<String> {
 }
 
 /// Seeds from `first` on, until `count` are done or one fails.
-fn try_seeds(first: u64, count: u64, bug: Option<Bug>) -> Tally {
+fn try_seeds(first: u64, count: u64, bug: Option<Mutation>) -> Tally {
     let (next, total) = (AtomicU64::new(first), Mutex::new(Tally::default()));
     let work = || {
         let mut tally = Tally::default();
@@ -111,7 +111,7 @@ fn try_seeds(first: u64, count: u64, bug: Option<Bug>) -> Tally {
     };
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
-            scope.spawn(|| bug.map_or_else(work, |bug| fault::with(bug, work)));
+            scope.spawn(|| bug.map_or_else(work, |bug| fault::with_mutation(bug, work)));
         }
     });
     total.into_inner().unwrap()
@@ -152,8 +152,8 @@ fn every_planted_bug_is_found() {
     let mut survivors = Vec::new();
     let only = std::env::var("ORLOJ_BUG").ok();
     let seeds = setting("ORLOJ_SEEDS").filter(|_| only.is_some()).unwrap_or(SEEDS_FOR_BUGS);
-    let meant = |bug: &Bug| only.as_ref().is_none_or(|only| format!("{bug:?}") == *only);
-    for bug in Bug::ALL.into_iter().filter(meant) {
+    let meant = |bug: &Mutation| only.as_ref().is_none_or(|only| format!("{bug:?}") == *only);
+    for bug in Mutation::ALL.into_iter().filter(meant) {
         match try_seeds(1, seeds, Some(bug)).failure {
             Some((seed, why)) => {
                 let finding = why.lines().find(|line| line.starts_with("  ")).unwrap_or(&why);

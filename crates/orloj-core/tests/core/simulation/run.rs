@@ -1,7 +1,7 @@
 //! One run: a seed, its faults, and then calm.
 //!
-//! Law: the same seed is the same run. Faults strike all the time (safety); then they stop, and
-//! whatever is due must have happened within a bound (liveness).
+//! Invariant: the same seed is the same run. Faults strike all the time (safety); then they stop,
+//! and whatever is due must have happened within a bound (liveness).
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use orloj_core::model::signal::Signal;
 use orloj_core::model::{Millis, Offset, Timestamp};
 
 use super::calamity::Calamity;
-use super::disk::Disk;
-use super::lane::Stage;
-use super::node::Node;
+use super::disk::SimulatedDisk;
+use super::lane::SimulatedTaskState;
+use super::node::SimulatedNode;
 use super::people::{Users, Workers};
-use super::site::{PARTITIONS, Site};
+use super::site::{PARTITIONS, SimulatedCluster};
 
 /// Processes.
 const NODES: usize = 3;
@@ -32,39 +32,40 @@ const RESTS: u32 = 20;
 
 /// A process, and whether it runs.
 enum Process {
-    Running { node: Box<Node>, silent_until: Option<(Timestamp, Timestamp)> },
-    Down { disks: Vec<Disk>, since: Timestamp, until: Timestamp },
+    Running { node: Box<SimulatedNode>, silent_until: Option<(Timestamp, Timestamp)> },
+    Down { disks: Vec<SimulatedDisk>, since: Timestamp, until: Timestamp },
 }
 
 /// What an operator has asked for by a replay of a partition: what is repeated is what was asked
 /// for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestedReplay {
     /// Records of `triggers` from here on count as new.
     pub(super) from: Offset,
-    /// What was sent after so many records came after it: see [`Sent::order`](super::broker::Sent).
+    /// What was sent after so many records came after it: see
+    /// [`SimulatedSend::order`](super::broker::SimulatedSend).
     pub(super) since: u64,
 }
 
 /// Of each partition.
-pub(super) type Replayed = [Option<Asked>; PARTITIONS];
+pub(super) type Replayed = [Option<RequestedReplay>; PARTITIONS];
 
 /// A run.
-pub(super) struct Run {
-    pub(super) site: Site,
+pub(super) struct SimulationRun {
+    pub(super) site: SimulatedCluster,
     pub(super) users: Users,
     pub(super) replayed: Replayed,
     processes: Vec<Process>,
     pub(super) workers: Workers,
 }
 
-impl Run {
+impl SimulationRun {
     pub(super) fn new(seed: u64) -> Self {
-        let mut site = Site::new(seed, 100_000);
+        let mut site = SimulatedCluster::new(seed, 100_000);
         let users = Users::new(&mut site);
-        let node = |id, site: &mut Site| {
-            let disks = (0..PARTITIONS).map(|_| Disk::default()).collect();
-            running(Node::start(id, disks, site))
+        let node = |id, site: &mut SimulatedCluster| {
+            let disks = (0..PARTITIONS).map(|_| SimulatedDisk::default()).collect();
+            running(SimulatedNode::start(id, disks, site))
         };
         let processes = (0..NODES).map(|id| node(id, &mut site)).collect();
         Self { site, users, replayed: [None; PARTITIONS], processes, workers: Workers::default() }
@@ -124,7 +125,7 @@ impl Run {
     /// Now and then nothing happens until about the next full second. Mostly while no transaction
     /// is open: few would live to see its end.
     fn leap(&mut self) {
-        let Site { broker, dice, leaps, counts, .. } = &mut self.site;
+        let SimulatedCluster { broker, dice, leaps, counts, .. } = &mut self.site;
         if !*leaps || !dice.one_in(LEAPS) || broker.is_busy() && !dice.one_in(4) {
             return;
         }
@@ -138,7 +139,7 @@ impl Run {
         let expired = self.site.broker.expire_transactions();
         self.site.counts.add_many(Calamity::TransactionExpired, expired);
         let now = self.site.broker.now;
-        let Site { broker, dice, counts, .. } = &mut self.site;
+        let SimulatedCluster { broker, dice, counts, .. } = &mut self.site;
         for (id, process) in self.processes.iter().enumerate() {
             let (since, holds) = match process {
                 Process::Down { since, .. } => (*since, false),
@@ -169,7 +170,7 @@ impl Run {
             }
             Process::Down { disks, until, .. } if *until <= now => {
                 let disks = std::mem::take(disks);
-                self.processes[id] = running(Node::start(id, disks, site));
+                self.processes[id] = running(SimulatedNode::start(id, disks, site));
             }
             Process::Down { .. } => {}
         }
@@ -185,7 +186,7 @@ impl Run {
             24..30 => self.with_node(id, |node, _| node.leave()),
             30..44 => {
                 self.site.counts.add(Calamity::Rebalance);
-                let Site { broker, dice, .. } = &mut self.site;
+                let SimulatedCluster { broker, dice, .. } = &mut self.site;
                 broker.group.rebalance(dice);
             }
             44..58 => self.with_node(id, |node, site| {
@@ -199,7 +200,11 @@ impl Run {
         }
     }
 
-    fn with_node(&mut self, id: usize, act: impl FnOnce(&mut Node, &mut Site)) {
+    fn with_node(
+        &mut self,
+        id: usize,
+        act: impl FnOnce(&mut SimulatedNode, &mut SimulatedCluster),
+    ) {
         if let Process::Running { node, .. } = &mut self.processes[id] {
             act(node, &mut self.site);
         }
@@ -241,7 +246,7 @@ impl Run {
 
     fn compact(&mut self) {
         let life = self.site.tombstone_life();
-        let Site { broker, dice, counts, compaction_lag, .. } = &mut self.site;
+        let SimulatedCluster { broker, dice, counts, compaction_lag, .. } = &mut self.site;
         let old = broker.now.saturating_sub(*compaction_lag);
         // Takeovers are not made for leaps: tombstones stay as long as one lasts.
         let awake = broker.now - broker.leapt;
@@ -259,13 +264,13 @@ impl Run {
     fn delete_triggers(&mut self) {
         let p = self.site.dice.place(PARTITIONS);
         let Some(cursor) = self.cursor(p) else { return };
-        let Site { broker, dice, counts, .. } = &mut self.site;
-        let low = dice.roll(cursor.low_water + 1);
+        let SimulatedCluster { broker, dice, counts, .. } = &mut self.site;
+        let low = dice.roll(cursor.replay_from + 1);
         if low > broker.triggers[p].low {
             broker.triggers[p].low = low;
             counts.add(Calamity::TriggersDeleted);
         }
-        broker.signals[p].low = broker.signals[p].low.max(dice.roll(cursor.signals + 1));
+        broker.signals[p].low = broker.signals[p].low.max(dice.roll(cursor.next_signal_offset + 1));
     }
 
     fn lose_topic(&mut self) {
@@ -283,11 +288,11 @@ impl Run {
         let p = self.site.dice.place(PARTITIONS);
         let Some(cursor) = self.cursor(p) else { return };
         let clean = self.mirror_is(p, &cursor);
-        let Site { broker, dice, counts, .. } = &mut self.site;
+        let SimulatedCluster { broker, dice, counts, .. } = &mut self.site;
         match dice.roll(3) {
             0 => {
-                let low = broker.triggers[p].low.min(cursor.triggers);
-                let to = low + dice.roll(cursor.triggers - low + 1);
+                let low = broker.triggers[p].low.min(cursor.next_offset);
+                let to = low + dice.roll(cursor.next_offset - low + 1);
                 counts.add(Calamity::OffsetMoved);
                 self.move_offset(p, to, clean);
             }
@@ -309,7 +314,7 @@ impl Run {
         self.site.broker.group.committed[p] = Some((to, String::new()));
         let from = if exact { to } else { 0 };
         let since = self.site.broker.sent;
-        let new = Asked { from, since };
+        let new = RequestedReplay { from, since };
         let asked = self.replayed[p].get_or_insert(new);
         asked.from = asked.from.min(from);
     }
@@ -335,7 +340,7 @@ impl Run {
             }
             (0..NODES).for_each(|id| self.crash(id));
         }
-        let Site { broker, dice, .. } = &mut self.site;
+        let SimulatedCluster { broker, dice, .. } = &mut self.site;
         (0..NODES).for_each(|id| {
             broker.group.expel(id, dice);
         });
@@ -389,16 +394,17 @@ impl Run {
             self.processes.iter().any(|process| match process {
                 Process::Running { node, .. } if !node.is_in_flight() => {
                     node.lanes.get(&p).is_some_and(|lane| match &lane.stage {
-                        Stage::Active(partition) => {
+                        SimulatedTaskState::Active(partition) => {
                             let cursor = partition.cursor();
                             let triggers =
-                                broker.triggers[p].read(&broker.fates, cursor.triggers, 1);
-                            let signals = broker.signals[p].read(&broker.fates, cursor.signals, 1);
-                            partition.drafted() == 0
-                                && cursor.w.due > horizon
+                                broker.triggers[p].read(&broker.fates, cursor.next_offset, 1);
+                            let signals =
+                                broker.signals[p].read(&broker.fates, cursor.next_signal_offset, 1);
+                            partition.drafted_records() == 0
+                                && cursor.fired_through.due > horizon
                                 && triggers.records.is_empty()
                                 && signals.records.is_empty()
-                                && lane.sealed.triggers == cursor.triggers
+                                && lane.sealed.triggers == cursor.next_offset
                         }
                         _ => false,
                     })
@@ -423,6 +429,6 @@ impl Run {
     }
 }
 
-fn running(node: Node) -> Process {
+fn running(node: SimulatedNode) -> Process {
     Process::Running { node: Box::new(node), silent_until: None }
 }

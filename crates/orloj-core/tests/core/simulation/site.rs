@@ -1,24 +1,24 @@
 //! What surrounds the nodes of a run: the cluster, the dice, the state of target topics, the
 //! counts, and the production reader of user's records.
 //!
-//! Law: nodes meet here and nowhere else.
+//! Invariant: nodes meet here and nowhere else.
 
 use std::collections::BTreeSet;
 
 use orloj_core::codec::registration::{
-    Lookup, RawRecord, ReadContext, WriterSchemas, read_trigger,
+    RawRecord, ReadContext, SchemaLookup, WriterSchemas, read_trigger,
 };
 use orloj_core::codec::schemas::Schemas;
-use orloj_core::engine::partition::Rules;
+use orloj_core::engine::partition::PartitionConfig;
 use orloj_core::engine::step::InputTopics;
 use orloj_core::model::input::TriggerRecord;
 use orloj_core::model::partitioner::Partitioner;
 use orloj_core::model::text::Text;
 use orloj_core::model::{Millis, Offset, Timestamp};
 
-use super::broker::{Broker, Raw};
+use super::broker::{SimulatedBroker, SimulatedRawRecord};
 use super::calamity::Counts;
-use super::dice::Dice;
+use super::dice::SimulationRng;
 
 /// Partitions of every topic.
 pub(super) const PARTITIONS: usize = 3;
@@ -26,11 +26,11 @@ pub(super) const PARTITIONS: usize = 3;
 pub(super) const GRACE: Millis = 10;
 
 /// The surroundings of the nodes.
-pub(super) struct Site {
-    pub(super) broker: Broker,
-    pub(super) dice: Dice,
+pub(super) struct SimulatedCluster {
+    pub(super) broker: SimulatedBroker,
+    pub(super) dice: SimulationRng,
     pub(super) counts: Counts,
-    pub(super) reader: Reader,
+    pub(super) reader: SimulatedReader,
     /// Target topics that cannot be reached just now.
     pub(super) away: BTreeSet<Text>,
     /// Clocks differ from true time by at most this, in ms.
@@ -48,17 +48,17 @@ pub(super) struct Site {
     tenures: u64,
 }
 
-impl Site {
+impl SimulatedCluster {
     pub(super) fn new(seed: u64, now: Timestamp) -> Self {
-        let mut dice = Dice::new(seed);
+        let mut dice = SimulationRng::new(seed);
         Self {
-            broker: Broker::new(PARTITIONS, now, dice.pick(&[60, 60, 150])),
+            broker: SimulatedBroker::new(PARTITIONS, now, dice.pick(&[60, 60, 150])),
             skew: dice.pick(&[5, 20, 80]),
             compaction_lag: dice.pick(&[0, 20]),
             open_ttl: dice.pick(&[5_000, 5_000, 5_000, 300]),
             dice,
             counts: Counts::default(),
-            reader: Reader { schemas: Schemas::new() },
+            reader: SimulatedReader { schemas: Schemas::new() },
             away: BTreeSet::new(),
             leaps: false,
             calm: false,
@@ -96,8 +96,8 @@ impl Site {
     }
 
     /// The settings of a process, often too small for what there is.
-    pub(super) fn rules(&mut self, owner: String, ledger_after: Millis) -> Rules {
-        Rules {
+    pub(super) fn rules(&mut self, owner: String, ledger_after: Millis) -> PartitionConfig {
+        PartitionConfig {
             ledger_after,
             // A report may come after several leaps.
             veto_ttl: if self.leaps { 1_000_000 } else { 5_000 },
@@ -108,8 +108,8 @@ impl Site {
             spill_bytes: self.dice.pick(&[1_000, 5_000, 1 << 20]),
             spill_interval: self.dice.pick(&[0, 0, 10, 100, 10_000]),
             cancel_grace: GRACE,
-            park: 5,
-            open_ttl: self.open_ttl,
+            park_interval: 5,
+            callback_result_timeout: self.open_ttl,
             misfire_grace: self.dice.pick(&[60, 60, 400, 100_000]),
             catch_up_rate: self.dice.pick(&[1_000, 50]),
             partitioner: Partitioner::Murmur2,
@@ -128,21 +128,27 @@ impl Site {
 }
 
 /// Reads records of `triggers` as production does.
-pub(super) struct Reader {
+pub(super) struct SimulatedReader {
     schemas: Schemas,
 }
 
 /// No producer has a schema of its own.
-struct NoSchemas;
+struct SimulatedSchemaRegistry;
 
-impl WriterSchemas for NoSchemas {
-    fn by_id(&self, _id: u32) -> Lookup {
-        Lookup::Unknown
+impl WriterSchemas for SimulatedSchemaRegistry {
+    fn by_id(&self, _id: u32) -> SchemaLookup {
+        SchemaLookup::Unknown
     }
 }
 
-impl Reader {
-    pub(super) fn read(&self, p: usize, offset: Offset, at: Timestamp, raw: &Raw) -> TriggerRecord {
+impl SimulatedReader {
+    pub(super) fn read(
+        &self,
+        p: usize,
+        offset: Offset,
+        at: Timestamp,
+        raw: &SimulatedRawRecord,
+    ) -> TriggerRecord {
         let raw = RawRecord {
             partition: i32::try_from(p).unwrap(),
             offset,
@@ -153,8 +159,12 @@ impl Reader {
         };
         let partitions = i32::try_from(PARTITIONS).unwrap();
         let partitioner = Partitioner::Murmur2;
-        let context =
-            ReadContext { partitioner, partitions, schemas: &self.schemas, writers: &NoSchemas };
+        let context = ReadContext {
+            partitioner,
+            partitions,
+            schemas: &self.schemas,
+            writers: &SimulatedSchemaRegistry,
+        };
         read_trigger(&raw, &context).expect("nothing is looked up in a registry")
     }
 }

@@ -1,18 +1,18 @@
 //! Following a partition that someone else owns: the production passes over a simulated store.
 //!
-//! Law: a pass is over before the ledger's newest records may be compacted.
+//! Invariant: a pass is over before the ledger's newest records may be compacted.
 
 use orloj_core::engine::cursor::Cursor;
-use orloj_core::engine::follow::Pass;
+use orloj_core::engine::standby::CatchUpPass;
 use orloj_core::model::Timestamp;
 
-use super::disk::Disk;
+use super::disk::SimulatedDisk;
 use super::lane::fresh;
-use super::site::Site;
+use super::site::SimulatedCluster;
 
 /// What a pass reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reading {
+pub(super) enum SimulatedStandbyRead {
     Ledger,
     Triggers,
 }
@@ -33,15 +33,15 @@ pub(super) enum PassEnd {
 pub(super) fn pass(
     id: usize,
     cursor: Cursor,
-    disk: &mut Disk,
+    disk: &mut SimulatedDisk,
     clock: Timestamp,
-    site: &Site,
-    breaks: Option<Reading>,
+    site: &SimulatedCluster,
+    breaks: Option<SimulatedStandbyRead>,
 ) -> PassEnd {
     let broker = &site.broker;
     let (ledger, triggers) = (&broker.ledger[id], &broker.triggers[id]);
     let local = fresh(disk, clock, site).map(|local| (local, disk.rows.skips.clone()));
-    let mut pass = Pass::begin(local, cursor, ledger.high());
+    let mut pass = CatchUpPass::begin(local, cursor, ledger.high());
     let plan = pass.plan();
     if ledger.stable() < plan.ledger_until || plan.triggers_from < triggers.low {
         return PassEnd::Missing;
@@ -53,19 +53,19 @@ pub(super) fn pass(
     let records = records.into_iter().map(|(offset, _, record)| (offset, record));
     let records: Vec<_> = records.collect();
     let wanted = pass.ids_in_ledger(&records);
-    let rows = pass.ledger(records, &disk.fetch(&wanted));
+    let rows = pass.on_ledger(records, &disk.fetch(&wanted));
     disk.add(&rows);
-    if breaks == Some(Reading::Ledger) {
+    if breaks == Some(SimulatedStandbyRead::Ledger) {
         return PassEnd::Broken;
     }
     let mut records = triggers.read(&broker.fates, plan.triggers_from, usize::MAX).records;
-    records.retain(|(offset, ..)| *offset < plan.triggers_until && !pass.holds(*offset));
+    records.retain(|(offset, ..)| *offset < plan.triggers_until && !pass.is_covered(*offset));
     let read = |(offset, at, raw)| site.reader.read(id, offset, at, &raw);
     let records: Vec<_> = records.into_iter().map(read).collect();
     let wanted = pass.ids_in_triggers(&records);
-    let rows = pass.triggers(records, &disk.fetch(&wanted));
+    let rows = pass.on_triggers(records, &disk.fetch(&wanted));
     disk.add(&rows);
-    if breaks == Some(Reading::Triggers) {
+    if breaks == Some(SimulatedStandbyRead::Triggers) {
         return PassEnd::Broken;
     }
     disk.apply(&[], pass.finish(), clock);

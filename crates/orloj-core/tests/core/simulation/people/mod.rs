@@ -1,7 +1,7 @@
 //! Those who write to the inputs: users, who register, replace and cancel, some of them badly; and
 //! workers, who make callbacks and report what failed.
 //!
-//! Law: they know nothing of owners; what they meant is kept for the checker.
+//! Invariant: they know nothing of owners; what they meant is kept for the checker.
 
 mod wishes;
 mod workers;
@@ -10,11 +10,11 @@ use bytes::Bytes;
 use orloj_core::model::Timestamp;
 use orloj_core::model::definition::Header;
 
-use super::broker::{Outgoing, Producer, Raw};
+use super::broker::{Producer, SimulatedOutput, SimulatedRawRecord};
 use super::calamity::Calamity;
-use super::log::Fate;
-use super::site::{PARTITIONS, Site, home};
-use crate::audit::Kind;
+use super::log::SimulatedTransactionState;
+use super::site::{PARTITIONS, SimulatedCluster, home};
+use crate::audit::CommandKind;
 pub(super) use wishes::{Menu, Wanted, Wish};
 pub(super) use workers::Workers;
 
@@ -27,21 +27,21 @@ const USERS: usize = 90;
 #[derive(Clone, Debug)]
 pub(super) enum Meant {
     /// To a trigger of one time and nothing else.
-    Plain(Kind),
+    Plain(CommandKind),
     /// To one with a course.
     Course(Box<Wish>),
 }
 
 /// A record of `triggers` before it is written.
-struct Written {
+struct SimulatedWrite {
     id: String,
     meant: Meant,
     value: Option<Bytes>,
-    headers: Headers,
+    headers: SimulatedHeaders,
 }
 
 /// Names and values.
-type Headers = Vec<(&'static str, String)>;
+type SimulatedHeaders = Vec<(&'static str, String)>;
 
 /// Everyone who registers.
 pub(super) struct Users {
@@ -55,13 +55,13 @@ pub(super) struct Users {
 }
 
 impl Users {
-    pub(super) fn new(site: &mut Site) -> Self {
+    pub(super) fn new(site: &mut SimulatedCluster) -> Self {
         let ids = site.dice.pick(&[4, 12, 60]);
         Self { ids, menu: Menu::new(site), meant: Vec::new(), last_due: 0, open: None }
     }
 
     /// Writes a few records, perhaps in a transaction that stays open for a while.
-    pub(super) fn write(&mut self, site: &mut Site) {
+    pub(super) fn write(&mut self, site: &mut SimulatedCluster) {
         let now = site.broker.now;
         self.end_transaction(site, |until| until <= now);
         if self.open.is_none() && site.dice.one_in(12) {
@@ -75,20 +75,28 @@ impl Users {
     }
 
     /// Ends the open transaction if it is time to, one way or the other.
-    pub(super) fn end_transaction(&mut self, site: &mut Site, is_time: impl Fn(Timestamp) -> bool) {
+    pub(super) fn end_transaction(
+        &mut self,
+        site: &mut SimulatedCluster,
+        is_time: impl Fn(Timestamp) -> bool,
+    ) {
         let Some((producer, _)) = self.open.take_if(|(_, until)| is_time(*until)) else { return };
-        let fate = site.dice.pick(&[Fate::Committed, Fate::Committed, Fate::Aborted]);
-        if fate == Fate::Aborted {
+        let fate = site.dice.pick(&[
+            SimulatedTransactionState::Committed,
+            SimulatedTransactionState::Committed,
+            SimulatedTransactionState::Aborted,
+        ]);
+        if fate == SimulatedTransactionState::Aborted {
             site.counts.add(Calamity::ProducerAborted);
         }
         // Too late is as good as aborted.
         let _late = site.broker.end(producer, fate);
     }
 
-    fn write_one(&mut self, site: &mut Site) {
+    fn write_one(&mut self, site: &mut SimulatedCluster) {
         let serial = self.meant.len();
         let more = self.menu.choose(serial, site, &mut self.last_due);
-        let Written { id, meant, value, mut headers } =
+        let SimulatedWrite { id, meant, value, mut headers } =
             more.unwrap_or_else(|| self.plain(serial, site));
         headers.extend([(SERIAL, serial.to_string()), ("orloj-ack", "true".to_owned())]);
         self.meant.push(meant);
@@ -102,7 +110,10 @@ impl Users {
             value: Some(Bytes::from(value)),
         };
         let headers = headers.into_iter().map(header).collect();
-        let record = Outgoing::Trigger(p, Raw { key: Bytes::from(id), value, headers });
+        let record = SimulatedOutput::Trigger(
+            p,
+            SimulatedRawRecord { key: Bytes::from(id), value, headers },
+        );
         match self.open {
             Some((producer, _)) if site.dice.one_in(2) => {
                 if site.broker.send(producer, record).is_err() {
@@ -115,21 +126,25 @@ impl Users {
         }
     }
 
-    fn plain(&mut self, serial: usize, site: &mut Site) -> Written {
+    fn plain(&mut self, serial: usize, site: &mut SimulatedCluster) -> SimulatedWrite {
         let id = format!("t{}", site.dice.roll(self.ids));
         let (kind, value, headers) = self.command(serial, site);
-        Written { id, meant: Meant::Plain(kind), value, headers }
+        SimulatedWrite { id, meant: Meant::Plain(kind), value, headers }
     }
 
-    fn command(&mut self, serial: usize, site: &mut Site) -> (Kind, Option<Bytes>, Headers) {
+    fn command(
+        &mut self,
+        serial: usize,
+        site: &mut SimulatedCluster,
+    ) -> (CommandKind, Option<Bytes>, SimulatedHeaders) {
         if site.dice.one_in(4) {
-            return (Kind::Cancel, None, Vec::new());
+            return (CommandKind::Cancel, None, Vec::new());
         }
         let payload = format!("payload {serial}");
         let value = Some(Bytes::from(payload.clone()));
         if site.dice.one_in(60) {
             site.counts.add(Calamity::Unreadable);
-            return (Kind::Nonsense, value, vec![("orloj-fire-at", "soon".to_owned())]);
+            return (CommandKind::Malformed, value, vec![("orloj-fire-at", "soon".to_owned())]);
         }
         if site.dice.one_in(12) {
             site.counts.add(Calamity::Idle);
@@ -148,27 +163,30 @@ impl Users {
         let payload = payload.into_bytes();
         if site.dice.one_in(4) {
             headers.push(("orloj-on-conflict", "keep".to_owned()));
-            return (Kind::Keep { due, payload }, value, headers);
+            return (CommandKind::Keep { due, payload }, value, headers);
         }
-        (Kind::Register { due, payload }, value, headers)
+        (CommandKind::Register { due, payload }, value, headers)
     }
 }
 
-/// What must do nothing to anybody: see [`Kind::Idle`].
-fn idle(value: Option<Bytes>, site: &mut Site) -> (Kind, Option<Bytes>, Headers) {
+/// What must do nothing to anybody: see [`Kind::NoEffect`].
+fn idle(
+    value: Option<Bytes>,
+    site: &mut SimulatedCluster,
+) -> (CommandKind, Option<Bytes>, SimulatedHeaders) {
     if site.dice.one_in(2) {
-        return (Kind::Idle, None, vec![("orloj-caller", "nobody".to_owned())]);
+        return (CommandKind::NoEffect, None, vec![("orloj-caller", "nobody".to_owned())]);
     }
     let headers = vec![
         ("orloj-delay", site.dice.pick(&["0", "10", "100"]).to_owned()),
         ("orloj-target-topic", "topic-2".to_owned()),
         ("orloj-if-generation", "999999999".to_owned()),
     ];
-    (Kind::Idle, value, headers)
+    (CommandKind::NoEffect, value, headers)
 }
 
 /// Which command a record is.
-pub(super) fn serial(raw: &Raw) -> usize {
+pub(super) fn serial(raw: &SimulatedRawRecord) -> usize {
     let header = raw.headers.iter().find(|header| header.name == *SERIAL);
     let value = header.and_then(|header| header.value.as_ref()).expect("every record has one");
     std::str::from_utf8(value).unwrap().parse().unwrap()

@@ -1,15 +1,15 @@
 //! What users write of triggers with a course: recurring ones (ids `r…`), ones that commands are
 //! about (`c…`), and ones that wait for others (`d…`).
 //!
-//! Law: each kind has ids of its own, so that what must hold of it can be decided. Half of the runs
-//! have none of them.
+//! Invariant: each kind has ids of its own, so that what must hold of it can be decided. Half of
+//! the runs have none of them.
 
 use bytes::Bytes;
-use orloj_core::model::course::{Command, OnFailure};
+use orloj_core::model::lifecycle::{Command, OnFailure};
 use orloj_core::model::{Millis, Timestamp};
 
-use super::{Headers, Meant, Written};
-use crate::simulation::site::Site;
+use super::{Meant, SimulatedHeaders, SimulatedWrite};
+use crate::simulation::site::SimulatedCluster;
 
 /// What a record asked for.
 #[derive(Clone, Debug)]
@@ -41,22 +41,22 @@ pub(in crate::simulation) struct Wanted {
 
 /// Which kinds there are in a run, and how many ids of each.
 pub(in crate::simulation) struct Menu {
-    kinds: &'static [Course],
+    kinds: &'static [SimulatedTriggerKind],
     ids: u64,
 }
 
 /// A kind of trigger with a course.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Course {
+enum SimulatedTriggerKind {
     Recurring,
     Commanded,
     Dependent,
 }
 
 impl Menu {
-    pub(in crate::simulation) fn new(site: &mut Site) -> Self {
-        use Course::{Commanded, Dependent, Recurring};
-        let kinds: &[Course] = match site.dice.roll(8) {
+    pub(in crate::simulation) fn new(site: &mut SimulatedCluster) -> Self {
+        use SimulatedTriggerKind::{Commanded, Dependent, Recurring};
+        let kinds: &[SimulatedTriggerKind] = match site.dice.roll(8) {
             0..4 => &[],
             4 => &[Recurring],
             5 => &[Commanded],
@@ -72,18 +72,20 @@ impl Menu {
     pub(super) fn choose(
         &self,
         serial: usize,
-        site: &mut Site,
+        site: &mut SimulatedCluster,
         last_due: &mut Timestamp,
-    ) -> Option<Written> {
+    ) -> Option<SimulatedWrite> {
         if self.kinds.is_empty() || site.dice.one_in(2) {
             return None;
         }
         let kind = site.dice.pick(self.kinds);
         let nth = site.dice.roll(self.ids);
         match kind {
-            Course::Recurring => recurring(format!("r{nth}"), serial, site, last_due),
-            Course::Commanded => Some(commanded(format!("c{nth}"), serial, site, last_due)),
-            Course::Dependent => Some(self.dependent(nth, serial, site, last_due)),
+            SimulatedTriggerKind::Recurring => recurring(format!("r{nth}"), serial, site, last_due),
+            SimulatedTriggerKind::Commanded => {
+                Some(commanded(format!("c{nth}"), serial, site, last_due))
+            }
+            SimulatedTriggerKind::Dependent => Some(self.dependent(nth, serial, site, last_due)),
         }
     }
 
@@ -92,9 +94,9 @@ impl Menu {
         &self,
         nth: u64,
         serial: usize,
-        site: &mut Site,
+        site: &mut SimulatedCluster,
         last_due: &mut Timestamp,
-    ) -> Written {
+    ) -> SimulatedWrite {
         let id = format!("d{nth}");
         match site.dice.roll(20) {
             0..3 => return cancel(id),
@@ -105,7 +107,7 @@ impl Menu {
         let mut wanted = Wanted { payload: payload(serial), ..Wanted::default() };
         let mut headers = target(site);
         if !site.dice.one_in(3) {
-            let other = |site: &mut Site| match site.dice.roll(8) {
+            let other = |site: &mut SimulatedCluster| match site.dice.roll(8) {
                 0 => "nobody".to_owned(),
                 _ => format!("d{}", (nth + 1 + site.dice.roll(self.ids - 1)) % self.ids),
             };
@@ -145,9 +147,9 @@ impl Menu {
 fn recurring(
     id: String,
     serial: usize,
-    site: &mut Site,
+    site: &mut SimulatedCluster,
     last_due: &mut Timestamp,
-) -> Option<Written> {
+) -> Option<SimulatedWrite> {
     match site.dice.roll(40) {
         0..5 => {}
         5 => return Some(cancel(id)),
@@ -173,7 +175,7 @@ fn recurring(
 }
 
 /// A schedule that ends within some seconds.
-fn schedule(site: &mut Site, last_due: &mut Timestamp) -> String {
+fn schedule(site: &mut SimulatedCluster, last_due: &mut Timestamp) -> String {
     let now = site.broker.now;
     let second = now / 1_000 * 1_000;
     let mut fields = match site.dice.roll(4) {
@@ -218,7 +220,12 @@ fn schedule(site: &mut Site, last_due: &mut Timestamp) -> String {
 }
 
 /// One of one time that is told what to do.
-fn commanded(id: String, serial: usize, site: &mut Site, last_due: &mut Timestamp) -> Written {
+fn commanded(
+    id: String,
+    serial: usize,
+    site: &mut SimulatedCluster,
+    last_due: &mut Timestamp,
+) -> SimulatedWrite {
     match site.dice.roll(16) {
         0..7 => {}
         7..9 => return cancel(id),
@@ -249,7 +256,7 @@ fn payload(serial: usize) -> Vec<u8> {
 }
 
 /// Where it fires, and how urgently.
-fn target(site: &mut Site) -> Headers {
+fn target(site: &mut SimulatedCluster) -> SimulatedHeaders {
     let (name, target) = match site.dice.roll(6) {
         0..3 => ("orloj-callback-url", "https://example.com/".to_owned()),
         to => ("orloj-target-topic", format!("topic-{}", to - 1)),
@@ -258,17 +265,22 @@ fn target(site: &mut Site) -> Headers {
     vec![(name, target), ("orloj-priority", priority)]
 }
 
-fn register(id: String, wanted: Wanted, headers: Headers) -> Written {
+fn register(id: String, wanted: Wanted, headers: SimulatedHeaders) -> SimulatedWrite {
     let value = Some(Bytes::from(wanted.payload.clone()));
     let meant = Meant::Course(Box::new(Wish::Register(wanted)));
-    Written { id, meant, value, headers }
+    SimulatedWrite { id, meant, value, headers }
 }
 
-fn cancel(id: String) -> Written {
-    Written { id, meant: Meant::Course(Box::new(Wish::Cancel)), value: None, headers: Vec::new() }
+fn cancel(id: String) -> SimulatedWrite {
+    SimulatedWrite {
+        id,
+        meant: Meant::Course(Box::new(Wish::Cancel)),
+        value: None,
+        headers: Vec::new(),
+    }
 }
 
-fn command(id: String, command: Command) -> Written {
+fn command(id: String, command: Command) -> SimulatedWrite {
     let text = match command {
         Command::Pause => "pause",
         Command::Resume => "resume",
@@ -276,5 +288,5 @@ fn command(id: String, command: Command) -> Written {
     };
     let headers = vec![("orloj-command", text.to_owned())];
     let meant = Meant::Course(Box::new(Wish::Command(command)));
-    Written { id, meant, value: Some(Bytes::new()), headers }
+    SimulatedWrite { id, meant, value: Some(Bytes::new()), headers }
 }

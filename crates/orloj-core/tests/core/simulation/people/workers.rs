@@ -1,23 +1,23 @@
 //! Workers: they make callbacks, report what failed, and say how it ended if the owner wants to
 //! know.
 //!
-//! Law: what one of them says of a fire stands in the transaction of its progress; a part of it
-//! arrives late, and a part of it twice.
+//! Invariant: what one of them says of a fire stands in the transaction of its progress; a part of
+//! it arrives late, and a part of it twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use orloj_core::engine::step::Emit;
-use orloj_core::fault::{Bug, planted};
+use orloj_core::fault::{Mutation, is_active};
 use orloj_core::model::entry::FireId;
 use orloj_core::model::fire::Fire;
-use orloj_core::model::outcome::{Outcome, Verdict};
-use orloj_core::model::signal::{RetryRequest, Settled, Signal};
+use orloj_core::model::outcome::{Outcome, OutcomeKind};
+use orloj_core::model::signal::{CallbackEnded, RetryRequest, Signal};
 use orloj_core::model::{Offset, Timestamp};
 
-use crate::simulation::broker::{Outgoing, Sent};
+use crate::simulation::broker::{SimulatedOutput, SimulatedSend};
 use crate::simulation::calamity::Calamity;
-use crate::simulation::log::Fate;
-use crate::simulation::site::{PARTITIONS, Site};
+use crate::simulation::log::SimulatedTransactionState;
+use crate::simulation::site::{PARTITIONS, SimulatedCluster};
 
 /// The producer of workers.
 const WORKERS: usize = 91;
@@ -40,7 +40,7 @@ pub(in crate::simulation) struct Workers {
 
 impl Workers {
     /// Makes some callbacks of one partition; many fail, and some are withdrawn.
-    pub(in crate::simulation) fn work(&mut self, p: usize, site: &mut Site) {
+    pub(in crate::simulation) fn work(&mut self, p: usize, site: &mut SimulatedCluster) {
         let max = site.batch();
         let batch = site.broker.fires[p].read(&site.broker.fates, self.next[p], max);
         let producer = site.broker.init(WORKERS);
@@ -49,9 +49,13 @@ impl Workers {
             match sent.emit {
                 Emit::ToWorker(fire) => waiting.push((offset, *fire)),
                 Emit::Withdraw { withdrawal, .. } => {
-                    let known = if planted(Bug::WithdrawBegun) { 0 } else { self.doubtful[p] };
+                    let known = if is_active(Mutation::StartedCallbackWithdrawn) {
+                        0
+                    } else {
+                        self.doubtful[p]
+                    };
                     let meant = |(offset, fire): &mut (Offset, Fire)| {
-                        *offset >= known && withdrawal.means(&fire.id)
+                        *offset >= known && withdrawal.matches(&fire.id)
                     };
                     withdrawn.extend(waiting.extract_if(.., meant));
                 }
@@ -61,7 +65,7 @@ impl Workers {
         for (_, fire) in &withdrawn {
             let _open = site.broker.send(producer, told(p, &fire.id, site.broker.now));
             if let Some(signal) = ended(fire, false) {
-                let _open = site.broker.send(producer, Outgoing::Signal(p, signal));
+                let _open = site.broker.send(producer, SimulatedOutput::Signal(p, signal));
             }
         }
         let begun = if site.calm { waiting.len() } else { site.dice.place(waiting.len() + 1) };
@@ -71,7 +75,7 @@ impl Workers {
             let Some(signal) = report(&fire, site) else { continue };
             let delay = site.dice.pick(&[0, 0, 0, 8, 30, 200]);
             if delay == 0 {
-                let _open = site.broker.send(producer, Outgoing::Signal(p, signal.clone()));
+                let _open = site.broker.send(producer, SimulatedOutput::Signal(p, signal.clone()));
             } else {
                 site.counts.add(Calamity::SignalLate);
                 late.push((site.broker.now + delay, p, signal.clone()));
@@ -84,10 +88,10 @@ impl Workers {
         if !site.calm && site.dice.one_in(10) {
             // It died before it had committed: another one makes the same callbacks.
             site.counts.add(Calamity::WorkerAborted);
-            let _ended = site.broker.end(producer, Fate::Aborted);
+            let _ended = site.broker.end(producer, SimulatedTransactionState::Aborted);
             self.doubtful[p] = self.doubtful[p].max(batch.next);
         } else {
-            let _ended = site.broker.end(producer, Fate::Committed);
+            let _ended = site.broker.end(producer, SimulatedTransactionState::Committed);
             site.counts.add_many(Calamity::Withdrawn, withdrawn.len() as u64);
             let withdrawn = withdrawn.into_iter().map(|(offset, fire)| ((p, offset), fire.id));
             self.withdrawn.extend(withdrawn);
@@ -97,12 +101,12 @@ impl Workers {
         }
         let now = site.broker.now;
         for (_, p, signal) in self.late.extract_if(.., |(at, ..)| *at <= now) {
-            let _offset = site.broker.write(Outgoing::Signal(p, signal));
+            let _offset = site.broker.write(SimulatedOutput::Signal(p, signal));
         }
     }
 
     /// Whether all fires are worked off and all reports written.
-    pub(in crate::simulation) fn are_done(&self, site: &Site) -> bool {
+    pub(in crate::simulation) fn are_done(&self, site: &SimulatedCluster) -> bool {
         let done =
             |p: usize| site.broker.fires[p].high() == self.next[p] && self.waiting[p].is_empty();
         self.late.is_empty() && (0..PARTITIONS).all(done)
@@ -110,20 +114,20 @@ impl Workers {
 }
 
 /// What a worker says of a fire that it will not make.
-fn told(p: usize, id: &FireId, now: Timestamp) -> Outgoing {
+fn told(p: usize, id: &FireId, now: Timestamp) -> SimulatedOutput {
     let FireId { trigger, generation, occurrence, attempt, .. } = id.clone();
-    let verdict = Verdict::Withdrawn { generation, occurrence, attempt };
-    let emit = Emit::Outcome(Box::new(Outcome { trigger, answers: None, at: now, verdict }));
-    Outgoing::Other(p, Sent::plain(emit, now))
+    let verdict = OutcomeKind::Withdrawn { generation, occurrence, attempt };
+    let emit = Emit::Outcome(Box::new(Outcome { trigger, answers: None, at: now, kind: verdict }));
+    SimulatedOutput::Other(p, SimulatedSend::plain(emit, now))
 }
 
 /// What a worker says of a callback that nobody will try again, if it is asked to.
 fn ended(fire: &Fire, ok: bool) -> Option<Signal> {
-    fire.settles.then(|| Signal::Settled(Settled { id: fire.id.clone(), ok }))
+    fire.report_end.then(|| Signal::CallbackEnded(CallbackEnded { id: fire.id.clone(), ok }))
 }
 
 /// What a worker says after a callback: it has failed and is to be tried again, or it has ended.
-fn report(fire: &Fire, site: &mut Site) -> Option<Signal> {
+fn report(fire: &Fire, site: &mut SimulatedCluster) -> Option<Signal> {
     let FireId { attempt, deferral, .. } = fire.id;
     let id = match site.dice.roll(10) {
         0..4 if attempt < 4 => FireId { attempt: attempt + 1, deferral: 0, ..fire.id.clone() },
@@ -137,7 +141,7 @@ fn report(fire: &Fire, site: &mut Site) -> Option<Signal> {
         reason: "500".to_owned(),
         definition: fire.definition.clone(),
         history: fire.history.clone(),
-        settles: fire.settles,
+        report_end: fire.report_end,
         priority: fire.priority,
     }))
 }

@@ -1,31 +1,32 @@
 //! One trigger with a course, judged by what its owner said and did, in its order.
 //!
-//! Law: what is due when follows from the registration and its `Schedule` alone; what the owner
-//! answers moves on what is expected, and is itself expected. Each occurrence of a schedule fires
-//! once, or is left out once, in order, and nothing fires that the owner has stopped.
+//! Invariant: what is due when follows from the registration and its `Schedule` alone; what the
+//! owner answers moves on what is expected, and is itself expected. Each occurrence of a schedule
+//! fires once, or is left out once, in order, and nothing fires that the owner has stopped.
 
 use std::collections::BTreeSet;
 
-use orloj_core::model::course::{Command, OnFailure};
-use orloj_core::model::outcome::{Outcome, Verdict};
+use orloj_core::model::lifecycle::{Command, OnFailure};
+use orloj_core::model::outcome::{Outcome, OutcomeKind};
 use orloj_core::model::schedule::{Overlap, Schedule};
 use orloj_core::model::{Millis, Offset, Timestamp};
 
-use super::story::{Event, Shot, Story, What};
-use crate::audit::{Finding, Violation};
-use crate::simulation::broker::Decided;
+use super::story::{Shot, SimulatedEvent, TriggerHistory, What};
+use crate::audit::Violation;
+use crate::audit::report::Finding;
+use crate::simulation::broker::SimulatedDecidedOffsets;
 use crate::simulation::people::{Wanted, Wish};
 
 /// Nothing is left to be done.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rest {
+pub(super) struct SimulatedIdle {
     /// It came to rest by itself. If not, what is missing is stuck.
     pub(super) quiet: bool,
     /// What was due by then must have happened, in ms since the epoch.
     pub(super) until: Timestamp,
 }
 
-impl Rest {
+impl SimulatedIdle {
     pub(super) fn missing(self) -> Violation {
         if self.quiet { Violation::Lost } else { Violation::Stuck }
     }
@@ -50,12 +51,12 @@ struct Life<'a> {
     /// That number is not to be known from here.
     loose: bool,
     /// What was decided before the step that resumed it, until another step is heard of.
-    resumed: Option<Decided>,
+    resumed: Option<SimulatedDecidedOffsets>,
 }
 
-struct Judge<'a> {
+struct LifecycleCheck<'a> {
     trigger: &'a str,
-    story: &'a Story<'a>,
+    story: &'a TriggerHistory<'a>,
     open_ttl: Millis,
     pending: Option<Life<'a>>,
     /// Generations that have come to their end, and those that were stopped.
@@ -68,14 +69,15 @@ struct Judge<'a> {
 /// Judges all that the logs say of a trigger. `rest`: what has not happened never will.
 pub(super) fn judge(
     trigger: &str,
-    story: &Story<'_>,
-    rest: Option<Rest>,
+    story: &TriggerHistory<'_>,
+    rest: Option<SimulatedIdle>,
     open_ttl: Millis,
     findings: &mut Vec<Finding>,
 ) {
     let (over, stopped, answered) = Default::default();
     let pending = None;
-    let mut judge = Judge { trigger, story, open_ttl, pending, over, stopped, answered, findings };
+    let mut judge =
+        LifecycleCheck { trigger, story, open_ttl, pending, over, stopped, answered, findings };
     for event in &story.events {
         judge.count_failures(event);
         match &event.what {
@@ -88,35 +90,43 @@ pub(super) fn judge(
     }
 }
 
-impl<'a> Judge<'a> {
+impl<'a> LifecycleCheck<'a> {
     fn find(&mut self, violation: Violation, generation: Offset, why: String) {
         let trigger = self.trigger.to_owned();
-        self.findings.push(Finding { violation, trigger, generation, by: generation, why });
+        self.findings.push(Finding {
+            violation,
+            trigger,
+            generation,
+            command_offset: generation,
+            why,
+        });
     }
 
-    fn said(&mut self, event: &Event<'_>, outcome: &Outcome) {
-        let Some(offset) = outcome.answers else { return self.noted(event, &outcome.verdict) };
+    fn said(&mut self, event: &SimulatedEvent<'_>, outcome: &Outcome) {
+        let Some(offset) = outcome.answers else { return self.noted(event, &outcome.kind) };
         if !self.answered.insert(offset) {
             return self.find(Violation::Duplicate, offset, "answered twice".to_owned());
         }
-        let (pending, verdict) =
-            (self.pending.as_ref().map(|life| life.generation), &outcome.verdict);
+        let (pending, verdict) = (self.pending.as_ref().map(|life| life.generation), &outcome.kind);
         let is = |generation: &Offset| pending == Some(*generation);
         let fits = match (self.story.told.get(&offset).map(|told| told.wish), verdict) {
-            (Some(Wish::Register(wanted)), Verdict::Accepted { generation, replaced, fire_at }) => {
+            (
+                Some(Wish::Register(wanted)),
+                OutcomeKind::Accepted { generation, replaced, fire_at },
+            ) => {
                 let fits = *generation == offset && *replaced == pending;
                 self.accepted(offset, *fire_at, wanted);
                 fits
             }
-            (Some(Wish::Register(wanted)), Verdict::Kept { generation, .. }) => {
+            (Some(Wish::Register(wanted)), OutcomeKind::Kept { generation, .. }) => {
                 wanted.keeps && is(generation)
             }
-            (Some(Wish::Cancel), Verdict::Cancelled { generation }) => {
+            (Some(Wish::Cancel), OutcomeKind::Cancelled { generation }) => {
                 self.stop();
                 // Else it was a retry that it took away.
                 pending.is_none_or(|pending| pending == *generation)
             }
-            (Some(Wish::Cancel | Wish::Command(_)), Verdict::NotPending { .. }) => {
+            (Some(Wish::Cancel | Wish::Command(_)), OutcomeKind::NotPending { .. }) => {
                 pending.is_none()
             }
             (Some(Wish::Command(asked)), verdict) => self.commanded(event, *asked, verdict),
@@ -128,20 +138,25 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn commanded(&mut self, event: &Event<'_>, asked: Command, verdict: &Verdict) -> bool {
+    fn commanded(
+        &mut self,
+        event: &SimulatedEvent<'_>,
+        asked: Command,
+        verdict: &OutcomeKind,
+    ) -> bool {
         let Some(life) = &mut self.pending else { return false };
         match (asked, verdict) {
-            (Command::Pause, Verdict::Paused { generation, .. }) => {
+            (Command::Pause, OutcomeKind::Paused { generation, .. }) => {
                 life.paused = true;
                 *generation == life.generation
             }
-            (Command::Resume, Verdict::Resumed { generation, .. }) => {
+            (Command::Resume, OutcomeKind::Resumed { generation, .. }) => {
                 if std::mem::take(&mut life.paused) {
                     (life.failures, life.resumed) = (0, Some(event.before));
                 }
                 *generation == life.generation
             }
-            (Command::FireNow, Verdict::Called { generation, occurrence }) => {
+            (Command::FireNow, OutcomeKind::Called { generation, occurrence }) => {
                 life.called = true;
                 (*generation, *occurrence) == (life.generation, life.executions)
             }
@@ -183,52 +198,52 @@ impl<'a> Judge<'a> {
         };
         if life.by_schedule(self.trigger) != Some(fire_at) {
             let why = format!("answered that it is due {fire_at}, not {:?}", life.next);
-            self.find(Violation::WrongBody, generation, why);
+            self.find(Violation::WrongContent, generation, why);
         }
         self.pending = Some(life);
     }
 
     /// What nobody asked for.
-    fn noted(&mut self, event: &Event<'_>, verdict: &Verdict) {
+    fn noted(&mut self, event: &SimulatedEvent<'_>, verdict: &OutcomeKind) {
         let Some(life) = &mut self.pending else {
-            if !matches!(verdict, Verdict::Cancelled { .. }) {
+            if !matches!(verdict, OutcomeKind::Cancelled { .. }) {
                 let why = format!("nothing is pending, but: {verdict:?}");
-                self.find(Violation::Ghost, 0, why);
+                self.find(Violation::Unexpected, 0, why);
             }
             return;
         };
         let was = life.tell();
         let right = match verdict {
-            Verdict::Skipped { generation, occurrences, from, until, .. } => {
+            OutcomeKind::Skipped { generation, occurrences, from, until, .. } => {
                 *generation == life.generation && life.left_out(*occurrences, *from, *until)
             }
-            Verdict::Ended { generation, executions } => {
+            OutcomeKind::Ended { generation, executions } => {
                 (*generation, *executions) == (life.generation, life.executions) && life.is_over()
             }
-            Verdict::Expired { generation, fire_at } => {
+            OutcomeKind::Expired { generation, fire_at } => {
                 let late = life.wanted.expire_after.map(|most| fire_at + most);
                 *generation == life.generation
                     && !life.called
                     && late.is_some_and(|late| late < event.clock)
             }
-            Verdict::Unmet { generation, then, .. } => {
+            OutcomeKind::Unmet { generation, then, .. } => {
                 let (twice, waits) = (life.unmet, !life.wanted.after.is_empty());
                 life.unmet = true;
                 *generation == life.generation && !twice && waits && *then == life.wanted.on_failure
             }
-            Verdict::Paused { generation, .. } => {
+            OutcomeKind::Paused { generation, .. } => {
                 *generation == life.generation && life.failed_often(self.story)
             }
-            Verdict::Cancelled { .. } => true,
+            OutcomeKind::Cancelled { .. } => true,
             _ => false,
         };
         if !right {
             let (generation, why) = (life.generation, format!("{verdict:?}, with {was}"));
-            self.find(Violation::Ghost, generation, why);
+            self.find(Violation::Unexpected, generation, why);
         }
         let ends = match verdict {
-            Verdict::Ended { .. } | Verdict::Expired { .. } => true,
-            Verdict::Unmet { then, .. } => *then != OnFailure::Fire,
+            OutcomeKind::Ended { .. } | OutcomeKind::Expired { .. } => true,
+            OutcomeKind::Unmet { then, .. } => *then != OnFailure::Fire,
             _ => false,
         };
         if ends {
@@ -236,7 +251,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn fired(&mut self, event: &Event<'_>, shot: &Shot) {
+    fn fired(&mut self, event: &SimulatedEvent<'_>, shot: &Shot) {
         let (generation, occurrence) = (shot.id.generation, shot.id.occurrence);
         let Some(life) = self.pending.as_mut().filter(|life| life.generation == generation) else {
             let (violation, why) = if self.stopped.contains(&generation) {
@@ -244,7 +259,7 @@ impl<'a> Judge<'a> {
             } else if self.over.contains(&generation) {
                 (Violation::Duplicate, "had come to its end before")
             } else {
-                (Violation::Ghost, "nobody registered it")
+                (Violation::Unexpected, "nobody registered it")
             };
             return self.find(violation, generation, format!("occurrence {occurrence}: {why}"));
         };
@@ -264,7 +279,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Reads on in what workers said, as far as the owner had before an event.
-    fn count_failures(&mut self, event: &Event<'_>) {
+    fn count_failures(&mut self, event: &SimulatedEvent<'_>) {
         let Some(life) = &mut self.pending else { return };
         while let Some(said) = self.story.settled.get(life.counted) {
             if said.offset >= event.before.signals {
@@ -282,7 +297,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Everything has had its time.
-    fn end(&mut self, rest: Rest) {
+    fn end(&mut self, rest: SimulatedIdle) {
         let unanswered: Vec<Offset> =
             self.story.told.keys().filter(|told| !self.answered.contains(told)).copied().collect();
         for offset in unanswered {
@@ -331,8 +346,8 @@ impl Life<'_> {
     /// Whether it fires although the callback of the last one is under way.
     fn overlaps(
         &self,
-        story: &Story<'_>,
-        event: &Event<'_>,
+        story: &TriggerHistory<'_>,
+        event: &SimulatedEvent<'_>,
         shot: &Shot,
         open_ttl: Millis,
     ) -> Option<(Violation, String)> {
@@ -375,18 +390,18 @@ impl Life<'_> {
     fn judge_shot(
         &mut self,
         trigger: &str,
-        event: &Event<'_>,
+        event: &SimulatedEvent<'_>,
         shot: &Shot,
     ) -> Option<(Violation, String)> {
         let find = |violation, why: &str| Some((violation, why.to_owned()));
         if shot.payload != self.wanted.payload {
-            return find(Violation::WrongBody, "another payload");
+            return find(Violation::WrongContent, "another payload");
         }
         if shot.id.occurrence < self.executions {
             return find(Violation::Duplicate, "it has fired before");
         }
         if shot.id.occurrence > self.executions || self.due(trigger).is_none() {
-            return find(Violation::Ghost, "this is not the next one");
+            return find(Violation::Unexpected, "this is not the next one");
         }
         let (called, due) = (self.called, self.due(trigger));
         if !called || !self.recurs() {
@@ -413,7 +428,7 @@ impl Life<'_> {
     }
 
     /// The owner has paused it: reads on until it has failed as often as its schedule says.
-    fn failed_often(&mut self, story: &Story<'_>) -> bool {
+    fn failed_often(&mut self, story: &TriggerHistory<'_>) -> bool {
         let Some(most) = self.schedule.as_ref().and_then(Schedule::pause_after) else {
             return false;
         };

@@ -1,21 +1,22 @@
 //! Triggers that wait for others, judged by what owners told each other.
 //!
-//! Law: one fires when all it waits for came off, or as its `onFailure` says; what it is told is
-//! true, and whoever is waited for tells it.
+//! Invariant: one fires when all it waits for came off, or as its `onFailure` says; what it is told
+//! is true, and whoever is waited for tells it.
 
 use std::collections::BTreeMap;
 
-use orloj_core::model::course::OnFailure;
-use orloj_core::model::outcome::Verdict;
-use orloj_core::model::signal::{Settlement, Signal, Watch};
+use orloj_core::model::lifecycle::OnFailure;
+use orloj_core::model::outcome::OutcomeKind;
+use orloj_core::model::signal::{DependencySettled, Signal, Watch};
 use orloj_core::model::text::Text;
 use orloj_core::model::{Offset, Timestamp};
 
-use super::course::Rest;
-use super::story::{Event, Said, Stories, Story, What};
-use crate::audit::{Finding, Violation};
+use super::course::SimulatedIdle;
+use super::story::{Said, SimulatedEvent, Stories, TriggerHistory, What};
+use crate::audit::Violation;
+use crate::audit::report::Finding;
 use crate::simulation::people::{Wanted, Wish};
-use crate::simulation::run::Run;
+use crate::simulation::run::SimulationRun;
 use crate::simulation::site::{PARTITIONS, home};
 
 /// An owner's clock may be so far ahead of the broker's, in ms.
@@ -44,15 +45,15 @@ impl Talk<'_> {
 }
 
 pub(super) fn judge(
-    run: &Run,
+    run: &SimulationRun,
     stories: &Stories<'_>,
-    rest: Option<Rest>,
+    rest: Option<SimulatedIdle>,
     findings: &mut Vec<Finding>,
 ) {
     let talk = listen(run);
     let mut find = |violation, trigger: &str, generation, why: String| {
         let trigger = trigger.to_owned();
-        findings.push(Finding { violation, trigger, generation, by: generation, why });
+        findings.push(Finding { violation, trigger, generation, command_offset: generation, why });
     };
     for (trigger, story) in stories.iter().filter(|(_, story)| !story.repeated) {
         for (generation, told) in &story.told {
@@ -72,7 +73,7 @@ pub(super) fn judge(
         let Some(story) = stories.get(of).filter(|story| !story.repeated) else { continue };
         if !story.ends(*ok, *at, run.site.open_ttl) {
             let why = format!("was told that {of} came to {ok} at {at}, which it had not");
-            find(Violation::Ghost, waits, *generation, why);
+            find(Violation::Unexpected, waits, *generation, why);
         }
     }
     for (offset, watch) in talk.watches.iter().filter(|_| rest.is_some()) {
@@ -95,7 +96,7 @@ pub(super) fn judge(
     }
 }
 
-fn listen(run: &Run) -> Talk<'_> {
+fn listen(run: &SimulationRun) -> Talk<'_> {
     let broker = &run.site.broker;
     let mut talk = Talk::default();
     for p in 0..PARTITIONS {
@@ -108,12 +109,12 @@ fn listen(run: &Run) -> Talk<'_> {
                     assert_eq!(home(watch.trigger.as_str().as_bytes()), p, "{watch:?}");
                     talk.watches.push((offset, watch));
                 }
-                Signal::Settlement(Settlement { watcher, of, ok }) => {
+                Signal::DependencySettled(DependencySettled { watcher, dependency: of, ok }) => {
                     let waits = watcher.trigger.as_str().to_owned();
                     let wait = (waits, watcher.generation, of.as_str().to_owned());
                     talk.told.entry(wait).or_insert((at, *ok));
                 }
-                Signal::Retry(_) | Signal::Settled(_) => {}
+                Signal::Retry(_) | Signal::CallbackEnded(_) => {}
             }
         }
     }
@@ -124,7 +125,7 @@ fn listen(run: &Run) -> Talk<'_> {
 fn broken(
     trigger: &str,
     generation: Offset,
-    story: &Story<'_>,
+    story: &TriggerHistory<'_>,
     wanted: &Wanted,
     until: Timestamp,
     talk: &Talk<'_>,
@@ -143,9 +144,9 @@ fn broken(
             What::Fired(shot) if shot.id.generation == generation && !freed && !all_ok => {
                 return Some(format!("fired before all of {:?} came off", wanted.after));
             }
-            What::Said(outcome) => match &outcome.verdict {
-                Verdict::Called { generation: of, .. } => freed |= *of == generation,
-                Verdict::Unmet { generation: of, reason, .. } if *of == generation => {
+            What::Said(outcome) => match &outcome.kind {
+                OutcomeKind::Called { generation: of, .. } => freed |= *of == generation,
+                OutcomeKind::Unmet { generation: of, reason, .. } if *of == generation => {
                     freed = wanted.on_failure == OnFailure::Fire;
                     if !one_failed && event.clock < until {
                         return Some(format!("given up before its time: {reason}"));
@@ -159,17 +160,17 @@ fn broken(
     None
 }
 
-impl Story<'_> {
+impl TriggerHistory<'_> {
     /// Whether by `at` something had happened to the trigger that counts as having come off, or
     /// not.
     fn ends(&self, ok: bool, at: Timestamp, open_ttl: Timestamp) -> bool {
         let said = self.settled.iter().any(|said| said.settled.ok == ok && said.appended <= at);
-        let did = |event: &Event<'_>| match &event.what {
+        let did = |event: &SimulatedEvent<'_>| match &event.what {
             What::Fired(shot) if ok => !shot.settles,
             What::Fired(shot) => shot.http && shot.decided + open_ttl <= at + CLOCKS_APART,
-            What::Said(outcome) => match &outcome.verdict {
-                Verdict::Cancelled { .. } | Verdict::Expired { .. } => !ok,
-                Verdict::Unmet { then, .. } => match then {
+            What::Said(outcome) => match &outcome.kind {
+                OutcomeKind::Cancelled { .. } | OutcomeKind::Expired { .. } => !ok,
+                OutcomeKind::Unmet { then, .. } => match then {
                     OnFailure::Fire => false,
                     OnFailure::Skip => ok,
                     OnFailure::Fail => !ok,
@@ -183,15 +184,16 @@ impl Story<'_> {
     /// When the trigger first ended after the watch at `offset` was heard, while who waits had not
     /// given up `until` then.
     fn must_tell(&self, offset: Offset, until: Timestamp) -> Option<Timestamp> {
-        let heard = |event: &&Event<'_>| event.before.signals > offset && event.clock < until;
+        let heard =
+            |event: &&SimulatedEvent<'_>| event.before.signals > offset && event.clock < until;
         let mut after = self.events.iter().filter(heard);
         after.find_map(|event| {
             let ends = match &event.what {
                 What::Fired(shot) => !shot.http,
-                What::Said(outcome) => match &outcome.verdict {
-                    Verdict::Cancelled { generation } => self.stops(*generation, event.order),
-                    Verdict::Expired { .. } => true,
-                    Verdict::Unmet { then, .. } => *then != OnFailure::Fire,
+                What::Said(outcome) => match &outcome.kind {
+                    OutcomeKind::Cancelled { generation } => self.stops(*generation, event.order),
+                    OutcomeKind::Expired { .. } => true,
+                    OutcomeKind::Unmet { then, .. } => *then != OnFailure::Fire,
                     _ => false,
                 },
             };
@@ -222,10 +224,10 @@ impl Story<'_> {
             let said = self.settled.iter().find(of)?;
             let replaced = self.events.iter().any(|later| {
                 let answer = match &later.what {
-                    What::Said(outcome) => &outcome.verdict,
+                    What::Said(outcome) => &outcome.kind,
                     What::Fired(_) => return false,
                 };
-                later.order > event.order && matches!(answer, Verdict::Accepted { .. })
+                later.order > event.order && matches!(answer, OutcomeKind::Accepted { .. })
             });
             (said.offset > offset && !replaced).then_some(said.appended)
         })
@@ -233,8 +235,8 @@ impl Story<'_> {
 
     fn was_called(&self, generation: Offset) -> bool {
         self.events.iter().any(|event| match &event.what {
-            What::Said(outcome) => match outcome.verdict {
-                Verdict::Called { generation: of, .. } => of == generation,
+            What::Said(outcome) => match outcome.kind {
+                OutcomeKind::Called { generation: of, .. } => of == generation,
                 _ => false,
             },
             What::Fired(_) => false,
@@ -245,8 +247,8 @@ impl Story<'_> {
     fn must_recall(&self, heard: Timestamp, until: Timestamp) -> Option<Timestamp> {
         let last = self.events.iter().rev().find_map(|event| match &event.what {
             What::Fired(shot) => Some(Err((event, shot))),
-            What::Said(outcome) => match outcome.verdict {
-                Verdict::Accepted { .. } => Some(Ok(())),
+            What::Said(outcome) => match outcome.kind {
+                OutcomeKind::Accepted { .. } => Some(Ok(())),
                 _ => None,
             },
         });

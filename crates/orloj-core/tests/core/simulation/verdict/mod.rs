@@ -1,8 +1,8 @@
 //! A run as the checker wants it: what was acknowledged, what a `read_committed` reader sees.
 //!
-//! Law: everything is read off the logs; what an operator asked to be repeated may be repeated.
-//! Triggers of one time and nothing else are judged as those of real runs are; those with a course
-//! by what their owner said and did, in its order.
+//! Invariant: everything is read off the logs; what an operator asked to be repeated may be
+//! repeated. Triggers of one time and nothing else are judged as those of real runs are; those with
+//! a course by what their owner said and did, in its order.
 
 mod course;
 mod dependents;
@@ -18,43 +18,44 @@ use orloj_core::model::dead_letter::Content;
 use orloj_core::model::definition::Target;
 use orloj_core::model::entry::{FireId, Row};
 use orloj_core::model::ledger::LedgerKey;
-use orloj_core::model::outcome::{Outcome, Verdict};
+use orloj_core::model::outcome::{Outcome, OutcomeKind};
 use orloj_core::model::signal::Signal;
 use orloj_core::model::text::Text;
 
-use super::broker::{Raw, Sent};
+use super::broker::{SimulatedRawRecord, SimulatedSend};
 use super::calamity::Calamity;
 use super::people::{Meant, Wish, serial};
-use super::run::{Asked, Run};
+use super::run::{RequestedReplay, SimulationRun};
 use super::site::{GRACE, PARTITIONS, home};
+use crate::audit::report::Finding;
 use crate::audit::{
-    Answer, Answers, Attempt, Command, Commands, Evidence, Finding, Fired, Kind, Report, Reported,
-    Retried, Violation, answer,
+    AcknowledgedCommand, AcknowledgedCommands, AttemptKey, AuditInput, AuditReport, CommandKind,
+    ObservedFire, ObservedRetry, OwnerAnswer, OwnerAnswers, RequestedRetry, Violation, answer,
 };
 
 /// What the logs say.
 #[derive(Default)]
 struct Testimony {
-    commands: Commands,
+    commands: AcknowledgedCommands,
     /// Those about triggers with a course.
-    courses: Commands,
-    answers: Answers,
-    fires: Vec<Fired>,
-    retried: Vec<Retried>,
-    reported: Vec<Reported>,
+    courses: AcknowledgedCommands,
+    answers: OwnerAnswers,
+    fires: Vec<ObservedFire>,
+    retried: Vec<ObservedRetry>,
+    reported: Vec<RequestedRetry>,
     /// What no checker of real runs could see.
     findings: Vec<Finding>,
     /// Attempts that were reported more than once.
-    doubled: BTreeSet<Attempt>,
+    doubled: BTreeSet<AttemptKey>,
     /// The takeover under which each of those was made first.
-    made: BTreeMap<Attempt, u64>,
+    made: BTreeMap<AttemptKey, u64>,
     /// Registrations that a repetition has stopped or kept out, by trigger and generation.
     undone: HashSet<(String, Offset)>,
 }
 
-/// Judges a run. `at_rest`: nothing is left to be done. `None`: faults go on, so that what is
+/// Judges a run. `is_idle`: nothing is left to be done. `None`: faults go on, so that what is
 /// missing may still come.
-pub(super) fn judge(run: &mut Run, at_rest: Option<bool>) -> Report {
+pub(super) fn judge(run: &mut SimulationRun, at_rest: Option<bool>) -> AuditReport {
     let mut testimony = Testimony::default();
     for p in 0..PARTITIONS {
         testimony.hear_inputs(run, p, at_rest.is_some());
@@ -66,7 +67,7 @@ pub(super) fn judge(run: &mut Run, at_rest: Option<bool>) -> Report {
     testimony.hear_first_answers(run);
     let of_courses = testimony.apart();
     let Testimony { commands, answers, fires, retried, reported, .. } = &testimony;
-    let evidence = Evidence {
+    let evidence = AuditInput {
         commands,
         answers,
         fires,
@@ -75,12 +76,12 @@ pub(super) fn judge(run: &mut Run, at_rest: Option<bool>) -> Report {
         // An owner's clock may be ahead of the broker's, and have been so all along.
         margin: GRACE + 2 * run.site.skew + 1,
         as_of: if at_rest.is_some() { run.site.broker.now } else { 0 },
-        at_rest: at_rest.unwrap_or(false),
+        is_idle: at_rest.unwrap_or(false),
     };
-    let mut report = evidence.judge();
+    let mut report = evidence.check();
     let (retried, reported) = &of_courses;
-    let evidence = Evidence { commands: &testimony.courses, retried, reported, ..evidence };
-    report.findings.append(&mut evidence.judge_attempts_alone().findings);
+    let evidence = AuditInput { commands: &testimony.courses, retried, reported, ..evidence };
+    report.findings.append(&mut evidence.check_attempts_only().findings);
     report.findings.append(&mut testimony.findings);
     report.findings.retain(|finding| !testimony.asked_for(run, finding));
     report.fired += story::judge(run, at_rest, &mut report.findings);
@@ -93,7 +94,7 @@ fn has_course(trigger: &str) -> bool {
 }
 
 /// Everything the logs say of one trigger: for looking into a seed that failed.
-pub(super) fn history(run: &Run, trigger: &str) -> String {
+pub(super) fn history(run: &SimulationRun, trigger: &str) -> String {
     let broker = &run.site.broker;
     let p = home(trigger.as_bytes());
     let mut lines = Vec::new();
@@ -118,7 +119,7 @@ pub(super) fn history(run: &Run, trigger: &str) -> String {
     for (_, at, sent) in outputs.into_iter().flat_map(|log| log.committed(&broker.fates)) {
         let text = format!("{:?}", sent.emit);
         if text.contains(&about) {
-            let Sent { tenure, clock, before, order, .. } = sent;
+            let SimulatedSend { tenure, clock, before, order, .. } = sent;
             lines.push((at, format!("{order}: by {tenure} at {clock} from {before:?} {text}")));
         }
     }
@@ -127,7 +128,7 @@ pub(super) fn history(run: &Run, trigger: &str) -> String {
 }
 
 impl Testimony {
-    fn hear_inputs(&mut self, run: &Run, p: usize, all: bool) {
+    fn hear_inputs(&mut self, run: &SimulationRun, p: usize, all: bool) {
         let broker = &run.site.broker;
         let decided = broker.group.committed[p].as_ref().map_or(0, |(offset, _)| *offset);
         for (offset, appended, raw) in broker.triggers[p].committed(&broker.fates) {
@@ -139,29 +140,29 @@ impl Testimony {
                 Meant::Course(wish) => match &**wish {
                     Wish::Register(wanted) => {
                         let payload = wanted.payload.clone();
-                        (Kind::Register { due: 0, payload }, &mut self.courses)
+                        (CommandKind::Register { due: 0, payload }, &mut self.courses)
                     }
-                    Wish::Cancel => (Kind::Cancel, &mut self.courses),
+                    Wish::Cancel => (CommandKind::Cancel, &mut self.courses),
                     Wish::Command(_) => continue,
                 },
             };
             // An unreadable record is forwarded like any other, and rejected there.
             let ack = all || offset < decided;
-            let command = Command { offset, appended, ack, kind };
+            let command = AcknowledgedCommand { offset, appended, ack, kind };
             commands.entry(text(&raw.key)).or_default().push(command);
         }
-        let mut seen = BTreeMap::<Attempt, u32>::new();
+        let mut seen = BTreeMap::<AttemptKey, u32>::new();
         for (_, _, signal) in broker.signals[p].committed(&broker.fates) {
             let Signal::Retry(request) = signal else { continue };
             let of = attempt(&request.id);
             *seen.entry(of.clone()).or_default() += 1;
-            self.reported.push(Reported { of, due: request.due });
+            self.reported.push(RequestedRetry { key: of, due: request.due });
         }
         let doubled = seen.into_iter().filter(|(_, times)| *times > 1);
         self.doubled.extend(doubled.map(|(of, _)| of));
     }
 
-    fn hear_outputs(&mut self, run: &mut Run, p: usize, count: bool) {
+    fn hear_outputs(&mut self, run: &mut SimulationRun, p: usize, count: bool) {
         let site = &mut run.site;
         let counts = &mut site.counts;
         let broker = &site.broker;
@@ -177,7 +178,7 @@ impl Testimony {
                 self.hear_retried(&fire.id, sent, payload);
             }
             if matches!(fire.definition.target, Target::Topic(_)) {
-                self.find(Violation::WrongBody, &fire.id, "a worker was given a topic's");
+                self.find(Violation::WrongContent, &fire.id, "a worker was given a topic's");
             }
         }
         for (_, _, sent) in broker.others[p].committed(&broker.fates) {
@@ -215,11 +216,11 @@ impl Testimony {
 
     /// A report that came twice may be honoured twice if the partition has changed hands between,
     /// or a cancel came: only the live owner remembers what was made, and not for ever.
-    fn hear_retried(&mut self, id: &FireId, sent: &Sent, payload: &[u8]) {
+    fn hear_retried(&mut self, id: &FireId, sent: &SimulatedSend, payload: &[u8]) {
         let of = attempt(id);
         if self.doubled.contains(&of) {
             let first = *self.made.entry(of.clone()).or_insert(sent.tenure);
-            let again = self.retried.iter().any(|retried| retried.of == of);
+            let again = self.retried.iter().any(|retried| retried.key == of);
             // Of one that recurs, attempts of so many occurrences are remembered.
             let forgotten = of.trigger.starts_with('r');
             if again && (forgotten || first != sent.tenure || self.was_cancelled(&of)) {
@@ -227,17 +228,23 @@ impl Testimony {
             }
         }
         let (visible, decided) = (sent.clock, sent.before.triggers);
-        self.retried.push(Retried { of, visible, decided, payload: payload.to_vec() });
+        self.retried.push(ObservedRetry {
+            key: of,
+            visible,
+            decided_before: decided,
+            payload: payload.to_vec(),
+        });
     }
 
-    fn was_cancelled(&self, of: &Attempt) -> bool {
-        let later = |c: &Command| c.kind == Kind::Cancel && c.offset > of.generation;
+    fn was_cancelled(&self, of: &AttemptKey) -> bool {
+        let later =
+            |c: &AcknowledgedCommand| c.kind == CommandKind::Cancel && c.offset > of.generation;
         let commands = if has_course(&of.trigger) { &self.courses } else { &self.commands };
         commands.get(&of.trigger).is_some_and(|commands| commands.iter().any(later))
     }
 
     /// What is withdrawn was cancelled, and requested by nobody.
-    fn hear_of_withdrawals(&mut self, run: &Run) {
+    fn hear_of_withdrawals(&mut self, run: &SimulationRun) {
         for (place, id) in &run.workers.withdrawn {
             if run.workers.requested.contains(place) {
                 self.find(Violation::NotStopped, id, "withdrawn, and requested");
@@ -249,7 +256,7 @@ impl Testimony {
     }
 
     /// Every command in a wrong partition has one copy in its right one.
-    fn hear_of_forwarding(&mut self, run: &Run, all: bool) {
+    fn hear_of_forwarding(&mut self, run: &SimulationRun, all: bool) {
         let broker = &run.site.broker;
         let mut copies = BTreeMap::<usize, u32>::new();
         let records = |p: usize| broker.triggers[p].committed(&broker.fates);
@@ -281,21 +288,27 @@ impl Testimony {
                     violation,
                     trigger,
                     generation: offset,
-                    by: offset,
+                    command_offset: offset,
                     why,
                 });
             }
         }
         if all && copies.keys().any(|serial| !accounted.contains(serial)) {
             let (trigger, why) = (String::new(), "forwarded without an original".to_owned());
-            let violation = Violation::Ghost;
-            self.findings.push(Finding { violation, trigger, generation: 0, by: 0, why });
+            let violation = Violation::Unexpected;
+            self.findings.push(Finding {
+                violation,
+                trigger,
+                generation: 0,
+                command_offset: 0,
+                why,
+            });
         }
     }
 
     /// Of commands that were repeated the first answers count; what any of them undid may be
     /// missing.
-    fn hear_first_answers(&mut self, run: &Run) {
+    fn hear_first_answers(&mut self, run: &SimulationRun) {
         for ((trigger, offset), answers) in &mut self.answers {
             let asked = run.replayed[home(trigger.as_bytes())];
             if asked.is_none_or(|asked| *offset < asked.from) {
@@ -303,9 +316,9 @@ impl Testimony {
             }
             for answer in answers.iter() {
                 let undone = match answer {
-                    Answer::Stopped(generation) => *generation,
-                    Answer::Kept(_) => *offset,
-                    Answer::NothingPending | Answer::Rejected => continue,
+                    OwnerAnswer::Stopped(generation) => *generation,
+                    OwnerAnswer::Kept(_) => *offset,
+                    OwnerAnswer::NothingPending | OwnerAnswer::Rejected => continue,
                 };
                 self.undone.insert((trigger.clone(), undone));
             }
@@ -315,11 +328,13 @@ impl Testimony {
 
     /// Whether a finding is what an operator asked for by a replay: everything from an offset on
     /// counts as new.
-    fn asked_for(&self, run: &Run, finding: &Finding) -> bool {
+    fn asked_for(&self, run: &SimulationRun, finding: &Finding) -> bool {
         let Some(asked) = run.replayed[home(finding.trigger.as_bytes())] else { return false };
-        let Asked { from, .. } = asked;
+        let RequestedReplay { from, .. } = asked;
         match finding.violation {
-            Violation::Duplicate | Violation::NotStopped | Violation::Ghost => finding.by >= from,
+            Violation::Duplicate | Violation::NotStopped | Violation::Unexpected => {
+                finding.command_offset >= from
+            }
             Violation::Lost | Violation::Stuck => {
                 self.undone.contains(&(finding.trigger.clone(), finding.generation))
             }
@@ -328,44 +343,46 @@ impl Testimony {
     }
 
     /// A cancel that an operator has repeated stops whatever retries it meets.
-    fn forget_replayed(&mut self, run: &Run) {
-        let made: HashSet<&Attempt> = self.retried.iter().map(|retried| &retried.of).collect();
-        self.reported.retain(|Reported { of, .. }| {
+    fn forget_replayed(&mut self, run: &SimulationRun) {
+        let made: HashSet<&AttemptKey> = self.retried.iter().map(|retried| &retried.key).collect();
+        self.reported.retain(|RequestedRetry { key: of, .. }| {
             let asked = run.replayed[home(of.trigger.as_bytes())];
             asked.is_none_or(|asked| of.generation < asked.from) || made.contains(of)
         });
     }
 
     /// Takes out the attempts of triggers with a course.
-    fn apart(&mut self) -> (Vec<Retried>, Vec<Reported>) {
-        let retried = self.retried.extract_if(.., |retried| has_course(&retried.of.trigger));
+    fn apart(&mut self) -> (Vec<ObservedRetry>, Vec<RequestedRetry>) {
+        let retried = self.retried.extract_if(.., |retried| has_course(&retried.key.trigger));
         let retried = retried.collect();
-        let reported = self.reported.extract_if(.., |reported| has_course(&reported.of.trigger));
+        let reported = self.reported.extract_if(.., |reported| has_course(&reported.key.trigger));
         (retried, reported.collect())
     }
 
     fn find(&mut self, violation: Violation, id: &FireId, why: &str) {
         let (trigger, why) = (id.trigger.as_str().to_owned(), why.to_owned());
         let (generation, by) = (id.generation, id.generation);
-        self.findings.push(Finding { violation, trigger, generation, by, why });
+        self.findings.push(Finding { violation, trigger, generation, command_offset: by, why });
     }
 }
 
 /// What an outcome tells of that does not happen to every trigger.
 fn misfortune(outcome: &Outcome) -> Option<Calamity> {
-    match outcome.verdict {
-        Verdict::Kept { .. } => Some(Calamity::Kept),
-        Verdict::Cancelled { .. } if outcome.answers.is_none() => Some(Calamity::RetryMeetsCancel),
-        Verdict::Skipped { .. } => Some(Calamity::LeftOut),
-        Verdict::Paused { .. } if outcome.answers.is_none() => Some(Calamity::FailedTooOften),
-        Verdict::Called { .. } => Some(Calamity::Called),
-        Verdict::Expired { .. } => Some(Calamity::Expired),
-        Verdict::Unmet { .. } => Some(Calamity::Unmet),
+    match outcome.kind {
+        OutcomeKind::Kept { .. } => Some(Calamity::Kept),
+        OutcomeKind::Cancelled { .. } if outcome.answers.is_none() => {
+            Some(Calamity::RetryMeetsCancel)
+        }
+        OutcomeKind::Skipped { .. } => Some(Calamity::LeftOut),
+        OutcomeKind::Paused { .. } if outcome.answers.is_none() => Some(Calamity::FailedTooOften),
+        OutcomeKind::Called { .. } => Some(Calamity::Called),
+        OutcomeKind::Expired { .. } => Some(Calamity::Expired),
+        OutcomeKind::Unmet { .. } => Some(Calamity::Unmet),
         _ => None,
     }
 }
 
-fn is_forwarded(raw: &Raw) -> bool {
+fn is_forwarded(raw: &SimulatedRawRecord) -> bool {
     raw.headers.iter().any(|header| header.name == *FORWARDED)
 }
 
@@ -373,8 +390,8 @@ fn text(key: &[u8]) -> String {
     std::str::from_utf8(key).unwrap().to_owned()
 }
 
-fn attempt(id: &FireId) -> Attempt {
-    Attempt {
+fn attempt(id: &FireId) -> AttemptKey {
+    AttemptKey {
         trigger: id.trigger.as_str().to_owned(),
         generation: id.generation,
         occurrence: id.occurrence,
@@ -383,8 +400,8 @@ fn attempt(id: &FireId) -> Attempt {
     }
 }
 
-fn fired(id: &FireId, due: u64, sent: &Sent, payload: &[u8]) -> Fired {
-    Fired {
+fn fired(id: &FireId, due: u64, sent: &SimulatedSend, payload: &[u8]) -> ObservedFire {
+    ObservedFire {
         trigger: id.trigger.as_str().to_owned(),
         generation: id.generation,
         occurrence: id.occurrence,

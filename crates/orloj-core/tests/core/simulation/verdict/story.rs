@@ -1,8 +1,8 @@
 //! What the logs say of triggers with a course, trigger by trigger: what was asked for, and in its
 //! order what the owner said and did about it.
 //!
-//! Law: nothing is told that a `read_committed` reader could not see, but for the order in which
-//! one owner's records in different topics were decided.
+//! Invariant: nothing is told that a `read_committed` reader could not see, but for the order in
+//! which one owner's records in different topics were decided.
 
 use std::collections::BTreeMap;
 
@@ -11,27 +11,27 @@ use orloj_core::engine::step::Emit;
 use orloj_core::model::definition::Definition;
 use orloj_core::model::entry::{FireId, Row};
 use orloj_core::model::outcome::Outcome;
-use orloj_core::model::signal::{Settled, Signal};
+use orloj_core::model::signal::{CallbackEnded, Signal};
 use orloj_core::model::{Offset, Timestamp};
 
-use super::course::{self, Rest};
+use super::course::{self, SimulatedIdle};
 use super::{dependents, has_course, is_forwarded, text};
-use crate::audit::Finding;
-use crate::simulation::broker::{Decided, Sent};
+use crate::audit::report::Finding;
+use crate::simulation::broker::{SimulatedDecidedOffsets, SimulatedSend};
 use crate::simulation::people::{Meant, Wish, serial};
-use crate::simulation::run::{Asked, Run};
+use crate::simulation::run::{RequestedReplay, SimulationRun};
 use crate::simulation::site::{PARTITIONS, home};
 
 /// All stories, by trigger.
-pub(super) type Stories<'a> = BTreeMap<String, Story<'a>>;
+pub(super) type Stories<'a> = BTreeMap<String, TriggerHistory<'a>>;
 
 /// Of one trigger.
 #[derive(Default)]
-pub(super) struct Story<'a> {
+pub(super) struct TriggerHistory<'a> {
     /// What was asked for, by offset.
-    pub(super) told: BTreeMap<Offset, Told<'a>>,
+    pub(super) told: BTreeMap<Offset, SimulatedRequest<'a>>,
     /// In the order in which it was decided.
-    pub(super) events: Vec<Event<'a>>,
+    pub(super) events: Vec<SimulatedEvent<'a>>,
     /// What workers said of how its callbacks ended, in the order in which it is read.
     pub(super) settled: Vec<Said<'a>>,
     /// Its events from there on were repeated for an operator, or may have been.
@@ -39,14 +39,14 @@ pub(super) struct Story<'a> {
 }
 
 /// A record of `triggers`.
-pub(super) struct Told<'a> {
+pub(super) struct SimulatedRequest<'a> {
     pub(super) wish: &'a Wish,
     /// What it counts from, in ms since the epoch: the timestamp of its first appearance.
     pub(super) at: Timestamp,
 }
 
 /// Something that an owner decided.
-pub(super) struct Event<'a> {
+pub(super) struct SimulatedEvent<'a> {
     pub(super) order: u64,
     /// When it was written, by the broker's clock, in ms since the epoch.
     pub(super) appended: Timestamp,
@@ -55,7 +55,7 @@ pub(super) struct Event<'a> {
     /// What it showed when it committed that.
     pub(super) committed: Timestamp,
     /// What was decided before the step.
-    pub(super) before: Decided,
+    pub(super) before: SimulatedDecidedOffsets,
     pub(super) what: What<'a>,
 }
 
@@ -80,13 +80,17 @@ pub(super) struct Shot {
 pub(super) struct Said<'a> {
     pub(super) offset: Offset,
     pub(super) appended: Timestamp,
-    pub(super) settled: &'a Settled,
+    pub(super) settled: &'a CallbackEnded,
 }
 
 /// Judges all triggers with a course; returns how often they fired.
-pub(super) fn judge(run: &Run, at_rest: Option<bool>, findings: &mut Vec<Finding>) -> usize {
+pub(super) fn judge(
+    run: &SimulationRun,
+    at_rest: Option<bool>,
+    findings: &mut Vec<Finding>,
+) -> usize {
     let stories = hear(run);
-    let rest = at_rest.map(|quiet| Rest {
+    let rest = at_rest.map(|quiet| SimulatedIdle {
         quiet,
         // All that is due at the latest has had its time.
         until: run.users.last_due.max(run.site.broker.now.saturating_sub(1_000)),
@@ -95,11 +99,11 @@ pub(super) fn judge(run: &Run, at_rest: Option<bool>, findings: &mut Vec<Finding
         course::judge(trigger, story, rest, run.site.open_ttl, findings);
     }
     dependents::judge(run, &stories, rest, findings);
-    let fired = |event: &&Event<'_>| matches!(event.what, What::Fired(_));
+    let fired = |event: &&SimulatedEvent<'_>| matches!(event.what, What::Fired(_));
     stories.values().map(|story| story.events.iter().filter(fired).count()).sum()
 }
 
-fn hear(run: &Run) -> Stories<'_> {
+fn hear(run: &SimulationRun) -> Stories<'_> {
     let mut stories = Stories::new();
     for p in 0..PARTITIONS {
         hear_inputs(run, p, &mut stories);
@@ -107,7 +111,9 @@ fn hear(run: &Run) -> Stories<'_> {
     }
     for (trigger, story) in &mut stories {
         story.events.sort_by_key(|event| event.order);
-        let Some(Asked { from, since }) = run.replayed[home(trigger.as_bytes())] else { continue };
+        let Some(RequestedReplay { from, since }) = run.replayed[home(trigger.as_bytes())] else {
+            continue;
+        };
         if story.told.keys().any(|offset| *offset >= from) {
             story.repeated = true;
             story.events.retain(|event| event.order <= since);
@@ -116,7 +122,7 @@ fn hear(run: &Run) -> Stories<'_> {
     stories
 }
 
-fn hear_inputs<'a>(run: &'a Run, p: usize, stories: &mut Stories<'a>) {
+fn hear_inputs<'a>(run: &'a SimulationRun, p: usize, stories: &mut Stories<'a>) {
     let broker = &run.site.broker;
     for (offset, appended, raw) in broker.triggers[p].committed(&broker.fates) {
         let Meant::Course(wish) = &run.users.meant[serial(raw)] else { continue };
@@ -125,10 +131,10 @@ fn hear_inputs<'a>(run: &'a Run, p: usize, stories: &mut Stories<'a>) {
         }
         let at = run.site.reader.read(p, offset, appended, raw).timestamp;
         let story = stories.entry(text(&raw.key)).or_default();
-        let _first = story.told.insert(offset, Told { wish, at });
+        let _first = story.told.insert(offset, SimulatedRequest { wish, at });
     }
     for (offset, appended, signal) in broker.signals[p].committed(&broker.fates) {
-        let Signal::Settled(settled) = signal else { continue };
+        let Signal::CallbackEnded(settled) = signal else { continue };
         let trigger = settled.id.trigger.as_str();
         if has_course(trigger) {
             let story = stories.entry(trigger.to_owned()).or_default();
@@ -137,22 +143,22 @@ fn hear_inputs<'a>(run: &'a Run, p: usize, stories: &mut Stories<'a>) {
     }
 }
 
-fn hear_outputs<'a>(run: &'a Run, p: usize, stories: &mut Stories<'a>) {
+fn hear_outputs<'a>(run: &'a SimulationRun, p: usize, stories: &mut Stories<'a>) {
     let broker = &run.site.broker;
     let outputs = [&broker.fires[p], &broker.others[p]];
     for (_, appended, sent) in outputs.into_iter().flat_map(|log| log.committed(&broker.fates)) {
         let Some((trigger, what)) = heard(sent) else { continue };
         if has_course(&trigger) {
-            let Sent { order, clock, before, .. } = *sent;
+            let SimulatedSend { order, clock, before, .. } = *sent;
             let committed = broker.committed_at(sent).unwrap_or(Timestamp::MAX);
-            let event = Event { order, appended, clock, committed, before, what };
+            let event = SimulatedEvent { order, appended, clock, committed, before, what };
             stories.entry(trigger).or_default().events.push(event);
         }
     }
 }
 
 /// What an owner has sent about a trigger, if it tells of its course.
-fn heard(sent: &Sent) -> Option<(String, What<'_>)> {
+fn heard(sent: &SimulatedSend) -> Option<(String, What<'_>)> {
     let shot = |id: &FireId, (scheduled, decided), definition: &Definition, settles| Shot {
         id: id.clone(),
         scheduled,
@@ -166,7 +172,7 @@ fn heard(sent: &Sent) -> Option<(String, What<'_>)> {
             return Some((outcome.trigger.as_str().to_owned(), What::Said(outcome)));
         }
         Emit::ToWorker(fire) => {
-            shot(&fire.id, (fire.scheduled, fire.fired), &fire.definition, fire.settles)
+            shot(&fire.id, (fire.scheduled, fire.fired), &fire.definition, fire.report_end)
         }
         Emit::ToTopic(fire) => match row::decode(&fire.row) {
             Ok(Row::Fire(row)) => shot(&row.id, (fire.scheduled, 0), &row.definition, false),

@@ -1,0 +1,288 @@
+//! What the index knows of a trigger id: where its entries stand on the timeline.
+//!
+//! Invariant: firing writes nothing here. Whether a slot is pending is read off the cursor: a slot
+//! at or below W has fired.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use smallvec::SmallVec;
+
+use crate::model::Offset;
+use crate::model::entry::{FireId, FireRow};
+use crate::model::lifecycle::LifecyclePhase;
+use crate::model::text::Text;
+use crate::model::timeline::{Source, TimelineKey};
+
+/// Retries that have fired and are remembered of one trigger: of a recurring one that keeps
+/// failing there would be ever more.
+const RETRIES_KEPT: usize = 8;
+
+/// The index's key for a trigger id: `xxh3_128` of its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IdHash(pub u128);
+
+impl IdHash {
+    /// The hash of a trigger id.
+    #[must_use]
+    pub fn of(id: &(impl AsRef<[u8]> + ?Sized)) -> Self {
+        Self(xxhash_rust::xxh3::xxh3_128(id.as_ref()))
+    }
+}
+
+/// A map by trigger id.
+pub type IdMap<V> = HashMap<IdHash, V, BuildHasherDefault<IdHasher>>;
+
+/// The hasher of what is a good hash already: it takes 64 of the 128 bits.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write_u128(&mut self, hash: u128) {
+        self.0 = u64::try_from(hash & u128::from(u64::MAX)).unwrap_or(0);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        panic!("only hashes of ids are keys here, not {bytes:?}");
+    }
+}
+
+/// All entries of one trigger id, pending or lately fired.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IndexRow {
+    /// In the order they were made; a handful at most, nearly always one.
+    pub entries: SmallVec<[IndexEntry; 1]>,
+}
+
+/// Whose a trigger is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TriggerCaller {
+    /// Nobody's: it is not a trigger.
+    NotATrigger,
+    /// A trigger that names no caller.
+    Anonymous,
+    /// A caller's, by the hash of the name.
+    Caller(u64),
+}
+
+impl TriggerCaller {
+    /// Of a trigger that names that caller.
+    #[must_use]
+    pub fn of(caller: Option<&Text>) -> Self {
+        caller.map_or(Self::Anonymous, |caller| {
+            Self::Caller(xxhash_rust::xxh3::xxh3_64(caller.bytes()))
+        })
+    }
+}
+
+/// One entry of a trigger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexEntry {
+    /// Its place on the timeline.
+    pub key: TimelineKey,
+    /// What stands there.
+    pub kind: IndexEntryKind,
+    /// Its generation; for a veto, the offset of the cancel.
+    pub generation: Offset,
+    /// Whether the ledger holds it.
+    pub in_ledger: bool,
+    /// Whether it is delivered over HTTP, so that a retry may be reported after it has fired.
+    pub is_http: bool,
+    /// Whether its row has a course, so that whoever touches the trigger must read it.
+    pub has_lifecycle: bool,
+    /// Whose it is.
+    pub caller: TriggerCaller,
+}
+
+impl IndexEntry {
+    /// The slot of an occurrence's row, or of a retry's, at its place.
+    #[must_use]
+    pub fn for_row(key: TimelineKey, row: &FireRow) -> Self {
+        let FireId { generation, occurrence, attempt, deferral, .. } = row.id;
+        let standing =
+            row.lifecycle.as_ref().map_or(LifecyclePhase::Pending, |course| course.phase);
+        let kind = match key.source {
+            Source::Signals => IndexEntryKind::Retry { occurrence, attempt, deferral },
+            Source::Triggers if standing.is_waiting() => IndexEntryKind::Main,
+            Source::Triggers => IndexEntryKind::Remembered,
+        };
+        let is_http = row.definition.target.is_http();
+        let (in_ledger, has_lifecycle) = (row.in_ledger, row.lifecycle.is_some());
+        let caller = TriggerCaller::of(row.definition.caller.as_ref());
+        Self { key, kind, generation, in_ledger, is_http, has_lifecycle, caller }
+    }
+
+    /// The slot of a veto by the cancel at that offset.
+    #[must_use]
+    pub fn for_veto(key: TimelineKey, cancel: Offset) -> Self {
+        let (in_ledger, is_http, has_lifecycle, caller) =
+            (true, false, false, TriggerCaller::NotATrigger);
+        Self {
+            key,
+            kind: IndexEntryKind::Veto,
+            generation: cancel,
+            in_ledger,
+            is_http,
+            has_lifecycle,
+            caller,
+        }
+    }
+
+    /// The slot of those who wait for a trigger that nobody has registered.
+    #[must_use]
+    pub fn for_watch(key: TimelineKey) -> Self {
+        let (in_ledger, is_http, has_lifecycle, caller) =
+            (true, false, true, TriggerCaller::NotATrigger);
+        Self {
+            key,
+            kind: IndexEntryKind::Remembered,
+            generation: key.offset,
+            in_ledger,
+            is_http,
+            has_lifecycle,
+            caller,
+        }
+    }
+
+    /// Whether a retry of this occurrence of this generation stands here.
+    #[must_use]
+    pub fn is_retry_of(&self, generation: Offset, occurrence: u32) -> bool {
+        let IndexEntryKind::Retry { occurrence: of, .. } = self.kind else { return false };
+        (self.generation, of) == (generation, occurrence)
+    }
+}
+
+/// What stands at a slot's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndexEntryKind {
+    /// The trigger's occurrence, for the first time.
+    Main,
+    /// A retry of an occurrence.
+    Retry {
+        /// The occurrence.
+        occurrence: u32,
+        /// The attempt it will make.
+        attempt: u32,
+        /// How often that attempt was deferred.
+        deferral: u32,
+    },
+    /// A cancel that may yet have to stop a retry.
+    Veto,
+    /// The trigger has fired, or nobody has registered it yet, and there is more to remember than
+    /// that: its row tells.
+    Remembered,
+}
+
+impl IndexRow {
+    /// The trigger's occurrence that still waits, if any: the one main slot above `w`.
+    #[must_use]
+    pub fn pending_main(&self, fired_through: TimelineKey) -> Option<&IndexEntry> {
+        self.entries
+            .iter()
+            .find(|slot| slot.kind == IndexEntryKind::Main && slot.key > fired_through)
+    }
+
+    /// The generation that fired last, where that is still remembered.
+    #[must_use]
+    pub fn fired_main(&self, fired_through: TimelineKey) -> Option<&IndexEntry> {
+        self.entries
+            .iter()
+            .rev()
+            .find(|slot| slot.kind == IndexEntryKind::Main && slot.key <= fired_through)
+    }
+
+    /// What is remembered of the trigger after it has fired, or before it is registered.
+    #[must_use]
+    pub fn remembered(&self, fired_through: TimelineKey) -> Option<&IndexEntry> {
+        self.entries
+            .iter()
+            .find(|slot| slot.kind == IndexEntryKind::Remembered && slot.key > fired_through)
+    }
+
+    /// Whether the ledger holds the trigger's pending occurrence, or what is remembered of it.
+    /// Settling moves W past the slot in the same transaction, so a slot at or below `w` is not
+    /// held any more.
+    #[must_use]
+    pub fn is_main_in_ledger(&self, fired_through: TimelineKey) -> bool {
+        self.pending_main(fired_through)
+            .or_else(|| self.remembered(fired_through))
+            .is_some_and(|slot| slot.in_ledger)
+    }
+
+    /// Whether a cancel later than `generation` may still have to stop its retries.
+    #[must_use]
+    pub fn is_vetoed(&self, generation: Offset, fired_through: TimelineKey) -> bool {
+        self.entries.iter().any(|s| {
+            s.kind == IndexEntryKind::Veto && s.key > fired_through && s.generation > generation
+        })
+    }
+
+    /// Whether this attempt, or a later one, of the occurrence is known already.
+    #[must_use]
+    pub fn has_attempt(&self, id: &FireId) -> bool {
+        self.entries.iter().any(|slot| match slot.kind {
+            IndexEntryKind::Retry { occurrence, attempt, deferral } => {
+                slot.generation == id.generation
+                    && occurrence == id.occurrence
+                    && (attempt, deferral) >= (id.attempt, id.deferral)
+            }
+            IndexEntryKind::Main | IndexEntryKind::Veto | IndexEntryKind::Remembered => false,
+        })
+    }
+
+    /// Whether the trigger belongs to somebody else than the caller in whose name a record comes.
+    /// What stands counts, else what fired last. Who names nobody may do everything: the cluster's
+    /// access lists trust him.
+    #[must_use]
+    pub fn belongs_to_other_caller(
+        &self,
+        live: Option<&IndexEntry>,
+        caller: Option<&Text>,
+    ) -> bool {
+        let slots = live.into_iter().chain(self.entries.iter().rev());
+        let newest =
+            slots.map(|slot| slot.caller).find(|claim| *claim != TriggerCaller::NotATrigger);
+        caller.is_some() && newest.is_some_and(|claim| claim != TriggerCaller::of(caller))
+    }
+
+    /// Removes and returns the slots that `condemned` says.
+    pub fn extract_if(
+        &mut self,
+        predicate: impl Fn(&IndexEntry) -> bool,
+    ) -> SmallVec<[IndexEntry; 1]> {
+        let (taken, kept) = std::mem::take(&mut self.entries).into_iter().partition(predicate);
+        self.entries = kept;
+        taken
+    }
+
+    /// Forgets what has fired and tells nothing any more: all but the last main slot and the
+    /// last attempts of the newest occurrences, by which duplicates are known.
+    #[must_use]
+    pub fn pruned(mut self, fired_through: TimelineKey) -> Self {
+        if self.entries.iter().all(|slot| slot.key > fired_through) {
+            return self; // nearly always
+        }
+        let last_main = self.fired_main(fired_through).map(|slot| slot.key);
+        let is_retry = |slot: &&IndexEntry| {
+            matches!(slot.kind, IndexEntryKind::Retry { .. }) && slot.key <= fired_through
+        };
+        let mut surplus = self.entries.iter().filter(is_retry).count().saturating_sub(RETRIES_KEPT);
+        self.entries.retain(|slot| {
+            slot.key > fired_through
+                || match slot.kind {
+                    IndexEntryKind::Main => Some(slot.key) == last_main,
+                    IndexEntryKind::Retry { .. } if surplus > 0 => {
+                        surplus -= 1;
+                        false
+                    }
+                    IndexEntryKind::Retry { .. } => true,
+                    IndexEntryKind::Veto | IndexEntryKind::Remembered => false,
+                }
+        });
+        self
+    }
+}

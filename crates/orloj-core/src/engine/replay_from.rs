@@ -1,0 +1,71 @@
+//! The low-water mark L: from which offset of `triggers` an owner without local state replays.
+//!
+//! Invariant: S is the latest due time of any entry that is not in the ledger. So once W has passed
+//! an S that was sampled together with N, everything below that N is decided or in the ledger.
+
+use std::collections::VecDeque;
+
+use crate::model::{Millis, Offset, Timestamp};
+
+/// Samples kept at most; with one every few seconds this spans far more than `ledger.after`.
+/// When full, the newest is replaced: L then stands a little longer, which is safe.
+const SAMPLES_MAX: usize = 4_096;
+
+/// Pairs (S, N) of committed steps, oldest first.
+#[derive(Clone, Debug)]
+pub struct ReplayFromTracker {
+    samples: VecDeque<(Timestamp, Offset)>,
+    sampled_at: Timestamp,
+    interval: Millis,
+}
+
+impl ReplayFromTracker {
+    /// A new owner's first sample is what it inherits.
+    #[must_use]
+    pub fn new(replay_horizon: Timestamp, next_offset: Offset, interval: Millis) -> Self {
+        Self { samples: VecDeque::from([(replay_horizon, next_offset)]), sampled_at: 0, interval }
+    }
+
+    /// Takes a sample of a step about to be committed, if the last one is old enough.
+    pub fn sample(&mut self, now: Timestamp, replay_horizon: Timestamp, next_offset: Offset) {
+        let newest = self.samples.back();
+        if newest == Some(&(replay_horizon, next_offset)) || now < self.sampled_at + self.interval {
+            return;
+        }
+        if self.samples.len() == SAMPLES_MAX {
+            let _replaced = self.samples.pop_back();
+        }
+        self.samples.push_back((replay_horizon, next_offset));
+        self.sampled_at = now;
+    }
+
+    /// L when W stands at `w_due`: the N of the newest sample whose S is strictly below it.
+    pub fn advance_to(&mut self, fired_through_due: Timestamp) -> Option<Offset> {
+        let mut replay_from = None;
+        while let Some(&(horizon, triggers)) = self.samples.front() {
+            if horizon >= fired_through_due {
+                break;
+            }
+            replay_from = Some(triggers);
+            let _passed = self.samples.pop_front();
+        }
+        replay_from
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replay_from_follows_the_samples_that_fired_through_has_passed() {
+        let mut tracker = ReplayFromTracker::new(100, 7, 10);
+        tracker.sample(50, 150, 20);
+        tracker.sample(55, 155, 25); // too soon after the last one
+        tracker.sample(60, 160, 30);
+        assert_eq!(tracker.advance_to(100), None, "strictly below");
+        assert_eq!(tracker.advance_to(101), Some(7));
+        assert_eq!(tracker.advance_to(161), Some(30));
+        assert_eq!(tracker.advance_to(999), None, "nothing newer");
+    }
+}

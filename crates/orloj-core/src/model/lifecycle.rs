@@ -1,0 +1,266 @@
+//! The course of a trigger: what it needs beyond one time and one attempt. When it comes again,
+//! what it waits for, who waits for it, and whether a person has stopped it.
+//!
+//! Invariant: nearly every trigger has none. One that [`needs_ledger`](Lifecycle::needs_ledger)
+//! depends on more than its record's bytes and stays in the ledger from the step that decided it
+//! until it is settled. It travels as canonical JSON, without what is as usual.
+
+use serde::{Deserialize, Serialize};
+
+use super::avro_long;
+use super::schedule::{Overlap, Schedule};
+use super::text::Text;
+use super::{Millis, Offset, Timestamp};
+
+/// Beyond one time and one attempt.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Lifecycle {
+    /// What has become of it.
+    #[serde(skip_serializing_if = "LifecyclePhase::is_pending")]
+    #[serde(rename = "standing")]
+    pub phase: LifecyclePhase,
+    /// Whether a worker shall say how the callback ended. Of a retry only: for an occurrence it
+    /// follows from the rest.
+    #[serde(skip_serializing_if = "is_false")]
+    #[serde(rename = "settles")]
+    pub report_end: bool,
+    /// Later than this after its time, in ms, a one-time trigger is not fired any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expire_after: Option<Millis>,
+    /// When it comes again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "series")]
+    pub recurrence: Option<Box<Recurrence>>,
+    /// What it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "awaits")]
+    pub dependencies: Option<Box<PendingDependencies>>,
+    /// How long it is remembered once it is settled, in ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retain: Option<Millis>,
+    /// Who waits for it, in the order they came.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub watchers: Vec<Watcher>,
+    /// A command has stopped it, or too many failures have.
+    #[serde(skip_serializing_if = "is_false")]
+    pub paused: bool,
+    /// `fire-now` has called it, whatever its time.
+    #[serde(skip_serializing_if = "is_false")]
+    #[serde(rename = "called")]
+    pub fire_now_requested: bool,
+    /// A command has touched it, so that the ledger has it and not the log.
+    #[serde(skip_serializing_if = "is_false")]
+    #[serde(rename = "touched")]
+    pub changed_by_command: bool,
+}
+
+/// What has become of an occurrence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum LifecyclePhase {
+    /// It waits for its time, or for others.
+    #[default]
+    Pending,
+    /// Its time has come; it waits for the callback of the occurrence before.
+    Queued,
+    /// It has fired, and a worker will say how its callback ended.
+    Open,
+    /// It was delivered; remembered.
+    Done,
+    /// It came to nothing; remembered.
+    Failed,
+}
+
+impl LifecyclePhase {
+    /// Whether it is still to fire.
+    #[must_use]
+    pub fn is_waiting(self) -> bool {
+        matches!(self, Self::Pending | Self::Queued)
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+    fn is_pending(&self) -> bool {
+        *self == Self::Pending
+    }
+}
+
+/// The occurrences of a recurring trigger, from the next one on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Recurrence {
+    /// When it comes.
+    pub schedule: Schedule,
+    /// The next occurrence, in ms since the epoch, before its jitter.
+    #[serde(rename = "nominal")]
+    pub due_before_jitter: Timestamp,
+    /// Occurrences up to here fire however late they are: what was missed is decided.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    #[serde(rename = "granted")]
+    pub catch_up_until: Timestamp,
+    /// The newest occurrence whose callback is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open: Option<RunningCallback>,
+    /// Failures in a row.
+    #[serde(default, skip_serializing_if = "no_failures")]
+    pub failures: u32,
+}
+
+/// A callback under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RunningCallback {
+    /// Its occurrence.
+    pub occurrence: u32,
+    /// When it is given up if nobody says how it ended, in ms since the epoch.
+    pub until: Timestamp,
+}
+
+/// What a trigger waits for before it fires.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PendingDependencies {
+    /// The triggers that have not settled yet.
+    pub remaining: Vec<Text>,
+    /// What becomes of it if one of them fails, or does not settle in time.
+    pub on_failure: OnFailure,
+    /// It waits no longer, in ms since the epoch.
+    pub until: Timestamp,
+    /// The first of them that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<Text>,
+}
+
+/// What becomes of a trigger if what it waits for does not come about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum OnFailure {
+    /// It fires all the same, once all have settled.
+    Fire,
+    /// It does not fire; whoever waits for it goes on.
+    Skip,
+    /// It does not fire, and whoever waits for it learns that it failed.
+    #[default]
+    Fail,
+}
+
+/// What a registration says of triggers that must settle first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dependencies {
+    /// Those triggers, each once.
+    pub ids: Vec<Text>,
+    /// What if one fails.
+    pub on_failure: OnFailure,
+    /// How long they have, from the record's broker timestamp, in ms.
+    pub timeout: Millis,
+}
+
+/// A trigger that waits for another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Watcher {
+    /// Which one.
+    pub trigger: Text,
+    /// Its generation.
+    #[serde(with = "avro_long")]
+    pub generation: Offset,
+}
+
+/// What a person or program asks of a trigger that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Do not fire before it is resumed.
+    Pause,
+    /// Go on.
+    Resume,
+    /// Fire once, at once.
+    FireNow,
+}
+
+impl Lifecycle {
+    /// Whether the ledger holds it in any case.
+    #[must_use]
+    pub fn needs_ledger(&self) -> bool {
+        let Self {
+            recurrence,
+            dependencies,
+            retain,
+            watchers,
+            paused,
+            fire_now_requested,
+            changed_by_command,
+            phase,
+            ..
+        } = self;
+        let is_extended = recurrence.is_some() || dependencies.is_some() || retain.is_some();
+        let was_commanded = *paused
+            || *fire_now_requested
+            || *changed_by_command
+            || *phase != LifecyclePhase::Pending;
+        is_extended || was_commanded || !watchers.is_empty()
+    }
+
+    /// Whether a worker shall say how a callback of it ends.
+    #[must_use]
+    pub fn reports_end(&self) -> bool {
+        let recurrence_needs_it = self.recurrence.as_ref().is_some_and(|recurrence| {
+            let schedule = &recurrence.schedule;
+            schedule.overlap() != Overlap::Allow || schedule.pause_after().is_some()
+        });
+        // What was called before its time must be remembered until then; so is how it ended.
+        let is_retained =
+            self.retain.is_some() || self.fire_now_requested && self.recurrence.is_none();
+        self.report_end || recurrence_needs_it || is_retained || !self.watchers.is_empty()
+    }
+
+    /// The course, if there is anything to it.
+    #[must_use]
+    pub fn boxed_unless_default(self) -> Option<Box<Self>> {
+        (self != Self::default()).then(|| Box::new(self))
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_nothing(time: &Timestamp) -> bool {
+    *time == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn no_failures(failures: &u32) -> bool {
+    *failures == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_fields_are_not_written() {
+        let lifecycle = Lifecycle { expire_after: Some(5), ..Lifecycle::default() };
+        assert_eq!(serde_json::to_string(&lifecycle).unwrap(), r#"{"expireAfter":5}"#);
+        assert!(!lifecycle.needs_ledger() && lifecycle.boxed_unless_default().is_some());
+        assert_eq!(Lifecycle::default().boxed_unless_default(), None);
+        let unknown = serde_json::from_str::<Lifecycle>(r#"{"expireAfter":5,"weather":"fine"}"#);
+        assert!(unknown.is_err(), "a newer Orloj's is not half understood");
+    }
+
+    #[test]
+    fn a_lifecycle_that_depends_on_more_than_its_record_needs_the_ledger() {
+        let watcher = Watcher { trigger: "b".into(), generation: 3 };
+        for lifecycle in [
+            Lifecycle { retain: Some(1), ..Lifecycle::default() },
+            Lifecycle { paused: true, ..Lifecycle::default() },
+            Lifecycle { fire_now_requested: true, ..Lifecycle::default() },
+            Lifecycle { changed_by_command: true, ..Lifecycle::default() },
+            Lifecycle { watchers: vec![watcher], ..Lifecycle::default() },
+            Lifecycle { phase: LifecyclePhase::Open, ..Lifecycle::default() },
+        ] {
+            assert!(lifecycle.needs_ledger(), "{lifecycle:?}");
+        }
+    }
+}

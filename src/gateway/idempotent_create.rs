@@ -1,0 +1,192 @@
+//! Registering with an `Idempotency-Key`: the first request makes the trigger, and each repetition
+//! is answered as that one was.
+//!
+//! Invariant: see [`super::idempotency`]. A repetition is never judged again: its time may have
+//! passed, and what its caller may do may have changed.
+
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+
+use super::api::{Api, id_taken};
+use super::error_code::ErrorCode;
+use super::idempotency::{self, FINGERPRINT_HEADER, IdempotencyKey, OriginalRequest, RETENTION_MS};
+use super::problem::{FieldError, Problem};
+use super::producer::RecordMetadata;
+use super::request::{LatePolicy, TriggerBody};
+use super::submission::{NewTrigger, Submission};
+use super::triggers::{RegisterResponse, copy_trace_headers, prepare, rejected};
+use crate::clock;
+use crate::config::callers::Caller;
+use crate::model::Offset;
+use crate::model::input::OnConflict;
+use crate::model::outcome::OutcomeKind;
+use crate::view::{Scope, ViewTopic, WritePosition};
+
+const RETAIN: &str = "orloj-retain";
+
+/// A request with a key.
+pub(super) struct IdempotentCreate<'a> {
+    pub(super) api: &'a Api,
+    pub(super) caller: &'a Caller,
+    pub(super) key: IdempotencyKey,
+    /// The body as it came.
+    pub(super) bytes: &'a [u8],
+    /// The headers of the request.
+    pub(super) headers: HeaderMap,
+}
+
+/// The key of a request, if it has one.
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
+    let Some(value) = headers.get(idempotency::HEADER) else { return Ok(None) };
+    let key = IdempotencyKey::read(value.as_bytes()).map_err(|way_out| {
+        Problem::of(ErrorCode::InvalidParameter, format!("Idempotency-Key: {way_out}"))
+    })?;
+    Ok(Some(key))
+}
+
+impl IdempotentCreate<'_> {
+    /// Makes the trigger, or answers as when it was made.
+    pub(super) async fn create(self, body: TriggerBody) -> Result<Response, Problem> {
+        if body.trigger_id.is_some() {
+            let reason = "the id follows from the Idempotency-Key: leave one of the two out";
+            return Err(FieldError::of("triggerId", reason).into());
+        }
+        let json = serde_json::from_slice(self.bytes).map_err(|error| {
+            let (pointer, reason) = (String::new(), error.to_string());
+            Problem::from(FieldError { pointer, reason })
+        })?;
+        let (id, fingerprint) =
+            (self.key.trigger_id(&self.caller.id), idempotency::fingerprint(&json));
+        let Some(_guard) = self.api.in_flight.begin(&id) else {
+            let detail = "another request with this Idempotency-Key is being worked on";
+            return Err(Problem::of(ErrorCode::RequestInFlight, detail).retry_after_seconds(1));
+        };
+        if let Some(generation) = self.existing_generation(&id).await
+            && let Some(first) = self.original_request(&id, generation).await
+        {
+            return repeat_response(&id, &first, &fingerprint);
+        }
+        self.register(id, fingerprint, body).await
+    }
+
+    /// The generation of a trigger that the view has, and its owner too.
+    async fn existing_generation(&self, id: &str) -> Option<Offset> {
+        // If the view cannot be looked at, its owner will tell.
+        let trigger = self.api.view.trigger(&Scope::All, id).await.ok().flatten();
+        let is_kept = |settled_at: Option<u64>| {
+            settled_at.is_none_or(|at| clock::now_ms() < at.saturating_add(RETENTION_MS))
+        };
+        let trigger = trigger.filter(|trigger| is_kept(trigger.settled_at));
+        trigger.map(|trigger| trigger.generation)
+    }
+
+    /// The first request with this key, if the view can be looked at.
+    async fn original_request(&self, id: &str, generation: Offset) -> Option<OriginalRequest> {
+        self.api.original_request(id, generation).await.ok().flatten()
+    }
+
+    async fn register(
+        self,
+        id: String,
+        fingerprint: String,
+        body: TriggerBody,
+    ) -> Result<Response, Problem> {
+        let late = body.late.unwrap_or_default();
+        let trigger = body.into_trigger(self.caller.limits.payload.bytes())?;
+        let submission = self.prepare(trigger, id.clone(), fingerprint.clone(), late).await?;
+        let receipt = self.api.submit(submission, self.caller).await?;
+        match receipt.verdict() {
+            Some(OutcomeKind::Accepted { generation, fire_at, .. }) => {
+                Ok(RegisterResponse::of(&id, *generation, *fire_at).response(StatusCode::CREATED))
+            }
+            Some(OutcomeKind::Kept { generation, .. }) => {
+                let RecordMetadata { partition, .. } = receipt.record;
+                let mark =
+                    WritePosition { topic: ViewTopic::Triggers, partition, offset: *generation };
+                let _freshness = self.api.wait_for_positions(&[mark]).await;
+                match self.original_request(&id, *generation).await {
+                    Some(first) => repeat_response(&id, &first, &fingerprint),
+                    // The view is being made anew: the same request will be answered later.
+                    None => Ok(self.api.unanswered(&id, &receipt)),
+                }
+            }
+            Some(OutcomeKind::Taken { .. }) => Err(id_taken(&id)),
+            Some(OutcomeKind::Rejected { reason }) => Err(rejected(&id, reason)),
+            _ => Ok(self.api.unanswered(&id, &receipt)),
+        }
+    }
+
+    /// The record of the trigger: kept if there is one, and remembered long enough.
+    async fn prepare(
+        &self,
+        trigger: NewTrigger,
+        id: String,
+        fingerprint: String,
+        late: LatePolicy,
+    ) -> Result<Submission, Problem> {
+        let mut trigger = NewTrigger { id, on_conflict: OnConflict::Keep, ..trigger };
+        copy_trace_headers(&self.headers, &mut trigger.headers);
+        trigger.metadata_headers.push((FINGERPRINT_HEADER.to_owned(), fingerprint.into_bytes()));
+        if !trigger.lifecycle_headers.iter().any(|(name, _)| *name == RETAIN) {
+            trigger.lifecycle_headers.push((RETAIN, RETENTION_MS.to_string()));
+        }
+        let submission = prepare(self.api, self.caller, trigger, late).await?;
+        let read = self.api.validator.validate(&submission, clock::now_ms()).unwrap_or_default();
+        if read.iter().any(|registration| registration.retain < Some(RETENTION_MS)) {
+            let reason =
+                "with an Idempotency-Key it is at least 24h: leave it out, or make it longer";
+            return Err(FieldError::of("retain", reason).into());
+        }
+        Ok(submission)
+    }
+}
+
+/// The first answer once more, if this is the first request once more.
+fn repeat_response(
+    id: &str,
+    first: &OriginalRequest,
+    fingerprint: &str,
+) -> Result<Response, Problem> {
+    if first.fingerprint.as_deref() == Some(fingerprint) {
+        let registered = RegisterResponse::of(id, first.generation, first.fire_at);
+        return Ok(registered.response(StatusCode::CREATED));
+    }
+    let detail = "this Idempotency-Key was used for a request with another body";
+    Err(Problem::of(ErrorCode::IdempotencyKeyReused, detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::header::ETAG;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_the_same_request_is_answered_as_the_first_was() {
+        let fingerprint = Some("abc".to_owned());
+        let first = OriginalRequest { fingerprint, generation: 41, fire_at: 1_800_000_000_000 };
+        let again = repeat_response("tea", &first, "abc").unwrap();
+        assert_eq!(again.status(), StatusCode::CREATED);
+        assert_eq!(again.headers()[ETAG], "\"41\"");
+        let body = axum::body::to_bytes(again.into_body(), 10_000).await.unwrap();
+        assert!(body.windows(20).any(|text| text == b"2027-01-15T08:00:00Z"), "when it was due");
+        let reused = "this Idempotency-Key was used for a request with another body";
+        let reused = Problem::of(ErrorCode::IdempotencyKeyReused, reused);
+        assert_eq!(repeat_response("tea", &first, "abd").unwrap_err(), reused);
+        let keyless = OriginalRequest { fingerprint: None, ..first };
+        assert_eq!(repeat_response("tea", &keyless, "abc").unwrap_err(), reused);
+    }
+
+    #[test]
+    fn an_invalid_key_is_refused() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(idempotency_key(&headers), Ok(None));
+        for (text, is_key) in [("8e03", true), ("", false)] {
+            headers.insert(idempotency::HEADER, text.parse().unwrap());
+            assert_eq!(
+                idempotency_key(&headers).map(|key| key.is_some()).ok(),
+                is_key.then_some(true)
+            );
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The description of the API: OpenAPI 3.1, made from the handlers and their types.
+//!
+//! Invariant: what is told of every route alike is told here once: who may ask, and every way to be
+//! refused.
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use utoipa::OpenApi as _;
+use utoipa::openapi::schema::{Schema, SchemaType, Type};
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{ObjectBuilder, OpenApi, RefOr};
+
+use super::error_code::ErrorCode;
+
+const API_DESCRIPTION: &str = "\
+Register triggers, look at what became of them, change and cancel them.
+
+A write is a record in Kafka. The answer to it is what the trigger's owner said in its own \
+transaction: 200 and 201 mean that it is so. 202 means that the record is safe and the owner has \
+not answered yet; Location says where to look. With a triggerId of your own a request can be \
+repeated without harm.
+
+A read comes from a view of the topics. Its answer says with `asOf` and `Orloj-View-As-Of` up to \
+when it is complete, and what a gateway has answered is in what it shows afterwards.
+
+An error is a problem (RFC 9457). Programs go by its `code`; `errors` names parts of the body by \
+JSON pointer. A field that is null is as good as one left out; one that is not known is refused.";
+
+/// What every route has in common.
+#[derive(Debug, utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "Orloj",
+        description = API_DESCRIPTION,
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    tags(
+        (name = "triggers", description = "What is to happen, and what became of it"),
+        (name = "schedules", description = "When it comes again"),
+        (name = "dead letters", description = "What nobody tries again by itself"),
+        (name = "operation", description = "What an operator looks at")
+    ),
+    components(schemas(ProblemDetails))
+)]
+struct OpenApiBase;
+
+/// Why it was not done: RFC 9457. Some problems have further members.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct ProblemDetails {
+    /// A page about the code.
+    #[schema(examples("/problems/not-pending"))]
+    r#type: String,
+    /// The same for every problem of this code.
+    title: String,
+    status: u16,
+    /// What it is here.
+    detail: String,
+    code: ProblemCode,
+    /// What to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+    /// What is wrong with which part of the body.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    errors: Option<Vec<ProblemPart>>,
+    /// What the request is called; X-Request-Id says the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<String>,
+}
+
+/// What is wrong with one part of the body.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct ProblemPart {
+    /// RFC 6901; empty for the whole.
+    #[schema(format = JsonPointer)]
+    pointer: String,
+    detail: String,
+}
+
+/// What programs go by.
+#[derive(Debug, Serialize)]
+struct ProblemCode;
+
+impl utoipa::PartialSchema for ProblemCode {
+    fn schema() -> RefOr<Schema> {
+        let words = ErrorCode::all().map(|code| json!(code.as_str()));
+        let schema = ObjectBuilder::new().schema_type(SchemaType::Type(Type::String));
+        schema.enum_values(Some(words)).into()
+    }
+}
+
+impl utoipa::ToSchema for ProblemCode {
+    fn name() -> std::borrow::Cow<'static, str> {
+        "ProblemCode".into()
+    }
+}
+
+/// The description without any route.
+pub(super) fn base_document() -> OpenApi {
+    let mut api = OpenApiBase::openapi();
+    let components = api.components.get_or_insert_default();
+    let bearer = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some("An API key, or a JWT of an issuer that the gateway trusts."));
+    components.add_security_scheme("bearer", SecurityScheme::Http(bearer.build()));
+    let key = ApiKeyValue::with_description("X-Api-Key", "An API key.");
+    components.add_security_scheme("apiKey", SecurityScheme::ApiKey(ApiKey::Header(key)));
+    api
+}
+
+/// The whole description, when every route is in it.
+pub(super) fn complete_document(api: &OpenApi) -> Value {
+    let mut document = serde_json::to_value(api).expect("a description is JSON");
+    // Without a file of callers nobody needs a key.
+    document["security"] = json!([{ "bearer": [] }, { "apiKey": [] }, {}]);
+    document["components"]["responses"] = problem_responses();
+    let paths = document["paths"].as_object_mut().into_iter().flatten();
+    for (path, methods) in paths {
+        for (method, operation) in methods.as_object_mut().into_iter().flatten() {
+            let errors = error_responses(path, method, operation.get("requestBody").is_some());
+            let responses = operation["responses"].as_object_mut();
+            responses.into_iter().for_each(|responses| responses.extend(errors.clone()));
+            let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+            for parameter in parameters.into_iter().flatten() {
+                parameter.get_mut("schema").into_iter().for_each(remove_null);
+            }
+        }
+    }
+    document
+}
+
+/// A parameter is there or not; there is no null that it could be.
+fn remove_null(schema: &mut Value) {
+    let is_null = |schema: &Value| schema["type"] == "null";
+    if let Some(types) = schema.get_mut("type").and_then(Value::as_array_mut) {
+        types.retain(|name| name != "null");
+        if let [only] = &types[..] {
+            schema["type"] = only.clone();
+        }
+    }
+    if let Some(kinds) = schema.get_mut("oneOf").and_then(Value::as_array_mut) {
+        kinds.retain(|kind| !is_null(kind));
+        if let [only] = &kinds[..] {
+            *schema = only.clone();
+        }
+    }
+}
+
+/// A response for each status that is a problem.
+fn problem_responses() -> Value {
+    let mut responses = Map::new();
+    for code in ErrorCode::all() {
+        let status = code.status();
+        let name = format!("Problem{}", status.as_u16());
+        let response = responses.entry(name).or_insert_with(|| {
+            let reference = json!({ "$ref": "#/components/schemas/ProblemDetails" });
+            json!({
+                "description": "",
+                "headers": { "X-Request-Id": { "schema": { "type": "string" } } },
+                "content": { "application/problem+json": { "schema": reference, "examples": {} } },
+            })
+        });
+        let description = response["description"].as_str().unwrap_or_default();
+        let line = format!("`{}`: {}", code.as_str(), code.title());
+        let description =
+            if description.is_empty() { line } else { format!("{description}; {line}") };
+        response["description"] = json!(description);
+        if matches!(status.as_u16(), 429 | 503) {
+            response["headers"]["Retry-After"] = json!({
+                "description": "Seconds after which to come back",
+                "schema": { "type": "integer", "minimum": 0 },
+            });
+        }
+        response["content"]["application/problem+json"]["examples"][code.as_str()] = json!({
+            "value": {
+                "type": code.page_path(), "title": code.title(), "status": status.as_u16(),
+                "code": code.as_str(), "detail": code.title(),
+                "hint": code.hint().unwrap_or_default(),
+            },
+        });
+    }
+    responses.into()
+}
+
+/// How a request may be refused.
+fn error_responses(path: &str, method: &str, has_body: bool) -> Map<String, Value> {
+    let mut statuses = vec![400, 401, 403, 406, 422, 429, 500, 503];
+    if has_body {
+        statuses.extend([413, 415]);
+    }
+    if path.contains("{id}") {
+        statuses.push(404);
+    }
+    if method != "get" && path != "/v1/schedules:next" {
+        statuses.push(409);
+    }
+    if method == "patch" {
+        statuses.push(412);
+    }
+    let reference =
+        |status: u16| json!({ "$ref": format!("#/components/responses/Problem{status}") });
+    statuses.into_iter().map(|status| (status.to_string(), reference(status))).collect()
+}

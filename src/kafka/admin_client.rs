@@ -1,0 +1,175 @@
+//! What the broker says of topics: where logs begin and end, and whether a topic can be written.
+//!
+//! Invariant: ends are high watermarks, read uncommitted. A read_committed handle would say where
+//! the last open transaction begins, and a committed cancel behind it would be missed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaResult;
+use rdkafka::types::RDKafkaErrorCode;
+use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
+
+use super::client_config;
+use crate::config::Settings;
+use crate::engine::catalog::TopicState;
+use crate::model::{Offset, PartitionId, Timestamp};
+
+/// Kafka's default `max.message.bytes`, taken where the broker does not say.
+const RECORD_BYTES_DEFAULT: usize = 1_048_588;
+/// How long a partition's leader may take to answer before we ask who leads it now.
+const LEADER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A read_uncommitted handle; clones share it.
+#[derive(Clone)]
+pub struct KafkaAdminClient {
+    consumer: Arc<BaseConsumer>,
+    admin: Arc<AdminClient<DefaultClientContext>>,
+    timeout: Duration,
+}
+
+impl std::fmt::Debug for KafkaAdminClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Probe").finish_non_exhaustive()
+    }
+}
+
+impl KafkaAdminClient {
+    /// Opens a probe each of whose requests takes at most `timeout`.
+    pub fn open(settings: &Settings, timeout: Duration) -> KafkaResult<Self> {
+        let mut config = client_config(settings);
+        let admin = Arc::new(config.create()?);
+        config.remove("compression.type");
+        let consumer = config.set("isolation.level", "read_uncommitted").create()?;
+        Ok(Self { consumer: Arc::new(consumer), admin, timeout })
+    }
+
+    /// The first offset still there, and the end (exclusive) of a partition's log.
+    pub fn bounds(&self, topic: &str, partition: PartitionId) -> KafkaResult<(Offset, Offset)> {
+        let fetch = |timeout| self.consumer.fetch_watermarks(topic, partition, timeout);
+        let (low, high) = fetch(self.timeout.min(LEADER_TIMEOUT)).or_else(|_| {
+            // The client goes on asking the leader that it knows of, however dead, unless it is
+            // told that there is another one.
+            self.consumer.fetch_metadata(Some(topic), self.timeout)?;
+            fetch(self.timeout)
+        })?;
+        Ok((Offset::try_from(low).unwrap_or(0), Offset::try_from(high).unwrap_or(0)))
+    }
+
+    /// The offset of the first record written at `time`, in ms since the epoch, or later; the end
+    /// if there is none.
+    pub fn offset_for_time(
+        &self,
+        topic: &str,
+        partition: PartitionId,
+        time: Timestamp,
+    ) -> KafkaResult<Offset> {
+        let mut wanted = TopicPartitionList::new();
+        let time = KafkaOffset::Offset(i64::try_from(time).unwrap_or(i64::MAX));
+        wanted.add_partition_offset(topic, partition, time)?;
+        let found = self.consumer.offsets_for_times(wanted, self.timeout)?;
+        let found = found.find_partition(topic, partition);
+        match found.and_then(|found| found.offset().to_raw()).map(Offset::try_from) {
+            Some(Ok(offset)) => Ok(offset),
+            // Kafka says "the end" by a number that is none.
+            _ => self.bounds(topic, partition).map(|(_low, end)| end),
+        }
+    }
+
+    /// The cluster's id, if the broker has one.
+    #[must_use]
+    pub fn cluster_id(&self) -> Option<String> {
+        self.consumer.client().fetch_cluster_id(self.timeout)
+    }
+
+    /// Host and port of each broker, as its clients call it. (Asked for one topic, since without
+    /// any the answer would have all of them.)
+    pub fn brokers(&self, topic: &str) -> KafkaResult<Vec<(String, u16)>> {
+        let metadata = self.consumer.fetch_metadata(Some(topic), self.timeout)?;
+        let brokers = metadata.brokers().iter();
+        let at = |port| u16::try_from(port).unwrap_or_default();
+        Ok(brokers.map(|broker| (broker.host().to_owned(), at(broker.port()))).collect())
+    }
+
+    /// How many partitions a topic has; `None` if it does not exist.
+    pub fn partitions(&self, topic: &str) -> KafkaResult<Option<i32>> {
+        let metadata = self.consumer.fetch_metadata(Some(topic), self.timeout)?;
+        let known = metadata.topics().iter().find(|t| t.name() == topic && t.error().is_none());
+        let count = known.map_or(0, |t| t.partitions().len());
+        Ok(i32::try_from(count).ok().filter(|count| *count > 0))
+    }
+
+    /// Whether and how a topic can be written.
+    #[must_use]
+    pub fn topic_state(&self, topic: &str) -> TopicState {
+        let metadata = match self.consumer.fetch_metadata(Some(topic), self.timeout) {
+            Ok(metadata) => metadata,
+            Err(error) => return TopicState::Unavailable(format!("topic {topic}: {error}")),
+        };
+        let Some(found) = metadata.topics().iter().find(|t| t.name() == topic) else {
+            return TopicState::Unavailable(format!(
+                "topic {topic}: the broker said nothing of it"
+            ));
+        };
+        if let Some(error) = found.error() {
+            return refused_or_away(topic, error.into());
+        }
+        let partitions = i32::try_from(found.partitions().len()).unwrap_or(i32::MAX);
+        if partitions == 0 || found.partitions().iter().any(|p| p.leader() < 0) {
+            return TopicState::Unavailable(format!("topic {topic}: a partition has no leader"));
+        }
+        TopicState::Usable { partitions, record_bytes_max: self.record_bytes_max(topic) }
+    }
+
+    fn record_bytes_max(&self, topic: &str) -> usize {
+        let options = AdminOptions::new().request_timeout(Some(self.timeout));
+        let wanted = [ResourceSpecifier::Topic(topic)];
+        let described = self.admin.describe_configs(&wanted, &options);
+        let Ok(resources) = block_on(described) else { return RECORD_BYTES_DEFAULT };
+        let configs = resources.into_iter().filter_map(Result::ok);
+        configs
+            .flat_map(|resource| resource.entries)
+            .find(|entry| entry.name == "max.message.bytes")
+            .and_then(|entry| entry.value?.parse().ok())
+            .unwrap_or(RECORD_BYTES_DEFAULT)
+    }
+}
+
+fn refused_or_away(topic: &str, code: RDKafkaErrorCode) -> TopicState {
+    match code {
+        RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic => {
+            TopicState::Unusable(format!("topic {topic} does not exist: create it and replay"))
+        }
+        RDKafkaErrorCode::InvalidTopic => {
+            TopicState::Unusable(format!("{topic:?} is not a valid topic name"))
+        }
+        RDKafkaErrorCode::TopicAuthorizationFailed => TopicState::Unusable(format!(
+            "the scheduler may not write topic {topic}: grant it WRITE and DESCRIBE"
+        )),
+        other => TopicState::Unavailable(format!("topic {topic}: {other}")),
+    }
+}
+
+/// Waits for an admin call on this thread: its future is woken by librdkafka's own.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    let waker = std::task::Waker::from(Arc::new(ThreadWaker(std::thread::current())));
+    let mut context = std::task::Context::from_waker(&waker);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(value) => return value,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+struct ThreadWaker(std::thread::Thread);
+
+impl std::task::Wake for ThreadWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}

@@ -1,0 +1,135 @@
+//! What the notifier that leads knows: how far each log is read, and whom it has to tell what.
+//!
+//! Invariant: what is committed of a log never passes what somebody has not been told of it. So
+//! whoever leads next tells it, perhaps again.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use super::digest::{SourcePartition, SourcePosition};
+use super::recipient::Recipient;
+use super::subscribers::Subscriber;
+use crate::model::dead_letter::DeadLetter;
+use crate::model::outcome::Circuit;
+use crate::model::{Offset, Timestamp};
+
+/// One term of leading.
+#[derive(Debug)]
+pub struct LeaderTerm {
+    term: u64,
+    /// The next record of each log.
+    positions: BTreeMap<SourcePartition, Offset>,
+    recipients: BTreeMap<Subscriber, Recipient>,
+}
+
+impl LeaderTerm {
+    /// Begins to lead at these positions. No two terms of a process have the same number.
+    #[must_use]
+    pub fn new(term: u64, positions: BTreeMap<SourcePartition, Offset>) -> Self {
+        Self { term, positions, recipients: BTreeMap::new() }
+    }
+
+    /// Which term it is.
+    #[must_use]
+    pub fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// The record at `place` was read.
+    pub fn advance(&mut self, place: SourcePosition) {
+        self.positions.insert(place.source_partition, place.offset + 1);
+    }
+
+    /// Everyone of `to` shall hear of a dead letter.
+    pub fn add_dead_letter(
+        &mut self,
+        to: Vec<Subscriber>,
+        letter: &DeadLetter,
+        place: SourcePosition,
+        now: Instant,
+    ) {
+        for subscriber in to {
+            self.recipients.entry(subscriber).or_default().add_dead_letter(letter, place, now);
+        }
+    }
+
+    /// Everyone of `to` shall hear that a circuit changed at `at`, in ms since the epoch.
+    pub fn add_circuit_change(
+        &mut self,
+        to: Vec<Subscriber>,
+        circuit: &Circuit,
+        at: Timestamp,
+        place: SourcePosition,
+        now: Instant,
+    ) {
+        for subscriber in to {
+            self.recipients
+                .entry(subscriber)
+                .or_default()
+                .add_circuit_change(circuit, at, place, now);
+        }
+    }
+
+    /// Everyone who was ever told, or is to be.
+    pub fn recipients(&mut self) -> &mut BTreeMap<Subscriber, Recipient> {
+        &mut self.recipients
+    }
+
+    /// How far each log is read and told.
+    #[must_use]
+    pub fn delivered_offsets(&self) -> BTreeMap<SourcePartition, Offset> {
+        let mut told = self.positions.clone();
+        for (log, untold) in self.recipients.values().flat_map(Recipient::undelivered_offsets) {
+            if let Some(offset) = told.get_mut(&log) {
+                *offset = untold.min(*offset);
+            }
+        }
+        told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock;
+    use crate::notifier::digest::samples::{FIRST_AT, place, record};
+    use crate::notifier::notification::Notification;
+    use crate::notifier::recipient::BatchWindow;
+    use crate::notifier::subscribers::Channel;
+
+    fn subscriber(caller: &str) -> Subscriber {
+        let channel = Channel::Mail("a@example.com".parse().unwrap());
+        Subscriber { caller: caller.to_owned(), channel }
+    }
+
+    #[test]
+    fn no_offset_is_committed_before_every_subscriber_received_the_notification() {
+        let (log, now) = (place(0).source_partition, clock::monotonic());
+        let mut lead = LeaderTerm::new(1, BTreeMap::from([(log, 5)]));
+        let told = |lead: &LeaderTerm| lead.delivered_offsets()[&log];
+        assert_eq!(told(&lead), 5);
+        for offset in 5..10 {
+            lead.advance(place(offset));
+            let who = if offset < 7 { "early" } else { "late" };
+            let letter = record("a", "b", FIRST_AT);
+            lead.add_dead_letter(vec![subscriber(who)], &letter, place(offset), now);
+        }
+        lead.advance(place(10));
+        assert_eq!(told(&lead), 5);
+
+        let write = |digest| {
+            let (id, interval) = (String::new(), Duration::ZERO);
+            Notification { id, at: 0, caller: None, interval, digest }
+        };
+        for (who, under_way, after) in [("early", 5, 7), ("late", 7, 11)] {
+            let recipient = lead.recipients().get_mut(&subscriber(who)).unwrap();
+            assert!(recipient.next_notification(BatchWindow::IMMEDIATE, now, write).is_some());
+            assert_eq!(told(&lead), under_way, "being sent is not being told");
+            let recipient = lead.recipients().get_mut(&subscriber(who)).unwrap();
+            recipient.record_result(&Ok(()), Duration::ZERO, now);
+            assert_eq!(told(&lead), after);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Who is told: the addresses and webhooks of callers, as `callers.toml` has them now, and the
+//! operator's for what belongs to no caller.
+//!
+//! Invariant: a webhook's URL may be a secret, and is shown to nobody.
+
+use std::fmt;
+use std::sync::Arc;
+
+use lettre::Address;
+use reqwest::Url;
+
+use crate::callers::Callers;
+use crate::config::callers::{ANONYMOUS, Caller};
+
+/// A way to tell.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Channel {
+    /// Mail to this address.
+    Mail(Address),
+    /// A request to this URL.
+    Webhook(Url),
+}
+
+/// Who is told of one caller's triggers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Subscriber {
+    /// The caller's id.
+    pub caller: String,
+    /// The way to tell.
+    pub channel: Channel,
+}
+
+/// All who are told.
+#[derive(Debug)]
+pub struct Subscribers {
+    callers: Callers,
+    operator: Vec<Address>,
+}
+
+impl Channel {
+    /// What metrics call it.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Mail(_) => "mail",
+            Self::Webhook(_) => "webhook",
+        }
+    }
+}
+
+impl fmt::Display for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mail(address) => write!(f, "{address}"),
+            Self::Webhook(url) => write!(f, "webhook at {}", url.host_str().unwrap_or_default()),
+        }
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Subscribers {
+    /// What the callers want, and `operator` for those who are nobody in particular.
+    #[must_use]
+    pub fn new(callers: Callers, operator: Vec<Address>) -> Self {
+        Self { callers, operator }
+    }
+
+    /// Who is told of what happens to triggers that say they are of `caller`.
+    #[must_use]
+    pub fn subscribers_of(&self, caller: Option<&str>) -> Vec<Subscriber> {
+        let caller = self.callers.for_record(caller);
+        let channels = self.channels(&caller).into_iter();
+        channels.map(|channel| Subscriber { caller: caller.id.clone(), channel }).collect()
+    }
+
+    /// The caller of a subscriber, if it wants to be told still.
+    #[must_use]
+    pub fn subscribed_caller(&self, subscriber: &Subscriber) -> Option<Arc<Caller>> {
+        let caller = self.callers.for_record(Some(&subscriber.caller));
+        let wants =
+            caller.id == subscriber.caller && self.channels(&caller).contains(&subscriber.channel);
+        wants.then_some(caller)
+    }
+
+    fn channels(&self, caller: &Caller) -> Vec<Channel> {
+        let mail = caller.notify.email.iter().cloned().map(Channel::Mail);
+        let mut channels: Vec<_> =
+            mail.chain(caller.notify.webhook.clone().map(Channel::Webhook)).collect();
+        if channels.is_empty() && caller.id == ANONYMOUS {
+            channels.extend(self.operator.iter().cloned().map(Channel::Mail));
+        }
+        channels
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::callers::CallerTable;
+    use crate::config::{Layers, Settings};
+
+    fn subscribers(text: &str) -> Subscribers {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("callers.toml");
+        std::fs::write(&file, text).unwrap();
+        let overrides = vec![format!("callers.file={}", file.display())];
+        let settings = Settings::load(&Layers { overrides, ..Layers::default() }).unwrap();
+        let callers = Callers::fixed(CallerTable::read(&settings).unwrap());
+        Subscribers::new(callers, vec!["op@example.com".parse().unwrap()])
+    }
+
+    fn subscriber_names(audience: &Subscribers, caller: Option<&str>) -> Vec<String> {
+        let told = audience.subscribers_of(caller).into_iter();
+        told.map(|subscriber| format!("{}: {}", subscriber.caller, subscriber.channel)).collect()
+    }
+
+    #[test]
+    fn a_caller_has_its_own_channels_and_the_operator_those_of_anonymous_triggers() {
+        let file = "[callers.billing.notify]\nemail = [\"a@example.com\", \"b@example.com\"]\n\
+                    webhook = \"https://chat.example.com/T0/s3cret\"\n[callers.shop]\n";
+        let audience = subscribers(file);
+        let billing = [
+            "billing: a@example.com",
+            "billing: b@example.com",
+            "billing: webhook at chat.example.com",
+        ];
+        assert_eq!(subscriber_names(&audience, Some("billing")), billing);
+        assert_eq!(subscriber_names(&audience, Some("shop")), [""; 0], "it wants nothing");
+        for nobody in [None, Some("unknown")] {
+            assert_eq!(subscriber_names(&audience, nobody), ["anonymous: op@example.com"]);
+        }
+        assert!(!format!("{:?}", audience.subscribers_of(Some("billing"))).contains("s3cret"));
+    }
+
+    #[test]
+    fn anonymous_may_have_channels_of_its_own() {
+        let audience = subscribers("callers.anonymous.notify.email = [\"a@example.com\"]");
+        assert_eq!(subscriber_names(&audience, None), ["anonymous: a@example.com"]);
+        let operator = Channel::Mail("op@example.com".parse().unwrap());
+        let gone = Subscriber { caller: ANONYMOUS.to_owned(), channel: operator };
+        assert!(audience.subscribed_caller(&gone).is_none());
+        assert!(
+            audience
+                .subscribers_of(None)
+                .iter()
+                .all(|told| audience.subscribed_caller(told).is_some())
+        );
+    }
+}

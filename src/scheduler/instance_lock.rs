@@ -1,0 +1,77 @@
+//! Who this process is: a name that survives restarts, kept in the data directory, which only one
+//! process at a time may hold. Two processes on one host therefore differ.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A claimed data directory.
+#[derive(Debug)]
+pub(super) struct InstanceLock {
+    /// The group's static member id, and part of the transactional id.
+    pub(super) instance_id: String,
+    _lock: File,
+}
+
+/// Why the directory cannot be ours.
+#[derive(Debug, thiserror::Error)]
+pub enum InstanceLockError {
+    /// Another process runs on it: give this one a directory of its own.
+    #[error("another process uses {0}: give each scheduler its own directory (scheduler.data_dir)")]
+    InUse(PathBuf),
+    /// It cannot be written.
+    #[error("cannot use {0} (scheduler.data_dir): {1}")]
+    Unusable(PathBuf, #[source] io::Error),
+}
+
+impl InstanceLock {
+    /// Claims `dir` until this is dropped. `configured` names the process; empty means the name
+    /// kept in the directory, made when it is first used.
+    pub(super) fn acquire(dir: &Path, configured: &str) -> Result<Self, InstanceLockError> {
+        let unusable = |error| InstanceLockError::Unusable(dir.to_owned(), error);
+        fs::create_dir_all(dir).map_err(unusable)?;
+        let lock = File::create(dir.join("lock")).map_err(unusable)?;
+        lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => InstanceLockError::InUse(dir.to_owned()),
+            TryLockError::Error(error) => unusable(error),
+        })?;
+        let instance = if configured.is_empty() {
+            read_or_create_id(&dir.join("instance")).map_err(unusable)?
+        } else {
+            configured.to_owned()
+        };
+        Ok(Self { instance_id: instance, _lock: lock })
+    }
+}
+
+fn read_or_create_id(file: &Path) -> io::Result<String> {
+    match fs::read_to_string(file) {
+        Ok(name) if !name.trim().is_empty() => Ok(name.trim().to_owned()),
+        Ok(_) => create_id(file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => create_id(file),
+        Err(error) => Err(error),
+    }
+}
+
+fn create_id(file: &Path) -> io::Result<String> {
+    let name = uuid::Uuid::now_v7().simple().to_string();
+    fs::write(file, &name)?;
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_id_is_stored_and_its_directory_locked_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = InstanceLock::acquire(dir.path(), "").unwrap();
+        let second = InstanceLock::acquire(dir.path(), "");
+        assert!(matches!(second, Err(InstanceLockError::InUse(_))));
+        let name = first.instance_id.clone();
+        drop(first);
+        assert_eq!(InstanceLock::acquire(dir.path(), "").unwrap().instance_id, name);
+        let _named = InstanceLock::acquire(dir.path(), "a").map(|i| assert_eq!(i.instance_id, "a"));
+    }
+}

@@ -1,0 +1,303 @@
+//! The threads that apply what a takeover has read, beside the loop: partitions that fire already
+//! do not wait for one that is being brought back.
+//!
+//! Invariant: a takeover is worked on by one thread at a time, and is away from its lane meanwhile.
+//! Whoever needs its store, or needs it to say where it stands, waits for it first.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rdkafka::message::{BorrowedMessage, Headers, Message};
+
+use super::partition_task::fetch_index_rows;
+use super::takeover::local_state;
+use crate::codec::ledger_key::STEP_HEADER;
+use crate::codec::schemas::{CodecError, Schemas};
+use crate::engine::takeover::{Takeover, TakeoverError};
+use crate::fault;
+use crate::kafka::reader::LogReader;
+use crate::model::input::TriggerRecord;
+use crate::model::ledger::LedgerRecord;
+use crate::model::{Offset, PartitionId, Timestamp};
+use crate::store::{PartitionStore, StoreError};
+
+/// Threads at most: more would only take turns with those that fire.
+const THREADS_MAX: usize = 4;
+
+/// Hands out work and takes back takeovers.
+#[derive(Debug)]
+pub(super) struct RestorePool {
+    jobs: Sender<RestoreJob>,
+    results: Receiver<RestoreResult>,
+    in_flight: usize,
+    /// What came back while somebody waited for it.
+    finished: Vec<RestoreResult>,
+}
+
+/// Records of one partition, and all that is needed to apply them.
+#[derive(Debug)]
+pub(super) struct RestoreJob {
+    pub(super) partition: PartitionId,
+    pub(super) takeover: Box<Takeover>,
+    pub(super) store: Arc<PartitionStore>,
+    pub(super) cluster: String,
+    /// When the records were read, in ms since the epoch.
+    pub(super) now: Timestamp,
+    pub(super) work: RestoreWork,
+}
+
+/// What is to be applied.
+#[derive(Debug)]
+pub(super) enum RestoreWork {
+    /// Records of the ledger, and the offset after the last one.
+    Ledger(RawLedger, Offset),
+    /// Records of `triggers` below N.
+    Triggers(LogBatch),
+}
+
+/// Part of the log below N.
+#[derive(Debug)]
+pub(super) struct LogBatch {
+    /// What the ledger does not hold.
+    pub(super) records: Vec<TriggerRecord>,
+    /// When the last one was written that it holds, in ms since the epoch.
+    pub(super) covered_at: Timestamp,
+    /// Whether nothing follows.
+    pub(super) last: bool,
+}
+
+/// A takeover on its way back.
+#[derive(Debug)]
+pub(super) struct RestoreResult {
+    pub(super) partition: PartitionId,
+    pub(super) takeover: Box<Takeover>,
+    pub(super) result: Result<(), RestoreError>,
+    /// An empty one with room for the next batch: memory that is new for each costs more than
+    /// what is copied into it.
+    pub(super) spare_buffer: RawLedger,
+}
+
+/// Why records could not be applied.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RestoreError {
+    /// An operator must decide something first.
+    #[error(transparent)]
+    Refused(#[from] TakeoverError),
+    /// Rebuild the store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl RestorePool {
+    /// Starts a thread for each core, up to a few.
+    pub(super) fn start() -> Self {
+        let (jobs, inbox) = channel();
+        let (outbox, results) = channel();
+        let inbox = Arc::new(Mutex::new(inbox));
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        for _ in 0..cores.min(THREADS_MAX) {
+            let (inbox, outbox) = (Arc::clone(&inbox), outbox.clone());
+            super::spawn("restorer", move || run_worker(&inbox, &outbox));
+        }
+        Self { jobs, results, in_flight: 0, finished: Vec::new() }
+    }
+
+    pub(super) fn submit(&mut self, job: RestoreJob) {
+        self.in_flight += 1;
+        self.jobs.send(job).expect("the restorers live as long as the loop");
+    }
+
+    /// Waits until something has come back, at most `timeout`.
+    pub(super) fn wait_for_result(&mut self, timeout: Duration) {
+        self.finished.extend(self.results.recv_timeout(timeout));
+    }
+
+    /// What has come back since the last call.
+    pub(super) fn poll_results(&mut self) -> Vec<RestoreResult> {
+        self.finished.extend(self.results.try_iter());
+        self.in_flight -= self.finished.len();
+        std::mem::take(&mut self.finished)
+    }
+
+    /// Waits until everything handed out has come back, and returns that.
+    pub(super) fn drain(&mut self) -> Vec<RestoreResult> {
+        let missing = self.in_flight - self.finished.len();
+        self.finished.extend(self.results.iter().take(missing));
+        self.poll_results()
+    }
+}
+
+fn run_worker(inbox: &Mutex<Receiver<RestoreJob>>, outbox: &Sender<RestoreResult>) {
+    let schemas = Schemas::new();
+    loop {
+        let next = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(job) = next else { return };
+        if outbox.send(job.run(&schemas)).is_err() {
+            return;
+        }
+    }
+}
+
+impl RestoreJob {
+    /// Applies the records; the store is let go of before the takeover goes back.
+    fn run(self, schemas: &Schemas) -> RestoreResult {
+        let Self { partition, mut takeover, store, cluster, now, work } = self;
+        let mut spare_buffer = RawLedger::default();
+        let result = match work {
+            RestoreWork::Ledger(raw, position) => {
+                let records = raw.decode(partition, schemas).map_err(RestoreError::from);
+                spare_buffer = raw.cleared();
+                records.and_then(|records| {
+                    apply_ledger(&mut takeover, &store, &cluster, records, position)
+                })
+            }
+            RestoreWork::Triggers(logged) => {
+                apply_triggers(&mut takeover, &store, &cluster, logged, now)
+            }
+        };
+        drop(store);
+        RestoreResult { partition, takeover, result, spare_buffer }
+    }
+}
+
+/// The rows of the ledger alone are no state to resume from: a store that was of use is none until
+/// the log has been replayed as well, and a new one has no state at all.
+fn apply_ledger(
+    takeover: &mut Takeover,
+    store: &PartitionStore,
+    cluster: &str,
+    records: Vec<LedgerRecord>,
+    position: Offset,
+) -> Result<(), RestoreError> {
+    let fetched = fetch_index_rows(store, takeover.ids_in_ledger(&records))?;
+    let rows = takeover.on_ledger(records, position, &fetched)?;
+    if takeover.must_wipe() {
+        store.bulk_load(&rows)?;
+    } else {
+        store.apply(&rows, &local_state(takeover.checkpoint(0), cluster, 0))?;
+    }
+    fault::reached("takeover.after_ledger");
+    Ok(())
+}
+
+fn apply_triggers(
+    takeover: &mut Takeover,
+    store: &PartitionStore,
+    cluster: &str,
+    batch: LogBatch,
+    now: Timestamp,
+) -> Result<(), RestoreError> {
+    let LogBatch { records, covered_at: held_at, last } = batch;
+    let fetched = fetch_index_rows(store, takeover.ids_in_triggers(&records))?;
+    let n = takeover.cursor().next_offset;
+    let applied = if last { n } else { records.last().map_or(n, |record| record.offset + 1) };
+    let rows = takeover.on_triggers(records, &fetched);
+    takeover.on_covered(held_at);
+    store.apply(&rows, &local_state(takeover.checkpoint(applied), cluster, now))?;
+    fault::reached("takeover.after_replay");
+    if last {
+        takeover.on_triggers_end();
+    }
+    Ok(())
+}
+
+/// Records of the ledger as they were read, one behind the other in one run of bytes: the loop
+/// only copies them.
+#[derive(Debug, Default)]
+pub(super) struct RawLedger {
+    bytes: Vec<u8>,
+    records: Vec<RawLedgerRecord>,
+}
+
+/// Lengths in the run of bytes.
+#[derive(Debug)]
+struct RawLedgerRecord {
+    offset: Offset,
+    key: usize,
+    value: Option<usize>,
+    step: Option<usize>,
+}
+
+impl RawLedger {
+    pub(super) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    pub(super) fn push(&mut self, message: &BorrowedMessage<'_>) {
+        let (_, _, offset) = LogReader::position(message);
+        let (key, value) = (message.key().unwrap_or_default(), message.payload());
+        let headers = message.headers();
+        let step = headers.as_ref().and_then(|headers| {
+            headers.iter().find(|header| header.key == STEP_HEADER).and_then(|header| header.value)
+        });
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value.unwrap_or_default());
+        self.bytes.extend_from_slice(step.unwrap_or_default());
+        let (value, step) = (value.map(<[u8]>::len), step.map(<[u8]>::len));
+        self.records.push(RawLedgerRecord { offset, key: key.len(), value, step });
+    }
+
+    fn cleared(mut self) -> Self {
+        self.bytes.clear();
+        self.records.clear();
+        self
+    }
+
+    /// Decodes them. What is corrupt is skipped; what is newer than this program is not for us to
+    /// read.
+    pub(super) fn decode(
+        &self,
+        partition: PartitionId,
+        schemas: &Schemas,
+    ) -> Result<Vec<LedgerRecord>, TakeoverError> {
+        let mut rest = &self.bytes[..];
+        let mut take = |length: usize| rest.split_off(..length).unwrap_or_default();
+        let mut read = Vec::with_capacity(self.records.len());
+        for RawLedgerRecord { offset, key, value, step } in &self.records {
+            let (key, value, step) = (take(*key), value.map(&mut take), step.map(&mut take));
+            match schemas.decode_ledger(key, value, step) {
+                Ok(record) => read.push(record),
+                Err(CodecError::Newer { .. }) => {
+                    return Err(TakeoverError::NewerLedger { offset: *offset });
+                }
+                Err(error @ CodecError::Corrupt { .. }) => {
+                    tracing::error!(partition, offset, %error, "a ledger record is skipped");
+                }
+            }
+        }
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn restore_result(partition: PartitionId) -> RestoreResult {
+        let takeover = Box::new(Takeover::new(partition, "o.triggers", "me", 1, None));
+        RestoreResult { partition, takeover, result: Ok(()), spare_buffer: RawLedger::default() }
+    }
+
+    #[test]
+    fn results_that_arrive_during_a_wait_are_returned_once() {
+        let (jobs, _inbox) = channel();
+        let (outbox, results) = channel();
+        let mut pool = RestorePool { jobs, results, in_flight: 4, finished: Vec::new() };
+        let ids = |restored: Vec<RestoreResult>| -> Vec<_> {
+            restored.into_iter().map(|restored| restored.partition).collect()
+        };
+        pool.wait_for_result(Duration::ZERO);
+        assert_eq!(ids(pool.poll_results()), [0; 0]);
+        for id in [0, 1] {
+            outbox.send(restore_result(id)).unwrap();
+        }
+        pool.wait_for_result(Duration::from_secs(60));
+        assert_eq!(ids(pool.poll_results()), [0, 1], "the one it was woken by, and the other");
+        outbox.send(restore_result(2)).unwrap();
+        pool.wait_for_result(Duration::from_secs(60));
+        outbox.send(restore_result(3)).unwrap();
+        assert_eq!(ids(pool.drain()), [2, 3]);
+        assert_eq!(ids(pool.drain()), [0; 0], "nothing is under way that could come");
+    }
+}

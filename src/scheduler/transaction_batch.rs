@@ -1,0 +1,129 @@
+//! What one transaction carries: the steps of a few partitions, and the barriers of takeovers.
+//!
+//! Invariant: every partition that the transaction has an effect for has its offset in it. It is
+//! made once; if the broker refuses it whole, the same is sent again.
+
+use std::time::Duration;
+
+use super::record_sender::RecordSender;
+use crate::engine::step::{Emit, PartitionStep};
+use crate::kafka::producer_pair::ProducerPair;
+use crate::kafka::transaction::{OffsetCommit, TransactionError};
+use crate::model::dead_letter::Content;
+use crate::model::ledger::{LedgerKey, LedgerValue};
+use crate::model::{Offset, PartitionId, Timestamp};
+use crate::telemetry;
+
+/// The content of a transaction.
+#[derive(Debug, Default)]
+pub(super) struct TransactionBatch {
+    pub(super) steps: Vec<(PartitionId, PartitionStep)>,
+    pub(super) barriers: Vec<(PartitionId, TakeoverBarrier)>,
+    /// Offset and metadata of partitions that go before they were active.
+    pub(super) final_offsets: Vec<(PartitionId, Offset, String)>,
+}
+
+/// What a takeover's barrier writes.
+#[derive(Debug)]
+pub(super) struct TakeoverBarrier {
+    pub(super) offset: Offset,
+    pub(super) metadata: String,
+    pub(super) nonce: u64,
+    pub(super) step: u64,
+}
+
+impl TransactionBatch {
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Partitions touched.
+    pub(super) fn len(&self) -> usize {
+        self.steps.len() + self.barriers.len() + self.final_offsets.len()
+    }
+
+    /// Before this it must not be committed, in ms since the epoch.
+    pub(super) fn commit_not_before(&self) -> Timestamp {
+        self.steps.iter().map(|(_, step)| step.commit_not_before).max().unwrap_or(0)
+    }
+
+    /// Begins a transaction for `time` and queues all records.
+    pub(super) fn send(
+        &self,
+        producers: &ProducerPair,
+        sender: &RecordSender,
+        commit_not_before: Timestamp,
+    ) -> Result<(), TransactionError> {
+        producers.begin_at(commit_not_before)?;
+        for (id, step) in &self.steps {
+            sender.send_step(producers, *id, step.number, &step.emits)?;
+        }
+        for (id, barrier) in &self.barriers {
+            let value = LedgerValue::Barrier { nonce: barrier.nonce };
+            let (step, key) = (barrier.step, LedgerKey::Barrier);
+            sender.send_ledger(producers, *id, step, &key, Some(&value))?;
+        }
+        Ok(())
+    }
+
+    /// How far the partitions are once it is committed. `topic` is `triggers`, `owner` the
+    /// transactional id.
+    pub(super) fn offset_commits(&self, topic: &str, owner: &str) -> Vec<OffsetCommit> {
+        let steps = self.steps.iter().map(|(partition, step)| OffsetCommit {
+            topic: topic.to_owned(),
+            partition: *partition,
+            offset: step.cursor.next_offset,
+            metadata: if step.is_final {
+                step.cursor.to_final_metadata(owner)
+            } else {
+                step.cursor.to_metadata(owner)
+            },
+        });
+        let barriers = self.barriers.iter().map(|(partition, barrier)| OffsetCommit {
+            topic: topic.to_owned(),
+            partition: *partition,
+            offset: barrier.offset,
+            metadata: barrier.metadata.clone(),
+        });
+        let final_offsets =
+            self.final_offsets.iter().map(|(partition, offset, metadata)| OffsetCommit {
+                topic: topic.to_owned(),
+                partition: *partition,
+                offset: *offset,
+                metadata: metadata.clone(),
+            });
+        steps.chain(barriers).chain(final_offsets).collect()
+    }
+
+    /// Counts what was committed, at `now`.
+    pub(super) fn record_metrics(&self, now: Timestamp) {
+        let lateness = metrics::histogram!(telemetry::LATENESS);
+        let (mut topic, mut http, mut letters, mut rejected, mut forwarded) = (0, 0, 0, 0, 0);
+        let late = |scheduled: Timestamp| {
+            lateness.record(Duration::from_millis(now.saturating_sub(scheduled)).as_secs_f64());
+            1
+        };
+        for emit in self.steps.iter().flat_map(|(_, step)| &step.emits) {
+            match emit {
+                Emit::ToTopic(fire) => topic += late(fire.scheduled),
+                Emit::ToWorker(fire) => http += late(fire.scheduled),
+                Emit::DeadLetter(letter) => {
+                    letters += 1;
+                    rejected += u64::from(matches!(letter.content, Content::Record { .. }));
+                }
+                Emit::Forward(_) => forwarded += 1,
+                Emit::Withdraw { .. }
+                | Emit::Ledger { .. }
+                | Emit::Signal { .. }
+                | Emit::Outcome(_) => {}
+            }
+        }
+        let ingested: usize = self.steps.iter().map(|(_, step)| step.ingested).sum();
+        metrics::counter!(telemetry::INGESTED).increment(ingested as u64);
+        metrics::counter!(telemetry::FIRED, "target" => "topic").increment(topic);
+        metrics::counter!(telemetry::FIRED, "target" => "http").increment(http);
+        metrics::counter!(telemetry::DEAD_LETTERS).increment(letters);
+        metrics::counter!(telemetry::REJECTED).increment(rejected);
+        metrics::counter!(telemetry::FORWARDED).increment(forwarded);
+    }
+}

@@ -1,0 +1,326 @@
+//! Launching and landing transactions: steps of a few partitions go out together, and what they
+//! spill goes to the writer when the transaction is known to be committed.
+//!
+//! Invariant: what the end of a transaction means is decided by `engine::tenure`; here it is done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::committer::CommitJob;
+use super::partition_task::{PartitionState, PartitionTask};
+use super::store_writer::{Spill, StoreWriteResult};
+use super::takeover::local_state;
+use super::transaction_batch::{TakeoverBarrier, TransactionBatch};
+use super::{Scheduler, SchedulerError, ms, open_producers};
+use crate::clock;
+use crate::engine::assignment::{AssignmentAction, TransactionOutcome};
+use crate::engine::local_checkpoint::LocalCheckpoint;
+use crate::engine::takeover::TakeoverRequest;
+use crate::fault;
+use crate::kafka::group_metadata::{GroupMetadata, GroupMetadataError};
+use crate::kafka::transaction::TransactionError;
+use crate::model::PartitionId;
+use crate::telemetry;
+
+/// How long to wait before a transactor is opened again after it could not be.
+const RECREATE_PAUSE: Duration = Duration::from_millis(200);
+/// How long to wait before a transaction is sent again whose generation was refused.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
+
+impl Scheduler {
+    /// Hands what is decided to the committer, in one transaction.
+    pub(super) fn commit_if_ready(&mut self) -> Result<(), SchedulerError> {
+        if !self.spacing().is_zero()
+            || !self.tasks.values_mut().any(PartitionTask::is_ready_to_commit)
+        {
+            return Ok(());
+        }
+        // Sealing makes a step that must be committed or its partition dropped: look first
+        // whether we are a member at all.
+        let Ok(group_metadata) = self.member.group_metadata() else { return Ok(()) };
+        let limit = self.settings.scheduler.partitions_per_commit_max.get();
+        let batch = self.seal(limit);
+        if batch.is_empty() {
+            return Ok(());
+        }
+        fault::reached("step.sealed");
+        self.assignment.on_transaction_begin();
+        self.last_transaction_at = clock::monotonic();
+        self.submit_transaction(Arc::new(batch), group_metadata);
+        Ok(())
+    }
+
+    /// How long the next transaction still keeps its distance from the last one.
+    pub(super) fn spacing(&self) -> Duration {
+        let next = self.last_transaction_at + self.settings.scheduler.commit_spacing;
+        next.saturating_duration_since(clock::monotonic())
+    }
+
+    /// Waits for the transaction under way, at most `timeout`, and does what follows from its end.
+    pub(super) fn poll_transaction(&mut self, timeout: Duration) -> Result<(), SchedulerError> {
+        let Some(result) = self.committer.poll_result(timeout) else { return Ok(()) };
+        let ending = match result {
+            Ok(()) => TransactionOutcome::Committed,
+            Err(error @ TransactionError::StaleGeneration(_)) => {
+                tracing::debug!(%error, "the group has moved on");
+                TransactionOutcome::StaleGeneration
+            }
+            Err(error) => {
+                self.report_failure(&error);
+                TransactionOutcome::Unknown
+            }
+        };
+        self.on_transaction_end(ending)
+    }
+
+    pub(super) fn on_transaction_end(
+        &mut self,
+        ending: TransactionOutcome,
+    ) -> Result<(), SchedulerError> {
+        let actions = self.assignment.on_transaction_end(ending);
+        self.execute(actions)
+    }
+
+    /// Does what the rules of tenure order, in their order.
+    pub(super) fn execute(&mut self, actions: Vec<AssignmentAction>) -> Result<(), SchedulerError> {
+        for action in actions {
+            match action {
+                AssignmentAction::TakeOver(partition) => self.take_over(partition)?,
+                AssignmentAction::FinalCommit(partitions) => {
+                    self.commit_final_steps(&partitions)?
+                }
+                AssignmentAction::Release(partitions) => self.release(&partitions)?,
+                AssignmentAction::ApplyCommitted => self.on_committed(),
+                AssignmentAction::RetryTransaction => self.retry_transaction()?,
+                AssignmentAction::RecreateProducer => self.recreate_producers()?,
+            }
+        }
+        Ok(())
+    }
+
+    fn submit_transaction(&mut self, batch: Arc<TransactionBatch>, group_metadata: GroupMetadata) {
+        let offset_commits = batch.offset_commits(&self.names.triggers(), &self.rules.owner);
+        let producers = Arc::clone(&self.producers);
+        self.batch = Some(Arc::clone(&batch));
+        // A clock that was set back since holds nothing up.
+        let latest = clock::now_ms() + ms(self.settings.scheduler.ahead_max);
+        let commit_not_before = batch.commit_not_before().min(latest);
+        self.committer.submit(CommitJob {
+            producers,
+            batch,
+            offset_commits,
+            group_metadata,
+            commit_not_before,
+        });
+    }
+
+    /// The group does not know us just now; nothing was sent.
+    fn requeue(
+        &mut self,
+        batch: Arc<TransactionBatch>,
+        error: &GroupMetadataError,
+    ) -> Result<(), SchedulerError> {
+        tracing::debug!(%error, "no member of the group");
+        self.batch = Some(batch);
+        self.on_transaction_end(TransactionOutcome::StaleGeneration)
+    }
+
+    /// The same under the generation of now.
+    fn retry_transaction(&mut self) -> Result<(), SchedulerError> {
+        let batch = self.batch.take().expect("only what was launched can end");
+        std::thread::park_timeout(RETRY_PAUSE);
+        match self.producers.abort(self.settings.scheduler.transaction_timeout) {
+            Ok(()) => match self.member.group_metadata() {
+                Ok(group_metadata) => self.submit_transaction(batch, group_metadata),
+                Err(error) => return self.requeue(batch, &error),
+            },
+            Err(error) => {
+                self.report_failure(&error);
+                return self.on_transaction_end(TransactionOutcome::Unknown);
+            }
+        }
+        Ok(())
+    }
+
+    /// The last steps of partitions that go, before they go.
+    fn commit_final_steps(&mut self, partitions: &[PartitionId]) -> Result<(), SchedulerError> {
+        fault::reached("revoke.before_last_words");
+        self.await_restores()?;
+        let mut batch = TransactionBatch::default();
+        for id in partitions {
+            let Some(task) = self.tasks.get_mut(id) else { continue };
+            task.before_seal();
+            match &mut task.state {
+                PartitionState::Active(partition) => {
+                    batch.steps.push((*id, partition.seal_final()))
+                }
+                PartitionState::Restoring(restoring) => {
+                    let final_offset = restoring.takeover.as_ref().and_then(|it| it.final_commit());
+                    batch
+                        .final_offsets
+                        .extend(final_offset.map(|(offset, metadata)| (*id, offset, metadata)));
+                }
+                PartitionState::WaitingForClock(partition) => {
+                    let cursor = partition.cursor();
+                    let metadata = cursor.to_final_metadata(&self.rules.owner);
+                    batch.final_offsets.push((*id, cursor.next_offset, metadata));
+                }
+                PartitionState::Refused(_) | PartitionState::Transitioning => {}
+            }
+        }
+        match self.member.group_metadata() {
+            Ok(group_metadata) if !batch.is_empty() => {
+                self.submit_transaction(Arc::new(batch), group_metadata)
+            }
+            _ => return self.on_transaction_end(TransactionOutcome::Committed),
+        }
+        Ok(())
+    }
+
+    /// Closes the steps and barriers of at most `limit` partitions, in turn.
+    fn seal(&mut self, limit: usize) -> TransactionBatch {
+        let mut batch = TransactionBatch::default();
+        let (before, from): (Vec<_>, Vec<_>) =
+            self.tasks.keys().copied().partition(|id| *id < self.next_partition);
+        for id in from.into_iter().chain(before) {
+            if batch.len() == limit {
+                break;
+            }
+            let Some(task) = self.tasks.get_mut(&id) else { continue };
+            task.before_seal();
+            match &mut task.state {
+                PartitionState::Active(partition) => {
+                    batch.steps.extend(partition.seal().map(|step| (id, step)));
+                }
+                PartitionState::Restoring(restoring) => {
+                    let Some(takeover) = &restoring.takeover else { continue };
+                    if let TakeoverRequest::Barrier { offset, metadata, nonce } =
+                        takeover.next_request()
+                    {
+                        let step = takeover.cursor().step;
+                        let barrier = TakeoverBarrier { offset, metadata, nonce, step };
+                        batch.barriers.push((id, barrier));
+                    }
+                }
+                PartitionState::WaitingForClock(_)
+                | PartitionState::Refused(_)
+                | PartitionState::Transitioning => {}
+            }
+            self.next_partition = id + 1;
+        }
+        batch
+    }
+
+    /// The transaction is committed: what its steps spill may go into the stores.
+    fn on_committed(&mut self) {
+        fault::reached("step.before_settle");
+        let Some(batch) = self.batch.take() else { return };
+        let now = clock::now_ms();
+        self.refused_topic = None;
+        for (id, step) in &batch.steps {
+            let (Some(task), Some(delta)) = (self.tasks.get(id), &step.spill) else { continue };
+            let local = LocalCheckpoint {
+                applied_until: step.cursor.next_offset,
+                step: step.number,
+                ledger_position: task.ledger_position,
+                fired_through: step.cursor.fired_through,
+            };
+            let (step, ledger_position) = (local.step, local.ledger_position);
+            tracing::debug!(partition = id, step, ledger_position, "spilled");
+            self.writer.submit(Spill {
+                partition: *id,
+                store: Arc::clone(&task.store),
+                delta: Arc::clone(delta),
+                state: local_state(local, &self.cluster, now),
+            });
+        }
+        for (id, _) in &batch.barriers {
+            let Some(task) = self.tasks.get_mut(id) else { continue };
+            if let PartitionState::Restoring(restoring) = &mut task.state
+                && let Some(takeover) = &mut restoring.takeover
+            {
+                takeover.on_barrier();
+            }
+        }
+        fault::reached("step.after_settle");
+    }
+
+    /// What the writer has brought into the stores is no longer the engine's to answer for.
+    pub(super) fn poll_store_writer(&mut self) -> Result<(), SchedulerError> {
+        let written = self.writer.poll_results();
+        self.on_written(written)
+    }
+
+    /// Waits for whoever writes: a store that is read or closed next must hold what is committed,
+    /// and nobody else may have it open.
+    pub(super) fn await_stores(&mut self) -> Result<(), SchedulerError> {
+        self.await_restores()?;
+        let written = self.writer.drain();
+        self.on_written(written)
+    }
+
+    fn on_written(&mut self, written: Vec<StoreWriteResult>) -> Result<(), SchedulerError> {
+        for StoreWriteResult { partition, step, result } in written {
+            match result {
+                Ok(()) => {
+                    if let Some(partition) =
+                        self.tasks.get_mut(&partition).and_then(PartitionTask::active)
+                    {
+                        partition.on_applied(step);
+                    }
+                }
+                Err(error) if self.tasks.contains_key(&partition) => {
+                    self.rebuild_store(partition, &error.into())?;
+                }
+                Err(error) => tracing::warn!(partition, %error, "the last rows were not kept"),
+            }
+        }
+        Ok(())
+    }
+
+    fn report_failure(&mut self, error: &TransactionError) {
+        tracing::warn!(%error, "a transaction failed; taking over again");
+        metrics::counter!(telemetry::COMMIT_FAILURES).increment(1);
+        if let TransactionError::Refused { topic, reason, .. } = error {
+            self.record_topic_error(topic, reason);
+        }
+    }
+
+    /// A new transactor makes the broker decide what the old one left open. Nothing else can be
+    /// done meanwhile.
+    fn recreate_producers(&mut self) -> Result<(), SchedulerError> {
+        self.batch = None;
+        // Opening one takes as long as the broker is away.
+        self.health.not_ready("broker", "a transaction failed; opening a producer anew");
+        loop {
+            match open_producers(&self.settings, &self.rules.owner) {
+                Ok(producers) => {
+                    self.health.ready("broker");
+                    self.producers = Arc::new(producers);
+                    let actions = self.assignment.on_producer_recreated();
+                    return self.execute(actions);
+                }
+                Err(error) => {
+                    self.health.not_ready("broker", error.to_string());
+                    tracing::warn!(%error, "no transactional producer yet");
+                    std::thread::park_timeout(RECREATE_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// A topic refused a record: look at it again, and if it refuses twice in a row its fires
+    /// become dead letters, so that one bad target does not hold up the others.
+    fn record_topic_error(&mut self, topic: &str, reason: &str) {
+        if self.names.owns(topic) && !self.names.is_pool_topic(topic) {
+            return;
+        }
+        if self.refused_topic.as_deref() == Some(topic) {
+            self.targets.mark_refused(topic, reason, clock::now_ms());
+            self.refused_topic = None;
+        } else {
+            self.targets.invalidate(topic);
+            self.refused_topic = Some(topic.to_owned());
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! How far the schedulers are, and where the logs ended then: looked at again and again by a
+//! thread of its own.
+//!
+//! Invariant: first the cursor, committed and stable; then where the ledger ends, until everything
+//! below that is decided; only then where the other logs end. So whoever has read up to those ends
+//! has all that the cursor's owner wrote with it or before, and of each word of the ledger also the
+//! outcomes that its transaction had.
+
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use rdkafka::error::KafkaResult;
+use tokio_util::sync::CancellationToken;
+
+use super::consumer::{SOURCE_COUNT, ViewSource};
+use crate::clock;
+use crate::config::Settings;
+use crate::kafka::Names;
+use crate::kafka::reader::LogReader;
+use crate::kafka::standby_client::StandbyClient;
+use crate::model::{Offset, PartitionId, Timestamp};
+
+/// How long the broker may take to answer.
+const CALL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Pause while somebody's transaction is open below an end.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// What was seen of a partition at a moment.
+#[derive(Clone, Debug)]
+pub(super) struct PartitionEnds {
+    pub(super) partition: PartitionId,
+    /// When the look began, in ms since the epoch.
+    pub(super) at: Timestamp,
+    /// The group's offset and metadata, if there are any.
+    pub(super) cursor: Option<(Offset, String)>,
+    /// Where each log began, and ended.
+    pub(super) low: [Offset; SOURCE_COUNT],
+    pub(super) ends: [Offset; SOURCE_COUNT],
+}
+
+/// A look that is not complete yet.
+#[derive(Debug)]
+enum PendingPoll {
+    Ledger(PartitionEnds),
+    All(PartitionEnds),
+}
+
+/// The thread.
+pub(super) struct ProgressPoller {
+    follower: StandbyClient,
+    reader: LogReader,
+    topics: [String; SOURCE_COUNT],
+    polls: Vec<Option<PendingPoll>>,
+    /// Ends below which nothing is open: they need not be asked for again.
+    stable: Vec<[Offset; SOURCE_COUNT]>,
+    interval: Duration,
+    sender: Sender<PartitionEnds>,
+}
+
+impl ProgressPoller {
+    /// Looks at all partitions until `stop`, and tells `to`.
+    pub(super) fn start(
+        settings: &Settings,
+        topics: [String; SOURCE_COUNT],
+        to: Sender<PartitionEnds>,
+        stop: CancellationToken,
+    ) -> KafkaResult<()> {
+        let names = Names::new(&settings.topics.prefix);
+        let partitions = usize::from(settings.topics.partitions.get());
+        let group = names.scheduler_group();
+        let poller = Self {
+            follower: StandbyClient::open(settings, &group, &names.triggers(), CALL_TIMEOUT)?,
+            reader: LogReader::open(settings, &group)?,
+            topics,
+            polls: (0..partitions).map(|_| None).collect(),
+            stable: vec![[0; SOURCE_COUNT]; partitions],
+            interval: settings.gateway.view_look_interval,
+            sender: to,
+        };
+        let _detached = std::thread::spawn(move || poller.run(&stop));
+        Ok(())
+    }
+
+    fn run(mut self, stop: &CancellationToken) {
+        while !stop.is_cancelled() {
+            let begun = clock::monotonic();
+            for at in 0..self.polls.len() {
+                match self.poll_partition(at) {
+                    Ok(true) => {}
+                    Ok(false) => return, // nobody listens any more
+                    Err(error) => tracing::debug!(partition = at, %error, "the view looks again"),
+                }
+            }
+            let pause = match self.polls.iter().any(Option::is_some) {
+                true => RETRY_PAUSE,
+                false => self.interval,
+            };
+            std::thread::park_timeout(
+                pause.saturating_sub(clock::monotonic() - begun).max(RETRY_PAUSE),
+            );
+        }
+    }
+
+    /// Looks on at a partition; says whether anyone listens.
+    fn poll_partition(&mut self, at: usize) -> KafkaResult<bool> {
+        let partition = PartitionId::try_from(at).expect("there are less than 2^31 partitions");
+        let mut poll = match self.polls[at].take() {
+            Some(look) => look,
+            None => self.begin_poll(partition)?,
+        };
+        if let PendingPoll::Ledger(mut ends) = poll {
+            if !self.is_stable(&ends, ViewSource::Ledger)? {
+                self.polls[at] = Some(PendingPoll::Ledger(ends));
+                return Ok(true);
+            }
+            for source in [ViewSource::Triggers, ViewSource::Outcomes, ViewSource::DeadLetters] {
+                let topic = &self.topics[source as usize];
+                let (low, end) = self.follower.bounds(topic, partition)?;
+                (ends.low[source as usize], ends.ends[source as usize]) = (low, end);
+            }
+            poll = PendingPoll::All(ends);
+        }
+        let PendingPoll::All(ends) = poll else { return Ok(true) };
+        for source in [ViewSource::Triggers, ViewSource::Outcomes, ViewSource::DeadLetters] {
+            if !self.is_stable(&ends, source)? {
+                self.polls[at] = Some(PendingPoll::All(ends));
+                return Ok(true);
+            }
+        }
+        Ok(self.sender.send(ends).is_ok())
+    }
+
+    fn begin_poll(&self, partition: PartitionId) -> KafkaResult<PendingPoll> {
+        let at = clock::now_ms();
+        let cursor = self.follower.committed(partition)?;
+        let ledger = &self.topics[ViewSource::Ledger as usize];
+        let (low, end) = self.follower.bounds(ledger, partition)?;
+        let mut ends = PartitionEnds {
+            partition,
+            at,
+            cursor,
+            low: [0; SOURCE_COUNT],
+            ends: [0; SOURCE_COUNT],
+        };
+        (ends.low[ViewSource::Ledger as usize], ends.ends[ViewSource::Ledger as usize]) =
+            (low, end);
+        Ok(PendingPoll::Ledger(ends))
+    }
+
+    /// Whether everything below the end that was seen is decided.
+    fn is_stable(&mut self, ends: &PartitionEnds, source: ViewSource) -> KafkaResult<bool> {
+        let (source, end) = (source as usize, ends.ends[source as usize]);
+        let at = usize::try_from(ends.partition).unwrap_or(0);
+        let known = &mut self.stable[at][source];
+        if *known < end {
+            let topic = &self.topics[source];
+            *known = self.reader.last_stable_offset(topic, ends.partition, CALL_TIMEOUT)?;
+        }
+        Ok(*known >= end)
+    }
+}

@@ -1,0 +1,449 @@
+//! From records to facts: what each record of the topics adds to the database.
+//!
+//! Invariant: a fact is stored where it can be overtaken only by a later record of its own log. So
+//! the database depends on what was read, and not on which topic was read first.
+
+use std::collections::HashMap;
+
+use rusqlite::{Connection, OptionalExtension as _, params};
+
+use super::ViewError;
+use super::schema::OFFSET_BITS;
+use super::status::{EndFact, EndKind, LedgerFacts, OutcomeFacts};
+use crate::codec::row;
+use crate::engine::cursor::Cursor;
+use crate::model::entry::{FireRow, Row};
+use crate::model::input::{OnConflict, Registration, Request, TriggerRecord};
+use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
+use crate::model::lifecycle::{Dependencies, OnFailure};
+use crate::model::outcome::{Outcome, OutcomeKind};
+use crate::model::text::Text;
+use crate::model::timeline::rank;
+use crate::model::{Offset, PartitionId, Timestamp};
+
+/// The place of a record as one number, which grows with the offset within a partition.
+pub(super) fn encode_position(partition: PartitionId, offset: Offset) -> i64 {
+    let offset = offset.min((1 << OFFSET_BITS) - 1).cast_signed();
+    i64::from(partition) << OFFSET_BITS | offset
+}
+
+/// The partition and offset of such a number.
+pub(super) fn decode_position(number: i64) -> (PartitionId, Offset) {
+    let partition = PartitionId::try_from(number >> OFFSET_BITS).unwrap_or_default();
+    (partition, (number & ((1 << OFFSET_BITS) - 1)).cast_unsigned())
+}
+
+/// What the owner decided about a registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OwnerDecision {
+    Undecided = 0,
+    Accepted = 1,
+    Ignored = 2,
+}
+
+/// Where a record of the ledger stands, and when it was written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RecordPosition {
+    pub(super) partition: PartitionId,
+    pub(super) offset: Offset,
+    /// In ms since the epoch.
+    pub(super) timestamp: Timestamp,
+}
+
+/// Stores facts in a transaction that its owner began.
+#[derive(Debug)]
+pub(super) struct Projector<'a> {
+    pub(super) db: &'a Connection,
+    pub(super) cache: &'a mut ProjectorCache,
+}
+
+/// What the fold remembers from one transaction to the next. All of it is in the database, too.
+#[derive(Debug)]
+pub(super) struct ProjectorCache {
+    /// Bytes of a payload that are kept.
+    pub(super) payload_max: usize,
+    /// The cursor of each partition.
+    pub(super) cursors: HashMap<PartitionId, Cursor>,
+    /// The cursors that owners left in the ledger, for where the group has none.
+    pub(super) ledger_cursors: HashMap<PartitionId, Cursor>,
+    /// Numbers of callers and targets.
+    pub(super) name_ids: HashMap<String, i64>,
+    /// Where rows are encoded.
+    row_buffer: Vec<u8>,
+}
+
+/// Names that are remembered; beyond it all are forgotten and looked up again.
+const NAMES_MAX: usize = 10_000;
+
+impl ProjectorCache {
+    /// What a database has.
+    pub(super) fn load(db: &Connection, payload_max: usize) -> Result<Self, ViewError> {
+        let mut cursors = HashMap::new();
+        let mut rows = db.prepare("SELECT partition, offset, metadata FROM cursor")?;
+        let mut rows = rows.query([])?;
+        while let Some(row) = rows.next()? {
+            let (offset, metadata): (i64, String) = (row.get(1)?, row.get(2)?);
+            if let Ok((cursor, _)) = Cursor::from_metadata(offset.cast_unsigned(), &metadata) {
+                let _none = cursors.insert(row.get(0)?, cursor);
+            }
+        }
+        let (mirrors, names, scratch) = (HashMap::new(), HashMap::new(), Vec::new());
+        Ok(Self {
+            payload_max,
+            cursors,
+            ledger_cursors: mirrors,
+            name_ids: names,
+            row_buffer: scratch,
+        })
+    }
+}
+
+impl Projector<'_> {
+    /// A record of `triggers`.
+    pub(super) fn apply_trigger(
+        &mut self,
+        partition: PartitionId,
+        record: TriggerRecord,
+    ) -> Result<(), ViewError> {
+        // What cancels and commands do, outcomes and the ledger say. What is unreadable is a dead
+        // letter, and what is forwarded comes again.
+        let Request::Register(new) = record.request else { return Ok(()) };
+        let sid = self.subject_id(partition, &new.id)?;
+        let gid = encode_position(partition, record.offset);
+        self.insert_registration(sid, gid, record.timestamp, new)?;
+        self.refresh_row(sid)
+    }
+
+    fn insert_registration(
+        &mut self,
+        sid: i64,
+        gid: i64,
+        created_at: Timestamp,
+        new: Registration,
+    ) -> Result<(), ViewError> {
+        let keeps = new.on_conflict != OnConflict::Replace;
+        let waits = keeps || new.needs_ledger();
+        let marked = self.is_skipped(gid)?;
+        let schedule = new.schedule.as_ref().map(|schedule| schedule.to_json());
+        let after = new.after.as_deref().map(encode_after);
+        let (_, offset) = decode_position(gid);
+        let mut first = FireRow::first(new.id, offset, new.fire_at, new.definition);
+        let whole = self.truncate_payload(&mut first);
+        let bytes = row::to_bytes(&Row::Fire(first), &mut self.cache.row_buffer);
+        let sql = "INSERT INTO generation (gid, sid, known, decided, waits, created_at, fire_at, \
+                   keeps, priority, expire_after, retain, schedule, after, whole, row) \
+                   VALUES (?1, ?2, 2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) \
+                   ON CONFLICT (gid) DO UPDATE SET sid = ?2, known = 2, \
+                   decided = max(decided, ?3), waits = CASE decided WHEN 2 THEN 0 ELSE ?4 END, \
+                   created_at = ?5, fire_at = ?6, keeps = ?7, priority = ?8, expire_after = ?9, \
+                   retain = ?10, schedule = ?11, after = ?12, whole = ?13, row = ?14, \
+                   past = CASE decided WHEN 2 THEN past END";
+        let decided = if marked { OwnerDecision::Ignored } else { OwnerDecision::Undecided };
+        let _changed = self.db.prepare_cached(sql)?.execute(params![
+            gid,
+            sid,
+            decided as i64,
+            waits && !marked,
+            created_at.cast_signed(),
+            new.fire_at.cast_signed(),
+            keeps,
+            new.priority,
+            new.expire_after.map(u64::cast_signed),
+            new.retain.map(u64::cast_signed),
+            schedule,
+            after,
+            whole,
+            &*bytes,
+        ])?;
+        Ok(())
+    }
+
+    /// A record of the ledger.
+    pub(super) fn apply_ledger(
+        &mut self,
+        at: RecordPosition,
+        record: LedgerRecord,
+    ) -> Result<(), ViewError> {
+        match (record.key, record.value) {
+            (LedgerKey::Main(id), Some(LedgerValue::Entry(entry))) => match entry.row {
+                Row::Fire(row) => self.apply_entry(at, rank(entry.key.priority), row),
+                Row::Watch { .. } | Row::Veto { .. } => self.apply_removal(at, &id),
+            },
+            (LedgerKey::Main(id), _) => self.apply_removal(at, &id),
+            (LedgerKey::Skip(offset), Some(_)) => {
+                self.apply_skip(encode_position(at.partition, offset))
+            }
+            (LedgerKey::Cursor, Some(LedgerValue::Cursor { metadata, offset, .. })) => {
+                if let Ok((mirror, _)) = Cursor::from_metadata(offset, &metadata) {
+                    let _older = self.cache.ledger_cursors.insert(at.partition, mirror);
+                }
+                Ok(())
+            }
+            // A mark that is taken away was true all the same. Of retries and vetoes the outcomes
+            // tell what matters here.
+            _ => Ok(()),
+        }
+    }
+
+    /// The ledger holds a trigger. What is still ahead of it is true at once; what may be its end
+    /// waits for the words of its outcomes.
+    fn apply_entry(
+        &mut self,
+        at: RecordPosition,
+        priority: u8,
+        row: FireRow,
+    ) -> Result<(), ViewError> {
+        let sid = self.subject_id(at.partition, &row.id.trigger)?;
+        let facts = LedgerFacts::of(&row);
+        let text = serde_json::to_string(&facts).expect("numbers and words make JSON");
+        let (sql, fresh) = if facts.state.is_waiting() {
+            ("UPDATE subject SET row = ?2, next = NULL, fresh = ?3 WHERE sid = ?1", 0)
+        } else {
+            ("UPDATE subject SET next = ?2, fresh = ?3 WHERE sid = ?1", at.offset + 1)
+        };
+        let values = params![sid, text, fresh.cast_signed()];
+        let _changed = self.db.prepare_cached(sql)?.execute(values)?;
+        let gid = encode_position(at.partition, row.id.generation);
+        self.upsert_generation(sid, gid, at.timestamp, priority, row)?;
+        self.refresh_row(sid)
+    }
+
+    /// The ledger tells what a trigger is, in case its registration is not read, or is there no
+    /// longer; and that the registration was taken.
+    fn upsert_generation(
+        &mut self,
+        sid: i64,
+        gid: i64,
+        timestamp: Timestamp,
+        priority: u8,
+        mut row: FireRow,
+    ) -> Result<(), ViewError> {
+        let sql = "UPDATE generation SET decided = 1, waits = 0 WHERE gid = ?1 AND known = 2";
+        if self.db.prepare_cached(sql)?.execute([gid])? > 0 {
+            return Ok(());
+        }
+        let course = row.lifecycle.take().unwrap_or_default();
+        let schedule = course.recurrence.as_ref().map(|series| series.schedule.to_json());
+        let after = course.dependencies.as_ref().map(|awaits| {
+            encode_after(&Dependencies {
+                ids: awaits.remaining.clone(),
+                on_failure: awaits.on_failure,
+                timeout: awaits.until.saturating_sub(timestamp),
+            })
+        });
+        let fire_at = row.scheduled.cast_signed();
+        let whole = self.truncate_payload(&mut row);
+        let first = FireRow { history: None, ..row };
+        let bytes = row::to_bytes(&Row::Fire(first), &mut self.cache.row_buffer);
+        let sql = "INSERT INTO generation (gid, sid, known, decided, created_at, fire_at, keeps, \
+                   priority, expire_after, retain, schedule, after, whole, row) \
+                   VALUES (?1, ?2, 1, 1, ?3, ?4, 0, ?5, ?6, ?7, ?8, ?9, ?10, ?11) \
+                   ON CONFLICT (gid) DO UPDATE SET sid = ?2, known = 1, decided = 1, \
+                   created_at = coalesce(created_at, ?3), fire_at = ?4, keeps = 0, priority = ?5, \
+                   expire_after = ?6, retain = ?7, schedule = coalesce(?8, schedule), \
+                   after = coalesce(?9, after), whole = ?10, row = ?11";
+        let _changed = self.db.prepare_cached(sql)?.execute(params![
+            gid,
+            sid,
+            timestamp.cast_signed(),
+            fire_at,
+            priority,
+            course.expire_after.map(u64::cast_signed),
+            course.retain.map(u64::cast_signed),
+            schedule,
+            after,
+            whole,
+            &*bytes,
+        ])?;
+        Ok(())
+    }
+
+    /// The ledger does not hold a trigger any more.
+    fn apply_removal(&mut self, at: RecordPosition, id: &Text) -> Result<(), ViewError> {
+        let sql = "UPDATE subject SET next = NULL, fresh = ?3 WHERE id = ?1 AND partition = ?2 \
+                   AND (row IS NOT NULL OR next IS NOT NULL)";
+        let values = params![id.as_str(), at.partition, (at.offset + 1).cast_signed()];
+        let _changed = self.db.prepare_cached(sql)?.execute(values)?;
+        Ok(())
+    }
+
+    /// A record of `triggers` was ignored.
+    fn apply_skip(&mut self, gid: i64) -> Result<(), ViewError> {
+        let sql = "INSERT OR IGNORE INTO skip VALUES (?1)";
+        let _new = self.db.prepare_cached(sql)?.execute([gid])?;
+        let sql = "UPDATE generation SET decided = 2, waits = 0 WHERE gid = ?1 AND decided = 0 \
+                   RETURNING sid";
+        let mut decide = self.db.prepare_cached(sql)?;
+        let sid = decide.query_row([gid], |row| row.get(0)).optional()?;
+        drop(decide);
+        sid.map_or(Ok(()), |sid| self.refresh_row(sid))
+    }
+
+    fn is_skipped(&self, gid: i64) -> Result<bool, ViewError> {
+        Ok(self.db.prepare_cached("SELECT 1 FROM skip WHERE gid = ?1")?.exists([gid])?)
+    }
+
+    /// A record of `outcomes`.
+    pub(super) fn apply_outcome(
+        &mut self,
+        partition: PartitionId,
+        offset: Offset,
+        outcome: &Outcome,
+    ) -> Result<(), ViewError> {
+        let Some((generation, decided)) = generation_and_decision(outcome) else {
+            return match &outcome.kind {
+                OutcomeKind::Circuit(circuit) => self.apply_circuit(outcome.at, circuit),
+                _ => Ok(()),
+            };
+        };
+        let sid = self.subject_id(partition, &outcome.trigger)?;
+        let gid = encode_position(partition, generation);
+        let sql = "SELECT told, decided FROM generation WHERE gid = ?1";
+        let mut select = self.db.prepare_cached(sql)?;
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+        let found: Option<(Option<String>, i64)> = select.query_row([gid], read).optional()?;
+        drop(select);
+        let (told, before) = found.unwrap_or_default();
+        let mut outcomes =
+            told.map_or_else(|| Ok(OutcomeFacts::default()), |t| serde_json::from_str(&t));
+        let outcomes = outcomes.as_mut().map_err(|error| ViewError::Corrupt(error.to_string()))?;
+        merge_outcome(outcomes, offset, outcome);
+        let text = serde_json::to_string(outcomes).expect("numbers and words make JSON");
+        let decided = if decided == OwnerDecision::Undecided { before } else { decided as i64 };
+        let sql = "INSERT INTO generation (gid, sid, decided, told, past) \
+                   VALUES (?1, ?2, ?3, ?4, ?5) \
+                   ON CONFLICT (gid) DO UPDATE SET decided = ?3, told = ?4, \
+                   waits = CASE ?3 WHEN 2 THEN 0 ELSE waits END, \
+                   past = CASE WHEN ?3 = 2 OR known = 0 THEN ?5 ELSE past END";
+        let values = params![gid, sid, decided, text, outcome.at.cast_signed()];
+        let _changed = self.db.prepare_cached(sql)?.execute(values)?;
+        self.insert_execution(sid, gid, encode_position(partition, offset), outcome)?;
+        self.refresh_row(sid)
+    }
+
+    /// The number of a trigger id.
+    pub(super) fn subject_id(
+        &mut self,
+        partition: PartitionId,
+        id: &Text,
+    ) -> Result<i64, ViewError> {
+        let sql = "SELECT sid FROM subject WHERE id = ?1 AND partition = ?2";
+        let mut select = self.db.prepare_cached(sql)?;
+        let key = params![id.as_str(), partition];
+        if let Some(sid) = select.query_row(key, |row| row.get(0)).optional()? {
+            return Ok(sid);
+        }
+        let sql = "INSERT INTO subject (id, partition) VALUES (?1, ?2)";
+        let _new = self.db.prepare_cached(sql)?.execute(key)?;
+        Ok(self.db.last_insert_rowid())
+    }
+
+    /// The number of a caller's or target's name; 0 for none.
+    pub(super) fn name_id(&mut self, text: Option<&str>) -> Result<i64, ViewError> {
+        let Some(text) = text else { return Ok(0) };
+        if let Some(nid) = self.cache.name_ids.get(text) {
+            return Ok(*nid);
+        }
+        let found = find_name_id(self.db, text)?;
+        let nid = if let Some(nid) = found {
+            nid
+        } else {
+            let sql = "INSERT INTO name (text) VALUES (?1)";
+            let _new = self.db.prepare_cached(sql)?.execute([text])?;
+            self.db.last_insert_rowid()
+        };
+        if self.cache.name_ids.len() >= NAMES_MAX {
+            self.cache.name_ids.clear();
+        }
+        let _none = self.cache.name_ids.insert(text.to_owned(), nid);
+        Ok(nid)
+    }
+
+    /// Cuts a payload that is too large for the view; says whether it stayed whole.
+    fn truncate_payload(&self, row: &mut FireRow) -> bool {
+        let most = self.cache.payload_max;
+        match &mut row.definition.payload {
+            Some(payload) if payload.len() > most => {
+                payload.truncate(most);
+                false
+            }
+            _ => true,
+        }
+    }
+}
+
+/// The number of a name that is known.
+pub(super) fn find_name_id(db: &Connection, text: &str) -> Result<Option<i64>, ViewError> {
+    let mut select = db.prepare_cached("SELECT nid FROM name WHERE text = ?1")?;
+    Ok(select.query_row([text], |row| row.get(0)).optional()?)
+}
+
+/// `after` as the database has it.
+fn encode_after(after: &Dependencies) -> String {
+    let ids: Vec<&str> = after.ids.iter().map(Text::as_str).collect();
+    serde_json::json!([ids, after.on_failure, after.timeout]).to_string()
+}
+
+/// The way back.
+pub(super) fn decode_after(text: &str) -> Option<Dependencies> {
+    let (ids, on_failure, timeout): (Vec<Text>, OnFailure, u64) =
+        serde_json::from_str(text).ok()?;
+    Some(Dependencies { ids, on_failure, timeout })
+}
+
+/// The generation that an outcome is about, and what it says of its registration.
+fn generation_and_decision(outcome: &Outcome) -> Option<(Offset, OwnerDecision)> {
+    match &outcome.kind {
+        OutcomeKind::Accepted { generation, .. } => Some((*generation, OwnerDecision::Accepted)),
+        OutcomeKind::Kept { .. } | OutcomeKind::Taken { .. } | OutcomeKind::Rejected { .. } => {
+            outcome.answers.map(|ignored| (ignored, OwnerDecision::Ignored))
+        }
+        OutcomeKind::Cancelled { generation }
+        | OutcomeKind::Delivered { generation, .. }
+        | OutcomeKind::Failed { generation, .. }
+        | OutcomeKind::Withdrawn { generation, .. }
+        | OutcomeKind::Paused { generation, .. }
+        | OutcomeKind::Resumed { generation, .. }
+        | OutcomeKind::Called { generation, .. }
+        | OutcomeKind::Skipped { generation, .. }
+        | OutcomeKind::Ended { generation, .. }
+        | OutcomeKind::Expired { generation, .. }
+        | OutcomeKind::Unmet { generation, .. } => Some((*generation, OwnerDecision::Accepted)),
+        OutcomeKind::NotPending { .. } | OutcomeKind::Circuit(_) => None,
+    }
+}
+
+/// Adds what an outcome says to what was said before.
+fn merge_outcome(outcomes: &mut OutcomeFacts, outcome_offset: Offset, outcome: &Outcome) {
+    let at = outcome.at;
+    outcomes.last_outcome_at = outcomes.last_outcome_at.max(at);
+    let ending = |how, occurrence, reason| {
+        Some(EndFact { kind: how, outcome_offset, at, occurrence, reason })
+    };
+    // Callbacks of a recurring trigger may end in any order: the last occurrence counts.
+    let newest = outcomes.attempt_end.as_ref().map_or(0, |attempt| attempt.occurrence);
+    match &outcome.kind {
+        OutcomeKind::Delivered { occurrence, .. } if *occurrence >= newest => {
+            outcomes.attempt_end = ending(EndKind::Delivered, *occurrence, None);
+        }
+        OutcomeKind::Failed { occurrence, reason, retry_at, .. } if *occurrence >= newest => {
+            let how = if retry_at.is_some() { EndKind::Retried } else { EndKind::Failed };
+            outcomes.attempt_end = ending(how, *occurrence, Some(reason.clone()));
+        }
+        OutcomeKind::Withdrawn { occurrence, .. } if *occurrence >= newest => {
+            outcomes.attempt_end = ending(EndKind::Withdrawn, *occurrence, None);
+        }
+        OutcomeKind::Cancelled { .. } => outcomes.stop = ending(EndKind::Cancelled, 0, None),
+        OutcomeKind::Expired { .. } => outcomes.stop = ending(EndKind::Expired, 0, None),
+        OutcomeKind::Unmet { then, reason, .. } if *then != OnFailure::Fire => {
+            outcomes.stop = ending(EndKind::Unmet(*then), 0, Some(reason.clone()));
+        }
+        OutcomeKind::Ended { executions, .. } => outcomes.last_occurrence = Some((*executions, at)),
+        OutcomeKind::Called { .. } => outcomes.called_at = Some(at),
+        OutcomeKind::Resumed { .. } => {
+            (outcomes.resumed_at, outcomes.pause_reason) = (Some(at), None)
+        }
+        OutcomeKind::Paused { reason, .. } => outcomes.pause_reason = Some(reason.clone()),
+        _ => {}
+    }
+}

@@ -1,0 +1,127 @@
+//! A gateway with everything behind it, and a client that asks it.
+
+use std::time::Duration;
+
+use reqwest::{Client, Method, Response};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use crate::endpoint::Endpoint;
+use crate::process::OrlojProcess;
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
+use crate::wait::until;
+
+pub(super) const DEADLINE: Duration = Duration::from_secs(60);
+
+/// All roles that the API needs.
+pub(super) struct ApiFixture {
+    pub(super) cluster: TestCluster,
+    pub(super) endpoint: Endpoint,
+    pub(super) gateway: OrlojProcess,
+    scheduler: OrlojProcess,
+    worker: OrlojProcess,
+    client: Client,
+    runtime: Runtime,
+}
+
+/// An answer, read.
+#[derive(Debug)]
+pub(super) struct ApiResponse {
+    pub(super) status: u16,
+    pub(super) headers: reqwest::header::HeaderMap,
+    pub(super) body: Value,
+}
+
+impl ApiFixture {
+    pub(super) fn start(name: &str) -> Self {
+        let stage = TestCluster::new(name)
+            .set("worker.allow_addresses", "any")
+            .set("gateway.answer_timeout", "20s")
+            // What is to die shall be called, not held back.
+            .set("worker.circuit_failures_percent", 100);
+        let mut scheduler = stage.scheduler("scheduler");
+        let mut worker = stage.start("worker", "worker");
+        let mut gateway = stage.start("gateway", "gateway");
+        for process in [&mut scheduler, &mut worker, &mut gateway] {
+            process.wait_until_ready(READY_DEADLINE);
+        }
+        let (endpoint, client, runtime) = (Endpoint::start(), Client::new(), Runtime::new());
+        let runtime = runtime.unwrap();
+        Self { cluster: stage, endpoint, gateway, scheduler, worker, client, runtime }
+    }
+
+    pub(super) fn request(&self, method: Method, path: &str, body: Option<Value>) -> ApiResponse {
+        self.request_with(method, path, body, &[])
+    }
+
+    pub(super) fn request_with(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+        headers: &[(&str, &str)],
+    ) -> ApiResponse {
+        let url = format!("http://{}{path}", self.gateway.address());
+        let request = self.client.request(method, url);
+        let request =
+            headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let request = match body {
+            Some(body) => request.json(&body),
+            None => request,
+        };
+        self.runtime.block_on(async { ApiResponse::read(request.send().await.unwrap()).await })
+    }
+
+    pub(super) fn get(&self, path: &str) -> ApiResponse {
+        self.request(Method::GET, path, None)
+    }
+
+    pub(super) fn post(&self, path: &str, body: Value) -> ApiResponse {
+        self.request(Method::POST, path, Some(body))
+    }
+
+    /// Registers a trigger, which must be accepted; its generation.
+    pub(super) fn register(&self, body: Value) -> u64 {
+        let answer = self.post("/v1/triggers", body);
+        assert_eq!(answer.status, 201, "{answer:?}");
+        answer.body["generation"].as_u64().unwrap()
+    }
+
+    /// Waits until the trigger has this status; the trigger then.
+    pub(super) fn wait_for_status(&self, id: &str, status: &str) -> Value {
+        until(&format!("{id} to be {status}"), DEADLINE, || {
+            let answer = self.get(&format!("/v1/triggers/{id}"));
+            (answer.status == 200 && answer.body["status"] == status).then_some(answer.body)
+        })
+    }
+
+    /// Into the topic where triggers of the stage fire.
+    pub(super) fn for_topic(&self, id: &str) -> Value {
+        json!({ "triggerId": id, "topic": self.cluster.target().1 })
+    }
+
+    pub(super) fn end(self) {
+        assert!(!self.scheduler.panicked() && !self.worker.panicked() && !self.gateway.panicked());
+        for process in [self.gateway, self.worker, self.scheduler] {
+            process.terminate();
+        }
+    }
+}
+
+impl ApiResponse {
+    async fn read(response: Response) -> Self {
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let body = response.bytes().await.unwrap();
+        Self { status, headers, body: serde_json::from_slice(&body).unwrap_or_default() }
+    }
+
+    pub(super) fn header(&self, name: &str) -> &str {
+        self.headers[name].to_str().unwrap()
+    }
+}
+
+/// One JSON object and the fields of another.
+pub(super) fn merged(mut object: Value, fields: Value) -> Value {
+    crate::endpoint::merge(&mut object, fields);
+    object
+}

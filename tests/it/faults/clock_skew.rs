@@ -1,0 +1,42 @@
+//! Clocks that are set back: nothing fires early or twice; what must wait for the clock says so.
+
+use super::processes::{wait_for_ms, wait_until_owned};
+use super::readiness::{self, ReadinessProbe};
+use super::report::{FaultFigures, FaultResult};
+use super::{FaultFixture, Scale};
+use crate::test_cluster::{PARTITIONS, READY_DEADLINE};
+
+/// Back by 8 s, at the n-th reading of the clock.
+const AT_ONCE: &str = "clock=back8000@1";
+const LATER: &str = "clock=back8000@3000";
+
+pub(super) fn set_back(_: Scale) -> FaultResult {
+    let scene = FaultFixture::new("clock");
+    let mut witnesses = Vec::new();
+    let mut takeovers = Vec::new();
+    scene.steady_load().during(|| {
+        for fault in ["", AT_ONCE, LATER] {
+            let scheduler = scene.cluster.scheduler_with_faults("first", fault);
+            witnesses.push(ReadinessProbe::of(&scheduler));
+            wait_until_owned(&scheduler, PARTITIONS as usize);
+            wait_for_ms(12_000);
+            assert!(!scheduler.panicked(), "{}", scheduler.log_text());
+            if fault == AT_ONCE {
+                scheduler.wait_for_log("this clock is behind", READY_DEADLINE);
+            }
+            takeovers.extend(scheduler.takeovers());
+            scheduler.kill();
+        }
+    });
+    let mut last = scene.cluster.scheduler("first");
+    last.wait_until_ready(READY_DEADLINE);
+    let report = scene.settled();
+    let witnesses: Vec<_> = witnesses.iter().collect();
+    readiness::assert_readiness_was_correct(
+        &witnesses,
+        &scene.client.acknowledged(),
+        &scene.cluster.fires(),
+    );
+    last.terminate();
+    FaultResult::Passed(FaultFigures::of(&report).takeovers(takeovers))
+}

@@ -1,0 +1,70 @@
+//! Requests of a transaction that reach the broker long after their sender has given up: late, they
+//! must hit nothing.
+
+use super::processes::{wait_for_ms, wait_until_owned};
+use super::proxy::{END_TXN, Proxy, TXN_OFFSET_COMMIT};
+use super::readiness::{self, ReadinessProbe};
+use super::report::{FaultFigures, FaultResult};
+use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
+use crate::kafka_server::{KafkaServer, Options, free_ports};
+use crate::test_cluster::PARTITIONS;
+use crate::wait::until;
+
+/// Beyond the transaction's timeout, and before the process gives itself up, in ms.
+const HOLD_MS: u64 = 13_000;
+
+pub(super) fn end(scale: Scale) -> FaultResult {
+    run("held-end", END_TXN, scale)
+}
+
+pub(super) fn offsets(scale: Scale) -> FaultResult {
+    run("held-offsets", TXN_OFFSET_COMMIT, scale)
+}
+
+fn run(name: &str, kind: i16, scale: Scale) -> FaultResult {
+    let [port] = free_ports();
+    let advertised = ("advertised.listeners", format!("PLAINTEXT://127.0.0.1:{port}"));
+    let server =
+        KafkaServer::start(&Options { properties: vec![advertised], ..Options::default() });
+    let proxy = Proxy::start(port, server.bootstrap().to_owned());
+    let scene = FaultFixture::on_server(name, &server);
+    let rounds = if scale == Scale::Long { 5 } else { 1 };
+    let mut takeovers = Vec::new();
+    scene.steady_load().during(|| {
+        for _ in 0..rounds {
+            // Its sender waits, and goes on by itself.
+            let mut scheduler = scene.cluster.scheduler("first");
+            wait_until_owned(&scheduler, PARTITIONS as usize);
+            let witness = ReadinessProbe::of(&scheduler);
+            proxy.hold(kind);
+            wait_for_ms(HOLD_MS);
+            proxy.release();
+            let fires = scene.cluster.fires().len();
+            until("fires to go on", COMPLETION_DEADLINE, || {
+                assert!(scheduler.exit_status().is_none(), "it ended:\n{}", scheduler.log_text());
+                (scene.cluster.fires().len() > fires + 100).then_some(())
+            });
+            wait_until_owned(&scheduler, PARTITIONS as usize);
+            let (commands, fires) = (scene.client.acknowledged(), scene.cluster.fires());
+            readiness::assert_readiness_was_correct(&[&witness], &commands, &fires);
+            // Its sender is killed, and is back when it arrives.
+            proxy.hold(kind);
+            takeovers.extend(scheduler.takeovers());
+            scheduler.kill();
+            let scheduler = scene.cluster.scheduler("first");
+            wait_until_owned(&scheduler, PARTITIONS as usize);
+            wait_for_ms(1_000);
+            proxy.release();
+            wait_for_ms(2_000);
+            takeovers.extend(scheduler.takeovers());
+            scheduler.kill();
+        }
+    });
+    let last = scene.cluster.scheduler("first");
+    wait_until_owned(&last, PARTITIONS as usize);
+    let report = scene.settled();
+    last.terminate();
+    FaultResult::Passed(
+        FaultFigures::of(&report).takeovers(takeovers).with("requests held", 2 * rounds),
+    )
+}

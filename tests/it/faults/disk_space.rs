@@ -1,0 +1,186 @@
+//! Disks that are full, too old or too slow.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+use orloj::clock;
+use rdkafka::message::Message as _;
+
+use super::processes::{wait_for_ms, wait_until_owned};
+use super::readiness::{self, ReadinessProbe};
+use super::report::{FaultFigures, FaultResult};
+use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
+use crate::command::run_to_end;
+use crate::kafka_server::{KafkaServer, Options, tool};
+use crate::records;
+use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
+use crate::wait::until;
+
+/// A file system of its own, gone with its value.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(folder: PathBuf) -> Result<Self, String> {
+        fs::create_dir_all(&folder).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=48m", "tmpfs"]).arg(&folder);
+        let output = mount.output().map_err(|error| error.to_string())?;
+        let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        if output.status.success() { Ok(Self(folder)) } else { Err(complaint) }
+    }
+
+    /// Takes all that is left, and says what to remove to get it back.
+    fn fill(&self) -> PathBuf {
+        let ballast = self.0.join("ballast");
+        let mut file = File::create(&ballast).unwrap();
+        while file.write_all(&[7; 4096]).is_ok() {}
+        ballast
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _unmounted = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+/// The disk is full for a while; what is due then fires when there is room again, or before.
+pub(super) fn full(_: Scale) -> FaultResult {
+    let stage = TestCluster::new("full").set("store.flush_interval", "300ms");
+    let disk = match SmallDisk::mount(stage.data_of("first")) {
+        Ok(disk) => disk,
+        Err(why) => return FaultResult::Skipped(format!("no tmpfs can be mounted: {why}")),
+    };
+    let scene = FaultFixture::from_cluster(stage);
+    let mut scheduler = scene.cluster.scheduler("first");
+    wait_until_owned(&scheduler, PARTITIONS as usize);
+    let witness = ReadinessProbe::of(&scheduler);
+    scene.steady_load().during(|| {
+        wait_for_ms(2_000);
+        let ballast = disk.fill();
+        scheduler.wait_for_log("the local store failed", READY_DEADLINE);
+        wait_for_ms(20_000);
+        fs::remove_file(ballast).unwrap();
+        until("it to recover by itself", COMPLETION_DEADLINE, || {
+            let ended = scheduler.exit_status();
+            assert!(ended.is_none(), "it ended: {ended:?}\n{}", scheduler.log_text());
+            (scheduler.is_ready() && scheduler.owned_partitions() == PARTITIONS as usize)
+                .then_some(())
+        });
+    });
+    let report = scene.settled();
+    readiness::assert_readiness_was_correct(
+        &[&witness],
+        &scene.client.acknowledged(),
+        &scene.cluster.fires(),
+    );
+    assert!(!scheduler.panicked());
+    let figures = FaultFigures::of(&report).takeovers(scheduler.takeovers());
+    scheduler.terminate();
+    FaultResult::Passed(figures.with("times not ready", witness.not_ready()))
+}
+
+/// A disk comes back from which a trigger was never removed: elsewhere it was cancelled, and the
+/// ledger has forgotten even that.
+pub(super) fn old(_: Scale) -> FaultResult {
+    /// When the cancelled trigger would be due, in ms from now: after all that happens before.
+    const DUE: u64 = 90_000;
+    const ID: &str = "cancelled-elsewhere";
+    let eager = ("log.cleaner.backoff.ms", "200".to_owned());
+    let server = KafkaServer::start(&Options { properties: vec![eager], ..Options::default() });
+    let stage = TestCluster::on_server("old", &server).set("store.state_age_max", "1s");
+    let scene = FaultFixture::from_cluster(stage);
+    let due = clock::now_ms() + DUE;
+    scene.client.register(ID, due, scene.cluster.target(), "no", true);
+    let first = scene.cluster.scheduler("first");
+    wait_until_owned(&first, PARTITIONS as usize);
+    scene.steady_load().during(|| wait_for_ms(3_000));
+    first.terminate();
+    let second = scene.cluster.scheduler("second");
+    wait_until_owned(&second, PARTITIONS as usize);
+    scene.client.cancel(ID);
+    let forgets = "min.compaction.lag.ms=0,max.compaction.lag.ms=1000,segment.ms=500,\
+                   min.cleanable.dirty.ratio=0.001";
+    configure(&scene.cluster, "--add-config", &format!("{forgets},delete.retention.ms=100"));
+    scene.steady_load().during(|| {
+        until("the ledger to forget", COMPLETION_DEADLINE, || {
+            let ledger = records::read_all(scene.cluster.kafka(), &scene.cluster.names.ledger());
+            let told =
+                ledger.iter().any(|record| record.key() == Some(format!("m|{ID}").as_bytes()));
+            (!told).then_some(())
+        });
+    });
+    second.terminate();
+    // As defined, or nobody starts.
+    configure(&scene.cluster, "--delete-config", "max.compaction.lag.ms");
+    let defined = "delete.retention.ms=604800000,min.compaction.lag.ms=3600000";
+    configure(&scene.cluster, "--add-config", defined);
+    assert!(clock::now_ms() < due, "too slow a machine for this case");
+
+    let mut again = scene.cluster.scheduler("first");
+    again.wait_until_ready(READY_DEADLINE);
+    until("the cancelled one's time", COMPLETION_DEADLINE, || {
+        (clock::now_ms() > due + 3_000).then_some(())
+    });
+    let report = scene.settled();
+    again.terminate();
+    FaultResult::Passed(FaultFigures::of(&report))
+}
+
+/// Changes the configuration of the ledger's topic.
+fn configure(stage: &TestCluster, how: &str, what: &str) {
+    let mut configs = tool("kafka.admin.ConfigCommand");
+    let bootstrap = stage.kafka().get("bootstrap.servers").expect("every client has it");
+    configs.args(["--bootstrap-server", bootstrap, "--alter", "--entity-type", "topics"]);
+    configs.args(["--entity-name", &stage.names.ledger(), how, what]);
+    run_to_end(&mut configs);
+}
+
+/// Every fsync takes half a second, and the store is brought to disk all the time. (The kernel lets
+/// strace hold up the call, and nothing else.)
+pub(super) fn slow(_: Scale) -> FaultResult {
+    const DELAY_MS: u64 = 500;
+    let stage = TestCluster::new("slow").set("store.flush_interval", "300ms");
+    let delays = tempfile::NamedTempFile::new().unwrap();
+    let inject = format!("inject=fsync,fdatasync:delay_enter={DELAY_MS}ms");
+    let log = delays.path().to_str().unwrap();
+    let tracer = [
+        "strace",
+        "-D",
+        "-f",
+        "--seccomp-bpf",
+        "-e",
+        "trace=fsync,fdatasync",
+        "-e",
+        &inject,
+        "-o",
+        log,
+    ];
+    let tried = Command::new(tracer[0]).args(&tracer[1..]).arg("true").output();
+    match tried {
+        Ok(tried) if tried.status.success() => {}
+        Ok(tried) => {
+            let why = String::from_utf8_lossy(&tried.stderr).trim().to_owned();
+            return FaultResult::Skipped(format!("strace may not hold up a process: {why}"));
+        }
+        Err(error) => return FaultResult::Skipped(format!("strace cannot be run: {error}")),
+    }
+    let scene = FaultFixture::from_cluster(stage);
+    let mut scheduler = scene.cluster.traced_scheduler(&tracer, "first");
+    scheduler.wait_until_ready(READY_DEADLINE);
+    wait_until_owned(&scheduler, PARTITIONS as usize);
+    scene.steady_load().during(|| wait_for_ms(10_000));
+    let report = scene.settled();
+    let delayed = fs::read_to_string(delays.path()).unwrap().matches("(DELAYED)").count();
+    assert!(delayed >= 20, "{delayed} calls were held up");
+    assert!(
+        report.lateness_at(1.0) < DELAY_MS,
+        "late by {} ms: something waited",
+        report.lateness_at(1.0)
+    );
+    let figures = FaultFigures::of(&report).takeovers(scheduler.takeovers());
+    scheduler.kill();
+    FaultResult::Passed(figures.with("fsyncs held up", delayed))
+}

@@ -1,0 +1,53 @@
+//! Producers that hash keys otherwise: their records are forwarded, once, while the forwarder dies.
+
+use std::collections::BTreeMap;
+
+use orloj::clock;
+
+use super::processes::wait_for_ms;
+use super::report::{FaultFigures, FaultResult};
+use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
+use crate::test_cluster::READY_DEADLINE;
+use crate::test_producer::TestProducer;
+use crate::wait::until;
+
+const TRIGGERS: usize = 2_000;
+/// From the first registration to the due time, in ms: the cancels and the kills come before.
+const DELAY: u64 = 12_000;
+const KILLS: usize = 4;
+
+/// Registers, cancels every fourth, and kills whoever forwards.
+pub(super) fn partitioner(_: Scale) -> FaultResult {
+    let scene = FaultFixture::new("crc32");
+    let stage = &scene.cluster;
+    let client =
+        TestProducer::with_partitioner(stage.kafka(), &stage.names.triggers(), "consistent_random");
+    let ids: Vec<_> = (0..TRIGGERS).map(|n| format!("foreign-{n}")).collect();
+    let (cancelled, kept) = ids.split_at(TRIGGERS / 4);
+    let due = clock::now_ms() + DELAY;
+    for share in ids.chunks(TRIGGERS / KILLS) {
+        let scheduler = stage.scheduler("first");
+        scheduler.wait_until_owner(READY_DEADLINE);
+        share.iter().for_each(|id| client.register(id, due, stage.target(), id, false));
+        share.iter().filter(|id| cancelled.contains(id)).for_each(|id| client.cancel(id));
+        client.acknowledged();
+        wait_for_ms(30);
+        scheduler.kill();
+    }
+    let mut last = stage.scheduler("first");
+    last.wait_until_ready(READY_DEADLINE);
+    until("every trigger that was kept to fire", COMPLETION_DEADLINE, || {
+        (stage.fires().len() >= kept.len()).then_some(())
+    });
+    wait_for_ms(2_000);
+    last.terminate();
+    let mut times = BTreeMap::<String, u32>::new();
+    for fire in stage.fires() {
+        assert!(fire.visible >= due && fire.payload == fire.trigger.as_bytes(), "{fire:?}");
+        *times.entry(fire.trigger).or_default() += 1;
+    }
+    assert_eq!(times, kept.iter().map(|id| (id.clone(), 1)).collect());
+    let mut figures = FaultFigures::default();
+    figures.count(TRIGGERS, kept.len());
+    FaultResult::Passed(figures.with("cancelled", cancelled.len()).with("kills", KILLS))
+}

@@ -1,0 +1,77 @@
+//! Whoever asks `/readyz` all the time, and whether the answers were true.
+//!
+//! Invariant: a process that lets a fire wait for long has said meanwhile that it is not ready. One
+//! that cannot be asked has said so, too.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use orloj::clock;
+
+use crate::audit::{AcknowledgedCommands, ObservedFire};
+use crate::process::{self, OrlojProcess};
+use crate::wait::within;
+
+/// Between two questions.
+const PAUSE: Duration = Duration::from_millis(100);
+/// A fire may wait so long, in ms, without anybody being told: a transaction's timeout, and some.
+const UNREPORTED_MAX_MS: u64 = 15_000;
+
+/// What one process answered, for as long as this lives.
+pub(super) struct ReadinessProbe {
+    /// When it was not ready, in ms since the epoch.
+    not_ready: Arc<Mutex<Vec<u64>>>,
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ReadinessProbe {
+    pub(super) fn of(process: &OrlojProcess) -> Self {
+        let (not_ready, ended) = (Arc::<Mutex<Vec<u64>>>::default(), Arc::<AtomicBool>::default());
+        let (noted, end, address) = (not_ready.clone(), ended.clone(), process.address());
+        let thread = thread::spawn(move || {
+            while within(PAUSE, || end.load(Relaxed).then_some(())).is_none() {
+                let asked = clock::now_ms();
+                if !process::is_ready(&address) {
+                    noted.lock().unwrap().push(asked);
+                }
+            }
+        });
+        Self { not_ready, ended, thread: Some(thread) }
+    }
+
+    /// How often it was not ready.
+    pub(super) fn not_ready(&self) -> usize {
+        self.not_ready.lock().unwrap().len()
+    }
+
+    fn was_not_ready(&self, from: u64, until: u64) -> bool {
+        self.not_ready.lock().unwrap().iter().any(|at| (from..=until).contains(at))
+    }
+}
+
+impl Drop for ReadinessProbe {
+    fn drop(&mut self) {
+        self.ended.store(true, Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Panics if a fire waited for long while every process called itself ready.
+pub(super) fn assert_readiness_was_correct(
+    witnesses: &[&ReadinessProbe],
+    commands: &AcknowledgedCommands,
+    fires: &[ObservedFire],
+) {
+    for fire in fires {
+        let all = commands.get(&fire.trigger).map_or(&[][..], Vec::as_slice);
+        let known = all.iter().find(|command| command.offset == fire.generation);
+        let from = known.map_or(0, |command| command.appended).max(fire.due);
+        let silent = fire.visible.saturating_sub(from) > UNREPORTED_MAX_MS
+            && !witnesses.iter().any(|witness| witness.was_not_ready(from, fire.visible));
+        let late = fire.visible.saturating_sub(from);
+        assert!(!silent, "{} was {late} ms late, and /readyz said all was well", fire.trigger);
+    }
+}

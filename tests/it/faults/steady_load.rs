@@ -1,0 +1,87 @@
+//! A load that does not end: triggers with short and long delays, some of them cancelled or
+//! replaced, at a steady rate for as long as a fault lasts.
+//!
+//! Invariant: what is stopped, and when, follows from the trigger's number.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use orloj::clock;
+
+use crate::load::{self, ScheduledStop};
+use crate::test_cluster::TestCluster;
+use crate::test_producer::{CALLBACK_URL_HEADER, TestProducer};
+use crate::wait::within;
+
+/// From the registration until it is due, in ms: through memory, disk and ledger.
+const DELAYS: [u64; 6] = [1_000, 50, 2_500, 300, 4_000, 600];
+/// Triggers written between two looks at the clock.
+const WRITES_PER_ROUND: u64 = 5;
+
+/// Where a flow's triggers go, and how many a second.
+pub(crate) struct SteadyLoad<'a> {
+    pub(crate) cluster: &'a TestCluster,
+    pub(crate) client: &'a TestProducer,
+    pub(crate) per_second: u64,
+    /// Calls this address back instead of firing into the target topic; nothing is stopped then.
+    pub(crate) callback: Option<&'a str>,
+}
+
+impl SteadyLoad<'_> {
+    /// Flows for as long as `body` runs.
+    pub(crate) fn during<T>(&self, body: impl FnOnce() -> T) -> T {
+        /// A panic in `body` must end the flow too.
+        struct StopOnDrop<'a>(&'a AtomicBool);
+        impl Drop for StopOnDrop<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Relaxed);
+            }
+        }
+        let ended = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| self.write(&ended));
+            let _end = StopOnDrop(&ended);
+            body()
+        })
+    }
+
+    fn write(&self, ended: &AtomicBool) {
+        let pause = Duration::from_millis(1_000 * WRITES_PER_ROUND / self.per_second);
+        let mut stops = BinaryHeap::<Reverse<ScheduledStop>>::new();
+        let mut next = 0;
+        while !ended.load(Relaxed) {
+            for trigger in next..next + WRITES_PER_ROUND {
+                let due = clock::now_ms() + DELAYS[trigger as usize % DELAYS.len()];
+                match self.callback {
+                    Some(url) => self.register_callback(trigger, due, url),
+                    None => {
+                        load::register(self.cluster, self.client, trigger, due, false);
+                        stops.extend(load::stop(trigger, due).map(Reverse));
+                    }
+                }
+            }
+            next += WRITES_PER_ROUND;
+            while let Some(Reverse(stop)) = stops.peek()
+                && stop.at <= clock::now_ms()
+            {
+                stop.write(self.cluster, self.client);
+                let _written = stops.pop();
+            }
+            let _ended = within(pause, || ended.load(Relaxed).then_some(()));
+        }
+    }
+
+    fn register_callback(&self, trigger: u64, due: u64, url: &str) {
+        let payload = format!("{{\"n\": {trigger}}}");
+        self.client.register(
+            &format!("call-{trigger}"),
+            due,
+            (CALLBACK_URL_HEADER, url),
+            &payload,
+            false,
+        );
+    }
+}

@@ -1,0 +1,148 @@
+//! The API by its own description: other people's programs read `/openapi.json`, try what it says,
+//! and make clients of it.
+//!
+//! Invariant: the programs are the published ones, at the versions that `tests/api` pins.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use orloj::config::callers::key::{KeyHash, new_key};
+use tempfile::TempDir;
+
+use crate::command::run_to_end;
+use crate::process::OrlojProcess;
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
+
+/// An installation whose gateway wants a key.
+struct OpenApiFixture {
+    cluster: TestCluster,
+    scheduler: OrlojProcess,
+    gateway: OrlojProcess,
+    key: String,
+    folder: TempDir,
+}
+
+impl OpenApiFixture {
+    fn start(test: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, key) = (folder.path().join("callers.toml"), new_key().unwrap());
+        let hash = KeyHash::of(&key);
+        let caller = format!(
+            "[callers.tester]\nkeys = [\"{hash}\"]\nrole = \"operator\"\n\
+             limits = {{ requests_per_second = 100000 }}\n"
+        );
+        fs::write(&file, caller).unwrap();
+        let stage = TestCluster::new(test)
+            .set("callers.file", file.to_str().unwrap())
+            .set("gateway.view_dir", folder.path().join("view").to_str().unwrap());
+        let mut scheduler = stage.scheduler("a");
+        let mut gateway = stage.start("gateway", "g");
+        scheduler.wait_until_ready(READY_DEADLINE);
+        gateway.wait_until_ready(READY_DEADLINE);
+        Self { cluster: stage, scheduler, gateway, key, folder }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.gateway.address())
+    }
+
+    fn end(self) {
+        assert!(!self.gateway.panicked() && !self.scheduler.panicked());
+        self.gateway.terminate();
+        self.scheduler.terminate();
+    }
+}
+
+/// Asks for a registry: hence a target of its own.
+#[test]
+#[ignore = "make test-api"]
+fn schemathesis_finds_no_fault() {
+    let site = OpenApiFixture::start("schemathesis");
+    let python = run_to_end(Command::new("scripts/packages.sh").args(["python", "api"]));
+    let configuration = fs::canonicalize("tests/api/schemathesis.toml").unwrap();
+    let said = run_to_end(
+        Command::new(python.trim())
+            .args(["-m", "schemathesis.cli", "--config-file"])
+            .arg(configuration)
+            .arg("run")
+            .arg(format!("{}/openapi.json", site.url()))
+            .args(["--header", &format!("Authorization: Bearer {}", site.key)])
+            .args(["--checks", "all", "--phases", "examples,coverage,fuzzing,stateful"])
+            // DELETE cancels a trigger: it does not fire, and can still be looked at, as CANCELLED.
+            .args(["--exclude-checks", "use_after_free"])
+            .args(["--mode", "all", "--max-examples", "100", "--seed", "1", "--no-color"])
+            .args(["--request-timeout", "30", "--continue-on-failure"])
+            // What an earlier run found would be tried first: every run is the first.
+            .env("HYPOTHESIS_STORAGE_DIRECTORY", site.folder.path())
+            .current_dir(site.folder.path()),
+    );
+    eprintln!("{}", said.trim());
+    site.end();
+}
+
+/// The same.
+#[test]
+#[ignore = "make test-api"]
+fn a_generated_python_client_works() {
+    let site = OpenApiFixture::start("python-client");
+    let python = run_to_end(Command::new("scripts/packages.sh").args(["python", "api"]));
+    let client = site.folder.path().join("client");
+    run_to_end(
+        Command::new(python.trim())
+            .args([
+                "-m",
+                "openapi_python_client",
+                "generate",
+                "--meta",
+                "none",
+                "--fail-on-warning",
+            ])
+            .args(["--config", "tests/api/python-client.yml"])
+            .args(["--url", &format!("{}/openapi.json", site.url())])
+            .arg("--output-path")
+            .arg(client.join("orloj_client")),
+    );
+    let mut example = Command::new(python.trim());
+    let said = run_to_end(
+        site.with_environment(example.arg("tests/api/example.py")).env("PYTHONPATH", client),
+    );
+    eprintln!("{}", said.trim());
+    site.end();
+}
+
+/// The same.
+#[test]
+#[ignore = "make test-api"]
+fn a_generated_typescript_client_works() {
+    let site = OpenApiFixture::start("typescript-client");
+    let packages = run_to_end(Command::new("scripts/packages.sh").args(["node", "api"]));
+    let tools = Path::new(packages.trim()).join("node_modules");
+    let folder = site.folder.path();
+    std::os::unix::fs::symlink(&tools, folder.join("node_modules")).unwrap();
+    fs::copy("tests/api/package.json", folder.join("package.json")).unwrap();
+    fs::copy("tests/api/example.ts", folder.join("example.ts")).unwrap();
+    let tool = |name: &str| Command::new(tools.join(".bin").join(name));
+    run_to_end(
+        tool("openapi-typescript")
+            .arg(format!("{}/openapi.json", site.url()))
+            .arg("--output")
+            .arg(folder.join("orloj.ts")),
+    );
+    let strict = ["--strict", "--target", "es2022", "--module", "nodenext", "--types", "node"];
+    run_to_end(tool("tsc").args(strict).arg("example.ts").current_dir(folder));
+    let mut example = Command::new("node");
+    let said = run_to_end(site.with_environment(example.arg("example.js").current_dir(folder)));
+    eprintln!("{}", said.trim());
+    site.end();
+}
+
+impl OpenApiFixture {
+    /// A program that is told where the API is.
+    fn with_environment<'a>(&self, program: &'a mut Command) -> &'a mut Command {
+        program
+            .env("ORLOJ_URL", self.url())
+            .env("ORLOJ_KEY", &self.key)
+            .env("ORLOJ_TOPIC", self.cluster.target().1)
+    }
+}

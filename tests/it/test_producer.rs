@@ -1,0 +1,165 @@
+//! A user of Orloj: writes registrations, replacements and cancels in the headers form, and knows
+//! what the broker acknowledged.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::client::ClientContext;
+use rdkafka::message::{Header, Message as _, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
+
+use crate::audit::{AcknowledgedCommand, AcknowledgedCommands, CommandKind};
+use crate::wait::until;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A producer of `triggers`.
+pub(crate) struct TestProducer {
+    producer: ThreadedProducer<AcknowledgedSends>,
+    triggers: String,
+}
+
+/// Where a registration fires: the name of the header that says it, and its value.
+pub(crate) type TargetHeader<'a> = (&'static str, &'a str);
+
+/// The header of a target topic.
+pub(crate) const TARGET_TOPIC_HEADER: &str = "orloj-target-topic";
+/// The header of a callback.
+pub(crate) const CALLBACK_URL_HEADER: &str = "orloj-callback-url";
+
+impl TestProducer {
+    /// With Java's partitioner, as every client that Orloj ships.
+    pub(crate) fn connect(config: &ClientConfig, triggers: &str) -> Self {
+        Self::with_partitioner(config, triggers, "murmur2_random")
+    }
+
+    pub(crate) fn with_partitioner(
+        config: &ClientConfig,
+        triggers: &str,
+        partitioner: &str,
+    ) -> Self {
+        let mut config = config.clone();
+        config
+            .set("partitioner", partitioner)
+            .set("enable.idempotence", "true")
+            .set("linger.ms", "5")
+            .set("queue.buffering.max.messages", "1000000");
+        let producer = config.create_with_context(AcknowledgedSends::default()).unwrap();
+        Self { producer, triggers: triggers.to_owned() }
+    }
+
+    /// Registers, or replaces what is registered under `id`; `due` in ms since the epoch.
+    pub(crate) fn register(
+        &self,
+        id: &str,
+        due: u64,
+        to: TargetHeader<'_>,
+        payload: &str,
+        ack: bool,
+    ) {
+        let at = due.to_string();
+        let mut headers = OwnedHeaders::new()
+            .insert(Header { key: "orloj-fire-at", value: Some(&at) })
+            .insert(Header { key: to.0, value: Some(to.1) });
+        if ack {
+            headers = headers.insert(ACK_HEADER);
+        }
+        let kind = CommandKind::Register { due, payload: payload.as_bytes().to_vec() };
+        self.send(id, Some(payload), headers, SentCommand { ack, kind });
+    }
+
+    /// Registers a callback in the name of a caller; `due` in ms since the epoch.
+    pub(crate) fn register_callback(&self, id: &str, due: u64, url: &str, caller: &str) {
+        let (at, payload) = (due.to_string(), "{}");
+        let headers = OwnedHeaders::new()
+            .insert(Header { key: "orloj-fire-at", value: Some(&at) })
+            .insert(Header { key: CALLBACK_URL_HEADER, value: Some(url) })
+            .insert(Header { key: "orloj-caller", value: Some(caller) });
+        let kind = CommandKind::Register { due, payload: payload.as_bytes().to_vec() };
+        self.send(id, Some(payload), headers, SentCommand { ack: false, kind });
+    }
+
+    /// Writes an envelope, or a command with its header and an empty value; of no account to the
+    /// checker. Asks what becomes of it.
+    pub(crate) fn post(&self, id: &str, value: &str, command: Option<&str>) {
+        let mut headers = OwnedHeaders::new().insert(ACK_HEADER);
+        if let Some(command) = command {
+            headers = headers.insert(Header { key: "orloj-command", value: Some(command) });
+        }
+        self.send(
+            id,
+            Some(value),
+            headers,
+            SentCommand { ack: true, kind: CommandKind::Malformed },
+        );
+    }
+
+    /// Cancels, and asks what became of it.
+    pub(crate) fn cancel(&self, id: &str) {
+        let headers = OwnedHeaders::new().insert(ACK_HEADER);
+        self.send(id, None, headers, SentCommand { ack: true, kind: CommandKind::Cancel });
+    }
+
+    /// Waits until the broker has acknowledged everything, and returns all of it, in log order.
+    pub(crate) fn acknowledged(&self) -> AcknowledgedCommands {
+        self.producer.flush(DEADLINE).unwrap();
+        let mut commands = HashMap::clone(&self.producer.context().acknowledged());
+        for commands in commands.values_mut() {
+            commands.sort_unstable_by_key(|command| command.offset);
+        }
+        commands
+    }
+
+    fn send(&self, id: &str, payload: Option<&str>, headers: OwnedHeaders, sent: SentCommand) {
+        let mut record = BaseRecord::with_opaque_to(&self.triggers, Box::new(sent));
+        record = record.key(id).headers(headers);
+        record.payload = payload;
+        let mut unsent = Some(record);
+        until("room in the producer's queue", DEADLINE, || {
+            unsent = self.producer.send(unsent.take()?).err().map(|(_full, record)| record);
+            unsent.is_none().then_some(())
+        });
+    }
+}
+
+/// The header that asks for an answer.
+const ACK_HEADER: Header<'static, &str> = Header { key: "orloj-ack", value: Some("true") };
+
+/// What a record was meant to be, until the broker says where it stands.
+struct SentCommand {
+    ack: bool,
+    kind: CommandKind,
+}
+
+#[derive(Default)]
+struct AcknowledgedSends(Mutex<AcknowledgedCommands>);
+
+impl AcknowledgedSends {
+    fn acknowledged(&self) -> MutexGuard<'_, AcknowledgedCommands> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientContext for AcknowledgedSends {}
+
+impl ProducerContext for AcknowledgedSends {
+    type DeliveryOpaque = Box<SentCommand>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, sent: Box<SentCommand>) {
+        let Ok(record) = result else {
+            if std::thread::panicking() {
+                return; // the test has failed already, and a second panic would hide why
+            }
+            // An unknown outcome would make every verdict uncertain.
+            panic!("a registration was not acknowledged: {result:?}")
+        };
+        let id = std::str::from_utf8(record.key().unwrap()).unwrap().to_owned();
+        let offset = u64::try_from(record.offset()).unwrap();
+        let appended = u64::try_from(record.timestamp().to_millis().unwrap()).unwrap();
+        let SentCommand { ack, kind } = *sent;
+        let command = AcknowledgedCommand { offset, appended, ack, kind };
+        self.acknowledged().entry(id).or_default().push(command);
+    }
+}
