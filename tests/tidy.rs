@@ -7,6 +7,8 @@
 
 #[path = "tidy/circles.rs"]
 mod circles;
+#[path = "tidy/documents.rs"]
+mod documents;
 #[path = "tidy/names.rs"]
 mod names;
 #[path = "tidy/words.rs"]
@@ -265,14 +267,6 @@ fn every_schema_file_exists() {
 }
 
 #[test]
-fn every_invariant_names_its_test() {
-    let sources = sources();
-    let tests: BTreeSet<_> = sources.iter().filter(|s| s.is_rust()).flat_map(functions).collect();
-    let Some(page) = sources.iter().find(|source| source.path == "ARCHITECTURE.md") else { return };
-    assert_eq!(untested_invariants(&page.text, &tests), Vec::<String>::new());
-}
-
-#[test]
 fn each_rule_can_fail() {
     type Rule = fn(&SourceFile) -> Vec<String>;
     let long = "//! Law.\n".repeat(LINES_MAX + 1);
@@ -312,8 +306,6 @@ fn each_rule_can_fail() {
     for (rule, path, text) in cases {
         assert_ne!(rule(&SourceFile::new(path, text)), Vec::<String>::new(), "{path}: {text}");
     }
-    let invariants = "## Invariants\n\n- A fire is one,\n  held by `gone`.\n";
-    assert_eq!(untested_invariants(invariants, &BTreeSet::new()).len(), 1);
 }
 
 #[test]
@@ -347,8 +339,6 @@ fn well_formed_source_passes() {
     for rule in [has_no_banned_call, expects_have_a_reason, has_no_static, names_no_machine] {
         assert_eq!(rule(&source), Vec::<String>::new());
     }
-    let invariants = "## Invariants\n\n- A fire is one,\n  held by `one_fire`.\n\n## Else\n- x\n";
-    assert!(untested_invariants(invariants, &BTreeSet::from(["one_fire".to_owned()])).is_empty());
 }
 
 fn opens_with_doc_comment(source: &SourceFile) -> Vec<String> {
@@ -518,21 +508,6 @@ fn reimplements(source: &SourceFile, rules: &BTreeSet<String>) -> Vec<String> {
         }
     }
     findings
-}
-
-/// Invariants are the list items under `## Invariants`; each names its test in backticks.
-fn untested_invariants(page: &str, tests: &BTreeSet<String>) -> Vec<String> {
-    let section = page.split("\n## ").find(|section| {
-        section.trim_start_matches("## ").lines().next().is_some_and(|title| title == "Invariants")
-    });
-    let items = section.unwrap_or_default().split("\n- ").skip(1);
-    let names_test =
-        |item: &&str| item.split('`').skip(1).step_by(2).any(|name| tests.contains(name));
-    items.filter(|item| !names_test(item)).map(str::to_owned).collect()
-}
-
-fn functions(source: &SourceFile) -> Vec<String> {
-    source.code().iter().flat_map(|(_, _, line)| after(line, "fn ")).collect()
 }
 
 /// Applies a rule to every file and fails with all findings at once.
