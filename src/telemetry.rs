@@ -14,9 +14,9 @@ use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
 use crate::config::{LogFormat, LogSettings};
 
-/// Counter: registrations taken in, by `kind` (registered, replaced, kept, cancelled, command).
+/// Counter: records of `triggers` and `signals` that were ingested.
 pub const INGESTED: &str = "orloj_ingested_total";
-/// Counter: records that could not be taken in, by `reason`; each is a dead letter.
+/// Counter: records that could not be read; each is a dead letter.
 pub const REJECTED: &str = "orloj_rejected_total";
 /// Counter: records sent to their right partition because a foreign hash had placed them.
 pub const FORWARDED: &str = "orloj_forwarded_total";
@@ -32,12 +32,13 @@ pub const FOLLOWED: &str = "orloj_followed_partitions";
 pub const TAKEOVER: &str = "orloj_takeover_seconds";
 /// Histogram: one transaction, from its first produce to its commit, in seconds.
 pub const COMMIT: &str = "orloj_commit_seconds";
-/// Counter: transactions whose outcome was not a plain commit, by `outcome` (aborted, unknown).
+/// Counter: transactions that were not committed, or whose outcome is unknown.
 pub const COMMIT_FAILURES: &str = "orloj_commit_failures_total";
 /// Gauge: bytes that the stores of a scheduler take up in memory, by `of` (block_cache, memtables,
 /// tables).
 pub const STORE_MEMORY: &str = "orloj_store_memory_bytes";
-/// Counter: records appended to the dead letters, by `reason`.
+/// Counter: records appended to the dead letters; those of a worker by `reason` (unreadable,
+/// exhausted, impossible).
 pub const DEAD_LETTERS: &str = "orloj_dead_letters_total";
 /// Gauge: callbacks under way.
 pub const CALLBACKS_IN_FLIGHT: &str = "orloj_callbacks_in_flight";
@@ -134,11 +135,11 @@ pub fn start_metrics() -> Result<PrometheusHandle, TelemetryError> {
 
 fn describe() {
     let counters = [
-        (INGESTED, "registrations taken in"),
-        (REJECTED, "records that could not be taken in"),
+        (INGESTED, "records of triggers and signals that were ingested"),
+        (REJECTED, "records that could not be read"),
         (FORWARDED, "records sent to their right partition"),
         (FIRED, "fires committed"),
-        (COMMIT_FAILURES, "transactions aborted or of unknown outcome"),
+        (COMMIT_FAILURES, "transactions that were not committed, or whose outcome is unknown"),
         (DEAD_LETTERS, "records appended to the dead letters"),
         (CALLBACKS, "callback attempts ended"),
         (DEFERRED, "fires sent back without an attempt"),

@@ -15,6 +15,8 @@ const LENGTHS: [(&str, usize); 3] =
 const INVARIANTS: &str = "docs/internals/invariants.md";
 /// What stands in backticks and has so many underscores is the name of a test.
 const UNDERSCORES_MIN: usize = 4;
+/// Where modules are. `core/` in a page is short for the first.
+const ROOTS: [&str; 2] = ["crates/orloj-core/src", "src"];
 
 #[test]
 fn every_link_leads_somewhere() {
@@ -42,6 +44,17 @@ fn every_test_that_a_page_names_exists() {
     let functions = rust.flat_map(functions).collect();
     let pages = sources.iter().filter(|source| is_page(source));
     let findings: Vec<_> = pages.flat_map(|page| unknown_tests(page, &functions)).collect();
+    assert!(findings.is_empty(), "\n{}\n", findings.join("\n"));
+}
+
+#[test]
+fn every_file_and_module_that_a_page_names_exists() {
+    let exists = |path: &str| Path::new(path).exists();
+    let sources = sources();
+    let pages = sources.iter().filter(|source| is_page(source));
+    let functions = sources.iter().filter(|source| source.is_rust()).flat_map(functions).collect();
+    let findings: Vec<_> =
+        pages.flat_map(|page| unknown_files(page, &functions, &exists)).collect();
     assert!(findings.is_empty(), "\n{}\n", findings.join("\n"));
 }
 
@@ -88,6 +101,22 @@ fn each_rule_of_documents_can_fail() {
     let unknown = SourceFile::new("README.md", "`this_is_none_of_them`");
     assert_eq!(unknown_tests(&unknown, &known).len(), 1);
     assert_eq!(too_long(&SourceFile::new("README.md", "1\n2\n3\n"), 2).len(), 1);
+
+    let there = ["src/kafka", "src/kafka/mod.rs", "crates/orloj-core/src/engine", "src/clock.rs"];
+    let engine = ["crates/orloj-core/src/engine/wheel.rs", "crates/orloj-core/src/engine/mod.rs"];
+    let exists = |path: &str| there.contains(&path) || engine.contains(&path);
+    let named = "`core/engine/mod.rs`, `wheel.rs`; `src/clock.rs`, `engine::wheel` and `std::fs`";
+    assert_eq!(
+        unknown_files(&SourceFile::new("README.md", named), &known, &exists),
+        Vec::<String>::new()
+    );
+    for name in ["`src/gone.rs`", "`src/kafka/mod.rs`, `gone.rs`", "`engine::gone`"] {
+        assert_eq!(
+            unknown_files(&SourceFile::new("README.md", name), &known, &exists).len(),
+            1,
+            "{name}"
+        );
+    }
 }
 
 fn is_page(source: &SourceFile) -> bool {
@@ -222,7 +251,7 @@ fn unknown_tests(page: &SourceFile, functions: &BTreeSet<String>) -> Vec<String>
     let mut findings = Vec::new();
     for (number, line) in prose(&page.text, true) {
         for name in line.split('`').skip(1).step_by(2) {
-            let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            let is_name = name.chars().all(|c| matches!(c, 'a'..='z' | '0'..='9' | '_'));
             let is_test = is_name && name.matches('_').count() >= UNDERSCORES_MIN;
             if is_test && !functions.contains(name) {
                 findings.push(page.finding(number, &format!("there is no test {name}")));
@@ -230,6 +259,54 @@ fn unknown_tests(page: &SourceFile, functions: &BTreeSet<String>) -> Vec<String>
         }
     }
     findings
+}
+
+/// Files and modules in backticks that are not there. A file without a folder is in that of the
+/// one before it; where there is none, its name tells too little.
+fn unknown_files(
+    page: &SourceFile,
+    functions: &BTreeSet<String>,
+    exists: &dyn Fn(&str) -> bool,
+) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (number, line) in prose(&page.text, true) {
+        let mut folder = String::new();
+        for name in line.split('`').skip(1).step_by(2) {
+            let is_path = name.chars().all(|c| c.is_ascii_alphanumeric() || "_-./:".contains(c));
+            let is_there = if is_path && name.ends_with(".rs") {
+                let path = match (name.strip_prefix("core/"), name.contains('/')) {
+                    (Some(rest), _) => format!("{}/{rest}", ROOTS[0]),
+                    (None, true) => name.to_owned(),
+                    (None, false) => format!("{folder}{name}"),
+                };
+                folder = path.rfind('/').map_or_else(String::new, |at| path[..=at].to_owned());
+                folder.is_empty() || exists(&path)
+            } else if is_path && name.contains("::") {
+                module_exists(name, functions, exists)
+            } else {
+                true
+            };
+            if !is_there {
+                findings.push(page.finding(number, &format!("there is no {name}")));
+            }
+        }
+    }
+    findings
+}
+
+/// Whether the module or function of a path such as `engine::cursor::epoch` is there. Paths that do
+/// not begin with a folder of ours, and types, are not judged.
+fn module_exists(path: &str, functions: &BTreeSet<String>, exists: &dyn Fn(&str) -> bool) -> bool {
+    let mut parts = path.split("::");
+    let (Some(first), Some(second)) = (parts.next(), parts.next()) else { return true };
+    let folders = ROOTS.map(|root| format!("{root}/{first}"));
+    let mut folders = folders.iter().filter(|folder| exists(folder)).peekable();
+    if folders.peek().is_none() || second.starts_with(|c: char| c.is_ascii_uppercase()) {
+        return true;
+    }
+    let mut files = folders
+        .flat_map(|folder| [format!("{folder}/{second}.rs"), format!("{folder}/{second}/mod.rs")]);
+    files.any(|file| exists(&file)) || functions.contains(second)
 }
 
 fn functions(source: &SourceFile) -> Vec<String> {

@@ -4,7 +4,7 @@
 //! accompany an envelope, whose own fields go before them, the caller excepted: the gateway vouches
 //! for it.
 //!
-//! `scheduler-*` are the headers of kafka-message-scheduler, for which Orloj is a drop-in.
+//! `scheduler-*` are the headers of kafka-message-scheduler, whose producers need no change.
 
 use bytes::Bytes;
 
