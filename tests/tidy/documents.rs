@@ -72,7 +72,7 @@ fn each_rule_of_documents_can_fail() {
     let page = SourceFile::new(
         "docs/a/page.md",
         "# A `page`: the 1st\n## Twice\n## Twice\n[x](../b.md) ![y](y.svg) [z](#twice-1)\n\
-         ```sh\n[not a link](gone.md)\n```\n`[nor](this.md)` [web](https://example.com)\n",
+         ```sh\n[not a link](missing.md)\n```\n`[nor](this.md)` [web](https://example.com)\n",
     );
     let found = anchors(&page.text);
     assert_eq!(found, ["a-page-the-1st", "twice", "twice-1"].map(str::to_owned).into());
@@ -110,7 +110,7 @@ fn each_rule_of_documents_can_fail() {
         unknown_files(&SourceFile::new("README.md", named), &known, &exists),
         Vec::<String>::new()
     );
-    for name in ["`src/gone.rs`", "`src/kafka/mod.rs`, `gone.rs`", "`engine::gone`"] {
+    for name in ["`src/missing.rs`", "`src/kafka/mod.rs`, `missing.rs`", "`engine::missing`"] {
         assert_eq!(
             unknown_files(&SourceFile::new("README.md", name), &known, &exists).len(),
             1,
