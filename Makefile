@@ -9,7 +9,6 @@ export PATH := $(if $(wildcard /usr/lib/ccache),/usr/lib/ccache:)$(PATH)
 .PHONY: demo test test-delivery test-signatures test-schedules test-api sim faults faults-long verify fix bench bench-quick bench-long bench-floor bench-guard help
 
 demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
-	scripts/prerequisites.sh
 	DEMO=$(DEMO) scripts/demo.sh
 
 test: ## run all tests, against a real Apache Kafka on this machine

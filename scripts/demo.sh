@@ -4,8 +4,6 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-target=${CARGO_TARGET_DIR:-target}
-orloj=$target/debug/orloj
 http_port=${DEMO_PORT:-8470}
 work=$(mktemp -d)
 running=
@@ -79,8 +77,7 @@ arrived() {
     grep -q "$1" "$2"
 }
 
-echo "building (the first time takes a quarter of an hour: RocksDB, librdkafka, OpenSSL)"
-cargo build --locked --quiet --bin orloj
+orloj=$(scripts/build-demo.sh)
 
 "$orloj" dev --set "gateway.listen=127.0.0.1:$http_port" >"$work/orloj.out" 2>"$work/orloj.log" &
 dev=$!
