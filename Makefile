@@ -6,7 +6,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/orloj/target
 export PATH := $(if $(wildcard /usr/lib/ccache),/usr/lib/ccache:)$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-delivery test-signatures test-schedules test-api sim faults faults-long verify fix bench bench-quick bench-long bench-floor bench-guard help
+.PHONY: demo test test-delivery test-signatures test-schedules test-api sim faults faults-long verify fix bench bench-quick bench-long bench-floor bench-guard dist dist-check help
 
 demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
 	DEMO=$(DEMO) scripts/demo.sh
@@ -79,6 +79,15 @@ bench-quick bench bench-long bench-floor:
 bench-guard: ## instructions a trigger costs the engine, against the recorded number (with valgrind)
 	scripts/prerequisites.sh core
 	cargo bench --locked --profile dev -p orloj-core --bench hot_path
+
+dist: ## packages into dist/: tar.gz, .deb, Python wheel, npm package, SHA256SUMS, SBOM
+	scripts/prerequisites.sh dist
+	cargo build --locked --profile dist --bin orloj
+	scripts/dist.py $(CARGO_TARGET_DIR)/dist/orloj dist
+
+dist-check: ## install each package of dist/ and run it to the first callback
+	scripts/prerequisites.sh dist
+	scripts/dist-check.sh dist
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18

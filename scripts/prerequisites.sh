@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks what building needs, with the argument `test` what the tests need
+# Checks what building needs, with the argument `test` or `dist` what the tests or the packages need
 # too, and with `demo` only what building on libraries that are compiled already needs (scripts/build-demo.sh).
 # Installs what is missing when it may (root, or sudo without a password); else prints the one line to
 # run and fails.
@@ -61,6 +61,12 @@ if [ "${1:-}" = test ]; then
     need strace command -v strace
     need openjdk-17-jdk-headless command -v keytool
     need maven command -v mvn
+fi
+if [ "${1:-}" = dist ]; then
+    need python3-venv python3 -c 'import ensurepip'
+    need npm command -v npm
+    need binutils command -v objdump
+    need dpkg-dev command -v dpkg-shlibdeps
 fi
 
 [ -n "$missing" ] || exit 0
