@@ -82,7 +82,7 @@ bench-guard: ## instructions a trigger costs the engine, against the recorded nu
 
 dist: ## packages into dist/: tar.gz, .deb, Python wheel, npm package, SHA256SUMS, SBOM
 	scripts/prerequisites.sh dist
-	cargo build --locked --profile dist --bin orloj
+	cargo build --locked --profile dist --package orloj --bin orloj
 	scripts/dist.py $(CARGO_TARGET_DIR)/dist/orloj dist
 
 dist-check: ## install each package of dist/ and run it to the first callback

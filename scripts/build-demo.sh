@@ -175,7 +175,7 @@ if possible; then
     settings >"$work/cargo.toml"
     build "with RocksDB $rocksdb and librdkafka $librdkafka as they were fetched: the first time takes
 about 5 minutes of one core, this machine has $cores" \
-        cargo rustc --locked --profile demo --bin orloj --config "$work/cargo.toml" \
+        cargo rustc --locked --profile demo --package orloj --bin orloj --config "$work/cargo.toml" \
         --target-dir "$cache/demo-target" -- -C "link-arg=-Wl,-rpath,$natives"
     echo "$cache/demo-target/demo/orloj"
 else
@@ -185,6 +185,6 @@ else
     scripts/prerequisites.sh
     build "with all that it stands on: the first time takes about 40 minutes of
 one core, this machine has $cores" \
-        cargo build --locked --bin orloj
+        cargo build --locked --package orloj --bin orloj
     echo "${CARGO_TARGET_DIR:-target}/debug/orloj"
 fi
