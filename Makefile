@@ -44,6 +44,7 @@ test-api: ## the HTTP API at length, by other people's programs too, which it fe
 		view::a_view_that
 
 sim: ## the protocol under faults, in memory (SEEDS=n how many, SEED=n one of them again)
+	scripts/prerequisites.sh core
 	ORLOJ_SEEDS=$(or $(SEEDS),$(if $(SEED),1,8000)) $(if $(SEED),ORLOJ_SEED=$(SEED)) \
 		cargo test --locked -p orloj-core --features faults --test core simulation::no_seed -- --nocapture
 

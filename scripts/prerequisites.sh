@@ -1,6 +1,7 @@
 #!/bin/sh
 # Checks what building needs, with the argument `test` or `dist` what the tests or the packages need
-# too, and with `demo` only what building on libraries that are compiled already needs (scripts/build-demo.sh).
+# too, with `demo` only what building on libraries that are compiled already needs
+# (scripts/build-demo.sh), and with `core` only what the crate without native code needs.
 # Installs what is missing when it may (root, or sudo without a password); else prints the one line to
 # run and fails.
 set -eu
@@ -35,26 +36,36 @@ if ! command -v cargo >/dev/null 2>&1; then
     exit 1
 fi
 
-need perl command -v perl
-need curl command -v curl
-if [ "${1:-}" = demo ]; then
+case ${1:-} in
+core)
     need gcc command -v cc
     need libc6-dev header stdlib.h
+    need valgrind command -v valgrind
+    ;;
+demo)
+    need gcc command -v cc
+    need libc6-dev header stdlib.h
+    need perl command -v perl
+    need curl command -v curl
     need maven command -v mvn
     need python3-pip python3 -m pip --version
-else
+    ;;
+*)
     need build-essential command -v cc
     need build-essential command -v c++
     need build-essential command -v make
+    need perl command -v perl
+    need curl command -v curl
     need cmake command -v cmake
     need pkg-config command -v pkg-config
     need libclang-dev libclang
     need libssl-dev header openssl/ssl.h
     need zlib1g-dev header zlib.h
     need libcurl4-openssl-dev header curl/curl.h
-    # Without it another build profile costs another quarter of an hour of C++.
+    # Without it another build profile compiles all C++ again.
     need ccache command -v ccache
-fi
+    ;;
+esac
 if [ "${1:-}" = test ]; then
     # The kit, not the runtime alone: keytool makes the certificate of the TLS test.
     need openjdk-17-jdk-headless java17
