@@ -14,73 +14,77 @@ use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
 use crate::config::{LogFormat, LogSettings};
 
-/// Counter: records of `triggers` and `signals` that were ingested.
+/// Counter, scheduler: records of `triggers` and `signals` that were read and committed.
 pub const INGESTED: &str = "orloj_ingested_total";
-/// Counter: records that could not be read; each is a dead letter.
+/// Counter, scheduler: records of `triggers` that could not be read; each is a dead letter.
 pub const REJECTED: &str = "orloj_rejected_total";
-/// Counter: records sent to their right partition because a foreign hash had placed them.
+/// Counter, scheduler: records written again to the right partition, because their producer's
+/// partitioner had chosen another one, and registrations of batches.
 pub const FORWARDED: &str = "orloj_forwarded_total";
-/// Counter: fires committed, by `target` (topic, http).
+/// Counter, scheduler: fires committed, by `target` (topic, http).
 pub const FIRED: &str = "orloj_fired_total";
-/// Histogram: from the due time to the commit of the fire, in seconds.
+/// Histogram, scheduler: from the due time to the commit of the fire, in seconds.
 pub const LATENESS: &str = "orloj_lateness_seconds";
-/// Gauge: partitions owned, by `state` (active, other).
+/// Gauge, scheduler: partitions owned, by `state` (active, other).
 pub const OWNED: &str = "orloj_owned_partitions";
-/// Gauge: partitions of others that are followed.
+/// Gauge, scheduler: partitions of other owners for which this process keeps a standby store.
 pub const FOLLOWED: &str = "orloj_followed_partitions";
-/// Histogram: from assignment to active of one partition, in seconds.
+/// Histogram, scheduler: from the assignment of one partition until it is active, in seconds.
 pub const TAKEOVER: &str = "orloj_takeover_seconds";
-/// Histogram: one transaction, from its first produce to its commit, in seconds.
+/// Histogram, scheduler and worker: one transaction, from its first record to its commit, in
+/// seconds.
 pub const COMMIT: &str = "orloj_commit_seconds";
-/// Counter: transactions that were not committed, or whose outcome is unknown.
+/// Counter, scheduler and worker: transactions that were aborted, or whose outcome is not known.
 pub const COMMIT_FAILURES: &str = "orloj_commit_failures_total";
-/// Gauge: bytes that the stores of a scheduler take up in memory, by `of` (block_cache, memtables,
-/// tables).
+/// Gauge, scheduler: bytes of memory that RocksDB uses, by `of` (block_cache, memtables, tables).
 pub const STORE_MEMORY: &str = "orloj_store_memory_bytes";
-/// Counter: records appended to the dead letters; those of a worker by `reason` (unreadable,
-/// exhausted, impossible).
+/// Counter, scheduler and worker: records written to `dead-letters`. Those of workers have a
+/// `reason` (exhausted, impossible, unreadable), those of schedulers have none.
 pub const DEAD_LETTERS: &str = "orloj_dead_letters_total";
-/// Gauge: callbacks under way.
+/// Gauge, worker: callbacks in flight.
 pub const CALLBACKS_IN_FLIGHT: &str = "orloj_callbacks_in_flight";
-/// Counter: callback attempts ended, by `result` (delivered, retried, exhausted, withdrawn).
+/// Counter, worker: callback attempts that ended, by `result` (delivered, retried, exhausted,
+/// withdrawn).
 pub const CALLBACKS: &str = "orloj_callbacks_total";
-/// Histogram: one callback attempt, in seconds.
+/// Histogram, worker: one callback attempt, in seconds.
 pub const CALLBACK_DURATION: &str = "orloj_callback_seconds";
-/// Gauge: fires that wait for a place among the callbacks under way.
+/// Gauge, worker: fires that wait for a free place, or for the rate limit of their caller.
 pub const CALLBACKS_WAITING: &str = "orloj_callbacks_waiting";
-/// Counter: fires sent back to their owner without an attempt, by `reason` (queue_full,
+/// Counter, worker: fires sent back to their owner without an attempt, by `reason` (queue_full,
 /// circuit_open, held_back).
 pub const DEFERRED: &str = "orloj_deferred_total";
-/// Gauge: circuits of this worker, by `state` (closed, open, half_open).
+/// Gauge, worker: circuits of this worker, by `state` (closed, open, half_open).
 pub const CIRCUITS: &str = "orloj_circuits";
-/// Counter: requests to the HTTP API, by `route` and `status`.
+/// Counter, gateway: requests to the HTTP API, by `route` and `status`.
 pub const REQUESTS: &str = "orloj_http_requests_total";
-/// Histogram: one request to the HTTP API, in seconds.
+/// Histogram, gateway: one request to the HTTP API, in seconds.
 pub const REQUEST_DURATION: &str = "orloj_http_request_seconds";
 
-/// Counter: records folded into the view, by `topic` (triggers, ledger, outcomes, dead_letters).
+/// Counter, gateway: records written into the view, by `topic` (triggers, ledger, outcomes,
+/// dead_letters).
 pub const VIEW_FOLDED: &str = "orloj_view_records_total";
-/// Counter: times that the view's file was thrown away and made anew.
+/// Counter, gateway: times that the file of the view was deleted and built again.
 pub const VIEW_REBUILDS: &str = "orloj_view_rebuilds_total";
-/// Gauge: how far the view is behind the topics, in seconds.
+/// Gauge, gateway: how far the view is behind the topics, in seconds.
 pub const VIEW_LAG: &str = "orloj_view_lag_seconds";
-/// Gauge: triggers that the view lists.
+/// Gauge, gateway: triggers in the view.
 pub const VIEW_ROWS: &str = "orloj_view_triggers";
 
-/// Gauge: callbacks that have not ended an hour past their time, as far as a gateway's view knows.
+/// Gauge, gateway: callbacks that have not ended one hour after their due time, by its view.
 pub const UNSETTLED: &str = "orloj_unsettled";
-/// Gauge: 1 while the file of the callers is refused and those read before are in force.
+/// Gauge, gateway, worker and notifier: 1 while `callers.toml` has an error and the callers read
+/// before stay in force, else 0.
 pub const CALLERS_REFUSED: &str = "orloj_callers_refused";
-/// Counter: readings of issuers' keys, by `result` (read, failed).
+/// Counter, gateway: requests for the public keys of token issuers, by `result` (read, failed).
 pub const JWKS_READINGS: &str = "orloj_jwks_readings_total";
 
-/// Counter: attempts to tell a caller of failures, by `channel` (mail, webhook) and `result` (told,
-/// failed, refused, given_up).
+/// Counter, notifier: attempts to send a notification, by `channel` (mail, webhook) and `result`
+/// (told, failed, refused, given_up).
 pub const NOTIFICATIONS: &str = "orloj_notifications_total";
-/// Gauge: recipients for whom there is something that they have not been told.
+/// Gauge, notifier: recipients with a notification that is not sent yet.
 pub const NOTIFICATIONS_WAITING: &str = "orloj_notifications_waiting";
 
-/// Counter: spans of callbacks that did not reach the collector.
+/// Counter, worker: spans of callbacks that did not reach the collector.
 pub const SPANS_DROPPED: &str = "orloj_spans_dropped_total";
 
 /// Bounds of every histogram, in seconds: fine around a commit, coarse where only an alarm reads.

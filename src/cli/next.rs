@@ -14,7 +14,7 @@ use crate::model::schedule::{DstEffect, Preview, Schedule};
 use crate::model::time::format_time;
 
 const HELP: &str = "\
-The forms of a schedule are told in docs/schedules.md.
+The forms of a schedule are told in docs/guides/schedules.md.
 
 It takes the options with which `orloj register` registers, too.
 

@@ -19,8 +19,8 @@ pub(super) struct ScheduleOptions {
     /// Fire again and again, this long apart, the first time at once: 15m, PT12H, P1D, P3M.
     #[arg(long, groups = ["time", "due"], value_name = "DURATION")]
     every: Option<String>,
-    /// Fire again and again: the JSON object of docs/schedules.md, or a file of it. It says more
-    /// than the others: start, end, jitter, misfire, overlap, pauseAfter, maxExecutions.
+    /// Fire again and again: the JSON object of docs/guides/schedules.md, or a file of it. It says
+    /// more than the others: start, end, jitter, misfire, overlap, pauseAfter, maxExecutions.
     #[arg(long, groups = ["time", "due"], value_name = "JSON")]
     schedule: Option<String>,
     /// The time zone of --cron or --every: Europe/Prague; UTC if not given.

@@ -32,12 +32,12 @@ Examples:
   orloj register report --url https://example.com/report --in 1h --pool slow --timeout 5m \\
       --attempts 3 --retry-delays 1m,10m
 
-Again and again (`orloj next` takes the same and shows what it comes to; docs/schedules.md):
+Again and again (`orloj next` takes the same and shows what it comes to; docs/guides/schedules.md):
   orloj register standup --topic reminders --cron '0 9 * * MON-FRI' --zone Europe/Prague
   orloj register pulse --url https://example.com/pulse --every 15m --wait
   orloj register invoice --topic jobs --schedule '{\"monthly\": {\"on\": 1, \"at\": \"18:00\"}}'
 
-After others, or many at once (docs/dependencies.md):
+After others, or many at once (docs/guides/dependencies.md):
   orloj register load --topic jobs --after extract --after clean --on-failure skip
   orloj register --batch pipeline.json
   jq -c '[.jobs[]]' jobs.json | orloj register --batch -";

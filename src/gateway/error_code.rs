@@ -227,7 +227,7 @@ const TABLE: [ErrorCodeEntry; 29] = [
         "target-forbidden",
         StatusCode::UNPROCESSABLE_ENTITY,
         "Nothing may be fired at this target",
-        "docs/callbacks.md says where callbacks may go, and targets.allow which topics",
+        "docs/guides/callbacks.md says where callbacks may go, and targets.allow which topics",
     ),
     entry(
         ErrorCode::IdempotencyKeyReused,

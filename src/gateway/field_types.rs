@@ -236,7 +236,7 @@ impl PartialSchema for AfterField {
             .required("ids")
             .property("onFailure", on_failure.description(Some(what)))
             .property("timeout", DurationSchema::schema());
-        let what = "Triggers that must settle before this one fires: docs/dependencies.md.";
+        let what = "Triggers that must settle before this one fires: docs/guides/dependencies.md.";
         OneOfBuilder::new().item(ids()).item(long).description(Some(what)).into()
     }
 }
@@ -282,7 +282,7 @@ impl PartialSchema for ScheduleSchema {
             .property("pauseAfter", integer().minimum(Some(1)))
             .description(Some(
                 "When it comes, again and again: one of every, cron, daily, weekly and monthly, \
-                 and how: docs/schedules.md.",
+                 and how: docs/guides/schedules.md.",
             ))
             .examples([
                 json!({"weekly": {"on": "weekdays", "at": "09:00"}, "zone": "Europe/Prague"}),
@@ -311,7 +311,7 @@ impl PartialSchema for RetryPolicySchema {
             .property("finalStatuses", list(status).max_items(Some(limits::FINAL_STATUSES_MAX)))
             .description(Some(
                 "When a failed callback is tried again: pauses, attempts in all, by how many \
-                 percent a pause may differ, and statuses that end it: docs/callbacks.md.",
+                 percent a pause may differ, and statuses that end it: docs/guides/callbacks.md.",
             ))
             .examples([json!({"delays": ["10s", "1m", "10m"], "attempts": 5})])
             .into()

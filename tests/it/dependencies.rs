@@ -1,6 +1,6 @@
 //! Batches, dependencies and commands as a person at a terminal sees them, on a real Kafka.
 //!
-//! Invariant: what docs/dependencies.md shows is registered as it stands there; only names of
+//! Invariant: what docs/guides/dependencies.md shows is registered as it stands there; only names of
 //! topics differ.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use orloj::model::outcome::OutcomeKind;
 use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::until;
 
-const PAGE: &str = include_str!("../../docs/dependencies.md");
+const PAGE: &str = include_str!("../../docs/guides/dependencies.md");
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What follows from a settlement is in another transaction: at least so much later, in ms.
@@ -18,7 +18,7 @@ const DUE_TOLERANCE_MS: u64 = 1;
 
 /// The page's first batch, into a topic of the test's own.
 fn pipeline(stage: &TestCluster) -> String {
-    let (_, rest) = PAGE.split_once("```json\n").unwrap();
+    let (_, rest) = PAGE.split_once("```json file=pipeline.json\n").unwrap();
     let (json, _) = rest.split_once("```").unwrap();
     let (_, target) = stage.target();
     json.replace("\"jobs\"", &format!("\"{target}\""))

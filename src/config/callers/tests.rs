@@ -196,7 +196,7 @@ fn a_changed_secret_makes_another_table() {
 
 #[test]
 fn the_documented_file_is_read_as_it_is_explained() {
-    const PAGE: &str = include_str!("../../../docs/callers.md");
+    const PAGE: &str = include_str!("../../../docs/guides/callers.md");
     let documented = PAGE.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
     let fixture = CallersFixture::new();
     fixture.write("callers.toml", documented.unwrap());

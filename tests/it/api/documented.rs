@@ -1,5 +1,5 @@
-//! `docs/api.md`, held true: each of its requests is made as it stands there, and answered as it
-//! says.
+//! `docs/reference/api.md`, held true: each of its requests is made as it stands there, and
+//! answered as it says.
 //!
 //! Invariant: only the address, names of topics and hosts of callbacks differ. `…` in a documented
 //! answer stands for anything; what is not shown may be there too.
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::fixture::{ApiFixture, DEADLINE};
 use crate::wait::within;
 
-const PAGE: &str = include_str!("../../../docs/api.md");
+const PAGE: &str = include_str!("../../../docs/reference/api.md");
 /// What stands for anything.
 const ANYTHING: &str = "…";
 

@@ -1,4 +1,5 @@
-//! The stories of docs/schedules.md and docs/dependencies.md, played as they stand there.
+//! The stories of docs/guides/schedules.md and docs/guides/dependencies.md, played as they stand
+//! there.
 //!
 //! Invariant: a block of JSON followed by a block of a story is one: what is registered at 08:00, a
 //! schedule or a batch, and what then happens, minute by minute. Settings are the defaults.
@@ -22,8 +23,8 @@ use crate::model::schedule::Schedule;
 use crate::model::signal::{CallbackEnded, Signal};
 use crate::model::{Offset, Timestamp};
 
-const SCHEDULES: &str = include_str!("../../../../../docs/schedules.md");
-const DEPENDENCIES: &str = include_str!("../../../../../docs/dependencies.md");
+const SCHEDULES: &str = include_str!("../../../../../docs/guides/schedules.md");
+const DEPENDENCIES: &str = include_str!("../../../../../docs/guides/dependencies.md");
 
 /// Midnight of the day of all stories, 2026-01-01 UTC.
 const MIDNIGHT: Timestamp = 1_767_225_600_000;

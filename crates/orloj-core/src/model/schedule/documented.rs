@@ -1,4 +1,4 @@
-//! The examples of `docs/schedules.md`, run as they stand there.
+//! The examples of `docs/guides/schedules.md`, run as they stand there.
 //!
 //! Invariant: a block of JSON followed by a block of text is an example: a schedule and what it
 //! comes to (for the trigger that the block names, with its jitter), or why it is refused. Its
@@ -7,7 +7,7 @@
 use super::tests::ms;
 use super::*;
 
-const PAGE: &str = include_str!("../../../../../docs/schedules.md");
+const PAGE: &str = include_str!("../../../../../docs/guides/schedules.md");
 
 #[test]
 fn the_documented_examples_are_correct() {

@@ -88,7 +88,7 @@ pub(super) fn write(schedule: &Schedule) -> String {
     serde_json::to_string(&written).expect("text and numbers make JSON")
 }
 
-/// A schedule as it is written. The order of its fields is that of `docs/schedules.md`.
+/// A schedule as it is written. The order of its fields is that of `docs/guides/schedules.md`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ScheduleJson<'a> {

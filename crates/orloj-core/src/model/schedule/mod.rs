@@ -45,7 +45,7 @@ const SKIPPED_MAX: u32 = 10_000;
 
 /// When a trigger recurs, and what to do about occurrences that went wrong.
 ///
-/// As text it is canonical JSON; `docs/schedules.md` tells what may stand there.
+/// As text it is canonical JSON; `docs/guides/schedules.md` tells what may stand there.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Schedule {
     form: Form,
