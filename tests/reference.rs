@@ -23,6 +23,9 @@ const SETTINGS: &str = include_str!("../orloj.default.toml");
 const RECORD_LIMITS: &str = include_str!("../crates/orloj-core/src/model/limits.rs");
 const REQUEST_LIMITS: &str = include_str!("../src/gateway/request.rs");
 const METRICS: &str = include_str!("../src/telemetry.rs");
+const FORMATS: &str = include_str!("../docs/reference/formats.md");
+const TRIGGER_SCHEMA: &str = include_str!("../schemas/trigger.avsc");
+const HEADERS: &str = include_str!("../crates/orloj-core/src/codec/headers_form.rs");
 
 #[test]
 fn the_settings_are_those_of_the_default_file() {
@@ -60,6 +63,19 @@ fn the_error_codes_are_those_of_the_api() {
 #[test]
 fn the_commands_are_those_of_the_program() {
     check("command-line", "`orloj --help`", &commands::page());
+}
+
+#[test]
+fn the_page_of_formats_has_every_header_and_every_avro_field() {
+    let schema: Value = serde_json::from_str(TRIGGER_SCHEMA).unwrap();
+    let fields = schema["fields"].as_array().unwrap();
+    let fields = fields.iter().filter_map(|field| field["name"].as_str());
+    let literals = HEADERS.split('"').skip(1).step_by(2);
+    let headers = literals
+        .filter(|name| ["orloj-", "scheduler-"].iter().any(|prefix| name.starts_with(prefix)));
+    let missing: Vec<_> =
+        fields.chain(headers).filter(|name| !FORMATS.contains(&format!("`{name}`"))).collect();
+    assert_eq!(missing, Vec::<&str>::new());
 }
 
 /// Compares what is below the marker of a page with `made`, which comes from `source`.

@@ -262,7 +262,7 @@ const TABLE: [ErrorCodeEntry; 29] = [
         "unavailable",
         StatusCode::SERVICE_UNAVAILABLE,
         "It cannot be done just now",
-        "come back after Retry-After seconds; with the same triggerId a request can be repeated",
+        "try again after Retry-After seconds; with an Idempotency-Key one trigger comes of it",
     ),
 ];
 
