@@ -1,7 +1,7 @@
 //! The pages of `docs/reference` that are made from the code.
 //!
 //! Invariant: below its marker such a page says what the code says, so that no default, limit or
-//! metric is written twice. Run with `ORLOJ_DOCS=write` to make them anew.
+//! metric is written twice. Run with `ORLOJ_DOCS=write` to write them again.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
