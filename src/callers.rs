@@ -1,7 +1,7 @@
-//! The callers as they are now: one handle for a role, read anew while the process runs.
+//! The current callers: one handle for a role, reloaded while the process runs.
 //!
-//! Invariant: who looks sees one whole reading. A file that cannot be read keeps the callers as
-//! they were, and the log, a metric and `/readyz?verbose` say so until it is mended.
+//! Invariant: a reader sees one complete table. When the file cannot be read, the previous table
+//! stays in use, and the log, a metric and `/readyz?verbose` report it until the file is repaired.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -17,21 +17,21 @@ use crate::telemetry;
 /// The part of a role's health that this is.
 const PART: &str = "callers";
 
-/// How long what has changed must stay as it is: a file that is being written is empty or half for
-/// a moment, and that may be a table too.
+/// How long a changed file must stay unchanged before it is used: a file that is being written is
+/// empty or incomplete for a moment, and that may be a valid table too.
 const STABLE_FOR: Duration = Duration::from_millis(100);
 
-/// The callers, or why they are refused.
+/// The table, or why the file is refused.
 type TableResult = Result<CallerTable, String>;
 
-/// Where the callers are looked up; a clone looks at the same.
+/// Where the callers are looked up; clones share one table.
 #[derive(Clone, Debug)]
 pub struct Callers {
     current: Arc<RwLock<Arc<CallerTable>>>,
 }
 
 impl Callers {
-    /// Reads the callers, and follows their file until `shutdown`. Call it inside of a runtime.
+    /// Reads the file, and reloads it until `shutdown`. Must be called inside a tokio runtime.
     pub fn watch(
         settings: &Settings,
         health: Arc<Health>,
@@ -42,7 +42,9 @@ impl Callers {
         let callers = Self::fixed(table);
         if !is_open {
             let hangup = signal(SignalKind::hangup());
-            let hangup = hangup.inspect_err(|error| tracing::warn!(%error, "SIGHUP is not heard"));
+            let hangup = hangup.inspect_err(|error| {
+                tracing::warn!(%error, "cannot handle SIGHUP: only the interval reloads callers");
+            });
             let watcher = CallersFileWatcher { callers: callers.clone(), health, refused: None };
             watcher.report_accepted();
             let _detached = tokio::spawn(watcher.run(settings.clone(), hangup.ok(), shutdown));
@@ -50,26 +52,26 @@ impl Callers {
         Ok(callers)
     }
 
-    /// These callers, for good.
+    /// A table that never changes.
     #[must_use]
     pub fn fixed(callers: CallerTable) -> Self {
         Self { current: Arc::new(RwLock::new(Arc::new(callers))) }
     }
 
-    /// The last reading.
+    /// The table that was read last.
     #[must_use]
     pub fn current(&self) -> Arc<CallerTable> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whose record it is, by what it says.
+    /// The caller of a record, by the value of its `orloj-caller` header.
     #[must_use]
     pub fn for_record(&self, id: Option<&str>) -> Arc<Caller> {
         Arc::clone(self.current().by_id(id))
     }
 }
 
-/// Who reads the file anew.
+/// Reloads the file.
 struct CallersFileWatcher {
     callers: Callers,
     health: Arc<Health>,
@@ -129,20 +131,20 @@ impl CallersFileWatcher {
     }
 
     fn report_accepted(&self) {
-        tracing::info!(callers = self.callers.current().count(), "read the callers");
+        tracing::info!(callers = self.callers.current().count(), "callers loaded");
         metrics::gauge!(telemetry::CALLERS_REFUSED).set(0.0);
         self.health.ready(PART);
     }
 
     fn report_refused(&mut self, reason: String) {
-        tracing::error!(%reason, "the callers stay as they were");
+        tracing::error!(%reason, "cannot reload callers.file: the previous callers stay in use");
         metrics::gauge!(telemetry::CALLERS_REFUSED).set(1.0);
-        self.health.ready_with_remark(PART, format!("the callers stay as they were: {reason}"));
+        self.health.ready_with_remark(PART, format!("the previous callers stay in use: {reason}"));
         self.refused = Some(reason);
     }
 }
 
-/// Reads the callers beside the loop: a file may lie on a slow disk.
+/// Reads the file on a blocking thread: the disk may be slow.
 async fn read(settings: &Settings) -> TableResult {
     let settings = settings.clone();
     let reading = tokio::task::spawn_blocking(move || CallerTable::read(&settings)).await;
@@ -183,7 +185,7 @@ mod tests {
 
         std::fs::write(&file, "[callers.milk]").unwrap();
         until(|| health.describe() == "worker callers: ready\n").await;
-        // A file that is written is empty for a moment, and may be read then.
+        // A file that is being written is empty for a moment, and may be read then.
         until(|| knows("milk") && !knows("tea")).await;
         shutdown.cancel();
     }

@@ -1,8 +1,8 @@
 //! Signatures of callbacks and notifications, after Standard Webhooks 1.0: a receiver that checks
-//! them knows who sent a request, and that nobody has changed it.
+//! them knows who sent a request, and that it was not changed.
 //!
-//! Invariant: in the name of a caller that has secrets nothing is sent unsigned. Every secret that
-//! is current signs, so that a new one can take an old one's place while receivers know either.
+//! Invariant: for a caller that has secrets nothing is sent unsigned. Every current secret signs,
+//! so that secrets can be rotated while receivers know either the old one or the new one.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ use crate::config::callers::Caller;
 use crate::config::callers::secret::SigningKey;
 use crate::model::Timestamp;
 
-/// None of a caller's secrets is current: make one so, or take them away.
+/// None of a caller's secrets is current: change their dates, or remove them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("none of the {secrets} signing secrets of {caller} is current: see callers.toml")]
 pub struct NoCurrentSecretError {
@@ -24,7 +24,7 @@ pub struct NoCurrentSecretError {
 }
 
 /// The value of `webhook-signature`; `None` for a caller without secrets. `id` and `seconds` are
-/// what `webhook-id` and `webhook-timestamp` say, and `now` tells which secrets are current.
+/// the values of `webhook-id` and `webhook-timestamp`; `now` decides which secrets are current.
 pub fn sign(
     caller: &Caller,
     id: &str,

@@ -34,7 +34,7 @@ pub(super) async fn submit(
     }
     let (desk, _reading) = open_client(settings).await?;
     let receipt = desk.submit(submission).await.map_err(submit_failed)?;
-    let Some(verdict) = receipt.verdict() else {
+    let Some(verdict) = receipt.outcome_kind() else {
         return Err(CliError::Refused(format!(
             "{} is written, but its owner has not answered within {:?}; is a scheduler running?",
             receipt.record, settings.gateway.answer_timeout,

@@ -67,7 +67,7 @@ pub(super) fn server<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Strin
 
 fn is_server(text: &str) -> bool {
     let Ok(url) = Url::parse(text) else { return false };
-    // TLS that is used only if nobody is in the way protects from nobody, so there is none of it.
+    // Opportunistic TLS protects against no active attacker, so it is not offered.
     let is_known = matches!(
         (url.scheme(), url.query()),
         ("smtps" | "smtp", None) | ("smtp", Some("tls=required"))

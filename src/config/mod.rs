@@ -1,7 +1,7 @@
 //! The settings: read once, in layers, before anything starts.
 //!
-//! Invariant: a default is written in `orloj.default.toml` and nowhere else, and a mistake is named
-//! with its setting, its value, where it was written and the way out.
+//! Invariant: a default is written in `orloj.default.toml` and nowhere else, and a mistake is
+//! reported with its setting, its value, where it was written and how to correct it.
 //!
 //! ```text
 //!  orloj.default.toml ◄── --config FILE ◄── ORLOJ_SECTION__KEY ◄── --set section.key=value
@@ -53,15 +53,15 @@ pub enum ConfigError {
     Unreadable {
         /// The file asked for.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Mend the syntax.
+    /// Correct the syntax.
     #[error("{origin}: {reason}")]
     Malformed {
         /// Which layer.
         origin: String,
-        /// What is wrong and, if known, what to write.
+        /// What is wrong and, if known, how to correct it.
         reason: String,
     },
     /// Correct or remove the key.
@@ -71,7 +71,7 @@ pub enum ConfigError {
         key: String,
         /// Which layer.
         origin: String,
-        /// The known key that resembles it most, if any does.
+        /// The most similar known key, if there is one.
         nearest: Option<String>,
     },
     /// Remove the key, or use the setting named in the reason.
@@ -81,7 +81,7 @@ pub enum ConfigError {
         name: String,
         /// Which layer.
         origin: String,
-        /// Why it is ours, or which setting takes its place.
+        /// Why Orloj sets it, or which setting to use instead.
         reason: &'static str,
     },
     /// Write another value.
@@ -125,7 +125,7 @@ impl Settings {
     }
 }
 
-/// What a pool is called by.
+/// The rule for a pool's name.
 const POOL_NAME: &str = "a pool's name has 1 to 64 letters, digits, underscores or dashes";
 
 fn merge(defaults: &str, layers: &Layers) -> Result<Figment, ConfigError> {
@@ -147,7 +147,7 @@ fn merge(defaults: &str, layers: &Layers) -> Result<Figment, ConfigError> {
     Ok(figment)
 }
 
-/// What one setting alone cannot say. Returns the key to change and the reason.
+/// Rules about several settings. Returns the key to change and the reason.
 fn check(settings: &Settings) -> Result<(), (&'static str, &'static str)> {
     let Settings { topics, scheduler, wheel, store, worker, trace, .. } = settings;
     let topic_name = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
@@ -246,7 +246,7 @@ fn invalid(figment: &Figment, key: &str, reason: &str) -> ConfigError {
 
 /// The layer in which a value was written.
 fn origin(figment: &Figment, value: &Value) -> String {
-    // A section is a merge of layers; whichever of its keys is at hand tells where it came from.
+    // A section is a merge of layers: its first key says which layer it is from.
     let tag = value.as_dict().and_then(|keys| keys.values().next()).unwrap_or(value).tag();
     figment
         .get_metadata(tag)

@@ -1,7 +1,7 @@
-//! librdkafka's settings that nobody but us may set: the exactly-once protocol stands on them.
+//! librdkafka's settings that only Orloj may set: the exactly-once protocol depends on them.
 
-/// Why a librdkafka setting cannot be passed through, or which setting of ours takes its place;
-/// nothing if it can be passed through.
+/// Why a librdkafka setting cannot be passed through, or which setting of ours to use instead;
+/// `None` if it can be passed through.
 pub(super) fn reason(name: &str) -> Option<&'static str> {
     Some(match name {
         "isolation.level" => "aborted fires must stay invisible, so we always read committed",

@@ -1,7 +1,7 @@
-//! The settings as the program sees them: one struct a section, typed, checked, without defaults.
+//! The settings as types: one struct per section, checked, without defaults.
 //!
-//! Invariant: what each setting is for, and why its default is what it is, stands in
-//! `orloj.default.toml` beside that default; here stand names, types and units.
+//! Invariant: what each setting is for, and the reason for its default, is in `orloj.default.toml`
+//! beside that default; here are names, types and units.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,13 +45,13 @@ pub struct Settings {
     pub worker: WorkerSettings,
     /// The role that serves the HTTP API.
     pub gateway: GatewaySettings,
-    /// The role that tells of failures.
+    /// The role that notifies of failures.
     pub notifier: NotifierSettings,
     /// Who may register, and how much.
     pub callers: CallerSettings,
     /// Where spans go.
     pub trace: TraceSettings,
-    /// What the process says of itself.
+    /// What the process logs.
     pub log: LogSettings,
 }
 
@@ -126,7 +126,7 @@ pub struct TargetSettings {
     pub allow: Vec<String>,
     /// Patterns of names refused even when allowed.
     pub deny: Vec<String>,
-    /// How long a topic's metadata is believed.
+    /// How long a topic's metadata is cached.
     #[serde(deserialize_with = "units::duration")]
     pub lookup_ttl: Duration,
 }
@@ -161,18 +161,18 @@ pub struct SchedulerSettings {
     /// Age at which a pending trigger moves into the ledger.
     #[serde(deserialize_with = "units::duration")]
     pub ledger_after: Duration,
-    /// Life of a veto against late retries.
+    /// How long a veto against late retries is kept.
     #[serde(deserialize_with = "units::duration")]
     pub veto_ttl: Duration,
-    /// How long the owner waits for a worker's word on how a callback ended.
+    /// How long the owner waits for a worker's outcome of a callback.
     #[serde(deserialize_with = "units::duration")]
     pub open_ttl: Duration,
     /// How late an occurrence of a recurring trigger may be before its misfire rule decides.
     #[serde(deserialize_with = "units::duration")]
     pub misfire_grace: Duration,
-    /// Missed occurrences made up for in a second, for each partition.
+    /// Missed occurrences fired per second, for each partition.
     pub catch_up_rate: NonZeroU32,
-    /// Silence after which the group gives our partitions away.
+    /// Time without heartbeats after which the group reassigns our partitions.
     #[serde(deserialize_with = "units::duration")]
     pub session_timeout: Duration,
     /// Pause between heartbeats to the group.
@@ -181,7 +181,7 @@ pub struct SchedulerSettings {
     /// Age at which the broker aborts an open transaction.
     #[serde(deserialize_with = "units::duration")]
     pub transaction_timeout: Duration,
-    /// How the group shares out partitions.
+    /// How the group assigns partitions.
     pub assignor: Assignor,
     /// Pause between low-water samples.
     #[serde(deserialize_with = "units::duration")]
@@ -192,14 +192,14 @@ pub struct SchedulerSettings {
     /// Pause between commits of a quiet partition.
     #[serde(deserialize_with = "units::duration")]
     pub idle_commit_interval: Duration,
-    /// Between the beginnings of two transactions, at least.
+    /// Minimum time between the starts of two transactions.
     #[serde(deserialize_with = "units::duration")]
     pub commit_spacing: Duration,
     /// How far ahead of their time fires are sent, in a transaction that ends at their time; zero
     /// if they are not.
     #[serde(deserialize_with = "units::duration_or_none")]
     pub ahead_max: Duration,
-    /// How long a fire waits whose target topic cannot be reached just now.
+    /// How long a fire waits when its target topic cannot be reached.
     #[serde(deserialize_with = "units::duration")]
     pub park: Duration,
     /// Whether a graceful shutdown leaves the group.
@@ -208,13 +208,13 @@ pub struct SchedulerSettings {
     pub listen: SocketAddr,
 }
 
-/// How a consumer group shares out partitions.
+/// How a consumer group assigns partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Assignor {
-    /// Least movement, no stop.
+    /// Fewest moved partitions; the others continue.
     CooperativeSticky,
-    /// Everyone stops, then starts again.
+    /// All members stop, then start again.
     Range,
 }
 
@@ -277,23 +277,23 @@ pub struct WorkerSettings {
     pub pool: String,
     /// Its name in histories and dead letters; empty to make one.
     pub name: String,
-    /// Callbacks under way at once.
+    /// Callbacks in flight at once.
     pub in_flight_max: NonZeroUsize,
-    /// Callbacks of one caller under way at once.
+    /// Callbacks of one caller in flight at once.
     pub caller_concurrent: NonZeroUsize,
-    /// Fires of one caller that wait for a place.
+    /// Fires of one caller that are queued.
     pub caller_waiting: NonZeroUsize,
-    /// Callbacks of one caller begun in a second; 0 for as many as there are.
+    /// Callbacks of one caller started per second; 0 for no limit.
     pub caller_dispatch_rate_max: u32,
-    /// Fires of all callers that wait for a place.
+    /// Fires of all callers that are queued.
     pub waiting_max: NonZeroUsize,
-    /// How long a fire stays away that is sent back for the first time.
+    /// How long a fire is deferred the first time.
     #[serde(deserialize_with = "units::duration")]
     pub defer_first: Duration,
-    /// How long it stays away at most.
+    /// How long a fire is deferred at most.
     #[serde(deserialize_with = "units::duration")]
     pub defer_max: Duration,
-    /// How far back a circuit looks.
+    /// Length of a circuit's window.
     #[serde(deserialize_with = "units::duration")]
     pub circuit_window: Duration,
     /// Attempts in the window before a circuit may open.
@@ -307,20 +307,20 @@ pub struct WorkerSettings {
     pub circuit_probes: NonZeroU32,
     /// Circuits that a worker keeps.
     pub circuits_max: NonZeroUsize,
-    /// Longest attempt of a trigger that does not say.
+    /// Timeout of an attempt whose trigger has none.
     #[serde(deserialize_with = "units::duration")]
     pub timeout: Duration,
-    /// Longest attempt of any.
+    /// Longest timeout that a trigger may have.
     #[serde(deserialize_with = "units::duration")]
     pub timeout_max: Duration,
-    /// Longest connect.
+    /// Timeout of connecting.
     #[serde(deserialize_with = "units::duration")]
     pub connect_timeout: Duration,
-    /// Longest head of an answer, in bytes.
+    /// Largest response head, in bytes.
     pub response_head_max: ByteSize,
-    /// How much of an answer is read, in bytes.
+    /// How much of a response body is read, in bytes.
     pub response_body_max: ByteSize,
-    /// Names of hosts that are looked up at once.
+    /// Concurrent DNS lookups.
     pub lookups_max: NonZeroUsize,
     /// Pauses before the second and later attempts.
     #[serde(deserialize_with = "units::durations")]
@@ -366,12 +366,12 @@ pub struct GatewaySettings {
     pub view_audit: Duration,
     /// How much of a payload the view keeps.
     pub view_payload_max: ByteSize,
-    /// Pause between two looks at how far the schedulers are.
+    /// Pause between two reads of the schedulers' progress.
     #[serde(deserialize_with = "units::duration")]
     pub view_look_interval: Duration,
 }
 
-/// The role that tells of failures.
+/// The role that notifies of failures.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NotifierSettings {
@@ -382,19 +382,19 @@ pub struct NotifierSettings {
     pub smtp_username: String,
     /// The password that goes with it.
     pub smtp_password: Password,
-    /// Who mail is from.
+    /// The sender of mail.
     #[serde(deserialize_with = "mail::sender")]
     pub from: Mailbox,
-    /// Who is told of triggers that name no caller.
+    /// Who is notified of triggers that name no caller.
     #[serde(deserialize_with = "mail::addresses")]
     pub operator_email: Vec<Address>,
-    /// How long news gather before a first message.
+    /// How long failures are collected before the first message.
     #[serde(deserialize_with = "units::duration")]
     pub gather: Duration,
     /// Longest attempt to send a message.
     #[serde(deserialize_with = "units::duration")]
     pub timeout: Duration,
-    /// How long a message is tried.
+    /// How long sending a message is retried.
     #[serde(deserialize_with = "units::duration")]
     pub give_up_after: Duration,
     /// Where health and metrics are served.
@@ -407,14 +407,14 @@ pub struct NotifierSettings {
 pub struct CallerSettings {
     /// The file of the callers; empty for none.
     pub file: PathBuf,
-    /// Pause between two readings of it.
+    /// Pause between two reads of it.
     #[serde(deserialize_with = "units::duration")]
     pub reload_interval: Duration,
     /// A caller's pending triggers.
     pub pending_max: NonZeroU64,
-    /// A caller's requests to a gateway in a second.
+    /// A caller's requests per second to a gateway.
     pub requests_per_second_max: NonZeroU32,
-    /// Keys that are nobody's, from one address to a gateway in a second.
+    /// Unknown keys per second from one address to a gateway.
     pub failures_per_second_max: NonZeroU32,
     /// Whether keys of an issuer on this machine may come over http.
     pub jwks_over_http: bool,

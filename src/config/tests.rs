@@ -121,7 +121,7 @@ fn a_wrong_value_is_named_with_its_setting_and_the_way_out() {
         ("worker.allow_addresses=[\"10.1.2.3/8\"]", "10.1.2.3/8 is an address in 10.0.0.0/8"),
         ("worker.deny_addresses=[\"10.1\"]", "\"10.1\" is no network"),
         ("worker.deny_ports=[\"0-9\"]", "write ports as \"443\" or \"1024-65535\""),
-        ("notifier.from=nobody", "cannot be: write an address such as"),
+        ("notifier.from=operator", "cannot be: write an address such as"),
         ("notifier.operator_email=[\"ops\"]", "cannot be: write name@host"),
         ("notifier.smtp_url=smtps://me:s3cret@h", "`notifier.smtp_url = \"***\"` cannot be: write"),
         ("trace.endpoint=localhost:4318", "`trace.endpoint = \"localhost:4318\"` cannot be"),

@@ -1,8 +1,8 @@
-//! What the handlers share: who asks, how a record is submitted, and what the view shows.
+//! What the handlers share: writing records, and reading the view.
 //!
-//! Invariant: 2xx other than 202 means that the owner said so in its transaction, or that the view
-//! shows it, which says up to when it is complete. 202 means that the record is safe and the answer
-//! is still to come.
+//! Invariant: 2xx other than 202 means that the owner committed it in its transaction, or that the
+//! view has it, with the time up to which it is complete. 202 means that the record is written and
+//! the outcome is not yet known.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,9 +38,9 @@ use crate::model::definition::Target;
 use crate::model::time::format_time;
 use crate::view::{Freshness, Scope, TriggerView, View, ViewError, WritePosition};
 
-/// How long a read waits for what this gateway has written itself.
+/// How long a read waits for this gateway's own writes.
 const VIEW_WAIT_MAX: Duration = Duration::from_secs(2);
-/// Up to when an answer from the view is complete.
+/// Up to when a response from the view is complete.
 pub(super) const AS_OF: HeaderName = HeaderName::from_static("orloj-view-as-of");
 
 /// What the handlers share.
@@ -60,12 +60,12 @@ pub(super) struct Api {
     pub(super) guard: Guard,
 }
 
-/// 202: the record is safe, and its owner has not answered in time.
+/// 202: the record is written, and its owner has not answered in time.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Unanswered {
     trigger_id: String,
-    /// Where the answer will be.
+    /// Where the outcome will be.
     detail: String,
 }
 
@@ -76,19 +76,13 @@ impl FromRef<Arc<Api>> for Authenticator {
 }
 
 impl Api {
-    /// What a submission must hold to.
+    /// What the checks of a submission need.
     pub(super) fn rules(&self) -> SubmissionRules<'_> {
-        let Self { names, validator: judge, settings, .. } = self;
-        SubmissionRules {
-            names,
-            pools: &settings.topics.pools,
-            validator: judge,
-            now: clock::now_ms(),
-        }
+        let Self { names, validator, settings, .. } = self;
+        SubmissionRules { names, pools: &settings.topics.pools, validator, now: clock::now_ms() }
     }
 
-    /// Refuses a target that is not the caller's to fire at, and a callback that no worker would
-    /// make.
+    /// Refuses a target that the caller may not use, and a callback that the guard forbids.
     pub(super) async fn check_target(
         &self,
         target: &Target,
@@ -100,19 +94,18 @@ impl Api {
         let timeout = self.settings.gateway.resolve_timeout;
         let admitted = self.guard.check_and_resolve(url, bases, timeout).await;
         admitted.map_err(|forbidden| {
-            let fault = FieldError::of("callbackUrl", forbidden.to_string());
-            Problem::at(ErrorCode::TargetForbidden, fault)
+            let field_error = FieldError::of("callbackUrl", forbidden.to_string());
+            Problem::at(ErrorCode::TargetForbidden, field_error)
         })
     }
 
-    /// The submission in the name of its caller. Without callers nobody is known, and a record says
-    /// so by saying nothing.
+    /// Adds the caller to the submission; records of the anonymous caller have no such header.
     pub(super) fn with_caller(submission: Submission, caller: &Caller) -> Submission {
         if caller.is_anonymous() { submission } else { submission.with_caller(&caller.id) }
     }
 
-    /// Writes a cancel or a command, and awaits the owner's answer. One in a caller's name touches
-    /// nothing of another's; an operator's names nobody, and touches everything.
+    /// Writes a cancel or a command, and awaits the outcome. With a caller's id it applies only to
+    /// that caller's triggers; an operator's has no id, and applies to every trigger.
     pub(super) async fn submit_command(
         &self,
         submission: Submission,
@@ -124,7 +117,7 @@ impl Api {
         }
     }
 
-    /// Writes a record in the caller's name, and awaits the owner's answer.
+    /// Writes a record with the caller's id, and awaits the outcome.
     pub(super) async fn submit(
         &self,
         submission: Submission,
@@ -133,7 +126,7 @@ impl Api {
         self.write(Self::with_caller(submission, caller)).await
     }
 
-    /// Writes a record that says whose it is, and awaits the owner's answer.
+    /// Writes a record that has its caller's id already, and awaits the outcome.
     pub(super) async fn write(&self, submission: Submission) -> Result<SubmitResult, Problem> {
         self.check_health()?;
         let id = submission.id.clone();
@@ -143,17 +136,17 @@ impl Api {
         Ok(receipt)
     }
 
-    /// Nothing is written whose answer would not be heard.
+    /// Nothing is written while outcomes cannot be received.
     pub(super) fn check_health(&self) -> Result<(), Problem> {
         let reasons = self.health.reasons();
         if reasons.is_empty() { Ok(()) } else { Err(Problem::unavailable(reasons.join("; "))) }
     }
 
-    /// 202: the record is written, and whoever wants to know more is told where to look.
+    /// 202: the record is written; the response says where its outcome will be.
     pub(super) fn unanswered(&self, id: &str, receipt: &SubmitResult) -> Response {
         let outcomes = self.names.outcomes();
         let detail = format!(
-            "{} is written; its owner has not answered within {:?}. The answer will be a record \
+            "{} is written; its owner has not answered within {:?}. The outcome will be a record \
              of {outcomes} with the key {id}",
             receipt.record, self.settings.gateway.answer_timeout,
         );
@@ -163,12 +156,12 @@ impl Api {
         response
     }
 
-    /// Waits until the view has these records, and says how fresh it is.
-    pub(super) async fn wait_for_positions(&self, marks: &[WritePosition]) -> Freshness {
-        self.view.wait_for(marks, VIEW_WAIT_MAX).await
+    /// Waits until the view has these records, and returns how fresh it is.
+    pub(super) async fn wait_for_positions(&self, positions: &[WritePosition]) -> Freshness {
+        self.view.wait_for(positions, VIEW_WAIT_MAX).await
     }
 
-    /// Waits until the view has what this gateway has written, and says how fresh it is.
+    /// Waits until the view has this gateway's own writes, and returns how fresh it is.
     pub(super) async fn wait_for_view(&self) -> Freshness {
         self.wait_for_positions(&self.write_positions.list()).await
     }
@@ -182,21 +175,21 @@ impl Api {
         let freshness = self.wait_for_view().await;
         match self.view.trigger(&scope_of(caller), id).await.map_err(view_error)? {
             Some(trigger) => Ok((trigger, freshness)),
-            // What is not there may only not be there yet.
+            // The view may only be behind.
             None if !freshness.reached => Err(view_lagging(&freshness)),
             None => Err(unknown_trigger(id)),
         }
     }
 
-    /// Refuses one more trigger of a caller who has as many pending as allowed, as far as the view
-    /// knows: what is just being registered is not counted. In place of one there may be another.
+    /// Refuses a trigger of a caller that has reached its limit of pending triggers, as counted in
+    /// the view: registrations in progress are not included. A pending trigger may be replaced.
     pub(super) async fn check_pending_limit(
         &self,
         caller: &Caller,
         id: &str,
     ) -> Result<(), Problem> {
         let limit = caller.limits.pending.get();
-        // Writing does not depend on the view.
+        // If the view cannot be read, the limit is not checked.
         if caller.is_anonymous() || self.view.pending_count(&caller.id).await.unwrap_or(0) < limit {
             return Ok(());
         }
@@ -208,7 +201,7 @@ impl Api {
         Err(Problem::of(ErrorCode::PendingLimit, detail))
     }
 
-    /// What the request was that made this generation, or the one before that it is a change of.
+    /// The request that created this generation, or the generation that it is a change of.
     pub(super) async fn original_request(
         &self,
         id: &str,
@@ -220,8 +213,8 @@ impl Api {
         }))
     }
 
-    /// Whether the view shows another caller's trigger under this id. If it cannot be looked at,
-    /// the owner alone decides.
+    /// Whether the view has another caller's trigger under this id. If the view cannot be read, the
+    /// owner decides.
     pub(super) async fn belongs_to_other_caller(&self, caller: &Caller, id: &str) -> bool {
         let Scope::Caller(own) = scope_of(caller) else { return false };
         let found = self.view.trigger(&Scope::All, id).await;
@@ -230,7 +223,7 @@ impl Api {
     }
 }
 
-/// Why a record is not written. The id makes repeating harmless, even if it was after all.
+/// A record could not be written. The id makes repeating safe, even if it was written.
 pub(super) fn submit_error(error: SubmitError, id: &str) -> Problem {
     match error {
         SubmitError::Busy(_) => Problem::unavailable(error.to_string()),
@@ -241,26 +234,26 @@ pub(super) fn submit_error(error: SubmitError, id: &str) -> Problem {
     }
 }
 
-/// The view cannot be looked at just now.
+/// The view cannot be read now.
 pub(super) fn view_error(error: ViewError) -> Problem {
     match error {
         ViewError::InvalidToken(error) => {
             Problem::of(ErrorCode::UnknownPageToken, error.to_string())
                 .with("parameter", json!("page_token"))
         }
-        error => Problem::unavailable(format!("what is registered cannot be looked at: {error}")),
+        error => Problem::unavailable(format!("the view cannot be read: {error}")),
     }
 }
 
-/// What was asked for may only not be there yet.
+/// The view is behind: what was requested may not be there yet.
 pub(super) fn view_lagging(freshness: &Freshness) -> Problem {
     let as_of = format_time(freshness.as_of);
     Problem::unavailable(format!("the view is complete up to {as_of} only and catches up"))
 }
 
-/// The owner says that the id is another caller's.
+/// The id belongs to another caller.
 pub(super) fn id_taken(id: &str) -> Problem {
-    let detail = format!("{id} is registered by somebody else");
+    let detail = format!("{id} is registered by another caller");
     Problem::at(ErrorCode::IdTaken, FieldError::of("triggerId", detail))
 }
 
@@ -269,7 +262,7 @@ pub(super) fn unknown_trigger(id: &str) -> Problem {
     Problem::of(ErrorCode::UnknownTrigger, detail).with("triggerId", json!(id))
 }
 
-/// An answer from the view, which says up to when it is complete.
+/// A response from the view, with the time up to which it is complete.
 pub(super) fn view_response(freshness: &Freshness, body: impl Serialize) -> Response {
     let mut response = Json(body).into_response();
     if let Ok(as_of) = HeaderValue::from_str(&format_time(freshness.as_of)) {
@@ -278,16 +271,16 @@ pub(super) fn view_response(freshness: &Freshness, body: impl Serialize) -> Resp
     response
 }
 
-/// Which generation of a trigger an answer is about.
+/// Sets the generation of the trigger.
 pub(super) fn set_etag(response: &mut Response, generation: Offset) {
     if let Ok(tag) = HeaderValue::from_str(&format!("\"{generation}\"")) {
         response.headers_mut().insert(ETAG, tag);
     }
 }
 
-/// Where the trigger that an answer is about can be looked at.
+/// Sets the path of the trigger.
 pub(super) fn set_location(response: &mut Response, id: &str) {
-    let mut url = Url::parse("http://gateway/v1/triggers").expect("it is one");
+    let mut url = Url::parse("http://gateway/v1/triggers").expect("the literal is a URL");
     if let Ok(mut path) = url.path_segments_mut() {
         let _path = path.push(id);
     }

@@ -1,7 +1,6 @@
-//! `POST /v1/triggers:batch`: many registrations in one record, each answered for itself.
+//! `POST /v1/triggers:batch`: many registrations in one record, each with its own outcome.
 //!
-//! Invariant: if one of them is wrong, none is written. What is written is answered by each
-//! trigger's own owner.
+//! Invariant: if one of them is wrong, none is written. Each trigger's owner answers for it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,7 +26,7 @@ use crate::model::limits;
 use crate::model::outcome::OutcomeKind;
 use crate::model::time::format_time;
 
-/// Triggers to be registered at once.
+/// Triggers to be registered together.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "a JSON object")]
 #[schema(examples(json!({"triggers": [
@@ -40,7 +39,7 @@ pub(super) struct BatchBody {
     triggers: Vec<TriggerBody>,
 }
 
-/// What became of each.
+/// The outcomes.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct BatchAnswer {
@@ -48,7 +47,7 @@ pub(super) struct BatchAnswer {
     items: Vec<BatchItem>,
 }
 
-/// What became of one.
+/// The outcome of one trigger.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct BatchItem {
@@ -65,19 +64,19 @@ struct BatchItem {
     reason: Option<String>,
 }
 
-/// What its owner said.
+/// What its owner decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 enum BatchOutcome {
     /// It is registered.
     Accepted,
-    /// One was pending, and it stays.
+    /// One was pending, and is kept.
     Kept,
-    /// The id is another caller's.
+    /// The id belongs to another caller.
     Taken,
     /// The owner refuses it.
     Rejected,
-    /// Its record is safe, and its owner has not answered in time.
+    /// Its record is written, and its owner has not answered in time.
     Unanswered,
 }
 
@@ -85,7 +84,7 @@ enum BatchOutcome {
 #[utoipa::path(
     post, path = "/v1/triggers:batch", tag = "triggers", operation_id = "createTriggers",
     request_body = BatchBody,
-    responses((status = 200, description = "Written; each is answered for itself",
+    responses((status = 200, description = "Written; each trigger has its own outcome",
         body = BatchAnswer))
 )]
 pub(super) async fn register(
@@ -116,7 +115,7 @@ pub(super) async fn register(
     submit_batch(&api, &caller, batch, headers).await
 }
 
-/// The envelope of one, if nothing stands against it.
+/// The envelope of one trigger, if it passes all checks.
 async fn prepare_envelope(
     api: &Api,
     caller: &Caller,
@@ -129,7 +128,7 @@ async fn prepare_envelope(
     Ok(envelope)
 }
 
-/// Writes the batch and gathers the answers.
+/// Writes the batch and collects the outcomes.
 async fn submit_batch(
     api: &Api,
     caller: &Caller,
@@ -160,7 +159,8 @@ async fn submit_batch(
 
 impl BatchItem {
     fn of(trigger_id: String, outcome: Option<OutcomeRecord>) -> Self {
-        let (outcome, generation, fire_at, reason) = match outcome.map(|told| told.outcome.kind) {
+        let (outcome, generation, fire_at, reason) = match outcome.map(|record| record.outcome.kind)
+        {
             Some(OutcomeKind::Accepted { generation, fire_at, .. }) => {
                 (BatchOutcome::Accepted, Some(generation), Some(fire_at), None)
             }
@@ -188,17 +188,16 @@ mod tests {
 
     #[test]
     fn each_batch_item_has_the_outcome_of_its_owner() {
-        let item = |verdict: Option<OutcomeKind>| {
-            let told = verdict.map(|verdict| {
-                let outcome =
-                    Outcome { trigger: "tea".into(), answers: Some(1), at: 0, kind: verdict };
+        let item = |kind: Option<OutcomeKind>| {
+            let record = kind.map(|kind| {
+                let outcome = Outcome { trigger: "tea".into(), answers: Some(1), at: 0, kind };
                 OutcomeRecord { outcome, partition: 0, offset: 7 }
             });
-            serde_json::to_value(BatchItem::of("tea".to_owned(), told)).unwrap()
+            serde_json::to_value(BatchItem::of("tea".to_owned(), record)).unwrap()
         };
         let (generation, fire_at) = (3, 1_800_000_000_000);
         let at = "2027-01-15T08:00:00Z";
-        for (verdict, expected_item) in [
+        for (kind, expected_item) in [
             (
                 Some(OutcomeKind::Accepted { generation, fire_at, replaced: None }),
                 json!({"outcome": "ACCEPTED", "generation": 3, "fireAt": at}),
@@ -216,7 +215,7 @@ mod tests {
         ] {
             let mut expected = expected_item;
             expected["triggerId"] = json!("tea");
-            assert_eq!(item(verdict), expected);
+            assert_eq!(item(kind), expected);
         }
     }
 }

@@ -1,8 +1,7 @@
-//! Reading the body of a request into a type, so that a mistake names its part by JSON pointer.
+//! Reading the body of a request into a type, with errors that name the field by JSON pointer.
 //!
-//! Invariant: what a body may hold is what its type says and nothing else, and one reader reads
-//! them all: every message says what to write instead, and shows what was written, cut to 80
-//! characters.
+//! Invariant: a body has the fields of its type and no others, and one reader reads them all: every
+//! message says what to write instead, and shows what was written, cut to 80 characters.
 
 use axum::extract::{DefaultBodyLimit, FromRequest, Request};
 use axum::http::HeaderMap;
@@ -17,7 +16,7 @@ use super::problem::{FieldError, ParseError, Problem};
 
 /// Characters of a value that a message shows.
 const SHOWN_CHARS_MAX: usize = 80;
-/// How alike two names must be for one to be a slip of the other.
+/// How similar two names must be for a suggestion.
 const SIMILARITY_MIN: f64 = 0.7;
 
 /// The whole body as bytes, if it is JSON by its header and no longer than `max` bytes.
@@ -51,7 +50,7 @@ fn parse_fields<T: DeserializeOwned>(json: &[u8]) -> Result<T, FieldError> {
     }
 }
 
-/// A body without a type is JSON: only one that says that it is something else is refused.
+/// A body without a content type counts as JSON: only another content type is refused.
 fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
     let Some(given) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let given = given.to_str().unwrap_or("not text");
@@ -65,7 +64,7 @@ fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
     Err(Problem::of(ErrorCode::UnsupportedMediaType, detail))
 }
 
-/// What serde says, as people are told.
+/// Serde's error as a text for people.
 fn explain(path: &serde_path_to_error::Path, message: &str, json: &[u8]) -> FieldError {
     let mut pointer = pointer(path);
     let between = |before: &str| Some(message.strip_prefix(before)?.split('`').next()?.to_owned());
@@ -113,7 +112,7 @@ fn escape_pointer(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
-/// Serde's words for its types, in ours.
+/// The name of a type in messages, by serde's.
 fn type_name(expected: &str) -> String {
     let plain = expected.replace('`', "");
     let plain = plain.strip_prefix("one of ").unwrap_or(&plain);
@@ -128,16 +127,16 @@ fn type_name(expected: &str) -> String {
     .to_owned()
 }
 
-/// serde_json says where in the text it was; the pointer says it better.
-fn without_position(said: &str) -> String {
-    said.rsplit_once(" at line ").map_or(said, |(said, _)| said).to_owned()
+/// Without serde_json's line and column: the pointer is clearer.
+fn without_position(message: &str) -> String {
+    message.rsplit_once(" at line ").map_or(message, |(before, _)| before).to_owned()
 }
 
 fn truncate(text: &str) -> String {
     text.chars().take(SHOWN_CHARS_MAX).collect()
 }
 
-/// What is said of a name that is none of `known`.
+/// The message for a name that is not in `known`.
 pub(super) fn unknown_field_reason(unknown: &str, known: &[&str]) -> String {
     let similarity = |name: &str| strsim::jaro_winkler(unknown, name);
     let nearest = known

@@ -1,5 +1,5 @@
-//! `/v1/circuits` and `/v1/unsettled`: which hosts workers leave alone, and what has not settled
-//! though its time is long past.
+//! `/v1/circuits` and `/v1/unsettled`: which hosts workers do not call, and callbacks that have not
+//! settled long after their time.
 
 use std::sync::Arc;
 
@@ -19,35 +19,35 @@ use super::triggers::{page_items, read_page};
 use crate::clock;
 use crate::model::time::format_time;
 
-/// Every circuit that is known.
+/// Every known circuit.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CircuitList {
     items: Vec<CircuitResource>,
-    /// The list contains everything up to then.
+    /// The list is complete up to then.
     #[schema(format = DateTime)]
     as_of: String,
 }
 
-/// A part of what is overdue.
+/// A page of overdue triggers.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct UnsettledList {
     items: Vec<OverdueTrigger>,
-    /// What brings the next page; absent at the end.
+    /// The token of the next page; absent at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_page_token: Option<String>,
-    /// The list contains everything up to then.
+    /// The list is complete up to then.
     #[schema(format = DateTime)]
     as_of: String,
 }
 
-/// Which part of what is overdue.
+/// Which overdue triggers.
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct UnsettledQuery {
-    /// What was to be done before then; an hour ago if not given.
+    /// Due before then; an hour ago if not given.
     #[param(value_type = Option<TimestampField>)]
     before: Option<TimestampField>,
     /// How many at most; 50 if not given.

@@ -1,7 +1,7 @@
 //! Cancelling a trigger, and the commands `{id}:pause`, `{id}:resume` and `{id}:fireNow`.
 //!
-//! Invariant: an answer is what the owner said. If nothing was pending, it says what had happened,
-//! to those who may know.
+//! Invariant: a response is the owner's outcome. If nothing was pending, it says what
+//! happened to the trigger, for callers that may read it.
 
 use std::sync::Arc;
 
@@ -25,16 +25,16 @@ use crate::model::outcome::OutcomeKind;
 use crate::model::time::format_time;
 use crate::view::Status;
 
-/// The commands there are.
+/// The available commands.
 const COMMAND_HINT: &str = "POST /v1/triggers/{id} takes a command: write {id}:pause, \
                             {id}:resume or {id}:fireNow";
 
-/// Nothing of this generation fires any more.
+/// This generation does not fire any more.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Cancelled)]
 pub(super) struct CancelResponse {
-    /// Always true; a cancel that came too late is a problem.
+    /// Always true; a cancel that was too late is a problem.
     cancelled: bool,
     #[schema(value_type = u64)]
     generation: Offset,
@@ -51,7 +51,7 @@ pub(super) struct PauseResponse {
     generation: Offset,
 }
 
-/// It goes on.
+/// It continues.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Resumed)]
@@ -60,7 +60,7 @@ pub(super) struct ResumeResponse {
     resumed: bool,
     #[schema(value_type = u64)]
     generation: Offset,
-    /// When it is due; if that is past, it is decided now.
+    /// When it is due; a time in the past is handled at once.
     #[schema(format = DateTime)]
     fire_at: String,
 }
@@ -78,8 +78,8 @@ pub(super) struct FireNowResponse {
     occurrence: u32,
 }
 
-/// What the description says of the commands: a router has no paths that end in a word, so one
-/// handler takes them all.
+/// The paths of the commands in the OpenAPI document: a router has no suffix after a parameter, so
+/// one handler serves them all.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(pause, resume, fire_now))]
 pub(super) struct CommandPaths;
@@ -101,7 +101,7 @@ pub(super) async fn cancel(
 ) -> Result<Response, Problem> {
     let submission = Submission::cancel(&id)?;
     let receipt = api.submit_command(submission, &caller).await?;
-    match receipt.verdict() {
+    match receipt.outcome_kind() {
         Some(OutcomeKind::Cancelled { generation }) => {
             let body = CancelResponse { cancelled: true, generation: *generation };
             Ok(Json(body).into_response())
@@ -136,7 +136,7 @@ async fn pause(api: Arc<Api>, caller: Arc<Caller>, id: String) -> Result<Respons
     post, path = "/v1/triggers/{id}:resume", tag = "triggers", operation_id = "resumeTrigger",
     params(("id" = String, Path, description = "The trigger's id")),
     responses(
-        (status = 200, description = "It goes on", body = ResumeResponse),
+        (status = 200, description = "It continues", body = ResumeResponse),
         (status = 202, description = "Written, and not answered in time",
             body = super::api::Unanswered),
     )
@@ -183,7 +183,7 @@ async fn run_command(
 ) -> Result<Response, Problem> {
     let submission = Submission::command(&id, command)?;
     let receipt = api.submit_command(submission, &caller).await?;
-    let (mut response, generation) = match receipt.verdict() {
+    let (mut response, generation) = match receipt.outcome_kind() {
         Some(OutcomeKind::Paused { generation, .. }) => {
             let body = PauseResponse { trigger_id: id, paused: true, generation: *generation };
             (Json(body).into_response(), *generation)
@@ -207,8 +207,8 @@ async fn run_command(
     Ok(response)
 }
 
-/// What is said if nothing was pending: 404 if nobody has heard of the trigger, else what became of
-/// it. `outcomes`: where to read on, if a withdrawal is requested.
+/// The problem if nothing was pending: 404 if the trigger is unknown, else how it ended.
+/// `outcomes`: the topic with the result of the withdrawal, if one is requested.
 pub(super) async fn not_pending(
     api: &Api,
     caller: &Caller,
@@ -219,15 +219,15 @@ pub(super) async fn not_pending(
     let freshness = api.wait_for_view().await;
     let found = api.view.trigger(&scope_of(caller), id).await;
     let is_unknown = freshness.reached && matches!(found, Ok(None));
-    // A cancel of what nobody knows requests a withdrawal too, of nothing.
+    // A cancel of an unknown trigger also requests a withdrawal, which has no effect.
     if fired.is_none() && is_unknown {
         return unknown_trigger(id);
     }
-    // What the owner said is true, whether the view can be looked at or not.
+    // The owner's outcome is true, even if the view cannot be read.
     let known = found.ok().flatten();
     let status = known.map(|trigger| trigger.status);
     let detail = match (fired, status) {
-        // Its owner remembers that it has ended, and the view how.
+        // The owner knows that it has ended, and the view knows how.
         (_, Some(Status::Cancelled)) => format!("{id} was cancelled before"),
         (Some(generation), _) => format!("{id} has fired: generation {generation}"),
         (None, Some(status)) if status.is_settled() => {
@@ -240,8 +240,8 @@ pub(super) async fn not_pending(
     let detail = match outcomes {
         Some(outcomes) => format!(
             "{detail}; withdrawal requested: a callback in flight, if there is one, is not tried \
-             again, and records of {outcomes} with the key {id} say what becomes of it: Withdrawn \
-             if its request had not begun, else Delivered or Failed"
+             again, and records of {outcomes} with the key {id} say how it ends: Withdrawn if \
+             its request was not started, else Delivered or Failed"
         ),
         None => detail,
     };

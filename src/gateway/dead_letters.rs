@@ -1,7 +1,7 @@
-//! `/v1/dead-letters`: what nobody tries again by itself, looked through and dealt with.
+//! `/v1/dead-letters`: reading dead letters, replaying and archiving them.
 //!
-//! Invariant: nobody deals with more than it was told of: all that match are dealt with only by
-//! whoever says how many they are.
+//! Invariant: a bulk action names the number of matching dead letters, and is refused if another
+//! number matches: it never handles more than its caller has seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -31,22 +31,22 @@ use crate::model::dead_letter::Mark;
 use crate::model::time::format_time;
 use crate::view::{self, DeadLetterFilter, DeadLetterView, LetterState, Page};
 
-/// Letters that one request deals with: they are read again, and written in one transaction.
+/// Dead letters that one request handles: they are read again, and written in one transaction.
 const DEAD_LETTERS_MAX: u32 = 1_000;
 /// Bytes of a body: a filter and a note.
 const BODY_MAX: u64 = 16_384;
 /// Bytes of a note.
 const NOTE_BYTES_MAX: usize = 1_024;
 
-/// A part of the dead letters, the newest first.
+/// A page of dead letters, the newest first.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct DeadLetterList {
     items: Vec<DeadLetterResource>,
-    /// What brings the next page; absent at the end.
+    /// The token of the next page; absent at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_page_token: Option<String>,
-    /// The list contains everything up to then.
+    /// The list is complete up to then.
     #[schema(format = DateTime)]
     as_of: String,
 }
@@ -56,7 +56,7 @@ pub(super) struct DeadLetterList {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct DeadLetterQuery {
-    /// In one of these states; can be repeated. Those that nobody has dealt with, if not given.
+    /// In one of these states; can be repeated. OPEN if not given.
     state: Option<Vec<LetterState>>,
     /// Of this caller.
     caller: Option<String>,
@@ -64,12 +64,12 @@ pub(super) struct DeadLetterQuery {
     host: Option<String>,
     /// Of this trigger.
     trigger: Option<String>,
-    /// Whose reason contains this text, in large or small letters.
+    /// Whose reason contains this text, ignoring case.
     reason: Option<String>,
-    /// Given up then or later.
+    /// Created then or later.
     #[param(value_type = Option<TimestampField>)]
     since: Option<TimestampField>,
-    /// Given up before then.
+    /// Created before then.
     #[param(value_type = Option<TimestampField>)]
     until: Option<TimestampField>,
     /// How many at most; 50 if not given.
@@ -84,20 +84,20 @@ impl QueryFields for DeadLetterQuery {
     const NUMBERS: &'static [&'static str] = &["page_size", "since", "until"];
 }
 
-/// What is to be done about one.
+/// Options of an action on one dead letter.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "a JSON object")]
-#[schema(examples(json!({"note": "the receiver is mended"})))]
+#[schema(examples(json!({"note": "the receiver is repaired"})))]
 #[schema(as = LetterOrder)]
 pub(super) struct DeadLetterActionBody {
-    /// Why; it is kept with the mark.
+    /// Why; it is stored with the mark.
     #[schema(max_length = 1024)]
     note: Option<String>,
     /// Even if it was replayed or archived before.
     again: Option<bool>,
 }
 
-/// Which of them, and how many they are.
+/// Which dead letters, and how many.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "a JSON object")]
 #[schema(examples(json!({"host": "api.example.com", "dryRun": true})))]
@@ -109,19 +109,19 @@ pub(super) struct DeadLetterBulkActionBody {
     host: Option<String>,
     /// Of this trigger.
     trigger: Option<String>,
-    /// Whose reason contains this text, in large or small letters.
+    /// Whose reason contains this text, ignoring case.
     reason: Option<String>,
-    /// Given up then or later.
+    /// Created then or later.
     since: Option<TimestampField>,
-    /// Given up before then.
+    /// Created before then.
     until: Option<TimestampField>,
-    /// How many they must be, as dryRun says it; at most 1,000.
+    /// How many must match, as dryRun returns it; at most 1,000.
     #[schema(minimum = 0, maximum = 1000)]
     #[serde(default, deserialize_with = "field_types::whole_number")]
     count: Option<u32>,
-    /// Only say how many they are.
+    /// Only return how many match.
     dry_run: Option<bool>,
-    /// Why; it is kept with the marks.
+    /// Why; it is stored with the marks.
     #[schema(max_length = 1024)]
     note: Option<String>,
 }
@@ -133,13 +133,14 @@ pub(super) struct DeadLetterBulkActionBody {
 pub(super) struct DeadLetterActionResponse {
     /// How many match.
     matching: u64,
-    /// How many are dealt with now.
-    dealt: usize,
-    /// Those that cannot be tried again.
+    /// How many were replayed or archived.
+    #[serde(rename = "dealt")]
+    handled: usize,
+    /// Those that cannot be replayed.
     kept: Vec<UnreplayableDeadLetter>,
 }
 
-/// One that cannot be tried again.
+/// A dead letter that cannot be replayed.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = KeptLetter)]
 struct UnreplayableDeadLetter {
@@ -147,8 +148,8 @@ struct UnreplayableDeadLetter {
     reason: &'static str,
 }
 
-/// What the description says of the verbs: a router has no paths that end in a word, so one
-/// handler takes them all.
+/// The paths of the actions in the OpenAPI document: a router has no suffix after a parameter, so
+/// one handler serves them all.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(replay, archive))]
 pub(super) struct DeadLetterActionPaths;
@@ -200,13 +201,14 @@ pub(super) async fn get(
     Ok(view_response(&freshness, DeadLetterResource::from(letter).with_as_of(freshness.as_of)))
 }
 
-/// Have a dead letter tried again: one more attempt under the same id, its policy begun anew.
+/// Replay a dead letter: one more attempt under the same id, with its retry policy restarted.
 #[utoipa::path(
     post, path = "/v1/dead-letters/{id}:replay", tag = "dead letters",
     operation_id = "replayDeadLetter",
     params(("id" = String, Path, description = "Partition and offset, such as 3-41")),
     request_body = Option<DeadLetterActionBody>,
-    responses((status = 200, description = "It will be tried again", body = DeadLetterActionResponse))
+    responses((status = 200, description = "It will be tried again",
+        body = DeadLetterActionResponse))
 )]
 async fn replay(
     api: Arc<Api>,
@@ -217,13 +219,13 @@ async fn replay(
     apply_to_one(api, caller, id, body, Mark::Replayed).await
 }
 
-/// Put a dead letter aside, so that it is listed no more.
+/// Archive a dead letter, so that it is not listed any more.
 #[utoipa::path(
     post, path = "/v1/dead-letters/{id}:archive", tag = "dead letters",
     operation_id = "archiveDeadLetter",
     params(("id" = String, Path, description = "Partition and offset, such as 3-41")),
     request_body = Option<DeadLetterActionBody>,
-    responses((status = 200, description = "It is put aside", body = DeadLetterActionResponse))
+    responses((status = 200, description = "It is archived", body = DeadLetterActionResponse))
 )]
 async fn archive(
     api: Arc<Api>,
@@ -234,12 +236,13 @@ async fn archive(
     apply_to_one(api, caller, id, body, Mark::Archived).await
 }
 
-/// Have all dead letters tried again that match: first ask with dryRun how many they are.
+/// Replay all matching dead letters: first request their number with dryRun.
 #[utoipa::path(
     post, path = "/v1/dead-letters:replay", tag = "dead letters",
     operation_id = "replayDeadLetters",
     request_body = DeadLetterBulkActionBody,
-    responses((status = 200, description = "How many match, and what was done", body = DeadLetterActionResponse))
+    responses((status = 200, description = "How many match, and what was done",
+        body = DeadLetterActionResponse))
 )]
 pub(super) async fn replay_all(
     State(api): State<Arc<Api>>,
@@ -249,12 +252,13 @@ pub(super) async fn replay_all(
     apply_to_all(api, caller, request, Mark::Replayed).await
 }
 
-/// Put all dead letters aside that match: first ask with dryRun how many they are.
+/// Archive all matching dead letters: first request their number with dryRun.
 #[utoipa::path(
     post, path = "/v1/dead-letters:archive", tag = "dead letters",
     operation_id = "archiveDeadLetters",
     request_body = DeadLetterBulkActionBody,
-    responses((status = 200, description = "How many match, and what was done", body = DeadLetterActionResponse))
+    responses((status = 200, description = "How many match, and what was done",
+        body = DeadLetterActionResponse))
 )]
 pub(super) async fn archive_all(
     State(api): State<Arc<Api>>,
@@ -303,9 +307,9 @@ async fn apply_to_one(
     let letter = api.find_dead_letter(&caller, &id).await?;
     if letter.state != LetterState::Open && body.again != Some(true) {
         let state = letter.state;
-        let detail = format!("somebody has dealt with {id} before");
+        let detail = format!("{id} was replayed or archived before");
         let problem = Problem::of(ErrorCode::Conflict, detail).with("state", json!(state));
-        return Err(problem.hint("say \"again\": true if you mean it"));
+        return Err(problem.hint("send \"again\": true to repeat the action"));
     }
     let letter_id = LetterId { partition: letter.partition, offset: letter.offset };
     let done = api.apply_action(BTreeMap::from([(letter_id, letter.replays)]), action).await?;
@@ -351,7 +355,7 @@ async fn apply_to_all(
         ));
     }
     let Some(count) = body.count else {
-        let reason = "say how many they are; dryRun tells it without doing anything";
+        let reason = "say how many match; dryRun returns it without doing anything";
         return Err(FieldError::of("count", reason).into());
     };
     if u64::from(count) != matching {
@@ -405,8 +409,8 @@ impl Api {
         letter.ok_or_else(|| unknown_dead_letter(id))
     }
 
-    /// Reads the chosen letters again and deals with them; each comes with how often it was
-    /// replayed before.
+    /// Reads the selected dead letters again and applies the action; the values of `chosen` say how
+    /// often each was replayed before.
     async fn apply_action(
         &self,
         chosen: BTreeMap<LetterId, u32>,
@@ -433,7 +437,7 @@ impl Api {
     }
 }
 
-/// The chosen letters, as far as retention has left them.
+/// The selected dead letters that retention has not deleted.
 fn read_again(
     settings: &crate::config::Settings,
     mut chosen: BTreeSet<LetterId>,
@@ -458,6 +462,6 @@ impl DeadLetterActionResponse {
             let LetterId { partition, offset } = id;
             UnreplayableDeadLetter { id: format!("{partition}-{offset}"), reason }
         });
-        Self { matching, dealt: done.handled, kept: kept.collect() }
+        Self { matching, handled: done.handled, kept: kept.collect() }
     }
 }

@@ -1,6 +1,7 @@
-//! `/docs`: the description as people read it, and a page for each problem.
+//! `/docs`: the OpenAPI document as a web page, and a page for each problem.
 //!
-//! Invariant: every byte comes from this process, and a browser is told to load nothing else.
+//! Invariant: every byte comes from this process, and its headers forbid the browser to load
+//! anything else.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -21,10 +22,11 @@ use super::problem::Problem;
 
 /// What a browser may load for these pages. The viewer sets styles on its elements.
 const BROWSER_POLICY: &str = "default-src 'none'; script-src 'self'; \
-                      style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; connect-src 'self'; base-uri 'none'; \
+                      style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
+                      font-src 'self'; connect-src 'self'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
 
-/// Their routes, which need nothing of the gateway.
+/// The routes, which do not use the gateway's state.
 pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     let config =
         Arc::new(Config::from("/openapi.json").try_it_out_enabled(false).validator_url("none"));
@@ -76,7 +78,7 @@ fn all_problems_page() -> String {
     page("Problems", &ErrorCode::all().map(section).collect::<String>())
 }
 
-/// What is said of a code.
+/// The section of a code.
 fn section(code: ErrorCode) -> String {
     let (word, status, title) = (code.as_str(), code.status(), code.title());
     let mut text = format!("<h2 id=\"{word}\"><code>{word}</code></h2>\n<p>{title}.</p>\n");
@@ -99,7 +101,7 @@ fn escape_html(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// The page with what keeps a browser to us.
+/// Adds the headers that limit what a browser loads.
 fn with_security_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(BROWSER_POLICY));

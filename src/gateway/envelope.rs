@@ -1,7 +1,7 @@
 //! A trigger in the JSON form, of which batches are made.
 //!
-//! Invariant: it says what the headers of the same trigger say, and the payload and the schedule
-//! stand in it byte for byte.
+//! Invariant: it is equivalent to the headers of the same trigger, with the payload and the
+//! schedule byte for byte.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ pub(super) struct BatchEnvelope {
     retry: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     after: Option<Value>,
-    /// What else is beyond one time and one attempt.
+    /// The other options beyond one time and one attempt.
     #[serde(flatten)]
     lifecycle_fields: BTreeMap<&'static str, Box<RawValue>>,
 }
@@ -50,7 +50,7 @@ impl BatchEnvelope {
         let when = trigger.when;
         let json = std::str::from_utf8(&trigger.payload).ok();
         let payload: Option<Box<RawValue>> = json.and_then(|json| serde_json::from_str(json).ok());
-        // A null would count as a field left out.
+        // A null would count as an absent field.
         let payload = payload.filter(|json| json.get() != "null");
         let bytes = payload.is_none().then(|| BASE64.encode(&trigger.payload));
         let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
@@ -84,7 +84,7 @@ impl BatchEnvelope {
     }
 }
 
-/// A value as JSON: a schedule and a number are that already, anything else is a string.
+/// A value as JSON: a schedule and a number are JSON already, anything else is a string.
 fn raw_json(field: &str, value: &str) -> Box<RawValue> {
     let is_json = field == "schedule" || value.parse::<u64>().is_ok();
     let json = is_json.then(|| RawValue::from_string(value.to_owned()).ok()).flatten();
@@ -161,13 +161,13 @@ mod tests {
     use crate::gateway::validator::RegistrationValidator;
     use crate::kafka::Names;
 
-    /// What is said by headers and what is said by an envelope is the same registration.
+    /// The headers and the envelope are read as the same registration.
     #[test]
     fn an_envelope_says_what_the_headers_say() {
-        let (names, judge, pools) =
+        let (names, validator, pools) =
             (Names::new("orloj"), RegistrationValidator::new(), ["slow".to_owned()]);
         let now = 1_800_000_000_000;
-        let rules = SubmissionRules { names: &names, pools: &pools, validator: &judge, now };
+        let rules = SubmissionRules { names: &names, pools: &pools, validator: &validator, now };
         for body in [
             r#"{"triggerId": "a", "topic": "t", "delaySeconds": 1.5}"#,
             r#"{"triggerId": "a", "topic": "t", "key": "k", "fireAt": 1900000000000,
@@ -188,9 +188,11 @@ mod tests {
             let json = serde_json::to_vec(&[BatchEnvelope::of(&trigger())]).unwrap();
             let batch =
                 BatchSubmission::read(json, rules).unwrap_or_else(|no| panic!("{body}: {no}"));
-            let [batched] = &judge.validate(&batch.submission, now).unwrap()[..] else { panic!() };
+            let [batched] = &validator.validate(&batch.submission, now).unwrap()[..] else {
+                panic!()
+            };
             let alone = Submission::register(trigger(), rules).unwrap();
-            let [mut alone] = <[_; 1]>::try_from(judge.validate(&alone, now).unwrap()).unwrap();
+            let [mut alone] = <[_; 1]>::try_from(validator.validate(&alone, now).unwrap()).unwrap();
             // The order of headers is that of a map in JSON.
             alone.definition.headers.sort_by(|a, b| a.name.cmp(&b.name));
             assert_eq!(*batched, alone, "{body}");

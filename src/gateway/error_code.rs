@@ -1,7 +1,7 @@
-//! Every error that the API knows, by a word that programs can rely on.
+//! Every error of the API, by a code that programs can rely on.
 //!
-//! Invariant: this table is the source: the answers, the pages under `/problems/` and the
-//! description are made from it. A word that was once served keeps its meaning.
+//! Invariant: this table is the source: the responses, the pages under `/problems/` and the OpenAPI
+//! document are made from it. A code that was once served keeps its meaning.
 
 use axum::http::StatusCode;
 
@@ -39,13 +39,13 @@ pub(super) enum ErrorCode {
     Unavailable,
 }
 
-/// What is said of a code.
+/// The texts of a code.
 struct ErrorCodeEntry {
     code: ErrorCode,
     name: &'static str,
     status: StatusCode,
     title: &'static str,
-    /// What to do; empty if the detail says all there is.
+    /// What to do; empty if the detail says it.
     hint: &'static str,
 }
 
@@ -66,7 +66,7 @@ const TABLE: [ErrorCodeEntry; 29] = [
         "invalid-body",
         StatusCode::BAD_REQUEST,
         "The body is not what this route takes",
-        "errors names each part by its JSON pointer; mend those and send it again",
+        "`errors` names each part by its JSON pointer; correct those and send it again",
     ),
     entry(
         ErrorCode::InvalidParameter,
@@ -79,28 +79,28 @@ const TABLE: [ErrorCodeEntry; 29] = [
         ErrorCode::Contradiction,
         "contradiction",
         StatusCode::UNPROCESSABLE_ENTITY,
-        "The body has the right form, and what it asks for cannot be",
-        "errors names each part by its JSON pointer; mend those and send it again",
+        "The body has the right form, and its values are not possible",
+        "`errors` names each part by its JSON pointer; correct those and send it again",
     ),
     entry(
         ErrorCode::UnknownPageToken,
         "unknown-page-token",
         StatusCode::UNPROCESSABLE_ENTITY,
         "No list has given out this page_token, or another list has",
-        "leave it out to begin anew; a token goes with the very query that it came from",
+        "leave it out to start at the first page; a token is valid only for its own query",
     ),
     entry(
         ErrorCode::Unauthenticated,
         "unauthenticated",
         StatusCode::UNAUTHORIZED,
-        "The request does not say who asks",
+        "The request has no credential",
         "send Authorization: Bearer KEY, or X-Api-Key: KEY",
     ),
     entry(
         ErrorCode::Forbidden,
         "forbidden",
         StatusCode::FORBIDDEN,
-        "Who asks may not do this",
+        "The caller may not do this",
         "an operator can change what a caller may do in callers.toml",
     ),
     entry(
@@ -157,7 +157,7 @@ const TABLE: [ErrorCodeEntry; 29] = [
         "settled",
         StatusCode::CONFLICT,
         "The trigger has settled and cannot be changed",
-        "register it anew with POST /v1/triggers",
+        "register it again with POST /v1/triggers",
     ),
     entry(
         ErrorCode::NotReplayable,
@@ -171,27 +171,27 @@ const TABLE: [ErrorCodeEntry; 29] = [
         "count-differs",
         StatusCode::CONFLICT,
         "Another number of dead letters matches than the request says",
-        "ask again with dryRun, and say that number",
+        "send the request with dryRun, and give that number",
     ),
     entry(
         ErrorCode::RequestInFlight,
         "request-in-flight",
         StatusCode::CONFLICT,
-        "A request with this Idempotency-Key is being worked on",
+        "A request with this Idempotency-Key is in progress",
         "repeat it after Retry-After seconds: it will be answered as the first one was",
     ),
     entry(
         ErrorCode::Conflict,
         "conflict",
         StatusCode::CONFLICT,
-        "What is there stands against it",
+        "The request conflicts with the current state",
         "",
     ),
     entry(
         ErrorCode::GenerationDiffers,
         "generation-differs",
         StatusCode::PRECONDITION_FAILED,
-        "The trigger was registered anew in between",
+        "The trigger was registered again in between",
         "GET it, and send the change again with its ETag in If-Match",
     ),
     entry(
@@ -226,7 +226,7 @@ const TABLE: [ErrorCodeEntry; 29] = [
         ErrorCode::TargetForbidden,
         "target-forbidden",
         StatusCode::UNPROCESSABLE_ENTITY,
-        "Nothing may be fired at this target",
+        "The target is not allowed",
         "docs/guides/callbacks.md says where callbacks may go, and targets.allow which topics",
     ),
     entry(
@@ -261,8 +261,8 @@ const TABLE: [ErrorCodeEntry; 29] = [
         ErrorCode::Unavailable,
         "unavailable",
         StatusCode::SERVICE_UNAVAILABLE,
-        "It cannot be done just now",
-        "try again after Retry-After seconds; with an Idempotency-Key one trigger comes of it",
+        "The gateway cannot do this now",
+        "try again after Retry-After seconds; with an Idempotency-Key it creates one trigger",
     ),
 ];
 
@@ -272,7 +272,7 @@ impl ErrorCode {
         TABLE.iter().map(|entry| entry.code)
     }
 
-    /// What programs go by.
+    /// What programs compare.
     pub(super) fn as_str(self) -> &'static str {
         self.entry().name
     }
@@ -287,7 +287,7 @@ impl ErrorCode {
         self.entry().title
     }
 
-    /// What to do, unless the detail says all there is.
+    /// What to do, unless the detail says it.
     pub(super) fn hint(self) -> Option<&'static str> {
         Some(self.entry().hint).filter(|hint| !hint.is_empty())
     }
@@ -297,12 +297,12 @@ impl ErrorCode {
         format!("/problems/{}", self.as_str())
     }
 
-    /// The code called `word`.
+    /// The code of that name.
     pub(super) fn by_name(word: &str) -> Option<Self> {
         TABLE.iter().find(|entry| entry.name == word).map(|entry| entry.code)
     }
 
-    /// What a status means if nothing more is known.
+    /// The code of a status if nothing more specific is known.
     pub(super) fn from_status(status: StatusCode) -> Self {
         match status {
             StatusCode::NOT_FOUND => Self::NoSuchRoute,

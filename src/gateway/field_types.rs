@@ -1,7 +1,7 @@
-//! The values that bodies are made of, and what the description says of their forms.
+//! The types of the fields in bodies, and their schemas.
 //!
-//! Invariant: where the owner's own reading judges a value, it is kept as it was written, and only
-//! its form is told here.
+//! Invariant: a value that the validator checks is kept as it was written, and only its schema is
+//! here.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use utoipa::{PartialSchema, ToSchema};
 use crate::model::time::parse_time;
 use crate::model::{Millis, Timestamp, limits};
 
-/// A duration as the owner's reading takes it: `90s`, `1h30m`, `PT20M`.
+/// A duration as the validator reads it: `90s`, `1h30m`, `PT20M`.
 const DURATION_PATTERN: &str =
     "^(PT?[0-9][0-9A-Z.]*|([0-9]+(ms|s|m|h|d|w|min)?)( ?[0-9]+(ms|s|m|h|d|min))*)$";
 
@@ -32,7 +32,7 @@ pub(super) struct TimestampField(pub(super) Timestamp);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seconds(pub(super) Millis);
 
-/// What must settle before.
+/// The triggers that must settle before.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct AfterField {
     pub(super) ids: Vec<String>,
@@ -40,13 +40,13 @@ pub(super) struct AfterField {
     pub(super) timeout: Option<Value>,
 }
 
-/// A duration: only its form, the owner's reading judges the value.
+/// The schema of a duration; the validator checks the value.
 #[derive(Debug)]
 pub(super) struct DurationSchema;
-/// A schedule: only its form.
+/// The schema of a schedule.
 #[derive(Debug)]
 pub(super) struct ScheduleSchema;
-/// A retry policy: only its form.
+/// The schema of a retry policy.
 #[derive(Debug)]
 pub(super) struct RetryPolicySchema;
 
@@ -71,7 +71,7 @@ impl Visitor<'_> for TimestampVisitor {
         Ok(TimestampField(at))
     }
 
-    /// JSON does not tell 7.0 from 7; a number beyond every time is one that lies too far ahead.
+    /// In JSON 7.0 equals 7; a number beyond every time becomes the largest one.
     fn visit_f64<E: Error>(self, at: f64) -> Result<TimestampField, E> {
         if at < 0.0 || at.fract() != 0.0 {
             return Err(E::invalid_value(Unexpected::Float(at), &self));
@@ -80,8 +80,7 @@ impl Visitor<'_> for TimestampVisitor {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<TimestampField, E> {
-        // What lies before the epoch is as long past as can be, and a number beyond every time as
-        // far ahead.
+        // A time before the epoch becomes 0, and a number beyond every time the largest one.
         let before = || text.parse::<jiff::Timestamp>().is_ok().then_some(0);
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let beyond = || is_number.then_some(u64::MAX);
@@ -90,7 +89,7 @@ impl Visitor<'_> for TimestampVisitor {
     }
 }
 
-/// A whole number, which may be written with a fraction of nothing: JSON does not tell 7.0 from 7.
+/// A whole number, which may be written as 7.0: in JSON that equals 7.
 pub(super) fn whole_number<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<u32>, D::Error> {
@@ -123,7 +122,7 @@ impl Visitor<'_> for SecondsVisitor {
         if seconds < 0.0 {
             return Err(E::invalid_value(Unexpected::Float(seconds), &self));
         }
-        // What no span can hold is the longest one: too long for everything.
+        // A number that no duration can hold becomes the longest one, which every check refuses.
         let span = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         Ok(Seconds(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)))
     }
@@ -135,7 +134,7 @@ impl<'de> Deserialize<'de> for AfterField {
     }
 }
 
-/// An `after` that says more than a list of ids.
+/// An `after` with options.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct AfterObject {
@@ -229,8 +228,8 @@ impl PartialSchema for AfterField {
             list(id).min_items(Some(1)).max_items(Some(limits::AFTER_MAX))
         };
         let on_failure = string().enum_values(Some(["fire", "skip", "fail"]));
-        let what = "What becomes of it if one of them fails or does not settle in time; fail if \
-                    not given.";
+        let what = "What happens if one of them fails or does not settle in time; fail if not \
+                    given.";
         let long = closed_object()
             .property("ids", ids())
             .required("ids")
@@ -281,8 +280,8 @@ impl PartialSchema for ScheduleSchema {
             .property("overlap", string().enum_values(Some(["allow", "skip", "queue"])))
             .property("pauseAfter", integer().minimum(Some(1)))
             .description(Some(
-                "When it comes, again and again: one of every, cron, daily, weekly and monthly, \
-                 and how: docs/guides/schedules.md.",
+                "When a recurring trigger fires: one of every, cron, daily, weekly and monthly, \
+                 with options: docs/guides/schedules.md.",
             ))
             .examples([
                 json!({"weekly": {"on": "weekdays", "at": "09:00"}, "zone": "Europe/Prague"}),

@@ -1,9 +1,9 @@
-//! `Idempotency-Key`: a request that is repeated makes one trigger, whichever gateway takes it and
-//! whatever dies in between (draft-ietf-httpapi-idempotency-key-header-07).
+//! `Idempotency-Key`: a repeated request creates one trigger, whichever gateway serves it and
+//! whichever process fails in between (draft-ietf-httpapi-idempotency-key-header-07).
 //!
-//! Invariant: no memory of ours decides. The trigger's id follows from caller and key, its owner
-//! keeps the first registration and remembers it for [`RETENTION_MS`] after it has settled, and
-//! what the first request was stands in that registration.
+//! Invariant: it does not depend on the gateway's memory. The trigger's id is derived from caller
+//! and key, its owner keeps the first registration for [`RETENTION_MS`] after it has settled, and
+//! that registration has a fingerprint of the first request.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,14 +16,14 @@ pub(super) use crate::view::FINGERPRINT_HEADER;
 
 /// The header.
 pub(super) const HEADER: &str = "idempotency-key";
-/// How long a key is remembered after its trigger has settled, in ms.
+/// How long a key is kept after its trigger has settled, in ms.
 pub(super) const RETENTION_MS: Millis = 24 * 3_600 * 1_000;
 /// Longest key, in bytes.
 const KEY_BYTES_MAX: usize = 255;
-/// How much of a digest stands in an id, in bytes: as much as in a UUID.
+/// How much of a digest is in an id, in bytes: as much as in a UUID.
 const ID_BYTES: usize = 16;
 
-/// What a client calls one of its requests.
+/// A client's key for one of its requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct IdempotencyKey(String);
 
@@ -43,11 +43,11 @@ impl IdempotencyKey {
         Ok(Self(text))
     }
 
-    /// The id of the trigger that requests with this key make, for this caller.
+    /// The id of the trigger that requests with this key create, for this caller.
     pub(super) fn trigger_id(&self, caller: &str) -> String {
         let mut digest = Context::new(&SHA256);
         for part in ["orloj trigger of key", caller, &self.0] {
-            // The lengths keep one split of the same bytes from another.
+            // The lengths make different splits of the same bytes different.
             digest.update(&(part.len() as u64).to_be_bytes());
             digest.update(part.as_bytes());
         }
@@ -69,26 +69,26 @@ fn unquote(text: &str) -> Option<String> {
     rest.next().is_none().then_some(inside)
 }
 
-/// What a request asks for: the same for bodies that differ only in the order of fields and in
-/// white space.
+/// A digest of a body: the same for bodies that differ only in the order of fields and in white
+/// space.
 pub(super) fn fingerprint(body: &Value) -> String {
-    // Objects of this library are in the order of their keys.
+    // The library keeps objects in the order of their keys.
     hex(aws_lc_rs::digest::digest(&SHA256, body.to_string().as_bytes()).as_ref())
 }
 
-/// The first request with a key, as the trigger's registration tells of it.
+/// The first request with a key, as the trigger's registration has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OriginalRequest {
-    /// What it asked for; `None` of a registration that no request with a key has made.
+    /// Its fingerprint; `None` for a registration without a key.
     pub(super) fingerprint: Option<String>,
-    /// The generation that it made.
+    /// The generation that it created.
     pub(super) generation: Offset,
     /// When that was due, in ms since the epoch.
     pub(super) fire_at: Timestamp,
 }
 
 impl OriginalRequest {
-    /// By the fingerprint that stands in the registration of `generation`, first due at `fire_at`.
+    /// From the header of the registration of `generation`, first due at `fire_at`.
     pub(super) fn from_header(
         header: Option<&str>,
         generation: Offset,
@@ -107,7 +107,7 @@ impl OriginalRequest {
         })
     }
 
-    /// What a change of the trigger has to carry on; nothing if it was made without a key.
+    /// The header that a change of the trigger must keep; `None` without a key.
     pub(super) fn to_header(&self) -> Option<String> {
         let fingerprint = self.fingerprint.as_ref()?;
         Some(format!("{fingerprint};{};{}", self.generation, self.fire_at))
@@ -118,11 +118,11 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Which keyed requests this gateway is working on: the draft wants their repetitions refused.
+/// The requests with a key in progress: the draft wants their repetitions refused.
 #[derive(Debug, Default)]
 pub(super) struct InFlightRequests(Mutex<HashSet<String>>);
 
-/// A request that is worked on; it is over when dropped.
+/// A request in progress, until dropped.
 #[derive(Debug)]
 pub(super) struct InFlightGuard<'a> {
     in_flight: &'a InFlightRequests,
@@ -130,7 +130,7 @@ pub(super) struct InFlightGuard<'a> {
 }
 
 impl InFlightRequests {
-    /// Begins the request that makes this trigger, unless another one is about to.
+    /// Starts the request that creates this trigger, unless another one is in progress.
     pub(super) fn begin(&self, id: &str) -> Option<InFlightGuard<'_>> {
         let is_first = self.lock().insert(id.to_owned());
         is_first.then(|| InFlightGuard { in_flight: self, id: id.to_owned() })
@@ -215,12 +215,12 @@ mod tests {
     #[test]
     fn one_request_of_a_key_is_in_flight_at_a_time() {
         let in_flight = InFlightRequests::default();
-        let turn = in_flight.begin("a");
-        assert!(turn.is_some());
+        let guard = in_flight.begin("a");
+        assert!(guard.is_some());
         assert!(in_flight.begin("a").is_none());
-        assert!(in_flight.begin("a").is_none(), "who is refused ends nothing");
+        assert!(in_flight.begin("a").is_none(), "a refused request does not end the first one");
         assert!(in_flight.begin("b").is_some());
-        drop(turn);
+        drop(guard);
         assert!(in_flight.begin("a").is_some());
     }
 }

@@ -1,8 +1,8 @@
-//! Registering with an `Idempotency-Key`: the first request makes the trigger, and each repetition
-//! is answered as that one was.
+//! Registering with an `Idempotency-Key`: the first request creates the trigger, and each
+//! repetition gets the same response.
 //!
-//! Invariant: see [`super::idempotency`]. A repetition is never judged again: its time may have
-//! passed, and what its caller may do may have changed.
+//! Invariant: see [`super::idempotency`]. A repetition is not validated again: its time may have
+//! passed, and its caller's limits may have changed.
 
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
@@ -29,7 +29,7 @@ pub(super) struct IdempotentCreate<'a> {
     pub(super) api: &'a Api,
     pub(super) caller: &'a Caller,
     pub(super) key: IdempotencyKey,
-    /// The body as it came.
+    /// The body as it was received.
     pub(super) bytes: &'a [u8],
     /// The headers of the request.
     pub(super) headers: HeaderMap,
@@ -45,7 +45,7 @@ pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyK
 }
 
 impl IdempotentCreate<'_> {
-    /// Makes the trigger, or answers as when it was made.
+    /// Creates the trigger, or repeats the response to the request that created it.
     pub(super) async fn create(self, body: TriggerBody) -> Result<Response, Problem> {
         if body.trigger_id.is_some() {
             let reason = "the id follows from the Idempotency-Key: leave one of the two out";
@@ -69,9 +69,9 @@ impl IdempotentCreate<'_> {
         self.register(id, fingerprint, body).await
     }
 
-    /// The generation of a trigger that the view has, and its owner too.
+    /// The generation of a trigger that both the view and its owner have.
     async fn existing_generation(&self, id: &str) -> Option<Offset> {
-        // If the view cannot be looked at, its owner will tell.
+        // If the view cannot be read, the owner decides.
         let trigger = self.api.view.trigger(&Scope::All, id).await.ok().flatten();
         let is_kept = |settled_at: Option<u64>| {
             settled_at.is_none_or(|at| clock::now_ms() < at.saturating_add(RETENTION_MS))
@@ -80,7 +80,7 @@ impl IdempotentCreate<'_> {
         trigger.map(|trigger| trigger.generation)
     }
 
-    /// The first request with this key, if the view can be looked at.
+    /// The first request with this key, if the view can be read.
     async fn original_request(&self, id: &str, generation: Offset) -> Option<OriginalRequest> {
         self.api.original_request(id, generation).await.ok().flatten()
     }
@@ -95,7 +95,7 @@ impl IdempotentCreate<'_> {
         let trigger = body.into_trigger(self.caller.limits.payload.bytes())?;
         let submission = self.prepare(trigger, id.clone(), fingerprint.clone(), late).await?;
         let receipt = self.api.submit(submission, self.caller).await?;
-        match receipt.verdict() {
+        match receipt.outcome_kind() {
             Some(OutcomeKind::Accepted { generation, fire_at, .. }) => {
                 Ok(RegisterResponse::of(&id, *generation, *fire_at).response(StatusCode::CREATED))
             }
@@ -106,7 +106,7 @@ impl IdempotentCreate<'_> {
                 let _freshness = self.api.wait_for_positions(&[mark]).await;
                 match self.original_request(&id, *generation).await {
                     Some(first) => repeat_response(&id, &first, &fingerprint),
-                    // The view is being made anew: the same request will be answered later.
+                    // The view is being rebuilt: the same request is answered later.
                     None => Ok(self.api.unanswered(&id, &receipt)),
                 }
             }
@@ -116,7 +116,7 @@ impl IdempotentCreate<'_> {
         }
     }
 
-    /// The record of the trigger: kept if there is one, and remembered long enough.
+    /// The record of the trigger, which keeps an existing one and is retained long enough.
     async fn prepare(
         &self,
         trigger: NewTrigger,
@@ -141,7 +141,7 @@ impl IdempotentCreate<'_> {
     }
 }
 
-/// The first answer once more, if this is the first request once more.
+/// The first response again, if the request is the same.
 fn repeat_response(
     id: &str,
     first: &OriginalRequest,

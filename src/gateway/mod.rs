@@ -1,11 +1,12 @@
-//! The role that serves the HTTP API. A write is a record of `triggers`, and the answer is what the
-//! trigger's owner says of it; a read comes from the view, which is made from the topics.
+//! The role that serves the HTTP API. A write is a record in `triggers`, and the response is the
+//! outcome of the trigger's owner; a read is answered from the view, which is built from the
+//! topics.
 //!
 //! ```text
-//!  request ──► Submission ──► Writer ──► triggers ──► owner
-//!     ▲                                                 │
-//!     ├── answer ◄── Waiter ◄── Receipts ◄── outcomes ◄─┤
-//!     └── answer ◄──────────── View ◄───────────────────┘
+//!  request ──► Submission ──► TriggerProducer ──► triggers ──► owner
+//!     ▲                                                          │
+//!     ├── response ◄── OutcomeAwaiter ◄──────────── outcomes ◄───┤
+//!     └── response ◄── View ◄────────────────────────────────────┘
 //! ```
 
 mod api;
@@ -67,22 +68,22 @@ use submission::{BatchSubmission, Submission};
 use validator::RegistrationValidator;
 use write_positions::WritePositions;
 
-/// Why the gateway could not start or had to end: mend what it names and start again.
+/// Why the gateway could not start or had to stop: repair what it names and start again.
 #[derive(Debug, Error)]
 pub enum GatewayError {
-    /// The cluster is away, or refuses us.
+    /// The cluster cannot be reached, or refuses the connection.
     #[error("cannot read outcomes or write triggers: {0}")]
     Kafka(#[from] KafkaError),
     /// The listener failed.
     #[error("the HTTP listener failed: {0}")]
     Http(#[from] std::io::Error),
-    /// Mend the file of the callers.
+    /// Correct the file of the callers.
     #[error(transparent)]
     Callers(#[from] ConfigError),
-    /// Mend the system's certificates.
-    #[error("issuers' keys cannot be asked for: {0}")]
+    /// Repair the system's certificates.
+    #[error("cannot open the HTTP client for issuers' keys: {0}")]
     Client(#[from] reqwest::Error),
-    /// See what the view says.
+    /// The view could not be opened.
     #[error(transparent)]
     View(#[from] ViewError),
 }
@@ -98,24 +99,24 @@ pub enum SubmitError {
     NotAcknowledged(#[from] KafkaError),
 }
 
-/// Where a submission stands and what its owner said, if it did so in time.
+/// The record of a submission and its outcome, if the owner answered in time.
 #[derive(Clone, Debug)]
 pub struct SubmitResult {
     /// The record in `triggers`.
     pub record: RecordMetadata,
-    /// The owner's answer.
+    /// The outcome; `None` if the owner did not answer in time.
     pub outcome: Option<OutcomeRecord>,
 }
 
 impl SubmitResult {
-    /// What the owner said.
+    /// What the owner decided.
     #[must_use]
-    pub fn verdict(&self) -> Option<&OutcomeKind> {
-        self.outcome.as_ref().map(|told| &told.outcome.kind)
+    pub fn outcome_kind(&self) -> Option<&OutcomeKind> {
+        self.outcome.as_ref().map(|record| &record.outcome.kind)
     }
 }
 
-/// The answers to a batch, as they come.
+/// The outcomes of a batch, as they arrive.
 #[derive(Debug)]
 pub struct BatchResults {
     /// The record in `triggers`.
@@ -124,14 +125,14 @@ pub struct BatchResults {
 }
 
 impl BatchResults {
-    /// The next trigger and what its owner said, if it did so in time; nothing after the last.
+    /// The next trigger and its outcome, if its owner answered in time; `None` after the last.
     pub async fn next(&mut self) -> Option<(String, Option<OutcomeRecord>)> {
         let answer = self.outcomes.join_next().await?;
-        Some(answer.expect("a wait for an answer does not panic"))
+        Some(answer.expect("a task that waits for an outcome does not panic"))
     }
 }
 
-/// Takes submissions and comes back with the owner's answer.
+/// Writes submissions and awaits their outcomes.
 #[derive(Debug)]
 pub struct TriggerClient {
     producer: TriggerProducer,
@@ -140,8 +141,8 @@ pub struct TriggerClient {
 }
 
 impl TriggerClient {
-    /// Opens a desk that waits `answer_timeout` for each answer. What is submitted before `health`
-    /// is ready may go unanswered.
+    /// Opens a client that waits `answer_timeout` for each outcome. Outcomes of submissions that
+    /// are written before `health` is ready may be missed.
     pub fn open(
         settings: &Settings,
         answer_timeout: Duration,
@@ -161,7 +162,7 @@ impl TriggerClient {
         Ok(SubmitResult { record, outcome })
     }
 
-    /// Writes a batch. Each of its triggers is answered for itself, as soon as its owner has.
+    /// Writes a batch. Each of its triggers has its own outcome, as soon as its owner answers.
     pub async fn submit_batch(&self, batch: BatchSubmission) -> Result<BatchResults, SubmitError> {
         let BatchSubmission { submission, ids } = batch;
         let pending = ids.iter().map(|id| self.awaiter.subscribe(id));
@@ -176,7 +177,7 @@ impl TriggerClient {
     }
 }
 
-/// Serves the API, and `probes` beside it, until `shutdown`; requests under way are finished.
+/// Serves the API and `probes` until `shutdown`; requests in progress are finished.
 pub async fn run(
     settings: &Settings,
     listener: TcpListener,
@@ -188,13 +189,13 @@ pub async fn run(
     let callers = Callers::watch(settings, Arc::clone(&health), shutdown.clone())?;
     if callers.current().is_open() {
         let address = listener.local_addr()?;
-        tracing::warn!(%address, "no callers.file: whoever reaches this may do everything");
+        tracing::warn!(%address, "no callers.file: every client may do everything");
     }
-    let desk = TriggerClient::open(settings, timeout, Arc::clone(&health), shutdown.clone())?;
+    let client = TriggerClient::open(settings, timeout, Arc::clone(&health), shutdown.clone())?;
     let view = View::open(settings, Arc::clone(&health), shutdown.clone())?;
     let _detached = tokio::spawn(overdue_monitor::run(view.clone(), shutdown.clone()));
     let api = Arc::new(api::Api {
-        client: desk,
+        client,
         view,
         write_positions: WritePositions::default(),
         in_flight: InFlightRequests::default(),

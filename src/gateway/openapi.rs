@@ -1,7 +1,7 @@
 //! The description of the API: OpenAPI 3.1, made from the handlers and their types.
 //!
-//! Invariant: what is told of every route alike is told here once: who may ask, and every way to be
-//! refused.
+//! Invariant: what all routes have in common is described here once: authentication, and every
+//! error.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -13,18 +13,18 @@ use utoipa::openapi::{ObjectBuilder, OpenApi, RefOr};
 use super::error_code::ErrorCode;
 
 const API_DESCRIPTION: &str = "\
-Register triggers, look at what became of them, change and cancel them.
+Register triggers, see their outcomes, change and cancel them.
 
-A write is a record in Kafka. The answer to it is what the trigger's owner said in its own \
-transaction: 200 and 201 mean that it is so. 202 means that the record is safe and the owner has \
-not answered yet; Location says where to look. With a triggerId of your own a request can be \
-repeated without harm.
+A write is a record in Kafka. Its response is what the trigger's owner committed in its own \
+transaction: 200 and 201 mean that it is done. 202 means that the record is written and the owner \
+has not answered yet; Location says where to look. With a triggerId of your own a request can be \
+repeated safely.
 
-A read comes from a view of the topics. Its answer says with `asOf` and `Orloj-View-As-Of` up to \
-when it is complete, and what a gateway has answered is in what it shows afterwards.
+A read is answered from a view of the topics. `asOf` and `Orloj-View-As-Of` say up to when it is \
+complete, and a gateway always shows what it has itself confirmed.
 
-An error is a problem (RFC 9457). Programs go by its `code`; `errors` names parts of the body by \
-JSON pointer. A field that is null is as good as one left out; one that is not known is refused.";
+An error is a problem (RFC 9457). Programs compare its `code`; `errors` names parts of the body by \
+JSON pointer. A field that is null counts as absent; an unknown field is refused.";
 
 /// What every route has in common.
 #[derive(Debug, utoipa::OpenApi)]
@@ -35,16 +35,16 @@ JSON pointer. A field that is null is as good as one left out; one that is not k
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     tags(
-        (name = "triggers", description = "What is to happen, and what became of it"),
-        (name = "schedules", description = "When it comes again"),
-        (name = "dead letters", description = "What nobody tries again by itself"),
-        (name = "operation", description = "What an operator looks at")
+        (name = "triggers", description = "What will fire, and what has fired"),
+        (name = "schedules", description = "When a recurring trigger fires"),
+        (name = "dead letters", description = "What failed and is not retried automatically"),
+        (name = "operation", description = "For operators")
     ),
     components(schemas(ProblemDetails))
 )]
 struct OpenApiBase;
 
-/// Why it was not done: RFC 9457. Some problems have further members.
+/// Why the request failed: RFC 9457. Some problems have further members.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct ProblemDetails {
@@ -54,16 +54,16 @@ struct ProblemDetails {
     /// The same for every problem of this code.
     title: String,
     status: u16,
-    /// What it is here.
+    /// What is wrong in this request.
     detail: String,
     code: ProblemCode,
     /// What to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
-    /// What is wrong with which part of the body.
+    /// What is wrong, for each part of the body.
     #[serde(skip_serializing_if = "Option::is_none")]
     errors: Option<Vec<ProblemPart>>,
-    /// What the request is called; X-Request-Id says the same.
+    /// The id of the request; the same as X-Request-Id.
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<String>,
 }
@@ -77,7 +77,7 @@ struct ProblemPart {
     detail: String,
 }
 
-/// What programs go by.
+/// What programs compare.
 #[derive(Debug, Serialize)]
 struct ProblemCode;
 
@@ -111,7 +111,7 @@ pub(super) fn base_document() -> OpenApi {
 /// The whole description, when every route is in it.
 pub(super) fn complete_document(api: &OpenApi) -> Value {
     let mut document = serde_json::to_value(api).expect("a description is JSON");
-    // Without a file of callers nobody needs a key.
+    // Without a file of callers no key is needed.
     document["security"] = json!([{ "bearer": [] }, { "apiKey": [] }, {}]);
     document["components"]["responses"] = problem_responses();
     let paths = document["paths"].as_object_mut().into_iter().flatten();
@@ -129,7 +129,7 @@ pub(super) fn complete_document(api: &OpenApi) -> Value {
     document
 }
 
-/// A parameter is there or not; there is no null that it could be.
+/// A parameter is present or absent; it is never null.
 fn remove_null(schema: &mut Value) {
     let is_null = |schema: &Value| schema["type"] == "null";
     if let Some(types) = schema.get_mut("type").and_then(Value::as_array_mut) {
@@ -167,7 +167,7 @@ fn problem_responses() -> Value {
         response["description"] = json!(description);
         if matches!(status.as_u16(), 429 | 503) {
             response["headers"]["Retry-After"] = json!({
-                "description": "Seconds after which to come back",
+                "description": "Seconds after which to try again",
                 "schema": { "type": "integer", "minimum": 0 },
             });
         }
@@ -182,7 +182,7 @@ fn problem_responses() -> Value {
     responses.into()
 }
 
-/// How a request may be refused.
+/// The error responses of a route.
 fn error_responses(path: &str, method: &str, has_body: bool) -> Map<String, Value> {
     let mut statuses = vec![400, 401, 403, 406, 422, 429, 500, 503];
     if has_body {

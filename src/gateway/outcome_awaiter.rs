@@ -1,7 +1,7 @@
-//! Awaiting the owner's answer: outcomes, matched with the records that asked for them.
+//! Awaiting the owner's answer: outcomes, matched with the records that requested them.
 //!
-//! Invariant: one thread reads, and nothing grows without bound: a waiter lives as long as its
-//! request, waiters are counted, and an outcome that nobody waits for is not even decoded.
+//! Invariant: one thread reads, and memory is bounded: a waiter lives as long as its request,
+//! waiters are counted, and an outcome without a waiter is not decoded.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,20 +21,20 @@ use crate::kafka::reader::{LogReader, ReadEvent};
 use crate::model::outcome::Outcome;
 use crate::model::{Offset, PartitionId};
 
-/// Requests that wait at once. Each holds a connection too, so more would not help anyone.
+/// Requests that wait at once. Each holds a connection too, so a higher limit would not help.
 const WAITERS_MAX: usize = 10_000;
-/// Outcomes of one trigger that may come between a waiter's record and its acknowledgement.
+/// Outcomes of one trigger that may arrive between a waiter's record and its acknowledgement.
 const UNREAD_MAX: usize = 64;
-/// How long one look for outcomes takes; it bounds how late the thread hears of a shutdown.
+/// How long one poll for outcomes takes; it bounds how late the thread sees a shutdown.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
-/// How long the broker may take to say where a log ends; it bounds the same.
+/// How long the broker may take to return an end offset; it bounds the same.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The part of the gateway's health that this is.
 const PART: &str = "outcomes";
 
-/// As many requests wait as may: answer "try again later".
+/// The limit of waiting requests is reached: answer "try again later".
 #[derive(Debug, Error)]
-#[error("{WAITERS_MAX} requests wait for their outcome already")]
+#[error("{WAITERS_MAX} requests are waiting for their outcome already")]
 pub struct TooManyWaiters;
 
 /// The waiters, shared with the thread that reads outcomes.
@@ -50,10 +50,10 @@ struct PendingOutcomes {
     next: u64,
 }
 
-/// An outcome, and where its record stands.
+/// An outcome, and the position of its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutcomeRecord {
-    /// What the owner said.
+    /// What the owner decided.
     pub outcome: Outcome,
     /// The partition of `outcomes`.
     pub partition: PartitionId,
@@ -61,7 +61,7 @@ pub struct OutcomeRecord {
     pub offset: Offset,
 }
 
-/// One who waits; forgotten when dropped.
+/// A waiter; removed when dropped.
 #[derive(Debug)]
 pub struct PendingOutcome {
     awaiter: OutcomeAwaiter,
@@ -79,43 +79,43 @@ impl OutcomeAwaiter {
         shutdown: CancellationToken,
     ) -> Result<Self, KafkaError> {
         let reader = LogReader::open(settings, &format!("{}.gateways", settings.topics.prefix))?;
-        health.not_ready(PART, "looking for the end of the log");
-        let receipts = Self::default();
-        let follower = OutcomeReader {
+        health.not_ready(PART, "reading the end offsets of outcomes");
+        let awaiter = Self::default();
+        let outcome_reader = OutcomeReader {
             reader,
             topic: Names::new(&settings.topics.prefix).outcomes(),
             partitions: settings.topics.partitions.get().into(),
-            awaiter: receipts.clone(),
+            awaiter: awaiter.clone(),
             health,
         };
-        let _detached = std::thread::spawn(move || follower.run(&shutdown));
-        Ok(receipts)
+        let _detached = std::thread::spawn(move || outcome_reader.run(&shutdown));
+        Ok(awaiter)
     }
 
-    /// Begins to wait for outcomes of `trigger`. To be called before its record is written: the
-    /// answer may be there before the broker's acknowledgement.
+    /// Starts to wait for outcomes of `trigger`. To be called before its record is written: the
+    /// outcome may arrive before the broker's acknowledgement.
     pub fn subscribe(&self, trigger: &str) -> Result<PendingOutcome, TooManyWaiters> {
-        let mut waiting = self.lock();
-        if waiting.count >= WAITERS_MAX {
+        let mut pending = self.lock();
+        if pending.count >= WAITERS_MAX {
             return Err(TooManyWaiters);
         }
         let (sender, outcomes) = mpsc::channel(UNREAD_MAX);
-        let number = waiting.next;
-        waiting.next += 1;
-        waiting.count += 1;
-        waiting.by_trigger.entry(trigger.to_owned()).or_default().push((number, sender));
+        let number = pending.next;
+        pending.next += 1;
+        pending.count += 1;
+        pending.by_trigger.entry(trigger.to_owned()).or_default().push((number, sender));
         Ok(PendingOutcome { awaiter: self.clone(), trigger: trigger.to_owned(), number, outcomes })
     }
 
-    /// Hands an outcome to those who wait for its trigger; `decode` is called if there are any.
+    /// Sends an outcome to the waiters of its trigger; `decode` is called only if there are any.
     fn deliver(&self, trigger: &[u8], decode: impl FnOnce() -> Option<OutcomeRecord>) {
         let Ok(trigger) = std::str::from_utf8(trigger) else { return };
-        let waiting = self.lock();
-        let Some(waiters) = waiting.by_trigger.get(trigger) else { return };
-        let Some(told) = decode() else { return };
+        let pending = self.lock();
+        let Some(waiters) = pending.by_trigger.get(trigger) else { return };
+        let Some(record) = decode() else { return };
         for (_, sender) in waiters {
-            // Full: whoever reads that slowly has run out of time, and is told where to look.
-            let _full = sender.try_send(told.clone());
+            // Full: a waiter that reads that slowly times out.
+            let _full = sender.try_send(record.clone());
         }
     }
 
@@ -130,22 +130,22 @@ impl PendingOutcome {
         self.wait_until(|outcome| outcome.answers == Some(offset), timeout).await
     }
 
-    /// The first outcome that answers any record, or nothing after `timeout`: where a registration
-    /// of a batch will stand its writer does not know.
+    /// The first outcome that answers any record, or nothing after `timeout`: the offset of a
+    /// registration of a batch is not known to its writer.
     pub async fn wait_for_any(self, timeout: Duration) -> Option<OutcomeRecord> {
         self.wait_until(|outcome| outcome.answers.is_some(), timeout).await
     }
 
     async fn wait_until(
         mut self,
-        is_it: impl Fn(&Outcome) -> bool,
+        is_match: impl Fn(&Outcome) -> bool,
         timeout: Duration,
     ) -> Option<OutcomeRecord> {
         let find = async {
             loop {
-                let told = self.outcomes.recv().await?;
-                if is_it(&told.outcome) {
-                    return Some(told);
+                let record = self.outcomes.recv().await?;
+                if is_match(&record.outcome) {
+                    return Some(record);
                 }
             }
         };
@@ -155,12 +155,12 @@ impl PendingOutcome {
 
 impl Drop for PendingOutcome {
     fn drop(&mut self) {
-        let mut waiting = self.awaiter.lock();
-        waiting.count -= 1;
-        if let Some(waiters) = waiting.by_trigger.get_mut(&self.trigger) {
+        let mut pending = self.awaiter.lock();
+        pending.count -= 1;
+        if let Some(waiters) = pending.by_trigger.get_mut(&self.trigger) {
             waiters.retain(|(number, _)| *number != self.number);
             if waiters.is_empty() {
-                let _gone = waiting.by_trigger.remove(&self.trigger);
+                let _removed = pending.by_trigger.remove(&self.trigger);
             }
         }
     }
@@ -178,8 +178,8 @@ struct OutcomeReader {
 impl OutcomeReader {
     fn run(self, shutdown: &CancellationToken) {
         let schemas = Schemas::new();
-        // Until started, and whenever the brokers went: ask, because librdkafka never says that
-        // they came back.
+        // Until started, and after the brokers were lost: ask them, because librdkafka does not
+        // report that they are back.
         let (mut started, mut disconnected) = (false, true);
         while !shutdown.is_cancelled() {
             if disconnected {
@@ -200,20 +200,20 @@ impl OutcomeReader {
                     };
                     self.awaiter.deliver(record.key().unwrap_or_default(), decode);
                 }
-                // Outcomes are kept for a month and read at once: somebody made the topic anew.
+                // Outcomes are kept for a month and read at once: the topic was created again.
                 Ok(Some(ReadEvent::OutOfRange(_))) => (started, disconnected) = (false, true),
                 Ok(Some(ReadEvent::PartitionEof(_)) | None) => {}
                 Err(error) => {
                     disconnected = true;
-                    self.health.not_ready(PART, format!("the broker is away: {error}"));
+                    self.health.not_ready(PART, format!("the brokers cannot be reached: {error}"));
                 }
             }
         }
     }
 
     fn start(&self) -> Result<(), KafkaError> {
-        // All ends before the first fetch: a broker answers a connection in order, and a fetch
-        // that waits for records would hold up every question behind it.
+        // All end offsets before the first fetch: a broker answers a connection in order, and a
+        // fetch that waits for records would delay every request behind it.
         let ends = (0..self.partitions)
             .map(|partition| self.reader.last_stable_offset(&self.topic, partition, BROKER_TIMEOUT))
             .collect::<Result<Vec<_>, _>>()?;
@@ -237,62 +237,61 @@ mod tests {
     const SOON: Duration = Duration::from_secs(5);
 
     fn outcome_record(trigger: &str, answers: Offset) -> OutcomeRecord {
-        let verdict = OutcomeKind::Cancelled { generation: answers };
+        let kind = OutcomeKind::Cancelled { generation: answers };
         let (trigger, answers) = (Text::from(trigger), Some(answers));
-        let outcome = Outcome { trigger, answers, at: 0, kind: verdict };
+        let outcome = Outcome { trigger, answers, at: 0, kind };
         OutcomeRecord { outcome, partition: 3, offset: 41 }
     }
 
-    fn deliver(receipts: &OutcomeAwaiter, trigger: &str, answers: Offset) {
-        receipts.deliver(trigger.as_bytes(), || Some(outcome_record(trigger, answers)));
+    fn deliver(awaiter: &OutcomeAwaiter, trigger: &str, answers: Offset) {
+        awaiter.deliver(trigger.as_bytes(), || Some(outcome_record(trigger, answers)));
     }
 
     #[tokio::test]
     async fn an_outcome_reaches_the_request_of_its_record() {
-        let receipts = OutcomeAwaiter::default();
-        let first = receipts.subscribe("tea").unwrap();
-        let second = receipts.subscribe("tea").unwrap();
-        deliver(&receipts, "milk", 1);
-        deliver(&receipts, "tea", 2);
-        deliver(&receipts, "tea", 1);
+        let awaiter = OutcomeAwaiter::default();
+        let first = awaiter.subscribe("tea").unwrap();
+        let second = awaiter.subscribe("tea").unwrap();
+        deliver(&awaiter, "milk", 1);
+        deliver(&awaiter, "tea", 2);
+        deliver(&awaiter, "tea", 1);
         assert_eq!(first.wait_for(1, SOON).await, Some(outcome_record("tea", 1)));
         assert_eq!(second.wait_for(2, SOON).await, Some(outcome_record("tea", 2)));
-        assert!(receipts.lock().by_trigger.is_empty());
+        assert!(awaiter.lock().by_trigger.is_empty());
     }
 
     #[tokio::test]
     async fn wait_for_any_ignores_outcomes_that_answer_no_record() {
-        let receipts = OutcomeAwaiter::default();
-        let waiter = receipts.subscribe("tea").unwrap();
+        let awaiter = OutcomeAwaiter::default();
+        let waiter = awaiter.subscribe("tea").unwrap();
         let mut outcome = outcome_record("tea", 1);
         outcome.outcome.answers = None;
-        receipts.deliver(b"tea", || Some(outcome));
-        deliver(&receipts, "tea", 7);
+        awaiter.deliver(b"tea", || Some(outcome));
+        deliver(&awaiter, "tea", 7);
         assert_eq!(waiter.wait_for_any(SOON).await, Some(outcome_record("tea", 7)));
     }
 
     #[tokio::test]
     async fn a_waiter_is_removed_after_its_timeout() {
-        let receipts = OutcomeAwaiter::default();
-        let waiter = receipts.subscribe("tea").unwrap();
-        deliver(&receipts, "tea", 1);
+        let awaiter = OutcomeAwaiter::default();
+        let waiter = awaiter.subscribe("tea").unwrap();
+        deliver(&awaiter, "tea", 1);
         assert_eq!(waiter.wait_for(7, Duration::from_millis(1)).await, None);
-        let waiting = receipts.lock();
-        assert_eq!((waiting.count, waiting.by_trigger.len()), (0, 0));
+        let pending = awaiter.lock();
+        assert_eq!((pending.count, pending.by_trigger.len()), (0, 0));
     }
 
     #[test]
     fn an_outcome_without_a_waiter_is_not_decoded() {
-        OutcomeAwaiter::default().deliver(b"tea", || panic!("nobody waits"));
+        OutcomeAwaiter::default().deliver(b"tea", || panic!("there is no waiter"));
     }
 
     #[test]
     fn waiters_are_counted() {
-        let receipts = OutcomeAwaiter::default();
-        let waiters: Vec<_> =
-            (0..WAITERS_MAX).map(|_| receipts.subscribe("tea").unwrap()).collect();
-        assert!(receipts.subscribe("tea").is_err());
+        let awaiter = OutcomeAwaiter::default();
+        let waiters: Vec<_> = (0..WAITERS_MAX).map(|_| awaiter.subscribe("tea").unwrap()).collect();
+        assert!(awaiter.subscribe("tea").is_err());
         drop(waiters);
-        assert!(receipts.subscribe("tea").is_ok());
+        assert!(awaiter.subscribe("tea").is_ok());
     }
 }

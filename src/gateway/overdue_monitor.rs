@@ -1,7 +1,6 @@
-//! The standing check: callbacks that have not ended an hour past their time.
+//! The periodic check for callbacks that have not settled an hour after their time.
 //!
-//! Invariant: nothing can get lost by design; if something does all the same, an operator hears of
-//! it from us and not from a customer.
+//! Invariant: by design nothing is lost; if it happens, a metric and the log report it.
 
 use std::time::Duration;
 
@@ -11,12 +10,12 @@ use crate::model::Millis;
 use crate::view::View;
 use crate::{clock, telemetry};
 
-/// How long past its time a callback may be, in ms: longer than the pauses of the usual retries.
+/// How long after its time a callback may settle, in ms: longer than the pauses of usual retries.
 pub(super) const OVERDUE_AFTER_MS: Millis = 3_600_000;
-/// Between two looks.
+/// Pause between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Looks now and then, until `shutdown`.
+/// Checks until `shutdown`.
 pub(super) async fn run(view: View, shutdown: CancellationToken) {
     let mut interval = tokio::time::interval(CHECK_INTERVAL);
     let mut last = 0;
@@ -32,15 +31,15 @@ pub(super) async fn run(view: View, shutdown: CancellationToken) {
                 if unsettled > last {
                     tracing::warn!(
                         unsettled,
-                        "callbacks have not ended an hour past their time: are workers behind, \
-                         or a pool without any? GET /v1/unsettled lists them, `orloj reconcile` \
-                         has them made"
+                        "callbacks have not settled an hour after their time: do workers lag, \
+                         or has a pool no worker? GET /v1/unsettled lists them, `orloj \
+                         reconcile` sends them again"
                     );
                 }
                 last = unsettled;
             }
-            // The view's own health says why.
-            Err(error) => tracing::debug!(%error, "the standing check has to wait"),
+            // The view's own health reports the reason.
+            Err(error) => tracing::debug!(%error, "cannot check for overdue callbacks"),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! The parameters of a request beside its body: path, query, and the headers of preconditions.
 //!
-//! Invariant: a parameter that is not known is refused as a field would be, and every refusal names
-//! it.
+//! Invariant: an unknown parameter is refused like an unknown field, and every error names it.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path};
@@ -17,7 +16,7 @@ use super::error_code::ErrorCode;
 use super::problem::{FieldError, ParseError, Problem};
 use crate::model::Offset;
 
-/// The one parameter of a path.
+/// The parameter of a path.
 #[derive(Debug)]
 pub(super) struct PathId(pub(super) String);
 
@@ -25,9 +24,9 @@ pub(super) struct PathId(pub(super) String);
 #[derive(Debug)]
 pub(super) struct Query<T>(pub(super) T);
 
-/// A type that a query is read as.
+/// A type that a query is deserialised as.
 pub(super) trait QueryFields: DeserializeOwned {
-    /// Parameters that may come again, which together are a list.
+    /// Parameters that may be repeated: together they are a list.
     const LISTS: &'static [&'static str] = &[];
     /// Parameters that may be numbers.
     const NUMBERS: &'static [&'static str] = &["page_size"];
@@ -58,7 +57,7 @@ impl<S: Send + Sync, T: QueryFields> FromRequestParts<S> for Query<T> {
 
 fn read_query<T: QueryFields>(query: &str) -> Result<T, Problem> {
     let mut fields = Map::new();
-    let mut url = Url::parse("http://query/").expect("it is one");
+    let mut url = Url::parse("http://query/").expect("the literal is a URL");
     url.set_query(Some(query));
     for (name, value) in url.query_pairs() {
         let name = name.into_owned();
@@ -66,7 +65,7 @@ fn read_query<T: QueryFields>(query: &str) -> Result<T, Problem> {
         let value = number.map_or_else(|| json!(value), |number| json!(number));
         if T::LISTS.contains(&name.as_str()) {
             let list = fields.entry(name).or_insert(json!([]));
-            list.as_array_mut().expect("made as one").push(value);
+            list.as_array_mut().expect("it was inserted as a list").push(value);
         } else if fields.insert(name.clone(), value).is_some() {
             return Err(invalid_parameter(&format!("{name} is there twice: give it once")));
         }
@@ -100,10 +99,10 @@ pub(super) fn if_match(headers: &HeaderMap) -> Result<Option<Vec<Offset>>, Probl
                 continue;
             }
             let quoted = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
-            // The generation as JSON shows it says as much as the ETag that quotes it.
+            // The bare generation, as JSON shows it, is accepted like the quoted ETag.
             let bare = Some(tag).filter(|tag| tag.bytes().all(|byte| byte.is_ascii_digit()));
             let inner = quoted.or_else(|| bare.filter(|tag| !tag.is_empty()));
-            // An entity tag that we never gave matches nothing.
+            // An unknown entity tag matches nothing.
             generations.extend(inner.ok_or_else(invalid_etag)?.parse::<Offset>());
         }
     }
@@ -111,7 +110,7 @@ pub(super) fn if_match(headers: &HeaderMap) -> Result<Option<Vec<Offset>>, Probl
 }
 
 fn invalid_etag() -> Problem {
-    let detail = "If-Match: write the ETag that the trigger came with, such as \"41\"";
+    let detail = "If-Match: write the ETag of the trigger's response, such as \"41\"";
     invalid_parameter(detail).with("parameter", json!("If-Match"))
 }
 

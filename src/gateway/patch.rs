@@ -1,8 +1,8 @@
-//! `PATCH /v1/triggers/{id}`: a JSON merge patch (RFC 7396) of what was registered, which becomes a
-//! registration in its place.
+//! `PATCH /v1/triggers/{id}`: a JSON merge patch (RFC 7396) of what was registered, which is
+//! written as a new registration.
 //!
-//! Invariant: what the patch does not name stays byte for byte as it was registered. The owner
-//! takes the change only if the trigger is still the one that was patched.
+//! Invariant: a field that the patch does not name stays byte for byte as it was registered. The
+//! owner accepts the change only if the trigger still has the generation that was patched.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ use crate::model::definition::Header;
 use crate::model::outcome::OutcomeKind;
 use crate::view::{FINGERPRINT_HEADER, LABEL_HEADER_PREFIX, NAME_HEADER, TriggerView};
 
-/// What a patch may name.
+/// The fields that a patch may name.
 const WRITABLE: [&str; 22] = [
     "name",
     "labels",
@@ -54,7 +54,7 @@ const WRITABLE: [&str; 22] = [
     "late",
 ];
 
-/// What gives way if a patch names something that cannot stand beside it.
+/// The fields that are removed when a patch sets a field that excludes them.
 const CONFLICTING_FIELDS: [(&str, &[&str]); 5] = [
     ("fireAt", &["schedule"]),
     ("delaySeconds", &["fireAt", "schedule"]),
@@ -99,11 +99,11 @@ pub(super) async fn patch(
         let problem = Problem::of(ErrorCode::Settled, format!("{id} has settled"));
         return Err(problem.with("triggerStatus", json!(trigger.status)));
     }
-    // An operator changes what stays its caller's.
+    // The trigger stays its caller's, even if an operator changes it.
     let owner = api.callers.for_record(trigger.caller.as_deref());
     let registered_by = trigger.caller.clone();
     let (mut changed, late) = apply_patch(trigger, &patch, payload_max)?;
-    // After all that would be refused anyway: RFC 9110, section 13.2.1.
+    // Checked after everything else that refuses a request: RFC 9110, section 13.2.1.
     if wanted.is_some_and(|wanted| !wanted.contains(&generation)) {
         return Err(generation_differs(&id, generation));
     }
@@ -118,7 +118,7 @@ pub(super) async fn patch(
         None => submission,
     };
     let receipt = api.write(submission).await?;
-    match receipt.verdict() {
+    match receipt.outcome_kind() {
         Some(OutcomeKind::Accepted { generation, fire_at, .. }) => {
             let registered = RegisterResponse::of(&id, *generation, *fire_at);
             let mut response = Json(registered).into_response();
@@ -135,8 +135,7 @@ pub(super) async fn patch(
     }
 }
 
-/// What a patch may hold, for the description: what a registration may, but for what is not to be
-/// changed.
+/// The schema of a patch: the fields of a registration, without those that cannot be changed.
 #[derive(Debug)]
 pub(super) struct TriggerPatch;
 
@@ -158,7 +157,7 @@ fn generation_differs(id: &str, generation: Offset) -> Problem {
     Problem::of(ErrorCode::GenerationDiffers, detail).with("generation", json!(generation))
 }
 
-/// The trigger as the patch has it.
+/// The trigger after the patch.
 fn apply_patch(
     view: TriggerView,
     patch: &[u8],
@@ -171,7 +170,7 @@ fn apply_patch(
     let (whole, had_schedule) = (view.payload_is_complete, view.schedule.is_some());
     let mut fields = writable(view);
     for (name, others) in CONFLICTING_FIELDS {
-        // What stood beside another of its kind can go on doing so.
+        // A field that was set before is compatible with the other ones.
         if is_set_in_patch(name) && !fields.contains_key(name) {
             others.iter().for_each(|other| drop(fields.remove(*other)));
         }
@@ -197,7 +196,7 @@ fn apply_patch(
     if keeps_payload {
         let payload = definition.payload.filter(|_| whole);
         let Some(payload) = payload else {
-            let detail = "its payload is not kept whole for looking at, or is null: give payload";
+            let detail = "the view has not the whole payload, or it is null: give payload";
             return Err(Problem::at(ErrorCode::Conflict, FieldError::of("payload", detail)));
         };
         trigger.payload = payload.to_vec();
@@ -211,7 +210,7 @@ fn apply_patch(
     Ok((trigger, late))
 }
 
-/// Refuses what a patch cannot name.
+/// Refuses a field that a patch cannot have.
 fn check_names(patch: &Map<String, Value>) -> Result<(), FieldError> {
     let Some(unknown) = patch.keys().find(|name| !WRITABLE.contains(&name.as_str())) else {
         return Ok(());
@@ -227,14 +226,14 @@ fn check_names(patch: &Map<String, Value>) -> Result<(), FieldError> {
     Err(FieldError::of(unknown, reason))
 }
 
-/// What was registered, in the fields that register it.
+/// The trigger, as the fields that register it.
 fn writable(view: TriggerView) -> Map<String, Value> {
     let recurs = view.schedule.is_some();
     let shown = serde_json::to_value(Trigger::from(view)).expect("text and numbers make JSON");
     let Value::Object(mut fields) = shown else { unreachable!("a trigger is shown as an object") };
     fields.retain(|name, _| WRITABLE.contains(&name.as_str()));
     if recurs {
-        // The schedule says when; this is what it came to.
+        // The schedule says when; this time was calculated from it.
         let _next = fields.remove("fireAt");
     }
     fields
@@ -252,7 +251,7 @@ fn merge(target: &mut Value, patch: Value) {
     let Some(fields) = target.as_object_mut() else { return };
     for (name, value) in patch {
         if value.is_null() {
-            let _gone = fields.remove(&name);
+            let _removed = fields.remove(&name);
         } else {
             merge(fields.entry(name).or_insert(Value::Null), value);
         }
@@ -263,7 +262,7 @@ fn header_pair(header: &Header) -> (String, Vec<u8>) {
     (header.name.to_string(), header.value.as_ref().map(|value| value.to_vec()).unwrap_or_default())
 }
 
-/// Whether nothing of a trigger's fields is told by it.
+/// Whether the header is none of those that fields of a trigger are written as.
 fn is_other_header(header: &&Header) -> bool {
     let name = header.name.as_str();
     name != NAME_HEADER && !name.starts_with(LABEL_HEADER_PREFIX) && name != FINGERPRINT_HEADER
@@ -416,8 +415,8 @@ mod tests {
         let patch = |patch: Value| {
             apply_patch(waiting(), patch.to_string().as_bytes(), 4_096).unwrap().0.lifecycle_headers
         };
-        let names = |course: &[(&'static str, String)]| {
-            course.iter().map(|(name, _)| *name).collect::<Vec<_>>()
+        let names = |headers: &[(&'static str, String)]| {
+            headers.iter().map(|(name, _)| *name).collect::<Vec<_>>()
         };
         let kept = ["orloj-priority", "orloj-after", "orloj-on-failure", "orloj-after-timeout"];
         assert_eq!(names(&patch(json!({"name": "x"}))), kept);
@@ -456,14 +455,14 @@ mod tests {
                 apply_patch(recurring(), patch.to_string().as_bytes(), 4_096).unwrap();
             (trigger.when, trigger.lifecycle_headers)
         };
-        let (when, course) = patch(json!({"maxExecutions": null, "name": "x"}));
+        let (when, headers) = patch(json!({"maxExecutions": null, "name": "x"}));
         let schedule = r#"{"daily":{"at":["09:00"]},"maxExecutions":3}"#.to_owned();
         assert_eq!(when, None);
         let expected = ("orloj-count", "keep".to_owned());
-        assert_eq!(course[..2], [("orloj-schedule", schedule), expected]);
-        let (when, course) = patch(json!({"fireAt": "2030-01-01T00:00:00Z", "count": null}));
+        assert_eq!(headers[..2], [("orloj-schedule", schedule), expected]);
+        let (when, headers) = patch(json!({"fireAt": "2030-01-01T00:00:00Z", "count": null}));
         assert_eq!(when, Some(FireTime::At(1_893_456_000_000)));
-        assert_eq!(course, [("orloj-priority", "127".to_owned())]);
+        assert_eq!(headers, [("orloj-priority", "127".to_owned())]);
     }
 
     #[test]

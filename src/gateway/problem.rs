@@ -1,7 +1,7 @@
-//! Errors of the HTTP API: RFC 9457 problem details, which name the field and the way out.
+//! Errors of the HTTP API: RFC 9457 problem details, with the field and what to do.
 //!
-//! Invariant: every error has a code of [`ErrorCode`], which means the same for ever. What people
-//! read may change, what programs read may not.
+//! Invariant: every error has a code of [`ErrorCode`], whose meaning never changes. Texts for
+//! people may change, what programs read may not.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use serde_json::{Map, Value, json};
 use super::error_code::ErrorCode;
 use super::submission::ValidationError;
 
-/// Seconds after which to try again when the brokers are away: librdkafka reconnects within one,
-/// and a broker that restarts takes a few.
+/// Seconds after which to try again when the brokers cannot be reached: librdkafka reconnects
+/// within one, and a broker that restarts takes a few.
 const RETRY_AFTER_SECONDS: u64 = 5;
 
-/// An answer that is not a success.
+/// A response that is not a success.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Problem {
     status: StatusCode,
@@ -35,16 +35,16 @@ pub(super) struct Problem {
 pub(super) struct FieldError {
     /// Which part: a JSON pointer (RFC 6901); empty for the whole.
     pub(super) pointer: String,
-    /// What is wrong, and what is right.
+    /// What is wrong, and what to write.
     pub(super) reason: String,
 }
 
-/// A part of a body that has not the form that it must have.
+/// A part of a body that does not have the required form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ParseError(pub(super) FieldError);
 
 impl Problem {
-    /// A problem of the code that this status has if nothing more is known.
+    /// A problem with the most general code of this status.
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         let problem = Self::of(ErrorCode::from_status(status), detail);
         Self { status, ..problem }
@@ -56,13 +56,13 @@ impl Problem {
         Self { status, code, detail, retry_after: None, members: Map::new() }
     }
 
-    /// The service cannot do it now; the client shall come back.
+    /// The gateway cannot do it now; the client shall try again.
     pub(super) fn unavailable(detail: impl Into<String>) -> Self {
         let problem = Self::of(ErrorCode::Unavailable, detail);
         Self { retry_after: Some(RETRY_AFTER_SECONDS), ..problem }
     }
 
-    /// The client shall come back `after` its share of requests is worked off.
+    /// The client's rate limit is exceeded; it shall try again `after` that time.
     pub(super) fn rate_limited(caller: &str, per_second: NonZeroU32, after: Duration) -> Self {
         let detail = format!("{caller} may make {per_second} requests a second");
         let problem = Self::of(ErrorCode::TooManyRequests, detail);
@@ -76,7 +76,7 @@ impl Problem {
         Self::of(code, reason).with("errors", errors)
     }
 
-    /// The same, with when the client shall come back.
+    /// Adds the time after which the client shall try again.
     #[must_use]
     pub(super) fn retry_after_seconds(self, seconds: u64) -> Self {
         Self { retry_after: Some(seconds), ..self }
@@ -89,7 +89,7 @@ impl Problem {
         self
     }
 
-    /// The same of a part of the body that is itself at `place`, a JSON pointer.
+    /// Prepends the JSON pointer `place` to the pointers of the errors.
     #[must_use]
     pub(super) fn with_pointer_prefix(mut self, place: &str) -> Self {
         let errors = self.members.get_mut("errors").and_then(Value::as_array_mut);
@@ -100,13 +100,13 @@ impl Problem {
         self
     }
 
-    /// The same, with another hint than its code's.
+    /// Replaces the hint of the code.
     #[must_use]
     pub(super) fn hint(self, hint: impl Into<String>) -> Self {
         self.with("hint", Value::String(hint.into()))
     }
 
-    /// The body; `request` is what the request is called in logs.
+    /// The body; `request` is the request's id.
     fn body(self, request: Option<&str>) -> String {
         let mut body = self.members;
         body.insert("type".to_owned(), json!(self.code.page_path()));
@@ -129,7 +129,7 @@ impl FieldError {
     }
 }
 
-/// The owner's reading says `schedule.cron is …`, and that is `/schedule/cron`.
+/// A reason of the validator starts with `schedule.cron is …`: the pointer is `/schedule/cron`.
 impl From<ValidationError> for FieldError {
     fn from(ValidationError { field, reason }: ValidationError) -> Self {
         if matches!(field, "body" | "batch") {
@@ -178,7 +178,7 @@ impl IntoResponse for Problem {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if status == StatusCode::PAYLOAD_TOO_LARGE {
-            // What is left of the body is not read: the connection is of no more use.
+            // The rest of the body is not read, so the connection cannot be reused.
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(seconds) = retry_after {
@@ -187,13 +187,13 @@ impl IntoResponse for Problem {
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"orloj\""));
         }
-        // Whoever knows what the request is called writes the body again.
+        // `set_request_id` writes the body again, with the request's id.
         response.extensions_mut().insert(self);
         response
     }
 }
 
-/// Says in a problem's body which request it answers.
+/// Adds the request's id to the body of a problem.
 pub(super) fn set_request_id(response: &mut Response, request: &str) {
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
         *response.body_mut() = Body::from(problem.body(Some(request)));

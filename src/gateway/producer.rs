@@ -1,6 +1,6 @@
-//! Writing submissions to `triggers` and hearing where they ended up.
+//! Writing submissions to `triggers`, with the position of each record.
 //!
-//! Invariant: a record goes to the partition that the configured hash says, so that its owner need
+//! Invariant: a record is written to the partition of the configured hash, so that its owner does
 //! not forward it and its outcome names the offset that the writer knows.
 
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub struct TriggerProducer {
     partitions: i32,
 }
 
-/// Where a record stands.
+/// The position of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordMetadata {
     /// The topic.
@@ -36,7 +36,7 @@ pub struct RecordMetadata {
 
 impl std::fmt::Debug for TriggerProducer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Writer").field("topic", &self.topic).finish_non_exhaustive()
+        f.debug_struct("TriggerProducer").field("topic", &self.topic).finish_non_exhaustive()
     }
 }
 
@@ -47,7 +47,7 @@ impl std::fmt::Display for RecordMetadata {
 }
 
 impl TriggerProducer {
-    /// Opens a producer that gives up on a record after `timeout`.
+    /// Opens a producer with a delivery timeout of `timeout`.
     pub fn open(settings: &Settings, timeout: Duration) -> KafkaResult<Self> {
         let mut config = producer_config(settings);
         let _set = config.set("message.timeout.ms", timeout.as_millis().to_string());
@@ -59,8 +59,8 @@ impl TriggerProducer {
         })
     }
 
-    /// Writes a record and waits until the broker has it. After an error it may be there or not:
-    /// the same submission may be written again, since its id is the same.
+    /// Writes a record and waits for the acknowledgement. After an error the record may be written
+    /// or not: the same submission may be written again, since its id is the same.
     pub async fn send(&self, submission: &Submission) -> Result<RecordMetadata, KafkaError> {
         let mut headers = OwnedHeaders::new_with_capacity(submission.headers.len());
         for (key, value) in &submission.headers {

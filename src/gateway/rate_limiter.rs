@@ -1,7 +1,7 @@
-//! How many requests a caller may make, and what every answer says of that.
+//! The rate limit of a caller's requests, and its headers in every response.
 //!
-//! Invariant: a second's worth may come at once, and what is over it is told when to come back.
-//! Memory is an entry a caller that the file knows.
+//! Invariant: a burst of one second's requests is allowed; a request over the limit is refused with
+//! the time after which to retry. There is one entry per caller of the file.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -13,36 +13,36 @@ use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
 
-/// What may come at once, in requests of that long.
+/// The burst: as many requests as are allowed in this time.
 pub(super) const BURST: Duration = Duration::from_secs(1);
 
-/// When each caller's requests so far are worked off, if they came evenly spaced.
+/// The theoretical arrival time (GCRA) of each caller's next request.
 #[derive(Debug, Default)]
 pub(super) struct RequestRateLimiter {
     theoretical_arrival: Mutex<HashMap<String, Instant>>,
 }
 
-/// Where a caller stands after a request.
+/// The state of a caller's limit after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RateLimitStatus {
     /// Requests in a second, and at once.
     quota: NonZeroU32,
-    /// How many more may come now.
+    /// How many more are allowed now.
     remaining: u32,
-    /// Seconds until all may come again.
+    /// Seconds until the whole burst is allowed again.
     reset: u64,
 }
 
-/// A request that is one too many.
+/// A request over the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RateLimited {
-    /// How long it comes too early.
+    /// After which time it is allowed.
     pub(super) retry_after: Duration,
     pub(super) status: RateLimitStatus,
 }
 
 impl RequestRateLimiter {
-    /// Counts a request of `caller` at `now`, or says how long it is too early.
+    /// Counts a request of `caller` at `now`, or returns after which time it is allowed.
     pub(super) fn admit(
         &self,
         caller: &str,
@@ -105,7 +105,7 @@ impl RateLimitStatus {
     }
 }
 
-/// Where whoever counts a request puts what its answer shall say.
+/// Carries the state of the limit from the authenticator to the response.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RateLimitHeaders(Arc<OnceLock<RateLimitStatus>>);
 
@@ -116,7 +116,7 @@ impl RateLimitHeaders {
     }
 }
 
-/// Has every answer to a known caller say where that stands.
+/// Adds the headers to every response for a known caller.
 pub(super) async fn add_headers(mut request: Request, next: Next) -> Response {
     let headers = RateLimitHeaders::default();
     let _before = request.extensions_mut().insert(headers.clone());

@@ -1,7 +1,7 @@
-//! The body of `POST /v1/triggers` and of each trigger in a batch, and the trigger that it says.
+//! The body of `POST /v1/triggers` and of each trigger in a batch, and the trigger in it.
 //!
-//! Invariant: a field is either judged here or handed on as it was written, to be judged by the
-//! owner's own reading; nothing is judged twice.
+//! Invariant: a field is either checked here or passed on as it was written, to be checked by the
+//! validator; nothing is checked twice.
 
 use std::collections::BTreeMap;
 
@@ -25,12 +25,13 @@ use crate::model::limits::TIMEOUT_MAX_MS;
 use crate::model::text::Text;
 use crate::view::{LABEL_HEADER_PREFIX, NAME_HEADER};
 
-/// Bytes of a name or of a label's value: a line that people read.
+/// Bytes of a name or of a label's value.
 const LINE_BYTES_MAX: usize = 256;
 /// Labels of a trigger: each is a header of its record.
 const LABELS_MAX: usize = 16;
 /// Bytes of a label's key.
 const LABEL_KEY_BYTES_MAX: usize = 63;
+
 /// A trigger to be registered: when, where to, and what. A field that is null counts as absent.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "a JSON object")]
@@ -39,13 +40,13 @@ const LABEL_KEY_BYTES_MAX: usize = 63;
     "payload": {"cups": 2}
 })))]
 pub(super) struct TriggerBody {
-    /// The name by which it is replaced and cancelled; a new one is made if none is given.
+    /// The id by which it is replaced and cancelled; a new one is made if none is given.
     #[schema(min_length = 1, max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$")]
     pub(super) trigger_id: Option<String>,
-    /// What people call it.
+    /// A name for people.
     #[schema(min_length = 1, max_length = 256)]
     pub(super) name: Option<String>,
-    /// By which triggers are found again: keys of a-z, 0-9, '.', '_' and '-'.
+    /// Labels to find triggers by: keys of a-z, 0-9, '.', '_' and '-'.
     pub(super) labels: Option<BTreeMap<String, String>>,
     /// Fires as a request to this URL. Give this or topic.
     #[schema(max_length = 2048, examples("https://example.com/hook"))]
@@ -53,7 +54,7 @@ pub(super) struct TriggerBody {
     /// The method of the request; POST if not given.
     #[schema(pattern = "^(POST|PUT|PATCH|DELETE|GET)$")]
     pub(super) method: Option<String>,
-    /// Headers that go with the request, or with the record.
+    /// Headers of the request, or of the record.
     pub(super) headers: Option<BTreeMap<String, String>>,
     /// Fires as a record of this topic. Give this or callbackUrl.
     #[schema(max_length = 249, pattern = "^[a-zA-Z0-9._-]+$")]
@@ -68,14 +69,14 @@ pub(super) struct TriggerBody {
     pub(super) pool: Option<String>,
     /// How long an attempt of the request may take.
     pub(super) timeout_seconds: Option<Seconds>,
-    /// When a failed request is made again.
+    /// When a failed request is retried.
     #[schema(value_type = Option<RetryPolicySchema>)]
     pub(super) retry: Option<Box<RawValue>>,
-    /// Fires after so long, counted from when the record is written.
+    /// Fires this long after the record is written.
     pub(super) delay_seconds: Option<Seconds>,
     /// Fires at this time.
     pub(super) fire_at: Option<TimestampField>,
-    /// Fires again and again.
+    /// Fires repeatedly.
     #[schema(value_type = Option<ScheduleSchema>)]
     pub(super) schedule: Option<Box<RawValue>>,
     /// Fires when others have settled.
@@ -92,7 +93,7 @@ pub(super) struct TriggerBody {
     /// Whether a schedule goes on counting executions from the one it replaces: keep or reset.
     #[schema(value_type = Option<String>, pattern = "^(keep|reset)$")]
     pub(super) count: Option<Value>,
-    /// How long it is remembered once it has settled, so that others can still wait for it.
+    /// How long it is kept once it has settled, so that other triggers can still wait for it.
     #[schema(value_type = Option<DurationSchema>)]
     pub(super) retain: Option<Value>,
     /// 0 to 255: of what is due in the same millisecond, higher fires first; 127 if not given.
@@ -104,7 +105,7 @@ pub(super) struct TriggerBody {
     pub(super) late: Option<LatePolicy>,
 }
 
-/// What happens to the one that is pending.
+/// What happens to the pending trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = OnConflict)]
@@ -113,7 +114,7 @@ pub(super) enum ConflictPolicy {
     Keep,
 }
 
-/// What happens to one whose time has passed.
+/// What happens to a trigger whose time has passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Late)]
@@ -135,7 +136,7 @@ pub(super) fn read_body(json: &[u8]) -> Result<TriggerBody, ParseError> {
 }
 
 impl TriggerBody {
-    /// The trigger. Without `triggerId` it gets a fresh one. `payload_max` is in bytes.
+    /// The trigger. Without `triggerId` it gets a new id. `payload_max` is in bytes.
     pub(super) fn into_trigger(mut self, payload_max: u64) -> Result<NewTrigger, FieldError> {
         let lifecycle_headers = self.lifecycle_headers()?;
         let when = self.when(&lifecycle_headers)?;
@@ -165,8 +166,7 @@ impl TriggerBody {
         })
     }
 
-    /// What goes beyond one time and one attempt, as the headers that say it: the owner's own
-    /// reading judges the values.
+    /// The options beyond one time and one attempt, as headers: the validator checks the values.
     fn lifecycle_headers(&mut self) -> Result<Vec<(&'static str, String)>, FieldError> {
         let mut headers = Vec::new();
         headers.extend(self.schedule()?.map(|schedule| ("orloj-schedule", schedule)));
@@ -186,7 +186,7 @@ impl TriggerBody {
         Ok(headers)
     }
 
-    /// The schedule as JSON: as it was written, unless something of it stands beside it.
+    /// The schedule as JSON: as it was written, unless the body has a short form of its fields.
     fn schedule(&mut self) -> Result<Option<String>, FieldError> {
         let short_forms = [("end", self.end.take()), ("maxExecutions", self.max_executions.take())];
         let short_forms = short_forms.into_iter().filter_map(|(name, value)| Some((name, value?)));
@@ -202,7 +202,7 @@ impl TriggerBody {
             ));
         };
         let fields: Result<Map<String, Value>, _> = serde_json::from_str(schedule.get());
-        // What is no object is refused by the owner's reading.
+        // A schedule that is not an object is refused by the validator.
         let Ok(mut fields) = fields else { return Ok(Some(schedule.get().to_owned())) };
         for (name, value) in short_forms {
             let within = fields.insert(name.to_owned(), value);

@@ -1,7 +1,7 @@
-//! What a request is called, and what every route asks of a request alike.
+//! The id of a request, and what every route requires of a request.
 //!
-//! Invariant: a request's own name is taken if it is harmless in a log and a header, else it gets
-//! one. The answer says it, and so does a problem.
+//! Invariant: a client's own id is used if it is safe in a log and a header, else a new one is
+//! made. Every response and every problem has it.
 
 use axum::extract::{MatchedPath, Request};
 use axum::http::header::ACCEPT;
@@ -15,15 +15,15 @@ use super::problem::{Problem, set_request_id};
 use crate::{clock, telemetry};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Bytes of a name that is taken.
+/// Bytes of a client's id.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
-/// Names the request, refuses what cannot take our answers, and measures.
+/// Gives the request its id, refuses clients that do not accept JSON, and measures.
 pub(super) async fn track_request(request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>();
     let route = route.map_or("none", MatchedPath::as_str).to_owned();
     let name = request_id_of(request.headers());
-    let begun = clock::monotonic();
+    let started = clock::monotonic();
     let mut response = match check_accept(request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
@@ -33,11 +33,12 @@ pub(super) async fn track_request(request: Request, next: Next) -> Response {
         response.headers_mut().insert(REQUEST_ID, name);
     }
     if response.status().is_server_error() {
-        tracing::warn!(request = %name, route, status = response.status().as_u16(), "failed");
+        let status = response.status().as_u16();
+        tracing::warn!(request = %name, route, status, "request failed");
     }
     let status = response.status().as_u16().to_string();
     metrics::counter!(telemetry::REQUESTS, "route" => route, "status" => status).increment(1);
-    metrics::histogram!(telemetry::REQUEST_DURATION).record(clock::monotonic() - begun);
+    metrics::histogram!(telemetry::REQUEST_DURATION).record(clock::monotonic() - started);
     response
 }
 
@@ -50,7 +51,7 @@ fn request_id_of(headers: &HeaderMap) -> String {
     given.map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)
 }
 
-/// What is under `/v1/` answers in JSON.
+/// Paths under `/v1/` answer in JSON.
 fn check_accept(path: &str, headers: &HeaderMap) -> Result<(), Problem> {
     let is_of_api = path.starts_with("/v1/") || path == "/openapi.json";
     if !is_of_api || !headers.contains_key(ACCEPT) {

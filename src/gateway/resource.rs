@@ -1,7 +1,7 @@
 //! What the API shows of triggers, executions, dead letters and circuits.
 //!
-//! Invariant: a time is RFC 3339 in UTC. What a client may write is shown under the name, and in a
-//! form, under which it is written.
+//! Invariant: a time is RFC 3339 in UTC. A field that a client may write is shown under the same
+//! name and in a form that may be written.
 
 use std::collections::BTreeMap;
 
@@ -20,23 +20,23 @@ use crate::model::time::format_time;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 use crate::view::{self, ExecutionStatus, LetterState, Status};
 
-/// A trigger: what was registered, and what has become of it.
+/// A trigger: its registration, and its state.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Trigger {
-    /// The name by which it is replaced and cancelled.
+    /// The id by which it is replaced and cancelled.
     trigger_id: String,
     /// Which registration defines it: the ETag.
     #[schema(value_type = u64)]
     generation: Offset,
     status: Status,
-    /// Why it is paused, or how it ended, where there is more to say.
+    /// Why it is paused, or how it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// What people call it.
+    /// A name for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
-    /// By which it is found again.
+    /// Labels to find it by.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     labels: BTreeMap<String, String>,
     /// Where its request goes.
@@ -45,10 +45,10 @@ pub(super) struct Trigger {
     /// The method of its request.
     #[serde(skip_serializing_if = "Option::is_none")]
     method: Option<String>,
-    /// Headers that go with it; those that are not text are left out.
+    /// Headers that are sent with it; those that are not text are omitted.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     headers: BTreeMap<String, String>,
-    /// The topic that its record goes to.
+    /// The topic of its record.
     #[serde(skip_serializing_if = "Option::is_none")]
     topic: Option<String>,
     /// The key of its record.
@@ -61,7 +61,7 @@ pub(super) struct Trigger {
     /// What is delivered, if that is not JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     payload_base64: Option<String>,
-    /// False if there is more of the payload than is kept for looking at.
+    /// False if the view has only a part of the payload.
     payload_is_whole: bool,
     /// The pool whose workers make its request.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,7 +69,7 @@ pub(super) struct Trigger {
     /// How long an attempt may take.
     #[serde(skip_serializing_if = "Option::is_none")]
     timeout_seconds: Option<f64>,
-    /// When a failed request is made again, if it says so itself; pauses are in ms.
+    /// Its own retry policy, if it has one; pauses are in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<RetryPolicySchema>)]
     retry: Option<Value>,
@@ -77,7 +77,7 @@ pub(super) struct Trigger {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
     fire_at: Option<String>,
-    /// When it comes again.
+    /// When it fires again.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<ScheduleSchema>)]
     schedule: Option<Box<RawValue>>,
@@ -85,16 +85,16 @@ pub(super) struct Trigger {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     after: Option<Value>,
-    /// Later than this after its time it does not fire, in ms.
+    /// It does not fire later than this after its time, in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>)]
     expire_after: Option<Millis>,
-    /// How long it is remembered for others once it has settled, in ms.
+    /// How long it is kept for triggers that wait for it once it has settled, in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>)]
     retain: Option<Millis>,
     priority: u8,
-    /// Who registered it.
+    /// The caller that registered it.
     #[serde(skip_serializing_if = "Option::is_none")]
     caller: Option<String>,
     #[schema(format = DateTime)]
@@ -103,12 +103,12 @@ pub(super) struct Trigger {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
     settled_at: Option<String>,
-    /// How often it fired.
+    /// How many times it fired.
     executions: u32,
     /// The newest execution.
     #[serde(skip_serializing_if = "Option::is_none")]
     last: Option<Execution>,
-    /// The answer contains everything up to then; of a list, the list says it.
+    /// The response is complete up to then; absent within a list, which has its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
     as_of: Option<String>,
@@ -129,7 +129,7 @@ pub(super) struct Execution {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
     due: Option<String>,
-    /// When this was said of it.
+    /// When this was recorded.
     #[schema(format = DateTime)]
     at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,7 +142,7 @@ pub(super) struct Execution {
     retry_at: Option<String>,
 }
 
-/// What nobody tries again by itself.
+/// A fire or an outcome that is not retried automatically.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = DeadLetter)]
@@ -153,7 +153,7 @@ pub(super) struct DeadLetterResource {
     partition: PartitionId,
     #[schema(value_type = u64)]
     offset: Offset,
-    /// When it was given up.
+    /// When it became a dead letter.
     #[schema(format = DateTime)]
     at: String,
     reason: String,
@@ -161,11 +161,11 @@ pub(super) struct DeadLetterResource {
     trigger_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     caller: Option<String>,
-    /// The host that was to be called.
+    /// The host of its callback.
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<String>,
     state: LetterState,
-    /// How often it was replayed.
+    /// How many times it was replayed.
     replays: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     attempts: Option<u32>,
@@ -176,7 +176,7 @@ pub(super) struct DeadLetterResource {
     as_of: Option<String>,
 }
 
-/// How a worker treats a host.
+/// The circuit of a worker for a host.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Circuit)]
@@ -189,13 +189,13 @@ pub(super) struct CircuitResource {
     reason: String,
     #[schema(format = DateTime)]
     since: String,
-    /// When the host is asked again.
+    /// When the host is tried again.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
     probe_at: Option<String>,
 }
 
-/// Whether a host is called: as usual, not at all, or by way of trial.
+/// Whether a host is called: always, never, or for a limited trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[schema(as = CircuitState)]
@@ -205,26 +205,26 @@ pub(super) enum CircuitResourceState {
     HalfOpen,
 }
 
-/// A trigger that has not settled though its time is long past.
+/// A trigger that has not settled long after its time.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Unsettled)]
 pub(super) struct OverdueTrigger {
     trigger: Trigger,
-    /// When it should have been tried last.
+    /// When its last attempt was due.
     #[schema(format = DateTime)]
     since: String,
 }
 
 impl Trigger {
-    /// The same, in an answer that is complete up to then.
+    /// Adds the time up to which the response is complete.
     pub(super) fn with_as_of(self, as_of: Timestamp) -> Self {
         Self { as_of: Some(format_time(as_of)), ..self }
     }
 }
 
 impl DeadLetterResource {
-    /// The same, in an answer that is complete up to then.
+    /// Adds the time up to which the response is complete.
     pub(super) fn with_as_of(self, as_of: Timestamp) -> Self {
         Self { as_of: Some(format_time(as_of)), ..self }
     }
@@ -358,7 +358,7 @@ fn payload(bytes: Option<&[u8]>) -> (Option<Box<RawValue>>, Option<String>) {
     }
 }
 
-/// Those that are the target's, as text.
+/// The headers of the target, as text.
 pub(super) fn headers(headers: &[Header]) -> BTreeMap<String, String> {
     let text = |header: &Header| {
         let value = std::str::from_utf8(header.value.as_deref()?).ok()?;
@@ -368,7 +368,7 @@ pub(super) fn headers(headers: &[Header]) -> BTreeMap<String, String> {
     headers.iter().filter_map(text).collect()
 }
 
-/// Whether a carried header is shown as something else.
+/// Whether a header is Orloj's own: it is shown as a field.
 pub(super) fn is_reserved_header(name: &str) -> bool {
     name.starts_with("orloj-")
 }

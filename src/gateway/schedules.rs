@@ -1,4 +1,4 @@
-//! What schedules come to: of one that nobody has registered, and of a trigger's.
+//! The next occurrences of a schedule: of one in a request, or of a trigger's.
 
 use std::sync::Arc;
 
@@ -21,14 +21,14 @@ use crate::model::limits::SCHEDULE_BYTES_MAX;
 use crate::model::schedule::{DstEffect, Preview, Schedule};
 use crate::model::time::format_time;
 
-/// Occurrences that are shown if nobody says how many.
+/// Occurrences that are shown by default.
 const COUNT_DEFAULT: u32 = 10;
-/// Occurrences that are shown at most.
+/// Occurrences that can be requested.
 const COUNT_MAX: u32 = 1_000;
-/// Bytes of a body: a schedule, and a few words beside it.
+/// Bytes of a body: a schedule, and three short fields.
 const BODY_MAX: u64 = 2 * SCHEDULE_BYTES_MAX as u64;
 
-/// A schedule to be looked at.
+/// A schedule to be previewed.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "a JSON object")]
 #[schema(examples(json!({"schedule": {"daily": "09:00", "zone": "Europe/Prague"}, "count": 3})))]
@@ -36,13 +36,13 @@ const BODY_MAX: u64 = 2 * SCHEDULE_BYTES_MAX as u64;
 pub(super) struct PreviewScheduleBody {
     #[schema(value_type = ScheduleSchema)]
     schedule: Box<RawValue>,
-    /// As if it were registered then; now if not given.
+    /// The time of registration to assume; now if not given.
     from: Option<TimestampField>,
     /// How many occurrences.
     #[schema(minimum = 1, maximum = 1000, default = 10)]
     #[serde(default, deserialize_with = "field_types::whole_number")]
     count: Option<u32>,
-    /// The trigger whose jitter is shown.
+    /// The trigger id whose jitter is used.
     trigger_id: Option<String>,
 }
 
@@ -61,40 +61,40 @@ impl QueryFields for NextQuery {
     const NUMBERS: &'static [&'static str] = &["count"];
 }
 
-/// What a schedule comes to.
+/// The next occurrences of a schedule.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Occurrences {
-    /// The schedule in its plainest form.
+    /// The schedule in its normal form.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<ScheduleSchema>)]
     schedule: Option<Box<RawValue>>,
     items: Vec<NextOccurrence>,
-    /// Up to when what is known of the trigger is complete; absent if there is none.
+    /// Up to when the trigger's state is complete; absent for a preview.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
     as_of: Option<String>,
 }
 
-/// One occurrence, or one that a change of the clocks leaves out.
+/// One occurrence, or one that a DST change skips.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct NextOccurrence {
     /// When it is due.
     #[schema(format = DateTime)]
     at: String,
-    /// What the clocks of the schedule's zone show then.
+    /// The local time in the schedule's zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     local: Option<String>,
-    /// When the trigger fires, its jitter included; absent if it is left out.
+    /// When the trigger fires, its jitter included; absent if it is skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime)]
     fire_at: Option<String>,
-    /// What a change of the clocks does to it: shifted, first or second of two.
+    /// The effect of a DST change: shifted, first or second of two.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     note: Option<DstEffect>,
-    /// How many more like it are left out after it.
+    /// How many more occurrences like it follow and are not listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     more: Option<u64>,
 }

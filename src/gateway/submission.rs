@@ -1,7 +1,7 @@
 //! What the gateway and the command line write to `triggers`: records in headers form, and batches,
-//! refused before they are written where the owner would refuse them anyway.
+//! refused before they are written if the owner would refuse them.
 //!
-//! Invariant: a value is never null unless the record cancels, because a null value is a cancel.
+//! Invariant: a value is null only in a cancel, because a null value is a cancel.
 
 use std::collections::BTreeSet;
 
@@ -17,8 +17,8 @@ use crate::model::lifecycle::Command;
 use crate::model::retry::RetryPolicy;
 use crate::model::{Millis, Offset, Timestamp, callback_url, http_header, limits};
 
-/// What a trigger can be beyond one time and one attempt: the header that says it, and the field
-/// of the HTTP API.
+/// The options of a trigger beyond one time and one attempt: the header, and the field of the HTTP
+/// API.
 pub const LIFECYCLE_HEADERS: [(&str, &str); 8] = [
     ("orloj-schedule", "schedule"),
     ("orloj-expire-after", "expireAfter"),
@@ -29,7 +29,7 @@ pub const LIFECYCLE_HEADERS: [(&str, &str); 8] = [
     ("orloj-retain", "retain"),
     ("orloj-priority", "priority"),
 ];
-/// Other fields that the owner's reading may find fault with.
+/// Other fields that the owner may refuse.
 const OTHER_HEADERS: [(&str, &str); 4] = [
     ("orloj-fire-at", "fireAt"),
     ("orloj-delay", "delaySeconds"),
@@ -42,7 +42,7 @@ const OTHER_HEADERS: [(&str, &str); 4] = [
 pub struct NewTrigger {
     /// The id, which is the record's key.
     pub id: String,
-    /// When it fires, unless its course says that.
+    /// When it fires, unless a header of `lifecycle_headers` says that.
     pub when: Option<FireTime>,
     /// Where it fires.
     pub target: Target,
@@ -50,13 +50,13 @@ pub struct NewTrigger {
     pub payload: Vec<u8>,
     /// Headers carried to the target, in order.
     pub headers: Vec<(String, Vec<u8>)>,
-    /// Headers of our own that say what people call it: they are carried like the others.
+    /// Headers with its name and labels: they are carried like the others.
     pub metadata_headers: Vec<(String, Vec<u8>)>,
-    /// Headers of [`LIFECYCLE_HEADERS`], as they were given: the owner's own reading judges them.
+    /// Headers of [`LIFECYCLE_HEADERS`], as they were given: the validator checks them.
     pub lifecycle_headers: Vec<(&'static str, String)>,
-    /// What happens if the id is pending already.
+    /// What happens if the id is already pending.
     pub on_conflict: OnConflict,
-    /// The retry policy of a callback; an open one leaves it to the worker.
+    /// The retry policy of a callback; an empty one means the worker's default.
     pub retry: RetryPolicy,
 }
 
@@ -80,13 +80,13 @@ pub struct Submission {
     pub headers: Vec<(String, Vec<u8>)>,
 }
 
-/// Part of a trigger, as a request names it, and what must change about it.
+/// A field of a trigger, as a request names it, and what must change.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{field}: {reason}")]
 pub struct ValidationError {
     /// The field of the HTTP API, or `body` for all of it.
     pub field: &'static str,
-    /// What is wrong, and what is right.
+    /// What is wrong, and what to write.
     pub reason: String,
 }
 
@@ -99,14 +99,14 @@ pub struct BatchSubmission {
     pub ids: Vec<String>,
 }
 
-/// What the rules need that a submission must hold to.
+/// What the checks of a submission need.
 #[derive(Clone, Copy, Debug)]
 pub struct SubmissionRules<'a> {
-    /// Whose topics nobody fires into.
+    /// Our topics, into which no trigger may fire.
     pub names: &'a Names,
     /// `topics.pools`.
     pub pools: &'a [String],
-    /// How the owner will read it.
+    /// Reads it as its owner will.
     pub validator: &'a RegistrationValidator,
     /// The wall clock, in ms since the epoch.
     pub now: Timestamp,
@@ -118,7 +118,7 @@ impl Submission {
         trigger: NewTrigger,
         rules: SubmissionRules<'_>,
     ) -> Result<Self, ValidationError> {
-        let SubmissionRules { names, pools, validator: judge, now } = rules;
+        let SubmissionRules { names, pools, validator, now } = rules;
         check_pool(&trigger.target, pools)?;
         check_id(&trigger.id)?;
         if let Some(when) = trigger.when {
@@ -134,11 +134,11 @@ impl Submission {
         let headers = instruction_headers(&trigger).into_iter().chain(trigger.metadata_headers);
         let headers = headers.chain(trigger.headers).collect();
         let submission = Self { id: trigger.id, value: Some(trigger.payload), headers };
-        judge.validate(&submission, now).map_err(to_validation_error)?;
+        validator.validate(&submission, now).map_err(to_validation_error)?;
         Ok(submission)
     }
 
-    /// A command to whatever is pending under `id`.
+    /// A command for the trigger that is pending under `id`.
     pub fn command(id: &str, command: Command) -> Result<Self, ValidationError> {
         check_id(id)?;
         let word = match command {
@@ -150,27 +150,27 @@ impl Submission {
         Ok(Self { id: id.to_owned(), value: Some(Vec::new()), headers })
     }
 
-    /// A cancel of whatever is pending under `id`.
+    /// A cancel of the trigger that is pending under `id`.
     pub fn cancel(id: &str) -> Result<Self, ValidationError> {
         check_id(id)?;
         Ok(Self { id: id.to_owned(), value: None, headers: Vec::new() })
     }
 
-    /// The same, in the name of a caller.
+    /// Adds the caller.
     #[must_use]
     pub fn with_caller(mut self, caller: &str) -> Self {
         self.headers.push(header(CALLER, caller));
         self
     }
 
-    /// The same, to count only if `generation` is still the trigger's.
+    /// Adds a condition: it applies only if `generation` is still the trigger's.
     #[must_use]
     pub fn if_generation(mut self, generation: Offset) -> Self {
         self.headers.push(header(IF_GENERATION, generation.to_string()));
         self
     }
 
-    /// The same, asking the owner for an outcome.
+    /// Adds the request for an outcome.
     #[must_use]
     pub fn with_ack(mut self) -> Self {
         self.headers.push(header(ACK, "true"));
@@ -179,7 +179,7 @@ impl Submission {
 }
 
 impl BatchSubmission {
-    /// The batch that `json` is: a list of envelopes with an id each.
+    /// Reads a batch: a JSON array of envelopes with an id each.
     pub fn read(json: Vec<u8>, rules: SubmissionRules<'_>) -> Result<Self, ValidationError> {
         let (bytes, max) = (json.len(), limits::PAYLOAD_BYTES_MAX);
         if bytes > max {
@@ -206,14 +206,14 @@ impl BatchSubmission {
             }
             ids.push(id.to_owned());
         }
-        // Any key will do; by this one the record is found again.
+        // The key has no meaning for a batch; the first id makes the record easy to find.
         let id = ids.first().cloned().unwrap_or_default();
         Ok(Self { submission: Submission { id, ..submission }, ids })
     }
 }
 
-/// What is delivered when a request names no payload: a callback's body is JSON and says null, a
-/// record of a topic is simply empty.
+/// The payload of a request without one: `null` as JSON for a callback, an empty value for a
+/// record.
 #[must_use]
 pub fn default_payload(target: &Target) -> Vec<u8> {
     if target.is_http() { b"null".to_vec() } else { Vec::new() }
@@ -261,7 +261,7 @@ fn retry_headers(policy: &RetryPolicy) -> impl Iterator<Item = (String, Vec<u8>)
     headers.into_iter().filter_map(|(name, value)| Some(header(name, value?)))
 }
 
-/// Refuses a pool that no worker of this installation serves, as far as `topics.pools` tells.
+/// Refuses a pool that is not in `topics.pools`.
 fn check_pool(target: &Target, pools: &[String]) -> Result<(), ValidationError> {
     let pool = match target {
         Target::Http(target) => target.pool.as_ref(),
@@ -284,7 +284,7 @@ fn refuse<T>(field: &'static str, reason: impl Into<String>) -> Result<T, Valida
     Err(ValidationError { field, reason: reason.into() })
 }
 
-/// Names the part of a trigger that the owner's reading refuses as the HTTP API does.
+/// The field of the HTTP API for the header that the validator refuses.
 fn to_validation_error(mut reason: String) -> ValidationError {
     let names = || LIFECYCLE_HEADERS.iter().chain(&OTHER_HEADERS);
     for (header, field) in names() {
@@ -407,11 +407,12 @@ mod tests {
         }
     }
 
-    /// What comes of it where there is a pool called slow.
+    /// Registers it where there is a pool called slow.
     fn register(trigger: NewTrigger) -> Result<Submission, ValidationError> {
-        let (names, judge, pools) =
+        let (names, validator, pools) =
             (Names::new("orloj"), RegistrationValidator::new(), ["slow".to_owned()]);
-        let rules = SubmissionRules { names: &names, pools: &pools, validator: &judge, now: NOW };
+        let rules =
+            SubmissionRules { names: &names, pools: &pools, validator: &validator, now: NOW };
         Submission::register(trigger, rules)
     }
 
@@ -423,8 +424,8 @@ mod tests {
     }
 
     fn batch(json: &str) -> Result<BatchSubmission, ValidationError> {
-        let (names, judge) = (Names::new("orloj"), RegistrationValidator::new());
-        let rules = SubmissionRules { names: &names, pools: &[], validator: &judge, now: NOW };
+        let (names, validator) = (Names::new("orloj"), RegistrationValidator::new());
+        let rules = SubmissionRules { names: &names, pools: &[], validator: &validator, now: NOW };
         BatchSubmission::read(json.as_bytes().to_vec(), rules)
     }
 
@@ -467,7 +468,7 @@ mod tests {
             NewTrigger { payload: vec![0; limits::PAYLOAD_BYTES_MAX], ..trigger() },
             NewTrigger { headers: vec![header("n", "v"); 64], ..trigger() },
             NewTrigger { headers: vec![header("n", "v".repeat(16_383))], ..trigger() },
-            // What HTTP refuses is nothing to a record.
+            // A header that HTTP refuses is allowed in a record.
             NewTrigger { headers: vec![header("Host", "internal")], ..trigger() },
         ] {
             assert_eq!(register(within).map(drop), Ok(()));

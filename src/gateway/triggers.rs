@@ -1,6 +1,6 @@
-//! `/v1/triggers`: registering, and looking at what is registered.
+//! `/v1/triggers`: registering triggers, and reading them.
 //!
-//! Invariant: a registration is refused before it is written, or answered with what its owner said.
+//! Invariant: a registration is refused before it is written, or answered with its outcome.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ use crate::model::time::format_time;
 use crate::model::{Offset, Timestamp};
 use crate::view::{self, ExecutionStatus, Listing, Page, Status, TriggerFilter};
 
-/// What a body may have beside its payload: an id, a URL, headers, and their JSON.
+/// Bytes of a body besides its payload: an id, a URL, headers, and their JSON.
 const BODY_OVERHEAD: u64 = 4 * limits::HEADER_BYTES_MAX as u64;
 
 /// The owner has registered it.
@@ -52,33 +52,33 @@ pub(super) struct RegisterResponse {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>)]
     replaced: Option<Offset>,
-    /// True if one was pending and onConflict says that it stays: then this is that one.
+    /// True if one was pending and onConflict is keep: then this is the pending one.
     #[serde(skip_serializing_if = "Option::is_none")]
     kept: Option<bool>,
 }
 
-/// A part of the triggers, the newest first.
+/// A page of triggers, the newest first.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct TriggerList {
     items: Vec<Trigger>,
-    /// What brings the next page; absent at the end. A short page that has one is not the last.
+    /// The token of the next page; absent at the end. A short page that has one is not the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_page_token: Option<String>,
-    /// The list contains everything up to then.
+    /// The list is complete up to then.
     #[schema(format = DateTime)]
     as_of: String,
 }
 
-/// A part of the executions of a trigger, the newest first.
+/// A page of the executions of a trigger, the newest first.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ExecutionList {
     items: Vec<Execution>,
-    /// What brings the next page; absent at the end.
+    /// The token of the next page; absent at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_page_token: Option<String>,
-    /// The list contains everything up to then.
+    /// The list is complete up to then.
     #[schema(format = DateTime)]
     as_of: String,
 }
@@ -138,17 +138,17 @@ impl QueryFields for ExecutionQuery {}
     post, path = "/v1/triggers", tag = "triggers", operation_id = "createTrigger",
     params(("Idempotency-Key" = Option<String>, Header,
         min_length = 1, max_length = 255, pattern = "^[!-~]([ -~]*[!-~])?$",
-        description = "Makes the id: the same request with the same key makes one trigger, and is \
-            answered as the first one was, until 24 hours after the trigger has settled")),
+        description = "The id is derived from it: requests with the same key and body create one \
+            trigger and get the same response, until 24 hours after the trigger has settled")),
     request_body = TriggerBody,
     responses(
         (status = 201, description = "Registered", body = RegisterResponse,
             headers(("ETag" = String, description = "The generation"),
-                ("Location" = String, description = "Where it can be looked at"))),
-        (status = 200, description = "One was pending, and it stays", body = RegisterResponse),
+                ("Location" = String, description = "The path of the trigger"))),
+        (status = 200, description = "One was pending, and is kept", body = RegisterResponse),
         (status = 202, description = "Written, and not answered in time",
             body = super::api::Unanswered,
-            headers(("Location" = String, description = "Where it can be looked at"))),
+            headers(("Location" = String, description = "The path of the trigger"))),
     )
 )]
 pub(super) async fn register(
@@ -172,7 +172,7 @@ pub(super) async fn register(
     let submission = prepare(&api, &caller, trigger, late).await?;
     let id = submission.id.clone();
     let receipt = api.submit(submission, &caller).await?;
-    match receipt.verdict() {
+    match receipt.outcome_kind() {
         Some(OutcomeKind::Accepted { generation, fire_at, replaced }) => {
             let registered = RegisterResponse::of(&id, *generation, *fire_at);
             Ok(RegisterResponse { replaced: *replaced, ..registered }.response(StatusCode::CREATED))
@@ -260,7 +260,7 @@ impl RegisterResponse {
         Self { trigger_id, fire_at, generation, replaced: None, kept: None }
     }
 
-    /// The answer that says so, and where it can be looked at.
+    /// The response, with the path of the trigger.
     pub(super) fn response(self, status: StatusCode) -> Response {
         let (id, generation) = (self.trigger_id.clone(), self.generation);
         let mut response = (status, Json(self)).into_response();
@@ -294,7 +294,7 @@ impl TriggerQuery {
     }
 }
 
-/// The part of a list that a query asks for.
+/// The page that a query requests.
 pub(super) fn read_page(size: Option<u32>, token: Option<&str>) -> Result<Page, Problem> {
     let named = |name: &str, reason: String| {
         invalid_parameter(&format!("{name}: {reason}")).with("parameter", json!(name))
@@ -307,18 +307,18 @@ pub(super) fn read_page(size: Option<u32>, token: Option<&str>) -> Result<Page, 
     Ok(Page { size: size.unwrap_or(view::PAGE_DEFAULT), token })
 }
 
-/// A page's items as they are shown, and what brings the next.
+/// The items of a page as resources, and the token of the next page.
 pub(super) fn page_items<V, T: From<V>>(listing: Listing<V>) -> (Vec<T>, Option<String>) {
     let items = listing.items.into_iter().map(T::from).collect();
     (items, listing.next.map(|token| token.to_string()))
 }
 
-/// Bytes of a body that holds one payload.
+/// The largest body with one payload, in bytes.
 pub(super) fn body_max(payload_max: u64) -> u64 {
     payload_max.min(limits::PAYLOAD_BYTES_MAX as u64) + BODY_OVERHEAD
 }
 
-/// The record of a registration, if nothing stands against it.
+/// The record of a registration, if it passes all checks.
 pub(super) async fn prepare(
     api: &Api,
     caller: &Caller,
@@ -329,7 +329,7 @@ pub(super) async fn prepare(
     let submission = Submission::register(trigger, api.rules())?;
     check_fire_time(when, late)?;
     api.check_target(&target, caller).await?;
-    // Even if that one has settled: its history is still shown under the id.
+    // Also if that trigger has settled: its history is still shown under the id.
     if api.belongs_to_other_caller(caller, &submission.id).await {
         return Err(id_taken(&submission.id));
     }
@@ -337,7 +337,7 @@ pub(super) async fn prepare(
     Ok(submission)
 }
 
-/// Refuses a time that has passed, unless it may.
+/// Refuses a time that has passed, unless the request allows it.
 fn check_fire_time(when: Option<FireTime>, late: LatePolicy) -> Result<(), Problem> {
     let now = clock::now_ms();
     match when {
@@ -349,12 +349,12 @@ fn check_fire_time(when: Option<FireTime>, late: LatePolicy) -> Result<(), Probl
     }
 }
 
-/// The owner refuses it.
+/// The owner has rejected the registration.
 pub(super) fn rejected(id: &str, reason: &str) -> Problem {
     Problem::of(ErrorCode::Rejected, reason).with("triggerId", json!(id))
 }
 
-/// The trace that a request is part of goes with its trigger, unless that has one of its own.
+/// Copies the trace of a request to its trigger, unless the trigger has one of its own.
 pub(super) fn copy_trace_headers(request: &HeaderMap, headers: &mut Vec<(String, Vec<u8>)>) {
     let is_traced = |(name, _): &(String, _)| name.eq_ignore_ascii_case("traceparent");
     if headers.iter().any(is_traced) || !request.contains_key("traceparent") {

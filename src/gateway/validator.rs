@@ -1,7 +1,7 @@
-//! The owner's own reading of a record, before it is written.
+//! Reads a record as its owner will, before it is written.
 //!
-//! Invariant: what an owner would refuse by its bytes is never written, and nothing else is refused
-//! here: it is the same code that reads.
+//! Invariant: a record that its owner would refuse is never written, and nothing else is refused
+//! here: both use the same code.
 
 use crate::codec::registration::{
     FORWARDED, RawHeader, RawRecord, ReadContext, SchemaLookup, WriterSchemas, read_trigger,
@@ -19,7 +19,7 @@ pub struct RegistrationValidator {
     schemas: Schemas,
 }
 
-/// We write nothing that needs other people's schemas.
+/// Orloj writes no record that needs the schema of another writer.
 struct NoWriterSchemas;
 
 impl WriterSchemas for NoWriterSchemas {
@@ -35,8 +35,8 @@ impl RegistrationValidator {
         Self::default()
     }
 
-    /// The registrations that `submission` comes to if it is written at `now`, in ms since the
-    /// epoch; or why it is refused. A cancel or a command comes to none.
+    /// The registrations in `submission` if it is written at `now`, in ms since the epoch; or why
+    /// it is refused. A cancel or a command has none.
     pub fn validate(
         &self,
         submission: &Submission,
@@ -52,7 +52,9 @@ impl RegistrationValidator {
                 forwards.iter().map(|forward| self.batch_item(forward, now)).collect()
             }
             Request::Cancel { .. } | Request::Command { .. } => Ok(Vec::new()),
-            Request::Forward(_) | Request::Unreadable(_) => unreachable!("dealt with before"),
+            Request::Forward(_) | Request::Unreadable(_) => {
+                unreachable!("read_request returns neither")
+            }
         }
     }
 
@@ -76,7 +78,7 @@ impl RegistrationValidator {
         mut headers: Vec<RawHeader<'_>>,
         now: Timestamp,
     ) -> Result<Request, String> {
-        // Whose time counts is known when it is written.
+        // The time that counts is set when it is written.
         headers.retain(|(name, _)| *name != FORWARDED);
         let raw =
             RawRecord { partition: 0, offset: 0, timestamp: now, key: Some(key), value, headers };

@@ -1,6 +1,6 @@
-//! What this gateway has written and been answered, so that it reads its own writes.
+//! The offsets that this gateway has written and was answered, so that it reads its own writes.
 //!
-//! Invariant: memory is three numbers a partition, and they only grow.
+//! Invariant: three offsets per partition, and they only increase.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +11,7 @@ use crate::dead_letters::LetterActionResult;
 use crate::model::{Offset, PartitionId};
 use crate::view::{ViewTopic, WritePosition};
 
-/// The highest offset in each partition of each log that a read must contain.
+/// The highest offset in each partition of each topic that a read must contain.
 #[derive(Debug, Default)]
 pub(super) struct WritePositions {
     highest: Mutex<BTreeMap<(ViewTopic, PartitionId), Offset>>,
@@ -21,20 +21,20 @@ impl WritePositions {
     /// A record was written, and perhaps answered.
     pub(super) fn observe_write(&self, receipt: &SubmitResult) {
         self.advance(ViewTopic::Triggers, receipt.record.partition, receipt.record.offset);
-        if let Some(told) = &receipt.outcome {
-            self.observe_outcome(told);
+        if let Some(outcome) = &receipt.outcome {
+            self.observe_outcome(outcome);
         }
     }
 
-    /// An owner has answered: the record that it answers stands in the partition of its answer.
-    pub(super) fn observe_outcome(&self, told: &OutcomeRecord) {
-        self.advance(ViewTopic::Outcomes, told.partition, told.offset);
-        if let Some(answers) = told.outcome.answers {
-            self.advance(ViewTopic::Triggers, told.partition, answers);
+    /// An owner has answered: the record that it answers is in the partition of its outcome.
+    pub(super) fn observe_outcome(&self, record: &OutcomeRecord) {
+        self.advance(ViewTopic::Outcomes, record.partition, record.offset);
+        if let Some(answers) = record.outcome.answers {
+            self.advance(ViewTopic::Triggers, record.partition, answers);
         }
     }
 
-    /// Dead letters were dealt with.
+    /// Dead letters were replayed or archived.
     pub(super) fn observe_dead_letter_action(&self, done: &LetterActionResult) {
         for (partition, offset) in &done.mark_offsets {
             self.advance(ViewTopic::DeadLetters, *partition, *offset);
@@ -44,13 +44,13 @@ impl WritePositions {
     /// Everything that a read must contain now.
     pub(super) fn list(&self) -> Vec<WritePosition> {
         let highest = self.highest.lock().unwrap_or_else(PoisonError::into_inner);
-        let mark = |(&(log, partition), &offset)| WritePosition { topic: log, partition, offset };
-        highest.iter().map(mark).collect()
+        let position = |(&(topic, partition), &offset)| WritePosition { topic, partition, offset };
+        highest.iter().map(position).collect()
     }
 
-    fn advance(&self, log: ViewTopic, partition: PartitionId, offset: Offset) {
+    fn advance(&self, topic: ViewTopic, partition: PartitionId, offset: Offset) {
         let mut highest = self.highest.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = highest.entry((log, partition)).or_insert(offset);
+        let entry = highest.entry((topic, partition)).or_insert(offset);
         *entry = (*entry).max(offset);
     }
 }
@@ -63,20 +63,20 @@ mod tests {
 
     #[test]
     fn the_highest_of_each_partition_is_kept() {
-        let marks = WritePositions::default();
+        let positions = WritePositions::default();
         let place = |partition, offset| RecordMetadata { topic: "t".to_owned(), partition, offset };
-        marks.observe_write(&SubmitResult { record: place(1, 7), outcome: None });
-        let verdict = OutcomeKind::Cancelled { generation: 3 };
-        let outcome = Outcome { trigger: "tea".into(), answers: Some(5), at: 0, kind: verdict };
-        let told = Some(OutcomeRecord { outcome, partition: 1, offset: 40 });
-        marks.observe_write(&SubmitResult { record: place(1, 5), outcome: told });
-        let dealt = |partition, offset| LetterActionResult {
+        positions.observe_write(&SubmitResult { record: place(1, 7), outcome: None });
+        let kind = OutcomeKind::Cancelled { generation: 3 };
+        let outcome = Outcome { trigger: "tea".into(), answers: Some(5), at: 0, kind };
+        let answered = Some(OutcomeRecord { outcome, partition: 1, offset: 40 });
+        positions.observe_write(&SubmitResult { record: place(1, 5), outcome: answered });
+        let handled = |partition, offset| LetterActionResult {
             mark_offsets: [(partition, offset)].into(),
             ..LetterActionResult::default()
         };
-        marks.observe_dead_letter_action(&dealt(0, 9));
-        marks.observe_dead_letter_action(&dealt(0, 8));
-        let list = marks.list();
+        positions.observe_dead_letter_action(&handled(0, 9));
+        positions.observe_dead_letter_action(&handled(0, 8));
+        let list = positions.list();
         let triples: Vec<_> = list.iter().map(|m| (m.topic, m.partition, m.offset)).collect();
         let expected = [
             (ViewTopic::Triggers, 1, 7),
@@ -84,17 +84,17 @@ mod tests {
             (ViewTopic::DeadLetters, 0, 9),
         ];
         assert_eq!(triples, expected);
-        marks.observe_write(&SubmitResult { record: place(1, 9), outcome: None });
-        assert_eq!(marks.list()[0].offset, 9);
+        positions.observe_write(&SubmitResult { record: place(1, 9), outcome: None });
+        assert_eq!(positions.list()[0].offset, 9);
     }
 
     #[test]
     fn an_outcome_advances_the_position_of_the_record_it_answers() {
-        let marks = WritePositions::default();
-        let verdict = OutcomeKind::Cancelled { generation: 3 };
-        let outcome = Outcome { trigger: "tea".into(), answers: Some(9), at: 0, kind: verdict };
-        marks.observe_outcome(&OutcomeRecord { outcome, partition: 2, offset: 41 });
-        let mark = |log, offset| WritePosition { topic: log, partition: 2, offset };
-        assert_eq!(marks.list(), [mark(ViewTopic::Triggers, 9), mark(ViewTopic::Outcomes, 41)]);
+        let positions = WritePositions::default();
+        let kind = OutcomeKind::Cancelled { generation: 3 };
+        let outcome = Outcome { trigger: "tea".into(), answers: Some(9), at: 0, kind };
+        positions.observe_outcome(&OutcomeRecord { outcome, partition: 2, offset: 41 });
+        let at = |topic, offset| WritePosition { topic, partition: 2, offset };
+        assert_eq!(positions.list(), [at(ViewTopic::Triggers, 9), at(ViewTopic::Outcomes, 41)]);
     }
 }

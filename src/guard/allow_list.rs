@@ -2,13 +2,13 @@
 //!
 //! Invariant: scheme, host and port are exactly a base's, and its path is a whole part of the
 //! URL's: `/hooks` allows `/hooks` and `/hooks/7`, not `/hooks-of-others`. No spelling of `..`
-//! leads out.
+//! leaves the base path.
 
 use reqwest::Url;
 
 use super::ForbiddenTarget;
 
-/// What a caller is bound to; `None` is no bound, an empty list allows nothing.
+/// The URLs that a caller may use; `None` for all, an empty list allows nothing.
 pub type BaseUrls<'a> = Option<&'a [Url]>;
 
 /// Refuses a URL that lies under none of the bases.

@@ -1,9 +1,9 @@
 //! The HTTP client behind the guard.
 //!
-//! Invariant: it connects to what the guard admits and to nothing else: no redirect is followed, no
-//! proxy asked, nothing repeated underneath. A connection is reused only by its caller, for the
-//! scheme, host and port that it was made for, and leads to the address that was judged, whatever
-//! the name means since. What a receiver may send is bounded.
+//! Invariant: it connects only to what the guard admits: no redirect is followed, no proxy is used,
+//! and no request is repeated by the library. A connection is reused only by its caller, for the
+//! scheme, host and port that it was made for, and keeps the address that was checked, whatever the
+//! name resolves to later. What a receiver may send is bounded.
 
 use std::collections::HashMap;
 use std::error::Error as _;
@@ -21,17 +21,17 @@ use super::read_limit::ResponseHeadSeen;
 use super::{ForbiddenTarget, Guard};
 use crate::config::WorkerSettings;
 
-/// What receivers are told of who calls.
+/// The `User-Agent` of callbacks.
 pub const ORLOJ_USER_AGENT: &str = concat!("orloj/", env!("CARGO_PKG_VERSION"));
 /// How long a connection is kept for another request. Many servers close theirs after 5 s: one that
 /// is closed just as it is used again would cost an attempt.
 const IDLE_MAX: Duration = Duration::from_secs(4);
 /// Connections that a caller keeps to one receiver. Each is an open file.
 const IDLE_CONNECTIONS_MAX: usize = 1_000;
-/// A caller gets this part of all places for look-ups.
+/// A caller gets one of this many parts of the lookup permits.
 const LOOKUPS_SHARE: usize = 4;
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// Never try again.
@@ -54,7 +54,7 @@ pub struct GuardedClient {
     clients: Mutex<HashMap<String, CallerClient>>,
 }
 
-/// One caller's, with connections and places of its own.
+/// The client of one caller, with its own connections and permits.
 type CallerClient = legacy::Client<Connector, Body>;
 
 impl GuardedClient {
@@ -68,14 +68,14 @@ impl GuardedClient {
         })
     }
 
-    /// Whose judgement it obeys.
+    /// The guard that it applies.
     #[must_use]
     pub fn guard(&self) -> &Guard {
         &self.guard
     }
 
-    /// Sends a caller's request whose URL was checked, and comes back with the head of the answer.
-    /// Whoever asks bounds the time.
+    /// Sends a caller's request whose URL was checked, and returns the head of the response. The
+    /// function that calls this sets the timeout.
     pub async fn execute(&self, caller: &str, request: Request) -> Result<Response, RequestError> {
         let request = request.try_into().map_err(|error: reqwest::Error| no_answer(&error))?;
         let response = self.client_of(caller).request(request).await;
@@ -96,8 +96,8 @@ impl GuardedClient {
         client
     }
 
-    /// HTTP/1.1 alone: a connection carries one callback at a time, so that whatever a receiver
-    /// does to it harms that attempt. In HTTP/2 all callbacks to a host would share one.
+    /// HTTP/1.1 alone: a connection carries one callback at a time, so that a receiver that breaks
+    /// it harms only that attempt. In HTTP/2 all callbacks to a host would share one.
     fn open(&self) -> CallerClient {
         let limits = &self.limits;
         let (head, body) = (limits.response_head_max.bytes(), limits.response_body_max.bytes());
@@ -119,7 +119,7 @@ impl GuardedClient {
     }
 }
 
-/// What the guard or the connector says stands somewhere in the chain of causes.
+/// The error of the guard or of the connector is somewhere in the chain of causes.
 fn request_error(error: &legacy::Error) -> RequestError {
     let mut cause = error.source();
     while let Some(current) = cause {

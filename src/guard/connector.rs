@@ -44,7 +44,7 @@ pub enum ConnectTimeout {
          answered; `worker.lookups_max` says how many may be"
     )]
     Lookup(Duration),
-    /// The receiver, or whoever answers for its name.
+    /// The receiver, or its DNS server.
     #[error("no connection within {0:?}")]
     Connection(Duration),
 }

@@ -15,7 +15,7 @@ use crate::config::Settings;
 /// Where brokers listen if nothing else is said.
 const BROKER_PORT: u16 = 9092;
 
-/// One place that must not be called.
+/// An endpoint that must not be called.
 #[derive(Debug)]
 pub(super) struct InternalEndpoint {
     what: &'static str,
@@ -29,7 +29,7 @@ impl InternalEndpoint {
         Self { what: "a Kafka broker", host, port }
     }
 
-    /// For people.
+    /// What it is, for an error.
     pub(super) fn what(&self) -> &'static str {
         self.what
     }
@@ -39,8 +39,8 @@ impl InternalEndpoint {
         self.port == port
     }
 
-    /// Whether one who calls `host`, at `addresses`, calls it. Its own name is resolved anew, for
-    /// brokers move.
+    /// Whether a request to `host`, at `addresses`, reaches it. Its own name is resolved again each
+    /// time, because brokers move.
     pub(super) async fn matches(
         &self,
         host: &str,
@@ -52,8 +52,9 @@ impl InternalEndpoint {
         }
         let ours = self.addresses(resolver).await;
         let is_on_every_host = ours.iter().any(|ours| ours.is_loopback() || ours.is_unspecified());
-        let is_ours = |face: IpAddr| {
-            ours.contains(&face) || is_on_every_host && ranges::special_purpose(face).is_some()
+        let is_ours = |address: IpAddr| {
+            ours.contains(&address)
+                || is_on_every_host && ranges::special_purpose(address).is_some()
         };
         addresses.iter().flat_map(|address| ranges::with_embedded_ipv4(*address)).any(is_ours)
     }
@@ -80,7 +81,7 @@ pub(super) fn endpoints(settings: &Settings) -> Vec<InternalEndpoint> {
     let Settings { scheduler, worker, gateway, notifier, .. } = settings;
     let listeners = [scheduler.listen, worker.listen, gateway.listen, notifier.listen];
     let listeners = listeners.map(listener);
-    // Port 0 is a free one that the system picks: nobody can know it from here.
+    // Port 0 is one that the system picks: it is not known here.
     brokers.chain(registry).chain(listeners).filter(|own| own.port > 0).collect()
 }
 

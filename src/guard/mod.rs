@@ -1,10 +1,10 @@
-//! The address guard: where a callback may go. Whoever registers a trigger makes this installation
-//! send a request, from inside the network that it stands in.
+//! The address guard: where a callback may go. A caller that registers a trigger makes this
+//! installation send a request, from inside its own network.
 //!
-//! Invariant: an address is judged where the connection is made, after the name was resolved, so
-//! that nobody slips through by changing a name's address in between; the judgement at registration
-//! is a courtesy. What is not known to be allowed is refused, and one forbidden address condemns
-//! all that a name resolves to.
+//! Invariant: an address is checked when the connection is made, after the name was resolved, so
+//! that changing a name's address in between has no effect; the check at registration is only an
+//! early error. What is not known to be allowed is refused, and one forbidden address makes the
+//! guard refuse all addresses of its name.
 //!
 //! ```text
 //!  registration ─► check: URL, port, allow-list, address ─► resolve (if it can be, now)
@@ -50,18 +50,19 @@ pub enum ForbiddenTarget {
         /// What is wrong with it.
         reason: String,
     },
-    /// Its caller is bound to other URLs.
+    /// Its caller may only use other URLs.
     #[error("{url} must not be called: it is under none of its caller's base URLs")]
     NotAllowed {
         /// As it would be called.
         url: String,
     },
-    /// No receivers of callbacks are there.
+    /// The port is not allowed for callbacks.
     #[error(
         "port {0} must not be called; `worker.allow_ports` and `worker.deny_ports` say which may"
     )]
     Port(u16),
-    /// It leads to an address that policy forbids. (Which, is not told: it may be a secret.)
+    /// It resolves to an address that the policy forbids. The error does not show the address: it
+    /// may be confidential.
     #[error(
         "{host} must not be called: it is {purpose}; `worker.allow_addresses` says what may be"
     )]
@@ -71,7 +72,7 @@ pub enum ForbiddenTarget {
         /// What such addresses are for.
         purpose: &'static str,
     },
-    /// It leads to ourselves, or to our cluster. No setting allows it.
+    /// It resolves to Orloj itself, or to its cluster. No setting allows it.
     #[error("{host} must not be called at port {port}: {what} is there")]
     Internal {
         /// As written.
@@ -83,7 +84,7 @@ pub enum ForbiddenTarget {
     },
 }
 
-/// Why a name has no addresses for us.
+/// Why a name has no usable addresses.
 #[derive(Debug, thiserror::Error)]
 enum ResolveError {
     /// Refuse it for good.
@@ -95,7 +96,7 @@ enum ResolveError {
 }
 
 impl ResolveError {
-    /// For a chain of causes: whoever looks there for a refusal finds it.
+    /// The error for a chain of causes, in which a `ForbiddenTarget` can be found again.
     fn cause(self) -> BoxError {
         match self {
             Self::Forbidden(forbidden) => forbidden.into(),
@@ -104,7 +105,7 @@ impl ResolveError {
     }
 }
 
-/// Judges by the policy of one installation.
+/// Checks targets by the policy of one installation.
 pub struct Guard {
     allow: AllowAddresses,
     deny: Vec<ipnet::IpNet>,
@@ -121,14 +122,14 @@ impl fmt::Debug for Guard {
 }
 
 impl Guard {
-    /// A guard that asks the system's resolver.
+    /// A guard with the system's resolver.
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
         let resolver = SystemResolver::new(settings.worker.lookups_max);
         Self::with_resolver(settings, Arc::new(resolver))
     }
 
-    /// A guard that asks this resolver.
+    /// A guard with this resolver.
     #[must_use]
     pub fn with_resolver(settings: &Settings, resolver: Arc<dyn Resolve>) -> Self {
         let worker = &settings.worker;
@@ -142,7 +143,7 @@ impl Guard {
         }
     }
 
-    /// The same, which knows more brokers than the settings name: their hosts and ports.
+    /// Adds brokers that the settings do not name: their hosts and ports.
     #[must_use]
     pub fn with_brokers(mut self, brokers: Vec<(String, u16)>) -> Self {
         self.internal
@@ -167,7 +168,7 @@ impl Guard {
     }
 
     /// Checks a URL to be registered, and what its host resolves to now. A name that cannot be
-    /// resolved within `timeout` may be there when it is due, and passes.
+    /// resolved within `timeout` passes: it may resolve when the trigger is due.
     pub async fn check_and_resolve(
         &self,
         url: &str,
@@ -186,13 +187,13 @@ impl Guard {
         }
     }
 
-    /// Refuses an address at the other end of a new connection. It was judged before, so what is
-    /// refused here has passed by the guard.
+    /// Refuses the peer address of a new connection. It was checked before connecting, so a refusal
+    /// here is a bug.
     pub async fn check_peer(&self, url: &Url, peer: SocketAddr) -> Result<(), ForbiddenTarget> {
         let host = host(url);
         let checked = self.check_addresses(host, &[peer.ip()], peer.port()).await;
         if checked.is_err() {
-            tracing::error!(host, %peer, "a callback has passed by the guard; please report this");
+            tracing::error!(host, %peer, "connected to a forbidden address; please report this");
         }
         checked
     }
@@ -203,7 +204,7 @@ impl Guard {
         let resolved = self.resolver.resolve(name).await.map_err(ResolveError::Unknown)?;
         let addresses: Vec<IpAddr> = resolved.map(|address| address.ip()).collect();
         self.check_addresses(&host, &addresses, port).await?;
-        // Whatever port a resolver names, the URL's is the one that was judged.
+        // The URL's port was checked, so a port of the resolver is not used.
         Ok(addresses.into_iter().map(|address| SocketAddr::new(address, 0)).collect())
     }
 
@@ -249,7 +250,7 @@ impl Guard {
     }
 }
 
-/// The URL as the client reads it, if that is how everyone reads it.
+/// The URL as the client parses it, if every parser gives the same host and port.
 fn parse(url: &str) -> Result<Url, String> {
     let parts = callback_url::parse(url).map_err(|fault| fault.to_string())?;
     let parsed = Url::parse(url).map_err(|error| error.to_string())?;

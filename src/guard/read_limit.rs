@@ -1,8 +1,8 @@
-//! A connection that its receiver cannot keep busy for ever.
+//! A connection with a limit on what its receiver may send.
 //!
-//! Invariant: from one answer's head to the next at most so many bytes are read. The HTTP client
-//! passes over interim answers (1xx) as fast as they come, and TLS over its own messages: without
-//! an end they would cost a processor for as long as an attempt may take.
+//! Invariant: between the heads of two responses the bytes that are read are limited. The HTTP
+//! client skips interim responses (1xx) as fast as they arrive, and TLS its own messages: without a
+//! limit they would use a processor until the attempt times out.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -14,17 +14,17 @@ use hyper_util::client::legacy::connect::{Connected, Connection};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 use tokio::net::TcpStream;
 
-/// More than an answer may have.
+/// More bytes than a response may have.
 #[derive(Debug, thiserror::Error)]
-#[error("{0} bytes came, and the head of the answer was not complete")]
+#[error("{0} bytes were received, and the head of the response was not complete")]
 struct ResponseTooLarge(u64);
 
-/// What each answer has among its extensions: who has its head says so.
+/// An extension of each response: set when its head is complete.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ResponseHeadSeen(Arc<AtomicBool>);
 
 impl ResponseHeadSeen {
-    /// Lets the receiver say as much again: its body, and the next answer.
+    /// Restarts the limit: for the body, and the next response head.
     pub(super) fn set(&self) {
         self.0.store(true, Relaxed);
     }
@@ -115,15 +115,15 @@ mod tests {
         let (mut receiver, _) = listener.accept().await.unwrap();
         receiver.write_all(&[7; 100]).await.unwrap();
 
-        let mut metered = LimitedReader::new(stream, 40);
+        let mut limited = LimitedReader::new(stream, 40);
         let mut received = Vec::new();
-        let error = metered.read_to_end(&mut received).await.unwrap_err();
+        let error = limited.read_to_end(&mut received).await.unwrap_err();
         assert_eq!(received.len(), 40);
-        assert!(error.to_string().starts_with("40 bytes came"), "{error}");
+        assert!(error.to_string().starts_with("40 bytes were received"), "{error}");
 
-        metered.head.set();
+        limited.head.set();
         let mut received = Vec::new();
-        assert!(metered.read_to_end(&mut received).await.is_err());
+        assert!(limited.read_to_end(&mut received).await.is_err());
         assert_eq!(received.len(), 40);
     }
 }

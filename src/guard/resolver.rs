@@ -1,8 +1,8 @@
-//! The system's resolver, which looks up so many names at once and no more.
+//! The system's resolver, with a limit on concurrent lookups.
 //!
-//! Invariant: a look-up keeps its place until the system has ended it, which may be long after
-//! whoever asked has given up. Each is a thread that waits: names whose servers never answer must
-//! not take all that there are.
+//! Invariant: a lookup keeps its permit until the system has ended it, which may be long after the
+//! attempt timed out. Each is a blocked thread: names whose servers never answer must not use up
+//! all threads.
 
 use std::net::ToSocketAddrs as _;
 use std::num::NonZeroUsize;

@@ -150,7 +150,7 @@ proptest! {
         prop_assert_eq!(admits(other), expected);
     }
 
-    /// Nothing that a stranger writes makes it panic, and what it admits is what it was given.
+    /// No input makes it panic, and an admitted URL is the URL that was given.
     #[test]
     fn no_url_makes_it_panic(rest in ".{0,60}", start in "[a-z0-9.:@%#/\\\\\\[\\]-]{0,30}") {
         for url in [format!("http://{start}{rest}"), rest] {

@@ -71,13 +71,13 @@ fn a_key_leads_to_callbacks_with_the_signature_of_its_caller() {
 
     // Both processes look only when they are told to.
     site.write("secret", &secrets[1]);
-    running.wait_for_log_lines("read the callers", 2);
+    running.wait_for_log_lines("callers loaded", 2);
     let delivery = running.deliver(&key, "rotated", &json!({"n": 2}));
     assert!(is_signed(&delivery, &secrets[1]) && !is_signed(&delivery, &secrets[0]));
 
     file = file.replace("role", "rule");
     site.write("callers.toml", &file);
-    running.wait_for_log_lines("the callers stay as they were", 1);
+    running.wait_for_log_lines("the previous callers stay in use", 1);
     for process in [&running.gateway, &running.worker] {
         let (status, told) = running.get(process, "/readyz?verbose");
         assert_eq!(status, StatusCode::OK);
@@ -92,7 +92,7 @@ fn a_key_leads_to_callbacks_with_the_signature_of_its_caller() {
     let bound = "role = \"caller\"\nurls = [\"https://hooks.example.com/\"]";
     let file = file.replace("rule = \"caller\"", bound).replace("rule", "role");
     site.write("callers.toml", &file);
-    running.wait_for_log_lines("read the callers", 3);
+    running.wait_for_log_lines("callers loaded", 3);
     let outside = running.register(Some(&key), &running.callback("outside", &json!(null)));
     assert_eq!(outside.status(), StatusCode::UNPROCESSABLE_ENTITY);
     running.end();

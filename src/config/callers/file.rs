@@ -1,6 +1,6 @@
-//! `callers.toml`: what is written there, checked, with the secrets that it refers to.
+//! `callers.toml`: read and checked, with the secrets that it refers to.
 //!
-//! Invariant: strict. What is not known is an error that names the nearest known word, and no error
+//! Invariant: strict. An unknown key is an error that names the nearest known one, and no error
 //! repeats a value, because any value may be a secret in the wrong place.
 
 use std::collections::{BTreeMap, HashMap};
@@ -80,7 +80,8 @@ struct NotifyEntry {
     interval: Option<Duration>,
 }
 
-/// Nobody but the anonymous caller, who may do everything, with the limits that the settings have.
+/// The table without a file: only the anonymous caller, which may do everything, with the limits
+/// of the settings.
 pub(super) fn open_table(settings: &Settings) -> CallerTable {
     CallerTable {
         by_id: HashMap::new(),
@@ -107,7 +108,7 @@ pub(super) fn read(
 }
 
 fn parse(text: &str) -> Result<CallersFile, String> {
-    // The library's own report quotes the line, which may hold a secret.
+    // The library's own message quotes the line, which may hold a secret.
     let table: Dict = toml::from_str(text).map_err(|error: toml::de::Error| {
         let before = error.span().map_or("", |span| &text[..span.start]);
         format!("line {}: {}", before.matches('\n').count() + 1, error.message())
@@ -115,7 +116,7 @@ fn parse(text: &str) -> Result<CallersFile, String> {
     CallersFile::deserialize(&Value::from(table)).map_err(|error| explain(&error))
 }
 
-/// What is wrong, and where. What was written there is not said.
+/// What is wrong, and where, without the value that was written there.
 fn explain(error: &figment::Error) -> String {
     let key = error.path.join(".");
     match &error.kind {
@@ -138,7 +139,7 @@ fn explain(error: &figment::Error) -> String {
     }
 }
 
-/// One reading of the file and of what it refers to.
+/// Reads the file and what it refers to.
 struct CallersLoader<'a> {
     settings: &'a Settings,
     variable: EnvironmentLookup<'a>,
@@ -169,7 +170,7 @@ impl CallersLoader<'_> {
         Ok(CallerTable { by_id, by_key, issuers, anonymous, is_open: false, version })
     }
 
-    /// One caller; the error begins after the caller's id.
+    /// One caller; the error text continues after the caller's id.
     fn caller(&mut self, id: &str, entry: CallerEntry, keys: &[KeyHash]) -> Result<Caller, String> {
         if id.is_empty() || id.len() > CALLER_BYTES_MAX || id.chars().any(char::is_control) {
             return Err(format!("` is no id: write 1 to {CALLER_BYTES_MAX} bytes of plain text"));
@@ -212,7 +213,8 @@ impl CallersLoader<'_> {
         Ok(SigningSecret { key: SigningKey::read(text.trim())?, not_before, not_after })
     }
 
-    /// The secret itself, wherever it is kept. A relative path begins beside the callers' file.
+    /// The secret itself, from the file or variable that has it. A relative path starts at the
+    /// folder of the callers' file.
     fn resolve(&self, text: String) -> Result<String, String> {
         if let Some(path) = text.strip_prefix("file:") {
             let folder = self.settings.callers.file.parent().unwrap_or_else(|| Path::new(""));
@@ -228,7 +230,7 @@ impl CallersLoader<'_> {
     }
 }
 
-/// `[jwt]` is one issuer, and has more than tables; `[jwt.<name>]` are several.
+/// `[jwt]` is one issuer, and has values; several are `[jwt.<name>]`.
 fn issuers(jwt: Value, settings: &Settings) -> Result<Vec<Arc<Issuer>>, String> {
     let table = jwt.into_dict().ok_or("`jwt` cannot be: write a table")?;
     let are_several = !table.is_empty() && table.values().all(|value| value.as_dict().is_some());
@@ -245,7 +247,7 @@ fn issuers(jwt: Value, settings: &Settings) -> Result<Vec<Arc<Issuer>>, String> 
         })?;
         let issuer = entry.check(&name, &settings.callers);
         let issuer = issuer.map_err(|reason| format!("`{name}{reason}"))?;
-        // A token names nothing but this, so it must lead to one place.
+        // A token names only its issuer, so that must be one entry.
         if let Some(other) = issuers.iter().find(|other| other.issuer == issuer.issuer) {
             return Err(format!("`{name}.issuer` is that of `{}`", other.name));
         }
@@ -254,7 +256,7 @@ fn issuers(jwt: Value, settings: &Settings) -> Result<Vec<Arc<Issuer>>, String> 
     Ok(issuers)
 }
 
-/// Every text of a list, read; nothing if there is no list.
+/// Every item of a list, parsed; `None` if there is no list.
 fn read_all<T>(
     texts: Option<Vec<String>>,
     read: impl Fn(String) -> Result<T, &'static str>,
@@ -311,7 +313,7 @@ fn http_url(text: &str) -> Result<Url, &'static str> {
     Ok(url)
 }
 
-/// A URL that others may begin with: up to its path.
+/// A URL that is a prefix of others: it ends with its path.
 fn base_url(text: &str) -> Result<Url, &'static str> {
     let url = http_url(text)?;
     if url.query().is_some() || url.fragment().is_some() {

@@ -1,8 +1,8 @@
-//! Issuers of tokens: whose JWTs are believed, and what a token must say.
+//! Issuers of tokens: whose JWTs are accepted, and which claims a token must have.
 //!
-//! Invariant: only signatures are believed that we could not make ourselves, so no algorithm with a
-//! shared secret is among those that can be configured. Where keys come from cannot be changed on
-//! the way: it is https, or this machine.
+//! Invariant: a process that can check signatures cannot make them, so no algorithm with a shared
+//! secret can be configured. Keys cannot be changed in transit: they are read over https, or from
+//! this machine.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -25,31 +25,31 @@ const ALGORITHMS: [(&str, Algorithm); 9] = [
     ("ES384", Algorithm::ES384),
     ("EdDSA", Algorithm::EdDSA),
 ];
-/// Those of an issuer that does not say.
+/// The algorithms of an issuer without that setting.
 const DEFAULT_ALGORITHMS: [Algorithm; 3] = [Algorithm::RS256, Algorithm::ES256, Algorithm::EdDSA];
-/// The claim that names the caller, of an issuer that does not say.
+/// The claim that names the caller, for an issuer without that setting.
 const DEFAULT_CALLER_CLAIM: &str = "sub";
-/// Clocks that are further apart are wrong, and a token that lives on for longer is no short one.
+/// Clocks that differ by more are wrong, and a longer leeway defeats short-lived tokens.
 const LEEWAY_MAX: Duration = Duration::from_secs(60);
 
-/// One who issues tokens.
+/// An issuer of tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issuer {
     /// Its table in the file, for the log: `jwt` or `jwt.<name>`.
     pub name: String,
-    /// What `iss` of its tokens says.
+    /// The claim `iss` of its tokens.
     pub issuer: String,
-    /// What `aud` of its tokens says, or has among others.
+    /// The claim `aud` of its tokens, or one item of it.
     pub audience: String,
-    /// Where its keys are.
+    /// Where its keys are read from.
     pub jwks_url: Url,
     /// What its tokens may be signed with.
     pub algorithms: Vec<Algorithm>,
     /// The claim that is the id of a caller.
     pub caller_claim: String,
-    /// The claim that is a role, or a list of them; `None` for whatever the caller's own is.
+    /// The claim that is a role, or a list of them; `None` for the caller's own role.
     pub role_claim: Option<String>,
-    /// How far its clock may be from ours.
+    /// By how much its clock may differ from ours.
     pub leeway: Duration,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct IssuerEntry {
 }
 
 impl IssuerEntry {
-    /// Checks what is written; the error begins after the issuer's name.
+    /// Checks the entry; the error text continues after the issuer's name.
     pub(super) fn check(self, name: &str, settings: &CallerSettings) -> Result<Issuer, String> {
         let refuse = |key: &str, reason: &str| format!(".{key}` cannot be: {reason}");
         for (key, text) in [("issuer", &self.issuer), ("audience", &self.audience)] {
@@ -103,7 +103,7 @@ impl IssuerEntry {
     }
 }
 
-/// Whoever can change the keys on their way can make tokens.
+/// Keys that can be changed in transit would let an attacker make tokens.
 fn jwks_url(text: &str, over_http: bool) -> Result<Url, &'static str> {
     let url = Url::parse(text).map_err(|_| "a URL begins with https:// and a host")?;
     if !url.username().is_empty() || url.password().is_some() {
@@ -111,18 +111,18 @@ fn jwks_url(text: &str, over_http: bool) -> Result<Url, &'static str> {
     }
     match url.scheme() {
         "https" => Ok(url),
-        "http" if !is_loopback(&url) => {
-            Err("keys come over https, because whoever changes them on the way can make tokens")
-        }
+        "http" if !is_loopback(&url) => Err(
+            "keys are read over https: a process that changes them in transit could make tokens",
+        ),
         "http" if !over_http => {
-            Err("keys come over https; callers.jwks_over_http allows http:// on this machine")
+            Err("keys are read over https; callers.jwks_over_http allows http:// on this machine")
         }
         "http" => Ok(url),
         _ => Err("a URL begins with https:// and a host"),
     }
 }
 
-/// By its address alone: what a name means is for whoever resolves it to say.
+/// By its address only: what a name resolves to depends on the resolver.
 fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
@@ -143,10 +143,11 @@ fn algorithm(name: &str) -> Result<Algorithm, String> {
     }
     match name {
         "HS256" | "HS384" | "HS512" => Err(format!(
-            "{name} checks a token with the secret that makes it: with it this installation, and \
-             whoever reads its files, could make tokens; let the issuer sign with a key pair"
+            "{name} checks a token with the secret that makes it: with that secret this \
+             installation, and every process that reads its files, could make tokens; let the \
+             issuer sign with a key pair"
         )),
-        "none" => Err("none is no signature: anybody can make such a token".to_owned()),
+        "none" => Err("none is no signature: any process can make such a token".to_owned()),
         _ => {
             let known = ALGORITHMS.map(|(known, _)| known);
             let hint = nearest(name, &known).map_or_else(

@@ -1,7 +1,7 @@
-//! API keys: what a caller shows to the gateway, and what we keep of it.
+//! API keys: what a caller sends to the gateway, and what Orloj stores of it.
 //!
 //! Invariant: a key is 256 random bits, and only its SHA-256 is at rest. Slow hashes and salts are
-//! for passwords, which can be guessed; nobody guesses 256 bits, however fast a guess is.
+//! for passwords, which can be guessed; 256 random bits cannot, however fast a guess is.
 
 use std::fmt::{self, Write as _};
 
@@ -11,19 +11,19 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Deserializer, de};
 
-/// What every key begins with, so that people and secret scanners know one when they see it.
+/// What every key begins with, so that people and secret scanners recognise one.
 const KEY_PREFIX: &str = "orloj_";
 /// What a hash in the file begins with.
 const HASH_PREFIX: &str = "sha256:";
 /// Bytes of a SHA-256.
 const HASH_BYTES: usize = 32;
 
-/// What we keep of a key: written `sha256:` and 64 hexadecimal digits, which
+/// What is stored of a key: written `sha256:` and 64 hexadecimal digits, which
 /// `printf %s KEY | sha256sum` prints too.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyHash([u8; HASH_BYTES]);
 
-/// Draws a new key. It is nowhere but in the answer.
+/// Makes a new key. It is stored nowhere: only the return value has it.
 pub fn new_key() -> Result<String, Unspecified> {
     let mut random = [0; 32];
     rand::fill(&mut random)?;
@@ -76,7 +76,7 @@ impl fmt::Debug for KeyHash {
 impl<'de> Deserialize<'de> for KeyHash {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        // What is written here by mistake may be the key itself: it is not repeated.
+        // A wrong value here may be the key itself, so the error does not repeat it.
         Self::parse(&text).ok_or_else(|| {
             de::Error::custom(
                 "write the hash of the key, sha256: and 64 hexadecimal digits, as \

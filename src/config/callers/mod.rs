@@ -1,10 +1,10 @@
-//! The callers: who registers triggers, what each may do, and what signs their callbacks.
+//! The callers: which clients register triggers, what each may do, and what signs its callbacks.
 //!
-//! Invariant: a table is read whole or refused whole. A secret is in memory alone: no error, no log
+//! Invariant: a table is read completely or refused. A secret is only in memory: no error, no log
 //! line and no `Debug` shows one, and an API key is known by its hash only.
 //!
 //! ```text
-//!  callers.toml ──► file (strict) ──► CallerTable ◄── by_key, issuer ── gateway: who asks?
+//!  callers.toml ──► file (strict) ──► CallerTable ◄── by_key, issuer ── gateway: whose request?
 //!     └─ file: env: ──► secret ─────────┘  ◄──── by_id ─── worker: whose fire is this?
 //! ```
 
@@ -31,26 +31,26 @@ use issuer::Issuer;
 use key::KeyHash;
 use secret::SigningSecret;
 
-/// The id of whoever is nobody else: a record without `orloj-caller`, or with one that the file
-/// does not have.
+/// The id of the caller of records without `orloj-caller`, or with one that the file does not
+/// have.
 pub const ANONYMOUS: &str = "anonymous";
 
-/// One who registers triggers.
+/// A client that registers triggers.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// What records call it in `orloj-caller`.
+    /// The value of `orloj-caller` in its records.
     pub id: String,
-    /// What its keys and tokens allow; `None` for one whom neither can name.
+    /// What its keys and tokens allow; `None` for a caller that has neither.
     pub role: Option<CallerRole>,
     /// Base URLs under which its callbacks must lie; `None` for any.
     pub urls: Option<Vec<Url>>,
-    /// Patterns of topics that its triggers may fire into; `None` for whatever `targets.allow` has.
+    /// Patterns of topics that its triggers may fire into; `None` for all of `targets.allow`.
     pub topics: Option<Vec<String>>,
     /// What signs its callbacks, in the order of the file; with none they are not signed.
     pub secrets: Arc<[SigningSecret]>,
     /// How much it may use.
     pub limits: CallerLimits,
-    /// Whom to tell of its failures.
+    /// Who is notified of its failures.
     pub notify: NotifyPolicy,
 }
 
@@ -58,11 +58,11 @@ pub struct Caller {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CallerRole {
-    /// Looking at what is its own.
+    /// Reading its own triggers.
     ReadOnly,
-    /// Registering, cancelling and commanding, too.
+    /// Also registering, cancelling and commanding them.
     Caller,
-    /// All of that to what is anybody's.
+    /// All of that for the triggers of every caller.
     Operator,
 }
 
@@ -87,33 +87,33 @@ impl CallerRole {
 /// How much a caller may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallerLimits {
-    /// Callbacks under way at once in a worker; `None` for what the worker's settings say.
+    /// Callbacks in flight at once in a worker; `None` for what the worker's settings say.
     pub concurrent: Option<NonZeroUsize>,
-    /// Callbacks that wait in a worker; `None` for what the worker's settings say.
+    /// Fires queued in a worker; `None` for what the worker's settings say.
     pub waiting: Option<NonZeroUsize>,
-    /// Callbacks begun in a second by a worker, 0 for as many as there are; `None` for what the
-    /// worker's settings say.
+    /// Callbacks started per second by a worker, 0 for no limit; `None` for what the worker's
+    /// settings say.
     pub dispatch_rate_max: Option<u32>,
     /// Pending triggers.
     pub pending: NonZeroU64,
-    /// Requests to a gateway in a second.
+    /// Requests per second to a gateway.
     pub requests_per_second: NonZeroU32,
     /// Largest payload over HTTP, in bytes.
     pub payload: ByteSize,
 }
 
-/// Whom to tell of failures. Neither address nor URL: nobody.
+/// Who is notified of failures: without address and URL there is no notification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotifyPolicy {
     /// Addresses of mail.
     pub email: Vec<Address>,
     /// Where a message is posted.
     pub webhook: Option<Url>,
-    /// Between two messages, at least.
+    /// Minimum time between two messages.
     pub interval: Duration,
 }
 
-/// Everyone who is known, as one reading of the file has them.
+/// All callers of one reading of the file.
 pub struct CallerTable {
     by_id: HashMap<String, Arc<Caller>>,
     by_key: Vec<(KeyHash, Arc<Caller>)>,
@@ -125,13 +125,13 @@ pub struct CallerTable {
 }
 
 impl Caller {
-    /// Whether it is whoever is nobody else.
+    /// Whether it is the caller of records that name no known caller.
     #[must_use]
     pub fn is_anonymous(&self) -> bool {
         self.id == ANONYMOUS
     }
 
-    /// Whether its triggers may fire into `topic`, as far as this is the caller's own affair.
+    /// Whether the caller's own patterns allow its triggers to fire into `topic`.
     #[must_use]
     pub fn may_fire_into(&self, topic: &str) -> bool {
         let allows = |patterns: &Vec<String>| patterns.iter().any(|p| pattern::matches(p, topic));
@@ -149,19 +149,19 @@ impl CallerTable {
         file::read(settings, &variable)
     }
 
-    /// Whether there is no file: then nobody needs a key.
+    /// Whether there is no file: then no request needs a key.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// Whose record it is; the anonymous caller's, if it names none or one that is not known.
+    /// The caller of that id; the anonymous caller for no id or an unknown one.
     #[must_use]
     pub fn by_id(&self, id: Option<&str>) -> &Arc<Caller> {
         id.and_then(|id| self.by_id.get(id)).unwrap_or(&self.anonymous)
     }
 
-    /// Whose API key this is. It takes as long for a wrong key as for any right one.
+    /// The caller of an API key. The time taken does not depend on whether the key is known.
     #[must_use]
     pub fn by_key(&self, key: &str) -> Option<&Arc<Caller>> {
         let presented = KeyHash::of(key);
@@ -174,25 +174,25 @@ impl CallerTable {
         found
     }
 
-    /// Who is called so, the anonymous caller not counted.
+    /// The caller of that id, except the anonymous one.
     #[must_use]
     pub fn registered(&self, id: &str) -> Option<&Arc<Caller>> {
         self.by_id.get(id).filter(|caller| !caller.is_anonymous())
     }
 
-    /// All whose tokens are believed.
+    /// All issuers whose tokens are accepted.
     #[must_use]
     pub fn issuers(&self) -> &[Arc<Issuer>] {
         &self.issuers
     }
 
-    /// The one of whom `iss` of a token speaks.
+    /// The issuer that the claim `iss` of a token names.
     #[must_use]
     pub fn issuer(&self, iss: &str) -> Option<&Arc<Issuer>> {
         self.issuers.iter().find(|issuer| issuer.issuer == iss)
     }
 
-    /// How many there are, the anonymous one not counted.
+    /// How many callers there are, without the anonymous one.
     #[must_use]
     pub fn count(&self) -> usize {
         self.by_id.values().filter(|caller| !caller.is_anonymous()).count()

@@ -83,7 +83,7 @@ fn a_caller_has_what_the_file_says_and_the_settings_for_the_rest() {
     assert!(callers.by_key("orloj_guess").is_none());
     let reports = callers.by_id(Some("reports"));
     assert_eq!((&reports.urls, reports.limits.dispatch_rate_max), (&None, None));
-    assert_eq!(callers.by_id(Some("strangers")).id, ANONYMOUS);
+    assert_eq!(callers.by_id(Some("unknown")).id, ANONYMOUS);
     assert_eq!((callers.by_id(None).id.as_str(), callers.count()), (ANONYMOUS, 2));
 }
 
@@ -272,7 +272,7 @@ fn an_unsafe_issuer_is_refused_with_the_reason() {
         (
             "jwt",
             format!("{ISSUER}jwks_url = \"http://localhost/\""),
-            "keys come over https, because",
+            "keys are read over https: a process",
         ),
         ("jwt", format!("{ISSUER}jwks_url = \"file:///keys\""), "a URL begins with https://"),
         ("jwt", format!("{ISSUER}jwks_url = \"keys\""), "a URL begins with https://"),

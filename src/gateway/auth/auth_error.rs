@@ -1,7 +1,7 @@
-//! What a request is told that is let no further.
+//! The responses to requests that fail authentication, authorisation or a rate limit.
 //!
-//! Invariant: it says what is wrong and what to do, and nothing of what was shown. Whoever showed
-//! nothing is asked to; whoever showed something wrong is told so in the terms of RFC 6750.
+//! Invariant: it says what is wrong and what to do, and repeats nothing of a credential. A request
+//! without a credential is asked for one; a wrong credential is described as RFC 6750 requires.
 
 use std::borrow::Cow;
 use std::num::NonZeroU32;
@@ -13,30 +13,30 @@ use axum::response::{IntoResponse, Response};
 
 use crate::gateway::problem::Problem;
 
-/// How to show who one is.
+/// How to send a credential.
 const CREDENTIAL_HINT: &str = "send your API key as `Authorization: Bearer KEY` or \
                                `X-Api-Key: KEY`, or a token as `Authorization: Bearer TOKEN`";
 
-/// Why a request is let no further.
+/// Why a request is refused.
 #[derive(Debug)]
 pub enum AuthError {
-    /// 401: show a key or a token.
+    /// 401: send a key or a token.
     NoCredential,
-    /// 401: show another, for this is nobody's.
+    /// 401: send another one, because no caller has it.
     InvalidCredential(Cow<'static, str>),
-    /// 403: it is known who asks, and that this is not allowed.
+    /// 403: the caller is known and may not do this.
     Forbidden(String),
-    /// 503: come back when the keys of the token's issuer may be asked for again.
+    /// 503: try again when the keys of the token's issuer may be read again.
     KeysUnavailable(Duration),
-    /// 429: come back when fewer wrong keys come from this address.
+    /// 429: too many unknown keys were sent from this address; try again after that time.
     TooManyFailures(Duration),
-    /// 429: come back when fewer requests come of this caller.
+    /// 429: the caller has sent too many requests.
     RateLimited {
-        /// Whose share is used up.
+        /// Whose limit is exceeded.
         caller: String,
-        /// Its share, in requests a second.
+        /// Its limit, in requests per second.
         per_second: NonZeroU32,
-        /// How long this one came too early.
+        /// After which time a request is allowed.
         retry_after: Duration,
     },
 }
@@ -58,12 +58,12 @@ impl IntoResponse for AuthError {
                 with_header(problem, RETRY_AFTER.as_str(), seconds(wait))
             }
             Self::TooManyFailures(wait) => {
-                let detail = "too many keys that are nobody's come from your address";
+                let detail = "too many unknown keys were sent from your address";
                 let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, detail);
                 with_header(problem, RETRY_AFTER.as_str(), seconds(wait))
             }
-            Self::RateLimited { caller, per_second, retry_after: by } => {
-                Problem::rate_limited(&caller, per_second, by).into_response()
+            Self::RateLimited { caller, per_second, retry_after } => {
+                Problem::rate_limited(&caller, per_second, retry_after).into_response()
             }
         }
     }
@@ -75,7 +75,7 @@ fn with_header(problem: Problem, name: &'static str, value: HeaderValue) -> Resp
     response
 }
 
-/// Whole seconds, none of them too early.
+/// Whole seconds, rounded up.
 fn seconds(wait: Duration) -> HeaderValue {
     HeaderValue::from(wait.as_secs() + 1)
 }

@@ -1,7 +1,7 @@
-//! What a request shows of itself: an API key or a token, told apart by their form.
+//! The credential of a request: an API key or a token, distinguished by their form.
 //!
-//! Invariant: there is one, or the request is refused: with two of them, two readers could take it
-//! to be of two callers. One that is too long is refused by its length.
+//! Invariant: there is exactly one, or the request is refused: with two of them, two programs could
+//! identify two callers. One that is too long is refused by its length.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ const CREDENTIAL_BYTES_MAX: usize = 8 * 1024;
 /// The dots of a signed token in its compact form.
 const TOKEN_DOTS: usize = 2;
 
-/// What a request shows.
+/// The credential of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Credential<'a> {
     /// An API key.
@@ -35,7 +35,7 @@ impl fmt::Debug for Credential<'_> {
     }
 }
 
-/// The credential among `headers`. Only where some issuer is known there are tokens.
+/// The credential among `headers`; `tokens` says whether issuers are configured.
 pub(super) fn extract_credential(
     headers: &HeaderMap,
     tokens: bool,
@@ -58,7 +58,7 @@ pub(super) fn extract_credential(
     Ok(credential)
 }
 
-/// Keys as we make them have no dots.
+/// Keys that `orloj callers new-key` makes have no dots.
 fn bearer(text: &str, tokens: bool) -> Credential<'_> {
     if tokens && text.bytes().filter(|byte| *byte == b'.').count() == TOKEN_DOTS {
         Credential::Token(text)
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(
             extract_credential(&token, false).ok(),
             Some(Key("a.b.c")),
-            "nobody issues tokens"
+            "there are no issuers"
         );
     }
 
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(
             extract_credential(&beside, true).ok(),
             Some(Credential::Key("k")),
-            "a proxy's own"
+            "another scheme, of a proxy"
         );
     }
 

@@ -1,8 +1,8 @@
-//! How many wrong keys may come from one address.
+//! The rate limit of wrong keys from one address.
 //!
-//! Invariant: over that, no key from there is looked at, so that nobody guesses at full speed; but
-//! one that was recognised there before goes on being let in, because behind a proxy one address is
-//! many people. Memory is bounded, whatever comes.
+//! Invariant: over the limit no key from that address is checked, so that keys cannot be guessed at
+//! full speed; but a key that was recognised from there before is still accepted, because many
+//! clients may share the address of a proxy. Memory is bounded.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -18,7 +18,7 @@ use crate::gateway::rate_limiter::{self, BURST};
 /// each at most.
 const RECENT_MIN: usize = 10_000;
 
-/// What is known of addresses.
+/// The failures and the recognised keys of each address.
 #[derive(Debug)]
 pub(super) struct FailureLimiter {
     per_second: NonZeroU32,
@@ -27,17 +27,17 @@ pub(super) struct FailureLimiter {
 
 #[derive(Debug)]
 struct FailureState {
-    /// When the failures so far are worked off.
+    /// The theoretical arrival time (GCRA) of the next failure.
     theoretical_arrival: RecentMap<ClientAddress, Instant>,
     recognised_keys: RecentMap<(ClientAddress, KeyHash), ()>,
 }
 
-/// Where a request comes from, as far as one can tell who is there.
+/// The address of a client, or its IPv6 network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ClientAddress(IpAddr);
 
 impl ClientAddress {
-    /// Of IPv6 it is the network of 64 bits, within which anybody has every address.
+    /// For IPv6 the network of 64 bits: a client has all addresses within it.
     pub(super) fn of(address: Option<IpAddr>) -> Self {
         let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)).to_canonical();
         Self(match address {
@@ -50,40 +50,40 @@ impl ClientAddress {
 }
 
 impl FailureLimiter {
-    /// Lets in so many a second.
+    /// Allows so many failures per second.
     pub(super) fn new(per_second: NonZeroU32) -> Self {
-        let seen = FailureState {
+        let state = FailureState {
             theoretical_arrival: RecentMap::new(),
             recognised_keys: RecentMap::new(),
         };
-        Self { per_second, state: Mutex::new(seen) }
+        Self { per_second, state: Mutex::new(state) }
     }
 
-    /// Whether a key from there may be looked at, or how long that is too early.
+    /// Whether a key from there may be checked, or after which time.
     pub(super) fn admit(
         &self,
         address: ClientAddress,
         key_hash: &KeyHash,
         now: Instant,
     ) -> Result<(), Duration> {
-        let seen = self.lock();
-        let Some(until) = seen.theoretical_arrival.get(&address).copied() else { return Ok(()) };
+        let state = self.lock();
+        let Some(until) = state.theoretical_arrival.get(&address).copied() else { return Ok(()) };
         match rate_limiter::try_acquire(Some(until), self.per_second, now) {
-            Err(_) if seen.recognised_keys.get(&(address, *key_hash)).is_some() => Ok(()),
-            spent => spent.map(|_| ()),
+            Err(_) if state.recognised_keys.get(&(address, *key_hash)).is_some() => Ok(()),
+            result => result.map(|_| ()),
         }
     }
 
-    /// A key from there was nobody's.
+    /// A key from there was unknown.
     pub(super) fn record_failure(&self, address: ClientAddress, now: Instant) {
-        let mut seen = self.lock();
-        let until = seen.theoretical_arrival.get(&address).copied();
-        // Those that were looked at all at once may be a few too many; more of a debt helps nobody.
+        let mut state = self.lock();
+        let until = state.theoretical_arrival.get(&address).copied();
+        // Keys that were checked concurrently may exceed the burst: the wait is not extended.
         let next = rate_limiter::try_acquire(until, self.per_second, now).unwrap_or(now + BURST);
-        seen.theoretical_arrival.put(address, next);
+        state.theoretical_arrival.put(address, next);
     }
 
-    /// A key from there was somebody's.
+    /// A key from there was recognised.
     pub(super) fn record_recognised(&self, address: ClientAddress, key_hash: KeyHash) {
         self.lock().recognised_keys.put((address, key_hash), ());
     }

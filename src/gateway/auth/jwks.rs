@@ -1,8 +1,8 @@
 //! The keys of issuers: where they are fetched from, kept, and found.
 //!
-//! Invariant: what strangers send makes us fetch an issuer's keys at most once in `jwks_spacing`,
-//! one reading at a time, bounded in time and bytes. While it cannot be read, or has nothing that
-//! we could use, the keys read before go on being believed.
+//! Invariant: requests of unknown clients cause at most one fetch of an issuer's keys per
+//! `jwks_spacing`, one at a time, bounded in time and bytes. While the keys cannot be read, or none
+//! of them can be used, the previous keys stay in use.
 
 use std::collections::HashMap;
 use std::error::Error as _;
@@ -33,7 +33,7 @@ pub(super) struct JwksCache {
     by_url: Mutex<HashMap<Url, Arc<IssuerKeys>>>,
 }
 
-/// How often, and for how long.
+/// How often keys are read, and with which timeout.
 #[derive(Clone, Copy, Debug)]
 struct RefreshPolicy {
     refresh: Duration,
@@ -41,7 +41,7 @@ struct RefreshPolicy {
     timeout: Duration,
 }
 
-/// What one URL has.
+/// The keys of one URL.
 #[derive(Debug)]
 pub(super) struct IssuerKeys {
     /// The issuer's, for the log.
@@ -50,62 +50,62 @@ pub(super) struct IssuerKeys {
     client: Client,
     policy: RefreshPolicy,
     state: Mutex<IssuerKeysState>,
-    /// Told after each reading.
+    /// Notified after each read.
     refreshed: watch::Sender<()>,
 }
 
 #[derive(Debug, Default)]
 struct IssuerKeysState {
     keys: KeySet,
-    /// When the last reading began.
+    /// When the last read started.
     last_read_at: Option<Instant>,
     is_reading: bool,
 }
 
-/// Why keys could not be read: the log says it, and the keys read before stay.
+/// Why keys could not be read: it is logged, and the previous keys stay.
 #[derive(Debug, Error)]
 enum JwksError {
-    #[error("no answer: {0}")]
+    #[error("no response: {0}")]
     NoAnswer(String),
-    #[error("the answer is {0}")]
+    #[error("the response is {0}")]
     Status(StatusCode),
-    #[error("no answer within {0:?}")]
+    #[error("no response within {0:?}")]
     TimedOut(Duration),
-    #[error("the answer is longer than {JWKS_BYTES_MAX} bytes")]
+    #[error("the response is longer than {JWKS_BYTES_MAX} bytes")]
     TooLong,
     #[error("{0}")]
     Unusable(&'static str),
 }
 
 impl JwksCache {
-    /// An empty one. The error is that of a system without certificates.
+    /// An empty cache. The error is that of a system without certificates.
     pub(super) fn open(settings: &CallerSettings) -> reqwest::Result<Self> {
         let policy = RefreshPolicy {
             refresh: settings.jwks_refresh_interval,
             spacing: settings.jwks_spacing,
             timeout: settings.jwks_timeout,
         };
-        // A redirect could lead from https to http, or to where nobody has configured.
+        // A redirect could lead from https to http, or to a host that is not configured.
         let client = Client::builder().redirect(Policy::none()).build()?;
         Ok(Self { client, policy, by_url: Mutex::default() })
     }
 
-    /// The keys of an issuer. Those of URLs that none of `all` has any more are forgotten.
+    /// The keys of an issuer. Those of URLs that no issuer of `all` has any more are removed.
     pub(super) fn keys_of(&self, issuer: &Issuer, all: &[Arc<Issuer>]) -> Arc<IssuerKeys> {
-        let mut rings = self.by_url.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(ring) = rings.get(&issuer.jwks_url) {
-            return Arc::clone(ring);
+        let mut by_url = self.by_url.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(keys) = by_url.get(&issuer.jwks_url) {
+            return Arc::clone(keys);
         }
-        rings.retain(|url, _| all.iter().any(|issuer| issuer.jwks_url == *url));
-        let ring = IssuerKeys::start(issuer, self.client.clone(), self.policy);
-        rings.insert(issuer.jwks_url.clone(), Arc::clone(&ring));
-        ring
+        by_url.retain(|url, _| all.iter().any(|issuer| issuer.jwks_url == *url));
+        let keys = IssuerKeys::start(issuer, self.client.clone(), self.policy);
+        by_url.insert(issuer.jwks_url.clone(), Arc::clone(&keys));
+        keys
     }
 }
 
 impl IssuerKeys {
     fn start(issuer: &Issuer, client: Client, policy: RefreshPolicy) -> Arc<Self> {
-        let ring = Arc::new(Self {
+        let keys = Arc::new(Self {
             name: issuer.name.clone(),
             url: issuer.jwks_url.clone(),
             client,
@@ -113,8 +113,8 @@ impl IssuerKeys {
             state: Mutex::default(),
             refreshed: watch::Sender::default(),
         });
-        let _detached = tokio::spawn(refresh(Arc::downgrade(&ring), policy.refresh));
-        ring
+        let _detached = tokio::spawn(refresh(Arc::downgrade(&keys), policy.refresh));
+        keys
     }
 
     /// The key that is called `kid` and of the kind that `algorithm` is checked with. One that is
@@ -138,7 +138,7 @@ impl IssuerKeys {
         } else if state.keys.is_empty() {
             let next = state
                 .last_read_at
-                .map_or_else(clock::monotonic, |begun| begun + self.policy.spacing);
+                .map_or_else(clock::monotonic, |last_read| last_read + self.policy.spacing);
             Err(AuthError::KeysUnavailable(next.saturating_duration_since(clock::monotonic())))
         } else {
             Err(AuthError::InvalidCredential(
@@ -154,15 +154,15 @@ impl IssuerKeys {
         if state.is_reading {
             return true;
         }
-        if state.last_read_at.is_some_and(|begun| now < begun + self.policy.spacing) {
+        if state.last_read_at.is_some_and(|last_read| now < last_read + self.policy.spacing) {
             return false;
         }
         (state.last_read_at, state.is_reading) = (Some(now), true);
-        // Whoever asked may hang up, and others wait for it, too.
-        let ring = Arc::clone(self);
+        // In a task: the client may disconnect while other requests wait for the keys.
+        let keys = Arc::clone(self);
         let _detached = tokio::spawn(async move {
-            let reading = tokio::time::timeout(ring.policy.timeout, ring.read()).await;
-            ring.finish_read(reading.unwrap_or(Err(JwksError::TimedOut(ring.policy.timeout))));
+            let reading = tokio::time::timeout(keys.policy.timeout, keys.read()).await;
+            keys.finish_read(reading.unwrap_or(Err(JwksError::TimedOut(keys.policy.timeout))));
         });
         true
     }
@@ -206,16 +206,16 @@ impl IssuerKeys {
     }
 }
 
-/// Has the keys read again and again, for as long as somebody holds them.
-async fn refresh(ring: Weak<IssuerKeys>, interval: Duration) {
+/// Refreshes the keys periodically, for as long as they are in use.
+async fn refresh(keys: Weak<IssuerKeys>, interval: Duration) {
     loop {
         tokio::time::sleep(interval).await;
-        let Some(ring) = ring.upgrade() else { return };
-        ring.read_if_due(clock::monotonic());
+        let Some(keys) = keys.upgrade() else { return };
+        keys.read_if_due(clock::monotonic());
     }
 }
 
-/// The reason is at the bottom of the chain of causes; the URL stands in the file.
+/// The reason is at the bottom of the chain of causes; the URL is in the file.
 fn no_answer(error: &reqwest::Error) -> JwksError {
     let mut bottom = error.source();
     while let Some(cause) = bottom.and_then(std::error::Error::source) {

@@ -1,7 +1,7 @@
 //! An issuer's public keys, as a JSON Web Key Set has them (RFC 7517).
 //!
-//! Invariant: a key checks the algorithms of its own kind and no others, and a secret is no key:
-//! what is public here could be anybody's. A key that cannot be used harms no other.
+//! Invariant: a key checks the algorithms of its own type and no others, and a shared secret is not
+//! accepted as a key, because the set is public. A key that cannot be used does not affect others.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) struct KeySet {
 #[derive(Debug)]
 struct VerificationKey {
     kid: String,
-    /// What it says that it is for, if it does.
+    /// Its `alg`, if it has one.
     algorithm: Option<KeyAlgorithm>,
     key_type: KeyType,
     key: Arc<DecodingKey>,
@@ -42,7 +42,7 @@ struct JwksDocument {
 }
 
 impl KeySet {
-    /// Reads a set; one without a key that could be used is none.
+    /// Reads a set; one without any usable key is an error.
     pub(super) fn read(text: &[u8]) -> Result<Self, &'static str> {
         let document: JwksDocument =
             serde_json::from_slice(text).map_err(|_| "the answer is no JSON Web Key Set")?;
@@ -69,7 +69,7 @@ impl KeySet {
 }
 
 impl VerificationKey {
-    /// Reads one; nothing if it is of no use here.
+    /// Reads a key; `None` if it cannot be used here.
     fn read(value: Value) -> Option<Self> {
         let jwk: Jwk = serde_json::from_value(value).ok()?;
         if !is_for_signatures(&jwk.common) {
@@ -127,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// Coordinates that are no point: what is read here is checked when it is used.
+    /// Coordinates that are no point: they are checked only when the key is used.
     const X: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
     fn read(keys: &[Value]) -> Result<KeySet, &'static str> {

@@ -1,13 +1,12 @@
-//! Who asks, and how much: from the headers of a request to one of the callers.
+//! Authentication, authorisation and rate limits: from the headers of a request to its caller.
 //!
-//! Invariant: with callers configured nothing of a request is read before its caller is known, and
-//! what a request says of its caller by other means counts for nothing. No key and no token is in
-//! an error, in a line of the log, or in a `Debug`.
+//! Invariant: with callers configured no body is read before the caller is known, and only the
+//! credential identifies it. No key and no token is in an error, in the log, or in a `Debug`.
 //!
 //! ```text
-//!  headers ──► credential ─┬─ key ──► Failures: too many from there? ──► CallerTable ──► caller
+//!  headers ──► credential ─┬─ key ──► FailureLimiter (per address) ────► CallerTable ──► caller
 //!                          └─ token ──► JwksCache ──► signature, claims ──┘              │
-//!                      Viewer, Registrant, Operator ◄── Rates: too many of that caller? ◄┘
+//!                      Viewer, Registrant, Operator ◄─── RequestRateLimiter (per caller) ┘
 //! ```
 
 mod auth_error;
@@ -44,7 +43,7 @@ pub use auth_error::AuthError;
 pub use role::{Operator, Registrant, Viewer};
 pub use scope::{Scope, scope_of};
 
-/// Finds out who asks. A clone asks the same.
+/// Finds the caller of a request. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct Authenticator {
     inner: Arc<AuthenticatorInner>,
@@ -59,7 +58,7 @@ struct AuthenticatorInner {
     targets: TargetSettings,
 }
 
-/// Whom a request was found to be of.
+/// The caller of a request.
 #[derive(Clone, Debug)]
 struct RequestCaller(Arc<Caller>);
 
@@ -76,8 +75,8 @@ impl Authenticator {
         Ok(Self { inner: Arc::new(shared) })
     }
 
-    /// Whose request this is, with the role that it has by what it showed. It counts once, whoever
-    /// asks and however often.
+    /// The caller of this request, with the role of its credential. A request counts once, however
+    /// many extractors use this.
     async fn identify(&self, parts: &mut Parts) -> Result<Arc<Caller>, AuthError> {
         if let Some(RequestCaller(caller)) = parts.extensions.get() {
             return Ok(Arc::clone(caller));
@@ -106,7 +105,7 @@ impl Authenticator {
                     ClientAddress::of(address.map(|ConnectInfo(address)| address.ip()));
                 self.by_key(callers, key, client_address)
             }
-            // Nobody guesses a signature, and who asks for keys is held back by `JwksCache`.
+            // A signature cannot be guessed, and `JwksCache` limits how often keys are fetched.
             Credential::Token(text) => {
                 let token = Token::read(text, callers)?;
                 let keys = self.inner.jwks.keys_of(token.issuer(), callers.issuers());
@@ -127,7 +126,7 @@ impl Authenticator {
         failures.admit(address, &key_hash, now).map_err(AuthError::TooManyFailures)?;
         let Some(caller) = callers.by_key(key) else {
             failures.record_failure(address, now);
-            return Err(AuthError::InvalidCredential("nobody has this API key".into()));
+            return Err(AuthError::InvalidCredential("no caller has this API key".into()));
         };
         failures.record_recognised(address, key_hash);
         Ok(Arc::clone(caller))
@@ -137,26 +136,22 @@ impl Authenticator {
         let per_second = caller.limits.requests_per_second;
         let counted = self.inner.rate_limiter.admit(&caller.id, per_second, clock::monotonic());
         let status = match &counted {
-            Ok(standing) => *standing,
-            Err(too_early) => too_early.status,
+            Ok(status) => *status,
+            Err(limited) => limited.status,
         };
         if let Some(headers) = parts.extensions.get::<RateLimitHeaders>() {
             headers.set(status);
         }
         match counted {
             Ok(_) => Ok(()),
-            Err(too_early) => {
+            Err(limited) => {
                 let caller = caller.id.clone();
-                Err(AuthError::RateLimited {
-                    caller,
-                    per_second,
-                    retry_after: too_early.retry_after,
-                })
+                Err(AuthError::RateLimited { caller, per_second, retry_after: limited.retry_after })
             }
         }
     }
 
-    /// Refuses a topic that is not the caller's to fire into, and one that its owner would refuse.
+    /// Refuses a topic that the caller may not fire into, and one that its owner would refuse.
     pub(super) fn check_target(&self, caller: &Caller, target: &Target) -> Result<(), Problem> {
         let Target::Topic(target) = target else { return Ok(()) };
         let topic = target.topic.as_str();

@@ -1,7 +1,7 @@
-//! What a route asks of whoever uses it: an extractor a role.
+//! The role that a route requires: one extractor per role.
 //!
-//! Invariant: a handler that takes none of these is open to everybody. The caller that it gets has
-//! the role that the request showed, which a token may have made less than the caller's own.
+//! Invariant: a handler without one of these is open to every client. The caller has the role of
+//! the credential, which a token may have reduced.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use axum::http::request::Parts;
 use super::{AuthError, Authenticator};
 use crate::config::callers::{Caller, CallerRole};
 
-/// Who may look: every caller, at what is its own.
+/// A caller that may read: every caller, its own triggers.
 #[derive(Debug)]
 pub struct Viewer(pub Arc<Caller>);
 
-/// Who may register, cancel and command: every caller but those that only look.
+/// A caller that may register, cancel and command: every role except read-only.
 #[derive(Debug)]
 pub struct Registrant(pub Arc<Caller>);
 
-/// Who may do what concerns everybody.
+/// A caller that may act on the triggers of every caller.
 #[derive(Debug)]
 pub struct Operator(pub Arc<Caller>);
 
@@ -56,7 +56,7 @@ where
     }
 }
 
-/// Who asks, if its role is that or one above.
+/// The caller, if it has this role or a higher one.
 async fn caller_with_role<S>(
     needed: CallerRole,
     parts: &mut Parts,

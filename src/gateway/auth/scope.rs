@@ -1,11 +1,11 @@
 //! Whose triggers a caller may see and change.
 //!
-//! Invariant: its own and nobody else's, unless it is an operator.
+//! Invariant: only its own, unless it is an operator.
 
 use crate::config::callers::{Caller, CallerRole};
 pub use crate::view::Scope;
 
-/// The scope of whoever was found to ask. Without a file of callers that is everyone.
+/// The scope of a caller. Without a file of callers it is all triggers.
 #[must_use]
 pub fn scope_of(caller: &Caller) -> Scope {
     match caller.role {

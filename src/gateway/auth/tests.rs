@@ -76,7 +76,7 @@ async fn each_role_includes_those_below_it_and_sees_its_own() {
         ("read-only", [200, 403, 403], "Caller(\"read-only\")"),
         ("caller", [200, 200, 403], "Caller(\"caller\")"),
         ("operator", [200, 200, 200], "All"),
-        ("stranger", [401, 401, 401], ""),
+        ("unknown", [401, 401, 401], ""),
     ] {
         for (path, status) in ROUTES.into_iter().zip(statuses) {
             let response = send(&routes, path, key).await;
@@ -96,7 +96,7 @@ async fn without_a_file_everyone_is_an_operator() {
     let routes = routes(authenticator(None));
     for path in ROUTES {
         let response = send(&routes, path, "whatever").await;
-        assert!(!response.headers().contains_key("ratelimit"), "nobody is known");
+        assert!(!response.headers().contains_key("ratelimit"), "without callers there is no limit");
         assert_eq!((response.status().as_u16(), body(response).await.as_str()), (200, "All"));
     }
 }

@@ -1,9 +1,9 @@
-//! A signed token (JWT) of a caller's: whom it names, if it is to be believed.
+//! A signed token (JWT) of a caller: which caller it names, if it is valid.
 //!
-//! Invariant: what a token says counts after its signature was checked, with a key of the issuer
-//! that it names and an algorithm that this issuer is configured with. `iss`, `aud`, `exp` and
-//! `nbf` must be there and of the form that they should have: one that is missing or malformed is
-//! never passed over.
+//! Invariant: the claims of a token are used after its signature was checked, with a key of the
+//! issuer that it names and an algorithm that this issuer is configured with. `iss`, `aud`, `exp`
+//! and `nbf` must be there in their required form: one that is missing or malformed is never
+//! ignored.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use crate::config::callers::issuer::Issuer;
 use crate::config::callers::{Caller, CallerRole, CallerTable};
 use crate::model::Timestamp;
 
-/// The longest name of a key, in bytes: a hash in hexadecimal digits has at most 128.
+/// The longest key id, in bytes: a hash in hexadecimal digits has at most 128.
 const KID_BYTES_MAX: usize = 256;
-/// What every token must say.
+/// The claims that every token must have.
 const REQUIRED: [&str; 4] = ["iss", "aud", "exp", "nbf"];
 
-/// A token whose signature has yet to be checked.
+/// A token whose signature is not yet checked.
 pub(super) struct Token<'a> {
     text: &'a str,
     algorithm: Algorithm,
@@ -30,7 +30,7 @@ pub(super) struct Token<'a> {
     issuer: Arc<Issuer>,
 }
 
-/// What says whose keys to ask for.
+/// The claim that names the issuer.
 #[derive(Deserialize)]
 struct IssuerClaim {
     iss: String,
@@ -45,7 +45,7 @@ impl<'a> Token<'a> {
         if kid.len() > KID_BYTES_MAX {
             return Err(invalid("its `kid` is longer than 256 bytes"));
         }
-        // Whoever does not understand what is critical must refuse it (RFC 7515, 4.1.11).
+        // A critical extension that is not understood must be refused (RFC 7515, 4.1.11).
         if header.crit.is_some() {
             return Err(invalid("its header has `crit`, of which we understand nothing"));
         }
@@ -59,12 +59,12 @@ impl<'a> Token<'a> {
         Ok(Self { text, algorithm: header.alg, kid, issuer: Arc::clone(issuer) })
     }
 
-    /// Who issued it, it says.
+    /// Its issuer, not yet verified.
     pub(super) fn issuer(&self) -> &Issuer {
         &self.issuer
     }
 
-    /// The name of the key that it is signed with, it says.
+    /// The id of its key, not yet verified.
     pub(super) fn kid(&self) -> &str {
         &self.kid
     }
@@ -74,7 +74,7 @@ impl<'a> Token<'a> {
         self.algorithm
     }
 
-    /// Whom it names, if it is signed with `key` and good at `now`, with the role that it gives.
+    /// The caller that it names, if it is signed with `key` and valid at `now`, with its role.
     pub(super) fn caller(
         &self,
         key: &DecodingKey,
@@ -102,7 +102,7 @@ impl<'a> Token<'a> {
         Ok(Arc::new(Caller { role, ..Caller::clone(caller) }))
     }
 
-    /// What it says, if it is signed with `key`, by its issuer, for us.
+    /// Its claims, if it is signed with `key`, by its issuer, for our audience.
     fn verify(&self, key: &DecodingKey) -> Result<Map<String, Value>, AuthError> {
         let mut validation = Validation::new(self.algorithm);
         validation.set_required_spec_claims(&REQUIRED);
@@ -130,7 +130,7 @@ fn invalid(reason: impl Into<std::borrow::Cow<'static, str>>) -> AuthError {
     AuthError::InvalidCredential(reason.into())
 }
 
-/// What is wrong, without what was written.
+/// What is wrong, without the values of the token.
 fn explain(error: &Error) -> String {
     match error.kind() {
         ErrorKind::MissingRequiredClaim(claim) | ErrorKind::InvalidClaimFormat(claim) => {
@@ -155,7 +155,7 @@ fn time(claims: &Map<String, Value>, claim: &str) -> Result<Timestamp, AuthError
     Ok((seconds * 1_000.0) as Timestamp)
 }
 
-/// The highest role in a text or a list of them; words that are none are for others.
+/// The highest role in a text or a list of them; other words are ignored.
 fn role(value: &Value) -> Option<CallerRole> {
     match value {
         Value::String(name) => CallerRole::by_name(name),

@@ -1,7 +1,7 @@
 //! Every path of the API, and the handler of each of its methods.
 //!
-//! Invariant: the router and the description are made from the same list. What is not described is
-//! the description itself and its pages.
+//! Invariant: the router and the OpenAPI document are made from the same list. Only the document
+//! itself and its pages are not described.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use super::error_code::ErrorCode;
 use super::problem::Problem;
 use super::{batch, circuits, commands, dead_letters, docs, openapi, patch, schedules, triggers};
 
-/// Every route, and what is told of them.
+/// Every route, and the OpenAPI document.
 pub(super) fn routes() -> (Router<Arc<Api>>, Value) {
     let (router, mut api) = OpenApiRouter::with_openapi(openapi::base_document())
         .routes(routes!(triggers::register, triggers::list))
@@ -35,7 +35,7 @@ pub(super) fn routes() -> (Router<Arc<Api>>, Value) {
         .routes(routes!(dead_letters::archive_all))
         .routes(routes!(circuits::list))
         .routes(routes!(circuits::unsettled))
-        // A path cannot end in a word behind a parameter: these are described by name.
+        // A path cannot have a suffix after a parameter: these are described separately.
         .route("/v1/triggers/{id}", post(commands::command))
         .route("/v1/dead-letters/{id}", post(dead_letters::run_action))
         .split_for_parts();
@@ -66,7 +66,8 @@ async fn method_not_allowed(uri: Uri) -> Response {
     response
 }
 
-/// What a path takes that another one shares its route with: the router knows of both together.
+/// The methods of a path that shares its route with another one: the router knows only both
+/// together.
 fn methods_of(path: &str) -> Option<&'static str> {
     let (resource, id) = path.strip_prefix("/v1/")?.split_once('/')?;
     let (verbs, methods) = match resource {

@@ -1,6 +1,7 @@
-//! The router held against the description, without a cluster.
+//! The router compared with the OpenAPI document, without a cluster.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use axum::body::Body;
 use axum::http::header::{ALLOW, CONTENT_TYPE};
@@ -31,7 +32,7 @@ const UNDESCRIBED: [&str; 6] =
 const METHODS: [Method; 6] =
     [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS];
 
-/// A gateway whose cluster is away.
+/// A gateway without a cluster.
 struct GatewayFixture {
     router: Router,
     description: Value,
@@ -118,7 +119,7 @@ async fn what_is_served_is_described() {
     let gateway = GatewayFixture::new();
     let described = gateway.described_paths();
     let of_path = |path: &str| described.iter().find(|(known, _)| known == path);
-    // Axum shows the paths of a router to people only.
+    // Axum shows the paths of a router only in its `Debug` output.
     let shown = format!("{:?}", gateway.router);
     let is_path = |text: &&str| text.starts_with("/v1/") || UNDESCRIBED.contains(text);
     let is_fallback = |text: &&str| *text == "/" || text.starts_with("/{*__private__");
@@ -143,7 +144,7 @@ async fn what_is_served_is_described() {
             continue;
         }
         for method in METHODS.iter().filter(|method| !methods.contains(*method)) {
-            // Commands and verbs are described by their own paths.
+            // Commands are described by their own paths.
             if *method == Method::POST && path.ends_with("/{id}") {
                 continue;
             }
@@ -252,10 +253,10 @@ fn the_openapi_document_is_complete() {
     });
     assert_eq!(unresolved, Vec::<String>::new());
     let all: BTreeSet<_> = schemas.keys().cloned().collect();
-    assert_eq!(all.difference(&named).collect::<Vec<_>>(), Vec::<&String>::new(), "named by none");
+    assert_eq!(all.difference(&named).collect::<Vec<_>>(), Vec::<&String>::new(), "unused schemas");
     for name in ["NewTrigger", "TriggerPatch", "BatchBody", "LettersOrder", "LetterOrder"] {
         let closed = &schemas[name]["additionalProperties"];
-        assert_eq!(closed, &json!(false), "{name} takes what it does not know");
+        assert_eq!(closed, &json!(false), "{name} accepts unknown fields");
     }
     let mut ids = BTreeSet::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
@@ -285,6 +286,40 @@ fn visit(value: &Value, each: &mut impl FnMut(&Value)) {
     match value {
         Value::Object(fields) => fields.values().for_each(|value| visit(value, each)),
         Value::Array(items) => items.iter().for_each(|value| visit(value, each)),
+        _ => {}
+    }
+}
+
+/// Texts for people: they may change, everything else is what clients are generated from.
+const TEXTS: [&str; 6] = ["description", "summary", "title", "detail", "hint", "note"];
+
+#[test]
+fn the_openapi_document_equals_the_golden_file() {
+    let (_router, mut document) = routes();
+    remove_texts(&mut document);
+    let document = format!("{document:#}\n");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/openapi.json");
+    if std::env::var("ORLOJ_GOLDEN").is_ok_and(|what| what == "write") {
+        std::fs::write(&path, &document).unwrap();
+    }
+    let golden = std::fs::read_to_string(&path).unwrap_or_default();
+    let mut lines = (1..).zip(document.lines().zip(golden.lines()));
+    let first = lines.find(|(_, (line, golden))| line != golden);
+    assert!(
+        document == golden,
+        "openapi.json differs from the golden file, first at {first:?}; if that is meant, \
+         ORLOJ_GOLDEN=write renews it"
+    );
+}
+
+/// An object under one of these names is a field, and stays.
+fn remove_texts(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|name, value| !(TEXTS.contains(&name.as_str()) && value.is_string()));
+            fields.values_mut().for_each(remove_texts);
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_texts),
         _ => {}
     }
 }

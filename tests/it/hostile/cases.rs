@@ -66,7 +66,7 @@ const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 const OPEN: &[u8] = b"HTTP/1.1 200 OK\r\n";
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// What is said of one that would go on for ever before its answer.
-const ENDLESS: &str = "head of the answer was not complete";
+const ENDLESS: &str = "head of the response was not complete";
 const LONG: &[u8] = b"HTTP/1.1 503 No\r\ncontent-length: 10000000000\r\n\r\n";
 const CHUNKED: &[u8] = b"HTTP/1.1 503 No\r\ntransfer-encoding: chunked\r\n\r\n";
 const GZIP: &[u8] = b"HTTP/1.1 503 No\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n";

@@ -97,7 +97,7 @@ fn forged(key: &IssuerKey) -> Vec<TokenCase> {
         ("an unknown key", IssuerKey::rsa("x").token(&claims("a")), 401, "no key of its issuer"),
         ("no words", "..".to_owned(), 401, "no token"),
         ("no base64", format!("{signed}%"), 401, "cannot be read"),
-        ("five parts", format!("{signed}.a.b"), 401, "nobody has this API key"),
+        ("five parts", format!("{signed}.a.b"), 401, "no caller has this API key"),
     ]
 }
 
@@ -206,7 +206,7 @@ async fn exactly_one_credential_in_the_right_header_is_accepted() {
 async fn tokens_are_refused_without_issuers() {
     let gate = IdentityFixture::open("", &[]).await;
     let told = gate.with_token(&IssuerKey::ed25519("e").token(&claims("a"))).await;
-    assert_eq!((told.status, told.detail().as_str()), (401, "nobody has this API key"));
+    assert_eq!((told.status, told.detail().as_str()), (401, "no caller has this API key"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
