@@ -32,6 +32,7 @@
 //! * [`store`]: RocksDB: a timeline that can be rebuilt from the log at any moment.
 //! * [`kafka`]: the log: group, fence, transaction, readers, topics.
 //! * [`dead_letters`]: reading what was given up, and dealing with it.
+//! * [`client`]: writing records of `triggers` and awaiting their outcomes.
 //! * [`guard`]: where a callback may go.
 //! * [`scheduler`]: the role that owns partitions and drives the engine.
 //! * [`worker`]: the role that makes the callbacks which are due.
@@ -48,6 +49,7 @@ pub use orloj_core::{codec, engine, model};
 pub mod allocator;
 pub mod callers;
 pub mod cli;
+pub mod client;
 pub mod clock;
 pub mod config;
 pub mod dead_letters;

@@ -40,6 +40,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("dead_letters", &["model", "codec", "kafka", "config", "clock"]),
     ("guard", &["model", "config"]),
     ("health", &["config", "clock", "telemetry"]),
+    ("client", &["model", "codec", "engine", "kafka", "config", "clock", "telemetry", "health"]),
     ("callers", &["config", "telemetry", "health"]),
     ("signature", &["model", "config"]),
     (
@@ -103,6 +104,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "clock",
             "telemetry",
             "health",
+            "client",
             "callers",
             "dead_letters",
             "view",

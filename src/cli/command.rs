@@ -8,8 +8,8 @@ use clap::Args;
 
 use super::CliError;
 use super::submit::{submit, usage_error};
+use crate::client::Submission;
 use crate::config::Settings;
-use crate::gateway::submission::Submission;
 use crate::model::lifecycle::Command;
 
 const CANCEL_EXAMPLES: &str = "\

@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::CliError;
+use crate::client::TriggerProducer;
+use crate::client::{BatchSubmission, Submission, ValidationError};
+use crate::client::{SubmitError, TriggerClient};
 use crate::config::Settings;
-use crate::gateway::producer::TriggerProducer;
-use crate::gateway::submission::{BatchSubmission, Submission, ValidationError};
-use crate::gateway::{SubmitError, TriggerClient};
 use crate::health::Health;
 use crate::kafka::Names;
 use crate::model::Offset;

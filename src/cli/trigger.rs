@@ -9,12 +9,12 @@ use super::CliError;
 use super::file::read_file;
 use super::schedule::ScheduleOptions;
 use super::submit::{submit, submit_batch, usage_error};
-use crate::clock;
-use crate::config::Settings;
-use crate::gateway::submission::{
+use crate::client::RegistrationValidator;
+use crate::client::{
     self, BatchSubmission, FireTime, NewTrigger, Submission, SubmissionRules, default_payload,
 };
-use crate::gateway::validator::RegistrationValidator;
+use crate::clock;
+use crate::config::Settings;
 use crate::kafka::Names;
 use crate::model::definition::{HttpTarget, Target, TopicTarget};
 use crate::model::input::OnConflict;
@@ -236,7 +236,7 @@ impl RegisterArguments {
 
 impl LifecycleOptions {
     fn headers(self) -> impl Iterator<Item = (&'static str, String)> {
-        let after = (!self.after.is_empty()).then(|| submission::after_header_value(&self.after));
+        let after = (!self.after.is_empty()).then(|| client::after_header_value(&self.after));
         let on_failure = self.on_failure.map(|word| match word {
             OnFailureOption::Fire => "fire".to_owned(),
             OnFailureOption::Skip => "skip".to_owned(),

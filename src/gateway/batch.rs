@@ -14,12 +14,12 @@ use utoipa::ToSchema;
 use super::api::{Api, submit_error};
 use super::auth::Registrant;
 use super::body;
-use super::envelope::BatchEnvelope;
-use super::outcome_awaiter::OutcomeRecord;
 use super::problem::{FieldError, Problem};
 use super::request::TriggerBody;
-use super::submission::BatchSubmission;
 use super::triggers::{copy_trace_headers, prepare};
+use crate::client::BatchEnvelope;
+use crate::client::BatchSubmission;
+use crate::client::OutcomeRecord;
 use crate::config::callers::Caller;
 use crate::model::Offset;
 use crate::model::limits;
@@ -184,6 +184,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::client::{RegistrationValidator, Submission, SubmissionRules};
+    use crate::gateway::request::read_body;
+    use crate::kafka::Names;
     use crate::model::outcome::Outcome;
 
     #[test]
@@ -216,6 +219,44 @@ mod tests {
             let mut expected = expected_item;
             expected["triggerId"] = json!("tea");
             assert_eq!(item(kind), expected);
+        }
+    }
+
+    /// The headers and the envelope are read as the same registration.
+    #[test]
+    fn an_envelope_says_what_the_headers_say() {
+        let (names, validator, pools) =
+            (Names::new("orloj"), RegistrationValidator::new(), ["slow".to_owned()]);
+        let now = 1_800_000_000_000;
+        let rules = SubmissionRules { names: &names, pools: &pools, validator: &validator, now };
+        for body in [
+            r#"{"triggerId": "a", "topic": "t", "delaySeconds": 1.5}"#,
+            r#"{"triggerId": "a", "topic": "t", "key": "k", "fireAt": 1900000000000,
+                "payload": {"n": 1.0,  "s": "ü"}, "headers": {"x": "y"}, "name": "A b",
+                "labels": {"team": "kitchen"}, "expireAfter": "1h", "priority": 200,
+                "onConflict": "keep", "retain": 5000}"#,
+            r#"{"triggerId": "a", "callbackUrl": "https://h/x", "method": "put", "pool": "slow",
+                "timeoutSeconds": 2, "fireAt": 1900000000000,
+                "retry": {"delays": ["1s", 2000], "attempts": 5, "jitter": 0,
+                          "finalStatuses": [404]}}"#,
+            r#"{"triggerId": "a", "topic": "t", "schedule": {"every": "1h"}, "count": "keep",
+                "maxExecutions": 3}"#,
+            r#"{"triggerId": "a", "topic": "t",
+                "after": {"ids": ["b,c", "d"], "onFailure": "skip", "timeout": "30s"}}"#,
+            r#"{"triggerId": "a", "topic": "t", "after": ["b"], "delaySeconds": 1}"#,
+        ] {
+            let trigger = || read_body(body.as_bytes()).unwrap().into_trigger(4_096).unwrap();
+            let json = serde_json::to_vec(&[BatchEnvelope::of(&trigger())]).unwrap();
+            let batch =
+                BatchSubmission::read(json, rules).unwrap_or_else(|no| panic!("{body}: {no}"));
+            let [batched] = &validator.validate(&batch.submission, now).unwrap()[..] else {
+                panic!()
+            };
+            let alone = Submission::register(trigger(), rules).unwrap();
+            let [mut alone] = <[_; 1]>::try_from(validator.validate(&alone, now).unwrap()).unwrap();
+            // The order of headers is that of a map in JSON.
+            alone.definition.headers.sort_by(|a, b| a.name.cmp(&b.name));
+            assert_eq!(*batched, alone, "{body}");
         }
     }
 }

@@ -17,7 +17,7 @@ use super::auth::{Registrant, scope_of};
 use super::error_code::ErrorCode;
 use super::parameters::PathId;
 use super::problem::Problem;
-use super::submission::Submission;
+use crate::client::Submission;
 use crate::config::callers::Caller;
 use crate::model::Offset;
 use crate::model::lifecycle::Command;

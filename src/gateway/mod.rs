@@ -16,7 +16,6 @@ mod circuits;
 mod commands;
 mod dead_letters;
 mod docs;
-mod envelope;
 mod error_code;
 mod field_types;
 mod idempotency;
@@ -36,36 +35,26 @@ mod triggers;
 mod write_positions;
 
 pub mod auth;
-pub mod outcome_awaiter;
-pub mod producer;
-pub mod submission;
-pub mod validator;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::{Router, middleware};
 use rdkafka::error::KafkaError;
 use thiserror::Error;
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::callers::Callers;
+use crate::client::{RegistrationValidator, TriggerClient};
 use crate::config::{ConfigError, Settings};
 use crate::guard::Guard;
 use crate::health::Health;
 use crate::kafka::Names;
-use crate::model::outcome::OutcomeKind;
 use crate::view::{View, ViewError};
 
 use auth::Authenticator;
 use idempotency::InFlightRequests;
-use outcome_awaiter::{OutcomeAwaiter, OutcomeRecord, TooManyWaiters};
-use producer::{RecordMetadata, TriggerProducer};
-use submission::{BatchSubmission, Submission};
-use validator::RegistrationValidator;
 use write_positions::WritePositions;
 
 /// Why the gateway could not start or had to stop: repair what it names and start again.
@@ -86,95 +75,6 @@ pub enum GatewayError {
     /// The view could not be opened.
     #[error(transparent)]
     View(#[from] ViewError),
-}
-
-/// Why a submission was not answered.
-#[derive(Debug, Error)]
-pub enum SubmitError {
-    /// Try again later.
-    #[error(transparent)]
-    Busy(#[from] TooManyWaiters),
-    /// Try again with the same id: the record may be written or not.
-    #[error("the record was not acknowledged: {0}")]
-    NotAcknowledged(#[from] KafkaError),
-}
-
-/// The record of a submission and its outcome, if the owner answered in time.
-#[derive(Clone, Debug)]
-pub struct SubmitResult {
-    /// The record in `triggers`.
-    pub record: RecordMetadata,
-    /// The outcome; `None` if the owner did not answer in time.
-    pub outcome: Option<OutcomeRecord>,
-}
-
-impl SubmitResult {
-    /// What the owner decided.
-    #[must_use]
-    pub fn outcome_kind(&self) -> Option<&OutcomeKind> {
-        self.outcome.as_ref().map(|record| &record.outcome.kind)
-    }
-}
-
-/// The outcomes of a batch, as they arrive.
-#[derive(Debug)]
-pub struct BatchResults {
-    /// The record in `triggers`.
-    pub record: RecordMetadata,
-    outcomes: JoinSet<(String, Option<OutcomeRecord>)>,
-}
-
-impl BatchResults {
-    /// The next trigger and its outcome, if its owner answered in time; `None` after the last.
-    pub async fn next(&mut self) -> Option<(String, Option<OutcomeRecord>)> {
-        let answer = self.outcomes.join_next().await?;
-        Some(answer.expect("a task that waits for an outcome does not panic"))
-    }
-}
-
-/// Writes submissions and awaits their outcomes.
-#[derive(Debug)]
-pub struct TriggerClient {
-    producer: TriggerProducer,
-    awaiter: OutcomeAwaiter,
-    answer_timeout: Duration,
-}
-
-impl TriggerClient {
-    /// Opens a client that waits `answer_timeout` for each outcome. Outcomes of submissions that
-    /// are written before `health` is ready may be missed.
-    pub fn open(
-        settings: &Settings,
-        answer_timeout: Duration,
-        health: Arc<Health>,
-        shutdown: CancellationToken,
-    ) -> Result<Self, KafkaError> {
-        let producer = TriggerProducer::open(settings, answer_timeout)?;
-        let awaiter = OutcomeAwaiter::open(settings, health, shutdown)?;
-        Ok(Self { producer, awaiter, answer_timeout })
-    }
-
-    /// Writes a submission and awaits its outcome.
-    pub async fn submit(&self, submission: Submission) -> Result<SubmitResult, SubmitError> {
-        let pending = self.awaiter.subscribe(&submission.id)?;
-        let record = self.producer.send(&submission.with_ack()).await?;
-        let outcome = pending.wait_for(record.offset, self.answer_timeout).await;
-        Ok(SubmitResult { record, outcome })
-    }
-
-    /// Writes a batch. Each of its triggers has its own outcome, as soon as its owner answers.
-    pub async fn submit_batch(&self, batch: BatchSubmission) -> Result<BatchResults, SubmitError> {
-        let BatchSubmission { submission, ids } = batch;
-        let pending = ids.iter().map(|id| self.awaiter.subscribe(id));
-        let waiters = pending.collect::<Result<Vec<_>, _>>()?;
-        let record = self.producer.send(&submission.with_ack()).await?;
-        let mut outcomes = JoinSet::new();
-        for (id, waiter) in ids.into_iter().zip(waiters) {
-            let timeout = self.answer_timeout;
-            let _handle = outcomes.spawn(async move { (id, waiter.wait_for_any(timeout).await) });
-        }
-        Ok(BatchResults { record, outcomes })
-    }
 }
 
 /// Serves the API and `probes` until `shutdown`; requests in progress are finished.

@@ -21,8 +21,8 @@ use super::parameters::{PathId, if_match};
 use super::problem::{FieldError, Problem};
 use super::request::{LatePolicy, TriggerBody};
 use super::resource::{Trigger, is_reserved_header};
-use super::submission::NewTrigger;
 use super::triggers::{RegisterResponse, body_max, prepare, rejected};
+use crate::client::NewTrigger;
 use crate::model::Offset;
 use crate::model::definition::Header;
 use crate::model::outcome::OutcomeKind;
@@ -273,7 +273,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::gateway::submission::FireTime;
+    use crate::client::FireTime;
     use crate::model::definition::{Definition, HttpTarget, Target, TopicTarget};
     use crate::model::lifecycle::{Dependencies, OnFailure};
     use crate::model::retry::RetryPolicy;

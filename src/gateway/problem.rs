@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
 use super::error_code::ErrorCode;
-use super::submission::ValidationError;
+use crate::client::ValidationError;
 
 /// Seconds after which to try again when the brokers cannot be reached: librdkafka reconnects
 /// within one, and a broker that restarts takes a few.

@@ -16,7 +16,7 @@ use super::field_types::{
     AfterField, DurationSchema, RetryPolicySchema, ScheduleSchema, Seconds, TimestampField,
 };
 use super::problem::{FieldError, ParseError};
-use super::submission::{self, FireTime, NewTrigger, ValidationError, default_payload};
+use crate::client::{self, FireTime, NewTrigger, ValidationError, default_payload};
 use crate::codec::registration::retry_policy;
 use crate::model::Millis;
 use crate::model::definition::{HttpTarget, Target, TopicTarget, is_pool_name};
@@ -179,7 +179,7 @@ impl TriggerBody {
             headers.extend(value.map(|value| (header, header_value(&value))));
         }
         if let Some(AfterField { ids, on_failure, timeout }) = self.after.take() {
-            headers.push(("orloj-after", submission::after_header_value(&ids)));
+            headers.push(("orloj-after", client::after_header_value(&ids)));
             headers.extend(on_failure.map(|word| ("orloj-on-failure", header_value(&word))));
             headers.extend(timeout.map(|span| ("orloj-after-timeout", header_value(&span))));
         }

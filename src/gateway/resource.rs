@@ -12,8 +12,8 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::envelope::retry_policy_json;
 use super::field_types::{RetryPolicySchema, ScheduleSchema};
+use crate::client::retry_policy_json;
 use crate::model::definition::{Header, Target};
 use crate::model::outcome;
 use crate::model::time::format_time;

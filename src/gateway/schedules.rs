@@ -15,7 +15,7 @@ use super::body;
 use super::field_types::{self, ScheduleSchema, TimestampField};
 use super::parameters::{PathId, Query, QueryFields, invalid_parameter};
 use super::problem::{FieldError, Problem};
-use super::submission::ValidationError;
+use crate::client::ValidationError;
 use crate::clock;
 use crate::model::limits::SCHEDULE_BYTES_MAX;
 use crate::model::schedule::{DstEffect, Preview, Schedule};

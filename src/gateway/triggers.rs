@@ -24,7 +24,7 @@ use super::parameters::{PathId, Query, QueryFields, invalid_parameter};
 use super::problem::{FieldError, Problem};
 use super::request::{LatePolicy, TriggerBody, read_body};
 use super::resource::{Execution, Trigger};
-use super::submission::{FireTime, NewTrigger, Submission};
+use crate::client::{FireTime, NewTrigger, Submission};
 use crate::clock;
 use crate::config::callers::Caller;
 use crate::model::limits;

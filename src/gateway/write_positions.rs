@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use super::SubmitResult;
-use super::outcome_awaiter::OutcomeRecord;
+use crate::client::OutcomeRecord;
+use crate::client::SubmitResult;
 use crate::dead_letters::LetterActionResult;
 use crate::model::{Offset, PartitionId};
 use crate::view::{ViewTopic, WritePosition};
@@ -58,7 +58,7 @@ impl WritePositions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gateway::producer::RecordMetadata;
+    use crate::client::RecordMetadata;
     use crate::model::outcome::{Outcome, OutcomeKind};
 
     #[test]

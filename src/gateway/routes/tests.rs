@@ -15,12 +15,13 @@ use tower::ServiceExt as _;
 
 use super::*;
 use crate::callers::Callers;
+use crate::client::RegistrationValidator;
+use crate::client::TriggerClient;
 use crate::config::{Layers, Settings};
 use crate::gateway::auth::Authenticator;
 use crate::gateway::idempotency::InFlightRequests;
-use crate::gateway::validator::RegistrationValidator;
+use crate::gateway::request_id;
 use crate::gateway::write_positions::WritePositions;
-use crate::gateway::{TriggerClient, request_id};
 use crate::guard::Guard;
 use crate::health::Health;
 use crate::kafka::Names;

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
-use super::submission::{FireTime, NewTrigger};
+use super::new_trigger::{FireTime, NewTrigger};
 use crate::model::Millis;
 use crate::model::Timestamp;
 use crate::model::definition::Target;
@@ -21,7 +21,7 @@ use crate::model::retry::RetryPolicy;
 /// One registration of a batch.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct BatchEnvelope {
+pub struct BatchEnvelope {
     id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     fire_at: Option<Timestamp>,
@@ -46,7 +46,8 @@ pub(super) struct BatchEnvelope {
 
 impl BatchEnvelope {
     /// The envelope of a trigger whose headers are text, as those of a JSON body are.
-    pub(super) fn of(trigger: &NewTrigger) -> Self {
+    #[must_use]
+    pub fn of(trigger: &NewTrigger) -> Self {
         let when = trigger.when;
         let json = std::str::from_utf8(&trigger.payload).ok();
         let payload: Option<Box<RawValue>> = json.and_then(|json| serde_json::from_str(json).ok());
@@ -135,7 +136,8 @@ fn after_field(lifecycle_headers: &[(&'static str, String)]) -> Option<Value> {
 }
 
 /// A policy in the form in which registrations have it; pauses are in ms.
-pub(super) fn retry_policy_json(policy: &RetryPolicy) -> Value {
+#[must_use]
+pub fn retry_policy_json(policy: &RetryPolicy) -> Value {
     let RetryPolicy { delays, attempts, jitter, final_statuses } = policy;
     let mut retry = json!({});
     if !delays.is_empty() {
@@ -151,51 +153,4 @@ pub(super) fn retry_policy_json(policy: &RetryPolicy) -> Value {
         retry["finalStatuses"] = json!(final_statuses);
     }
     retry
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::gateway::request::read_body;
-    use crate::gateway::submission::{BatchSubmission, Submission, SubmissionRules};
-    use crate::gateway::validator::RegistrationValidator;
-    use crate::kafka::Names;
-
-    /// The headers and the envelope are read as the same registration.
-    #[test]
-    fn an_envelope_says_what_the_headers_say() {
-        let (names, validator, pools) =
-            (Names::new("orloj"), RegistrationValidator::new(), ["slow".to_owned()]);
-        let now = 1_800_000_000_000;
-        let rules = SubmissionRules { names: &names, pools: &pools, validator: &validator, now };
-        for body in [
-            r#"{"triggerId": "a", "topic": "t", "delaySeconds": 1.5}"#,
-            r#"{"triggerId": "a", "topic": "t", "key": "k", "fireAt": 1900000000000,
-                "payload": {"n": 1.0,  "s": "ü"}, "headers": {"x": "y"}, "name": "A b",
-                "labels": {"team": "kitchen"}, "expireAfter": "1h", "priority": 200,
-                "onConflict": "keep", "retain": 5000}"#,
-            r#"{"triggerId": "a", "callbackUrl": "https://h/x", "method": "put", "pool": "slow",
-                "timeoutSeconds": 2, "fireAt": 1900000000000,
-                "retry": {"delays": ["1s", 2000], "attempts": 5, "jitter": 0,
-                          "finalStatuses": [404]}}"#,
-            r#"{"triggerId": "a", "topic": "t", "schedule": {"every": "1h"}, "count": "keep",
-                "maxExecutions": 3}"#,
-            r#"{"triggerId": "a", "topic": "t",
-                "after": {"ids": ["b,c", "d"], "onFailure": "skip", "timeout": "30s"}}"#,
-            r#"{"triggerId": "a", "topic": "t", "after": ["b"], "delaySeconds": 1}"#,
-        ] {
-            let trigger = || read_body(body.as_bytes()).unwrap().into_trigger(4_096).unwrap();
-            let json = serde_json::to_vec(&[BatchEnvelope::of(&trigger())]).unwrap();
-            let batch =
-                BatchSubmission::read(json, rules).unwrap_or_else(|no| panic!("{body}: {no}"));
-            let [batched] = &validator.validate(&batch.submission, now).unwrap()[..] else {
-                panic!()
-            };
-            let alone = Submission::register(trigger(), rules).unwrap();
-            let [mut alone] = <[_; 1]>::try_from(validator.validate(&alone, now).unwrap()).unwrap();
-            // The order of headers is that of a map in JSON.
-            alone.definition.headers.sort_by(|a, b| a.name.cmp(&b.name));
-            assert_eq!(*batched, alone, "{body}");
-        }
-    }
 }

@@ -1,0 +1,61 @@
+//! A record for `triggers`, in headers form.
+//!
+//! Invariant: a value is null only in a cancel, because a null value is a cancel.
+
+use super::checks::{ValidationError, check_id};
+use super::new_trigger::header;
+use crate::codec::registration::{ACK, CALLER, COMMAND, IF_GENERATION};
+use crate::model::Offset;
+use crate::model::lifecycle::Command;
+
+/// A record for `triggers`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Submission {
+    /// The trigger, and the record's key.
+    pub id: String,
+    /// The record's value; `None` cancels.
+    pub value: Option<Vec<u8>>,
+    /// The record's headers, in order.
+    pub headers: Vec<(String, Vec<u8>)>,
+}
+
+impl Submission {
+    /// A command for the trigger that is pending under `id`.
+    pub fn command(id: &str, command: Command) -> Result<Self, ValidationError> {
+        check_id(id)?;
+        let word = match command {
+            Command::Pause => "pause",
+            Command::Resume => "resume",
+            Command::FireNow => "fire-now",
+        };
+        let headers = vec![header(COMMAND, word)];
+        Ok(Self { id: id.to_owned(), value: Some(Vec::new()), headers })
+    }
+
+    /// A cancel of the trigger that is pending under `id`.
+    pub fn cancel(id: &str) -> Result<Self, ValidationError> {
+        check_id(id)?;
+        Ok(Self { id: id.to_owned(), value: None, headers: Vec::new() })
+    }
+
+    /// Adds the caller.
+    #[must_use]
+    pub fn with_caller(mut self, caller: &str) -> Self {
+        self.headers.push(header(CALLER, caller));
+        self
+    }
+
+    /// Adds a condition: it applies only if `generation` is still the trigger's.
+    #[must_use]
+    pub fn if_generation(mut self, generation: Offset) -> Self {
+        self.headers.push(header(IF_GENERATION, generation.to_string()));
+        self
+    }
+
+    /// Adds the request for an outcome.
+    #[must_use]
+    pub fn with_ack(mut self) -> Self {
+        self.headers.push(header(ACK, "true"));
+        self
+    }
+}
