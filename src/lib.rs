@@ -27,8 +27,8 @@
 //! * [`fault`]: faults on purpose, in test builds only.
 //! * [`clock`], [`config`], [`telemetry`], [`health`]: the time, the settings, and what a process
 //!   says of itself.
-//! * [`callers`]: who registers triggers, as the file says now.
-//! * [`signature`]: what a caller's secrets sign.
+//! * [`callers`]: which clients register triggers, from a file that is reloaded, and the signatures of
+//!   their callbacks.
 //! * [`store`]: RocksDB: a timeline that can be rebuilt from the log at any moment.
 //! * [`kafka`]: the log: group, fence, transaction, readers, topics.
 //! * [`dead_letters`]: reading what was given up, and dealing with it.
@@ -61,7 +61,6 @@ pub mod health;
 pub mod kafka;
 pub mod notifier;
 pub mod scheduler;
-pub mod signature;
 pub mod store;
 pub mod telemetry;
 pub mod view;

@@ -41,8 +41,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("guard", &["model", "config"]),
     ("health", &["config", "clock", "telemetry"]),
     ("client", &["model", "codec", "engine", "kafka", "config", "clock", "telemetry", "health"]),
-    ("callers", &["config", "telemetry", "health"]),
-    ("signature", &["model", "config"]),
+    ("callers", &["model", "config", "telemetry", "health"]),
     (
         "scheduler",
         &[
@@ -72,7 +71,6 @@ const MODULES: &[(&str, &[&str])] = &[
             "telemetry",
             "health",
             "callers",
-            "signature",
         ],
     ),
     (
@@ -88,7 +86,6 @@ const MODULES: &[(&str, &[&str])] = &[
             "telemetry",
             "health",
             "callers",
-            "signature",
         ],
     ),
     ("view", &["model", "codec", "engine", "kafka", "config", "clock", "telemetry", "health"]),

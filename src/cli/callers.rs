@@ -5,8 +5,7 @@
 use clap::{Args, Subcommand};
 
 use super::CliError;
-use crate::config::callers::key::{KeyHash, new_key};
-use crate::config::callers::secret::NewSecret;
+use crate::callers::{KeyHash, NewSecret, new_key};
 
 /// What can be made for a caller.
 #[derive(Debug, Subcommand)]

@@ -1,8 +1,8 @@
-//! The client of `triggers`: what the gateway and the command line use to write records and to await
-//! their outcomes.
+//! The client of `triggers`: what the gateway and the command line use to write records and to
+//! await their outcomes.
 //!
-//! Invariant: what a trigger's owner would refuse is refused here, before it is written, by the code
-//! with which the owner reads it.
+//! Invariant: what a trigger's owner would refuse is refused here, before it is written, by the
+//! code with which the owner reads it.
 //!
 //! ```text
 //!  NewTrigger ──► Submission ──► TriggerProducer ──► triggers ──► owner

@@ -29,7 +29,7 @@ impl fmt::Debug for Password {
 }
 
 /// An address, or nothing if no server would take it.
-pub(super) fn address(text: &str) -> Option<Address> {
+pub(crate) fn address(text: &str) -> Option<Address> {
     // The grammar allows quoted blanks and more; a line of SMTP shall have none of it.
     let is_plain = !text.contains(|c: char| c.is_whitespace() || c.is_control());
     text.parse().ok().filter(|_| is_plain)

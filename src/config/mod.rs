@@ -7,15 +7,13 @@
 //!  orloj.default.toml ◄── --config FILE ◄── ORLOJ_SECTION__KEY ◄── --set section.key=value
 //! ```
 
-pub mod callers;
-
 mod address_policy;
 mod layers;
-mod mail;
+pub(crate) mod mail;
 mod print;
 mod reserved_settings;
 mod settings;
-mod units;
+pub(crate) mod units;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -253,7 +251,8 @@ fn origin(figment: &Figment, value: &Value) -> String {
         .map_or_else(|| "configuration".to_owned(), |from| from.name.to_string())
 }
 
-fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
+/// The known name that is most similar, if one is similar.
+pub(crate) fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
     known
         .iter()
         .map(|candidate| (strsim::jaro_winkler(name, candidate), *candidate))
@@ -263,7 +262,7 @@ fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
 }
 
 /// The key named `name` in the section of `key`.
-fn sibling_key(key: &str, name: &str) -> String {
+pub(crate) fn sibling_key(key: &str, name: &str) -> String {
     key.rsplit_once('.').map_or_else(|| name.to_owned(), |(section, _)| format!("{section}.{name}"))
 }
 

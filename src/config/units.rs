@@ -71,7 +71,7 @@ pub(super) fn duration_or_none<'de, D: Deserializer<'de>>(
 }
 
 /// For `#[serde(deserialize_with)]`, with `default`: a positive duration, or nothing.
-pub(super) fn maybe_duration<'de, D: Deserializer<'de>>(
+pub(crate) fn maybe_duration<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Duration>, D::Error> {
     duration(deserializer).map(Some)

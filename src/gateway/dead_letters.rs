@@ -23,7 +23,7 @@ use super::parameters::{PathId, Query, QueryFields};
 use super::problem::{FieldError, Problem};
 use super::resource::DeadLetterResource;
 use super::triggers::{page_items, read_page};
-use crate::config::callers::Caller;
+use crate::callers::Caller;
 use crate::dead_letters::{
     DeadLetterReader, LetterAction, LetterActionResult, LetterError, LetterId,
 };

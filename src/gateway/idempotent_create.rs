@@ -13,10 +13,10 @@ use super::idempotency::{self, FINGERPRINT_HEADER, IdempotencyKey, OriginalReque
 use super::problem::{FieldError, Problem};
 use super::request::{LatePolicy, TriggerBody};
 use super::triggers::{RegisterResponse, copy_trace_headers, prepare, rejected};
+use crate::callers::Caller;
 use crate::client::RecordMetadata;
 use crate::client::{NewTrigger, Submission};
 use crate::clock;
-use crate::config::callers::Caller;
 use crate::model::Offset;
 use crate::model::input::OnConflict;
 use crate::model::outcome::OutcomeKind;

@@ -35,10 +35,9 @@ use tokio_rustls::rustls;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::callers::Callers;
+use crate::callers::{ANONYMOUS, Callers};
 use crate::clock;
 use crate::codec::schemas::{CodecError, Schemas};
-use crate::config::callers::ANONYMOUS;
 use crate::config::{ConfigError, NotifierSettings, Settings};
 use crate::engine::assignment::AssignmentChange;
 use crate::guard::Guard;

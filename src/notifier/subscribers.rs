@@ -9,8 +9,7 @@ use std::sync::Arc;
 use lettre::Address;
 use reqwest::Url;
 
-use crate::callers::Callers;
-use crate::config::callers::{ANONYMOUS, Caller};
+use crate::callers::{ANONYMOUS, Caller, Callers};
 
 /// A way to tell.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,7 +100,7 @@ impl Subscribers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::callers::CallerTable;
+    use crate::callers::CallerTable;
     use crate::config::{Layers, Settings};
 
     fn subscribers(text: &str) -> Subscribers {

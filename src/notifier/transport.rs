@@ -5,7 +5,7 @@ use super::notification::Notification;
 use super::recipient::NotificationSendError;
 use super::subscribers::Channel;
 use super::webhook::WebhookTransport;
-use crate::config::callers::Caller;
+use crate::callers::Caller;
 use crate::model::Timestamp;
 
 /// Both ways to tell.

@@ -12,11 +12,10 @@ use tokio_rustls::rustls;
 
 use super::notification::Notification;
 use super::recipient::NotificationSendError;
+use crate::callers::{Caller, signature};
 use crate::config::WorkerSettings;
-use crate::config::callers::Caller;
 use crate::guard::{self, ForbiddenTarget, Guard, GuardedClient, ORLOJ_USER_AGENT};
 use crate::model::Timestamp;
-use crate::signature;
 
 /// Posts messages.
 #[derive(Debug)]

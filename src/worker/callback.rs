@@ -21,9 +21,9 @@ use super::disposition::CallbackResponse;
 use super::otlp::SpanExporter;
 use super::retry_after::retry_after;
 use super::trace::AttemptSpan;
-use crate::callers::Callers;
+use crate::callers::{Caller, Callers, signature};
 use crate::clock;
-use crate::config::{self, WorkerSettings};
+use crate::config::WorkerSettings;
 use crate::guard::{Guard, GuardedClient, ORLOJ_USER_AGENT, RequestError};
 use crate::model::attempt::{TEXT_CHARS_MAX, excerpt};
 use crate::model::definition::{Definition, HttpTarget, Target};
@@ -31,7 +31,6 @@ use crate::model::entry::FireId;
 use crate::model::fire::Fire;
 use crate::model::text::Text;
 use crate::model::{Timestamp, http_header};
-use crate::signature;
 
 /// A header of the trigger's: `verbatim` sends the payload as it is instead of our envelope.
 const BODY_FORM_HEADER: &str = "orloj-body";
@@ -110,7 +109,7 @@ impl CallbackClient {
         &self,
         fire: &Fire,
         target: &HttpTarget,
-        caller: &config::callers::Caller,
+        caller: &Caller,
         now: Timestamp,
     ) -> Result<Request, CallbackResponse> {
         let url = self.client.guard().check(target.url.as_str(), caller.urls.as_deref()).await;
@@ -157,7 +156,7 @@ impl CallbackClient {
 /// Adds what the caller's secrets sign. Without a current one the attempt fails, and a later one
 /// may find one.
 fn sign(
-    caller: &config::callers::Caller,
+    caller: &Caller,
     id: &FireId,
     now: Timestamp,
     headers: &mut HeaderMap,
@@ -257,6 +256,7 @@ fn json_body(fire: &Fire) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::callers::CallerTable;
     use crate::config::{Layers, Settings};
     use crate::model::definition::Header;
 
@@ -346,7 +346,7 @@ mod tests {
     #[tokio::test]
     async fn a_trigger_has_its_own_timeout_up_to_the_maximum_of_the_worker() {
         let settings = Settings::load(&Layers::default()).unwrap();
-        let callers = Callers::fixed(config::callers::CallerTable::read(&settings).unwrap());
+        let callers = Callers::fixed(CallerTable::read(&settings).unwrap());
         let caller =
             CallbackClient::new(&settings.worker, Guard::new(&settings), callers, None).unwrap();
         let worker = settings.worker;

@@ -14,9 +14,9 @@ use super::circuit::{CircuitTransition, HostHealth, Route, Ticket};
 use super::deferral::DeferralCause;
 use super::intake::{CompletedFire, Completion};
 use super::queue::QueueLimits;
+use crate::callers::Caller;
 use crate::clock;
 use crate::config::WorkerSettings;
-use crate::config::callers::Caller;
 use crate::model::definition::Target;
 use crate::model::fire::{Fire, Withdrawal};
 use crate::model::outcome::{Circuit, CircuitState, Outcome, OutcomeKind};
@@ -232,7 +232,7 @@ impl Route {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::callers::CallerTable;
+    use crate::callers::CallerTable;
     use crate::config::{Layers, Settings};
     use crate::model::definition::{Definition, HttpTarget};
     use crate::model::entry::FireId;

@@ -38,10 +38,9 @@ use rdkafka::error::KafkaError;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
-use crate::callers::Callers;
+use crate::callers::{CallerTable, Callers};
 use crate::clock;
 use crate::codec::schemas::{CodecError, Schemas};
-use crate::config::callers::CallerTable;
 use crate::config::{ConfigError, Settings, WorkerSettings};
 use crate::engine::assignment::AssignmentChange;
 use crate::guard::Guard;

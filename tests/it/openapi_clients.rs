@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use orloj::config::callers::key::{KeyHash, new_key};
+use orloj::callers::{KeyHash, new_key};
 use tempfile::TempDir;
 
 use crate::command::run_to_end;

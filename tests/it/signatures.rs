@@ -8,8 +8,7 @@ use std::process::Command;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use orloj::config::callers::key::{KeyHash, new_key};
-use orloj::config::callers::secret::NewSecret;
+use orloj::callers::{KeyHash, NewSecret, new_key};
 use serde_json::{Value, json};
 
 use crate::callers::{CallersScenario, Delivery};

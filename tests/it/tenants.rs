@@ -5,7 +5,7 @@
 
 use std::fs;
 
-use orloj::config::callers::key::{KeyHash, new_key};
+use orloj::callers::{KeyHash, new_key};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;

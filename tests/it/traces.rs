@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::routing::post;
 use axum::{Json, Router};
-use orloj::config::callers::key::{KeyHash, new_key};
+use orloj::callers::{KeyHash, new_key};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;

@@ -11,7 +11,7 @@ use std::num::NonZeroU32;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::config::callers::key::KeyHash;
+use crate::callers::KeyHash;
 use crate::gateway::rate_limiter::{self, BURST};
 
 /// Addresses, and keys recognised at one, that are remembered at least: about a megabyte of

@@ -18,8 +18,8 @@ use tokio::sync::watch;
 
 use super::auth_error::AuthError;
 use super::keys::KeySet;
+use crate::callers::Issuer;
 use crate::config::CallerSettings;
-use crate::config::callers::issuer::Issuer;
 use crate::{clock, telemetry};
 
 /// The longest set of keys, in bytes: a hundred keys of the largest kind, with their certificates.

@@ -24,10 +24,8 @@ use std::sync::Arc;
 use axum::extract::ConnectInfo;
 use axum::http::request::Parts;
 
-use crate::callers::Callers;
+use crate::callers::{Caller, CallerTable, Callers, KeyHash};
 use crate::clock;
-use crate::config::callers::key::KeyHash;
-use crate::config::callers::{Caller, CallerTable};
 use crate::config::{Settings, TargetSettings};
 use crate::gateway::error_code::ErrorCode;
 use crate::gateway::problem::{FieldError, Problem};

@@ -9,7 +9,7 @@ use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 
 use super::{AuthError, Authenticator};
-use crate::config::callers::{Caller, CallerRole};
+use crate::callers::{Caller, CallerRole};
 
 /// A caller that may read: every caller, its own triggers.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 //!
 //! Invariant: only its own, unless it is an operator.
 
-use crate::config::callers::{Caller, CallerRole};
+use crate::callers::{Caller, CallerRole};
 pub use crate::view::Scope;
 
 /// The scope of a caller. Without a file of callers it is all triggers.

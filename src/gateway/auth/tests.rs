@@ -12,9 +12,8 @@ use axum::routing::get;
 use tower::ServiceExt as _;
 
 use super::*;
+use crate::callers::{CallerRole, KeyHash};
 use crate::config::Layers;
-use crate::config::callers::CallerRole;
-use crate::config::callers::key::KeyHash;
 use crate::gateway::rate_limiter;
 use crate::model::definition::TopicTarget;
 

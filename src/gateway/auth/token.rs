@@ -13,8 +13,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::auth_error::AuthError;
-use crate::config::callers::issuer::Issuer;
-use crate::config::callers::{Caller, CallerRole, CallerTable};
+use crate::callers::{Caller, CallerRole, CallerTable, Issuer};
 use crate::model::Timestamp;
 
 /// The longest key id, in bytes: a hash in hexadecimal digits has at most 128.

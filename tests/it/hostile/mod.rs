@@ -12,9 +12,8 @@ mod worker_load;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orloj::callers::Callers;
+use orloj::callers::{CallerTable, Callers};
 use orloj::clock;
-use orloj::config::callers::CallerTable;
 use orloj::config::{Layers, Settings};
 use orloj::guard::Guard;
 use orloj::model::fire::Fire;

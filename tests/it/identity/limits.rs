@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use orloj::config::callers::key::{KeyHash, new_key};
+use orloj::callers::{KeyHash, new_key};
 use serde_json::{Value, json};
 
 use super::{AUTHORIZED_STATUS, IdentityFixture};

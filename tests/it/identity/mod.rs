@@ -10,8 +10,8 @@ mod tokens;
 use std::sync::Arc;
 use std::time::Duration;
 
+use orloj::callers::{KeyHash, new_key};
 use orloj::clock;
-use orloj::config::callers::key::{KeyHash, new_key};
 use orloj::config::{Layers, Settings};
 use orloj::gateway;
 use orloj::health::{self, Health};

@@ -15,10 +15,11 @@ use figment::value::{Dict, Value};
 use reqwest::Url;
 use serde::Deserialize;
 
+use super::caller::{ANONYMOUS, Caller, CallerLimits, CallerRole, NotifyPolicy};
 use super::issuer::{Issuer, IssuerEntry};
 use super::key::KeyHash;
 use super::secret::{SigningKey, SigningSecret};
-use super::{ANONYMOUS, Caller, CallerLimits, CallerRole, CallerTable, NotifyPolicy};
+use super::table::CallerTable;
 use crate::config::{ByteSize, ConfigError, Settings, mail, nearest, sibling_key, units};
 use crate::model::Timestamp;
 use crate::model::limits::CALLER_BYTES_MAX;
@@ -80,9 +81,20 @@ struct NotifyEntry {
     interval: Option<Duration>,
 }
 
+impl CallerTable {
+    /// Reads the file that the settings name, and the secrets that it refers to.
+    pub fn read(settings: &Settings) -> Result<Self, ConfigError> {
+        if settings.callers.file.as_os_str().is_empty() {
+            return Ok(open_table(settings));
+        }
+        let variable = |name: &str| std::env::var(name).ok();
+        read(settings, &variable)
+    }
+}
+
 /// The table without a file: only the anonymous caller, which may do everything, with the limits
 /// of the settings.
-pub(super) fn open_table(settings: &Settings) -> CallerTable {
+fn open_table(settings: &Settings) -> CallerTable {
     CallerTable {
         by_id: HashMap::new(),
         by_key: Vec::new(),

@@ -11,8 +11,8 @@ use base64::engine::general_purpose::STANDARD;
 
 use aws_lc_rs::hmac;
 
-use crate::config::callers::Caller;
-use crate::config::callers::secret::SigningKey;
+use super::caller::Caller;
+use super::secret::SigningKey;
 use crate::model::Timestamp;
 
 /// None of a caller's secrets is current: change their dates, or remove them.
@@ -58,7 +58,7 @@ pub fn sign(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::callers::CallerTable;
+    use crate::callers::CallerTable;
     use crate::config::{Layers, Settings};
 
     /// The secrets with which the specification's examples and its libraries' tests are signed.

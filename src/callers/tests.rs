@@ -1,10 +1,11 @@
 //! What reading the callers promises: strict, whole or not at all, and silent about secrets.
 
+use std::time::Duration;
+
 use jsonwebtoken::Algorithm;
 
-use super::secret::{NewSecret, SigningKey};
 use super::*;
-use crate::config::Layers;
+use crate::config::{ConfigError, Layers, Settings};
 
 struct CallersFixture(tempfile::TempDir);
 
@@ -38,7 +39,7 @@ fn refusal(text: &str) -> String {
 fn a_caller_has_what_the_file_says_and_the_settings_for_the_rest() {
     let fixture = CallersFixture::new();
     fixture.write("shared", &format!("{}\n", NewSecret::shared().unwrap().secret));
-    let (key, other) = (key::new_key().unwrap(), key::new_key().unwrap());
+    let (key, other) = (new_key().unwrap(), new_key().unwrap());
     let text = format!(
         r#"
         [callers.billing]
@@ -196,7 +197,7 @@ fn a_changed_secret_makes_another_table() {
 
 #[test]
 fn the_documented_file_is_read_as_it_is_explained() {
-    const PAGE: &str = include_str!("../../../docs/guides/callers.md");
+    const PAGE: &str = include_str!("../../docs/guides/callers.md");
     let documented = PAGE.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
     let fixture = CallersFixture::new();
     fixture.write("callers.toml", documented.unwrap());
@@ -262,7 +263,7 @@ fn an_unsafe_issuer_is_refused_with_the_reason() {
         (
             "jwt",
             format!("{ISSUER}jwks_url = \"http://h/keys\""),
-            "`jwt.jwks_url` cannot be: keys come",
+            "`jwt.jwks_url` cannot be: keys are read",
         ),
         (
             "jwt",

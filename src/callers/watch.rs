@@ -9,7 +9,8 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::callers::{Caller, CallerTable};
+use super::caller::Caller;
+use super::table::CallerTable;
 use crate::config::{ConfigError, Settings};
 use crate::health::Health;
 use crate::telemetry;
