@@ -27,8 +27,8 @@
 //! * [`fault`]: faults on purpose, in test builds only.
 //! * [`clock`], [`config`], [`telemetry`], [`health`]: the time, the settings, and what a process
 //!   says of itself.
-//! * [`callers`]: which clients register triggers, from a file that is reloaded, and the signatures of
-//!   their callbacks.
+//! * [`callers`]: which clients register triggers, from a file that is reloaded, and the signatures
+//!   of their callbacks.
 //! * [`store`]: RocksDB: a timeline that can be rebuilt from the log at any moment.
 //! * [`kafka`]: the log: group, fence, transaction, readers, topics.
 //! * [`dead_letters`]: reading what was given up, and dealing with it.

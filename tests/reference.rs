@@ -21,7 +21,7 @@ use serde_json::Value;
 
 const SETTINGS: &str = include_str!("../orloj.default.toml");
 const RECORD_LIMITS: &str = include_str!("../crates/orloj-core/src/model/limits.rs");
-const REQUEST_LIMITS: &str = include_str!("../src/gateway/request.rs");
+const REQUEST_LIMITS: &str = include_str!("../src/gateway/triggers/trigger_body.rs");
 const METRICS: &str = include_str!("../src/telemetry.rs");
 const FORMATS: &str = include_str!("../docs/reference/formats.md");
 const TRIGGER_SCHEMA: &str = include_str!("../schemas/trigger.avsc");

@@ -18,9 +18,7 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use super::auth::{Authenticator, scope_of};
-use super::error_code::ErrorCode;
 use super::idempotency::{InFlightRequests, OriginalRequest};
-use super::problem::{FieldError, Problem};
 use super::write_positions::WritePositions;
 use crate::callers::{Caller, Callers};
 use crate::client::RegistrationValidator;
@@ -29,6 +27,8 @@ use crate::client::{SubmitError, SubmitResult, TriggerClient};
 use crate::clock;
 use crate::config::Settings;
 use crate::dead_letters;
+use crate::gateway::http::ErrorCode;
+use crate::gateway::http::{FieldError, Problem};
 use crate::guard::Guard;
 use crate::health::Health;
 use crate::kafka::Names;
@@ -172,7 +172,7 @@ impl Api {
         id: &str,
     ) -> Result<(TriggerView, Freshness), Problem> {
         let freshness = self.wait_for_view().await;
-        match self.view.trigger(&scope_of(caller), id).await.map_err(view_error)? {
+        match self.view.trigger(&scope_of(caller), id).await? {
             Some(trigger) => Ok((trigger, freshness)),
             // The view may only be behind.
             None if !freshness.reached => Err(view_lagging(&freshness)),
@@ -230,17 +230,6 @@ pub(super) fn submit_error(error: SubmitError, id: &str) -> Problem {
             let detail = format!("{error}; repeat the request with this triggerId");
             Problem::unavailable(detail).with("triggerId", json!(id))
         }
-    }
-}
-
-/// The view cannot be read now.
-pub(super) fn view_error(error: ViewError) -> Problem {
-    match error {
-        ViewError::InvalidToken(error) => {
-            Problem::of(ErrorCode::UnknownPageToken, error.to_string())
-                .with("parameter", json!("page_token"))
-        }
-        error => Problem::unavailable(format!("the view cannot be read: {error}")),
     }
 }
 

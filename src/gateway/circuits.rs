@@ -1,65 +1,21 @@
-//! `/v1/circuits` and `/v1/unsettled`: which hosts workers do not call, and callbacks that have not
-//! settled long after their time.
+//! `/v1/circuits`: which hosts workers do not call.
 
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::api::{Api, view_error, view_response};
-use super::auth::{Operator, Viewer, scope_of};
-use super::field_types::TimestampField;
-use super::overdue_monitor::OVERDUE_AFTER_MS;
-use super::parameters::{Query, QueryFields};
-use super::problem::Problem;
-use super::resource::{CircuitResource, OverdueTrigger};
-use super::triggers::{page_items, read_page};
-use crate::clock;
+use super::api::{Api, view_response};
+use super::auth::{Viewer, scope_of};
+use super::http::{ListItem, ListResponse, Problem};
+use crate::model::outcome::CircuitState;
 use crate::model::time::format_time;
+use crate::view::CircuitView;
 
-/// Every known circuit.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct CircuitList {
-    items: Vec<CircuitResource>,
-    /// The list is complete up to then.
-    #[schema(format = DateTime)]
-    as_of: String,
-}
-
-/// A page of overdue triggers.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct UnsettledList {
-    items: Vec<OverdueTrigger>,
-    /// The token of the next page; absent at the end.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_page_token: Option<String>,
-    /// The list is complete up to then.
-    #[schema(format = DateTime)]
-    as_of: String,
-}
-
-/// Which overdue triggers.
-#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct UnsettledQuery {
-    /// Due before then; an hour ago if not given.
-    #[param(value_type = Option<TimestampField>)]
-    before: Option<TimestampField>,
-    /// How many at most; 50 if not given.
-    #[param(minimum = 1, maximum = 1000)]
-    page_size: Option<u32>,
-    /// The nextPageToken of the page before.
-    page_token: Option<String>,
-}
-
-impl QueryFields for UnsettledQuery {
-    const NUMBERS: &'static [&'static str] = &["page_size", "before"];
-}
+// An alias, because the OpenAPI macros do not take generic types.
+type CircuitList = ListResponse<CircuitResource>;
 
 /// List the circuits of your callbacks: which hosts workers leave alone.
 #[utoipa::path(
@@ -72,29 +28,59 @@ pub(super) async fn list(
     Viewer(caller): Viewer,
 ) -> Result<Response, Problem> {
     let freshness = api.wait_for_view().await;
-    let circuits = api.view.circuits(&scope_of(&caller)).await.map_err(view_error)?;
-    let items = circuits.into_iter().map(CircuitResource::from).collect();
-    Ok(view_response(&freshness, CircuitList { items, as_of: format_time(freshness.as_of) }))
+    let circuits = api.view.circuits(&scope_of(&caller)).await?;
+    Ok(view_response(&freshness, CircuitList::all(circuits, &freshness)))
 }
 
-/// List callbacks that have not settled though their time is long past. For operators.
-#[utoipa::path(
-    get, path = "/v1/unsettled", tag = "operation", operation_id = "listUnsettled",
-    params(UnsettledQuery),
-    responses((status = 200, description = "A page", body = UnsettledList,
-        headers(("Orloj-View-As-Of" = String, description = "Up to when it is complete"))))
-)]
-pub(super) async fn unsettled(
-    State(api): State<Arc<Api>>,
-    Operator(_caller): Operator,
-    Query(query): Query<UnsettledQuery>,
-) -> Result<Response, Problem> {
-    let page = read_page(query.page_size, query.page_token.as_deref())?;
-    let hour_ago = || clock::now_ms().saturating_sub(OVERDUE_AFTER_MS);
-    let before = query.before.map_or_else(hour_ago, |TimestampField(at)| at);
-    let freshness = api.wait_for_view().await;
-    let (items, next_page_token) =
-        page_items(api.view.overdue(before, &page).await.map_err(view_error)?);
-    let as_of = format_time(freshness.as_of);
-    Ok(view_response(&freshness, UnsettledList { items, next_page_token, as_of }))
+/// The circuit of a worker for a host.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Circuit)]
+pub(super) struct CircuitResource {
+    worker: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    caller: Option<String>,
+    host: String,
+    state: CircuitResourceState,
+    reason: String,
+    #[schema(format = DateTime)]
+    since: String,
+    /// When the host is tried again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime)]
+    probe_at: Option<String>,
+}
+
+/// Whether a host is called: always, never, or for a limited trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[schema(as = CircuitState)]
+pub(super) enum CircuitResourceState {
+    Closed,
+    Open,
+    HalfOpen,
+}
+
+impl ListItem for CircuitResource {
+    const LIST_NAME: &'static str = "CircuitList";
+    const HAS_PAGES: bool = false;
+}
+
+impl From<CircuitView> for CircuitResource {
+    fn from(view: CircuitView) -> Self {
+        let state = match view.state {
+            CircuitState::Closed => CircuitResourceState::Closed,
+            CircuitState::Open => CircuitResourceState::Open,
+            CircuitState::HalfOpen => CircuitResourceState::HalfOpen,
+        };
+        Self {
+            worker: view.worker,
+            caller: view.caller,
+            host: view.host,
+            state,
+            reason: view.reason,
+            since: format_time(view.since),
+            probe_at: view.probe_at.map(format_time),
+        }
+    }
 }

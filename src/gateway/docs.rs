@@ -17,8 +17,8 @@ use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::get;
 use utoipa_swagger_ui::Config;
 
-use super::error_code::ErrorCode;
-use super::problem::Problem;
+use crate::gateway::http::ErrorCode;
+use crate::gateway::http::Problem;
 
 /// What a browser may load for these pages. The viewer sets styles on its elements.
 const BROWSER_POLICY: &str = "default-src 'none'; script-src 'self'; \

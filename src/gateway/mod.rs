@@ -10,28 +10,18 @@
 //! ```
 
 mod api;
-mod batch;
-mod body;
 mod circuits;
-mod commands;
 mod dead_letters;
 mod docs;
-mod error_code;
-mod field_types;
+mod http;
 mod idempotency;
-mod idempotent_create;
+mod json_body;
 mod openapi;
-mod overdue_monitor;
-mod parameters;
-mod patch;
-mod problem;
 mod rate_limiter;
-mod request;
-mod request_id;
-mod resource;
 mod routes;
 mod schedules;
 mod triggers;
+mod unsettled;
 mod write_positions;
 
 pub mod auth;
@@ -93,7 +83,7 @@ pub async fn run(
     }
     let client = TriggerClient::open(settings, timeout, Arc::clone(&health), shutdown.clone())?;
     let view = View::open(settings, Arc::clone(&health), shutdown.clone())?;
-    let _detached = tokio::spawn(overdue_monitor::run(view.clone(), shutdown.clone()));
+    let _detached = tokio::spawn(unsettled::run_monitor(view.clone(), shutdown.clone()));
     let api = Arc::new(api::Api {
         client,
         view,
@@ -110,7 +100,7 @@ pub async fn run(
     });
     let (router, _description) = routes::routes();
     let router = router.with_state(api).layer(middleware::from_fn(rate_limiter::add_headers));
-    let router = router.layer(middleware::from_fn(request_id::track_request)).merge(probes);
+    let router = router.layer(middleware::from_fn(http::request_id::track_request)).merge(probes);
     let service = router.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, service).with_graceful_shutdown(shutdown.cancelled_owned()).await?;
     Ok(())

@@ -10,7 +10,7 @@ use utoipa::openapi::schema::{Schema, SchemaType, Type};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ObjectBuilder, OpenApi, RefOr};
 
-use super::error_code::ErrorCode;
+use crate::gateway::http::ErrorCode;
 
 const API_DESCRIPTION: &str = "\
 Register triggers, see their outcomes, change and cancel them.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -11,12 +11,13 @@ use utoipa::ToSchema;
 
 use super::api::{Api, view_response};
 use super::auth::Viewer;
-use super::body;
-use super::field_types::{self, ScheduleSchema, TimestampField};
-use super::parameters::{PathId, Query, QueryFields, invalid_parameter};
-use super::problem::{FieldError, Problem};
+use super::json_body::{JsonBody, RequestBody};
+use crate::callers::CallerLimits;
 use crate::client::ValidationError;
 use crate::clock;
+use crate::gateway::http::field_types::{self, ScheduleSchema, TimestampField};
+use crate::gateway::http::{FieldError, Problem};
+use crate::gateway::http::{PathId, Query, QueryFields, invalid_parameter};
 use crate::model::limits::SCHEDULE_BYTES_MAX;
 use crate::model::schedule::{DstEffect, Preview, Schedule};
 use crate::model::time::format_time;
@@ -44,6 +45,12 @@ pub(super) struct PreviewScheduleBody {
     count: Option<u32>,
     /// The trigger id whose jitter is used.
     trigger_id: Option<String>,
+}
+
+impl RequestBody for PreviewScheduleBody {
+    fn bytes_max(_limits: &CallerLimits) -> u64 {
+        BODY_MAX
+    }
 }
 
 /// How many occurrences of a trigger.
@@ -120,9 +127,9 @@ impl From<Preview> for NextOccurrence {
 )]
 pub(super) async fn preview(
     Viewer(_caller): Viewer,
-    request: Request,
+    body: JsonBody<PreviewScheduleBody>,
 ) -> Result<Response, Problem> {
-    let body: PreviewScheduleBody = body::parse_json(&body::read_bytes(request, BODY_MAX).await?)?;
+    let body = body.parse()?;
     let count = body.count.unwrap_or(COUNT_DEFAULT);
     if !(1..=COUNT_MAX).contains(&count) {
         return Err(FieldError::of("count", format!("write 1 to {COUNT_MAX}, not {count}")).into());

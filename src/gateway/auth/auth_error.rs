@@ -11,7 +11,7 @@ use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-use crate::gateway::problem::Problem;
+use crate::gateway::http::Problem;
 
 /// How to send a credential.
 const CREDENTIAL_HINT: &str = "send your API key as `Authorization: Bearer KEY` or \

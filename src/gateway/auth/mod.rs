@@ -27,8 +27,8 @@ use axum::http::request::Parts;
 use crate::callers::{Caller, CallerTable, Callers, KeyHash};
 use crate::clock;
 use crate::config::{Settings, TargetSettings};
-use crate::gateway::error_code::ErrorCode;
-use crate::gateway::problem::{FieldError, Problem};
+use crate::gateway::http::ErrorCode;
+use crate::gateway::http::{FieldError, Problem};
 use crate::gateway::rate_limiter::{RateLimitHeaders, RequestRateLimiter};
 use crate::model::definition::Target;
 

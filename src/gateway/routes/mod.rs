@@ -15,32 +15,33 @@ use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::Api;
-use super::error_code::ErrorCode;
-use super::problem::Problem;
-use super::{batch, circuits, commands, dead_letters, docs, openapi, patch, schedules, triggers};
+use crate::gateway::api::Api;
+use crate::gateway::http::ErrorCode;
+use crate::gateway::http::Problem;
+use crate::gateway::triggers::{batch, commands, create, patch, read};
+use crate::gateway::{circuits, dead_letters, docs, openapi, schedules, unsettled};
 
 /// Every route, and the OpenAPI document.
 pub(super) fn routes() -> (Router<Arc<Api>>, Value) {
     let (router, mut api) = OpenApiRouter::with_openapi(openapi::base_document())
-        .routes(routes!(triggers::register, triggers::list))
-        .routes(routes!(triggers::get, patch::patch, commands::cancel))
-        .routes(routes!(triggers::executions))
+        .routes(routes!(create::register, read::list))
+        .routes(routes!(read::get, patch::patch, commands::cancel))
+        .routes(routes!(read::executions))
         .routes(routes!(schedules::next))
         .routes(routes!(batch::register))
         .routes(routes!(schedules::preview))
-        .routes(routes!(dead_letters::list))
-        .routes(routes!(dead_letters::get))
-        .routes(routes!(dead_letters::replay_all))
-        .routes(routes!(dead_letters::archive_all))
+        .routes(routes!(dead_letters::read::list))
+        .routes(routes!(dead_letters::read::get))
+        .routes(routes!(dead_letters::actions::replay_all))
+        .routes(routes!(dead_letters::actions::archive_all))
         .routes(routes!(circuits::list))
-        .routes(routes!(circuits::unsettled))
+        .routes(routes!(unsettled::list))
         // A path cannot have a suffix after a parameter: these are described separately.
         .route("/v1/triggers/{id}", post(commands::command))
-        .route("/v1/dead-letters/{id}", post(dead_letters::run_action))
+        .route("/v1/dead-letters/{id}", post(dead_letters::actions::run_action))
         .split_for_parts();
     api.merge(commands::CommandPaths::openapi());
-    api.merge(dead_letters::DeadLetterActionPaths::openapi());
+    api.merge(dead_letters::actions::DeadLetterActionPaths::openapi());
     let document = openapi::complete_document(&api);
     let text: Arc<str> = document.to_string().into();
     let serve_document =

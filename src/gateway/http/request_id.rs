@@ -19,7 +19,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// Gives the request its id, refuses clients that do not accept JSON, and measures.
-pub(super) async fn track_request(request: Request, next: Next) -> Response {
+pub(crate) async fn track_request(request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>();
     let route = route.map_or("none", MatchedPath::as_str).to_owned();
     let name = request_id_of(request.headers());

@@ -11,17 +11,19 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::body;
-use super::field_types::{
-    AfterField, DurationSchema, RetryPolicySchema, ScheduleSchema, Seconds, TimestampField,
-};
-use super::problem::{FieldError, ParseError};
+use crate::callers::CallerLimits;
 use crate::client::{self, FireTime, NewTrigger, ValidationError, default_payload};
 use crate::codec::registration::retry_policy;
+use crate::gateway::http::field_types::{
+    AfterField, DurationSchema, RetryPolicySchema, ScheduleSchema, Seconds, TimestampField,
+};
+use crate::gateway::http::json;
+use crate::gateway::http::{FieldError, ParseError};
+use crate::gateway::json_body::RequestBody;
 use crate::model::Millis;
 use crate::model::definition::{HttpTarget, Target, TopicTarget, is_pool_name};
 use crate::model::input::OnConflict;
-use crate::model::limits::TIMEOUT_MAX_MS;
+use crate::model::limits::{self, TIMEOUT_MAX_MS};
 use crate::model::text::Text;
 use crate::view::{LABEL_HEADER_PREFIX, NAME_HEADER};
 
@@ -32,6 +34,9 @@ const LABELS_MAX: usize = 16;
 /// Bytes of a label's key.
 const LABEL_KEY_BYTES_MAX: usize = 63;
 
+/// Bytes of a body besides its payload: an id, a URL, headers, and their JSON.
+const BODY_OVERHEAD: u64 = 4 * limits::HEADER_BYTES_MAX as u64;
+
 /// A trigger to be registered: when, where to, and what. A field that is null counts as absent.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "a JSON object")]
@@ -39,77 +44,77 @@ const LABEL_KEY_BYTES_MAX: usize = 63;
     "triggerId": "tea", "callbackUrl": "https://example.com/hook", "delaySeconds": 240,
     "payload": {"cups": 2}
 })))]
-pub(super) struct TriggerBody {
+pub(crate) struct TriggerBody {
     /// The id by which it is replaced and cancelled; a new one is made if none is given.
     #[schema(min_length = 1, max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$")]
-    pub(super) trigger_id: Option<String>,
+    pub(crate) trigger_id: Option<String>,
     /// A name for people.
     #[schema(min_length = 1, max_length = 256)]
-    pub(super) name: Option<String>,
+    pub(crate) name: Option<String>,
     /// Labels to find triggers by: keys of a-z, 0-9, '.', '_' and '-'.
-    pub(super) labels: Option<BTreeMap<String, String>>,
+    pub(crate) labels: Option<BTreeMap<String, String>>,
     /// Fires as a request to this URL. Give this or topic.
     #[schema(max_length = 2048, examples("https://example.com/hook"))]
-    pub(super) callback_url: Option<String>,
+    pub(crate) callback_url: Option<String>,
     /// The method of the request; POST if not given.
     #[schema(pattern = "^(POST|PUT|PATCH|DELETE|GET)$")]
-    pub(super) method: Option<String>,
+    pub(crate) method: Option<String>,
     /// Headers of the request, or of the record.
-    pub(super) headers: Option<BTreeMap<String, String>>,
+    pub(crate) headers: Option<BTreeMap<String, String>>,
     /// Fires as a record of this topic. Give this or callbackUrl.
     #[schema(max_length = 249, pattern = "^[a-zA-Z0-9._-]+$")]
-    pub(super) topic: Option<String>,
+    pub(crate) topic: Option<String>,
     /// The key of the record; the triggerId if not given.
-    pub(super) key: Option<String>,
+    pub(crate) key: Option<String>,
     /// What is delivered, byte for byte as it is written here.
     #[schema(value_type = Option<Value>)]
-    pub(super) payload: Option<Box<RawValue>>,
+    pub(crate) payload: Option<Box<RawValue>>,
     /// The pool whose workers make the request.
     #[schema(max_length = 64, pattern = "^[a-zA-Z0-9_-]+$")]
-    pub(super) pool: Option<String>,
+    pub(crate) pool: Option<String>,
     /// How long an attempt of the request may take.
-    pub(super) timeout_seconds: Option<Seconds>,
+    pub(crate) timeout_seconds: Option<Seconds>,
     /// When a failed request is retried.
     #[schema(value_type = Option<RetryPolicySchema>)]
-    pub(super) retry: Option<Box<RawValue>>,
+    pub(crate) retry: Option<Box<RawValue>>,
     /// Fires this long after the record is written.
-    pub(super) delay_seconds: Option<Seconds>,
+    pub(crate) delay_seconds: Option<Seconds>,
     /// Fires at this time.
-    pub(super) fire_at: Option<TimestampField>,
+    pub(crate) fire_at: Option<TimestampField>,
     /// Fires repeatedly.
     #[schema(value_type = Option<ScheduleSchema>)]
-    pub(super) schedule: Option<Box<RawValue>>,
+    pub(crate) schedule: Option<Box<RawValue>>,
     /// Fires when others have settled.
-    pub(super) after: Option<AfterField>,
+    pub(crate) after: Option<AfterField>,
     /// The schedule ends before this time: short for schedule.end.
     #[schema(value_type = Option<TimestampField>)]
-    pub(super) end: Option<Value>,
+    pub(crate) end: Option<Value>,
     /// The schedule ends after so many executions: short for schedule.maxExecutions.
     #[schema(value_type = Option<u32>, minimum = 1)]
-    pub(super) max_executions: Option<Value>,
+    pub(crate) max_executions: Option<Value>,
     /// A one-time trigger that is later than this does not fire.
     #[schema(value_type = Option<DurationSchema>)]
-    pub(super) expire_after: Option<Value>,
+    pub(crate) expire_after: Option<Value>,
     /// Whether a schedule goes on counting executions from the one it replaces: keep or reset.
     #[schema(value_type = Option<String>, pattern = "^(keep|reset)$")]
-    pub(super) count: Option<Value>,
+    pub(crate) count: Option<Value>,
     /// How long it is kept once it has settled, so that other triggers can still wait for it.
     #[schema(value_type = Option<DurationSchema>)]
-    pub(super) retain: Option<Value>,
+    pub(crate) retain: Option<Value>,
     /// 0 to 255: of what is due in the same millisecond, higher fires first; 127 if not given.
     #[schema(value_type = Option<u8>, minimum = 0, maximum = 255)]
-    pub(super) priority: Option<Value>,
+    pub(crate) priority: Option<Value>,
     /// What happens if one is pending under this id: it is replaced, or it is kept.
-    pub(super) on_conflict: Option<ConflictPolicy>,
+    pub(crate) on_conflict: Option<ConflictPolicy>,
     /// What happens if fireAt has passed: it is refused, or it fires at once.
-    pub(super) late: Option<LatePolicy>,
+    pub(crate) late: Option<LatePolicy>,
 }
 
 /// What happens to the pending trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = OnConflict)]
-pub(super) enum ConflictPolicy {
+pub(crate) enum ConflictPolicy {
     Replace,
     Keep,
 }
@@ -118,7 +123,7 @@ pub(super) enum ConflictPolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Late)]
-pub(super) enum LatePolicy {
+pub(crate) enum LatePolicy {
     Fire,
     #[default]
     Refuse,
@@ -131,13 +136,24 @@ fn read_trigger(json: &[u8], payload_max: u64) -> Result<NewTrigger, FieldError>
 }
 
 /// Reads the body.
-pub(super) fn read_body(json: &[u8]) -> Result<TriggerBody, ParseError> {
-    body::parse_json(json)
+pub(crate) fn read_body(json: &[u8]) -> Result<TriggerBody, ParseError> {
+    json::parse_json(json)
+}
+
+impl RequestBody for TriggerBody {
+    fn bytes_max(limits: &CallerLimits) -> u64 {
+        body_max(limits.payload.bytes())
+    }
+}
+
+/// The largest body with one payload, in bytes.
+pub(crate) fn body_max(payload_max: u64) -> u64 {
+    payload_max.min(limits::PAYLOAD_BYTES_MAX as u64) + BODY_OVERHEAD
 }
 
 impl TriggerBody {
     /// The trigger. Without `triggerId` it gets a new id. `payload_max` is in bytes.
-    pub(super) fn into_trigger(mut self, payload_max: u64) -> Result<NewTrigger, FieldError> {
+    pub(crate) fn into_trigger(mut self, payload_max: u64) -> Result<NewTrigger, FieldError> {
         let lifecycle_headers = self.lifecycle_headers()?;
         let when = self.when(&lifecycle_headers)?;
         let metadata_headers = metadata_headers(self.name.take(), self.labels.take())?;
@@ -289,7 +305,7 @@ impl TriggerBody {
 }
 
 /// Refuses a payload that is larger than its caller may send.
-pub(super) fn check_payload(bytes: usize, max: u64) -> Result<(), FieldError> {
+pub(crate) fn check_payload(bytes: usize, max: u64) -> Result<(), FieldError> {
     if bytes as u64 > max {
         let reason = format!("it has {bytes} bytes, at most {max} are taken over HTTP");
         return Err(FieldError::of("payload", reason));
@@ -298,7 +314,7 @@ pub(super) fn check_payload(bytes: usize, max: u64) -> Result<(), FieldError> {
 }
 
 /// The headers that carry a name and labels.
-pub(super) fn metadata_headers(
+pub(crate) fn metadata_headers(
     name: Option<String>,
     labels: Option<BTreeMap<String, String>>,
 ) -> Result<Vec<(String, Vec<u8>)>, FieldError> {

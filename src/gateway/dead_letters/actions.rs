@@ -1,4 +1,4 @@
-//! `/v1/dead-letters`: reading dead letters, replaying and archiving them.
+//! `POST /v1/dead-letters/{id}:replay`, `:archive`, and both for all that match a filter.
 //!
 //! Invariant: a bulk action names the number of matching dead letters, and is refused if another
 //! number matches: it never handles more than its caller has seen.
@@ -8,28 +8,25 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::{OpenApi, ToSchema};
 
-use super::api::{Api, view_error, view_response};
-use super::auth::{Registrant, Viewer, scope_of};
-use super::body;
-use super::error_code::ErrorCode;
-use super::field_types::{self, TimestampField};
-use super::parameters::{PathId, Query, QueryFields};
-use super::problem::{FieldError, Problem};
-use super::resource::DeadLetterResource;
-use super::triggers::{page_items, read_page};
-use crate::callers::Caller;
+use super::read::unknown_dead_letter;
+use crate::callers::{Caller, CallerLimits};
+use crate::config::Settings;
 use crate::dead_letters::{
     DeadLetterReader, LetterAction, LetterActionResult, LetterError, LetterId,
 };
-use crate::model::dead_letter::Mark;
-use crate::model::time::format_time;
-use crate::view::{self, DeadLetterFilter, DeadLetterView, LetterState, Page};
+use crate::gateway::api::{Api, view_response};
+use crate::gateway::auth::{Registrant, scope_of};
+use crate::gateway::http::field_types::{self, TimestampField};
+use crate::gateway::http::{ErrorCode, FieldError, PathId, Problem};
+use crate::gateway::json_body::{JsonBody, RequestBody};
+use crate::model::dead_letter::{DeadLetter, Mark};
+use crate::view::{self, DeadLetterFilter, LetterState, Page};
 
 /// Dead letters that one request handles: they are read again, and written in one transaction.
 const DEAD_LETTERS_MAX: u32 = 1_000;
@@ -38,58 +35,12 @@ const BODY_MAX: u64 = 16_384;
 /// Bytes of a note.
 const NOTE_BYTES_MAX: usize = 1_024;
 
-/// A page of dead letters, the newest first.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct DeadLetterList {
-    items: Vec<DeadLetterResource>,
-    /// The token of the next page; absent at the end.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_page_token: Option<String>,
-    /// The list is complete up to then.
-    #[schema(format = DateTime)]
-    as_of: String,
-}
-
-/// Conditions that must all hold.
-#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct DeadLetterQuery {
-    /// In one of these states; can be repeated. OPEN if not given.
-    state: Option<Vec<LetterState>>,
-    /// Of this caller.
-    caller: Option<String>,
-    /// To this host.
-    host: Option<String>,
-    /// Of this trigger.
-    trigger: Option<String>,
-    /// Whose reason contains this text, ignoring case.
-    reason: Option<String>,
-    /// Created then or later.
-    #[param(value_type = Option<TimestampField>)]
-    since: Option<TimestampField>,
-    /// Created before then.
-    #[param(value_type = Option<TimestampField>)]
-    until: Option<TimestampField>,
-    /// How many at most; 50 if not given.
-    #[param(minimum = 1, maximum = 1000)]
-    page_size: Option<u32>,
-    /// The nextPageToken of the page before.
-    page_token: Option<String>,
-}
-
-impl QueryFields for DeadLetterQuery {
-    const LISTS: &'static [&'static str] = &["state"];
-    const NUMBERS: &'static [&'static str] = &["page_size", "since", "until"];
-}
-
 /// Options of an action on one dead letter.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "a JSON object")]
 #[schema(examples(json!({"note": "the receiver is repaired"})))]
 #[schema(as = LetterOrder)]
-pub(super) struct DeadLetterActionBody {
+pub(crate) struct DeadLetterActionBody {
     /// Why; it is stored with the mark.
     #[schema(max_length = 1024)]
     note: Option<String>,
@@ -102,7 +53,7 @@ pub(super) struct DeadLetterActionBody {
 #[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "a JSON object")]
 #[schema(examples(json!({"host": "api.example.com", "dryRun": true})))]
 #[schema(as = LettersOrder)]
-pub(super) struct DeadLetterBulkActionBody {
+pub(crate) struct DeadLetterBulkActionBody {
     /// Of this caller.
     caller: Option<String>,
     /// To this host.
@@ -126,11 +77,23 @@ pub(super) struct DeadLetterBulkActionBody {
     note: Option<String>,
 }
 
+impl RequestBody for DeadLetterActionBody {
+    fn bytes_max(_limits: &CallerLimits) -> u64 {
+        BODY_MAX
+    }
+}
+
+impl RequestBody for DeadLetterBulkActionBody {
+    fn bytes_max(_limits: &CallerLimits) -> u64 {
+        BODY_MAX
+    }
+}
+
 /// What was done.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Dealt)]
-pub(super) struct DeadLetterActionResponse {
+pub(crate) struct DeadLetterActionResponse {
     /// How many match.
     matching: u64,
     /// How many were replayed or archived.
@@ -152,54 +115,7 @@ struct UnreplayableDeadLetter {
 /// one handler serves them all.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(replay, archive))]
-pub(super) struct DeadLetterActionPaths;
-
-/// List dead letters, the newest first.
-#[utoipa::path(
-    get, path = "/v1/dead-letters", tag = "dead letters", operation_id = "listDeadLetters",
-    params(DeadLetterQuery),
-    responses((status = 200, description = "A page", body = DeadLetterList,
-        headers(("Orloj-View-As-Of" = String, description = "Up to when it is complete"))))
-)]
-pub(super) async fn list(
-    State(api): State<Arc<Api>>,
-    Viewer(caller): Viewer,
-    Query(query): Query<DeadLetterQuery>,
-) -> Result<Response, Problem> {
-    let page = read_page(query.page_size, query.page_token.as_deref())?;
-    let states = query.state.unwrap_or_else(|| vec![LetterState::Open]);
-    let filter = DeadLetterFilter {
-        states,
-        caller: query.caller,
-        host: query.host,
-        trigger: query.trigger,
-        reason: query.reason,
-        since: query.since.map(|TimestampField(at)| at),
-        until: query.until.map(|TimestampField(at)| at),
-    };
-    let freshness = api.wait_for_view().await;
-    let listing = api.view.dead_letters(&scope_of(&caller), &filter, &page).await;
-    let (items, next_page_token) = page_items(listing.map_err(view_error)?);
-    let as_of = format_time(freshness.as_of);
-    Ok(view_response(&freshness, DeadLetterList { items, next_page_token, as_of }))
-}
-
-/// Look at a dead letter.
-#[utoipa::path(
-    get, path = "/v1/dead-letters/{id}", tag = "dead letters", operation_id = "getDeadLetter",
-    params(("id" = String, Path, description = "Partition and offset, such as 3-41")),
-    responses((status = 200, description = "The dead letter", body = DeadLetterResource,
-        headers(("Orloj-View-As-Of" = String, description = "Up to when it is complete"))))
-)]
-pub(super) async fn get(
-    State(api): State<Arc<Api>>,
-    Viewer(caller): Viewer,
-    PathId(id): PathId,
-) -> Result<Response, Problem> {
-    let freshness = api.wait_for_view().await;
-    let letter = api.find_dead_letter(&caller, &id).await?;
-    Ok(view_response(&freshness, DeadLetterResource::from(letter).with_as_of(freshness.as_of)))
-}
+pub(crate) struct DeadLetterActionPaths;
 
 /// Replay a dead letter: one more attempt under the same id, with its retry policy restarted.
 #[utoipa::path(
@@ -244,12 +160,12 @@ async fn archive(
     responses((status = 200, description = "How many match, and what was done",
         body = DeadLetterActionResponse))
 )]
-pub(super) async fn replay_all(
+pub(crate) async fn replay_all(
     State(api): State<Arc<Api>>,
     Registrant(caller): Registrant,
-    request: Request,
+    body: JsonBody<DeadLetterBulkActionBody>,
 ) -> HandlerResult {
-    apply_to_all(api, caller, request, Mark::Replayed).await
+    apply_to_all(api, caller, body.parse()?, Mark::Replayed).await
 }
 
 /// Archive all matching dead letters: first request their number with dryRun.
@@ -260,30 +176,25 @@ pub(super) async fn replay_all(
     responses((status = 200, description = "How many match, and what was done",
         body = DeadLetterActionResponse))
 )]
-pub(super) async fn archive_all(
+pub(crate) async fn archive_all(
     State(api): State<Arc<Api>>,
     Registrant(caller): Registrant,
-    request: Request,
+    body: JsonBody<DeadLetterBulkActionBody>,
 ) -> HandlerResult {
-    apply_to_all(api, caller, request, Mark::Archived).await
+    apply_to_all(api, caller, body.parse()?, Mark::Archived).await
 }
 
 type HandlerResult = Result<Response, Problem>;
 
 /// `POST /v1/dead-letters/{id}:replay` and the like.
-pub(super) async fn run_action(
+pub(crate) async fn run_action(
     State(api): State<Arc<Api>>,
     Registrant(caller): Registrant,
     PathId(path): PathId,
-    request: Request,
+    body: JsonBody<DeadLetterActionBody>,
 ) -> HandlerResult {
     let (id, verb) = path.rsplit_once(':').unwrap_or((&path, ""));
-    let json = body::read_bytes(request, BODY_MAX).await?;
-    let body = if json.is_empty() || *json == *b"null" {
-        DeadLetterActionBody::default()
-    } else {
-        body::parse_json(&json)?
-    };
+    let body = body.parse_or_default()?;
     match verb {
         "replay" => replay(api, caller, id.to_owned(), body).await,
         "archive" => archive(api, caller, id.to_owned(), body).await,
@@ -325,11 +236,9 @@ async fn apply_to_one(
 async fn apply_to_all(
     api: Arc<Api>,
     caller: Arc<Caller>,
-    request: Request,
+    body: DeadLetterBulkActionBody,
     mark: Mark,
 ) -> HandlerResult {
-    let body: DeadLetterBulkActionBody =
-        body::parse_json(&body::read_bytes(request, BODY_MAX).await?)?;
     let DeadLetterBulkActionBody { caller: of, host, trigger, reason, since, until, .. } = body;
     let filter = DeadLetterFilter {
         states: vec![LetterState::Open],
@@ -343,7 +252,7 @@ async fn apply_to_all(
     let action = action_of(mark, body.note)?;
     let scope = scope_of(&caller);
     let freshness = api.wait_for_view().await;
-    let matching = api.view.count_dead_letters(&scope, &filter).await.map_err(view_error)?;
+    let matching = api.view.count_dead_letters(&scope, &filter).await?;
     if body.count.is_some_and(|count| count > DEAD_LETTERS_MAX) {
         let reason = format!("at most {DEAD_LETTERS_MAX} go at once: narrow the filter");
         return Err(FieldError::of("count", reason).into());
@@ -365,7 +274,7 @@ async fn apply_to_all(
     let mut chosen = BTreeMap::new();
     let mut page = Page { size: view::PAGE_MAX, token: None };
     loop {
-        let listing = api.view.dead_letters(&scope, &filter, &page).await.map_err(view_error)?;
+        let listing = api.view.dead_letters(&scope, &filter, &page).await?;
         for letter in listing.items {
             let id = LetterId { partition: letter.partition, offset: letter.offset };
             let _replays = chosen.insert(id, letter.replays);
@@ -398,17 +307,7 @@ fn action_of(mark: Mark, note: Option<String>) -> Result<LetterAction, Problem> 
     Ok(LetterAction { mark, note })
 }
 
-fn unknown_dead_letter(id: &str) -> Problem {
-    Problem::of(ErrorCode::UnknownDeadLetter, format!("there is no dead letter {id} among yours"))
-}
-
 impl Api {
-    /// The letter, if it is in the caller's scope.
-    async fn find_dead_letter(&self, caller: &Caller, id: &str) -> Result<DeadLetterView, Problem> {
-        let letter = self.view.dead_letter(&scope_of(caller), id).await.map_err(view_error)?;
-        letter.ok_or_else(|| unknown_dead_letter(id))
-    }
-
     /// Reads the selected dead letters again and applies the action; the values of `chosen` say how
     /// often each was replayed before.
     async fn apply_action(
@@ -439,9 +338,9 @@ impl Api {
 
 /// The selected dead letters that retention has not deleted.
 fn read_again(
-    settings: &crate::config::Settings,
+    settings: &Settings,
     mut chosen: BTreeSet<LetterId>,
-) -> Result<Vec<(LetterId, crate::model::dead_letter::DeadLetter)>, LetterError> {
+) -> Result<Vec<(LetterId, DeadLetter)>, LetterError> {
     let letters = DeadLetterReader::open(settings)?.restricted_to(&chosen);
     let mut found = Vec::new();
     let _marks = letters.scan(

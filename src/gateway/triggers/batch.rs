@@ -6,21 +6,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::api::{Api, submit_error};
-use super::auth::Registrant;
-use super::body;
-use super::problem::{FieldError, Problem};
-use super::request::TriggerBody;
-use super::triggers::{copy_trace_headers, prepare};
-use crate::callers::Caller;
+use super::registration::{copy_trace_headers, prepare};
+use super::trigger_body::TriggerBody;
+use crate::callers::{Caller, CallerLimits};
 use crate::client::BatchEnvelope;
 use crate::client::BatchSubmission;
 use crate::client::OutcomeRecord;
+use crate::gateway::api::{Api, submit_error};
+use crate::gateway::auth::Registrant;
+use crate::gateway::http::{FieldError, Problem};
+use crate::gateway::json_body::{JsonBody, RequestBody};
 use crate::model::Offset;
 use crate::model::limits;
 use crate::model::outcome::OutcomeKind;
@@ -33,16 +34,22 @@ use crate::model::time::format_time;
     {"triggerId": "extract", "topic": "jobs", "delaySeconds": 60},
     {"triggerId": "load", "topic": "jobs", "after": ["extract"]}
 ]})))]
-pub(super) struct BatchBody {
+pub(crate) struct BatchBody {
     /// They may wait for each other.
     #[schema(min_items = 1, max_items = 1000)]
     triggers: Vec<TriggerBody>,
 }
 
+impl RequestBody for BatchBody {
+    fn bytes_max(_limits: &CallerLimits) -> u64 {
+        2 * limits::PAYLOAD_BYTES_MAX as u64
+    }
+}
+
 /// The outcomes.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct BatchAnswer {
+pub(crate) struct BatchAnswer {
     /// In the order in which they were given.
     items: Vec<BatchItem>,
 }
@@ -87,14 +94,13 @@ enum BatchOutcome {
     responses((status = 200, description = "Written; each trigger has its own outcome",
         body = BatchAnswer))
 )]
-pub(super) async fn register(
+pub(crate) async fn register(
     State(api): State<Arc<Api>>,
     Registrant(caller): Registrant,
-    request: Request,
+    request_headers: HeaderMap,
+    json: JsonBody<BatchBody>,
 ) -> Result<Response, Problem> {
-    let request_headers = request.headers().clone();
-    let max = 2 * limits::PAYLOAD_BYTES_MAX as u64;
-    let body: BatchBody = body::parse_json(&body::read_bytes(request, max).await?)?;
+    let body = json.parse()?;
     let count = body.triggers.len();
     if !(1..=limits::BATCH_MAX).contains(&count) {
         let reason = format!("there are {count}: write 1 to {}", limits::BATCH_MAX);
@@ -185,7 +191,7 @@ mod tests {
 
     use super::*;
     use crate::client::{RegistrationValidator, Submission, SubmissionRules};
-    use crate::gateway::request::read_body;
+    use crate::gateway::triggers::trigger_body::read_body;
     use crate::kafka::Names;
     use crate::model::outcome::Outcome;
 

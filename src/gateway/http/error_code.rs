@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 
 /// Which problem it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ErrorCode {
+pub(crate) enum ErrorCode {
     InvalidBody,
     InvalidParameter,
     Contradiction,
@@ -268,42 +268,42 @@ const TABLE: [ErrorCodeEntry; 29] = [
 
 impl ErrorCode {
     /// All of them.
-    pub(super) fn all() -> impl Iterator<Item = Self> {
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
         TABLE.iter().map(|entry| entry.code)
     }
 
     /// What programs compare.
-    pub(super) fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         self.entry().name
     }
 
     /// The status of its answers.
-    pub(super) fn status(self) -> StatusCode {
+    pub(crate) fn status(self) -> StatusCode {
         self.entry().status
     }
 
     /// The same for every problem of this code, for people.
-    pub(super) fn title(self) -> &'static str {
+    pub(crate) fn title(self) -> &'static str {
         self.entry().title
     }
 
     /// What to do, unless the detail says it.
-    pub(super) fn hint(self) -> Option<&'static str> {
+    pub(crate) fn hint(self) -> Option<&'static str> {
         Some(self.entry().hint).filter(|hint| !hint.is_empty())
     }
 
     /// Where it is explained: the `type` of its problems.
-    pub(super) fn page_path(self) -> String {
+    pub(crate) fn page_path(self) -> String {
         format!("/problems/{}", self.as_str())
     }
 
     /// The code of that name.
-    pub(super) fn by_name(word: &str) -> Option<Self> {
+    pub(crate) fn by_name(word: &str) -> Option<Self> {
         TABLE.iter().find(|entry| entry.name == word).map(|entry| entry.code)
     }
 
     /// The code of a status if nothing more specific is known.
-    pub(super) fn from_status(status: StatusCode) -> Self {
+    pub(crate) fn from_status(status: StatusCode) -> Self {
         match status {
             StatusCode::NOT_FOUND => Self::NoSuchRoute,
             StatusCode::CONFLICT => Self::Conflict,

@@ -12,13 +12,13 @@ use serde::Serialize;
 use serde_json::json;
 use utoipa::{OpenApi, ToSchema};
 
-use super::api::{Api, set_etag, unknown_trigger};
-use super::auth::{Registrant, scope_of};
-use super::error_code::ErrorCode;
-use super::parameters::PathId;
-use super::problem::Problem;
 use crate::callers::Caller;
 use crate::client::Submission;
+use crate::gateway::api::{Api, set_etag, unknown_trigger};
+use crate::gateway::auth::{Registrant, scope_of};
+use crate::gateway::http::ErrorCode;
+use crate::gateway::http::PathId;
+use crate::gateway::http::Problem;
 use crate::model::Offset;
 use crate::model::lifecycle::Command;
 use crate::model::outcome::OutcomeKind;
@@ -33,7 +33,7 @@ const COMMAND_HINT: &str = "POST /v1/triggers/{id} takes a command: write {id}:p
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Cancelled)]
-pub(super) struct CancelResponse {
+pub(crate) struct CancelResponse {
     /// Always true; a cancel that was too late is a problem.
     cancelled: bool,
     #[schema(value_type = u64)]
@@ -44,7 +44,7 @@ pub(super) struct CancelResponse {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Paused)]
-pub(super) struct PauseResponse {
+pub(crate) struct PauseResponse {
     trigger_id: String,
     paused: bool,
     #[schema(value_type = u64)]
@@ -55,7 +55,7 @@ pub(super) struct PauseResponse {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Resumed)]
-pub(super) struct ResumeResponse {
+pub(crate) struct ResumeResponse {
     trigger_id: String,
     resumed: bool,
     #[schema(value_type = u64)]
@@ -69,7 +69,7 @@ pub(super) struct ResumeResponse {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Called)]
-pub(super) struct FireNowResponse {
+pub(crate) struct FireNowResponse {
     trigger_id: String,
     called: bool,
     #[schema(value_type = u64)]
@@ -82,7 +82,7 @@ pub(super) struct FireNowResponse {
 /// one handler serves them all.
 #[derive(Debug, OpenApi)]
 #[openapi(paths(pause, resume, fire_now))]
-pub(super) struct CommandPaths;
+pub(crate) struct CommandPaths;
 
 /// Cancel a trigger.
 #[utoipa::path(
@@ -91,10 +91,10 @@ pub(super) struct CommandPaths;
     responses(
         (status = 200, description = "Cancelled in time: it never fires", body = CancelResponse),
         (status = 202, description = "Written, and not answered in time",
-            body = super::api::Unanswered),
+            body = crate::gateway::api::Unanswered),
     )
 )]
-pub(super) async fn cancel(
+pub(crate) async fn cancel(
     State(api): State<Arc<Api>>,
     Registrant(caller): Registrant,
     PathId(id): PathId,
@@ -124,7 +124,7 @@ pub(super) async fn cancel(
     responses(
         (status = 200, description = "Paused", body = PauseResponse),
         (status = 202, description = "Written, and not answered in time",
-            body = super::api::Unanswered),
+            body = crate::gateway::api::Unanswered),
     )
 )]
 async fn pause(api: Arc<Api>, caller: Arc<Caller>, id: String) -> Result<Response, Problem> {
@@ -138,7 +138,7 @@ async fn pause(api: Arc<Api>, caller: Arc<Caller>, id: String) -> Result<Respons
     responses(
         (status = 200, description = "It continues", body = ResumeResponse),
         (status = 202, description = "Written, and not answered in time",
-            body = super::api::Unanswered),
+            body = crate::gateway::api::Unanswered),
     )
 )]
 async fn resume(api: Arc<Api>, caller: Arc<Caller>, id: String) -> Result<Response, Problem> {
@@ -152,7 +152,7 @@ async fn resume(api: Arc<Api>, caller: Arc<Caller>, id: String) -> Result<Respon
     responses(
         (status = 200, description = "It fires", body = FireNowResponse),
         (status = 202, description = "Written, and not answered in time",
-            body = super::api::Unanswered),
+            body = crate::gateway::api::Unanswered),
     )
 )]
 async fn fire_now(api: Arc<Api>, caller: Arc<Caller>, id: String) -> Result<Response, Problem> {
@@ -160,7 +160,7 @@ async fn fire_now(api: Arc<Api>, caller: Arc<Caller>, id: String) -> Result<Resp
 }
 
 /// `POST /v1/triggers/{id}:pause` and the like.
-pub(super) async fn command(
+pub(crate) async fn command(
     State(api): State<Arc<Api>>,
     Registrant(caller): Registrant,
     PathId(path): PathId,
@@ -209,7 +209,7 @@ async fn run_command(
 
 /// The problem if nothing was pending: 404 if the trigger is unknown, else how it ended.
 /// `outcomes`: the topic with the result of the withdrawal, if one is requested.
-pub(super) async fn not_pending(
+pub(crate) async fn not_pending(
     api: &Api,
     caller: &Caller,
     id: &str,

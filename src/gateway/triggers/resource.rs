@@ -1,4 +1,4 @@
-//! What the API shows of triggers, executions, dead letters and circuits.
+//! Triggers and executions as the API shows them.
 //!
 //! Invariant: a time is RFC 3339 in UTC. A field that a client may write is shown under the same
 //! name and in a form that may be written.
@@ -12,18 +12,18 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::field_types::{RetryPolicySchema, ScheduleSchema};
 use crate::client::retry_policy_json;
+use crate::gateway::http::ListItem;
+use crate::gateway::http::field_types::{RetryPolicySchema, ScheduleSchema};
 use crate::model::definition::{Header, Target};
-use crate::model::outcome;
 use crate::model::time::format_time;
-use crate::model::{Millis, Offset, PartitionId, Timestamp};
-use crate::view::{self, ExecutionStatus, LetterState, Status};
+use crate::model::{Millis, Offset, Timestamp};
+use crate::view::{self, ExecutionStatus, Status};
 
 /// A trigger: its registration, and its state.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Trigger {
+pub(crate) struct Trigger {
     /// The id by which it is replaced and cancelled.
     trigger_id: String,
     /// Which registration defines it: the ETag.
@@ -117,7 +117,7 @@ pub(super) struct Trigger {
 /// One attempt of one occurrence.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Execution {
+pub(crate) struct Execution {
     #[schema(value_type = u64)]
     generation: Offset,
     /// Which occurrence, from 0.
@@ -142,90 +142,17 @@ pub(super) struct Execution {
     retry_at: Option<String>,
 }
 
-/// A fire or an outcome that is not retried automatically.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = DeadLetter)]
-pub(super) struct DeadLetterResource {
-    /// Its partition and offset: 3-41.
-    id: String,
-    #[schema(value_type = i32)]
-    partition: PartitionId,
-    #[schema(value_type = u64)]
-    offset: Offset,
-    /// When it became a dead letter.
-    #[schema(format = DateTime)]
-    at: String,
-    reason: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trigger_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    caller: Option<String>,
-    /// The host of its callback.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    host: Option<String>,
-    state: LetterState,
-    /// How many times it was replayed.
-    replays: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    attempts: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_status: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(format = DateTime)]
-    as_of: Option<String>,
+impl ListItem for Trigger {
+    const LIST_NAME: &'static str = "TriggerList";
 }
 
-/// The circuit of a worker for a host.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = Circuit)]
-pub(super) struct CircuitResource {
-    worker: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    caller: Option<String>,
-    host: String,
-    state: CircuitResourceState,
-    reason: String,
-    #[schema(format = DateTime)]
-    since: String,
-    /// When the host is tried again.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(format = DateTime)]
-    probe_at: Option<String>,
-}
-
-/// Whether a host is called: always, never, or for a limited trial.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-#[schema(as = CircuitState)]
-pub(super) enum CircuitResourceState {
-    Closed,
-    Open,
-    HalfOpen,
-}
-
-/// A trigger that has not settled long after its time.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = Unsettled)]
-pub(super) struct OverdueTrigger {
-    trigger: Trigger,
-    /// When its last attempt was due.
-    #[schema(format = DateTime)]
-    since: String,
+impl ListItem for Execution {
+    const LIST_NAME: &'static str = "ExecutionList";
 }
 
 impl Trigger {
     /// Adds the time up to which the response is complete.
-    pub(super) fn with_as_of(self, as_of: Timestamp) -> Self {
-        Self { as_of: Some(format_time(as_of)), ..self }
-    }
-}
-
-impl DeadLetterResource {
-    /// Adds the time up to which the response is complete.
-    pub(super) fn with_as_of(self, as_of: Timestamp) -> Self {
+    pub(crate) fn with_as_of(self, as_of: Timestamp) -> Self {
         Self { as_of: Some(format_time(as_of)), ..self }
     }
 }
@@ -303,51 +230,6 @@ impl From<view::ExecutionView> for Execution {
     }
 }
 
-impl From<view::DeadLetterView> for DeadLetterResource {
-    fn from(view: view::DeadLetterView) -> Self {
-        Self {
-            id: view.id,
-            partition: view.partition,
-            offset: view.offset,
-            at: format_time(view.at),
-            reason: view.reason,
-            trigger_id: view.trigger,
-            caller: view.caller,
-            host: view.host,
-            state: view.state,
-            replays: view.replays,
-            attempts: view.attempts,
-            last_status: view.last_status,
-            as_of: None,
-        }
-    }
-}
-
-impl From<view::CircuitView> for CircuitResource {
-    fn from(view: view::CircuitView) -> Self {
-        let state = match view.state {
-            outcome::CircuitState::Closed => CircuitResourceState::Closed,
-            outcome::CircuitState::Open => CircuitResourceState::Open,
-            outcome::CircuitState::HalfOpen => CircuitResourceState::HalfOpen,
-        };
-        Self {
-            worker: view.worker,
-            caller: view.caller,
-            host: view.host,
-            state,
-            reason: view.reason,
-            since: format_time(view.since),
-            probe_at: view.probe_at.map(format_time),
-        }
-    }
-}
-
-impl From<view::Overdue> for OverdueTrigger {
-    fn from(overdue: view::Overdue) -> Self {
-        Self { trigger: overdue.trigger.into(), since: format_time(overdue.since) }
-    }
-}
-
 /// The payload as JSON, or else as base64.
 fn payload(bytes: Option<&[u8]>) -> (Option<Box<RawValue>>, Option<String>) {
     let Some(bytes) = bytes else { return (None, None) };
@@ -359,7 +241,7 @@ fn payload(bytes: Option<&[u8]>) -> (Option<Box<RawValue>>, Option<String>) {
 }
 
 /// The headers of the target, as text.
-pub(super) fn headers(headers: &[Header]) -> BTreeMap<String, String> {
+pub(crate) fn headers(headers: &[Header]) -> BTreeMap<String, String> {
     let text = |header: &Header| {
         let value = std::str::from_utf8(header.value.as_deref()?).ok()?;
         (!is_reserved_header(header.name.as_str()))
@@ -369,6 +251,6 @@ pub(super) fn headers(headers: &[Header]) -> BTreeMap<String, String> {
 }
 
 /// Whether a header is Orloj's own: it is shown as a field.
-pub(super) fn is_reserved_header(name: &str) -> bool {
+pub(crate) fn is_reserved_header(name: &str) -> bool {
     name.starts_with("orloj-")
 }

@@ -20,7 +20,7 @@ const SHOWN_CHARS_MAX: usize = 80;
 const SIMILARITY_MIN: f64 = 0.7;
 
 /// The whole body as bytes, if it is JSON by its header and no longer than `max` bytes.
-pub(super) async fn read_bytes(mut request: Request, max: u64) -> Result<Bytes, Problem> {
+pub(crate) async fn read_bytes(mut request: Request, max: u64) -> Result<Bytes, Problem> {
     check_type(request.headers())?;
     let max = usize::try_from(max).unwrap_or(usize::MAX);
     DefaultBodyLimit::max(max).apply(&mut request);
@@ -29,7 +29,7 @@ pub(super) async fn read_bytes(mut request: Request, max: u64) -> Result<Bytes, 
 }
 
 /// Reads `json` as a `T`.
-pub(super) fn parse_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, ParseError> {
+pub(crate) fn parse_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, ParseError> {
     parse_fields(json).map_err(ParseError)
 }
 
@@ -137,7 +137,7 @@ fn truncate(text: &str) -> String {
 }
 
 /// The message for a name that is not in `known`.
-pub(super) fn unknown_field_reason(unknown: &str, known: &[&str]) -> String {
+pub(crate) fn unknown_field_reason(unknown: &str, known: &[&str]) -> String {
     let similarity = |name: &str| strsim::jaro_winkler(unknown, name);
     let nearest = known
         .iter()

@@ -4,19 +4,23 @@
 //! Invariant: see [`super::idempotency`]. A repetition is not validated again: its time may have
 //! passed, and its caller's limits may have changed.
 
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
-use super::api::{Api, id_taken};
-use super::error_code::ErrorCode;
-use super::idempotency::{self, FINGERPRINT_HEADER, IdempotencyKey, OriginalRequest, RETENTION_MS};
-use super::problem::{FieldError, Problem};
-use super::request::{LatePolicy, TriggerBody};
-use super::triggers::{RegisterResponse, copy_trace_headers, prepare, rejected};
+use super::registration::{RegisterResponse, copy_trace_headers, prepare, rejected};
+use super::trigger_body::{LatePolicy, TriggerBody};
 use crate::callers::Caller;
 use crate::client::RecordMetadata;
 use crate::client::{NewTrigger, Submission};
 use crate::clock;
+use crate::gateway::api::{Api, id_taken};
+use crate::gateway::http::ErrorCode;
+use crate::gateway::http::{FieldError, Problem};
+use crate::gateway::idempotency::{
+    self, FINGERPRINT_HEADER, IdempotencyKey, OriginalRequest, RETENTION_MS,
+};
 use crate::model::Offset;
 use crate::model::input::OnConflict;
 use crate::model::outcome::OutcomeKind;
@@ -25,18 +29,29 @@ use crate::view::{Scope, ViewTopic, WritePosition};
 const RETAIN: &str = "orloj-retain";
 
 /// A request with a key.
-pub(super) struct IdempotentCreate<'a> {
-    pub(super) api: &'a Api,
-    pub(super) caller: &'a Caller,
-    pub(super) key: IdempotencyKey,
+pub(crate) struct IdempotentCreate<'a> {
+    pub(crate) api: &'a Api,
+    pub(crate) caller: &'a Caller,
+    pub(crate) key: IdempotencyKey,
     /// The body as it was received.
-    pub(super) bytes: &'a [u8],
+    pub(crate) bytes: &'a [u8],
     /// The headers of the request.
-    pub(super) headers: HeaderMap,
+    pub(crate) headers: HeaderMap,
 }
 
 /// The key of a request, if it has one.
-pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
+#[derive(Debug)]
+pub(crate) struct OptionalKey(pub(crate) Option<IdempotencyKey>);
+
+impl<S: Send + Sync> FromRequestParts<S> for OptionalKey {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+        idempotency_key(&parts.headers).map(Self)
+    }
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
     let Some(value) = headers.get(idempotency::HEADER) else { return Ok(None) };
     let key = IdempotencyKey::read(value.as_bytes()).map_err(|way_out| {
         Problem::of(ErrorCode::InvalidParameter, format!("Idempotency-Key: {way_out}"))
@@ -46,7 +61,7 @@ pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyK
 
 impl IdempotentCreate<'_> {
     /// Creates the trigger, or repeats the response to the request that created it.
-    pub(super) async fn create(self, body: TriggerBody) -> Result<Response, Problem> {
+    pub(crate) async fn create(self, body: TriggerBody) -> Result<Response, Problem> {
         if body.trigger_id.is_some() {
             let reason = "the id follows from the Idempotency-Key: leave one of the two out";
             return Err(FieldError::of("triggerId", reason).into());

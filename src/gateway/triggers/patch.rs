@@ -7,22 +7,24 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use utoipa::openapi::{RefOr, Schema};
 
-use super::api::{Api, id_taken, set_etag, view_error};
-use super::auth::Registrant;
-use super::body::{self, unknown_field_reason};
 use super::commands::not_pending;
-use super::error_code::ErrorCode;
-use super::parameters::{PathId, if_match};
-use super::problem::{FieldError, Problem};
-use super::request::{LatePolicy, TriggerBody};
+use super::registration::{RegisterResponse, prepare, rejected};
 use super::resource::{Trigger, is_reserved_header};
-use super::triggers::{RegisterResponse, body_max, prepare, rejected};
+use super::trigger_body::{LatePolicy, TriggerBody};
+use crate::callers::CallerLimits;
 use crate::client::NewTrigger;
+use crate::gateway::api::{Api, id_taken, set_etag};
+use crate::gateway::auth::Registrant;
+use crate::gateway::http::ErrorCode;
+use crate::gateway::http::json::{self, unknown_field_reason};
+use crate::gateway::http::{FieldError, Problem};
+use crate::gateway::http::{IfMatch, PathId};
+use crate::gateway::json_body::{JsonBody, RequestBody};
 use crate::model::Offset;
 use crate::model::definition::Header;
 use crate::model::outcome::OutcomeKind;
@@ -81,18 +83,17 @@ const CONFLICTING_FIELDS: [(&str, &[&str]); 5] = [
         (status = 200, description = "Changed", body = RegisterResponse,
             headers(("ETag" = String, description = "The new generation"))),
         (status = 202, description = "Written, and not answered in time",
-            body = super::api::Unanswered),
+            body = crate::gateway::api::Unanswered),
     )
 )]
-pub(super) async fn patch(
+pub(crate) async fn patch(
     State(api): State<Arc<Api>>,
     Registrant(caller): Registrant,
     PathId(id): PathId,
-    request: Request,
+    IfMatch(expected): IfMatch,
+    patch: JsonBody<TriggerPatch>,
 ) -> Result<Response, Problem> {
-    let wanted = if_match(request.headers())?;
     let payload_max = caller.limits.payload.bytes();
-    let patch = body::read_bytes(request, body_max(payload_max)).await?;
     let (trigger, _freshness) = api.find_trigger(&caller, &id).await?;
     let generation = trigger.generation;
     if trigger.status.is_settled() {
@@ -102,12 +103,12 @@ pub(super) async fn patch(
     // The trigger stays its caller's, even if an operator changes it.
     let owner = api.callers.for_record(trigger.caller.as_deref());
     let registered_by = trigger.caller.clone();
-    let (mut changed, late) = apply_patch(trigger, &patch, payload_max)?;
+    let (mut changed, late) = apply_patch(trigger, patch.bytes(), payload_max)?;
     // Checked after everything else that refuses a request: RFC 9110, section 13.2.1.
-    if wanted.is_some_and(|wanted| !wanted.contains(&generation)) {
+    if expected.is_some_and(|expected| !expected.contains(&generation)) {
         return Err(generation_differs(&id, generation));
     }
-    let first = api.original_request(&id, generation).await.map_err(view_error)?;
+    let first = api.original_request(&id, generation).await?;
     let carried = first.and_then(|first| first.to_header());
     changed
         .metadata_headers
@@ -137,7 +138,13 @@ pub(super) async fn patch(
 
 /// The schema of a patch: the fields of a registration, without those that cannot be changed.
 #[derive(Debug)]
-pub(super) struct TriggerPatch;
+pub(crate) struct TriggerPatch;
+
+impl RequestBody for TriggerPatch {
+    fn bytes_max(limits: &CallerLimits) -> u64 {
+        TriggerBody::bytes_max(limits)
+    }
+}
 
 impl utoipa::PartialSchema for TriggerPatch {
     fn schema() -> RefOr<Schema> {
@@ -163,7 +170,7 @@ fn apply_patch(
     patch: &[u8],
     payload_max: u64,
 ) -> Result<(NewTrigger, LatePolicy), Problem> {
-    let patch: Map<String, Value> = body::parse_json(patch)?;
+    let patch: Map<String, Value> = json::parse_json(patch)?;
     check_names(&patch)?;
     let is_set_in_patch = |name: &str| patch.get(name).is_some_and(|value| !value.is_null());
     let (id, definition) = (view.id.clone(), view.definition.clone());
@@ -189,7 +196,7 @@ fn apply_patch(
             !kept && !value.is_null()
         });
     }
-    let read: TriggerBody = body::parse_json(merged.to_string().as_bytes())?;
+    let read: TriggerBody = json::parse_json(merged.to_string().as_bytes())?;
     let late = if keeps_time { LatePolicy::Fire } else { read.late.unwrap_or_default() };
     let mut trigger = read.into_trigger(payload_max)?;
     trigger.id = id;

@@ -26,29 +26,29 @@ const DURATION_PATTERN: &str =
 
 /// A time, in ms since the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TimestampField(pub(super) Timestamp);
+pub(crate) struct TimestampField(pub(crate) Timestamp);
 
 /// A number of seconds, in ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seconds(pub(super) Millis);
+pub(crate) struct Seconds(pub(crate) Millis);
 
 /// The triggers that must settle before.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct AfterField {
-    pub(super) ids: Vec<String>,
-    pub(super) on_failure: Option<Value>,
-    pub(super) timeout: Option<Value>,
+pub(crate) struct AfterField {
+    pub(crate) ids: Vec<String>,
+    pub(crate) on_failure: Option<Value>,
+    pub(crate) timeout: Option<Value>,
 }
 
 /// The schema of a duration; the validator checks the value.
 #[derive(Debug)]
-pub(super) struct DurationSchema;
+pub(crate) struct DurationSchema;
 /// The schema of a schedule.
 #[derive(Debug)]
-pub(super) struct ScheduleSchema;
+pub(crate) struct ScheduleSchema;
 /// The schema of a retry policy.
 #[derive(Debug)]
-pub(super) struct RetryPolicySchema;
+pub(crate) struct RetryPolicySchema;
 
 struct TimestampVisitor;
 struct SecondsVisitor;
@@ -90,7 +90,7 @@ impl Visitor<'_> for TimestampVisitor {
 }
 
 /// A whole number, which may be written as 7.0: in JSON that equals 7.
-pub(super) fn whole_number<'de, D: Deserializer<'de>>(
+pub(crate) fn whole_number<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<u32>, D::Error> {
     let Some(number) = Option::<f64>::deserialize(deserializer)? else { return Ok(None) };

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::error_code::ErrorCode;
 use crate::client::ValidationError;
+use crate::view::ViewError;
 
 /// Seconds after which to try again when the brokers cannot be reached: librdkafka reconnects
 /// within one, and a broker that restarts takes a few.
@@ -21,7 +22,7 @@ const RETRY_AFTER_SECONDS: u64 = 5;
 
 /// A response that is not a success.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Problem {
+pub(crate) struct Problem {
     status: StatusCode,
     code: ErrorCode,
     detail: String,
@@ -32,45 +33,45 @@ pub(super) struct Problem {
 
 /// What is wrong with one part of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct FieldError {
+pub(crate) struct FieldError {
     /// Which part: a JSON pointer (RFC 6901); empty for the whole.
-    pub(super) pointer: String,
+    pub(crate) pointer: String,
     /// What is wrong, and what to write.
-    pub(super) reason: String,
+    pub(crate) reason: String,
 }
 
 /// A part of a body that does not have the required form.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ParseError(pub(super) FieldError);
+pub(crate) struct ParseError(pub(crate) FieldError);
 
 impl Problem {
     /// A problem with the most general code of this status.
-    pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         let problem = Self::of(ErrorCode::from_status(status), detail);
         Self { status, ..problem }
     }
 
     /// A problem without further members.
-    pub(super) fn of(code: ErrorCode, detail: impl Into<String>) -> Self {
+    pub(crate) fn of(code: ErrorCode, detail: impl Into<String>) -> Self {
         let (status, detail) = (code.status(), detail.into());
         Self { status, code, detail, retry_after: None, members: Map::new() }
     }
 
     /// The gateway cannot do it now; the client shall try again.
-    pub(super) fn unavailable(detail: impl Into<String>) -> Self {
+    pub(crate) fn unavailable(detail: impl Into<String>) -> Self {
         let problem = Self::of(ErrorCode::Unavailable, detail);
         Self { retry_after: Some(RETRY_AFTER_SECONDS), ..problem }
     }
 
     /// The client's rate limit is exceeded; it shall try again `after` that time.
-    pub(super) fn rate_limited(caller: &str, per_second: NonZeroU32, after: Duration) -> Self {
+    pub(crate) fn rate_limited(caller: &str, per_second: NonZeroU32, after: Duration) -> Self {
         let detail = format!("{caller} may make {per_second} requests a second");
         let problem = Self::of(ErrorCode::TooManyRequests, detail);
         Self { retry_after: Some(after.as_secs() + 1), ..problem }
     }
 
     /// A part of the body is wrong.
-    pub(super) fn at(code: ErrorCode, fault: FieldError) -> Self {
+    pub(crate) fn at(code: ErrorCode, fault: FieldError) -> Self {
         let FieldError { pointer, reason } = fault;
         let errors = json!([{ "pointer": pointer, "detail": reason }]);
         Self::of(code, reason).with("errors", errors)
@@ -78,20 +79,20 @@ impl Problem {
 
     /// Adds the time after which the client shall try again.
     #[must_use]
-    pub(super) fn retry_after_seconds(self, seconds: u64) -> Self {
+    pub(crate) fn retry_after_seconds(self, seconds: u64) -> Self {
         Self { retry_after: Some(seconds), ..self }
     }
 
     /// Adds an extension member.
     #[must_use]
-    pub(super) fn with(mut self, name: &str, value: Value) -> Self {
+    pub(crate) fn with(mut self, name: &str, value: Value) -> Self {
         self.members.insert(name.to_owned(), value);
         self
     }
 
     /// Prepends the JSON pointer `place` to the pointers of the errors.
     #[must_use]
-    pub(super) fn with_pointer_prefix(mut self, place: &str) -> Self {
+    pub(crate) fn with_pointer_prefix(mut self, place: &str) -> Self {
         let errors = self.members.get_mut("errors").and_then(Value::as_array_mut);
         for error in errors.into_iter().flatten() {
             let pointer = error["pointer"].as_str().unwrap_or_default();
@@ -102,7 +103,7 @@ impl Problem {
 
     /// Replaces the hint of the code.
     #[must_use]
-    pub(super) fn hint(self, hint: impl Into<String>) -> Self {
+    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
         self.with("hint", Value::String(hint.into()))
     }
 
@@ -124,7 +125,7 @@ impl Problem {
 
 impl FieldError {
     /// What is wrong with `field`, which is directly in the body.
-    pub(super) fn of(field: &str, reason: impl Into<String>) -> Self {
+    pub(crate) fn of(field: &str, reason: impl Into<String>) -> Self {
         Self { pointer: format!("/{field}"), reason: reason.into() }
     }
 }
@@ -171,6 +172,19 @@ impl From<ValidationError> for Problem {
     }
 }
 
+/// The view cannot be read now, or has not given out the page token.
+impl From<ViewError> for Problem {
+    fn from(error: ViewError) -> Self {
+        match error {
+            ViewError::InvalidToken(error) => {
+                Self::of(ErrorCode::UnknownPageToken, error.to_string())
+                    .with("parameter", json!("page_token"))
+            }
+            error => Self::unavailable(format!("the view cannot be read: {error}")),
+        }
+    }
+}
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let (status, retry_after) = (self.status, self.retry_after);
@@ -194,7 +208,7 @@ impl IntoResponse for Problem {
 }
 
 /// Adds the request's id to the body of a problem.
-pub(super) fn set_request_id(response: &mut Response, request: &str) {
+pub(crate) fn set_request_id(response: &mut Response, request: &str) {
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
         *response.body_mut() = Body::from(problem.body(Some(request)));
     }

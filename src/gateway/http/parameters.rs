@@ -11,21 +11,25 @@ use reqwest::Url;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use super::body;
 use super::error_code::ErrorCode;
+use super::json;
 use super::problem::{FieldError, ParseError, Problem};
 use crate::model::Offset;
 
 /// The parameter of a path.
 #[derive(Debug)]
-pub(super) struct PathId(pub(super) String);
+pub(crate) struct PathId(pub(crate) String);
+
+/// The generations that `If-Match` accepts; `None` for any.
+#[derive(Debug)]
+pub(crate) struct IfMatch(pub(crate) Option<Vec<Offset>>);
 
 /// The parameters of a query.
 #[derive(Debug)]
-pub(super) struct Query<T>(pub(super) T);
+pub(crate) struct Query<T>(pub(crate) T);
 
 /// A type that a query is deserialised as.
-pub(super) trait QueryFields: DeserializeOwned {
+pub(crate) trait QueryFields: DeserializeOwned {
     /// Parameters that may be repeated: together they are a list.
     const LISTS: &'static [&'static str] = &[];
     /// Parameters that may be numbers.
@@ -44,6 +48,14 @@ impl<S: Send + Sync> FromRequestParts<S> for PathId {
                 Err(Problem::of(ErrorCode::InvalidParameter, detail))
             }
         }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+        if_match(&parts.headers).map(Self)
     }
 }
 
@@ -70,7 +82,7 @@ fn read_query<T: QueryFields>(query: &str) -> Result<T, Problem> {
             return Err(invalid_parameter(&format!("{name} is there twice: give it once")));
         }
     }
-    let read = body::parse_json(Value::from(fields).to_string().as_bytes());
+    let read = json::parse_json(Value::from(fields).to_string().as_bytes());
     read.map_err(|ParseError(FieldError { pointer, reason })| {
         let reason = reason.replace("there is no field", "there is no parameter");
         match pointer.trim_start_matches('/').split('/').next() {
@@ -83,12 +95,12 @@ fn read_query<T: QueryFields>(query: &str) -> Result<T, Problem> {
 }
 
 /// A parameter is wrong.
-pub(super) fn invalid_parameter(detail: &str) -> Problem {
+pub(crate) fn invalid_parameter(detail: &str) -> Problem {
     Problem::of(ErrorCode::InvalidParameter, detail)
 }
 
 /// The generations that `If-Match` takes, if it is there and not `*`.
-pub(super) fn if_match(headers: &HeaderMap) -> Result<Option<Vec<Offset>>, Problem> {
+fn if_match(headers: &HeaderMap) -> Result<Option<Vec<Offset>>, Problem> {
     let mut generations = Vec::new();
     let mut any = !headers.contains_key(IF_MATCH);
     for value in headers.get_all(IF_MATCH) {

@@ -11,12 +11,12 @@ use crate::view::View;
 use crate::{clock, telemetry};
 
 /// How long after its time a callback may settle, in ms: longer than the pauses of usual retries.
-pub(super) const OVERDUE_AFTER_MS: Millis = 3_600_000;
+pub(crate) const OVERDUE_AFTER_MS: Millis = 3_600_000;
 /// Pause between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Checks until `shutdown`.
-pub(super) async fn run(view: View, shutdown: CancellationToken) {
+pub(crate) async fn run_monitor(view: View, shutdown: CancellationToken) {
     let mut interval = tokio::time::interval(CHECK_INTERVAL);
     let mut last = 0;
     loop {
