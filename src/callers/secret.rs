@@ -1,8 +1,8 @@
 //! Signing secrets, as Standard Webhooks 1.0 writes them: `whsec_` shared with the receiver, and
 //! `whsk_` of which the receiver has the public half, `whpk_`.
 //!
-//! Invariant: what is read can sign. A secret that is too short, damaged, or the wrong half of a
-//! pair is refused here and not at the first callback.
+//! Invariant: every secret that was read can sign. One that is too short, damaged, or the wrong
+//! half of a pair is refused here and not at the first callback.
 
 use std::fmt;
 
@@ -28,15 +28,15 @@ const SEED_BYTES: usize = 32;
 /// A secret and when it signs.
 #[derive(Debug)]
 pub struct SigningSecret {
-    /// What signs.
+    /// The key.
     pub key: SigningKey,
-    /// From when on, in ms since the epoch.
+    /// Start of its validity, in ms since the epoch.
     pub not_before: Option<Timestamp>,
-    /// Up to and not including when, in ms since the epoch.
+    /// End of its validity (exclusive), in ms since the epoch.
     pub not_after: Option<Timestamp>,
 }
 
-/// What signs.
+/// The key of a secret.
 pub enum SigningKey {
     /// HMAC-SHA256 with a secret that the receiver has too: `v1`.
     Shared(Box<hmac::Key>),
@@ -46,9 +46,9 @@ pub enum SigningKey {
 
 /// A new secret as text: shown once.
 pub struct NewSecret {
-    /// Ours.
+    /// For Orloj.
     pub secret: String,
-    /// The receiver's, if it is another.
+    /// For the receiver, if it is another one.
     pub public: Option<String>,
 }
 
@@ -125,7 +125,7 @@ impl fmt::Debug for NewSecret {
 mod tests {
     use super::*;
 
-    /// Svix's, who wrote the specification: its examples are signed with it.
+    /// From Svix, which wrote the specification: its examples are signed with it.
     const PAIR: &str =
         "6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg==";
 

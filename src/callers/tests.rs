@@ -1,4 +1,4 @@
-//! What reading the callers promises: strict, whole or not at all, and silent about secrets.
+//! Reading the callers: strict, completely or not at all, and without secrets in errors.
 
 use std::time::Duration;
 

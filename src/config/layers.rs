@@ -64,7 +64,7 @@ impl Layer {
         Ok(Self { origin: origin.to_owned(), table })
     }
 
-    /// Nothing if the variable is not a setting of ours.
+    /// `None` if the variable is not a setting.
     pub(super) fn of_variable(
         name: &str,
         value: &str,
@@ -77,7 +77,7 @@ impl Layer {
             let key = if section == "kafka" { key.replace('_', ".") } else { key.to_owned() };
             return Ok(Some(Self::of_one(origin, section, &key, value, defaults)));
         }
-        // A name of another kind, such as ORLOJ_TEST_KAFKA, is not for us; a section's is a slip.
+        // Another name, such as ORLOJ_TEST_KAFKA, is no setting; one with a section is a mistake.
         let section = rest.split('_').next().unwrap_or_default();
         if !defaults.contains(section) {
             return Ok(None);
@@ -103,7 +103,7 @@ impl Layer {
 
     fn of_one(origin: String, section: &str, key: &str, text: &str, defaults: &Figment) -> Self {
         // What is text by default stays text, even if it looks like a number: an id, a password.
-        // No text of ours begins like a list.
+        // No text setting starts like a list.
         let default = defaults.find_value(&format!("{section}.{key}"));
         let is_text = section == "kafka"
             || matches!(default, Ok(Value::String(..))) && !text.starts_with('[');

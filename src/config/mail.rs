@@ -1,6 +1,6 @@
-//! Mail as it is configured: addresses, and the server that takes it.
+//! The mail settings: addresses, and the mail server.
 //!
-//! Invariant: what is read can be sent to. Nothing shows a password.
+//! Invariant: every address can be sent to. No `Debug` and no error shows a password.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, de};
 pub struct Password(String);
 
 impl Password {
-    /// For the server alone.
+    /// The text, for the mail server only.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -28,9 +28,9 @@ impl fmt::Debug for Password {
     }
 }
 
-/// An address, or nothing if no server would take it.
+/// An address; `None` if no server would accept it.
 pub(crate) fn address(text: &str) -> Option<Address> {
-    // The grammar allows quoted blanks and more; a line of SMTP shall have none of it.
+    // The grammar allows quoted spaces and more, which are not safe in a line of SMTP.
     let is_plain = !text.contains(|c: char| c.is_whitespace() || c.is_control());
     text.parse().ok().filter(|_| is_plain)
 }

@@ -49,7 +49,7 @@ pub enum ConfigError {
     /// Name a file that exists and may be read.
     #[error("cannot read the configuration file {}: {source}", path.display())]
     Unreadable {
-        /// The file asked for.
+        /// The file.
         path: PathBuf,
         /// The system's error.
         source: std::io::Error,
@@ -94,7 +94,7 @@ pub enum ConfigError {
         /// What is expected.
         reason: String,
     },
-    /// The default file lacks a key: a bug of ours.
+    /// The default file lacks a key: a bug.
     #[error("the setting `{key}` has no value in the default file; please report this")]
     Missing {
         /// The full key.

@@ -1,4 +1,4 @@
-//! The settings in force, as a file that would load to the same, with passwords masked.
+//! The current settings, as a file that loads to the same settings, with passwords masked.
 
 use figment::value::{Dict, Value};
 
@@ -36,7 +36,7 @@ pub(super) fn masked(key: &str, value: &Value) -> String {
 
 fn line(key: &str, value: &Value) -> String {
     let value = masked(key, value);
-    // librdkafka's names have dots, which TOML would take for tables.
+    // librdkafka's names have dots, which TOML would read as tables.
     let key = if key.contains('.') { format!("{key:?}") } else { key.to_owned() };
     format!("{key} = {value}\n")
 }

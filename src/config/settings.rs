@@ -89,7 +89,7 @@ pub struct TopicSettings {
     pub partitions: NonZeroU16,
     /// Copies of each partition.
     pub replication_factor: NonZeroU16,
-    /// Pools beside the default one; each has a topic of fires.
+    /// Pools besides the default one; each has its own topic of fires.
     pub pools: Vec<String>,
 }
 
@@ -247,7 +247,7 @@ pub struct WheelSettings {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StandbySettings {
-    /// How many processes follow each partition beside its owner.
+    /// How many processes follow each partition besides its owner.
     pub replicas: u16,
 }
 

@@ -1,13 +1,13 @@
 //! Durations and sizes as people write them: a whole number and a unit, never a bare number.
 //!
-//! Invariant: zero is refused, because no setting of ours means "never" or "nothing" by it.
+//! Invariant: zero is refused, because no setting uses it for "never" or "nothing".
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de};
 
-/// Instead of a duration.
+/// Written instead of a duration.
 const NONE: &str = "none";
 
 const DURATION_UNITS: [(&str, u64); 5] =
@@ -21,7 +21,7 @@ const SIZE_UNITS: [(&str, u64); 4] =
 pub struct ByteSize(u64);
 
 impl ByteSize {
-    /// So many bytes.
+    /// That many bytes.
     #[must_use]
     pub fn of(bytes: u64) -> Self {
         Self(bytes)
@@ -95,7 +95,7 @@ fn parse_duration(text: &str) -> Result<Duration, &'static str> {
         .ok_or("write a positive whole number and ms, s, min, h or d")
 }
 
-/// The number times its unit; nothing if the text is malformed, zero or too large to hold.
+/// The number times its unit; `None` if the text is malformed, zero or too large.
 fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, unit) = text.split_at(digits);

@@ -17,7 +17,7 @@ use crate::view::CircuitView;
 // An alias, because the OpenAPI macros do not take generic types.
 type CircuitList = ListResponse<CircuitResource>;
 
-/// List the circuits of your callbacks: which hosts workers leave alone.
+/// List the circuits of your callbacks: which hosts workers do not call.
 #[utoipa::path(
     get, path = "/v1/circuits", tag = "operation", operation_id = "listCircuits",
     responses((status = 200, description = "All of them", body = CircuitList,

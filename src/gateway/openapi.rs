@@ -1,4 +1,4 @@
-//! The description of the API: OpenAPI 3.1, made from the handlers and their types.
+//! The OpenAPI 3.1 document, made from the handlers and their types.
 //!
 //! Invariant: what all routes have in common is described here once: authentication, and every
 //! error.
@@ -95,7 +95,7 @@ impl utoipa::ToSchema for ProblemCode {
     }
 }
 
-/// The description without any route.
+/// The document without routes.
 pub(super) fn base_document() -> OpenApi {
     let mut api = OpenApiBase::openapi();
     let components = api.components.get_or_insert_default();
@@ -108,7 +108,7 @@ pub(super) fn base_document() -> OpenApi {
     api
 }
 
-/// The whole description, when every route is in it.
+/// The complete document, from one that has every route.
 pub(super) fn complete_document(api: &OpenApi) -> Value {
     let mut document = serde_json::to_value(api).expect("a description is JSON");
     // Without a file of callers no key is needed.

@@ -1,8 +1,8 @@
-//! How the guard's client gets to a receiver: name, address, connection, TLS.
+//! How the guard's client connects to a receiver: name, address, connection, TLS.
 //!
-//! Invariant: nothing is connected to that the guard has not judged at that moment, and nothing is
-//! said before the peer was judged once more. Names that are never answered keep places from the
-//! caller whose they are, and from no other.
+//! Invariant: every address is checked by the guard immediately before connecting, and the peer
+//! again before anything is sent. DNS names that never resolve use up the permits of their own
+//! caller only.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -38,7 +38,7 @@ type ReceiverStream = MaybeHttpsStream<TokioIo<LimitedReader>>;
 /// What took longer than `worker.connect_timeout`.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ConnectTimeout {
-    /// The caller's own names are in the way.
+    /// The caller's own lookups have taken all its permits.
     #[error(
         "within {0:?} none of the names of this caller's hosts that are being looked up was \
          answered; `worker.lookups_max` says how many may be"
@@ -54,11 +54,11 @@ pub enum ConnectTimeout {
 pub(super) struct Connector {
     pub(super) guard: Arc<Guard>,
     pub(super) tls: Arc<ClientConfig>,
-    /// For the whole way.
+    /// For lookup, connect and TLS together.
     pub(super) timeout: Duration,
-    /// What a receiver may say between two heads, in bytes.
+    /// What a receiver may send between two response heads, in bytes.
     pub(super) response_max: u64,
-    /// Places for the look-ups of the caller's names.
+    /// Permits for the lookups of the caller's names.
     pub(super) lookups: Arc<Semaphore>,
 }
 
@@ -91,7 +91,7 @@ impl Connector {
         }
     }
 
-    /// For the look-up of its host, if that is a name.
+    /// A permit for the lookup of its host, if that is a name.
     async fn lookup_permit(&self, url: &Url) -> Result<Option<OwnedSemaphorePermit>, AcquireError> {
         if host(url).parse::<IpAddr>().is_ok() {
             return Ok(None);
@@ -121,7 +121,7 @@ impl Connector {
         Ok(MaybeHttpsStream::Https(TokioIo::new(stream)))
     }
 
-    /// It goes on when we have given up, and only when it has ended is its place free.
+    /// It continues after the attempt timed out, and holds its permit until it ends.
     async fn resolve(
         &self,
         url: &Url,
@@ -138,7 +138,7 @@ impl Connector {
     }
 }
 
-/// Connects to one of these addresses, or to the one that the URL has instead of a name.
+/// Connects to one of these addresses, or to the address in the URL if its host is no name.
 async fn dial(to: Uri, addresses: Vec<SocketAddr>) -> Result<TcpStream, BoxError> {
     let resolver =
         service_fn(move |_: dns::Name| ready(Ok::<_, Infallible>(addresses.clone().into_iter())));
@@ -148,7 +148,7 @@ async fn dial(to: Uri, addresses: Vec<SocketAddr>) -> Result<TcpStream, BoxError
     Ok(connector.call(to).await?.into_inner())
 }
 
-/// TLS by the certificates of this machine, and HTTP/1.1 above it.
+/// TLS with the certificates of this machine, for HTTP/1.1.
 pub(super) fn tls() -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider);

@@ -1,8 +1,8 @@
-//! What is ours or our cluster's: brokers, the schema registry, the listeners of our roles.
+//! Orloj's own endpoints: brokers, the schema registry, the listeners of its roles.
 //!
-//! Invariant: none of it is ever a receiver, whatever the policy allows. One that we know by a
-//! loopback or unspecified address stands on every machine of the installation: at its port, no
-//! address is called that is not public.
+//! Invariant: none of them is ever a receiver, whatever the policy allows. An endpoint with a
+//! loopback or unspecified address may be on every machine of the installation: at its port, only
+//! public addresses are called.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -39,7 +39,7 @@ use resolver::SystemResolver;
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A callback that must not be made: refuse its registration, or make a dead letter of it at once,
-/// for no later attempt may be made either.
+/// because no later attempt may be made either.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ForbiddenTarget {
     /// The URL itself is at fault.
@@ -87,7 +87,7 @@ pub enum ForbiddenTarget {
 /// Why a name has no usable addresses.
 #[derive(Debug, thiserror::Error)]
 enum ResolveError {
-    /// Refuse it for good.
+    /// Refuse it permanently.
     #[error(transparent)]
     Forbidden(#[from] ForbiddenTarget),
     /// Try again later.

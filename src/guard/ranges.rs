@@ -1,15 +1,16 @@
-//! What addresses are for: which of them are public, and which carry another one.
+//! The purpose of addresses: which are public, and which contain another one.
 //!
-//! Invariant: what is not known to be public is not. Of IPv4 everything is, less what IANA has set
-//! aside; of IPv6 only 2000::/3, less what is set aside in it. What wraps an IPv4 address is not
-//! public either: where it comes out depends on who unwraps it.
+//! Invariant: an address that is not known to be public is not. All of IPv4 is public except IANA's
+//! special-purpose ranges; of IPv6 only 2000::/3, except its special-purpose ranges. An address
+//! that contains an IPv4 address is not public: its destination depends on the router that unwraps
+//! it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
-/// IANA's special-purpose registry, and the one public address behind which a cloud hides its
-/// metadata (other clouds' lie in link-local, shared or private ranges).
+/// IANA's special-purpose registry, and the one public address where a cloud serves its metadata
+/// (those of other clouds are in link-local, shared or private ranges).
 const SPECIAL_V4: [(Ipv4Net, &str); 19] = [
     (v4([0, 0, 0, 0], 8), "unspecified"),
     (v4([10, 0, 0, 0], 8), "private"),
@@ -32,7 +33,7 @@ const SPECIAL_V4: [(Ipv4Net, &str); 19] = [
     (v4([240, 0, 0, 0], 4), "reserved"),
 ];
 
-/// The first that fits is the one. The last two make 2000::/3 public and all that is left not.
+/// The first match applies. The last two make 2000::/3 public and everything else not.
 const SPECIAL_V6: [(Ipv6Net, Option<&str>); 20] = [
     (v6([0, 0, 0, 0, 0, 0, 0, 0], 128), Some("unspecified")),
     (v6([0, 0, 0, 0, 0, 0, 0, 1], 128), Some("loopback")),
@@ -56,7 +57,7 @@ const SPECIAL_V6: [(Ipv6Net, Option<&str>); 20] = [
     (v6([0, 0, 0, 0, 0, 0, 0, 0], 0), Some("reserved")),
 ];
 
-/// What an address is for if it is not public, for people. An IPv4-mapped one is the IPv4 address.
+/// The purpose of an address that is not public, for an error. An IPv4-mapped one counts as IPv4.
 pub(super) fn special_purpose(address: IpAddr) -> Option<&'static str> {
     match address.to_canonical() {
         IpAddr::V4(address) => {
@@ -70,7 +71,7 @@ pub(super) fn special_purpose(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// All that an address leads to: itself, and the IPv4 addresses that it carries.
+/// All destinations of an address: itself, and the IPv4 addresses in it.
 pub(super) fn with_embedded_ipv4(address: IpAddr) -> impl Iterator<Item = IpAddr> {
     let address = address.to_canonical();
     let carried = match address {
@@ -89,14 +90,15 @@ fn embedded_ipv4(address: Ipv6Addr) -> [Option<Ipv4Addr>; 2] {
         [0x2002, ..] => [v4(pair(1)), None],
         // The server's address, and the client's with every bit turned.
         [0x2001, 0, ..] => [v4(pair(2)), v4(!last)],
-        // Below 1.0.0.0 stand the unspecified address and loopback.
+        // Below 1.0.0.0 are the unspecified address and loopback.
         [0, 0, 0, 0, 0, 0, 0x100..=0xffff, _] => [v4(last), None],
         _ if is_isatap(address) => [v4(last), None],
         _ => [None; 2],
     }
 }
 
-/// Whether an IPv4 address stands behind any prefix (RFC 5214): the mark `0:5efe` or `200:5efe`.
+/// Whether it ends in an IPv4 address after any prefix (RFC 5214): marked by `0:5efe` or
+/// `200:5efe`.
 fn is_isatap(address: Ipv6Addr) -> bool {
     matches!(address.segments(), [.., 0 | 0x200, 0x5efe, _, _])
 }
@@ -211,7 +213,7 @@ mod tests {
     }
 
     proptest! {
-        /// The standard library knows some of the ranges too, and from another pen.
+        /// Compares with the standard library, which knows some of the ranges too.
         #[test]
         fn what_the_standard_library_knows_is_special(bits: u32, low: u128) {
             let address = Ipv4Addr::from_bits(bits);
@@ -231,7 +233,7 @@ mod tests {
             prop_assert!(!known || special_purpose(address.into()).is_some(), "{}", address);
         }
 
-        /// A range is refused in its middle as at its ends, and mapped as it is.
+        /// A range is refused completely, and also in its IPv4-mapped form.
         #[test]
         fn every_address_of_a_special_range_is_refused(pick: proptest::sample::Index, bits: u32) {
             let (net, purpose) = SPECIAL_V4[pick.index(SPECIAL_V4.len())];
@@ -241,7 +243,8 @@ mod tests {
             prop_assert_eq!(special_purpose(address.to_ipv6_mapped().into()), Some(purpose));
         }
 
-        /// However it is wrapped: the wrapping is not public, and what it holds is judged too.
+        /// An address that contains an IPv4 address is not public, and the inner one is checked
+        /// too.
         #[test]
         fn every_embedded_ipv4_address_is_refused_and_found(bits in 0x100_0000_u32.., low: u64) {
             let address = Ipv4Addr::from_bits(bits);

@@ -1,4 +1,4 @@
-//! The policy: what each setting opens and closes.
+//! The policy: what each setting allows and denies.
 
 use proptest::prelude::*;
 
@@ -132,7 +132,7 @@ proptest! {
         }
     }
 
-    /// A network opens its own addresses, and nothing beside them.
+    /// A network allows its own addresses, and no others.
     #[test]
     fn an_allowed_network_opens_exactly_its_own_addresses(
         bits: u32,

@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 use crate::callers::KeyHash;
 use crate::gateway::rate_limiter::{self, BURST};
 
-/// Addresses, and keys recognised at one, that are remembered at least: about a megabyte of
-/// each at most.
+/// How many addresses, and how many recognised keys, are kept at least: about a megabyte of each.
 const RECENT_MIN: usize = 10_000;
 
 /// The failures and the recognised keys of each address.

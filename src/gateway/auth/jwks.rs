@@ -117,8 +117,8 @@ impl IssuerKeys {
         keys
     }
 
-    /// The key that is called `kid` and of the kind that `algorithm` is checked with. One that is
-    /// not known is asked for, if that may be.
+    /// The key with the id `kid` and the type for `algorithm`. For an unknown one the keys are read
+    /// again, if that is allowed now.
     pub(super) async fn key(
         self: &Arc<Self>,
         kid: &str,
@@ -129,7 +129,7 @@ impl IssuerKeys {
             return Ok(key);
         }
         if self.read_if_due(clock::monotonic()) {
-            // Its sender lives as long as we do, and a reading ends in time.
+            // The sender is in `self`, and a read has a timeout.
             let _landed = refreshed.changed().await;
         }
         let state = self.lock();
@@ -147,8 +147,8 @@ impl IssuerKeys {
         }
     }
 
-    /// Begins a reading, unless the last one began a short while ago. Says whether one is under
-    /// way.
+    /// Starts a read, unless the last one was started too recently. Returns whether one is in
+    /// progress.
     fn read_if_due(self: &Arc<Self>, now: Instant) -> bool {
         let mut state = self.lock();
         if state.is_reading {

@@ -1,4 +1,4 @@
-//! The parameters of a request beside its body: path, query, and the headers of preconditions.
+//! The parameters of a request: path, query, and the headers of preconditions.
 //!
 //! Invariant: an unknown parameter is refused like an unknown field, and every error names it.
 
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(read("\"41\", \"7\""), Ok(Some(vec![41, 7])));
         assert_eq!(read("*"), Ok(None));
         assert!(read("").is_err(), "no tag at all");
-        assert_eq!(read("\"abc\""), Ok(Some(Vec::new())), "nothing of ours");
+        assert_eq!(read("\"abc\""), Ok(Some(Vec::new())), "no tag of Orloj");
         assert_eq!(read("41,\"7\""), Ok(Some(vec![41, 7])), "as JSON shows it");
         assert!(read("W/\"41\"").is_err() && read("\"41\",").is_err() && read("\"").is_err());
         assert_eq!(if_match(&HeaderMap::new()), Ok(None));

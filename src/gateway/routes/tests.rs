@@ -27,7 +27,7 @@ use crate::health::Health;
 use crate::kafka::Names;
 use crate::view::View;
 
-/// Paths beside those that are described.
+/// Paths that are not in the OpenAPI document.
 const UNDESCRIBED: [&str; 6] =
     ["/docs", "/docs/", "/docs/{file}", "/openapi.json", "/problems", "/problems/{code}"];
 const METHODS: [Method; 6] =

@@ -87,7 +87,7 @@ enum BatchOutcome {
     Unanswered,
 }
 
-/// Register many triggers at once.
+/// Register many triggers in one request.
 #[utoipa::path(
     post, path = "/v1/triggers:batch", tag = "triggers", operation_id = "createTriggers",
     request_body = BatchBody,

@@ -50,62 +50,62 @@ pub(crate) struct TriggerBody {
     pub(crate) trigger_id: Option<String>,
     /// A name for people.
     #[schema(min_length = 1, max_length = 256)]
-    pub(crate) name: Option<String>,
+    name: Option<String>,
     /// Labels to find triggers by: keys of a-z, 0-9, '.', '_' and '-'.
-    pub(crate) labels: Option<BTreeMap<String, String>>,
+    labels: Option<BTreeMap<String, String>>,
     /// Fires as a request to this URL. Give this or topic.
     #[schema(max_length = 2048, examples("https://example.com/hook"))]
-    pub(crate) callback_url: Option<String>,
+    callback_url: Option<String>,
     /// The method of the request; POST if not given.
     #[schema(pattern = "^(POST|PUT|PATCH|DELETE|GET)$")]
-    pub(crate) method: Option<String>,
+    method: Option<String>,
     /// Headers of the request, or of the record.
-    pub(crate) headers: Option<BTreeMap<String, String>>,
+    headers: Option<BTreeMap<String, String>>,
     /// Fires as a record of this topic. Give this or callbackUrl.
     #[schema(max_length = 249, pattern = "^[a-zA-Z0-9._-]+$")]
-    pub(crate) topic: Option<String>,
+    topic: Option<String>,
     /// The key of the record; the triggerId if not given.
-    pub(crate) key: Option<String>,
+    key: Option<String>,
     /// What is delivered, byte for byte as it is written here.
     #[schema(value_type = Option<Value>)]
-    pub(crate) payload: Option<Box<RawValue>>,
+    payload: Option<Box<RawValue>>,
     /// The pool whose workers make the request.
     #[schema(max_length = 64, pattern = "^[a-zA-Z0-9_-]+$")]
-    pub(crate) pool: Option<String>,
+    pool: Option<String>,
     /// How long an attempt of the request may take.
-    pub(crate) timeout_seconds: Option<Seconds>,
+    timeout_seconds: Option<Seconds>,
     /// When a failed request is retried.
     #[schema(value_type = Option<RetryPolicySchema>)]
-    pub(crate) retry: Option<Box<RawValue>>,
+    retry: Option<Box<RawValue>>,
     /// Fires this long after the record is written.
-    pub(crate) delay_seconds: Option<Seconds>,
+    delay_seconds: Option<Seconds>,
     /// Fires at this time.
-    pub(crate) fire_at: Option<TimestampField>,
+    fire_at: Option<TimestampField>,
     /// Fires repeatedly.
     #[schema(value_type = Option<ScheduleSchema>)]
-    pub(crate) schedule: Option<Box<RawValue>>,
+    schedule: Option<Box<RawValue>>,
     /// Fires when others have settled.
-    pub(crate) after: Option<AfterField>,
+    after: Option<AfterField>,
     /// The schedule ends before this time: short for schedule.end.
     #[schema(value_type = Option<TimestampField>)]
-    pub(crate) end: Option<Value>,
+    end: Option<Value>,
     /// The schedule ends after so many executions: short for schedule.maxExecutions.
     #[schema(value_type = Option<u32>, minimum = 1)]
-    pub(crate) max_executions: Option<Value>,
+    max_executions: Option<Value>,
     /// A one-time trigger that is later than this does not fire.
     #[schema(value_type = Option<DurationSchema>)]
-    pub(crate) expire_after: Option<Value>,
-    /// Whether a schedule goes on counting executions from the one it replaces: keep or reset.
+    expire_after: Option<Value>,
+    /// Whether a schedule keeps or resets the number of executions of the one it replaces.
     #[schema(value_type = Option<String>, pattern = "^(keep|reset)$")]
-    pub(crate) count: Option<Value>,
+    count: Option<Value>,
     /// How long it is kept once it has settled, so that other triggers can still wait for it.
     #[schema(value_type = Option<DurationSchema>)]
-    pub(crate) retain: Option<Value>,
+    retain: Option<Value>,
     /// 0 to 255: of what is due in the same millisecond, higher fires first; 127 if not given.
     #[schema(value_type = Option<u8>, minimum = 0, maximum = 255)]
-    pub(crate) priority: Option<Value>,
+    priority: Option<Value>,
     /// What happens if one is pending under this id: it is replaced, or it is kept.
-    pub(crate) on_conflict: Option<ConflictPolicy>,
+    on_conflict: Option<ConflictPolicy>,
     /// What happens if fireAt has passed: it is refused, or it fires at once.
     pub(crate) late: Option<LatePolicy>,
 }
@@ -214,7 +214,7 @@ impl TriggerBody {
         let Some(schedule) = schedule else {
             return Err(FieldError::of(
                 first,
-                "it is of a schedule, and there is none: leave it out",
+                "it is a field of a schedule, and there is none: remove it",
             ));
         };
         let fields: Result<Map<String, Value>, _> = serde_json::from_str(schedule.get());
@@ -528,7 +528,7 @@ mod tests {
             ("/after/1", r#"{"topic": "t", "after": ["a", 7]}"#, "a string, not 7"),
             ("/method", r#"{"fireAt": 1, "callbackUrl": "u", "method": 7}"#, "a string, not 7"),
             ("/topic", r#"{"fireAt": 1, "topic": "t", "method": "PUT"}"#, "leave them out"),
-            ("/end", r#"{"fireAt": 1, "topic": "t", "end": 1}"#, "of a schedule"),
+            ("/end", r#"{"fireAt": 1, "topic": "t", "end": 1}"#, "field of a schedule"),
             (
                 "/maxExecutions",
                 r#"{"topic": "t", "schedule": {"maxExecutions": 1}, "maxExecutions": 2}"#,
