@@ -1,12 +1,12 @@
-//! `make bench-guard`: how many instructions a trigger costs the engine, which no other machine's
-//! pace changes: valgrind counts them.
+//! `make bench-guard`: how many instructions a trigger costs the engine, which does not depend on
+//! the machine's speed: valgrind counts them.
 //!
 //! Invariant: what is counted is what the scheduler's loop does for each short trigger, without
 //! I/O: read a registration's headers, ingest, put it on the wheel, fire, seal. Two runs of
-//! different length are subtracted, so that starting counts nothing. More than the recorded number
-//! and its tolerance fails; whoever makes it cheaper records the new number.
+//! different length are subtracted, so that the start is not counted. More than the recorded number
+//! and its tolerance fails; a change that makes it cheaper records the new number.
 
-#![expect(clippy::unwrap_used, reason = "a measurement that cannot go on has failed")]
+#![expect(clippy::unwrap_used, reason = "a measurement that cannot continue has failed")]
 
 use std::collections::BTreeSet;
 use std::process::{Command, ExitCode};
@@ -26,16 +26,16 @@ use orloj_core::model::timeline::TimelineKey;
 use orloj_core::model::{Offset, Timestamp};
 use serde::Deserialize;
 
-/// What a trigger may cost, and by how much it may be off.
+/// What a trigger may cost, and the tolerance.
 const RECORDED: &str = include_str!("hot_path.toml");
 /// Triggers of the two runs.
 const COUNTS: [u64; 2] = [20_000, 60_000];
 
 /// The time at which a run begins, in ms since the epoch.
 const START: Timestamp = 1_800_000_000_000;
-/// Of a turn of the loop, in ms.
+/// Time of one turn of the loop, in ms.
 const STEP_MS: u64 = 10;
-/// Registrations that a turn takes in: 10,000 a second.
+/// Registrations that a turn ingests: 10,000 a second.
 const TRIGGERS_PER_STEP: u64 = 100;
 /// Triggers are due within this time, in ms: near enough for the wheel, so that no store is needed.
 const DELAY_MAX_MS: u64 = 5_000;
@@ -73,11 +73,11 @@ fn compare_with_recorded() -> ExitCode {
         (ratio - 1.0) * 100.0
     );
     if ratio > 1.0 + recorded.tolerance {
-        println!("FAILED: record it in benches/hot_path.toml if it is worth its price");
+        println!("FAILED: if the cost is justified, record it in benches/hot_path.toml");
         return ExitCode::FAILURE;
     }
     if ratio < 1.0 - recorded.tolerance {
-        println!("cheaper: record it in benches/hot_path.toml, so that it stays so");
+        println!("cheaper: record the new number in benches/hot_path.toml");
     }
     ExitCode::SUCCESS
 }
@@ -90,9 +90,9 @@ fn instructions(count: u64) -> Option<u64> {
         .arg(count.to_string())
         .output()
         .ok()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    let collected = said.lines().find_map(|line| line.split_once("Collected : "));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let collected = stderr.lines().find_map(|line| line.split_once("Collected : "));
     Some(collected.unwrap().1.trim().parse().unwrap())
 }
 
@@ -102,7 +102,7 @@ fn run(count: u64) {
     let mut catalog = TopicCatalog::default();
     let usable = TopicState::Usable { partitions: 4, record_bytes_max: 1 << 20 };
     catalog.insert("target".into(), usable);
-    let (schemas, nobody) = (Schemas::new(), IndexRows::default());
+    let (schemas, empty) = (Schemas::new(), IndexRows::default());
     let payload = [b'x'; PAYLOAD_BYTES];
     let (mut now, mut registered, mut fired) = (START, 0, 0);
     while fired < count {
@@ -112,14 +112,14 @@ fn run(count: u64) {
         let inputs = (registered..until).map(|n| registration(&schemas, n, now, &payload));
         let inputs: Vec<_> = inputs.collect();
         registered = until;
-        let stored = Prefetched { index: &nobody, rows: &TimelineRows::default() };
+        let stored = Prefetched { index: &empty, rows: &TimelineRows::default() };
         partition.ingest(inputs, stored).unwrap();
         partition.on_end_offset(registered, now);
         while let Some(load) = partition.load_request() {
             partition.load(Vec::new(), load.until);
         }
         let due = partition.take_due(usize::MAX);
-        partition.fire(due, &catalog, &nobody).unwrap();
+        partition.fire(due, &catalog, &empty).unwrap();
         if let Some(step) = partition.seal() {
             let is_fire = |emit: &&Emit| matches!(emit, Emit::ToTopic(_));
             fired += step.emits.iter().filter(is_fire).count() as u64;
@@ -187,7 +187,7 @@ fn partition() -> Partition {
     Partition::new(0, rules, start, Wheel::new(10, 10_000, 64 << 20, w))
 }
 
-/// Nobody's schemas: headers need none.
+/// No schemas: headers need none.
 struct NoWriters;
 
 impl WriterSchemas for NoWriters {

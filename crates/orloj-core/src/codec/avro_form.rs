@@ -133,8 +133,8 @@ fn resolve(datum: &[u8], writer: &Schema, ours: &Schema) -> Result<AvroEnvelope,
     apache_avro::from_value(&value).map_err(refused)
 }
 
-/// The bytes of a datum. It notes when more is asked for than there is, because the Avro reader
-/// takes the end of its input for a null: a record cut off within would pass for a whole one.
+/// The bytes of a datum. It records when more is read than there is, because the Avro reader
+/// takes the end of its input for a null: a truncated record would be accepted as a whole one.
 struct DatumReader<'a> {
     rest: &'a [u8],
     read_past_end: bool,
@@ -188,7 +188,7 @@ fn fill(draft: &mut RegistrationDraft, mut envelope: AvroEnvelope) -> Result<(),
     Ok(())
 }
 
-/// What goes beyond one time and one attempt. An enum's default says nothing.
+/// What goes beyond one time and one attempt. An enum's default means: not set.
 fn fill_lifecycle(
     draft: &mut RegistrationDraft,
     envelope: &mut AvroEnvelope,
@@ -266,7 +266,7 @@ pub(super) mod tests {
     use crate::model::partitioner::Partitioner;
     use crate::model::retry::RetryPolicy;
 
-    /// Somebody else's schema: other fields, another order, a narrower type.
+    /// A user's own schema: other fields, another order, a narrower type.
     pub(in crate::codec) const FOREIGN: &str = r#"{
         "type": "record", "name": "Trigger", "fields": [
         {"name": "topic", "type": "string"},

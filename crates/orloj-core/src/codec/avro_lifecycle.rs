@@ -1,4 +1,4 @@
-//! A course as `avro` has it in the ledger: its JSON, as in a row.
+//! A lifecycle in the ledger's Avro records: its JSON, as in a row.
 
 use serde::{Deserialize, Deserializer, Serializer, de, ser};
 

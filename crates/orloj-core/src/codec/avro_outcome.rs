@@ -1,4 +1,4 @@
-//! The mirror of an outcome, as `avro` has it of the other records.
+//! The Avro mirror of an outcome; `avro` has those of the other records.
 
 use serde::{Deserialize, Serialize};
 

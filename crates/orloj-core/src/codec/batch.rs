@@ -1,8 +1,8 @@
 //! A batch: many registrations in one record, each of which goes to its own partition as a record
 //! of its own.
 //!
-//! Invariant: a batch is taken as a whole or not at all; what is wrong with one of its
-//! registrations is said where that one arrives.
+//! Invariant: a batch is taken as a whole or not at all; an error in one of its
+//! registrations is reported by the partition that it is written to.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -61,7 +61,7 @@ fn forward(
     })
 }
 
-/// Who asked, and whether for an answer; and when, so that delays count from there.
+/// The caller, whether it wants an answer, and the time from which delays count.
 fn headers(raw: &RawRecord<'_>) -> Vec<Header> {
     let kept = |name: &str| name == ACK || name == "orloj-caller" || name == "traceparent";
     let header = |(name, value): &(&str, Option<&[u8]>)| Header {

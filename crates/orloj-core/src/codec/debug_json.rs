@@ -1,6 +1,6 @@
 //! Records of ours as people read them: JSON, whatever their kind and version.
 //!
-//! Invariant: for eyes alone. Nothing reads it back, so bytes that are text are shown as text.
+//! Invariant: for people only. Nothing reads it back, so bytes that are text are shown as text.
 
 use apache_avro::Schema;
 use apache_avro::reader::datum::GenericDatumReader;

@@ -1,4 +1,4 @@
-//! A registration as far as it was read: the common ground of the three forms.
+//! A registration while it is being read: what the three forms have in common.
 //!
 //! Invariant: whatever the form, the same rules are applied in the same place,
 //! [`RegistrationDraft::register`].
@@ -26,7 +26,7 @@ pub(super) struct RegistrationDraft {
     pub(super) priority: u8,
     /// The record's key, which an envelope may repeat.
     pub(super) id: Option<Text>,
-    /// What it is beyond one time and one attempt.
+    /// What it has beyond one time and one attempt.
     pub(super) lifecycle: LifecycleFields,
     /// What to do about a pending one.
     pub(super) on_conflict: OnConflict,
@@ -46,11 +46,11 @@ pub(super) struct RegistrationDraft {
     pub(super) pool: Option<Text>,
     /// How long an attempt of a callback may take.
     pub(super) timeout: Option<Millis>,
-    /// The time zone of a cron expression that came as a header.
+    /// The time zone of a cron expression from a header.
     pub(super) zone: Option<String>,
-    /// When, and which field said so.
+    /// When, and the field that defines it.
     due: Option<(&'static str, DueSpec)>,
-    /// Where to, and which field said so.
+    /// Where to, and the field that defines it.
     destination: Option<(&'static str, Destination)>,
 }
 
@@ -100,12 +100,12 @@ impl RegistrationDraft {
         }
     }
 
-    /// Whether anything says when or where to: what tells the headers form from an envelope.
+    /// Whether a header defines when or where to: if so, it is the headers form.
     pub(super) fn has_instructions(&self) -> bool {
         self.due.is_some() || self.destination.is_some()
     }
 
-    /// `field` says when.
+    /// `field` defines when.
     pub(super) fn set_due(&mut self, field: &'static str, due: DueSpec) -> Result<(), Reason> {
         match self.due.replace((field, due)) {
             None => Ok(()),
@@ -113,7 +113,7 @@ impl RegistrationDraft {
         }
     }
 
-    /// `field` says where to.
+    /// `field` defines where to.
     pub(super) fn set_destination(
         &mut self,
         field: &'static str,
@@ -150,7 +150,7 @@ impl RegistrationDraft {
     ) -> Result<Registration, Reason> {
         let mut due = self.due.take();
         if self.lifecycle.after.is_some() {
-            // What waits for others need not wait for a time.
+            // A trigger that waits for others needs no time.
             due.get_or_insert(("after", DueSpec::At(timestamp)));
         }
         let (fire_at, schedule) = first_due(due, self.zone.take(), &id, timestamp)?;
@@ -281,7 +281,7 @@ struct CallbackFields {
 }
 
 impl CallbackFields {
-    /// Something of it that was said.
+    /// One of them that was set, by its name.
     fn given_field(&self) -> Option<&'static str> {
         let method = self.method.as_ref().map(|_| "method");
         let pool = self.pool.as_ref().map(|_| "pool");

@@ -1,7 +1,7 @@
 //! The headers form: instructions in headers, the payload verbatim as the value.
 //!
 //! Invariant: whatever is not an instruction is carried to the target. The same headers may
-//! accompany an envelope, whose own fields go before them, the caller excepted: the gateway vouches
+//! accompany an envelope, whose own fields override them, except the caller: the gateway vouches
 //! for it.
 //!
 //! `scheduler-*` are the headers of kafka-message-scheduler, whose producers need no change.
@@ -98,7 +98,7 @@ fn apply_lifecycle(
         "orloj-count" => lifecycle.count = Some(lifecycle_fields::count(name, text(name, value)?)?),
         "orloj-after" => {
             let text = text(name, value)?;
-            // An id may hold a comma; then it is a list as in an envelope.
+            // An id may contain a comma; then the header is a list as in an envelope.
             lifecycle.after = Some(match text.starts_with('[') {
                 true => json_form::read_ids(name, text)?,
                 false => lifecycle_fields::ids(name, text_field::split_list(text))?,
@@ -120,7 +120,7 @@ fn apply_lifecycle(
     Ok(())
 }
 
-/// How a callback is delivered; all else is the target's.
+/// How a callback is delivered; every other header is carried to the target.
 fn apply_delivery(
     draft: &mut RegistrationDraft,
     name: &str,

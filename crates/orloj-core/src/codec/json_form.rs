@@ -1,4 +1,4 @@
-//! The JSON envelope: what people type, and what the HTTP API sends.
+//! The JSON envelope: written by people and by the HTTP API.
 //!
 //! Invariant: no field is silently ignored ([`Fields`]). The payload is delivered as the very text
 //! it was sent as.

@@ -1,6 +1,6 @@
 //! The key of a ledger record as text, and the header that orders its values.
 //!
-//! Invariant: an id stands last, so that whatever characters it holds, a key is read as it was
+//! Invariant: an id is last, so that whatever characters it has, a key is read as it was
 //! written.
 
 use bytes::Bytes;

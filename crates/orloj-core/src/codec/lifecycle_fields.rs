@@ -1,7 +1,7 @@
-//! The fields by which a trigger is more than one time and one attempt: what it waits for, how long
+//! The fields that go beyond one time and one attempt: what a trigger waits for, how long
 //! it may be late, how long it is remembered.
 //!
-//! Invariant: whatever the form, a field is judged here, and what does not go together in
+//! Invariant: whatever the form, a field is checked here, and combinations of fields in
 //! [`LifecycleFields::check`].
 
 use super::text_field::{Reason, refused};
@@ -11,28 +11,28 @@ use crate::model::lifecycle::{Command, Dependencies, OnFailure};
 use crate::model::limits::{AFTER_MAX, FUTURE_MAX_MS, ID_BYTES_MAX, RETAIN_MAX_MS};
 use crate::model::text::Text;
 
-/// How long those that are waited for have if nobody says: a day.
+/// How long a trigger waits for others by default: a day.
 const AFTER_TIMEOUT_MS: Millis = 24 * 3_600_000;
 
-/// What was read of them.
+/// The fields that were read.
 #[derive(Debug, Default)]
 pub(super) struct LifecycleFields {
-    /// Not later than this after its time.
+    /// How much later than its time it may fire.
     pub(super) expire_after: Option<Millis>,
     /// Where the count of executions begins.
     pub(super) count: Option<CountPolicy>,
-    /// What must settle before.
+    /// The triggers that must settle before it fires.
     pub(super) after: Option<Vec<Text>>,
-    /// What if one of them fails.
+    /// What happens if one of them fails.
     pub(super) on_failure: Option<OnFailure>,
-    /// How long they have.
+    /// How long it waits for them.
     pub(super) after_timeout: Option<Millis>,
     /// How long it is remembered.
     pub(super) retain: Option<Millis>,
 }
 
 impl LifecycleFields {
-    /// What is waited for, if everything goes together. `recurs`: there is a schedule.
+    /// What it waits for, if the fields can be combined. `recurs`: there is a schedule.
     pub(super) fn validate(
         &self,
         id: &Text,
@@ -91,7 +91,7 @@ pub(super) fn ids<'a>(
     Ok(ids)
 }
 
-/// What becomes of it if one of them fails.
+/// What happens to it if one of them fails.
 pub(super) fn on_failure(field: &str, text: &str) -> Result<OnFailure, Reason> {
     match text {
         "fire" => Ok(OnFailure::Fire),
@@ -101,7 +101,7 @@ pub(super) fn on_failure(field: &str, text: &str) -> Result<OnFailure, Reason> {
     }
 }
 
-/// How long those that are waited for have, or how late a trigger may be.
+/// How long a trigger waits for others, or how late it may be.
 pub(super) fn span(field: &str, span: Millis) -> Result<Millis, Reason> {
     if (1..=FUTURE_MAX_MS).contains(&span) {
         return Ok(span);
@@ -126,7 +126,7 @@ pub(super) fn count(field: &str, text: &str) -> Result<CountPolicy, Reason> {
     }
 }
 
-/// What is asked of a trigger that is there.
+/// A command to a pending trigger.
 pub(super) fn command(field: &str, text: &str) -> Result<Command, Reason> {
     match text {
         "pause" => Ok(Command::Pause),

@@ -4,7 +4,7 @@
 //!  triggers ──► registration ◄── headers_form, avro_form, json_form ──► draft, field, fields
 //!  fires, signals, outcomes, ledger, dead-letters ◄──► avro ◄── schemas
 //!  the store ◄──► row
-//!  schemas ──► told, for people
+//!  schemas ──► debug_json, for people
 //! ```
 
 pub mod ledger_key;
@@ -34,7 +34,7 @@ mod registration_tests;
 mod samples;
 
 /// Golden files: the bytes of every format as they were when it was agreed. A test never changes
-/// them by itself. After a change that is meant, run the tests once with `ORLOJ_GOLDEN=write` and
+/// them by itself. After an intended change, run the tests once with `ORLOJ_GOLDEN=write` and
 /// review the difference: what is stored already must stay readable.
 #[cfg(test)]
 mod golden {

@@ -1,4 +1,4 @@
-//! What goes beyond one time and one trigger, as each form says it: schedules, what is waited for,
+//! What goes beyond one time and one trigger, in each form: schedules, dependencies,
 //! commands, batches.
 
 use super::registration::*;
@@ -11,7 +11,7 @@ use crate::model::lifecycle::{Command, Dependencies, OnFailure};
 use crate::model::partitioner::Partitioner;
 use crate::model::schedule::Schedule;
 
-/// What each form says of a schedule.
+/// The same schedule in each form.
 fn scheduled(headers: &[(&str, &str)], envelope: Option<&str>) -> Result<Registration, String> {
     let raw = record(None, headers);
     let mut draft = headers_form::read(&raw.headers)?;

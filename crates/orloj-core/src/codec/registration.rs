@@ -1,6 +1,6 @@
-//! A record of `triggers`, read in whichever of its three forms it came.
+//! A record of `triggers`, read in any of its three forms.
 //!
-//! Invariant: a record is judged by its bytes alone, so that a replay judges it the same; the one
+//! Invariant: a record is read from its bytes alone, so that a replay reads it the same; the one
 //! thing that is not in the bytes, an Avro schema looked up by id, is marked `may_become_readable`
 //! where unknown and stops the reading where it cannot be looked up now.
 //!
@@ -35,7 +35,7 @@ pub const ACK: &str = "orloj-ack";
 /// On a record that was moved to its right partition: its first broker timestamp, in ms since
 /// the epoch.
 pub const FORWARDED: &str = "orloj-forwarded";
-/// In whose name a record comes: the gateway vouches for it.
+/// The caller that a record was written for: the gateway vouches for it.
 pub const CALLER: &str = "orloj-caller";
 /// Which generation a registration replaces: if another one is pending, or none, it is ignored.
 pub const IF_GENERATION: &str = "orloj-if-generation";
@@ -71,7 +71,7 @@ pub struct ReadContext<'a> {
     pub partitions: i32,
     /// Our own schemas.
     pub schemas: &'a Schemas,
-    /// Other people's schemas.
+    /// Users' own schemas.
     pub writers: &'a dyn WriterSchemas,
 }
 
@@ -81,20 +81,20 @@ impl std::fmt::Debug for ReadContext<'_> {
     }
 }
 
-/// Where the schemas come from that producers registered.
+/// The source of the schemas that producers registered.
 pub trait WriterSchemas {
     /// The schema registered under `id`. Never waits.
     fn by_id(&self, id: u32) -> SchemaLookup;
 }
 
-/// What became of a look-up.
+/// The result of a look-up.
 #[derive(Clone, Debug)]
 pub enum SchemaLookup {
     /// This is it.
     Known(Arc<Schema>),
-    /// Nobody registered it.
+    /// It is not registered.
     Unknown,
-    /// Not to be had now: pause, and read the record again later.
+    /// It cannot be fetched now: pause, and read the record again later.
     Unreachable,
 }
 
@@ -114,9 +114,9 @@ pub enum ReadError {
 pub(super) enum RegistrationError {
     /// Its bytes are wrong, and always will be.
     Permanent(Reason),
-    /// It may be readable some day.
+    /// It may become readable later.
     MayBecomeReadable(Reason),
-    /// It cannot be judged now.
+    /// It cannot be read now.
     NotReadableNow(ReadError),
 }
 
@@ -194,13 +194,13 @@ fn request(
     Ok(Request::Register(draft.into_registration(id.clone(), *timestamp)?))
 }
 
-/// In whose name a cancel or a command comes.
+/// The caller that a cancel or a command was written for.
 fn caller(raw: &RawRecord<'_>) -> Result<Option<Text>, Reason> {
     let Some(value) = header(raw, CALLER) else { return Ok(None) };
     text_field::caller(CALLER, text_field::utf8(CALLER, value.unwrap_or_default())?).map(Some)
 }
 
-/// The headers decide first: a payload sent verbatim may begin with any byte.
+/// The headers are checked first: a payload sent verbatim may begin with any byte.
 fn read_value(
     value: &[u8],
     draft: &mut RegistrationDraft,

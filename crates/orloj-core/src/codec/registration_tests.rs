@@ -20,7 +20,7 @@ use crate::model::retry::RetryPolicy;
 /// The broker's timestamp of every record here.
 pub(super) const NOW: u64 = 1_700_000_000_000;
 
-/// Id 1 is ours, id 2 is foreign, id 9 is not to be had now, and all others are unknown.
+/// Id 1 is ours, id 2 is a user's, id 9 cannot be fetched now, and all others are unknown.
 struct FakeRegistry;
 
 impl WriterSchemas for FakeRegistry {
@@ -120,7 +120,7 @@ fn headers_carry_every_field() {
         ("orloj-ack", "true"),
         ("content-type", "text/plain"),
     ];
-    // The payload begins like Confluent's framing: the headers decide first.
+    // The payload begins like Confluent's framing: the headers are checked first.
     let raw = record(Some(b"\x00\x00\x00\x00\x09"), &headers);
     let read = try_read(&raw, Partitioner::Any).unwrap();
     let header = |name: &str, value: &'static str| Header {
@@ -248,7 +248,7 @@ fn the_smallest_json_forms_are_read() {
 
 #[test]
 fn the_caller_header_overrides_the_caller_of_the_envelope() {
-    let json = br#"{"delay": 0, "topic": "t", "caller": "somebody"}"#;
+    let json = br#"{"delay": 0, "topic": "t", "caller": "support"}"#;
     let read = registration(&record(Some(json), &[("orloj-caller", "billing")]));
     assert_eq!(read.definition.caller, Some("billing".into()));
 }
@@ -384,7 +384,7 @@ fn bad_json_is_refused_by_name() {
     ];
     for (json, expected) in table {
         let reason = json_reason(json);
-        // Which of several faults is named does not matter as long as one is.
+        // Which of several errors is reported does not matter as long as one is.
         assert!(reason.contains(expected), "{json}: {reason}");
     }
     assert!(unreadable(&record(Some(b""), &[])).reason.contains("the value is empty"));
@@ -419,7 +419,7 @@ fn is_registration(raw: &RawRecord<'_>) -> bool {
 }
 
 proptest! {
-    // Each case parses the schemas anew, which takes longer than the case.
+// Each case parses the schemas again, which takes longer than the case.
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]

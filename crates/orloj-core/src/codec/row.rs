@@ -1,14 +1,14 @@
-//! The bytes of a timeline row, in the store and in memory: a trigger waits in the form that takes
-//! up least, and most fire straight from it. On the hot path, hence by hand: big-endian integers
-//! and length-prefixed bytes, read in place.
+//! The bytes of a timeline row, in the store and in memory: the most compact form of a waiting
+//! trigger, and most fire directly from it. On the hot path, so written by hand: big-endian
+//! integers and length-prefixed bytes, read in place.
 //!
-//! Invariant: the first byte is the version. A row of a newer version is told apart from a broken
-//! one, and a row of version 1 begins with its target, so that [`target_topic`] need not read on.
-//! What a row of version 1 has no place for stands before it, and makes it one of version 2; a
-//! course stands before that, and makes it one of version 3.
+//! Invariant: the first byte is the version. A row of a newer version is distinguished from a
+//! corrupt one, and a row of version 1 begins with its target, so that [`target_topic`] need not
+//! read on. Fields that version 1 has no place for precede it, in a row of version 2; a lifecycle
+//! precedes those, in a row of version 3.
 //!
 //! ```text
-//!  [version 3 u8, bytes of a course as JSON]
+//!  [version 3 u8, bytes of a lifecycle as JSON]
 //!  [version 2 u8, bytes of what few rows have]
 //!  version 1 u8, kind u8 ─┬─ topic: name, key? ─┬─ id, generation, occurrence, attempt, deferral,
 //!                         ├─ http: url, method ─┘  scheduled, in_ledger, payload?, headers,
@@ -33,7 +33,7 @@ use crate::model::{Offset, Timestamp};
 const VERSION_1: u8 = 1;
 /// A row of version 1 with more before it.
 const VERSION_2: u8 = 2;
-/// A row with a course before it: the newest version that this program knows.
+/// A row with a lifecycle before it: the newest version that this program knows.
 const VERSION_3: u8 = 3;
 
 const KIND_TOPIC: u8 = 0;
@@ -41,10 +41,10 @@ const KIND_HTTP: u8 = 1;
 const KIND_VETO: u8 = 2;
 const KIND_WATCH: u8 = 3;
 
-/// The length that stands for "none", as −1 does in Kafka's own protocol.
+/// The length that means "none", as −1 does in Kafka's own protocol.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The bytes of one row: shared by the timeline and by what fires, and never changed.
+/// The bytes of one row: shared by the timeline and by fires, and never changed.
 pub type RowBytes = Arc<[u8]>;
 
 /// Why a row cannot be read.
@@ -78,7 +78,7 @@ pub fn encode(row: &Row, out: &mut Vec<u8>) {
             out.extend_from_slice(&cancel.to_be_bytes());
         }
         Row::Watch { trigger, watchers } => {
-            // Programs that do not know its kind do not know its version either.
+            // Older programs that do not know this kind refuse it by its version.
             out.push(VERSION_3);
             put_bytes(out, &[]);
             out.extend_from_slice(&[VERSION_1, KIND_WATCH]);
@@ -92,7 +92,7 @@ pub fn encode(row: &Row, out: &mut Vec<u8>) {
     }
 }
 
-/// The bytes of `row`. `scratch` is overwritten; whoever encodes many keeps it.
+/// The bytes of `row`. `scratch` is overwritten; callers that encode many rows reuse it.
 pub fn to_bytes(row: &Row, scratch: &mut Vec<u8>) -> RowBytes {
     scratch.clear();
     encode(row, scratch);
@@ -131,7 +131,7 @@ pub fn decode(row: &[u8]) -> Result<Row, RowError> {
     Ok(row)
 }
 
-/// Whether a row has a course, or tells of those who wait: it is no plain fire.
+/// Whether a row has a lifecycle or is a watch: it is not a plain fire.
 #[must_use]
 pub fn has_lifecycle(row: &[u8]) -> bool {
     row.first() == Some(&VERSION_3)
@@ -169,7 +169,7 @@ pub fn target_pool(row: &[u8]) -> Option<&str> {
 /// An occurrence, read in place.
 #[derive(Clone, Copy, Debug)]
 pub struct FireView<'a> {
-    /// Where to.
+    /// The target.
     pub target: TargetView<'a>,
     /// The trigger's id.
     pub trigger: &'a [u8],
@@ -216,7 +216,7 @@ impl<'a> FireView<'a> {
     /// The headers carried to the target, in order.
     pub fn headers(&self) -> impl Iterator<Item = (&'a str, Option<&'a [u8]>)> + use<'a> {
         let mut rest = RowReader(self.headers);
-        // They were read once already, when the view was made.
+        // They were read before, when the view was made.
         (0..self.header_count).map_while(move |_| rest.header().ok())
     }
 
@@ -278,7 +278,7 @@ impl<'a> FireView<'a> {
         })
     }
 
-    /// The row, sharing `row`, in which this is a view.
+    /// The decoded row of this view, sharing the bytes of `row`.
     fn to_owned_in(self, row: &Bytes) -> Result<FireRow, RowError> {
         let optional = |bytes: Option<&[u8]>| bytes.map(|bytes| row.slice_ref(bytes));
         let target = match self.target {
@@ -318,7 +318,7 @@ impl<'a> FireView<'a> {
     }
 }
 
-/// The version and the length stand first, so that whoever needs nothing of it skips it.
+/// The version and the length are first, so that readers that need none of it skip it.
 fn encode_v2_fields(fire: &FireRow, out: &mut Vec<u8>) {
     out.push(VERSION_2);
     let len_at = out.len();
@@ -383,12 +383,12 @@ pub(super) fn put_len(out: &mut Vec<u8>, len: usize) {
     out.extend_from_slice(&len.to_be_bytes());
 }
 
-/// A row past its versions, and what stood before.
+/// A row of version 1 and what preceded it.
 struct RowParts<'a> {
     rest: RowReader<'a>,
-    /// What few rows have.
+    /// The fields of version 2.
     v2_fields: Option<&'a [u8]>,
-    /// A course.
+    /// A lifecycle.
     lifecycle: Option<&'a [u8]>,
 }
 
@@ -470,7 +470,7 @@ impl<'a> RowReader<'a> {
     }
 }
 
-/// A text that shares the row it stands in.
+/// A text that shares the bytes of its row.
 pub(super) fn text(row: &Bytes, text: &[u8]) -> Result<Text, RowError> {
     Text::from_utf8(row.slice_ref(text)).map_err(|_| RowError::Corrupt)
 }

@@ -1,7 +1,7 @@
 //! What few rows have: a pool, a timeout of their own, more of a retry policy than its pauses, and
-//! the attempts so far. It stands before the row that all others are, and most rows have none.
+//! the attempts so far. It precedes the bytes of version 1, and most rows have none.
 //!
-//! Invariant: a row is written with it only if there is something to say.
+//! Invariant: a row is written with it only if a field is set.
 //!
 //! ```text
 //!  pool?, timeout u64 (0: none), attempts u32 (0), jitter u8 (255), final statuses u16 …,
@@ -20,7 +20,7 @@ use crate::model::text::Text;
 
 const NO_JITTER: u8 = u8::MAX;
 
-/// Whether a row of version 1 cannot hold it all.
+/// Whether version 1 has no place for a field of it.
 pub(super) fn is_needed(fire: &FireRow) -> bool {
     let policy = |p: &RetryPolicy| p.attempts.is_some() || p.jitter.is_some();
     let more = |p: &RetryPolicy| policy(p) || !p.final_statuses.is_empty();
@@ -31,7 +31,7 @@ pub(super) fn is_needed(fire: &FireRow) -> bool {
     of_target || fire.history.is_some() || fire.definition.retry.as_deref().is_some_and(more)
 }
 
-/// Appends what `fire` has more.
+/// Appends the fields of `fire` that version 1 has no place for.
 pub(super) fn encode(fire: &FireRow, out: &mut Vec<u8>) {
     let (pool, timeout) = match &fire.definition.target {
         Target::Http(target) => (target.pool.as_ref(), target.timeout),
@@ -66,12 +66,12 @@ fn encode_history(history: &History, out: &mut Vec<u8>) {
     }
 }
 
-/// The pool of a row that has more, if it names one.
+/// The pool in the fields of version 2, if one is named.
 pub(super) fn pool(v2_fields: &[u8]) -> Option<&str> {
     std::str::from_utf8(RowReader(v2_fields).optional().ok()??).ok()
 }
 
-/// Adds to `fire` what its row has `more`; texts share `row`.
+/// Adds the fields of version 2, `more`, to `fire`; texts share `row`.
 pub(super) fn apply(fire: &mut FireRow, v2_fields: &[u8], row: &Bytes) -> Result<(), RowError> {
     let mut rest = RowReader(v2_fields);
     let pool = rest.optional()?.map(|pool| text(row, pool)).transpose()?;

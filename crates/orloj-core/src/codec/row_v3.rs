@@ -1,13 +1,13 @@
-//! A course in the bytes of a row: JSON, because few rows have one and it says what it is.
+//! A lifecycle in the bytes of a row: JSON, because few rows have one and it is self-describing.
 //!
-//! Invariant: what is not wholly understood is not read.
+//! Invariant: a lifecycle with an unknown field is refused as a whole.
 
 use super::row::RowError;
 use crate::model::lifecycle::Lifecycle;
 
-/// The bytes of a course.
+/// The bytes of a lifecycle.
 pub(super) fn encode(lifecycle: &Lifecycle) -> Vec<u8> {
-    serde_json::to_vec(lifecycle).expect("a course is plain data")
+    serde_json::to_vec(lifecycle).expect("a lifecycle is plain data")
 }
 
 /// Reads one.

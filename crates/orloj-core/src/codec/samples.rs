@@ -53,7 +53,7 @@ pub(super) fn http_definition() -> Definition {
     }
 }
 
-/// One that says everything that can be said.
+/// A definition with every field set.
 pub(super) fn slow_definition() -> Definition {
     Definition {
         target: Target::Http(Box::new(HttpTarget {

@@ -1,4 +1,4 @@
-//! Our Avro schemas, `schemas/*.avsc`: built once, then handed to whoever reads or writes.
+//! Our Avro schemas, `schemas/*.avsc`: parsed once, then shared by all readers and writers.
 //!
 //! Invariant: what is sent names its schema by fingerprint (Avro's single-object encoding: 0xC3
 //! 0x01, eight bytes of CRC-64-AVRO, the datum). We write the newest schema of a kind and read
@@ -14,11 +14,11 @@ use serde::de::DeserializeOwned;
 /// What a single-object encoding begins with.
 pub(super) const MARKER: [u8; 2] = [0xC3, 0x01];
 
-/// Bytes that one length in an Avro datum may ask for. No record is larger, and a broken length
-/// must not take the memory of a machine.
+/// The largest allocation for one length in an Avro datum. No record is larger, and a corrupt
+/// length must not use up the machine's memory.
 const ALLOCATION_BYTES_MAX: usize = 64 << 20;
 
-/// Why bytes are not what they should be.
+/// Why bytes cannot be read as a record of their kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
     /// A newer Orloj wrote it: refuse to start (or to go on), so that nothing is misread.
@@ -37,7 +37,7 @@ pub enum CodecError {
     },
 }
 
-/// All schemas this program speaks.
+/// All schemas that this program reads and writes.
 #[derive(Debug)]
 pub struct Schemas {
     /// Every version of it, the newest first.
@@ -126,7 +126,7 @@ pub(super) struct RecordCodec {
     versions: Vec<SchemaVersion>,
 }
 
-/// One schema of a kind, and who reads what was written by it.
+/// One schema of a kind, and the reader of what was written with it.
 struct SchemaVersion {
     fingerprint: [u8; 8],
     schema: &'static Schema,
@@ -202,8 +202,8 @@ pub(super) fn split_frame(bytes: &[u8]) -> Option<([u8; 8], &[u8])> {
     Some((*fingerprint, datum))
 }
 
-/// Writers and readers keep what they resolved of a schema, and borrow it: so that they can be
-/// kept too, the handful of embedded schemas stay for the life of the process.
+/// Writers and readers borrow the schema that they have resolved: so that they can be
+/// kept too, the few embedded schemas live as long as the process.
 fn parse(json: &str) -> &'static Schema {
     match Schema::parse_str(json) {
         Ok(schema) => Box::leak(Box::new(schema)),

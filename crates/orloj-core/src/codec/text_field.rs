@@ -1,7 +1,7 @@
-//! One field of a registration, in whichever form it came: read and judged by its bytes alone.
+//! One field of a registration in any form: read and checked by its bytes alone.
 //!
-//! Invariant: a refusal names the field, shows the value (cut to 80 characters) and says the way
-//! out.
+//! Invariant: a refusal names the field, shows the value (cut to 80 characters) and says how
+//! to fix it.
 
 pub(super) use crate::model::field::{Reason, delay, delay_ms, refused, time, time_ms};
 
@@ -37,7 +37,7 @@ pub(super) fn id(key: Option<&[u8]>) -> Result<Text, Reason> {
     name(field, utf8(field, key)?, ID_BYTES_MAX)
 }
 
-/// Who registers.
+/// The caller that registers.
 pub(super) fn caller(field: &str, text: &str) -> Result<Text, Reason> {
     name(field, text, CALLER_BYTES_MAX)
 }
@@ -62,7 +62,7 @@ pub(super) fn topic(field: &str, name: &str) -> Result<Text, Reason> {
     Ok(Text::from(name))
 }
 
-/// A callback's URL. Whether policy lets it be called is the gateway's and the worker's business.
+/// A callback's URL. Whether policy allows it is checked by the gateway and the worker.
 pub(super) fn url(field: &str, url: &str) -> Result<Text, Reason> {
     match callback_url::parse(url) {
         Ok(_) => Ok(Text::from(url)),

@@ -1,45 +1,45 @@
-//! Which partitions a process holds, and what the end of a transaction means for them: the rules of
+//! Which partitions a process owns, and what the end of a transaction means for them: the rules of
 //! assignment, revocation, loss and unknown outcomes, as a state machine without I/O.
 //!
-//! Invariant: the group is heard only while no transaction is open, so that no partition leaves in
-//! the middle of one. A transaction whose outcome is unknown takes everything decided since the
-//! last committed one with it: the broker decides what became of it, and every partition is taken
-//! over again.
+//! Invariant: group changes are processed only while no transaction is open, so that no partition
+//! is released in the middle of one. If the outcome of a transaction is unknown, everything decided
+//! since the last committed one is dropped: the broker completes or aborts the transaction, and
+//! every partition is taken over again.
 //!
 //! ```text
-//!   free ──launched──► flying ──committed───────────► free: settle (and let go, after last words)
-//!    ▲                   │ ▲ └─stale generation─────► send again, a few times
+//!   idle ──begin──► in transaction ──committed──► idle: apply (and release, after a final commit)
+//!    ▲                   │ ▲ └─stale generation─► send again, a few times
 //!    │                   └─┘
-//!    └──reopened── broken ◄──anything else: reopen, then take everything over again
+//!    └──recreated── recreating ◄──anything else: new producer, then take everything over again
 //! ```
 
 use std::collections::BTreeSet;
 
 use crate::model::{Millis, PartitionId, Timestamp};
 
-/// How often a transaction is sent again whose generation was refused: our client hears of a new
+/// How often a transaction is sent again whose generation was refused: our client learns of a new
 /// generation a moment after the broker has it.
 const TRANSACTION_ATTEMPTS_MAX: u32 = 20;
 
-/// A change of what is ours, in the order the group said it.
+/// A change of the assignment, in the order in which the group reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AssignmentChange {
-    /// These are ours now.
+    /// These partitions are ours now.
     Assigned(Vec<PartitionId>),
-    /// These shall go. They stay ours until we let go of them.
+    /// These are to be given up. They stay ours until we release them.
     Revoked(Vec<PartitionId>),
-    /// These were taken away and may be someone else's already.
+    /// These were taken away; another member may own them already.
     Lost(Vec<PartitionId>),
 }
 
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionOutcome {
-    /// All of it is true.
+    /// It is committed.
     Committed,
-    /// The group had moved on, and the broker refused the offsets: nothing of it is true.
+    /// The group has a newer generation, and the broker refused the offsets: nothing is committed.
     StaleGeneration,
-    /// A timeout, a refusal, a newer producer of our name: nobody knows, or it failed for good.
+    /// A timeout, a refusal, a newer producer with our id: unknown, or failed for good.
     Unknown,
 }
 
@@ -48,21 +48,22 @@ pub enum TransactionOutcome {
 pub enum AssignmentAction {
     /// Take the partition over, beginning with what its store holds.
     TakeOver(PartitionId),
-    /// Commit what is decided about these, with the cursor marked clean. It counts as launched.
+    /// Commit what is decided about these, with the cursor marked clean. The transaction counts as
+    /// started.
     FinalCommit(Vec<PartitionId>),
-    /// Drop these with whatever is decided and not committed, and tell the group.
+    /// Drop these with everything that is decided and not committed, and inform the group.
     Release(Vec<PartitionId>),
-    /// What the transaction carried is true: spill it, answer for it.
+    /// The transaction is committed: spill its rows, send its responses.
     ApplyCommitted,
-    /// Abort, and send the same steps under the generation of now. Everything in them is still
-    /// ours, because a partition leaves only when the group is heard.
+    /// Abort, and send the same steps with the current generation. All their partitions are still
+    /// ours, because a partition is released only when a group change is processed.
     RetryTransaction,
-    /// Drop the producer and open a new one of the same name, which makes the broker decide what
-    /// the old one left open.
+    /// Drop the producer and create a new one with the same id: the broker then completes or
+    /// aborts the open transaction of the old one.
     RecreateProducer,
 }
 
-/// What one process holds.
+/// The partitions that one process owns.
 #[derive(Debug)]
 pub struct GroupAssignment {
     owned: BTreeSet<PartitionId>,
@@ -71,7 +72,7 @@ pub struct GroupAssignment {
     producer: ProducerState,
 }
 
-/// Partitions on their way to someone else.
+/// Partitions that are being given up.
 #[derive(Debug)]
 struct PendingRevocation {
     partitions: Vec<PartitionId>,
@@ -82,45 +83,45 @@ struct PendingRevocation {
 enum ProducerState {
     /// No transaction is open.
     Idle,
-    /// One is. `leaving`: the partitions whose last words it carries.
+    /// One is. `releasing`: the partitions whose final commit it contains.
     InTransaction { attempts: u32, releasing: Vec<PartitionId> },
     /// The producer is being replaced.
     Recreating,
 }
 
 impl GroupAssignment {
-    /// A process that holds nothing yet. Revoked partitions go on firing for `grace` ms before they
-    /// are let go: nobody gets them before we have joined once more, and the client joins once in
-    /// that time at most. 0 if the group stops everybody anyway.
+    /// A process that owns nothing yet. Revoked partitions continue to fire for `grace` ms before
+    /// they are released: no member gets them before we have joined again, and the client joins at
+    /// most once in that time. 0 if the group stops all members anyway.
     #[must_use]
     pub fn new(grace: Millis) -> Self {
         Self { owned: BTreeSet::new(), grace, revocation: None, producer: ProducerState::Idle }
     }
 
-    /// Whether the group may be heard and a transaction be launched.
+    /// Whether a group change may be processed or a transaction started.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.producer == ProducerState::Idle
     }
 
-    /// What we hold, those on their way out included.
+    /// The partitions we own, including those that are being given up.
     #[must_use]
     pub fn owned(&self) -> &BTreeSet<PartitionId> {
         &self.owned
     }
 
-    /// From now on revoked partitions go at once: who leaves has nothing to wait for.
+    /// From now on revoked partitions are released at once: the process is shutting down.
     pub fn disable_grace(&mut self) {
         self.grace = 0;
     }
 
-    /// The group has spoken, at `now` (ms of any clock that never runs back).
+    /// The group's assignment changed, at `now` (ms of any monotonic clock).
     pub fn on_assignment_change(
         &mut self,
         change: AssignmentChange,
         now: Timestamp,
     ) -> Vec<AssignmentAction> {
-        assert!(self.is_idle(), "the group is heard only while no transaction is open");
+        assert!(self.is_idle(), "the assignment changes only while no transaction is open");
         match change {
             AssignmentChange::Assigned(partitions) => {
                 self.owned.extend(&partitions);
@@ -134,7 +135,7 @@ impl GroupAssignment {
                 revocation.partitions.extend(partitions);
                 Vec::new()
             }
-            // Whoever has them may have fired already: no last words, at once.
+            // The new owner may have fired already: released at once, without a final commit.
             AssignmentChange::Lost(partitions) => {
                 self.revocation = None;
                 self.release(partitions)
@@ -142,7 +143,7 @@ impl GroupAssignment {
         }
     }
 
-    /// Time has passed: those on their way out may have to say their last words.
+    /// Time has passed: the final commit of revoked partitions may be due.
     pub fn on_tick(&mut self, now: Timestamp) -> Vec<AssignmentAction> {
         if !self.is_idle() {
             return Vec::new();
@@ -157,16 +158,16 @@ impl GroupAssignment {
         .collect()
     }
 
-    /// A transaction is under way.
+    /// A transaction was started.
     pub fn on_transaction_begin(&mut self) {
         assert!(self.is_idle(), "one transaction at a time");
         self.producer = ProducerState::InTransaction { attempts: 0, releasing: Vec::new() };
     }
 
-    /// The transaction under way has ended; one that turned out to be empty was committed.
+    /// The transaction has ended; an empty one counts as committed.
     pub fn on_transaction_end(&mut self, outcome: TransactionOutcome) -> Vec<AssignmentAction> {
         let ProducerState::InTransaction { attempts, releasing } = &mut self.producer else {
-            unreachable!("no transaction was under way");
+            unreachable!("no transaction was open");
         };
         match outcome {
             TransactionOutcome::Committed => {
@@ -180,7 +181,7 @@ impl GroupAssignment {
                 *attempts += 1;
                 vec![AssignmentAction::RetryTransaction]
             }
-            // Those that wanted to go need not be taken over to go.
+            // Partitions that were being released need not be taken over again.
             TransactionOutcome::StaleGeneration | TransactionOutcome::Unknown => {
                 let releasing = std::mem::take(releasing);
                 self.producer = ProducerState::Recreating;
@@ -191,9 +192,9 @@ impl GroupAssignment {
         }
     }
 
-    /// A new producer stands, and the broker has decided what the old one left open.
+    /// The new producer is ready, and the broker has ended the old one's transaction.
     pub fn on_producer_recreated(&mut self) -> Vec<AssignmentAction> {
-        assert_eq!(self.producer, ProducerState::Recreating, "nobody asked for a new producer");
+        assert_eq!(self.producer, ProducerState::Recreating, "no new producer was requested");
         self.producer = ProducerState::Idle;
         self.owned.iter().copied().map(AssignmentAction::TakeOver).collect()
     }
@@ -249,7 +250,7 @@ mod tests {
         assert_eq!(assignment.on_assignment_change(AssignmentChange::Revoked(vec![1]), 1_000), []);
         let lost = assignment.on_assignment_change(AssignmentChange::Lost(vec![1, 2]), 1_001);
         assert_eq!(lost, [AssignmentAction::Release(vec![1, 2])]);
-        assert_eq!(assignment.on_tick(9_999), [], "it is gone already");
+        assert_eq!(assignment.on_tick(9_999), [], "it is released already");
     }
 
     #[test]
@@ -276,7 +277,10 @@ mod tests {
             assignment.on_transaction_end(TransactionOutcome::Unknown),
             [AssignmentAction::RecreateProducer]
         );
-        assert!(!assignment.is_idle(), "nothing is launched, nobody heard meanwhile");
+        assert!(
+            !assignment.is_idle(),
+            "no transaction begins and no change is processed meanwhile"
+        );
         assert_eq!(
             assignment.on_producer_recreated(),
             [AssignmentAction::TakeOver(1), AssignmentAction::TakeOver(2)]

@@ -1,7 +1,7 @@
-//! What the owner knows of target topics, and of pools' topics, when an entry is due. The shell
+//! The state of target topics, and of pools' topics, when an entry is due. The shell
 //! looks them up before the decision; the decision only reads.
 //!
-//! Invariant: a pool is asked for by its own name, so that no trigger reaches our topics as its
+//! Invariant: a pool is looked up by its own name, so that no trigger reaches our topics as its
 //! target.
 
 use std::collections::HashMap;
@@ -19,16 +19,16 @@ pub struct TopicCatalog {
 /// Whether and how a topic can be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TopicState {
-    /// It can.
+    /// It can be written.
     Usable {
         /// Its partitions.
         partitions: i32,
         /// Bytes a record may have at most, key and headers included.
         record_bytes_max: usize,
     },
-    /// It never will, until a person does something: the fire is a dead letter.
+    /// It cannot be written until a person changes something: the fire is a dead letter.
     Unusable(String),
-    /// It cannot be told or reached just now: the fire waits and tries again.
+    /// Its state is unknown, or it cannot be reached now: the fire waits and is tried again.
     Unavailable(String),
 }
 
@@ -45,7 +45,7 @@ impl TopicCatalog {
         let _previous = self.pools.insert(pool, state);
     }
 
-    /// The state of a pool's topic; `None` if nobody looked it up.
+    /// The state of a pool's topic; `None` if it was not looked up.
     #[must_use]
     pub fn pool(&self, pool: &str) -> Option<&TopicState> {
         self.pools.get(pool)
@@ -57,13 +57,13 @@ impl TopicCatalog {
         self.topics.contains_key(topic)
     }
 
-    /// Whether a topic cannot be told or reached just now.
+    /// Whether the state of a topic is unknown or it cannot be reached now.
     #[must_use]
     pub fn any_unavailable(&self) -> bool {
         self.any_unavailable
     }
 
-    /// The state of a topic; `None` if nobody looked it up.
+    /// The state of a topic; `None` if it was not looked up.
     #[must_use]
     pub fn state(&self, topic: &str) -> Option<&TopicState> {
         self.topics.get(topic)
@@ -82,12 +82,12 @@ impl<'a> CachingCatalog<'a> {
         Self { catalog, last: None }
     }
 
-    /// The state of a pool's topic; `None` if nobody looked it up.
+    /// The state of a pool's topic; `None` if it was not looked up.
     pub(super) fn pool(&self, pool: &str) -> Option<&'a TopicState> {
         self.catalog.pool(pool)
     }
 
-    /// The state of a topic; `None` if nobody looked it up.
+    /// The state of a topic; `None` if it was not looked up.
     pub(super) fn state(&mut self, topic: &str) -> Option<&'a TopicState> {
         if let Some((last, state)) = &self.last
             && last == topic

@@ -1,7 +1,7 @@
 //! Commands: pause, resume, fire-now.
 //!
-//! Invariant: what a command has touched is in the ledger from its step on, so that a replay need
-//! not know of commands. One that is fired before its time is remembered until then, or a replay
+//! Invariant: a trigger that a command has changed is in the ledger from that step on, so that a
+//! replay can ignore commands. One that is fired early is remembered until its time, or a replay
 //! would take its registration for pending.
 
 use super::index_row::{IdHash, IndexEntry, IndexRow};
@@ -38,58 +38,58 @@ impl Partition {
             );
             return Ok(());
         }
-        let Some(slot) = self.pending_entry(&index_row) else {
-            let fired = self.last_fired(&index_row).map(|slot| slot.generation);
-            let verdict = OutcomeKind::NotPending { fired, withdrawal: false };
-            self.emit_response(ack, offset, id, verdict);
+        let Some(entry) = self.pending_entry(&index_row) else {
+            let fired = self.last_fired(&index_row).map(|entry| entry.generation);
+            let kind = OutcomeKind::NotPending { fired, withdrawal: false };
+            self.emit_response(ack, offset, id, kind);
             return Ok(());
         };
-        let Row::Fire(mut row) = self.read_row(&slot, prefetched)? else { return Ok(()) };
+        let Row::Fire(mut row) = self.read_row(&entry, prefetched)? else { return Ok(()) };
         let changed = apply_command(&mut row, command);
-        let verdict = verdict_of(&row, command);
-        self.emit_response(ack || changed, offset, id, verdict);
+        let kind = outcome_of(&row, command);
+        self.emit_response(ack || changed, offset, id, kind);
         if changed {
             lifecycle_mut(&mut row).changed_by_command = true;
             let due = self.due_of(&row);
-            self.reschedule(&mut index_row, &slot, row, due);
+            self.reschedule(&mut index_row, &entry, row, due);
             self.put_index_row(hash, index_row, prefetched.index);
         }
         Ok(())
     }
 
-    /// What is known to have fired last.
+    /// The entry that is known to have fired last.
     pub(super) fn last_fired(&self, index_row: &IndexRow) -> Option<IndexEntry> {
         let fired = index_row.fired_main(self.cursor.fired_through);
-        fired.filter(|slot| slot.generation >= self.index_complete_from).cloned()
+        fired.filter(|entry| entry.generation >= self.index_complete_from).cloned()
     }
 }
 
-/// Does to a pending trigger what it is told to; says whether that changes anything.
+/// Executes a command on a pending trigger; returns whether that changes anything.
 fn apply_command(row: &mut FireRow, command: Command) -> bool {
-    let course = lifecycle_mut(row);
+    let lifecycle = lifecycle_mut(row);
     match command {
-        Command::Pause => !std::mem::replace(&mut course.paused, true),
-        Command::Resume if !course.paused => false,
+        Command::Pause => !std::mem::replace(&mut lifecycle.paused, true),
+        Command::Resume if !lifecycle.paused => false,
         Command::Resume => {
-            course.paused = false;
-            let mut series = course.recurrence.as_deref_mut();
-            if let Some(series) = &mut series {
-                series.failures = 0; // those of what ran on while it was paused do not count
+            lifecycle.paused = false;
+            let mut recurrence = lifecycle.recurrence.as_deref_mut();
+            if let Some(recurrence) = &mut recurrence {
+                recurrence.failures = 0; // those while it was paused do not count
             }
-            let open = series.and_then(|series| series.open);
-            if course.phase == LifecyclePhase::Queued && open.is_none() {
-                course.phase = LifecyclePhase::Pending;
+            let open = recurrence.and_then(|recurrence| recurrence.open);
+            if lifecycle.phase == LifecyclePhase::Queued && open.is_none() {
+                lifecycle.phase = LifecyclePhase::Pending;
             }
             true
         }
         Command::FireNow => {
-            course.dependencies = None;
-            !std::mem::replace(&mut course.fire_now_requested, true)
+            lifecycle.dependencies = None;
+            !std::mem::replace(&mut lifecycle.fire_now_requested, true)
         }
     }
 }
 
-fn verdict_of(row: &FireRow, command: Command) -> OutcomeKind {
+fn outcome_of(row: &FireRow, command: Command) -> OutcomeKind {
     let generation = row.id.generation;
     match command {
         Command::Pause => OutcomeKind::Paused { generation, reason: "by a command".to_owned() },

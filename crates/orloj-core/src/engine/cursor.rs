@@ -1,6 +1,6 @@
 //! The cursor of a partition: how far along the timeline everything is decided.
 //!
-//! Invariant: every entry with key ≤ W that came from an offset below N is decided. The cursor is
+//! Invariant: every entry with key ≤ W from an offset below N is decided. The cursor is
 //! the group's committed offset (N) and its metadata (the rest), written inside the transaction
 //! whose effects it describes; no step inserts a row at or below its own W.
 
@@ -19,24 +19,24 @@ pub struct Cursor {
     /// L: the offset of `triggers` from which an owner without local state must replay.
     pub replay_from: Offset,
     /// S: the latest due time of any entry that was put on the timeline and not into the ledger,
-    /// in ms since the epoch. Below `clock + ledger.after` of the owner that did it.
+    /// in ms since the epoch. Below `clock + ledger.after` of the owner that scheduled it.
     pub replay_horizon: Timestamp,
-    /// The number of the last committed step, over all owners; it begins with its lineage.
+    /// The number of the last committed step, over all owners; its high bits are the epoch.
     pub step: u64,
 }
 
-/// The bits of a step's number below its lineage: at a thousand steps a second they last 34 years.
+/// The bits of a step's number below its epoch: enough for 34 years of a thousand steps a second.
 const STEP_BITS: u32 = 40;
 
-/// The lineage of a step. Who reads the log again from where an operator wants it, or has lost the
-/// cursor, decides anew: steps of different lineages have nothing to do with each other, and no
-/// two have one number.
+/// The epoch of a step. An owner that reads the log again from an offset that an operator has set,
+/// or that has lost the cursor, starts a new one: steps of different epochs are independent, and no
+/// two have the same number.
 #[must_use]
 pub fn epoch(step: u64) -> u64 {
     step >> STEP_BITS
 }
 
-/// What the steps of the lineage after that of `last` are counted from.
+/// The number from which the steps of the epoch after that of `last` are counted.
 #[must_use]
 pub fn next_epoch_base(last: u64) -> u64 {
     (epoch(last) + 1) << STEP_BITS
@@ -44,7 +44,7 @@ pub fn next_epoch_base(last: u64) -> u64 {
 
 /// The version of the commit metadata that this program writes.
 const VERSION: &str = "orloj1";
-/// What the last commit of a leaving owner ends with.
+/// The end of the metadata of an owner's final commit.
 const FINAL_MARKER: &str = "left=1";
 
 /// Why commit metadata cannot be used.
@@ -59,7 +59,7 @@ pub enum MetadataError {
 }
 
 impl Cursor {
-    /// The cursor of a partition nobody ever owned: everything from `triggers` on is new.
+    /// The cursor of a partition that never had an owner: everything from `triggers` on is new.
     #[must_use]
     pub fn initial(triggers: Offset, signals: Offset) -> Self {
         Self {
@@ -90,14 +90,14 @@ impl Cursor {
         )
     }
 
-    /// The same for the last commit of an owner that leaves: it has nothing open any more.
+    /// The same for the final commit of an owner: it has no open transaction any more.
     #[must_use]
     pub fn to_final_metadata(&self, owner: &str) -> String {
         format!("{} {FINAL_MARKER}", self.to_metadata(owner))
     }
 
-    /// The owner that wrote this metadata, unless it said that it was leaving: its transaction may
-    /// still be open. Metadata that is not ours names nobody.
+    /// The owner that wrote this metadata, unless it was a final commit: its transaction may still
+    /// be open. Metadata that is not ours names no owner.
     #[must_use]
     pub fn active_owner(metadata: &str) -> Option<&str> {
         let mut words = metadata.split(' ');
@@ -107,7 +107,7 @@ impl Cursor {
         words.find_map(|word| word.strip_prefix("tx="))
     }
 
-    /// Reads the commit metadata of offset `triggers`; also says whose transaction wrote it.
+    /// Reads the commit metadata of offset `triggers`; also returns the owner that wrote it.
     pub fn from_metadata(
         triggers: Offset,
         metadata: &str,
@@ -142,7 +142,7 @@ impl Cursor {
             "l" => self.replay_from = value.parse().ok()?,
             "s" => self.replay_horizon = value.parse().ok()?,
             "step" => self.step = value.parse().ok()?,
-            _ => {} // a later minor version may say more
+            _ => {} // a later minor version may have more fields
         }
         Some(())
     }

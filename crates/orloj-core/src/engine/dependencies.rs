@@ -1,9 +1,9 @@
 //! Triggers that wait for others: watches and settlements between owners.
 //!
-//! Invariant: a watch is kept where the watched trigger lives, in its entry, or in one of its own
-//! until somebody registers it; what settles it tells all who wait, in the same transaction.
-//! Whoever waits knows by itself when to stop: nothing waits for ever, and no message is needed for
-//! that.
+//! Invariant: a watch is stored by the owner of the watched trigger, in its entry, or in an entry
+//! of its own until that trigger is registered; when it settles, all watchers are notified in the
+//! same transaction. A waiting trigger has a timeout of its own: none waits for ever, and no
+//! message is needed for that.
 //!
 //! ```text
 //!  b: after [a] ──Watch──► owner of a        a settles ──Settlement──► owner of b
@@ -23,19 +23,20 @@ use crate::model::signal::{DependencySettled, Signal, Watch};
 use crate::model::timeline::{Source, TimelineKey};
 
 impl Partition {
-    /// Asks the owners of those that a new trigger waits for to tell it.
+    /// Asks the owners of the triggers that a new one waits for to notify it.
     pub(super) fn watch_dependencies(&mut self, row: &FireRow) {
-        let awaits = row.lifecycle.as_ref().and_then(|course| course.dependencies.as_ref());
-        let Some(awaits) = awaits else { return };
-        for trigger in awaits.remaining.clone() {
-            let (id, until) = (&row.id, awaits.until);
+        let dependencies =
+            row.lifecycle.as_ref().and_then(|lifecycle| lifecycle.dependencies.as_ref());
+        let Some(dependencies) = dependencies else { return };
+        for trigger in dependencies.remaining.clone() {
+            let (id, until) = (&row.id, dependencies.until);
             let watcher = Watcher { trigger: id.trigger.clone(), generation: id.generation };
             let partition = self.partition_of(&trigger);
             self.send_signal(partition, Signal::Watch(Watch { trigger, watcher, until }));
         }
     }
 
-    /// Somebody waits for a trigger that we own.
+    /// Another trigger waits for one that we own.
     pub(super) fn on_watch(
         &mut self,
         offset: Offset,
@@ -45,7 +46,7 @@ impl Partition {
         let Watch { trigger, watcher, until } = watch;
         let hash = IdHash::of(&trigger);
         let mut index_row = self.index_row(hash, prefetched.index);
-        let Some(slot) = self.live_entry(&index_row) else {
+        let Some(entry) = self.live_entry(&index_row) else {
             self.await_registration(
                 &mut index_row,
                 offset,
@@ -55,33 +56,33 @@ impl Partition {
             self.put_index_row(hash, index_row, prefetched.index);
             return Ok(());
         };
-        match self.read_row(&slot, prefetched)? {
+        match self.read_row(&entry, prefetched)? {
             Row::Veto { .. } => {}
             Row::Watch { trigger, mut watchers } => {
                 if !add_watcher(&mut watchers, &watcher) {
                     self.notify_watchers(&trigger, vec![watcher], false);
                 }
-                self.remove_entry(&mut index_row, &slot);
-                let until = until.max(slot.key.due);
+                self.remove_entry(&mut index_row, &entry);
+                let until = until.max(entry.key.due);
                 self.await_registration(
                     &mut index_row,
-                    slot.key.offset,
+                    entry.key.offset,
                     Row::Watch { trigger, watchers },
                     until,
                 );
             }
             Row::Fire(mut row) => {
                 let trigger = row.id.trigger.clone();
-                let course = lifecycle_mut(&mut row);
-                match course.phase {
+                let lifecycle = lifecycle_mut(&mut row);
+                match lifecycle.phase {
                     LifecyclePhase::Done => self.notify_watchers(&trigger, vec![watcher], true),
                     LifecyclePhase::Failed => self.notify_watchers(&trigger, vec![watcher], false),
-                    _ if !add_watcher(&mut course.watchers, &watcher) => {
+                    _ if !add_watcher(&mut lifecycle.watchers, &watcher) => {
                         self.notify_watchers(&trigger, vec![watcher], false);
                     }
                     _ => {
-                        let due = slot.key.due.max(self.min_due());
-                        self.reschedule(&mut index_row, &slot, row, due);
+                        let due = entry.key.due.max(self.min_due());
+                        self.reschedule(&mut index_row, &entry, row, due);
                     }
                 }
             }
@@ -90,7 +91,7 @@ impl Partition {
         Ok(())
     }
 
-    /// Remembers who waits for a trigger that nobody has registered yet.
+    /// Stores the watchers of a trigger that is not registered yet.
     fn await_registration(
         &mut self,
         index_row: &mut IndexRow,
@@ -104,7 +105,7 @@ impl Partition {
         self.schedule_entry(Entry { key, row });
     }
 
-    /// One of those that a trigger of ours waits for has settled.
+    /// A trigger that one of ours waits for has settled.
     pub(super) fn on_dependency_settled(
         &mut self,
         settlement: DependencySettled,
@@ -114,43 +115,43 @@ impl Partition {
         let hash = IdHash::of(&watcher.trigger);
         let mut index_row = self.index_row(hash, prefetched.index);
         let is_waiting =
-            |slot: &IndexEntry| slot.has_lifecycle && slot.generation == watcher.generation;
-        let Some(slot) = self.pending_entry(&index_row).filter(is_waiting) else { return Ok(()) };
-        let Row::Fire(mut row) = self.read_row(&slot, prefetched)? else { return Ok(()) };
-        let Some(awaits) = lifecycle_mut(&mut row).dependencies.as_deref_mut() else {
+            |entry: &IndexEntry| entry.has_lifecycle && entry.generation == watcher.generation;
+        let Some(entry) = self.pending_entry(&index_row).filter(is_waiting) else { return Ok(()) };
+        let Row::Fire(mut row) = self.read_row(&entry, prefetched)? else { return Ok(()) };
+        let Some(dependencies) = lifecycle_mut(&mut row).dependencies.as_deref_mut() else {
             return Ok(());
         };
-        let before = awaits.remaining.len();
-        awaits.remaining.retain(|id| *id != of);
-        if awaits.remaining.len() == before {
+        let before = dependencies.remaining.len();
+        dependencies.remaining.retain(|id| *id != of);
+        if dependencies.remaining.len() == before {
             return Ok(());
         }
         if !ok && !is_active(Mutation::DependencyFailureIgnored) {
-            awaits.failed.get_or_insert(of);
+            dependencies.failed.get_or_insert(of);
         }
-        let (failed, open) = (awaits.failed.is_some(), !awaits.remaining.is_empty());
-        if failed && awaits.on_failure != OnFailure::Fire || !open {
-            self.finish_waiting(&mut index_row, &slot, row);
+        let (failed, open) = (dependencies.failed.is_some(), !dependencies.remaining.is_empty());
+        if failed && dependencies.on_failure != OnFailure::Fire || !open {
+            self.finish_waiting(&mut index_row, &entry, row);
         } else {
-            self.reschedule(&mut index_row, &slot, row, slot.key.due);
+            self.reschedule(&mut index_row, &entry, row, entry.key.due);
         }
         self.put_index_row(hash, index_row, prefetched.index);
         Ok(())
     }
 
-    /// A trigger waits no longer: all it waited for have settled, or one of them failed, or time is
-    /// up. It goes on to its own time, or ends here.
+    /// A trigger stops waiting: all its dependencies have settled, or one of them failed, or its
+    /// timeout has passed. It waits for its own time then, or ends.
     pub(super) fn finish_waiting(
         &mut self,
         index_row: &mut IndexRow,
-        slot: &IndexEntry,
+        entry: &IndexEntry,
         mut row: FireRow,
     ) {
-        let Some(awaits) = lifecycle_mut(&mut row).dependencies.take() else { return };
-        let reason = match (&awaits.failed, awaits.remaining.first()) {
+        let Some(dependencies) = lifecycle_mut(&mut row).dependencies.take() else { return };
+        let reason = match (&dependencies.failed, dependencies.remaining.first()) {
             (Some(failed), _) => Some(format!("{failed} failed")),
             (None, Some(first)) => {
-                let others = match awaits.remaining.len() - 1 {
+                let others = match dependencies.remaining.len() - 1 {
                     0 => String::new(),
                     others => format!(", nor have {others} others"),
                 };
@@ -163,22 +164,22 @@ impl Partition {
         };
         let Some(reason) = reason else {
             let due = self.due_of(&row);
-            return self.reschedule(index_row, slot, row, due);
+            return self.reschedule(index_row, entry, row, due);
         };
-        let (generation, then) = (row.id.generation, awaits.on_failure);
+        let (generation, then) = (row.id.generation, dependencies.on_failure);
         self.emit_outcome(row.id.trigger.clone(), OutcomeKind::Unmet { generation, then, reason });
         match then {
             OnFailure::Fire => {
                 let due = self.due_of(&row);
-                self.reschedule(index_row, slot, row, due);
+                self.reschedule(index_row, entry, row, due);
             }
-            OnFailure::Skip => self.complete_unfired(index_row, slot, row, true),
-            OnFailure::Fail => self.complete_unfired(index_row, slot, row, false),
+            OnFailure::Skip => self.complete_unfired(index_row, entry, row, true),
+            OnFailure::Fail => self.complete_unfired(index_row, entry, row, false),
         }
     }
 }
 
-/// Adds one who waits, once; says whether there is room.
+/// Adds a watcher, once; returns false if there is no room.
 fn add_watcher(watchers: &mut Vec<Watcher>, watcher: &Watcher) -> bool {
     if watchers.contains(watcher) {
         return true;

@@ -1,8 +1,8 @@
-//! Firing: what is due becomes a record for a topic or a worker.
+//! Firing: a due entry becomes a record for a topic or a worker.
 //!
-//! Invariant: firing writes nothing per trigger into the store. W says that it happened; only an
-//! entry that the ledger holds is settled there. A fire that cannot go out fails its own trigger
-//! alone.
+//! Invariant: firing writes nothing per trigger into the store. W records that it happened; only an
+//! entry that is in the ledger is settled there. A fire that cannot be sent fails only its own
+//! trigger.
 
 use super::catalog::{CachingCatalog, TopicCatalog, TopicState};
 use super::index_row::{IdHash, IndexEntry, IndexEntryKind, IndexRow};
@@ -41,19 +41,19 @@ impl DueEntries {
         self.late.len() + self.entries.len()
     }
 
-    /// The target topics that must be looked up before these fire; a topic may come repeatedly.
+    /// The target topics that must be looked up before these fire, with repetitions.
     pub fn topics(&self) -> impl Iterator<Item = &str> {
         self.rows().filter_map(|row| row::target_topic(row))
     }
 
-    /// The pools whose topics must be looked up before these fire; one may come repeatedly.
+    /// The pools whose topics must be looked up before these fire, with repetitions.
     pub fn pools(&self) -> impl Iterator<Item = &str> {
         let named = self.rows().filter_map(|row| row::target_pool(row));
         named.chain(self.pools.iter().map(Text::as_str))
     }
 
-    /// The ids whose index rows must be fetched: of those with a course, because more follows, and
-    /// of those whose topic is away, because they will wait.
+    /// The ids whose index rows must be fetched: of entries with a lifecycle, which may be
+    /// scheduled again, and of those whose topic is unavailable, which will wait.
     #[must_use]
     pub fn ids_to_prefetch(&self, catalog: &TopicCatalog) -> Vec<IdHash> {
         let any_unavailable = catalog.any_unavailable();
@@ -74,7 +74,7 @@ impl DueEntries {
 }
 
 impl Partition {
-    /// Fires what [`take_due`](Self::take_due) gave, and moves W past it. `catalog` knows the
+    /// Fires what [`take_due`](Self::take_due) returned, and moves W past it. `catalog` has the
     /// topics they name; `fetched` has the index rows of those that must wait.
     pub fn fire(
         &mut self,
@@ -103,7 +103,7 @@ impl Partition {
         topics: &mut CachingCatalog<'_>,
         fetched: &IndexRows,
     ) -> Result<(), CorruptRow> {
-        // What follows from a fire is put behind all that fires with it.
+        // Entries that follow from a fire are scheduled after everything that fires with it.
         self.cursor.fired_through = fired_through;
         for (key, row) in due {
             let corrupt = |reason| CorruptRow { key, reason };
@@ -123,7 +123,7 @@ impl Partition {
         Ok(())
     }
 
-    /// An occurrence of a trigger without a course, or a retry.
+    /// An occurrence of a trigger without a lifecycle, or a retry.
     fn fire_simple(
         &mut self,
         key: TimelineKey,
@@ -149,7 +149,7 @@ impl Partition {
         }
     }
 
-    /// An entry with a course: it fires, waits, or is left out, and the next one takes its place.
+    /// An entry with a lifecycle: it fires, waits or is skipped, and the next one replaces it.
     fn fire_with_lifecycle(
         &mut self,
         key: TimelineKey,
@@ -159,29 +159,29 @@ impl Partition {
     ) {
         let hash = IdHash::of(&row.id.trigger);
         let mut index_row = self.index_row(hash, index);
-        let slot = IndexEntry::for_row(key, &row);
-        if slot.kind == IndexEntryKind::Remembered {
-            self.expire_lifecycle(&mut index_row, &slot, row);
-        } else if row.lifecycle.as_ref().is_some_and(|course| course.dependencies.is_some()) {
-            self.finish_waiting(&mut index_row, &slot, row);
+        let entry = IndexEntry::for_row(key, &row);
+        if entry.kind == IndexEntryKind::Remembered {
+            self.expire_lifecycle(&mut index_row, &entry, row);
+        } else if row.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.dependencies.is_some()) {
+            self.finish_waiting(&mut index_row, &entry, row);
         } else if self.has_expired(&row) {
             let (generation, fire_at) = (row.id.generation, row.scheduled);
             self.emit_outcome(row.id.trigger.clone(), OutcomeKind::Expired { generation, fire_at });
-            self.complete_unfired(&mut index_row, &slot, row, false);
+            self.complete_unfired(&mut index_row, &entry, row, false);
         } else {
             match self.decide_occurrence(&mut row, key.due) {
                 OccurrenceDecision::WaitUntil(due) => {
                     let due = due.max(self.min_due());
-                    self.reschedule(&mut index_row, &slot, row, due);
+                    self.reschedule(&mut index_row, &entry, row, due);
                 }
-                OccurrenceDecision::Finished => self.skip_occurrence(&mut index_row, &slot, row),
+                OccurrenceDecision::Finished => self.skip_occurrence(&mut index_row, &entry, row),
                 OccurrenceDecision::Fire => match self.check_overlap(&mut row) {
-                    Some(Overlap::Skip) => self.skip_occurrence(&mut index_row, &slot, row),
+                    Some(Overlap::Skip) => self.skip_occurrence(&mut index_row, &entry, row),
                     Some(_) => {
                         let due = Self::queued_until(&row).max(self.min_due());
-                        self.reschedule(&mut index_row, &slot, row, due);
+                        self.reschedule(&mut index_row, &entry, row, due);
                     }
-                    None => self.fire_occurrence(&mut index_row, &slot, row, topics),
+                    None => self.fire_occurrence(&mut index_row, &entry, row, topics),
                 },
             }
         }
@@ -191,48 +191,48 @@ impl Partition {
     fn fire_occurrence(
         &mut self,
         index_row: &mut IndexRow,
-        slot: &IndexEntry,
+        entry: &IndexEntry,
         mut row: FireRow,
         topics: &mut CachingCatalog<'_>,
     ) {
-        let course = row.lifecycle.as_deref();
-        let (recurs, called) = course.map_or((false, false), |course| {
-            (course.recurrence.is_some(), course.fire_now_requested)
+        let lifecycle = row.lifecycle.as_deref();
+        let (recurs, called) = lifecycle.map_or((false, false), |lifecycle| {
+            (lifecycle.recurrence.is_some(), lifecycle.fire_now_requested)
         });
         let scheduled = row.scheduled;
         if recurs && called {
-            // It is due by the command, and not instead of the next regular one.
+            // It is due because of the command, in addition to the next regular one.
             row.scheduled = self.clock;
             self.draft.fired_by_command_at = self.clock;
         }
         let http = row.definition.target.is_http();
         let open = http && row.reports_end();
         let bytes = self.encode(&Row::Fire(FireRow { lifecycle: None, ..row.clone() }));
-        let end = match self.try_send(slot.key, row.clone(), bytes, topics) {
+        let end = match self.try_send(entry.key, row.clone(), bytes, topics) {
             DispatchResult::Sent => (!open).then_some(true),
             DispatchResult::DeadLettered => Some(false),
             DispatchResult::Parked(_) => {
                 row.scheduled = scheduled;
                 let due = self.parked_until();
-                return self.reschedule(index_row, slot, row, due);
+                return self.reschedule(index_row, entry, row, due);
             }
         };
         row.scheduled = scheduled;
         if recurs {
-            self.advance_recurrence(index_row, slot, row, end);
+            self.advance_recurrence(index_row, entry, row, end);
         } else {
-            self.complete(index_row, slot, row, end);
+            self.complete(index_row, entry, row, end);
         }
     }
 
-    /// Whether a one-time trigger comes too late by its own rule.
+    /// Whether a one-time trigger is later than its `expireAfter`.
     fn has_expired(&self, row: &FireRow) -> bool {
-        let course = row.lifecycle.as_deref().filter(|course| !course.fire_now_requested);
-        let most = course.and_then(|course| course.expire_after);
+        let lifecycle = row.lifecycle.as_deref().filter(|lifecycle| !lifecycle.fire_now_requested);
+        let most = lifecycle.and_then(|lifecycle| lifecycle.expire_after);
         most.is_some_and(|most| row.scheduled.saturating_add(most) < self.clock)
     }
 
-    /// Makes the record of a fire, if it can be made now or never.
+    /// Sends a fire if it can be sent now; one that can never be sent is a dead letter.
     fn try_send(
         &mut self,
         key: TimelineKey,
@@ -252,7 +252,7 @@ impl Partition {
             },
             Target::Topic(target) => match topics.state(target.topic.as_str()) {
                 Some(&TopicState::Usable { partitions, record_bytes_max }) => {
-                    let view = row::view(&row).ok().flatten().expect("all of it was just read");
+                    let view = row::view(&row).ok().flatten().expect("the row was just decoded");
                     match check_size(&view, target.topic.as_str(), record_bytes_max) {
                         Ok(()) => {
                             let partition = murmur2_partition(view.record_key(), partitions);
@@ -267,14 +267,14 @@ impl Partition {
                 Some(TopicState::Unusable(reason)) => {
                     self.emit_dead_letter(key, fire, reason.clone())
                 }
-                // One that nobody looked up counts as away, so that its fire is not lost.
+                // One that was not looked up counts as unavailable, so that its fire is not lost.
                 Some(TopicState::Unavailable(_)) | None => DispatchResult::Parked(Box::new(fire)),
             },
         }
     }
 
-    /// Tells every pool, for nobody remembers which one a fire has gone to. One whose topic cannot
-    /// be written is not told: its callbacks are made.
+    /// Sends a withdrawal to every pool, because the pool of a fire is not stored. Pools whose
+    /// topics cannot be written get none: their callbacks are made.
     fn emit_withdrawals(
         &mut self,
         withdrawal: Withdrawal,
@@ -289,8 +289,8 @@ impl Partition {
         }
     }
 
-    /// Whether the pool's topic takes a fire of this partition, now or never: if it cannot be told
-    /// just now, the fire waits. The default pool's topic is there like all of ours.
+    /// Whether a fire of this partition can be written to the pool's topic. The default pool's
+    /// topic exists like all of ours.
     fn is_pool_writable(
         &self,
         pool: Option<&Text>,
@@ -315,7 +315,7 @@ impl Partition {
         Fire { id, scheduled, fired, definition, history, report_end: settles, priority }
     }
 
-    /// A fire nobody will ever be able to make: its trigger alone ends here.
+    /// A fire that can never be sent: only its own trigger ends.
     fn emit_dead_letter(
         &mut self,
         key: TimelineKey,
@@ -327,7 +327,7 @@ impl Partition {
             Source::Triggers => topics.triggers.clone(),
             Source::Signals => topics.signals.clone(),
         };
-        let verdict = OutcomeKind::Failed {
+        let kind = OutcomeKind::Failed {
             generation: row.id.generation,
             occurrence: row.id.occurrence,
             attempt: row.id.attempt,
@@ -336,7 +336,7 @@ impl Partition {
             retry_at: None,
         };
         let trigger = row.id.trigger.clone();
-        let outcome = Outcome { trigger, answers: None, at: self.clock, kind: verdict };
+        let outcome = Outcome { trigger, answers: None, at: self.clock, kind };
         self.draft.emits.push(Emit::Outcome(Box::new(outcome)));
         let letter = DeadLetter {
             origin: Origin { topic, partition: self.id, offset: key.offset },
@@ -348,14 +348,14 @@ impl Partition {
         DispatchResult::DeadLettered
     }
 
-    /// The target cannot be reached just now: the entry waits on, in the ledger, because its new
-    /// place depends on more than its record's bytes.
+    /// The target cannot be reached now: the entry waits, in the ledger, because its new key
+    /// depends on more than its record's bytes.
     fn park(&mut self, key: TimelineKey, mut row: FireRow, fetched: &IndexRows) {
         let due = self.parked_until();
         let parked = TimelineKey { due, ..key };
         let hash = IdHash::of(&row.id.trigger);
         let mut index_row = self.index_row(hash, fetched);
-        let _fired = index_row.extract_if(|slot| slot.key == key);
+        let _fired = index_row.extract_if(|entry| entry.key == key);
         row.in_ledger = true;
         index_row.entries.push(IndexEntry::for_row(parked, &row));
         self.schedule_entry(Entry { key: parked, row: Row::Fire(row) });
@@ -367,13 +367,13 @@ impl Partition {
     }
 }
 
-/// What became of a fire.
+/// The result of sending a fire.
 enum DispatchResult {
-    /// It is on its way.
+    /// It is in the draft.
     Sent,
-    /// Its topic cannot be reached just now.
+    /// Its topic cannot be reached now.
     Parked(Box<FireRow>),
-    /// Nobody will ever be able to make it.
+    /// It can never be sent.
     DeadLettered,
 }
 
@@ -388,8 +388,8 @@ fn trigger_hash(row: &RowBytes) -> Option<IdHash> {
     }
 }
 
-/// Nearly every fire: to a usable topic, of a size that fits, and nothing to settle. It goes out as
-/// it stands, to this partition; when it was due is for the books.
+/// The common case: a fire to a usable topic, of a size that fits, with nothing to settle. Its row
+/// is sent unchanged. Returns the target's partition, and when it was due, for metrics.
 fn plain_topic_fire(
     row: &RowBytes,
     topics: &mut CachingCatalog<'_>,

@@ -1,8 +1,8 @@
-//! Which ids have been met since a store began empty: nearly every id of a ledger is met once, and
-//! a store that has grown by millions of rows is slow to say that it does not know one.
+//! Which ids were inserted since a store was empty: nearly every id of a ledger is read once, and
+//! looking up an unknown id in a store of millions of rows is slow.
 //!
-//! Invariant: an id that was noted is always known to be; one that was not is mistaken for one in a
-//! hundred times, and then the store is asked. (A Bloom filter, 1970, with the two halves of an
+//! Invariant: an id that was inserted is always found; another one is found by mistake once in a
+//! hundred times, and then the store is read. (A Bloom filter, 1970, with the two halves of an
 //! id's hash for all its probes: Kirsch and Mitzenmacher 2006.)
 
 use super::index_row::IdHash;
@@ -11,10 +11,10 @@ use super::index_row::IdHash;
 const BITS_PER_ID: u64 = 12;
 /// Bits set for each id.
 const PROBES: usize = 6;
-/// 4 MiB: with more than about three million ids it is mistaken more often, and costs time only.
+/// 4 MiB: with more than about three million ids there are more mistakes, which only cost time.
 const BITS_MAX: u64 = 1 << 25;
 
-/// Ids that have been met.
+/// Ids that were inserted.
 #[derive(Clone)]
 pub struct IdBloomFilter {
     words: Vec<u64>,
@@ -22,12 +22,14 @@ pub struct IdBloomFilter {
 
 impl std::fmt::Debug for IdBloomFilter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Seen").field("bits", &(self.words.len() * 64)).finish_non_exhaustive()
+        f.debug_struct("IdBloomFilter")
+            .field("bits", &(self.words.len() * 64))
+            .finish_non_exhaustive()
     }
 }
 
 impl IdBloomFilter {
-    /// None yet, of about `expected` that will come.
+    /// Empty, for about `expected` ids.
     #[must_use]
     pub fn with_capacity(expected: u64) -> Self {
         let bits = expected.saturating_mul(BITS_PER_ID).clamp(64, BITS_MAX).next_power_of_two();
@@ -35,7 +37,7 @@ impl IdBloomFilter {
         Self { words: vec![0; words] }
     }
 
-    /// Notes an id. Says whether it may have been noted before.
+    /// Inserts an id. Returns whether it may have been inserted before.
     pub fn check_and_insert(&mut self, id: IdHash) -> bool {
         let [mut probe, step] = halves(id);
         let mut was_present = true;

@@ -1,6 +1,6 @@
-//! What the index knows of a trigger id: where its entries stand on the timeline.
+//! What the index stores for a trigger id: the timeline keys of its entries.
 //!
-//! Invariant: firing writes nothing here. Whether a slot is pending is read off the cursor: a slot
+//! Invariant: firing writes nothing here. Whether an entry is pending follows from the cursor: one
 //! at or below W has fired.
 
 use std::collections::HashMap;
@@ -14,8 +14,8 @@ use crate::model::lifecycle::LifecyclePhase;
 use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey};
 
-/// Retries that have fired and are remembered of one trigger: of a recurring one that keeps
-/// failing there would be ever more.
+/// Retries of one trigger that are kept after they have fired: a recurring trigger that keeps
+/// failing would otherwise collect more and more.
 const RETRIES_KEPT: usize = 8;
 
 /// The index's key for a trigger id: `xxh3_128` of its bytes.
@@ -33,7 +33,7 @@ impl IdHash {
 /// A map by trigger id.
 pub type IdMap<V> = HashMap<IdHash, V, BuildHasherDefault<IdHasher>>;
 
-/// The hasher of what is a good hash already: it takes 64 of the 128 bits.
+/// The hasher of keys that are hashes already: it takes 64 of the 128 bits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IdHasher(u64);
 
@@ -51,21 +51,21 @@ impl Hasher for IdHasher {
     }
 }
 
-/// All entries of one trigger id, pending or lately fired.
+/// All entries of one trigger id, pending or recently fired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexRow {
-    /// In the order they were made; a handful at most, nearly always one.
+    /// In the order they were made; few at most, nearly always one.
     pub entries: SmallVec<[IndexEntry; 1]>,
 }
 
-/// Whose a trigger is.
+/// The caller that a trigger belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TriggerCaller {
-    /// Nobody's: it is not a trigger.
+    /// None: it is not a trigger.
     NotATrigger,
     /// A trigger that names no caller.
     Anonymous,
-    /// A caller's, by the hash of the name.
+    /// A caller, by the hash of the name.
     Caller(u64),
 }
 
@@ -84,7 +84,7 @@ impl TriggerCaller {
 pub struct IndexEntry {
     /// Its place on the timeline.
     pub key: TimelineKey,
-    /// What stands there.
+    /// What it is.
     pub kind: IndexEntryKind,
     /// Its generation; for a veto, the offset of the cancel.
     pub generation: Offset,
@@ -92,19 +92,19 @@ pub struct IndexEntry {
     pub in_ledger: bool,
     /// Whether it is delivered over HTTP, so that a retry may be reported after it has fired.
     pub is_http: bool,
-    /// Whether its row has a course, so that whoever touches the trigger must read it.
+    /// Whether its row has a lifecycle, so that a change of the trigger must read it first.
     pub has_lifecycle: bool,
-    /// Whose it is.
+    /// The caller that it belongs to.
     pub caller: TriggerCaller,
 }
 
 impl IndexEntry {
-    /// The slot of an occurrence's row, or of a retry's, at its place.
+    /// The entry of an occurrence's row, or of a retry's, at its key.
     #[must_use]
     pub fn for_row(key: TimelineKey, row: &FireRow) -> Self {
         let FireId { generation, occurrence, attempt, deferral, .. } = row.id;
         let standing =
-            row.lifecycle.as_ref().map_or(LifecyclePhase::Pending, |course| course.phase);
+            row.lifecycle.as_ref().map_or(LifecyclePhase::Pending, |lifecycle| lifecycle.phase);
         let kind = match key.source {
             Source::Signals => IndexEntryKind::Retry { occurrence, attempt, deferral },
             Source::Triggers if standing.is_waiting() => IndexEntryKind::Main,
@@ -116,7 +116,7 @@ impl IndexEntry {
         Self { key, kind, generation, in_ledger, is_http, has_lifecycle, caller }
     }
 
-    /// The slot of a veto by the cancel at that offset.
+    /// The entry of a veto by the cancel at that offset.
     #[must_use]
     pub fn for_veto(key: TimelineKey, cancel: Offset) -> Self {
         let (in_ledger, is_http, has_lifecycle, caller) =
@@ -132,7 +132,7 @@ impl IndexEntry {
         }
     }
 
-    /// The slot of those who wait for a trigger that nobody has registered.
+    /// The entry of a watch for a trigger that is not registered.
     #[must_use]
     pub fn for_watch(key: TimelineKey) -> Self {
         let (in_ledger, is_http, has_lifecycle, caller) =
@@ -148,7 +148,7 @@ impl IndexEntry {
         }
     }
 
-    /// Whether a retry of this occurrence of this generation stands here.
+    /// Whether it is a retry of this occurrence of this generation.
     #[must_use]
     pub fn is_retry_of(&self, generation: Offset, occurrence: u32) -> bool {
         let IndexEntryKind::Retry { occurrence: of, .. } = self.kind else { return false };
@@ -156,7 +156,7 @@ impl IndexEntry {
     }
 }
 
-/// What stands at a slot's place.
+/// What an index entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexEntryKind {
     /// The trigger's occurrence, for the first time.
@@ -170,20 +170,19 @@ pub enum IndexEntryKind {
         /// How often that attempt was deferred.
         deferral: u32,
     },
-    /// A cancel that may yet have to stop a retry.
+    /// A cancel that may still have to stop a retry.
     Veto,
-    /// The trigger has fired, or nobody has registered it yet, and there is more to remember than
-    /// that: its row tells.
+    /// The trigger has fired, or is not registered yet, and its row has something to remember.
     Remembered,
 }
 
 impl IndexRow {
-    /// The trigger's occurrence that still waits, if any: the one main slot above `w`.
+    /// The trigger's occurrence that still waits, if any: the one main entry above W.
     #[must_use]
     pub fn pending_main(&self, fired_through: TimelineKey) -> Option<&IndexEntry> {
         self.entries
             .iter()
-            .find(|slot| slot.kind == IndexEntryKind::Main && slot.key > fired_through)
+            .find(|entry| entry.kind == IndexEntryKind::Main && entry.key > fired_through)
     }
 
     /// The generation that fired last, where that is still remembered.
@@ -192,7 +191,7 @@ impl IndexRow {
         self.entries
             .iter()
             .rev()
-            .find(|slot| slot.kind == IndexEntryKind::Main && slot.key <= fired_through)
+            .find(|entry| entry.kind == IndexEntryKind::Main && entry.key <= fired_through)
     }
 
     /// What is remembered of the trigger after it has fired, or before it is registered.
@@ -200,17 +199,17 @@ impl IndexRow {
     pub fn remembered(&self, fired_through: TimelineKey) -> Option<&IndexEntry> {
         self.entries
             .iter()
-            .find(|slot| slot.kind == IndexEntryKind::Remembered && slot.key > fired_through)
+            .find(|entry| entry.kind == IndexEntryKind::Remembered && entry.key > fired_through)
     }
 
     /// Whether the ledger holds the trigger's pending occurrence, or what is remembered of it.
-    /// Settling moves W past the slot in the same transaction, so a slot at or below `w` is not
-    /// held any more.
+    /// Settling moves W past the entry in the same transaction, so the ledger no longer has one at
+    /// or below W.
     #[must_use]
     pub fn is_main_in_ledger(&self, fired_through: TimelineKey) -> bool {
         self.pending_main(fired_through)
             .or_else(|| self.remembered(fired_through))
-            .is_some_and(|slot| slot.in_ledger)
+            .is_some_and(|entry| entry.in_ledger)
     }
 
     /// Whether a cancel later than `generation` may still have to stop its retries.
@@ -224,9 +223,9 @@ impl IndexRow {
     /// Whether this attempt, or a later one, of the occurrence is known already.
     #[must_use]
     pub fn has_attempt(&self, id: &FireId) -> bool {
-        self.entries.iter().any(|slot| match slot.kind {
+        self.entries.iter().any(|entry| match entry.kind {
             IndexEntryKind::Retry { occurrence, attempt, deferral } => {
-                slot.generation == id.generation
+                entry.generation == id.generation
                     && occurrence == id.occurrence
                     && (attempt, deferral) >= (id.attempt, id.deferral)
             }
@@ -234,22 +233,22 @@ impl IndexRow {
         })
     }
 
-    /// Whether the trigger belongs to somebody else than the caller in whose name a record comes.
-    /// What stands counts, else what fired last. Who names nobody may do everything: the cluster's
-    /// access lists trust him.
+    /// Whether the trigger belongs to another caller than the one that a record names. The live
+    /// entry counts, else the one that fired last. A record without a caller may change every
+    /// trigger: the cluster's access lists trust its producer.
     #[must_use]
     pub fn belongs_to_other_caller(
         &self,
         live: Option<&IndexEntry>,
         caller: Option<&Text>,
     ) -> bool {
-        let slots = live.into_iter().chain(self.entries.iter().rev());
+        let entries = live.into_iter().chain(self.entries.iter().rev());
         let newest =
-            slots.map(|slot| slot.caller).find(|claim| *claim != TriggerCaller::NotATrigger);
+            entries.map(|entry| entry.caller).find(|claim| *claim != TriggerCaller::NotATrigger);
         caller.is_some() && newest.is_some_and(|claim| claim != TriggerCaller::of(caller))
     }
 
-    /// Removes and returns the slots that `condemned` says.
+    /// Removes and returns the entries that match `predicate`.
     pub fn extract_if(
         &mut self,
         predicate: impl Fn(&IndexEntry) -> bool,
@@ -259,22 +258,22 @@ impl IndexRow {
         taken
     }
 
-    /// Forgets what has fired and tells nothing any more: all but the last main slot and the
-    /// last attempts of the newest occurrences, by which duplicates are known.
+    /// Removes fired entries that are not needed any more: all but the last main entry and the
+    /// last attempts of the newest occurrences, by which duplicates are recognised.
     #[must_use]
     pub fn pruned(mut self, fired_through: TimelineKey) -> Self {
-        if self.entries.iter().all(|slot| slot.key > fired_through) {
+        if self.entries.iter().all(|entry| entry.key > fired_through) {
             return self; // nearly always
         }
-        let last_main = self.fired_main(fired_through).map(|slot| slot.key);
-        let is_retry = |slot: &&IndexEntry| {
-            matches!(slot.kind, IndexEntryKind::Retry { .. }) && slot.key <= fired_through
+        let last_main = self.fired_main(fired_through).map(|entry| entry.key);
+        let is_retry = |entry: &&IndexEntry| {
+            matches!(entry.kind, IndexEntryKind::Retry { .. }) && entry.key <= fired_through
         };
         let mut surplus = self.entries.iter().filter(is_retry).count().saturating_sub(RETRIES_KEPT);
-        self.entries.retain(|slot| {
-            slot.key > fired_through
-                || match slot.kind {
-                    IndexEntryKind::Main => Some(slot.key) == last_main,
+        self.entries.retain(|entry| {
+            entry.key > fired_through
+                || match entry.kind {
+                    IndexEntryKind::Main => Some(entry.key) == last_main,
                     IndexEntryKind::Retry { .. } if surplus > 0 => {
                         surplus -= 1;
                         false

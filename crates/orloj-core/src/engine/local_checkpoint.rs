@@ -1,7 +1,6 @@
 //! How far a local store is, and whether it may be resumed.
 //!
-//! Invariant: a store that cannot be of the log that has the committed cursor is wiped, never
-//! mended.
+//! Invariant: a store that does not belong to the log of the committed cursor is wiped.
 
 use super::cursor::{Cursor, epoch};
 use crate::model::Offset;
@@ -21,8 +20,8 @@ pub struct LocalCheckpoint {
 }
 
 impl LocalCheckpoint {
-    /// Whether it can be of the log that has this cursor: nothing in it is ahead of it, or was
-    /// decided before an operator had all of it decided anew.
+    /// Whether it can be of the log that has this cursor: nothing in it is ahead of the cursor, or
+    /// was decided in an earlier epoch.
     #[must_use]
     pub fn agrees_with(&self, cursor: &Cursor, ledger_end: Offset) -> bool {
         self.applied_until <= cursor.next_offset

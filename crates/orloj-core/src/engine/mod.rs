@@ -7,7 +7,7 @@
 //!   assigned ─► Takeover ─► Start ─► Partition
 //!
 //!   triggers[p], signals[p] ──► ingest ──┐
-//!        what the index knows ──┘        ├──► seal ──► Step { emits, rows, cursor } ──► shell
+//!        rows of the index ─────┘        ├──► seal ──► Step { emits, rows, cursor } ──► shell
 //!   wheel.due(watermark) ──────► fire  ──┘
 //! ```
 

@@ -1,8 +1,8 @@
-//! Which records of the log the ledger holds: a bit for each, so that a replay need not so much as
+//! Which records of the log the ledger contains: a bit for each, so that a replay need not even
 //! read them. After millions of registrations in a few minutes they are nearly all of the log.
 //!
-//! Invariant: a bit is set only while the ledger, as far as it was read, holds what the record at
-//! that offset has registered. A record without a bit is read, whatever the reason.
+//! Invariant: a bit is set only while the ledger, as far as it was read, contains what the record
+//! at that offset has registered. A record without a bit is read, whatever the reason.
 
 use std::ops::Range;
 

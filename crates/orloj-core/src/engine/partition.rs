@@ -2,7 +2,7 @@
 //!
 //! Invariant: ingest and fire add to the draft; [`Partition::seal`] closes it into a
 //! [`PartitionStep`]. The state here runs ahead of what is committed; if a commit fails, the whole
-//! partition is dropped and taken over again, so nothing is ever undone by hand.
+//! partition is dropped and taken over again, so no decision is ever rolled back.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,7 @@ const CATCHING_UP_MS: Millis = 1_000;
 pub struct PartitionConfig {
     /// An entry still pending this long after its ingest is moved to the ledger.
     pub ledger_after: Millis,
-    /// How long a cancel is remembered that may yet have to stop a retry.
+    /// How long a cancel is remembered that may still have to stop a retry.
     pub veto_ttl: Millis,
     /// How often the low-water mark is sampled.
     pub sample_interval: Millis,
@@ -45,7 +45,7 @@ pub struct PartitionConfig {
     pub idle_commit: Millis,
     /// How often the cursor is mirrored in the ledger.
     pub mirror_interval: Millis,
-    /// Records taken in by a step at most; an open draft is sealed when it has as many.
+    /// Records ingested by a step at most; an open draft is sealed when it has as many.
     pub ingest_max: usize,
     /// Changes go to the store when they take up as much memory as this, in bytes.
     pub spill_bytes: usize,
@@ -53,27 +53,27 @@ pub struct PartitionConfig {
     pub spill_interval: Millis,
     /// A cancel written at least this long before its trigger is due is never too late.
     pub cancel_grace: Millis,
-    /// How long a fire waits whose target topic cannot be reached just now.
+    /// How long a fire waits whose target topic cannot be reached now.
     pub park_interval: Millis,
-    /// How long a worker's word on how a callback ended is waited for.
+    /// How long the owner waits for a worker's report of how a callback ended.
     pub callback_result_timeout: Millis,
-    /// An occurrence of a recurring trigger later than this is missed: its misfire rule decides.
+    /// An occurrence of a recurring trigger later than this is missed: its misfire rule applies.
     pub misfire_grace: Millis,
-    /// Missed occurrences made up for in a second at most.
+    /// Missed occurrences that are fired late, per second at most.
     pub catch_up_rate: u32,
-    /// The hash that says where the owner of a trigger reads.
+    /// The hash that selects the partition of a trigger.
     pub partitioner: Partitioner,
     /// How many partitions our topics have.
     pub partitions: i32,
-    /// The pools, beside the default one, that a callback may have gone to.
+    /// The pools, besides the default one, that a callback may have been sent to.
     pub pools: Vec<Text>,
-    /// Whose transactions these are: the transactional id in the commit metadata.
+    /// The owner's transactional id, for the commit metadata.
     pub owner: String,
-    /// The names dead letters give to where they came from.
+    /// The names of the input topics, for the origins of dead letters.
     pub topics: InputTopics,
 }
 
-/// What a takeover found, and where a partition starts from.
+/// The result of a takeover: where a partition starts from.
 #[derive(Clone, Debug)]
 pub struct PartitionStart {
     /// The committed cursor.
@@ -93,23 +93,23 @@ pub enum Input {
     Trigger(TriggerRecord),
     /// A record of `signals`.
     Signal(SignalRecord),
-    /// The reader has met the end of `triggers` at this offset (exclusive): what lies between the
-    /// last record and there are markers and aborted records.
+    /// The reader has reached the end of `triggers` at this offset (exclusive): between the last
+    /// record and the end are only markers and aborted records.
     TriggersEnd(Offset),
 }
 
-/// Entries whose time has come.
+/// Entries that are due.
 #[derive(Clone, Debug)]
 pub struct DueEntries {
     /// Registered at or below W: they fire first, in offset order, and do not move W.
     pub late: Vec<(TimelineKey, RowBytes)>,
     /// Off the timeline, in key order.
     pub entries: Vec<(TimelineKey, RowBytes)>,
-    /// Of what has fired before: they go out first, to every pool.
+    /// Withdrawals of earlier fires: they are sent first, to every pool.
     pub(super) withdrawals: Vec<Withdrawal>,
-    /// Those pools, if there are withdrawals.
+    /// The pools to send them to, if there are withdrawals.
     pub(super) pools: Vec<Text>,
-    /// Where W stands once these have fired.
+    /// W once these have fired.
     pub(super) fired_through: TimelineKey,
 }
 
@@ -127,22 +127,22 @@ pub struct Partition {
     pub(super) id: PartitionId,
     pub(super) config: PartitionConfig,
     pub(super) cursor: Cursor,
-    /// `max(previous, wall)`: never runs backwards.
+    /// `max(previous, wall)`: never moves back.
     pub(super) clock: Timestamp,
     pub(super) wheel: Wheel,
     pub(super) write_buffer: WriteBuffer,
     pub(super) skips: BTreeSet<Offset>,
     pub(super) draft: StepDraft,
-    /// What the index says of older generations may be incomplete: later ones may be missing.
+    /// Index rows of generations below this may be incomplete: later generations may be missing.
     pub(super) index_complete_from: Offset,
-    /// N when entries last fired: what came since and was due already waits for the next firing.
+    /// N when entries last fired: later records that were due already wait for the next firing.
     pub(super) next_offset_at_last_fire: Offset,
-    /// When the next missed occurrence may be made up for.
+    /// When the next missed occurrence may fire.
     pub(super) catch_up_limiter: CatchUpLimiter,
     watermark: Watermark,
     replay_from_tracker: ReplayFromTracker,
     last_step: LastStep,
-    /// Where rows are encoded.
+    /// The buffer in which rows are encoded.
     scratch: Vec<u8>,
 }
 
@@ -169,7 +169,7 @@ struct LastStep {
 }
 
 impl Partition {
-    /// An active partition, from what the takeover found. `wheel` stands at the cursor's W.
+    /// An active partition, from the result of the takeover. `wheel` is at the cursor's W.
     #[must_use]
     pub fn new(
         id: PartitionId,
@@ -224,9 +224,9 @@ impl Partition {
         self.id
     }
 
-    /// The wall clock says `now` (ms since the epoch), or will before what is decided from here on
-    /// is committed: an owner may decide a little ahead, if it commits no step before its W.
-    /// Returns by how many ms it is behind what an earlier owner decided by; unless that is 0 the
+    /// The wall clock is at `now` (ms since the epoch), or will be before the following decisions
+    /// are committed: an owner may decide a little ahead, if it commits no step before its W.
+    /// Returns by how many ms it is behind the clock of an earlier owner; unless that is 0 the
     /// partition must wait, however long, because it would fire early.
     pub fn observe_clock(&mut self, now: Timestamp) -> Millis {
         self.clock = self.clock.max(now);
@@ -237,13 +237,13 @@ impl Partition {
         self.cursor.fired_through.due.saturating_sub(self.clock)
     }
 
-    /// Records that the open draft will write; the shell stops adding at its own limit.
+    /// Records that the open draft will write; the shell stops at its own limit.
     #[must_use]
     pub fn drafted_records(&self) -> usize {
         self.draft.emits.len()
     }
 
-    /// Whether more should be taken in only when a step is committed, or the store has caught up.
+    /// Whether ingest should pause until a step is committed or the store has caught up.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.draft.ingested.max(self.draft.emits.len()) >= self.config.ingest_max
@@ -257,18 +257,18 @@ impl Partition {
     }
 
     /// At `at` (ms since the epoch, by this process's clock) `triggers` ended at `end`
-    /// (exclusive): what was written before is read once that offset is.
+    /// (exclusive): everything written before is read once that offset is reached.
     pub fn on_end_offset(&mut self, end: Offset, at: Timestamp) {
         self.watermark.on_end_offset(end, at);
     }
 
-    /// Whether the store must be asked about `hash` before a record of that id is ingested.
+    /// Whether the store's index row of `hash` must be read before a record of that id is ingested.
     #[must_use]
     pub fn needs_index_row(&self, hash: IdHash) -> bool {
         !self.write_buffer.contains(hash)
     }
 
-    /// Records in log order. `stored` has the store's index rows of the ids that
+    /// Ingests records in log order. `prefetched` has the store's index rows of the ids that
     /// [`needs_index_row`](Self::needs_index_row) named, where an id that is absent is unknown to
     /// the store, and the rows that [`rows_to_prefetch`](Self::rows_to_prefetch) named.
     pub fn ingest(
@@ -295,7 +295,7 @@ impl Partition {
         Ok(())
     }
 
-    /// Up to when entries may fire: see [`Watermark`].
+    /// The time up to which entries may fire: see [`Watermark`].
     #[must_use]
     pub fn watermark(&self) -> Timestamp {
         self.watermark.at(self.clock)
@@ -308,7 +308,7 @@ impl Partition {
     }
 
     /// Rows read from the store for [`load_request`](Self::load_request), in key order, complete up
-    /// to `reached` (exclusive). What the store does not show yet is added here.
+    /// to `reached` (exclusive). Changes that are not in the store yet are added here.
     pub fn load(&mut self, entries: Vec<(TimelineKey, RowBytes)>, reached: TimelineKey) {
         let from = self.wheel.loaded_until();
         self.wheel.load(entries, reached);
@@ -346,7 +346,7 @@ impl Partition {
         }
     }
 
-    /// When to look again if no record arrives before, in ms since the epoch.
+    /// When the next entry may be due if no record arrives before, in ms since the epoch.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Timestamp> {
         self.wheel.next_due()
@@ -355,12 +355,15 @@ impl Partition {
     /// Closes the draft into a step if it is time to commit it.
     pub fn seal(&mut self) -> Option<PartitionStep> {
         assert!(self.draft.late.is_empty(), "late entries fire in the step that ingested them");
-        assert!(self.draft.withdrawals.is_empty(), "withdrawals go out in the step of the cancel");
+        assert!(
+            self.draft.withdrawals.is_empty(),
+            "withdrawals are sent in the step of the cancel"
+        );
         self.should_seal().then(|| self.close_step(false))
     }
 
     /// Whether it is time to commit what is drafted: it emits something, is full, or has been open
-    /// for long.
+    /// for a long time.
     pub fn should_seal(&mut self) -> bool {
         self.advance_replay_from();
         let (cursor, sealed) = (&self.cursor, &self.last_step.cursor);
@@ -374,24 +377,24 @@ impl Partition {
         urgent || full || stale || (moved && waited)
     }
 
-    /// The last step of an owner that leaves: whatever is drafted, and the mirror marked clean.
+    /// The final step of an owner: everything that is drafted, and the mirror marked clean.
     pub fn seal_final(&mut self) -> PartitionStep {
         self.advance_replay_from();
         self.close_step(true)
     }
 
-    /// The ledger has grown by more than a restart should read again: a spill is to say how far
-    /// the store is, though nothing else has happened since the last one.
+    /// The ledger has grown by more than a restart should read again: a spill updates the store's
+    /// checkpoint, even if nothing else has happened since the last one.
     pub fn request_spill(&mut self) {
         self.last_step.spill_requested = true;
     }
 
-    /// What step `number` spilled, and all before it, is in the store.
+    /// The spill of step `number`, and all before it, are in the store.
     pub fn on_applied(&mut self, number: u64) {
         self.write_buffer.on_applied(number);
     }
 
-    /// Moves L to where W allows and forgets the marks it has passed.
+    /// Moves L as far as W allows and deletes the marks it has passed.
     fn advance_replay_from(&mut self) {
         let mut replay_from = self.replay_from_tracker.advance_to(self.cursor.fired_through.due);
         if is_active(Mutation::ReplayFromEqualsNextOffset) {
@@ -409,8 +412,8 @@ impl Partition {
         }
     }
 
-    /// While the partition catches up, most of what is in memory fires with the next steps and
-    /// would be written for nothing: then as much is kept as there may be.
+    /// While the partition catches up, most entries in memory fire with the next steps and would
+    /// be written for nothing: then twice as much is kept in memory.
     fn should_spill(&self) -> bool {
         let catches_up = self.cursor.fired_through.due + CATCHING_UP_MS < self.clock;
         let most = self.config.spill_bytes;
@@ -458,31 +461,31 @@ impl Partition {
         Emit::Ledger { key: LedgerKey::Cursor, value: Some(Box::new(value)) }
     }
 
-    /// What is known of an id: the newest decided, else the store's.
+    /// The index row of an id: the newest decided one, else the store's.
     pub(super) fn index_row(&self, hash: IdHash, fetched: &IndexRows) -> IndexRow {
         let index_row = self.write_buffer.index_row(hash).or_else(|| fetched.get(&hash));
         index_row.cloned().unwrap_or_default()
     }
 
-    /// Decides what the index knows of an id from now on.
+    /// Sets the index row of an id.
     pub(super) fn put_index_row(&mut self, hash: IdHash, index_row: IndexRow, fetched: &IndexRows) {
         let stored = fetched.contains_key(&hash);
         self.write_buffer.put_index_row(hash, index_row.pruned(self.cursor.fired_through), stored);
     }
 
-    /// Puts an entry on the timeline, in memory too if its time is near.
+    /// Puts an entry on the timeline, and into the wheel if it is due soon.
     pub(super) fn put_row(&mut self, key: TimelineKey, row: RowBytes) {
         assert!(key > self.cursor.fired_through, "no step inserts a row at or below its own W");
         let _loaded = self.wheel.insert(key, row.clone());
         self.write_buffer.put_row(key, row);
     }
 
-    /// The bytes in which a row waits.
+    /// The bytes of a row.
     pub(super) fn encode(&mut self, row: &Row) -> RowBytes {
         row::to_bytes(row, &mut self.scratch)
     }
 
-    /// Takes an entry off the timeline.
+    /// Removes an entry from the timeline.
     pub(super) fn delete_row(&mut self, key: TimelineKey) {
         self.wheel.remove(key);
         self.write_buffer.delete_row(key);

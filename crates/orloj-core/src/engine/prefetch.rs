@@ -1,8 +1,8 @@
-//! Rows that a decision needs to see again before their time: those of triggers with a course, and
-//! of whatever a command or another trigger is about.
+//! Rows that a decision must read before they are due: those of triggers with a lifecycle, and
+//! those that a command or another trigger refers to.
 //!
-//! Invariant: which rows are wanted is asked before a batch is ingested, and the shell reads them.
-//! What is newer than the store is found in the overlay first.
+//! Invariant: the shell asks which rows are needed before a batch is ingested, and reads them. Rows
+//! in the write buffer are newer than the store and are used first.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ use crate::model::signal::Signal;
 use crate::model::text::Text;
 use crate::model::timeline::TimelineKey;
 
-/// Rows read from the store, by where they stand.
+/// Rows read from the store, by their keys.
 pub type TimelineRows = HashMap<TimelineKey, RowBytes, FixedState>;
 
 /// What the shell has read from the store for a batch of inputs.
@@ -29,12 +29,12 @@ pub struct Prefetched<'a> {
     pub rows: &'a TimelineRows,
 }
 
-/// Of which rows an input needs to know more than that they are there.
+/// Which rows of its trigger an input needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RowsNeeded {
-    /// Those with a course.
+    /// Rows with a lifecycle.
     WithLifecycle,
-    /// Whatever stands there.
+    /// Every row.
     All,
 }
 
@@ -54,12 +54,12 @@ impl Partition {
     #[must_use]
     pub fn rows_to_prefetch(&self, inputs: &[Input], fetched: &IndexRows) -> Vec<TimelineKey> {
         let has_lifecycle =
-            |index_row: &IndexRow| index_row.entries.iter().any(|slot| slot.has_lifecycle);
+            |index_row: &IndexRow| index_row.entries.iter().any(|entry| entry.has_lifecycle);
         let some_lifecycles =
             self.write_buffer.has_lifecycles() || fetched.values().any(has_lifecycle);
         let mut wanted = Vec::new();
         for input in inputs {
-            // Most inputs are about plain triggers: where there are no others, nobody looks.
+            // Most inputs are about plain triggers, which need no rows.
             let is_relevant = some_lifecycles || rows_needed(input) == RowsNeeded::All;
             let Some(id) = trigger_of(input).filter(|_| is_relevant) else { continue };
             let hash = IdHash::of(id);
@@ -68,42 +68,42 @@ impl Partition {
                 continue;
             };
             let needed = rows_needed(input);
-            let slots = index_row.entries.iter().filter(|slot| {
-                self.is_live(slot)
-                    && slot.key > self.cursor.fired_through
-                    && (slot.has_lifecycle || needed == RowsNeeded::All)
+            let entries = index_row.entries.iter().filter(|entry| {
+                self.is_live(entry)
+                    && entry.key > self.cursor.fired_through
+                    && (entry.has_lifecycle || needed == RowsNeeded::All)
             });
-            wanted.extend(slots.map(|slot| slot.key));
+            wanted.extend(entries.map(|entry| entry.key));
         }
         wanted.sort_unstable();
         wanted.dedup();
         wanted
     }
 
-    /// Whether a trigger's occurrence still waits there, or something is remembered of it.
-    pub(super) fn is_live(&self, slot: &IndexEntry) -> bool {
+    /// Whether it is a pending occurrence of the trigger, or what is remembered of one.
+    pub(super) fn is_live(&self, entry: &IndexEntry) -> bool {
         let is_remembered =
-            slot.kind == IndexEntryKind::Remembered && slot.key > self.cursor.fired_through;
-        is_remembered || self.is_pending(slot)
+            entry.kind == IndexEntryKind::Remembered && entry.key > self.cursor.fired_through;
+        is_remembered || self.is_pending(entry)
     }
 
-    /// The slot of a trigger's occurrence that has not fired yet.
+    /// The entry of the trigger's occurrence that has not fired yet.
     pub(super) fn pending_entry(&self, index_row: &IndexRow) -> Option<IndexEntry> {
-        index_row.entries.iter().find(|slot| self.is_pending(slot)).cloned()
+        index_row.entries.iter().find(|entry| self.is_pending(entry)).cloned()
     }
 
-    /// The one slot of a trigger that [`is_live`](Self::is_live).
+    /// The one entry of a trigger that [`is_live`](Self::is_live).
     pub(super) fn live_entry(&self, index_row: &IndexRow) -> Option<IndexEntry> {
-        index_row.entries.iter().find(|slot| self.is_live(slot)).cloned()
+        index_row.entries.iter().find(|entry| self.is_live(entry)).cloned()
     }
 
-    /// The row that stands at a slot.
+    /// The row of an entry.
     pub(super) fn read_row(
         &mut self,
-        slot: &IndexEntry,
+        entry: &IndexEntry,
         prefetched: Prefetched<'_>,
     ) -> Result<Row, CorruptRow> {
-        let key = slot.key;
+        let key = entry.key;
         let late = self.draft.late.iter().find(|(at, _)| *at == key).map(|(_, row)| row.clone());
         let found = late
             .or_else(|| self.write_buffer.row(key))

@@ -1,4 +1,4 @@
-//! A registration: put it on the timeline, and in the ledger if it will outlive the replay tail.
+//! A registration: schedule it, and write it to the ledger if it will outlive the replay tail.
 //!
 //! Invariant: whether it is ignored depends on state, so an ignored one leaves a skip mark.
 
@@ -72,15 +72,15 @@ impl Partition {
     ) -> Result<(), CorruptRow> {
         let hash = IdHash::of(&new.id);
         let mut index_row = self.index_row(hash, prefetched.index);
-        let slot = self.live_entry(&index_row);
+        let entry = self.live_entry(&index_row);
         let (mut current, mut carried_over) = (None, CarriedOver::default());
-        if let Some(slot) = &slot {
+        if let Some(entry) = &entry {
             let row =
-                if slot.has_lifecycle { Some(self.read_row(slot, prefetched)?) } else { None };
-            current = surviving_generation(slot, row.as_ref());
+                if entry.has_lifecycle { Some(self.read_row(entry, prefetched)?) } else { None };
+            current = surviving_generation(entry, row.as_ref());
             carried_over = carry_over_from(row, new.count);
         }
-        if let Some(why) = reason_to_ignore(&new, slot.as_ref(), current, &index_row) {
+        if let Some(why) = reason_to_ignore(&new, entry.as_ref(), current, &index_row) {
             if !is_active(Mutation::IgnoredWithoutSkipMark) {
                 self.mark_skipped(offset);
             }
@@ -89,24 +89,23 @@ impl Partition {
         }
         self.remove_live_entry(&new.id, &mut index_row);
         if ack {
-            let pending = slot.filter(|slot| slot.kind == IndexEntryKind::Main);
-            let replaced = pending.map(|slot| slot.generation);
-            let verdict =
-                OutcomeKind::Accepted { generation: offset, fire_at: new.fire_at, replaced };
-            self.emit_response(true, offset, new.id.clone(), verdict);
+            let pending = entry.filter(|entry| entry.kind == IndexEntryKind::Main);
+            let replaced = pending.map(|entry| entry.generation);
+            let kind = OutcomeKind::Accepted { generation: offset, fire_at: new.fire_at, replaced };
+            self.emit_response(true, offset, new.id.clone(), kind);
         }
         let priority = new.priority;
         let row = first_row(offset, timestamp, new);
-        if let Some(slot) = self.schedule_new(priority, row, carried_over) {
-            // It may have stood there before, and fired: an operator has the log read again.
-            index_row.entries.retain(|other| other.key != slot.key);
-            index_row.entries.push(slot);
+        if let Some(entry) = self.schedule_new(priority, row, carried_over) {
+            // It may have fired before with this key, if an operator has reset the offset.
+            index_row.entries.retain(|other| other.key != entry.key);
+            index_row.entries.push(entry);
         }
         self.put_index_row(hash, index_row, prefetched.index);
         Ok(())
     }
 
-    /// Puts a new trigger where it belongs, and says where that is.
+    /// Schedules a new trigger; returns its entry unless it has ended already.
     fn schedule_new(
         &mut self,
         priority: u8,
@@ -122,18 +121,18 @@ impl Partition {
         let (due, offset) = (row.scheduled, row.id.generation);
         let (priority, source) = (rank(priority), Source::Triggers);
         let key = TimelineKey { due, priority, source, offset };
-        if row.lifecycle.as_ref().is_some_and(|course| course.needs_ledger()) {
+        if row.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.needs_ledger()) {
             let key = TimelineKey { due: self.due_of(&row), ..key };
             row.in_ledger = true;
             self.watch_dependencies(&row);
-            let slot = IndexEntry::for_row(key, &row);
+            let entry = IndexEntry::for_row(key, &row);
             self.schedule_entry(Entry { key, row: Row::Fire(row) });
-            return Some(slot);
+            return Some(entry);
         }
         let late = key <= self.cursor.fired_through;
         let long = due > self.clock + self.config.ledger_after;
         row.in_ledger = long && !late && !is_active(Mutation::LongTriggerNotInLedger);
-        let slot = IndexEntry::for_row(key, &row);
+        let entry = IndexEntry::for_row(key, &row);
         if late {
             let row = self.encode(&Row::Fire(row));
             self.draft.late.push((key, row));
@@ -143,10 +142,10 @@ impl Partition {
             }
             self.schedule_entry(Entry { key, row: Row::Fire(row) });
         }
-        Some(slot)
+        Some(entry)
     }
 
-    /// Puts an entry on the timeline, and into the ledger if its row says that it is held there.
+    /// Puts an entry on the timeline, and into the ledger if its row says so.
     pub(super) fn schedule_entry(&mut self, entry: Entry) {
         let row = self.encode(&entry.row);
         self.put_row(entry.key, row);
@@ -156,39 +155,39 @@ impl Partition {
         }
     }
 
-    /// Takes the trigger's pending occurrence, or what is remembered of it, off the timeline and
-    /// out of the ledger.
+    /// Removes the trigger's pending occurrence, or what is remembered of it, from the timeline and
+    /// from the ledger.
     pub(super) fn remove_live_entry(
         &mut self,
         id: &Text,
         index_row: &mut IndexRow,
     ) -> Option<IndexEntry> {
-        let dropped = index_row.extract_if(|slot| self.is_live(slot));
-        assert!(dropped.len() <= 1, "one entry of a trigger stands");
-        let slot = dropped.into_iter().next()?;
-        if slot.key > self.cursor.fired_through {
-            self.delete_row(slot.key);
+        let dropped = index_row.extract_if(|entry| self.is_live(entry));
+        assert!(dropped.len() <= 1, "a trigger has one live entry");
+        let entry = dropped.into_iter().next()?;
+        if entry.key > self.cursor.fired_through {
+            self.delete_row(entry.key);
         } else {
-            self.draft.late.retain(|(key, _)| *key != slot.key);
+            self.draft.late.retain(|(key, _)| *key != entry.key);
         }
-        if slot.in_ledger {
+        if entry.in_ledger {
             self.delete_ledger_entry(LedgerKey::Main(id.clone()));
         }
-        Some(slot)
+        Some(entry)
     }
 
-    /// Whether the trigger's occurrence has not fired yet. What was due when it came is late, and
-    /// pending until the next firing: its topic may be away, and then it has to wait on.
-    pub(super) fn is_pending(&self, slot: &IndexEntry) -> bool {
-        slot.kind == IndexEntryKind::Main
-            && (slot.key > self.cursor.fired_through || self.is_late(slot))
+    /// Whether the trigger's occurrence has not fired yet. One that was due when it was ingested is
+    /// late, and pending until the next firing: its topic may be unavailable, and then it waits.
+    pub(super) fn is_pending(&self, entry: &IndexEntry) -> bool {
+        entry.kind == IndexEntryKind::Main
+            && (entry.key > self.cursor.fired_through || self.is_late(entry))
     }
 
-    /// Its offset alone does not tell: if an operator has the log read again, what has fired may
-    /// stand at a later one.
-    fn is_late(&self, slot: &IndexEntry) -> bool {
-        let is_this = |(key, _): &(TimelineKey, RowBytes)| *key == slot.key;
-        slot.generation >= self.next_offset_at_last_fire && self.draft.late.iter().any(is_this)
+    /// The offset alone does not decide it: after an operator has reset the offset, a fired entry
+    /// may have a later one.
+    fn is_late(&self, entry: &IndexEntry) -> bool {
+        let is_this = |(key, _): &(TimelineKey, RowBytes)| *key == entry.key;
+        entry.generation >= self.next_offset_at_last_fire && self.draft.late.iter().any(is_this)
     }
 
     pub(super) fn delete_ledger_entry(&mut self, key: LedgerKey) {
@@ -201,15 +200,15 @@ impl Partition {
         ack: bool,
         offset: Offset,
         trigger: Text,
-        verdict: OutcomeKind,
+        kind: OutcomeKind,
     ) {
         if ack {
-            let outcome = Outcome { trigger, answers: Some(offset), at: self.clock, kind: verdict };
+            let outcome = Outcome { trigger, answers: Some(offset), at: self.clock, kind };
             self.draft.emits.push(Emit::Outcome(Box::new(outcome)));
         }
     }
 
-    /// A record that says nothing we can do: to the dead letters, and always on the audit trail.
+    /// A record that cannot be executed: a dead letter, and always an outcome.
     pub(super) fn reject(&mut self, topic: Text, offset: Offset, record: Unreadable) {
         let Unreadable { id, reason, key, value, headers, .. } = record;
         if let Some(trigger) = id {
@@ -230,12 +229,12 @@ impl Partition {
     }
 }
 
-/// The first row of a trigger, by its record alone: a replay makes the same.
+/// The first row of a trigger, from its record alone: a replay makes the same.
 pub(super) fn first_row(generation: Offset, timestamp: Timestamp, new: Registration) -> FireRow {
     if !new.needs_ledger() && new.expire_after.is_none() {
         return FireRow::first(new.id, generation, new.fire_at, new.definition); // nearly always
     }
-    let series = new.schedule.and_then(|schedule| {
+    let recurrence = new.schedule.and_then(|schedule| {
         let nominal = schedule.first(timestamp)?;
         let (granted, open, failures) = (0, None, 0);
         Some(Box::new(Recurrence {
@@ -246,43 +245,38 @@ pub(super) fn first_row(generation: Offset, timestamp: Timestamp, new: Registrat
             failures,
         }))
     });
-    let awaits = new.after.map(|after| {
+    let dependencies = new.after.map(|after| {
         let Dependencies { ids: remaining, on_failure, timeout } = *after;
         let until = timestamp.saturating_add(timeout);
         Box::new(PendingDependencies { remaining, on_failure, until, failed: None })
     });
     let (expire_after, retain) = (new.expire_after, new.retain);
-    let course = Lifecycle {
-        expire_after,
-        retain,
-        recurrence: series,
-        dependencies: awaits,
-        ..Lifecycle::default()
-    };
+    let lifecycle =
+        Lifecycle { expire_after, retain, recurrence, dependencies, ..Lifecycle::default() };
     let row = FireRow::first(new.id, generation, new.fire_at, new.definition);
-    FireRow { lifecycle: course.boxed_unless_default(), ..row }
+    FireRow { lifecycle: lifecycle.boxed_unless_default(), ..row }
 }
 
-/// Why a registration is ignored for the sake of what stands there, if it is.
+/// Why a registration is ignored because of the live entry, if it is.
 fn reason_to_ignore(
     new: &Registration,
-    slot: Option<&IndexEntry>,
+    entry: Option<&IndexEntry>,
     current: Option<(Offset, Timestamp)>,
     index_row: &IndexRow,
 ) -> Option<OutcomeKind> {
     if let Some((generation, _)) = current
-        && index_row.belongs_to_other_caller(slot, new.definition.caller.as_ref())
+        && index_row.belongs_to_other_caller(entry, new.definition.caller.as_ref())
         && !is_active(Mutation::OtherCallerAllowed)
     {
         return Some(OutcomeKind::Taken { generation });
     }
-    let pending = slot.filter(|slot| slot.kind == IndexEntryKind::Main);
+    let pending = entry.filter(|entry| entry.kind == IndexEntryKind::Main);
     match (new.on_conflict, current) {
         (OnConflict::Keep, Some((generation, fire_at))) => {
             Some(OutcomeKind::Kept { generation, fire_at })
         }
         (OnConflict::Match(wanted), there) => match (pending, there) {
-            (Some(slot), _) if slot.generation == wanted => None,
+            (Some(entry), _) if entry.generation == wanted => None,
             (Some(_), Some((generation, fire_at))) => {
                 Some(OutcomeKind::Kept { generation, fire_at })
             }
@@ -292,27 +286,28 @@ fn reason_to_ignore(
     }
 }
 
-/// What a registration that keeps finds: the generation that stays, and when it is due.
-fn surviving_generation(slot: &IndexEntry, row: Option<&Row>) -> Option<(Offset, Timestamp)> {
+/// The generation that a registration with `keep` finds, and when it is due.
+fn surviving_generation(entry: &IndexEntry, row: Option<&Row>) -> Option<(Offset, Timestamp)> {
     match row {
-        None => Some((slot.generation, slot.key.due)),
+        None => Some((entry.generation, entry.key.due)),
         Some(Row::Fire(row)) => {
-            let retained = row.lifecycle.as_ref().is_some_and(|course| course.retain.is_some());
-            let stays = slot.kind == IndexEntryKind::Main || retained;
-            stays.then_some((slot.generation, row.scheduled))
+            let retained =
+                row.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.retain.is_some());
+            let stays = entry.kind == IndexEntryKind::Main || retained;
+            stays.then_some((entry.generation, row.scheduled))
         }
         Some(Row::Watch { .. } | Row::Veto { .. }) => None,
     }
 }
 
-/// What is left to whoever replaces a trigger.
+/// What the replacement of a trigger takes over.
 fn carry_over_from(row: Option<Row>, count: CountPolicy) -> CarriedOver {
     match row {
-        Some(Row::Fire(FireRow { id, lifecycle: Some(course), .. })) => {
-            let counted = course.recurrence.filter(|_| count == CountPolicy::Keep);
+        Some(Row::Fire(FireRow { id, lifecycle: Some(lifecycle), .. })) => {
+            let counted = lifecycle.recurrence.filter(|_| count == CountPolicy::Keep);
             let executions = counted.as_ref().map_or(0, |_| id.occurrence);
-            let failures = counted.map_or(0, |series| series.failures);
-            CarriedOver { watchers: course.watchers, executions, failures }
+            let failures = counted.map_or(0, |recurrence| recurrence.failures);
+            CarriedOver { watchers: lifecycle.watchers, executions, failures }
         }
         Some(Row::Watch { .. }) if is_active(Mutation::WatchersLost) => CarriedOver::default(),
         Some(Row::Watch { watchers, .. }) => CarriedOver { watchers, ..CarriedOver::default() },
@@ -320,20 +315,20 @@ fn carry_over_from(row: Option<Row>, count: CountPolicy) -> CarriedOver {
     }
 }
 
-/// Takes up what a predecessor left. Says whether that is the end: it has come as often as it may.
+/// Applies what is carried over. Returns whether the trigger has ended: it has no execution left.
 fn apply_carried_over(row: &mut FireRow, carried_over: CarriedOver) -> bool {
     let CarriedOver { watchers, executions, failures } = carried_over;
     if !watchers.is_empty() {
         lifecycle_mut(row).watchers = watchers;
     }
-    let Some(series) =
-        row.lifecycle.as_deref_mut().and_then(|course| course.recurrence.as_deref_mut())
+    let Some(recurrence) =
+        row.lifecycle.as_deref_mut().and_then(|lifecycle| lifecycle.recurrence.as_deref_mut())
     else {
         return false;
     };
     row.id.occurrence = executions;
-    series.failures = failures;
-    series.schedule.max_executions().is_some_and(|executions_max| executions >= executions_max)
+    recurrence.failures = failures;
+    recurrence.schedule.max_executions().is_some_and(|executions_max| executions >= executions_max)
 }
 
 /// Under which key the ledger holds a row, if it does.

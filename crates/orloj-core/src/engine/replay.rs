@@ -1,11 +1,11 @@
-//! The replay rule: how a store is brought back from the ledger and the log.
+//! The replay rule: how a store is rebuilt from the ledger and the log.
 //!
-//! Invariant: for a record of `triggers` below N — marked `~skip`: as if it had never been; of an
-//! id the ledger holds: the ledger already contains its effect; of a kind that the ledger holds in
-//! any case: settled; a plain registration: insert if its key is above W and its due time not above
-//! S, as it is settled otherwise; a cancel removes. All but the marked ones and the commands remove
-//! older generations of their id. The ledger is read first, whole; a record whose very registration
-//! it holds is not even looked at ([`Held`]).
+//! Invariant: for a record of `triggers` below N — marked `~skip`: ignored; of an id that is in the
+//! ledger: the ledger already contains its effect; of a kind that is always in the ledger: settled;
+//! a plain registration: insert if its key is above W and its due time not above S, as it is
+//! settled otherwise; a cancel removes. All but the marked ones and the commands remove older
+//! generations of their id. The ledger is read first, completely; a record whose registration it
+//! contains is not read at all ([`OffsetBitmap`]).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -25,12 +25,12 @@ use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey, rank};
 use crate::model::{Offset, Timestamp};
 
-/// Brings a store back, batch by batch.
+/// Rebuilds a store, batch by batch.
 #[derive(Debug)]
 pub struct Replay {
     fired_through: TimelineKey,
-    /// S: what is due later went into the ledger when it was ingested. If the ledger does not hold
-    /// it any more, it is settled, even if what settled it has not been replayed yet.
+    /// S: an entry that is due later was written to the ledger when it was ingested. If it is not
+    /// in the ledger any more, it is settled, even if the record that settled it comes later.
     replay_horizon: Timestamp,
     /// The latest due time of what was inserted from the log, in ms since the epoch.
     pub max_inserted_due: Timestamp,
@@ -38,7 +38,7 @@ pub struct Replay {
     pub skips: BTreeSet<Offset>,
     /// The broker timestamp of the last record replayed, in ms since the epoch.
     pub last_timestamp: Timestamp,
-    /// What a store that began empty can know; `None` where it did not.
+    /// The ids that a store which was empty may have; `None` if it was not empty.
     id_filter: Option<IdBloomFilter>,
     covered: OffsetBitmap,
     rows: Vec<RowOp>,
@@ -48,7 +48,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Starts with the committed `w` and `horizon` (S), the part of the log that will be replayed,
+    /// Starts with the committed W and S, the part of the log that will be replayed,
     /// and the marks that the local store has.
     #[must_use]
     pub fn new(
@@ -71,14 +71,14 @@ impl Replay {
         }
     }
 
-    /// The store is empty, and about `expected` ids will come: it need not be asked for those that
-    /// come for the first time.
+    /// The store is empty, and about `expected` ids will be read: the store need not be read for an
+    /// id that is read for the first time.
     #[must_use]
     pub fn with_empty_store(self, expected: u64) -> Self {
         Self { id_filter: Some(IdBloomFilter::with_capacity(expected)), ..self }
     }
 
-    /// The ids whose index rows must be at hand for these records of the ledger.
+    /// The ids whose index rows must be fetched for these records of the ledger.
     pub fn ids_in_ledger<'a>(
         &mut self,
         records: impl IntoIterator<Item = &'a LedgerRecord>,
@@ -86,7 +86,7 @@ impl Replay {
         self.ids_to_fetch(records.into_iter().filter_map(|record| record.key.trigger()))
     }
 
-    /// The ids whose index rows must be at hand for these records of `triggers`.
+    /// The ids whose index rows must be fetched for these records of `triggers`.
     pub fn ids_in_triggers(&mut self, records: &[TriggerRecord]) -> Vec<IdHash> {
         self.ids_to_fetch(records.iter().filter_map(TriggerRecord::trigger))
     }
@@ -105,8 +105,8 @@ impl Replay {
         self.take_rows()
     }
 
-    /// Whether there is nothing to do for the record of `triggers` at `offset`, because the ledger
-    /// holds what it has registered.
+    /// Whether the record of `triggers` at `offset` need not be replayed, because the ledger
+    /// contains what it has registered.
     #[must_use]
     pub fn is_covered(&self, offset: Offset) -> bool {
         self.covered.contains(offset) && !is_active(Mutation::ReplayCovered)
@@ -147,7 +147,7 @@ impl Replay {
                         }
                     })
                 }
-                // What a command has touched is in the ledger, or was settled there.
+                // A trigger that a command has changed is in the ledger, or was settled there.
                 Request::Command { .. }
                 | Request::Batch(_)
                 | Request::Forward(_)
@@ -176,7 +176,7 @@ impl Replay {
             let key = TimelineKey { due, priority, source, offset };
             let kept = new.needs_ledger() && !is_active(Mutation::ReplaySettled);
             if key <= replay.fired_through || due > replay.replay_horizon || kept {
-                return; // it has fired, or was settled: nothing of it is worth a row
+                return; // it has fired, or was settled: it needs no row
             }
             replay.max_inserted_due = replay.max_inserted_due.max(due);
             let row = first_row(offset, at, new);
@@ -202,14 +202,14 @@ impl Replay {
             }),
             LedgerKey::Retry { trigger, generation, occurrence } => {
                 self.update_index_row(&trigger, fetched, |replay, index_row| {
-                    replay.remove_matching(index_row, |slot| {
-                        slot.is_retry_of(generation, occurrence)
+                    replay.remove_matching(index_row, |entry| {
+                        entry.is_retry_of(generation, occurrence)
                     });
                     replay.insert_entry(index_row, entry);
                 });
             }
             LedgerKey::Veto(id) => self.update_index_row(&id, fetched, |replay, index_row| {
-                replay.remove_matching(index_row, |slot| slot.kind == IndexEntryKind::Veto);
+                replay.remove_matching(index_row, |entry| entry.kind == IndexEntryKind::Veto);
                 replay.insert_entry(index_row, entry);
             }),
             LedgerKey::Skip(offset) => {
@@ -221,7 +221,7 @@ impl Replay {
         }
     }
 
-    /// What the ledger holds goes on the timeline.
+    /// Puts an entry of the ledger on the timeline.
     fn insert_entry(&mut self, index_row: &mut IndexRow, entry: Option<Entry>) {
         let Some(Entry { key, mut row }) = entry else { return };
         if let Row::Fire(row) = &mut row
@@ -229,19 +229,19 @@ impl Replay {
         {
             row.id.occurrence = 0;
         }
-        let slot = match &row {
+        let entry = match &row {
             Row::Fire(row) => IndexEntry { in_ledger: true, ..IndexEntry::for_row(key, row) },
             Row::Veto { cancel, .. } => IndexEntry::for_veto(key, *cancel),
             Row::Watch { .. } => IndexEntry::for_watch(key),
         };
         if key > self.fired_through {
-            if is_main(&slot) && matches!(row, Row::Fire(_)) {
-                self.covered.insert(slot.generation);
+            if is_main(&entry) && matches!(row, Row::Fire(_)) {
+                self.covered.insert(entry.generation);
             }
             let row = self.encode(&row);
             self.rows.push(RowOp::Put { key, row });
         }
-        index_row.entries.push(slot);
+        index_row.entries.push(entry);
     }
 
     fn encode(&mut self, row: &Row) -> RowBytes {
@@ -257,12 +257,12 @@ impl Replay {
         index_row: &mut IndexRow,
         predicate: impl Fn(&IndexEntry) -> bool,
     ) {
-        for slot in index_row.extract_if(predicate) {
-            if slot.key > self.fired_through {
-                self.rows.push(RowOp::Delete { key: slot.key });
+        for entry in index_row.extract_if(predicate) {
+            if entry.key > self.fired_through {
+                self.rows.push(RowOp::Delete { key: entry.key });
             }
-            if is_main(&slot) && !is_active(Mutation::CoveredNeverCleared) {
-                self.covered.remove(slot.generation);
+            if is_main(&entry) && !is_active(Mutation::CoveredNeverCleared) {
+                self.covered.remove(entry.generation);
             }
         }
     }
@@ -279,7 +279,7 @@ impl Replay {
         let is_touched = changed_before.is_some();
         let mut index_row = changed_before.or_else(|| stored.cloned()).unwrap_or_default();
         update(self, &mut index_row);
-        // Most records of the log say again what the ledger holds.
+        // Most records of the log repeat what the ledger contains.
         let is_stored = stored.map_or(index_row.entries.is_empty(), |stored| *stored == index_row);
         if is_touched || !is_stored {
             let _previous = self.changed.insert(hash, index_row);
@@ -297,7 +297,7 @@ impl Replay {
     }
 }
 
-/// What a registration replaces and a cancel removes.
-fn is_main(slot: &IndexEntry) -> bool {
-    matches!(slot.kind, IndexEntryKind::Main | IndexEntryKind::Remembered)
+/// Whether a registration replaces it and a cancel removes it.
+fn is_main(entry: &IndexEntry) -> bool {
+    matches!(entry.kind, IndexEntryKind::Main | IndexEntryKind::Remembered)
 }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use crate::model::{Millis, Offset, Timestamp};
 
 /// Samples kept at most; with one every few seconds this spans far more than `ledger.after`.
-/// When full, the newest is replaced: L then stands a little longer, which is safe.
+/// When full, the newest is replaced: L then advances a little later, which is safe.
 const SAMPLES_MAX: usize = 4_096;
 
 /// Pairs (S, N) of committed steps, oldest first.
@@ -39,7 +39,7 @@ impl ReplayFromTracker {
         self.sampled_at = now;
     }
 
-    /// L when W stands at `w_due`: the N of the newest sample whose S is strictly below it.
+    /// L when W is at `fired_through_due`: the N of the newest sample whose S is strictly below it.
     pub fn advance_to(&mut self, fired_through_due: Timestamp) -> Option<Offset> {
         let mut replay_from = None;
         while let Some(&(horizon, triggers)) = self.samples.front() {

@@ -1,8 +1,8 @@
-//! Signals. A worker, or who replays a dead letter, asks the owner to hold an attempt until it is
-//! due; others are about the course of a trigger.
+//! Signals. A worker, or the replay of a dead letter, asks the owner to hold an attempt until it is
+//! due; others are about the lifecycle of a trigger.
 //!
-//! Invariant: signals are never replayed. What is accepted is in the ledger from the transaction
-//! that accepts it; what is known already for its occurrence, or vetoed by a later cancel, is not.
+//! Invariant: signals are never replayed. An accepted attempt is in the ledger from the transaction
+//! that accepts it; one that is known already, or vetoed by a later cancel, is not accepted.
 
 use super::index_row::{IdHash, IndexEntry};
 use super::partition::{CorruptRow, Partition};
@@ -68,7 +68,8 @@ impl Partition {
         if index_row.has_attempt(&id) && !is_active(Mutation::DuplicateRetryAccepted) {
             return Ok(());
         }
-        for earlier in index_row.extract_if(|slot| slot.is_retry_of(id.generation, id.occurrence)) {
+        for earlier in index_row.extract_if(|entry| entry.is_retry_of(id.generation, id.occurrence))
+        {
             if earlier.key > fired_through {
                 self.delete_row(earlier.key);
             }
@@ -76,10 +77,9 @@ impl Partition {
         let (priority, source) = (rank(priority), Source::Signals);
         let key = TimelineKey { due, priority, source, offset };
         let late = key <= fired_through;
-        let course =
+        let lifecycle =
             Lifecycle { report_end: settles, ..Lifecycle::default() }.boxed_unless_default();
-        let row =
-            FireRow { id, scheduled, in_ledger: !late, definition, history, lifecycle: course };
+        let row = FireRow { id, scheduled, in_ledger: !late, definition, history, lifecycle };
         index_row.entries.push(IndexEntry::for_row(key, &row));
         let entry = Entry { key, row: Row::Fire(row) };
         if late {

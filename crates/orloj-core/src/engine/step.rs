@@ -1,4 +1,4 @@
-//! A step: everything a decision asks of the world, as data.
+//! A step: all effects of a decision, as data.
 //!
 //! Invariant: decide, commit, apply. The emits go out in one Kafka transaction together with the
 //! cursor; the rows go into the store some time after it is committed, never before.
@@ -19,23 +19,23 @@ use crate::model::text::Text;
 use crate::model::timeline::TimelineKey;
 use crate::model::{Offset, PartitionId, Timestamp};
 
-/// What one decision about one partition asks for.
+/// The effects of one decision about one partition.
 #[derive(Clone, Debug)]
 pub struct PartitionStep {
     /// Counts the steps of a partition over all its owners; orders ledger records.
     pub number: u64,
     /// Records to write, in order, all in one transaction.
     pub emits: Vec<Emit>,
-    /// That transaction is committed no sooner, in ms since the epoch: nothing that it fires is due
-    /// later, unless a command calls for it. It may be a little ahead of the clock.
+    /// That transaction is committed no earlier, in ms since the epoch: nothing that it fires is
+    /// due later, except by a command. It may be a little ahead of the clock.
     pub commit_not_before: Timestamp,
     /// From time to time: everything the store does not have yet, to be written once that
     /// transaction is committed, in the order of the steps, and then reported with
-    /// [`Partition::applied`](super::partition::Partition::applied).
+    /// [`Partition::on_applied`](super::partition::Partition::on_applied).
     pub spill: Option<Arc<Delta>>,
-    /// The cursor after this step; it travels in the commit metadata.
+    /// The cursor after this step; it is in the commit metadata.
     pub cursor: Cursor,
-    /// Whether the owner leaves after it.
+    /// Whether it is the owner's last.
     pub is_final: bool,
     /// Records ingested in this step.
     pub ingested: usize,
@@ -50,7 +50,7 @@ pub enum Emit {
     ToWorker(Box<Fire>),
     /// For the workers of a pool (the default one if it has no name): callbacks not to make.
     Withdraw {
-        /// Whose workers.
+        /// The pool.
         pool: Option<Text>,
         /// Which callbacks.
         withdrawal: Box<Withdrawal>,
@@ -59,19 +59,19 @@ pub enum Emit {
     Ledger {
         /// Which entry.
         key: LedgerKey,
-        /// What it is now.
+        /// Its new value.
         value: Option<Box<LedgerValue>>,
     },
     /// A signal to the owner of a trigger.
     Signal {
-        /// Where that owner reads.
+        /// The partition of that trigger.
         partition: PartitionId,
-        /// What it is told.
+        /// The message.
         signal: Box<Signal>,
     },
-    /// A line of the audit trail.
+    /// An outcome.
     Outcome(Box<Outcome>),
-    /// Something nobody will try again by itself.
+    /// A record or a fire that will not be retried automatically.
     DeadLetter(Box<DeadLetter>),
     /// A record that belongs to another partition.
     Forward(Box<Forward>),
@@ -80,7 +80,7 @@ pub enum Emit {
 /// A payload to a topic of the user's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicFire {
-    /// What fires, as it stood on the timeline; its target is a topic.
+    /// The row of the timeline; its target is a topic.
     pub row: RowBytes,
     /// The partition of that topic.
     pub partition: PartitionId,
@@ -133,7 +133,7 @@ impl RowOp {
     }
 }
 
-/// The topic a dead letter says it came from.
+/// The names of the input topics, for the origins of dead letters.
 #[derive(Clone, Debug)]
 pub struct InputTopics {
     /// The full name of `triggers`.

@@ -1,7 +1,7 @@
 //! Taking over a partition: from assignment to active, as a state machine without I/O.
 //!
-//! Invariant: stable offsets first, then a barrier under our own generation, then the ledger until
-//! our own nonce comes back, then the log up to N. Only then may anything fire.
+//! Invariant: stable offsets first, then a barrier with our own generation, then the ledger until
+//! our own nonce is read, then the log up to N. Only then may anything fire.
 //!
 //! ```text
 //!  Offsets ─► (Mirror) ─► Barrier ─► Confirm ─► Ledger ─► Triggers ─► Done
@@ -23,7 +23,7 @@ use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::timeline::TimelineKey;
 use crate::model::{Offset, PartitionId, Timestamp};
 
-/// What the takeover wants from the shell next.
+/// What the takeover needs from the shell next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TakeoverRequest {
     /// The partition's committed offset and metadata, read stable, and the topics' bounds.
@@ -41,10 +41,10 @@ pub enum TakeoverRequest {
         offset: Offset,
         /// The commit metadata.
         metadata: String,
-        /// Fresh; proves that what comes back is ours.
+        /// Fresh; proves that the barrier that is read is ours.
         nonce: u64,
     },
-    /// Ledger records from here on, until the takeover asks for something else.
+    /// Ledger records from here on, until the next request is a different one.
     Ledger {
         /// The first offset to read.
         from: Offset,
@@ -60,11 +60,11 @@ pub enum TakeoverRequest {
     Nothing,
 }
 
-/// S of a cursor that an operator has moved past its mirror: a replay without a local store finds
-/// it out.
+/// S of a cursor that an operator has moved past its mirror: unknown until a replay without a local
+/// store has computed it.
 const REPLAY_HORIZON_UNKNOWN: Timestamp = Timestamp::MAX;
 
-/// What the broker says of the partition's offset.
+/// The committed offset of the partition and the bounds of its topics, as the broker reports them.
 #[derive(Clone, Debug, Default)]
 pub struct PartitionOffsets {
     /// The group's offset of `triggers[p]` and its metadata, if any was ever committed.
@@ -83,7 +83,7 @@ pub struct PartitionOffsets {
     pub ledger_end: Offset,
 }
 
-/// Part of the log was deleted before it was read: an operator must know.
+/// Part of a log that was deleted before it was read: an operator must be informed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffsetGap {
     /// `triggers`, `signals` or `ledger`.
@@ -116,17 +116,17 @@ pub struct Takeover {
     checkpoint: Option<LocalCheckpoint>,
     offsets: PartitionOffsets,
     mirror: Option<(String, Offset, bool)>,
-    /// The highest number of a step that was seen while the mirror was looked for.
+    /// The highest number of a step that was read while the mirror was searched.
     last_step: Option<u64>,
     cursor: Cursor,
     ledger_position: Offset,
     replay: Replay,
-    /// What of the log was deleted too early.
+    /// The parts of the logs that were deleted too early.
     pub gaps: Vec<OffsetGap>,
 }
 
 impl Takeover {
-    /// Begins with the local store, if it is valid, and its skip marks. `nonce` must be fresh.
+    /// Starts with the local store, if it is valid, and its skip marks. `nonce` must be fresh.
     #[must_use]
     pub fn new(
         partition: PartitionId,
@@ -167,7 +167,7 @@ impl Takeover {
                 metadata: self.cursor.to_metadata(&self.owner),
                 nonce: self.nonce,
             },
-            // A read from below what is still there would never begin.
+            // A read from below the first offset would never begin.
             TakeoverPhase::Ledger => TakeoverRequest::Ledger {
                 from: self.ledger_resume_offset().max(self.offsets.ledger_low),
             },
@@ -179,18 +179,18 @@ impl Takeover {
         }
     }
 
-    /// Whether the local store turned out to be of no use and must be wiped before it is written.
+    /// Whether the local store is invalid and must be wiped before it is written.
     #[must_use]
     pub fn must_wipe(&self) -> bool {
         self.checkpoint.is_none()
     }
 
-    /// The answer to [`TakeoverRequest::Committed`].
+    /// The answer to [`TakeoverRequest::Offsets`].
     pub fn on_offsets(&mut self, offsets: PartitionOffsets) -> Result<(), TakeoverError> {
         if self.phase == TakeoverPhase::Confirm {
             return self.confirm(&offsets);
         }
-        assert_eq!(self.phase, TakeoverPhase::Offsets, "nobody asked for the offsets");
+        assert_eq!(self.phase, TakeoverPhase::Offsets, "the offsets were not requested");
         self.offsets = offsets;
         let Some((offset, metadata)) = &self.offsets.committed else {
             return self.start_mirror_search();
@@ -204,7 +204,7 @@ impl Takeover {
 
     /// The answer to [`TakeoverRequest::Barrier`]: the transaction is committed.
     pub fn on_barrier(&mut self) {
-        assert_eq!(self.phase, TakeoverPhase::Barrier, "nobody asked for a barrier");
+        assert_eq!(self.phase, TakeoverPhase::Barrier, "no barrier was requested");
         self.phase = TakeoverPhase::Confirm;
     }
 
@@ -239,21 +239,21 @@ impl Takeover {
         self.replay.ids_in_triggers(records)
     }
 
-    /// Whether the record of `triggers` at `offset` need not be given to
-    /// [`on_triggers`](Self::on_triggers): the ledger holds what it has registered.
+    /// Whether the record of `triggers` at `offset` need not be passed to
+    /// [`on_triggers`](Self::on_triggers): the ledger contains what it has registered.
     #[must_use]
     pub fn is_covered(&self, offset: Offset) -> bool {
         self.replay.is_covered(offset)
     }
 
-    /// The records that [`is_covered`](Self::is_covered) says, for a reader that goes on while
-    /// records are applied elsewhere.
+    /// The records for which [`is_covered`](Self::is_covered) is true, for a reader that continues
+    /// while records are applied elsewhere.
     pub fn take_covered(&mut self) -> OffsetBitmap {
-        assert_eq!(self.phase, TakeoverPhase::Triggers, "the ledger is not read whole");
+        assert_eq!(self.phase, TakeoverPhase::Triggers, "the ledger is not read completely");
         self.replay.take_covered()
     }
 
-    /// Records that are held were written until `timestamp`, in ms since the epoch.
+    /// Covered records were written until `timestamp`, in ms since the epoch.
     pub fn on_covered(&mut self, timestamp: Timestamp) {
         self.replay.observe_timestamp(timestamp);
     }
@@ -261,24 +261,24 @@ impl Takeover {
     /// Records of `triggers` for [`TakeoverRequest::Triggers`], all below its `until`. Returns the
     /// rows to apply.
     pub fn on_triggers(&mut self, records: Vec<TriggerRecord>, fetched: &IndexRows) -> Vec<RowOp> {
-        assert_eq!(self.phase, TakeoverPhase::Triggers, "nobody asked for triggers");
+        assert_eq!(self.phase, TakeoverPhase::Triggers, "no triggers were requested");
         self.replay.apply_triggers(records, fetched)
     }
 
     /// The reader's position on `triggers` has passed N.
     pub fn on_triggers_end(&mut self) {
-        assert_eq!(self.phase, TakeoverPhase::Triggers, "nobody asked for triggers");
+        assert_eq!(self.phase, TakeoverPhase::Triggers, "no triggers were requested");
         self.phase = TakeoverPhase::Done;
     }
 
-    /// The committed cursor; known once the barrier is asked for.
+    /// The committed cursor; known once the barrier is requested.
     #[must_use]
     pub fn cursor(&self) -> &Cursor {
         &self.cursor
     }
 
-    /// What to commit when the partition goes before it was active: our barrier may be the last
-    /// word on it. `None` while the cursor is still the earlier owner's.
+    /// The final commit if the partition is given up before it was active: our barrier may be its
+    /// last commit. `None` while the cursor is still the earlier owner's.
     #[must_use]
     pub fn final_commit(&self) -> Option<(Offset, String)> {
         let ours = !matches!(
@@ -288,8 +288,8 @@ impl Takeover {
         ours.then(|| (self.cursor.next_offset, self.cursor.to_final_metadata(&self.owner)))
     }
 
-    /// How far the local store is, given that `applied` records of `triggers` are: what to store
-    /// with the rows. The step counts only once the ledger has been read whole.
+    /// The checkpoint of the local store to write with the rows, given that records of `triggers`
+    /// below `applied` are applied. The step counts only once the ledger was read completely.
     #[must_use]
     pub fn checkpoint(&self, applied: Offset) -> LocalCheckpoint {
         let read = matches!(self.phase, TakeoverPhase::Triggers | TakeoverPhase::Done);
@@ -312,7 +312,7 @@ impl Takeover {
         }
     }
 
-    /// From which offset of `triggers` the replay starts.
+    /// The offset of `triggers` from which the replay starts.
     #[must_use]
     pub fn replay_start(&self) -> Offset {
         let applied = self.checkpoint.map_or(0, |local| local.applied_until);
@@ -340,7 +340,7 @@ impl Takeover {
         }
     }
 
-    /// What tells this takeover from every other.
+    /// What distinguishes this takeover from every other.
     #[must_use]
     pub fn nonce(&self) -> u64 {
         self.nonce
@@ -352,7 +352,7 @@ impl Takeover {
         if ledger_low == ledger_end { self.on_mirror_read() } else { Ok(()) }
     }
 
-    /// The local store holds the ledger below this.
+    /// The local store contains the ledger below this.
     fn ledger_resume_offset(&self) -> Offset {
         self.checkpoint.map_or(0, |local| local.ledger_position)
     }
@@ -368,7 +368,7 @@ impl Takeover {
         }
     }
 
-    /// The ledger was searched for the mirror: decide where to stand.
+    /// The ledger was searched for the mirror: decide the cursor.
     fn on_mirror_read(&mut self) -> Result<(), TakeoverError> {
         let mirror = match &self.mirror {
             None => None,
@@ -458,7 +458,7 @@ impl Takeover {
         }
     }
 
-    /// What retention has deleted cannot be read: say so, and go on with what is there.
+    /// Reports what retention has deleted, and continues with the first offsets that exist.
     fn skip_deleted_offsets(&mut self, cursor: &mut Cursor) {
         let applied = self.checkpoint.map_or(0, |local| local.applied_until);
         let needed = cursor.replay_from.max(applied).min(cursor.next_offset);
@@ -497,8 +497,8 @@ impl Takeover {
         Ok(())
     }
 
-    /// What follows our barrier is a later owner's: it would be of steps that we see in part, and
-    /// say more than our cursor. It is read again by whoever resumes this store.
+    /// Records after our barrier are a later owner's: parts of steps, and ahead of our cursor. The
+    /// owner that resumes this store reads them again.
     fn read_ledger(
         &mut self,
         mut records: Vec<LedgerRecord>,

@@ -1,6 +1,6 @@
 //! Why a takeover stops, and what a person can do about it.
 //!
-//! Invariant: nothing fires while the cursor is in doubt; the message says the way out.
+//! Invariant: nothing fires while the cursor is uncertain; the message says what to do.
 
 use super::cursor::MetadataError;
 use crate::model::{Offset, PartitionId};
@@ -17,9 +17,9 @@ pub enum TakeoverError {
         /// Where it stands.
         offset: Offset,
     },
-    /// The group's offset is gone and the mirror is older than the last commit may be.
+    /// The group's offset is lost, and the mirror may be older than the last commit.
     #[error(
-        "partition {partition}: the group's committed offset is gone (expired or deleted), and \
+        "partition {partition}: the group's committed offset is lost (expired or deleted), and \
          the ledger's mirror was not written at a shutdown: everything due since {mirror_due} ms \
          may fire again if you accept it. Accept with `kafka-consumer-groups --group GROUP \
          --reset-offsets --to-offset {offset} --topic {topic}:{partition} --execute` and restart"
@@ -27,7 +27,7 @@ pub enum TakeoverError {
     CursorLost {
         /// The partition.
         partition: PartitionId,
-        /// The topic whose offset is gone.
+        /// The topic whose offset is lost.
         topic: String,
         /// The mirror's offset.
         offset: Offset,
@@ -40,17 +40,17 @@ pub enum TakeoverError {
          depends; use Apache Kafka or a broker that does"
     )]
     MetadataDropped,
-    /// Someone else has committed since our barrier: the group has given the partition away, and
-    /// will say so.
+    /// Another member has committed since our barrier: the group has reassigned the partition, and
+    /// will report it.
     #[error("partition {partition}: another member has taken it over meanwhile")]
     TakenOverByOther {
         /// The partition.
         partition: PartitionId,
     },
-    /// The topic ends below the committed offset: it was created anew, or truncated.
+    /// The topic ends below the committed offset: it was created again, or truncated.
     #[error(
         "partition {partition}: {topic} ends at {end}, below the committed offset {offset}: was \
-         the topic created anew? Reset the group's offset to start over"
+the topic created again? Reset the group's offset to start over"
     )]
     TopicTruncated {
         /// The partition.

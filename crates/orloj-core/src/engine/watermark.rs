@@ -9,11 +9,11 @@ use std::collections::VecDeque;
 use crate::fault::{Mutation, is_active};
 use crate::model::{Millis, Offset, Timestamp};
 
-/// Ends remembered at most. When full the newest is dropped: the watermark then stands a little
-/// longer, which is safe.
+/// Ends kept at most. When full the newest is dropped: the watermark then advances a little later,
+/// which is safe.
 const ENDS_MAX: usize = 256;
 
-/// What is known of how far `triggers` has been read.
+/// How far `triggers` has been read.
 #[derive(Clone, Debug)]
 pub struct Watermark {
     grace: Millis,
@@ -21,7 +21,7 @@ pub struct Watermark {
     read_until: Offset,
     /// The broker timestamp of the last record ingested.
     last_timestamp: Timestamp,
-    /// Everything written before this moment has been read.
+    /// Everything written before this time has been read.
     proven_at: Option<Timestamp>,
     /// Ends that are not reached yet, with when they were looked up; oldest first.
     ends: VecDeque<(Offset, Timestamp)>,

@@ -1,8 +1,8 @@
 //! The wheel: the near horizon of a partition in memory, as a ring of buckets, one a tick.
 //!
-//! Invariant: every pending entry with W < key < `loaded_until` is in the wheel, and whatever is in
-//! the wheel is in the store as well, or in a step on its way there. So the wheel may forget its
-//! far end whenever it is over budget; [`Wheel::load`] alone brings it back.
+//! Invariant: every pending entry with W < key < `loaded_until` is in the wheel, and every entry in
+//! the wheel is in the store as well, or in a step that will be written. So the wheel may drop its
+//! far end whenever it is over budget; only [`Wheel::load`] adds it again.
 //!
 //! ```text
 //!   W      base             loaded_until        base + ring
@@ -33,8 +33,8 @@ pub struct Wheel {
     horizon: Millis,
     budget: usize,
     bytes: usize,
-    /// The far end went back to the store, and nothing has left since: what a load brings would go
-    /// the same way, again and again.
+    /// The far end was dropped, and nothing has fired since: entries that are loaded now would be
+    /// dropped again.
     over_budget: bool,
     fired_through: TimelineKey,
     loaded_until: TimelineKey,
@@ -43,7 +43,7 @@ pub struct Wheel {
     ring: VecDeque<Bucket>,
 }
 
-/// What the wheel asks the store for.
+/// What the wheel needs from the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadRequest {
     /// The first key to read.
@@ -56,7 +56,7 @@ pub struct LoadRequest {
 }
 
 impl Wheel {
-    /// An empty wheel for a partition whose cursor stands at `at` (W). A bucket is `tick` ms
+    /// An empty wheel for a partition with this W. A bucket is `tick` ms
     /// wide, `horizon` ms are held ahead, in `budget` bytes: at most one row more.
     #[must_use]
     pub fn new(tick: Millis, horizon: Millis, budget: usize, fired_through: TimelineKey) -> Self {
@@ -91,7 +91,7 @@ impl Wheel {
 
     /// What to load at `now` (ms), or `None` when enough is loaded or the budget is in use. The
     /// low marks lie at half the horizon and half the budget, so that the store is read seldom,
-    /// in large slices, ahead of time; a quarter of the budget is left to what comes in live.
+    /// in large slices, ahead of time; a quarter of the budget is kept free for new entries.
     #[must_use]
     pub fn load_request(&self, now: Timestamp) -> Option<LoadRequest> {
         let near = self.loaded_until.due <= now.saturating_add(self.horizon / 2);
@@ -103,8 +103,8 @@ impl Wheel {
     }
 
     /// Takes over what the store has from `loaded_until` up to `reached` (exclusive). Nothing may
-    /// come between [`Wheel::wants`], the scan and this; what the store cannot have shown yet, rows
-    /// of steps that are decided but not applied, is inserted and removed again afterwards.
+    /// happen between [`Wheel::load_request`], the scan and this; rows of steps that are decided
+    /// but not in the store yet are inserted and removed again afterwards.
     pub fn load(
         &mut self,
         entries: impl IntoIterator<Item = (TimelineKey, RowBytes)>,
@@ -121,8 +121,8 @@ impl Wheel {
         self.shrink();
     }
 
-    /// Takes note of an entry, new or (to no effect) known already. False: it is not held, because
-    /// it lies beyond what is loaded and will be read from the store in its time, or below W.
+    /// Inserts an entry; inserting it again has no effect. False: it is not held, because it is
+    /// beyond what is loaded and will be read from the store later, or it is not above W.
     pub fn insert(&mut self, key: TimelineKey, row: RowBytes) -> bool {
         if self.fired_through < key && key < self.loaded_until {
             self.push(key, Some(row));
@@ -131,7 +131,7 @@ impl Wheel {
         self.fired_through < key && key < self.loaded_until
     }
 
-    /// Forgets an entry that was cancelled.
+    /// Removes an entry.
     pub fn remove(&mut self, key: TimelineKey) {
         if self.fired_through < key && key < self.loaded_until {
             self.push(key, None);
@@ -140,7 +140,7 @@ impl Wheel {
     }
 
     /// Moves the entries up to `until` (inclusive), at most `max` of them, in key order to `out`.
-    /// What is due but not loaded yet is not among them: see [`Wheel::wants`].
+    /// Entries that are due but not loaded yet are not included: see [`Wheel::load_request`].
     pub fn take_due(
         &mut self,
         until: TimelineKey,
@@ -155,7 +155,7 @@ impl Wheel {
         }
     }
 
-    /// When to look again: never later than the first entry is due or a load is wanted. (After a
+    /// When to check again: never later than the first entry is due or a load is needed. (After a
     /// cancel it may be earlier.) In ms; at or before `now` means at once.
     #[must_use]
     pub fn next_due(&self) -> Option<Timestamp> {
@@ -165,7 +165,7 @@ impl Wheel {
         load.into_iter().chain(first.map(|bucket| bucket.earliest_due)).min()
     }
 
-    /// A step moved W to `w`: nothing at or below it is needed any more.
+    /// A step moved W: nothing at or below it is needed any more.
     pub fn advance(&mut self, fired_through: TimelineKey) {
         self.fired_through = self.fired_through.max(fired_through);
         self.loaded_until = self.loaded_until.max(self.fired_through.successor());
@@ -196,7 +196,7 @@ impl Wheel {
         None
     }
 
-    /// Makes the bucket of `tick` the front one; it takes over what older ones still hold.
+    /// Makes the bucket of `tick` the front one; it takes over the entries of older ones.
     fn advance_to(&mut self, tick: u64) {
         let ahead = tick.saturating_sub(self.front_tick).min(self.ring.len() as u64 - 1);
         if ahead == 0 {
@@ -220,7 +220,7 @@ impl Wheel {
         self.bytes -= bucket.push(key, row);
     }
 
-    /// Gives the far end back to the store, half a bucket at a time, until the budget holds or
+    /// Drops the far end, half a bucket at a time, until the budget is respected or
     /// one entry is left.
     fn shrink(&mut self) {
         while self.budget < self.bytes {
@@ -243,10 +243,10 @@ impl Wheel {
     }
 }
 
-/// An entry that came, or (`None`) one that went.
+/// An entry that was added, or (`None`) removed.
 type BucketOp = (TimelineKey, Option<RowBytes>);
 
-/// The entries of one tick, as a log of what came and went; put in order when the time comes.
+/// The entries of one tick, as a log of additions and removals; sorted when they are due.
 #[derive(Debug, Default)]
 struct Bucket {
     ops: VecDeque<BucketOp>,
@@ -259,7 +259,7 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Adds an op; says how many bytes were freed in passing.
+    /// Adds an op; returns how many bytes were freed by compaction.
     fn push(&mut self, key: TimelineKey, row: Option<RowBytes>) -> usize {
         let last = self.ops.back();
         self.earliest_due = last.map_or(key.due, |_| self.earliest_due.min(key.due));
@@ -270,7 +270,7 @@ impl Bucket {
         if self.ops.len() / 3 < self.removals { self.compact() } else { 0 }
     }
 
-    /// Puts the entries in key order and lets the last op of each key win; says how many bytes
+    /// Sorts the entries by key, with the last op of each key; returns how many bytes
     /// that freed.
     fn compact(&mut self) -> usize {
         if self.is_sorted || self.ops.is_empty() {
@@ -297,14 +297,14 @@ impl Bucket {
         freed
     }
 
-    /// The first entry of a settled bucket, if its key is at most `until`.
+    /// The first entry of a compacted bucket, if its key is at most `until`.
     fn pop(&mut self, until: TimelineKey) -> Option<(TimelineKey, RowBytes)> {
         let (key, row) = self.ops.pop_front_if(|op| op.0 <= until)?;
         self.update_earliest_due();
-        Some((key, row.expect("a settled bucket holds no removals")))
+        Some((key, row.expect("a compacted bucket holds no removals")))
     }
 
-    /// Takes over the entries of a later bucket; says how many bytes that freed.
+    /// Takes over the entries of a later bucket; returns how many bytes that freed.
     fn merge(&mut self, mut later: Self) -> usize {
         if self.ops.is_empty() {
             *self = later;
@@ -315,8 +315,8 @@ impl Bucket {
         freed
     }
 
-    /// Keeps the first `keep` entries of a settled bucket. Returns the first key that went, and
-    /// the bytes, if any did.
+    /// Keeps the first `keep` entries of a compacted bucket. Returns the first key that was
+    /// dropped, and the bytes, if any was.
     fn truncate(&mut self, keep: usize) -> Option<(TimelineKey, usize)> {
         let key = self.ops.get(keep)?.0;
         Some((key, self.ops.drain(keep..).map(|op| op_bytes(&op)).sum()))
@@ -498,7 +498,7 @@ mod tests {
         }
     }
 
-    /// What a load could not see is noted again.
+    /// Changes that a load could not see are applied again.
     fn apply_row_op_within(
         from: TimelineKey,
         reached: TimelineKey,
@@ -512,7 +512,7 @@ mod tests {
         }
     }
 
-    /// A partition's shell in small: rows reach the store only some time after they are decided.
+    /// A small model of a partition's shell: rows reach the store some time after they are decided.
     struct TestShell {
         wheel: Wheel,
         store: BTreeMap<TimelineKey, RowBytes>,
@@ -550,7 +550,7 @@ mod tests {
                         }
                         from = self.wheel.loaded_until();
                         loads += 1;
-                        assert!(loads <= self.offset + 2, "loading comes to an end");
+                        assert!(loads <= self.offset + 2, "loading ends");
                     }
                 }
                 WheelOp::Fire { after_ms, max } => self.fire(after_ms, max),

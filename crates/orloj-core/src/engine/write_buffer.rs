@@ -1,9 +1,9 @@
-//! What is decided and not in the store yet: the newest state of ids, and the entries that came and
-//! went. It is to the store what a memtable is to a log-structured tree.
+//! What is decided and not in the store yet: the newest index rows, and the entries that were added
+//! and removed. It is to the store what a memtable is to a log-structured tree.
 //!
-//! Invariant: what is here is newer than the store. It leaves in whole deltas, oldest first, and a
-//! delta holds everything decided since the one before: so a trigger that comes and fires between
-//! two spills costs the store nothing.
+//! Invariant: what is here is newer than the store. It is spilled in whole deltas, oldest first; a
+//! delta has everything decided since the one before: so a trigger that is registered and fires
+//! between two spills costs the store nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -18,25 +18,25 @@ use crate::model::timeline::TimelineKey;
 
 /// What an entry costs in memory besides the bytes of its row.
 const ENTRY_BYTES: usize = size_of::<(TimelineKey, Option<RowBytes>)>();
-/// What an id costs: its place in a map that is three quarters full.
+/// What an id costs: its slot in a map that is three quarters full.
 const ID_BYTES: usize = size_of::<(IdHash, IndexChange)>() * 4 / 3;
 
-/// Everything between the store and what is decided.
+/// The changes that are decided and not in the store yet.
 #[derive(Debug, Default)]
 pub(super) struct WriteBuffer {
-    /// Of steps since the last spill, and of the draft.
+    /// Changes of steps since the last spill, and of the draft.
     active: Delta,
-    /// On their way into the store, with the number of the step they go up to; oldest first.
+    /// Being written to the store, each with the number of its last step; oldest first.
     spilling: VecDeque<(u64, Arc<Delta>)>,
     /// Memory of those, in bytes.
     spilling_bytes: usize,
-    /// Where rows stand in the active delta, as far as somebody has asked.
+    /// The positions of rows in the active delta, as far as they were looked up.
     positions: RowPositions,
-    /// Whether any trigger with a course has ever been here.
+    /// Whether it has ever had a trigger with a lifecycle.
     has_lifecycles: bool,
 }
 
-/// The newest change of each key in the first `known` changes of a delta.
+/// The newest change of each key in the first `indexed` changes of a delta.
 #[derive(Debug, Default)]
 struct RowPositions {
     newest: HashMap<TimelineKey, usize, FixedState>,
@@ -44,7 +44,7 @@ struct RowPositions {
 }
 
 impl RowPositions {
-    /// Reads on to the end of `timeline`.
+    /// Indexes the rest of `timeline`.
     fn extend(&mut self, timeline: &[(TimelineKey, Option<RowBytes>)]) {
         let new_changes = timeline.iter().enumerate().skip(self.indexed);
         self.newest.extend(new_changes.map(|(place, (key, _))| (*key, place)));
@@ -55,18 +55,18 @@ impl RowPositions {
 /// Changes of the store, in memory.
 #[derive(Debug)]
 pub struct Delta {
-    /// Entries that came, or (`None`) went; in the order of the decisions.
+    /// Entries that were added, or (`None`) removed; in the order of the decisions.
     timeline: Vec<(TimelineKey, Option<RowBytes>)>,
     index: IdMap<IndexChange>,
     skips: Vec<(Offset, bool)>,
     bytes: usize,
-    /// What stands at or below is decided and wants no row. Set when the delta is closed.
+    /// W: entries at or below it have fired and need no row. Set when the delta is closed.
     fired_through: TimelineKey,
-    /// Where rows stand, once it is closed and somebody has asked.
+    /// The positions of rows, once it is closed and one was looked up.
     positions: OnceLock<RowPositions>,
 }
 
-/// What is known of an id.
+/// The newest index row of an id.
 #[derive(Clone, Debug)]
 struct IndexChange {
     row: IndexRow,
@@ -75,24 +75,24 @@ struct IndexChange {
 }
 
 impl WriteBuffer {
-    /// Whether what is here may be about a trigger with a course.
+    /// Whether it may have a trigger with a lifecycle.
     pub(super) fn has_lifecycles(&self) -> bool {
         self.has_lifecycles
     }
 
-    /// Whether the store's row would be stale.
+    /// Whether it has an index row, which is newer than the store's.
     pub(super) fn contains(&self, hash: IdHash) -> bool {
         self.index_row(hash).is_some()
     }
 
-    /// What is known of an id, if a delta has it.
+    /// The newest index row of an id, if a delta has it.
     pub(super) fn index_row(&self, hash: IdHash) -> Option<&IndexRow> {
         self.deltas().find_map(|delta| delta.index.get(&hash)).map(|change| &change.row)
     }
 
-    /// From now on this is known of an id. `stored`: the store has a row of it.
+    /// Sets the index row of an id. `may_be_in_store`: the store has a row of it.
     pub(super) fn put_index_row(&mut self, hash: IdHash, row: IndexRow, may_be_in_store: bool) {
-        self.has_lifecycles |= row.entries.iter().any(|slot| slot.has_lifecycle);
+        self.has_lifecycles |= row.entries.iter().any(|entry| entry.has_lifecycle);
         if let Some(change) = self.active.index.get_mut(&hash) {
             change.row = row;
             return;
@@ -117,7 +117,7 @@ impl WriteBuffer {
         self.active.skips.push((skipped, marked));
     }
 
-    /// The row that stands at `key`, if it came lately.
+    /// The row of `key`, if it is not in the store yet.
     pub(super) fn row(&mut self, key: TimelineKey) -> Option<RowBytes> {
         self.positions.extend(&self.active.timeline);
         if let Some(place) = self.positions.newest.get(&key) {
@@ -131,7 +131,7 @@ impl WriteBuffer {
             .flatten()
     }
 
-    /// Entries that came or went and that the store may not show yet, in the order of decisions.
+    /// Entries that were added or removed and may not be in the store yet, in decision order.
     pub(super) fn timeline(&self) -> impl Iterator<Item = &(TimelineKey, Option<RowBytes>)> {
         let spilling = self.spilling.iter().map(|(_, delta)| delta.as_ref());
         spilling.chain([&self.active]).flat_map(|delta| &delta.timeline)
@@ -152,7 +152,7 @@ impl WriteBuffer {
         timeline.is_empty() && index.is_empty() && skips.is_empty()
     }
 
-    /// Closes the active delta with step `number`, after which W stands at `w`.
+    /// Closes the active delta with step `number`, after which W is `fired_through`.
     pub(super) fn spill(&mut self, number: u64, fired_through: TimelineKey) -> Arc<Delta> {
         self.positions = RowPositions::default();
         let delta = Arc::new(Delta { fired_through, ..std::mem::take(&mut self.active) });
@@ -194,7 +194,7 @@ impl Delta {
     }
 
     /// What the store must write: timeline in key order, index in order of hashes, marks. What
-    /// came and went in between is not among it, nor what has fired already.
+    /// was added and removed in between is not included, nor what has fired already.
     #[must_use]
     pub fn rows(&self) -> Vec<RowOp> {
         let mut rows = Vec::with_capacity(self.timeline.len() + self.index.len());
@@ -219,7 +219,7 @@ impl Delta {
             let key = first.0;
             match &last.1 {
                 Some(row) => rows.push(RowOp::Put { key, row: row.clone() }),
-                // A key is put once: if that was here, the store has never seen it.
+                // A key is put once: if that was in this delta, the store has never had it.
                 None if first.1.is_some() => {}
                 None => rows.push(RowOp::Delete { key }),
             }
@@ -254,7 +254,7 @@ mod tests {
     fn known(due: u64) -> IndexRow {
         let kind = IndexEntryKind::Main;
         let (in_ledger, is_http, has_lifecycle) = (false, false, false);
-        let slot = IndexEntry {
+        let entry = IndexEntry {
             key: key(due),
             kind,
             generation: due,
@@ -263,7 +263,7 @@ mod tests {
             has_lifecycle,
             caller: TriggerCaller::NotATrigger,
         };
-        IndexRow { entries: [slot].into() }
+        IndexRow { entries: [entry].into() }
     }
 
     fn put(due: u64) -> RowOp {

@@ -1,35 +1,35 @@
-//! Bugs that can be planted in the production code, to show that the tests would find them.
+//! Bugs that can be activated in the production code, to show that the tests would find them.
 //!
-//! Invariant: at most one is planted, in the calling thread, for as long as a closure runs.
+//! Invariant: at most one is active, in the calling thread, while a closure runs.
 
-/// A rule of the protocol, broken. Those of the engine are planted where the rule stands; those of
-/// the shell, which no simulator runs, in the simulator's node, which does what the shell does, and
-/// those of workers in its workers.
+/// A rule of the protocol, broken. Those of the engine are in the code of the rule; those of the
+/// shell, which no simulator runs, in the simulator's node, which replaces the shell, and those of
+/// workers in its workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
-    /// What could not be read yet does not hold back what is due.
+    /// Entries fire although input that was written before they were due is not read yet.
     NoWatermark,
-    /// The ledger counts as read whole without a record of our own coming back.
+    /// The ledger counts as read completely before our own barrier was read.
     NoBarrier,
-    /// L is where ingest stands.
+    /// L equals N.
     ReplayFromEqualsNextOffset,
     /// Nothing below N is replayed.
     NothingReplayed,
-    /// What is due later than `ledger_after` stays out of the ledger.
+    /// A trigger that is due later than `ledger_after` is not written to the ledger.
     LongTriggerNotInLedger,
-    /// A registration ignored for another's sake leaves no mark.
+    /// A registration that is ignored because of another leaves no mark.
     IgnoredWithoutSkipMark,
     /// A cancel that finds nothing pending is forgotten.
     NoVeto,
     /// Signals are replayed as `triggers` are.
     ReplaySignals,
-    /// L follows the clock of each owner, not what its predecessors have put on the timeline.
+    /// L follows the clock of each owner, not the entries that its predecessors have scheduled.
     ReplayHorizonByClock,
-    /// A replay inserts what the ledger has said already.
+    /// A replay inserts what the ledger already contains.
     ReplayCovered,
-    /// What the ledger has once held counts as held, whatever became of it.
+    /// What the ledger has contained once counts as contained, even if it was deleted.
     CoveredNeverCleared,
-    /// The clock is the wall's, even if it is behind what was decided by.
+    /// The clock is the wall clock, even if it is behind earlier decisions.
     ClockMovesBack,
     /// W moves past what is not loaded yet.
     AdvancePastUnloaded,
@@ -39,25 +39,25 @@ pub enum Mutation {
     MirrorAlwaysClean,
     /// The next occurrence of a recurring trigger is not in the ledger.
     NextOccurrenceNotInLedger,
-    /// What a command has fired before its time is forgotten at once.
+    /// A trigger fired early by a command is forgotten at once.
     EarlyFireForgotten,
-    /// A replay inserts what the ledger holds in any case, though it is settled.
+    /// A replay inserts a trigger that always needs the ledger, although it is settled.
     ReplaySettled,
-    /// Whoever waits for a trigger does not hear that it failed.
+    /// A trigger that waits for another does not learn that it failed.
     DependencyFailureIgnored,
-    /// A takeover forgets how often a recurring trigger has come.
+    /// A takeover forgets how often a recurring trigger has fired.
     OccurrenceCountLost,
-    /// What is left out at the end of a schedule is left out again.
+    /// Occurrences skipped at the end of a schedule are skipped again.
     SkippedTwice,
-    /// An occurrence that waits for a callback goes ahead whenever it is looked at.
+    /// An occurrence that waits for a callback fires whenever it is decided about.
     QueuedFiresEarly,
-    /// An occurrence that waits for a callback goes on waiting when that has ended.
+    /// An occurrence that waits for a callback continues to wait after the callback has ended.
     QueuedNeverReleased,
-    /// What is paused is due all the same.
+    /// A paused trigger is due.
     PauseIgnored,
-    /// Who waits for a trigger that nobody has registered is forgotten when somebody does.
+    /// The watchers of a trigger that is not registered are forgotten when it is registered.
     WatchersLost,
-    /// A record in one caller's name touches what is another's.
+    /// A record of one caller changes a trigger of another.
     OtherCallerAllowed,
     /// Shell: an offset is read while a transaction with a later one is undecided.
     UnstableOffset,
@@ -69,11 +69,11 @@ pub enum Mutation {
     ReadCommittedEndOffset,
     /// Shell: a store is resumed that is older than the ledger's tombstones.
     StaleStoreResumed,
-    /// Shell: what is decided ahead of its time is committed at once.
+    /// Shell: a step decided ahead of the clock is committed at once.
     CommitTooEarly,
-    /// Shell: a store counts as holding the ledger up to an end that was heard of too late.
+    /// Shell: a store counts as containing the ledger up to an end that was read too late.
     LedgerEndReadTooLate,
-    /// Workers: a cancel withdraws what another worker may have begun.
+    /// Workers: a cancel withdraws a callback that another worker may have started.
     StartedCallbackWithdrawn,
 }
 
@@ -117,7 +117,7 @@ impl Mutation {
     ];
 }
 
-/// Whether `bug` is planted in this thread.
+/// Whether `mutation` is active in this thread.
 #[cfg(not(feature = "faults"))]
 #[must_use]
 pub fn is_active(_mutation: Mutation) -> bool {
@@ -129,14 +129,14 @@ std::thread_local! {
     static ACTIVE: std::cell::Cell<Option<Mutation>> = const { std::cell::Cell::new(None) };
 }
 
-/// Whether `bug` is planted in this thread.
+/// Whether `mutation` is active in this thread.
 #[cfg(feature = "faults")]
 #[must_use]
 pub fn is_active(mutation: Mutation) -> bool {
     ACTIVE.get() == Some(mutation)
 }
 
-/// Runs `scenario` with `bug` planted in this thread.
+/// Runs `scenario` with `mutation` active in this thread.
 #[cfg(feature = "faults")]
 pub fn with_mutation<T>(mutation: Mutation, scenario: impl FnOnce() -> T) -> T {
     ACTIVE.set(Some(mutation));

@@ -1,5 +1,5 @@
-//! What became of each attempt to deliver a fire. The history travels with the fire, from signal
-//! to row, ledger, fire and dead letter, so that whoever looks at the last one sees them all.
+//! The result of each attempt to deliver a fire. The history travels with the fire, from signal
+//! to row, ledger, fire and dead letter, so that a reader of the last one sees them all.
 //!
 //! Invariant: it is bounded. The newest attempts are kept whole, the older ones are counted; texts
 //! are cut. No history is above [`HISTORY_BYTES_MAX`], and a first attempt has none at all.
@@ -27,11 +27,11 @@ pub struct Attempt {
     /// When it began, in ms since the epoch by the worker's clock.
     #[serde(with = "avro_long")]
     pub at: Timestamp,
-    /// Who made it.
+    /// The worker that made it.
     pub worker: Text,
     /// The HTTP status, if there was an answer.
     pub status: Option<u16>,
-    /// Why there was none, for people.
+    /// Why there was no answer, as text for people.
     pub error: Option<Text>,
     /// How long it took, in ms.
     #[serde(with = "avro_long")]

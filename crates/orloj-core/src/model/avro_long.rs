@@ -1,7 +1,7 @@
 //! Unsigned 64-bit numbers as Avro's `long`, which is signed.
 //!
-//! Invariant: every number goes and comes back. Times and offsets are far below the sign bit; what
-//! is not (a nonce, a sentinel) wraps to a negative number and back.
+//! Invariant: every number survives the round trip. Times and offsets are far below the sign bit;
+//! other numbers (a nonce, a maximum) wrap to a negative number and back.
 
 use serde::{Deserialize, Deserializer, Serializer};
 

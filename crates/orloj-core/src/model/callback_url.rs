@@ -1,8 +1,9 @@
 //! The URL of a callback, judged by its bytes alone.
 //!
-//! Invariant: what two readers could read differently is refused, so that whoever judges a URL and
-//! whoever calls it see the same host and port. No table of a library is asked: a replay years
-//! later judges the same. Which hosts and ports may be called is policy, and not judged here.
+//! Invariant: what two parsers could read differently is refused, so that the code that checks a
+//! URL and the client that calls it see the same host and port. No table of a library is used: a
+//! replay years later decides the same. Which hosts and ports may be called is policy, and not
+//! checked here.
 
 // Addresses as values; `core` has no sockets.
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,7 +18,7 @@ const LABEL_MAX: usize = 63;
 /// Where a callback goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallbackAddress<'a> {
-    /// Who is called.
+    /// The host that is called.
     pub host: Host<'a>,
     /// As written, or the scheme's own.
     pub port: u16,

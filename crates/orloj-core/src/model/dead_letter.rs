@@ -1,8 +1,8 @@
-//! A dead letter: a record or a fire that nobody will try again by itself, kept whole and with
-//! the reason, so that a person can mend the cause and replay it.
+//! A dead letter: a record or a fire that no process will retry by itself, kept whole and with
+//! the reason, so that a person can fix the cause and replay it.
 //!
-//! Invariant: what a person did about a letter stands behind it in its own partition, as a mark. So
-//! whoever reads a partition to its end knows what is still to be done.
+//! Invariant: what a person did about a letter follows it in its own partition, as a mark. So a
+//! reader that has read a partition to its end knows which letters are still open.
 
 use bytes::Bytes;
 
@@ -14,20 +14,20 @@ use super::signal::RetryRequest;
 use super::text::Text;
 use super::{Offset, PartitionId, Timestamp};
 
-/// Something that could not be done.
+/// A record or a fire that failed for good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// The record it came from; of a mark, the letter that it marks.
+    /// The record that caused it; of a mark, the letter that it marks.
     pub origin: Origin,
     /// Why, for people; names the thing and the way out.
     pub reason: String,
-    /// When it was given up, in ms since the epoch.
+    /// When it was created, in ms since the epoch.
     pub at: Timestamp,
     /// What is kept of it.
     pub content: Content,
 }
 
-/// Where the record stands that led here.
+/// The position of the record that caused the letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The topic.
@@ -57,7 +57,7 @@ pub enum Content {
         /// How many attempts were made.
         attempts: u32,
     },
-    /// A person has dealt with the letter at `origin`.
+    /// A person has handled the letter at `origin`.
     Mark(Mark),
 }
 
@@ -66,11 +66,11 @@ pub enum Content {
 pub enum Mark {
     /// Asked for it to be tried again.
     Replayed,
-    /// Put it aside.
+    /// Archived it.
     Archived,
 }
 
-/// What it takes to try a letter again.
+/// What is written to retry a letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplayRequest {
     /// The owner makes another attempt of the fire.
@@ -97,7 +97,7 @@ impl DeadLetter {
         }
     }
 
-    /// Who registered it, if anyone is named.
+    /// The caller that registered it, if one is named.
     #[must_use]
     pub fn caller(&self) -> Option<&str> {
         match &self.content {
@@ -140,7 +140,7 @@ impl DeadLetter {
                 Err("only Orloj writes such a record, and it was damaged: archive it")
             }
             Content::Record { value: Some(value), .. } if value.len() >= PAYLOAD_BYTES_MAX => {
-                Err("its value was too large to be kept whole: register it anew and archive it")
+                Err("its value was too large to be kept whole: register it again and archive it")
             }
             Content::Record { key, value, headers } => {
                 Ok(ReplayRequest::Record { key, value, headers })

@@ -20,10 +20,10 @@ pub struct Definition {
     pub payload: Option<Bytes>,
     /// Carried to the target unchanged, in order (tracing context, content type, …).
     pub headers: Vec<Header>,
-    /// The trigger's own retry policy, which is not [open](RetryPolicy::is_empty); `None` means the
+    /// The trigger's own retry policy, never [empty](RetryPolicy::is_empty); `None` means the
     /// worker's, as nearly always.
     pub retry: Option<Box<RetryPolicy>>,
-    /// Who registered it, as the `orloj-caller` header says.
+    /// The caller that registered it, from the `orloj-caller` header.
     pub caller: Option<Text>,
 }
 
@@ -63,7 +63,7 @@ pub struct TopicTarget {
     pub key: Option<Bytes>,
 }
 
-/// A callback: which request to make, and who makes it.
+/// A callback: which request to make, and which pool makes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HttpTarget {
     /// An absolute `http` or `https` URL.
@@ -85,7 +85,7 @@ impl From<HttpTarget> for Target {
 }
 
 impl HttpTarget {
-    /// A POST to `url`, and everything else as the worker has it.
+    /// A POST to `url`, and the worker's defaults for everything else.
     #[must_use]
     pub fn post(url: &str) -> Self {
         Self { url: url.into(), method: "POST".into(), pool: None, timeout: None }

@@ -8,7 +8,7 @@ use super::text::Text;
 use super::timeline::TimelineKey;
 use super::{Offset, Timestamp};
 
-/// Which occurrence of which trigger, and which try of it.
+/// Which occurrence of which trigger, and which attempt of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FireId {
     /// The trigger.
@@ -45,14 +45,14 @@ pub struct Entry {
 pub enum Row {
     /// An occurrence to fire for the first time, or again.
     Fire(FireRow),
-    /// Others wait for a trigger that nobody has registered yet: forgotten when due.
+    /// Others wait for a trigger that is not registered yet: deleted when due.
     Watch {
         /// The trigger they wait for.
         trigger: Text,
-        /// Who waits, in the order they came.
+        /// The waiting triggers, in the order of their requests.
         watchers: Vec<Watcher>,
     },
-    /// A cancel that may yet have to stop a retry: forgotten when due.
+    /// A cancel that may still have to stop a retry: deleted when due.
     Veto {
         /// The trigger whose older generations may not be retried.
         trigger: Text,
@@ -74,12 +74,12 @@ pub struct FireRow {
     pub definition: Definition,
     /// The attempts so far; a first one has none, and takes up no room for it.
     pub history: Option<Box<History>>,
-    /// What goes beyond one time and one attempt; nearly always nothing.
+    /// What goes beyond one time and one attempt; nearly always none.
     pub lifecycle: Option<Box<Lifecycle>>,
 }
 
 impl FireRow {
-    /// The first attempt of the first occurrence of a trigger, as plain as can be.
+    /// The first attempt of the first occurrence of a trigger, without a lifecycle.
     #[must_use]
     pub fn first(
         trigger: Text,
@@ -92,7 +92,7 @@ impl FireRow {
         Self { id, scheduled: due, in_ledger, definition, history, lifecycle }
     }
 
-    /// Whether a worker shall say how its callback ends.
+    /// Whether a worker must report how its callback ends.
     #[must_use]
     pub fn reports_end(&self) -> bool {
         self.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.reports_end())

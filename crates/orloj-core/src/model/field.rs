@@ -1,7 +1,7 @@
-//! One value of a field that a user wrote, read and judged by its text alone.
+//! One value of a field that a user wrote, read and validated by its text alone.
 //!
-//! Invariant: a refusal names the field, shows the value (cut to 80 characters) and says the way
-//! out.
+//! Invariant: a refusal names the field, shows the value (cut to 80 characters) and says how
+//! to fix it.
 
 use std::fmt::Display;
 

@@ -1,6 +1,6 @@
 //! A fire: the record on `orloj.fires` that says a callback is due. It carries everything a
-//! worker needs, and everything the owner needs back in a signal: by then the owner keeps nothing.
-//! And a withdrawal: the record behind it that says it is not wanted any more.
+//! worker needs, and everything the owner needs back in a signal: the owner keeps none of it.
+//! And a withdrawal: a later record that says the callback must not be made any more.
 
 use super::attempt::History;
 use super::definition::Definition;
@@ -28,17 +28,17 @@ pub struct Fire {
     pub priority: u8,
 }
 
-/// A cancel that came after the fire: what stands before it in its partition is not to be begun.
+/// A cancel after the fire: earlier fires in its partition must not be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Withdrawal {
     /// The trigger.
     pub trigger: Text,
-    /// The offset of the cancel: fires of generations below it are meant.
+    /// The offset of the cancel: it withdraws fires of generations below it.
     pub cancel: Offset,
 }
 
 impl Withdrawal {
-    /// Whether a fire is one of those that are meant.
+    /// Whether it withdraws a fire.
     #[must_use]
     pub fn matches(&self, id: &FireId) -> bool {
         id.generation < self.cancel && id.trigger == self.trigger

@@ -1,10 +1,10 @@
 //! Which headers of a trigger a callback carries.
 //!
-//! Invariant: a trigger speaks in its own name only. What frames a message, belongs to a connection
+//! Invariant: a trigger cannot set them. What frames a message, belongs to a connection
 //! or says who asks is ours to write: set by a trigger it could smuggle a second request past a
 //! receiver, or claim to be someone else.
 
-/// What frames a message or belongs to a connection, and what says on whose behalf we ask.
+/// What frames a message or belongs to a connection, and what names the sender of a request.
 const RESERVED_NAMES: [&str; 16] = [
     "connection",
     "content-length",
@@ -24,7 +24,7 @@ const RESERVED_NAMES: [&str; 16] = [
     "x-real-ip",
 ];
 
-/// Beginnings of what says who we are.
+/// Prefixes of headers that identify the sender.
 const RESERVED_PREFIXES: [&str; 5] =
     ["orloj-", "webhook-", "x-forwarded-", "x-idempotency-key", "x-trigger-"];
 

@@ -1,5 +1,5 @@
-//! What a record of an input topic says, judged by its bytes alone, so that a replay judges it
-//! the same. Policy and state are the engine's and the worker's business, not the reader's.
+//! What a record of an input topic says, read from its bytes alone, so that a replay reads it
+//! the same. Policy and state belong to the engine and the worker, not to the reader.
 
 use bytes::Bytes;
 
@@ -24,7 +24,7 @@ pub struct TriggerRecord {
 }
 
 impl TriggerRecord {
-    /// The id of the trigger that it is about, if it can be told.
+    /// The id of the trigger that it is about, if it is known.
     #[must_use]
     pub fn trigger(&self) -> Option<&Text> {
         match &self.request {
@@ -48,7 +48,7 @@ pub enum Request {
         /// In whose name: then nothing of others is touched.
         caller: Option<Text>,
     },
-    /// Do something to what is pending under this id.
+    /// Execute a command on the pending trigger of this id.
     Command {
         /// The trigger.
         id: Text,
@@ -61,11 +61,11 @@ pub enum Request {
     Batch(Vec<Forward>),
     /// Another partition is the right one: write it there, once, and ignore it here.
     Forward(Box<Forward>),
-    /// Not to be understood, or out of range: a dead letter.
+    /// Unreadable, or out of range: a dead letter.
     Unreadable(Box<Unreadable>),
 }
 
-/// A trigger to be.
+/// A trigger as its registration defines it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {
     /// The id the user knows it by.
@@ -75,9 +75,9 @@ pub struct Registration {
     pub fire_at: Timestamp,
     /// When it is due again, if it recurs: anchored, so that the rest follows from it alone.
     pub schedule: Option<Box<Schedule>>,
-    /// Not later than this after its time, in ms; of a one-time trigger only.
+    /// How much later than its time it may fire, in ms; of a one-time trigger only.
     pub expire_after: Option<Millis>,
-    /// What must settle before.
+    /// The triggers that must settle before it fires.
     pub after: Option<Box<Dependencies>>,
     /// How long it is remembered once it is settled, in ms.
     pub retain: Option<Millis>,
@@ -87,7 +87,7 @@ pub struct Registration {
     pub priority: u8,
     /// What to do if the id is already pending.
     pub on_conflict: OnConflict,
-    /// What to do when due.
+    /// Target, payload and policies.
     pub definition: Definition,
 }
 
@@ -127,10 +127,10 @@ pub enum OnConflict {
 /// Where the count of executions begins if a registration replaces a recurring trigger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CountPolicy {
-    /// At nothing.
+    /// At zero.
     #[default]
     Reset,
-    /// Where the other one's stood.
+    /// At the count of the replaced trigger.
     Keep,
 }
 
@@ -155,15 +155,15 @@ pub struct Forward {
     pub headers: Vec<Header>,
 }
 
-/// A record that says nothing we can do.
+/// A record that cannot be executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
     /// The id, if that much could be read.
     pub id: Option<Text>,
     /// Why; names the field, the value and the way out.
     pub reason: String,
-    /// The reason may pass: an Avro schema id nobody knows yet. The engine then leaves a skip
-    /// mark, because a replay might judge it otherwise.
+    /// The reason may be temporary: an unknown Avro schema id. The engine then leaves a skip
+    /// mark, because a replay might read it differently.
     pub may_become_readable: bool,
     /// Its key.
     pub key: Option<Bytes>,

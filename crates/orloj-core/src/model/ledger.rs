@@ -22,7 +22,7 @@ pub enum LedgerKey {
         /// The occurrence.
         occurrence: u32,
     },
-    /// `v|<id>`: a cancel that may yet have to stop a retry.
+    /// `v|<id>`: a cancel that may still have to stop a retry.
     Veto(Text),
     /// `~skip|<offset>`: this record of `triggers` was ignored; a replay ignores it too.
     Skip(Offset),
@@ -51,7 +51,7 @@ impl LedgerKey {
     reason = "nearly every value is an entry, and a step boxes the value as a whole"
 )]
 pub enum LedgerValue {
-    /// What waits on the timeline.
+    /// An entry that waits on the timeline.
     Entry(Entry),
     /// The record was ignored for reasons of state.
     Skip,
@@ -77,7 +77,7 @@ pub enum LedgerValue {
 pub struct LedgerRecord {
     /// Which entry.
     pub key: LedgerKey,
-    /// What it is now; `None` settles it.
+    /// Its new value; `None` settles it.
     pub value: Option<LedgerValue>,
     /// The number of the step that wrote it.
     pub step: u64,

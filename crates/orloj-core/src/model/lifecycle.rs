@@ -1,9 +1,9 @@
-//! The course of a trigger: what it needs beyond one time and one attempt. When it comes again,
-//! what it waits for, who waits for it, and whether a person has stopped it.
+//! The lifecycle of a trigger: what it needs beyond one time and one attempt. When it recurs,
+//! which triggers it waits for, which wait for it, and whether it is paused.
 //!
 //! Invariant: nearly every trigger has none. One that [`needs_ledger`](Lifecycle::needs_ledger)
 //! depends on more than its record's bytes and stays in the ledger from the step that decided it
-//! until it is settled. It travels as canonical JSON, without what is as usual.
+//! until it is settled. It is stored as canonical JSON, without default values.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,68 +12,68 @@ use super::schedule::{Overlap, Schedule};
 use super::text::Text;
 use super::{Millis, Offset, Timestamp};
 
-/// Beyond one time and one attempt.
+/// What a trigger has beyond one time and one attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Lifecycle {
-    /// What has become of it.
+    /// Its phase.
     #[serde(skip_serializing_if = "LifecyclePhase::is_pending")]
     #[serde(rename = "standing")]
     pub phase: LifecyclePhase,
-    /// Whether a worker shall say how the callback ended. Of a retry only: for an occurrence it
+    /// Whether a worker must report how the callback ended. Of a retry only: for an occurrence it
     /// follows from the rest.
     #[serde(skip_serializing_if = "is_false")]
     #[serde(rename = "settles")]
     pub report_end: bool,
-    /// Later than this after its time, in ms, a one-time trigger is not fired any more.
+    /// A one-time trigger that is later than this, in ms, does not fire any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expire_after: Option<Millis>,
-    /// When it comes again.
+    /// When it recurs.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "series")]
     pub recurrence: Option<Box<Recurrence>>,
-    /// What it waits for.
+    /// The triggers it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "awaits")]
     pub dependencies: Option<Box<PendingDependencies>>,
     /// How long it is remembered once it is settled, in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retain: Option<Millis>,
-    /// Who waits for it, in the order they came.
+    /// The triggers that wait for it, in the order of their requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub watchers: Vec<Watcher>,
-    /// A command has stopped it, or too many failures have.
+    /// A command has paused it, or too many failures have.
     #[serde(skip_serializing_if = "is_false")]
     pub paused: bool,
-    /// `fire-now` has called it, whatever its time.
+    /// A `fire-now` command: it fires whatever its time.
     #[serde(skip_serializing_if = "is_false")]
     #[serde(rename = "called")]
     pub fire_now_requested: bool,
-    /// A command has touched it, so that the ledger has it and not the log.
+    /// A command has changed it, so that the ledger has it and not the log.
     #[serde(skip_serializing_if = "is_false")]
     #[serde(rename = "touched")]
     pub changed_by_command: bool,
 }
 
-/// What has become of an occurrence.
+/// The phase of an occurrence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LifecyclePhase {
     /// It waits for its time, or for others.
     #[default]
     Pending,
-    /// Its time has come; it waits for the callback of the occurrence before.
+    /// It is due, and waits for the callback of the occurrence before.
     Queued,
-    /// It has fired, and a worker will say how its callback ended.
+    /// It has fired, and a worker will report how its callback ended.
     Open,
-    /// It was delivered; remembered.
+    /// It succeeded, and is retained.
     Done,
-    /// It came to nothing; remembered.
+    /// It failed, and is retained.
     Failed,
 }
 
 impl LifecyclePhase {
-    /// Whether it is still to fire.
+    /// Whether it has not fired yet.
     #[must_use]
     pub fn is_waiting(self) -> bool {
         matches!(self, Self::Pending | Self::Queued)
@@ -89,16 +89,16 @@ impl LifecyclePhase {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Recurrence {
-    /// When it comes.
+    /// Its schedule.
     pub schedule: Schedule,
     /// The next occurrence, in ms since the epoch, before its jitter.
     #[serde(rename = "nominal")]
     pub due_before_jitter: Timestamp,
-    /// Occurrences up to here fire however late they are: what was missed is decided.
+    /// Occurrences up to here fire however late they are: their misfire rule was applied.
     #[serde(default, skip_serializing_if = "is_nothing")]
     #[serde(rename = "granted")]
     pub catch_up_until: Timestamp,
-    /// The newest occurrence whose callback is under way.
+    /// The newest occurrence whose callback is in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open: Option<RunningCallback>,
     /// Failures in a row.
@@ -106,13 +106,13 @@ pub struct Recurrence {
     pub failures: u32,
 }
 
-/// A callback under way.
+/// A callback in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RunningCallback {
     /// Its occurrence.
     pub occurrence: u32,
-    /// When it is given up if nobody says how it ended, in ms since the epoch.
+    /// When it counts as failed if no result was reported, in ms since the epoch.
     pub until: Timestamp,
 }
 
@@ -122,24 +122,24 @@ pub struct RunningCallback {
 pub struct PendingDependencies {
     /// The triggers that have not settled yet.
     pub remaining: Vec<Text>,
-    /// What becomes of it if one of them fails, or does not settle in time.
+    /// What happens to it if one of them fails, or does not settle in time.
     pub on_failure: OnFailure,
-    /// It waits no longer, in ms since the epoch.
+    /// When it stops waiting, in ms since the epoch.
     pub until: Timestamp,
     /// The first of them that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<Text>,
 }
 
-/// What becomes of a trigger if what it waits for does not come about.
+/// What happens to a trigger if one that it waits for fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum OnFailure {
     /// It fires all the same, once all have settled.
     Fire,
-    /// It does not fire; whoever waits for it goes on.
+    /// It does not fire, and counts as successful for the triggers that wait for it.
     Skip,
-    /// It does not fire, and whoever waits for it learns that it failed.
+    /// It does not fire, and counts as failed for the triggers that wait for it.
     #[default]
     Fail,
 }
@@ -149,9 +149,9 @@ pub enum OnFailure {
 pub struct Dependencies {
     /// Those triggers, each once.
     pub ids: Vec<Text>,
-    /// What if one fails.
+    /// What happens if one fails.
     pub on_failure: OnFailure,
-    /// How long they have, from the record's broker timestamp, in ms.
+    /// How long it waits, from the record's broker timestamp, in ms.
     pub timeout: Millis,
 }
 
@@ -166,19 +166,19 @@ pub struct Watcher {
     pub generation: Offset,
 }
 
-/// What a person or program asks of a trigger that is there.
+/// A command to a pending trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Do not fire before it is resumed.
     Pause,
-    /// Go on.
+    /// Fire again when due.
     Resume,
     /// Fire once, at once.
     FireNow,
 }
 
 impl Lifecycle {
-    /// Whether the ledger holds it in any case.
+    /// Whether it is held in the ledger however soon it is due.
     #[must_use]
     pub fn needs_ledger(&self) -> bool {
         let Self {
@@ -200,20 +200,20 @@ impl Lifecycle {
         is_extended || was_commanded || !watchers.is_empty()
     }
 
-    /// Whether a worker shall say how a callback of it ends.
+    /// Whether a worker must report how a callback of it ends.
     #[must_use]
     pub fn reports_end(&self) -> bool {
         let recurrence_needs_it = self.recurrence.as_ref().is_some_and(|recurrence| {
             let schedule = &recurrence.schedule;
             schedule.overlap() != Overlap::Allow || schedule.pause_after().is_some()
         });
-        // What was called before its time must be remembered until then; so is how it ended.
+        // What was fired early by a command is retained until its time, and so is its result.
         let is_retained =
             self.retain.is_some() || self.fire_now_requested && self.recurrence.is_none();
         self.report_end || recurrence_needs_it || is_retained || !self.watchers.is_empty()
     }
 
-    /// The course, if there is anything to it.
+    /// The lifecycle, unless all of it is default.
     #[must_use]
     pub fn boxed_unless_default(self) -> Option<Box<Self>> {
         (self != Self::default()).then(|| Box::new(self))
@@ -246,7 +246,7 @@ mod tests {
         assert!(!lifecycle.needs_ledger() && lifecycle.boxed_unless_default().is_some());
         assert_eq!(Lifecycle::default().boxed_unless_default(), None);
         let unknown = serde_json::from_str::<Lifecycle>(r#"{"expireAfter":5,"weather":"fine"}"#);
-        assert!(unknown.is_err(), "a newer Orloj's is not half understood");
+        assert!(unknown.is_err(), "one of a newer version is not read in part");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Limits by which a record is judged. They are constants, not settings: a replay must judge a
+//! Limits by which a record is checked. They are constants, not settings: a replay must check a
 //! record exactly as its first reading did, whichever owner reads it and however it is configured.
 
 use super::Millis;

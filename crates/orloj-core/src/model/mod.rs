@@ -1,4 +1,4 @@
-//! The nouns: values without behaviour towards the world, and their bytes.
+//! The domain's values: triggers, entries, fires, signals, outcomes, without any I/O.
 //!
 //! Invariant: nothing here reads a clock, draws a random number or touches I/O. Times are
 //! milliseconds since the Unix epoch, sizes are bytes, offsets are Kafka offsets.

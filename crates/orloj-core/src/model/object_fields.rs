@@ -1,7 +1,7 @@
 //! The fields of a JSON object, taken one by one.
 //!
 //! Invariant: no field is silently ignored; an unknown one is refused with the nearest known name.
-//! A null is as good as a field left out.
+//! A null means the same as a missing field.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::Millis;
 use super::field::{self, Reason, refused};
 
-/// The fields of an object that nobody took yet, as their JSON, under their full names.
+/// The fields of an object that are not taken yet, as their JSON, under their full names.
 pub(crate) struct ObjectFields<'a>(BTreeMap<String, &'a str>);
 
 impl<'a> ObjectFields<'a> {
@@ -36,7 +36,7 @@ impl<'a> ObjectFields<'a> {
         self.take(name).map(|json| string(name, json)).transpose()
     }
 
-    /// Nothing may be left; `known` are the names that could have been taken.
+    /// Refuses fields that were not taken; `known` are the names that could have been taken.
     pub(crate) fn finish(self, known: &[&str]) -> Result<(), Reason> {
         let Some((name, json)) = self.0.into_iter().next() else { return Ok(()) };
         let way_out = match nearest(&name, known.iter().copied()) {

@@ -42,7 +42,7 @@ pub enum OutcomeKind {
         /// When that one is due, in ms since the epoch.
         fire_at: Timestamp,
     },
-    /// The cancel came in time: nothing of this generation fires any more.
+    /// The cancel was in time: nothing of this generation fires any more.
     Cancelled {
         /// The generation that was cancelled.
         generation: Offset,
@@ -52,8 +52,8 @@ pub enum OutcomeKind {
     NotPending {
         /// The latest generation known to have fired, where that is known.
         fired: Option<Offset>,
-        /// Whether a withdrawal is requested, because a callback may be in flight: it is not made
-        /// if nobody has begun its request, and not tried again.
+        /// Whether a withdrawal is requested, because a callback may be in flight: its request is
+        /// not made if it has not started yet, and is not retried.
         withdrawal: bool,
     },
     /// Refused; the dead letters hold the record.
@@ -89,7 +89,7 @@ pub enum OutcomeKind {
     },
     /// A worker's circuit has changed its state.
     Circuit(Circuit),
-    /// A cancel came after the fire and before its request: nobody has begun it, nobody will.
+    /// A cancel arrived after the fire and before its request, which will not be made.
     Withdrawn {
         /// The generation.
         generation: Offset,
@@ -105,14 +105,14 @@ pub enum OutcomeKind {
         /// Why, for people.
         reason: String,
     },
-    /// It goes on.
+    /// It is resumed.
     Resumed {
         /// The generation.
         generation: Offset,
         /// When it is due, in ms since the epoch; if that is past, it is decided now.
         fire_at: Timestamp,
     },
-    /// `fire-now` has called it: it fires at once.
+    /// A `fire-now` command: it fires at once.
     Called {
         /// The generation.
         generation: Offset,
@@ -132,7 +132,7 @@ pub enum OutcomeKind {
         /// Why, for people.
         reason: String,
     },
-    /// A recurring trigger has come for the last time.
+    /// A recurring trigger has fired for the last time.
     Ended {
         /// The generation.
         generation: Offset,
@@ -150,51 +150,51 @@ pub enum OutcomeKind {
     Unmet {
         /// The generation.
         generation: Offset,
-        /// What becomes of it.
+        /// What happens to it.
         then: OnFailure,
         /// Why, for people.
         reason: String,
     },
-    /// Not registered: another caller's trigger stands under this id.
+    /// Not registered: another caller's trigger has this id.
     Taken {
         /// The generation that stays.
         generation: Offset,
     },
 }
 
-/// What a worker does about a host, since the outcome's time.
+/// The state of a worker's circuit for a host since the outcome's time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Circuit {
     /// Whose circuit it is: the worker's transactional id.
     pub worker: Text,
-    /// Whose callbacks it is about; `None` for triggers that name no caller.
+    /// The caller whose callbacks it is about; `None` for triggers that name no caller.
     pub caller: Option<Text>,
     /// The host, with its port if that is not the scheme's.
     pub host: Text,
-    /// What it is now.
+    /// Its state.
     pub state: CircuitState,
     /// Why, for people.
     pub reason: String,
-    /// When the host is asked again, in ms since the epoch, if it is left alone.
+    /// When the host is called again, in ms since the epoch, while the circuit is open.
     #[serde(with = "super::avro_long::option")]
     pub probe_at: Option<Timestamp>,
 }
 
-/// Whether a host is called.
+/// Whether a worker calls the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CircuitState {
-    /// As usual.
+    /// Calls are made.
     Closed,
-    /// It is left alone for a while.
+    /// No calls are made for a while.
     Open,
-    /// A few probes find out whether it is well again.
+    /// A few probes find out whether it has recovered.
     HalfOpen,
 }
 
 impl Circuit {
-    /// The key of its outcomes, so that they stand in one partition, in order.
+    /// The key of its outcomes, so that they are in one partition, in order.
     #[must_use]
     pub fn key(&self) -> Text {
         let caller = self.caller.as_ref().map_or("", Text::as_str);

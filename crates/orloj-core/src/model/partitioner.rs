@@ -11,7 +11,7 @@ pub enum Partitioner {
     Murmur2,
     /// librdkafka's default (kcat, and clients in C, Go, Python, .NET).
     Crc32,
-    /// Whatever the producer chose: nothing is forwarded, and a cancel must come the same way.
+    /// Whatever the producer chose: nothing is forwarded, and a cancel must use the same partition.
     Any,
 }
 

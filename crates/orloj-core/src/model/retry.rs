@@ -1,7 +1,7 @@
 //! When a failed callback is tried again: pauses that grow, then the dead letters.
 //!
-//! Invariant: pure, and the same for everyone who asks. Attempts come in, pauses go out; even their
-//! jitter follows from the fire's id, so that no two runs differ.
+//! Invariant: pure, and the same for every process. Attempts are the input, pauses the output; even
+//! their jitter follows from the fire's id, so that no two runs differ.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,16 +9,16 @@ use super::Millis;
 use super::entry::FireId;
 use super::partitioner::murmur2;
 
-/// HTTP's "gone": the receiver wants no further attempt, whatever the policy says.
+/// HTTP 410: the receiver wants no further attempt, whatever the policy says.
 const GONE: u16 = 410;
 
-/// How often and when. What it leaves open another policy says: a trigger's own is laid
+/// How often and when. What it does not set comes from another policy: a trigger's own is laid
 /// [`with_defaults`](Self::with_defaults) the worker's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RetryPolicy {
     /// Pauses before the 2nd, 3rd, … attempt, in ms. If there are more attempts, the last pause
-    /// is repeated. Empty leaves them open.
+    /// is repeated. Empty: not set.
     #[serde(with = "super::avro_long::list")]
     pub delays: Vec<Millis>,
     /// Attempts in all, from 1. `None` makes one more than there are pauses.
@@ -30,14 +30,14 @@ pub struct RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Whether it says nothing at all.
+    /// Whether it sets nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// This policy, and where it says nothing, `other`. Statuses that are final to either are
-    /// final. Pauses without a number of attempts bring their own number.
+    /// This policy, and `other` where it sets nothing. Statuses that are final in either are
+    /// final. Pauses without a number of attempts imply one.
     #[must_use]
     pub fn with_defaults(&self, defaults: &Self) -> Self {
         let (delays, attempts) = match (self.delays.is_empty(), self.attempts) {
@@ -68,7 +68,7 @@ impl RetryPolicy {
         status == GONE || self.final_statuses.contains(&status)
     }
 
-    /// The pause after failed attempt `made` (from 1; after a replay they count anew) of the fire
+    /// The pause after failed attempt `made` (from 1; counted again after a replay) of the fire
     /// `id`, in ms; `None` if it was the last. The receiver asked for `wanted` at least: its pause
     /// is only ever lengthened.
     #[must_use]
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(
             own.with_defaults(&eager).attempts_max(),
             2,
-            "its pauses bring their own number"
+            "its pauses imply the number of attempts"
         );
     }
 

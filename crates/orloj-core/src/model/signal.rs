@@ -1,4 +1,4 @@
-//! A signal: what a worker, another owner, or who replays a dead letter tells the owner of a
+//! A signal: a message from a worker, another owner or a dead letter's replay to the owner of a
 //! trigger. Keyed by the id of the trigger whose owner it is for.
 
 use super::Timestamp;
@@ -14,9 +14,9 @@ use super::text::Text;
 pub enum Signal {
     /// Fire this again later.
     Retry(RetryRequest),
-    /// A callback has ended, for good or ill; nobody will try it again by itself.
+    /// A callback has ended, successfully or not; it will not be retried automatically.
     CallbackEnded(CallbackEnded),
-    /// Tell a trigger when this one has settled.
+    /// Notify another trigger when this one has settled.
     Watch(Watch),
     /// A trigger that this one waits for has settled.
     DependencySettled(DependencySettled),
@@ -51,22 +51,22 @@ pub struct Watch {
     pub trigger: Text,
     /// The one that waits.
     pub watcher: Watcher,
-    /// It waits no longer, in ms since the epoch.
+    /// When it stops waiting, in ms since the epoch.
     pub until: Timestamp,
 }
 
-/// What became of a trigger that another waits for.
+/// The result of a trigger that another one waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DependencySettled {
     /// The one that waits.
     pub watcher: Watcher,
     /// The one that has settled.
     pub dependency: Text,
-    /// Whether it came off: fired into its topic, delivered, or left out as it was asked to.
+    /// Whether it succeeded: fired into its topic, delivered, or skipped as requested.
     pub ok: bool,
 }
 
-/// An attempt that the owner's timeline shall hold until it is due.
+/// An attempt that the owner's timeline holds until it is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetryRequest {
     /// The attempt to make: its `attempt` is one more than the failed one's, or, where the fire
@@ -82,17 +82,18 @@ pub struct RetryRequest {
     pub definition: Definition,
     /// The attempts so far.
     pub history: Option<Box<History>>,
-    /// Whether the owner wants to know how it ends.
+    /// Whether its end must be reported to the owner.
     pub report_end: bool,
     /// The trigger's priority, 0 to 255.
     pub priority: u8,
 }
 
 impl RetryRequest {
-    /// The attempt after the last one of `fire`, which nobody would make by itself, at `due`. Its
-    /// retry policy begins anew. An attempt that was never made (its pool or topic was away) is
-    /// sent back like one that was deferred: it has the same number. What was replayed `replays`
-    /// times before is another request each time, and the same one if it is only repeated.
+    /// The attempt after the last one of `fire`, due at `due`, which would not be made
+    /// automatically. Its retry policy starts again. An attempt that was never made (its pool or
+    /// topic was unavailable) is sent back like one that was deferred: it has the same number. Each
+    /// replay is a different request (`replays` is how many were made before), and a repeated
+    /// request for one replay is the same one.
     #[must_use]
     pub fn replay(fire: Fire, earlier_replays: u32, due: Timestamp) -> Self {
         let Fire { id, scheduled, definition, history, report_end, priority, .. } = fire;
@@ -151,7 +152,7 @@ mod tests {
         let history = replay.history.unwrap();
         assert_eq!((history.attempts_before_replay, history.attempts.len()), (3, 3));
         let twice = RetryRequest::replay(fire(3, 3), 1, 9);
-        assert!(twice.id > replay.id, "the owner takes it for another one");
+        assert!(twice.id > replay.id, "the owner takes it for a different one");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The timeline key: where an entry stands in due order.
+//! The timeline key: the place of an entry in due order.
 //!
 //! Invariant: the order of keys is the order of `(due, priority, source, offset)`, in memory and as
 //! stored bytes alike (`store::keys` proves the second).
@@ -23,22 +23,22 @@ pub struct TimelineKey {
     pub due: Timestamp,
     /// Lower fires first among entries of the same millisecond: see [`rank`].
     pub priority: u8,
-    /// Whose offset `offset` is.
+    /// The topic of `offset`.
     pub source: Source,
     /// The offset of the record that made the entry: ties fire in the order they were written.
     pub offset: Offset,
 }
 
-/// Where a trigger's priority (0 to 255, higher first) stands in a key; also the way back.
+/// A trigger's priority (0 to 255, higher first) as it is stored in a key; also the inverse.
 #[must_use]
 pub const fn rank(priority: u8) -> u8 {
     u8::MAX - priority
 }
 
-/// The rank of a trigger that says nothing of its priority.
+/// The rank of a trigger without a priority.
 pub const RANK_DEFAULT: u8 = rank(PRIORITY_DEFAULT);
 
-/// When what nobody knows the time of is due: W never passes it. (Avro has signed numbers.)
+/// The due time of a paused entry, whose time is unknown: W never passes it. (Avro is signed.)
 pub const PARKED: Timestamp = Timestamp::MAX / 2;
 
 impl TimelineKey {

@@ -1,8 +1,7 @@
-//! Whose trigger it is, and which generation a registration means to replace.
+//! The caller of a trigger, and the generation that a registration replaces.
 //!
-//! Invariant: a record in one caller's name changes nothing of another's, nor does a registration
-//! that was written with another generation in mind; neither does after a takeover what it did not
-//! do before.
+//! Invariant: a record of one caller changes no trigger of another, nor does a registration that
+//! was written for another generation; a takeover changes nothing about either.
 
 use super::fixture::*;
 use super::harness::{TestStore, definition};
@@ -40,7 +39,7 @@ fn replace(fixture: &mut EngineFixture, id: &str, due: Timestamp, generation: Of
     fixture.log.append(fixture.now, Request::Register(registration))
 }
 
-/// Takes everything in and returns the answer to the last record.
+/// Ingests everything and returns the response to the last record.
 #[track_caller]
 fn last_response(fixture: &mut EngineFixture) -> OutcomeKind {
     let requested_offset = fixture.log.triggers.last().unwrap().offset;

@@ -1,4 +1,4 @@
-//! What a dead letter that is replayed means to those who wait for its trigger.
+//! The effect of a replayed dead letter on the watchers of its trigger.
 
 use super::fixture::{EngineFixture, NOW};
 use super::harness::{TestStore, definition};
@@ -11,8 +11,8 @@ use crate::model::{Millis, Offset};
 
 const RETAIN: Millis = 50_000;
 
-/// A callback that was given up and is delivered after all has come off, for as long as it is
-/// remembered; and a failure that is told late takes nothing back.
+/// A callback that failed for good and is delivered by a replay has succeeded, while it is
+/// retained; and a failure that is reported late changes nothing.
 #[test]
 fn a_watcher_added_after_a_replay_gets_the_result_of_the_replay() {
     for loses_store in [false, true] {
@@ -34,7 +34,7 @@ fn a_watcher_added_after_a_replay_gets_the_result_of_the_replay() {
         fixture.run_until_idle();
         assert!(
             results_for_new_watcher(&mut fixture).is_empty(),
-            "it is remembered no longer than it asked for"
+            "it is retained no longer than requested"
         );
     }
 }
@@ -44,7 +44,7 @@ fn report_callback_end(fixture: &mut EngineFixture, ok: bool) {
     signal(fixture, Signal::CallbackEnded(CallbackEnded { id, ok }));
 }
 
-/// What is said to one who waits for `a` from now on.
+/// The results that a new watcher of `a` gets from now on.
 fn results_for_new_watcher(fixture: &mut EngineFixture) -> Vec<bool> {
     let watcher = Watcher { trigger: "b".into(), generation: 9 };
     let until = fixture.now + 10 * RETAIN;

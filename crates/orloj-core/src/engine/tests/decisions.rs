@@ -1,4 +1,4 @@
-//! One record at a time: what a registration, a cancel and a record nobody can read decide.
+//! One record at a time: the decisions about a registration, a cancel and an unreadable record.
 
 use bytes::Bytes;
 
@@ -209,7 +209,7 @@ fn a_second_cancel_replaces_the_veto_of_the_first() {
     fixture.assert_decides(&[], &[]);
 }
 
-/// Its topic may be away: then it would wait on beside whatever came after it.
+/// Its topic may be unavailable: then it would wait beside the record after it.
 #[test]
 fn a_late_registration_is_pending_until_its_step_fires() {
     let mut fixture = EngineFixture::new();
@@ -296,7 +296,7 @@ fn a_forwarded_record_leaves_a_skip_mark() {
     fixture.assert_decides(&[ledger_skip(1, true), Emit::Forward(Box::new(forward))], &[mark(1)]);
 }
 
-/// A scene in which L stands, so that a mark is not forgotten at once.
+/// A fixture in which L does not advance, so that a mark is not deleted at once.
 fn with_one_pending() -> EngineFixture {
     let mut fixture = EngineFixture::new();
     fixture.register("pending", 1_050);

@@ -1,7 +1,6 @@
-//! The stories of docs/guides/schedules.md and docs/guides/dependencies.md, played as they stand
-//! there.
+//! The scenarios of docs/guides/schedules.md and docs/guides/dependencies.md, run as they are written there.
 //!
-//! Invariant: a block of JSON followed by a block of a story is one: what is registered at 08:00, a
+//! Invariant: a block of JSON followed by a block of events is one: what is registered at 08:00, a
 //! schedule or a batch, and what then happens, minute by minute. Settings are the defaults.
 
 use super::fixture::EngineFixture;
@@ -26,7 +25,7 @@ use crate::model::{Offset, Timestamp};
 const SCHEDULES: &str = include_str!("../../../../../docs/guides/schedules.md");
 const DEPENDENCIES: &str = include_str!("../../../../../docs/guides/dependencies.md");
 
-/// Midnight of the day of all stories, 2026-01-01 UTC.
+/// Midnight of the day of all scenarios, 2026-01-01 UTC.
 const MIDNIGHT: Timestamp = 1_767_225_600_000;
 const MINUTE: u64 = 60_000;
 
@@ -45,10 +44,10 @@ fn every_documented_scenario_runs_as_documented() {
             DocumentedScenario::new(json, text).run(text);
         }
     }
-    assert!(scenarios > 10, "only {scenarios} stories are seen");
+    assert!(scenarios > 10, "only {scenarios} scenarios were found");
 }
 
-/// A trigger, or several, and what was heard of them.
+/// A trigger, or several, and their events.
 struct DocumentedScenario<'a> {
     fixture: EngineFixture,
     json: &'a str,
@@ -90,7 +89,7 @@ impl<'a> DocumentedScenario<'a> {
             if self.apply_event(event) {
                 self.events.push(line.to_owned());
             } else {
-                // What is made up for comes some ms later.
+                // Occurrences that are caught up fire some ms later.
                 self.run_until(at + 999);
             }
         }
@@ -99,7 +98,7 @@ impl<'a> DocumentedScenario<'a> {
         assert_eq!(self.events, text.lines().collect::<Vec<_>>(), "{}", self.json);
     }
 
-    /// Does what somebody else does in the story; says whether it is that.
+    /// Does what users and workers do in the scenario; returns whether `event` is such a line.
     fn apply_event(&mut self, event: &str) -> bool {
         let command = |command| Request::Command { id: "job".into(), command, caller: None };
         match event {
@@ -132,8 +131,8 @@ impl<'a> DocumentedScenario<'a> {
     }
 
     fn report_callback_end(&mut self, ok: bool) {
-        let fire = self.last_fire.take().expect("a callback is under way");
-        assert!(fire.report_end, "nobody wants to know");
+        let fire = self.last_fire.take().expect("a callback is in progress");
+        assert!(fire.report_end, "its end is to be reported");
         self.signal(Signal::CallbackEnded(CallbackEnded { id: fire.id, ok }));
     }
 
@@ -180,8 +179,8 @@ impl<'a> DocumentedScenario<'a> {
         self.record_event(id, &format!("fires{late}"));
     }
 
-    fn record_outcome(&mut self, Outcome { trigger, kind: verdict, .. }: &Outcome) {
-        let event = match verdict {
+    fn record_outcome(&mut self, Outcome { trigger, kind: kind, .. }: &Outcome) {
+        let event = match kind {
             OutcomeKind::Skipped { occurrences, from, until, reason, .. } => {
                 let span = format!("{} to {}", clock(*from), clock(*until));
                 let span = if from == until { clock(*from) } else { span };
@@ -197,7 +196,7 @@ impl<'a> DocumentedScenario<'a> {
                 };
                 format!("is unmet, {then}: {reason}")
             }
-            other => panic!("no story tells of {other:?}"),
+            other => panic!("no scenario has {other:?}"),
         };
         self.record_event(trigger.as_str(), &event);
     }

@@ -1,4 +1,4 @@
-//! What is due, and what comes back: retries, targets that fail, and how far W and L move.
+//! Entries that are due, and retries: targets that fail, and how far W and L move.
 
 use super::fixture::{
     EngineFixture, NOW, callback_trigger, delete, emits_and_rows, first_occurrence, in_ledger,
@@ -141,11 +141,14 @@ fn a_veto_refuses_older_generations_only() {
 #[test]
 fn an_unusable_topic_fails_only_its_own_trigger() {
     let mut fixture = EngineFixture::new();
-    fixture.owner.catalog.insert("gone".into(), TopicState::Unusable("no such topic".to_owned()));
-    fixture.register_to("gone", "a", 1_060);
+    fixture
+        .owner
+        .catalog
+        .insert("deleted".into(), TopicState::Unusable("no such topic".to_owned()));
+    fixture.register_to("deleted", "a", 1_060);
     fixture.register("b", 1_060);
     fixture.run_until_idle();
-    let a = in_ledger(&trigger_to_topic("gone", "a", 0, 1_060), true);
+    let a = in_ledger(&trigger_to_topic("deleted", "a", 0, 1_060), true);
     let b = in_ledger(&topic_trigger("b", 1, 1_060), true);
     fixture.now = 1_060;
     let [failed, letter] = dead_lettered(&fixture, &a, "no such topic");
@@ -159,7 +162,7 @@ fn an_unusable_topic_fails_only_its_own_trigger() {
 fn a_fire_that_does_not_fit_its_topic_fails_only_its_own_trigger() {
     let mut fixture = EngineFixture::new();
     let fits = |bytes| TopicState::Usable { partitions: 1, record_bytes_max: bytes };
-    // One byte of payload, one of key, 1,024 kept free.
+    // One byte of payload, one of key, 1,024 reserved.
     fixture.owner.catalog.insert("small".into(), fits(1_025));
     fixture.owner.catalog.insert("large".into(), fits(1_026));
     fixture.register_to("small", "a", 1_020);
@@ -206,7 +209,7 @@ fn a_fire_waits_for_an_unavailable_pool_and_fails_for_an_unusable_one() {
     let usable = |partitions| TopicState::Usable { partitions, record_bytes_max: 1 << 20 };
     let states = [
         ("slow", TopicState::Unavailable("no leader".to_owned())),
-        ("gone", TopicState::Unusable("no such topic".to_owned())),
+        ("deleted", TopicState::Unusable("no such topic".to_owned())),
         ("narrow", usable(0)),
     ];
     for (pool, state) in states {
@@ -216,9 +219,9 @@ fn a_fire_waits_for_an_unavailable_pool_and_fails_for_an_unusable_one() {
     fixture.run_until_idle();
     fixture.now = 1_020;
     let slow = parked(&first_occurrence("slow", 0, 1_020, pooled("slow")), 1_025);
-    let gone = first_occurrence("gone", 1, 1_020, pooled("gone"));
+    let deleted = first_occurrence("deleted", 1, 1_020, pooled("deleted"));
     let narrow = first_occurrence("narrow", 2, 1_020, pooled("narrow"));
-    let [no_topic, first] = dead_lettered(&fixture, &gone, "no such topic");
+    let [no_topic, first] = dead_lettered(&fixture, &deleted, "no such topic");
     let reason = "the topic of pool narrow has 0 partitions and lacks 0: it needs as many as the \
                   other topics; `orloj topics verify` compares them";
     let [no_partition, second] = dead_lettered(&fixture, &narrow, reason);
@@ -447,7 +450,7 @@ fn an_owner_whose_clock_is_behind_fired_through_waits() {
 /// The outcome and the dead letter of an entry that cannot fire, ever.
 fn dead_lettered(fixture: &EngineFixture, entry: &Entry, reason: &str) -> [Emit; 2] {
     let fire = fixture.fire(entry);
-    let verdict = OutcomeKind::Failed {
+    let kind = OutcomeKind::Failed {
         generation: fire.id.generation,
         occurrence: 0,
         attempt: 1,
@@ -455,7 +458,7 @@ fn dead_lettered(fixture: &EngineFixture, entry: &Entry, reason: &str) -> [Emit;
         reason: reason.to_owned(),
         retry_at: None,
     };
-    let outcome = fixture.unrequested_outcome(fire.id.trigger.as_str(), verdict);
+    let outcome = fixture.unrequested_outcome(fire.id.trigger.as_str(), kind);
     let topic = "o.triggers".into();
     let letter = DeadLetter {
         origin: Origin { topic, partition: 0, offset: entry.key.offset },

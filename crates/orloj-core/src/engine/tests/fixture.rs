@@ -1,7 +1,7 @@
-//! A stage for single decisions: one owner of one partition, a clock that the test moves, and
-//! short names for what a decision is expected to say.
+//! A fixture for single decisions: one owner of one partition, a clock that the test moves, and
+//! short names for the expected emits and rows.
 //!
-//! Invariant: a decision is asserted whole, emits and rows, and asking again decides nothing more.
+//! Invariant: a decision is asserted completely, emits and rows, and the next step has none.
 
 use super::harness::{
     LEDGER_AFTER, TestLog, TestOwner, TestStore, all_ledger_records, commit, definition,
@@ -20,7 +20,7 @@ use crate::model::signal::{RetryRequest, Signal};
 use crate::model::timeline::{RANK_DEFAULT, Source, TimelineKey, rank};
 use crate::model::{Offset, Timestamp};
 
-/// When a scene opens, in ms since the epoch. W then stands just before it.
+/// When a test begins, in ms since the epoch. W is just before it.
 pub(crate) const NOW: Timestamp = 1_000;
 
 /// One owner, its log and its clock.
@@ -29,7 +29,7 @@ pub(crate) struct EngineFixture {
     pub(crate) log: TestLog,
     pub(crate) owner: TestOwner,
     pub(crate) now: Timestamp,
-    /// Records of each input that a step takes in at most.
+    /// Records of each input that a step ingests at most.
     pub(crate) records: usize,
     takeovers: u64,
 }
@@ -52,7 +52,7 @@ impl EngineFixture {
         fixture
     }
 
-    /// A scene in which a callback `a` of generation 0, due at 1,020, has just been fired.
+    /// A fixture in which a callback `a` of generation 0, due at 1,020, has just been fired.
     pub(crate) fn with_callback_in_flight() -> Self {
         let mut fixture = Self::new();
         fixture.callback("a", 1_020);
@@ -90,12 +90,12 @@ impl EngineFixture {
         self.log.register_with(id, due, self.now, OnConflict::Keep, false)
     }
 
-    /// Registers what fires into another topic than `out`.
+    /// Registers a trigger that fires into another topic than `out`.
     pub(crate) fn register_to(&mut self, topic: &str, id: &str, due: Timestamp) -> Offset {
         self.register_as(definition_to(topic), id, due)
     }
 
-    /// Registers what is done by another definition than usual.
+    /// Registers a trigger with another definition.
     pub(crate) fn register_as(
         &mut self,
         definition: Definition,
@@ -110,12 +110,12 @@ impl EngineFixture {
         self.log.cancel(id, self.now)
     }
 
-    /// The last record of `triggers` does not ask for an answer.
+    /// The last record of `triggers` does not ask for a response.
     pub(crate) fn clear_ack_of_last_record(&mut self) {
         self.log.triggers.last_mut().unwrap().ack = false;
     }
 
-    /// A worker reports that this entry shall fire.
+    /// A worker requests that this entry is fired.
     pub(crate) fn signal(&mut self, entry: &Entry) {
         let row = fire_row(entry).clone();
         let (settles, priority) = (row.reports_end(), rank(entry.key.priority));
@@ -160,7 +160,7 @@ impl EngineFixture {
         while self.step().is_some() {}
     }
 
-    /// The next step takes in all there is and says exactly this; the one after says nothing.
+    /// The next step ingests everything and has exactly these emits and rows, the one after none.
     #[track_caller]
     pub(crate) fn assert_decides(&mut self, emits: &[Emit], rows: &[RowOp]) {
         let decided = self.step().map_or_else(Default::default, emits_and_rows);
@@ -180,22 +180,22 @@ impl EngineFixture {
     }
 
     /// The outcome that answers the record at `offset`.
-    pub(crate) fn response(&self, offset: Offset, id: &str, verdict: OutcomeKind) -> Emit {
+    pub(crate) fn response(&self, offset: Offset, id: &str, kind: OutcomeKind) -> Emit {
         let (trigger, answers) = (id.into(), Some(offset));
-        Emit::Outcome(Box::new(Outcome { trigger, answers, at: self.now, kind: verdict }))
+        Emit::Outcome(Box::new(Outcome { trigger, answers, at: self.now, kind }))
     }
 
-    /// An outcome nobody asked for.
-    pub(crate) fn unrequested_outcome(&self, id: &str, verdict: OutcomeKind) -> Emit {
+    /// An outcome that is not a response.
+    pub(crate) fn unrequested_outcome(&self, id: &str, kind: OutcomeKind) -> Emit {
         let (trigger, answers) = (id.into(), None);
-        Emit::Outcome(Box::new(Outcome { trigger, answers, at: self.now, kind: verdict }))
+        Emit::Outcome(Box::new(Outcome { trigger, answers, at: self.now, kind }))
     }
 
-    /// The answer to the registration that made this entry.
+    /// The response to the registration that made this entry.
     pub(crate) fn accepted(&self, entry: &Entry, replaced: Option<Offset>) -> Emit {
         let (generation, fire_at) = (entry.key.offset, entry.key.due);
-        let verdict = OutcomeKind::Accepted { generation, fire_at, replaced };
-        self.response(generation, trigger(entry), verdict)
+        let kind = OutcomeKind::Accepted { generation, fire_at, replaced };
+        self.response(generation, trigger(entry), kind)
     }
 
     /// The record that fires this entry now.
@@ -216,7 +216,7 @@ impl EngineFixture {
         Fire { id, scheduled, fired, definition, history, report_end: settles, priority }
     }
 
-    /// The mirror has a test of its own and would only be in the way of the others.
+    /// The mirror has a test of its own and is removed in the others.
     fn disable_mirror(&mut self) {
         self.owner.partition.config.mirror_interval = 1 << 60;
     }
@@ -257,7 +257,7 @@ pub(crate) fn veto(id: &str, cancel: Offset, due: Timestamp) -> Entry {
     Entry { key, row: Row::Veto { trigger: id.into(), cancel } }
 }
 
-/// What the workers of the default pool are told of that cancel.
+/// The withdrawal of that cancel to the workers of the default pool.
 pub(crate) fn withdraw(id: &str, cancel: Offset) -> Emit {
     withdraw_from(None, id, cancel)
 }
@@ -279,29 +279,29 @@ pub(crate) fn parked(entry: &Entry, due: Timestamp) -> Entry {
     Entry { key: TimelineKey { due, ..entry.key }, ..in_ledger(entry, true) }
 }
 
-/// The ledger takes the entry in.
+/// The entry is written to the ledger.
 pub(crate) fn ledger_put(entry: &Entry) -> Emit {
     let value = Some(Box::new(LedgerValue::Entry(entry.clone())));
     Emit::Ledger { key: ledger_key(entry), value }
 }
 
-/// The ledger lets the entry go.
+/// The entry is deleted from the ledger.
 pub(crate) fn ledger_delete(entry: &Entry) -> Emit {
     Emit::Ledger { key: ledger_key(entry), value: None }
 }
 
-/// The ledger remembers, or forgets, that the record at `offset` was ignored.
+/// The skip mark of the record at `offset` is written to the ledger, or deleted.
 pub(crate) fn ledger_skip(offset: Offset, marked: bool) -> Emit {
     let value = marked.then(|| Box::new(LedgerValue::Skip));
     Emit::Ledger { key: LedgerKey::Skip(offset), value }
 }
 
-/// What a step says: its emits, and the rows it spills, timeline and index each in order.
+/// The emits of a step, and the rows it spills, timeline and index each in order.
 pub(crate) fn emits_and_rows(step: PartitionStep) -> (Vec<Emit>, Vec<RowOp>) {
     (step.emits, step.spill.map_or_else(Vec::new, |delta| delta.rows()))
 }
 
-/// The bytes in which a row waits.
+/// The bytes of a row.
 pub(crate) fn encode(row: &Row) -> RowBytes {
     row::to_bytes(row, &mut Vec::new())
 }
@@ -312,17 +312,17 @@ fn sorted_rows(rows: &[RowOp]) -> Vec<RowOp> {
     rows
 }
 
-/// The entry's row comes.
+/// The entry's row is added.
 pub(crate) fn put(entry: &Entry) -> RowOp {
     RowOp::Put { key: entry.key, row: encode(&entry.row) }
 }
 
-/// The entry's row goes.
+/// The entry's row is deleted.
 pub(crate) fn delete(entry: &Entry) -> RowOp {
     RowOp::Delete { key: entry.key }
 }
 
-/// From now on the index knows these entries of the trigger, and no others.
+/// The index row of the trigger has these entries, and no others.
 pub(crate) fn index(id: &str, entries: &[&Entry]) -> RowOp {
     let slots: Vec<_> = entries.iter().map(|entry| index_entry(entry)).collect();
     let row = (!slots.is_empty()).then(|| IndexRow { entries: slots.into() });
@@ -346,7 +346,7 @@ fn definition_to(topic: &str) -> Definition {
 }
 
 fn fire_row(entry: &Entry) -> &FireRow {
-    let Row::Fire(row) = &entry.row else { panic!("nothing that fires") };
+    let Row::Fire(row) = &entry.row else { panic!("not a fire") };
     row
 }
 

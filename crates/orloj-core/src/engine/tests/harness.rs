@@ -1,6 +1,6 @@
-//! A world for the engine without I/O: a log, a store of maps, a clock that tests move.
+//! An environment for the engine without I/O: a log, a store of maps, a clock that tests move.
 //!
-//! Invariant: it interprets steps and asks as the shell does, and decides nothing itself.
+//! Invariant: it executes steps and requests as the shell does, and decides nothing itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ use crate::model::{Millis, Offset, Timestamp};
 /// `ledger.after` of these tests, in ms.
 pub(crate) const LEDGER_AFTER: u64 = 50;
 
-/// What Kafka holds.
+/// The topics in Kafka.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TestLog {
     pub(crate) triggers: Vec<TriggerRecord>,
@@ -37,7 +37,7 @@ pub(crate) struct TestLog {
     pub(crate) triggers_low: Offset,
 }
 
-/// What one disk holds.
+/// The content of one disk.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TestStore {
     pub(crate) timeline: BTreeMap<TimelineKey, RowBytes>,
@@ -51,7 +51,7 @@ pub(crate) struct TestStore {
 pub(crate) struct TestOwner {
     pub(crate) partition: Partition,
     pub(crate) store: TestStore,
-    /// What the shell would find out about target topics.
+    /// The state of target topics.
     pub(crate) catalog: TopicCatalog,
     pub(crate) clock_skew: i64,
     /// How far ahead of its clock it decides, in ms.
@@ -138,8 +138,8 @@ impl TestStore {
 }
 
 impl TestOwner {
-    /// Takes the partition over with whatever `disk` holds; `seen` says which ledger records
-    /// compaction has left.
+    /// Takes the partition over with the content of `disk`; `seen` selects the ledger records
+    /// that compaction has left.
     pub(crate) fn take_over(
         log: &mut TestLog,
         store: TestStore,
@@ -213,7 +213,7 @@ impl TestOwner {
         }
     }
 
-    /// Drafts a step: takes in at most so many records of each input, fires at most so many.
+    /// Drafts a step: ingests at most so many records of each input, fires at most so many.
     /// `None` when there is nothing to commit, or the clock is behind.
     pub(crate) fn draft(
         &mut self,
@@ -254,7 +254,7 @@ impl TestOwner {
         self.partition.seal()
     }
 
-    /// The owner learns that its step is committed.
+    /// The owner is informed that its step is committed.
     pub(crate) fn on_committed(&mut self, step: &PartitionStep) {
         let PartitionStep { cursor, number, spill: Some(delta), .. } = step else { return };
         self.store.apply(&delta.rows());

@@ -1,4 +1,4 @@
-//! Recurring triggers and commands as their users see them: what is said, in order, while time
+//! Recurring triggers and commands as their users see them: all events, in order, while time
 //! passes and owners change.
 //!
 //! Invariant: once everything is settled the ledger holds nothing of it.

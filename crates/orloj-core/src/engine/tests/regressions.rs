@@ -1,6 +1,6 @@
-//! What the simulation has found, each as the shortest way there.
+//! Bugs that the simulation has found, each as the shortest sequence that shows it.
 //!
-//! Invariant: each of them was wrong once.
+//! Invariant: each of these tests failed once.
 
 use super::fixture::{EngineFixture, NOW};
 use super::harness::{TestStore, commit, definition};
@@ -13,7 +13,7 @@ use crate::model::schedule::Schedule;
 use crate::model::signal::{CallbackEnded, RetryRequest, Signal, Watch};
 use crate::model::{Offset, Timestamp};
 
-/// A scene, and what was said in it.
+/// A fixture and the events of its owner.
 struct RegressionScenario {
     fixture: EngineFixture,
     events: Vec<String>,
@@ -49,13 +49,13 @@ impl RegressionScenario {
         self.fires.last().expect("a callback was fired").clone()
     }
 
-    /// A worker says that the last callback was delivered.
+    /// A worker reports that the last callback was delivered.
     fn report_delivered(&mut self) {
         let id = self.last_fire().id;
         self.signal(Signal::CallbackEnded(CallbackEnded { id, ok: true }));
     }
 
-    /// Everything until `until` is decided, and this is said about it.
+    /// Everything until `until` is decided, with these events.
     #[track_caller]
     fn run_until(&mut self, until: Timestamp, expected: &[&str]) {
         loop {
@@ -94,7 +94,7 @@ impl RegressionScenario {
                 }),
                 Emit::Signal { signal, .. } => {
                     if let Signal::DependencySettled(settlement) = &**signal {
-                        self.events.push(format!("told {}", settlement.ok));
+                        self.events.push(format!("notified {}", settlement.ok));
                     }
                 }
                 _ => {}
@@ -158,7 +158,7 @@ fn a_fired_trigger_is_not_pending_when_the_log_is_read_again() {
     let last = scenario.fixture.owner.partition.seal_final();
     commit(&mut scenario.fixture.log, &last, 1_040);
     scenario.fixture.owner.on_committed(&last);
-    // An operator has everything read again.
+    // An operator resets the offset to the beginning.
     scenario.fixture.log.committed = Some((0, String::new()));
     let disk = scenario.fixture.owner.store.clone();
     scenario.fixture.take_over(disk, 1_200);
@@ -186,5 +186,5 @@ fn a_cancel_that_removes_an_older_retry_does_not_complete_a_callback_in_flight()
     let _cancel = scenario.fixture.cancel("a");
     scenario.run_until(1_030, &["cancelled"]);
     scenario.report_delivered();
-    scenario.run_until(1_040, &["told true"]);
+    scenario.run_until(1_040, &["notified true"]);
 }

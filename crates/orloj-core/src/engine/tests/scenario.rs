@@ -1,6 +1,6 @@
-//! A play: an owner, users, workers and time, and what is said of it all, in a few words each.
+//! A scenario: an owner, users, workers and time, and all events as short texts.
 //!
-//! Invariant: whatever a test asserts holds with an owner that loses its disk at any moment.
+//! Invariant: every assertion also holds for an owner that loses its disk at any moment.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::model::schedule::Schedule;
 use crate::model::signal::{CallbackEnded, Signal};
 use crate::model::{Offset, Timestamp};
 
-/// A scene in which signals of owners arrive, and what it has said.
+/// A fixture in which signals of owners arrive, and its events.
 pub(crate) struct EngineScenario {
     pub(crate) fixture: EngineFixture,
     /// Owners lose their disks between any two steps.
@@ -36,7 +36,7 @@ impl EngineScenario {
         }
     }
 
-    /// Both with owners that stay and with owners that lose everything at every step.
+    /// Runs with owners that keep their disks and with owners that lose them at every step.
     pub(crate) fn with_and_without_restarts(scenario: impl Fn(Self)) {
         scenario(Self::new());
         scenario(Self { loses_store: true, ..Self::new() });
@@ -73,15 +73,15 @@ impl EngineScenario {
         self.fixture.log.signals.push(SignalRecord { offset, signal: Ok(signal) });
     }
 
-    /// A worker says how the last callback ended.
+    /// A worker reports how the last callback ended.
     pub(crate) fn report_callback_end(&mut self, ok: bool) {
         let fire = self.fires.last().expect("a callback was fired");
-        assert!(fire.report_end, "nobody wants to know");
+        assert!(fire.report_end, "its end is to be reported");
         let settled = CallbackEnded { id: fire.id.clone(), ok };
         self.signal(Signal::CallbackEnded(settled));
     }
 
-    /// Time passes until `until`; whatever is due then has been decided.
+    /// Time passes until `until`; everything that is due then is decided.
     pub(crate) fn run_until(&mut self, until: Timestamp) -> &mut Self {
         loop {
             self.run_steps();
@@ -133,7 +133,7 @@ impl EngineScenario {
         }
     }
 
-    /// What was said since the last time.
+    /// The events since the last call.
     pub(crate) fn take_events(&mut self) -> Vec<String> {
         std::mem::take(&mut self.events)
     }
@@ -143,7 +143,7 @@ impl EngineScenario {
         assert_eq!(self.take_events(), expected);
     }
 
-    /// What the ledger holds, but for what every partition has.
+    /// The keys of the ledger, without those that every partition has.
     pub(crate) fn ledger_keys(&self) -> Vec<LedgerKey> {
         let mut last_by_key = BTreeMap::new();
         for record in &self.fixture.log.ledger {
@@ -166,8 +166,8 @@ pub(crate) fn recurring(id: &str, http: bool, now: Timestamp, json: &str) -> Reg
     Registration { schedule: Some(Box::new(schedule)), ..new }
 }
 
-fn describe(verdict: &OutcomeKind) -> String {
-    match verdict {
+fn describe(kind: &OutcomeKind) -> String {
+    match kind {
         OutcomeKind::Accepted { replaced, .. } => match replaced {
             None => "accepted".to_owned(),
             Some(_) => "accepted, replaces".to_owned(),

@@ -1,4 +1,4 @@
-//! From assigned to active: each question, each refusal, and what survives a wiped disk.
+//! From assigned to active: each request, each error, and what survives a wiped disk.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ const LONG: u64 = 400 * 24 * 3_600_000;
 /// The nonce of the takeovers under test.
 const NONCE: u64 = 77;
 
-/// The committed cursor of most tests: N = 5, L = 2, one signal taken in.
+/// The committed cursor of most tests: N = 5, L = 2, one signal ingested.
 const CURSOR: Cursor = Cursor {
     fired_through: TimelineKey { due: 900, ..TimelineKey::MIN },
     next_offset: 5,
@@ -70,7 +70,7 @@ fn the_ledger_is_read_until_our_own_barrier_comes_back() {
 }
 
 #[test]
-fn a_partition_nobody_ever_owned_begins_at_the_start_of_its_log() {
+fn a_partition_without_an_earlier_owner_begins_at_the_start_of_its_log() {
     let mut takeover = begin(None);
     let unowned =
         PartitionOffsets { triggers_low: 3, triggers_end: 9, ..PartitionOffsets::default() };
@@ -117,7 +117,7 @@ fn a_local_fired_through_beyond_the_mirror_stays_when_an_operator_moves_the_offs
     takeover.on_ledger(vec![mirror(&CURSOR, false)], 4, &IndexRows::default()).unwrap();
     let step = next_epoch_base(CURSOR.step);
     assert_eq!(takeover.cursor(), &Cursor { fired_through, next_offset: 3, step, ..CURSOR });
-    assert!(takeover.must_wipe(), "it holds what is to be new");
+    assert!(takeover.must_wipe(), "it contains what is to be new");
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_store_older_than_a_moved_offset_is_wiped() {
     let cursor = Cursor { step: next_epoch_base(CURSOR.step) + 2, ..CURSOR };
     let mut takeover = begin(Some(local_checkpoint()));
     takeover.on_offsets(offsets_before_barrier(&cursor)).unwrap();
-    assert!(takeover.must_wipe(), "steps of another lineage are not ours");
+    assert!(takeover.must_wipe(), "steps of another epoch are not ours");
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn a_record_covered_by_the_ledger_need_not_be_read_from_the_log() {
     let [first, second] = [main("a", Some(&a(2))), main("a", Some(&a(3)))];
     let other = main("b", Some(&b));
     assert_eq!(held(&[first.clone(), other.clone()]), [2, 4]);
-    assert_eq!(held(&[first, second.clone()]), [3], "the newer one is held");
+    assert_eq!(held(&[first, second.clone()]), [3], "the newer one is covered");
     assert_eq!(held(&[second, other, main("a", None)]), [4], "it may have replaced a short one");
     assert_eq!(held(&[main("a", Some(&a(1)))]), [0; 0], "below L nothing is read anyhow");
     assert_eq!(held(&[main("a", Some(&topic_trigger("a", 3, 899)))]), [0; 0], "it has fired");
@@ -450,7 +450,7 @@ fn a_cancel_relies_only_on_fires_that_the_replay_covers() {
     fixture.run_until_idle();
     fixture.take_over(fixture.owner.store.clone(), 1_021);
     fixture.cancel("a");
-    // A later generation, a callback, might have been forgotten with another owner's disk.
+    // A later generation, a callback, might have been lost with another owner's disk.
     let (a, veto) = (topic_trigger("a", 0, 1_020), veto("a", 1, 6_021));
     let not_pending = OutcomeKind::NotPending { fired: None, withdrawal: true };
     fixture.assert_decides(
@@ -471,7 +471,7 @@ fn a_trigger_due_in_400_days_survives_wiped_stores_and_a_deleted_log() {
         fixture.assert_decides(&[], &[]);
         fixture.log.triggers_low = fixture.owner.partition.cursor().replay_from;
     }
-    assert_eq!(fixture.log.triggers_low, 1, "only the ledger knows it");
+    assert_eq!(fixture.log.triggers_low, 1, "only the ledger has it");
     fixture.take_over(TestStore::default(), due - 1);
     fixture.assert_decides(&[], &[]);
     fixture.now = due;
@@ -481,7 +481,7 @@ fn a_trigger_due_in_400_days_survives_wiped_stores_and_a_deleted_log() {
 }
 
 fn begin(local: Option<LocalCheckpoint>) -> Takeover {
-    // The disk brings the mark of a record that was ignored.
+    // The disk has the mark of a record that was ignored.
     let local = local.map(|local| (local, BTreeSet::from([3])));
     Takeover::new(0, "o.triggers", "me", NONCE, local)
 }
@@ -495,7 +495,7 @@ fn takeover_after_barrier(local: Option<LocalCheckpoint>) -> Takeover {
     takeover
 }
 
-/// What an earlier owner left.
+/// The ledger of an earlier owner.
 fn offsets_before_barrier(cursor: &Cursor) -> PartitionOffsets {
     PartitionOffsets {
         committed: Some((cursor.next_offset, cursor.to_metadata("earlier"))),
@@ -508,7 +508,7 @@ fn offsets_before_barrier(cursor: &Cursor) -> PartitionOffsets {
     }
 }
 
-/// What the broker says after our barrier; meanwhile a trigger was published.
+/// The offsets after our barrier; meanwhile a trigger was published.
 fn offsets_after_barrier(cursor: &Cursor) -> PartitionOffsets {
     let offset = Some((cursor.next_offset, cursor.to_metadata("me")));
     PartitionOffsets {

@@ -1,7 +1,7 @@
 //! Cron expressions: five fields, or six with seconds first.
 //!
-//! Invariant: a refusal says which field is wrong and what may stand there. What is accepted comes
-//! one day.
+//! Invariant: a refusal says which field is wrong and what may stand there. What is accepted has
+//! an occurrence.
 //!
 //! Fields are `*`, `a`, `a-b`, each with `/step`, and lists of these; names are English, of three
 //! letters or whole; a range may go round (`FRI-MON`, `22-6`). `L`, `L-3`, `LW` and `15W` are days

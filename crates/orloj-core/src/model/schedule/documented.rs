@@ -1,8 +1,8 @@
-//! The examples of `docs/guides/schedules.md`, run as they stand there.
+//! The examples of `docs/guides/schedules.md`, run as they are written there.
 //!
-//! Invariant: a block of JSON followed by a block of text is an example: a schedule and what it
-//! comes to (for the trigger that the block names, with its jitter), or why it is refused. Its
-//! stories are played by the engine's tests.
+//! Invariant: a block of JSON followed by a block of text is an example: a schedule and its
+//! occurrences (for the trigger that the block names, with its jitter), or why it is refused. Its
+//! scenarios are run by the engine's tests.
 
 use super::tests::ms;
 use super::*;

@@ -1,7 +1,7 @@
 //! The forms in which people say when something recurs: `every`, `cron`, `daily`, `weekly`,
 //! `monthly`.
 //!
-//! Invariant: each is one of two rhythms underneath, a step or a calendar, and is written back in
+//! Invariant: each is computed as one of two rules, a step or a calendar, and is written back in
 //! its own words.
 
 use jiff::civil::date;
@@ -20,7 +20,7 @@ use crate::model::object_fields::{ObjectFields, string};
 pub(super) const FORMS: [&str; 5] =
     ["schedule.every", "schedule.cron", "schedule.daily", "schedule.weekly", "schedule.monthly"];
 
-/// What recurs, in the words in which it was said.
+/// The recurrence rule, in the form in which it was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Form {
@@ -69,7 +69,7 @@ impl RecurrenceRule {
             Self::Calendar(calendar) if calendar.is_hourly() => {
                 Dst { gap: DstGap::Skip, overlap: DstOverlap::Both }
             }
-            // By the day it is once a day, whatever the night was like.
+            // By the day it is once a day, whatever the clocks do.
             _ => Dst { gap: DstGap::Shift, overlap: DstOverlap::First },
         }
     }

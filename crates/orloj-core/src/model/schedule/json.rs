@@ -1,7 +1,7 @@
 //! A schedule as JSON, read and written.
 //!
-//! Invariant: what is wrong is named by field and value with the way out, and nothing is silently
-//! ignored. What is written is canonical: read again, it is the same schedule.
+//! Invariant: an error names the field and its value and says how to fix it, and nothing is
+//! silently ignored. What is written is canonical: read again, it is the same schedule.
 
 use jiff::civil::DateTime;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
@@ -66,7 +66,7 @@ pub(super) fn read(json: &str) -> Result<Schedule, Reason> {
     Ok(schedule)
 }
 
-/// Writes a schedule; what is as it would be anyway is left out.
+/// Writes a schedule, without default values.
 pub(super) fn write(schedule: &Schedule) -> String {
     let Schedule { form, rule, zone, start, end, dst, jitter, .. } = schedule;
     let written = ScheduleJson {
@@ -160,7 +160,7 @@ fn time(
     }
 }
 
-/// What to do when clocks change: what the schedule says, or what suits its form.
+/// What to do when clocks change: as the schedule says, or the default of its form.
 fn dst(fields: &mut ObjectFields<'_>, rule: &RecurrenceRule) -> Result<Dst, Reason> {
     let mut dst = rule.default_dst();
     let field = "schedule.dst";
@@ -189,7 +189,7 @@ fn dst(fields: &mut ObjectFields<'_>, rule: &RecurrenceRule) -> Result<Dst, Reas
     Ok(dst)
 }
 
-/// In ms; none for what is exact.
+/// In ms; none for an exact schedule.
 fn jitter(fields: &mut ObjectFields<'_>, rule: &RecurrenceRule) -> Result<Millis, Reason> {
     let field = "schedule.jitter";
     let jitter = fields.take(field).map(|json| delay(field, json)).transpose()?.unwrap_or(0);

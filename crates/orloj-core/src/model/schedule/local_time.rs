@@ -1,7 +1,7 @@
-//! Times of the wall clock on the line of real time: zones, and the nights when clocks change.
+//! Times of the wall clock in real time: time zones, and changes of clocks.
 //!
 //! Invariant: between two changes of a zone's offset the wall clock runs with real time, so each
-//! such stretch is searched by itself, in order. Hence the next occurrence is always later than the
+//! such period is searched by itself, in order. So the next occurrence is always later than the
 //! last, whatever the rules.
 //!
 //! ```text
@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::model::Timestamp;
 
-/// What happens on the nights when clocks change.
+/// What happens when clocks change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Dst {
@@ -102,7 +102,7 @@ pub(super) fn next(
     }
 }
 
-/// A stretch of time in which a zone keeps its offset.
+/// A period in which a zone keeps its offset.
 struct OffsetSpan<'a> {
     zone: &'a TimeZone,
     offset: Offset,
@@ -111,7 +111,7 @@ struct OffsetSpan<'a> {
 }
 
 impl OffsetSpan<'_> {
-    /// The first occurrence from `from` on; continues if it is not in this stretch.
+    /// The first occurrence from `from` on; continues if it is not in this period.
     fn search(
         &self,
         overlap: DstOverlap,
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(at_noon(DstGap::Shift)[2], around[1]);
     }
 
-    /// The rule of what comes every hour: real time goes on, with neither a storm nor a silence.
+    /// Hourly schedules follow real time: no extra occurrence, and none missing.
     #[test]
     fn hourly_schedules_follow_real_time() {
         let prague = zone("Europe/Prague");

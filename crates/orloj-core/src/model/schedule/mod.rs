@@ -1,7 +1,7 @@
 //! A schedule: when a recurring trigger is due, again and again.
 //!
 //! Invariant: the next occurrence follows from the schedule and the last one alone, and is later
-//! than the last; there is neither a clock nor chance in it, and zone data is built in, so that
+//! than the last; it depends on no clock and no randomness, and zone data is built in, so that
 //! every owner computes the same.
 //!
 //! ```text
@@ -40,12 +40,12 @@ use local_time::moment;
 use super::field::Reason;
 use super::{Millis, Timestamp};
 
-/// Skipped occurrences that are counted: nobody needs to know a larger number exactly.
+/// Skipped occurrences that are counted: a larger number need not be exact.
 const SKIPPED_MAX: u32 = 10_000;
 
-/// When a trigger recurs, and what to do about occurrences that went wrong.
+/// When a trigger recurs, and what to do about occurrences that are late, overlap or fail.
 ///
-/// As text it is canonical JSON; `docs/guides/schedules.md` tells what may stand there.
+/// As text it is canonical JSON; `docs/guides/schedules.md` describes its fields.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Schedule {
     form: Form,
@@ -64,41 +64,41 @@ pub struct Schedule {
     pause_after: Option<u32>,
 }
 
-/// What becomes of occurrences whose time passed while nobody could fire them.
+/// What happens to occurrences whose time passed while no owner could fire them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Misfire {
-    /// They are gone.
+    /// They are skipped.
     Skip,
-    /// The latest is made up for.
+    /// The latest one fires late.
     #[default]
     Latest,
-    /// The latest ones are made up for, the oldest of them first.
+    /// The latest ones fire late, the oldest of them first.
     All {
         /// How many at most.
         max: u32,
     },
 }
 
-/// What becomes of an occurrence that is due while the callback of an earlier one is under way.
+/// What happens to an occurrence that is due while the callback of an earlier one is in progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Overlap {
-    /// It fires all the same.
+    /// It fires.
     #[default]
     Allow,
-    /// It is left out.
+    /// It is skipped.
     Skip,
     /// It waits for the earlier one.
     Queue,
 }
 
 impl Schedule {
-    /// Reads a schedule. A refusal names the field, its value and the way out.
+    /// Reads a schedule. A refusal names the field and its value, and says how to fix it.
     pub fn from_json(text: &str) -> Result<Self, Reason> {
         json::read(text)
     }
 
-    /// A cron expression in a zone, UTC if there is none, and everything else as usual.
+    /// A cron expression in a zone, UTC if there is none, and defaults for everything else.
     pub fn from_cron(expression: &str, zone: Option<&str>) -> Result<Self, Reason> {
         Self::from_json(&serde_json::json!({ "cron": expression, "zone": zone }).to_string())
     }
@@ -211,13 +211,13 @@ impl Schedule {
         self.max_executions
     }
 
-    /// What becomes of occurrences whose time has passed.
+    /// What happens to occurrences whose time has passed.
     #[must_use]
     pub fn misfire(&self) -> Misfire {
         self.misfire
     }
 
-    /// What becomes of callbacks that would overlap.
+    /// What happens to callbacks that would overlap.
     #[must_use]
     pub fn overlap(&self) -> Overlap {
         self.overlap

@@ -1,7 +1,6 @@
-//! What a schedule comes to, for people to look at before or after they register it.
+//! The occurrences of a schedule, for people to look at before or after they register it.
 //!
-//! Invariant: it shows what an owner would fire, and what a change of the clocks makes it leave
-//! out.
+//! Invariant: it shows what an owner would fire, and what a change of the clocks makes it skip.
 
 use serde::Serialize;
 
@@ -9,7 +8,7 @@ use super::{Dst, DstEffect, DstGap, DstOverlap, Occurrence, Schedule};
 use crate::model::Timestamp;
 use crate::model::time::format_time;
 
-/// An occurrence, or one that a change of the clocks makes an owner leave out.
+/// An occurrence, or one that is skipped because of a change of the clocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Preview {
@@ -17,18 +16,18 @@ pub struct Preview {
     pub at: Timestamp,
     /// What the zone's clocks show then.
     pub local: String,
-    /// When the trigger would fire, in ms since the epoch; `None`: it is left out.
+    /// When the trigger would fire, in ms since the epoch; `None`: it is skipped.
     pub fire_at: Option<Timestamp>,
-    /// What the clocks do about it.
+    /// How a change of the clocks affects it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<DstEffect>,
-    /// How many more like it are left out after it.
+    /// How many more like it are skipped after it.
     #[serde(skip_serializing_if = "is_zero")]
     pub more: u64,
 }
 
 impl Schedule {
-    /// The next `count` occurrences from `from` on, and those that are left out between them. The
+    /// The next `count` occurrences from `from` on, and those that are skipped between them. The
     /// jitter is that of the trigger `id`; without one there is none.
     #[must_use]
     pub fn preview(&self, from: Timestamp, count: usize, id: Option<&str>) -> Vec<Preview> {

@@ -1,4 +1,4 @@
-//! Schedules as a whole: what is read, what it comes to, what is refused, and what holds of all.
+//! Schedules as a whole: what is accepted, its occurrences, what is refused, general properties.
 
 use proptest::prelude::*;
 
@@ -85,7 +85,7 @@ fn steps_count_from_the_start_or_the_registration() {
     assert_eq!(cron.clone().anchored(registered), cron, "a calendar needs no anchor");
 }
 
-/// An anchor is an occurrence even in the second pass of a doubled hour, which is else left out.
+/// An anchor is an occurrence even in the second pass of a doubled hour, otherwise skipped.
 #[test]
 fn an_anchor_is_always_an_occurrence() {
     let json = r#"{"every": "P1D", "zone": "Europe/Prague", "start": "2026-10-25T01:30:00Z"}"#;
