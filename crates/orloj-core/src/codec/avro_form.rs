@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::draft::{Destination, DueSpec, RegistrationDraft};
 use super::lifecycle_fields;
-use super::registration::{ReadContext, ReadError, RegistrationError, SchemaLookup};
+use super::raw_record::{ReadContext, ReadError, RegistrationError, SchemaLookup};
 use super::schemas::MARKER;
 use super::text_field::{self, Reason};
 use crate::model::definition::Header;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::registration::{ACK, FORWARDED, RawRecord, ReadContext};
+use super::raw_record::{ACK, FORWARDED, RawRecord, ReadContext};
 use super::text_field::{self, Reason, refused};
 use crate::model::definition::Header;
 use crate::model::input::{Forward, Request};

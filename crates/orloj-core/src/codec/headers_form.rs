@@ -9,7 +9,7 @@
 use bytes::Bytes;
 
 use super::draft::{Destination, DueSpec, RegistrationDraft};
-use super::registration::{ACK, CALLER, FORWARDED, IF_GENERATION, RawHeader};
+use super::raw_record::{ACK, CALLER, FORWARDED, IF_GENERATION, RawHeader};
 use super::text_field::{self, Reason};
 use super::{json_form, lifecycle_fields};
 use crate::model::definition::Header;

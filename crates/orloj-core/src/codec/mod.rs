@@ -1,9 +1,9 @@
 //! Bytes to values and back. Every stored or sent format carries a version.
 //!
 //! ```text
-//!  triggers ──► registration ◄── headers_form, avro_form, json_form ──► draft, field, fields
+//!  triggers ──► registration ◄── headers_form, avro_form, json_form ──► draft
 //!  fires, signals, outcomes, ledger, dead-letters ◄──► avro ◄── schemas
-//!  the store ◄──► row
+//!  the store ◄──► row ──► row_v2, row_v3 ──► row_bytes
 //!  schemas ──► debug_json, for people
 //! ```
 
@@ -22,6 +22,8 @@ mod draft;
 mod headers_form;
 mod json_form;
 mod lifecycle_fields;
+mod raw_record;
+mod row_bytes;
 mod row_v2;
 mod row_v3;
 mod text_field;

@@ -21,6 +21,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+pub use super::row_bytes::RowError;
+use super::row_bytes::{NONE, RowReader, put_bytes, put_len, put_optional, text};
 use super::{row_v2, row_v3};
 use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarget};
 use crate::model::entry::{FireId, FireRow, Row};
@@ -41,22 +43,8 @@ const KIND_HTTP: u8 = 1;
 const KIND_VETO: u8 = 2;
 const KIND_WATCH: u8 = 3;
 
-/// The length that means "none", as −1 does in Kafka's own protocol.
-pub(super) const NONE: u32 = u32::MAX;
-
 /// The bytes of one row: shared by the timeline and by fires, and never changed.
 pub type RowBytes = Arc<[u8]>;
-
-/// Why a row cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RowError {
-    /// A newer Orloj wrote it: refuse to start, so that nothing is misread.
-    #[error("the row has version {0}; a newer Orloj wrote it, so upgrade this process")]
-    Newer(u8),
-    /// It is not what was written: rebuild the store from Kafka.
-    #[error("the row is corrupt; the store must be rebuilt from Kafka")]
-    Corrupt,
-}
 
 /// Appends the bytes of `row` to `out`.
 pub fn encode(row: &Row, out: &mut Vec<u8>) {
@@ -102,7 +90,7 @@ pub fn to_bytes(row: &Row, scratch: &mut Vec<u8>) -> RowBytes {
 /// Reads a row; its texts and payload share one copy of `row`.
 pub fn decode(row: &[u8]) -> Result<Row, RowError> {
     let shared = Bytes::copy_from_slice(row);
-    let RowParts { mut rest, v2_fields, lifecycle } = RowReader::open(&shared)?;
+    let RowParts { mut rest, v2_fields, lifecycle } = RowParts::open(&shared)?;
     let row = match rest.u8()? {
         kind @ (KIND_TOPIC | KIND_HTTP) => {
             let mut fire = FireView::read(&mut rest, kind)?.to_owned_in(&shared)?;
@@ -139,7 +127,7 @@ pub fn has_lifecycle(row: &[u8]) -> bool {
 
 /// Reads an occurrence in place; `None` if what expires there is none.
 pub fn view(row: &[u8]) -> Result<Option<FireView<'_>>, RowError> {
-    let RowParts { mut rest, .. } = RowReader::open(row)?;
+    let RowParts { mut rest, .. } = RowParts::open(row)?;
     match rest.u8()? {
         kind @ (KIND_TOPIC | KIND_HTTP) => {
             let fire = FireView::read(&mut rest, kind)?;
@@ -153,7 +141,7 @@ pub fn view(row: &[u8]) -> Result<Option<FireView<'_>>, RowError> {
 /// The topic that a row fires into; `None` if it does not, or is corrupt.
 #[must_use]
 pub fn target_topic(row: &[u8]) -> Option<&str> {
-    let RowParts { mut rest, .. } = RowReader::open(row).ok()?;
+    let RowParts { mut rest, .. } = RowParts::open(row).ok()?;
     if rest.u8().ok()? == KIND_TOPIC { rest.text().ok() } else { None }
 }
 
@@ -163,7 +151,7 @@ pub fn target_pool(row: &[u8]) -> Option<&str> {
     if row.first() == Some(&VERSION_1) {
         return None; // nearly every row
     }
-    row_v2::pool(RowReader::open(row).ok()?.v2_fields?)
+    row_v2::pool(RowParts::open(row).ok()?.v2_fields?)
 }
 
 /// An occurrence, read in place.
@@ -365,24 +353,6 @@ fn encode_fire(fire: &FireRow, out: &mut Vec<u8>) {
     put_optional(out, definition.caller.as_ref().map(Text::bytes));
 }
 
-pub(super) fn put_optional(out: &mut Vec<u8>, bytes: Option<&Bytes>) {
-    match bytes {
-        Some(bytes) => put_bytes(out, bytes),
-        None => out.extend_from_slice(&NONE.to_be_bytes()),
-    }
-}
-
-pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_len(out, bytes.len());
-    out.extend_from_slice(bytes);
-}
-
-pub(super) fn put_len(out: &mut Vec<u8>, len: usize) {
-    let len = u32::try_from(len).unwrap_or(NONE);
-    assert!(len < NONE, "the limits of a registration are far below 4 GiB");
-    out.extend_from_slice(&len.to_be_bytes());
-}
-
 /// A row of version 1 and what preceded it.
 struct RowParts<'a> {
     rest: RowReader<'a>,
@@ -392,14 +362,11 @@ struct RowParts<'a> {
     lifecycle: Option<&'a [u8]>,
 }
 
-/// What is left to read.
-pub(super) struct RowReader<'a>(pub(super) &'a [u8]);
-
-impl<'a> RowReader<'a> {
-    /// Past the versions.
-    fn open(row: &'a [u8]) -> Result<RowParts<'a>, RowError> {
-        let mut rest = Self(row);
-        let mut parts = RowParts { rest: Self(&[]), v2_fields: None, lifecycle: None };
+impl<'a> RowParts<'a> {
+    /// Reads the versions and what precedes version 1.
+    fn open(row: &'a [u8]) -> Result<Self, RowError> {
+        let mut rest = RowReader(row);
+        let mut parts = Self { rest: RowReader(&[]), v2_fields: None, lifecycle: None };
         let mut version = rest.u8()?;
         let newest = version;
         if version == VERSION_3 {
@@ -411,68 +378,11 @@ impl<'a> RowReader<'a> {
             version = rest.u8()?;
         }
         match version {
-            VERSION_1 => Ok(RowParts { rest, ..parts }),
+            VERSION_1 => Ok(Self { rest, ..parts }),
             newer if newer == newest && newer > VERSION_3 => Err(RowError::Newer(newer)),
             _ => Err(RowError::Corrupt),
         }
     }
-
-    pub(super) fn expect_end(&self) -> Result<(), RowError> {
-        if self.0.is_empty() { Ok(()) } else { Err(RowError::Corrupt) }
-    }
-
-    fn header(&mut self) -> Result<(&'a str, Option<&'a [u8]>), RowError> {
-        Ok((self.text()?, self.optional()?))
-    }
-
-    fn text(&mut self) -> Result<&'a str, RowError> {
-        std::str::from_utf8(self.bytes()?).map_err(|_| RowError::Corrupt)
-    }
-
-    pub(super) fn bytes(&mut self) -> Result<&'a [u8], RowError> {
-        let len = self.u32()?;
-        self.slice(len)
-    }
-
-    pub(super) fn optional(&mut self) -> Result<Option<&'a [u8]>, RowError> {
-        match self.u32()? {
-            NONE => Ok(None),
-            len => self.slice(len).map(Some),
-        }
-    }
-
-    fn slice(&mut self, len: u32) -> Result<&'a [u8], RowError> {
-        let (slice, rest) = self.0.split_at_checked(len as usize).ok_or(RowError::Corrupt)?;
-        self.0 = rest;
-        Ok(slice)
-    }
-
-    pub(super) fn u8(&mut self) -> Result<u8, RowError> {
-        self.array::<1>().map(|[byte]| byte)
-    }
-
-    pub(super) fn u16(&mut self) -> Result<u16, RowError> {
-        self.array().map(u16::from_be_bytes)
-    }
-
-    pub(super) fn u32(&mut self) -> Result<u32, RowError> {
-        self.array().map(u32::from_be_bytes)
-    }
-
-    pub(super) fn u64(&mut self) -> Result<u64, RowError> {
-        self.array().map(u64::from_be_bytes)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], RowError> {
-        let (array, rest) = self.0.split_first_chunk().ok_or(RowError::Corrupt)?;
-        self.0 = rest;
-        Ok(*array)
-    }
-}
-
-/// A text that shares the bytes of its row.
-pub(super) fn text(row: &Bytes, text: &[u8]) -> Result<Text, RowError> {
-    Text::from_utf8(row.slice_ref(text)).map_err(|_| RowError::Corrupt)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 
 use bytes::Bytes;
 
-use super::row::{NONE, RowError, RowReader, put_bytes, put_len, put_optional, text};
+use super::row_bytes::{NONE, RowError, RowReader, put_bytes, put_len, put_optional, text};
 use crate::model::attempt::{Attempt, History};
 use crate::model::definition::Target;
 use crate::model::entry::FireRow;

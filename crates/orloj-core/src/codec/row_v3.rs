@@ -2,7 +2,7 @@
 //!
 //! Invariant: a lifecycle with an unknown field is refused as a whole.
 
-use super::row::RowError;
+use super::row_bytes::RowError;
 use crate::model::lifecycle::Lifecycle;
 
 /// The bytes of a lifecycle.

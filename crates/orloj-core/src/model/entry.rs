@@ -3,33 +3,11 @@
 
 use super::attempt::History;
 use super::definition::Definition;
+pub use super::fire_id::FireId;
 use super::lifecycle::{Lifecycle, Watcher};
 use super::text::Text;
 use super::timeline::TimelineKey;
 use super::{Offset, Timestamp};
-
-/// Which occurrence of which trigger, and which attempt of it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FireId {
-    /// The trigger.
-    pub trigger: Text,
-    /// The offset of the registration that defines it.
-    pub generation: Offset,
-    /// 0 for a one-time trigger; counts up for a recurring one.
-    pub occurrence: u32,
-    /// From 1; a retry counts up.
-    pub attempt: u32,
-    /// How often this attempt was sent back without being spent (open circuit, full queue).
-    pub deferral: u32,
-}
-
-impl FireId {
-    /// The id that stays the same over all attempts: `<triggerId>:<generation>:<occurrence>`.
-    #[must_use]
-    pub fn occurrence_id(&self) -> String {
-        format!("{}:{}:{}", self.trigger, self.generation, self.occurrence)
-    }
-}
 
 /// A row of the timeline.
 #[derive(Clone, Debug, PartialEq, Eq)]

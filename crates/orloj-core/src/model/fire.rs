@@ -4,7 +4,7 @@
 
 use super::attempt::History;
 use super::definition::Definition;
-use super::entry::FireId;
+use super::fire_id::FireId;
 use super::text::Text;
 use super::{Offset, Timestamp};
 

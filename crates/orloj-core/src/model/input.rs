@@ -8,6 +8,7 @@ use super::lifecycle::{Command, Dependencies};
 use super::schedule::Schedule;
 use super::signal::Signal;
 use super::text::Text;
+pub use super::timeline::PRIORITY_DEFAULT;
 use super::{Millis, Offset, PartitionId, Timestamp};
 
 /// A record of `triggers`, read.
@@ -181,6 +182,3 @@ pub struct SignalRecord {
     /// What it says, or why it cannot be read.
     pub signal: Result<Signal, Box<Unreadable>>,
 }
-
-/// The default priority: the middle, so that there is room on both sides.
-pub const PRIORITY_DEFAULT: u8 = 127;

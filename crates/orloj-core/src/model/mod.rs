@@ -17,6 +17,7 @@ pub mod definition;
 pub mod entry;
 pub(crate) mod field;
 pub mod fire;
+pub mod fire_id;
 pub mod http_header;
 pub mod input;
 pub mod ledger;

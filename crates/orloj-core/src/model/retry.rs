@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Millis;
-use super::entry::FireId;
+use super::fire_id::FireId;
 use super::partitioner::murmur2;
 
 /// HTTP 410: the receiver wants no further attempt, whatever the policy says.

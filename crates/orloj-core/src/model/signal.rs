@@ -4,8 +4,8 @@
 use super::Timestamp;
 use super::attempt::History;
 use super::definition::Definition;
-use super::entry::FireId;
 use super::fire::Fire;
+use super::fire_id::FireId;
 use super::lifecycle::Watcher;
 use super::text::Text;
 

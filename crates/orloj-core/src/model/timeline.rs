@@ -3,7 +3,6 @@
 //! Invariant: the order of keys is the order of `(due, priority, source, offset)`, in memory and as
 //! stored bytes alike (`store::keys` proves the second).
 
-use super::input::PRIORITY_DEFAULT;
 use super::{Offset, Timestamp};
 
 /// Which topic an entry's offset belongs to.
@@ -35,6 +34,8 @@ pub const fn rank(priority: u8) -> u8 {
     u8::MAX - priority
 }
 
+/// The default priority: the middle, so that there is room on both sides.
+pub const PRIORITY_DEFAULT: u8 = 127;
 /// The rank of a trigger without a priority.
 pub const RANK_DEFAULT: u8 = rank(PRIORITY_DEFAULT);
 
