@@ -7,9 +7,9 @@
 
 use smallvec::SmallVec;
 
-use super::index_row::{IdHash, IndexEntry, IndexEntryKind, IndexRow, TriggerCaller};
-use super::partition::{CorruptRow, Partition};
-use super::prefetch::Prefetched;
+use super::index_row::{IndexEntry, IndexEntryKind, TriggerCaller};
+use super::state::CorruptRow;
+use super::trigger_handler::{LiveEntry, OccurrenceResult, TriggerHandler};
 use crate::fault::{Mutation, is_active};
 use crate::model::Offset;
 use crate::model::entry::{Entry, FireRow, Row};
@@ -20,36 +20,29 @@ use crate::model::outcome::OutcomeKind;
 use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey};
 
-impl Partition {
+impl TriggerHandler<'_> {
     pub(super) fn cancel(
-        &mut self,
+        mut self,
         offset: Offset,
         ack: bool,
         id: Text,
         caller: Option<Text>,
-        prefetched: Prefetched<'_>,
     ) -> Result<(), CorruptRow> {
-        let hash = IdHash::of(&id);
-        let mut index_row = self.index_row(hash, prefetched.index);
-        let live = self.live_entry(&index_row);
-        if index_row.belongs_to_other_caller(live.as_ref(), caller.as_ref())
+        let live = self.live_entry();
+        if self.index_row.belongs_to_other_caller(live.as_ref(), caller.as_ref())
             && !is_active(Mutation::OtherCallerAllowed)
         {
             // For this caller the trigger does not exist.
-            self.mark_skipped(offset);
-            self.emit_response(
-                ack,
-                offset,
-                id,
-                OutcomeKind::NotPending { fired: None, withdrawal: false },
-            );
+            self.state.mark_skipped(offset, self.output);
+            let unknown = OutcomeKind::NotPending { fired: None, withdrawal: false };
+            self.emit_response(ack, offset, id, unknown);
             return Ok(());
         }
-        let is_known =
-            index_row.entries.iter().any(|entry| entry.caller != TriggerCaller::NotATrigger);
-        let fired = self.last_fired(&index_row);
+        let is_trigger = |entry: &IndexEntry| entry.caller != TriggerCaller::NotATrigger;
+        let is_known = self.index_row.entries.iter().any(is_trigger);
+        let fired = self.state.last_fired(&self.index_row);
         let row = match &live {
-            Some(entry) if entry.has_lifecycle => Some(self.read_row(entry, prefetched)?),
+            Some(entry) if entry.has_lifecycle => Some(self.read_row(entry)?),
             _ => None,
         };
         let recurs = row.as_ref().is_some_and(has_fired_before);
@@ -58,13 +51,14 @@ impl Partition {
                 (None, Some(entry), row)
             }
             (Some(entry), Some(Row::Fire(row))) if is_retained(&row) => {
-                self.complete_unfired(&mut index_row, &entry, row, false);
+                let live = LiveEntry { entry: entry.clone(), row };
+                self.complete_unfired(live, OccurrenceResult::Failed);
                 (Some(entry), None, None)
             }
-            (_, row) => (self.remove_live_entry(&id, &mut index_row), None, row),
+            (_, row) => (self.remove_live_entry(&id), None, row),
         };
-        let retries = self.remove_retries(&id, &mut index_row);
-        let fired = self.complete_cancelled(&mut index_row, row, remembered, &retries).or(fired);
+        let retries = self.remove_retries(&id);
+        let fired = self.complete_cancelled(row, remembered, &retries).or(fired);
         let retry = retries.into_iter().next_back();
         // Only a fire that was sent to a worker can return as a retry. If the last generation is
         // known to have fired into a topic, none can. An earlier occurrence of a recurring one can.
@@ -74,7 +68,7 @@ impl Partition {
         // An unknown trigger may be another caller's, with a callback in progress.
         let in_flight = in_flight && (caller.is_none() || is_known);
         if in_flight && !is_active(Mutation::NoVeto) {
-            self.insert_veto(offset, &id, &mut index_row);
+            self.insert_veto(offset, &id);
         }
         match main.or(retry) {
             Some(IndexEntry { generation, .. }) => {
@@ -86,7 +80,7 @@ impl Partition {
                 self.emit_response(ack, offset, id, kind);
             }
         }
-        self.put_index_row(hash, index_row, prefetched.index);
+        self.save();
         Ok(())
     }
 
@@ -95,13 +89,12 @@ impl Partition {
     /// Returns the entry of what is known to have fired.
     fn complete_cancelled(
         &mut self,
-        index_row: &mut IndexRow,
         row: Option<Row>,
         remembered: Option<IndexEntry>,
         retries: &[IndexEntry],
     ) -> Option<IndexEntry> {
         let Some(Row::Fire(row)) = row else { return None };
-        let standing = row.lifecycle.as_ref().map(|lifecycle| lifecycle.phase);
+        let phase = row.lifecycle.as_ref().map(|lifecycle| lifecycle.phase);
         match remembered {
             None => {
                 let watchers = row.lifecycle.map_or_else(Vec::new, |lifecycle| lifecycle.watchers);
@@ -111,8 +104,9 @@ impl Partition {
             Some(entry) => {
                 // A retry of an older generation has no bearing on this one.
                 let dropped = retries.iter().any(|retry| retry.generation == entry.generation);
-                if standing == Some(LifecyclePhase::Open) && dropped {
-                    self.complete(index_row, &entry, row, Some(false));
+                if phase == Some(LifecyclePhase::Open) && dropped {
+                    let live = LiveEntry { entry: entry.clone(), row };
+                    self.complete(live, OccurrenceResult::Failed);
                 }
                 Some(entry)
             }
@@ -120,36 +114,38 @@ impl Partition {
     }
 
     /// Removes all pending retries from the timeline and the ledger; returns them.
-    fn remove_retries(&mut self, id: &Text, index_row: &mut IndexRow) -> SmallVec<[IndexEntry; 1]> {
-        let fired_through = self.cursor.fired_through;
-        let pending = |s: &IndexEntry| {
-            matches!(s.kind, IndexEntryKind::Retry { .. }) && s.key > fired_through
+    fn remove_retries(&mut self, id: &Text) -> SmallVec<[IndexEntry; 1]> {
+        let fired_through = self.state.fired_through();
+        let pending = |entry: &IndexEntry| {
+            matches!(entry.kind, IndexEntryKind::Retry { .. }) && entry.key > fired_through
         };
-        let dropped = index_row.extract_if(pending);
+        let dropped = self.index_row.extract_if(pending);
         for entry in &dropped {
             let IndexEntryKind::Retry { occurrence, .. } = entry.kind else { continue };
-            self.delete_row(entry.key);
+            self.state.delete_row(entry.key);
             let (trigger, generation) = (id.clone(), entry.generation);
-            self.delete_ledger_entry(LedgerKey::Retry { trigger, generation, occurrence });
+            let key = LedgerKey::Retry { trigger, generation, occurrence };
+            self.output.delete_ledger_entry(key);
         }
         dropped
     }
 
     /// Stores the cancel for a while, in the ledger and as an entry that expires, and notifies the
     /// workers.
-    fn insert_veto(&mut self, cancel: Offset, id: &Text, index_row: &mut IndexRow) {
-        let fired_through = self.cursor.fired_through;
-        for older in index_row
-            .extract_if(|entry| entry.kind == IndexEntryKind::Veto && entry.key > fired_through)
-        {
-            self.delete_row(older.key);
+    fn insert_veto(&mut self, cancel: Offset, id: &Text) {
+        let fired_through = self.state.fired_through();
+        let is_older =
+            |entry: &IndexEntry| entry.kind == IndexEntryKind::Veto && entry.key > fired_through;
+        for older in self.index_row.extract_if(is_older) {
+            self.state.delete_row(older.key);
         }
         // Never at or below W: the veto would end before it began.
-        let due = self.clock.max(fired_through.due) + self.config.veto_ttl.max(1);
+        let due = self.clock().max(fired_through.due) + self.context.config.veto_ttl.max(1);
         let key = TimelineKey { due, priority: u8::MAX, source: Source::Triggers, offset: cancel };
-        index_row.entries.push(IndexEntry::for_veto(key, cancel));
-        self.schedule_entry(Entry { key, row: Row::Veto { trigger: id.clone(), cancel } });
-        self.draft.withdrawals.push(Withdrawal { trigger: id.clone(), cancel });
+        self.index_row.entries.push(IndexEntry::for_veto(key, cancel));
+        let veto = Row::Veto { trigger: id.clone(), cancel };
+        self.state.schedule(Entry { key, row: veto }, self.output);
+        self.output.add_withdrawal(Withdrawal { trigger: id.clone(), cancel });
     }
 }
 

@@ -4,10 +4,8 @@
 //! replay can ignore commands. One that is fired early is remembered until its time, or a replay
 //! would take its registration for pending.
 
-use super::index_row::{IdHash, IndexEntry, IndexRow};
-use super::lifecycle::lifecycle_mut;
-use super::partition::{CorruptRow, Partition};
-use super::prefetch::Prefetched;
+use super::state::CorruptRow;
+use super::trigger_handler::{LiveEntry, TriggerHandler};
 use crate::fault::{Mutation, is_active};
 use crate::model::Offset;
 use crate::model::entry::{FireRow, Row};
@@ -15,58 +13,45 @@ use crate::model::lifecycle::{Command, LifecyclePhase};
 use crate::model::outcome::OutcomeKind;
 use crate::model::text::Text;
 
-impl Partition {
+impl TriggerHandler<'_> {
     pub(super) fn command(
-        &mut self,
+        mut self,
         offset: Offset,
         ack: bool,
         id: Text,
         (command, caller): (Command, Option<Text>),
-        prefetched: Prefetched<'_>,
     ) -> Result<(), CorruptRow> {
-        let hash = IdHash::of(&id);
-        let mut index_row = self.index_row(hash, prefetched.index);
-        let live = self.live_entry(&index_row);
-        if index_row.belongs_to_other_caller(live.as_ref(), caller.as_ref())
+        let live = self.live_entry();
+        if self.index_row.belongs_to_other_caller(live.as_ref(), caller.as_ref())
             && !is_active(Mutation::OtherCallerAllowed)
         {
-            self.emit_response(
-                ack,
-                offset,
-                id,
-                OutcomeKind::NotPending { fired: None, withdrawal: false },
-            );
+            let unknown = OutcomeKind::NotPending { fired: None, withdrawal: false };
+            self.emit_response(ack, offset, id, unknown);
             return Ok(());
         }
-        let Some(entry) = self.pending_entry(&index_row) else {
-            let fired = self.last_fired(&index_row).map(|entry| entry.generation);
+        let Some(entry) = self.pending_entry() else {
+            let fired = self.state.last_fired(&self.index_row).map(|entry| entry.generation);
             let kind = OutcomeKind::NotPending { fired, withdrawal: false };
             self.emit_response(ack, offset, id, kind);
             return Ok(());
         };
-        let Row::Fire(mut row) = self.read_row(&entry, prefetched)? else { return Ok(()) };
+        let Row::Fire(mut row) = self.read_row(&entry)? else { return Ok(()) };
         let changed = apply_command(&mut row, command);
         let kind = outcome_of(&row, command);
         self.emit_response(ack || changed, offset, id, kind);
         if changed {
-            lifecycle_mut(&mut row).changed_by_command = true;
+            row.lifecycle_mut().changed_by_command = true;
             let due = self.due_of(&row);
-            self.reschedule(&mut index_row, &entry, row, due);
-            self.put_index_row(hash, index_row, prefetched.index);
+            self.reschedule(LiveEntry { entry, row }, due);
+            self.save();
         }
         Ok(())
-    }
-
-    /// The entry that is known to have fired last.
-    pub(super) fn last_fired(&self, index_row: &IndexRow) -> Option<IndexEntry> {
-        let fired = index_row.fired_main(self.cursor.fired_through);
-        fired.filter(|entry| entry.generation >= self.index_complete_from).cloned()
     }
 }
 
 /// Executes a command on a pending trigger; returns whether that changes anything.
 fn apply_command(row: &mut FireRow, command: Command) -> bool {
-    let lifecycle = lifecycle_mut(row);
+    let lifecycle = row.lifecycle_mut();
     match command {
         Command::Pause => !std::mem::replace(&mut lifecycle.paused, true),
         Command::Resume if !lifecycle.paused => false,

@@ -9,173 +9,165 @@
 //!  b: after [a] ──Watch──► owner of a        a settles ──Settlement──► owner of b
 //! ```
 
-use super::index_row::{IdHash, IndexEntry, IndexRow};
-use super::lifecycle::lifecycle_mut;
-use super::partition::{CorruptRow, Partition};
-use super::prefetch::Prefetched;
+use super::index_row::IndexEntry;
+use super::state::CorruptRow;
+use super::trigger_handler::{LiveEntry, OccurrenceResult, TriggerHandler};
 use crate::fault::{Mutation, is_active};
-use crate::model::Offset;
 use crate::model::entry::{Entry, FireRow, Row};
-use crate::model::lifecycle::{LifecyclePhase, OnFailure, Watcher};
+use crate::model::ledger::LedgerKey;
+use crate::model::lifecycle::{LifecyclePhase, OnFailure, PendingDependencies, Watcher};
 use crate::model::limits::WATCHERS_MAX;
 use crate::model::outcome::OutcomeKind;
 use crate::model::signal::{DependencySettled, Signal, Watch};
+use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey};
+use crate::model::{Offset, Timestamp};
 
-impl Partition {
+impl TriggerHandler<'_> {
     /// Asks the owners of the triggers that a new one waits for to notify it.
     pub(super) fn watch_dependencies(&mut self, row: &FireRow) {
-        let dependencies =
-            row.lifecycle.as_ref().and_then(|lifecycle| lifecycle.dependencies.as_ref());
-        let Some(dependencies) = dependencies else { return };
+        let lifecycle = row.lifecycle.as_ref();
+        let Some(dependencies) = lifecycle.and_then(|lifecycle| lifecycle.dependencies.as_ref())
+        else {
+            return;
+        };
         for trigger in dependencies.remaining.clone() {
             let (id, until) = (&row.id, dependencies.until);
             let watcher = Watcher { trigger: id.trigger.clone(), generation: id.generation };
-            let partition = self.partition_of(&trigger);
-            self.send_signal(partition, Signal::Watch(Watch { trigger, watcher, until }));
+            let partition = self.context.partition_of(&trigger);
+            let watch = Signal::Watch(Watch { trigger, watcher, until });
+            self.output.send_signal(partition, watch);
         }
     }
 
-    /// Another trigger waits for one that we own.
-    pub(super) fn on_watch(
-        &mut self,
-        offset: Offset,
-        watch: Watch,
-        prefetched: Prefetched<'_>,
-    ) -> Result<(), CorruptRow> {
+    /// Another trigger waits for this one.
+    pub(super) fn on_watch(mut self, offset: Offset, watch: Watch) -> Result<(), CorruptRow> {
         let Watch { trigger, watcher, until } = watch;
-        let hash = IdHash::of(&trigger);
-        let mut index_row = self.index_row(hash, prefetched.index);
-        let Some(entry) = self.live_entry(&index_row) else {
-            self.await_registration(
-                &mut index_row,
-                offset,
-                Row::Watch { trigger, watchers: vec![watcher] },
-                until,
-            );
-            self.put_index_row(hash, index_row, prefetched.index);
+        let Some(entry) = self.live_entry() else {
+            let row = Row::Watch { trigger, watchers: vec![watcher] };
+            self.await_registration(offset, row, until);
+            self.save();
             return Ok(());
         };
-        match self.read_row(&entry, prefetched)? {
+        match self.read_row(&entry)? {
             Row::Veto { .. } => {}
             Row::Watch { trigger, mut watchers } => {
                 if !add_watcher(&mut watchers, &watcher) {
                     self.notify_watchers(&trigger, vec![watcher], false);
                 }
-                self.remove_entry(&mut index_row, &entry);
+                self.remove_entry(&entry);
                 let until = until.max(entry.key.due);
-                self.await_registration(
-                    &mut index_row,
-                    entry.key.offset,
-                    Row::Watch { trigger, watchers },
-                    until,
-                );
+                self.await_registration(entry.key.offset, Row::Watch { trigger, watchers }, until);
             }
-            Row::Fire(mut row) => {
-                let trigger = row.id.trigger.clone();
-                let lifecycle = lifecycle_mut(&mut row);
-                match lifecycle.phase {
-                    LifecyclePhase::Done => self.notify_watchers(&trigger, vec![watcher], true),
-                    LifecyclePhase::Failed => self.notify_watchers(&trigger, vec![watcher], false),
-                    _ if !add_watcher(&mut lifecycle.watchers, &watcher) => {
-                        self.notify_watchers(&trigger, vec![watcher], false);
-                    }
-                    _ => {
-                        let due = entry.key.due.max(self.min_due());
-                        self.reschedule(&mut index_row, &entry, row, due);
-                    }
-                }
-            }
+            Row::Fire(row) => self.watch_registered(LiveEntry { entry, row }, watcher),
         }
-        self.put_index_row(hash, index_row, prefetched.index);
+        self.save();
         Ok(())
     }
 
-    /// Stores the watchers of a trigger that is not registered yet.
-    fn await_registration(
-        &mut self,
-        index_row: &mut IndexRow,
-        offset: Offset,
-        row: Row,
-        until: u64,
-    ) {
-        let due = until.max(self.min_due());
-        let key = TimelineKey { due, priority: u8::MAX, source: Source::Signals, offset };
-        index_row.entries.push(IndexEntry::for_watch(key));
-        self.schedule_entry(Entry { key, row });
+    /// Adds a watcher to a registered trigger, or notifies it if that one has settled.
+    fn watch_registered(&mut self, mut live: LiveEntry, watcher: Watcher) {
+        let trigger = live.row.id.trigger.clone();
+        let lifecycle = live.row.lifecycle_mut();
+        match lifecycle.phase {
+            LifecyclePhase::Done => self.notify_watchers(&trigger, vec![watcher], true),
+            LifecyclePhase::Failed => self.notify_watchers(&trigger, vec![watcher], false),
+            _ if !add_watcher(&mut lifecycle.watchers, &watcher) => {
+                self.notify_watchers(&trigger, vec![watcher], false);
+            }
+            _ => {
+                let due = live.entry.key.due.max(self.state.min_due());
+                self.reschedule(live, due);
+            }
+        }
     }
 
-    /// A trigger that one of ours waits for has settled.
+    /// Stores the watchers of a trigger that is not registered yet.
+    fn await_registration(&mut self, offset: Offset, row: Row, until: Timestamp) {
+        let due = until.max(self.state.min_due());
+        let key = TimelineKey { due, priority: u8::MAX, source: Source::Signals, offset };
+        self.index_row.entries.push(IndexEntry::for_watch(key));
+        self.state.schedule(Entry { key, row }, self.output);
+    }
+
+    /// A watched trigger was not registered in time; its watchers have timeouts of their own.
+    pub(super) fn expire_watch(mut self, key: TimelineKey, trigger: Text) {
+        let _watch = self.index_row.extract_if(|entry| entry.key == key);
+        self.output.delete_ledger_entry(LedgerKey::Main(trigger));
+        self.save();
+    }
+
+    /// A trigger that this one waits for has settled.
     pub(super) fn on_dependency_settled(
-        &mut self,
+        mut self,
         settlement: DependencySettled,
-        prefetched: Prefetched<'_>,
     ) -> Result<(), CorruptRow> {
-        let DependencySettled { watcher, dependency: of, ok } = settlement;
-        let hash = IdHash::of(&watcher.trigger);
-        let mut index_row = self.index_row(hash, prefetched.index);
+        let DependencySettled { watcher, dependency, ok } = settlement;
         let is_waiting =
             |entry: &IndexEntry| entry.has_lifecycle && entry.generation == watcher.generation;
-        let Some(entry) = self.pending_entry(&index_row).filter(is_waiting) else { return Ok(()) };
-        let Row::Fire(mut row) = self.read_row(&entry, prefetched)? else { return Ok(()) };
-        let Some(dependencies) = lifecycle_mut(&mut row).dependencies.as_deref_mut() else {
+        let Some(entry) = self.pending_entry().filter(is_waiting) else { return Ok(()) };
+        let Row::Fire(mut row) = self.read_row(&entry)? else { return Ok(()) };
+        let Some(dependencies) = row.lifecycle_mut().dependencies.as_deref_mut() else {
             return Ok(());
         };
         let before = dependencies.remaining.len();
-        dependencies.remaining.retain(|id| *id != of);
+        dependencies.remaining.retain(|id| *id != dependency);
         if dependencies.remaining.len() == before {
             return Ok(());
         }
         if !ok && !is_active(Mutation::DependencyFailureIgnored) {
-            dependencies.failed.get_or_insert(of);
+            dependencies.failed.get_or_insert(dependency);
         }
         let (failed, open) = (dependencies.failed.is_some(), !dependencies.remaining.is_empty());
-        if failed && dependencies.on_failure != OnFailure::Fire || !open {
-            self.finish_waiting(&mut index_row, &entry, row);
+        let ends = failed && dependencies.on_failure != OnFailure::Fire || !open;
+        let live = LiveEntry { entry, row };
+        if ends {
+            self.finish_waiting(live);
         } else {
-            self.reschedule(&mut index_row, &entry, row, entry.key.due);
+            let due = live.entry.key.due;
+            self.reschedule(live, due);
         }
-        self.put_index_row(hash, index_row, prefetched.index);
+        self.save();
         Ok(())
     }
 
     /// A trigger stops waiting: all its dependencies have settled, or one of them failed, or its
     /// timeout has passed. It waits for its own time then, or ends.
-    pub(super) fn finish_waiting(
-        &mut self,
-        index_row: &mut IndexRow,
-        entry: &IndexEntry,
-        mut row: FireRow,
-    ) {
-        let Some(dependencies) = lifecycle_mut(&mut row).dependencies.take() else { return };
-        let reason = match (&dependencies.failed, dependencies.remaining.first()) {
-            (Some(failed), _) => Some(format!("{failed} failed")),
-            (None, Some(first)) => {
-                let others = match dependencies.remaining.len() - 1 {
-                    0 => String::new(),
-                    others => format!(", nor have {others} others"),
-                };
-                Some(format!(
-                    "{first} has not settled in time{others}: is it registered, and does it wait \
-                     for this one?"
-                ))
-            }
-            (None, None) => None,
+    pub(super) fn finish_waiting(&mut self, mut live: LiveEntry) {
+        let Some(dependencies) = live.row.lifecycle_mut().dependencies.take() else { return };
+        let Some(reason) = reason_unmet(&dependencies) else {
+            let due = self.due_of(&live.row);
+            return self.reschedule(live, due);
         };
-        let Some(reason) = reason else {
-            let due = self.due_of(&row);
-            return self.reschedule(index_row, entry, row, due);
-        };
-        let (generation, then) = (row.id.generation, dependencies.on_failure);
-        self.emit_outcome(row.id.trigger.clone(), OutcomeKind::Unmet { generation, then, reason });
+        let (generation, then) = (live.row.id.generation, dependencies.on_failure);
+        let unmet = OutcomeKind::Unmet { generation, then, reason };
+        self.emit_outcome(live.row.id.trigger.clone(), unmet);
         match then {
             OnFailure::Fire => {
-                let due = self.due_of(&row);
-                self.reschedule(index_row, entry, row, due);
+                let due = self.due_of(&live.row);
+                self.reschedule(live, due);
             }
-            OnFailure::Skip => self.complete_unfired(index_row, entry, row, true),
-            OnFailure::Fail => self.complete_unfired(index_row, entry, row, false),
+            OnFailure::Skip => self.complete_unfired(live, OccurrenceResult::Succeeded),
+            OnFailure::Fail => self.complete_unfired(live, OccurrenceResult::Failed),
         }
+    }
+}
+
+/// Why the dependencies are not met, if they are not.
+fn reason_unmet(dependencies: &PendingDependencies) -> Option<String> {
+    match (&dependencies.failed, dependencies.remaining.first()) {
+        (Some(failed), _) => Some(format!("{failed} failed")),
+        (None, Some(first)) => {
+            let others = match dependencies.remaining.len() - 1 {
+                0 => String::new(),
+                others => format!(", nor have {others} others"),
+            };
+            Some(format!(
+                "{first} has not settled in time{others}: is it registered, and does it wait for \
+                 this one?"
+            ))
+        }
+        (None, None) => None,
     }
 }
 

@@ -1,4 +1,4 @@
-//! One owned partition: the cursor, the wheel, and the step being drafted.
+//! One owned partition: what the shell calls, in which order, and when a step is sealed.
 //!
 //! Invariant: ingest and fire add to the draft; [`Partition::seal`] closes it into a
 //! [`PartitionStep`]. The state here runs ahead of what is committed; if a commit fails, the whole
@@ -6,72 +6,31 @@
 
 use std::collections::BTreeSet;
 
+use super::catalog::{CachingCatalog, TopicCatalog};
+pub use super::config::PartitionConfig;
+use super::config::PartitionContext;
 use super::cursor::Cursor;
-use super::index_row::{IdHash, IdMap, IndexRow};
-use super::prefetch::Prefetched;
-use super::recurrence::CatchUpLimiter;
+use super::draft::StepDraft;
+pub use super::due_entries::DueEntries;
+use super::firing::FireHandler;
+use super::index_row::IdHash;
+use super::ingest::IngestHandler;
+pub use super::prefetch::{IndexRows, Input};
+use super::prefetch::{Prefetched, TimelineRows};
 use super::replay_from::ReplayFromTracker;
-use super::step::{Emit, InputTopics, PartitionStep};
+pub use super::state::CorruptRow;
+use super::state::PartitionState;
+use super::step::{Emit, PartitionStep};
 use super::watermark::Watermark;
 use super::wheel::{LoadRequest, Wheel};
-use super::write_buffer::WriteBuffer;
-use crate::codec::row::{self, RowBytes, RowError};
+use crate::codec::row::RowBytes;
 use crate::fault::{Mutation, is_active};
-use crate::model::entry::Row;
-use crate::model::fire::Withdrawal;
-use crate::model::input::{SignalRecord, TriggerRecord};
 use crate::model::ledger::{LedgerKey, LedgerValue};
-use crate::model::partitioner::Partitioner;
-use crate::model::text::Text;
 use crate::model::timeline::TimelineKey;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
-/// Index rows read from the store for the ids of a batch.
-pub type IndexRows = IdMap<IndexRow>;
-
 /// W this far behind the clock means that the partition is catching up, in ms.
 const CATCHING_UP_MS: Millis = 1_000;
-
-/// The settings that decisions depend on.
-#[derive(Clone, Debug)]
-pub struct PartitionConfig {
-    /// An entry still pending this long after its ingest is moved to the ledger.
-    pub ledger_after: Millis,
-    /// How long a cancel is remembered that may still have to stop a retry.
-    pub veto_ttl: Millis,
-    /// How often the low-water mark is sampled.
-    pub sample_interval: Millis,
-    /// How long a step without emits stays open at most.
-    pub idle_commit: Millis,
-    /// How often the cursor is mirrored in the ledger.
-    pub mirror_interval: Millis,
-    /// Records ingested by a step at most; an open draft is sealed when it has as many.
-    pub ingest_max: usize,
-    /// Changes go to the store when they take up as much memory as this, in bytes.
-    pub spill_bytes: usize,
-    /// Changes go to the store at least this often.
-    pub spill_interval: Millis,
-    /// A cancel written at least this long before its trigger is due is never too late.
-    pub cancel_grace: Millis,
-    /// How long a fire waits whose target topic cannot be reached now.
-    pub park_interval: Millis,
-    /// How long the owner waits for a worker's report of how a callback ended.
-    pub callback_result_timeout: Millis,
-    /// An occurrence of a recurring trigger later than this is missed: its misfire rule applies.
-    pub misfire_grace: Millis,
-    /// Missed occurrences that are fired late, per second at most.
-    pub catch_up_rate: u32,
-    /// The hash that selects the partition of a trigger.
-    pub partitioner: Partitioner,
-    /// How many partitions our topics have.
-    pub partitions: i32,
-    /// The pools, besides the default one, that a callback may have been sent to.
-    pub pools: Vec<Text>,
-    /// The owner's transactional id, for the commit metadata.
-    pub owner: String,
-    /// The names of the input topics, for the origins of dead letters.
-    pub topics: InputTopics,
-}
 
 /// The result of a takeover: where a partition starts from.
 #[derive(Clone, Debug)]
@@ -86,75 +45,15 @@ pub struct PartitionStart {
     pub skips: BTreeSet<Offset>,
 }
 
-/// An input, in the order of its topic.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Input {
-    /// A record of `triggers`.
-    Trigger(TriggerRecord),
-    /// A record of `signals`.
-    Signal(SignalRecord),
-    /// The reader has reached the end of `triggers` at this offset (exclusive): between the last
-    /// record and the end are only markers and aborted records.
-    TriggersEnd(Offset),
-}
-
-/// Entries that are due.
-#[derive(Clone, Debug)]
-pub struct DueEntries {
-    /// Registered at or below W: they fire first, in offset order, and do not move W.
-    pub late: Vec<(TimelineKey, RowBytes)>,
-    /// Off the timeline, in key order.
-    pub entries: Vec<(TimelineKey, RowBytes)>,
-    /// Withdrawals of earlier fires: they are sent first, to every pool.
-    pub(super) withdrawals: Vec<Withdrawal>,
-    /// The pools to send them to, if there are withdrawals.
-    pub(super) pools: Vec<Text>,
-    /// W once these have fired.
-    pub(super) fired_through: TimelineKey,
-}
-
-/// A stored row that cannot be read: rebuild the partition's store from Kafka.
-#[derive(Debug, thiserror::Error)]
-#[error("the stored row at {key:?} cannot be read: {reason}")]
-pub struct CorruptRow {
-    pub(super) key: TimelineKey,
-    pub(super) reason: RowError,
-}
-
 /// One owned partition.
 #[derive(Debug)]
 pub struct Partition {
-    pub(super) id: PartitionId,
-    pub(super) config: PartitionConfig,
-    pub(super) cursor: Cursor,
-    /// `max(previous, wall)`: never moves back.
-    pub(super) clock: Timestamp,
-    pub(super) wheel: Wheel,
-    pub(super) write_buffer: WriteBuffer,
-    pub(super) skips: BTreeSet<Offset>,
-    pub(super) draft: StepDraft,
-    /// Index rows of generations below this may be incomplete: later generations may be missing.
-    pub(super) index_complete_from: Offset,
-    /// N when entries last fired: later records that were due already wait for the next firing.
-    pub(super) next_offset_at_last_fire: Offset,
-    /// When the next missed occurrence may fire.
-    pub(super) catch_up_limiter: CatchUpLimiter,
+    context: PartitionContext,
+    state: PartitionState,
+    draft: StepDraft,
     watermark: Watermark,
     replay_from_tracker: ReplayFromTracker,
     last_step: LastStep,
-    /// The buffer in which rows are encoded.
-    scratch: Vec<u8>,
-}
-
-/// The step being drafted.
-#[derive(Debug, Default)]
-pub(super) struct StepDraft {
-    pub(super) emits: Vec<Emit>,
-    pub(super) late: Vec<(TimelineKey, RowBytes)>,
-    pub(super) withdrawals: Vec<Withdrawal>,
-    /// The latest time at which a command has fired something in it, in ms since the epoch.
-    pub(super) fired_by_command_at: Timestamp,
-    ingested: usize,
 }
 
 /// The last step that was sealed.
@@ -188,17 +87,9 @@ impl Partition {
         let replay_from_tracker =
             ReplayFromTracker::new(replay_horizon, cursor.next_offset, config.sample_interval);
         Self {
-            id,
-            config,
-            cursor,
-            clock: 0,
-            wheel,
-            write_buffer: WriteBuffer::default(),
-            skips,
+            context: PartitionContext { id, config, clock: 0 },
+            state: PartitionState::new(cursor, wheel, skips, index_complete_from),
             draft: StepDraft::default(),
-            index_complete_from,
-            next_offset_at_last_fire: cursor.next_offset,
-            catch_up_limiter: CatchUpLimiter::default(),
             watermark,
             replay_from_tracker,
             last_step: LastStep {
@@ -208,20 +99,19 @@ impl Partition {
                 spilled_at: 0,
                 spill_requested: false,
             },
-            scratch: Vec::new(),
         }
     }
 
     /// The cursor as drafted: ahead of what is committed.
     #[must_use]
     pub fn cursor(&self) -> &Cursor {
-        &self.cursor
+        self.state.cursor()
     }
 
     /// Which partition this is.
     #[must_use]
     pub fn id(&self) -> PartitionId {
-        self.id
+        self.context.id
     }
 
     /// The wall clock is at `now` (ms since the epoch), or will be before the following decisions
@@ -229,25 +119,26 @@ impl Partition {
     /// Returns by how many ms it is behind the clock of an earlier owner; unless that is 0 the
     /// partition must wait, however long, because it would fire early.
     pub fn observe_clock(&mut self, now: Timestamp) -> Millis {
-        self.clock = self.clock.max(now);
+        self.context.clock = self.context.clock.max(now);
         if is_active(Mutation::ClockMovesBack) {
-            self.clock = now;
+            self.context.clock = now;
             return 0;
         }
-        self.cursor.fired_through.due.saturating_sub(self.clock)
+        self.state.fired_through().due.saturating_sub(self.context.clock)
     }
 
     /// Records that the open draft will write; the shell stops at its own limit.
     #[must_use]
     pub fn drafted_records(&self) -> usize {
-        self.draft.emits.len()
+        self.draft.emits().len()
     }
 
     /// Whether ingest should pause until a step is committed or the store has caught up.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.draft.ingested.max(self.draft.emits.len()) >= self.config.ingest_max
-            || self.write_buffer.bytes() >= self.config.spill_bytes.saturating_mul(2)
+        let config = &self.context.config;
+        self.draft.ingested().max(self.draft.emits().len()) >= config.ingest_max
+            || self.state.write_buffer().bytes() >= config.spill_bytes.saturating_mul(2)
     }
 
     /// Whether input is known to be unread.
@@ -265,7 +156,14 @@ impl Partition {
     /// Whether the store's index row of `hash` must be read before a record of that id is ingested.
     #[must_use]
     pub fn needs_index_row(&self, hash: IdHash) -> bool {
-        !self.write_buffer.contains(hash)
+        !self.state.write_buffer().contains(hash)
+    }
+
+    /// The rows of the store that [`ingest`](Self::ingest) needs for these inputs. `fetched` has
+    /// the index rows of their triggers.
+    #[must_use]
+    pub fn rows_to_prefetch(&self, inputs: &[Input], fetched: &IndexRows) -> Vec<TimelineKey> {
+        self.state.rows_to_prefetch(inputs, fetched)
     }
 
     /// Ingests records in log order. `prefetched` has the store's index rows of the ids that
@@ -276,19 +174,15 @@ impl Partition {
         inputs: Vec<Input>,
         prefetched: Prefetched<'_>,
     ) -> Result<(), CorruptRow> {
+        let (context, state, output) = (&self.context, &mut self.state, &mut self.draft);
+        let mut handler = IngestHandler { context, state, output, prefetched };
         for input in inputs {
             match input {
                 Input::Trigger(record) => {
-                    self.cursor.next_offset = record.offset + 1;
                     self.watermark.on_record(record.offset, record.timestamp);
-                    self.draft.ingested += 1;
-                    self.ingest_trigger(record, prefetched)?;
+                    handler.ingest_trigger(record)?;
                 }
-                Input::Signal(record) => {
-                    self.cursor.next_signal_offset = record.offset + 1;
-                    self.draft.ingested += 1;
-                    self.ingest_signal(record, prefetched)?;
-                }
+                Input::Signal(record) => handler.ingest_signal(record)?,
                 Input::TriggersEnd(end) => self.watermark.read_up_to(end),
             }
         }
@@ -298,67 +192,59 @@ impl Partition {
     /// The time up to which entries may fire: see [`Watermark`].
     #[must_use]
     pub fn watermark(&self) -> Timestamp {
-        self.watermark.at(self.clock)
+        self.watermark.at(self.context.clock)
     }
 
     /// What the shell should read from the store into the wheel, if anything.
     #[must_use]
     pub fn load_request(&self) -> Option<LoadRequest> {
-        self.wheel.load_request(self.clock)
+        self.state.wheel().load_request(self.context.clock)
     }
 
     /// Rows read from the store for [`load_request`](Self::load_request), in key order, complete up
     /// to `reached` (exclusive). Changes that are not in the store yet are added here.
     pub fn load(&mut self, entries: Vec<(TimelineKey, RowBytes)>, reached: TimelineKey) {
-        let from = self.wheel.loaded_until();
-        self.wheel.load(entries, reached);
-        for (key, row) in
-            self.write_buffer.timeline().filter(|(key, _)| (from..reached).contains(key))
-        {
-            match row {
-                Some(row) => {
-                    let _loaded = self.wheel.insert(*key, row.clone());
-                }
-                None => self.wheel.remove(*key),
-            }
-        }
+        self.state.load(entries, reached);
     }
 
     /// Takes what is due now, at most `max` entries off the timeline. They must be fired next.
     pub fn take_due(&mut self, max: usize) -> DueEntries {
-        let watermark = self.watermark();
-        let mut rows = Vec::new();
-        self.wheel.take_due(TimelineKey::last_at(watermark), max, &mut rows);
-        let loaded = self.wheel.loaded_until() > TimelineKey::last_at(watermark);
-        let complete = rows.len() < max && (loaded || is_active(Mutation::AdvancePastUnloaded));
-        let mut fired_through = rows.last().map_or(self.cursor.fired_through, |(key, _)| *key);
-        if complete {
-            fired_through = fired_through.max(TimelineKey::last_at(watermark.saturating_sub(1)));
-        }
-        let withdrawals = std::mem::take(&mut self.draft.withdrawals);
-        let pools = if withdrawals.is_empty() { Vec::new() } else { self.config.pools.clone() };
-        DueEntries {
-            late: std::mem::take(&mut self.draft.late),
-            entries: rows,
-            withdrawals,
-            pools,
-            fired_through,
-        }
+        let (entries, fired_through) = self.state.take_due(self.watermark(), max);
+        let withdrawals = self.draft.take_withdrawals();
+        let pools =
+            if withdrawals.is_empty() { Vec::new() } else { self.context.config.pools.clone() };
+        DueEntries { late: self.state.take_late(), entries, withdrawals, pools, fired_through }
+    }
+
+    /// Fires what [`take_due`](Self::take_due) returned, and moves W past it. `catalog` has the
+    /// topics they name; `fetched` has the index rows of those that must wait.
+    pub fn fire(
+        &mut self,
+        due: DueEntries,
+        catalog: &TopicCatalog,
+        fetched: &IndexRows,
+    ) -> Result<(), CorruptRow> {
+        let rows = TimelineRows::default();
+        let handler = FireHandler {
+            context: &self.context,
+            state: &mut self.state,
+            output: &mut self.draft,
+            topics: CachingCatalog::new(catalog),
+            prefetched: Prefetched { index: fetched, rows: &rows },
+        };
+        handler.fire(due)
     }
 
     /// When the next entry may be due if no record arrives before, in ms since the epoch.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Timestamp> {
-        self.wheel.next_due()
+        self.state.wheel().next_due()
     }
 
     /// Closes the draft into a step if it is time to commit it.
     pub fn seal(&mut self) -> Option<PartitionStep> {
-        assert!(self.draft.late.is_empty(), "late entries fire in the step that ingested them");
-        assert!(
-            self.draft.withdrawals.is_empty(),
-            "withdrawals are sent in the step of the cancel"
-        );
+        assert!(!self.state.has_late(), "late entries fire in the step that ingested them");
+        assert!(!self.draft.has_withdrawals(), "withdrawals are sent in the step of the cancel");
         self.should_seal().then(|| self.close_step(false))
     }
 
@@ -366,14 +252,15 @@ impl Partition {
     /// for a long time.
     pub fn should_seal(&mut self) -> bool {
         self.advance_replay_from();
-        let (cursor, sealed) = (&self.cursor, &self.last_step.cursor);
+        let (cursor, sealed) = (self.state.cursor(), &self.last_step.cursor);
+        let config = &self.context.config;
         let moved = (cursor.next_offset, cursor.next_signal_offset, cursor.replay_from)
             != (sealed.next_offset, sealed.next_signal_offset, sealed.replay_from);
-        let waited = self.clock >= self.last_step.sealed_at + self.config.idle_commit;
-        let full = self.draft.ingested >= self.config.ingest_max;
-        let urgent = !self.draft.emits.is_empty();
-        let stale = (!self.write_buffer.is_active_empty() || self.last_step.spill_requested)
-            && self.should_spill();
+        let waited = self.context.clock >= self.last_step.sealed_at + config.idle_commit;
+        let full = self.draft.ingested() >= config.ingest_max;
+        let urgent = !self.draft.emits().is_empty();
+        let has_rows = !self.state.write_buffer().is_active_empty();
+        let stale = (has_rows || self.last_step.spill_requested) && self.should_spill();
         urgent || full || stale || (moved && waited)
     }
 
@@ -391,112 +278,69 @@ impl Partition {
 
     /// The spill of step `number`, and all before it, are in the store.
     pub fn on_applied(&mut self, number: u64) {
-        self.write_buffer.on_applied(number);
+        self.state.on_applied(number);
     }
 
-    /// Moves L as far as W allows and deletes the marks it has passed.
+    /// Moves L as far as W allows.
     fn advance_replay_from(&mut self) {
-        let mut replay_from = self.replay_from_tracker.advance_to(self.cursor.fired_through.due);
+        let mut replay_from = self.replay_from_tracker.advance_to(self.state.fired_through().due);
         if is_active(Mutation::ReplayFromEqualsNextOffset) {
-            replay_from = Some(self.cursor.next_offset);
+            replay_from = Some(self.state.cursor().next_offset);
         }
-        let Some(replay_from) = replay_from else { return };
-        self.cursor.replay_from = self.cursor.replay_from.max(replay_from);
-        while let Some(offset) = self.skips.first().copied() {
-            if offset >= self.cursor.replay_from {
-                break;
-            }
-            let _forgotten = self.skips.pop_first();
-            self.draft.emits.push(Emit::Ledger { key: LedgerKey::Skip(offset), value: None });
-            self.write_buffer.put_skip_mark(offset, false);
+        if let Some(replay_from) = replay_from {
+            self.state.advance_replay_from(replay_from, &mut self.draft);
         }
     }
 
     /// While the partition catches up, most entries in memory fire with the next steps and would
     /// be written for nothing: then twice as much is kept in memory.
     fn should_spill(&self) -> bool {
-        let catches_up = self.cursor.fired_through.due + CATCHING_UP_MS < self.clock;
-        let most = self.config.spill_bytes;
-        let room = catches_up && self.write_buffer.bytes() < most.saturating_mul(2);
-        let full = self.write_buffer.active_bytes() >= most && !room;
-        full || self.clock >= self.last_step.spilled_at + self.config.spill_interval
+        let (clock, config) = (self.context.clock, &self.context.config);
+        let buffer = self.state.write_buffer();
+        let catches_up = self.state.fired_through().due + CATCHING_UP_MS < clock;
+        let most = config.spill_bytes;
+        let room = catches_up && buffer.bytes() < most.saturating_mul(2);
+        let full = buffer.active_bytes() >= most && !room;
+        full || clock >= self.last_step.spilled_at + config.spill_interval
     }
 
     fn close_step(&mut self, clean: bool) -> PartitionStep {
-        self.cursor.step += 1;
-        let number = self.cursor.step;
-        if clean || self.clock >= self.last_step.mirrored_at + self.config.mirror_interval {
+        let number = self.state.next_step();
+        let (clock, cursor) = (self.context.clock, *self.state.cursor());
+        if clean || clock >= self.last_step.mirrored_at + self.context.config.mirror_interval {
             let mirror = self.mirror_emit(clean);
-            self.draft.emits.push(mirror);
-            self.last_step.mirrored_at = self.clock;
+            self.draft.emit(mirror);
+            self.last_step.mirrored_at = clock;
         }
-        self.replay_from_tracker.sample(
-            self.clock,
-            self.cursor.replay_horizon,
-            self.cursor.next_offset,
-        );
+        self.replay_from_tracker.sample(clock, cursor.replay_horizon, cursor.next_offset);
         let spill = (clean || self.should_spill()).then(|| {
-            (self.last_step.spilled_at, self.last_step.spill_requested) = (self.clock, false);
-            self.write_buffer.spill(number, self.cursor.fired_through)
+            (self.last_step.spilled_at, self.last_step.spill_requested) = (clock, false);
+            self.state.spill(number)
         });
-        self.last_step.cursor = self.cursor;
-        self.last_step.sealed_at = self.clock;
-        let StepDraft { emits, ingested, fired_by_command_at, .. } =
-            std::mem::take(&mut self.draft);
-        let commit_not_before = self.cursor.fired_through.due.max(fired_by_command_at);
-        PartitionStep {
-            number,
-            emits,
-            commit_not_before,
-            spill,
-            cursor: self.cursor,
-            is_final: clean,
-            ingested,
-        }
+        self.last_step.cursor = cursor;
+        self.last_step.sealed_at = clock;
+        let commit_not_before = cursor.fired_through.due.max(self.draft.fired_by_command_at());
+        let (emits, ingested) = self.draft.take();
+        PartitionStep { number, emits, commit_not_before, spill, cursor, is_final: clean, ingested }
     }
 
     fn mirror_emit(&self, clean: bool) -> Emit {
-        let metadata = self.cursor.to_metadata(&self.config.owner);
-        let value = LedgerValue::Cursor { metadata, offset: self.cursor.next_offset, clean };
+        let cursor = self.state.cursor();
+        let metadata = cursor.to_metadata(&self.context.config.owner);
+        let value = LedgerValue::Cursor { metadata, offset: cursor.next_offset, clean };
         Emit::Ledger { key: LedgerKey::Cursor, value: Some(Box::new(value)) }
     }
+}
 
-    /// The index row of an id: the newest decided one, else the store's.
-    pub(super) fn index_row(&self, hash: IdHash, fetched: &IndexRows) -> IndexRow {
-        let index_row = self.write_buffer.index_row(hash).or_else(|| fetched.get(&hash));
-        index_row.cloned().unwrap_or_default()
+#[cfg(test)]
+impl Partition {
+    /// The settings, for tests that change one.
+    pub(super) fn config_mut(&mut self) -> &mut PartitionConfig {
+        &mut self.context.config
     }
 
-    /// Sets the index row of an id.
-    pub(super) fn put_index_row(&mut self, hash: IdHash, index_row: IndexRow, fetched: &IndexRows) {
-        let stored = fetched.contains_key(&hash);
-        self.write_buffer.put_index_row(hash, index_row.pruned(self.cursor.fired_through), stored);
-    }
-
-    /// Puts an entry on the timeline, and into the wheel if it is due soon.
-    pub(super) fn put_row(&mut self, key: TimelineKey, row: RowBytes) {
-        assert!(key > self.cursor.fired_through, "no step inserts a row at or below its own W");
-        let _loaded = self.wheel.insert(key, row.clone());
-        self.write_buffer.put_row(key, row);
-    }
-
-    /// The bytes of a row.
-    pub(super) fn encode(&mut self, row: &Row) -> RowBytes {
-        row::to_bytes(row, &mut self.scratch)
-    }
-
-    /// Removes an entry from the timeline.
-    pub(super) fn delete_row(&mut self, key: TimelineKey) {
-        self.wheel.remove(key);
-        self.write_buffer.delete_row(key);
-    }
-
-    /// A record was ignored for reasons of state: a replay must ignore it too.
-    pub(super) fn mark_skipped(&mut self, offset: Offset) {
-        let key = LedgerKey::Skip(offset);
-        let value = Some(Box::new(LedgerValue::Skip));
-        self.draft.emits.push(Emit::Ledger { key, value });
-        self.write_buffer.put_skip_mark(offset, true);
-        let _new = self.skips.insert(offset);
+    /// The wheel, for tests that corrupt a row in it.
+    pub(super) fn wheel_mut(&mut self) -> &mut Wheel {
+        self.state.wheel_mut()
     }
 }

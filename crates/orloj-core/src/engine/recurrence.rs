@@ -4,8 +4,8 @@
 //! the transaction of the fire. The misfire rule of a trigger is applied once to what was missed;
 //! missed occurrences fire at a bounded rate, so that they do not delay new ones.
 
-use super::index_row::{IndexEntry, IndexRow};
-use super::partition::Partition;
+use super::index_row::IndexEntry;
+use super::trigger_handler::{LiveEntry, OccurrenceResult, TriggerHandler};
 use crate::fault::{Mutation, is_active};
 use crate::model::entry::{FireRow, Row};
 use crate::model::lifecycle::{Lifecycle, LifecyclePhase, Recurrence, RunningCallback};
@@ -25,23 +25,7 @@ pub(super) enum OccurrenceDecision {
     Finished,
 }
 
-/// Limits the rate at which missed occurrences fire; one for all triggers of a partition.
-#[derive(Debug, Default)]
-pub(super) struct CatchUpLimiter {
-    /// The next free time, in µs since the epoch.
-    next_us: u64,
-}
-
-impl CatchUpLimiter {
-    /// The next time at which a missed occurrence may fire, in ms since the epoch.
-    fn acquire(&mut self, now: Timestamp, rate: u32) -> Timestamp {
-        let at_us = self.next_us.max(now.saturating_mul(1_000));
-        self.next_us = at_us + 1_000_000 / u64::from(rate.max(1));
-        at_us / 1_000
-    }
-}
-
-impl Partition {
+impl TriggerHandler<'_> {
     /// Decides about the occurrence in `row`, whose timeline key is due at `due`.
     pub(super) fn decide_occurrence(
         &mut self,
@@ -49,12 +33,12 @@ impl Partition {
         due: Timestamp,
     ) -> OccurrenceDecision {
         let Some(lifecycle) = row.lifecycle.as_deref_mut() else { return OccurrenceDecision::Fire };
-        let called = lifecycle.fire_now_requested;
-        let Some(recurrence) = lifecycle.recurrence.as_deref_mut().filter(|_| !called) else {
+        let fire_now = lifecycle.fire_now_requested;
+        let Some(recurrence) = lifecycle.recurrence.as_deref_mut().filter(|_| !fire_now) else {
             return OccurrenceDecision::Fire;
         };
         let trigger = row.id.trigger.clone();
-        let (clock, grace) = (self.clock, self.config.misfire_grace);
+        let (clock, grace) = (self.clock(), self.context.config.misfire_grace);
         let on_time = |due: Timestamp| due.saturating_add(grace) >= clock;
         if recurrence.due_before_jitter <= recurrence.catch_up_until {
             // Its misfire rule was applied before; unless it was missed again it fires.
@@ -90,29 +74,34 @@ impl Partition {
         let catch_up_at = if catches_up { self.next_catch_up() } else { 0 };
         let due = row.scheduled.max(catch_up_at);
         // The clock may be ahead of W, and cancels up to it unread: only what is due by W may fire.
-        let is_due = row.scheduled <= self.cursor.fired_through.due && catch_up_at <= self.clock;
+        let is_due = row.scheduled <= self.state.fired_through().due && catch_up_at <= clock;
         if is_due { OccurrenceDecision::Fire } else { OccurrenceDecision::WaitUntil(due) }
     }
 
     fn next_catch_up(&mut self) -> Timestamp {
-        self.catch_up_limiter.acquire(self.clock, self.config.catch_up_rate)
+        self.state.next_catch_up(self.context.clock, self.context.config.catch_up_rate)
     }
 
     /// What happens to this occurrence because of the callback of an earlier one: it fires
-    /// (`None`), waits, or is skipped.
-    pub(super) fn check_overlap(&mut self, row: &mut FireRow) -> Option<Overlap> {
-        let lifecycle = row.lifecycle.as_deref_mut()?;
-        let recurrence =
-            lifecycle.recurrence.as_deref_mut().filter(|_| !lifecycle.fire_now_requested)?;
+    /// (`Allow`), waits, or is skipped.
+    pub(super) fn check_overlap(&mut self, row: &mut FireRow) -> Overlap {
+        let Some(lifecycle) = row.lifecycle.as_deref_mut() else { return Overlap::Allow };
+        let fire_now = lifecycle.fire_now_requested;
+        let Some(recurrence) = lifecycle.recurrence.as_deref_mut().filter(|_| !fire_now) else {
+            return Overlap::Allow;
+        };
         // A queued one is checked again: the other callback may have timed out, or this one may be
         // due because of a command while the other one is still in progress.
         let queued = std::mem::take(&mut lifecycle.phase) == LifecyclePhase::Queued;
         if queued && is_active(Mutation::QueuedFiresEarly) {
             recurrence.open = None;
         }
-        let open = recurrence.open.filter(|open| open.until > self.clock)?;
-        match recurrence.schedule.overlap() {
-            Overlap::Allow => None,
+        let Some(open) = recurrence.open.filter(|open| open.until > self.context.clock) else {
+            return Overlap::Allow;
+        };
+        let overlap = recurrence.schedule.overlap();
+        match overlap {
+            Overlap::Allow => {}
             Overlap::Skip => {
                 let kind = OutcomeKind::Skipped {
                     generation: row.id.generation,
@@ -122,15 +111,14 @@ impl Partition {
                     reason: format!("the callback of occurrence {} is under way", open.occurrence),
                 };
                 self.emit_outcome(row.id.trigger.clone(), kind);
-                Some(Overlap::Skip)
             }
             Overlap::Queue => {
                 lifecycle.phase = LifecyclePhase::Queued;
                 recurrence.catch_up_until =
                     recurrence.catch_up_until.max(recurrence.due_before_jitter);
-                Some(Overlap::Queue)
             }
         }
+        overlap
     }
 
     /// When a queued occurrence stops waiting for the other one.
@@ -139,55 +127,46 @@ impl Partition {
         recurrence.and_then(|recurrence| recurrence.open).map_or(0, |open| open.until)
     }
 
-    /// An occurrence has fired; schedules the next one, if there is one. `end`: its result; `None`
-    /// if a worker will report it.
-    pub(super) fn advance_recurrence(
-        &mut self,
-        index_row: &mut IndexRow,
-        entry: &IndexEntry,
-        mut row: FireRow,
-        end: Option<bool>,
-    ) {
+    /// An occurrence has fired; schedules the next one, if there is one.
+    pub(super) fn advance_recurrence(&mut self, mut live: LiveEntry, result: OccurrenceResult) {
+        let row = &mut live.row;
         let occurrence = row.id.occurrence;
         let Some(lifecycle) = row.lifecycle.as_deref_mut() else { return };
-        let wants_end = lifecycle.reports_end();
-        let called = std::mem::take(&mut lifecycle.fire_now_requested);
+        let reports_end = lifecycle.reports_end();
+        let fired_early = std::mem::take(&mut lifecycle.fire_now_requested);
         let Some(recurrence) = lifecycle.recurrence.as_deref_mut() else { return };
-        match end {
-            None if wants_end => {
-                let until = self.clock.saturating_add(self.config.callback_result_timeout.max(1));
+        match result {
+            OccurrenceResult::Pending if reports_end => {
+                let timeout = self.context.config.callback_result_timeout.max(1);
+                let until = self.context.clock.saturating_add(timeout);
                 recurrence.open = Some(RunningCallback { occurrence, until });
             }
-            None => {}
-            Some(ok) => {
-                recurrence.failures = if ok { 0 } else { recurrence.failures.saturating_add(1) }
+            OccurrenceResult::Pending => {}
+            OccurrenceResult::Succeeded => recurrence.failures = 0,
+            OccurrenceResult::Failed => {
+                recurrence.failures = recurrence.failures.saturating_add(1);
             }
         }
-        let watchers = end.map(|ok| (std::mem::take(&mut lifecycle.watchers), ok));
-        if let Some((watchers, ok)) = watchers {
+        if result != OccurrenceResult::Pending {
+            let watchers = std::mem::take(&mut lifecycle.watchers);
+            let ok = result == OccurrenceResult::Succeeded;
             self.notify_watchers(&row.id.trigger, watchers, ok);
         }
-        self.pause_if_failing(&mut row);
+        self.pause_if_failing(row);
         row.id.occurrence = occurrence + 1;
-        self.schedule_next(index_row, entry, row, called, end);
+        self.schedule_next(live, fired_early, result);
     }
 
-    /// Replaces the occurrence in `row` by the next one, or by the same one if it was only fired
-    /// early by a command. `end`: the result of the last one that fired, if that is known.
-    fn schedule_next(
-        &mut self,
-        index_row: &mut IndexRow,
-        entry: &IndexEntry,
-        mut row: FireRow,
-        called: bool,
-        end: Option<bool>,
-    ) {
+    /// Replaces the occurrence by the next one, or by the same one if it was only fired early by a
+    /// command. `result` is that of the last one that fired.
+    fn schedule_next(&mut self, live: LiveEntry, fired_early: bool, result: OccurrenceResult) {
+        let LiveEntry { entry, mut row } = live;
         let executions = row.id.occurrence;
         let recurrence =
             row.lifecycle.as_deref_mut().and_then(|lifecycle| lifecycle.recurrence.as_deref_mut());
         let Some(recurrence) = recurrence else { return };
         let left = recurrence.schedule.max_executions().is_none_or(|most| executions < most);
-        let next = if called {
+        let next = if fired_early {
             Some(recurrence.due_before_jitter)
         } else {
             recurrence.schedule.next(recurrence.due_before_jitter)
@@ -195,42 +174,31 @@ impl Partition {
         let Some(next) = next.filter(|_| left) else {
             let (trigger, generation) = (row.id.trigger.clone(), row.id.generation);
             self.emit_outcome(trigger, OutcomeKind::Ended { generation, executions });
-            return self.complete(index_row, entry, row, end);
+            return self.complete(LiveEntry { entry, row }, result);
         };
         recurrence.due_before_jitter = next;
-        let granted = next <= recurrence.catch_up_until;
+        let catches_up = next <= recurrence.catch_up_until;
         row.scheduled = recurrence.schedule.jittered(row.id.trigger.as_str(), next);
-        let catch_up_at = if granted { self.next_catch_up() } else { 0 };
+        let catch_up_at = if catches_up { self.next_catch_up() } else { 0 };
         let due = self.due_of(&row).max(catch_up_at);
         if is_active(Mutation::NextOccurrenceNotInLedger) {
-            self.remove_entry(index_row, entry);
+            self.remove_entry(&entry);
             let key = TimelineKey { due, ..entry.key };
-            index_row.entries.push(IndexEntry::for_row(key, &row));
-            let bytes = self.encode(&Row::Fire(row));
-            return self.put_row(key, bytes);
+            self.index_row.entries.push(IndexEntry::for_row(key, &row));
+            let bytes = self.state.encode(&Row::Fire(row));
+            return self.state.put_row(key, bytes);
         }
-        self.reschedule(index_row, entry, row, due);
+        self.reschedule(LiveEntry { entry, row }, due);
     }
 
     /// An occurrence does not fire, and the next one replaces it.
-    pub(super) fn skip_occurrence(
-        &mut self,
-        index_row: &mut IndexRow,
-        entry: &IndexEntry,
-        row: FireRow,
-    ) {
-        self.schedule_next(index_row, entry, row, false, Some(true));
+    pub(super) fn skip_occurrence(&mut self, live: LiveEntry) {
+        self.schedule_next(live, false, OccurrenceResult::Succeeded);
     }
 
-    /// A worker has reported how an occurrence ended while the next one waits at `entry`.
-    pub(super) fn on_occurrence_ended(
-        &mut self,
-        index_row: &mut IndexRow,
-        entry: &IndexEntry,
-        mut row: FireRow,
-        occurrence: u32,
-        ok: bool,
-    ) {
+    /// A worker has reported how an occurrence ended while the next one waits.
+    pub(super) fn on_occurrence_ended(&mut self, live: LiveEntry, occurrence: u32, ok: bool) {
+        let LiveEntry { entry, mut row } = live;
         let before = row.clone();
         let Some(lifecycle) = row.lifecycle.as_deref_mut() else { return };
         let Some(recurrence) = lifecycle.recurrence.as_deref_mut() else { return };
@@ -252,7 +220,7 @@ impl Partition {
             |row: &FireRow| row.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.paused);
         let stays = paused(&row) == paused(&before) && !released;
         let due = if stays { entry.key.due } else { self.due_of(&row) };
-        self.reschedule(index_row, entry, row, due);
+        self.reschedule(LiveEntry { entry, row }, due);
     }
 
     /// Pauses a schedule after as many failures in a row as it allows.
@@ -285,7 +253,7 @@ struct MisfireResult {
     catch_up_until: Timestamp,
 }
 
-/// The next occurrence of `series` and everything up to `now` by its rule.
+/// The next occurrence of `recurrence` and everything up to `now` by its rule.
 fn resolve_misfire(recurrence: &Recurrence, now: Timestamp, grace: Millis) -> MisfireResult {
     let Recurrence { schedule, due_before_jitter: nominal, catch_up_until: granted, .. } =
         recurrence;

@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
+pub use super::config::InputTopics;
 use super::cursor::Cursor;
-use super::index_row::{IdHash, IndexRow};
+pub use super::row_op::RowOp;
 use super::write_buffer::Delta;
 use crate::codec::row::RowBytes;
 use crate::model::dead_letter::DeadLetter;
@@ -16,8 +17,7 @@ use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::outcome::Outcome;
 use crate::model::signal::Signal;
 use crate::model::text::Text;
-use crate::model::timeline::TimelineKey;
-use crate::model::{Offset, PartitionId, Timestamp};
+use crate::model::{PartitionId, Timestamp};
 
 /// The effects of one decision about one partition.
 #[derive(Clone, Debug)]
@@ -86,58 +86,4 @@ pub struct TopicFire {
     pub partition: PartitionId,
     /// When it was due, in ms since the epoch.
     pub scheduled: Timestamp,
-}
-
-/// A change of the store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RowOp {
-    /// Put an entry on the timeline; `row` is its encoding.
-    Put {
-        /// Where.
-        key: TimelineKey,
-        /// The encoded row.
-        row: RowBytes,
-    },
-    /// Take an entry off the timeline.
-    Delete {
-        /// Where.
-        key: TimelineKey,
-    },
-    /// What the index now knows of an id; `None` forgets it.
-    Index {
-        /// Whose.
-        hash: IdHash,
-        /// All slots.
-        row: Option<IndexRow>,
-    },
-    /// Remember (or forget) that a record of `triggers` was ignored for reasons of state.
-    Skip {
-        /// The record's offset.
-        offset: Offset,
-        /// Remember, or forget.
-        marked: bool,
-    },
-}
-
-impl RowOp {
-    /// Where the store keeps it: the family, then the key. A batch in this order is inserted
-    /// fastest, because the memtable finds each place next to the last one. Sort stably: of
-    /// several rows for one key the last one counts.
-    #[must_use]
-    pub fn sort_key(&self) -> (u8, TimelineKey, IdHash) {
-        match self {
-            Self::Put { key, .. } | Self::Delete { key } => (0, *key, IdHash(0)),
-            Self::Index { hash, .. } => (1, TimelineKey::MIN, *hash),
-            Self::Skip { .. } => (2, TimelineKey::MIN, IdHash(0)),
-        }
-    }
-}
-
-/// The names of the input topics, for the origins of dead letters.
-#[derive(Clone, Debug)]
-pub struct InputTopics {
-    /// The full name of `triggers`.
-    pub triggers: Text,
-    /// The full name of `signals`.
-    pub signals: Text,
 }

@@ -9,17 +9,20 @@
 
 use std::collections::BTreeSet;
 
-use super::cursor::{Cursor, MetadataError, next_epoch_base};
+use super::cursor::{Cursor, MetadataError};
 use super::index_row::IdHash;
 use super::local_checkpoint::LocalCheckpoint;
+use super::mirror_search::{MirrorError, MirrorSearch, REPLAY_HORIZON_UNKNOWN};
 use super::offset_bitmap::OffsetBitmap;
-use super::partition::{IndexRows, PartitionStart};
+use super::partition::PartitionStart;
+pub use super::partition_offsets::{OffsetGap, PartitionOffsets};
+use super::prefetch::IndexRows;
 use super::replay::Replay;
-use super::step::RowOp;
+use super::row_op::RowOp;
 pub use super::takeover_error::TakeoverError;
 use crate::fault::{Mutation, is_active};
 use crate::model::input::TriggerRecord;
-use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
+use crate::model::ledger::{LedgerRecord, LedgerValue};
 use crate::model::timeline::TimelineKey;
 use crate::model::{Offset, PartitionId, Timestamp};
 
@@ -60,40 +63,6 @@ pub enum TakeoverRequest {
     Nothing,
 }
 
-/// S of a cursor that an operator has moved past its mirror: unknown until a replay without a local
-/// store has computed it.
-const REPLAY_HORIZON_UNKNOWN: Timestamp = Timestamp::MAX;
-
-/// The committed offset of the partition and the bounds of its topics, as the broker reports them.
-#[derive(Clone, Debug, Default)]
-pub struct PartitionOffsets {
-    /// The group's offset of `triggers[p]` and its metadata, if any was ever committed.
-    pub committed: Option<(Offset, String)>,
-    /// The first offset of `triggers[p]` still there.
-    pub triggers_low: Offset,
-    /// The end of `triggers[p]`.
-    pub triggers_end: Offset,
-    /// The first offset of `signals[p]` still there.
-    pub signals_low: Offset,
-    /// The end of `signals[p]`.
-    pub signals_end: Offset,
-    /// The first offset of `ledger[p]` still there.
-    pub ledger_low: Offset,
-    /// The end of `ledger[p]`.
-    pub ledger_end: Offset,
-}
-
-/// Part of a log that was deleted before it was read: an operator must be informed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OffsetGap {
-    /// `triggers`, `signals` or `ledger`.
-    pub topic: &'static str,
-    /// The first offset that was needed.
-    pub from: Offset,
-    /// The first offset that is there.
-    pub until: Offset,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TakeoverPhase {
     Offsets,
@@ -115,9 +84,7 @@ pub struct Takeover {
     phase: TakeoverPhase,
     checkpoint: Option<LocalCheckpoint>,
     offsets: PartitionOffsets,
-    mirror: Option<(String, Offset, bool)>,
-    /// The highest number of a step that was read while the mirror was searched.
-    last_step: Option<u64>,
+    mirror_search: MirrorSearch,
     cursor: Cursor,
     ledger_position: Offset,
     replay: Replay,
@@ -144,8 +111,7 @@ impl Takeover {
             phase: TakeoverPhase::Offsets,
             checkpoint,
             offsets: PartitionOffsets::default(),
-            mirror: None,
-            last_step: checkpoint.map(|local| local.step),
+            mirror_search: MirrorSearch::new(checkpoint.map(|local| local.step)),
             cursor: Cursor::initial(0, 0),
             ledger_position: 0,
             replay: Replay::new(TimelineKey::MIN, 0, 0..0, skips),
@@ -218,7 +184,7 @@ impl Takeover {
     ) -> Result<Vec<RowOp>, TakeoverError> {
         match self.phase {
             TakeoverPhase::Mirror => {
-                self.find_mirror(records);
+                self.mirror_search.read(records);
                 if position >= self.offsets.ledger_end {
                     self.on_mirror_read()?;
                 }
@@ -357,62 +323,20 @@ impl Takeover {
         self.checkpoint.map_or(0, |local| local.ledger_position)
     }
 
-    fn find_mirror(&mut self, records: Vec<LedgerRecord>) {
-        for record in records {
-            self.last_step = self.last_step.max(Some(record.step));
-            if let (LedgerKey::Cursor, Some(LedgerValue::Cursor { metadata, offset, clean })) =
-                (record.key, record.value)
-            {
-                self.mirror = Some((metadata, offset, clean));
-            }
-        }
-    }
-
     /// The ledger was searched for the mirror: decide the cursor.
     fn on_mirror_read(&mut self) -> Result<(), TakeoverError> {
-        let mirror = match &self.mirror {
-            None => None,
-            Some((metadata, offset, clean)) => match Cursor::from_metadata(*offset, metadata) {
-                Ok((cursor, _owner)) => Some((cursor, *clean)),
-                Err(newer) => return Err(TakeoverError::NewerMetadata(newer)),
-            },
-        };
-        let moved_to = self.offsets.committed.as_ref().map(|(offset, _)| *offset);
-        let (low, signals) = (self.offsets.triggers_low, self.offsets.signals_low);
-        let step = self.last_step.map_or(0, next_epoch_base);
-        let cursor = match (mirror, moved_to) {
-            (None, moved_to) => {
-                Cursor { step, ..Cursor::initial(moved_to.unwrap_or(low), signals) }
-            }
-            (Some((cursor, false)), None) if !is_active(Mutation::MirrorAlwaysClean) => {
-                return Err(TakeoverError::CursorLost {
+        let local = self.checkpoint.as_ref();
+        let cursor =
+            self.mirror_search.cursor(&self.offsets, local).map_err(|error| match error {
+                MirrorError::Newer(newer) => TakeoverError::NewerMetadata(newer),
+                MirrorError::NotClean(mirror) => TakeoverError::CursorLost {
                     partition: self.partition,
                     topic: self.topic.clone(),
-                    offset: cursor.next_offset,
-                    mirror_due: cursor.fired_through.due,
-                });
-            }
-            (Some((cursor, _)), None) => cursor,
-            (Some((cursor, _)), Some(offset)) => {
-                self.moved_cursor(Cursor { step, ..cursor }, offset)
-            }
-        };
+                    offset: mirror.next_offset,
+                    mirror_due: mirror.fired_through.due,
+                },
+            })?;
         self.resume_from(cursor)
-    }
-
-    /// An operator moved the offset: everything from there on counts as new. W stays.
-    fn moved_cursor(&self, mirror: Cursor, offset: Offset) -> Cursor {
-        let fired_through = self
-            .checkpoint
-            .map_or(mirror.fired_through, |local| local.fired_through.max(mirror.fired_through));
-        // What was ingested since the mirror was written may be due later than its S.
-        let replay_horizon = if offset > mirror.next_offset {
-            REPLAY_HORIZON_UNKNOWN
-        } else {
-            mirror.replay_horizon
-        };
-        let replay_from = mirror.replay_from.min(offset);
-        Cursor { fired_through, next_offset: offset, replay_from, replay_horizon, ..mirror }
     }
 
     fn resume_from(&mut self, mut cursor: Cursor) -> Result<(), TakeoverError> {
@@ -422,7 +346,8 @@ impl Takeover {
         if self.checkpoint.is_none() {
             self.replay.skips.clear();
         }
-        self.skip_deleted_offsets(&mut cursor);
+        let gaps = self.offsets.skip_deleted(&mut cursor, self.checkpoint.as_ref());
+        self.gaps.extend(gaps);
         self.cursor = cursor;
         let skips = std::mem::take(&mut self.replay.skips);
         let log = self.replay_start()..cursor.next_offset;
@@ -455,30 +380,6 @@ impl Takeover {
             Some((topic, end, offset)) => {
                 Err(TakeoverError::TopicTruncated { partition: self.partition, topic, end, offset })
             }
-        }
-    }
-
-    /// Reports what retention has deleted, and continues with the first offsets that exist.
-    fn skip_deleted_offsets(&mut self, cursor: &mut Cursor) {
-        let applied = self.checkpoint.map_or(0, |local| local.applied_until);
-        let needed = cursor.replay_from.max(applied).min(cursor.next_offset);
-        let (low, signals_low) = (self.offsets.triggers_low, self.offsets.signals_low);
-        if needed < low {
-            self.gaps.push(OffsetGap { topic: "triggers", from: needed, until: low });
-            cursor.replay_from = cursor.replay_from.max(low);
-            cursor.next_offset = cursor.next_offset.max(low);
-        }
-        if cursor.next_signal_offset < signals_low {
-            self.gaps.push(OffsetGap {
-                topic: "signals",
-                from: cursor.next_signal_offset,
-                until: signals_low,
-            });
-            cursor.next_signal_offset = signals_low;
-        }
-        let (read, until) = (self.ledger_resume_offset(), self.offsets.ledger_low);
-        if read < until {
-            self.gaps.push(OffsetGap { topic: "ledger", from: read, until });
         }
     }
 

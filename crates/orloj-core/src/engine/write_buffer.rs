@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use foldhash::fast::FixedState;
 
 use super::index_row::{IdHash, IdMap, IndexRow};
-use super::step::RowOp;
+use super::row_op::RowOp;
 use crate::codec::row::RowBytes;
 use crate::model::Offset;
 use crate::model::timeline::TimelineKey;

@@ -70,6 +70,11 @@ impl FireRow {
         Self { id, scheduled: due, in_ledger, definition, history, lifecycle }
     }
 
+    /// Its lifecycle, to be changed; created if there is none.
+    pub fn lifecycle_mut(&mut self) -> &mut Lifecycle {
+        self.lifecycle.get_or_insert_default()
+    }
+
     /// Whether a worker must report how its callback ends.
     #[must_use]
     pub fn reports_end(&self) -> bool {

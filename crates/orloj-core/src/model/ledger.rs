@@ -4,7 +4,7 @@
 //! Invariant: an entry is written in the transaction that decides it and stays until it is settled.
 
 use super::Offset;
-use super::entry::Entry;
+use super::entry::{Entry, FireId, Row};
 use super::text::Text;
 
 /// The key of a ledger record. Keys of triggers begin with a letter and a bar; marks of the
@@ -33,6 +33,28 @@ pub enum LedgerKey {
 }
 
 impl LedgerKey {
+    /// The key of an occurrence, or of a retry of one.
+    #[must_use]
+    pub fn of_fire(id: &FireId) -> Self {
+        let trigger = id.trigger.clone();
+        if id.attempt == 1 && id.deferral == 0 {
+            Self::Main(trigger)
+        } else {
+            Self::Retry { trigger, generation: id.generation, occurrence: id.occurrence }
+        }
+    }
+
+    /// The key of a row, if it is in the ledger.
+    #[must_use]
+    pub fn of_row(row: &Row) -> Option<Self> {
+        match row {
+            Row::Veto { trigger, .. } => Some(Self::Veto(trigger.clone())),
+            Row::Watch { trigger, .. } => Some(Self::Main(trigger.clone())),
+            Row::Fire(row) if !row.in_ledger => None,
+            Row::Fire(row) => Some(Self::of_fire(&row.id)),
+        }
+    }
+
     /// The id of the trigger that it is about, if it is about one.
     #[must_use]
     pub fn trigger(&self) -> Option<&Text> {

@@ -21,7 +21,7 @@ impl Partitioner {
     pub fn partition(self, key: &[u8], partitions: i32) -> Option<PartitionId> {
         assert!(partitions > 0, "a topic has partitions");
         match self {
-            Self::Murmur2 => Some((murmur2(key) & 0x7fff_ffff).cast_signed() % partitions),
+            Self::Murmur2 => Some(murmur2_partition(key, partitions)),
             Self::Crc32 => {
                 let partitions = partitions.unsigned_abs();
                 Some((crc32fast::hash(key) % partitions).cast_signed())
@@ -29,6 +29,13 @@ impl Partitioner {
             Self::Any => None,
         }
     }
+}
+
+/// The partition Java's default partitioner gives a key.
+#[must_use]
+pub fn murmur2_partition(key: &[u8], partitions: i32) -> PartitionId {
+    assert!(partitions > 0, "a topic has partitions");
+    (murmur2(key) & 0x7fff_ffff).cast_signed() % partitions
 }
 
 /// Kafka's murmur2 of `data`.

@@ -168,9 +168,9 @@ fn a_withdrawal_goes_to_every_pool_whose_topic_is_writable() {
     let usable = TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 };
     for (pool, state) in [("away", away), ("short", short), ("slow", usable)] {
         fixture.owner.catalog.insert_pool(pool.to_owned(), state);
-        fixture.owner.partition.config.pools.push(pool.into());
+        fixture.owner.partition.config_mut().pools.push(pool.into());
     }
-    fixture.owner.partition.config.pools.push("unknown".into());
+    fixture.owner.partition.config_mut().pools.push("unknown".into());
     fixture.cancel("a");
     let (veto, answer) = (veto("a", 0, 6_000), fixture.response(0, "a", not_pending(None, true)));
     let withdrawals = [withdraw("a", 0), withdraw_from(Some("slow"), "a", 0)];

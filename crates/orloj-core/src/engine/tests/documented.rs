@@ -62,7 +62,7 @@ impl<'a> DocumentedScenario<'a> {
     fn new(json: &'a str, text: &str) -> Self {
         let mut fixture = EngineFixture::new();
         fixture.now = MIDNIGHT + 8 * 60 * MINUTE;
-        let rules = &mut fixture.owner.partition.config;
+        let rules = fixture.owner.partition.config_mut();
         (rules.misfire_grace, rules.catch_up_rate) = (MINUTE, 1_000);
         (rules.callback_result_timeout, rules.ledger_after) = (7 * 24 * 60 * MINUTE, 10 * MINUTE);
         fixture.run_until_idle();
@@ -179,7 +179,7 @@ impl<'a> DocumentedScenario<'a> {
         self.record_event(id, &format!("fires{late}"));
     }
 
-    fn record_outcome(&mut self, Outcome { trigger, kind: kind, .. }: &Outcome) {
+    fn record_outcome(&mut self, Outcome { trigger, kind, .. }: &Outcome) {
         let event = match kind {
             OutcomeKind::Skipped { occurrences, from, until, reason, .. } => {
                 let span = format!("{} to {}", clock(*from), clock(*until));

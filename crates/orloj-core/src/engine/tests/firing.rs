@@ -362,7 +362,7 @@ fn a_row_in_flight_fires_though_the_store_does_not_have_it_yet() {
 fn a_stored_row_that_cannot_be_read_fires_nothing() {
     let mut fixture = EngineFixture::new();
     let key = topic_trigger("a", 0, NOW).key;
-    assert!(fixture.owner.partition.wheel.insert(key, RowBytes::from(*b"?")));
+    assert!(fixture.owner.partition.wheel_mut().insert(key, RowBytes::from(*b"?")));
     let due = fixture.owner.partition.take_due(100);
     let fired = fixture.owner.partition.fire(due, &TopicCatalog::default(), &IndexRows::default());
     assert!(fired.is_err());
@@ -415,7 +415,7 @@ fn the_final_step_of_an_owner_mirrors_its_cursor_as_clean() {
 #[test]
 fn the_cursor_is_mirrored_again_once_the_interval_is_over_and_not_as_clean() {
     let mut fixture = EngineFixture::new();
-    fixture.owner.partition.config.mirror_interval = 20;
+    fixture.owner.partition.config_mut().mirror_interval = 20;
     let mut mirrored = Vec::new();
     for now in [1_100, 1_119, 1_120] {
         fixture.now = now;

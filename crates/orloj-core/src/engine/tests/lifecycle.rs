@@ -130,7 +130,7 @@ fn catch_up_is_rate_limited_and_does_not_delay_others() {
         scenario.run_until(NOW);
         let _fired = scenario.take_events();
         scenario.fixture.take_over(TestStore::default(), 50_000);
-        scenario.fixture.owner.partition.config.catch_up_rate = 100;
+        scenario.fixture.owner.partition.config_mut().catch_up_rate = 100;
         scenario.loses_store = false;
         scenario.fixture.register("new", 50_000);
         scenario.run_until(50_020);

@@ -12,3 +12,4 @@ mod lifecycle;
 mod regressions;
 mod scenario;
 mod takeover;
+mod takeover_cursor;

@@ -108,7 +108,7 @@ fn a_command_does_not_release_an_occurrence_queued_behind_a_callback() {
     let mut scenario = RegressionScenario::new();
     scenario.recurring("a", true, r#"{"every":"PT1M","overlap":"queue"}"#);
     scenario.run_until(NOW + 60_000 - 1, &["accepted", "#0 of 1000"]);
-    scenario.fixture.owner.partition.config.callback_result_timeout = 100_000;
+    scenario.fixture.owner.partition.config_mut().callback_result_timeout = 100_000;
     scenario.report_delivered();
     scenario.run_until(61_000, &["#1 of 61000"]);
     scenario.run_until(121_000, &[]);

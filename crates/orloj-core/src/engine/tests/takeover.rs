@@ -6,8 +6,8 @@ use super::fixture::{
     EngineFixture, NOW, callback_trigger, in_ledger, index, ledger_delete, ledger_put, put, retry,
     topic_trigger, veto, withdraw,
 };
-use super::harness::{TestStore, commit};
-use crate::engine::cursor::{Cursor, MetadataError, next_epoch_base};
+use super::harness::TestStore;
+use crate::engine::cursor::{Cursor, MetadataError};
 use crate::engine::local_checkpoint::LocalCheckpoint;
 use crate::engine::partition::IndexRows;
 use crate::engine::step::RowOp;
@@ -22,13 +22,13 @@ use crate::model::outcome::OutcomeKind;
 use crate::model::timeline::TimelineKey;
 
 /// 400 days, in ms.
-const LONG: u64 = 400 * 24 * 3_600_000;
+pub(super) const LONG: u64 = 400 * 24 * 3_600_000;
 
 /// The nonce of the takeovers under test.
-const NONCE: u64 = 77;
+pub(super) const NONCE: u64 = 77;
 
 /// The committed cursor of most tests: N = 5, L = 2, one signal ingested.
-const CURSOR: Cursor = Cursor {
+pub(super) const CURSOR: Cursor = Cursor {
     fired_through: TimelineKey { due: 900, ..TimelineKey::MIN },
     next_offset: 5,
     next_signal_offset: 1,
@@ -76,99 +76,6 @@ fn a_partition_without_an_earlier_owner_begins_at_the_start_of_its_log() {
         PartitionOffsets { triggers_low: 3, triggers_end: 9, ..PartitionOffsets::default() };
     takeover.on_offsets(unowned).unwrap();
     assert_eq!(takeover.cursor(), &Cursor::initial(3, 0));
-}
-
-#[test]
-fn an_offset_that_an_operator_moved_makes_everything_from_there_on_new() {
-    for (offset, low_water) in [(1, 1), (3, 2), (7, 2)] {
-        let mut takeover = begin(None);
-        let moved = Some((offset, String::new()));
-        takeover
-            .on_offsets(PartitionOffsets { committed: moved, ..offsets_before_barrier(&CURSOR) })
-            .unwrap();
-        assert_eq!(takeover.next_request(), TakeoverRequest::Mirror { from: 0, until: 4 });
-        takeover.on_ledger(vec![mirror(&CURSOR, false)], 4, &IndexRows::default()).unwrap();
-        // Past the mirror, S is unknown until the log has been replayed.
-        let horizon = if offset > CURSOR.next_offset { u64::MAX } else { CURSOR.replay_horizon };
-        let step = next_epoch_base(CURSOR.step);
-        let cursor = Cursor {
-            next_offset: offset,
-            replay_from: low_water,
-            replay_horizon: horizon,
-            step,
-            ..CURSOR
-        };
-        let metadata = cursor.to_metadata("me");
-        assert_eq!(
-            takeover.next_request(),
-            TakeoverRequest::Barrier { offset, metadata, nonce: NONCE }
-        );
-    }
-}
-
-#[test]
-fn a_local_fired_through_beyond_the_mirror_stays_when_an_operator_moves_the_offset() {
-    let fired_through = TimelineKey::first_at(930);
-    let mut takeover = begin(Some(LocalCheckpoint { fired_through, ..local_checkpoint() }));
-    let moved = Some((3, String::new()));
-    takeover
-        .on_offsets(PartitionOffsets { committed: moved, ..offsets_before_barrier(&CURSOR) })
-        .unwrap();
-    takeover.on_ledger(vec![mirror(&CURSOR, false)], 4, &IndexRows::default()).unwrap();
-    let step = next_epoch_base(CURSOR.step);
-    assert_eq!(takeover.cursor(), &Cursor { fired_through, next_offset: 3, step, ..CURSOR });
-    assert!(takeover.must_wipe(), "it contains what is to be new");
-}
-
-#[test]
-fn every_move_of_an_offset_begins_an_epoch_whatever_the_mirror_says() {
-    let first = next_epoch_base(CURSOR.step);
-    let barrier = |step| LedgerRecord { step, ..barrier_record(NONCE - 1) };
-    for (seen, expected) in [(9, first), (first, next_epoch_base(first))] {
-        for with_mirror in [false, true] {
-            let mirror = with_mirror.then(|| mirror(&CURSOR, false));
-            let records = mirror.into_iter().chain([barrier(seen)]).collect();
-            let mut takeover = begin(None);
-            let moved = Some((3, String::new()));
-            takeover
-                .on_offsets(PartitionOffsets {
-                    committed: moved,
-                    ..offsets_before_barrier(&CURSOR)
-                })
-                .unwrap();
-            takeover.on_ledger(records, 4, &IndexRows::default()).unwrap();
-            assert_eq!(takeover.cursor().step, expected, "after {seen}, {with_mirror}");
-        }
-    }
-}
-
-#[test]
-fn a_store_older_than_a_moved_offset_is_wiped() {
-    let cursor = Cursor { step: next_epoch_base(CURSOR.step) + 2, ..CURSOR };
-    let mut takeover = begin(Some(local_checkpoint()));
-    takeover.on_offsets(offsets_before_barrier(&cursor)).unwrap();
-    assert!(takeover.must_wipe(), "steps of another epoch are not ours");
-}
-
-#[test]
-fn a_replay_that_an_operator_asks_for_fires_again_and_repeats_nothing_pending() {
-    let mut fixture = EngineFixture::new();
-    fixture.register("a", 1_020);
-    fixture.register("b", 9_000);
-    fixture.run_until_idle();
-    fixture.now = 1_020;
-    fixture.run_until_idle();
-    let last = fixture.owner.partition.seal_final();
-    commit(&mut fixture.log, &last, fixture.now);
-    fixture.log.committed = Some((0, String::new()));
-    fixture.take_over(TestStore::default(), 1_100);
-    let a = topic_trigger("a", 0, 1_020);
-    let b = in_ledger(&topic_trigger("b", 1, 9_000), true);
-    let events = fixture.step().unwrap().emits;
-    let accepted = [fixture.accepted(&a, None), ledger_delete(&b), fixture.accepted(&b, Some(1))];
-    assert_eq!(events, [&accepted[..], &[ledger_put(&b), fixture.fire_emit(&a)]].concat());
-    fixture.now = 9_000;
-    fixture.assert_decides(&[fixture.fire_emit(&b), ledger_delete(&b)], &[]);
 }
 
 #[test]
@@ -277,39 +184,6 @@ fn a_broker_that_drops_metadata_is_rejected() {
     let dropped =
         PartitionOffsets { committed: Some((5, String::new())), ..offsets_before_barrier(&CURSOR) };
     assert_eq!(takeover.on_offsets(dropped), Err(TakeoverError::MetadataDropped));
-}
-
-#[test]
-fn a_lost_cursor_is_found_in_a_clean_mirror() {
-    let mut takeover = begin(None);
-    takeover
-        .on_offsets(PartitionOffsets { committed: None, ..offsets_before_barrier(&CURSOR) })
-        .unwrap();
-    assert_eq!(takeover.next_request(), TakeoverRequest::Mirror { from: 0, until: 4 });
-    let early =
-        takeover.on_ledger(vec![mirror(&Cursor::initial(1, 0), false)], 3, &IndexRows::default());
-    assert_eq!(
-        (early, takeover.next_request()),
-        (Ok(vec![]), TakeoverRequest::Mirror { from: 0, until: 4 })
-    );
-    takeover.on_ledger(vec![mirror(&CURSOR, true)], 4, &IndexRows::default()).unwrap();
-    let metadata = CURSOR.to_metadata("me");
-    assert_eq!(
-        takeover.next_request(),
-        TakeoverRequest::Barrier { offset: 5, metadata, nonce: NONCE }
-    );
-}
-
-#[test]
-fn a_lost_cursor_with_an_unclean_mirror_needs_an_operator() {
-    let mut takeover = begin(None);
-    takeover
-        .on_offsets(PartitionOffsets { committed: None, ..offsets_before_barrier(&CURSOR) })
-        .unwrap();
-    let topic = "o.triggers".to_owned();
-    let lost = TakeoverError::CursorLost { partition: 0, topic, offset: 5, mirror_due: 900 };
-    let refused = takeover.on_ledger(vec![mirror(&CURSOR, false)], 4, &IndexRows::default());
-    assert_eq!(refused, Err(lost));
 }
 
 #[test]
@@ -480,14 +354,14 @@ fn a_trigger_due_in_400_days_survives_wiped_stores_and_a_deleted_log() {
     fixture.assert_decides(&[], &[]);
 }
 
-fn begin(local: Option<LocalCheckpoint>) -> Takeover {
+pub(super) fn begin(local: Option<LocalCheckpoint>) -> Takeover {
     // The disk has the mark of a record that was ignored.
     let local = local.map(|local| (local, BTreeSet::from([3])));
     Takeover::new(0, "o.triggers", "me", NONCE, local)
 }
 
 /// A takeover that has passed its barrier.
-fn takeover_after_barrier(local: Option<LocalCheckpoint>) -> Takeover {
+pub(super) fn takeover_after_barrier(local: Option<LocalCheckpoint>) -> Takeover {
     let mut takeover = begin(local);
     takeover.on_offsets(offsets_before_barrier(&CURSOR)).unwrap();
     takeover.on_barrier();
@@ -496,7 +370,7 @@ fn takeover_after_barrier(local: Option<LocalCheckpoint>) -> Takeover {
 }
 
 /// The ledger of an earlier owner.
-fn offsets_before_barrier(cursor: &Cursor) -> PartitionOffsets {
+pub(super) fn offsets_before_barrier(cursor: &Cursor) -> PartitionOffsets {
     PartitionOffsets {
         committed: Some((cursor.next_offset, cursor.to_metadata("earlier"))),
         triggers_low: 0,
@@ -509,7 +383,7 @@ fn offsets_before_barrier(cursor: &Cursor) -> PartitionOffsets {
 }
 
 /// The offsets after our barrier; meanwhile a trigger was published.
-fn offsets_after_barrier(cursor: &Cursor) -> PartitionOffsets {
+pub(super) fn offsets_after_barrier(cursor: &Cursor) -> PartitionOffsets {
     let offset = Some((cursor.next_offset, cursor.to_metadata("me")));
     PartitionOffsets {
         committed: offset,
@@ -520,7 +394,7 @@ fn offsets_after_barrier(cursor: &Cursor) -> PartitionOffsets {
 }
 
 /// A disk a little behind [`CURSOR`].
-fn local_checkpoint() -> LocalCheckpoint {
+pub(super) fn local_checkpoint() -> LocalCheckpoint {
     LocalCheckpoint {
         applied_until: 4,
         step: 6,
@@ -529,12 +403,12 @@ fn local_checkpoint() -> LocalCheckpoint {
     }
 }
 
-fn mirror(cursor: &Cursor, clean: bool) -> LedgerRecord {
+pub(super) fn mirror(cursor: &Cursor, clean: bool) -> LedgerRecord {
     let (metadata, offset): (_, Offset) = (cursor.to_metadata("earlier"), cursor.next_offset);
     let value = Some(LedgerValue::Cursor { metadata, offset, clean });
     LedgerRecord { key: LedgerKey::Cursor, value, step: cursor.step }
 }
 
-fn barrier_record(nonce: u64) -> LedgerRecord {
+pub(super) fn barrier_record(nonce: u64) -> LedgerRecord {
     LedgerRecord { key: LedgerKey::Barrier, value: Some(LedgerValue::Barrier { nonce }), step: 7 }
 }

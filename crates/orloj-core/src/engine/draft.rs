@@ -1,0 +1,148 @@
+//! The step being drafted: what decisions emit.
+//!
+//! Invariant: emits are in the order of the decisions; only sealing a step takes them out.
+
+use super::config::PartitionContext;
+use super::step::Emit;
+use crate::model::dead_letter::{Content, DeadLetter, Origin};
+use crate::model::fire::Withdrawal;
+use crate::model::input::Unreadable;
+use crate::model::ledger::LedgerKey;
+use crate::model::lifecycle::Watcher;
+use crate::model::outcome::{Outcome, OutcomeKind};
+use crate::model::signal::{DependencySettled, Signal};
+use crate::model::text::Text;
+use crate::model::{Offset, PartitionId, Timestamp};
+
+/// The step being drafted.
+#[derive(Debug, Default)]
+pub(super) struct StepDraft {
+    emits: Vec<Emit>,
+    withdrawals: Vec<Withdrawal>,
+    /// The latest time at which a command has fired something in it, in ms since the epoch.
+    fired_by_command_at: Timestamp,
+    ingested: usize,
+}
+
+impl StepDraft {
+    /// Adds a record to write.
+    pub(super) fn emit(&mut self, emit: Emit) {
+        self.emits.push(emit);
+    }
+
+    /// Makes room for `count` more records.
+    pub(super) fn reserve(&mut self, count: usize) {
+        self.emits.reserve(count);
+    }
+
+    pub(super) fn emits(&self) -> &[Emit] {
+        &self.emits
+    }
+
+    /// Counts a record that was ingested.
+    pub(super) fn count_ingested(&mut self) {
+        self.ingested += 1;
+    }
+
+    pub(super) fn ingested(&self) -> usize {
+        self.ingested
+    }
+
+    /// A command has fired something at this time, in ms since the epoch.
+    pub(super) fn set_fired_by_command_at(&mut self, at: Timestamp) {
+        self.fired_by_command_at = at;
+    }
+
+    pub(super) fn fired_by_command_at(&self) -> Timestamp {
+        self.fired_by_command_at
+    }
+
+    /// Closes the draft: its records, and how many records were ingested.
+    pub(super) fn take(&mut self) -> (Vec<Emit>, usize) {
+        let Self { emits, ingested, .. } = std::mem::take(self);
+        (emits, ingested)
+    }
+
+    /// Adds a withdrawal, which is sent when entries fire next.
+    pub(super) fn add_withdrawal(&mut self, withdrawal: Withdrawal) {
+        self.withdrawals.push(withdrawal);
+    }
+
+    pub(super) fn has_withdrawals(&self) -> bool {
+        !self.withdrawals.is_empty()
+    }
+
+    pub(super) fn take_withdrawals(&mut self) -> Vec<Withdrawal> {
+        std::mem::take(&mut self.withdrawals)
+    }
+
+    pub(super) fn delete_ledger_entry(&mut self, key: LedgerKey) {
+        self.emit(Emit::Ledger { key, value: None });
+    }
+
+    pub(super) fn send_signal(&mut self, partition: PartitionId, signal: Signal) {
+        self.emit(Emit::Signal { partition, signal: Box::new(signal) });
+    }
+
+    /// Reports the result of a trigger to its watchers.
+    pub(super) fn notify_watchers(
+        &mut self,
+        context: &PartitionContext,
+        dependency: &Text,
+        watchers: Vec<Watcher>,
+        ok: bool,
+    ) {
+        for watcher in watchers {
+            let partition = context.partition_of(&watcher.trigger);
+            let settlement = DependencySettled { watcher, dependency: dependency.clone(), ok };
+            self.send_signal(partition, Signal::DependencySettled(settlement));
+        }
+    }
+
+    /// An outcome that is not a response to a record.
+    pub(super) fn emit_outcome(
+        &mut self,
+        context: &PartitionContext,
+        trigger: Text,
+        kind: OutcomeKind,
+    ) {
+        let outcome = Outcome { trigger, answers: None, at: context.clock, kind };
+        self.emit(Emit::Outcome(Box::new(outcome)));
+    }
+
+    /// Responds to the record at `offset` if it asked for that (`ack`).
+    pub(super) fn emit_response(
+        &mut self,
+        context: &PartitionContext,
+        (ack, offset): (bool, Offset),
+        trigger: Text,
+        kind: OutcomeKind,
+    ) {
+        if ack {
+            let outcome = Outcome { trigger, answers: Some(offset), at: context.clock, kind };
+            self.emit(Emit::Outcome(Box::new(outcome)));
+        }
+    }
+
+    /// A record that cannot be executed: a dead letter, and always an outcome.
+    pub(super) fn reject(
+        &mut self,
+        context: &PartitionContext,
+        topic: Text,
+        offset: Offset,
+        record: Unreadable,
+    ) {
+        let Unreadable { id, reason, key, value, headers, .. } = record;
+        if let Some(trigger) = id {
+            let rejected = OutcomeKind::Rejected { reason: reason.clone() };
+            self.emit_response(context, (true, offset), trigger, rejected);
+        }
+        let letter = DeadLetter {
+            origin: Origin { topic, partition: context.id, offset },
+            reason,
+            at: context.clock,
+            content: Content::Record { key, value, headers },
+        };
+        self.emit(Emit::DeadLetter(Box::new(letter)));
+    }
+}

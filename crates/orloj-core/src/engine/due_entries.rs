@@ -1,0 +1,82 @@
+//! Entries that are due, and what must be looked up before they fire.
+//!
+//! Invariant: late entries fire first; W after the fire is decided when they are taken.
+
+use super::catalog::{TopicCatalog, TopicState};
+use super::index_row::IdHash;
+use crate::codec::row::{self, RowBytes};
+use crate::model::entry::Row;
+use crate::model::fire::Withdrawal;
+use crate::model::text::Text;
+use crate::model::timeline::TimelineKey;
+
+/// Entries that are due.
+#[derive(Clone, Debug)]
+pub struct DueEntries {
+    /// Registered at or below W: they fire first, in offset order, and do not move W.
+    pub late: Vec<(TimelineKey, RowBytes)>,
+    /// Off the timeline, in key order.
+    pub entries: Vec<(TimelineKey, RowBytes)>,
+    /// Withdrawals of earlier fires: they are sent first, to every pool.
+    pub(super) withdrawals: Vec<Withdrawal>,
+    /// The pools to send them to, if there are withdrawals.
+    pub(super) pools: Vec<Text>,
+    /// W once these have fired.
+    pub(super) fired_through: TimelineKey,
+}
+
+impl DueEntries {
+    /// Whether there is nothing to fire.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.late.is_empty() && self.entries.is_empty() && self.withdrawals.is_empty()
+    }
+
+    /// How many fire.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.late.len() + self.entries.len()
+    }
+
+    /// The target topics that must be looked up before these fire, with repetitions.
+    pub fn topics(&self) -> impl Iterator<Item = &str> {
+        self.rows().filter_map(|row| row::target_topic(row))
+    }
+
+    /// The pools whose topics must be looked up before these fire, with repetitions.
+    pub fn pools(&self) -> impl Iterator<Item = &str> {
+        let named = self.rows().filter_map(|row| row::target_pool(row));
+        named.chain(self.pools.iter().map(Text::as_str))
+    }
+
+    /// The ids whose index rows must be fetched: of entries with a lifecycle, which may be
+    /// scheduled again, and of those whose topic is unavailable, which will wait.
+    #[must_use]
+    pub fn ids_to_prefetch(&self, catalog: &TopicCatalog) -> Vec<IdHash> {
+        let any_unavailable = catalog.any_unavailable();
+        let needs_index_row = |row: &&RowBytes| {
+            if !any_unavailable || row::has_lifecycle(row) {
+                return row::has_lifecycle(row);
+            }
+            let topic = row::target_topic(row).and_then(|topic| catalog.state(topic));
+            let pool = || row::target_pool(row).and_then(|pool| catalog.pool(pool));
+            matches!(topic.or_else(pool), Some(TopicState::Unavailable(_)))
+        };
+        self.rows().filter(needs_index_row).filter_map(trigger_hash).collect()
+    }
+
+    fn rows(&self) -> impl Iterator<Item = &RowBytes> {
+        self.late.iter().chain(&self.entries).map(|(_, row)| row)
+    }
+}
+
+/// The trigger that a row is about.
+fn trigger_hash(row: &RowBytes) -> Option<IdHash> {
+    match row::view(row).ok()? {
+        Some(fire) => Some(IdHash::of(fire.trigger)),
+        None => match row::decode(row).ok()? {
+            Row::Watch { trigger, .. } => Some(IdHash::of(&trigger)),
+            Row::Fire(_) | Row::Veto { .. } => None,
+        },
+    }
+}

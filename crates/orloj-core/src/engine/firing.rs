@@ -1,0 +1,199 @@
+//! Firing: due entries go out, wait, or are settled, and W moves past them.
+//!
+//! Invariant: firing writes nothing per trigger into the store. W records that it happened; only an
+//! entry that is in the ledger is settled there.
+
+use super::catalog::CachingCatalog;
+use super::config::PartitionContext;
+use super::dispatch::{DispatchHandler, DispatchResult, plain_topic_fire};
+use super::draft::StepDraft;
+use super::due_entries::DueEntries;
+use super::index_row::{IndexEntry, IndexEntryKind};
+use super::prefetch::Prefetched;
+use super::recurrence::OccurrenceDecision;
+use super::state::{CorruptRow, PartitionState};
+use super::step::{Emit, TopicFire};
+use super::trigger_handler::{LiveEntry, OccurrenceResult, TriggerHandler};
+use crate::codec::row::{self, RowBytes};
+use crate::model::Timestamp;
+use crate::model::entry::{Entry, FireRow, Row};
+use crate::model::ledger::LedgerKey;
+use crate::model::outcome::OutcomeKind;
+use crate::model::schedule::Overlap;
+use crate::model::signal::{CallbackEnded, Signal};
+use crate::model::text::Text;
+use crate::model::timeline::{Source, TimelineKey};
+
+/// Fires the entries of a step.
+pub(super) struct FireHandler<'p> {
+    pub(super) context: &'p PartitionContext,
+    pub(super) state: &'p mut PartitionState,
+    pub(super) output: &'p mut StepDraft,
+    pub(super) topics: CachingCatalog<'p>,
+    pub(super) prefetched: Prefetched<'p>,
+}
+
+impl<'p> FireHandler<'p> {
+    /// Fires all of them; W moves past them.
+    pub(super) fn fire(mut self, due: DueEntries) -> Result<(), CorruptRow> {
+        self.output.reserve(due.len());
+        let DueEntries { late, entries, withdrawals, pools, fired_through } = due;
+        for withdrawal in withdrawals {
+            self.dispatch().send_withdrawal(withdrawal, &pools);
+        }
+        self.state.begin_fire(fired_through);
+        let fired = self.fire_entries(late.into_iter().chain(entries));
+        self.state.end_fire();
+        fired
+    }
+
+    fn fire_entries(
+        &mut self,
+        due: impl Iterator<Item = (TimelineKey, RowBytes)>,
+    ) -> Result<(), CorruptRow> {
+        for (key, row) in due {
+            let corrupt = |reason| CorruptRow { key, reason };
+            let plain = plain_topic_fire(&row, &mut self.topics).map_err(corrupt)?;
+            if let Some((partition, scheduled)) = plain {
+                self.output.emit(Emit::ToTopic(TopicFire { row, partition, scheduled }));
+                continue;
+            }
+            match row::decode(&row).map_err(corrupt)? {
+                Row::Veto { trigger, .. } => {
+                    self.output.delete_ledger_entry(LedgerKey::Veto(trigger));
+                }
+                Row::Watch { trigger, .. } => self.trigger(&trigger).expire_watch(key, trigger),
+                Row::Fire(fire) if fire.lifecycle.is_some() && key.source == Source::Triggers => {
+                    self.fire_with_lifecycle(key, fire);
+                }
+                Row::Fire(fire) => self.fire_simple(key, fire, row),
+            }
+        }
+        Ok(())
+    }
+
+    /// An occurrence of a trigger without a lifecycle, or a retry.
+    fn fire_simple(&mut self, key: TimelineKey, fire: FireRow, row: RowBytes) {
+        let settled = fire.in_ledger.then(|| LedgerKey::of_fire(&fire.id));
+        let ends = fire.reports_end().then(|| fire.id.clone());
+        match self.dispatch().send(key, fire, row) {
+            DispatchResult::Sent => {}
+            DispatchResult::Parked(fire) => return self.park(key, *fire),
+            DispatchResult::DeadLettered => {
+                if let Some(id) = ends {
+                    let ended = Signal::CallbackEnded(CallbackEnded { id, ok: false });
+                    self.output.send_signal(self.context.id, ended);
+                }
+            }
+        }
+        if let Some(key) = settled {
+            self.output.delete_ledger_entry(key);
+        }
+    }
+
+    /// An entry with a lifecycle: it fires, waits or is skipped, and the next one replaces it.
+    fn fire_with_lifecycle(&mut self, key: TimelineKey, row: FireRow) {
+        let Self { context, state, output, topics, prefetched } = self;
+        let mut trigger = TriggerHandler::new(context, state, output, *prefetched, &row.id.trigger);
+        let mut live = LiveEntry { entry: IndexEntry::for_row(key, &row), row };
+        let lifecycle = live.row.lifecycle.as_ref();
+        let waits = lifecycle.is_some_and(|lifecycle| lifecycle.dependencies.is_some());
+        if live.entry.kind == IndexEntryKind::Remembered {
+            trigger.expire_lifecycle(live);
+        } else if waits {
+            trigger.finish_waiting(live);
+        } else if trigger.has_expired(&live.row) {
+            let (generation, fire_at) = (live.row.id.generation, live.row.scheduled);
+            let expired = OutcomeKind::Expired { generation, fire_at };
+            trigger.emit_outcome(live.row.id.trigger.clone(), expired);
+            trigger.complete_unfired(live, OccurrenceResult::Failed);
+        } else {
+            match trigger.decide_occurrence(&mut live.row, key.due) {
+                OccurrenceDecision::WaitUntil(due) => {
+                    let due = due.max(trigger.state.min_due());
+                    trigger.reschedule(live, due);
+                }
+                OccurrenceDecision::Finished => trigger.skip_occurrence(live),
+                OccurrenceDecision::Fire => match trigger.check_overlap(&mut live.row) {
+                    Overlap::Skip => trigger.skip_occurrence(live),
+                    Overlap::Queue => {
+                        let due = TriggerHandler::queued_until(&live.row);
+                        let due = due.max(trigger.state.min_due());
+                        trigger.reschedule(live, due);
+                    }
+                    Overlap::Allow => trigger.fire_occurrence(live, topics),
+                },
+            }
+        }
+        trigger.save();
+    }
+
+    /// The target cannot be reached now: the entry waits, in the ledger, because its new key
+    /// depends on more than its record's bytes.
+    fn park(&mut self, key: TimelineKey, mut row: FireRow) {
+        let mut trigger = self.trigger(&row.id.trigger);
+        let parked = TimelineKey { due: trigger.parked_until(), ..key };
+        let _fired = trigger.index_row.extract_if(|entry| entry.key == key);
+        row.in_ledger = true;
+        trigger.index_row.entries.push(IndexEntry::for_row(parked, &row));
+        trigger.state.schedule(Entry { key: parked, row: Row::Fire(row) }, trigger.output);
+        trigger.save();
+    }
+
+    fn trigger(&mut self, id: &Text) -> TriggerHandler<'_> {
+        TriggerHandler::new(self.context, self.state, self.output, self.prefetched, id)
+    }
+
+    fn dispatch(&mut self) -> DispatchHandler<'_, 'p> {
+        let (context, output, topics) = (self.context, &mut *self.output, &mut self.topics);
+        DispatchHandler { context, output, topics }
+    }
+}
+
+impl TriggerHandler<'_> {
+    fn fire_occurrence(&mut self, live: LiveEntry, topics: &mut CachingCatalog<'_>) {
+        let LiveEntry { entry, mut row } = live;
+        let lifecycle = row.lifecycle.as_deref();
+        let (recurs, fires_now) = lifecycle.map_or((false, false), |lifecycle| {
+            (lifecycle.recurrence.is_some(), lifecycle.fire_now_requested)
+        });
+        let scheduled = row.scheduled;
+        if recurs && fires_now {
+            // It is due because of the command, in addition to the next regular one.
+            row.scheduled = self.clock();
+            self.output.set_fired_by_command_at(self.clock());
+        }
+        let open = row.definition.target.is_http() && row.reports_end();
+        let bytes = self.state.encode(&Row::Fire(FireRow { lifecycle: None, ..row.clone() }));
+        let mut dispatch = DispatchHandler { context: self.context, output: self.output, topics };
+        let sent = dispatch.send(entry.key, row.clone(), bytes);
+        row.scheduled = scheduled;
+        let live = LiveEntry { entry, row };
+        let result = match sent {
+            DispatchResult::Sent if open => OccurrenceResult::Pending,
+            DispatchResult::Sent => OccurrenceResult::Succeeded,
+            DispatchResult::DeadLettered => OccurrenceResult::Failed,
+            DispatchResult::Parked(_) => {
+                let due = self.parked_until();
+                return self.reschedule(live, due);
+            }
+        };
+        if recurs {
+            self.advance_recurrence(live, result);
+        } else {
+            self.complete(live, result);
+        }
+    }
+
+    /// Whether a one-time trigger is later than its `expireAfter`.
+    fn has_expired(&self, row: &FireRow) -> bool {
+        let lifecycle = row.lifecycle.as_deref().filter(|lifecycle| !lifecycle.fire_now_requested);
+        let most = lifecycle.and_then(|lifecycle| lifecycle.expire_after);
+        most.is_some_and(|most| row.scheduled.saturating_add(most) < self.clock())
+    }
+
+    fn parked_until(&self) -> Timestamp {
+        let now = self.clock().max(self.state.fired_through().due);
+        now + self.context.config.park_interval.max(1)
+    }
+}

@@ -1,0 +1,86 @@
+//! Ingest: each record goes to the decision about its trigger.
+//!
+//! Invariant: a record changes one trigger at most; one that depends on state and is ignored, or
+//! belongs to another partition, leaves a skip mark.
+
+use super::config::PartitionContext;
+use super::draft::StepDraft;
+use super::prefetch::Prefetched;
+use super::state::{CorruptRow, PartitionState};
+use super::step::Emit;
+use super::trigger_handler::TriggerHandler;
+use crate::model::input::{Request, SignalRecord, TriggerRecord};
+use crate::model::signal::Signal;
+use crate::model::text::Text;
+
+/// Ingests the records of a batch.
+pub(super) struct IngestHandler<'p> {
+    pub(super) context: &'p PartitionContext,
+    pub(super) state: &'p mut PartitionState,
+    pub(super) output: &'p mut StepDraft,
+    pub(super) prefetched: Prefetched<'p>,
+}
+
+impl IngestHandler<'_> {
+    pub(super) fn ingest_trigger(&mut self, record: TriggerRecord) -> Result<(), CorruptRow> {
+        let TriggerRecord { offset, timestamp, ack, request } = record;
+        self.state.set_next_offset(offset + 1);
+        self.output.count_ingested();
+        match request {
+            Request::Register(new) => {
+                self.trigger(&new.id).register(offset, timestamp, ack, new)?;
+            }
+            Request::Cancel { id, caller } => {
+                self.trigger(&id).cancel(offset, ack, id, caller)?;
+            }
+            Request::Command { id, command, caller } => {
+                self.trigger(&id).command(offset, ack, id, (command, caller))?;
+            }
+            Request::Forward(forward) => {
+                self.state.mark_skipped(offset, self.output);
+                self.output.emit(Emit::Forward(forward));
+            }
+            Request::Batch(forwards) => {
+                self.state.mark_skipped(offset, self.output);
+                for forward in forwards {
+                    self.output.emit(Emit::Forward(Box::new(forward)));
+                }
+            }
+            Request::Unreadable(unreadable) => {
+                if unreadable.may_become_readable {
+                    self.state.mark_skipped(offset, self.output);
+                }
+                let topic = self.context.config.topics.triggers.clone();
+                self.output.reject(self.context, topic, offset, *unreadable);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn ingest_signal(&mut self, record: SignalRecord) -> Result<(), CorruptRow> {
+        let offset = record.offset;
+        self.state.set_next_signal_offset(offset + 1);
+        self.output.count_ingested();
+        match record.signal {
+            Ok(Signal::Retry(request)) => {
+                self.trigger(&request.id.trigger).accept_retry(offset, request)
+            }
+            Ok(Signal::CallbackEnded(ended)) => {
+                self.trigger(&ended.id.trigger).on_callback_ended(ended)
+            }
+            Ok(Signal::Watch(watch)) => self.trigger(&watch.trigger).on_watch(offset, watch),
+            Ok(Signal::DependencySettled(settlement)) => {
+                self.trigger(&settlement.watcher.trigger).on_dependency_settled(settlement)
+            }
+            Err(unreadable) => {
+                let topic = self.context.config.topics.signals.clone();
+                self.output.reject(self.context, topic, offset, *unreadable);
+                Ok(())
+            }
+        }
+    }
+
+    fn trigger(&mut self, id: &Text) -> TriggerHandler<'_> {
+        TriggerHandler::new(self.context, self.state, self.output, self.prefetched, id)
+    }
+}

@@ -1,0 +1,66 @@
+//! What the broker reports of a partition: its committed offset and the bounds of its topics.
+//!
+//! Invariant: records that retention has deleted are never requested; each gap is reported.
+
+use super::cursor::Cursor;
+use super::local_checkpoint::LocalCheckpoint;
+use crate::model::Offset;
+
+/// The committed offset of the partition and the bounds of its topics, as the broker reports them.
+#[derive(Clone, Debug, Default)]
+pub struct PartitionOffsets {
+    /// The group's offset of `triggers[p]` and its metadata, if any was ever committed.
+    pub committed: Option<(Offset, String)>,
+    /// The first offset of `triggers[p]` still there.
+    pub triggers_low: Offset,
+    /// The end of `triggers[p]`.
+    pub triggers_end: Offset,
+    /// The first offset of `signals[p]` still there.
+    pub signals_low: Offset,
+    /// The end of `signals[p]`.
+    pub signals_end: Offset,
+    /// The first offset of `ledger[p]` still there.
+    pub ledger_low: Offset,
+    /// The end of `ledger[p]`.
+    pub ledger_end: Offset,
+}
+
+/// Part of a log that was deleted before it was read: an operator must be informed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetGap {
+    /// `triggers`, `signals` or `ledger`.
+    pub topic: &'static str,
+    /// The first offset that was needed.
+    pub from: Offset,
+    /// The first offset that is there.
+    pub until: Offset,
+}
+
+impl PartitionOffsets {
+    /// Moves `cursor` past what retention has deleted; returns the parts that were still needed.
+    pub(super) fn skip_deleted(
+        &self,
+        cursor: &mut Cursor,
+        local: Option<&LocalCheckpoint>,
+    ) -> Vec<OffsetGap> {
+        let mut gaps = Vec::new();
+        let applied = local.map_or(0, |local| local.applied_until);
+        let needed = cursor.replay_from.max(applied).min(cursor.next_offset);
+        if needed < self.triggers_low {
+            let until = self.triggers_low;
+            gaps.push(OffsetGap { topic: "triggers", from: needed, until });
+            cursor.replay_from = cursor.replay_from.max(until);
+            cursor.next_offset = cursor.next_offset.max(until);
+        }
+        if cursor.next_signal_offset < self.signals_low {
+            let (from, until) = (cursor.next_signal_offset, self.signals_low);
+            gaps.push(OffsetGap { topic: "signals", from, until });
+            cursor.next_signal_offset = until;
+        }
+        let read = local.map_or(0, |local| local.ledger_position);
+        if read < self.ledger_low {
+            gaps.push(OffsetGap { topic: "ledger", from: read, until: self.ledger_low });
+        }
+        gaps
+    }
+}

@@ -1,0 +1,56 @@
+//! A retry: a worker, or the replay of a dead letter, asks the owner to hold an attempt until it is
+//! due.
+//!
+//! Invariant: signals are never replayed. An accepted attempt is in the ledger from the transaction
+//! that accepts it; one that is known already, or vetoed by a later cancel, is not accepted.
+
+use super::index_row::IndexEntry;
+use super::state::CorruptRow;
+use super::trigger_handler::TriggerHandler;
+use crate::fault::{Mutation, is_active};
+use crate::model::Offset;
+use crate::model::entry::{Entry, FireRow, Row};
+use crate::model::lifecycle::Lifecycle;
+use crate::model::outcome::OutcomeKind;
+use crate::model::signal::{CallbackEnded, RetryRequest};
+use crate::model::timeline::{Source, TimelineKey, rank};
+
+impl TriggerHandler<'_> {
+    pub(super) fn accept_retry(
+        mut self,
+        offset: Offset,
+        request: RetryRequest,
+    ) -> Result<(), CorruptRow> {
+        let fired_through = self.state.fired_through();
+        let RetryRequest { id, due, scheduled, definition, history, report_end, priority, .. } =
+            request;
+        if self.index_row.is_vetoed(id.generation, fired_through) {
+            let cancelled = OutcomeKind::Cancelled { generation: id.generation };
+            self.emit_outcome(id.trigger.clone(), cancelled);
+            let ended = CallbackEnded { id, ok: false };
+            return if report_end { self.on_callback_ended(ended) } else { Ok(()) };
+        }
+        if self.index_row.has_attempt(&id) && !is_active(Mutation::DuplicateRetryAccepted) {
+            return Ok(());
+        }
+        let is_earlier = |entry: &IndexEntry| entry.is_retry_of(id.generation, id.occurrence);
+        for earlier in self.index_row.extract_if(is_earlier) {
+            if earlier.key > fired_through {
+                self.state.delete_row(earlier.key);
+            }
+        }
+        let (priority, source) = (rank(priority), Source::Signals);
+        let key = TimelineKey { due, priority, source, offset };
+        let late = key <= fired_through;
+        let lifecycle = Lifecycle { report_end, ..Lifecycle::default() }.boxed_unless_default();
+        let row = FireRow { id, scheduled, in_ledger: !late, definition, history, lifecycle };
+        self.index_row.entries.push(IndexEntry::for_row(key, &row));
+        if late {
+            self.state.add_late(key, &Row::Fire(row));
+        } else {
+            self.state.schedule(Entry { key, row: Row::Fire(row) }, self.output);
+        }
+        self.save();
+        Ok(())
+    }
+}
