@@ -1,5 +1,4 @@
-//! The cursor of a takeover whose committed metadata is missing: an operator moved the offset, or it
-//! was lost.
+//! The cursor of a takeover without usable metadata: an operator moved the offset, or it was lost.
 
 use super::fixture::{EngineFixture, in_ledger, ledger_delete, ledger_put, topic_trigger};
 use super::harness::{TestStore, commit};
