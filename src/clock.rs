@@ -8,24 +8,24 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Milliseconds since the Unix epoch. May go back when the system's clock is set.
 #[must_use]
 pub fn now_ms() -> u64 {
-    // A clock beyond the year 500 million is one that nobody has set.
+    // A clock beyond the year 500 million was never set.
     crate::fault::set_back(u64::try_from(since_epoch().as_millis()).unwrap_or(u64::MAX))
 }
 
-/// How long it is until `time` (ms since the epoch), to the microsecond; nothing if it has come.
+/// How long it is until `time` (ms since the epoch), to the microsecond; zero if it has passed.
 #[must_use]
 pub fn until(time: u64) -> Duration {
-    let begun = Duration::from_nanos(u64::from(since_epoch().subsec_nanos() % 1_000_000));
-    Duration::from_millis(time.saturating_sub(now_ms())).saturating_sub(begun)
+    let since_last_ms = Duration::from_nanos(u64::from(since_epoch().subsec_nanos() % 1_000_000));
+    Duration::from_millis(time.saturating_sub(now_ms())).saturating_sub(since_last_ms)
 }
 
-/// How long ago `time` (ms since the epoch) was, to the microsecond; nothing if it has not come.
+/// How long ago `time` (ms since the epoch) was, to the microsecond; zero if it is in the future.
 #[must_use]
 pub fn since(time: u64) -> Duration {
     since_epoch().saturating_sub(Duration::from_millis(time))
 }
 
-/// A clock before 1970 is one that nobody has set.
+/// A clock before 1970 was never set.
 #[expect(clippy::disallowed_methods, reason = "this is where the time enters")]
 fn since_epoch() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()

@@ -1,7 +1,7 @@
-//! What a process says when it is asked how it is: `/livez`, `/readyz` and `/metrics`.
+//! The health of a process: `/livez`, `/readyz` and `/metrics`.
 //!
-//! Invariant: a role is ready when it has named its parts and each of them said so; before that,
-//! and as soon as one takes it back, the reasons are the answer.
+//! Invariant: a role is ready when it has registered its parts and each of them is ready; before
+//! that, and as soon as one is not, the reasons are the answer.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,43 +18,43 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// Pause between two clean-ups of the histograms, which would grow if nobody scraped them.
+/// Pause between two clean-ups of the histograms, which would grow without scrapes.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Pause between two looks by whoever waits for readiness.
+/// Pause between two checks of a caller that waits for readiness.
 const READY_POLL: Duration = Duration::from_millis(20);
 
-/// How one role is.
+/// The health of one role.
 #[derive(Debug)]
 pub struct Health {
     role: &'static str,
-    /// A part that works may have a remark; one that does not has a reason.
+    /// A part that is ready may have a remark; one that is not has a reason.
     parts: Mutex<BTreeMap<&'static str, Result<Option<String>, String>>>,
 }
 
 impl Health {
-    /// A role that is not ready, because no part of it has said anything.
+    /// A role that is not ready, because no part of it has reported yet.
     #[must_use]
     pub fn new(role: &'static str) -> Arc<Self> {
         Arc::new(Self { role, parts: Mutex::default() })
     }
 
-    /// A part does its work.
+    /// A part is ready.
     pub fn ready(&self, part: &'static str) {
         self.set(part, Ok(None));
     }
 
-    /// A part does its work, and a person should know something of it.
+    /// A part is ready, with a remark for the operator.
     pub fn ready_with_remark(&self, part: &'static str, remark: impl Into<String>) {
         self.set(part, Ok(Some(remark.into())));
     }
 
-    /// A part cannot do its work, or not yet; `reason` is for people.
+    /// A part is not ready; `reason` is for people.
     pub fn not_ready(&self, part: &'static str, reason: impl Into<String>) {
         self.set(part, Err(reason.into()));
     }
 
-    /// Whether every part does its work.
+    /// Whether every part is ready.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.reasons().is_empty()
@@ -73,7 +73,7 @@ impl Health {
         parts.iter().filter_map(line).collect()
     }
 
-    /// Returns when every part does its work.
+    /// Returns when every part is ready.
     pub async fn wait_until_ready(&self) {
         let mut interval = tokio::time::interval(READY_POLL);
         while !self.is_ready() {
@@ -81,7 +81,7 @@ impl Health {
         }
     }
 
-    /// Every part and how it is, a line each.
+    /// The state of every part, a line each.
     #[must_use]
     pub fn describe(&self) -> String {
         let mut text = String::new();

@@ -1,4 +1,4 @@
-//! What the process says of itself: log lines and metrics, every metric name in one place.
+//! Logs and metrics of the process, with every metric name in one place.
 //!
 //! Invariant: a metric exists here with its unit and meaning, or not at all. Labels have few values
 //! (role, partition, reason), never ids.
@@ -79,7 +79,7 @@ pub const CALLERS_REFUSED: &str = "orloj_callers_refused";
 pub const JWKS_READINGS: &str = "orloj_jwks_readings_total";
 
 /// Counter, notifier: attempts to send a notification, by `channel` (mail, webhook) and `result`
-/// (told, failed, refused, given_up).
+/// (delivered, failed, refused, given_up).
 pub const NOTIFICATIONS: &str = "orloj_notifications_total";
 /// Gauge, notifier: recipients with a notification that is not sent yet.
 pub const NOTIFICATIONS_WAITING: &str = "orloj_notifications_waiting";
@@ -87,7 +87,7 @@ pub const NOTIFICATIONS_WAITING: &str = "orloj_notifications_waiting";
 /// Counter, worker: spans of callbacks that did not reach the collector.
 pub const SPANS_DROPPED: &str = "orloj_spans_dropped_total";
 
-/// Bounds of every histogram, in seconds: fine around a commit, coarse where only an alarm reads.
+/// Bounds of every histogram, in seconds: fine around the time of a commit, coarse above.
 const BUCKETS: [f64; 16] =
     [0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 600.0];
 
@@ -96,7 +96,7 @@ const BUCKETS: [f64; 16] =
 pub enum TelemetryError {
     /// Correct the setting.
     #[error(
-        "`log.filter = {filter:?}` cannot be: {source}; \
+        "`log.filter = {filter:?}` is invalid: {source};  \
          write a level such as info, or directives such as info,orloj::scheduler=debug"
     )]
     Filter {
@@ -125,8 +125,8 @@ pub fn start_logging(settings: &LogSettings) -> Result<(), TelemetryError> {
     started.map_err(|error: TryInitError| TelemetryError::AlreadyStarted(error.to_string()))
 }
 
-/// Starts recording. The handle renders what `/metrics` answers; whoever serves it calls
-/// `run_upkeep` every few seconds, so that histograms stay bounded when nobody scrapes.
+/// Starts recording. The handle renders what `/metrics` answers; the server calls `run_upkeep`
+/// every few seconds, so that histograms stay bounded without scrapes.
 pub fn start_metrics() -> Result<PrometheusHandle, TelemetryError> {
     let repeated = |error: BuildError| TelemetryError::AlreadyStarted(error.to_string());
     let handle = PrometheusBuilder::new()
@@ -149,26 +149,26 @@ fn describe() {
         (DEFERRED, "fires sent back without an attempt"),
         (REQUESTS, "requests to the HTTP API"),
         (JWKS_READINGS, "readings of issuers' keys"),
-        (NOTIFICATIONS, "attempts to tell of failures"),
+        (NOTIFICATIONS, "attempts to notify a caller of failures"),
         (SPANS_DROPPED, "spans that did not reach the collector"),
-        (VIEW_FOLDED, "records folded into the view"),
-        (VIEW_REBUILDS, "times that the view was made anew"),
+        (VIEW_FOLDED, "records applied to the view"),
+        (VIEW_REBUILDS, "times that the view's file was deleted and rebuilt"),
     ];
     for (name, meaning) in counters {
         describe_counter!(name, Unit::Count, meaning);
     }
     let gauges = [
         (OWNED, Unit::Count, "partitions owned"),
-        (FOLLOWED, Unit::Count, "partitions of others that are followed"),
-        (STORE_MEMORY, Unit::Bytes, "what stores take up in memory"),
-        (CALLBACKS_IN_FLIGHT, Unit::Count, "callbacks under way"),
-        (CALLBACKS_WAITING, Unit::Count, "fires that wait for a place"),
+        (FOLLOWED, Unit::Count, "partitions of which this process is a standby"),
+        (STORE_MEMORY, Unit::Bytes, "memory that the stores use"),
+        (CALLBACKS_IN_FLIGHT, Unit::Count, "callbacks in progress"),
+        (CALLBACKS_WAITING, Unit::Count, "fires that wait to start their callback"),
         (CIRCUITS, Unit::Count, "circuits of this worker"),
-        (NOTIFICATIONS_WAITING, Unit::Count, "recipients who have not been told everything"),
+        (NOTIFICATIONS_WAITING, Unit::Count, "recipients with an undelivered notification"),
         (VIEW_LAG, Unit::Seconds, "how far the view is behind the topics"),
         (VIEW_ROWS, Unit::Count, "triggers that the view lists"),
-        (UNSETTLED, Unit::Count, "Callbacks that have not ended an hour past their time"),
-        (CALLERS_REFUSED, Unit::Count, "1 while the file of the callers is refused"),
+        (UNSETTLED, Unit::Count, "callbacks that have not ended one hour after their due time"),
+        (CALLERS_REFUSED, Unit::Count, "1 while the callers file is refused"),
     ];
     for (name, unit, meaning) in gauges {
         describe_gauge!(name, unit, meaning);
@@ -204,6 +204,6 @@ mod tests {
     fn a_wrong_filter_is_named() {
         let settings = LogSettings { filter: "loud=very".to_owned(), format: LogFormat::Text };
         let error = start_logging(&settings).unwrap_err().to_string();
-        assert!(error.starts_with("`log.filter = \"loud=very\"` cannot be: "), "{error}");
+        assert!(error.starts_with("`log.filter = \"loud=very\"` is invalid: "), "{error}");
     }
 }

@@ -1,6 +1,6 @@
 //! `orloj callers`: new keys and secrets, shown once.
 //!
-//! Invariant: a secret goes to standard output and nowhere else: no log, no file of ours.
+//! Invariant: a secret is written to standard output and nowhere else: no log, no file.
 
 use clap::{Args, Subcommand};
 

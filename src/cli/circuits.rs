@@ -1,4 +1,4 @@
-//! `orloj circuits`: which hosts every worker leaves alone, read off the outcomes.
+//! `orloj circuits`: the circuits of every worker, read from the outcomes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,15 +24,15 @@ use crate::model::{Millis, Timestamp};
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 const HELP: &str = "\
-A circuit that is not closed is heard of again within twice `worker.circuit_open` and the time of an
-attempt: it is probed, or forgotten. What has not been heard of for longer belongs to a worker that
+A circuit that is not closed is reported again within twice `worker.circuit_open` and the time of an
+attempt: it is probed, or removed. One that was not reported for longer belongs to a worker that
 died; that is why no more than the last while is read.
 
 Examples:
   orloj circuits
   orloj circuits --json --within 1h";
 
-/// What `orloj circuits` takes.
+/// The arguments of `orloj circuits`.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(super) struct CircuitsArguments {
@@ -44,7 +44,7 @@ pub(super) struct CircuitsArguments {
     json: bool,
 }
 
-/// A circuit as it is since a moment.
+/// The state of a circuit, and since when.
 #[derive(Debug, Serialize)]
 struct CircuitRow {
     #[serde(flatten)]
@@ -65,7 +65,8 @@ impl CircuitsArguments {
     }
 }
 
-/// The newest state of every circuit that has changed since `from`, those that matter first.
+/// The newest state of every circuit that has changed since `from`, those that are not closed
+/// first.
 fn read(settings: &Settings, from: Timestamp) -> Result<Vec<CircuitRow>, CliError> {
     let topic = Names::new(&settings.topics.prefix).outcomes();
     let probe = KafkaAdminClient::open(settings, TIMEOUT)?;

@@ -1,8 +1,7 @@
-//! `orloj cancel`, `pause`, `resume` and `fire-now`: a record about a trigger that is there, and
-//! the owner's answer if asked.
+//! `orloj cancel`, `pause`, `resume` and `fire-now`: a record about a registered trigger, and the
+//! owner's answer if requested.
 //!
-//! Invariant: whoever cancels or commands is owed the truth, even if it is only read later: the
-//! owner is always asked for it.
+//! Invariant: the record always requests an outcome, so that the caller can read the result later.
 
 use clap::Args;
 
@@ -15,12 +14,12 @@ use crate::model::lifecycle::Command;
 const CANCEL_EXAMPLES: &str = "\
 Examples:
   orloj cancel tea
-  orloj cancel rent --wait      (exits with 1 if it came too late)";
+  orloj cancel rent --wait      (exits with 1 if it is too late)";
 
 const PAUSE_EXAMPLES: &str = "\
-What is paused stays registered and does not fire. What a schedule misses meanwhile is decided
-by its misfire when it is resumed; a one-time trigger whose time has passed then fires at once,
-unless its expireAfter says otherwise. A cancel ends it, a new registration replaces it.
+A paused trigger stays registered and does not fire. When it is resumed, its misfire policy decides
+about the occurrences that were missed; a one-time trigger whose time has passed then fires at
+once, unless its expireAfter says otherwise. A cancel ends it, a new registration replaces it.
 
 Examples:
   orloj pause report
@@ -33,14 +32,13 @@ Examples:
 
 const FIRE_NOW_EXAMPLES: &str = "\
 A one-time trigger fires now instead of at its time, whatever it waits for. A recurring one fires
-once more, and its next occurrence comes when it would have come anyway. One that is paused fires,
-too, and stays paused.
+once more, and its next occurrence is not changed. A paused one also fires, and stays paused.
 
 Examples:
   orloj fire-now report
   orloj fire-now report --wait  (exits with 1 if nothing is pending under that id)";
 
-/// What `orloj cancel` takes.
+/// The arguments of `orloj cancel`.
 #[derive(Debug, Args)]
 #[command(after_help = CANCEL_EXAMPLES)]
 pub(super) struct CancelArguments {
@@ -51,7 +49,7 @@ pub(super) struct CancelArguments {
     wait: bool,
 }
 
-/// What `orloj pause` takes.
+/// The arguments of `orloj pause`.
 #[derive(Debug, Args)]
 #[command(after_help = PAUSE_EXAMPLES)]
 pub(super) struct PauseArguments {
@@ -59,7 +57,7 @@ pub(super) struct PauseArguments {
     arguments: CommandArguments,
 }
 
-/// What `orloj resume` takes.
+/// The arguments of `orloj resume`.
 #[derive(Debug, Args)]
 #[command(after_help = RESUME_EXAMPLES)]
 pub(super) struct ResumeArguments {
@@ -67,7 +65,7 @@ pub(super) struct ResumeArguments {
     arguments: CommandArguments,
 }
 
-/// What `orloj fire-now` takes.
+/// The arguments of `orloj fire-now`.
 #[derive(Debug, Args)]
 #[command(after_help = FIRE_NOW_EXAMPLES)]
 pub(super) struct FireNowArguments {
@@ -121,7 +119,7 @@ async fn submit_command(
     settings: &Settings,
     wait: bool,
 ) -> Result<(), CliError> {
-    // A desk asks by itself.
+    // A client that waits requests the outcome itself.
     let submission = if wait { submission } else { submission.with_ack() };
     submit(submission, settings, wait).await
 }

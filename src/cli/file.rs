@@ -1,4 +1,4 @@
-//! What people hand over as an argument, in a file, or on standard input.
+//! Text from an argument, a file, or standard input.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
-//! The command line: what can be asked of the program, and how it ends.
+//! The command line: the commands of the program, and how it ends.
 //!
-//! Invariant: an error is printed once, with the way out. The exit code is 0 when the command did
-//! what it says, 1 when it failed, 2 when the command line or the settings are wrong.
+//! Invariant: an error is printed once, with what to do about it. The exit code is 0 when the
+//! command succeeded, 1 when it failed, 2 when the command line or the settings are wrong.
 
 mod callers;
 mod circuits;
@@ -52,7 +52,7 @@ On a Kafka cluster:
 
 Settings come from orloj.default.toml, then --config FILE, then the environment
 (ORLOJ_SCHEDULER__DATA_DIR=/data), then --set scheduler.data_dir=/data.
-`orloj --print-config` shows what they come to.
+`orloj --print-config` prints the result.
 
 Exit codes: 0 done, 1 failed, 2 wrong command line or settings.";
 
@@ -66,26 +66,26 @@ struct CommandLine {
     command: Option<CliCommand>,
 }
 
-/// What every command takes.
+/// The options of every command.
 #[derive(Debug, Args)]
 struct GlobalOptions {
-    /// A file of settings, laid over the defaults.
+    /// A file of settings that override the defaults.
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// One setting, laid over everything else. Can be repeated.
+    /// One setting that overrides everything else. Can be repeated.
     #[arg(long = "set", global = true, value_name = "SECTION.KEY=VALUE")]
     overrides: Vec<String>,
-    /// Where the cluster is; short for --set kafka.bootstrap.servers=…
+    /// The address of the cluster; short for --set kafka.bootstrap.servers=…
     #[arg(long, global = true, value_name = "HOST:PORT,…")]
     bootstrap_servers: Option<String>,
-    /// Print the settings in force, passwords masked, and end.
+    /// Print the effective settings, passwords masked, and exit.
     #[arg(long, global = true)]
     print_config: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
-    /// Run everything in one process, on a broker of its own that forgets.
+    /// Run everything in one process, on a built-in broker that keeps nothing.
     ///
     /// With --bootstrap-servers the same runs on a real cluster, after creating the topics.
     #[command(
@@ -101,7 +101,7 @@ enum CliCommand {
     /// Serve the HTTP API.
     #[command(after_help = "Example:\n  orloj gateway --set gateway.listen=0.0.0.0:8470")]
     Gateway,
-    /// Tell callers of failures, by mail and webhook.
+    /// Notify callers of failures, by mail and webhook.
     #[command(
         after_help = "Example:\n  orloj notifier --set notifier.smtp_url=smtps://mail.example.com"
     )]
@@ -115,7 +115,7 @@ enum CliCommand {
         after_help = "Examples:\n  orloj callers new-key\n  orloj callers new-secret --ed25519"
     )]
     Callers(callers::CallersCommand),
-    /// Look through what nobody tries again by itself, and deal with it.
+    /// List dead letters, and replay or archive them.
     #[command(subcommand)]
     DeadLetters(dead_letters::DeadLettersCommand),
     /// Register a trigger, or replace it: once, again and again, or after others; or many at once.
@@ -124,18 +124,19 @@ enum CliCommand {
     Cancel(command::CancelArguments),
     /// Stop a trigger until it is resumed.
     Pause(command::PauseArguments),
-    /// Let a trigger go on that was paused.
+    /// Resume a trigger that was paused.
     Resume(command::ResumeArguments),
-    /// Fire a trigger once, at once, whatever its time.
+    /// Fire a trigger once, immediately, whatever its time.
     FireNow(command::FireNowArguments),
-    /// Show what a schedule comes to, without registering anything.
+    /// Show the next occurrences of a schedule, without registering anything.
     Next(next::NextArguments),
-    /// List the hosts that workers leave alone, and those they call again.
+    /// List the hosts whose circuit is open in a worker, and those whose circuit has closed.
     Circuits(circuits::CircuitsArguments),
     /// Print the description of the HTTP API: OpenAPI 3.1, as JSON.
     #[command(after_help = "Example:\n  orloj openapi > openapi.json")]
     Openapi,
-    /// Find callbacks that have not ended though their time is long past, and have them made.
+    /// Find callbacks that have not ended long after their due time, and request another attempt of
+    /// each.
     Reconcile(reconcile::ReconcileArguments),
     /// Print the records of a topic as they arrive: key, tab, value.
     Tail(tail::TailArguments),
@@ -164,26 +165,26 @@ pub enum CliError {
     /// Free the address or choose another.
     #[error("cannot listen on {address}: {source}; choose another with --set {setting}=HOST:PORT")]
     Listen {
-        /// The address asked for.
+        /// The configured address.
         address: SocketAddr,
-        /// Where it was asked for.
+        /// The setting that has it.
         setting: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// Mend the topics.
+    /// Correct the topics.
     #[error(transparent)]
     Topics(#[from] TopicError),
-    /// Check where the cluster is and what it allows.
+    /// Check the address of the cluster and the permissions.
     #[error("Kafka: {0}; see --bootstrap-servers and the [kafka] settings")]
     Kafka(#[from] KafkaError),
-    /// The command was understood and carried out, and the answer is no.
+    /// The command was executed, and the answer is negative.
     #[error("{0}")]
     Refused(String),
-    /// The system refuses something basic.
+    /// A call of the operating system failed.
     #[error("{0}")]
     System(#[from] std::io::Error),
-    /// See the error of the letters.
+    /// See the error of the dead letters.
     #[error(transparent)]
     Letters(#[from] LetterError),
     /// See the scheduler's own error.
@@ -217,7 +218,7 @@ impl CliError {
     }
 }
 
-/// Runs what the process's command line asks for.
+/// Runs the command of the process's command line.
 #[must_use]
 pub fn main() -> ExitCode {
     allocator::disable_huge_pages();
@@ -238,7 +239,9 @@ fn run(line: CommandLine) -> Result<(), CliError> {
     }
     let Some(command) = line.command else {
         let usage = CommandLine::command().render_usage();
-        return Err(CliError::Usage(format!("say what to do\n\n{usage}\n\nSee orloj --help")));
+        return Err(CliError::Usage(format!(
+            "a command is missing\n\n{usage}\n\nSee orloj --help"
+        )));
     };
     let settings = Settings::load(&layers)?;
     telemetry::start_logging(&command.log_settings(&settings))?;
@@ -270,13 +273,13 @@ fn run(line: CommandLine) -> Result<(), CliError> {
     })
 }
 
-/// The log filter of a command that answers. What the library says of our schemas is for us, and
-/// how ready we are is no news.
+/// The log filter of a command that prints an answer. Messages of the Avro library and of the
+/// health are not for its user.
 const QUIET_FILTER: &str = "warn,apache_avro=error,orloj::health=error";
 
 impl CliCommand {
-    /// What it logs: a role as configured; a command that answers on standard output no more than
-    /// warnings beside its answer.
+    /// The log settings: of a role as configured; of a command that prints its answer warnings
+    /// only.
     fn log_settings(&self, settings: &Settings) -> LogSettings {
         match self {
             Self::Dev | Self::Scheduler | Self::Worker | Self::Gateway | Self::Notifier => {
@@ -304,7 +307,8 @@ async fn topics(action: TopicsCommand, settings: &Settings) -> Result<(), CliErr
             let report = topics.apply(&client).await?;
             print!("{report}");
             if !report.differences.is_empty() {
-                let what = "some topics are not as they must be; mend them as said above";
+                let what =
+                    "some topics differ from their definitions; correct them as described above";
                 return Err(CliError::Refused(what.to_owned()));
             }
             println!("all {} topics are as they must be", topics.names().count());

@@ -1,7 +1,7 @@
-//! `orloj next`: what a schedule comes to, without registering anything.
+//! `orloj next`: the next occurrences of a schedule, without registering anything.
 //!
-//! Invariant: it shows what an owner would fire, and what a change of the clocks makes it leave
-//! out.
+//! Invariant: it shows what an owner would fire, and which occurrences a change of the clocks
+//! skips.
 
 use clap::{ArgGroup, Args};
 
@@ -14,7 +14,7 @@ use crate::model::schedule::{DstEffect, Preview, Schedule};
 use crate::model::time::format_time;
 
 const HELP: &str = "\
-The forms of a schedule are told in docs/guides/schedules.md.
+The forms of a schedule are described in docs/guides/schedules.md.
 
 It takes the options with which `orloj register` registers, too.
 
@@ -24,7 +24,7 @@ Examples:
   orloj next '{\"monthly\": {\"on\": \"first monday\", \"at\": \"09:00\"}}' --count 12
   orloj next schedule.json --from 2026-10-24T00:00:00Z --id invoice-7 --json";
 
-/// What `orloj next` takes.
+/// The arguments of `orloj next`.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 #[command(group(ArgGroup::new("time").required(true)))]
@@ -44,7 +44,7 @@ pub(super) struct NextArguments {
     /// The trigger whose jitter is shown.
     #[arg(long)]
     id: Option<String>,
-    /// One JSON array, for machines.
+    /// One JSON array, for programs.
     #[arg(long)]
     json: bool,
 }
@@ -72,7 +72,9 @@ impl NextArguments {
             return self.options.read_definition(definition);
         }
         let schedule = self.options.read()?;
-        schedule.ok_or_else(|| CliError::Usage("say a schedule: see orloj next --help".to_owned()))
+        schedule.ok_or_else(|| {
+            CliError::Usage("a schedule is missing: see orloj next --help".to_owned())
+        })
     }
 
     fn lines(&self, schedule: &Schedule, from: Timestamp) -> Vec<Preview> {
@@ -97,15 +99,17 @@ fn table(lines: &[Preview], with_jitter: bool) -> String {
 fn describe_note(note: Option<DstEffect>, fires: bool) -> &'static str {
     match (note, fires) {
         (None, true) => "",
-        (None, false) => "left out",
+        (None, false) => "skipped",
         (Some(DstEffect::Shifted), true) => {
             "clocks go forward over its time: the first moment after it"
         }
-        (Some(DstEffect::Shifted), false) => "left out: clocks go forward over its time",
+        (Some(DstEffect::Shifted), false) => "skipped: clocks go forward over its time",
         (Some(DstEffect::First), true) => "clocks go back: the first of two",
-        (Some(DstEffect::First), false) => "left out: clocks go back, and it comes again",
+        (Some(DstEffect::First), false) => "skipped: clocks go back, and its time occurs again",
         (Some(DstEffect::Second), true) => "clocks go back: the second of two",
-        (Some(DstEffect::Second), false) => "left out: clocks went back, and it has come before",
+        (Some(DstEffect::Second), false) => {
+            "skipped: clocks went back, and its time has occurred before"
+        }
     }
 }
 
@@ -131,7 +135,7 @@ mod tests {
         let lines = table.lines().map(|line| line.split_once('Z').unwrap());
         let lines: Vec<_> = lines.map(|(times, note)| (times, note.trim())).collect();
         let first = "clocks go back: the first of two";
-        let before = "left out: clocks went back, and it has come before (and 1 more)";
+        let before = "skipped: clocks went back, and its time has occurred before (and 1 more)";
         assert_eq!(
             lines,
             [

@@ -1,9 +1,9 @@
-//! `orloj reconcile`: callbacks that have not ended although their time is long past, and another
-//! attempt of each under the same id.
+//! `orloj reconcile`: callbacks that have not ended long after their due time, and another attempt
+//! of each under the same id.
 //!
-//! Invariant: nothing can get lost by design, so what this finds is the trace of a bug, of a topic
-//! that was emptied, or of a worker that is away; it says what it has found before it does
-//! anything. What it asks for twice within a minute is done once.
+//! Invariant: nothing can get lost by design, so what this finds is caused by a bug, by a topic
+//! whose records were deleted, or by a missing worker; it prints what it has found before it does
+//! anything. An attempt requested twice within a minute is made once.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,57 +28,61 @@ use crate::model::time::format_time;
 use crate::model::{Millis, Timestamp};
 use crate::view::{ExecutionStatus, Overdue, View, ViewError};
 
-/// Between two looks at how far the topics are read.
+/// The interval at which the progress of the view is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const MINUTE_MS: Millis = 60_000;
 
 const HELP: &str = "\
-It reads the topics from their beginning, which takes about as long as they are large, and commits
-nothing. Another attempt has the same webhook-id as the ones before, so a receiver that has seen it
-knows it again. Look at what it finds with --dry-run first: where workers are only behind, they will
-come to it by themselves.
+It reads the topics from their start, which takes longer the larger they are, and commits nothing.
+Another attempt has the same webhook-id as the ones before, so a receiver that has handled it can
+recognize it. Use --dry-run first: if the workers only lag behind, they will make these callbacks
+without it.
 
 Examples:
   orloj reconcile --dry-run
   orloj reconcile --older-than 6h";
 
-/// What `orloj reconcile` takes.
+/// The arguments of `orloj reconcile`.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(super) struct ReconcileArguments {
-    /// How long past its time a callback must be.
+    /// Only callbacks whose due time is at least this long ago.
     #[arg(long, value_name = "DELAY", default_value = "1h", value_parser = read_delay)]
     older_than: Millis,
-    /// Only say what there is.
+    /// Only print what was found.
     #[arg(long)]
     dry_run: bool,
 }
 
 impl ReconcileArguments {
     pub(super) async fn run(&self, settings: &Settings) -> Result<(), CliError> {
-        let begun = clock::now_ms();
+        let started = clock::now_ms();
         let shutdown = CancellationToken::new();
         let _reading_ends = shutdown.clone().drop_guard();
         let scratch = TemporaryViewDirectory::new();
         let view = scratch.view(settings, shutdown)?;
-        read_up_to(&view, begun).await;
+        read_up_to(&view, started).await;
 
         let mut overdue = Vec::new();
-        let before = begun.saturating_sub(self.older_than);
+        let before = started.saturating_sub(self.older_than);
         view.for_each_overdue(before, |one| overdue.push(one)).await.map_err(view_error)?;
         for one in &overdue {
             println!("{}", describe(one));
         }
         if !self.dry_run {
-            request_attempts(settings, &overdue, begun).await?;
+            request_attempts(settings, &overdue, started).await?;
         }
-        let what = if self.dry_run { "nothing done about them" } else { "each emitted again" };
+        let what = if self.dry_run {
+            "nothing was requested"
+        } else {
+            "another attempt of each requested"
+        };
         println!("{} callbacks have not ended; {what}", overdue.len());
         Ok(())
     }
 }
 
-/// A folder for a view of this command's own; gone when dropped.
+/// A directory for a view of this command's own; deleted when dropped.
 struct TemporaryViewDirectory(PathBuf);
 
 impl TemporaryViewDirectory {
@@ -86,7 +90,7 @@ impl TemporaryViewDirectory {
         Self(std::env::temp_dir().join(format!("orloj-reconcile-{}", Uuid::now_v7())))
     }
 
-    /// A view that is made from nothing and has payloads whole.
+    /// A view that is built from nothing and has complete payloads.
     fn view(&self, settings: &Settings, shutdown: CancellationToken) -> Result<View, CliError> {
         let mut settings = settings.clone();
         settings.gateway.view_dir.clone_from(&self.0);
@@ -97,23 +101,23 @@ impl TemporaryViewDirectory {
 
 impl Drop for TemporaryViewDirectory {
     fn drop(&mut self) {
-        // What cannot be removed is the system's to tidy up: it is in its temporary folder.
-        let _gone = std::fs::remove_dir_all(&self.0);
+        // What cannot be deleted stays in the system's temporary directory.
+        let _deleted = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// Waits until the view has everything that was written before `begun`.
-async fn read_up_to(view: &View, begun: Timestamp) {
+/// Waits until the view has everything that was written before `started`.
+async fn read_up_to(view: &View, started: Timestamp) {
     let style = ProgressStyle::with_template("{spinner} reading the topics {elapsed}: {msg}");
     let bar = ProgressBar::new_spinner().with_style(style.expect("the template is ours"));
     let mut interval = tokio::time::interval(POLL_INTERVAL);
     loop {
         let freshness = view.freshness();
-        if freshness.as_of >= begun {
+        if freshness.as_of >= started {
             break bar.finish_and_clear();
         }
         bar.set_message(match freshness.as_of {
-            0 => "what there is".to_owned(),
+            0 => "the existing records".to_owned(),
             as_of => format!("up to {}", format_time(as_of)),
         });
         bar.tick();
@@ -123,7 +127,7 @@ async fn read_up_to(view: &View, begun: Timestamp) {
 
 fn describe(overdue: &Overdue) -> String {
     let trigger = &overdue.trigger;
-    let caller = trigger.caller.as_deref().unwrap_or("nobody");
+    let caller = trigger.caller.as_deref().unwrap_or("no caller");
     let (id, generation) = (&trigger.id, trigger.generation);
     let ended =
         trigger.last_execution.as_ref().filter(|last| last.status != ExecutionStatus::InFlight);
@@ -134,7 +138,7 @@ fn describe(overdue: &Overdue) -> String {
     format!("{id}:{generation}, of {caller}, due {}, {last}", format_time(overdue.since))
 }
 
-/// Asks the owners for another attempt of each.
+/// Requests another attempt of each from the owners.
 async fn request_attempts(
     settings: &Settings,
     overdue: &[Overdue],
@@ -150,14 +154,14 @@ async fn request_attempts(
         sent.push(producer.send_result(record).map_err(|(error, _record)| error)?);
     }
     for delivery in sent {
-        let delivered = delivery.await.expect("the producer is still there");
+        let delivered = delivery.await.expect("the producer is not dropped yet");
         delivered.map_err(|(error, _record)| error)?;
     }
     Ok(())
 }
 
-/// The attempt after the last one that is known, or the first one again. Its deferral tells it from
-/// whatever was asked for before: an attempt is deferred less than once a minute.
+/// The attempt after the last one that is known, or the first one again. Its deferral number
+/// distinguishes it from earlier requests: an attempt is deferred less than once a minute.
 fn another_attempt(overdue: &Overdue, now: Timestamp) -> RetryRequest {
     let trigger = &overdue.trigger;
     let (occurrence, attempt) = trigger.last_execution.as_ref().map_or((0, 1), |last| {
@@ -176,7 +180,7 @@ fn another_attempt(overdue: &Overdue, now: Timestamp) -> RetryRequest {
         },
         due: now,
         scheduled: trigger.fire_at.unwrap_or(overdue.since),
-        reason: format!("not heard of since {}: reconciled", format_time(overdue.since)),
+        reason: format!("no result since {}: reconciled", format_time(overdue.since)),
         definition: trigger.definition.clone(),
         history: None,
         report_end: true,
@@ -267,7 +271,7 @@ mod tests {
     #[test]
     fn the_description_contains_the_last_known_attempt() {
         let description = |last| describe(&overdue(last));
-        let known = "tea:41, of nobody, due 2027-01-15T08:00:00Z";
+        let known = "tea:41, of no caller, due 2027-01-15T08:00:00Z";
         assert_eq!(description(None), format!("{known}, no attempt is known to have ended"));
         let ended = format!("{known}, attempt 3 ended at 2027-01-15T08:00:00Z");
         assert_eq!(description(Some((ExecutionStatus::Retrying, 3))), ended);

@@ -1,4 +1,4 @@
-//! Running a role as a process: settings in, health served, topics checked, stopped by a signal.
+//! Runs a role as a process: topics checked, health served, stopped by a signal.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use crate::health::{self, Health};
 use crate::kafka::client_config;
 use crate::{dev, gateway, notifier, scheduler, telemetry, worker};
 
-/// What a process can be.
+/// The role of a process.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ProcessRole {
     /// Owns partitions.
     Scheduler,
-    /// Calls back.
+    /// Makes callbacks.
     Worker,
     /// Serves the API.
     Gateway,
-    /// Tells of failures.
+    /// Notifies callers of failures.
     Notifier,
 }
 
@@ -45,7 +45,7 @@ impl ProcessRole {
     }
 }
 
-/// Runs one role until a signal, or until it cannot go on.
+/// Runs one role until a signal or an error.
 pub(super) async fn run(role: ProcessRole, settings: Settings) -> Result<(), CliError> {
     let metrics = telemetry::start_metrics()?;
     let shutdown = CancellationToken::new();

@@ -1,6 +1,6 @@
-//! The options that say a schedule: of `orloj register` and of `orloj next` alike.
+//! The options for a schedule, of both `orloj register` and `orloj next`.
 //!
-//! Invariant: whatever the option, the schedule is read by the code that reads those of records.
+//! Invariant: whatever the option, the schedule is parsed by the same code as those of records.
 
 use clap::Args;
 use serde_json::json;
@@ -13,14 +13,15 @@ use crate::model::schedule::Schedule;
 /// A schedule, if there is one.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct ScheduleOptions {
-    /// Fire again and again, as cron has it: '0 9 * * MON-FRI'; six fields begin with seconds.
+    /// Fire repeatedly by a cron expression: '0 9 * * MON-FRI'; with six fields the first is
+    /// seconds.
     #[arg(long, groups = ["time", "due"], value_name = "EXPR")]
     cron: Option<String>,
-    /// Fire again and again, this long apart, the first time at once: 15m, PT12H, P1D, P3M.
+    /// Fire repeatedly at this interval, the first time at once: 15m, PT12H, P1D, P3M.
     #[arg(long, groups = ["time", "due"], value_name = "DURATION")]
     every: Option<String>,
-    /// Fire again and again: the JSON object of docs/guides/schedules.md, or a file of it. It says
-    /// more than the others: start, end, jitter, misfire, overlap, pauseAfter, maxExecutions.
+    /// Fire repeatedly: the JSON object of docs/guides/schedules.md, or a file of it. It has more
+    /// than the others: start, end, jitter, misfire, overlap, pauseAfter, maxExecutions.
     #[arg(long, groups = ["time", "due"], value_name = "JSON")]
     schedule: Option<String>,
     /// The time zone of --cron or --every: Europe/Prague; UTC if not given.
@@ -29,7 +30,7 @@ pub(super) struct ScheduleOptions {
 }
 
 impl ScheduleOptions {
-    /// The schedule that they say; none if they say none.
+    /// The schedule of these options; `None` if none is given.
     pub(super) fn read(&self) -> Result<Option<Schedule>, CliError> {
         let Self { cron, every, schedule, zone } = self;
         let schedule = match (cron, every, schedule) {

@@ -1,7 +1,7 @@
-//! Being asked to stop: SIGTERM and SIGINT.
+//! Signals that stop the process: SIGTERM and SIGINT.
 //!
-//! Invariant: readiness goes first, so that nobody sends more work; then everything is told to end.
-//! A second signal does not wait.
+//! Invariant: the process is first marked as not ready, so that no more work is sent to it; then
+//! everything is asked to end. A second signal ends the process at once.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(super) fn watch(
         }
         shutdown.cancel();
         next().await;
-        eprintln!("asked twice: ending at once");
+        eprintln!("second signal: exiting at once");
         std::process::exit(1);
     });
     Ok(())

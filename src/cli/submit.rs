@@ -1,6 +1,6 @@
-//! The owner's answer to what a command has written, in words.
+//! The owner's answer to a record that a command has written, as text.
 //!
-//! Invariant: an answer that is no, and one that is missing, is an error.
+//! Invariant: a negative answer, and a missing one, is an error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::model::Offset;
 use crate::model::outcome::OutcomeKind;
 use crate::model::time::format_time;
 
-/// How long the cluster may take to be there and to acknowledge the record.
+/// How long the cluster may take to be reachable and to acknowledge the record.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Writes a record; with `wait` prints what its owner says.
+/// Writes a record; with `wait` prints the answer of its owner.
 pub(super) async fn submit(
     submission: Submission,
     settings: &Settings,
@@ -32,29 +32,29 @@ pub(super) async fn submit(
         println!("written: {place}");
         return Ok(());
     }
-    let (desk, _reading) = open_client(settings).await?;
-    let receipt = desk.submit(submission).await.map_err(submit_failed)?;
-    let Some(verdict) = receipt.outcome_kind() else {
+    let (client, _reading) = open_client(settings).await?;
+    let receipt = client.submit(submission).await.map_err(submit_failed)?;
+    let Some(outcome) = receipt.outcome_kind() else {
         return Err(CliError::Refused(format!(
             "{} is written, but its owner has not answered within {:?}; is a scheduler running?",
             receipt.record, settings.gateway.answer_timeout,
         )));
     };
-    println!("{}", describe(verdict, settings)?);
+    println!("{}", describe(outcome, settings)?);
     Ok(())
 }
 
-/// Writes a batch, and prints what the owners say of its triggers as they do.
+/// Writes a batch, and prints the owners' answers for its triggers as they arrive.
 pub(super) async fn submit_batch(
     batch: BatchSubmission,
     settings: &Settings,
 ) -> Result<(), CliError> {
-    let (desk, _reading) = open_client(settings).await?;
+    let (client, _reading) = open_client(settings).await?;
     let all = batch.ids.len();
-    let mut answers = desk.submit_batch(batch).await.map_err(submit_failed)?;
+    let mut answers = client.submit_batch(batch).await.map_err(submit_failed)?;
     let (mut refused, mut missing) = (0, Vec::new());
     while let Some((id, outcome)) = answers.next().await {
-        match outcome.map(|told| describe(&told.outcome.kind, settings)) {
+        match outcome.map(|answer| describe(&answer.outcome.kind, settings)) {
             Some(Ok(answer)) => println!("{id}: {answer}"),
             Some(Err(no)) => {
                 println!("{id}: {no}");
@@ -68,7 +68,7 @@ pub(super) async fn submit_batch(
     }
     if refused > 0 || !missing.is_empty() {
         return Err(CliError::Refused(format!(
-            "of {all} triggers {refused} are refused and {} not answered for; {} is written: send \
+            "of {all} triggers {refused} are refused and {} have no answer; {} is written: send \
              it again as it is, or only those",
             missing.len(),
             answers.record,
@@ -78,18 +78,18 @@ pub(super) async fn submit_batch(
     Ok(())
 }
 
-/// A desk that hears of outcomes, for as long as the guard is held.
+/// A client that receives outcomes as long as the guard is held.
 async fn open_client(settings: &Settings) -> Result<(TriggerClient, DropGuard), CliError> {
     let timeout = settings.gateway.answer_timeout;
     let stop_reading = CancellationToken::new();
     let guard = stop_reading.clone().drop_guard();
     let health = Health::new("command");
-    let desk = TriggerClient::open(settings, timeout, Arc::clone(&health), stop_reading)?;
+    let client = TriggerClient::open(settings, timeout, Arc::clone(&health), stop_reading)?;
     if tokio::time::timeout(WRITE_TIMEOUT, health.wait_until_ready()).await.is_err() {
         let reasons = health.reasons().join("; ");
         return Err(CliError::Refused(format!("outcomes cannot be read: {reasons}")));
     }
-    Ok((desk, guard))
+    Ok((client, guard))
 }
 
 fn submit_failed(error: SubmitError) -> CliError {
@@ -99,9 +99,9 @@ fn submit_failed(error: SubmitError) -> CliError {
     }
 }
 
-/// The owner's answer in words; an error if the answer is no.
-fn describe(verdict: &OutcomeKind, settings: &Settings) -> Result<String, CliError> {
-    match verdict {
+/// The owner's answer as text; an error if the answer is negative.
+fn describe(outcome: &OutcomeKind, settings: &Settings) -> Result<String, CliError> {
+    match outcome {
         OutcomeKind::Accepted { generation, fire_at, replaced } => {
             let replaced = replaced.map_or_else(String::new, |old| format!(", replaces {old}"));
             let at = format_time(*fire_at);
@@ -136,12 +136,13 @@ fn describe(verdict: &OutcomeKind, settings: &Settings) -> Result<String, CliErr
         | OutcomeKind::Failed { .. }
         | OutcomeKind::Withdrawn { .. }
         | OutcomeKind::Circuit(_) => {
-            Err(CliError::Refused(format!("not an answer to a record: {verdict:?}")))
+            Err(CliError::Refused(format!("not an answer to a record: {outcome:?}")))
         }
     }
 }
 
-/// Why a cancel stopped nothing; `outcomes` is where to read on, if a withdrawal is requested.
+/// Why a cancel stopped nothing; `outcomes` is the topic with the result, if a withdrawal is
+/// requested.
 fn not_pending(fired: Option<Offset>, outcomes: Option<String>) -> String {
     let why = match fired {
         Some(generation) => format!("too late: generation {generation} has fired"),
@@ -149,14 +150,14 @@ fn not_pending(fired: Option<Offset>, outcomes: Option<String>) -> String {
     };
     match outcomes {
         Some(outcomes) => format!(
-            "{why}; withdrawal requested: a callback that has not begun is not made, and \
+            "{why}; withdrawal requested: a callback that has not started is not made, and \
              {outcomes} will say whether it was withdrawn or delivered"
         ),
         None => why,
     }
 }
 
-/// Names the part of a trigger as the command line does.
+/// Names a field of a trigger by its option.
 pub(super) fn usage_error(refusal: ValidationError) -> CliError {
     let ValidationError { field, reason } = refusal;
     let option = match field {
@@ -174,7 +175,7 @@ pub(super) fn usage_error(refusal: ValidationError) -> CliError {
         "onFailure" => "--on-failure",
         "retain" => "--retain",
         "priority" => "--priority",
-        // It says itself which part of which schedule.
+        // The reason itself names the part of the schedule.
         "schedule" | "body" => return CliError::Usage(reason),
         other => other,
     };

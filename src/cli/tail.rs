@@ -1,5 +1,5 @@
-//! `orloj tail`: the records of a topic as they arrive, for people without another tool at hand;
-//! those of our own topics as JSON.
+//! `orloj tail`: the records of a topic as they arrive, for users without another tool; those of
+//! Orloj's own topics as JSON.
 
 use std::io::Write;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::kafka::reader::{LogReader, ReadEvent};
 /// How long the broker may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What `orloj tail` takes.
+/// The arguments of `orloj tail`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  orloj tail kitchen --from-beginning")]
 pub(super) struct TailArguments {
@@ -28,7 +28,7 @@ pub(super) struct TailArguments {
 }
 
 impl TailArguments {
-    /// Prints until the process is interrupted or nobody reads what it prints.
+    /// Prints until the process is interrupted or standard output is closed.
     pub(super) fn run(&self, settings: &Settings) -> Result<(), CliError> {
         let probe = KafkaAdminClient::open(settings, TIMEOUT)?;
         let Some(partitions) = probe.partitions(&self.topic)? else {

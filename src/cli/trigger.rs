@@ -1,4 +1,5 @@
-//! `orloj register`: a record of `triggers`, or a batch of them, and the owners' answers if asked.
+//! `orloj register`: a record of `triggers`, or a batch of them, and the owners' answers if
+//! requested.
 
 use std::path::PathBuf;
 
@@ -42,17 +43,17 @@ After others, or many at once (docs/guides/dependencies.md):
   orloj register --batch pipeline.json
   jq -c '[.jobs[]]' jobs.json | orloj register --batch -";
 
-/// What `orloj register` takes.
+/// The arguments of `orloj register`.
 #[derive(Debug, Args)]
 #[command(after_help = REGISTER_EXAMPLES)]
 #[command(group(ArgGroup::new("target").required(true)))]
 #[command(group(ArgGroup::new("time")))]
 #[command(group(ArgGroup::new("due").required(true).multiple(true)))]
 pub(super) struct RegisterArguments {
-    /// The name by which it is replaced and cancelled.
+    /// The id by which it is replaced and cancelled.
     #[arg(required_unless_present = "batch")]
     id: Option<String>,
-    /// In whose name: the limits and the signing secrets of this caller hold.
+    /// The caller: its limits and signing secrets apply.
     #[arg(long, value_name = "CALLER")]
     caller: Option<String>,
     /// Fire into this topic.
@@ -89,10 +90,10 @@ pub(super) struct RegisterArguments {
         value_parser = read_delay
     )]
     retry_delays: Vec<Millis>,
-    /// What to deliver, as it stands.
+    /// The payload, verbatim.
     #[arg(long, value_name = "TEXT", conflicts_with = "payload_file")]
     payload: Option<String>,
-    /// A file of what to deliver.
+    /// A file with the payload.
     #[arg(long, value_name = "FILE")]
     payload_file: Option<PathBuf>,
     /// The key of the fired record; the id if not given.
@@ -101,15 +102,15 @@ pub(super) struct RegisterArguments {
     /// A header carried to the target. Can be repeated.
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = read_header)]
     headers: Vec<(String, Vec<u8>)>,
-    /// What happens if the id is pending already.
+    /// What happens if a trigger with this id is pending.
     #[arg(long, value_enum, default_value = "replace")]
     on_conflict: OnConflictOption,
     /// Wait for the owner's answer and print it.
     #[arg(long)]
     wait: bool,
-    /// Register all of this file at once, a JSON array of registrations, each with its id and what
-    /// the JSON form has; - is standard input. At most 1,000. Prints what becomes of each, and
-    /// fails if one is refused, or not answered for in time.
+    /// Register all triggers of this file at once: a JSON array of registrations in the JSON form,
+    /// each with its id; - is standard input. At most 1,000. Prints the answer for each, and fails
+    /// if one is refused, or has no answer in time.
     #[arg(
         long,
         groups = ["target", "due"],
@@ -122,7 +123,7 @@ pub(super) struct RegisterArguments {
     batch: Option<PathBuf>,
 }
 
-/// What a trigger is beyond one time and one attempt, in the words of its headers.
+/// The options of a trigger that become its headers.
 #[derive(Debug, Args)]
 struct LifecycleOptions {
     /// Wait until this trigger has settled. Can be repeated: all of them.
@@ -131,7 +132,7 @@ struct LifecycleOptions {
     /// What happens if one of those fails, or does not settle in time; fail if not given.
     #[arg(long, value_enum, requires = "after")]
     on_failure: Option<OnFailureOption>,
-    /// How long those have to settle: 2h, 7d; a day if not given.
+    /// How long those may take to settle: 2h, 7d; a day if not given.
     #[arg(long, requires = "after", value_name = "DURATION")]
     after_timeout: Option<String>,
     /// Do not fire later than this after its time: 5m. Of one time only; a schedule has misfire.
@@ -140,7 +141,7 @@ struct LifecycleOptions {
     /// Remember how it ended for this long, so that others can wait for it afterwards: 7d.
     #[arg(long, value_name = "DURATION")]
     retain: Option<String>,
-    /// Whether a schedule goes on counting executions from the one it replaces.
+    /// Whether a schedule continues to count executions from the one it replaces.
     #[arg(long, value_enum)]
     count: Option<CountOption>,
     /// 0 to 255: of what is due in the same millisecond, higher fires first; 127 if not given.
@@ -150,19 +151,19 @@ struct LifecycleOptions {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OnFailureOption {
-    /// It fires all the same, once all have settled.
+    /// It fires, once all have settled.
     Fire,
-    /// It does not fire; those that wait for it go on.
+    /// It does not fire; those that wait for it continue.
     Skip,
-    /// It does not fire, and those that wait for it learn that it failed.
+    /// It does not fire, and those that wait for it are notified that it failed.
     Fail,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum CountOption {
-    /// It goes on from the other's.
+    /// It continues from the replaced one.
     Keep,
-    /// It begins anew.
+    /// It starts from zero.
     Reset,
 }
 

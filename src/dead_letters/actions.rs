@@ -1,8 +1,8 @@
-//! Where letters are dealt with: one transaction for some letters at once.
+//! Replays and archives letters: one transaction for several letters.
 //!
-//! Invariant: what asks for another attempt and the mark behind the letter are committed together,
-//! or neither is. After any error the producer is given up, so that the broker ends what it left
-//! open.
+//! Invariant: the request for another attempt and the mark of the letter are committed together, or
+//! neither is. After any error the producer is dropped, so that the broker ends the transaction
+//! that it left open.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -27,12 +27,12 @@ use crate::model::{Offset, PartitionId, Timestamp};
 
 /// How long the cluster may take to acknowledge a record, or to end a transaction.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How long it may take to give a transaction up.
+/// How long an abort may take.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Says on a record which dead letter it replays.
+/// The header that names the dead letter which a record replays.
 const REPLAYS_HEADER: &str = "orloj-replays";
 
-/// What is done about letters.
+/// What to do with letters.
 #[derive(Clone, Debug)]
 pub struct LetterAction {
     /// What the mark says.
@@ -41,10 +41,10 @@ pub struct LetterAction {
     pub note: String,
 }
 
-/// What became of letters.
+/// The result for a batch of letters.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct LetterActionResult {
-    /// How many are dealt with.
+    /// How many were replayed or archived.
     pub handled: usize,
     /// Those that cannot be tried again, and why.
     pub skipped: Vec<(LetterId, &'static str)>,
@@ -52,7 +52,7 @@ pub struct LetterActionResult {
     pub mark_offsets: BTreeMap<PartitionId, Offset>,
 }
 
-/// Where letters are dealt with; a clone is the same.
+/// Replays and archives letters; clones share one producer.
 #[derive(Clone)]
 pub struct DeadLetterActions {
     inner: Arc<ActionsInner>,
@@ -66,7 +66,7 @@ struct ActionsInner {
     producer: Mutex<Option<BaseProducer<MarkDeliveries>>>,
 }
 
-/// Hears where the marks are written.
+/// Records the offsets at which marks are written.
 struct MarkDeliveries {
     topic: String,
     last_offsets: std::sync::Mutex<BTreeMap<PartitionId, Offset>>,
@@ -90,12 +90,12 @@ impl ProducerContext for MarkDeliveries {
 
 impl std::fmt::Debug for DeadLetterActions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Desk").finish_non_exhaustive()
+        f.debug_struct("DeadLetterActions").finish_non_exhaustive()
     }
 }
 
 impl DeadLetterActions {
-    /// Nothing is asked of the cluster before there is something to be done.
+    /// Contacts the cluster only when there is something to do.
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
         let names = Names::new(&settings.topics.prefix);
@@ -105,8 +105,8 @@ impl DeadLetterActions {
         }
     }
 
-    /// Deals with letters, all of them in one transaction. `replays` says how often a letter was
-    /// replayed before; one that it does not name, never.
+    /// Replays or archives letters, all of them in one transaction. `replays` has how often a
+    /// letter was replayed before; one that it does not contain, never.
     pub async fn apply(
         &self,
         letters: Vec<(LetterId, DeadLetter)>,
@@ -155,7 +155,8 @@ impl ActionsInner {
             None => self.open_producer()?,
         };
         if let Err(error) = self.commit(&producer, &accepted, action, now) {
-            // What was committed after all stays so; what was not holds up nobody who reads.
+            // If it was committed after all, that is final; if not, the abort stops it from
+            // blocking readers.
             let _ended = producer.abort_transaction(ABORT_TIMEOUT);
             return Err(error.into());
         }
@@ -186,8 +187,8 @@ impl ActionsInner {
         producer.commit_transaction(TIMEOUT)
     }
 
-    /// A producer under an id of its own: nobody else goes on with what it leaves behind, and what
-    /// that was ends by itself.
+    /// A producer with a transactional id of its own: no other process continues its transaction,
+    /// which ends by its timeout.
     fn open_producer(&self) -> Result<BaseProducer<MarkDeliveries>, KafkaError> {
         let mut config = producer_config(&self.settings);
         let id = format!("{}.dead-letters.{}", self.settings.topics.prefix, Uuid::now_v7());
@@ -201,7 +202,7 @@ impl ActionsInner {
         Ok(producer)
     }
 
-    /// Asks for a letter to be tried again.
+    /// Requests another attempt of a letter.
     fn send_retry(
         &self,
         producer: &BaseProducer<MarkDeliveries>,

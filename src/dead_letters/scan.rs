@@ -1,7 +1,7 @@
-//! Reading the dead letters from the beginning to where they end now.
+//! Reads the dead letters from the start of the topic to its present end.
 //!
-//! Invariant: a mark stands behind its letter in the same partition, so only whoever has read to
-//! the end knows which letters are dealt with.
+//! Invariant: a mark follows its letter in the same partition, so only a reader that has read to
+//! the end knows which letters are handled.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -51,22 +51,22 @@ impl FromStr for LetterId {
     }
 }
 
-/// What was done about which letter.
+/// The marks by letter.
 pub type HandledLetters = HashMap<LetterId, HandledLetter>;
 
-/// What was done about a letter.
+/// The marks of one letter.
 #[derive(Clone, Copy, Debug)]
 pub struct HandledLetter {
-    /// The last that was done.
+    /// The last mark.
     pub mark: Mark,
     /// How often it was replayed.
     pub replays: u32,
 }
 
-/// What was done about a letter, in a word.
+/// The state of a letter, as one word.
 #[must_use]
 pub fn state_of(marks: &HandledLetters, id: LetterId) -> &'static str {
-    match marks.get(&id).map(|dealt| dealt.mark) {
+    match marks.get(&id).map(|handled| handled.mark) {
         None => "open",
         Some(Mark::Replayed) => "replayed",
         Some(Mark::Archived) => "archived",
@@ -84,7 +84,7 @@ pub struct DeadLetterReader {
 }
 
 impl DeadLetterReader {
-    /// All that there are now.
+    /// All letters up to now.
     pub fn open(settings: &Settings) -> Result<Self, LetterError> {
         let names = Names::new(&settings.topics.prefix);
         let topic = names.dead_letters();
@@ -120,8 +120,8 @@ impl DeadLetterReader {
         self.ranges.values().map(|(low, end)| end - low).sum()
     }
 
-    /// Shows every letter to `each`, those of a partition in order, and returns the marks that it
-    /// came upon: all of them, unless `each` wanted no more. Calls `read` at every record.
+    /// Calls `on_letter` for every letter, in order within a partition, and returns the marks that
+    /// were read: all of them, unless `on_letter` stopped. Calls `on_record` for every record.
     pub fn scan(
         &self,
         mut on_record: impl FnMut(),
@@ -157,9 +157,9 @@ impl DeadLetterReader {
                     if let Content::Mark(mark) = letter.content {
                         let Origin { partition, offset, .. } = letter.origin;
                         let id = LetterId { partition, offset };
-                        let dealt = marks.entry(id).or_insert(HandledLetter { mark, replays: 0 });
-                        dealt.mark = mark;
-                        dealt.replays += u32::from(mark == Mark::Replayed);
+                        let handled = marks.entry(id).or_insert(HandledLetter { mark, replays: 0 });
+                        handled.mark = mark;
+                        handled.replays += u32::from(mark == Mark::Replayed);
                     } else if on_letter(id, letter).is_break() {
                         break;
                     }
@@ -169,7 +169,7 @@ impl DeadLetterReader {
         Ok(marks)
     }
 
-    /// A letter, or nothing if somebody else wrote something there.
+    /// A letter, or `None` for a record that Orloj did not write.
     fn decode(&self, id: LetterId, value: &[u8]) -> Result<Option<DeadLetter>, LetterError> {
         match self.schemas.decode_dead_letter(value) {
             Ok(letter) => Ok(Some(letter)),
@@ -177,7 +177,7 @@ impl DeadLetterReader {
                 Err(LetterError::TopicUnreadable(format!("{id}: {error}")))
             }
             Err(error @ CodecError::Corrupt { .. }) => {
-                tracing::warn!(%id, %error, "passed over");
+                tracing::warn!(%id, %error, "unreadable record skipped");
                 Ok(None)
             }
         }
@@ -201,9 +201,11 @@ mod tests {
     #[test]
     fn the_last_mark_of_a_letter_is_its_state() {
         let id = |offset| LetterId { partition: 3, offset };
-        let dealt = |mark| HandledLetter { mark, replays: 1 };
-        let marks =
-            HandledLetters::from([(id(1), dealt(Mark::Replayed)), (id(2), dealt(Mark::Archived))]);
+        let handled = |mark| HandledLetter { mark, replays: 1 };
+        let marks = HandledLetters::from([
+            (id(1), handled(Mark::Replayed)),
+            (id(2), handled(Mark::Archived)),
+        ]);
         let states = [0, 1, 2].map(|offset| state_of(&marks, id(offset)));
         assert_eq!(states, ["open", "replayed", "archived"]);
     }

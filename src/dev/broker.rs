@@ -12,7 +12,7 @@ use crate::kafka::topics::TopicDefinitions;
 /// A topic to fire into, so that the first try needs no preparation.
 pub(super) const DEMO_TOPIC: &str = "playground";
 
-/// A broker in this process; it is gone when dropped.
+/// A broker in this process; it stops when dropped.
 pub(super) struct BuiltInBroker(MockCluster<'static, DefaultProducerContext>);
 
 impl BuiltInBroker {

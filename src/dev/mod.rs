@@ -66,7 +66,7 @@ pub enum DevError {
     /// The built-in broker did not start: free memory or sockets.
     #[error("the built-in broker did not start: {0}")]
     Broker(#[from] KafkaError),
-    /// Mend the topics of the cluster.
+    /// Correct the topics of the cluster.
     #[error(transparent)]
     Topics(#[from] TopicError),
     /// Free the address or the disk.
@@ -263,7 +263,7 @@ fn system_error(what: &'static str) -> impl FnOnce(std::io::Error) -> DevError {
     move |source| DevError::System { what, source }
 }
 
-/// A folder that is gone when dropped.
+/// A folder that is deleted when dropped.
 struct TemporaryDirectory(PathBuf);
 
 impl TemporaryDirectory {

@@ -1,8 +1,8 @@
-//! Faults on purpose, for tests only: places where a process can be made to die, a clock that can
-//! be set back. Rules of the engine that can be broken are those of `orloj_core::fault`.
+//! Fault injection, for tests only: points at which a process can be killed or stopped, and a clock
+//! that can be set back. `orloj_core::fault` has the rules of the engine that can be broken.
 //!
 //! Invariant: without the feature `faults` every function here is an empty inline one, so that
-//! nothing of this is in a released program. With it, nothing happens until a test asks for it.
+//! nothing of this is in a released program. With it, nothing happens until a test arms a fault.
 
 mod point;
 

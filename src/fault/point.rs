@@ -1,20 +1,19 @@
-//! Places that a test can name, to have the process die or stop there.
+//! Named points at which a test can kill or stop the process.
 //!
-//! Invariant: a place that is not armed costs one load, and without the feature nothing at all.
-//! Nothing that stands after a place where the process is killed is done by the thread that reached
-//! it.
+//! Invariant: a point that is not armed costs one load, and without the feature nothing. The thread
+//! that reaches a point at which the process is killed executes nothing after it.
 //!
-//! `ORLOJ_FAULT` arms them for the life of a process: `<place>=<action>@<n>`, several with commas
-//! between, where the action is `kill` (SIGKILL) or `stop` (SIGSTOP, until someone continues it)
-//! and happens the n-th time that the place is reached. `clock=back<ms>@<n>` sets the clock back
-//! from its n-th reading on.
+//! `ORLOJ_FAULT` arms them for the lifetime of a process: `<point>=<action>@<n>`, several separated
+//! by commas, where the action is `kill` (SIGKILL) or `stop` (SIGSTOP, until SIGCONT) and happens
+//! the n-th time that the point is reached. `clock=back<ms>@<n>` sets the clock back from its n-th
+//! reading on.
 
-/// The process stands at the place called `name`.
+/// The process has reached the point `name`.
 #[cfg(not(feature = "faults"))]
 #[inline]
 pub fn reached(_name: &'static str) {}
 
-/// What a clock says that was perhaps set back; `now` in ms since the epoch.
+/// The time of a clock that may have been set back; `now` in ms since the epoch.
 #[cfg(not(feature = "faults"))]
 #[inline]
 #[must_use]
@@ -40,11 +39,11 @@ mod armed {
 
     enum FaultAction {
         SendSignal(Signal),
-        /// By so many ms.
+        /// By this many ms.
         SetClockBack(u64),
     }
 
-    /// A place, and what happens there when it has been reached often enough.
+    /// A point, and what happens there when it has been reached often enough.
     struct ArmedFault {
         point: String,
         action: FaultAction,
@@ -56,8 +55,8 @@ mod armed {
         /// Panics on what it cannot read: a test that arms nothing would prove nothing.
         fn parse(text: &str) -> Self {
             let parts = text.split_once('=').zip(text.rsplit_once('@'));
-            let Some(((place, rest), (_, count))) = parts else {
-                panic!("ORLOJ_FAULT: {text:?} is not <place>=<action>@<n>")
+            let Some(((point, rest), (_, count))) = parts else {
+                panic!("ORLOJ_FAULT: {text:?} is not <point>=<action>@<n>")
             };
             let action = rest.split('@').next().unwrap_or_default();
             let back = action.strip_prefix("back").and_then(|ms| ms.parse().ok());
@@ -65,10 +64,10 @@ mod armed {
                 ("kill", _) => FaultAction::SendSignal(Signal::KILL),
                 ("stop", _) => FaultAction::SendSignal(Signal::STOP),
                 (_, Some(ms)) => FaultAction::SetClockBack(ms),
-                _ => panic!("ORLOJ_FAULT: {text:?} asks for nothing that there is"),
+                _ => panic!("ORLOJ_FAULT: {text:?} is not a known action"),
             };
             let left = count.parse().unwrap_or_else(|_| panic!("ORLOJ_FAULT: how often? {text:?}"));
-            Self { point: place.to_owned(), action, hits_left: AtomicU32::new(left) }
+            Self { point: point.to_owned(), action, hits_left: AtomicU32::new(left) }
         }
 
         /// Whether it has been reached often enough; true only once.
@@ -91,10 +90,10 @@ mod armed {
     /// By how many ms the clock was set back so far.
     static SET_BACK_MS: AtomicU64 = AtomicU64::new(0);
 
-    /// What a clock says that was perhaps set back; `now` in ms since the epoch.
+    /// The time of a clock that may have been set back; `now` in ms since the epoch.
     #[must_use]
     pub fn set_back(now: u64) -> u64 {
-        for fault in ARMED_FAULTS.iter().filter(|trap| trap.point == "clock") {
+        for fault in ARMED_FAULTS.iter().filter(|fault| fault.point == "clock") {
             if let FaultAction::SetClockBack(ms) = fault.action
                 && fault.hit()
             {
@@ -104,9 +103,9 @@ mod armed {
         now.saturating_sub(SET_BACK_MS.load(Ordering::Relaxed))
     }
 
-    /// The process stands at the place called `name`.
+    /// The process has reached the point `name`.
     pub fn reached(name: &'static str) {
-        for fault in ARMED_FAULTS.iter().filter(|trap| trap.point == name) {
+        for fault in ARMED_FAULTS.iter().filter(|fault| fault.point == name) {
             if let FaultAction::SendSignal(signal) = fault.action
                 && fault.hit()
             {

@@ -1,7 +1,7 @@
-//! What has happened to a caller's triggers since somebody was last told.
+//! What has happened to a caller's triggers since the last message.
 //!
 //! Invariant: pure, and bounded: however much happens, what is kept are counts, a few causes, a few
-//! examples and a few circuits. What others say is one short line each.
+//! examples and a few circuits. Texts from receivers are cut to one short line each.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::model::text::Text;
 use crate::model::time::format_time;
 use crate::model::{Offset, PartitionId, Timestamp};
 
-/// Causes that are told apart; dead letters of others are counted together.
+/// Causes that are listed; dead letters of other causes are counted together.
 pub const CAUSES_MAX: usize = 10;
 /// Dead letters that are shown.
 pub const EXAMPLES_MAX: usize = 3;
@@ -34,13 +34,13 @@ pub struct SourcePartition {
 /// A topic that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NotificationSource {
-    /// What nobody tries again by itself.
+    /// Fires and records that were given up.
     DeadLetters,
-    /// Where changes of circuits are told.
+    /// Where changes of circuits are written.
     Outcomes,
 }
 
-/// Where a record stands.
+/// The position of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourcePosition {
     /// In which log.
@@ -71,18 +71,18 @@ pub struct Digest {
     pub circuits: Vec<CircuitSummary>,
     /// How many changes there are of circuits beyond those.
     pub other_circuits: u64,
-    /// The first record in each log that this tells of.
+    /// The first record in each log that this contains.
     #[serde(skip)]
     first_offsets: BTreeMap<SourcePartition, Offset>,
 }
 
-/// Why dead letters are dead.
+/// A cause of dead letters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FailureCause {
     /// The host that was called, if one was to be.
     pub host: Option<String>,
-    /// What it did, or what else was wrong.
+    /// The reason of the failure.
     pub reason: Text,
     /// How many dead letters.
     pub count: u64,
@@ -103,13 +103,13 @@ pub struct DeadLetterExample {
     pub at: Option<Timestamp>,
 }
 
-/// What became of a host.
+/// A change of a host's circuit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CircuitSummary {
     /// The host, with its port if that is not the scheme's.
     pub host: Text,
-    /// Since when it is left alone, in ms since the epoch; `None` if that was told before.
+    /// Since when it is not called, in ms since the epoch; `None` if that was reported before.
     #[serde(serialize_with = "time")]
     pub opened: Option<Timestamp>,
     /// Since when it is called again; `None` if it is not.
@@ -120,7 +120,7 @@ pub struct CircuitSummary {
 }
 
 impl Digest {
-    /// Takes in a dead letter that stands at `place`.
+    /// Adds the dead letter at `place`.
     pub fn add_dead_letter(&mut self, letter: &DeadLetter, place: SourcePosition) {
         self.record_first_offset(place);
         self.dead_letters += 1;
@@ -168,7 +168,7 @@ impl Digest {
         self.first_offsets.is_empty()
     }
 
-    /// The first record in each log that this tells of.
+    /// The first record in each log that this contains.
     pub fn first_offsets(&self) -> impl Iterator<Item = (SourcePartition, Offset)> {
         self.first_offsets.iter().map(|(log, offset)| (*log, *offset))
     }

@@ -1,7 +1,7 @@
-//! From the logs to what there is to tell: where reading begins, what is read, and how far is
+//! From the logs to the recipients: where reading starts, what is read, and which offsets are
 //! committed.
 //!
-//! Invariant: reading never waits for anyone who is told. What is not told holds the committed
+//! Invariant: reading never waits for a recipient. What is not delivered holds the committed
 //! offsets back, and nothing else.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use crate::model::dead_letter::Content;
 use crate::model::outcome::{CIRCUIT_KEY_PREFIX, Outcome, OutcomeKind};
 use crate::model::{Offset, PartitionId};
 
-/// Records taken in one turn of the loop: the group and the results want their turn too.
+/// Records read in one iteration of the loop: the group and the results must be served too.
 const READ_MAX: usize = 1_000;
 
 /// The topics that are read.
@@ -59,7 +59,7 @@ impl SourceTopics {
     }
 }
 
-/// What it takes to understand a record.
+/// What is needed to decode a record and to find its recipients.
 #[derive(Debug)]
 pub(super) struct RecordRouter {
     pub(super) topics: SourceTopics,
@@ -68,8 +68,9 @@ pub(super) struct RecordRouter {
 }
 
 impl Notifier {
-    /// Begins to lead where the last one had told everything, once the group has taken a commit of
-    /// ours: it proves that we lead, and nothing is missed from the first start on.
+    /// Starts to lead at the offsets up to which the last leader had delivered everything, after
+    /// the group has accepted a commit of ours: it proves that we lead, and after the first start
+    /// no record is missed.
     pub(super) fn start_leading(&mut self) -> KafkaResult<()> {
         let mut positions = BTreeMap::new();
         for log in self.router.topics.source_partitions() {
@@ -84,7 +85,7 @@ impl Notifier {
         Ok(())
     }
 
-    /// Reads no longer. What is not told is the next leader's.
+    /// Stops reading. The next leader sends what is not delivered.
     pub(super) fn stop_leading(&mut self) -> KafkaResult<()> {
         self.leader_term = None;
         let topics = &self.router.topics;
@@ -93,11 +94,11 @@ impl Notifier {
             .try_for_each(|log| self.reader.stop(topics.name(log.source), log.partition))
     }
 
-    /// Where to read a log from: from now on, if nobody ever did.
+    /// The offset from which to read a log: its end, if the group has no committed offset.
     fn start_offset(&self, log: SourcePartition) -> KafkaResult<Offset> {
         let (topic, partition) = (self.router.topics.name(log.source), log.partition);
         let Some(committed) = self.member.committed(topic, partition, CALL_TIMEOUT)? else {
-            tracing::info!(topic, partition, "nobody has told of it before: from now on");
+            tracing::info!(topic, partition, "no committed offset: reading from the end");
             return self.reader.last_stable_offset(topic, partition, CALL_TIMEOUT);
         };
         let (low, end) = self.probe.bounds(topic, partition)?;
@@ -107,14 +108,14 @@ impl Notifier {
                 partition,
                 committed,
                 first = low,
-                "records were deleted before anyone was told of them: the topic's retention is \
+                "records were deleted before a notification was sent: the topic's retention is \
                  shorter than the time that no notifier ran"
             );
         }
         Ok(committed.clamp(low, end.max(low)))
     }
 
-    /// Reads what there is; waits at most `wait` for the first record.
+    /// Reads the available records; waits at most `wait` for the first.
     pub(super) fn read(&mut self, wait: Duration) -> Result<(), NotifierError> {
         let mut wait = wait;
         for _ in 0..READ_MAX {
@@ -127,12 +128,12 @@ impl Notifier {
                     }
                 }
                 Ok(Some(ReadEvent::OutOfRange(reason))) => {
-                    tracing::error!(%reason, "the log no longer holds what was to be read");
+                    tracing::error!(%reason, "the offset to read is out of range");
                     return Ok(self.stop_leading()?);
                 }
                 Err(error) => {
                     self.is_broker_down = true;
-                    self.health.not_ready("broker", format!("the broker is away: {error}"));
+                    self.health.not_ready("broker", format!("the broker is unavailable: {error}"));
                     return Ok(());
                 }
             }
@@ -141,22 +142,24 @@ impl Notifier {
         Ok(())
     }
 
-    /// Asks for the broker that went away: librdkafka never says that it came back.
+    /// Checks whether an unavailable broker has returned: librdkafka never reports that.
     pub(super) fn check_broker(&mut self) {
         match self.probe.partitions(&self.router.topics.dead_letters) {
             Ok(_) => {
                 self.is_broker_down = false;
                 self.health.ready("broker");
             }
-            Err(error) => self.health.not_ready("broker", format!("the broker is away: {error}")),
+            Err(error) => {
+                self.health.not_ready("broker", format!("the broker is unavailable: {error}"))
+            }
         }
     }
 
-    /// Commits how far everything is told.
+    /// Commits the offsets up to which everything is delivered.
     pub(super) fn commit(&self, mode: CommitMode) {
         let Some(lead) = &self.leader_term else { return };
         if let Err(error) = self.commit_offsets(&lead.delivered_offsets(), mode) {
-            tracing::warn!(%error, "how far is told was not committed: some of it may be repeated");
+            tracing::warn!(%error, "the commit failed: notifications may be repeated");
         }
     }
 
@@ -173,7 +176,7 @@ impl Notifier {
 }
 
 impl RecordRouter {
-    /// Takes in a record.
+    /// Adds a record for its recipients.
     fn process_record(
         &self,
         lead: &mut LeaderTerm,
@@ -195,7 +198,7 @@ impl RecordRouter {
                 }
             }
             NotificationSource::Outcomes => {
-                // Nearly all outcomes are others: they are passed over by their keys.
+                // Nearly all outcomes are of other kinds: they are skipped by their keys.
                 if !record.key().is_some_and(|key| key.starts_with(CIRCUIT_KEY_PREFIX.as_bytes())) {
                     return Ok(());
                 }
@@ -217,7 +220,7 @@ impl RecordRouter {
     }
 }
 
-/// What could be read; what nobody of us wrote is passed over.
+/// The decoded record; one that Orloj did not write is skipped.
 fn skip_corrupt<T>(
     decoded: Result<T, CodecError>,
     place: SourcePosition,
@@ -226,7 +229,7 @@ fn skip_corrupt<T>(
         Ok(value) => Ok(Some(value)),
         Err(error @ CodecError::Newer { .. }) => Err(error.into()),
         Err(error @ CodecError::Corrupt { .. }) => {
-            tracing::warn!(?place, %error, "passed over");
+            tracing::warn!(?place, %error, "unreadable record skipped");
             Ok(None)
         }
     }

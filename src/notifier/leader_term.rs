@@ -1,7 +1,8 @@
-//! What the notifier that leads knows: how far each log is read, and whom it has to tell what.
+//! The state of the notifier that leads: the offsets of each log, and what each recipient has yet
+//! to receive.
 //!
-//! Invariant: what is committed of a log never passes what somebody has not been told of it. So
-//! whoever leads next tells it, perhaps again.
+//! Invariant: the committed offset of a log never passes a record that a recipient has not been
+//! notified of. So the next leader sends it, perhaps again.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -13,7 +14,7 @@ use crate::model::dead_letter::DeadLetter;
 use crate::model::outcome::Circuit;
 use crate::model::{Offset, Timestamp};
 
-/// One term of leading.
+/// One term as the leader.
 #[derive(Debug)]
 pub struct LeaderTerm {
     term: u64,
@@ -23,13 +24,13 @@ pub struct LeaderTerm {
 }
 
 impl LeaderTerm {
-    /// Begins to lead at these positions. No two terms of a process have the same number.
+    /// Starts to lead at these positions. No two terms of a process have the same number.
     #[must_use]
     pub fn new(term: u64, positions: BTreeMap<SourcePartition, Offset>) -> Self {
         Self { term, positions, recipients: BTreeMap::new() }
     }
 
-    /// Which term it is.
+    /// The number of the term.
     #[must_use]
     pub fn term(&self) -> u64 {
         self.term
@@ -40,7 +41,7 @@ impl LeaderTerm {
         self.positions.insert(place.source_partition, place.offset + 1);
     }
 
-    /// Everyone of `to` shall hear of a dead letter.
+    /// Adds a dead letter for each of `to`.
     pub fn add_dead_letter(
         &mut self,
         to: Vec<Subscriber>,
@@ -53,7 +54,7 @@ impl LeaderTerm {
         }
     }
 
-    /// Everyone of `to` shall hear that a circuit changed at `at`, in ms since the epoch.
+    /// Adds a change of a circuit at `at`, in ms since the epoch, for each of `to`.
     pub fn add_circuit_change(
         &mut self,
         to: Vec<Subscriber>,
@@ -70,21 +71,22 @@ impl LeaderTerm {
         }
     }
 
-    /// Everyone who was ever told, or is to be.
+    /// Everyone who was notified in this term, or is to be.
     pub fn recipients(&mut self) -> &mut BTreeMap<Subscriber, Recipient> {
         &mut self.recipients
     }
 
-    /// How far each log is read and told.
+    /// The offset up to which each log is read and delivered.
     #[must_use]
     pub fn delivered_offsets(&self) -> BTreeMap<SourcePartition, Offset> {
-        let mut told = self.positions.clone();
-        for (log, untold) in self.recipients.values().flat_map(Recipient::undelivered_offsets) {
-            if let Some(offset) = told.get_mut(&log) {
-                *offset = untold.min(*offset);
+        let mut delivered = self.positions.clone();
+        for (log, undelivered) in self.recipients.values().flat_map(Recipient::undelivered_offsets)
+        {
+            if let Some(offset) = delivered.get_mut(&log) {
+                *offset = undelivered.min(*offset);
             }
         }
-        told
+        delivered
     }
 }
 
@@ -108,8 +110,8 @@ mod tests {
     fn no_offset_is_committed_before_every_subscriber_received_the_notification() {
         let (log, now) = (place(0).source_partition, clock::monotonic());
         let mut lead = LeaderTerm::new(1, BTreeMap::from([(log, 5)]));
-        let told = |lead: &LeaderTerm| lead.delivered_offsets()[&log];
-        assert_eq!(told(&lead), 5);
+        let delivered = |lead: &LeaderTerm| lead.delivered_offsets()[&log];
+        assert_eq!(delivered(&lead), 5);
         for offset in 5..10 {
             lead.advance(place(offset));
             let who = if offset < 7 { "early" } else { "late" };
@@ -117,19 +119,19 @@ mod tests {
             lead.add_dead_letter(vec![subscriber(who)], &letter, place(offset), now);
         }
         lead.advance(place(10));
-        assert_eq!(told(&lead), 5);
+        assert_eq!(delivered(&lead), 5);
 
         let write = |digest| {
             let (id, interval) = (String::new(), Duration::ZERO);
             Notification { id, at: 0, caller: None, interval, digest }
         };
-        for (who, under_way, after) in [("early", 5, 7), ("late", 7, 11)] {
+        for (who, in_progress, after) in [("early", 5, 7), ("late", 7, 11)] {
             let recipient = lead.recipients().get_mut(&subscriber(who)).unwrap();
             assert!(recipient.next_notification(BatchWindow::IMMEDIATE, now, write).is_some());
-            assert_eq!(told(&lead), under_way, "being sent is not being told");
+            assert_eq!(delivered(&lead), in_progress, "sent is not delivered");
             let recipient = lead.recipients().get_mut(&subscriber(who)).unwrap();
             recipient.record_result(&Ok(()), Duration::ZERO, now);
-            assert_eq!(told(&lead), after);
+            assert_eq!(delivered(&lead), after);
         }
     }
 }

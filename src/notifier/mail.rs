@@ -1,7 +1,7 @@
-//! Mail: a message in words, handed to one server.
+//! Mail: a message as text, sent through one server.
 //!
-//! Invariant: one recipient a mail, so that an address that is refused harms no other. What
-//! triggers and receivers say stands in the body and in no header.
+//! Invariant: one recipient a mail, so that an address that is refused harms no other. Texts from
+//! triggers and receivers are in the body only, never in a header.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ fn build_mail(
     to: &Address,
     message: &Notification,
 ) -> Result<lettre::Message, lettre::error::Error> {
-    // So that nobody's absence is answered to us.
+    // So that automatic replies are not sent back.
     let automatic = HeaderName::new_from_ascii_str("Auto-Submitted");
     lettre::Message::builder()
         .from(from.clone())
@@ -76,7 +76,7 @@ fn build_mail(
 }
 
 /// What the server refuses for good is lost; but 53x is about our name and password, which an
-/// operator will mend.
+/// operator will fix.
 fn classify_error(error: &smtp::Error) -> NotificationSendError {
     let is_ours = error.status().is_some_and(|code| code.category == Category::Unspecified3);
     let reason = error.to_string();

@@ -1,15 +1,16 @@
-//! The notifier: tells callers by mail and webhook that callbacks of theirs have failed for good,
-//! and which hosts are left alone.
+//! The notifier: notifies callers by mail and webhook of callbacks that failed permanently, and of
+//! hosts whose circuit is open.
 //!
-//! Invariant: an outage is a message now and then, and not one for each failure. What was not told
-//! is told after a crash; it may be told twice. One notifier leads, and the others stand by.
+//! Invariant: an outage causes a message from time to time, and not one for each failure. What was
+//! not delivered is sent again after a crash; it may be delivered twice. One notifier leads, and
+//! the others stand by.
 //!
 //! ```text
 //!   dead-letters ─┐                    ┌─ gather, then one an interval ─► mail
 //!                 ├─read──► recipients ┤
 //!   outcomes ─────┘             │      └────────────────────────────────► webhook
 //!      ▲                        │
-//!      └──── committed ◄── told ┘
+//!      └─ committed ◄ delivered
 //! ```
 
 pub mod digest;
@@ -57,43 +58,43 @@ use subscribers::{Channel, Subscriber, Subscribers};
 use transport::NotificationTransports;
 use webhook::WebhookTransport;
 
-/// Whoever has this partition of the dead letters leads, and reads all there are: an outage is in
-/// all partitions, and shall be one message.
+/// The notifier that owns this partition of the dead letters leads, and reads all partitions: an
+/// outage affects all of them, and must cause one message.
 const LEADER_PARTITION: PartitionId = 0;
-/// How long the loop waits for a record: the group and the clock want to be served.
+/// How long the loop waits for a record: the group and the timers must be served.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
-/// How long a call to the broker may take before it counts as away.
+/// How long a call to the broker may take before the broker counts as unavailable.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause between two commits while nobody is told anything.
+/// Pause between two commits while nothing is delivered.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
-/// Messages under way at once. What waits for a place goes on gathering.
+/// Messages in progress at once. Recipients that wait for one to end continue to gather.
 const SENDS_MAX: usize = 16;
 
-/// Why the notifier ended other than by being told to.
+/// Why the notifier ended without being asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum NotifierError {
-    /// A client could not be made, or the group has thrown this member out for good.
+    /// A client could not be created, or the group has removed this member permanently.
     #[error("Kafka: {0}; check [kafka]")]
     Kafka(#[from] KafkaError),
-    /// Newer processes have been here: upgrade this one.
+    /// A record has a newer format: upgrade this process.
     #[error(transparent)]
     Newer(#[from] CodecError),
-    /// The HTTP client cannot be made: its certificates, most likely.
+    /// The HTTP client cannot be created: its certificates, most likely.
     #[error("TLS: {0}; check the certificates of this machine")]
     Tls(#[from] rustls::Error),
-    /// The mail client cannot be made: its certificates, most likely.
+    /// The mail client cannot be created: its certificates, most likely.
     #[error("mail: {0}; check notifier.smtp_url and the certificates of this machine")]
     Mail(#[from] smtp::Error),
-    /// Mend the file of the callers.
+    /// Correct the callers file.
     #[error(transparent)]
     Callers(#[from] ConfigError),
-    /// The machine gives no threads.
+    /// The system refuses to start threads.
     #[error("threads: {0}")]
     Threads(#[from] std::io::Error),
 }
 
-/// Runs a notifier until `shutdown`; blocks. What has gathered is then told at once. Says through
-/// `health` whether it is ready.
+/// Runs a notifier until `shutdown`; blocks. What has gathered is then sent at once. Reports
+/// readiness through `health`.
 pub fn run(
     settings: &Settings,
     shutdown: CancellationToken,
@@ -114,18 +115,18 @@ struct Notifier {
     transports: Arc<NotificationTransports>,
     runtime: Runtime,
     results: (Sender<NotificationAttempt>, Receiver<NotificationAttempt>),
-    /// Messages under way, those of earlier terms included.
-    under_way: usize,
+    /// Messages in progress, those of earlier terms included.
+    in_progress: usize,
     is_elected: bool,
     is_broker_down: bool,
     /// Present while we lead.
     leader_term: Option<LeaderTerm>,
-    /// Terms begun so far.
+    /// Terms started so far.
     terms_started: u64,
     commit_at: Instant,
 }
 
-/// An attempt to tell.
+/// An attempt to deliver a message.
 struct NotificationAttempt {
     term: u64,
     subscriber: Subscriber,
@@ -146,7 +147,7 @@ impl Notifier {
         };
         let probe = KafkaAdminClient::open(settings, CALL_TIMEOUT)?;
         let guard = Guard::new(settings).with_brokers(probe.brokers(&topics.dead_letters)?);
-        health.not_ready("lead", "the group has not answered yet");
+        health.not_ready("lead", "no group assignment yet");
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -170,7 +171,7 @@ impl Notifier {
                 webhook,
             }),
             results: channel(),
-            under_way: 0,
+            in_progress: 0,
             is_elected: false,
             is_broker_down: false,
             leader_term: None,
@@ -215,10 +216,10 @@ impl Notifier {
         Ok(())
     }
 
-    /// Hears what the group says.
+    /// Handles changes of the group assignment.
     fn poll_group(&mut self) -> Result<(), NotifierError> {
         for change in self.member.poll(Duration::ZERO)? {
-            tracing::info!(?change, "the group has spoken");
+            tracing::info!(?change, "group assignment changed");
             match change {
                 AssignmentChange::Assigned(partitions) => {
                     self.is_elected |= partitions.contains(&LEADER_PARTITION);
@@ -230,7 +231,7 @@ impl Notifier {
                 AssignmentChange::Lost(partitions) => self.release_partitions(&partitions)?,
             }
             if !self.is_elected {
-                self.health.ready("lead"); // standing by is all that is asked of it
+                self.health.ready("lead"); // standing by is enough
             }
         }
         Ok(())
@@ -244,14 +245,14 @@ impl Notifier {
         Ok(self.member.release(partitions)?)
     }
 
-    /// Sends what is due by the callers' own pace, or by `pace`.
-    fn send(&mut self, pace: Option<BatchWindow>) {
+    /// Sends what is due by the callers' own intervals, or by `window`.
+    fn send(&mut self, window: Option<BatchWindow>) {
         let Some(leader) = &mut self.leader_term else { return };
         let (term, now, gather) = (leader.term(), clock::monotonic(), self.settings.gather);
         let subscribers = &self.router.subscribers;
         let mut waiting = 0;
         leader.recipients().retain(|subscriber, recipient| {
-            // A subscriber that has unsubscribed holds nothing back.
+            // A subscriber that has unsubscribed does not hold back the commit.
             let Some(caller) = subscribers.subscribed_caller(subscriber) else { return false };
             let interval = caller.notify.interval;
             let write = |digest| Notification {
@@ -261,11 +262,11 @@ impl Notifier {
                 interval,
                 digest,
             };
-            let pace = pace.unwrap_or(BatchWindow { gather, interval });
-            let has_room = self.under_way < SENDS_MAX;
-            let next = has_room.then(|| recipient.next_notification(pace, now, write)).flatten();
+            let window = window.unwrap_or(BatchWindow { gather, interval });
+            let has_room = self.in_progress < SENDS_MAX;
+            let next = has_room.then(|| recipient.next_notification(window, now, write)).flatten();
             if let Some(message) = next {
-                self.under_way += 1;
+                self.in_progress += 1;
                 let (transports, ended) = (Arc::clone(&self.transports), self.results.0.clone());
                 let subscriber = subscriber.clone();
                 self.runtime.spawn(async move {
@@ -282,7 +283,7 @@ impl Notifier {
     }
 
     fn on_attempt_ended(&mut self, ended: NotificationAttempt) {
-        self.under_way -= 1;
+        self.in_progress -= 1;
         let NotificationAttempt { term, subscriber, result } = ended;
         let leader = self.leader_term.as_mut().filter(|leader| leader.term() == term);
         let recipient = leader.and_then(|leader| leader.recipients().get_mut(&subscriber));
@@ -300,12 +301,14 @@ impl Notifier {
             ) => reason,
         };
         match status {
-            NotificationStatus::Delivered => tracing::info!(%caller, %channel, "told"),
+            NotificationStatus::Delivered => {
+                tracing::info!(%caller, %channel, "notification delivered")
+            }
             NotificationStatus::Failed => {
-                tracing::warn!(%caller, %channel, reason, "not told; trying again")
+                tracing::warn!(%caller, %channel, reason, "notification failed; retrying")
             }
             NotificationStatus::Refused | NotificationStatus::GivenUp => {
-                tracing::error!(%caller, %channel, reason, name, "not told, and never will be");
+                tracing::error!(%caller, %channel, reason, name, "notification given up");
             }
         }
         match (channel, &result) {
@@ -320,12 +323,13 @@ impl Notifier {
         }
     }
 
-    /// Tells at once what has gathered, so that nobody repeats anything, and leaves the group.
+    /// Sends at once what has gathered, so that the next leader repeats nothing, and leaves the
+    /// group.
     fn shut_down(mut self) -> Result<(), NotifierError> {
         self.health.not_ready("lead", "shutting down");
         let deadline = clock::monotonic() + self.settings.timeout;
         self.send(Some(BatchWindow::IMMEDIATE));
-        while self.under_way > 0 && clock::monotonic() < deadline {
+        while self.in_progress > 0 && clock::monotonic() < deadline {
             if let Ok(ended) = self.results.1.recv_timeout(POLL_TIMEOUT) {
                 self.on_attempt_ended(ended);
                 self.send(Some(BatchWindow::IMMEDIATE));

@@ -10,17 +10,17 @@ use super::digest::{CircuitSummary, Digest};
 use crate::model::Timestamp;
 use crate::model::time::format_time;
 
-/// What a webhook's message is called by, for receivers of several kinds.
+/// The `type` of a webhook's message, for receivers of several kinds.
 const EVENT_TYPE: &str = "orloj.failures";
 
-/// What one recipient is told at once.
+/// One message for a recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notification {
     /// The same however often it is sent.
     pub id: String,
     /// When it was written, in ms since the epoch.
     pub at: Timestamp,
-    /// Whose triggers it is about; `None` for those that name nobody who is known.
+    /// Whose triggers it is about; `None` for those without a known caller.
     pub caller: Option<String>,
     /// No other one follows within this.
     pub interval: Duration,
@@ -79,7 +79,7 @@ impl Notification {
             }
         };
         lines.push("-- ".to_owned());
-        lines.push(format!("You are told because of {source}."));
+        lines.push(format!("You receive this because of {source}."));
         lines.push(format!("Change it there; this is at most one message in {:?}.", self.interval));
         lines.join("\n") + "\n"
     }
@@ -116,7 +116,7 @@ impl Notification {
         let caller = self.caller.as_ref();
         let caller =
             caller.map_or_else(String::new, |id| format!(" --caller {}", shell_quoted(id)));
-        lines.push("\nSee them, and have them tried again when the cause is mended:".to_owned());
+        lines.push("\nSee them, and have them tried again when the cause is fixed:".to_owned());
         for command in ["list", "replay"] {
             lines.push(format!("  orloj dead-letters {command}{caller} --since {first}"));
         }
@@ -191,7 +191,7 @@ The first of them:
   order-1 (letter 3:41): attempt 6 was the last: answered 500: boom 1
   order-2 (letter 3:42): nothing says when
 
-See them, and have them tried again when the cause is mended:
+See them, and have them tried again when the cause is fixed:
   orloj dead-letters list --caller billing --since 2027-01-15T08:00:00Z
   orloj dead-letters replay --caller billing --since 2027-01-15T08:00:00Z
 
@@ -200,7 +200,7 @@ Hosts that failed too often are left alone for a while, and then tried:
 All of them: orloj circuits
 
 -- 
-You are told because of `notify` of billing in callers.toml.
+You receive this because of `notify` of billing in callers.toml.
 Change it there; this is at most one message in 300s.
 ";
         assert_eq!(text, expected);

@@ -1,10 +1,11 @@
-//! One recipient: what gathers for it, and the message on its way to it.
+//! One recipient: what gathers for it, and the message that is being sent to it.
 //!
-//! Invariant: pure; the time comes in. One message is on its way at a time, and stays the same
-//! until it is told or given up; what happens meanwhile gathers. So whatever lasts, little is kept.
+//! Invariant: pure, time is an argument. One message is being sent at a time, and stays the same
+//! until it is delivered or given up; what happens meanwhile gathers. So however long an outage
+//! lasts, little is kept.
 //!
 //! ```text
-//!   news ──► gathering ──gather, then interval──► outgoing ──► told, refused or given up
+//!   events ─► gathering ──gather, then interval──► outgoing ──► delivered, refused or given up
 //!                                                  │    ▲
 //!                                                  └────┘ failed: again after a pause
 //! ```
@@ -24,15 +25,15 @@ use crate::model::{Offset, Timestamp};
 pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Doublings of the pause: at most 256 s.
 const DOUBLINGS_MAX: u32 = 8;
-/// Hosts that are known to be left alone; each opening of one beyond them counts as news.
+/// Hosts that are known to have an open circuit; beyond them each opening is reported.
 const OPEN_CIRCUITS_MAX: usize = 1_000;
 
-/// When a message begins.
+/// When a message is sent.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchWindow {
-    /// How long news gather before a first message.
+    /// How long events gather before a first message.
     pub gather: Duration,
-    /// Between the end of a message and the next one, at least.
+    /// The minimum time between the end of a message and the next one.
     pub interval: Duration,
 }
 
@@ -41,16 +42,16 @@ impl BatchWindow {
     pub const IMMEDIATE: Self = Self { gather: Duration::ZERO, interval: Duration::ZERO };
 }
 
-/// Why a message did not arrive; for people.
+/// Why a message was not delivered. The reason is for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotificationSendError {
     /// Try again.
     Retryable(String),
-    /// This message never will.
+    /// Do not try again.
     Permanent(String),
 }
 
-/// What became of a message.
+/// The status of a message after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotificationStatus {
     /// The recipient has it.
@@ -64,11 +65,11 @@ pub enum NotificationStatus {
 }
 
 impl NotificationStatus {
-    /// What metrics call it.
+    /// The label value of the metric.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Delivered => "told",
+            Self::Delivered => "delivered",
             Self::Failed => "failed",
             Self::Refused => "refused",
             Self::GivenUp => "given_up",
@@ -76,16 +77,16 @@ impl NotificationStatus {
     }
 }
 
-/// One who is told.
+/// A recipient.
 #[derive(Debug, Default)]
 pub struct Recipient {
     next_digest: Digest,
-    /// Since when something gathers.
+    /// Since when events gather.
     gathering_since: Option<Instant>,
     pending: Option<PendingNotification>,
     /// When the last message ended.
     last_ended: Option<Instant>,
-    /// Hosts that were told to be left alone. Whose circuit of several workers', does not matter.
+    /// Hosts that were reported to have an open circuit, of any worker.
     open_circuits: BTreeSet<Text>,
 }
 
@@ -94,19 +95,19 @@ struct PendingNotification {
     message: Arc<Notification>,
     first_sent: Instant,
     failures: u32,
-    /// When it is sent again; `None` while it is under way.
+    /// When it is sent again; `None` while it is being sent.
     retry_at: Option<Instant>,
 }
 
 impl Recipient {
-    /// Takes in a dead letter.
+    /// Adds a dead letter.
     pub fn add_dead_letter(&mut self, letter: &DeadLetter, place: SourcePosition, now: Instant) {
         self.next_digest.add_dead_letter(letter, place);
         self.gathering_since.get_or_insert(now);
     }
 
-    /// Takes in a change of a circuit at `at`, in ms since the epoch. Only its opening and its
-    /// closing are news: while a host fails, each probe opens its circuit anew.
+    /// Adds a change of a circuit at `at`, in ms since the epoch. Only the first opening and the
+    /// closing are reported: while a host fails, each probe opens its circuit again.
     pub fn add_circuit_change(
         &mut self,
         circuit: &Circuit,
@@ -114,7 +115,7 @@ impl Recipient {
         place: SourcePosition,
         now: Instant,
     ) {
-        let is_news = match circuit.state {
+        let is_reported = match circuit.state {
             CircuitState::Open => {
                 self.open_circuits.len() >= OPEN_CIRCUITS_MAX
                     || self.open_circuits.insert(circuit.host.clone())
@@ -122,14 +123,14 @@ impl Recipient {
             CircuitState::Closed => self.open_circuits.remove(&circuit.host),
             CircuitState::HalfOpen => false,
         };
-        if is_news {
+        if is_reported {
             self.next_digest.add_circuit_change(circuit, at, place);
             self.gathering_since.get_or_insert(now);
         }
     }
 
     /// The message to be sent now, if there is one: then [`record_result`](Self::record_result)
-    /// follows. `write` makes a new one of what has gathered.
+    /// follows. `write` makes a new one from what has gathered.
     pub fn next_notification(
         &mut self,
         window: BatchWindow,
@@ -157,7 +158,7 @@ impl Recipient {
         Some(message)
     }
 
-    /// Takes in how an attempt ended; the message is tried for `give_up_after`.
+    /// Records how an attempt ended; the message is retried for `give_up_after`.
     pub fn record_result(
         &mut self,
         result: &Result<(), NotificationSendError>,
@@ -165,11 +166,11 @@ impl Recipient {
         now: Instant,
     ) -> NotificationStatus {
         let outgoing = self.pending.as_mut();
-        let begun = outgoing.as_ref().map_or(now, |outgoing| outgoing.first_sent);
+        let first_sent = outgoing.as_ref().map_or(now, |outgoing| outgoing.first_sent);
         let status = match result {
             Ok(()) => NotificationStatus::Delivered,
             Err(NotificationSendError::Permanent(_)) => NotificationStatus::Refused,
-            Err(NotificationSendError::Retryable(_)) if now - begun >= give_up_after => {
+            Err(NotificationSendError::Retryable(_)) if now - first_sent >= give_up_after => {
                 NotificationStatus::GivenUp
             }
             Err(NotificationSendError::Retryable(_)) => NotificationStatus::Failed,
@@ -185,13 +186,13 @@ impl Recipient {
         status
     }
 
-    /// Whether there is something that it has not been told.
+    /// Whether there is something that was not delivered.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.gathering_since.is_some() || self.pending.is_some()
     }
 
-    /// For each log, the first record of which it has not been told.
+    /// For each log, the first record that was not delivered.
     pub fn undelivered_offsets(&self) -> impl Iterator<Item = (SourcePartition, Offset)> {
         let outgoing =
             self.pending.iter().flat_map(|outgoing| outgoing.message.digest.first_offsets());
@@ -310,14 +311,14 @@ mod tests {
                 message.digest.circuits[0].clone()
             })
         };
-        let told = change(&mut recipient, CircuitState::Open, 0, clock.0).unwrap();
-        assert_eq!((told.opened, told.closed), (Some(FIRST_AT), None));
+        let message = change(&mut recipient, CircuitState::Open, 0, clock.0).unwrap();
+        assert_eq!((message.opened, message.closed), (Some(FIRST_AT), None));
         for offset in 1..10 {
             let probed = if offset % 2 == 0 { CircuitState::Open } else { CircuitState::HalfOpen };
             assert_eq!(change(&mut recipient, probed, offset, clock.advance(600)), None);
         }
-        let told = change(&mut recipient, CircuitState::Closed, 10, clock.advance(600)).unwrap();
-        assert_eq!((told.opened, told.closed), (None, Some(FIRST_AT)));
+        let message = change(&mut recipient, CircuitState::Closed, 10, clock.advance(600)).unwrap();
+        assert_eq!((message.opened, message.closed), (None, Some(FIRST_AT)));
         assert_eq!(change(&mut recipient, CircuitState::Closed, 11, clock.advance(600)), None);
     }
 }

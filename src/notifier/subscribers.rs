@@ -1,7 +1,7 @@
-//! Who is told: the addresses and webhooks of callers, as `callers.toml` has them now, and the
-//! operator's for what belongs to no caller.
+//! The subscribers: the addresses and webhooks of callers, as `callers.toml` has them now, and the
+//! operator's for triggers of no caller.
 //!
-//! Invariant: a webhook's URL may be a secret, and is shown to nobody.
+//! Invariant: a webhook's URL may be a secret, and is never shown.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use reqwest::Url;
 
 use crate::callers::{ANONYMOUS, Caller, Callers};
 
-/// A way to tell.
+/// A channel: where messages are sent.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Channel {
     /// Mail to this address.
@@ -20,16 +20,16 @@ pub enum Channel {
     Webhook(Url),
 }
 
-/// Who is told of one caller's triggers.
+/// A subscriber to one caller's triggers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Subscriber {
     /// The caller's id.
     pub caller: String,
-    /// The way to tell.
+    /// Where messages are sent.
     pub channel: Channel,
 }
 
-/// All who are told.
+/// All subscribers.
 #[derive(Debug)]
 pub struct Subscribers {
     callers: Callers,
@@ -63,13 +63,13 @@ impl fmt::Debug for Channel {
 }
 
 impl Subscribers {
-    /// What the callers want, and `operator` for those who are nobody in particular.
+    /// The subscriptions of the callers, and `operator` for triggers without a known caller.
     #[must_use]
     pub fn new(callers: Callers, operator: Vec<Address>) -> Self {
         Self { callers, operator }
     }
 
-    /// Who is told of what happens to triggers that say they are of `caller`.
+    /// The subscribers to triggers whose record names `caller`.
     #[must_use]
     pub fn subscribers_of(&self, caller: Option<&str>) -> Vec<Subscriber> {
         let caller = self.callers.for_record(caller);
@@ -77,7 +77,7 @@ impl Subscribers {
         channels.map(|channel| Subscriber { caller: caller.id.clone(), channel }).collect()
     }
 
-    /// The caller of a subscriber, if it wants to be told still.
+    /// The caller of a subscriber, if it is still subscribed.
     #[must_use]
     pub fn subscribed_caller(&self, subscriber: &Subscriber) -> Option<Arc<Caller>> {
         let caller = self.callers.for_record(Some(&subscriber.caller));
@@ -114,8 +114,10 @@ mod tests {
     }
 
     fn subscriber_names(audience: &Subscribers, caller: Option<&str>) -> Vec<String> {
-        let told = audience.subscribers_of(caller).into_iter();
-        told.map(|subscriber| format!("{}: {}", subscriber.caller, subscriber.channel)).collect()
+        let subscribers = audience.subscribers_of(caller).into_iter();
+        subscribers
+            .map(|subscriber| format!("{}: {}", subscriber.caller, subscriber.channel))
+            .collect()
     }
 
     #[test]
@@ -130,8 +132,8 @@ mod tests {
         ];
         assert_eq!(subscriber_names(&audience, Some("billing")), billing);
         assert_eq!(subscriber_names(&audience, Some("shop")), [""; 0], "it wants nothing");
-        for nobody in [None, Some("unknown")] {
-            assert_eq!(subscriber_names(&audience, nobody), ["anonymous: op@example.com"]);
+        for unknown in [None, Some("unknown")] {
+            assert_eq!(subscriber_names(&audience, unknown), ["anonymous: op@example.com"]);
         }
         assert!(!format!("{:?}", audience.subscribers_of(Some("billing"))).contains("s3cret"));
     }
@@ -141,13 +143,13 @@ mod tests {
         let audience = subscribers("callers.anonymous.notify.email = [\"a@example.com\"]");
         assert_eq!(subscriber_names(&audience, None), ["anonymous: a@example.com"]);
         let operator = Channel::Mail("op@example.com".parse().unwrap());
-        let gone = Subscriber { caller: ANONYMOUS.to_owned(), channel: operator };
-        assert!(audience.subscribed_caller(&gone).is_none());
+        let removed = Subscriber { caller: ANONYMOUS.to_owned(), channel: operator };
+        assert!(audience.subscribed_caller(&removed).is_none());
         assert!(
             audience
                 .subscribers_of(None)
                 .iter()
-                .all(|told| audience.subscribed_caller(told).is_some())
+                .all(|subscriber| audience.subscribed_caller(subscriber).is_some())
         );
     }
 }

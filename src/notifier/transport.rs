@@ -1,4 +1,4 @@
-//! Who carries messages: to mail servers and webhooks.
+//! The transports of messages: mail and webhook.
 
 use super::mail::MailTransport;
 use super::notification::Notification;
@@ -8,7 +8,7 @@ use super::webhook::WebhookTransport;
 use crate::callers::Caller;
 use crate::model::Timestamp;
 
-/// Both ways to tell.
+/// Both transports.
 #[derive(Debug)]
 pub(super) struct NotificationTransports {
     /// `None` if no mail server is configured.
@@ -17,7 +17,7 @@ pub(super) struct NotificationTransports {
 }
 
 impl NotificationTransports {
-    /// Makes one attempt, at `now`, in the name of `caller`.
+    /// Makes one attempt at `now` for `caller`.
     pub(super) async fn send(
         &self,
         channel: &Channel,

@@ -82,12 +82,12 @@ fn request(
     Ok(request)
 }
 
-/// 410 says that nobody wants to hear of it; everything else may be mended.
+/// 410 says that the receiver wants no more messages; every other failure may be temporary.
 fn classify_status(status: StatusCode) -> Result<(), NotificationSendError> {
     let reason = || format!("answered {}", status.as_u16());
-    match status {
-        StatusCode::GONE => Err(NotificationSendError::Permanent(reason())),
-        _ if status.is_success() => Ok(()),
+    match status.as_u16() {
+        410 => Err(NotificationSendError::Permanent(reason())),
+        200..=299 => Ok(()),
         _ => Err(NotificationSendError::Retryable(reason())),
     }
 }

@@ -1,7 +1,7 @@
-//! Reading the topics and folding them, batch by batch.
+//! Reads the topics and applies their records, batch by batch.
 //!
-//! Invariant: a batch is one transaction: its facts, the positions of its logs, the cursors that
-//! were reached. It is committed as soon as there is nothing more to read just now.
+//! Invariant: a batch is one transaction: its rows, the offsets that were read, the cursors that
+//! were reached. It is committed as soon as there is nothing more to read at the moment.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ pub(super) enum ViewSource {
     DeadLetters = 3,
 }
 
-/// How many those are.
+/// The number of topics.
 pub(super) const SOURCE_COUNT: usize = 4;
 const ALL_SOURCES: [ViewSource; SOURCE_COUNT] =
     [ViewSource::Triggers, ViewSource::Ledger, ViewSource::Outcomes, ViewSource::DeadLetters];
@@ -44,31 +44,31 @@ const SOURCE_LABELS: [&str; SOURCE_COUNT] = ["triggers", "ledger", "outcomes", "
 
 /// Records of a batch at most.
 const BATCH_MAX: usize = 4_000;
-/// Records of one topic before the others have their turn.
+/// Records of one topic before the other topics are read.
 const TOPIC_TURN_MAX: usize = 500;
-/// How long a batch takes at most: so late is whoever waits for what it has.
+/// How long a batch takes at most: a caller that waits for one of its records waits this long.
 const BATCH_TIME: Duration = Duration::from_millis(50);
 /// How long the reader waits for a record of one topic when there is nothing to do.
 const IDLE_WAIT: Duration = Duration::from_millis(2);
-/// How long a log must be quiet before its end is believed to be markers.
+/// How long a partition must have no records before the rest up to its end is taken for markers.
 const CONFIRM_AFTER_IDLE: Duration = Duration::from_millis(15);
-/// How long a partition waits whose schema registry is away.
+/// How long a partition is paused while the schema registry is unavailable.
 const REGISTRY_PAUSE: Duration = Duration::from_secs(1);
-/// How long the broker may take to say where logs begin.
+/// How long the broker may take to return the start offsets of the partitions.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause while the brokers are away.
+/// Pause while the brokers are unavailable.
 const UNAVAILABLE_PAUSE: Duration = Duration::from_millis(100);
-/// Behind by less than this, in ms, the view is as good as caught up.
+/// With less lag than this, in ms, the view counts as caught up.
 const LAG_READY_MAX_MS: u64 = 10_000;
 
 /// A partition of a topic, as far as it is read.
 #[derive(Clone, Copy, Debug)]
 struct PartitionProgress {
-    /// Everything below is folded.
+    /// Everything below is applied.
     next_offset: Offset,
     dirty: bool,
     read_at: Instant,
-    /// The reader was started again: if it meets the end, everything below this is read.
+    /// The reader was started again: if it reaches the end, everything below this offset is read.
     confirming: Option<Offset>,
     paused_until: Option<Instant>,
 }
@@ -79,7 +79,7 @@ struct TopicInput {
     partitions: Vec<PartitionProgress>,
 }
 
-/// The thread's state while it follows.
+/// The state of the thread while it reads.
 pub(super) struct ViewConsumer<'a> {
     db: &'a Connection,
     report: &'a ProgressPublisher,
@@ -89,7 +89,7 @@ pub(super) struct ViewConsumer<'a> {
     inputs: Vec<TopicInput>,
     admin: KafkaAdminClient,
     polled: Receiver<PartitionEnds>,
-    /// What was seen of each partition and is not reached yet.
+    /// The polled ends of each partition that are not reached yet.
     pending: Vec<Option<PartitionEnds>>,
     as_of: Vec<u64>,
     retention: Retention,
@@ -97,7 +97,7 @@ pub(super) struct ViewConsumer<'a> {
     _poller: DropGuard,
 }
 
-/// What came of one look for a record.
+/// The result of one poll.
 enum PollResult {
     Empty,
     Handled,
@@ -121,11 +121,11 @@ impl<'a> ViewConsumer<'a> {
             let parts = load_positions(db, source, partitions)?;
             inputs.push(TopicInput { topic, reader, partitions: parts });
         }
-        let (to, seen) = channel();
+        let (sender, polled) = channel();
         let stop = CancellationToken::new();
-        ProgressPoller::start(settings, topics, to, stop.clone())?;
+        ProgressPoller::start(settings, topics, sender, stop.clone())?;
         let payload_max = usize::try_from(settings.gateway.view_payload_max.bytes());
-        let mut follow = Self {
+        let mut consumer = Self {
             db,
             report,
             health,
@@ -133,15 +133,15 @@ impl<'a> ViewConsumer<'a> {
             decoder: Decoder::new(settings)?,
             inputs,
             admin,
-            polled: seen,
+            polled,
             pending: (0..partitions).map(|_| None).collect(),
             as_of: vec![0; partitions],
             retention: Retention::new(settings.gateway.view_audit),
             in_transaction: false,
             _poller: stop.drop_guard(),
         };
-        follow.start_readers()?;
-        Ok(follow)
+        consumer.start_readers()?;
+        Ok(consumer)
     }
 
     /// Whether every partition was reached once.
@@ -149,7 +149,7 @@ impl<'a> ViewConsumer<'a> {
         self.as_of.iter().all(|at| *at > 0)
     }
 
-    /// Reads and folds until `shutdown`, unless those who ask find the file to be of no use.
+    /// Reads and applies records until `shutdown`, or until a query finds the file corrupt.
     pub(super) fn run(
         &mut self,
         shutdown: &CancellationToken,
@@ -163,7 +163,7 @@ impl<'a> ViewConsumer<'a> {
         Ok(())
     }
 
-    /// Begins to read every log where it was left.
+    /// Starts to read every partition where reading has ended.
     fn start_readers(&mut self) -> Result<(), ViewError> {
         for input in &mut self.inputs {
             for (partition, part) in (0..).zip(&mut input.partitions) {
@@ -175,7 +175,8 @@ impl<'a> ViewConsumer<'a> {
                 }
                 part.next_offset = part.next_offset.max(low);
             }
-            // All ends before the first fetch: a broker answers a connection in order.
+            // Request all ends before the first fetch: a broker answers the requests of a
+            // connection in order.
             for (partition, part) in (0..).zip(&input.partitions) {
                 input.reader.start(&input.topic, partition, part.next_offset)?;
             }
@@ -184,20 +185,20 @@ impl<'a> ViewConsumer<'a> {
     }
 
     fn run_batch(&mut self, shutdown: &CancellationToken) -> Result<(), ViewError> {
-        let begun = clock::monotonic();
+        let started = clock::monotonic();
         let (mut folded, mut wait) = (0, IDLE_WAIT);
         loop {
-            let mut came = 0;
+            let mut received = 0;
             for source in ALL_SOURCES {
-                came += self.read_source(source, wait)?;
-                if came > 0 {
+                received += self.read_source(source, wait)?;
+                if received > 0 {
                     wait = Duration::ZERO;
                 }
             }
             self.apply_reached_cursors()?;
-            folded += came;
+            folded += received;
             let now = clock::monotonic();
-            if came == 0 || folded >= BATCH_MAX || now - begun >= BATCH_TIME {
+            if received == 0 || folded >= BATCH_MAX || now - started >= BATCH_TIME {
                 break;
             }
         }
@@ -213,7 +214,7 @@ impl<'a> ViewConsumer<'a> {
         self.commit()
     }
 
-    /// Takes what there is of a topic, at most [`TOPIC_TURN_MAX`] records.
+    /// Reads the available records of a topic, at most [`TOPIC_TURN_MAX`].
     fn read_source(&mut self, source: ViewSource, wait: Duration) -> Result<usize, ViewError> {
         let mut wait = wait;
         for taken in 0..TOPIC_TURN_MAX {
@@ -235,7 +236,7 @@ impl<'a> ViewConsumer<'a> {
             Ok(None) => return Ok(PollResult::Empty),
             Ok(Some(read)) => read,
             Err(error) => {
-                tracing::debug!(topic = input.topic, %error, "the view reads");
+                tracing::debug!(topic = input.topic, %error, "reading failed; retrying");
                 return Ok(PollResult::Unavailable);
             }
         };
@@ -250,7 +251,11 @@ impl<'a> ViewConsumer<'a> {
                 return Ok(PollResult::Handled);
             }
             ReadEvent::OutOfRange(reason) => {
-                tracing::warn!(topic = input.topic, reason, "the view has missed records");
+                tracing::warn!(
+                    topic = input.topic,
+                    reason,
+                    "the view has missed records: the offset to read is out of range"
+                );
                 self.start_readers()?;
                 return Ok(PollResult::Handled);
             }
@@ -263,7 +268,12 @@ impl<'a> ViewConsumer<'a> {
         let record = match self.decoder.decode(source, &message, clock::now_ms()) {
             Ok(record) => record,
             Err(ViewError::Unavailable(reason)) => {
-                tracing::warn!(topic = input.topic, partition, reason, "the view waits");
+                tracing::warn!(
+                    topic = input.topic,
+                    partition,
+                    reason,
+                    "the view pauses a partition: the schema registry is unavailable"
+                );
                 part.paused_until = Some(clock::monotonic() + REGISTRY_PAUSE);
                 part.confirming = None;
                 input.reader.stop(&input.topic, partition)?;
@@ -300,7 +310,7 @@ impl<'a> ViewConsumer<'a> {
         }
     }
 
-    /// Applies the cursors of partitions whose logs are read as far as they were seen.
+    /// Applies the cursors of the partitions that are read up to their polled ends.
     fn apply_reached_cursors(&mut self) -> Result<(), ViewError> {
         for ends in self.polled.try_iter() {
             let at = usize::try_from(ends.partition).unwrap_or(0);
@@ -335,8 +345,8 @@ impl<'a> ViewConsumer<'a> {
         Ok(())
     }
 
-    /// A log may end in markers, which no record reaches. Where it is quiet, it is read once more
-    /// from where we stand: meeting the end settles it.
+    /// A log may end in transaction markers, which no record reaches. If no record arrives, reading
+    /// is started once more at the current offset: reaching the end confirms it.
     fn confirm_ends(&mut self) -> Result<(), ViewError> {
         let now = clock::monotonic();
         for (source, input) in self.inputs.iter_mut().enumerate() {
@@ -390,7 +400,7 @@ impl<'a> ViewConsumer<'a> {
         Ok(())
     }
 
-    /// Tells those who wait, and those who watch.
+    /// Publishes the progress to waiting requests, metrics and health.
     fn publish_progress(&self) {
         // In the order of `ViewTopic`.
         let next =
@@ -417,7 +427,7 @@ impl<'a> ViewConsumer<'a> {
     }
 }
 
-/// Where the database has got to with a topic.
+/// The offsets up to which a topic is in the database.
 fn load_positions(
     db: &Connection,
     source: ViewSource,

@@ -1,7 +1,7 @@
-//! From bytes to what is folded, with the codecs of those who own the topics.
+//! From bytes to the records that the view applies, with the codecs of the topics' owners.
 //!
-//! Invariant: a registration is judged by the owners' own reading, so that the view and the owner
-//! take the same records for registrations.
+//! Invariant: a registration is decoded by the same code as the owner uses, so that the view and
+//! the owner take the same records for registrations.
 
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
 use tokio::runtime::Runtime;
@@ -22,7 +22,7 @@ use crate::model::ledger::LedgerRecord;
 use crate::model::outcome::Outcome;
 use crate::model::partitioner::Partitioner;
 
-/// A record, read.
+/// A decoded record.
 #[derive(Debug)]
 pub(super) enum DecodedRecord {
     Trigger(Box<TriggerRecord>),
@@ -31,7 +31,7 @@ pub(super) enum DecodedRecord {
     DeadLetter(Box<DeadLetter>),
 }
 
-/// What reading needs.
+/// What decoding needs.
 pub(super) struct Decoder {
     partitioner: Partitioner,
     partitions: i32,
@@ -54,8 +54,8 @@ impl Decoder {
         })
     }
 
-    /// Reads a record of a topic at `now` (ms since the epoch). Nothing, if nobody of us wrote it;
-    /// [`ViewError::Unavailable`], if it cannot be judged just now.
+    /// Decodes a record of a topic at `now` (ms since the epoch). `None` if Orloj did not write it;
+    /// [`ViewError::Unavailable`] if it cannot be decoded at the moment.
     pub(super) fn decode(
         &self,
         source: ViewSource,
@@ -94,7 +94,7 @@ impl Decoder {
             Err(error @ CodecError::Newer { .. }) => Err(ViewError::NewerFormat(error.to_string())),
             Err(error @ CodecError::Corrupt { .. }) => {
                 let (topic, partition, offset) = LogReader::position(message);
-                tracing::warn!(topic, partition, offset, %error, "passed over");
+                tracing::warn!(topic, partition, offset, %error, "unreadable record skipped");
                 Ok(None)
             }
         }

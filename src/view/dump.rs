@@ -1,7 +1,7 @@
-//! Everything that a view has, as text in one order: to compare two views.
+//! The content of a view as text in one order, to compare two views.
 //!
 //! Invariant: numbers that depend on which topic was read first (of ids, of names, of places in
-//! lists) are not in it, nor is how far it is; what they stand for is.
+//! lists) are not in it, nor are offsets; the values that they stand for are.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use rusqlite::types::ValueRef;
 
 use super::{ViewError, schema};
 
-/// What is compared, a statement a kind of thing.
+/// What is compared: one statement for each kind of row.
 const KINDS: [(&str, &str); 6] = [
     (
         "trigger",
@@ -22,7 +22,7 @@ const KINDS: [(&str, &str); 6] = [
     (
         "generation",
         "SELECT s.id, g.gid, g.known, g.decided, g.created_at, g.fire_at, g.keeps, g.priority, \
-         g.expire_after, g.retain, g.schedule, g.after, g.whole, g.row, g.told \
+         g.expire_after, g.retain, g.schedule, g.after, g.whole, g.row, g.outcomes \
          FROM generation AS g JOIN subject AS s ON s.sid = g.sid",
     ),
     (
@@ -34,7 +34,7 @@ const KINDS: [(&str, &str); 6] = [
     (
         "letter",
         "SELECT l.lid, l.at, l.reason, l.trigger, c.text, l.host, l.state, l.replays, l.attempts, \
-         l.last_status, l.dealt_at FROM letter AS l LEFT JOIN name AS c ON c.nid = l.caller",
+         l.last_status, l.handled_at FROM letter AS l LEFT JOIN name AS c ON c.nid = l.caller",
     ),
     (
         "circuit",
@@ -43,8 +43,8 @@ const KINDS: [(&str, &str); 6] = [
     ),
 ];
 
-/// The lines of the view in `file`, sorted. A view that is written meanwhile is read as it was at
-/// one moment for each kind of thing.
+/// The lines of the view in `file`, sorted. If the view is written meanwhile, each kind of row is
+/// read at one moment.
 pub fn dump(file: &Path) -> Result<Vec<String>, ViewError> {
     lines(&schema::open_reader(file)?)
 }

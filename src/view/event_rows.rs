@@ -1,7 +1,7 @@
-//! Facts that are asked for as they are: executions, dead letters and circuits.
+//! Rows that are queried as they are stored: executions, dead letters and circuits.
 //!
-//! Invariant: each stands under the place of its record, so that folding a record again changes
-//! nothing.
+//! Invariant: the key of each is the position of its record, so that applying a record again
+//! changes nothing.
 
 use rusqlite::params;
 
@@ -12,7 +12,7 @@ use crate::model::dead_letter::{Content, DeadLetter, Mark};
 use crate::model::outcome::{Circuit, CircuitState, Outcome, OutcomeKind};
 use crate::model::{Offset, PartitionId, Timestamp};
 
-/// An attempt, or what was left out, as an outcome tells it.
+/// An attempt, or a skipped occurrence, from its outcome.
 struct ExecutionFields<'a> {
     occurrence: u32,
     attempt: u32,
@@ -23,7 +23,7 @@ struct ExecutionFields<'a> {
     retry_at: Option<Timestamp>,
 }
 
-fn execution_fields(verdict: &OutcomeKind) -> Option<ExecutionFields<'_>> {
+fn execution_fields(outcome: &OutcomeKind) -> Option<ExecutionFields<'_>> {
     let plain = |occurrence: &u32, attempt: &u32, status| ExecutionFields {
         occurrence: *occurrence,
         attempt: *attempt,
@@ -33,7 +33,7 @@ fn execution_fields(verdict: &OutcomeKind) -> Option<ExecutionFields<'_>> {
         reason: None,
         retry_at: None,
     };
-    Some(match verdict {
+    Some(match outcome {
         OutcomeKind::Delivered { occurrence, attempt, status, .. } => ExecutionFields {
             http_status: Some(*status),
             ..plain(occurrence, attempt, ExecutionStatus::Completed)
@@ -62,7 +62,7 @@ fn execution_fields(verdict: &OutcomeKind) -> Option<ExecutionFields<'_>> {
 }
 
 impl Projector<'_> {
-    /// Stores what an outcome says of an execution, if it does.
+    /// Stores the execution of an outcome, if it reports one.
     pub(super) fn insert_execution(
         &mut self,
         sid: i64,
@@ -89,7 +89,7 @@ impl Projector<'_> {
         Ok(())
     }
 
-    /// A circuit has changed.
+    /// Stores a change of a circuit.
     pub(super) fn apply_circuit(
         &mut self,
         at: Timestamp,
@@ -123,7 +123,7 @@ impl Projector<'_> {
                 Mark::Archived => (LetterState::Archived, 0),
             };
             let lid = encode_position(letter.origin.partition, letter.origin.offset);
-            let sql = "UPDATE letter SET state = ?2, replays = replays + ?3, dealt_at = ?4 \
+            let sql = "UPDATE letter SET state = ?2, replays = replays + ?3, handled_at = ?4 \
                        WHERE lid = ?1";
             let values = params![lid, state.number(), replays, letter.at.cast_signed()];
             let _changed = self.db.prepare_cached(sql)?.execute(values)?;

@@ -1,7 +1,7 @@
-//! What can be asked for: filters, pages, and whose triggers may be seen.
+//! Filters, pages, and whose triggers may be seen.
 //!
-//! Invariant: a page's token names the query that it belongs to and is refused by every other one,
-//! so that nobody goes on where he was never allowed to begin.
+//! Invariant: a page token contains the hash of its query and is refused by every other query, so
+//! that no caller continues a list that it may not start.
 
 use std::fmt;
 use std::str::FromStr;
@@ -30,7 +30,7 @@ pub enum Scope {
 /// Which part of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Items at most; what is beyond 1 to [`PAGE_MAX`] is brought there.
+    /// Items at most; clamped to 1 to [`PAGE_MAX`].
     pub size: u32,
     /// Where the last page ended.
     pub token: Option<PageToken>,
@@ -48,7 +48,7 @@ impl Page {
     }
 }
 
-/// A part of a list, and how it goes on. A short page with a token is no end.
+/// A part of a list, and how it continues. A short page with a token is not the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing<T> {
     /// The items.
@@ -87,7 +87,7 @@ pub struct DeadLetterFilter {
     pub host: Option<String>,
     /// Of this trigger.
     pub trigger: Option<String>,
-    /// Whose reason contains this text, in large or small letters.
+    /// Whose reason contains this text, case-insensitive.
     pub reason: Option<String>,
     /// Given up then or later, in ms since the epoch.
     pub since: Option<Timestamp>,
@@ -95,7 +95,7 @@ pub struct DeadLetterFilter {
     pub until: Option<Timestamp>,
 }
 
-/// Where a page ended: opaque to whoever carries it.
+/// Where a page ended: opaque to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageToken {
     query: u64,
@@ -105,9 +105,9 @@ pub struct PageToken {
     minor: i64,
 }
 
-/// The token is not one of ours: begin at the first page.
+/// The token is not one of this query: start at the first page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is no page token that was given out here; leave it out to begin anew")]
+#[error("it is not a page token of this query; omit it to start from the first page")]
 pub struct InvalidPageToken;
 
 impl PageToken {
@@ -121,7 +121,7 @@ impl PageToken {
     }
 }
 
-/// What tells a query from others.
+/// A hash that differs between queries.
 pub(super) fn query_hash(query: &impl fmt::Debug) -> u64 {
     xxh3_64(format!("{query:?}").as_bytes())
 }

@@ -83,11 +83,11 @@ impl Queries<'_> {
             },
         };
         let rest = ResidualFilter { filter, words };
-        self.read_page(page, query, scans, limit, |ask, (major, minor)| {
+        self.read_page(page, query, scans, limit, |queries, (major, minor)| {
             let place = if minor == 0 { major } else { minor };
-            let found = ask.trigger_row(place)?.filter(|found| rest.matches(&found.view));
+            let found = queries.trigger_row(place)?.filter(|found| rest.matches(&found.view));
             let Some(mut found) = found else { return Ok(None) };
-            ask.load_last_execution(&mut found)?;
+            queries.load_last_execution(&mut found)?;
             Ok(Some(found.view))
         })
     }
@@ -111,7 +111,7 @@ impl Queries<'_> {
         Ok(best.map(|(_, ways)| ways))
     }
 
-    /// Down the index of statuses, of one target or of all; `None` if nobody knows that target.
+    /// Down the index of statuses, of one target or of all; `None` if that target is unknown.
     fn scans_by_status(
         &self,
         caller: Option<i64>,
@@ -169,8 +169,8 @@ impl Queries<'_> {
             return Ok(Listing { items: Vec::new(), next: None });
         };
         let scans = dead_letter_scans(caller, filter, after, sql_count(CANDIDATES_MAX));
-        self.read_page(page, query, scans, CANDIDATES_MAX, |ask, (_, lid)| {
-            Ok(ask
+        self.read_page(page, query, scans, CANDIDATES_MAX, |queries, (_, lid)| {
+            Ok(queries
                 .find_dead_letter(lid)?
                 .filter(|(_, letter)| takes(filter, letter))
                 .map(|(_, l)| l))

@@ -1,8 +1,8 @@
-//! From facts to what is listed: the row by which a trigger is found, made anew whenever a fact of
-//! it changes, and what a cursor changes for a whole partition.
+//! From stored facts to the list: the row by which a trigger is found, computed again whenever a
+//! fact of it changes, and what a cursor changes for a whole partition.
 //!
-//! Invariant: a row follows from facts alone (`status::judge`). The cursor is a fact too: it is
-//! applied only when everything that stood in the logs after it was committed is read.
+//! Invariant: a row follows from facts alone (`status::status_of`). The cursor is a fact too: it is
+//! applied only when everything that was in the logs when it was committed is read.
 
 use rusqlite::{OptionalExtension as _, Row as SqlRow, params};
 
@@ -29,7 +29,7 @@ const PARTITION_BITS: u32 = 6;
 #[derive(Debug)]
 struct GenerationRow {
     gid: i64,
-    /// Its registration is read, or the ledger tells what it is.
+    /// Its registration is read, or the ledger has its definition.
     known: bool,
     decision: i64,
     keeps_existing: bool,
@@ -56,7 +56,7 @@ struct ListRow {
     reason: Option<String>,
 }
 
-/// What the ledger says of a trigger, and whether the newest word waits for others.
+/// The ledger entry of a trigger, and whether a newer one waits for its outcomes.
 #[derive(Debug)]
 struct LedgerState {
     entry: Option<LedgerFacts>,
@@ -64,11 +64,11 @@ struct LedgerState {
 }
 
 impl Projector<'_> {
-    /// Brings the listed row of a trigger to where its facts are.
+    /// Updates the listed row of a trigger from its facts.
     pub(super) fn refresh_row(&mut self, sid: i64) -> Result<(), ViewError> {
         let ledger_state = self.ledger_state(sid)?;
         let Some(current) = self.current_generation(sid, ledger_state.entry.as_ref())? else {
-            // It may have been taken for granted, and was refused by its owner.
+            // It may have been listed before its owner refused it.
             return self.find_row(sid)?.map_or(Ok(()), |old| self.remove_row(&old));
         };
         let (partition, offset) = decode_position(current.gid);
@@ -121,7 +121,7 @@ impl Projector<'_> {
         entry: Option<&LedgerFacts>,
     ) -> Result<Option<GenerationRow>, ViewError> {
         let sql = "SELECT gid, known > 0, decided, keeps, created_at, fire_at, priority, retain, \
-                   schedule IS NOT NULL, after IS NOT NULL, told FROM generation \
+                   schedule IS NOT NULL, after IS NOT NULL, outcomes FROM generation \
                    WHERE sid = ?1 ORDER BY gid DESC";
         let mut select = self.db.prepare_cached(sql)?;
         let mut rows = select.query([sid])?;
@@ -186,7 +186,7 @@ impl Projector<'_> {
         Ok(())
     }
 
-    /// Generations before this one are of no account any more.
+    /// Marks the generations before this one as replaced.
     fn supersede(&self, sid: i64, by: &GenerationRow) -> Result<(), ViewError> {
         let sql = "UPDATE generation SET past = ?3 WHERE sid = ?1 AND gid < ?2 AND past IS NULL";
         let values = params![sid, by.gid, by.created_at.cast_signed()];
@@ -213,7 +213,7 @@ impl Projector<'_> {
         Ok(self.db.prepare_cached(sql)?.query_row([sid], read).optional()?)
     }
 
-    /// A place in the lists that nobody has: by the time of registration, then by its offset.
+    /// A free place in the lists: by the time of registration, then by offset.
     fn free_place(&self, current: &GenerationRow) -> Result<i64, ViewError> {
         let (partition, offset) = decode_position(current.gid);
         let tie = (offset << PARTITION_BITS) + u64::from(partition.unsigned_abs());
@@ -287,9 +287,9 @@ impl Projector<'_> {
         caller: i64,
         status: i64,
     ) -> Result<(), ViewError> {
-        let _gone =
+        let _deleted =
             self.db.prepare_cached("DELETE FROM listed WHERE place = ?1")?.execute([place])?;
-        let _gone =
+        let _deleted =
             self.db.prepare_cached("DELETE FROM words WHERE rowid = ?1")?.execute([place])?;
         self.add_to_tally(caller, status, -1)
     }
@@ -301,9 +301,9 @@ impl Projector<'_> {
         Ok(())
     }
 
-    /// The committed cursor of a partition, when everything is read that stood in its logs after
-    /// it was committed: what is not there by now has gone. `ledger_end` is where the ledger ended
-    /// before it was looked where outcomes end.
+    /// Applies the committed cursor of a partition, after everything is read that was in its logs
+    /// when it was committed: an entry that is not there now was removed. `ledger_end` is the end
+    /// of the ledger, read before the ends of the outcomes.
     pub(super) fn apply_cursor(
         &mut self,
         partition: PartitionId,
@@ -330,11 +330,11 @@ impl Projector<'_> {
         let sql = "DELETE FROM skip WHERE gid BETWEEN ?1 AND ?2";
         let passed = cursor.next_offset.min(cursor.replay_from).saturating_sub(1);
         let bounds = [encode_position(partition, 0), encode_position(partition, passed)];
-        let _gone = self.db.prepare_cached(sql)?.execute(bounds)?;
+        let _deleted = self.db.prepare_cached(sql)?.execute(bounds)?;
         Ok(())
     }
 
-    /// What the ledger said last of triggers that may have ended counts now.
+    /// The newest ledger entries of triggers that may have ended are applied now.
     fn confirm_ledger_states(
         &self,
         partition: PartitionId,
@@ -351,9 +351,9 @@ impl Projector<'_> {
         Ok(sids)
     }
 
-    /// Registrations that N has passed were taken, unless they were to keep what was there and
-    /// bear a mark. Where the mark is taken away already, because nothing replays from there, what
-    /// was there by its time decides.
+    /// Registrations below N were accepted, unless they were to keep an existing trigger and have a
+    /// skip mark. If the mark is deleted already, because no replay starts there, the earlier
+    /// generations decide by their times.
     fn decide_waiting(
         &self,
         partition: PartitionId,
@@ -389,7 +389,7 @@ impl Projector<'_> {
     /// far as their times say.
     fn had_earlier_generation(&self, sid: i64, gid: i64) -> Result<bool, ViewError> {
         let sql = "SELECT gid, known > 0, decided, keeps, created_at, fire_at, priority, retain, \
-                   schedule IS NOT NULL, after IS NOT NULL, told FROM generation \
+                   schedule IS NOT NULL, after IS NOT NULL, outcomes FROM generation \
                    WHERE sid = ?1 AND gid <= ?2 ORDER BY gid DESC";
         let mut select = self.db.prepare_cached(sql)?;
         let mut rows = select.query([sid, gid])?;
@@ -412,7 +412,7 @@ impl Projector<'_> {
         Ok(false)
     }
 
-    /// Plain triggers whose time W has passed.
+    /// Plain triggers whose time is below W.
     fn rows_fired_through(
         &self,
         partition: PartitionId,
@@ -434,7 +434,7 @@ impl GenerationRow {
         let number = |at| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(at)?.unwrap_or(0));
         let outcomes: Option<String> = row.get(10)?;
         let outcomes = outcomes
-            .map_or_else(|| Ok(OutcomeFacts::default()), |told| serde_json::from_str(&told));
+            .map_or_else(|| Ok(OutcomeFacts::default()), |text| serde_json::from_str(&text));
         Ok(Self {
             gid: row.get(0)?,
             known: row.get(1)?,

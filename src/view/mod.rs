@@ -1,14 +1,14 @@
-//! The view: what the topics say, folded into a SQLite file that can be listed, filtered and
-//! searched. It can be deleted at any time; it is read off the topics again.
+//! The view: the records of the topics, projected into a SQLite file that can be listed, filtered
+//! and searched. It can be deleted at any time; it is rebuilt from the topics.
 //!
-//! Invariant: nothing is decided here and nothing is written to Kafka. How far the view is stands
-//! in the same transaction as what it has, so a view that was killed goes on where it was, and one
-//! that is made from nothing becomes the same.
+//! Invariant: nothing is decided here and nothing is written to Kafka. The offsets that were read
+//! are committed in the same transaction as the rows, so a view that was killed continues where it
+//! was, and a view that is built from nothing becomes the same.
 //!
 //! ```text
 //!  triggers, ledger,      ┌────────── one thread ──────────┐
-//!  outcomes, dead-letters ┼─► follow ─► fold ─► show ──────┼─► SQLite ─► ask, lists ─► View
-//!  committed cursor ─► ends ──────────────► settle ────────┘
+//!  outcomes, dead-letters ┼─► consumer ─► projector ───────┼─► SQLite ─► queries ─► View
+//!  committed cursor ─► progress_poller ──► apply_cursor ─┘
 //! ```
 
 mod consumer;
@@ -63,44 +63,44 @@ pub use search::{FINGERPRINT_HEADER, LABEL_HEADER_PREFIX, NAME_HEADER};
 use pool::ConnectionPool;
 use progress::ViewProgress;
 
-/// The file's name in its folder.
+/// The file's name in its directory.
 const FILE_NAME: &str = "view.sqlite";
 
-/// Why the view cannot answer, or cannot be.
+/// Why the view cannot answer, or cannot be opened.
 #[derive(Debug, Error)]
 pub enum ViewError {
-    /// Answer "try again later": the file is being made, or was thrown away.
-    #[error("the view cannot be asked just now: {0}")]
+    /// Answer "try again later": the file is being built, or was deleted.
+    #[error("the view cannot be queried now: {0}")]
     Unavailable(String),
     /// Refuse the request.
     #[error(transparent)]
     InvalidToken(#[from] InvalidPageToken),
-    /// The file is of no use: it is thrown away and made anew.
-    #[error("the view's file cannot be gone on with: {0}")]
+    /// The file cannot be used: it is deleted and rebuilt.
+    #[error("the view's file cannot be used: {0}")]
     Incompatible(String),
-    /// What is in the file cannot be: it is thrown away and made anew.
+    /// The content of the file is invalid: it is deleted and rebuilt.
     #[error("the view's file is damaged: {0}")]
     Corrupt(String),
-    /// The database refuses. When writing, the file is thrown away and made anew, unless another
-    /// one would fare no better.
+    /// The database returned an error. When writing, the file is deleted and rebuilt, unless a new
+    /// one would fail in the same way.
     #[error("the view's database: {0}")]
     Database(#[from] rusqlite::Error),
-    /// The cluster is away; the file stays.
+    /// The cluster is unavailable; the file stays.
     #[error("the view cannot read the topics: {0}")]
     Kafka(#[from] KafkaError),
-    /// A newer Orloj wrote a record: upgrade this process.
-    #[error("{0}; the view stands still until this process is upgraded")]
+    /// A newer version of Orloj wrote a record: upgrade this process.
+    #[error("{0}; the view stops until this process is upgraded")]
     NewerFormat(String),
-    /// Give each gateway a folder of its own.
+    /// Give each gateway a directory of its own.
     #[error("another process uses {0}: give each gateway its own directory (gateway.view_dir)")]
     DirectoryLocked(PathBuf),
-    /// Mend the folder, or name another one.
+    /// Repair the directory, or configure another one.
     #[error("cannot use {0} (gateway.view_dir): {1}")]
     DirectoryUnusable(PathBuf, #[source] io::Error),
 }
 
 impl ViewError {
-    /// Whether what is in the file cannot be: no question will ever find it otherwise.
+    /// Whether the content of the file is invalid, so that every further query fails too.
     fn is_corruption(&self) -> bool {
         use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
         match self {
@@ -113,14 +113,14 @@ impl ViewError {
     }
 }
 
-/// The handle of those who ask; cheap to clone.
+/// The handle for queries; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct View {
     pool: ConnectionPool,
     progress: ViewProgress,
 }
 
-/// Holds the folder of the view for this process.
+/// Locks the directory of the view for this process.
 #[derive(Debug)]
 struct ViewDirLock {
     file: PathBuf,
@@ -139,7 +139,7 @@ impl ViewDirLock {
         Ok(Self { file: dir.join(FILE_NAME), _lock: lock })
     }
 
-    /// Throws the file away, and what SQLite has beside it.
+    /// Deletes the file, and the files of SQLite next to it.
     fn wipe(&self) -> Result<(), ViewError> {
         for suffix in ["", "-wal", "-shm"] {
             let mut path = self.file.clone().into_os_string();
@@ -156,9 +156,9 @@ impl ViewDirLock {
 }
 
 impl View {
-    /// Opens or makes the database and follows the topics on threads of its own until `shutdown`.
-    /// Part "view" of `health` says how it is; it is ready while the topics are only being read up
-    /// to now, because writes do not need it.
+    /// Opens or creates the database and reads the topics on threads of its own until `shutdown`.
+    /// Part "view" of `health` reports its state; it is ready while the view still catches up,
+    /// because writes do not need it.
     pub fn open(
         settings: &Settings,
         health: Arc<Health>,
@@ -180,7 +180,7 @@ impl View {
         Ok(Self { pool, progress })
     }
 
-    /// Waits, at most `patience`, until the view has everything up to these records; says how
+    /// Waits, at most `timeout`, until the view has everything up to these records; returns how
     /// fresh it is then.
     pub async fn wait_for(&self, marks: &[WritePosition], timeout: Duration) -> Freshness {
         let reached = self.progress.wait_for(marks, timeout).await;
@@ -193,10 +193,12 @@ impl View {
         self.progress.freshness(clock::now_ms(), true)
     }
 
-    /// A trigger; nothing, if there is none that may be seen.
+    /// A trigger; `None` if there is none that may be seen.
     pub async fn trigger(&self, scope: &Scope, id: &str) -> Result<Option<TriggerView>, ViewError> {
         let (scope, id) = (scope.clone(), id.to_owned());
-        self.pool.query(move |ask| Ok(ask.trigger(&scope, &id)?.map(|found| found.view))).await
+        self.pool
+            .query(move |queries| Ok(queries.trigger(&scope, &id)?.map(|found| found.view)))
+            .await
     }
 
     /// Triggers, the newest registration first; of those due within a time, the latest due first.
@@ -207,10 +209,10 @@ impl View {
         page: &Page,
     ) -> Result<Listing<TriggerView>, ViewError> {
         let (scope, filter, page) = (scope.clone(), filter.clone(), page.clone());
-        self.pool.query(move |ask| ask.triggers(&scope, &filter, &page)).await
+        self.pool.query(move |queries| queries.triggers(&scope, &filter, &page)).await
     }
 
-    /// The executions of a trigger, the newest first; nothing, if there is no trigger that may be
+    /// The executions of a trigger, the newest first; `None` if there is no trigger that may be
     /// seen.
     pub async fn executions(
         &self,
@@ -220,7 +222,7 @@ impl View {
         page: &Page,
     ) -> Result<Option<Listing<ExecutionView>>, ViewError> {
         let (scope, id, page) = (scope.clone(), id.to_owned(), page.clone());
-        self.pool.query(move |ask| ask.executions(&scope, &id, status, &page)).await
+        self.pool.query(move |queries| queries.executions(&scope, &id, status, &page)).await
     }
 
     /// Dead letters, the latest given up first.
@@ -231,7 +233,7 @@ impl View {
         page: &Page,
     ) -> Result<Listing<DeadLetterView>, ViewError> {
         let (scope, filter, page) = (scope.clone(), filter.clone(), page.clone());
-        self.pool.query(move |ask| ask.dead_letters(&scope, &filter, &page)).await
+        self.pool.query(move |queries| queries.dead_letters(&scope, &filter, &page)).await
     }
 
     /// A dead letter by its id, `<partition>-<offset>`.
@@ -241,10 +243,10 @@ impl View {
         id: &str,
     ) -> Result<Option<DeadLetterView>, ViewError> {
         let (scope, id) = (scope.clone(), id.to_owned());
-        self.pool.query(move |ask| ask.dead_letter(&scope, &id)).await
+        self.pool.query(move |queries| queries.dead_letter(&scope, &id)).await
     }
 
-    /// How many dead letters there are. Looks at each of them where more is asked than caller,
+    /// How many dead letters there are. Reads each of them if the filter has more than caller,
     /// state and time.
     pub async fn count_dead_letters(
         &self,
@@ -252,29 +254,29 @@ impl View {
         filter: &DeadLetterFilter,
     ) -> Result<u64, ViewError> {
         let (scope, filter) = (scope.clone(), filter.clone());
-        self.pool.query(move |ask| ask.count_dead_letters(&scope, &filter)).await
+        self.pool.query(move |queries| queries.count_dead_letters(&scope, &filter)).await
     }
 
     /// The newest state of each circuit, the latest change first.
     pub async fn circuits(&self, scope: &Scope) -> Result<Vec<CircuitView>, ViewError> {
         let scope = scope.clone();
-        self.pool.query(move |ask| ask.circuits(&scope)).await
+        self.pool.query(move |queries| queries.circuits(&scope)).await
     }
 
     /// How many triggers of a caller are not settled.
     pub async fn pending_count(&self, caller: &str) -> Result<u64, ViewError> {
         let caller = caller.to_owned();
-        self.pool.query(move |ask| ask.pending_count(&caller)).await
+        self.pool.query(move |queries| queries.pending_count(&caller)).await
     }
 
-    /// The registration of `id` with this generation, whatever became of it.
+    /// The registration of `id` with this generation, whatever its status.
     pub async fn registration(
         &self,
         id: &str,
         generation: Offset,
     ) -> Result<Option<RegistrationView>, ViewError> {
         let id = id.to_owned();
-        self.pool.query(move |ask| ask.registration(&id, generation)).await
+        self.pool.query(move |queries| queries.registration(&id, generation)).await
     }
 
     /// One-time callbacks that have not ended and whose next attempt was due before `before` (ms
@@ -285,7 +287,7 @@ impl View {
         page: &Page,
     ) -> Result<Listing<Overdue>, ViewError> {
         let page = page.clone();
-        self.pool.query(move |ask| ask.overdue(before, &page)).await
+        self.pool.query(move |queries| queries.overdue(before, &page)).await
     }
 
     /// All that [`overdue`](Self::overdue) lists, page by page.

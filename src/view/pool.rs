@@ -1,7 +1,7 @@
-//! The connections that answer questions, beside the one that writes.
+//! The connections for queries, beside the one that writes.
 //!
-//! Invariant: a question runs on a thread where waiting is allowed, no more of them at once than
-//! there are connections, and never on a file that was thrown away.
+//! Invariant: a query runs on a thread that may block, no more of them at once than there are
+//! connections, and never on a file that was deleted.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,10 +13,10 @@ use super::ViewError;
 use super::queries::Queries;
 use super::schema;
 
-/// Questions that are answered at once: each is a thread at work, and the rest waits its turn.
+/// Queries that run at once: each occupies a thread, and the others wait.
 const CONNECTIONS: usize = 8;
 
-/// Shared by all who ask; knows which file is the one to ask.
+/// Shared by all clones of the view; knows the current file.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionPool {
     permits: Arc<Semaphore>,
@@ -26,13 +26,13 @@ pub(super) struct ConnectionPool {
 #[derive(Debug)]
 struct PoolState {
     path: PathBuf,
-    /// Counts the files there were; nothing while there is none.
+    /// The number of the current file; `None` while there is none.
     current_file: Option<u64>,
     files_opened: u64,
     idle: Vec<(u64, Connection)>,
-    /// What a question has found wrong with the file.
+    /// The corruption that a query has found in the file.
     corruption: Option<String>,
-    /// Why there is none, for people.
+    /// Why there is no file, for people.
     unavailable_reason: String,
 }
 
@@ -47,11 +47,11 @@ impl ConnectionPool {
             corruption: None,
             unavailable_reason: reason,
         };
-        let turns = Arc::new(Semaphore::new(CONNECTIONS));
-        Self { permits: turns, state: Arc::new(Mutex::new(state)) }
+        let permits = Arc::new(Semaphore::new(CONNECTIONS));
+        Self { permits, state: Arc::new(Mutex::new(state)) }
     }
 
-    /// There is a file to ask.
+    /// There is a file to query.
     pub(super) fn file_opened(&self) {
         let mut state = self.lock();
         state.files_opened += 1;
@@ -59,7 +59,7 @@ impl ConnectionPool {
         state.corruption = None;
     }
 
-    /// The file is to be thrown away.
+    /// The file is about to be deleted.
     pub(super) fn file_closed(&self, reason: &str) {
         let mut state = self.lock();
         state.current_file = None;
@@ -67,22 +67,22 @@ impl ConnectionPool {
         reason.clone_into(&mut state.unavailable_reason);
     }
 
-    /// Fails if a question has found the file to be of no use.
+    /// Fails if a query has found the file corrupt.
     pub(super) fn check_corruption(&self) -> Result<(), ViewError> {
         self.lock().corruption.take().map_or(Ok(()), |damage| Err(ViewError::Corrupt(damage)))
     }
 
-    /// Puts a question.
+    /// Runs a query.
     pub(super) async fn query<T: Send + 'static>(
         &self,
-        question: impl FnOnce(Queries<'_>) -> Result<T, ViewError> + Send + 'static,
+        run: impl FnOnce(Queries<'_>) -> Result<T, ViewError> + Send + 'static,
     ) -> Result<T, ViewError> {
-        let turn = Arc::clone(&self.permits).acquire_owned().await;
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
         let pool = self.clone();
         let answer = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
+            let _permit = permit;
             let (file, connection) = pool.acquire()?;
-            let answer = question(Queries(&connection));
+            let answer = run(Queries(&connection));
             pool.record_corruption(file, answer.as_ref().err());
             pool.release(file, connection);
             answer
@@ -106,7 +106,7 @@ impl ConnectionPool {
         Ok((file, connection?))
     }
 
-    /// Remembers what is wrong with the file, for who can make another one.
+    /// Records the corruption, for the writer that can rebuild the file.
     fn record_corruption(&self, file: u64, error: Option<&ViewError>) {
         let Some(error) = error.filter(|error| error.is_corruption()) else { return };
         let mut state = self.lock();

@@ -1,6 +1,6 @@
-//! How far the view is, for those who wait for it.
+//! The progress of the view, for requests that wait for it.
 //!
-//! Invariant: what is told here is committed to the database already.
+//! Invariant: what is published here is committed to the database already.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use tokio::sync::watch;
 
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
-/// A topic of which somebody may know a record that must be contained.
+/// A topic of which a request may name a record that the view must contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ViewTopic {
     /// Registrations, commands, cancels.
     Triggers = 0,
-    /// What owners and workers said.
+    /// Results that owners and workers wrote.
     Outcomes = 1,
-    /// What was given up, and what was done about it.
+    /// Dead letters and their marks.
     DeadLetters = 2,
 }
 
-/// How many those are.
+/// The number of topics.
 const TOPICS: usize = 3;
 
 /// A record that must be contained.
@@ -48,9 +48,9 @@ pub struct Freshness {
 /// How far each partition is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ProgressState {
-    /// By log and partition, what is read next.
+    /// By topic and partition, the next offset to read.
     next_offsets: [Vec<Offset>; TOPICS],
-    /// When the ends were looked at up to which everything is contained, in ms since the epoch.
+    /// When the ends were polled up to which everything is contained, in ms since the epoch.
     as_of: Vec<Timestamp>,
 }
 
@@ -67,11 +67,11 @@ impl ProgressState {
     }
 }
 
-/// For those who wait.
+/// The receiving side, for requests that wait.
 #[derive(Clone, Debug)]
 pub(super) struct ViewProgress(watch::Receiver<ProgressState>);
 
-/// For the thread that writes.
+/// The sending side, for the thread that writes.
 #[derive(Debug)]
 pub(super) struct ProgressPublisher(watch::Sender<ProgressState>);
 
@@ -95,8 +95,8 @@ impl ViewProgress {
 }
 
 impl ProgressPublisher {
-    /// Tells how far the view is now: by [`ViewTopic`] and partition, what is read next. Nobody is
-    /// woken where nothing has changed.
+    /// Publishes the next offset by [`ViewTopic`] and partition. Receivers are woken only if
+    /// something has changed.
     pub(super) fn publish(&self, next: [Vec<Offset>; TOPICS], as_of: &[Timestamp]) {
         let new = ProgressState { next_offsets: next, as_of: as_of.to_vec() };
         let _woken = self.0.send_if_modified(|state| {
@@ -106,7 +106,7 @@ impl ProgressPublisher {
         });
     }
 
-    /// The view begins anew.
+    /// The view is rebuilt from the start of the topics.
     pub(super) fn reset(&self) {
         self.0.send_modify(|state| *state = ProgressState::of(state.as_of.len()));
     }
@@ -126,20 +126,20 @@ mod tests {
             (ViewTopic::DeadLetters, 0, 5),
         ];
         let marks = marks.map(|(log, partition, offset)| mark(log, partition, offset));
-        let tell = |outcomes, letters| {
+        let publish = |outcomes, letters| {
             report.publish([vec![0, 8], vec![outcomes, 0], vec![letters, 0]], &[0, 0]);
         };
         let soon = Duration::from_millis(1);
-        tell(0, 6);
+        publish(0, 6);
         assert!(!progress.wait_for(&marks, soon).await, "the outcome is not there");
-        tell(4, 5);
+        publish(4, 5);
         assert!(!progress.wait_for(&marks, soon).await, "the letter is not there");
         let waiting = tokio::spawn({
             let progress = progress.clone();
             async move { progress.wait_for(&marks, Duration::from_secs(5)).await }
         });
         tokio::task::yield_now().await; // so that it waits indeed
-        tell(4, 6);
+        publish(4, 6);
         assert!(waiting.await.unwrap());
         assert!(
             !progress.wait_for(&[mark(ViewTopic::Triggers, 9, 0)], soon).await,

@@ -1,10 +1,9 @@
-//! How far the schedulers are, and where the logs ended then: looked at again and again by a
-//! thread of its own.
+//! Polls the committed cursors of the schedulers and the ends of the logs, on a thread of its own.
 //!
-//! Invariant: first the cursor, committed and stable; then where the ledger ends, until everything
-//! below that is decided; only then where the other logs end. So whoever has read up to those ends
-//! has all that the cursor's owner wrote with it or before, and of each word of the ledger also the
-//! outcomes that its transaction had.
+//! Invariant: first the committed cursor is read; then the end of the ledger, until every
+//! transaction below it has ended; only then the ends of the other logs. So a reader that has read
+//! up to those ends has everything that the cursor's owner wrote with it or before, and for each
+//! entry of the ledger also the outcomes of its transaction.
 
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -22,23 +21,23 @@ use crate::model::{Offset, PartitionId, Timestamp};
 
 /// How long the broker may take to answer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Pause while somebody's transaction is open below an end.
+/// Pause while a transaction is open below an end.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// What was seen of a partition at a moment.
+/// The cursor and the ends of a partition at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct PartitionEnds {
     pub(super) partition: PartitionId,
-    /// When the look began, in ms since the epoch.
+    /// When the poll started, in ms since the epoch.
     pub(super) at: Timestamp,
     /// The group's offset and metadata, if there are any.
     pub(super) cursor: Option<(Offset, String)>,
-    /// Where each log began, and ended.
+    /// The first and the end offset of each log.
     pub(super) low: [Offset; SOURCE_COUNT],
     pub(super) ends: [Offset; SOURCE_COUNT],
 }
 
-/// A look that is not complete yet.
+/// A poll that is not complete yet.
 #[derive(Debug)]
 enum PendingPoll {
     Ledger(PartitionEnds),
@@ -51,18 +50,18 @@ pub(super) struct ProgressPoller {
     reader: LogReader,
     topics: [String; SOURCE_COUNT],
     polls: Vec<Option<PendingPoll>>,
-    /// Ends below which nothing is open: they need not be asked for again.
+    /// Ends below which no transaction is open: they need not be requested again.
     stable: Vec<[Offset; SOURCE_COUNT]>,
     interval: Duration,
     sender: Sender<PartitionEnds>,
 }
 
 impl ProgressPoller {
-    /// Looks at all partitions until `stop`, and tells `to`.
+    /// Polls all partitions until `stop`, and sends the results to `sender`.
     pub(super) fn start(
         settings: &Settings,
         topics: [String; SOURCE_COUNT],
-        to: Sender<PartitionEnds>,
+        sender: Sender<PartitionEnds>,
         stop: CancellationToken,
     ) -> KafkaResult<()> {
         let names = Names::new(&settings.topics.prefix);
@@ -75,7 +74,7 @@ impl ProgressPoller {
             polls: (0..partitions).map(|_| None).collect(),
             stable: vec![[0; SOURCE_COUNT]; partitions],
             interval: settings.gateway.view_look_interval,
-            sender: to,
+            sender,
         };
         let _detached = std::thread::spawn(move || poller.run(&stop));
         Ok(())
@@ -83,12 +82,14 @@ impl ProgressPoller {
 
     fn run(mut self, stop: &CancellationToken) {
         while !stop.is_cancelled() {
-            let begun = clock::monotonic();
+            let started = clock::monotonic();
             for at in 0..self.polls.len() {
                 match self.poll_partition(at) {
                     Ok(true) => {}
-                    Ok(false) => return, // nobody listens any more
-                    Err(error) => tracing::debug!(partition = at, %error, "the view looks again"),
+                    Ok(false) => return, // the receiver is closed
+                    Err(error) => {
+                        tracing::debug!(partition = at, %error, "progress poll failed; retrying")
+                    }
                 }
             }
             let pause = match self.polls.iter().any(Option::is_some) {
@@ -96,16 +97,16 @@ impl ProgressPoller {
                 false => self.interval,
             };
             std::thread::park_timeout(
-                pause.saturating_sub(clock::monotonic() - begun).max(RETRY_PAUSE),
+                pause.saturating_sub(clock::monotonic() - started).max(RETRY_PAUSE),
             );
         }
     }
 
-    /// Looks on at a partition; says whether anyone listens.
+    /// Continues the poll of a partition; returns whether the receiver is open.
     fn poll_partition(&mut self, at: usize) -> KafkaResult<bool> {
         let partition = PartitionId::try_from(at).expect("there are less than 2^31 partitions");
         let mut poll = match self.polls[at].take() {
-            Some(look) => look,
+            Some(poll) => poll,
             None => self.begin_poll(partition)?,
         };
         if let PendingPoll::Ledger(mut ends) = poll {
@@ -147,7 +148,7 @@ impl ProgressPoller {
         Ok(PendingPoll::Ledger(ends))
     }
 
-    /// Whether everything below the end that was seen is decided.
+    /// Whether every transaction below the polled end has ended.
     fn is_stable(&mut self, ends: &PartitionEnds, source: ViewSource) -> KafkaResult<bool> {
         let (source, end) = (source as usize, ends.ends[source as usize]);
         let at = usize::try_from(ends.partition).unwrap_or(0);

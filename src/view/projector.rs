@@ -1,7 +1,7 @@
-//! From records to facts: what each record of the topics adds to the database.
+//! From records to rows: what each record of the topics adds to the database.
 //!
-//! Invariant: a fact is stored where it can be overtaken only by a later record of its own log. So
-//! the database depends on what was read, and not on which topic was read first.
+//! Invariant: a row can be replaced only by a later record of the same log. So the database depends
+//! on what was read, and not on which topic was read first.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ use crate::model::text::Text;
 use crate::model::timeline::rank;
 use crate::model::{Offset, PartitionId, Timestamp};
 
-/// The place of a record as one number, which grows with the offset within a partition.
+/// The position of a record as one number, which grows with the offset within a partition.
 pub(super) fn encode_position(partition: PartitionId, offset: Offset) -> i64 {
     let offset = offset.min((1 << OFFSET_BITS) - 1).cast_signed();
     i64::from(partition) << OFFSET_BITS | offset
@@ -41,7 +41,7 @@ pub(super) enum OwnerDecision {
     Ignored = 2,
 }
 
-/// Where a record of the ledger stands, and when it was written.
+/// The position of a record of the ledger, and when it was written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RecordPosition {
     pub(super) partition: PartitionId,
@@ -50,21 +50,21 @@ pub(super) struct RecordPosition {
     pub(super) timestamp: Timestamp,
 }
 
-/// Stores facts in a transaction that its owner began.
+/// Writes rows in a transaction that the consumer has started.
 #[derive(Debug)]
 pub(super) struct Projector<'a> {
     pub(super) db: &'a Connection,
     pub(super) cache: &'a mut ProjectorCache,
 }
 
-/// What the fold remembers from one transaction to the next. All of it is in the database, too.
+/// What is cached from one transaction to the next. All of it is in the database too.
 #[derive(Debug)]
 pub(super) struct ProjectorCache {
     /// Bytes of a payload that are kept.
     pub(super) payload_max: usize,
     /// The cursor of each partition.
     pub(super) cursors: HashMap<PartitionId, Cursor>,
-    /// The cursors that owners left in the ledger, for where the group has none.
+    /// The cursors that owners wrote to the ledger, used if the group has none.
     pub(super) ledger_cursors: HashMap<PartitionId, Cursor>,
     /// Numbers of callers and targets.
     pub(super) name_ids: HashMap<String, i64>,
@@ -72,11 +72,11 @@ pub(super) struct ProjectorCache {
     row_buffer: Vec<u8>,
 }
 
-/// Names that are remembered; beyond it all are forgotten and looked up again.
+/// Names in the cache; beyond this the cache is cleared.
 const NAMES_MAX: usize = 10_000;
 
 impl ProjectorCache {
-    /// What a database has.
+    /// Loads the cache from a database.
     pub(super) fn load(db: &Connection, payload_max: usize) -> Result<Self, ViewError> {
         let mut cursors = HashMap::new();
         let mut rows = db.prepare("SELECT partition, offset, metadata FROM cursor")?;
@@ -87,14 +87,8 @@ impl ProjectorCache {
                 let _none = cursors.insert(row.get(0)?, cursor);
             }
         }
-        let (mirrors, names, scratch) = (HashMap::new(), HashMap::new(), Vec::new());
-        Ok(Self {
-            payload_max,
-            cursors,
-            ledger_cursors: mirrors,
-            name_ids: names,
-            row_buffer: scratch,
-        })
+        let (ledger_cursors, name_ids, row_buffer) = (HashMap::new(), HashMap::new(), Vec::new());
+        Ok(Self { payload_max, cursors, ledger_cursors, name_ids, row_buffer })
     }
 }
 
@@ -105,8 +99,8 @@ impl Projector<'_> {
         partition: PartitionId,
         record: TriggerRecord,
     ) -> Result<(), ViewError> {
-        // What cancels and commands do, outcomes and the ledger say. What is unreadable is a dead
-        // letter, and what is forwarded comes again.
+        // The effects of cancels and commands are in the outcomes and the ledger. An unreadable
+        // record becomes a dead letter, and a forwarded one is read again in its partition.
         let Request::Register(new) = record.request else { return Ok(()) };
         let sid = self.subject_id(partition, &new.id)?;
         let gid = encode_position(partition, record.offset);
@@ -174,19 +168,19 @@ impl Projector<'_> {
                 self.apply_skip(encode_position(at.partition, offset))
             }
             (LedgerKey::Cursor, Some(LedgerValue::Cursor { metadata, offset, .. })) => {
-                if let Ok((mirror, _)) = Cursor::from_metadata(offset, &metadata) {
-                    let _older = self.cache.ledger_cursors.insert(at.partition, mirror);
+                if let Ok((cursor, _)) = Cursor::from_metadata(offset, &metadata) {
+                    let _older = self.cache.ledger_cursors.insert(at.partition, cursor);
                 }
                 Ok(())
             }
-            // A mark that is taken away was true all the same. Of retries and vetoes the outcomes
-            // tell what matters here.
+            // A deleted skip mark was valid all the same. What matters here about retries and
+            // vetoes is in the outcomes.
             _ => Ok(()),
         }
     }
 
-    /// The ledger holds a trigger. What is still ahead of it is true at once; what may be its end
-    /// waits for the words of its outcomes.
+    /// The ledger holds a trigger. An entry that is still waiting is applied at once; one that may
+    /// be its end waits for its outcomes.
     fn apply_entry(
         &mut self,
         at: RecordPosition,
@@ -195,7 +189,7 @@ impl Projector<'_> {
     ) -> Result<(), ViewError> {
         let sid = self.subject_id(at.partition, &row.id.trigger)?;
         let facts = LedgerFacts::of(&row);
-        let text = serde_json::to_string(&facts).expect("numbers and words make JSON");
+        let text = serde_json::to_string(&facts).expect("numbers and text can be written as JSON");
         let (sql, fresh) = if facts.state.is_waiting() {
             ("UPDATE subject SET row = ?2, next = NULL, fresh = ?3 WHERE sid = ?1", 0)
         } else {
@@ -208,8 +202,8 @@ impl Projector<'_> {
         self.refresh_row(sid)
     }
 
-    /// The ledger tells what a trigger is, in case its registration is not read, or is there no
-    /// longer; and that the registration was taken.
+    /// Stores the definition from the ledger, in case the registration is not read or was deleted,
+    /// and that the registration was accepted.
     fn upsert_generation(
         &mut self,
         sid: i64,
@@ -222,9 +216,9 @@ impl Projector<'_> {
         if self.db.prepare_cached(sql)?.execute([gid])? > 0 {
             return Ok(());
         }
-        let course = row.lifecycle.take().unwrap_or_default();
-        let schedule = course.recurrence.as_ref().map(|series| series.schedule.to_json());
-        let after = course.dependencies.as_ref().map(|awaits| {
+        let lifecycle = row.lifecycle.take().unwrap_or_default();
+        let schedule = lifecycle.recurrence.as_ref().map(|series| series.schedule.to_json());
+        let after = lifecycle.dependencies.as_ref().map(|awaits| {
             encode_after(&Dependencies {
                 ids: awaits.remaining.clone(),
                 on_failure: awaits.on_failure,
@@ -248,8 +242,8 @@ impl Projector<'_> {
             timestamp.cast_signed(),
             fire_at,
             priority,
-            course.expire_after.map(u64::cast_signed),
-            course.retain.map(u64::cast_signed),
+            lifecycle.expire_after.map(u64::cast_signed),
+            lifecycle.retain.map(u64::cast_signed),
             schedule,
             after,
             whole,
@@ -258,7 +252,7 @@ impl Projector<'_> {
         Ok(())
     }
 
-    /// The ledger does not hold a trigger any more.
+    /// The ledger does not hold the trigger any more.
     fn apply_removal(&mut self, at: RecordPosition, id: &Text) -> Result<(), ViewError> {
         let sql = "UPDATE subject SET next = NULL, fresh = ?3 WHERE id = ?1 AND partition = ?2 \
                    AND (row IS NOT NULL OR next IS NOT NULL)";
@@ -298,21 +292,22 @@ impl Projector<'_> {
         };
         let sid = self.subject_id(partition, &outcome.trigger)?;
         let gid = encode_position(partition, generation);
-        let sql = "SELECT told, decided FROM generation WHERE gid = ?1";
+        let sql = "SELECT outcomes, decided FROM generation WHERE gid = ?1";
         let mut select = self.db.prepare_cached(sql)?;
         let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
         let found: Option<(Option<String>, i64)> = select.query_row([gid], read).optional()?;
         drop(select);
-        let (told, before) = found.unwrap_or_default();
+        let (stored, before) = found.unwrap_or_default();
         let mut outcomes =
-            told.map_or_else(|| Ok(OutcomeFacts::default()), |t| serde_json::from_str(&t));
+            stored.map_or_else(|| Ok(OutcomeFacts::default()), |t| serde_json::from_str(&t));
         let outcomes = outcomes.as_mut().map_err(|error| ViewError::Corrupt(error.to_string()))?;
         merge_outcome(outcomes, offset, outcome);
-        let text = serde_json::to_string(outcomes).expect("numbers and words make JSON");
+        let text =
+            serde_json::to_string(outcomes).expect("numbers and text can be written as JSON");
         let decided = if decided == OwnerDecision::Undecided { before } else { decided as i64 };
-        let sql = "INSERT INTO generation (gid, sid, decided, told, past) \
+        let sql = "INSERT INTO generation (gid, sid, decided, outcomes, past) \
                    VALUES (?1, ?2, ?3, ?4, ?5) \
-                   ON CONFLICT (gid) DO UPDATE SET decided = ?3, told = ?4, \
+                   ON CONFLICT (gid) DO UPDATE SET decided = ?3, outcomes = ?4, \
                    waits = CASE ?3 WHEN 2 THEN 0 ELSE waits END, \
                    past = CASE WHEN ?3 = 2 OR known = 0 THEN ?5 ELSE past END";
         let values = params![gid, sid, decided, text, outcome.at.cast_signed()];
@@ -359,7 +354,7 @@ impl Projector<'_> {
         Ok(nid)
     }
 
-    /// Cuts a payload that is too large for the view; says whether it stayed whole.
+    /// Truncates a payload that is too large for the view; returns whether it is complete.
     fn truncate_payload(&self, row: &mut FireRow) -> bool {
         let most = self.cache.payload_max;
         match &mut row.definition.payload {
@@ -384,14 +379,14 @@ fn encode_after(after: &Dependencies) -> String {
     serde_json::json!([ids, after.on_failure, after.timeout]).to_string()
 }
 
-/// The way back.
+/// The reverse of [`encode_after`].
 pub(super) fn decode_after(text: &str) -> Option<Dependencies> {
     let (ids, on_failure, timeout): (Vec<Text>, OnFailure, u64) =
         serde_json::from_str(text).ok()?;
     Some(Dependencies { ids, on_failure, timeout })
 }
 
-/// The generation that an outcome is about, and what it says of its registration.
+/// The generation of an outcome, and what it says about the registration.
 fn generation_and_decision(outcome: &Outcome) -> Option<(Offset, OwnerDecision)> {
     match &outcome.kind {
         OutcomeKind::Accepted { generation, .. } => Some((*generation, OwnerDecision::Accepted)),
@@ -413,7 +408,7 @@ fn generation_and_decision(outcome: &Outcome) -> Option<(Offset, OwnerDecision)>
     }
 }
 
-/// Adds what an outcome says to what was said before.
+/// Merges an outcome into those before.
 fn merge_outcome(outcomes: &mut OutcomeFacts, outcome_offset: Offset, outcome: &Outcome) {
     let at = outcome.at;
     outcomes.last_outcome_at = outcomes.last_outcome_at.max(at);

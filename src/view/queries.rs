@@ -1,9 +1,9 @@
-//! Questions to the database: single things, and lists page by page.
+//! Queries of the database: single rows, and lists page by page.
 //!
-//! Invariant: nothing is looked for without an index. A list walks down one index, or several of
-//! the same order at once, from where the last page ended; it looks at no more than
-//! [`CANDIDATES_MAX`] rows and returns a short page where that was not enough. Whose triggers may
-//! be seen is the first part of the index, never a filter behind it.
+//! Invariant: every query uses an index. A list reads one index, or several of the same order at
+//! once, from where the last page ended; it reads at most [`CANDIDATES_MAX`] rows and returns a
+//! short page if that was not enough. The caller whose triggers may be seen is the first part of
+//! the index, never a filter after it.
 
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension as _, Row as SqlRow, params, params_from_iter};
@@ -30,7 +30,7 @@ pub(super) const LIST_START: ListPosition = (i64::MAX, i64::MAX);
 /// Ways down an index: each statement with its values, all of them in the same order.
 pub(super) type IndexScans = Vec<(&'static str, Vec<Value>)>;
 
-/// One connection, to be asked.
+/// One connection for queries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queries<'a>(pub(super) &'a Connection);
 
@@ -43,8 +43,8 @@ pub(super) struct TriggerRow {
 }
 
 impl Queries<'_> {
-    /// The number of the caller whose rows may be seen: `None` for everyone's; nothing can be seen
-    /// (`Err`) of one that nobody has heard of.
+    /// The number of the caller whose rows may be seen: `None` for everyone's; `Err` if that caller
+    /// is unknown, so that nothing can be seen.
     pub(super) fn visible_caller(
         &self,
         scope: &Scope,
@@ -66,7 +66,7 @@ impl Queries<'_> {
         let mut select = self.0.prepare_cached(sql)?;
         let rows = select.query_map([id], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let rows: Vec<(i64, i64)> = rows.collect::<Result<_, _>>()?;
-        // Where any partition may be right there may be several: the newest is meant.
+        // There may be several, one a partition: the newest is returned.
         let newest = rows.into_iter().max();
         let Some((place, owner)) = newest else { return Ok(None) };
         if caller.is_some_and(|caller| caller != owner) {
@@ -129,7 +129,7 @@ impl Queries<'_> {
         let more = keys.len() == limit;
         keys.truncate(page.len());
         let next = keys.last().filter(|_| more).map(|last| PageToken::new(query, *last));
-        // A fire that nobody speaks of is the newest there is.
+        // An execution without an outcome is the newest one.
         let implied = implied_execution(&found.view)
             .filter(|one| page.token.is_none() && status.is_none_or(|status| status == one.status));
         let is_alone = || Ok::<_, ViewError>(self.last_execution(found.gid)?.is_none());
@@ -203,10 +203,10 @@ impl Queries<'_> {
     ) -> Result<Listing<Overdue>, ViewError> {
         let query = query_hash(&("overdue", before));
         let after = page_start(page, query)?;
-        let same = "SELECT fire_at, place FROM listed INDEXED BY listed_flight \
+        let same = "SELECT fire_at, place FROM listed INDEXED BY listed_in_flight \
                     WHERE status = 3 AND fire_at = ?1 AND place < ?2 \
                     ORDER BY place DESC LIMIT ?3";
-        let earlier = "SELECT fire_at, place FROM listed INDEXED BY listed_flight \
+        let earlier = "SELECT fire_at, place FROM listed INDEXED BY listed_in_flight \
                        WHERE status = 3 AND fire_at < ?1 \
                        ORDER BY fire_at DESC, place DESC LIMIT ?2";
         let limit = sql_count(CANDIDATES_MAX);
@@ -215,9 +215,9 @@ impl Queries<'_> {
         if from == after.0 {
             scans.push((same, vec![after.0.into(), after.1.into(), limit.into()]));
         }
-        self.read_page(page, query, scans, CANDIDATES_MAX, |ask, (_, place)| {
-            let Some(mut found) = ask.trigger_row(place)? else { return Ok(None) };
-            ask.load_last_execution(&mut found)?;
+        self.read_page(page, query, scans, CANDIDATES_MAX, |queries, (_, place)| {
+            let Some(mut found) = queries.trigger_row(place)? else { return Ok(None) };
+            queries.load_last_execution(&mut found)?;
             let retry = found.view.last_execution.as_ref().and_then(|last| last.retry_at);
             let since = found.view.fire_at.unwrap_or(0).max(retry.unwrap_or(0));
             Ok((since < before).then_some(Overdue { trigger: found.view, since }))
@@ -277,7 +277,7 @@ pub(super) fn page_start(page: &Page, query: u64) -> Result<ListPosition, ViewEr
     Ok(page.token.map_or(Ok(LIST_START), |token| token.position(query))?)
 }
 
-/// What is known of the execution of a trigger that has fired and of which no outcome speaks.
+/// The execution of a trigger that has fired and has no outcome yet.
 fn implied_execution(trigger: &TriggerView) -> Option<ExecutionView> {
     let status = match trigger.status {
         Status::Fired => ExecutionStatus::Fired,

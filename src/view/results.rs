@@ -1,7 +1,7 @@
-//! What the view answers: triggers, executions, dead letters and circuits as people ask for them.
+//! What the view answers: triggers, executions, dead letters and circuits as queries return them.
 //!
-//! Invariant: plain values. How they look in JSON is the gateway's affair, but for the words of a
-//! status, which are the same everywhere; what decides a status is in `status`.
+//! Invariant: plain values. The gateway defines their JSON, except the names of a status, which are
+//! the same everywhere; what decides a status is in `status`.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::model::lifecycle::Dependencies;
 use crate::model::outcome::CircuitState;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
-/// How a trigger stands.
+/// The status of a trigger.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
@@ -33,11 +33,11 @@ pub enum Status {
     Completed,
     /// It was given up; the dead letters or the reason say more.
     Failed,
-    /// A cancel came in time, or what it waited for made it needless.
+    /// It was cancelled in time, or a trigger it waited for made it unnecessary.
     Cancelled,
     /// It does not fire before it is resumed.
     Paused,
-    /// It was not fired within its own limit, or never came.
+    /// It was not fired within its own limit, or had no occurrence.
     Expired,
 }
 
@@ -73,13 +73,13 @@ impl Status {
     }
 }
 
-/// How one execution stands or ended.
+/// The status of one execution.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum ExecutionStatus {
-    /// The callback is under way, as far as is known.
+    /// The callback is in progress, as far as is known.
     InFlight,
     /// The record is in its topic.
     Fired,
@@ -89,9 +89,9 @@ pub enum ExecutionStatus {
     Failed,
     /// It failed, and another follows.
     Retrying,
-    /// A cancel came before its request.
+    /// It was cancelled before its request was made.
     Withdrawn,
-    /// It was left out.
+    /// It was skipped.
     Skipped,
 }
 
@@ -127,11 +127,11 @@ pub struct TriggerView {
     pub partition: PartitionId,
     /// Who registered it, if anyone is named.
     pub caller: Option<String>,
-    /// Where it stands.
+    /// Its status.
     pub status: Status,
-    /// What people call it.
+    /// Its name.
     pub name: Option<String>,
-    /// What people sort it by.
+    /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// Target, payload, headers and retries.
     pub definition: Definition,
@@ -157,11 +157,11 @@ pub struct TriggerView {
     pub executions: u32,
     /// The last attempt that is known.
     pub last_execution: Option<ExecutionView>,
-    /// Why it stands where it stands, for people.
+    /// Why it has this status, for people.
     pub reason: Option<String>,
 }
 
-/// One attempt, or occurrences that were left out.
+/// One attempt, or skipped occurrences.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecutionView {
     /// Of which generation.
@@ -192,9 +192,9 @@ pub struct ExecutionView {
 pub enum LetterState {
     /// Nothing yet.
     Open,
-    /// Asked for it to be tried again.
+    /// Requested another attempt.
     Replayed,
-    /// Put it aside.
+    /// Archived it.
     Archived,
 }
 
@@ -240,7 +240,7 @@ pub struct DeadLetterView {
     pub last_status: Option<u16>,
 }
 
-/// What a worker does about a host.
+/// The circuit of a worker for a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CircuitView {
     /// The worker whose circuit it is.
@@ -255,11 +255,11 @@ pub struct CircuitView {
     pub reason: String,
     /// Since when, in ms since the epoch.
     pub since: Timestamp,
-    /// When the host is asked again, in ms since the epoch.
+    /// When the next probe is due, in ms since the epoch.
     pub probe_at: Option<Timestamp>,
 }
 
-/// A registration as it was accepted, whatever became of it.
+/// A registration as it was accepted, whatever its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegistrationView {
     /// When it was due first, in ms since the epoch.

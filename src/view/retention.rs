@@ -1,8 +1,8 @@
-//! What goes after its time: settled triggers with all that is known of them, executions, dead
+//! Deletes what is older than the retention: settled triggers with all their rows, executions, dead
 //! letters.
 //!
-//! Invariant: in small steps between two batches, each by an index, so that nobody waits for it.
-//! What is not settled stays.
+//! Invariant: in small steps between two batches, each by an index, so that no query waits long.
+//! What is not settled is kept.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use super::projector::{Projector, encode_position};
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 use crate::telemetry;
 
-/// Triggers, or rows of another kind, that go in one step.
+/// Triggers, or rows of another kind, that are deleted in one step.
 const STEP_MAX: i64 = 500;
-/// Pause between two looks for what is to go, in ms; a full step is followed at once.
+/// Pause between two steps, in ms; a full step is followed by the next at once.
 const PAUSE_MS: Millis = 1_000;
 
-/// What remembers when to look again.
+/// The state of the retention.
 #[derive(Debug)]
 pub(super) struct Retention {
     audit_period: Millis,
     next_run: Timestamp,
-    /// Where the logs of dead letters begin.
+    /// The first offset of each partition of the dead letters.
     dead_letter_starts: HashMap<PartitionId, Offset>,
 }
 
 impl Retention {
-    /// What is settled stays for `audit`.
+    /// Settled triggers are kept for `audit`.
     pub(super) fn new(audit: Duration) -> Self {
         let audit = Millis::try_from(audit.as_millis()).unwrap_or(Millis::MAX);
         Self { audit_period: audit, next_run: 0, dead_letter_starts: HashMap::new() }
@@ -40,26 +40,26 @@ impl Retention {
         let _before = self.dead_letter_starts.insert(partition, low);
     }
 
-    /// Whether to look at `now` (ms since the epoch) for what is to go.
+    /// Whether a step is due at `now` (ms since the epoch).
     pub(super) fn is_due(&self, now: Timestamp) -> bool {
         now >= self.next_run
     }
 
-    /// Takes away some of what is to go at `now`, in ms since the epoch.
+    /// Deletes some of what is too old at `now`, in ms since the epoch.
     pub(super) fn run_step(
         &mut self,
         projector: &mut Projector<'_>,
         now: Timestamp,
     ) -> Result<(), ViewError> {
         let before = now.saturating_sub(self.audit_period).cast_signed();
-        let mut gone = projector.delete_settled(before)?;
-        gone = gone.max(projector.delete_old(before)?);
+        let mut deleted = projector.delete_settled(before)?;
+        deleted = deleted.max(projector.delete_old(before)?);
         for (partition, low) in &self.dead_letter_starts {
             let sql = "DELETE FROM letter WHERE lid BETWEEN ?1 AND ?2";
             let bounds = [encode_position(*partition, 0), encode_position(*partition, *low) - 1];
-            let _gone = projector.db.prepare_cached(sql)?.execute(bounds)?;
+            let _deleted = projector.db.prepare_cached(sql)?.execute(bounds)?;
         }
-        self.next_run = if gone >= STEP_MAX { now } else { now + PAUSE_MS };
+        self.next_run = if deleted >= STEP_MAX { now } else { now + PAUSE_MS };
         let sql = "SELECT coalesce(sum(count), 0) FROM tally";
         let rows: i64 = projector.db.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
         metrics::gauge!(telemetry::VIEW_ROWS).set(rows as f64);
@@ -68,7 +68,7 @@ impl Retention {
 }
 
 impl Projector<'_> {
-    /// Forgets triggers that settled before; says how many.
+    /// Deletes triggers that settled before; returns how many.
     fn delete_settled(&mut self, before: i64) -> Result<i64, ViewError> {
         let sql = "SELECT place, sid, caller, status FROM listed INDEXED BY listed_settled \
                    WHERE settled_at < ?1 LIMIT ?2";
@@ -84,32 +84,32 @@ impl Projector<'_> {
                 "DELETE FROM generation WHERE sid = ?1",
                 "DELETE FROM subject WHERE sid = ?1",
             ] {
-                let _gone = self.db.prepare_cached(sql)?.execute([sid])?;
+                let _deleted = self.db.prepare_cached(sql)?.execute([sid])?;
             }
         }
         Ok(rows.len() as i64)
     }
 
-    /// Forgets executions, and letters that were dealt with, from before; says how many of the
-    /// kind that had most.
+    /// Deletes executions, handled letters and circuits from before; returns the count of the kind
+    /// that had most.
     fn delete_old(&mut self, before: i64) -> Result<i64, ViewError> {
         let mut most = 0;
         for sql in [
             "DELETE FROM execution WHERE xid IN \
              (SELECT xid FROM execution INDEXED BY execution_at WHERE at < ?1 LIMIT ?2)",
             "DELETE FROM letter WHERE lid IN \
-             (SELECT lid FROM letter INDEXED BY letter_dealt WHERE dealt_at < ?1 LIMIT ?2)",
+             (SELECT lid FROM letter INDEXED BY letter_handled WHERE handled_at < ?1 LIMIT ?2)",
             "DELETE FROM circuit WHERE key IN \
              (SELECT key FROM circuit INDEXED BY circuit_since WHERE since < ?1 LIMIT ?2)",
         ] {
-            let gone = self.db.prepare_cached(sql)?.execute(params![before, STEP_MAX])?;
-            most = most.max(gone as i64);
+            let deleted = self.db.prepare_cached(sql)?.execute(params![before, STEP_MAX])?;
+            most = most.max(deleted as i64);
         }
         Ok(most.max(self.delete_replaced(before)?))
     }
 
-    /// Forgets generations that were replaced or ignored before, and ids of which nothing is left;
-    /// says how many.
+    /// Deletes generations that were replaced or ignored before, and ids that have no other row;
+    /// returns how many.
     fn delete_replaced(&mut self, before: i64) -> Result<i64, ViewError> {
         let sql = "DELETE FROM generation WHERE gid IN \
                    (SELECT gid FROM generation INDEXED BY generation_past \
@@ -122,7 +122,7 @@ impl Projector<'_> {
                    AND NOT EXISTS (SELECT 1 FROM listed AS l WHERE l.sid = ?1)";
         let mut forget = self.db.prepare_cached(sql)?;
         for sid in &sids {
-            let _gone = forget.execute([sid])?;
+            let _deleted = forget.execute([sid])?;
         }
         Ok(sids.len() as i64)
     }

@@ -1,14 +1,13 @@
-//! The database: its tables, who made it, and whether it may be gone on with.
+//! The database: its tables, its identity, and whether it can be used.
 //!
-//! Invariant: everything in it can be read off the topics again. A file of another version, of
-//! another cluster or installation, or a damaged one, is thrown away and made anew; nothing is
-//! migrated.
+//! Invariant: everything in it can be rebuilt from the topics. A file of another version, of
+//! another cluster or installation, or a damaged one, is deleted and rebuilt; nothing is migrated.
 //!
 //! ```text
 //!  subject 1 ── n generation       facts: what the records say
-//!  execution, letter, circuit      facts, as they are asked for
-//!  listed, words, tally            what follows of the facts: what lists and counts go by
-//!  position, cursor                how far the facts go, in the transaction that has them
+//!  execution, letter, circuit      facts, as they are queried
+//!  listed, words, tally            derived from the facts, for lists and counts
+//!  position, cursor                what was read, in the same transaction as the facts
 //! ```
 
 use std::path::Path;
@@ -17,8 +16,8 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::ViewError;
 
-/// Raised whenever tables, or what is written into them, change.
-const VERSION: i64 = 1;
+/// Increased whenever tables, or what is written into them, change.
+const VERSION: i64 = 2;
 /// How long a statement waits for another connection's lock, in ms. Readers never wait; the writer
 /// may, for a checkpoint.
 const BUSY_MS: u64 = 5_000;
@@ -27,7 +26,7 @@ const WRITER_CACHE_KIB: i64 = 65_536;
 /// Page cache of a reader: 16 MiB.
 const READER_CACHE_KIB: i64 = 16_384;
 
-/// A place in a log as one number: partitions above, offsets below.
+/// The bits of the offset in a position as one number; the partition is in the bits above.
 pub(super) const OFFSET_BITS: u32 = 44;
 
 const TABLES: &str = "
@@ -41,8 +40,8 @@ CREATE TABLE cursor (
 );
 CREATE TABLE name (nid INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
 
--- A trigger id. `row` is what the ledger says of it, and `next` what it says since, which counts
--- once everything is read that its owner wrote with it; `fresh` is the offset behind that word.
+-- A trigger id. `row` is its ledger entry, and `next` a newer one, which is applied once
+-- everything is read that its owner wrote with it; `fresh` is the offset after the newer one.
 CREATE TABLE subject (
   sid INTEGER PRIMARY KEY, id TEXT NOT NULL, partition INTEGER NOT NULL,
   row TEXT, next TEXT, fresh INTEGER NOT NULL DEFAULT 0,
@@ -50,22 +49,22 @@ CREATE TABLE subject (
 );
 CREATE INDEX subject_fresh ON subject (partition, fresh) WHERE fresh > 0;
 
--- A registration, and what outcomes say of it. `gid` is its place in `triggers`; `past` since when
--- it is of no account, roughly.
+-- A registration, and its outcomes. `gid` is its position in `triggers`; `past` is roughly when it
+-- was replaced or ignored.
 CREATE TABLE generation (
   gid INTEGER PRIMARY KEY, sid INTEGER NOT NULL,
   known INTEGER NOT NULL DEFAULT 0, decided INTEGER NOT NULL DEFAULT 0,
   waits INTEGER NOT NULL DEFAULT 0,
   created_at INTEGER, fire_at INTEGER, keeps INTEGER, priority INTEGER,
   expire_after INTEGER, retain INTEGER, schedule TEXT, after TEXT,
-  whole INTEGER, row BLOB, told TEXT, past INTEGER
+  whole INTEGER, row BLOB, outcomes TEXT, past INTEGER
 );
 CREATE INDEX generation_subject ON generation (sid, gid);
 CREATE INDEX generation_waits ON generation (gid) WHERE waits = 1;
 CREATE INDEX generation_past ON generation (past) WHERE past IS NOT NULL;
 CREATE TABLE skip (gid INTEGER PRIMARY KEY);
 
--- `xid` is the place of its outcome.
+-- `xid` is the position of its outcome.
 CREATE TABLE execution (
   xid INTEGER PRIMARY KEY, sid INTEGER NOT NULL, gid INTEGER NOT NULL,
   occurrence INTEGER NOT NULL, attempt INTEGER NOT NULL, status INTEGER NOT NULL,
@@ -78,11 +77,11 @@ CREATE INDEX execution_at ON execution (at);
 CREATE TABLE letter (
   lid INTEGER PRIMARY KEY, at INTEGER NOT NULL, reason TEXT NOT NULL, trigger TEXT,
   caller INTEGER NOT NULL, host TEXT, state INTEGER NOT NULL, replays INTEGER NOT NULL,
-  attempts INTEGER, last_status INTEGER, dealt_at INTEGER
+  attempts INTEGER, last_status INTEGER, handled_at INTEGER
 );
 CREATE INDEX letter_state ON letter (state, at);
 CREATE INDEX letter_caller ON letter (caller, state, at);
-CREATE INDEX letter_dealt ON letter (dealt_at) WHERE dealt_at IS NOT NULL;
+CREATE INDEX letter_handled ON letter (handled_at) WHERE handled_at IS NOT NULL;
 
 CREATE TABLE circuit (
   key TEXT PRIMARY KEY, worker TEXT NOT NULL, caller INTEGER NOT NULL, host TEXT NOT NULL,
@@ -105,7 +104,7 @@ CREATE INDEX listed_caller_target ON listed (caller, target, status);
 CREATE INDEX listed_due ON listed (fire_at);
 CREATE INDEX listed_caller_due ON listed (caller, fire_at);
 CREATE INDEX listed_wake ON listed (partition, wake) WHERE wake IS NOT NULL;
-CREATE INDEX listed_flight ON listed (fire_at) WHERE status = 3;
+CREATE INDEX listed_in_flight ON listed (fire_at) WHERE status = 3;
 CREATE INDEX listed_settled ON listed (settled_at) WHERE settled_at IS NOT NULL;
 CREATE TABLE tally (
   caller INTEGER NOT NULL, status INTEGER NOT NULL, count INTEGER NOT NULL,
@@ -116,8 +115,8 @@ CREATE VIRTUAL TABLE words USING fts5(
 );
 ";
 
-/// Opens the database that the view writes, or makes it; `identity` names cluster and
-/// installation. Says whether it is a new one.
+/// Opens the database that the view writes, or creates it; `identity` names cluster and
+/// installation. Returns whether it is new.
 pub(super) fn open(path: &Path, identity: &str) -> Result<(Connection, bool), ViewError> {
     let connection = Connection::open(path)?;
     configure(&connection, WRITER_CACHE_KIB)?;
@@ -139,7 +138,7 @@ pub(super) fn open(path: &Path, identity: &str) -> Result<(Connection, bool), Vi
     Ok((connection, false))
 }
 
-/// Makes the tables in an empty database.
+/// Creates the tables in an empty database.
 pub(super) fn create_tables(connection: &Connection, identity: &str) -> Result<(), ViewError> {
     connection.execute_batch(&format!("BEGIN; {TABLES} PRAGMA user_version = {VERSION};"))?;
     connection.execute("INSERT INTO meta VALUES ('identity', ?1)", [identity])?;
@@ -147,7 +146,7 @@ pub(super) fn create_tables(connection: &Connection, identity: &str) -> Result<(
     Ok(())
 }
 
-/// Opens the database for questions.
+/// Opens the database for queries.
 pub(super) fn open_reader(path: &Path) -> Result<Connection, ViewError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;

@@ -1,8 +1,8 @@
-//! What is searched for: the words and labels of a trigger, and the tokens that stand for them.
+//! Search: the words and labels of a trigger, and the tokens that stand for them.
 //!
 //! Invariant: a token is a hash of what it stands for *and* of who may find it by it. So a caller's
-//! search walks over none but its own triggers, however common its words are with others. What is
-//! found is compared with the words themselves, so a collision finds nothing.
+//! search reads only its own triggers, however common its words are with others. What is found is
+//! compared with the words themselves, so a collision finds nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -210,8 +210,9 @@ mod tests {
             SearchTerm::Label("a", "bc").token(None),
             SearchTerm::Label("ab", "c").token(None)
         );
-        let nobodys = definition("http://h/", &[]);
-        let of = |caller| search_tokens("order", caller, &SearchAttributes::default(), &nobodys);
+        let without_caller = definition("http://h/", &[]);
+        let of =
+            |caller| search_tokens("order", caller, &SearchAttributes::default(), &without_caller);
         assert!(of(0).contains(&word.token(None)) && !of(0).contains(&word.token(Some(0))));
         assert!(of(1).contains(&word.token(Some(1))));
     }

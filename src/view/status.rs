@@ -1,9 +1,9 @@
-//! Where a trigger stands: one pure function of what the topics say of its current generation.
+//! The status of a trigger: one pure function of what the topics contain about its current
+//! generation.
 //!
-//! Invariant: no order of reading, no clock and nothing that was concluded before plays a part.
-//! What is concluded from something *not* being there (not in the ledger, not cancelled) is
-//! concluded only from facts that are `decided`: when everything that the owner wrote with that
-//! cursor is read.
+//! Invariant: the result depends on no order of reading, no clock and no earlier result. What
+//! follows from something *not* being there (not in the ledger, not cancelled) is concluded only
+//! from facts that are `decided`: when everything that the owner wrote with that cursor is read.
 //!
 //! ```text
 //!            ┌─ PAUSED ◄─pause, resume─► ┐          ┌─ into a topic ─► FIRED
@@ -13,11 +13,11 @@
 //!                   └─next one─┘           │                        └───┴─────┼───────────┘
 //!                                          │                        again     │   replay
 //!      cancel ─► CANCELLED ◄───────────────┼──────── withdrawn ───────────────┘
-//!      too late, never came ─► EXPIRED     └─ what it waited for failed ─► FAILED, CANCELLED
+//!      too late, no occurrence ─► EXPIRED   └─ a dependency failed ─► FAILED, CANCELLED
 //! ```
 //!
-//! A recurring trigger is SCHEDULED while occurrences follow, whatever becomes of their callbacks;
-//! behind the last one it stands where that one stands.
+//! A recurring trigger is SCHEDULED while occurrences follow, whatever the results of their
+//! callbacks; after the last one it has the status of that one.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +27,7 @@ use crate::model::lifecycle::{LifecyclePhase, OnFailure};
 use crate::model::timeline::TimelineKey;
 use crate::model::{Offset, Timestamp};
 
-/// What the ledger holds of a trigger, as far as it matters here.
+/// The part of a trigger's ledger entry that the status needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct LedgerFacts {
@@ -45,20 +45,20 @@ pub(super) struct LedgerFacts {
 
 impl LedgerFacts {
     pub(super) fn of(row: &FireRow) -> Self {
-        let course = row.lifecycle.as_deref();
+        let lifecycle = row.lifecycle.as_deref();
         Self {
             generation: row.id.generation,
-            state: course.map_or(LifecyclePhase::Pending, |course| course.phase),
-            paused: course.is_some_and(|course| course.paused),
-            awaits: course.is_some_and(|course| course.dependencies.is_some()),
-            recurs: course.is_some_and(|course| course.recurrence.is_some()),
+            state: lifecycle.map_or(LifecyclePhase::Pending, |lifecycle| lifecycle.phase),
+            paused: lifecycle.is_some_and(|lifecycle| lifecycle.paused),
+            awaits: lifecycle.is_some_and(|lifecycle| lifecycle.dependencies.is_some()),
+            recurs: lifecycle.is_some_and(|lifecycle| lifecycle.recurrence.is_some()),
             scheduled: row.scheduled,
             occurrence: row.id.occurrence,
         }
     }
 }
 
-/// What outcomes say of a generation, the last word of each kind.
+/// What the outcomes of a generation say, the last of each kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct OutcomeFacts {
@@ -70,11 +70,11 @@ pub(super) struct OutcomeFacts {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "off")]
     pub(super) stop: Option<EndFact>,
-    /// How often it fired, when it came for the last time.
+    /// How often it fired, and when its last occurrence was.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "ended")]
     pub(super) last_occurrence: Option<(u32, Timestamp)>,
-    /// When it was called before its time.
+    /// When it was fired before its time, by a command.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "called")]
     pub(super) called_at: Option<Timestamp>,
@@ -86,7 +86,7 @@ pub(super) struct OutcomeFacts {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "paused")]
     pub(super) pause_reason: Option<String>,
-    /// When anything was said last.
+    /// When the last outcome was written.
     #[serde(rename = "at")]
     pub(super) last_outcome_at: Timestamp,
 }
@@ -97,7 +97,7 @@ pub(super) struct OutcomeFacts {
 pub(super) struct EndFact {
     #[serde(rename = "how")]
     pub(super) kind: EndKind,
-    /// The offset of the outcome: the later word counts.
+    /// The offset of the outcome: the later one counts.
     #[serde(rename = "said")]
     pub(super) outcome_offset: Offset,
     pub(super) at: Timestamp,
@@ -134,7 +134,7 @@ impl EndKind {
     }
 }
 
-/// Everything that decides where a generation stands.
+/// Everything that decides the status of a generation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StatusFacts<'a> {
     /// By its registration: it is a callback, it recurs, it waits for others, and the ledger holds
@@ -154,7 +154,7 @@ pub(super) struct StatusFacts<'a> {
     pub(super) outcomes: &'a OutcomeFacts,
 }
 
-/// Where a trigger stands, since when if that is its end, and why.
+/// The status of a trigger, since when if it is final, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StatusDecision {
     pub(super) status: Status,
@@ -165,12 +165,12 @@ pub(super) struct StatusDecision {
     pub(super) reason: Option<String>,
 }
 
-/// Where a place on the timeline is by the cursor's W.
+/// Whether a place on the timeline is at or below the cursor's W.
 pub(super) fn is_fired_through(fired_through: &TimelineKey, place: &TimelineKey) -> bool {
     place <= fired_through
 }
 
-/// Judges the facts.
+/// Computes the status from the facts.
 pub(super) fn status_of(facts: &StatusFacts<'_>) -> StatusDecision {
     let (status, ending) = status_and_end(facts);
     let settled_at =
@@ -216,8 +216,8 @@ fn status_and_end<'a>(facts: &StatusFacts<'a>) -> (Status, Option<&'a EndFact>) 
     }
 }
 
-/// Whether it is paused: by the last word about that, which is known before the ledger is read; the
-/// ledger tells where that word is too old to be kept.
+/// Whether it is paused: by the last outcome about that, which is known before the ledger is read;
+/// by the ledger if that outcome is too old to be kept.
 fn is_paused(facts: &StatusFacts<'_>) -> bool {
     match facts.outcomes {
         OutcomeFacts { pause_reason: Some(_), .. } => true,
@@ -234,28 +234,30 @@ fn status_before_due(recurs: bool, awaits: bool) -> Status {
     }
 }
 
-/// What was said about the end of it as a whole.
+/// The outcome that ended it as a whole.
 fn final_status<'a>(facts: &StatusFacts<'a>) -> Option<(Status, &'a EndFact)> {
-    let OutcomeFacts { attempt_end: attempt, stop: off, .. } = facts.outcomes;
-    let off = off.as_ref();
+    let OutcomeFacts { attempt_end: attempt, stop, .. } = facts.outcomes;
+    let stop = stop.as_ref();
     let last = match attempt.as_ref() {
-        // What becomes of one occurrence is not the end of the others.
-        _ if facts.recurs => off,
-        attempt => match (attempt, off) {
-            (Some(attempt), Some(off)) if attempt.outcome_offset < off.outcome_offset => Some(off),
+        // The end of one occurrence is not the end of the others.
+        _ if facts.recurs => stop,
+        attempt => match (attempt, stop) {
+            (Some(attempt), Some(stop)) if attempt.outcome_offset < stop.outcome_offset => {
+                Some(stop)
+            }
             (Some(attempt), _) => Some(attempt),
-            (None, off) => off,
+            (None, stop) => stop,
         },
     }?;
     Some((last.kind.status()?, last))
 }
 
-/// Why an attempt that is repeated failed last.
+/// The last failed attempt of a callback that is retried.
 fn last_retry<'a>(facts: &StatusFacts<'a>) -> Option<&'a EndFact> {
     facts.outcomes.attempt_end.as_ref().filter(|ending| ending.kind == EndKind::Retried)
 }
 
-/// A recurring trigger behind its last occurrence.
+/// The status of a recurring trigger after its last occurrence.
 fn after_last_occurrence<'a>(facts: &StatusFacts<'a>) -> (Status, Option<&'a EndFact>) {
     let executions = facts.outcomes.last_occurrence.map(|(executions, _)| executions);
     match (executions, facts.outcomes.attempt_end.as_ref()) {
@@ -268,7 +270,7 @@ fn after_last_occurrence<'a>(facts: &StatusFacts<'a>) -> (Status, Option<&'a End
     }
 }
 
-/// When a fire that nobody speaks of was made, as far as it can be known.
+/// When a fire without an outcome was made, as far as it can be known.
 fn fired_at(facts: &StatusFacts<'_>) -> Timestamp {
     let OutcomeFacts { last_occurrence: ended, called_at: called, resumed_at: resumed, .. } =
         facts.outcomes;
@@ -433,15 +435,15 @@ mod tests {
         assert_eq!(
             with(Some(&stopped), topic_trigger(&NO_OUTCOMES)),
             Status::Paused,
-            "it was said long ago"
+            "the outcome is too old to be kept"
         );
         assert_eq!(
             with(None, fired(topic_trigger(&paused))),
             Status::Fired,
             "it was resumed meanwhile"
         );
-        let verdict = status_of(&topic_trigger(&paused));
-        assert_eq!(verdict.reason.as_deref(), Some("by a command"));
+        let decision = status_of(&topic_trigger(&paused));
+        assert_eq!(decision.reason.as_deref(), Some("by a command"));
     }
 
     #[test]
@@ -458,7 +460,7 @@ mod tests {
 
     #[test]
     fn status_follows_the_outcome() {
-        for (told, expected) in [
+        for (outcomes, expected) in [
             (ended_attempt(EndKind::Delivered), Status::Completed),
             (ended_attempt(EndKind::Failed), Status::Failed),
             (ended_attempt(EndKind::Retried), Status::InFlight),
@@ -468,10 +470,10 @@ mod tests {
             (stopped(EndKind::Unmet(OnFailure::Fail)), Status::Failed),
             (stopped(EndKind::Unmet(OnFailure::Skip)), Status::Cancelled),
         ] {
-            let verdict = status_of(&fired(http(&told)));
-            assert_eq!(verdict.status, expected, "{told:?}");
+            let decision = status_of(&fired(http(&outcomes)));
+            assert_eq!(decision.status, expected, "{outcomes:?}");
             let settled = (expected != Status::InFlight).then_some(90);
-            assert_eq!((verdict.settled_at, verdict.reason.as_deref()), (settled, Some("why")));
+            assert_eq!((decision.settled_at, decision.reason.as_deref()), (settled, Some("why")));
         }
     }
 
@@ -486,9 +488,9 @@ mod tests {
 
     #[test]
     fn a_recurring_trigger_ends_like_its_last_occurrence() {
-        let ended = |executions, told: OutcomeFacts| OutcomeFacts {
+        let ended = |executions, outcomes: OutcomeFacts| OutcomeFacts {
             last_occurrence: Some((executions, 80)),
-            ..told
+            ..outcomes
         };
         let last = |how, occurrence| OutcomeFacts {
             attempt_end: end_fact(how, 3, occurrence),
@@ -501,7 +503,7 @@ mod tests {
         let series = LedgerFacts { recurs: true, ..ledger_facts(LifecyclePhase::Pending) };
         let goes_on = StatusFacts { ledger: Some(&series), ..http(&failed_once) };
         assert_eq!(status(goes_on), Status::Scheduled);
-        for (told, expected) in [
+        for (outcomes, expected) in [
             (ended(2, NO_OUTCOMES), Status::InFlight),
             (ended(2, last(EndKind::Delivered, 0)), Status::InFlight),
             (ended(2, last(EndKind::Delivered, 1)), Status::Completed),
@@ -510,16 +512,16 @@ mod tests {
             (ended(0, NO_OUTCOMES), Status::Expired),
             (stopped(EndKind::Cancelled), Status::Cancelled),
         ] {
-            assert_eq!(status(http(&told)), expected, "{told:?}");
+            assert_eq!(status(http(&outcomes)), expected, "{outcomes:?}");
         }
         let remembered = LedgerFacts { recurs: true, ..ledger_facts(LifecyclePhase::Open) };
         let delivered = ended(2, last(EndKind::Delivered, 1));
         let facts = StatusFacts { ledger: Some(&remembered), ..http(&delivered) };
         assert_eq!(status(facts), Status::Completed);
         let into_topic = ended(2, NO_OUTCOMES);
-        let verdict = status_of(&StatusFacts { decided: true, ..recurring(&into_topic) });
-        assert_eq!((verdict.status, verdict.executions), (Status::Fired, 2));
-        assert_eq!((verdict.settled_at, verdict.fire_at), (Some(80), 80));
+        let decision = status_of(&StatusFacts { decided: true, ..recurring(&into_topic) });
+        assert_eq!((decision.status, decision.executions), (Status::Fired, 2));
+        assert_eq!((decision.settled_at, decision.fire_at), (Some(80), 80));
     }
 
     #[test]
@@ -529,7 +531,7 @@ mod tests {
         assert_eq!(
             status_of(&fired(topic_trigger(&NO_OUTCOMES))).executions,
             1,
-            "of which nobody speaks"
+            "which has no outcome"
         );
         assert_eq!(status_of(&fired(http(&retried))).executions, 1);
         let series =

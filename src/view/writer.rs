@@ -1,9 +1,9 @@
-//! The thread that writes the database: opens it or makes it, follows the topics, and begins anew
-//! where that comes to nothing.
+//! The thread that writes the database: opens or creates it, reads the topics, and restarts after
+//! an error.
 //!
-//! Invariant: whatever befalls the file, the gateway goes on: the view says what it lacks, throws
-//! the file away and makes it again. What befalls Kafka, the disk or the process leaves the file as
-//! it is: another one would fare no better.
+//! Invariant: whatever happens to the file, the gateway continues: the view reports what is
+//! missing, deletes the file and rebuilds it. A failure of Kafka, the disk or the process leaves
+//! the file as it is: a new one would fail in the same way.
 
 use std::time::Duration;
 
@@ -22,13 +22,13 @@ use crate::telemetry;
 
 /// The part of the gateway's health that this is.
 pub(super) const HEALTH_PART: &str = "view";
-/// How long the broker may take to say which cluster it is of.
+/// How long the broker may take to return the cluster id.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause before the first new beginning; each further one doubles it.
+/// Pause before the first restart; each further one doubles it.
 const RESTART_PAUSE: Duration = Duration::from_millis(500);
 /// How often it is doubled: half a minute.
 const DOUBLINGS_MAX: u32 = 6;
-/// How long the thread may take to hear of a shutdown.
+/// How long the thread may take to notice a shutdown.
 const SHUTDOWN_POLL: Duration = Duration::from_millis(50);
 
 /// What the thread has.
@@ -42,7 +42,7 @@ pub(super) struct ViewWriter {
 }
 
 impl ViewWriter {
-    /// Lives, again and again, until the shutdown.
+    /// Runs, and restarts after each error, until the shutdown.
     pub(super) fn run(self) {
         self.health
             .ready_with_remark(HEALTH_PART, "it is being opened; lists may be old or missing");
@@ -52,7 +52,7 @@ impl ViewWriter {
             let Err(error) = self.run_once(&mut caught_up) else { return };
             failures = if caught_up { 0 } else { failures + 1 };
             self.health.ready_with_remark(HEALTH_PART, error.to_string());
-            tracing::error!(%error, "the view begins anew");
+            tracing::error!(%error, "the view restarts after an error");
             if needs_new_file(&error) {
                 self.pool.file_closed(&error.to_string());
                 metrics::counter!(telemetry::VIEW_REBUILDS).increment(1);
@@ -65,10 +65,10 @@ impl ViewWriter {
     }
 
     fn wait_before_restart(&self, pause: Duration) {
-        let mut naps = pause.as_millis() / SHUTDOWN_POLL.as_millis();
-        while naps > 0 && !self.shutdown.is_cancelled() {
+        let mut polls_left = pause.as_millis() / SHUTDOWN_POLL.as_millis();
+        while polls_left > 0 && !self.shutdown.is_cancelled() {
             std::thread::park_timeout(SHUTDOWN_POLL);
-            naps -= 1;
+            polls_left -= 1;
         }
     }
 
@@ -77,13 +77,13 @@ impl ViewWriter {
         let db = self.open(&identity)?;
         self.progress.reset();
         self.pool.file_opened();
-        let mut follow = ViewConsumer::new(&self.settings, &db, &self.progress, &self.health)?;
-        let lived = follow.run(&self.shutdown, &self.pool);
-        *caught_up = follow.has_caught_up();
-        lived
+        let mut consumer = ViewConsumer::new(&self.settings, &db, &self.progress, &self.health)?;
+        let result = consumer.run(&self.shutdown, &self.pool);
+        *caught_up = consumer.has_caught_up();
+        result
     }
 
-    /// The file, if it may be gone on with, else a new one.
+    /// The existing file if it can be used, else a new one.
     fn open(&self, identity: &str) -> Result<Connection, ViewError> {
         match schema::open(&self.dir_lock.file, identity) {
             Ok((db, new)) => {
@@ -92,17 +92,17 @@ impl ViewWriter {
                 return Ok(db);
             }
             Err(error) if needs_new_file(&error) => {
-                tracing::warn!(%error, "the view is made anew");
+                tracing::warn!(%error, "the view's file is rebuilt");
                 metrics::counter!(telemetry::VIEW_REBUILDS).increment(1);
             }
             Err(error) => return Err(error),
         }
-        self.pool.file_closed("its file was thrown away");
+        self.pool.file_closed("its file was deleted");
         self.dir_lock.wipe()?;
         Ok(schema::open(&self.dir_lock.file, identity)?.0)
     }
 
-    /// What must be the same for a file to be of use.
+    /// What must be equal for a file to be used again.
     fn identity(&self) -> Result<String, ViewError> {
         let admin = KafkaAdminClient::open(&self.settings, TIMEOUT)?;
         let topics = &self.settings.topics;
@@ -115,7 +115,7 @@ impl ViewWriter {
     }
 }
 
-/// Whether another file would do better.
+/// Whether a new file would solve it.
 fn needs_new_file(error: &ViewError) -> bool {
     match error {
         ViewError::Incompatible(_) | ViewError::Corrupt(_) => true,
@@ -147,7 +147,7 @@ mod tests {
     use crate::view::progress;
     use crate::view::results::TriggerView;
 
-    /// A writer in a folder of its own, which never asks for the cluster.
+    /// A writer in a directory of its own, which never contacts the cluster.
     fn writer() -> (ViewWriter, TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let (_progress, report) = progress::progress_channel(1);
@@ -172,7 +172,7 @@ mod tests {
     fn write(writer: &ViewWriter, identity: &str) {
         let db = writer.open(identity).unwrap();
         db.execute("INSERT INTO name (text) VALUES ('tea')", []).unwrap();
-        assert!(!is_empty(&writer.open(identity).unwrap()), "it is gone on with");
+        assert!(!is_empty(&writer.open(identity).unwrap()), "the file is used again");
     }
 
     #[test]
@@ -202,7 +202,10 @@ mod tests {
             write(&writer, "cluster/orloj/1");
             harm(&writer);
             assert!(is_empty(&writer.open("cluster/orloj/1").unwrap()), "{name}");
-            assert!(is_empty(&writer.open("cluster/orloj/1").unwrap()), "{name}: it is of use");
+            assert!(
+                is_empty(&writer.open("cluster/orloj/1").unwrap()),
+                "{name}: the new file can be used"
+            );
         }
     }
 
@@ -234,7 +237,7 @@ mod tests {
                 None,
             ))
         };
-        for (error, is_mended) in [
+        for (error, needs_new) in [
             (ViewError::Incompatible(String::new()), true),
             (ViewError::Corrupt(String::new()), true),
             (sqlite(rusqlite::ffi::SQLITE_CORRUPT), true),
@@ -249,15 +252,15 @@ mod tests {
             (ViewError::Unavailable(String::new()), false),
             (ViewError::NewerFormat(String::new()), false),
         ] {
-            assert_eq!(needs_new_file(&error), is_mended, "{error}");
+            assert_eq!(needs_new_file(&error), needs_new, "{error}");
         }
     }
 
     async fn query_trigger(writer: &ViewWriter) -> Result<Option<TriggerView>, ViewError> {
-        let question = |ask: crate::view::queries::Queries<'_>| {
-            Ok(ask.trigger(&Scope::All, "tea")?.map(|found| found.view))
+        let query = |queries: crate::view::queries::Queries<'_>| {
+            Ok(queries.trigger(&Scope::All, "tea")?.map(|found| found.view))
         };
-        writer.pool.query(question).await
+        writer.pool.query(query).await
     }
 
     #[tokio::test]
@@ -269,7 +272,7 @@ mod tests {
         assert!(writer.pool.check_corruption().is_ok());
         db.execute_batch("DROP TABLE subject").unwrap();
         assert!(query_trigger(&writer).await.is_err());
-        assert!(writer.pool.check_corruption().is_ok(), "it may be a fault of the question");
+        assert!(writer.pool.check_corruption().is_ok(), "it may be an error of the query");
         drop(db);
 
         writer.dir_lock.wipe().unwrap();

@@ -1,8 +1,9 @@
-//! One attempt: the request that a fire asks for, and what came of it.
+//! One attempt: the request of a fire, and its result.
 //!
-//! Invariant: an attempt is one request. No redirect is followed, no proxy asked, nothing repeated
-//! underneath; time, memory and the bytes that are read are bounded, whatever the receiver does.
-//! The id of a fire is the same for all its attempts, so that a receiver can tell a repetition.
+//! Invariant: an attempt is one request. No redirect is followed, no proxy used, nothing repeated
+//! by the client; time, memory and the bytes that are read are bounded, whatever the receiver does.
+//! The id of a fire is the same for all its attempts, so that a receiver can recognize a
+//! repetition.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -34,11 +35,11 @@ use crate::model::{Timestamp, http_header};
 
 /// A header of the trigger's: `verbatim` sends the payload as it is instead of our envelope.
 const BODY_FORM_HEADER: &str = "orloj-body";
-/// The bytes of the characters that are quoted: what is kept of an answer while it is read, so that
-/// ten thousand answers at once cost megabytes.
+/// The bytes of the characters that are quoted. Only these are kept of a response while it is read,
+/// so that ten thousand responses at once need megabytes only.
 const QUOTED_BYTES_MAX: usize = TEXT_CHARS_MAX * char::MAX.len_utf8();
-/// What a piece of an answer counts for at least, in bytes. Each wakes us, so that tiny ones
-/// without end would cost more than large ones.
+/// The minimum that a chunk of a response counts for, in bytes: each wakes the task, so that an
+/// endless stream of tiny chunks would cost more than large ones.
 const CHUNK_COST_MIN: usize = 64;
 
 /// Makes callbacks.
@@ -54,7 +55,8 @@ pub struct CallbackClient {
 }
 
 impl CallbackClient {
-    /// A caller with these limits for triggers of `callers`, which goes where `guard` lets it.
+    /// A client with these limits for triggers of `callers`; `guard` decides which hosts it may
+    /// call.
     pub fn new(
         settings: &WorkerSettings,
         guard: Guard,
@@ -72,7 +74,7 @@ impl CallbackClient {
         })
     }
 
-    /// Makes one attempt; `now` is stamped on it.
+    /// Makes one attempt; `now` is its timestamp.
     pub async fn call(&self, fire: &Fire, now: Timestamp) -> CallbackResponse {
         let Target::Http(target) = &fire.definition.target else {
             return CallbackResponse::Unsendable(
@@ -85,7 +87,7 @@ impl CallbackClient {
             Err(response) => return response,
         };
         let spans = self.spans.as_ref();
-        let attempt = spans.and_then(|spans| AttemptSpan::begin(spans, fire, &mut request, now));
+        let attempt = spans.and_then(|spans| AttemptSpan::start(spans, fire, &mut request, now));
         let timeout = request.timeout().copied().unwrap_or(self.timeout);
         let deadline = Instant::from_std(clock::monotonic()) + timeout;
         let answer = timeout_at(deadline, self.client.execute(&caller.id, request)).await;
@@ -131,8 +133,8 @@ impl CallbackClient {
         Ok(request)
     }
 
-    /// Status, and the beginning of the body: a broken body does not unsay the status. A body that
-    /// is read to its end leaves a connection that can be used again.
+    /// Status, and the start of the body: an interrupted body does not change the status. After a
+    /// body that is read to its end the connection can be used again.
     async fn read(
         &self,
         mut response: Response,
@@ -153,8 +155,8 @@ impl CallbackClient {
     }
 }
 
-/// Adds what the caller's secrets sign. Without a current one the attempt fails, and a later one
-/// may find one.
+/// Adds the signatures of the caller's secrets. Without a current secret the attempt fails; a later
+/// one may find one.
 fn sign(
     caller: &Caller,
     id: &FireId,
@@ -185,7 +187,7 @@ pub fn idempotency_key(id: &FireId) -> String {
     key
 }
 
-/// What our receivers get unless they want the payload alone.
+/// The body of a callback, unless the trigger sends its payload verbatim.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct CallbackBody<'a> {
@@ -213,7 +215,7 @@ fn headers_and_body(fire: &Fire, now: Timestamp) -> (HeaderMap, Bytes) {
     };
     let key = idempotency_key(&fire.id);
     let mut set = |name: &'static str, value: &[u8]| {
-        // Ids have no control characters, so this holds for all that ingest let through.
+        // Ids have no control characters: registrations with any were refused.
         if let Ok(value) = HeaderValue::from_bytes(value) {
             headers.insert(name, value);
         }

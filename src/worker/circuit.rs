@@ -1,8 +1,9 @@
-//! Circuit breakers, one for each caller and host: who fails is left alone for a while.
+//! Circuit breakers, one for each caller and host: a host that fails is not called for a while.
 //!
-//! Invariant: pure; the time comes in. An attempt counts only for the state in which it began, so
-//! that what was under way when a circuit opened says nothing about its probes. Memory is bounded:
-//! a host that nobody calls is forgotten, and beyond the bound hosts have no circuit.
+//! Invariant: pure, time is an argument. An attempt counts only for the state in which it started,
+//! so that attempts in progress when a circuit opened do not count as its probes. Memory is
+//! bounded: the circuit of a host that is not called any more is removed, and beyond the bound
+//! hosts have no circuit.
 //!
 //! ```text
 //!            more than half of ≥ 20 attempts failed
@@ -20,10 +21,10 @@ use crate::config::WorkerSettings;
 use crate::model::outcome::CircuitState;
 use crate::model::text::Text;
 
-/// Parts into which the window is divided: the oldest is forgotten as a whole.
+/// Parts into which the window is divided: the oldest is dropped as a whole.
 const WINDOW_SLOTS: u32 = 10;
 
-/// Who calls whom.
+/// A caller and the host that is called.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Route {
     /// The caller: one caller's secrets or paths may fail where another's do not.
@@ -43,28 +44,28 @@ pub struct CircuitBreakerSettings {
     circuits_max: usize,
 }
 
-/// Proof that an attempt may be made, and which state of its circuit it speaks for.
+/// Proof that an attempt may be made, and for which state of its circuit it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u64);
 
-/// Of a host that has no circuit.
+/// The ticket of a host that has no circuit.
 const NO_CIRCUIT: Ticket = Ticket(0);
 
-/// What an attempt says of a host's health.
+/// What an attempt shows about a host's health.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostHealth {
-    /// It answers.
+    /// The host answers.
     Healthy,
-    /// It does not, or cannot bear more; for people.
+    /// It does not answer, or is overloaded. The reason is for people.
     Unhealthy(String),
-    /// It was not asked.
+    /// It was not contacted.
     NotContacted,
 }
 
 impl HostHealth {
-    /// 5xx and 429 say that the host cannot serve, silence that there is none. Any other status,
-    /// 404 or a redirect, comes from a host in good health that does not like this one request:
-    /// other triggers of the same caller should not suffer from it.
+    /// 5xx, 429 and a missing response are failures of the host. Any other status, such as 404 or a
+    /// redirect, comes from a healthy host that refuses this one request: other triggers of the
+    /// same caller must not be affected by it.
     #[must_use]
     pub fn of_response(response: &CallbackResponse) -> Self {
         match response {
@@ -87,7 +88,7 @@ pub struct CircuitTransition {
     pub state: CircuitState,
     /// Why, for people.
     pub reason: String,
-    /// How long until the host is asked again, if it is left alone.
+    /// How long until the next probe, if the circuit is open.
     pub probe_in: Option<Duration>,
 }
 
@@ -108,8 +109,8 @@ pub struct CircuitBreakers {
 struct CircuitBreaker {
     /// The state's number: what [`Ticket`]s carry.
     state_number: u64,
-    /// Attempts that began in this state and have not ended.
-    under_way: u32,
+    /// Attempts that started in this state and have not ended.
+    in_progress: u32,
     last_used: Instant,
     state: CircuitBreakerState,
 }
@@ -121,7 +122,7 @@ enum CircuitBreakerState {
     HalfOpen { succeeded: u32 },
 }
 
-/// The attempts of the last while.
+/// The attempts of the last `window`.
 #[derive(Debug, Default)]
 struct Window {
     slots: [WindowSlot; WINDOW_SLOTS as usize],
@@ -135,7 +136,7 @@ struct WindowSlot {
 }
 
 impl CircuitBreakerSettings {
-    /// As the settings say.
+    /// From the settings.
     #[must_use]
     pub fn new(settings: &WorkerSettings) -> Self {
         Self {
@@ -167,20 +168,20 @@ impl CircuitBreakers {
         Self { rules, origin: now, breakers, states_entered: 0, transitions, swept_at: now }
     }
 
-    /// How long until the host is asked again, if it is to be left alone now.
+    /// How long until the next probe, if the host must not be called now.
     #[must_use]
     pub fn blocked_for(&self, route: &Route, now: Instant) -> Option<Duration> {
         let circuit = self.breakers.get(route)?;
         match circuit.state {
             CircuitBreakerState::Closed(_) => None,
             CircuitBreakerState::Open { until } => (now < until).then(|| until - now),
-            CircuitBreakerState::HalfOpen { succeeded } => (circuit.under_way + succeeded
+            CircuitBreakerState::HalfOpen { succeeded } => (circuit.in_progress + succeeded
                 >= self.rules.probes_required)
                 .then_some(Duration::ZERO),
         }
     }
 
-    /// Admits an attempt that begins now, or says how long until the host is asked again.
+    /// Admits an attempt that starts now, or returns how long until the next probe.
     pub fn admit(&mut self, route: &Route, now: Instant) -> Result<Ticket, Duration> {
         if let Some(wait) = self.blocked_for(route, now) {
             return Err(wait);
@@ -195,16 +196,16 @@ impl CircuitBreakers {
         if let Some(CircuitBreakerState::Open { .. }) =
             self.breakers.get(route).map(|circuit| &circuit.state)
         {
-            let reason = "its time is over: asking whether the host is well".to_owned();
+            let reason = "the open period has ended: probing the host".to_owned();
             self.enter_state(route, CircuitBreakerState::HalfOpen { succeeded: 0 }, reason, now);
         }
-        let circuit = self.breakers.get_mut(route).expect("it was there a line ago");
+        let circuit = self.breakers.get_mut(route).expect("it exists: looked up or inserted above");
         circuit.last_used = now;
-        circuit.under_way += 1;
+        circuit.in_progress += 1;
         Ok(Ticket(circuit.state_number))
     }
 
-    /// Takes in what an attempt that was admitted has shown.
+    /// Records what an attempt that was admitted has shown.
     pub fn record(&mut self, route: &Route, ticket: Ticket, health: &HostHealth, now: Instant) {
         let CircuitBreakerSettings { window, open_duration: open, probes_required: probes, .. } =
             self.rules;
@@ -213,7 +214,7 @@ impl CircuitBreakers {
             self.breakers.get_mut(route).filter(|circuit| circuit.state_number == ticket.0);
         let Some(circuit) = circuit else { return };
         circuit.last_used = now;
-        circuit.under_way -= 1;
+        circuit.in_progress -= 1;
         let opened = CircuitBreakerState::Open { until: now + open };
         let next = match (&mut circuit.state, health) {
             (CircuitBreakerState::Closed(window), HostHealth::Healthy) => {
@@ -222,8 +223,8 @@ impl CircuitBreakers {
             }
             (CircuitBreakerState::Closed(window), HostHealth::Unhealthy(last)) => {
                 let (attempts, failures) = window.count_attempt(slot, 1);
-                let verdict = self.rules.open_reason(attempts, failures, last);
-                verdict.map(|reason| (opened, reason))
+                let open_reason = self.rules.open_reason(attempts, failures, last);
+                open_reason.map(|reason| (opened, reason))
             }
             (CircuitBreakerState::HalfOpen { succeeded }, health) => {
                 *succeeded += u32::from(*health == HostHealth::Healthy);
@@ -246,28 +247,28 @@ impl CircuitBreakers {
         }
     }
 
-    /// Forgets circuits that nobody uses; says whether it was time to look.
+    /// Removes unused circuits; returns whether a check was due.
     pub fn sweep(&mut self, now: Instant) -> bool {
         let CircuitBreakerSettings { window, open_duration: open, .. } = self.rules;
         if now - self.swept_at < window / WINDOW_SLOTS {
             return false;
         }
         self.swept_at = now;
-        self.forget("nobody has called it since", |circuit| match circuit.state {
+        self.forget("not called since", |circuit| match circuit.state {
             CircuitBreakerState::Open { until } => now > until + open,
-            _ if circuit.under_way > 0 => false,
+            _ if circuit.in_progress > 0 => false,
             CircuitBreakerState::Closed(_) => now - circuit.last_used > window,
             CircuitBreakerState::HalfOpen { .. } => now - circuit.last_used > open,
         });
         true
     }
 
-    /// Forgets all of them.
+    /// Removes all circuits.
     pub fn forget_all(&mut self, reason: &str) {
         self.forget(reason, |_| true);
     }
 
-    /// What has changed since this was asked last.
+    /// The changes since the last call.
     pub fn take_transitions(&mut self) -> Vec<CircuitTransition> {
         std::mem::take(&mut self.transitions)
     }
@@ -300,7 +301,7 @@ impl CircuitBreakers {
     /// A circuit that enters a state now.
     fn new_breaker(&mut self, state: CircuitBreakerState, now: Instant) -> CircuitBreaker {
         self.states_entered += 1;
-        CircuitBreaker { state_number: self.states_entered, under_way: 0, last_used: now, state }
+        CircuitBreaker { state_number: self.states_entered, in_progress: 0, last_used: now, state }
     }
 
     fn forget(&mut self, reason: &str, idle: impl Fn(&CircuitBreaker) -> bool) {

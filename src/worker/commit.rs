@@ -1,8 +1,8 @@
 //! From results to the log: signals, outcomes, dead letters and progress, in one transaction.
 //!
-//! Invariant: what a callback led to and that it is finished are committed together or not at all.
-//! After any failure the results are forgotten and every partition begins a new life from what is
-//! committed: a callback may then be repeated, under the same id.
+//! Invariant: the result of a callback, and that it is finished, are committed together or not at
+//! all. After any failure the results are dropped and every partition starts a new epoch from what
+//! is committed: a callback may then be repeated, under the same id.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,12 +22,13 @@ use crate::model::dead_letter::Origin;
 use crate::model::signal::Signal;
 use crate::telemetry;
 
-/// Results that make a transaction due before its time.
+/// This many results make a transaction due before the commit interval has passed.
 pub(super) const RESULTS_MAX: usize = 1_000;
 /// Pause after the first failed transaction; each further one in a row doubles it. Callbacks are
-/// repeated after a failure, and receivers shall not suffer from a broker that refuses us.
+/// repeated after a failure; a broker that refuses our transactions must not cause many repeated
+/// requests to receivers.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// Doublings of the pause: at most 12.8 s.
+/// Doublings of the pause: 12.8 s at most.
 const DOUBLINGS_MAX: u32 = 6;
 
 impl Worker {
@@ -39,30 +40,36 @@ impl Worker {
         Some(if full { Duration::ZERO } else { left })
     }
 
-    /// Commits every result there is, if we are a member of the group.
+    /// Commits all results, if this worker is a member of the group.
     pub(super) fn commit(&mut self) -> Result<(), WorkerError> {
         self.oldest_result_at = None;
-        let lanes = &mut self.partitions;
+        let partitions = &mut self.partitions;
         self.completed.retain(|ended| {
-            lanes.get_mut(&ended.partition).is_some_and(|lane| lane.in_epoch(ended.epoch).is_some())
+            partitions
+                .get_mut(&ended.partition)
+                .is_some_and(|owned| owned.in_epoch(ended.epoch).is_some())
         });
-        // News of circuits go with any progress, but not without: that is what fences them.
-        let running = || self.partitions.values().filter_map(|lane| lane.running.as_ref());
-        let news = !self.circuit_outcomes.is_empty() && running().next().is_some();
-        if self.completed.is_empty() && !news && !running().any(RunningPartition::needs_commit) {
+        // Changes of circuits are committed with the progress of any partition, never without: the
+        // progress is what fences them.
+        let running = || self.partitions.values().filter_map(|owned| owned.running.as_ref());
+        let has_circuit_outcomes = !self.circuit_outcomes.is_empty() && running().next().is_some();
+        if self.completed.is_empty()
+            && !has_circuit_outcomes
+            && !running().any(RunningPartition::needs_commit)
+        {
             return Ok(());
         }
         if self.member.group_metadata().is_err() {
-            // The group will say what is ours; until then the results wait.
+            // The next assignment will show what this worker owns; until then the results wait.
             self.oldest_result_at = Some(clock::monotonic());
             return Ok(());
         }
-        let begun = clock::monotonic();
+        let started = clock::monotonic();
         let ended = std::mem::take(&mut self.completed);
         match self.write_transaction(ended) {
             Ok(()) => {
                 fault::reached("worker.after_commit");
-                let took = clock::monotonic() - begun;
+                let took = clock::monotonic() - started;
                 metrics::histogram!(telemetry::COMMIT).record(took.as_secs_f64());
                 self.failed_commits = 0;
                 self.circuit_outcomes.clear();
@@ -75,15 +82,14 @@ impl Worker {
 
     fn write_transaction(&mut self, ended: Vec<CompletedFire>) -> Result<(), TransactionError> {
         self.transactor.begin()?;
-        let needing_commit = self
-            .partitions
-            .iter()
-            .filter(|(_, lane)| lane.running.as_ref().is_some_and(RunningPartition::needs_commit));
+        let needing_commit = self.partitions.iter().filter(|(_, owned)| {
+            owned.running.as_ref().is_some_and(RunningPartition::needs_commit)
+        });
         let mut touched: BTreeSet<_> = needing_commit.map(|(partition, _)| *partition).collect();
         for ended in ended {
             let CompletedFire { partition, epoch, offset, .. } = ended;
-            let lane = self.partitions.get_mut(&partition).and_then(|lane| lane.in_epoch(epoch));
-            let Some(running) = lane else { continue };
+            let owned = self.partitions.get_mut(&partition).and_then(|owned| owned.in_epoch(epoch));
+            let Some(running) = owned else { continue };
             running.progress.finish(offset);
             touched.insert(partition);
             let report = self.report(ended);
@@ -142,7 +148,8 @@ impl Worker {
         }
     }
 
-    /// What came in at partition p goes out at partition p, so that a transaction touches few.
+    /// What was read from partition p is written to partition p, so that a transaction touches few
+    /// partitions.
     fn send(&self, partition: PartitionId, report: &FireReport) -> Result<(), TransactionError> {
         let key = report.trigger().map(|trigger| trigger.bytes().as_ref());
         let send = |topic: &str, value: &[u8]| {
@@ -161,14 +168,14 @@ impl Worker {
         Ok(())
     }
 
-    /// Their key decides the partition, so that a reader sees the changes of a circuit in order.
+    /// The key decides the partition, so that a reader sees the changes of a circuit in order.
     fn send_circuit_outcomes(&self) -> Result<(), TransactionError> {
-        for news in &self.circuit_outcomes {
-            let value = self.schemas.encode_outcome(news);
+        for outcome in &self.circuit_outcomes {
+            let value = self.schemas.encode_outcome(outcome);
             self.transactor.send(ProducerRecord {
                 topic: &self.names.outcomes(),
                 partition: None,
-                key: Some(news.trigger.bytes()),
+                key: Some(outcome.trigger.bytes()),
                 value: Some(&value),
                 headers: &[],
             })?;
@@ -176,11 +183,11 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads on where a full window had stopped it.
+    /// Resumes reading where a full window had stopped it.
     fn resume_paused(&mut self) -> Result<(), WorkerError> {
-        for (partition, lane) in &mut self.partitions {
+        for (partition, owned) in &mut self.partitions {
             if let Some(offset) =
-                lane.running.as_mut().and_then(|running| running.take_resume_offset())
+                owned.running.as_mut().and_then(|running| running.take_resume_offset())
             {
                 self.reader.start(&self.topic, *partition, offset)?;
             }
@@ -188,9 +195,10 @@ impl Worker {
         Ok(())
     }
 
-    /// A transaction failed, or nobody knows: a new transactor makes the broker decide.
+    /// A transaction failed, or its result is unknown: opening a new producer makes the broker
+    /// decide.
     fn recover_from_failure(&mut self, error: &TransactionError) -> Result<(), WorkerError> {
-        tracing::warn!(%error, "a transaction failed; beginning again from what is committed");
+        tracing::warn!(%error, "a transaction failed; restarting from the committed progress");
         metrics::counter!(telemetry::COMMIT_FAILURES).increment(1);
         self.health.not_ready("broker", error.to_string());
         loop {
@@ -204,12 +212,14 @@ impl Worker {
                     return self.restart_partitions();
                 }
                 Err(error) if self.shutdown.is_cancelled() => return Err(error.into()),
-                Err(error) => tracing::warn!(%error, "no transactional producer yet"),
+                Err(error) => {
+                    tracing::warn!(%error, "the transactional producer cannot be opened; retrying")
+                }
             }
         }
     }
 
-    /// Every partition begins a new life.
+    /// Every partition starts a new epoch.
     pub(super) fn restart_partitions(&mut self) -> Result<(), WorkerError> {
         let partitions: Vec<_> = self.partitions.keys().copied().collect();
         for partition in partitions {
@@ -220,7 +230,8 @@ impl Worker {
     }
 }
 
-/// Opens the transactor, and ends what an earlier one of the same id left open.
+/// Opens the transactional producer, and ends the transaction that an earlier one of the same id
+/// left open.
 pub(super) fn open_transactor(
     settings: &super::Settings,
     id: &str,

@@ -1,8 +1,10 @@
-//! When a fire that cannot be begun now comes back: its owner's timeline holds it meanwhile.
+//! When a fire whose callback cannot start now is fired again: its owner keeps it on its timeline
+//! until then.
 //!
-//! Invariant: pure. Fires that were sent back together do not come back together: each is spread by
-//! its own id, so that a repetition is due at the same time. The more often one was sent back, the
-//! longer it stays, so that a caller's backlog costs the log a few rounds and not one a second.
+//! Invariant: pure. Fires that were deferred together do not return together: the delay of each is
+//! spread by its own id, so that a repetition is due at the same time. The more often one was
+//! deferred, the longer its delay, so that a caller's backlog is written to the log a few times and
+//! not once a second.
 
 use std::time::Duration;
 
@@ -14,11 +16,11 @@ use crate::model::entry::FireId;
 /// Why a fire goes back to its owner without an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeferralCause {
-    /// As many fires of its caller wait as may.
+    /// The queue of its caller is full.
     QueueFull,
-    /// Its host fails; it is asked again after so long.
+    /// Its host fails; the next probe is after this long.
     CircuitOpen(Duration),
-    /// It waits in a partition whose window is full: reading cannot go on.
+    /// It waits in a partition whose window is full, so that reading cannot continue.
     WindowFull,
 }
 
@@ -37,25 +39,25 @@ impl DeferralCause {
     #[must_use]
     pub fn reason(self) -> &'static str {
         match self {
-            Self::QueueFull => "not begun: too many callbacks of its caller wait",
-            Self::CircuitOpen(_) => "not begun: the circuit of its host is open",
-            Self::WindowFull => "not begun: it held back the progress of its partition",
+            Self::QueueFull => "not started: too many callbacks of its caller wait",
+            Self::CircuitOpen(_) => "not started: the circuit of its host is open",
+            Self::WindowFull => "not started: it held back the progress of its partition",
         }
     }
 }
 
-/// How long fires stay away.
+/// How long fires are deferred.
 #[derive(Clone, Copy, Debug)]
 pub struct DeferralDelays {
-    /// The first time; each further one doubles it.
+    /// The first delay; each further deferral doubles it.
     first: Duration,
     longest: Duration,
-    /// Over how long after a circuit's probe is due the others come back.
+    /// The period after a circuit's probe over which the other fires return.
     after_probe: Duration,
 }
 
 impl DeferralDelays {
-    /// As the settings say.
+    /// From the settings.
     #[must_use]
     pub fn new(settings: &WorkerSettings) -> Self {
         Self {
@@ -65,7 +67,7 @@ impl DeferralDelays {
         }
     }
 
-    /// How long `id`, which is sent back for `cause`, stays away.
+    /// How long `id`, which is deferred for `cause`, waits.
     #[must_use]
     pub fn delay(&self, id: &FireId, cause: DeferralCause) -> Duration {
         match cause {
@@ -80,7 +82,7 @@ impl DeferralDelays {
     }
 }
 
-/// A number from 0 to 1 that is different for every fire and every time it is sent back.
+/// A number from 0 to 1 that is different for every fire and every deferral of it.
 fn spread_fraction(id: &FireId) -> f64 {
     let hash = xxh3_64(format!("{}:{}:{}", id.occurrence_id(), id.attempt, id.deferral).as_bytes());
     (hash >> 11) as f64 / (1_u64 << 53) as f64
@@ -121,6 +123,6 @@ mod tests {
         assert!(seconds.iter().all(|&count| (50..200).contains(&count)), "{seconds:?}");
         let first = delays().delay(&id(1, 0), open);
         assert_eq!(first, delays().delay(&id(1, 0), open), "a repetition is due at the same time");
-        assert_ne!(first, delays().delay(&id(1, 1), open), "another time, another place");
+        assert_ne!(first, delays().delay(&id(1, 1), open), "each deferral has another delay");
     }
 }

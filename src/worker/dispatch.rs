@@ -1,8 +1,8 @@
-//! From a fire that was read to a callback under way: its caller's queue, its host's circuit.
+//! From a fire that was read to a callback in progress: its caller's queue, its host's circuit.
 //!
-//! Invariant: nothing waits for a caller but that caller's own fires. What cannot wait goes back to
-//! its owner as a signal: no request is made, no attempt is spent, and its record of the log is
-//! done with. What was cancelled is withdrawn only if nobody, here or elsewhere, can have begun it.
+//! Invariant: only a caller's own fires wait for that caller. A fire that cannot wait goes back to
+//! its owner as a signal: no request is made, no attempt is counted, and its record of the log is
+//! finished. A cancelled fire is withdrawn only if no worker can have started its callback.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::model::text::Text;
 use crate::model::{Millis, Offset, PartitionId};
 use crate::telemetry;
 
-/// A fire that was read and not begun.
+/// A fire that was read and whose callback has not started.
 #[derive(Debug)]
 pub(super) struct WaitingFire {
     pub(super) partition: PartitionId,
@@ -34,7 +34,7 @@ pub(super) struct WaitingFire {
     pub(super) fire: Box<Fire>,
 }
 
-/// What a callback under way has to give back.
+/// What a callback in progress gives back when it ends.
 #[derive(Debug)]
 pub(super) struct Permit {
     pub(super) route: Route,
@@ -42,7 +42,7 @@ pub(super) struct Permit {
 }
 
 impl Worker {
-    /// Takes in a fire that was read: it waits, or goes back.
+    /// Queues a fire that was read, or defers it.
     pub(super) fn offer(&mut self, waiting: WaitingFire) {
         if let Some(wait) = self.circuits.blocked_for(&waiting.route, clock::monotonic()) {
             return self.defer(waiting, DeferralCause::CircuitOpen(wait));
@@ -57,7 +57,7 @@ impl Worker {
         }
     }
 
-    /// When the callers were read anew, those that are known here have the new limits at once.
+    /// After the callers file was read again, applies its limits to the callers in the queue.
     pub(super) fn refresh_limits(&mut self) {
         let callers = self.callers.current();
         if Arc::ptr_eq(&callers, &self.applied_callers) {
@@ -71,48 +71,49 @@ impl Worker {
         });
     }
 
-    /// Begins the callbacks that have a place, but none when this worker is about to end.
+    /// Starts the callbacks for which there is capacity, but none during a shutdown.
     pub(super) fn start_callbacks(&mut self) {
         while !self.shutdown.is_cancelled() && !self.is_full() {
             let now = clock::monotonic();
-            let Some(waiting) = self.queue.begin(now) else { return };
+            let Some(waiting) = self.queue.start(now) else { return };
             match self.circuits.admit(&waiting.route, now) {
                 Ok(ticket) => {
-                    self.record_begun(&waiting);
+                    self.record_start(&waiting);
                     let permit = Permit { route: waiting.route.clone(), ticket };
                     self.start_callback(waiting, permit);
                 }
                 Err(wait) => {
-                    self.queue.cancel_begun(&waiting.route.caller);
+                    self.queue.cancel_started(&waiting.route.caller);
                     self.defer(waiting, DeferralCause::CircuitOpen(wait));
                 }
             }
         }
     }
 
-    /// A request is about to begin: from here on nobody may say that there was none.
-    fn record_begun(&mut self, waiting: &WaitingFire) {
-        let lane = self.partitions.get_mut(&waiting.partition);
-        if let Some(running) = lane.and_then(|lane| lane.in_epoch(waiting.epoch)) {
-            running.begin(waiting.offset);
+    /// A request is about to start: from here on the fire cannot be withdrawn.
+    fn record_start(&mut self, waiting: &WaitingFire) {
+        let owned = self.partitions.get_mut(&waiting.partition);
+        if let Some(running) = owned.and_then(|owned| owned.in_epoch(waiting.epoch)) {
+            running.start(waiting.offset);
         }
     }
 
-    /// Takes out what a cancel withdraws, if nobody can have begun it: each is done with, in the
-    /// transaction that says so, and so is the record at `offset`, which has asked for it.
+    /// Removes the waiting fires that a cancel withdraws, if no worker can have started them: each
+    /// is finished in the transaction that reports it, and so is the record at `offset`, which
+    /// requested it.
     pub(super) fn withdraw(
         &mut self,
         (partition, epoch, offset): (PartitionId, u64, Offset),
         withdrawal: &Withdrawal,
     ) {
         let at = clock::now_ms();
-        let lane = self.partitions.get_mut(&partition);
-        let Some(running) = lane.and_then(|lane| lane.in_epoch(epoch)) else { return };
-        let never_begun = |waiting: &WaitingFire| {
-            waiting.partition == partition && running.was_never_begun(waiting.offset)
+        let owned = self.partitions.get_mut(&partition);
+        let Some(running) = owned.and_then(|owned| owned.in_epoch(epoch)) else { return };
+        let never_started = |waiting: &WaitingFire| {
+            waiting.partition == partition && running.was_never_started(waiting.offset)
         };
         let matches =
-            |waiting: &WaitingFire| never_begun(waiting) && withdrawal.matches(&waiting.fire.id);
+            |waiting: &WaitingFire| never_started(waiting) && withdrawal.matches(&waiting.fire.id);
         for WaitingFire { offset, fire, .. } in self.queue.withdraw(matches) {
             let ending = Completion::Withdrawn { id: fire.id, settles: fire.report_end };
             self.record_completion(CompletedFire {
@@ -132,7 +133,7 @@ impl Worker {
         });
     }
 
-    /// A callback has ended: its place is free, and its host is better known.
+    /// A callback has ended: frees its capacity and records the result with its circuit.
     pub(super) fn on_callback_ended(&mut self, ended: CompletedFire, permit: &Permit) {
         let Permit { route, ticket } = permit;
         self.queue.end(&route.caller);
@@ -147,15 +148,15 @@ impl Worker {
         self.record_completion(ended);
     }
 
-    /// Reading `partition` has stopped because its window is full. What waits of it goes back, so
-    /// that nothing but callbacks under way can hold it up.
+    /// Reading `partition` has stopped because its window is full. Its waiting fires go back to
+    /// their owner, so that only callbacks in progress can delay it.
     pub(super) fn defer_waiting(&mut self, partition: PartitionId) {
         for waiting in self.queue.withdraw(|waiting| waiting.partition == partition) {
             self.defer(waiting, DeferralCause::WindowFull);
         }
     }
 
-    /// Forgets what waits of a partition: whoever owns it next reads it again.
+    /// Drops the waiting fires of a partition: its next owner reads them again.
     pub(super) fn discard_waiting(&mut self, partition: PartitionId) {
         drop(self.queue.withdraw(|waiting| waiting.partition == partition));
     }
@@ -170,7 +171,7 @@ impl Worker {
         self.record_completion(CompletedFire { partition, epoch, offset, at, completion: ending });
     }
 
-    /// Looks after the circuits: forgets idle ones, and has every change told.
+    /// Removes idle circuits, and records every change of a circuit as an outcome.
     pub(super) fn update_circuits(&mut self) {
         let now = clock::monotonic();
         if self.circuits.sweep(now) {
@@ -192,7 +193,7 @@ impl Worker {
 
     fn circuit_outcome(&self, change: CircuitTransition) -> Outcome {
         let CircuitTransition { route: Route { caller, host }, state, reason, probe_in } = change;
-        tracing::info!(?caller, %host, ?state, reason, "a circuit has changed");
+        tracing::info!(?caller, %host, ?state, reason, "circuit changed");
         let (worker, at) = (self.transactional_id.as_str().into(), clock::now_ms());
         let probe_in =
             probe_in.map(|wait| Millis::try_from(wait.as_millis()).unwrap_or(Millis::MAX));
@@ -202,7 +203,7 @@ impl Worker {
     }
 }
 
-/// What a caller may have here: as its entry says, and where it is silent, as the settings do.
+/// The limits of a caller: of its own entry, and where it has none, of the settings.
 fn queue_limits(caller: &Caller, defaults: &WorkerSettings) -> QueueLimits {
     let own = &caller.limits;
     let rate = own.dispatch_rate_max.unwrap_or(defaults.caller_dispatch_rate_max);
@@ -214,7 +215,7 @@ fn queue_limits(caller: &Caller, defaults: &WorkerSettings) -> QueueLimits {
 }
 
 impl Route {
-    /// The route of a fire. What is no URL has no host, and will not be asked either.
+    /// The route of a fire. A target that is no URL has no host and is never requested.
     pub(super) fn of(fire: &Fire) -> Self {
         let caller = fire.definition.caller.clone();
         let url = match &fire.definition.target {

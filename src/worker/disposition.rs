@@ -1,12 +1,12 @@
-//! What follows from an answer, or from none: delivered, tried again later, or given up.
+//! What follows from a response, or from none: delivered, retried later, or given up.
 //!
-//! Invariant: pure. The answer, the attempt, the policy and the time come in; the verdict goes out.
+//! Invariant: pure. Response, attempt, policy and time are arguments; the disposition is returned.
 
 use crate::model::entry::FireId;
 use crate::model::retry::RetryPolicy;
 use crate::model::{Millis, Timestamp};
 
-/// The longest pause that a receiver may ask for: a day, in ms. Beyond it, it should answer 410.
+/// The longest pause that a receiver may request: a day, in ms. For longer it should answer 410.
 const RETRY_AFTER_MAX: Millis = 24 * 3_600_000;
 
 /// How an attempt ended.
@@ -18,12 +18,12 @@ pub enum CallbackResponse {
         status: u16,
         /// The pause that its `Retry-After` asks for, in ms.
         retry_after: Option<Millis>,
-        /// The beginning of its body, for people.
+        /// The start of its body, for people.
         body: String,
     },
-    /// Nothing came back: refused, timed out, broken off. For people.
+    /// No response: refused, timed out, disconnected. The reason is for people.
     NoResponse(String),
-    /// The request must not or cannot be made, now or later. For people.
+    /// The request must not or cannot be made, now or later. The reason is for people.
     Unsendable(String),
 }
 
@@ -68,7 +68,8 @@ pub enum Disposition {
     },
 }
 
-/// Judges attempt `id` that ended at `now`; it was number `made` by the count of the policy.
+/// Decides what follows attempt `id`, which ended at `now` and was number `attempts` by the count
+/// of the policy.
 #[must_use]
 pub fn disposition_of(
     response: &CallbackResponse,
@@ -139,8 +140,8 @@ mod tests {
     #[test]
     fn success_is_200_to_299() {
         for status in [200, 202, 204, 299] {
-            let verdict = disposition(&answer(status, None), 1);
-            assert_eq!(verdict, Disposition::Delivered { status });
+            let found = disposition(&answer(status, None), 1);
+            assert_eq!(found, Disposition::Delivered { status });
         }
         for status in [199, 300, 302, 400, 401, 429, 500, 503] {
             assert_eq!(due(&answer(status, None), 1), Some(10_000), "{status}");
@@ -155,20 +156,20 @@ mod tests {
         assert_eq!((&delays[..5], delays[5]), (&expected[..], None));
         let reason = "attempt 6 was the last: connection refused".to_owned();
         assert_eq!(disposition(&silent, 6), Disposition::GiveUp { reason });
-        // After a replay they count anew, and the number of the attempt goes on.
+        // After a replay the policy counts from one, and the attempt number continues.
         let replayed = disposition_of(&silent, &id(7), 1, &policy(), NOW);
         assert!(matches!(replayed, Disposition::Retry { due, .. } if due == NOW + 10_000));
     }
 
     #[test]
     fn status_410_and_unsendable_are_final_at_once() {
-        let gone = CallbackResponse::Answered {
+        let removed = CallbackResponse::Answered {
             status: 410,
             retry_after: Some(5),
             body: "moved".to_owned(),
         };
         let reason = "final: answered 410: moved".to_owned();
-        assert_eq!(disposition(&gone, 1), Disposition::GiveUp { reason });
+        assert_eq!(disposition(&removed, 1), Disposition::GiveUp { reason });
         let reason = "final: answered 404".to_owned();
         assert_eq!(disposition(&answer(404, None), 1), Disposition::GiveUp { reason });
         let impossible = CallbackResponse::Unsendable("no".to_owned());

@@ -1,18 +1,18 @@
-//! Open files: each callback under way has one, and the system allows a process so many.
+//! Open files: each callback in progress uses one, and the system limits them per process.
 //!
-//! Invariant: no callback is begun for which there may be no file. That shortage is ours, and must
-//! not cost a trigger an attempt.
+//! Invariant: no callback is started for which there may be no file descriptor. That shortage is
+//! the worker's and must not cost a trigger an attempt.
 
 use std::num::NonZeroUsize;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Of the files, the part for callbacks: half. The rest is for connections that are kept for a
-/// moment after their callback, for Kafka, and for whoever asks how we are.
+/// Half of the files are for callbacks. The rest is for connections that are kept for a moment
+/// after their callback, for Kafka, and for health and metrics requests.
 const FILES_PER_CALLBACK: u64 = 2;
 
-/// How many callbacks may be under way at once: as many as are wanted, if the system lets us open
-/// that many files. Asks it for all that it allows.
+/// How many callbacks may be in progress at once: `wanted`, if the system allows that many open
+/// files. Raises the soft limit to the hard one.
 pub(super) fn max_in_flight(wanted: NonZeroUsize) -> NonZeroUsize {
     let files = raise_soft_limit();
     let in_flight_max = limit_by_files(wanted, files);
@@ -33,7 +33,7 @@ fn raise_soft_limit() -> Option<u64> {
     match setrlimit(Resource::Nofile, most) {
         Ok(()) => limit.maximum,
         Err(error) => {
-            tracing::debug!(%error, "the limit of open files stays as it is");
+            tracing::debug!(%error, "the limit of open files cannot be raised");
             limit.current
         }
     }

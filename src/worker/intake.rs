@@ -1,9 +1,9 @@
-//! From the log to callbacks under way: a partition's committed progress, its records, and what
-//! comes back.
+//! From the log to callbacks in progress: a partition's committed progress, its records, and the
+//! results of callbacks.
 //!
-//! Invariant: no more callbacks are under way than the setting says. While that many are, nothing
-//! is read, and librdkafka stops fetching when its own buffer is full. One caller alone cannot
-//! bring that about: see `dispatch`.
+//! Invariant: no more callbacks are in progress than the setting allows. At that limit nothing is
+//! read, and librdkafka stops fetching when its own buffer is full. One caller alone cannot reach
+//! the limit: see `dispatch`.
 
 use std::time::Duration;
 
@@ -28,31 +28,31 @@ use crate::model::text::Text;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 use crate::telemetry;
 
-/// Records taken in one turn of the loop: the group and the results want their turn too.
+/// Records read in one iteration of the loop: the group and the results must be served too.
 const READ_MAX: usize = 1_000;
-/// Pause before a broker that did not tell the committed progress is asked again.
+/// Pause before the committed progress is requested again after a failure.
 const POSITION_RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-/// What other threads tell the loop.
+/// What other threads send to the loop.
 #[derive(Debug)]
 pub(super) enum WorkerEvent {
-    /// Where a partition stands, or why that is not known yet.
+    /// The committed progress of a partition, or why it is not known yet.
     Position { partition: PartitionId, epoch: u64, position: KafkaResult<CommittedPosition> },
     /// A callback ended.
     CallbackEnded(CompletedFire, Permit),
 }
 
-/// Where a partition stands.
+/// The committed progress of a partition, and the bounds of its log.
 #[derive(Debug)]
 pub(super) struct CommittedPosition {
     committed: Option<(Offset, String)>,
-    /// The first offset that is still there.
+    /// The first offset that is still in the log.
     low: Offset,
-    /// The first that is not there yet.
+    /// The end of the log: the offset of the next record.
     end: Offset,
 }
 
-/// A record of `fires` that is done with, once this is committed.
+/// A record of `fires` that is finished once this is committed.
 #[derive(Debug)]
 pub(super) struct CompletedFire {
     pub(super) partition: PartitionId,
@@ -67,9 +67,9 @@ pub(super) struct CompletedFire {
 pub(super) enum Completion {
     /// The attempt was made, or could not be; it took so many ms.
     Attempt(Box<Fire>, CallbackResponse, Millis),
-    /// It goes back to its owner, until `due`; no attempt was made.
+    /// It goes back to its owner until `due`; no attempt was made.
     Deferred { fire: Box<Fire>, due: Timestamp, reason: &'static str },
-    /// It was cancelled before anybody had begun it.
+    /// It was cancelled before any worker had started it.
     Withdrawn {
         /// Which one.
         id: FireId,
@@ -83,7 +83,7 @@ pub(super) enum Completion {
 }
 
 impl Worker {
-    /// Begins a new life of a partition: asks the broker where it stands. That may take until a
+    /// Starts a new life of a partition: asks the broker where it stands. That may take until a
     /// dead worker's transaction is undone, so another thread waits for the answer.
     pub(super) fn start_epoch(&mut self, partition: PartitionId) {
         self.epochs_started += 1;
@@ -103,12 +103,12 @@ impl Worker {
                 Ok(CommittedPosition { committed, low, end })
             });
             let position = offsets.await.unwrap_or(Err(KafkaError::Canceled));
-            // The loop has ended if nobody hears it.
+            // The loop has ended if the channel is closed.
             let _ = events.send(WorkerEvent::Position { partition, epoch, position });
         });
     }
 
-    /// Takes in what other threads have said.
+    /// Handles the events of other threads.
     pub(super) fn process_events(&mut self) -> Result<(), WorkerError> {
         while let Ok(event) = self.events.1.try_recv() {
             self.on_event(event)?;
@@ -132,14 +132,14 @@ impl Worker {
         epoch: u64,
         position: KafkaResult<CommittedPosition>,
     ) -> Result<(), WorkerError> {
-        let Some(lane) = self.partitions.get_mut(&partition).filter(|lane| lane.epoch == epoch)
+        let Some(owned) = self.partitions.get_mut(&partition).filter(|owned| owned.epoch == epoch)
         else {
             return Ok(());
         };
         let CommittedPosition { committed, low, end } = match position {
             Ok(position) => position,
             Err(error) => {
-                tracing::warn!(partition, %error, "the committed progress is not known yet");
+                tracing::warn!(partition, %error, "no committed progress; retrying");
                 self.request_position(partition, epoch, POSITION_RETRY_PAUSE);
                 return Ok(());
             }
@@ -159,17 +159,17 @@ impl Worker {
             );
         }
         self.reader.start(&self.topic, partition, running.progress.commit_offset())?;
-        lane.running = Some(running);
+        owned.running = Some(running);
         self.report_readiness();
         Ok(())
     }
 
-    /// Reads fires and begins their callbacks; waits at most `wait` for the first.
+    /// Reads fires and starts their callbacks; waits at most `wait` for the first.
     pub(super) fn read(&mut self, wait: Duration) -> Result<(), WorkerError> {
         let mut wait = wait;
         for _ in 0..READ_MAX {
             if self.is_full() {
-                // A callback's end is what makes room, so it is what to wait for.
+                // Only the end of a callback frees capacity, so wait for one.
                 if let Ok(event) = self.events.1.recv_timeout(wait) {
                     self.on_event(event)?;
                 }
@@ -180,11 +180,11 @@ impl Worker {
                 Ok(Some(ReadEvent::PartitionEof(_))) => continue,
                 Ok(Some(ReadEvent::Record(record))) => FetchedRecord::of(&record),
                 Ok(Some(ReadEvent::OutOfRange(reason))) => {
-                    tracing::error!(%reason, "the log no longer holds what was to be read");
+                    tracing::error!(%reason, "the offset to read is out of range");
                     return self.restart_partitions();
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "reading fires");
+                    tracing::warn!(%error, "fires cannot be read");
                     return Ok(());
                 }
             };
@@ -197,9 +197,9 @@ impl Worker {
     fn process_record(&mut self, record: FetchedRecord) -> Result<(), WorkerError> {
         let FetchedRecord { partition, offset, .. } = record;
         self.reserve_offset(partition, offset)?;
-        let Some(lane) = self.partitions.get_mut(&partition) else { return Ok(()) };
-        let epoch = lane.epoch;
-        let Some(running) = &mut lane.running else { return Ok(()) };
+        let Some(owned) = self.partitions.get_mut(&partition) else { return Ok(()) };
+        let epoch = owned.epoch;
+        let Some(running) = &mut owned.running else { return Ok(()) };
         match running.admit(offset) {
             RecordAdmission::Ignore => return Ok(()),
             RecordAdmission::WindowFull => {
@@ -235,32 +235,32 @@ impl Worker {
         Ok(())
     }
 
-    /// Before what is read at `offset` may be begun, a commit has to say so to whoever is next.
+    /// Before the callback at `offset` may start, a commit must have reserved the offset.
     fn reserve_offset(
         &mut self,
         partition: PartitionId,
         offset: Offset,
     ) -> Result<(), WorkerError> {
-        let running = self.partitions.get_mut(&partition).and_then(|lane| lane.running.as_mut());
+        let running = self.partitions.get_mut(&partition).and_then(|owned| owned.running.as_mut());
         if running.is_none_or(|running| running.on_record(offset)) { Ok(()) } else { self.commit() }
     }
 
-    /// Begins a callback.
+    /// Starts a callback.
     pub(super) fn start_callback(&mut self, waiting: WaitingFire, permit: Permit) {
         let WaitingFire { partition, epoch, offset, fire, .. } = waiting;
         let (caller, events) = (self.caller.clone(), self.events.0.clone());
         self.runtime.spawn(async move {
             fault::reached("worker.before_request");
-            let begun = clock::monotonic();
+            let started = clock::monotonic();
             let response = caller.call(&fire, clock::now_ms()).await;
-            let took = clock::monotonic() - begun;
+            let took = clock::monotonic() - started;
             fault::reached("worker.after_request");
             metrics::histogram!(telemetry::CALLBACK_DURATION).record(took.as_secs_f64());
             let took = Millis::try_from(took.as_millis()).unwrap_or(Millis::MAX);
             let ending = Completion::Attempt(fire, response, took);
             let ended =
                 CompletedFire { partition, epoch, offset, at: clock::now_ms(), completion: ending };
-            // The loop has ended if nobody hears it.
+            // The loop has ended if the channel is closed.
             let _ = events.send(WorkerEvent::CallbackEnded(ended, permit));
         });
     }

@@ -1,12 +1,12 @@
-//! The worker: makes the callbacks that are due, and tells what came of them.
+//! The worker: makes the HTTP callbacks that are due and records their results.
 //!
-//! Invariant: at least once, under an id that stays the same. The consumer group is the lease of a
-//! fire, and results become true together with the progress that covers them. The group is polled
-//! only while no transaction is open.
+//! Invariant: at least once, under an id that stays the same. The consumer group decides which
+//! worker handles a fire, and results are committed together with the progress that covers them.
+//! The group is polled only while no transaction is open.
 //!
 //! ```text
 //!   fires[p] ──read──► Queue ──► Circuits ──► Caller (tokio, guarded) ──► receiver
-//!      ▲       withdrawn │ no room  │ open         │ Ended
+//!      ▲       withdrawn │ no room  │ open         │ ended
 //!      └──── progress ◄──┴ one transaction ◄───────┴──► signals[p] · outcomes[p] · dead-letters[p]
 //! ```
 
@@ -66,50 +66,50 @@ use partition::{RunningPartition, WorkerPartition};
 use progress::ProgressError;
 use queue::Queue;
 
-/// How long the loop waits at most when there is nothing to do: the group wants to be served.
+/// How long the loop waits at most when there is nothing to do: the group must be polled.
 const IDLE_WAIT: Duration = Duration::from_millis(10);
-/// The same while fires wait for a place: a callback that ends gives them one.
+/// The same while fires wait for capacity: a callback that ends frees it.
 const QUEUE_WAIT: Duration = Duration::from_millis(1);
-/// How long a call to the broker may take before it counts as away.
+/// How long a call to the broker may take before the broker counts as unavailable.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why the worker ended other than by being told to.
+/// Why the worker ended without being asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// A client could not be made, or the group has thrown this member out for good.
+    /// A client could not be created, or the group has removed this member permanently.
     #[error("Kafka: {0}; check [kafka]")]
     Kafka(#[from] KafkaError),
-    /// The topics are not as they must be.
+    /// A topic is missing.
     #[error(
         "topic {0} does not exist; create the topics with `orloj topics apply` (a pool's too, once \
          `topics.pools` names it)"
     )]
     NoTopic(String),
-    /// No transaction can be begun.
+    /// No transaction can be started.
     #[error(transparent)]
     Transaction(#[from] TransactionError),
-    /// Newer processes have been here: upgrade this one.
+    /// A record has a newer format: upgrade this process.
     #[error(transparent)]
     Newer(#[from] CodecError),
-    /// Newer processes have been here, or a stranger committed for our group.
+    /// The committed progress has a newer format, or another program committed for our group.
     #[error(transparent)]
     Progress(#[from] ProgressError),
-    /// The HTTP client cannot be made: its certificates, most likely.
+    /// The HTTP client cannot be created: its certificates, most likely.
     #[error("TLS: {0}; check the certificates of this machine")]
     Tls(#[from] tokio_rustls::rustls::Error),
     /// The same, of the client that sends spans.
     #[error("HTTP: {0}; check the certificates of this machine")]
     Http(#[from] reqwest::Error),
-    /// Mend the file of the callers.
+    /// Correct the callers file.
     #[error(transparent)]
     Callers(#[from] ConfigError),
-    /// The machine gives no threads.
+    /// The system refuses to start threads.
     #[error("threads: {0}")]
     Threads(#[from] std::io::Error),
 }
 
-/// Runs a worker until `shutdown`; blocks. Callbacks under way are then finished, and the
-/// partitions handed over. Says through `health` whether it is ready.
+/// Runs a worker until `shutdown`; blocks. Callbacks in progress are then finished and the
+/// partitions released. Reports readiness through `health`.
 pub fn run(
     settings: &Settings,
     shutdown: CancellationToken,
@@ -126,9 +126,9 @@ struct Worker {
     topic: String,
     /// The transactional id.
     transactional_id: String,
-    /// What we are called in histories.
+    /// The name of this worker in attempt histories.
     name: Text,
-    /// For triggers that leave it to us.
+    /// For triggers that have no policy of their own.
     default_retry_policy: RetryPolicy,
     schemas: Schemas,
     shutdown: CancellationToken,
@@ -139,14 +139,14 @@ struct Worker {
     transactor: TransactionalProducer,
     caller: Arc<CallbackClient>,
     callers: Callers,
-    /// Whose limits the queue has.
+    /// The callers whose limits the queue applies now.
     applied_callers: Arc<CallerTable>,
     runtime: Runtime,
     events: (Sender<WorkerEvent>, Receiver<WorkerEvent>),
     partitions: BTreeMap<PartitionId, WorkerPartition>,
-    /// Lives begun so far.
+    /// Epochs started so far.
     epochs_started: u64,
-    /// Fires that wait, and callbacks under way, those of forgotten lives included.
+    /// Fires that wait, and callbacks in progress, those of earlier epochs included.
     queue: Queue<WaitingFire>,
     circuits: CircuitBreakers,
     delays: DeferralDelays,
@@ -174,7 +174,7 @@ impl Worker {
             }
         }
         let guard = Guard::new(settings).with_brokers(probe.brokers(&topic)?);
-        health.not_ready("partitions", "the group has not answered yet");
+        health.not_ready("partitions", "no group assignment yet");
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .thread_name("callbacks")
@@ -184,7 +184,7 @@ impl Worker {
         let endpoint = Some(&settings.trace.endpoint).filter(|endpoint| !endpoint.is_empty());
         let spans = endpoint.map(|endpoint| SpanExporter::start(endpoint)).transpose()?;
         drop(entered);
-        // A worker keeps nothing on disk, so it has no name that survives it.
+        // A worker keeps nothing on disk, so no name of it survives a restart.
         let instance = uuid::Uuid::now_v7().simple().to_string();
         let id = names.transactional_id("worker", &instance);
         let group = names.worker_group(pool);
@@ -236,14 +236,14 @@ impl Worker {
         self.shut_down()
     }
 
-    /// One turn of the loop without reading: what the group, the callbacks and the clock ask for.
+    /// One iteration of the loop without reading: group, callbacks, timers, commit.
     fn poll_once(&mut self) -> Result<(), WorkerError> {
         self.poll_group()?;
         self.process_events()?;
         self.refresh_limits();
         self.start_callbacks();
         self.update_circuits();
-        metrics::gauge!(telemetry::CALLBACKS_IN_FLIGHT).set(self.queue.under_way() as f64);
+        metrics::gauge!(telemetry::CALLBACKS_IN_FLIGHT).set(self.queue.in_progress() as f64);
         metrics::gauge!(telemetry::CALLBACKS_WAITING).set(self.queue.waiting() as f64);
         if self.time_to_commit().is_some_and(|due| due.is_zero()) { self.commit() } else { Ok(()) }
     }
@@ -257,10 +257,10 @@ impl Worker {
         due.map_or(IDLE_WAIT, |due| due.clamp(QUEUE_WAIT, IDLE_WAIT))
     }
 
-    /// Hears what the group says. No transaction is open here.
+    /// Handles changes of the group assignment. No transaction is open here.
     fn poll_group(&mut self) -> Result<(), WorkerError> {
         for change in self.member.poll(Duration::ZERO)? {
-            tracing::info!(?change, "the group has spoken");
+            tracing::info!(?change, "group assignment changed");
             match change {
                 AssignmentChange::Assigned(partitions) => {
                     partitions.into_iter().for_each(|partition| self.start_epoch(partition));
@@ -278,7 +278,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Forgets partitions: their next owner repeats what was not committed.
+    /// Removes partitions: their next owner repeats what was not committed.
     fn release_partitions(&mut self, partitions: &[PartitionId]) -> Result<(), WorkerError> {
         for partition in partitions {
             self.reader.stop(&self.topic, *partition)?;
@@ -288,12 +288,12 @@ impl Worker {
         Ok(self.member.release(partitions)?)
     }
 
-    /// Lets the callbacks under way end, commits, and leaves the group, which moves the partitions
-    /// to the others at once. What still waits is theirs.
+    /// Waits for the callbacks in progress, commits, and leaves the group, which moves the
+    /// partitions to the other members at once. They make the callbacks that still wait.
     fn shut_down(mut self) -> Result<(), WorkerError> {
         self.report_readiness();
         let deadline = clock::monotonic() + self.settings.worker.timeout_max;
-        while self.queue.under_way() > 0 && clock::monotonic() < deadline {
+        while self.queue.in_progress() > 0 && clock::monotonic() < deadline {
             self.poll_once()?;
             if let Ok(event) = self.events.1.recv_timeout(IDLE_WAIT) {
                 self.on_event(event)?;
@@ -305,24 +305,25 @@ impl Worker {
         self.commit()
     }
 
-    /// Nothing more is begun of these: their last commit says up to where something was.
+    /// No further callback of these partitions starts: their last commit says up to which offset
+    /// one did.
     fn prepare_final_commit(&mut self, is_revoked: impl Fn(&PartitionId) -> bool) {
-        let lanes = self.partitions.iter_mut().filter(|(partition, _)| is_revoked(partition));
-        lanes
-            .filter_map(|(_, lane)| lane.running.as_mut())
+        let revoked = self.partitions.iter_mut().filter(|(partition, _)| is_revoked(partition));
+        revoked
+            .filter_map(|(_, owned)| owned.running.as_mut())
             .for_each(RunningPartition::prepare_final_commit);
     }
 
-    /// Whether no further callback may begin: enough are under way, or results pile up because
-    /// they cannot be committed.
+    /// Whether no further callback may start: enough are in progress, or there are many results
+    /// because they cannot be committed.
     fn is_full(&self) -> bool {
         let in_flight_max = self.settings.worker.in_flight_max.get();
-        self.queue.under_way() >= in_flight_max
+        self.queue.in_progress() >= in_flight_max
             || self.completed.len() >= in_flight_max.max(RESULTS_MAX)
     }
 
     fn report_readiness(&self) {
-        let running = self.partitions.values().filter(|lane| lane.running.is_some()).count();
+        let running = self.partitions.values().filter(|owned| owned.running.is_some()).count();
         if self.shutdown.is_cancelled() {
             self.health.not_ready("partitions", "shutting down");
         } else if running == self.partitions.len() {
@@ -334,8 +335,8 @@ impl Worker {
     }
 }
 
-/// What this worker is called by: as configured, or after the machine and the end of `instance`,
-/// which no two processes share.
+/// The name of this worker: as configured, or the host name and the end of `instance`, which no two
+/// processes share.
 fn worker_name(settings: &WorkerSettings, instance: &str) -> Text {
     if !settings.name.is_empty() {
         return Text::from(settings.name.as_str());
@@ -345,7 +346,7 @@ fn worker_name(settings: &WorkerSettings, instance: &str) -> Text {
     Text::from(format!("{host}/{}", &instance[instance.len().saturating_sub(8)..]))
 }
 
-/// What holds where a trigger says nothing.
+/// The policy of triggers that have none.
 fn default_retry_policy(settings: &WorkerSettings) -> RetryPolicy {
     let delays = settings.retry_delays.iter();
     let delays = delays.map(|delay| delay.as_millis().try_into().unwrap_or(u64::MAX));

@@ -1,6 +1,6 @@
 //! Sending spans to a collector: OTLP over HTTP, as JSON.
 //!
-//! Invariant: telemetry is in nobody's way. What does not fit into the queue, and what the
+//! Invariant: telemetry never delays a callback. What does not fit into the queue, and what the
 //! collector does not take, is dropped and counted.
 
 use std::time::Duration;
@@ -12,16 +12,16 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::telemetry;
 
-/// Spans that wait to be sent: some megabytes at most.
+/// Spans that wait to be sent: a few megabytes at most.
 const QUEUE_MAX: usize = 4_096;
 /// Spans of one request.
 const BATCH_MAX: usize = 512;
-/// How long spans gather while there are few.
+/// How long spans are collected while there are few.
 const BATCH_DELAY: Duration = Duration::from_secs(1);
 /// How long a collector may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where spans are handed in.
+/// Sends spans to the collector.
 #[derive(Clone, Debug)]
 pub struct SpanExporter(Sender<Value>);
 
@@ -36,7 +36,7 @@ impl SpanExporter {
         Ok(Self(spans))
     }
 
-    /// Hands in a span, as OTLP's JSON has it.
+    /// Queues a span in the form of OTLP's JSON.
     pub(super) fn send(&self, span: Value) {
         if self.0.try_send(span).is_err() {
             drop_spans(1);
@@ -55,9 +55,9 @@ async fn export(client: Client, url: String, mut queue: Receiver<Value>) {
             Ok(_) => is_unreachable = false,
             Err(error) => {
                 drop_spans(count);
-                // Once for each time that it goes away.
+                // Once for each time that it becomes unavailable.
                 if !std::mem::replace(&mut is_unreachable, true) {
-                    tracing::warn!(%error, "the collector does not take spans");
+                    tracing::warn!(%error, "spans cannot be sent to the collector");
                 }
             }
         }

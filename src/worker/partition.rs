@@ -1,21 +1,23 @@
-//! A partition of fires that is ours: how far it is, whose results still count, and what others may
-//! have begun of it.
+//! A partition of fires that this worker owns: its progress, which results still count, and which
+//! callbacks other workers may have started.
 //!
-//! Invariant: what a callback reports is taken only in the life in which it was begun. A partition
-//! that was lost, or whose transaction failed, begins a new one from its committed progress. And
-//! nothing is begun at an offset that no commit has reserved: so whoever reads a partition after us
-//! knows what was never begun, even if we live on and do not know yet that it is ours no longer.
+//! Invariant: the result of a callback is accepted only in the epoch in which the callback started.
+//! A partition that was lost, or whose transaction failed, starts a new epoch from its committed
+//! progress. And no callback starts at an offset that no commit has reserved: so the next owner of
+//! a partition knows which callbacks never started, even if this process continues and does not
+//! know yet that it has lost the partition.
 //!
 //! ```text
-//!   a commit says:  finished ▪▪▪▪ · ▪ · ▪  next ..................| reserved
-//!   the next life:  perhaps begun before: made, cancelled or not  | untouched: can be withdrawn
+//!   a commit says:   finished ▪▪▪▪ · ▪ · ▪  next ..................| reserved
+//!   the next epoch:  may have started: made, cancelled or not  | never started: can be withdrawn
 //! ```
 
 use crate::model::Offset;
 use crate::worker::progress::{FireProgress, OPEN_MAX, ProgressError};
 
-/// How many offsets a commit reserves ahead of what is read. With more than so many a
-/// `worker.commit_interval`, a commit comes in between; after a crash so many cannot be withdrawn.
+/// How many offsets a commit reserves ahead of what is read. If more are read within a
+/// `worker.commit_interval`, a commit happens earlier; after a crash so many fires cannot be
+/// withdrawn.
 const RESERVE_AHEAD: Offset = 500;
 /// In the metadata of a commit, between progress and reservation.
 const SEPARATOR: char = ';';
@@ -23,7 +25,7 @@ const SEPARATOR: char = ';';
 /// An owned partition.
 #[derive(Debug)]
 pub(super) struct WorkerPartition {
-    /// Unlike that of every other lane of this process, before or now.
+    /// Unique in this process: no other assignment or restart of a partition has the same.
     pub(super) epoch: u64,
     /// `None` until its committed progress is known.
     pub(super) running: Option<RunningPartition>,
@@ -35,15 +37,15 @@ pub(super) struct RunningPartition {
     pub(super) progress: FireProgress,
     /// Where reading stopped because the window was full, or nothing could be reserved.
     paused_at: Option<Offset>,
-    /// What lies below may have been begun in another life, here or elsewhere.
+    /// Callbacks below may have been started in another epoch, by this worker or another.
     uncertain_end: Offset,
-    /// What lies below may be begun: a commit has said so.
+    /// Callbacks below may be started: a commit has reserved them.
     reserved_end: Offset,
-    /// All that was read lies below.
+    /// Everything that was read lies below.
     read_end: Offset,
-    /// All that was begun in this life lies below.
-    begun_end: Offset,
-    /// Nothing more is begun.
+    /// Every callback started in this epoch lies below.
+    started_end: Offset,
+    /// No further callback starts.
     is_final_commit: bool,
 }
 
@@ -52,9 +54,10 @@ pub(super) struct RunningPartition {
 pub(super) enum RecordAdmission {
     /// Deliver it.
     Deliver,
-    /// It is finished, or reading has stopped before it.
+    /// Skip it: it is finished, or reading has stopped before it.
     Ignore,
-    /// The window is full: stop reading; [`RunningPartition::unpark`] says where to go on.
+    /// The window is full: stop reading; [`RunningPartition::take_resume_offset`] says where to
+    /// resume.
     WindowFull,
     /// The same, because no commit has reserved it.
     NotReserved,
@@ -65,15 +68,15 @@ impl WorkerPartition {
         Self { epoch, running: None }
     }
 
-    /// The running lane, if this is still the life in question.
+    /// The running partition, if `epoch` is still the current one.
     pub(super) fn in_epoch(&mut self, epoch: u64) -> Option<&mut RunningPartition> {
         self.running.as_mut().filter(|_| self.epoch == epoch)
     }
 }
 
 impl RunningPartition {
-    /// From what was committed. Where that reserves nothing, an older version or a person wrote it:
-    /// then all that is in the log by now, up to `end`, may have been begun.
+    /// From what was committed. If that reserves nothing, an older version or a person wrote it:
+    /// then every callback up to `end`, the end of the log, may have been started.
     pub(super) fn restore(
         offset: Offset,
         metadata: &str,
@@ -91,7 +94,7 @@ impl RunningPartition {
             uncertain_end: reserved_end,
             reserved_end,
             read_end: 0,
-            begun_end: 0,
+            started_end: 0,
             is_final_commit: false,
         })
     }
@@ -99,7 +102,7 @@ impl RunningPartition {
     /// Offset and metadata of a commit, which reserves what is read next.
     pub(super) fn next_commit(&mut self) -> (Offset, String) {
         self.reserved_end = if self.is_final_commit {
-            self.uncertain_end.max(self.begun_end)
+            self.uncertain_end.max(self.started_end)
         } else {
             self.reserved_end.max(self.read_end + RESERVE_AHEAD)
         };
@@ -107,34 +110,37 @@ impl RunningPartition {
         (self.progress.commit_offset(), format!("{progress}{SEPARATOR}{}", self.reserved_end))
     }
 
-    /// Whether a commit is worth it though nothing has ended.
+    /// Whether to commit although no callback has ended.
     pub(super) fn needs_commit(&self) -> bool {
         self.is_final_commit || self.read_end + RESERVE_AHEAD / 2 > self.reserved_end
     }
 
-    /// The record at `offset` comes next. Says whether it is reserved: if not, commit first.
+    /// The record at `offset` is next. Returns whether it is reserved: if not, commit first.
     pub(super) fn on_record(&mut self, offset: Offset) -> bool {
         self.read_end = self.read_end.max(offset + 1);
         offset < self.reserved_end
     }
 
-    /// A callback begins.
-    pub(super) fn begin(&mut self, offset: Offset) {
-        assert!(offset < self.reserved_end && !self.is_final_commit, "what is begun was reserved");
-        self.begun_end = self.begun_end.max(offset + 1);
+    /// A callback starts.
+    pub(super) fn start(&mut self, offset: Offset) {
+        assert!(
+            offset < self.reserved_end && !self.is_final_commit,
+            "a callback starts only at a reserved offset"
+        );
+        self.started_end = self.started_end.max(offset + 1);
     }
 
-    /// Whether a fire that waits was never begun by anyone.
-    pub(super) fn was_never_begun(&self, offset: Offset) -> bool {
+    /// Whether no worker has ever started the callback of a fire that waits.
+    pub(super) fn was_never_started(&self, offset: Offset) -> bool {
         offset >= self.uncertain_end
     }
 
-    /// Nothing more is begun: the next commit is the last.
+    /// No further callback starts: the next commit is the last.
     pub(super) fn prepare_final_commit(&mut self) {
         self.is_final_commit = true;
     }
 
-    /// Judges the next record that was read.
+    /// Decides about the next record that was read.
     pub(super) fn admit(&mut self, offset: Offset) -> RecordAdmission {
         if self.paused_at.is_some() {
             return RecordAdmission::Ignore;
@@ -147,10 +153,10 @@ impl RunningPartition {
             self.paused_at = Some(offset);
             return RecordAdmission::NotReserved;
         }
-        if self.progress.begin(offset) { RecordAdmission::Deliver } else { RecordAdmission::Ignore }
+        if self.progress.start(offset) { RecordAdmission::Deliver } else { RecordAdmission::Ignore }
     }
 
-    /// Where to read on, once there is room for many: starting costs a fetch.
+    /// Where to resume reading, once there is room for many records: each start costs a fetch.
     pub(super) fn take_resume_offset(&mut self) -> Option<Offset> {
         let paused_at = self.paused_at?;
         let has_room =

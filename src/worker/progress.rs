@@ -1,8 +1,8 @@
-//! How far a partition of fires is done when callbacks end out of order.
+//! The progress of a partition of fires when callbacks end out of order.
 //!
-//! Invariant: the committed offset is the lowest unfinished one; what is finished above it travels
-//! in the commit's metadata, so that a restart repeats nothing. What is taken on is bounded such
-//! that the metadata always fits, in whatever order it ends.
+//! Invariant: the committed offset is the lowest unfinished one; what is finished above it is
+//! stored in the commit's metadata, so that a restart repeats nothing. The number of open offsets
+//! is bounded so that the metadata always fits, in whatever order callbacks end.
 //!
 //! ```text
 //!   offset   40  41  42  43  44  45        40 is committed
@@ -18,22 +18,22 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 
 use crate::model::Offset;
 
-/// Offsets of which any may be open. A bit each, in base64 behind the version, they take 4,002
+/// Within this many offsets any may be open. One bit each, in base64 after the version, takes 4,002
 /// bytes; brokers refuse metadata beyond 4,096 (`offset.metadata.max.bytes`).
 pub const WINDOW_MAX: u64 = 24_000;
-/// Open offsets beyond that window: three bytes each, in base64 behind the version, take 4,002
-/// bytes, too. So a few receivers that hang do not hold up their partition.
+/// Open offsets beyond that window: three bytes each, in base64 after the version, also take 4,002
+/// bytes. So a few receivers that hang do not block their partition.
 pub const OPEN_MAX: usize = 1_000;
-/// How far the newest offset may be from the lowest open one even so: what three bytes can say.
+/// The largest distance from the lowest open offset to the newest: what three bytes can encode.
 pub const OFFSET_SPAN_MAX: u64 = 1 << (3 * STEP_BITS);
 
-/// Bits of a number in each byte of a step; the eighth says that more follow.
+/// Bits of a number in each byte of a step; the eighth bit says that more bytes follow.
 const STEP_BITS: u32 = 7;
-/// What the metadata of either form begins with; another beginning is another format's.
+/// The prefix of either form of the metadata; any other prefix is another format.
 const BITS_PREFIX: &str = "1:";
 const STEPS_PREFIX: &str = "2:";
 
-/// Why committed progress cannot be taken up.
+/// Why committed progress cannot be restored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("progress {0:?} was not written by this version of Orloj: upgrade this worker")]
 pub struct ProgressError(pub String);
@@ -41,14 +41,14 @@ pub struct ProgressError(pub String);
 /// Which fires of a partition are finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FireProgress {
-    /// Begun, or to be begun again after a restart, and not finished.
+    /// Started, or to be started again after a restart, and not finished.
     open: BTreeSet<Offset>,
-    /// Everything below is open or finished; from here on nothing has been seen.
+    /// Everything below is open or finished; nothing from here on has been read.
     next: Offset,
 }
 
 impl FireProgress {
-    /// What a commit said. Without metadata somebody moved the offset by hand: nothing above it
+    /// Restores what was committed. Without metadata the offset was set by hand: nothing above it
     /// is finished.
     pub fn restore(offset: Offset, metadata: &str) -> Result<Self, ProgressError> {
         let mut restored = Self { open: BTreeSet::new(), next: offset };
@@ -70,11 +70,11 @@ impl FireProgress {
         self.open.first().copied().unwrap_or(self.next)
     }
 
-    /// How many fires from `offset` on can be begun before another has to end.
+    /// How many fires from `offset` on can be started before another must end.
     #[must_use]
     pub fn room(&self, offset: Offset) -> usize {
         if offset < self.next {
-            return usize::MAX; // it was begun before, and is counted
+            return usize::MAX; // it was started before, and is counted
         }
         let ahead = self.open.first().map_or(0, |lowest| offset.saturating_sub(*lowest));
         let near = usize::try_from(WINDOW_MAX.saturating_sub(ahead)).unwrap_or(usize::MAX);
@@ -83,15 +83,15 @@ impl FireProgress {
         near.max(far)
     }
 
-    /// Whether a fire at `offset` can be begun.
+    /// Whether a fire at `offset` can be started.
     #[must_use]
     pub fn has_room(&self, offset: Offset) -> bool {
         self.room(offset) > 0
     }
 
-    /// Takes the next record of the log; whether its callback is to be made. Offsets that are
-    /// skipped (the log's own markers) count as finished.
-    pub fn begin(&mut self, offset: Offset) -> bool {
+    /// Records the next record of the log; returns whether its callback is to be made. Offsets that
+    /// are skipped (the log's own markers) count as finished.
+    pub fn start(&mut self, offset: Offset) -> bool {
         assert!(
             self.has_room(offset),
             "{offset} is outside the window of {}",
@@ -109,7 +109,7 @@ impl FireProgress {
         assert!(self.open.remove(&offset), "{offset} was not open");
     }
 
-    /// The log begins at `low` now: what was open below it is gone. Says how many were.
+    /// The log starts at `low` now: drops the open offsets below it. Returns how many there were.
     pub fn drop_below(&mut self, low: Offset) -> usize {
         let kept = self.open.split_off(&low);
         let dropped = std::mem::replace(&mut self.open, kept).len();
@@ -117,7 +117,7 @@ impl FireProgress {
         dropped
     }
 
-    /// What travels with [`commit_offset`](Self::commit_offset) in a commit.
+    /// The metadata that is committed with [`commit_offset`](Self::commit_offset).
     #[must_use]
     pub fn metadata(&self) -> String {
         let is_near = self.next - self.commit_offset() <= WINDOW_MAX;
@@ -133,7 +133,7 @@ impl FireProgress {
         let floor = self.commit_offset();
         let window = usize::try_from(self.next - floor).expect("the window is bounded");
         let mut bits = vec![0xFF_u8; window.div_ceil(8)];
-        // Whatever is beyond `next` was never seen, like what is open: it is not finished.
+        // Offsets from `next` on were never read: like open ones, they are not finished.
         let unseen = self.next..floor + bits.len() as Offset * 8;
         for offset in self.open.iter().copied().chain(unseen) {
             let place = usize::try_from(offset - floor).expect("the window is bounded");
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn the_example_in_the_module_comment_is_correct() {
         let mut progress = FireProgress::restore(40, "").unwrap();
-        assert!((40..45).all(|offset| progress.begin(offset)));
+        assert!((40..45).all(|offset| progress.start(offset)));
         for offset in [42, 41, 44] {
             progress.finish(offset);
         }
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn a_full_window_fits_the_metadata_whatever_is_open() {
         let mut progress = FireProgress::restore(7, "").unwrap();
-        assert!((7..7 + WINDOW_MAX).all(|offset| progress.begin(offset)));
+        assert!((7..7 + WINDOW_MAX).all(|offset| progress.start(offset)));
         assert!(!progress.has_room(7 + WINDOW_MAX));
         (8..7 + WINDOW_MAX).step_by(2).for_each(|offset| progress.finish(offset));
         assert!(progress.metadata().len() <= 4096, "{}", progress.metadata().len());
@@ -217,19 +217,19 @@ mod tests {
         let mut progress = FireProgress::restore(7, "").unwrap();
         let apart = OFFSET_SPAN_MAX / OPEN_MAX as u64;
         let open: Vec<_> = (0..OPEN_MAX as u64).map(|n| 7 + n * apart).collect();
-        assert!(open.iter().all(|offset| progress.begin(*offset)));
+        assert!(open.iter().all(|offset| progress.start(*offset)));
         let newest = *open.last().unwrap();
         assert!(!progress.has_room(newest + 1), "{OPEN_MAX} are open");
         let metadata = progress.metadata();
         assert!(metadata.starts_with(STEPS_PREFIX) && metadata.len() <= 4096, "{}", metadata.len());
         let restored = FireProgress::restore(7, &metadata).unwrap();
         assert_eq!(restored, progress);
-        assert!(restored.has_room(newest), "what was begun before is begun again");
+        assert!(restored.has_room(newest), "what was started before is started again");
 
         progress.finish(newest);
         assert!(progress.has_room(6 + OFFSET_SPAN_MAX) && !progress.has_room(7 + OFFSET_SPAN_MAX));
         open[1..open.len() - 1].iter().for_each(|offset| progress.finish(*offset));
-        assert!(progress.begin(6 + OFFSET_SPAN_MAX));
+        assert!(progress.start(6 + OFFSET_SPAN_MAX));
         progress.finish(6 + OFFSET_SPAN_MAX);
         assert_eq!(FireProgress::restore(7, &progress.metadata()).unwrap(), progress);
     }
@@ -237,9 +237,9 @@ mod tests {
     #[test]
     fn one_callback_that_does_not_end_blocks_no_other() {
         let mut progress = FireProgress::restore(0, "").unwrap();
-        assert!(progress.begin(0));
+        assert!(progress.start(0));
         for offset in 1..10 * WINDOW_MAX {
-            assert!(progress.begin(offset));
+            assert!(progress.start(offset));
             progress.finish(offset);
         }
         assert_eq!((progress.commit_offset(), progress.metadata().as_str()), (0, "2:gNMO"));
@@ -272,27 +272,28 @@ mod tests {
             }
         }
 
-        /// Records with gaps begin in order and end in any order; a restart at any point calls
+        /// Records with gaps start in order and end in any order; a restart at any point calls
         /// exactly what was not finished.
         #[test]
         fn a_restart_calls_what_was_not_finished(
             gaps in vec(prop_oneof![9 => 1_u64..4, 1 => 5_000_u64..9_000], 1..200),
             ends in vec(any::<prop::sample::Index>(), 0..200),
-            begun in any::<prop::sample::Index>(),
+            started in any::<prop::sample::Index>(),
         ) {
             let offsets = gaps.iter().scan(10, |at, gap| {
                 *at += gap;
                 Some(*at)
             });
             let offsets: Vec<_> = offsets.collect();
-            let begun = begun.index(offsets.len());
+            let started = started.index(offsets.len());
             let mut progress = FireProgress::restore(10, "").unwrap();
             let mut unfinished = BTreeSet::from_iter(offsets.iter().copied());
-            for offset in &offsets[..begun] {
-                prop_assert!(progress.begin(*offset));
+            for offset in &offsets[..started] {
+                prop_assert!(progress.start(*offset));
             }
             for end in ends {
-                let Some(offset) = offsets[..begun].get(end.index(offsets.len())) else { continue };
+                let at = end.index(offsets.len());
+                let Some(offset) = offsets[..started].get(at) else { continue };
                 if unfinished.remove(offset) {
                     progress.finish(*offset);
                 }
@@ -301,7 +302,7 @@ mod tests {
             prop_assert!(unfinished.first().is_none_or(|lowest| floor <= *lowest));
             let mut restored = FireProgress::restore(floor, &progress.metadata()).unwrap();
             let from_floor = offsets.iter().copied().filter(|offset| *offset >= floor);
-            let called: BTreeSet<_> = from_floor.filter(|offset| restored.begin(*offset)).collect();
+            let called: BTreeSet<_> = from_floor.filter(|offset| restored.start(*offset)).collect();
             prop_assert_eq!(called, unfinished);
         }
     }

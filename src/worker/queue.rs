@@ -1,20 +1,20 @@
-//! Where fires wait for a place: a bulkhead, a pace and a queue for each caller.
+//! The fires that wait for capacity: a bulkhead, a rate limit and a queue for each caller.
 //!
-//! Invariant: pure, time is an argument. A caller has at most so many callbacks under way, begins
-//! at most so many a second, and has at most so many fires waiting; callers that may begin one take
-//! turns; and no caller, nor all of them, can take the room that a newcomer needs. Priority orders
-//! the fires of one caller and moves nobody else's.
+//! Invariant: pure, time is an argument. A caller has a maximum of callbacks in progress, of
+//! callbacks started per second, and of fires that wait; callers that may start a callback take
+//! turns; and the present callers, one or all, cannot use the space that a new caller needs.
+//! Priority orders the fires of one caller and has no effect on other callers.
 //!
 //! ```text
-//!   offer ─►  caller a  ▢▢▢▢▢▢▢▢  2 of 100 under way   ┐
-//!             caller b  ▢         0 of 100 under way   ├─ in turn ─►  begin … end
-//!             caller c  ▢▢▢▢    100 of 100: crowded    │
-//!             caller d  ▢▢▢       9 a second: early    ┘
+//!   offer ─►  caller a  ▢▢▢▢▢▢▢▢  2 of 100 in progress ┐
+//!             caller b  ▢         0 of 100 in progress ├─ in turn ─►  start … end
+//!             caller c  ▢▢▢▢    100 of 100: at capacity  │
+//!             caller d  ▢▢▢       9 a second: rate limited ┘
 //! ```
 //!
-//! A turn is one callback. Callbacks differ in how long they last, not in what beginning one
-//! costs, and how many long ones a caller may have is the bulkhead's affair: so plain turns are
-//! fair, and deficits, which fair queues keep for packets of different sizes, would all be zero.
+//! A turn is one callback. Callbacks differ in how long they last, not in what it costs to start
+//! one, and the bulkhead limits how many long ones a caller may have: so round robin is fair, and
+//! the deficits that fair queues keep for packets of different sizes would all be zero.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::num::NonZeroU32;
@@ -24,56 +24,58 @@ use super::caller_queue::CallerQueue;
 use super::rate_limiter::CallerRateLimiter;
 use crate::model::text::Text;
 
-/// Who registered a trigger; all those without a name are one caller.
+/// The caller that registered a trigger; all triggers without one share `None`.
 pub type CallerName = Option<Text>;
 
-/// What a caller may have in a worker.
+/// The limits of a caller in a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
-    /// Callbacks under way at once, a count from 1.
+    /// Callbacks in progress at once, a count from 1.
     pub concurrent: usize,
-    /// Fires that wait for one of them to end, a count.
+    /// Fires that wait, a count.
     pub waiting: usize,
-    /// Callbacks begun in a second; `None` for as many as there are.
+    /// Callbacks started in a second; `None` for no limit.
     pub rate: Option<NonZeroU32>,
 }
 
-/// Fires that wait, by caller, and how many callbacks of each are under way.
+/// Fires that wait, by caller, and how many callbacks of each are in progress.
 #[derive(Debug)]
 pub struct Queue<T> {
     callers: HashMap<CallerName, CallerBulkhead<T>>,
-    /// Those that are [`CallerState::Ready`], each once.
+    /// The callers that are [`CallerState::Ready`], each once.
     ready: VecDeque<CallerName>,
-    /// Those that are [`CallerState::RateLimited`] or [`CallerState::CoolingDown`], by until when.
+    /// The callers that are [`CallerState::RateLimited`] or [`CallerState::CoolingDown`], by the
+    /// end of that state.
     timers: BTreeSet<(Instant, CallerName)>,
-    /// How many are [`CallerState::AtCapacity`].
+    /// How many callers are [`CallerState::AtCapacity`].
     at_capacity: usize,
     waiting_max: usize,
     waiting: usize,
-    under_way: usize,
+    in_progress: usize,
 }
 
 #[derive(Debug)]
 struct CallerBulkhead<T> {
     limits: QueueLimits,
     queue: CallerQueue<T>,
-    under_way: usize,
+    in_progress: usize,
     rate_limiter: CallerRateLimiter,
     state: CallerState,
 }
 
-/// What a caller waits for.
+/// The state of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallerState {
-    /// For nothing: no fire of it waits.
+    /// It has no fire that waits.
     Idle,
-    /// For its turn: it has a fire and a place.
+    /// It waits for its turn: it has a fire and capacity.
     Ready,
-    /// For one of its callbacks to end.
+    /// It waits for one of its callbacks to end.
     AtCapacity,
-    /// For its pace, until then: it has a fire and a place.
+    /// It waits until then because of its rate: it has a fire and capacity.
     RateLimited(Instant),
-    /// For nothing, but what it has begun counts until then.
+    /// It has no fire that waits, but the callbacks it has started count against its rate until
+    /// then.
     CoolingDown(Instant),
 }
 
@@ -82,7 +84,7 @@ impl<T> Queue<T> {
     #[must_use]
     pub fn new(waiting_max: usize) -> Self {
         let (callers, ready, timers) = (HashMap::new(), VecDeque::new(), BTreeSet::new());
-        Self { callers, ready, timers, at_capacity: 0, waiting_max, waiting: 0, under_way: 0 }
+        Self { callers, ready, timers, at_capacity: 0, waiting_max, waiting: 0, in_progress: 0 }
     }
 
     /// Fires that wait.
@@ -91,29 +93,30 @@ impl<T> Queue<T> {
         self.waiting
     }
 
-    /// Callbacks under way.
+    /// Callbacks in progress.
     #[must_use]
-    pub fn under_way(&self) -> usize {
-        self.under_way
+    pub fn in_progress(&self) -> usize {
+        self.in_progress
     }
 
-    /// Whether somebody's fire may begin as soon as a callback ends.
+    /// Whether a waiting fire may start as soon as a callback ends.
     #[must_use]
     pub fn waits_for_completion(&self) -> bool {
         self.at_capacity > 0 || !self.ready.is_empty()
     }
 
-    /// When to [`start_callbacks`](Self::start_callbacks) again if nothing else happens: somebody's
-    /// pace is to be looked at then.
+    /// When to call [`start`](Self::start) again if nothing else happens: the rate of a caller may
+    /// allow a start then.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Takes a fire in, or gives one of its caller's back if the caller has no room: the one that
-    /// would begin last. A caller may have as many waiting as there is room left for others: so
-    /// those who want all share alike, and a newcomer always finds as much room as each of them
-    /// has. `limits` are a newcomer's; a known caller's change by [`set_limits`](Self::set_limits).
+    /// Queues a fire; if its caller has no room, returns the fire of that caller that would start
+    /// last. A caller may have as many fires waiting as there is room left for others: so callers
+    /// that use all they can get share equally, and a new caller always finds as much room as each
+    /// of them has. `limits` apply to a new caller; those of a known caller change by
+    /// [`set_limits`](Self::set_limits).
     pub fn offer(
         &mut self,
         caller: &CallerName,
@@ -123,62 +126,62 @@ impl<T> Queue<T> {
     ) -> Result<(), T> {
         let room = limits.waiting.min(self.waiting_max - self.waiting);
         let known = self.callers.get_mut(caller);
-        if known.as_ref().map_or(0, |compartment| compartment.queue.len()) >= room {
-            let Some(compartment) = known else { return Err(fire) };
-            return Err(compartment.queue.displace(priority, fire));
+        if known.as_ref().map_or(0, |bulkhead| bulkhead.queue.len()) >= room {
+            let Some(bulkhead) = known else { return Err(fire) };
+            return Err(bulkhead.queue.displace(priority, fire));
         }
-        let compartment =
+        let bulkhead =
             self.callers.entry(caller.clone()).or_insert_with(|| CallerBulkhead::new(limits));
-        compartment.queue.push(priority, fire);
+        bulkhead.queue.push(priority, fire);
         self.waiting += 1;
         self.update_state(caller);
         Ok(())
     }
 
-    /// The fire whose turn it is at `now`. It counts as under way until its caller's
+    /// The fire whose turn it is at `now`. It counts as in progress until its caller's
     /// [`end`](Self::end).
-    pub fn begin(&mut self, now: Instant) -> Option<T> {
+    pub fn start(&mut self, now: Instant) -> Option<T> {
         self.expire_timers(now);
         while let Some(caller) = self.ready.pop_front() {
-            let compartment = self.callers.get_mut(&caller).expect("whose turn it is has a fire");
-            compartment.state = CallerState::Idle;
-            if let Err(at) = compartment.admit(now) {
+            let bulkhead = self.callers.get_mut(&caller).expect("a ready caller has a fire");
+            bulkhead.state = CallerState::Idle;
+            if let Err(at) = bulkhead.admit(now) {
                 self.set_state(&caller, CallerState::RateLimited(at));
                 continue;
             }
-            let fire = compartment.queue.pop().expect("whose turn it is has a fire");
-            compartment.under_way += 1;
+            let fire = bulkhead.queue.pop().expect("a ready caller has a fire");
+            bulkhead.in_progress += 1;
             self.waiting -= 1;
-            self.under_way += 1;
+            self.in_progress += 1;
             self.update_state(&caller);
             return Some(fire);
         }
         None
     }
 
-    /// A callback that had begun is under way no longer.
+    /// A callback that was started has ended.
     pub fn end(&mut self, caller: &CallerName) {
-        let compartment = self.callers.get_mut(caller).expect("what ends has begun");
-        compartment.under_way -= 1;
-        self.under_way -= 1;
+        let bulkhead = self.callers.get_mut(caller).expect("a callback that ends was started");
+        bulkhead.in_progress -= 1;
+        self.in_progress -= 1;
         self.update_state(caller);
     }
 
-    /// The fire that began last is not called after all: it has cost its caller nothing.
-    pub fn cancel_begun(&mut self, caller: &CallerName) {
-        let compartment = self.callers.get_mut(caller).expect("what ends has begun");
-        if let Some(rate) = compartment.limits.rate {
-            compartment.rate_limiter.refund(rate);
+    /// The callback that was started last is not made: it does not count against its caller's rate.
+    pub fn cancel_started(&mut self, caller: &CallerName) {
+        let bulkhead = self.callers.get_mut(caller).expect("a callback that ends was started");
+        if let Some(rate) = bulkhead.limits.rate {
+            bulkhead.rate_limiter.refund(rate);
         }
         self.end(caller);
     }
 
-    /// Takes out the waiting fires that are `condemned`. Costs a look at each that waits.
+    /// Removes the waiting fires for which `matches` holds. Looks at every fire that waits.
     pub fn withdraw(&mut self, matches: impl Fn(&T) -> bool) -> Vec<T> {
         let (mut withdrawn, mut changed) = (Vec::new(), Vec::new());
-        for (caller, compartment) in &mut self.callers {
+        for (caller, bulkhead) in &mut self.callers {
             let before = withdrawn.len();
-            withdrawn.extend(compartment.queue.withdraw(&matches));
+            withdrawn.extend(bulkhead.queue.withdraw(&matches));
             if withdrawn.len() > before {
                 changed.push(caller.clone());
             }
@@ -188,32 +191,33 @@ impl<T> Queue<T> {
         withdrawn
     }
 
-    /// Everyone's limits are others now.
+    /// The limits of all callers have changed.
     pub fn set_limits(&mut self, limits: impl Fn(&CallerName) -> QueueLimits) {
         let callers: Vec<_> = self.callers.keys().cloned().collect();
         for caller in &callers {
-            let Some(compartment) = self.callers.get_mut(caller) else { continue };
-            compartment.limits = limits(caller);
-            if let CallerState::RateLimited(_) = compartment.state {
-                // Too early by the old rate: its turn shows what it is by the new one.
+            let Some(bulkhead) = self.callers.get_mut(caller) else { continue };
+            bulkhead.limits = limits(caller);
+            if let CallerState::RateLimited(_) = bulkhead.state {
+                // It was too early by the old rate: its turn decides by the new one.
                 self.set_state(caller, CallerState::Ready);
             }
         }
         self.update_states(&callers);
     }
 
-    /// Those whose time has come at `now` may have a turn, or are forgotten.
+    /// Callers whose timer ends by `now` get a turn, or are removed.
     fn expire_timers(&mut self, now: Instant) {
         while self.timers.first().is_some_and(|(at, _)| *at <= now) {
             let Some((_, caller)) = self.timers.pop_first() else { return };
-            let compartment = self.callers.get_mut(&caller).expect("who waits for a time is here");
-            compartment.state = CallerState::Idle;
-            compartment.rate_limiter.expire(now);
+            let bulkhead = self.callers.get_mut(&caller).expect("a caller with a timer is known");
+            bulkhead.state = CallerState::Idle;
+            bulkhead.rate_limiter.expire(now);
             self.update_state(&caller);
         }
     }
 
-    /// The same as [`update_state`](Self::update_state) for many, some of whom may lose their turn.
+    /// The same as [`update_state`](Self::update_state) for many callers, some of which may lose
+    /// their turn.
     fn update_states(&mut self, callers: &[CallerName]) {
         if callers.is_empty() {
             return;
@@ -224,13 +228,12 @@ impl<T> Queue<T> {
             .retain(|caller| known.get(caller).is_some_and(|c| c.state == CallerState::Ready));
     }
 
-    /// Puts a caller where it belongs after it has changed; one about whom there is nothing left to
-    /// know is forgotten.
+    /// Sets the state of a caller after it has changed, and removes a caller that has nothing left.
     fn update_state(&mut self, caller: &CallerName) {
-        let Some(compartment) = self.callers.get(caller) else { return };
-        let state = compartment.next_state();
-        let is_unused = state == CallerState::Idle && compartment.under_way == 0;
-        if state != compartment.state {
+        let Some(bulkhead) = self.callers.get(caller) else { return };
+        let state = bulkhead.next_state();
+        let is_unused = state == CallerState::Idle && bulkhead.in_progress == 0;
+        if state != bulkhead.state {
             self.set_state(caller, state);
         }
         if is_unused {
@@ -238,10 +241,11 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Whoever was in turn must be out of `turns` already, or leave it by `update_states`.
+    /// A caller that was ready must be out of `ready` already, or be removed from it by
+    /// `update_states`.
     fn set_state(&mut self, caller: &CallerName, state: CallerState) {
-        let Some(compartment) = self.callers.get_mut(caller) else { return };
-        match std::mem::replace(&mut compartment.state, state) {
+        let Some(bulkhead) = self.callers.get_mut(caller) else { return };
+        match std::mem::replace(&mut bulkhead.state, state) {
             CallerState::RateLimited(at) | CallerState::CoolingDown(at) => {
                 let _was_there = self.timers.remove(&(at, caller.clone()));
             }
@@ -263,10 +267,10 @@ impl<T> CallerBulkhead<T> {
     fn new(limits: QueueLimits) -> Self {
         let (queue, rate_limiter, state) =
             (CallerQueue::default(), CallerRateLimiter::default(), CallerState::Idle);
-        Self { limits, queue, under_way: 0, rate_limiter, state }
+        Self { limits, queue, in_progress: 0, rate_limiter, state }
     }
 
-    /// Counts a callback that begins at `now`, or says when it may.
+    /// Counts a callback that starts at `now`, or returns when it may.
     fn admit(&mut self, now: Instant) -> Result<(), Instant> {
         match self.limits.rate {
             Some(rate) => self.rate_limiter.admit(rate, now),
@@ -277,12 +281,12 @@ impl<T> CallerBulkhead<T> {
         }
     }
 
-    /// What it waits for by what it has.
+    /// The state that follows from its fires, its limits and its rate.
     fn next_state(&self) -> CallerState {
         match (self.queue.is_empty(), self.rate_limiter.expires_at()) {
             (true, Some(at)) => CallerState::CoolingDown(at),
             (true, None) => CallerState::Idle,
-            _ if self.under_way >= self.limits.concurrent => CallerState::AtCapacity,
+            _ if self.in_progress >= self.limits.concurrent => CallerState::AtCapacity,
             _ if matches!(self.state, CallerState::RateLimited(_)) => self.state,
             _ => CallerState::Ready,
         }

@@ -1,25 +1,25 @@
-//! How many callbacks of a caller may begin in a second.
+//! How many callbacks of a caller may start in a second.
 //!
-//! Invariant: pure, time is an argument. A second's worth may begin at once: so in any time no more
-//! begin than the rate allows for it and a second more, and whoever looks late has lost nothing of
+//! Invariant: pure, time is an argument. A second's worth may start at once: so in any time no more
+//! start than the rate allows for it and a second more, and whoever looks late has lost nothing of
 //! it.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-/// What may begin at once, in callbacks of that long.
+/// What may start at once, in callbacks of that long.
 const BURST: Duration = Duration::from_secs(1);
 
 /// How far a caller has used its rate up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallerRateLimiter {
-    /// When all that has begun is worked off, if it came evenly spaced; never more than [`BURST`]
+    /// When all that has started is worked off, if it came evenly spaced; never more than [`BURST`]
     /// ahead. `None` where nothing has to be.
     theoretical_arrival: Option<Instant>,
 }
 
 impl CallerRateLimiter {
-    /// Counts a callback that begins at `now`, or says when it may.
+    /// Counts a callback that starts at `now`, or says when it may.
     pub fn admit(&mut self, per_second: NonZeroU32, now: Instant) -> Result<(), Instant> {
         let next = self.theoretical_arrival.map_or(now, |at| at.max(now)) + interval(per_second);
         if next > now + BURST {
@@ -29,12 +29,12 @@ impl CallerRateLimiter {
         Ok(())
     }
 
-    /// The callback that was counted last has not begun after all.
+    /// The callback that was counted last has not started after all.
     pub fn refund(&mut self, per_second: NonZeroU32) {
         self.theoretical_arrival = self.theoretical_arrival.map(|at| at - interval(per_second));
     }
 
-    /// Until when what has begun counts. Nothing is lost if it is forgotten then.
+    /// Until when what has started counts. Nothing is lost if it is forgotten then.
     #[must_use]
     pub fn expires_at(&self) -> Option<Instant> {
         self.theoretical_arrival
@@ -60,7 +60,7 @@ mod tests {
     const QUARTER: Duration = Duration::from_millis(250);
 
     #[test]
-    fn one_second_of_the_rate_may_begin_at_once_and_then_one_each_interval() {
+    fn one_second_of_the_rate_may_start_at_once_and_then_one_each_interval() {
         let (mut limiter, now) = (CallerRateLimiter::default(), clock::monotonic());
         assert!((0..4).all(|_| limiter.admit(FOUR, now).is_ok()));
         assert_eq!(limiter.admit(FOUR, now), Err(now + QUARTER));

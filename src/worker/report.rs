@@ -20,7 +20,7 @@ use crate::model::{Millis, Timestamp};
 /// What is written about one record of `fires`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct FireReport {
-    /// For the audit trail.
+    /// For the `outcomes` topic.
     pub outcome: Option<Outcome>,
     /// For the owner.
     pub signal: Option<Signal>,
@@ -28,16 +28,16 @@ pub struct FireReport {
     pub dead_letter: Option<DeadLetter>,
 }
 
-/// An attempt that was made.
+/// An attempt that was made, and its result.
 #[derive(Clone, Copy, Debug)]
 pub struct AttemptRecord<'a> {
-    /// What came of it.
+    /// Its result.
     pub response: &'a CallbackResponse,
     /// How long it took, in ms.
     pub duration: Millis,
     /// When it ended, in ms since the epoch.
     pub ended_at: Timestamp,
-    /// Who made it.
+    /// The worker that made it.
     pub worker: &'a Text,
 }
 
@@ -63,7 +63,7 @@ impl AttemptRecord<'_> {
 }
 
 impl FireReport {
-    /// What follows from an attempt; `policy` holds where its trigger says nothing.
+    /// What follows from an attempt; `policy` applies if its trigger has none.
     #[must_use]
     pub fn of_attempt(
         mut fire: Fire,
@@ -80,17 +80,17 @@ impl FireReport {
                 .then(|| Signal::CallbackEnded(CallbackEnded { id: fire.id.clone(), ok }))
         };
         let (delivered, given_up) = (ended(true), ended(false));
-        let verdict =
+        let disposition =
             disposition_of(response, &fire.id, count, own.as_ref().unwrap_or(policy), now);
         let outcome = Some(Outcome {
             trigger: fire.id.trigger.clone(),
             answers: None,
             at: now,
-            kind: outcome_verdict(&fire.id, response, &verdict),
+            kind: outcome_kind(&fire.id, response, &disposition),
         });
         let attempt = attempt_record.history_entry(fire.id.attempt);
         fire.history = History::with_attempt(fire.history, attempt);
-        match verdict {
+        match disposition {
             Disposition::Delivered { .. } => Self { outcome, signal: delivered, dead_letter: None },
             Disposition::Retry { due, reason } => {
                 let signal = Some(Signal::Retry(next_attempt(fire, due, reason)));
@@ -105,8 +105,8 @@ impl FireReport {
         }
     }
 
-    /// What follows where no attempt was made and the same one is to be made at `due`. The audit
-    /// trail does not hear of it: nothing has happened.
+    /// What follows if no attempt was made and the same one is to be made at `due`. No outcome is
+    /// written: nothing has happened.
     #[must_use]
     pub fn of_deferral(fire: Fire, due: Timestamp, reason: &str) -> Self {
         let Fire { id, scheduled, definition, history, report_end: settles, priority, .. } = fire;
@@ -125,14 +125,14 @@ impl FireReport {
         Self { signal: Some(Signal::Retry(request)), ..Self::default() }
     }
 
-    /// What follows where a cancel came before the request.
+    /// What follows if a cancel was processed before the request was made.
     #[must_use]
     pub fn of_withdrawal(id: FireId, settles: bool, now: Timestamp) -> Self {
         let signal =
             settles.then(|| Signal::CallbackEnded(CallbackEnded { id: id.clone(), ok: false }));
         let FireId { trigger, generation, occurrence, attempt, .. } = id;
-        let verdict = outcome::OutcomeKind::Withdrawn { generation, occurrence, attempt };
-        let outcome = Some(Outcome { trigger, answers: None, at: now, kind: verdict });
+        let kind = outcome::OutcomeKind::Withdrawn { generation, occurrence, attempt };
+        let outcome = Some(Outcome { trigger, answers: None, at: now, kind });
         Self { outcome, signal, dead_letter: None }
     }
 
@@ -146,7 +146,7 @@ impl FireReport {
         }
     }
 
-    /// What follows from a record that is no fire: nobody knows whose outcome it would be.
+    /// What follows from a record that is no fire: its trigger is unknown.
     #[must_use]
     pub fn of_unreadable(record: UnreadableRecord, origin: Origin, now: Timestamp) -> Self {
         let UnreadableRecord { key, value, headers, reason } = record;
@@ -169,10 +169,10 @@ pub struct UnreadableRecord {
     pub reason: String,
 }
 
-fn outcome_verdict(
+fn outcome_kind(
     id: &FireId,
     response: &CallbackResponse,
-    verdict: &Disposition,
+    disposition: &Disposition,
 ) -> outcome::OutcomeKind {
     let FireId { generation, occurrence, attempt, .. } = *id;
     let failed = |reason: &String, retry_at| outcome::OutcomeKind::Failed {
@@ -183,7 +183,7 @@ fn outcome_verdict(
         reason: reason.clone(),
         retry_at,
     };
-    match verdict {
+    match disposition {
         Disposition::Delivered { status } => {
             outcome::OutcomeKind::Delivered { generation, occurrence, attempt, status: *status }
         }
@@ -246,7 +246,7 @@ mod tests {
         FireReport::of_attempt(fire.clone(), &made, origin(), &policy)
     }
 
-    fn verdict(report: &FireReport) -> &outcome::OutcomeKind {
+    fn kind_of(report: &FireReport) -> &outcome::OutcomeKind {
         &report.outcome.as_ref().unwrap().kind
     }
 
@@ -256,7 +256,7 @@ mod tests {
         let (generation, occurrence, attempt) = (7, 2, 2);
         let delivered =
             outcome::OutcomeKind::Delivered { generation, occurrence, attempt, status: 204 };
-        assert_eq!(verdict(&report), &delivered);
+        assert_eq!(kind_of(&report), &delivered);
         assert_eq!((report.signal, report.dead_letter), (None, None));
     }
 
@@ -292,7 +292,7 @@ mod tests {
         let (generation, occurrence, attempt) = (7, 2, 3);
         let withdrawn = outcome::OutcomeKind::Withdrawn { generation, occurrence, attempt };
         assert_eq!(
-            (verdict(&report), report.outcome.as_ref().unwrap().answers),
+            (kind_of(&report), report.outcome.as_ref().unwrap().answers),
             (&withdrawn, None)
         );
         assert_eq!((report.signal, report.dead_letter), (None, None));
@@ -305,7 +305,7 @@ mod tests {
         let third = Fire { history: earlier, ..fire(3, None) };
         for fire in [third, fire(1, Some(once))] {
             let report = report(&fire, 500);
-            let retry_at = match verdict(&report) {
+            let retry_at = match kind_of(&report) {
                 outcome::OutcomeKind::Failed { status: Some(500), retry_at, .. } => retry_at,
                 other => panic!("{other:?}"),
             };
@@ -319,8 +319,7 @@ mod tests {
         }
     }
 
-    /// An owner that asks is told when nobody will try any more, and no sooner: of what is tried
-    /// again the next attempt will tell.
+    /// An owner that requests it is notified when no further attempt follows, and not earlier.
     #[test]
     fn an_owner_that_requests_it_is_notified_once_how_a_callback_ended() {
         let fire = Fire { report_end: true, priority: 9, ..fire(2, None) };

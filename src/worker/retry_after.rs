@@ -1,7 +1,7 @@
-//! `Retry-After`: how long a receiver wants to be left alone.
+//! `Retry-After`: how long a receiver asks not to be called.
 //!
-//! Invariant: nobody's clock is trusted. A date counts from the `Date` of the same answer, both by
-//! the receiver's clock; only without one does it count from our own time.
+//! Invariant: no clock of another host is trusted. A date counts from the `Date` of the same
+//! answer, both by the receiver's clock; only without one does it count from our own time.
 
 use std::time::UNIX_EPOCH;
 
@@ -54,7 +54,7 @@ mod tests {
         assert_eq!(of(LATER, Some(NOON)), Some(120_000));
         assert_eq!(of(LATER, None), Some(60_000));
         assert_eq!(of(LATER, Some("yesterday")), Some(60_000));
-        assert_eq!(of(NOON, Some(LATER)), Some(0), "in the past is at once");
+        assert_eq!(of(NOON, Some(LATER)), Some(0), "a date in the past means at once");
         assert_eq!(of("Wednesday, 21-Oct-26 12:02:00 GMT", Some(NOON)), Some(120_000));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: Orloj traces what its users trace. A registration whose `traceparent` is sampled gets
 //! a span for each attempt, and the receiver that span's `traceparent`; every other one is passed
-//! on as it came. It is a link and not a child, because hours may lie between the two: no collector
+//! on unchanged. It is a link and not a child, because hours may pass between the two: no collector
 //! keeps a trace open for that long.
 
 use std::time::Instant;
@@ -25,7 +25,7 @@ const CLIENT: u8 = 3;
 /// OTLP's `STATUS_CODE_ERROR`.
 const ERROR: u8 = 2;
 
-/// An attempt under way that is traced.
+/// An attempt in progress that is traced.
 #[derive(Debug)]
 pub struct AttemptSpan {
     spans: SpanExporter,
@@ -46,8 +46,8 @@ struct LinkedSpan {
 }
 
 impl AttemptSpan {
-    /// Begins at `now`, if the trigger's registration was traced; the request then says so.
-    pub fn begin(
+    /// Starts at `now`, if the trigger's registration was traced; the request then carries it.
+    pub fn start(
         spans: &SpanExporter,
         fire: &Fire,
         request: &mut Request,
@@ -79,7 +79,7 @@ impl AttemptSpan {
         })
     }
 
-    /// Ends it with what came of it.
+    /// Ends it with the result.
     pub fn end(mut self, response: &CallbackResponse) {
         let failure = match response {
             CallbackResponse::Answered { status, .. } => {
@@ -131,7 +131,7 @@ fn parse_sampled(traceparent: &str) -> Option<(&str, &str)> {
     let mut parts = traceparent.split('-');
     let mut next = || parts.next();
     let (version, trace, span, flags) = (next()?, next()?, next()?, next()?);
-    // A later version may say more, and begins with the same.
+    // A later version may say more, and starts with the same.
     let is_whole = version != "00" || parts.next().is_none();
     let is_valid = is_hex(version, 2) && version != "ff" && is_id(trace, 32) && is_id(span, 16);
     let is_sampled = is_hex(flags, 2) && u8::from_str_radix(flags, 16).is_ok_and(|f| f & 1 == 1);

@@ -76,7 +76,7 @@ fn an_unanswered_batch_is_reported_and_an_invalid_one_is_not_written() {
     std::fs::write(&file, batch).unwrap();
     let (said, ok) = settings.run(&["register", "--batch", path]);
     assert!(!ok && said.contains("join: no answer within 1s"), "{said}");
-    assert!(said.contains("0 are refused and 6 not answered for"), "{said}");
+    assert!(said.contains("0 are refused and 6 have no answer"), "{said}");
     let written = crate::records::read_all(stage.kafka(), &stage.names.triggers());
     assert_eq!(written.len(), 1, "the wrong one was not written");
 }

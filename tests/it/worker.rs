@@ -198,7 +198,7 @@ fn waiting_callbacks_are_deferred_when_the_window_is_full() {
         }
     };
     assert_eq!((request.id.attempt, request.id.deferral), (1, 1));
-    assert_eq!(request.reason, "not begun: it held back the progress of its partition");
+    assert_eq!(request.reason, "not started: it held back the progress of its partition");
     assert_eq!((stage.receiver.count("hangs"), stage.receiver.count("waits")), (1, 0));
     stage.receiver.release.send_replace(true);
 }

@@ -1,7 +1,8 @@
-//! Dealing with dead letters: having them tried again, or putting them aside.
+//! Replaying and archiving dead letters.
 //!
-//! Invariant: nobody deals with more than a person has been told of. A batch is dealt with in one
-//! transaction, so that whoever is stopped goes on with the letters that have no mark yet.
+//! Invariant: only the letters that were counted and confirmed are handled. A batch is handled in
+//! one transaction, so that a command that was stopped continues with the letters that have no mark
+//! yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IsTerminal, Write};
@@ -25,11 +26,11 @@ use crate::dead_letters::{
 };
 use crate::model::dead_letter::{DeadLetter, Mark};
 
-/// Letters that are dealt with at once, at most.
+/// Letters in one batch, at most.
 const BATCH_MAX: u32 = 500;
-/// Batches a second, so that a bar moves and a stop is heard.
+/// Batches a second, so that the progress bar moves and a stop is noticed.
 const BATCHES_PER_SECOND: u32 = 5;
-/// Letters read before they are dealt with: each may be a megabyte.
+/// Letters read before they are handled: each may be a megabyte.
 const READ_AHEAD_MAX: usize = 16;
 /// Hosts that a summary names.
 const HOSTS_SHOWN_MAX: usize = 10;
@@ -41,22 +42,22 @@ Examples:
   orloj dead-letters replay --every --yes
 
 A callback is tried again under the same webhook-id, its attempts numbered on and its retry policy
-begun anew. A record that could not be read is written to the triggers again as it was. Stopped with
-Ctrl-C, the same command goes on where it was.";
+started again. A record that could not be read is written to the triggers again as it was. Stopped
+with Ctrl-C, the same command continues where it stopped.";
 
 const ARCHIVE_EXAMPLES: &str = "\
 Examples:
   orloj dead-letters archive 3:41 --note 'the order was cancelled by phone'
   orloj dead-letters archive --reason 'does not exist' --until 2030-01-01T00:00:00Z";
 
-/// Which letters are meant, and how sure one is.
+/// The selected letters, and whether to ask for confirmation.
 #[derive(Debug, Args)]
 struct Selection {
     /// Letters as they are listed: PARTITION:OFFSET.
     letters: Vec<LetterId>,
     #[command(flatten)]
     filter: LetterFilter,
-    /// All that nobody has dealt with.
+    /// All that were not replayed or archived.
     #[arg(long)]
     every: bool,
     /// Do not ask.
@@ -64,7 +65,7 @@ struct Selection {
     yes: bool,
 }
 
-/// What `orloj dead-letters replay` takes.
+/// The arguments of `orloj dead-letters replay`.
 #[derive(Debug, Args)]
 #[command(after_help = REPLAY_EXAMPLES)]
 pub(in crate::cli) struct ReplayArguments {
@@ -78,7 +79,7 @@ pub(in crate::cli) struct ReplayArguments {
     again: bool,
 }
 
-/// What `orloj dead-letters archive` takes.
+/// The arguments of `orloj dead-letters archive`.
 #[derive(Debug, Args)]
 #[command(after_help = ARCHIVE_EXAMPLES)]
 pub(in crate::cli) struct ArchiveArguments {
@@ -106,8 +107,8 @@ impl ArchiveArguments {
 }
 
 impl Selection {
-    /// The letters that are meant, and how often each was replayed before; if the person at the
-    /// terminal still means them when their number is known.
+    /// The selected letters, and how often each was replayed before, after the user has confirmed
+    /// their number.
     fn select(
         &self,
         settings: &Settings,
@@ -115,7 +116,7 @@ impl Selection {
         again: bool,
     ) -> Result<BTreeMap<LetterId, u32>, CliError> {
         if self.letters.is_empty() && !self.filter.is_set() && !self.every {
-            let usage = "say which: PARTITION:OFFSET, a filter such as --host, or --every";
+            let usage = "name the letters: PARTITION:OFFSET, a filter such as --host, or --every";
             return Err(CliError::Usage(usage.to_owned()));
         }
         let mut hosts = BTreeMap::new();
@@ -139,12 +140,12 @@ impl Selection {
         if !hosts.is_empty() && !self.yes {
             confirm()?;
         }
-        let replays = |id: &LetterId| marks.get(id).map_or(0, |dealt| dealt.replays);
+        let replays = |id: &LetterId| marks.get(id).map_or(0, |handled| handled.replays);
         Ok(hosts.into_keys().map(|id| (id, replays(&id))).collect())
     }
 }
 
-/// Says how many letters are meant, and where they were to go.
+/// Prints how many letters are selected, and their hosts.
 fn summarize(hosts: &BTreeMap<LetterId, Option<String>>, what: &str, marks: &HandledLetters) {
     let mut counts = BTreeMap::<&str, usize>::new();
     for host in hosts.values() {
@@ -160,15 +161,17 @@ fn summarize(hosts: &BTreeMap<LetterId, Option<String>>, what: &str, marks: &Han
         println!("  and {} hosts more", counts.len() - HOSTS_SHOWN_MAX);
     }
     if hosts.is_empty() && !marks.is_empty() {
-        println!("  ({} were dealt with before; see list --all)", marks.len());
+        println!("  ({} were handled before; see list --all)", marks.len());
     }
 }
 
 fn confirm() -> Result<(), CliError> {
     if !std::io::stdin().is_terminal() {
-        return Err(CliError::Usage("nobody is there to be asked: say --yes".to_owned()));
+        return Err(CliError::Usage(
+            "standard input is not a terminal: confirm with --yes".to_owned(),
+        ));
     }
-    print!("Go on? [y/N] ");
+    print!("Continue? [y/N] ");
     std::io::stdout().flush()?;
     let mut answer = String::new();
     let _bytes = std::io::stdin().read_line(&mut answer)?;
@@ -178,10 +181,10 @@ fn confirm() -> Result<(), CliError> {
     Err(CliError::Refused("nothing was done".to_owned()))
 }
 
-/// What is done about letters, and how fast.
+/// What is done with the letters, and how fast.
 struct ActionTask {
     action: LetterAction,
-    /// Letters a second; `None` is as fast as it goes.
+    /// Letters a second; `None` for no limit.
     rate: Option<NonZeroU32>,
 }
 
@@ -196,7 +199,7 @@ impl ActionTask {
         }
         let stop = CancellationToken::new();
         signals::watch(Vec::new(), stop.clone())?;
-        let desk = DeadLetterActions::new(settings);
+        let actions = DeadLetterActions::new(settings);
         let (all, bar) = (selected.len(), progress_bar("done", selected.len() as u64));
         let ids = selected.keys().copied().collect();
         let selected = Arc::new(selected);
@@ -204,37 +207,37 @@ impl ActionTask {
         let (batch_max, pause) = self.batch_pacing();
         let (mut done, mut kept) = (0, Vec::new());
         while !stop.is_cancelled() {
-            let begun = clock::monotonic();
+            let started = clock::monotonic();
             let mut batch = Vec::new();
             if letters.recv_many(&mut batch, batch_max).await == 0 {
                 break;
             }
             let size = batch.len();
-            let result = desk.apply(batch, Arc::clone(&selected), self.action.clone()).await?;
+            let result = actions.apply(batch, Arc::clone(&selected), self.action.clone()).await?;
             done += result.handled;
             kept.extend(result.skipped);
             bar.inc(size as u64);
-            // A batch that was not full has its share of the time.
+            // A batch that was not full takes its share of the time.
             let share = pause.mul_f64(size as f64 / batch_max as f64);
-            let left = share.saturating_sub(clock::monotonic() - begun);
+            let left = share.saturating_sub(clock::monotonic() - started);
             let _woken = stop.run_until_cancelled(tokio::time::sleep(left)).await;
         }
         bar.finish_and_clear();
         drop(letters);
         reading.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
-        kept.iter().for_each(|(id, why)| println!("{id} stays: {why}"));
+        kept.iter().for_each(|(id, why)| println!("{id} skipped: {why}"));
         println!("{done} of {all} done");
         let left = all - done - kept.len();
         if left > 0 && stop.is_cancelled() {
-            return Err(CliError::Refused("stopped: say it again to go on".to_owned()));
+            return Err(CliError::Refused("stopped: run the command again to continue".to_owned()));
         }
         if left > 0 {
-            println!("{left} are not there any more: the topic's retention has deleted them");
+            println!("{left} do not exist any more: the topic's retention has deleted them");
         }
         Ok(())
     }
 
-    /// Letters in a batch, and the time that one takes.
+    /// The letters in a batch, and the time that one takes.
     fn batch_pacing(&self) -> (usize, Duration) {
         let Some(rate) = self.rate.map(NonZeroU32::get) else {
             return (BATCH_MAX as usize, Duration::ZERO);
@@ -247,7 +250,7 @@ impl ActionTask {
 /// The thread that reads.
 type ReaderTask = JoinHandle<Result<(), LetterError>>;
 
-/// Reads the chosen letters again, on a thread that waits while nobody takes them.
+/// Reads the selected letters again, on a thread that waits while the channel is full.
 fn read_selected(
     settings: Settings,
     selected: BTreeSet<LetterId>,
@@ -284,6 +287,6 @@ mod tests {
         assert_eq!(pace(1), (1, Duration::from_secs(1)));
         assert_eq!(pace(10), (2, Duration::from_millis(200)));
         assert_eq!(pace(5_000), (500, Duration::from_millis(100)));
-        assert_eq!(pace(0), (500, Duration::ZERO), "as fast as it goes");
+        assert_eq!(pace(0), (500, Duration::ZERO), "without a limit");
     }
 }

@@ -1,8 +1,8 @@
-//! `orloj dead-letters`: what nobody will try again by itself, looked through and dealt with.
+//! `orloj dead-letters`: list, show, replay and archive dead letters.
 //!
-//! Invariant: nothing is lost or doubled by stopping. A letter is dealt with once its mark stands
-//! behind it, and an attempt asked for twice is made once. So the same command goes on where it was
-//! stopped.
+//! Invariant: nothing is lost or repeated if the command is stopped. A letter is handled once its
+//! mark is written after it, and an attempt requested twice is made once. So the same command
+//! continues where it was stopped.
 //!
 //! ```text
 //!  dead-letters ──scan──► filter ──► list, show
@@ -38,26 +38,26 @@ const SHOW_EXAMPLES: &str = "\
 Example:
   orloj dead-letters show 3:41";
 
-/// What can be done with dead letters.
+/// The commands for dead letters.
 #[derive(Debug, Subcommand)]
 pub(super) enum DeadLettersCommand {
-    /// List those that nobody has dealt with, the oldest first.
+    /// List those that were not replayed or archived, the oldest first.
     List(ListArguments),
-    /// Print everything about one: what was to be done, every attempt, when and by which worker.
+    /// Print everything about one: the request, every attempt, when and by which worker.
     Show(ShowArguments),
-    /// Have them tried again, after showing how many they are.
+    /// Request another attempt of each, after showing how many they are.
     Replay(ReplayArguments),
-    /// Put them aside, so that they are listed no more.
+    /// Archive them, so that they are not listed any more.
     Archive(ArchiveArguments),
 }
 
-/// What `orloj dead-letters list` takes.
+/// The arguments of `orloj dead-letters list`.
 #[derive(Debug, Args)]
 #[command(after_help = LIST_EXAMPLES)]
 pub(super) struct ListArguments {
     #[command(flatten)]
     filter: LetterFilter,
-    /// Those too that were replayed or archived.
+    /// Also those that were replayed or archived.
     #[arg(long)]
     all: bool,
     /// The newest so many.
@@ -65,7 +65,7 @@ pub(super) struct ListArguments {
     limit: usize,
 }
 
-/// What `orloj dead-letters show` takes.
+/// The arguments of `orloj dead-letters show`.
 #[derive(Debug, Args)]
 #[command(after_help = SHOW_EXAMPLES)]
 pub(super) struct ShowArguments {
@@ -101,12 +101,12 @@ impl ListArguments {
         bar.finish_and_clear();
         let matching = lines.len();
         lines.retain(|line| self.all || !marks.contains_key(&line.id));
-        let dealt_with = matching - lines.len();
+        let handled = matching - lines.len();
         lines.sort_by_key(|line| (line.at, line.id));
         let hidden = lines.len().saturating_sub(self.limit);
         print_rows(&lines[hidden..], &marks);
         eprintln!(
-            "{} dead letters; {hidden} older ones not shown (--limit), {dealt_with} replayed or \
+            "{} dead letters; {hidden} older ones not shown (--limit), {handled} replayed or \
              archived (--all)",
             lines.len() - hidden
         );
@@ -142,7 +142,7 @@ impl ShowArguments {
     }
 }
 
-/// A bar on standard error; none is drawn where nobody looks.
+/// A progress bar on standard error; it is not drawn without a terminal.
 fn progress_bar(what: &'static str, length: u64) -> ProgressBar {
     let style = ProgressStyle::with_template(BAR_TEMPLATE).expect("a test has drawn it");
     ProgressBar::new(length).with_style(style).with_message(what)

@@ -73,7 +73,7 @@ pub(super) fn print_details(id: LetterId, letter: &DeadLetter, state: &str) {
     println!("dead letter {id}, {state}");
     field("reason", &letter.reason);
     field("given up", format_time(letter.at));
-    field("came from", format!("{}[{}]@{}", origin.topic, origin.partition, origin.offset));
+    field("origin", format!("{}[{}]@{}", origin.topic, origin.partition, origin.offset));
     match &letter.content {
         Content::Fire { fire, attempts } => print_fire(fire, *attempts),
         Content::Record { key, value, headers } => {
@@ -129,9 +129,9 @@ fn print_history(history: &History) {
         let Attempt { number, at, worker, status, duration_ms, .. } = attempt;
         let status = status.map_or_else(|| "no answer".to_owned(), |status| status.to_string());
         let text = attempt.error.as_ref().or(attempt.excerpt.as_ref());
-        let said = text.map_or_else(String::new, |said| format!(": {said}"));
+        let response = text.map_or_else(String::new, |text| format!(": {text}"));
         let at = format_time(*at);
-        println!("  {number:>4}  {at}  {worker}  {duration_ms} ms  {status}{said}");
+        println!("  {number:>4}  {at}  {worker}  {duration_ms} ms  {status}{response}");
     }
 }
 
@@ -139,7 +139,7 @@ fn field(name: &str, value: impl Display) {
     println!("  {name:10}  {value}");
 }
 
-/// Bytes as text, without what would confuse a terminal.
+/// Bytes as text, without control characters.
 fn printable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let printable = text.chars().map(|c| if c.is_control() && c != '\n' { '\u{FFFD}' } else { c });

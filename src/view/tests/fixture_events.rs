@@ -1,5 +1,5 @@
-//! Short names for what happens in the tests of what is asked and of what goes: registrations,
-//! outcomes, letters and circuits of partition 0.
+//! Short names for the events of the tests of queries and retention: registrations, outcomes,
+//! letters and circuits of partition 0.
 
 use super::ViewFixture;
 use super::history::{HistoryTriggerKind, definition};
@@ -17,7 +17,7 @@ use crate::view::queries::Queries;
 /// When everything is registered unless it says otherwise, in ms since the epoch.
 pub(super) const CREATED: Timestamp = 1_000;
 
-/// A definition of this kind in this caller's name.
+/// A definition of this kind for this caller.
 pub(super) fn definition_of(caller: &str, kind: HistoryTriggerKind) -> Definition {
     Definition { caller: Some(caller.into()), ..definition(kind) }
 }
@@ -51,23 +51,17 @@ impl ViewFixture {
         self.projector().apply_trigger(partition, record).unwrap();
     }
 
-    /// Somebody says this of a trigger.
-    pub(super) fn outcome(
-        &mut self,
-        id: &str,
-        offset: Offset,
-        at: Timestamp,
-        verdict: OutcomeKind,
-    ) {
-        let outcome = Outcome { trigger: id.into(), answers: None, at, kind: verdict };
+    /// Writes this outcome of a trigger.
+    pub(super) fn outcome(&mut self, id: &str, offset: Offset, at: Timestamp, kind: OutcomeKind) {
+        let outcome = Outcome { trigger: id.into(), answers: None, at, kind };
         self.projector().apply_outcome(0, offset, &outcome).unwrap();
     }
 
     /// The callback of a generation was answered.
     pub(super) fn delivered(&mut self, id: &str, generation: Offset, at: Timestamp) {
         let (occurrence, attempt, status) = (0, 1, 200);
-        let verdict = OutcomeKind::Delivered { generation, occurrence, attempt, status };
-        self.outcome(id, 100_000 + generation, at, verdict);
+        let kind = OutcomeKind::Delivered { generation, occurrence, attempt, status };
+        self.outcome(id, 100_000 + generation, at, kind);
     }
 
     /// An attempt of it failed, and another follows.
@@ -80,9 +74,9 @@ impl ViewFixture {
     ) {
         let (occurrence, attempt, status) = (0, 1, Some(500));
         let (reason, retry_at) = ("answered 500".to_owned(), Some(retry_at));
-        let verdict =
+        let kind =
             OutcomeKind::Failed { generation, occurrence, attempt, status, reason, retry_at };
-        self.outcome(id, 200_000 + generation, at, verdict);
+        self.outcome(id, 200_000 + generation, at, kind);
     }
 
     /// The owner has read all registrations and fired what was due by then.
@@ -113,7 +107,7 @@ impl ViewFixture {
         self.write_dead_letter(offset, at, reason, Content::Fire { fire, attempts: 3 }, 0);
     }
 
-    /// A person deals with the letter at `about`.
+    /// A mark for the letter at `about`.
     pub(super) fn dead_letter_action(
         &mut self,
         about: Offset,
@@ -137,7 +131,7 @@ impl ViewFixture {
         self.projector().apply_dead_letter(0, at, &letter).unwrap();
     }
 
-    /// A worker says how it treats a host.
+    /// A worker reports the state of a circuit.
     pub(super) fn circuit(
         &mut self,
         caller: Option<&str>,
@@ -153,8 +147,8 @@ impl ViewFixture {
             reason: format!("{host} at {at}"),
             probe_at: (state == CircuitState::Open).then_some(at + 50),
         };
-        let (trigger, verdict) = (circuit.key(), OutcomeKind::Circuit(circuit));
-        let outcome = Outcome { trigger, answers: None, at, kind: verdict };
+        let (trigger, kind) = (circuit.key(), OutcomeKind::Circuit(circuit));
+        let outcome = Outcome { trigger, answers: None, at, kind };
         self.projector().apply_outcome(0, 300_000 + at, &outcome).unwrap();
     }
 }

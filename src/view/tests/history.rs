@@ -1,5 +1,5 @@
-//! A history of one partition as an owner and a worker would write it, in small: what comes in,
-//! what each step commits, and how every registration really ended.
+//! A small history of one partition as an owner and a worker would write it: the input, what each
+//! step commits, and how every registration really ended.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use crate::view::results::Status;
 const RETAIN: u64 = 40;
 /// Between two occurrences, in ms.
 const EVERY: u64 = 1_000;
-/// How often a recurring trigger comes.
+/// The number of occurrences of a recurring trigger.
 const OCCURRENCES: u32 = 3;
 
 /// What a user does.
@@ -42,7 +42,7 @@ pub(super) enum HistoryAction {
         id: u8,
         paused: bool,
     },
-    /// A worker tells of one callback.
+    /// A worker reports the result of one callback.
     CallbackResult {
         which: u8,
         ok: bool,
@@ -112,7 +112,7 @@ struct LiveTrigger {
     fired: bool,
 }
 
-/// A callback under way.
+/// A callback in progress.
 #[derive(Clone, Debug)]
 struct OpenCallback {
     id: String,
@@ -210,7 +210,7 @@ impl PartitionHistory {
         Schedule::from_json(&json).unwrap().anchored(self.now)
     }
 
-    /// A worker tells how one of the open callbacks went.
+    /// A worker reports the result of one of the open callbacks.
     fn callback_result(&mut self, which: u8, ok: bool, again: bool) {
         if self.open_callbacks.is_empty() {
             return;
@@ -219,7 +219,7 @@ impl PartitionHistory {
         let OpenCallback { id, generation, occurrence, attempt, kind } =
             self.open_callbacks[at].clone();
         let retry_at = (!ok && again).then_some(self.now + 5);
-        let verdict = if ok {
+        let outcome = if ok {
             OutcomeKind::Delivered { generation, occurrence, attempt, status: 200 }
         } else {
             let reason = "answered 500".to_owned();
@@ -232,7 +232,7 @@ impl PartitionHistory {
                 retry_at,
             }
         };
-        self.write_outcome(&id, None, verdict);
+        self.write_outcome(&id, None, outcome);
         if retry_at.is_some() {
             self.open_callbacks[at].attempt += 1;
             return;
@@ -246,7 +246,7 @@ impl PartitionHistory {
         self.settled.push((open, ok));
     }
 
-    /// One step of the owner: what came in, what is due, and the cursor.
+    /// One step of the owner: the input, what is due, and the cursor.
     fn commit(&mut self) {
         for at in self.ingested..self.triggers.len() {
             let record = self.triggers[at].clone();
@@ -301,19 +301,19 @@ impl PartitionHistory {
                     return;
                 }
                 standing.paused = paused;
-                let mut course = standing.row.lifecycle.take().unwrap_or_default();
-                (course.paused, course.changed_by_command) = (paused, true);
-                standing.row.lifecycle = Some(course);
+                let mut lifecycle = standing.row.lifecycle.take().unwrap_or_default();
+                (lifecycle.paused, lifecycle.changed_by_command) = (paused, true);
+                standing.row.lifecycle = Some(lifecycle);
                 standing.due = standing.row.scheduled;
                 let standing = standing.clone();
                 self.write_entry(&standing);
                 let generation = standing.row.id.generation;
                 let fire_at = standing.row.scheduled;
-                let verdict = match paused {
+                let kind = match paused {
                     true => OutcomeKind::Paused { generation, reason: "by a command".to_owned() },
                     false => OutcomeKind::Resumed { generation, fire_at },
                 };
-                self.write_outcome(id.as_str(), Some(offset), verdict);
+                self.write_outcome(id.as_str(), Some(offset), kind);
                 let recurs = standing.kind == HistoryTriggerKind::Recurring
                     || standing.kind == HistoryTriggerKind::RecurringHttp;
                 let ahead = if recurs { Status::Scheduled } else { Status::Pending };
@@ -340,12 +340,12 @@ impl PartitionHistory {
         let fire_at = new.fire_at;
         if ack {
             let replaced = old.filter(|old| !old.fired).map(|old| old.row.id.generation);
-            let verdict = OutcomeKind::Accepted { generation: offset, fire_at, replaced };
-            self.write_outcome(&id, Some(offset), verdict);
+            let kind = OutcomeKind::Accepted { generation: offset, fire_at, replaced };
+            self.write_outcome(&id, Some(offset), kind);
         }
         let kind = kind_of(&new);
-        let mut course = Lifecycle { retain: new.retain, ..Lifecycle::default() };
-        course.recurrence = new.schedule.map(|schedule| {
+        let mut lifecycle = Lifecycle { retain: new.retain, ..Lifecycle::default() };
+        lifecycle.recurrence = new.schedule.map(|schedule| {
             let (granted, open, failures) = (0, None, 0);
             Box::new(Recurrence {
                 due_before_jitter: fire_at,
@@ -355,9 +355,9 @@ impl PartitionHistory {
                 failures,
             })
         });
-        let recurs = course.recurrence.is_some();
+        let recurs = lifecycle.recurrence.is_some();
         let mut row = FireRow::first(new.id, offset, fire_at, new.definition);
-        row.lifecycle = course.boxed_unless_default();
+        row.lifecycle = lifecycle.boxed_unless_default();
         // By the time it was written: what is far off goes into the ledger.
         let long = fire_at > self.triggers[offset as usize].timestamp + 400;
         row.in_ledger = row.lifecycle.is_some() || long && fire_at > self.now;
@@ -370,7 +370,7 @@ impl PartitionHistory {
         self.expected.insert((id, offset), status);
     }
 
-    /// What is due fires, or is forgotten.
+    /// What is due fires, or is removed.
     fn fire(&mut self, id: &str) {
         let Some(mut standing) = self.remove_live(id, |_| true) else { return };
         if standing.fired {
@@ -405,7 +405,7 @@ impl PartitionHistory {
         }
     }
 
-    /// The owner is told how a callback ended.
+    /// The owner is notified how a callback ended.
     fn apply_callback_end(&mut self, open: &OpenCallback, ok: bool) {
         let this = |standing: &LiveTrigger| {
             standing.fired && standing.row.id.generation == open.generation
@@ -417,16 +417,16 @@ impl PartitionHistory {
     }
 
     fn keep_settled(&mut self, mut standing: LiveTrigger, as_what: LifecyclePhase, ms: u64) {
-        let mut course = standing.row.lifecycle.take().unwrap_or_default();
-        course.phase = as_what;
-        standing.row.lifecycle = Some(course);
+        let mut lifecycle = standing.row.lifecycle.take().unwrap_or_default();
+        lifecycle.phase = as_what;
+        standing.row.lifecycle = Some(lifecycle);
         standing.row.in_ledger = true;
         (standing.fired, standing.due) = (true, self.now + ms);
         self.write_entry(&standing);
         self.live.insert(standing.row.id.trigger.to_string(), standing);
     }
 
-    /// Takes what stands there, out of the ledger too.
+    /// Removes the trigger, from the ledger too.
     fn remove_live(
         &mut self,
         id: &str,
@@ -457,8 +457,8 @@ impl PartitionHistory {
         self.ledger.push(LedgerRecord { key, value, step: self.step + 1 });
     }
 
-    fn write_outcome(&mut self, id: &str, answers: Option<Offset>, verdict: OutcomeKind) {
-        self.outcomes.push(Outcome { trigger: id.into(), answers, at: self.now, kind: verdict });
+    fn write_outcome(&mut self, id: &str, answers: Option<Offset>, kind: OutcomeKind) {
+        self.outcomes.push(Outcome { trigger: id.into(), answers, at: self.now, kind });
     }
 }
 

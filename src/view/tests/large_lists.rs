@@ -74,9 +74,9 @@ fn create_triggers(db: &Connection, count: u64) {
         if n % 100 == 1 {
             let (generation, occurrence, attempt) = (n, 0, 1);
             let (status, reason, retry_at) = (Some(500), "answered 500".to_owned(), None);
-            let verdict =
+            let kind =
                 OutcomeKind::Failed { generation, occurrence, attempt, status, reason, retry_at };
-            let outcome = Outcome { trigger: id, answers: None, at: START + n, kind: verdict };
+            let outcome = Outcome { trigger: id, answers: None, at: START + n, kind };
             projector.apply_outcome(0, n, &outcome).unwrap();
         }
     }
@@ -130,17 +130,20 @@ fn check_all_filters(count: u64) {
     let path = folder.path().join("view.sqlite");
     let (db, new) = schema::open(&path, "test").unwrap();
     assert!(new);
-    let begun = clock::monotonic();
+    let started = clock::monotonic();
     create_triggers(&db, count);
-    let took = clock::monotonic() - begun;
+    let took = clock::monotonic() - started;
     let size = std::fs::metadata(&path).unwrap().len() >> 20;
     println!("{count} triggers in {took:.1?}, {size} MiB");
     let reader = schema::open_reader(&path).unwrap();
-    let ask = Queries(&reader);
-    assert_eq!(ask.pending_count("caller1").unwrap() + settled(&ask, "caller1"), count / CALLERS);
+    let queries = Queries(&reader);
+    assert_eq!(
+        queries.pending_count("caller1").unwrap() + settled(&queries, "caller1"),
+        count / CALLERS
+    );
     let mut slow = Vec::new();
     for (name, scope, filter) in cases(count) {
-        let (p99, found) = read_all_pages(&ask, &scope, &filter);
+        let (p99, found) = read_all_pages(&queries, &scope, &filter);
         println!("{name:25} p99 {p99:8.1?}, {found} found");
         assert!(found > 0, "{name} finds nothing");
         if p99 > LIMIT {
@@ -150,10 +153,10 @@ fn check_all_filters(count: u64) {
     assert!(slow.is_empty(), "{slow:?}");
 }
 
-fn settled(ask: &Queries<'_>, caller: &str) -> u64 {
+fn settled(queries: &Queries<'_>, caller: &str) -> u64 {
     let sql = "SELECT count(*) FROM listed AS l JOIN name AS n ON n.nid = l.caller \
                WHERE n.text = ?1 AND l.settled_at IS NOT NULL";
-    ask.0.query_row(sql, [caller], |row| row.get::<_, i64>(0)).unwrap().cast_unsigned()
+    queries.0.query_row(sql, [caller], |row| row.get::<_, i64>(0)).unwrap().cast_unsigned()
 }
 
 /// Page after page, from the first on again at the end: how long 99 of 100 take at most, and how
@@ -167,9 +170,9 @@ fn read_all_pages(
     let mut found = 0;
     let mut seen = std::collections::HashSet::new();
     for _ in 0..ROUNDS {
-        let begun: Instant = clock::monotonic();
+        let started: Instant = clock::monotonic();
         let listing = queries.triggers(scope, filter, &page).unwrap();
-        times.push(clock::monotonic() - begun);
+        times.push(clock::monotonic() - started);
         found += listing.items.len();
         for view in &listing.items {
             assert!(is_match(scope, filter, view), "{view:?}");

@@ -1,4 +1,4 @@
-//! What is asked of the view brings what is meant, each once, in its order, and of no other caller.
+//! Queries return what they select, each row once, in order, and nothing of another caller.
 
 use super::ViewFixture;
 use super::fixture_events::definition_of;
@@ -100,14 +100,14 @@ fn a_caller_sees_the_latest_state_of_its_circuits() {
         [one("", "a.example", 15, Closed, None), one("shop", "a.example", 10, HalfOpen, None)];
     assert_eq!(circuits(&Scope::All), [&billings[..], &others].concat());
     assert_eq!(circuits(&caller("billing")), billings);
-    assert_eq!(circuits(&caller("nobody")), []);
+    assert_eq!(circuits(&caller("unknown")), []);
 }
 
 #[test]
 fn the_pending_count_is_the_number_of_unsettled_triggers() {
     let mut scene = ViewFixture::new();
     let pending = |scene: &ViewFixture| scene.queries().pending_count("billing").unwrap();
-    assert_eq!(pending(&scene), 0, "nobody has heard of him");
+    assert_eq!(pending(&scene), 0, "the caller is unknown");
     scene.callback("pending", 0, 60_000);
     scene.callback("in-flight", 1, 2_000);
     scene.callback("ended", 2, 2_000);
@@ -134,7 +134,7 @@ fn a_caller_sees_only_its_own_triggers() {
     };
     let billing = caller("billing");
     assert_eq!(seen(&billing, "tea").as_deref(), Some("billing"));
-    assert_eq!((seen(&billing, "milk"), seen(&caller("nobody"), "tea")), (None, None));
+    assert_eq!((seen(&billing, "milk"), seen(&caller("unknown"), "tea")), (None, None));
     assert_eq!(seen(&Scope::All, "milk").as_deref(), Some("shop"));
     let listed = |scope: &Scope, of: Option<&str>| {
         let filter = TriggerFilter { caller: of.map(str::to_owned), ..TriggerFilter::default() };

@@ -127,15 +127,16 @@ fn replay<'a>(history: &'a PartitionHistory, picks: &[u8]) -> ViewReplay<'a> {
     reading
 }
 
-/// Keeps that nobody asks about are told apart by marks, which a compacted ledger has lost.
+/// Kept registrations without a request for an outcome are recognized by skip marks, which a
+/// compacted ledger has lost.
 fn with_acks(acts: &[HistoryAction]) -> Vec<HistoryAction> {
-    let ask = |act: &HistoryAction| match *act {
+    let with_ack = |act: &HistoryAction| match *act {
         HistoryAction::Register { id, kind, keep, delay, .. } => {
             HistoryAction::Register { id, kind, keep, ack: true, delay }
         }
         other => other,
     };
-    acts.iter().map(ask).collect()
+    acts.iter().map(with_ack).collect()
 }
 
 proptest! {

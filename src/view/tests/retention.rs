@@ -1,4 +1,4 @@
-//! What goes after its time, and what does not.
+//! What is deleted after the retention, and what is not.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn retain() -> Retention {
     Retention::new(Duration::from_millis(AUDIT))
 }
 
-/// What is left of the view when everything has gone that goes at `now`.
+/// What is left of the view when everything that is too old at `now` is deleted.
 fn dump_after_deletion(scene: &mut ViewFixture, now: Timestamp) -> Vec<String> {
     retain().run_step(&mut scene.projector(), now).unwrap();
     dump::lines(&scene.db).unwrap()

@@ -1,4 +1,4 @@
-//! Circuits under histories with a moved clock, as tables and at random.
+//! Circuits under histories with a simulated clock, as tables and at random.
 
 use proptest::prelude::*;
 
@@ -22,7 +22,7 @@ fn unhealthy() -> HostHealth {
     HostHealth::Unhealthy("answered 503".to_owned())
 }
 
-/// A circuit and a clock that stands still until it is moved.
+/// A circuit and a simulated clock.
 struct CircuitFixture {
     circuits: CircuitBreakers,
     now: Instant,
@@ -34,15 +34,15 @@ impl CircuitFixture {
         Self { circuits: CircuitBreakers::new(RULES, now), now }
     }
 
-    /// So many attempts that begin and end now.
+    /// This many attempts that start and end now.
     fn attempts(&mut self, count: u32, sign: &HostHealth) {
         for _ in 0..count {
-            let ticket = self.begin();
+            let ticket = self.start();
             self.end(ticket, sign);
         }
     }
 
-    fn begin(&mut self) -> Ticket {
+    fn start(&mut self) -> Ticket {
         self.circuits.admit(&route("h"), self.now).unwrap()
     }
 
@@ -55,7 +55,7 @@ impl CircuitFixture {
         self.circuits.sweep(self.now);
     }
 
-    /// The states entered since this was asked last.
+    /// The states entered since the last call.
     fn states_entered(&mut self) -> Vec<CircuitState> {
         self.circuits.take_transitions().into_iter().map(|change| change.state).collect()
     }
@@ -66,7 +66,7 @@ impl CircuitFixture {
     }
 }
 
-/// So many seconds after the last run, so many attempts, and whether they fail.
+/// This many seconds after the last run, this many attempts, and whether they fail.
 type AttemptRun = (u64, u32, bool);
 
 /// The circuit must open with the very last attempt, or not at all.
@@ -118,17 +118,17 @@ fn probes_close_it_when_all_succeed() {
     let mut scene = CircuitFixture::new();
     scene.make_it_open();
     scene.advance_seconds(60);
-    let probes = [scene.begin(), scene.begin(), scene.begin()];
+    let probes = [scene.start(), scene.start(), scene.start()];
     assert_eq!(scene.states_entered(), [CircuitState::HalfOpen]);
     assert_eq!(scene.circuits.admit(&route("h"), scene.now), Err(Duration::ZERO), "a 4th probe");
     scene.end(probes[0], &HostHealth::Healthy);
     scene.end(probes[1], &HostHealth::NotContacted);
     scene.end(probes[2], &HostHealth::Healthy);
-    assert!(scene.states_entered().is_empty(), "one of them has asked nobody");
+    assert!(scene.states_entered().is_empty(), "one of them has contacted no host");
     scene.attempts(1, &HostHealth::Healthy);
     assert_eq!(scene.states_entered(), [CircuitState::Closed]);
     scene.attempts(19, &unhealthy());
-    assert!(scene.states_entered().is_empty(), "it begins with an empty window");
+    assert!(scene.states_entered().is_empty(), "it starts with an empty window");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn one_probe_that_fails_opens_it_again() {
     let mut scene = CircuitFixture::new();
     scene.make_it_open();
     scene.advance_seconds(61);
-    let (first, second) = (scene.begin(), scene.begin());
+    let (first, second) = (scene.start(), scene.start());
     scene.end(first, &unhealthy());
     scene.end(second, &HostHealth::Healthy);
     assert_eq!(scene.states_entered(), [CircuitState::HalfOpen, CircuitState::Open]);
@@ -144,13 +144,13 @@ fn one_probe_that_fails_opens_it_again() {
 }
 
 #[test]
-fn attempts_begun_before_it_opened_do_not_count_as_probes() {
+fn attempts_started_before_it_opened_do_not_count_as_probes() {
     let mut scene = CircuitFixture::new();
-    let late = [scene.begin(), scene.begin()];
+    let late = [scene.start(), scene.start()];
     scene.make_it_open();
     scene.end(late[0], &unhealthy());
     scene.advance_seconds(60);
-    let _probe = scene.begin();
+    let _probe = scene.start();
     assert_eq!(scene.states_entered(), [CircuitState::HalfOpen]);
     scene.end(late[1], &unhealthy());
     assert!(scene.states_entered().is_empty());
@@ -173,7 +173,7 @@ fn unused_circuits_are_removed_and_a_removed_open_one_is_reported_closed() {
 #[test]
 fn an_attempt_that_lasts_longer_than_the_window_still_counts() {
     let mut scene = CircuitFixture::new();
-    let hanging: Vec<_> = (0..20).map(|_| scene.begin()).collect();
+    let hanging: Vec<_> = (0..20).map(|_| scene.start()).collect();
     scene.advance_seconds(300);
     hanging.into_iter().for_each(|ticket| scene.end(ticket, &unhealthy()));
     assert_eq!(scene.states_entered(), [CircuitState::Open]);
@@ -219,14 +219,14 @@ fn only_failures_of_the_host_count() {
 
 #[derive(Clone, Debug)]
 enum CircuitStep {
-    Begin,
+    Start,
     End(prop::sample::Index, bool),
     Wait(u64),
 }
 
 fn any_step() -> impl Strategy<Value = CircuitStep> {
     prop_oneof![
-        5 => Just(CircuitStep::Begin),
+        5 => Just(CircuitStep::Start),
         5 => (any::<prop::sample::Index>(), prop::bool::weighted(0.3))
             .prop_map(|(which, well)| CircuitStep::End(which, well)),
         1 => (1_u64..80).prop_map(CircuitStep::Wait),
@@ -242,18 +242,18 @@ proptest! {
     ) {
         let mut scene = CircuitFixture::new();
         let (mut state, mut open_until) = (CircuitState::Closed, scene.now);
-        let mut under_way: Vec<Ticket> = Vec::new();
+        let mut in_progress: Vec<Ticket> = Vec::new();
         for step in steps {
             match step {
-                CircuitStep::Begin => match scene.circuits.admit(&route("h"), scene.now) {
-                    Ok(ticket) => under_way.push(ticket),
+                CircuitStep::Start => match scene.circuits.admit(&route("h"), scene.now) {
+                    Ok(ticket) => in_progress.push(ticket),
                     Err(wait) => {
                         prop_assert!(wait <= RULES.open_duration);
                         prop_assert!(state != CircuitState::Closed);
                     }
                 },
-                CircuitStep::End(which, well) if !under_way.is_empty() => {
-                    let ticket = under_way.swap_remove(which.index(under_way.len()));
+                CircuitStep::End(which, well) if !in_progress.is_empty() => {
+                    let ticket = in_progress.swap_remove(which.index(in_progress.len()));
                     scene.end(ticket, &if well { HostHealth::Healthy } else { unhealthy() });
                 }
                 CircuitStep::End(..) => {}
@@ -272,7 +272,7 @@ proptest! {
             }
             let newest = scene.circuits.breakers.get(&route("h"));
             let newest = newest.map(|circuit| circuit.state_number);
-            let probes = under_way.iter().filter(|ticket| Some(ticket.0) == newest).count();
+            let probes = in_progress.iter().filter(|ticket| Some(ticket.0) == newest).count();
             let probes_max = RULES.probes_required as usize;
             prop_assert!(state != CircuitState::HalfOpen || probes <= probes_max);
             prop_assert!(state != CircuitState::Open || probes == 0);

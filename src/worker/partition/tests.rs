@@ -1,4 +1,4 @@
-//! What a lane lets in, and what a withdrawal may say, whatever happens to those who read it.
+//! Which records a partition admits, and what may be withdrawn, whatever happens to its owners.
 
 use std::collections::BTreeSet;
 
@@ -11,80 +11,80 @@ use crate::worker::progress::WINDOW_MAX;
 
 #[test]
 fn a_full_window_stops_reading_until_there_is_room_for_many() {
-    let mut lane = RunningPartition::restore(0, "", 2 * WINDOW_MAX).unwrap();
-    assert!((0..WINDOW_MAX).all(|offset| lane.admit(offset) == RecordAdmission::Deliver));
-    assert_eq!(lane.admit(WINDOW_MAX), RecordAdmission::WindowFull);
-    assert_eq!(lane.admit(WINDOW_MAX + 1), RecordAdmission::Ignore);
+    let mut running = RunningPartition::restore(0, "", 2 * WINDOW_MAX).unwrap();
+    assert!((0..WINDOW_MAX).all(|offset| running.admit(offset) == RecordAdmission::Deliver));
+    assert_eq!(running.admit(WINDOW_MAX), RecordAdmission::WindowFull);
+    assert_eq!(running.admit(WINDOW_MAX + 1), RecordAdmission::Ignore);
     let many = OPEN_MAX as u64 / 2;
-    (0..many - 1).for_each(|offset| lane.progress.finish(offset));
-    assert_eq!(lane.take_resume_offset(), None);
-    lane.progress.finish(many - 1);
-    assert_eq!(lane.take_resume_offset(), Some(WINDOW_MAX));
-    assert_eq!(lane.admit(WINDOW_MAX), RecordAdmission::Deliver);
+    (0..many - 1).for_each(|offset| running.progress.finish(offset));
+    assert_eq!(running.take_resume_offset(), None);
+    running.progress.finish(many - 1);
+    assert_eq!(running.take_resume_offset(), Some(WINDOW_MAX));
+    assert_eq!(running.admit(WINDOW_MAX), RecordAdmission::Deliver);
 }
 
 #[test]
-fn no_callback_begins_at_an_offset_that_no_commit_has_reserved() {
-    let mut lane = RunningPartition::restore(7, "", 7).unwrap();
-    assert!(!lane.on_record(7) && lane.needs_commit());
-    assert_eq!(lane.admit(7), RecordAdmission::NotReserved);
-    assert_eq!(lane.take_resume_offset(), None);
-    assert_eq!(lane.next_commit(), (7, "1:;508".to_owned()));
-    assert!(!lane.needs_commit());
-    assert_eq!(lane.take_resume_offset(), Some(7));
-    assert!(lane.on_record(7));
-    assert_eq!(lane.admit(7), RecordAdmission::Deliver);
-    assert!(lane.on_record(507) && !lane.on_record(508));
+fn no_callback_starts_at_an_offset_that_no_commit_has_reserved() {
+    let mut running = RunningPartition::restore(7, "", 7).unwrap();
+    assert!(!running.on_record(7) && running.needs_commit());
+    assert_eq!(running.admit(7), RecordAdmission::NotReserved);
+    assert_eq!(running.take_resume_offset(), None);
+    assert_eq!(running.next_commit(), (7, "1:;508".to_owned()));
+    assert!(!running.needs_commit());
+    assert_eq!(running.take_resume_offset(), Some(7));
+    assert!(running.on_record(7));
+    assert_eq!(running.admit(7), RecordAdmission::Deliver);
+    assert!(running.on_record(507) && !running.on_record(508));
 }
 
 #[test]
-fn after_a_crash_reserved_offsets_may_have_begun_and_after_a_final_commit_only_begun_ones() {
-    let mut lane = RunningPartition::restore(7, "", 7).unwrap();
-    lane.on_record(7);
-    let (offset, metadata) = lane.next_commit();
-    assert!((7..10).all(|offset| lane.admit(offset) == RecordAdmission::Deliver));
-    lane.begin(8);
-    let after_a_crash = RunningPartition::restore(offset, &metadata, 10).unwrap();
-    assert!(!after_a_crash.was_never_begun(507) && after_a_crash.was_never_begun(508));
-    lane.prepare_final_commit();
-    let (offset, metadata) = lane.next_commit();
-    let after_a_farewell = RunningPartition::restore(offset, &metadata, 10).unwrap();
-    assert!(!after_a_farewell.was_never_begun(8) && after_a_farewell.was_never_begun(9));
+fn after_a_crash_reserved_offsets_may_have_started_and_after_a_final_commit_only_started_ones() {
+    let mut running = RunningPartition::restore(7, "", 7).unwrap();
+    running.on_record(7);
+    let (offset, metadata) = running.next_commit();
+    assert!((7..10).all(|offset| running.admit(offset) == RecordAdmission::Deliver));
+    running.start(8);
+    let after_crash = RunningPartition::restore(offset, &metadata, 10).unwrap();
+    assert!(!after_crash.was_never_started(507) && after_crash.was_never_started(508));
+    running.prepare_final_commit();
+    let (offset, metadata) = running.next_commit();
+    let after_final_commit = RunningPartition::restore(offset, &metadata, 10).unwrap();
+    assert!(!after_final_commit.was_never_started(8) && after_final_commit.was_never_started(9));
 }
 
 #[test]
-fn without_a_reservation_everything_up_to_the_log_end_may_have_begun() {
+fn without_a_reservation_everything_up_to_the_log_end_may_have_started() {
     for metadata in ["", "1:aA"] {
-        let lane = RunningPartition::restore(40, metadata, 99).unwrap();
-        assert!(!lane.was_never_begun(98) && lane.was_never_begun(99));
+        let running = RunningPartition::restore(40, metadata, 99).unwrap();
+        assert!(!running.was_never_started(98) && running.was_never_started(99));
     }
     let error = RunningPartition::restore(40, "1:aA;soon", 99).unwrap_err();
     assert_eq!(error, ProgressError("1:aA;soon".to_owned()));
 }
 
-/// What may happen to a partition and to those who read it. Of several owners the last one is a
-/// member of the group; the others do not know yet that they are not.
+/// What may happen to a partition and to its owners. Of several owners the last one is a member of
+/// the group; the others do not know yet that they are not.
 #[derive(Clone, Debug)]
 enum OwnershipStep {
-    /// A fire of a trigger, so many offsets after the last record.
+    /// A fire of a trigger, this many offsets after the last record.
     Fire(u8, Offset),
-    /// A cancel of all that the trigger has fired so far.
+    /// A cancel of everything that the trigger has fired so far.
     Cancel(u8, Offset),
     Read(usize),
-    Begin(usize, usize),
+    Start(usize, usize),
     End(usize, usize),
     Commit(usize, SimulatedCommit),
-    /// Another one is assigned the partition; the last one dies, or lives on.
+    /// Another owner is assigned the partition; the last one dies, or continues.
     TakeOver {
         dies: bool,
     },
 }
 
-/// What becomes of a commit.
+/// The result of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SimulatedCommit {
     Committed,
-    /// Its owner does not hear of it, and begins a new life.
+    /// Its owner gets no reply, and starts a new epoch.
     CommittedWithoutReply,
     Failed,
     /// It is the last one, and another owner follows.
@@ -105,9 +105,9 @@ fn any_step() -> impl Strategy<Value = OwnershipStep> {
         4 => (0_u8..4, gap.clone()).prop_map(|(trigger, gap)| OwnershipStep::Fire(trigger, gap)),
         2 => (0_u8..4, gap).prop_map(|(trigger, gap)| OwnershipStep::Cancel(trigger, gap)),
         8 => index().prop_map(OwnershipStep::Read),
-        3 => (index(), index()).prop_map(|(owner, fire)| OwnershipStep::Begin(owner, fire)),
+        3 => (index(), index()).prop_map(|(owner, fire)| OwnershipStep::Start(owner, fire)),
         2 => (index(), index()).prop_map(|(owner, fire)| OwnershipStep::End(owner, fire)),
-        4 => (index(), commit).prop_map(|(owner, fate)| OwnershipStep::Commit(owner, fate)),
+        4 => (index(), commit).prop_map(|(owner, result)| OwnershipStep::Commit(owner, result)),
         1 => any::<bool>().prop_map(|dies| OwnershipStep::TakeOver { dies }),
     ]
 }
@@ -118,7 +118,7 @@ enum SimulatedRecord {
     Withdrawal(Withdrawal),
 }
 
-/// What the world can see: the log, what is committed, who was requested.
+/// What is visible from outside: the log, what is committed, which callbacks were requested.
 #[derive(Default)]
 struct SimulatedPartition {
     log: Vec<(Offset, SimulatedRecord)>,
@@ -128,12 +128,12 @@ struct SimulatedPartition {
     withdrawn: BTreeSet<Offset>,
 }
 
-/// A worker, as `intake`, `dispatch` and `commit` make it of a [`Running`].
+/// A worker, as `intake`, `dispatch` and `commit` use a [`RunningPartition`].
 struct SimulatedOwner {
     running: RunningPartition,
     next: Offset,
     waiting: Vec<(Offset, FireId)>,
-    under_way: Vec<Offset>,
+    in_progress: Vec<Offset>,
     /// Offset, and whether it was withdrawn, if it is a fire.
     ended: Vec<(Offset, Option<bool>)>,
 }
@@ -147,8 +147,8 @@ impl SimulatedPartition {
         let (offset, metadata) = &self.committed;
         let running = RunningPartition::restore(*offset, metadata, self.end()).unwrap();
         let next = running.progress.commit_offset();
-        let (waiting, under_way, ended) = (Vec::new(), Vec::new(), Vec::new());
-        SimulatedOwner { running, next, waiting, under_way, ended }
+        let (waiting, in_progress, ended) = (Vec::new(), Vec::new(), Vec::new());
+        SimulatedOwner { running, next, waiting, in_progress, ended }
     }
 
     fn append(&mut self, gap: Offset, record: SimulatedRecord) {
@@ -170,7 +170,7 @@ impl SimulatedPartition {
                 SimulatedRecord::Withdrawal(withdrawal) => {
                     let SimulatedOwner { running, waiting, ended, .. } = owner;
                     let matches = |(offset, id): &mut (Offset, FireId)| {
-                        running.was_never_begun(*offset) && withdrawal.matches(id)
+                        running.was_never_started(*offset) && withdrawal.matches(id)
                     };
                     ended.extend(waiting.extract_if(.., matches).map(|(at, _)| (at, Some(true))));
                     ended.push((offset, None));
@@ -180,12 +180,12 @@ impl SimulatedPartition {
         owner.next = offset + 1;
     }
 
-    fn begin(&mut self, owner: &mut SimulatedOwner, which: usize) {
+    fn start(&mut self, owner: &mut SimulatedOwner, which: usize) {
         if !owner.waiting.is_empty() {
             let (offset, _) = owner.waiting.remove(which % owner.waiting.len());
-            owner.running.begin(offset);
+            owner.running.start(offset);
             self.requested.insert(offset);
-            owner.under_way.push(offset);
+            owner.in_progress.push(offset);
         }
     }
 
@@ -204,24 +204,24 @@ impl SimulatedPartition {
         }
     }
 
-    /// Whoever is left makes everything that is left.
+    /// The last owner makes every callback that is left.
     fn finish_all(&mut self) {
         let mut last = self.owner();
         while last.next < self.end() {
             self.read(&mut last, true);
         }
         while !last.waiting.is_empty() {
-            self.begin(&mut last, 0);
+            self.start(&mut last, 0);
         }
-        last.ended.extend(last.under_way.drain(..).map(|offset| (offset, Some(false))));
+        last.ended.extend(last.in_progress.drain(..).map(|offset| (offset, Some(false))));
         self.commit(&mut last);
     }
 }
 
 impl SimulatedOwner {
     fn end(&mut self, which: usize) {
-        if !self.under_way.is_empty() {
-            let offset = self.under_way.swap_remove(which % self.under_way.len());
+        if !self.in_progress.is_empty() {
+            let offset = self.in_progress.swap_remove(which % self.in_progress.len());
             self.ended.push((offset, Some(false)));
         }
     }
@@ -230,8 +230,8 @@ impl SimulatedOwner {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Whoever reads, begins, dies, lives on or commits in vain: what is told to be withdrawn was
-    /// requested by nobody, never will be, and everything else is delivered.
+    /// Whichever owner reads, starts callbacks, dies, continues or fails to commit: a fire reported
+    /// as withdrawn was never requested and never will be, and every other one is delivered.
     #[test]
     fn a_withdrawn_fire_was_never_requested(
         steps in prop::collection::vec(any_step(), 0..150),
@@ -255,26 +255,26 @@ proptest! {
                     let who = who % owners.len();
                     partition.read(&mut owners[who], who == last);
                 }
-                OwnershipStep::Begin(who, which) => {
+                OwnershipStep::Start(who, which) => {
                     let who = who % owners.len();
-                    partition.begin(&mut owners[who], which);
+                    partition.start(&mut owners[who], which);
                 }
                 OwnershipStep::End(who, which) => {
                     let who = who % owners.len();
                     owners[who].end(which);
                 }
-                // The broker refuses it, and the group says why.
+                // The broker refuses it: the owner is not a member any more.
                 OwnershipStep::Commit(who, _) if who % owners.len() != last => {
                     owners.remove(who % owners.len());
                 }
-                OwnershipStep::Commit(_, fate) => {
-                    if fate == SimulatedCommit::FinalCommit {
+                OwnershipStep::Commit(_, result) => {
+                    if result == SimulatedCommit::FinalCommit {
                         owners[last].running.prepare_final_commit();
                     }
-                    if fate != SimulatedCommit::Failed {
+                    if result != SimulatedCommit::Failed {
                         partition.commit(&mut owners[last]);
                     }
-                    if fate != SimulatedCommit::Committed {
+                    if result != SimulatedCommit::Committed {
                         owners[last] = partition.owner();
                     }
                 }
