@@ -28,8 +28,15 @@ const READY_POLL: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct Health {
     role: &'static str,
-    /// A part that is ready may have a remark; one that is not has a reason.
-    parts: Mutex<BTreeMap<&'static str, Result<Option<String>, String>>>,
+    parts: Mutex<BTreeMap<&'static str, PartState>>,
+}
+
+/// The state of one part of a role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum PartState {
+    Ready,
+    ReadyWithRemark(String),
+    NotReady(String),
 }
 
 impl Health {
@@ -41,17 +48,17 @@ impl Health {
 
     /// A part is ready.
     pub fn ready(&self, part: &'static str) {
-        self.set(part, Ok(None));
+        self.set(part, PartState::Ready);
     }
 
     /// A part is ready, with a remark for the operator.
     pub fn ready_with_remark(&self, part: &'static str, remark: impl Into<String>) {
-        self.set(part, Ok(Some(remark.into())));
+        self.set(part, PartState::ReadyWithRemark(remark.into()));
     }
 
     /// A part is not ready; `reason` is for people.
     pub fn not_ready(&self, part: &'static str, reason: impl Into<String>) {
-        self.set(part, Err(reason.into()));
+        self.set(part, PartState::NotReady(reason.into()));
     }
 
     /// Whether every part is ready.
@@ -67,8 +74,9 @@ impl Health {
         if parts.is_empty() {
             return vec![format!("{}: starting", self.role)];
         }
-        let line = |(part, state): (&&str, &Result<_, String>)| {
-            state.as_ref().err().map(|reason| format!("{} {part}: {reason}", self.role))
+        let line = |(part, state): (&&str, &PartState)| match state {
+            PartState::NotReady(reason) => Some(format!("{} {part}: {reason}", self.role)),
+            PartState::Ready | PartState::ReadyWithRemark(_) => None,
         };
         parts.iter().filter_map(line).collect()
     }
@@ -88,25 +96,28 @@ impl Health {
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         for (part, state) in parts.iter() {
             let (state, remark) = match state {
-                Ok(None) => ("ready", ""),
-                Ok(Some(remark)) => ("ready, but ", remark.as_str()),
-                Err(reason) => ("", reason.as_str()),
+                PartState::Ready => ("ready", ""),
+                PartState::ReadyWithRemark(remark) => ("ready, but ", remark.as_str()),
+                PartState::NotReady(reason) => ("", reason.as_str()),
             };
             let _infallible = writeln!(text, "{} {part}: {state}{remark}", self.role);
         }
         text
     }
 
-    fn set(&self, part: &'static str, state: Result<Option<String>, String>) {
+    fn set(&self, part: &'static str, state: PartState) {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         if parts.get(part) == Some(&state) {
             return;
         }
+        let role = self.role;
         match (&state, parts.get(part)) {
-            (Ok(None), _) => tracing::info!(role = self.role, part, "ready"),
-            (Ok(Some(remark)), _) => tracing::warn!(role = self.role, part, %remark, "ready"),
-            (Err(reason), None) => tracing::info!(role = self.role, part, %reason, "not ready yet"),
-            (Err(reason), _) => tracing::warn!(role = self.role, part, %reason, "not ready"),
+            (PartState::Ready, _) => tracing::info!(role, part, "ready"),
+            (PartState::ReadyWithRemark(remark), _) => tracing::warn!(role, part, %remark, "ready"),
+            (PartState::NotReady(reason), None) => {
+                tracing::info!(role, part, %reason, "not ready yet");
+            }
+            (PartState::NotReady(reason), _) => tracing::warn!(role, part, %reason, "not ready"),
         }
         parts.insert(part, state);
     }

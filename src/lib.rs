@@ -34,6 +34,7 @@
 //! * [`dead_letters`]: reading what was given up, and dealing with it.
 //! * [`client`]: writing records of `triggers` and awaiting their outcomes.
 //! * [`guard`]: where a callback may go.
+//! * [`rate_limit`]: a limit in units per second.
 //! * [`scheduler`]: the role that owns partitions and drives the engine.
 //! * [`worker`]: the role that makes the callbacks which are due.
 //! * [`view`]: the topics folded into SQLite, for those who list and search.
@@ -60,6 +61,7 @@ pub mod guard;
 pub mod health;
 pub mod kafka;
 pub mod notifier;
+pub mod rate_limit;
 pub mod scheduler;
 pub mod store;
 pub mod telemetry;

@@ -39,6 +39,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("kafka", &["model", "codec", "engine", "fault", "config", "clock", "telemetry"]),
     ("dead_letters", &["model", "codec", "kafka", "config", "clock"]),
     ("guard", &["model", "config"]),
+    ("rate_limit", &["clock"]),
     ("health", &["config", "clock", "telemetry"]),
     ("client", &["model", "codec", "engine", "kafka", "config", "clock", "telemetry", "health"]),
     ("callers", &["model", "config", "telemetry", "health"]),
@@ -71,6 +72,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "telemetry",
             "health",
             "callers",
+            "rate_limit",
         ],
     ),
     (
@@ -105,6 +107,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "callers",
             "dead_letters",
             "view",
+            "rate_limit",
         ],
     ),
     (

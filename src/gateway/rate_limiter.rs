@@ -13,8 +13,8 @@ use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
 
-/// The burst: as many requests as are allowed in this time.
-pub(super) const BURST: Duration = Duration::from_secs(1);
+use crate::rate_limit;
+pub(super) use crate::rate_limit::{BURST, try_acquire};
 
 /// The theoretical arrival time (GCRA) of each caller's next request.
 #[derive(Debug, Default)]
@@ -65,28 +65,10 @@ impl RequestRateLimiter {
     }
 }
 
-/// When all is worked off after one more at `now`, if before it was so at `until`; or how long that
-/// one is too early.
-pub(super) fn try_acquire(
-    until: Option<Instant>,
-    per_second: NonZeroU32,
-    now: Instant,
-) -> Result<Instant, Duration> {
-    let next = until.map_or(now, |until| until.max(now)) + spacing(per_second);
-    let too_early = next.saturating_duration_since(now + BURST);
-    if too_early.is_zero() { Ok(next) } else { Err(too_early) }
-}
-
-fn spacing(per_second: NonZeroU32) -> Duration {
-    Duration::from_secs(1) / per_second.get()
-}
-
 impl RateLimitStatus {
     fn after(until: Instant, quota: NonZeroU32, now: Instant) -> Self {
+        let remaining = rate_limit::remaining(until, quota, now);
         let used = until.saturating_duration_since(now);
-        let left = BURST.saturating_sub(used).as_nanos();
-        let remaining = left.checked_div(spacing(quota).as_nanos()).unwrap_or(u128::MAX);
-        let remaining = u32::try_from(remaining).unwrap_or(u32::MAX).min(quota.get());
         let reset = used.as_secs() + u64::from(used.subsec_nanos() > 0);
         Self { quota, remaining, reset }
     }

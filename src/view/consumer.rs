@@ -16,7 +16,7 @@ use super::progress::ProgressPublisher;
 use super::progress_poller::{PartitionEnds, ProgressPoller};
 use super::projector::{Projector, ProjectorCache};
 use super::retention::Retention;
-use super::writer::HEALTH_PART;
+use super::source::{SOURCE_COUNT, ViewSource};
 use crate::clock;
 use crate::config::Settings;
 use crate::engine::cursor::Cursor;
@@ -27,21 +27,8 @@ use crate::kafka::reader::{LogReader, ReadEvent};
 use crate::model::{Offset, PartitionId};
 use crate::telemetry;
 
-/// The topics that are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ViewSource {
-    Triggers = 0,
-    Ledger = 1,
-    Outcomes = 2,
-    DeadLetters = 3,
-}
-
-/// The number of topics.
-pub(super) const SOURCE_COUNT: usize = 4;
-const ALL_SOURCES: [ViewSource; SOURCE_COUNT] =
-    [ViewSource::Triggers, ViewSource::Ledger, ViewSource::Outcomes, ViewSource::DeadLetters];
-const SOURCE_LABELS: [&str; SOURCE_COUNT] = ["triggers", "ledger", "outcomes", "dead_letters"];
-
+/// The part of the gateway's health that this is.
+pub(super) const HEALTH_PART: &str = "view";
 /// Records of a batch at most.
 const BATCH_MAX: usize = 4_000;
 /// Records of one topic before the other topics are read.
@@ -116,7 +103,7 @@ impl<'a> ViewConsumer<'a> {
         let partitions = usize::from(settings.topics.partitions.get());
         let admin = KafkaAdminClient::open(settings, TIMEOUT)?;
         let mut inputs = Vec::with_capacity(SOURCE_COUNT);
-        for (source, topic) in ALL_SOURCES.into_iter().zip(topics.clone()) {
+        for (source, topic) in ViewSource::ALL.into_iter().zip(topics.clone()) {
             let reader = LogReader::open(settings, &format!("{}.views", settings.topics.prefix))?;
             let parts = load_positions(db, source, partitions)?;
             inputs.push(TopicInput { topic, reader, partitions: parts });
@@ -189,7 +176,7 @@ impl<'a> ViewConsumer<'a> {
         let (mut folded, mut wait) = (0, IDLE_WAIT);
         loop {
             let mut received = 0;
-            for source in ALL_SOURCES {
+            for source in ViewSource::ALL {
                 received += self.read_source(source, wait)?;
                 if received > 0 {
                     wait = Duration::ZERO;
@@ -284,8 +271,7 @@ impl<'a> ViewConsumer<'a> {
         part.next_offset = offset + 1;
         (part.dirty, part.confirming, part.read_at) = (true, None, clock::monotonic());
         self.apply(record, partition, offset)?;
-        metrics::counter!(telemetry::VIEW_FOLDED, "topic" => SOURCE_LABELS[source as usize])
-            .increment(1);
+        metrics::counter!(telemetry::VIEW_FOLDED, "topic" => source.label()).increment(1);
         Ok(PollResult::Handled)
     }
 

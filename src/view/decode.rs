@@ -7,8 +7,8 @@ use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
 use tokio::runtime::Runtime;
 
 use super::ViewError;
-use super::consumer::ViewSource;
 use super::projector::RecordPosition;
+use super::source::ViewSource;
 use crate::codec::ledger_key::STEP_HEADER;
 use crate::codec::registration::{RawRecord, ReadContext, read_trigger};
 use crate::codec::schemas::{CodecError, Schemas};

@@ -27,6 +27,7 @@ mod results;
 mod retention;
 mod schema;
 mod search;
+mod source;
 mod status;
 mod writer;
 

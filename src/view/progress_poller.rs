@@ -11,7 +11,7 @@ use std::time::Duration;
 use rdkafka::error::KafkaResult;
 use tokio_util::sync::CancellationToken;
 
-use super::consumer::{SOURCE_COUNT, ViewSource};
+use super::source::{SOURCE_COUNT, ViewSource};
 use crate::clock;
 use crate::config::Settings;
 use crate::kafka::Names;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode};
 use tokio_util::sync::CancellationToken;
 
-use super::consumer::ViewConsumer;
+use super::consumer::{HEALTH_PART, ViewConsumer};
 use super::pool::ConnectionPool;
 use super::progress::ProgressPublisher;
 use super::{ViewDirLock, ViewError, schema};
@@ -20,8 +20,6 @@ use crate::kafka::Names;
 use crate::kafka::admin_client::KafkaAdminClient;
 use crate::telemetry;
 
-/// The part of the gateway's health that this is.
-pub(super) const HEALTH_PART: &str = "view";
 /// How long the broker may take to return the cluster id.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause before the first restart; each further one doubles it.

@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::completion::{CompletedFire, Completion};
 use super::disposition::CallbackResponse;
-use super::intake::{CompletedFire, Completion};
 use super::partition::RunningPartition;
 use super::report::{AttemptRecord, FireReport};
 use super::{Worker, WorkerError};

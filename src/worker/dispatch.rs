@@ -11,8 +11,8 @@ use reqwest::Url;
 
 use super::Worker;
 use super::circuit::{CircuitTransition, HostHealth, Route, Ticket};
+use super::completion::{CompletedFire, Completion};
 use super::deferral::DeferralCause;
-use super::intake::{CompletedFire, Completion};
 use super::queue::QueueLimits;
 use crate::callers::Caller;
 use crate::clock;

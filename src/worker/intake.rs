@@ -12,8 +12,8 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 
 use super::circuit::Route;
+use super::completion::{CompletedFire, Completion};
 use super::dispatch::{Permit, WaitingFire};
-use super::disposition::CallbackResponse;
 use super::partition::{RecordAdmission, RunningPartition, WorkerPartition};
 use super::report::UnreadableRecord;
 use super::{Worker, WorkerError};
@@ -22,10 +22,9 @@ use crate::codec::schemas::CodecError;
 use crate::fault;
 use crate::kafka::reader::{LogReader, ReadEvent};
 use crate::model::definition::Header;
-use crate::model::entry::FireId;
-use crate::model::fire::{Fire, WorkerRecord};
+use crate::model::fire::WorkerRecord;
 use crate::model::text::Text;
-use crate::model::{Millis, Offset, PartitionId, Timestamp};
+use crate::model::{Millis, Offset, PartitionId};
 use crate::telemetry;
 
 /// Records read in one iteration of the loop: the group and the results must be served too.
@@ -50,36 +49,6 @@ pub(super) struct CommittedPosition {
     low: Offset,
     /// The end of the log: the offset of the next record.
     end: Offset,
-}
-
-/// A record of `fires` that is finished once this is committed.
-#[derive(Debug)]
-pub(super) struct CompletedFire {
-    pub(super) partition: PartitionId,
-    pub(super) epoch: u64,
-    pub(super) offset: Offset,
-    pub(super) at: Timestamp,
-    pub(super) completion: Completion,
-}
-
-/// How it ended.
-#[derive(Debug)]
-pub(super) enum Completion {
-    /// The attempt was made, or could not be; it took so many ms.
-    Attempt(Box<Fire>, CallbackResponse, Millis),
-    /// It goes back to its owner until `due`; no attempt was made.
-    Deferred { fire: Box<Fire>, due: Timestamp, reason: &'static str },
-    /// It was cancelled before any worker had started it.
-    Withdrawn {
-        /// Which one.
-        id: FireId,
-        /// Whether the owner wants to know.
-        settles: bool,
-    },
-    /// It has withdrawn others.
-    WithdrawalProcessed,
-    /// It is no fire.
-    Unreadable(UnreadableRecord),
 }
 
 impl Worker {

@@ -21,8 +21,8 @@ use std::num::NonZeroU32;
 use std::time::Instant;
 
 use super::caller_queue::CallerQueue;
-use super::rate_limiter::CallerRateLimiter;
 use crate::model::text::Text;
+use crate::rate_limit::RateLimiter;
 
 /// The caller that registered a trigger; all triggers without one share `None`.
 pub type CallerName = Option<Text>;
@@ -59,7 +59,7 @@ struct CallerBulkhead<T> {
     limits: QueueLimits,
     queue: CallerQueue<T>,
     in_progress: usize,
-    rate_limiter: CallerRateLimiter,
+    rate_limiter: RateLimiter,
     state: CallerState,
 }
 
@@ -266,7 +266,7 @@ impl<T> Queue<T> {
 impl<T> CallerBulkhead<T> {
     fn new(limits: QueueLimits) -> Self {
         let (queue, rate_limiter, state) =
-            (CallerQueue::default(), CallerRateLimiter::default(), CallerState::Idle);
+            (CallerQueue::default(), RateLimiter::default(), CallerState::Idle);
         Self { limits, queue, in_progress: 0, rate_limiter, state }
     }
 
@@ -275,7 +275,7 @@ impl<T> CallerBulkhead<T> {
         match self.limits.rate {
             Some(rate) => self.rate_limiter.admit(rate, now),
             None => {
-                self.rate_limiter = CallerRateLimiter::default();
+                self.rate_limiter = RateLimiter::default();
                 Ok(())
             }
         }

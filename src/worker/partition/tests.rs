@@ -24,7 +24,7 @@ fn a_full_window_stops_reading_until_there_is_room_for_many() {
 }
 
 #[test]
-fn no_callback_starts_at_an_offset_that_no_commit_has_reserved() {
+fn no_callback_begins_at_an_offset_that_no_commit_has_reserved() {
     let mut running = RunningPartition::restore(7, "", 7).unwrap();
     assert!(!running.on_record(7) && running.needs_commit());
     assert_eq!(running.admit(7), RecordAdmission::NotReserved);
@@ -128,14 +128,22 @@ struct SimulatedPartition {
     withdrawn: BTreeSet<Offset>,
 }
 
+/// How a record ended.
+#[derive(Clone, Copy, Debug)]
+enum SimulatedEnd {
+    Delivered,
+    Withdrawn,
+    /// It was a withdrawal itself.
+    WithdrawalProcessed,
+}
+
 /// A worker, as `intake`, `dispatch` and `commit` use a [`RunningPartition`].
 struct SimulatedOwner {
     running: RunningPartition,
     next: Offset,
     waiting: Vec<(Offset, FireId)>,
     in_progress: Vec<Offset>,
-    /// Offset, and whether it was withdrawn, if it is a fire.
-    ended: Vec<(Offset, Option<bool>)>,
+    ended: Vec<(Offset, SimulatedEnd)>,
 }
 
 impl SimulatedPartition {
@@ -172,8 +180,12 @@ impl SimulatedPartition {
                     let matches = |(offset, id): &mut (Offset, FireId)| {
                         running.was_never_started(*offset) && withdrawal.matches(id)
                     };
-                    ended.extend(waiting.extract_if(.., matches).map(|(at, _)| (at, Some(true))));
-                    ended.push((offset, None));
+                    ended.extend(
+                        waiting
+                            .extract_if(.., matches)
+                            .map(|(at, _)| (at, SimulatedEnd::Withdrawn)),
+                    );
+                    ended.push((offset, SimulatedEnd::WithdrawalProcessed));
                 }
             },
         }
@@ -190,12 +202,12 @@ impl SimulatedPartition {
     }
 
     fn commit(&mut self, owner: &mut SimulatedOwner) {
-        for (offset, withdrawn) in owner.ended.drain(..) {
+        for (offset, end) in owner.ended.drain(..) {
             owner.running.progress.finish(offset);
-            match withdrawn {
-                Some(true) => self.withdrawn.insert(offset),
-                Some(false) => self.delivered.insert(offset),
-                None => false,
+            match end {
+                SimulatedEnd::Withdrawn => self.withdrawn.insert(offset),
+                SimulatedEnd::Delivered => self.delivered.insert(offset),
+                SimulatedEnd::WithdrawalProcessed => false,
             };
         }
         self.committed = owner.running.next_commit();
@@ -213,7 +225,8 @@ impl SimulatedPartition {
         while !last.waiting.is_empty() {
             self.start(&mut last, 0);
         }
-        last.ended.extend(last.in_progress.drain(..).map(|offset| (offset, Some(false))));
+        last.ended
+            .extend(last.in_progress.drain(..).map(|offset| (offset, SimulatedEnd::Delivered)));
         self.commit(&mut last);
     }
 }
@@ -222,7 +235,7 @@ impl SimulatedOwner {
     fn end(&mut self, which: usize) {
         if !self.in_progress.is_empty() {
             let offset = self.in_progress.swap_remove(which % self.in_progress.len());
-            self.ended.push((offset, Some(false)));
+            self.ended.push((offset, SimulatedEnd::Delivered));
         }
     }
 }
