@@ -165,7 +165,7 @@ fn describe() {
         (CALLBACKS_WAITING, Unit::Count, "fires that wait to start their callback"),
         (CIRCUITS, Unit::Count, "circuits of this worker"),
         (NOTIFICATIONS_WAITING, Unit::Count, "recipients with an undelivered notification"),
-        (VIEW_LAG, Unit::Seconds, "how far the view is behind the topics"),
+        (VIEW_LAG, Unit::Seconds, "lag of the view behind the topics"),
         (VIEW_ROWS, Unit::Count, "triggers that the view lists"),
         (UNSETTLED, Unit::Count, "callbacks that have not ended one hour after their due time"),
         (CALLERS_REFUSED, Unit::Count, "1 while the callers file is refused"),

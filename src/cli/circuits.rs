@@ -175,10 +175,10 @@ mod tests {
     #[test]
     fn json_has_the_fields_of_a_circuit_and_since_when() {
         let json = serde_json::to_string(&row(None, CircuitState::HalfOpen, Some(7))).unwrap();
-        let (who, what) = (
+        let (route, state) = (
             r#""worker":"orloj.worker.1","caller":null,"host":"example.com""#,
             r#""state":"halfOpen","reason":"20 of 20","probeAt":7,"since":0"#,
         );
-        assert_eq!(json, format!("{{{who},{what}}}"));
+        assert_eq!(json, format!("{{{route},{state}}}"));
     }
 }

@@ -56,7 +56,7 @@ Settings come from orloj.default.toml, then --config FILE, then the environment
 
 Exit codes: 0 done, 1 failed, 2 wrong command line or settings.";
 
-/// Makes things happen later: a Kafka-native scheduler.
+/// A Kafka-native scheduler: fires triggers at their time.
 #[derive(Debug, Parser)]
 #[command(name = "orloj", version, after_help = EXAMPLES, arg_required_else_help = true)]
 struct CommandLine {

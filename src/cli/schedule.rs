@@ -43,7 +43,7 @@ impl ScheduleOptions {
                 Schedule::from_json(schedule_json(read_text(schedule)?.trim()))
             }
             (None, None, None) if zone.is_some() => {
-                let why = "--zone: it is the zone of --cron or --every; for one time, say the \
+                let why = "--zone: it is the zone of --cron or --every; for one time, give the \
                            offset with it: --at 2030-01-31T09:00:00+01:00";
                 return Err(CliError::Usage(why.to_owned()));
             }

@@ -33,7 +33,7 @@ Examples:
   orloj register report --url https://example.com/report --in 1h --pool slow --timeout 5m \\
       --attempts 3 --retry-delays 1m,10m
 
-Again and again (`orloj next` takes the same and shows what it comes to; docs/guides/schedules.md):
+Repeatedly (`orloj next` takes the same and shows the occurrences; docs/guides/schedules.md):
   orloj register standup --topic reminders --cron '0 9 * * MON-FRI' --zone Europe/Prague
   orloj register pulse --url https://example.com/pulse --every 15m --wait
   orloj register invoice --topic jobs --schedule '{\"monthly\": {\"on\": 1, \"at\": \"18:00\"}}'
@@ -169,7 +169,7 @@ enum CountOption {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OnConflictOption {
-    /// The new one takes its place.
+    /// The new one replaces it.
     Replace,
     /// The pending one stays.
     Keep,

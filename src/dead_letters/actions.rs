@@ -35,7 +35,7 @@ const REPLAYS_HEADER: &str = "orloj-replays";
 /// What to do with letters.
 #[derive(Clone, Debug)]
 pub struct LetterAction {
-    /// What the mark says.
+    /// The kind of the mark.
     pub mark: Mark,
     /// Why, for people; it is kept with the mark.
     pub note: String,

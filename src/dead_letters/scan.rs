@@ -141,7 +141,8 @@ impl DeadLetterReader {
                     return Err(LetterError::TopicUnreadable(format!("{}: no answer", self.topic)));
                 }
                 Some(ReadEvent::OutOfRange(reason)) => {
-                    let reason = format!("{reason}: letters were deleted meanwhile; run it again");
+                    let reason =
+                        format!("{reason}: letters were deleted during the read; run it again");
                     return Err(LetterError::TopicUnreadable(reason));
                 }
                 Some(ReadEvent::PartitionEof(partition)) => {

@@ -137,7 +137,7 @@ impl Digest {
         }
     }
 
-    /// Takes in that a circuit opened or closed at `at`, in ms since the epoch.
+    /// Adds that a circuit opened or closed at `at`, in ms since the epoch.
     pub fn add_circuit_change(&mut self, circuit: &Circuit, at: Timestamp, place: SourcePosition) {
         self.record_first_offset(place);
         let host = excerpt(circuit.host.as_str()).unwrap_or_default();
@@ -181,7 +181,7 @@ impl Digest {
         causes
     }
 
-    /// A log is read in order, so the first that comes is the first that stands there.
+    /// A log is read in order, so the first record that is added has the lowest offset.
     fn record_first_offset(&mut self, place: SourcePosition) {
         let _first = self.first_offsets.entry(place.source_partition).or_insert(place.offset);
     }

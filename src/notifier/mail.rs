@@ -25,7 +25,7 @@ pub(super) struct MailTransport {
 }
 
 impl MailTransport {
-    /// As the settings say; `None` if they name no server.
+    /// From the settings; `None` if they name no server.
     pub(super) fn new(settings: &NotifierSettings) -> Result<Option<Self>, smtp::Error> {
         let NotifierSettings { smtp_url, smtp_username, smtp_password, timeout, .. } = settings;
         if smtp_url.is_empty() {
@@ -75,8 +75,8 @@ fn build_mail(
         .singlepart(SinglePart::plain(message.text()))
 }
 
-/// What the server refuses for good is lost; but 53x is about our name and password, which an
-/// operator will fix.
+/// A permanent refusal of the server is final; but 53x is about our name and password, which an
+/// operator can correct.
 fn classify_error(error: &smtp::Error) -> NotificationSendError {
     let is_ours = error.status().is_some_and(|code| code.category == Category::Unspecified3);
     let reason = error.to_string();

@@ -1,6 +1,6 @@
-//! A message: a digest in words for people, and in JSON for programs.
+//! A message: a digest as text for people, and as JSON for programs.
 //!
-//! Invariant: it is short, says what to do, and reads the same however often it is sent.
+//! Invariant: it is short, says what to do, and is the same each time it is sent.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ impl Notification {
         let whose = self.of_caller();
         match (dead_letters, &circuits[..]) {
             (0, [CircuitSummary { host, closed: None, .. }]) => {
-                format!("{host} is left alone for a while: circuit {whose}")
+                format!("{host} is not called for a while: circuit {whose}")
             }
             (0, [CircuitSummary { host, .. }]) => {
                 format!("{host} is called again: circuit {whose}")
@@ -124,10 +124,11 @@ impl Notification {
     }
 
     fn write_circuits(&self, lines: &mut Vec<String>) {
-        lines
-            .push("Hosts that failed too often are left alone for a while, and then tried:".into());
+        lines.push(
+            "Hosts that failed too often are not called for a while, and then probed:".into(),
+        );
         for CircuitSummary { host, opened, closed, reason } in &self.digest.circuits {
-            let opened = opened.map(|at| format!("left alone since {}", format_time(at)));
+            let opened = opened.map(|at| format!("not called since {}", format_time(at)));
             let closed = closed.map(|at| format!("called again since {}", format_time(at)));
             let both: Vec<_> = opened.into_iter().chain(closed).collect();
             lines.push(format!("  {host}: {} ({reason})", both.join(", ")));
@@ -152,7 +153,7 @@ impl Notification {
     }
 }
 
-/// A word of a command, as a shell takes it.
+/// An argument of a command, quoted for a shell.
 fn shell_quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:@/".contains(c);
     if word.chars().all(is_plain) {
@@ -195,8 +196,8 @@ See them, and have them tried again when the cause is fixed:
   orloj dead-letters list --caller billing --since 2027-01-15T08:00:00Z
   orloj dead-letters replay --caller billing --since 2027-01-15T08:00:00Z
 
-Hosts that failed too often are left alone for a while, and then tried:
-  api.example.com: left alone since 2027-01-15T08:00:03Z (20 of 20 failed)
+Hosts that failed too often are not called for a while, and then probed:
+  api.example.com: not called since 2027-01-15T08:00:03Z (20 of 20 failed)
 All of them: orloj circuits
 
 -- 
@@ -223,7 +224,7 @@ Change it there; this is at most one message in 300s.
         let host = "api.example.com";
         assert_eq!(
             subject(digest.clone()),
-            format!("{host} is left alone for a while: circuit of billing")
+            format!("{host} is not called for a while: circuit of billing")
         );
         digest.circuits[0].closed = Some(1);
         assert_eq!(subject(digest.clone()), format!("{host} is called again: circuit of billing"));

@@ -58,7 +58,7 @@ pub enum NotificationStatus {
     Delivered,
     /// It is tried again.
     Failed,
-    /// It was refused for good.
+    /// It was refused permanently.
     Refused,
     /// It was tried for long enough.
     GivenUp,
@@ -243,7 +243,7 @@ mod tests {
         }
         assert_eq!(begin(&mut recipient, clock.advance(29)), None);
         assert_eq!(begin(&mut recipient, clock.advance(1)), Some(500));
-        assert_eq!(begin(&mut recipient, clock.advance(1)), None, "it is under way");
+        assert_eq!(begin(&mut recipient, clock.advance(1)), None, "it is being sent");
         assert_eq!(
             recipient.record_result(&Ok(()), DAY, clock.advance(1)),
             NotificationStatus::Delivered
@@ -272,8 +272,9 @@ mod tests {
             assert_eq!(begin(&mut recipient, clock.advance(pause) - SECOND / 2), None);
             assert_eq!(begin(&mut recipient, clock.0), Some(1), "after {pause} s, the same");
         }
-        let untold: Vec<_> = recipient.undelivered_offsets().map(|(_, offset)| offset).collect();
-        assert_eq!(untold, [0, 1]);
+        let undelivered: Vec<_> =
+            recipient.undelivered_offsets().map(|(_, offset)| offset).collect();
+        assert_eq!(undelivered, [0, 1]);
         assert_eq!(recipient.record_result(&Ok(()), DAY, clock.0), NotificationStatus::Delivered);
         assert_eq!(begin(&mut recipient, clock.advance(300)), Some(1));
     }

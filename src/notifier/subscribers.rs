@@ -131,7 +131,7 @@ mod tests {
             "billing: webhook at chat.example.com",
         ];
         assert_eq!(subscriber_names(&audience, Some("billing")), billing);
-        assert_eq!(subscriber_names(&audience, Some("shop")), [""; 0], "it wants nothing");
+        assert_eq!(subscriber_names(&audience, Some("shop")), [""; 0], "it has no subscription");
         for unknown in [None, Some("unknown")] {
             assert_eq!(subscriber_names(&audience, unknown), ["anonymous: op@example.com"]);
         }

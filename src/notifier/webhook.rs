@@ -25,8 +25,8 @@ pub(super) struct WebhookTransport {
 }
 
 impl WebhookTransport {
-    /// Goes where `guard` lets it, within the limits of callbacks; an attempt takes at most
-    /// `timeout`.
+    /// A transport to the addresses that `guard` allows, within the limits of callbacks; an attempt
+    /// takes at most `timeout`.
     pub(super) fn new(
         guard: Guard,
         limits: &WorkerSettings,
@@ -43,7 +43,7 @@ impl WebhookTransport {
         message: &Notification,
         now: Timestamp,
     ) -> Result<(), NotificationSendError> {
-        // The base URLs of a caller bind what its triggers say; this URL is the operator's.
+        // The base URLs of a caller restrict its triggers only; this URL is set by the operator.
         let url = self.client.guard().check(url.as_str(), None).await.map_err(forbidden)?;
         let request = request(url, caller, message, now)?;
         match timeout(self.timeout, self.client.execute(&caller.id, request)).await {

@@ -408,7 +408,7 @@ impl<'a> ViewConsumer<'a> {
         if lag < LAG_READY_MAX_MS {
             self.health.ready(HEALTH_PART);
         } else {
-            self.health.ready_with_remark(HEALTH_PART, "it is behind the topics");
+            self.health.ready_with_remark(HEALTH_PART, "it lags behind the topics");
         }
     }
 }

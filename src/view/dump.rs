@@ -43,8 +43,8 @@ const KINDS: [(&str, &str); 6] = [
     ),
 ];
 
-/// The lines of the view in `file`, sorted. If the view is written meanwhile, each kind of row is
-/// read at one moment.
+/// The lines of the view in `file`, sorted. If the view is being written, each kind of row is read
+/// at one moment.
 pub fn dump(file: &Path) -> Result<Vec<String>, ViewError> {
     lines(&schema::open_reader(file)?)
 }

@@ -15,7 +15,7 @@ use crate::model::Timestamp;
 
 /// Items of a page at most.
 pub const PAGE_MAX: u32 = 1_000;
-/// Items of a page unless it says how many.
+/// Items of a page by default.
 pub const PAGE_DEFAULT: u32 = 50;
 
 /// Whose triggers may be seen.
@@ -53,7 +53,7 @@ impl Page {
 pub struct Listing<T> {
     /// The items.
     pub items: Vec<T>,
-    /// What brings the next page; `None` at the end.
+    /// The token of the next page; `None` at the end.
     pub next: Option<PageToken>,
 }
 
@@ -99,9 +99,9 @@ pub struct DeadLetterFilter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageToken {
     query: u64,
-    /// What the list is ordered by, of the last item looked at.
+    /// The sort key of the last item that was read.
     major: i64,
-    /// What orders items that are alike.
+    /// The tie-breaker of items with an equal sort key.
     minor: i64,
 }
 
@@ -115,7 +115,7 @@ impl PageToken {
         Self { query, major, minor }
     }
 
-    /// Where it goes on, if it is of this query.
+    /// Where the list continues, if the token is of this query.
     pub(super) fn position(&self, query: u64) -> Result<(i64, i64), InvalidPageToken> {
         if self.query == query { Ok((self.major, self.minor)) } else { Err(InvalidPageToken) }
     }

@@ -1,8 +1,8 @@
 //! Lists with filters: triggers, dead letters, circuits.
 //!
-//! Invariant: which index leads is chosen here, by what narrows most: words and labels, then the
-//! time of the fire, then the target, then the status. What the index does not know is asked of
-//! each row that it leads to.
+//! Invariant: the index is chosen here, by what selects the fewest rows: words and labels, then the
+//! time of the fire, then the target, then the status. Conditions that the index does not cover are
+//! checked on each row.
 
 use std::collections::BTreeSet;
 
@@ -19,12 +19,13 @@ use super::search::{SearchAttributes, SearchTerm, all_words, split_words, target
 
 /// Circuits that are shown at most: 100 workers with a hundred each.
 const CIRCUITS_MAX: i64 = 10_000;
-/// Words and labels of a search of which the rarest is looked for; the others are only compared.
+/// Words and labels of a search among which the rarest is chosen for the index; the others are only
+/// compared.
 const SEARCH_TERMS_MAX: usize = 8;
 /// Nothing has a later time than this, in ms since the epoch.
 const TIME_MAX: i64 = i64::MAX;
 
-/// What of a filter must be asked of each row.
+/// The conditions of a filter that must be checked on each row.
 struct ResidualFilter<'a> {
     filter: &'a TriggerFilter,
     words: BTreeSet<String>,
@@ -92,8 +93,8 @@ impl Queries<'_> {
         })
     }
 
-    /// Down the places of that word which stands at the fewest, as far as it matters; `None` if no
-    /// word is sought.
+    /// Reads the places of the word with the fewest places, down from the newest; `None` if no word
+    /// is searched.
     fn scans_by_rarest_term<'w>(
         &self,
         caller: Option<i64>,
@@ -111,7 +112,7 @@ impl Queries<'_> {
         Ok(best.map(|(_, ways)| ways))
     }
 
-    /// Down the index of statuses, of one target or of all; `None` if that target is unknown.
+    /// Reads the index of statuses, of one target or of all; `None` if that target is unknown.
     fn scans_by_status(
         &self,
         caller: Option<i64>,
@@ -258,7 +259,7 @@ impl Queries<'_> {
     }
 }
 
-/// Down the places where a word stands.
+/// Reads the places of a word, down from the newest.
 fn scans_by_term(caller: Option<i64>, word: SearchTerm<'_>, after: ListPosition) -> IndexScans {
     let sql = "SELECT rowid, 0 FROM words WHERE words MATCH ?1 AND rowid < ?2 \
                ORDER BY rowid DESC LIMIT ?3";
@@ -266,7 +267,7 @@ fn scans_by_term(caller: Option<i64>, word: SearchTerm<'_>, after: ListPosition)
     vec![(sql, vec![token, after.0.into(), sql_count(CANDIDATES_MAX).into()])]
 }
 
-/// Down the times at which triggers are due.
+/// Reads the triggers by due time, down from the latest.
 fn scans_by_due_time(
     caller: Option<i64>,
     filter: &TriggerFilter,
@@ -299,7 +300,7 @@ fn scans_by_due_time(
     scans
 }
 
-/// Down the times at which letters were given up, of each state that is wanted.
+/// Reads the letters by the time at which they were given up, of each requested state.
 fn dead_letter_scans(
     caller: Option<i64>,
     filter: &DeadLetterFilter,
@@ -342,7 +343,7 @@ fn dead_letter_scans(
     scans
 }
 
-/// What the index does not know of a letter.
+/// The conditions on a letter that the index does not cover.
 fn takes(filter: &DeadLetterFilter, letter: &DeadLetterView) -> bool {
     let is = |wanted: &Option<String>, found: &Option<String>| {
         wanted.is_none() || wanted.as_ref() == found.as_ref()

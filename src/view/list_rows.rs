@@ -385,8 +385,8 @@ impl Projector<'_> {
         Ok(sids)
     }
 
-    /// Whether an earlier generation was pending, or remembered, when this one was registered, as
-    /// far as their times say.
+    /// Whether an earlier generation was pending, or retained, when this one was registered, judged
+    /// by their times.
     fn had_earlier_generation(&self, sid: i64, gid: i64) -> Result<bool, ViewError> {
         let sql = "SELECT gid, known > 0, decided, keeps, created_at, fire_at, priority, retain, \
                    schedule IS NOT NULL, after IS NOT NULL, outcomes FROM generation \

@@ -39,9 +39,9 @@ pub struct Freshness {
     /// Everything written before is contained, in ms since the epoch; 0 before it has caught up
     /// for the first time.
     pub as_of: Timestamp,
-    /// How far that is behind, in ms.
+    /// How long ago that was, in ms.
     pub lag: Millis,
-    /// Whether what was asked for is contained.
+    /// Whether the requested records are contained.
     pub reached: bool,
 }
 

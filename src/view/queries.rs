@@ -18,10 +18,10 @@ use super::results::{
 use super::search::SearchAttributes;
 use crate::model::{Offset, PartitionId, Timestamp};
 
-/// Rows that are looked at for one page. Each takes some microseconds.
+/// Rows that are read for one page. Each takes a few microseconds.
 pub(super) const CANDIDATES_MAX: usize = 2_000;
 
-/// Where something stands in its list: what it is ordered by, and what orders those alike.
+/// The key of an item in its list: its sort key, and a tie-breaker.
 pub(super) type ListPosition = (i64, i64);
 
 /// Before the first page.
@@ -34,7 +34,7 @@ pub(super) type IndexScans = Vec<(&'static str, Vec<Value>)>;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queries<'a>(pub(super) &'a Connection);
 
-/// A trigger as it stands in the database, and where.
+/// A trigger from the database, and its key.
 #[derive(Debug)]
 pub(super) struct TriggerRow {
     pub(super) sid: i64,
@@ -272,7 +272,7 @@ pub(super) fn sql_count(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Where a page goes on.
+/// Where a page starts.
 pub(super) fn page_start(page: &Page, query: u64) -> Result<ListPosition, ViewError> {
     Ok(page.token.map_or(Ok(LIST_START), |token| token.position(query))?)
 }

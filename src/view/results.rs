@@ -31,7 +31,7 @@ pub enum Status {
     Fired,
     /// Its callback was answered with success.
     Completed,
-    /// It was given up; the dead letters or the reason say more.
+    /// It was given up; the dead letters or the reason have the details.
     Failed,
     /// It was cancelled in time, or a trigger it waited for made it unnecessary.
     Cancelled,
@@ -123,7 +123,7 @@ pub struct TriggerView {
     pub id: String,
     /// The offset of the registration that defines it.
     pub generation: Offset,
-    /// Where its registration stands.
+    /// The partition of its registration.
     pub partition: PartitionId,
     /// Who registered it, if anyone is named.
     pub caller: Option<String>,
@@ -143,7 +143,7 @@ pub struct TriggerView {
     pub after: Option<Dependencies>,
     /// How late it may fire, in ms; of a one-time trigger only.
     pub expire_after: Option<Millis>,
-    /// How long it is remembered once it is settled, in ms.
+    /// How long it is retained after it has settled, in ms.
     pub retain: Option<Millis>,
     /// Higher fires first within a millisecond.
     pub priority: u8,
@@ -153,7 +153,7 @@ pub struct TriggerView {
     pub created_at: Timestamp,
     /// When it settled, in ms since the epoch; of a fire into a topic when it was due.
     pub settled_at: Option<Timestamp>,
-    /// How often it has fired, as far as the topics still tell.
+    /// How often it has fired, as far as the topics still contain it.
     pub executions: u32,
     /// The last attempt that is known.
     pub last_execution: Option<ExecutionView>,

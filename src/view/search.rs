@@ -22,7 +22,7 @@ const LABELS_MAX: usize = 32;
 pub const NAME_HEADER: &str = "orloj-name";
 /// What the carried header of a label begins with.
 pub const LABEL_HEADER_PREFIX: &str = "orloj-label-";
-/// The carried header that says which request registered a trigger.
+/// The carried header with the hash of the request that registered a trigger.
 pub const FINGERPRINT_HEADER: &str = "orloj-fingerprint";
 
 /// What a token makes findable.
@@ -46,7 +46,7 @@ impl SearchTerm<'_> {
     }
 }
 
-/// What people call a trigger and sort it by, read off its carried headers.
+/// The name and the labels of a trigger, from its carried headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SearchAttributes {
     pub(super) name: Option<String>,
@@ -89,7 +89,7 @@ pub(super) fn target_of(definition: &Definition) -> String {
     }
 }
 
-/// The words of a text: letters and digits, in small letters.
+/// The words of a text: letters and digits, in lower case.
 pub(super) fn split_words(text: &str) -> impl Iterator<Item = String> + '_ {
     let words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     words.map(|word| word.chars().flat_map(char::to_lowercase).take(WORD_CHARS_MAX).collect())

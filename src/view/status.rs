@@ -440,7 +440,7 @@ mod tests {
         assert_eq!(
             with(None, fired(topic_trigger(&paused))),
             Status::Fired,
-            "it was resumed meanwhile"
+            "it was resumed later"
         );
         let decision = status_of(&topic_trigger(&paused));
         assert_eq!(decision.reason.as_deref(), Some("by a command"));

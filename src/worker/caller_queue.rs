@@ -1,7 +1,7 @@
 //! The waiting fires of one caller, in the order in which they start.
 //!
-//! Invariant: pure. Higher priorities start first, equal ones in the order of arrival. Memory
-//! follows what waits now, not what has waited once, whatever its priorities.
+//! Invariant: pure. Higher priorities start first, equal ones in the order of arrival. Memory is
+//! proportional to the fires that wait now, whatever their priorities.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -28,13 +28,13 @@ pub(super) enum Completion {
     Deferred { fire: Box<Fire>, due: Timestamp, reason: &'static str },
     /// It was cancelled before any worker had started it.
     Withdrawn {
-        /// Which one.
+        /// The withdrawn fire.
         id: FireId,
-        /// Whether the owner wants to know.
+        /// Whether the owner must be notified.
         settles: bool,
     },
-    /// It has withdrawn others.
+    /// It was a withdrawal of other fires.
     WithdrawalProcessed,
-    /// It is no fire.
+    /// It cannot be decoded.
     Unreadable(UnreadableRecord),
 }

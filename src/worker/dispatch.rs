@@ -34,7 +34,7 @@ pub(super) struct WaitingFire {
     pub(super) fire: Box<Fire>,
 }
 
-/// What a callback in progress gives back when it ends.
+/// What a callback in progress occupies until it ends.
 #[derive(Debug)]
 pub(super) struct Permit {
     pub(super) route: Route,

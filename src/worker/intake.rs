@@ -52,8 +52,8 @@ pub(super) struct CommittedPosition {
 }
 
 impl Worker {
-    /// Starts a new life of a partition: asks the broker where it stands. That may take until a
-    /// dead worker's transaction is undone, so another thread waits for the answer.
+    /// Starts a new epoch of a partition: requests its committed progress from the broker. That may
+    /// take until a dead worker's transaction is undone, so another thread waits for the answer.
     pub(super) fn start_epoch(&mut self, partition: PartitionId) {
         self.epochs_started += 1;
         self.discard_waiting(partition);

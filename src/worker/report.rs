@@ -1,5 +1,5 @@
-//! What a worker says of a fire: to the audit trail of every attempt; to the owner, when it is to
-//! come again; to the dead letters, when it is not.
+//! What a worker writes about a fire: an outcome of every attempt; a signal to the owner if another
+//! attempt is needed; a dead letter if it is given up.
 //!
 //! Invariant: pure. All of it is written in the transaction that commits the fire as finished.
 

@@ -131,7 +131,7 @@ fn parse_sampled(traceparent: &str) -> Option<(&str, &str)> {
     let mut parts = traceparent.split('-');
     let mut next = || parts.next();
     let (version, trace, span, flags) = (next()?, next()?, next()?, next()?);
-    // A later version may say more, and starts with the same.
+    // A later version may have more fields after the same ones.
     let is_whole = version != "00" || parts.next().is_none();
     let is_valid = is_hex(version, 2) && version != "ff" && is_id(trace, 32) && is_id(span, 16);
     let is_sampled = is_hex(flags, 2) && u8::from_str_radix(flags, 16).is_ok_and(|f| f & 1 == 1);

@@ -1,4 +1,4 @@
-//! Which dead letters are meant.
+//! The filter that selects dead letters.
 
 use clap::Args;
 use jiff::{Span, SpanRelativeTo};
@@ -8,7 +8,7 @@ use crate::model::Timestamp;
 use crate::model::dead_letter::DeadLetter;
 use crate::model::time::parse_time;
 
-/// Conditions that must all hold; without any, every letter is meant.
+/// Conditions that must all hold; without any, every letter is selected.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct LetterFilter {
     /// Of this caller.
@@ -20,7 +20,7 @@ pub(super) struct LetterFilter {
     /// Of this trigger.
     #[arg(long, value_name = "ID")]
     trigger: Option<String>,
-    /// Whose reason contains this text, in large or small letters.
+    /// Whose reason contains this text, case-insensitive.
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// Given up at this time or later: RFC 3339, or how long ago (2h, 7d).
@@ -32,13 +32,13 @@ pub(super) struct LetterFilter {
 }
 
 impl LetterFilter {
-    /// Whether it leaves anything out.
+    /// Whether any condition is set.
     pub(super) fn is_set(&self) -> bool {
         let texts = [&self.caller, &self.host, &self.trigger, &self.reason];
         texts.into_iter().any(Option::is_some) || self.since.or(self.until).is_some()
     }
 
-    /// Whether the letter is meant.
+    /// Whether the letter is selected.
     pub(super) fn matches(&self, letter: &DeadLetter) -> bool {
         let is = |wanted: &Option<String>, found: Option<&str>| {
             wanted.as_deref().is_none_or(|wanted| found == Some(wanted))

@@ -9,7 +9,7 @@ use crate::model::fire::Fire;
 use crate::model::outcome::{Circuit, CircuitState};
 use crate::model::{Offset, Timestamp};
 
-/// When things began, in ms since the epoch.
+/// The time of the first event, in ms since the epoch.
 pub(crate) const FIRST_AT: Timestamp = 1_800_000_000_000;
 
 /// A place among the dead letters.

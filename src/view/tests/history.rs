@@ -18,7 +18,7 @@ use crate::model::timeline::{RANK_DEFAULT, Source, TimelineKey};
 use crate::model::{Offset, Timestamp};
 use crate::view::results::Status;
 
-/// What is remembered of a settled trigger, in ms.
+/// How long a settled trigger is retained, in ms.
 const RETAIN: u64 = 40;
 /// Between two occurrences, in ms.
 const EVERY: u64 = 1_000;
@@ -108,7 +108,7 @@ struct LiveTrigger {
     kind: HistoryTriggerKind,
     due: Timestamp,
     paused: bool,
-    /// It has fired, and is remembered.
+    /// It has fired, and is retained.
     fired: bool,
 }
 
@@ -129,7 +129,7 @@ pub(super) struct PartitionHistory {
     pub(super) ledger: Vec<LedgerRecord>,
     pub(super) outcomes: Vec<Outcome>,
     pub(super) commits: Vec<CommitPoint>,
-    /// How each registration that was taken stands, by id and generation.
+    /// The status of each accepted registration, by id and generation.
     pub(super) expected: BTreeMap<(String, Offset), Status>,
     live: BTreeMap<String, LiveTrigger>,
     open_callbacks: Vec<OpenCallback>,
@@ -149,7 +149,7 @@ impl PartitionHistory {
         history
     }
 
-    /// The newest registration of each id that was taken, and how it stands.
+    /// The newest accepted registration of each id, and its status.
     pub(super) fn current(&self) -> BTreeMap<&str, (Offset, Status)> {
         let all = self.expected.iter();
         all.map(|((id, generation), status)| (id.as_str(), (*generation, *status))).collect()

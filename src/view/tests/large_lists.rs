@@ -86,7 +86,7 @@ fn create_triggers(db: &Connection, count: u64) {
     db.execute_batch("COMMIT").unwrap();
 }
 
-/// A filter, who asks, and whether it finds anything.
+/// A name, the scope and the filter.
 fn cases(count: u64) -> Vec<(&'static str, Scope, TriggerFilter)> {
     let all = TriggerFilter::default;
     let caller = |n: u64| Scope::Caller(format!("caller{n}"));
@@ -160,7 +160,7 @@ fn settled(queries: &Queries<'_>, caller: &str) -> u64 {
 }
 
 /// Page after page, from the first on again at the end: how long 99 of 100 take at most, and how
-/// many were found. All of them are what was asked for, and each is there once.
+/// many were found. All of them match the filter, and each is there once.
 fn read_all_pages(
     queries: &Queries<'_>,
     scope: &Scope,

@@ -1,5 +1,5 @@
-//! Tests of the view without Kafka: facts are folded into a database in memory, or on disk where
-//! it is to be large.
+//! Tests of the view without Kafka: records are applied to a database in memory, or on disk for
+//! large lists.
 
 mod fixture_events;
 mod history;
@@ -14,7 +14,7 @@ use rusqlite::Connection;
 use super::projector::{Projector, ProjectorCache};
 use super::schema;
 
-/// A view's database and what its thread remembers.
+/// A view's database and the cache of its thread.
 pub(super) struct ViewFixture {
     pub(super) db: Connection,
     pub(super) cache: ProjectorCache,

@@ -19,7 +19,7 @@ fn page(size: u32, token: Option<PageToken>) -> Page {
     Page { size, token }
 }
 
-/// All that a list brings, page by page.
+/// All items of a list, page by page.
 fn all<T>(size: u32, list: impl Fn(&Page) -> Result<Listing<T>, ViewError>) -> Vec<T> {
     let (mut all, mut token) = (Vec::new(), None);
     for _ in 0..100 {

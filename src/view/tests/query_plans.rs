@@ -1,5 +1,5 @@
-//! Every statement that the module can make goes by an index: its text is read off the sources, so
-//! that none is forgotten.
+//! Every statement of the module uses an index: their texts are read from the sources, so that none
+//! is missing.
 
 use std::path::Path;
 
@@ -71,7 +71,7 @@ fn plan(scene: &ViewFixture, sql: &str) -> Vec<String> {
 
 /// What a statement should not do.
 fn full_scans(plan: &[String]) -> Vec<&String> {
-    // A virtual table names its constraints behind a colon: `M` is a match, `=` a row's number.
+    // A virtual table names its constraints after a colon: `M` is a match, `=` a row's number.
     let searches_words = |line: &str| line.contains("VIRTUAL TABLE INDEX") && !line.ends_with(':');
     let wrong = |line: &&String| {
         let scans = line.starts_with("SCAN") && !searches_words(line);

@@ -1,5 +1,5 @@
-//! In whatever order the topics are read, the view becomes the same, and the truth; and on the way
-//! there it never shows what did not happen.
+//! In whatever order the topics are read, the view becomes the same, and correct; and before that
+//! it never shows what did not happen.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -20,7 +20,8 @@ struct LogPositions {
     outcomes: usize,
 }
 
-/// A view that reads a history: `picks` say from which log comes next, and when it is settled.
+/// A view that reads a history: `picks` choose which log is read next, and when its state is
+/// compared.
 struct ViewReplay<'a> {
     scene: ViewFixture,
     history: &'a PartitionHistory,
@@ -72,7 +73,7 @@ impl<'a> ViewReplay<'a> {
         }
     }
 
-    /// The newest cursor that everything is read for.
+    /// The newest cursor up to which everything is read.
     fn apply_newest_cursor(&mut self) {
         let ledger =
             self.ledger.get(self.positions.ledger).map_or(usize::MAX, |(offset, _)| *offset);
@@ -95,7 +96,7 @@ impl<'a> ViewReplay<'a> {
         self.apply_newest_cursor();
     }
 
-    /// What is shown of registrations: by place, with status.
+    /// The registrations that are shown: by place, with status.
     fn shown(&self) -> BTreeMap<i64, Status> {
         let mut select = self.scene.db.prepare_cached("SELECT gid, status FROM listed").unwrap();
         let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();

@@ -11,7 +11,7 @@ use crate::model::outcome::{CircuitState, OutcomeKind};
 use crate::view::dump;
 use crate::view::retention::Retention;
 
-/// How long what has settled stays, in ms.
+/// How long settled triggers are kept, in ms.
 const AUDIT: u64 = 1_000;
 
 fn retain() -> Retention {
@@ -38,7 +38,7 @@ fn count(scene: &ViewFixture, table: &str) -> i64 {
 #[test]
 fn settled_triggers_are_deleted_with_all_their_rows_after_the_audit_period() {
     let mut scene = ViewFixture::new();
-    // They are alike but for when they settle.
+    // They differ only in when they settle.
     for (offset, id) in (0..).zip(["flying", "newer", "older"]) {
         scene.callback(id, offset, 2_000);
     }

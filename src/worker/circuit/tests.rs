@@ -235,7 +235,7 @@ fn any_step() -> impl Strategy<Value = CircuitStep> {
 
 proptest! {
     /// Whatever happens: nothing is admitted while it is open, half-open admits no more than its
-    /// probes at once, and states follow each other as the picture says.
+    /// probes at once, and states follow each other as in the diagram.
     #[test]
     fn every_sequence_of_events_follows_the_state_diagram(
         steps in prop::collection::vec(any_step(), 0..600),

@@ -373,7 +373,7 @@ impl QueueAndModel {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: every fire is given back, withdrawn, started or still
+    /// Whatever happens in whatever order: every fire is returned, withdrawn, started or still
     /// there; those of each caller start by priority and then in the order of arrival; bounds and
     /// rates hold; and as long as any caller has a fire, capacity and rate, a callback starts. In
     /// the end no state is left.
