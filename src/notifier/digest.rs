@@ -120,16 +120,16 @@ pub struct CircuitSummary {
 }
 
 impl Digest {
-    /// Adds the dead letter at `place`.
-    pub fn add_dead_letter(&mut self, letter: &DeadLetter, place: SourcePosition) {
-        self.record_first_offset(place);
+    /// Adds the dead letter at `position`.
+    pub fn add_dead_letter(&mut self, letter: &DeadLetter, position: SourcePosition) {
+        self.record_first_offset(position);
         self.dead_letters += 1;
         self.first = Some(self.first.map_or(letter.at, |first| first.min(letter.at)));
         self.last = self.last.max(Some(letter.at));
         self.count_cause(letter.host(), reason_of(letter));
         if self.examples.len() < EXAMPLES_MAX {
             self.examples.push(DeadLetterExample {
-                letter: format!("{}:{}", place.source_partition.partition, place.offset),
+                letter: format!("{}:{}", position.source_partition.partition, position.offset),
                 trigger: letter.trigger().and_then(excerpt),
                 reason: excerpt(&letter.reason).unwrap_or_default(),
                 at: Some(letter.at),
@@ -138,10 +138,15 @@ impl Digest {
     }
 
     /// Adds that a circuit opened or closed at `at`, in ms since the epoch.
-    pub fn add_circuit_change(&mut self, circuit: &Circuit, at: Timestamp, place: SourcePosition) {
-        self.record_first_offset(place);
+    pub fn add_circuit_change(
+        &mut self,
+        circuit: &Circuit,
+        at: Timestamp,
+        position: SourcePosition,
+    ) {
+        self.record_first_offset(position);
         let host = excerpt(circuit.host.as_str()).unwrap_or_default();
-        let index = match self.circuits.iter().position(|news| news.host == host) {
+        let index = match self.circuits.iter().position(|summary| summary.host == host) {
             Some(index) => index,
             None if self.circuits.len() == CIRCUITS_MAX => {
                 self.other_circuits += 1;
@@ -153,12 +158,12 @@ impl Digest {
                 self.circuits.len() - 1
             }
         };
-        let news = &mut self.circuits[index];
-        news.reason = excerpt(&circuit.reason).unwrap_or_default();
+        let summary = &mut self.circuits[index];
+        summary.reason = excerpt(&circuit.reason).unwrap_or_default();
         if circuit.state == CircuitState::Closed {
-            news.closed = Some(at);
+            summary.closed = Some(at);
         } else {
-            (news.opened, news.closed) = (Some(at), None);
+            (summary.opened, summary.closed) = (Some(at), None);
         }
     }
 
@@ -182,8 +187,8 @@ impl Digest {
     }
 
     /// A log is read in order, so the first record that is added has the lowest offset.
-    fn record_first_offset(&mut self, place: SourcePosition) {
-        let _first = self.first_offsets.entry(place.source_partition).or_insert(place.offset);
+    fn record_first_offset(&mut self, position: SourcePosition) {
+        let _first = self.first_offsets.entry(position.source_partition).or_insert(position.offset);
     }
 
     fn count_cause(&mut self, host: Option<String>, reason: Text) {

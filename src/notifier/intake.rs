@@ -123,8 +123,8 @@ impl Notifier {
                 Ok(None) => return Ok(()),
                 Ok(Some(ReadEvent::PartitionEof(_))) => {}
                 Ok(Some(ReadEvent::Record(record))) => {
-                    if let Some(lead) = &mut self.leader_term {
-                        self.router.process_record(lead, &record)?;
+                    if let Some(leader) = &mut self.leader_term {
+                        self.router.process_record(leader, &record)?;
                     }
                 }
                 Ok(Some(ReadEvent::OutOfRange(reason))) => {
@@ -157,8 +157,8 @@ impl Notifier {
 
     /// Commits the offsets up to which everything is delivered.
     pub(super) fn commit(&self, mode: CommitMode) {
-        let Some(lead) = &self.leader_term else { return };
-        if let Err(error) = self.commit_offsets(&lead.delivered_offsets(), mode) {
+        let Some(leader) = &self.leader_term else { return };
+        if let Err(error) = self.commit_offsets(&leader.delivered_offsets(), mode) {
             tracing::warn!(%error, "the commit failed: notifications may be repeated");
         }
     }
@@ -179,20 +179,20 @@ impl RecordRouter {
     /// Adds a record for its recipients.
     fn process_record(
         &self,
-        lead: &mut LeaderTerm,
+        leader: &mut LeaderTerm,
         record: &BorrowedMessage<'_>,
     ) -> Result<(), NotifierError> {
-        let place = self.topics.position_of(record);
-        lead.advance(place);
+        let position = self.topics.position_of(record);
+        leader.advance(position);
         let (value, now) = (record.payload().unwrap_or_default(), clock::monotonic());
-        match place.source_partition.source {
+        match position.source_partition.source {
             NotificationSource::DeadLetters => {
-                let letter = skip_corrupt(self.schemas.decode_dead_letter(value), place)?;
+                let letter = skip_corrupt(self.schemas.decode_dead_letter(value), position)?;
                 if let Some(letter) = letter.filter(|l| !matches!(l.content, Content::Mark(_))) {
-                    lead.add_dead_letter(
+                    leader.add_dead_letter(
                         self.subscribers.subscribers_of(letter.caller()),
                         &letter,
-                        place,
+                        position,
                         now,
                     );
                 }
@@ -202,16 +202,16 @@ impl RecordRouter {
                 if !record.key().is_some_and(|key| key.starts_with(CIRCUIT_KEY_PREFIX.as_bytes())) {
                     return Ok(());
                 }
-                let outcome = skip_corrupt(self.schemas.decode_outcome(value), place)?;
+                let outcome = skip_corrupt(self.schemas.decode_outcome(value), position)?;
                 let Some(Outcome { at, kind: OutcomeKind::Circuit(circuit), .. }) = outcome else {
                     return Ok(());
                 };
                 let caller = circuit.caller.as_ref().map(|caller| caller.as_str());
-                lead.add_circuit_change(
+                leader.add_circuit_change(
                     self.subscribers.subscribers_of(caller),
                     &circuit,
                     at,
-                    place,
+                    position,
                     now,
                 );
             }
@@ -223,13 +223,13 @@ impl RecordRouter {
 /// The decoded record; one that Orloj did not write is skipped.
 fn skip_corrupt<T>(
     decoded: Result<T, CodecError>,
-    place: SourcePosition,
+    position: SourcePosition,
 ) -> Result<Option<T>, NotifierError> {
     match decoded {
         Ok(value) => Ok(Some(value)),
         Err(error @ CodecError::Newer { .. }) => Err(error.into()),
         Err(error @ CodecError::Corrupt { .. }) => {
-            tracing::warn!(?place, %error, "unreadable record skipped");
+            tracing::warn!(?position, %error, "unreadable record skipped");
             Ok(None)
         }
     }

@@ -36,9 +36,9 @@ impl LeaderTerm {
         self.term
     }
 
-    /// The record at `place` was read.
-    pub fn advance(&mut self, place: SourcePosition) {
-        self.positions.insert(place.source_partition, place.offset + 1);
+    /// The record at `position` was read.
+    pub fn advance(&mut self, position: SourcePosition) {
+        self.positions.insert(position.source_partition, position.offset + 1);
     }
 
     /// Adds a dead letter for each of `to`.
@@ -46,11 +46,11 @@ impl LeaderTerm {
         &mut self,
         to: Vec<Subscriber>,
         letter: &DeadLetter,
-        place: SourcePosition,
+        position: SourcePosition,
         now: Instant,
     ) {
         for subscriber in to {
-            self.recipients.entry(subscriber).or_default().add_dead_letter(letter, place, now);
+            self.recipients.entry(subscriber).or_default().add_dead_letter(letter, position, now);
         }
     }
 
@@ -60,14 +60,14 @@ impl LeaderTerm {
         to: Vec<Subscriber>,
         circuit: &Circuit,
         at: Timestamp,
-        place: SourcePosition,
+        position: SourcePosition,
         now: Instant,
     ) {
         for subscriber in to {
             self.recipients
                 .entry(subscriber)
                 .or_default()
-                .add_circuit_change(circuit, at, place, now);
+                .add_circuit_change(circuit, at, position, now);
         }
     }
 
@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
     use crate::clock;
-    use crate::notifier::digest::samples::{FIRST_AT, place, record};
+    use crate::notifier::digest::samples::{FIRST_AT, position, record};
     use crate::notifier::notification::Notification;
     use crate::notifier::recipient::BatchWindow;
     use crate::notifier::subscribers::Channel;
@@ -108,30 +108,30 @@ mod tests {
 
     #[test]
     fn no_offset_is_committed_before_every_subscriber_received_the_notification() {
-        let (log, now) = (place(0).source_partition, clock::monotonic());
-        let mut lead = LeaderTerm::new(1, BTreeMap::from([(log, 5)]));
-        let delivered = |lead: &LeaderTerm| lead.delivered_offsets()[&log];
-        assert_eq!(delivered(&lead), 5);
+        let (log, now) = (position(0).source_partition, clock::monotonic());
+        let mut leader = LeaderTerm::new(1, BTreeMap::from([(log, 5)]));
+        let delivered = |leader: &LeaderTerm| leader.delivered_offsets()[&log];
+        assert_eq!(delivered(&leader), 5);
         for offset in 5..10 {
-            lead.advance(place(offset));
+            leader.advance(position(offset));
             let who = if offset < 7 { "early" } else { "late" };
             let letter = record("a", "b", FIRST_AT);
-            lead.add_dead_letter(vec![subscriber(who)], &letter, place(offset), now);
+            leader.add_dead_letter(vec![subscriber(who)], &letter, position(offset), now);
         }
-        lead.advance(place(10));
-        assert_eq!(delivered(&lead), 5);
+        leader.advance(position(10));
+        assert_eq!(delivered(&leader), 5);
 
         let write = |digest| {
             let (id, interval) = (String::new(), Duration::ZERO);
             Notification { id, at: 0, caller: None, interval, digest }
         };
         for (who, in_progress, after) in [("early", 5, 7), ("late", 7, 11)] {
-            let recipient = lead.recipients().get_mut(&subscriber(who)).unwrap();
+            let recipient = leader.recipients().get_mut(&subscriber(who)).unwrap();
             assert!(recipient.next_notification(BatchWindow::IMMEDIATE, now, write).is_some());
-            assert_eq!(delivered(&lead), in_progress, "sent is not delivered");
-            let recipient = lead.recipients().get_mut(&subscriber(who)).unwrap();
+            assert_eq!(delivered(&leader), in_progress, "sent is not delivered");
+            let recipient = leader.recipients().get_mut(&subscriber(who)).unwrap();
             recipient.record_result(&Ok(()), Duration::ZERO, now);
-            assert_eq!(delivered(&lead), after);
+            assert_eq!(delivered(&leader), after);
         }
     }
 }

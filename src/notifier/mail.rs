@@ -46,9 +46,9 @@ impl MailTransport {
         to: &Address,
         message: &Notification,
     ) -> Result<(), NotificationSendError> {
-        let letter = build_mail(&self.from, to, message);
-        let letter = letter.map_err(|error| NotificationSendError::Permanent(error.to_string()))?;
-        match tokio::time::timeout(self.timeout, self.server.send(letter)).await {
+        let mail = build_mail(&self.from, to, message);
+        let mail = mail.map_err(|error| NotificationSendError::Permanent(error.to_string()))?;
+        match tokio::time::timeout(self.timeout, self.server.send(mail)).await {
             Ok(Ok(_accepted)) => Ok(()),
             Ok(Err(error)) => Err(classify_error(&error)),
             Err(_) => Err(NotificationSendError::Retryable(format!(
@@ -91,11 +91,11 @@ fn classify_error(error: &smtp::Error) -> NotificationSendError {
 mod tests {
     use super::*;
     use crate::notifier::digest::Digest;
-    use crate::notifier::digest::samples::{FIRST_AT, place, record};
+    use crate::notifier::digest::samples::{FIRST_AT, position, record};
 
-    fn mail(caller: &str, said: &str) -> String {
+    fn mail(caller: &str, reason: &str) -> String {
         let mut digest = Digest::default();
-        digest.add_dead_letter(&record(said, said, FIRST_AT), place(0));
+        digest.add_dead_letter(&record(reason, reason, FIRST_AT), position(0));
         let message = Notification {
             id: "m1".to_owned(),
             at: FIRST_AT,

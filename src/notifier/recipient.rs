@@ -101,8 +101,8 @@ struct PendingNotification {
 
 impl Recipient {
     /// Adds a dead letter.
-    pub fn add_dead_letter(&mut self, letter: &DeadLetter, place: SourcePosition, now: Instant) {
-        self.next_digest.add_dead_letter(letter, place);
+    pub fn add_dead_letter(&mut self, letter: &DeadLetter, position: SourcePosition, now: Instant) {
+        self.next_digest.add_dead_letter(letter, position);
         self.gathering_since.get_or_insert(now);
     }
 
@@ -112,7 +112,7 @@ impl Recipient {
         &mut self,
         circuit: &Circuit,
         at: Timestamp,
-        place: SourcePosition,
+        position: SourcePosition,
         now: Instant,
     ) {
         let is_reported = match circuit.state {
@@ -124,7 +124,7 @@ impl Recipient {
             CircuitState::HalfOpen => false,
         };
         if is_reported {
-            self.next_digest.add_circuit_change(circuit, at, place);
+            self.next_digest.add_circuit_change(circuit, at, position);
             self.gathering_since.get_or_insert(now);
         }
     }
@@ -137,9 +137,9 @@ impl Recipient {
         now: Instant,
         write: impl FnOnce(Digest) -> Notification,
     ) -> Option<Arc<Notification>> {
-        if let Some(outgoing) = &mut self.pending {
-            let _due = outgoing.retry_at.take_if(|next| *next <= now)?;
-            return Some(Arc::clone(&outgoing.message));
+        if let Some(pending) = &mut self.pending {
+            let _due = pending.retry_at.take_if(|next| *next <= now)?;
+            return Some(Arc::clone(&pending.message));
         }
         let gathered = self.gathering_since? + window.gather;
         let due = self.last_ended.map_or(gathered, |ended| gathered.max(ended + window.interval));
@@ -165,8 +165,8 @@ impl Recipient {
         give_up_after: Duration,
         now: Instant,
     ) -> NotificationStatus {
-        let outgoing = self.pending.as_mut();
-        let first_sent = outgoing.as_ref().map_or(now, |outgoing| outgoing.first_sent);
+        let pending = self.pending.as_mut();
+        let first_sent = pending.as_ref().map_or(now, |pending| pending.first_sent);
         let status = match result {
             Ok(()) => NotificationStatus::Delivered,
             Err(NotificationSendError::Permanent(_)) => NotificationStatus::Refused,
@@ -175,11 +175,11 @@ impl Recipient {
             }
             Err(NotificationSendError::Retryable(_)) => NotificationStatus::Failed,
         };
-        match outgoing {
-            Some(outgoing) if status == NotificationStatus::Failed => {
-                outgoing.retry_at =
-                    Some(now + RETRY_PAUSE * 2_u32.pow(outgoing.failures.min(DOUBLINGS_MAX)));
-                outgoing.failures += 1;
+        match pending {
+            Some(pending) if status == NotificationStatus::Failed => {
+                pending.retry_at =
+                    Some(now + RETRY_PAUSE * 2_u32.pow(pending.failures.min(DOUBLINGS_MAX)));
+                pending.failures += 1;
             }
             _ => (self.pending, self.last_ended) = (None, Some(now)),
         }
@@ -194,9 +194,9 @@ impl Recipient {
 
     /// For each log, the first record that was not delivered.
     pub fn undelivered_offsets(&self) -> impl Iterator<Item = (SourcePartition, Offset)> {
-        let outgoing =
-            self.pending.iter().flat_map(|outgoing| outgoing.message.digest.first_offsets());
-        outgoing.chain(self.next_digest.first_offsets())
+        let pending =
+            self.pending.iter().flat_map(|pending| pending.message.digest.first_offsets());
+        pending.chain(self.next_digest.first_offsets())
     }
 }
 
@@ -204,7 +204,7 @@ impl Recipient {
 mod tests {
     use super::*;
     use crate::clock;
-    use crate::notifier::digest::samples::{FIRST_AT, circuit, place, record};
+    use crate::notifier::digest::samples::{FIRST_AT, circuit, position, record};
 
     const SECOND: Duration = Duration::from_secs(1);
     const PACE: BatchWindow =
@@ -231,7 +231,7 @@ mod tests {
     }
 
     fn fail(recipient: &mut Recipient, offset: Offset, now: Instant) {
-        recipient.add_dead_letter(&record("a", "b", FIRST_AT), place(offset), now);
+        recipient.add_dead_letter(&record("a", "b", FIRST_AT), position(offset), now);
     }
 
     #[test]
@@ -303,7 +303,7 @@ mod tests {
     fn a_circuit_that_reopens_after_each_probe_is_reported_once() {
         let (mut clock, mut recipient) = (ManualClock(clock::monotonic()), Recipient::default());
         let change = |recipient: &mut Recipient, state, offset, now| {
-            recipient.add_circuit_change(&circuit("h", state), FIRST_AT, place(offset), now);
+            recipient.add_circuit_change(&circuit("h", state), FIRST_AT, position(offset), now);
             recipient.next_notification(PACE, now + PACE.interval, write).map(|message| {
                 assert_eq!(
                     recipient.record_result(&Ok(()), DAY, now),

@@ -412,9 +412,8 @@ fn generation_and_decision(outcome: &Outcome) -> Option<(Offset, OwnerDecision)>
 fn merge_outcome(outcomes: &mut OutcomeFacts, outcome_offset: Offset, outcome: &Outcome) {
     let at = outcome.at;
     outcomes.last_outcome_at = outcomes.last_outcome_at.max(at);
-    let ending = |how, occurrence, reason| {
-        Some(EndFact { kind: how, outcome_offset, at, occurrence, reason })
-    };
+    let ending =
+        |kind, occurrence, reason| Some(EndFact { kind, outcome_offset, at, occurrence, reason });
     // Callbacks of a recurring trigger may end in any order: the last occurrence counts.
     let newest = outcomes.attempt_end.as_ref().map_or(0, |attempt| attempt.occurrence);
     match &outcome.kind {
@@ -422,8 +421,8 @@ fn merge_outcome(outcomes: &mut OutcomeFacts, outcome_offset: Offset, outcome: &
             outcomes.attempt_end = ending(EndKind::Delivered, *occurrence, None);
         }
         OutcomeKind::Failed { occurrence, reason, retry_at, .. } if *occurrence >= newest => {
-            let how = if retry_at.is_some() { EndKind::Retried } else { EndKind::Failed };
-            outcomes.attempt_end = ending(how, *occurrence, Some(reason.clone()));
+            let kind = if retry_at.is_some() { EndKind::Retried } else { EndKind::Failed };
+            outcomes.attempt_end = ending(kind, *occurrence, Some(reason.clone()));
         }
         OutcomeKind::Withdrawn { occurrence, .. } if *occurrence >= newest => {
             outcomes.attempt_end = ending(EndKind::Withdrawn, *occurrence, None);

@@ -234,15 +234,15 @@ impl Queries<'_> {
         mut read: impl FnMut(&Self, ListPosition) -> Result<Option<T>, ViewError>,
     ) -> Result<Listing<T>, ViewError> {
         let keys = self.scan_positions(scans, limit)?;
-        let (mut items, mut last, mut seen) = (Vec::new(), None, 0);
+        let (mut items, mut last, mut examined) = (Vec::new(), None, 0);
         for key in &keys {
             if items.len() == page.len() {
                 break;
             }
             items.extend(read(self, *key)?);
-            (last, seen) = (Some(*key), seen + 1);
+            (last, examined) = (Some(*key), examined + 1);
         }
-        let more = seen < keys.len() || keys.len() == limit;
+        let more = examined < keys.len() || keys.len() == limit;
         let next = last.filter(|_| more).map(|last| PageToken::new(query, last));
         Ok(Listing { items, next })
     }

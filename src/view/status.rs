@@ -346,10 +346,10 @@ mod tests {
         StatusFacts { decided: true, is_fired_through: true, ..facts }
     }
 
-    fn ledger_facts(standing: LifecyclePhase) -> LedgerFacts {
+    fn ledger_facts(state: LifecyclePhase) -> LedgerFacts {
         LedgerFacts {
             generation: 7,
-            state: standing,
+            state,
             paused: false,
             awaits: false,
             recurs: false,
@@ -358,22 +358,16 @@ mod tests {
         }
     }
 
-    fn end_fact(how: EndKind, said: Offset, occurrence: u32) -> Option<EndFact> {
-        Some(EndFact {
-            kind: how,
-            outcome_offset: said,
-            at: 90,
-            occurrence,
-            reason: Some("why".to_owned()),
-        })
+    fn end_fact(kind: EndKind, outcome_offset: Offset, occurrence: u32) -> Option<EndFact> {
+        Some(EndFact { kind, outcome_offset, at: 90, occurrence, reason: Some("why".to_owned()) })
     }
 
-    fn ended_attempt(how: EndKind) -> OutcomeFacts {
-        OutcomeFacts { attempt_end: end_fact(how, 1, 0), ..NO_OUTCOMES }
+    fn ended_attempt(kind: EndKind) -> OutcomeFacts {
+        OutcomeFacts { attempt_end: end_fact(kind, 1, 0), ..NO_OUTCOMES }
     }
 
-    fn stopped(how: EndKind) -> OutcomeFacts {
-        OutcomeFacts { stop: end_fact(how, 2, 0), ..NO_OUTCOMES }
+    fn stopped(kind: EndKind) -> OutcomeFacts {
+        OutcomeFacts { stop: end_fact(kind, 2, 0), ..NO_OUTCOMES }
     }
 
     fn last_attempt(occurrence: u32) -> OutcomeFacts {

@@ -114,9 +114,9 @@ impl Worker {
     }
 
     fn report(&self, ended: CompletedFire) -> FireReport {
-        let CompletedFire { partition, offset, at, completion: ending, .. } = ended;
+        let CompletedFire { partition, offset, at, completion, .. } = ended;
         let origin = Origin { topic: self.topic.as_str().into(), partition, offset };
-        match ending {
+        match completion {
             Completion::Attempt(fire, response, duration) => {
                 let attempt_record = AttemptRecord {
                     response: &response,
@@ -136,9 +136,9 @@ impl Worker {
             Completion::Deferred { fire, due, reason } => {
                 FireReport::of_deferral(*fire, due, reason)
             }
-            Completion::Withdrawn { id, settles } => {
+            Completion::Withdrawn { id, report_end } => {
                 metrics::counter!(telemetry::CALLBACKS, "result" => "withdrawn").increment(1);
-                FireReport::of_withdrawal(id, settles, at)
+                FireReport::of_withdrawal(id, report_end, at)
             }
             Completion::WithdrawalProcessed => FireReport::default(),
             Completion::Unreadable(record) => {

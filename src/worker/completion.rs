@@ -31,7 +31,7 @@ pub(super) enum Completion {
         /// The withdrawn fire.
         id: FireId,
         /// Whether the owner must be notified.
-        settles: bool,
+        report_end: bool,
     },
     /// It was a withdrawal of other fires.
     WithdrawalProcessed,

@@ -115,14 +115,8 @@ impl Worker {
         let matches =
             |waiting: &WaitingFire| never_started(waiting) && withdrawal.matches(&waiting.fire.id);
         for WaitingFire { offset, fire, .. } in self.queue.withdraw(matches) {
-            let ending = Completion::Withdrawn { id: fire.id, settles: fire.report_end };
-            self.record_completion(CompletedFire {
-                partition,
-                epoch,
-                offset,
-                at,
-                completion: ending,
-            });
+            let completion = Completion::Withdrawn { id: fire.id, report_end: fire.report_end };
+            self.record_completion(CompletedFire { partition, epoch, offset, at, completion });
         }
         self.record_completion(CompletedFire {
             partition,
@@ -167,8 +161,8 @@ impl Worker {
         let at = clock::now_ms();
         let delay = Millis::try_from(self.delays.delay(&fire.id, cause).as_millis());
         let due = at.saturating_add(delay.unwrap_or(Millis::MAX));
-        let ending = Completion::Deferred { fire, due, reason: cause.reason() };
-        self.record_completion(CompletedFire { partition, epoch, offset, at, completion: ending });
+        let completion = Completion::Deferred { fire, due, reason: cause.reason() };
+        self.record_completion(CompletedFire { partition, epoch, offset, at, completion });
     }
 
     /// Removes idle circuits, and records every change of a circuit as an outcome.
@@ -273,9 +267,8 @@ mod tests {
             let caller = Some("billing".into());
             let definition =
                 Definition { target, payload: None, headers: Vec::new(), retry: None, caller };
-            let (scheduled, fired, history, settles, priority) = (0, 0, None, false, 127);
-            let fire =
-                Fire { id, scheduled, fired, definition, history, report_end: settles, priority };
+            let (scheduled, fired, history, report_end, priority) = (0, 0, None, false, 127);
+            let fire = Fire { id, scheduled, fired, definition, history, report_end, priority };
             let route = Route::of(&fire);
             assert_eq!(route.caller, Some("billing".into()));
             route.host.to_string()

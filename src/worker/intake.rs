@@ -191,13 +191,13 @@ impl Worker {
                 let FetchedRecord { key, value, headers, .. } = record;
                 let unreadable =
                     UnreadableRecord { key, value, headers, reason: error.to_string() };
-                let ending = Completion::Unreadable(unreadable);
+                let completion = Completion::Unreadable(unreadable);
                 self.record_completion(CompletedFire {
                     partition,
                     epoch,
                     offset,
                     at: clock::now_ms(),
-                    completion: ending,
+                    completion,
                 });
             }
         }
@@ -226,9 +226,8 @@ impl Worker {
             fault::reached("worker.after_request");
             metrics::histogram!(telemetry::CALLBACK_DURATION).record(took.as_secs_f64());
             let took = Millis::try_from(took.as_millis()).unwrap_or(Millis::MAX);
-            let ending = Completion::Attempt(fire, response, took);
-            let ended =
-                CompletedFire { partition, epoch, offset, at: clock::now_ms(), completion: ending };
+            let completion = Completion::Attempt(fire, response, took);
+            let ended = CompletedFire { partition, epoch, offset, at: clock::now_ms(), completion };
             // The loop has ended if the channel is closed.
             let _ = events.send(WorkerEvent::CallbackEnded(ended, permit));
         });

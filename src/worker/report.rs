@@ -109,27 +109,19 @@ impl FireReport {
     /// written: nothing has happened.
     #[must_use]
     pub fn of_deferral(fire: Fire, due: Timestamp, reason: &str) -> Self {
-        let Fire { id, scheduled, definition, history, report_end: settles, priority, .. } = fire;
+        let Fire { id, scheduled, definition, history, report_end, priority, .. } = fire;
         let id = FireId { deferral: id.deferral.saturating_add(1), ..id };
         let reason = reason.to_owned();
-        let request = RetryRequest {
-            id,
-            due,
-            scheduled,
-            reason,
-            definition,
-            history,
-            report_end: settles,
-            priority,
-        };
+        let request =
+            RetryRequest { id, due, scheduled, reason, definition, history, report_end, priority };
         Self { signal: Some(Signal::Retry(request)), ..Self::default() }
     }
 
     /// What follows if a cancel was processed before the request was made.
     #[must_use]
-    pub fn of_withdrawal(id: FireId, settles: bool, now: Timestamp) -> Self {
+    pub fn of_withdrawal(id: FireId, report_end: bool, now: Timestamp) -> Self {
         let signal =
-            settles.then(|| Signal::CallbackEnded(CallbackEnded { id: id.clone(), ok: false }));
+            report_end.then(|| Signal::CallbackEnded(CallbackEnded { id: id.clone(), ok: false }));
         let FireId { trigger, generation, occurrence, attempt, .. } = id;
         let kind = outcome::OutcomeKind::Withdrawn { generation, occurrence, attempt };
         let outcome = Some(Outcome { trigger, answers: None, at: now, kind });
@@ -218,8 +210,8 @@ mod tests {
         let target = Target::from(target);
         let definition =
             Definition { target, payload: None, headers: Vec::new(), retry, caller: None };
-        let (history, settles, priority) = (None, false, 127);
-        Fire { id, scheduled: 500, fired: 600, definition, history, report_end: settles, priority }
+        let (history, report_end, priority) = (None, false, 127);
+        Fire { id, scheduled: 500, fired: 600, definition, history, report_end, priority }
     }
 
     fn attempt(number: u32, status: u16) -> Attempt {

@@ -90,9 +90,8 @@ mod tests {
         };
         let (headers, caller) = (Vec::new(), Some("billing".into()));
         let definition = Definition { target, payload: None, headers, retry: None, caller };
-        let (history, settles, priority) = (None, false, 127);
-        let fire =
-            Fire { id, scheduled: 1, fired: 2, definition, history, report_end: settles, priority };
+        let (history, report_end, priority) = (None, false, 127);
+        let fire = Fire { id, scheduled: 1, fired: 2, definition, history, report_end, priority };
         DeadLetter {
             origin: Origin { topic: "orloj.fires".into(), partition: 3, offset: 41 },
             reason: "attempt 6 was the last: answered 500: Boom".to_owned(),

@@ -12,8 +12,8 @@ use crate::model::{Offset, Timestamp};
 /// The time of the first event, in ms since the epoch.
 pub(crate) const FIRST_AT: Timestamp = 1_800_000_000_000;
 
-/// A place among the dead letters.
-pub(crate) fn place(offset: Offset) -> SourcePosition {
+/// A position among the dead letters.
+pub(crate) fn position(offset: Offset) -> SourcePosition {
     SourcePosition {
         source_partition: SourcePartition { source: NotificationSource::DeadLetters, partition: 3 },
         offset,
@@ -89,7 +89,7 @@ pub(crate) fn outage() -> Digest {
         record("order-2", "nothing says when", FIRST_AT + 1_000),
     ];
     for (offset, letter) in (40..).zip(&letters) {
-        digest.add_dead_letter(letter, place(offset));
+        digest.add_dead_letter(letter, position(offset));
     }
     let log = SourcePartition { source: NotificationSource::Outcomes, partition: 1 };
     let open = circuit("api.example.com", CircuitState::Open);

@@ -1,6 +1,6 @@
 //! What a digest promises: counts that are right, and bounds that hold.
 
-use super::samples::{FIRST_AT, callback, circuit, outage, place, record};
+use super::samples::{FIRST_AT, callback, circuit, outage, position, record};
 use super::*;
 
 #[test]
@@ -33,9 +33,11 @@ fn a_digest_of_many_failures_stays_small() {
     let mut digest = Digest::default();
     for n in 0..10_000 {
         let host = format!("host-{n}.example.com");
-        digest
-            .add_dead_letter(&callback(&format!("order-{n}"), &host, 503, FIRST_AT + n), place(n));
-        digest.add_circuit_change(&circuit(&host, CircuitState::Open), FIRST_AT, place(n));
+        digest.add_dead_letter(
+            &callback(&format!("order-{n}"), &host, 503, FIRST_AT + n),
+            position(n),
+        );
+        digest.add_circuit_change(&circuit(&host, CircuitState::Open), FIRST_AT, position(n));
     }
     assert_eq!(digest.dead_letters, 10_000);
     assert_eq!((digest.causes.len(), digest.other_causes), (CAUSES_MAX, 10_000 - 10));
@@ -50,10 +52,10 @@ fn a_digest_of_many_failures_stays_small() {
 fn external_text_is_one_line_of_a_bounded_length() {
     let mut digest = Digest::default();
     let hostile = "x\r\nBcc: everyone@example.com\r\n.\r\n".repeat(1_000);
-    digest.add_dead_letter(&record(&hostile, &hostile, FIRST_AT), place(0));
+    digest.add_dead_letter(&record(&hostile, &hostile, FIRST_AT), position(0));
     let mut open = circuit(&hostile, CircuitState::Open);
     open.reason.clone_from(&hostile);
-    digest.add_circuit_change(&open, FIRST_AT, place(1));
+    digest.add_circuit_change(&open, FIRST_AT, position(1));
     let texts = [
         digest.causes[0].reason.as_str(),
         digest.examples[0].reason.as_str(),
@@ -70,11 +72,11 @@ fn external_text_is_one_line_of_a_bounded_length() {
 fn a_circuit_is_reported_by_its_last_state() {
     let mut digest = Digest::default();
     let host = |digest: &Digest| (digest.circuits[0].opened, digest.circuits[0].closed);
-    digest.add_circuit_change(&circuit("h", CircuitState::Closed), 1, place(1));
+    digest.add_circuit_change(&circuit("h", CircuitState::Closed), 1, position(1));
     assert_eq!(host(&digest), (None, Some(1)));
-    digest.add_circuit_change(&circuit("h", CircuitState::Open), 2, place(2));
+    digest.add_circuit_change(&circuit("h", CircuitState::Open), 2, position(2));
     assert_eq!(host(&digest), (Some(2), None));
-    digest.add_circuit_change(&circuit("h", CircuitState::Closed), 3, place(3));
+    digest.add_circuit_change(&circuit("h", CircuitState::Closed), 3, position(3));
     assert_eq!(host(&digest), (Some(2), Some(3)));
     assert!(!digest.is_empty() && Digest::default().is_empty());
 }

@@ -168,7 +168,7 @@ fn read_all_pages(
 ) -> (Duration, usize) {
     let (mut times, mut page) = (Vec::new(), Page::default());
     let mut found = 0;
-    let mut seen = std::collections::HashSet::new();
+    let mut ids = std::collections::HashSet::new();
     for _ in 0..ROUNDS {
         let started: Instant = clock::monotonic();
         let listing = queries.triggers(scope, filter, &page).unwrap();
@@ -176,11 +176,11 @@ fn read_all_pages(
         found += listing.items.len();
         for view in &listing.items {
             assert!(is_match(scope, filter, view), "{view:?}");
-            assert!(seen.insert(view.id.clone()), "{} comes twice", view.id);
+            assert!(ids.insert(view.id.clone()), "{} is listed twice", view.id);
         }
         page.token = listing.next;
         if page.token.is_none() {
-            seen.clear();
+            ids.clear();
         }
     }
     times.sort_unstable();

@@ -34,44 +34,44 @@ fn all<T>(size: u32, list: impl Fn(&Page) -> Result<Listing<T>, ViewError>) -> V
     panic!("the list has no end");
 }
 
-fn overdue(scene: &ViewFixture, before: Timestamp, size: u32) -> Vec<(String, Timestamp)> {
-    let found = all(size, |page| scene.queries().overdue(before, page));
+fn overdue(fixture: &ViewFixture, before: Timestamp, size: u32) -> Vec<(String, Timestamp)> {
+    let found = all(size, |page| fixture.queries().overdue(before, page));
     found.into_iter().map(|one| (one.trigger.id, one.since)).collect()
 }
 
 #[test]
 fn overdue_callbacks_are_those_whose_next_attempt_is_past() {
-    let mut scene = ViewFixture::new();
+    let mut fixture = ViewFixture::new();
     let due = [("a", 1_500), ("b", 2_000), ("c", 2_000), ("latest", 3_999), ("too-late", 4_000)];
     for (offset, (id, fire_at)) in (0..).zip(due) {
-        scene.callback(id, offset, fire_at);
+        fixture.callback(id, offset, fire_at);
     }
-    scene.callback("ended", 10, 2_000);
-    scene.callback("tried-again", 11, 2_000);
-    scene.callback("to-be-tried-again", 12, 2_000);
-    scene.register("topic", 13, 2_000, definition_of("billing", HistoryTriggerKind::Topic));
-    scene.callback("pending", 14, 60_000);
-    scene.fire_through(5_000);
-    scene.delivered("ended", 10, 2_100);
-    scene.retried("tried-again", 11, 2_100, 3_000);
-    scene.retried("to-be-tried-again", 12, 2_100, 4_000);
+    fixture.callback("ended", 10, 2_000);
+    fixture.callback("tried-again", 11, 2_000);
+    fixture.callback("to-be-tried-again", 12, 2_000);
+    fixture.register("topic", 13, 2_000, definition_of("billing", HistoryTriggerKind::Topic));
+    fixture.callback("pending", 14, 60_000);
+    fixture.fire_through(5_000);
+    fixture.delivered("ended", 10, 2_100);
+    fixture.retried("tried-again", 11, 2_100, 3_000);
+    fixture.retried("to-be-tried-again", 12, 2_100, 4_000);
     let since = |one: (&str, Timestamp)| (one.0.to_owned(), one.1);
     let found = [("latest", 3_999), ("tried-again", 3_000), ("c", 2_000), ("b", 2_000)];
     let found = [&found[..], &[("a", 1_500)]].concat().into_iter().map(since);
     let found: Vec<_> = found.collect();
     for size in [1, 2, 100] {
-        assert_eq!(overdue(&scene, 4_000, size), found, "{size} a page");
+        assert_eq!(overdue(&fixture, 4_000, size), found, "{size} a page");
     }
-    assert_eq!(overdue(&scene, 1_500, 100), []);
-    let listing = scene.queries().overdue(4_000, &page(1, None)).unwrap();
-    let elsewhere = scene.queries().overdue(4_001, &page(1, listing.next));
-    assert!(matches!(elsewhere, Err(ViewError::InvalidToken(_))), "the token of another question");
+    assert_eq!(overdue(&fixture, 1_500, 100), []);
+    let listing = fixture.queries().overdue(4_000, &page(1, None)).unwrap();
+    let elsewhere = fixture.queries().overdue(4_001, &page(1, listing.next));
+    assert!(matches!(elsewhere, Err(ViewError::InvalidToken(_))), "the token of another query");
 }
 
 #[test]
 fn a_caller_sees_the_latest_state_of_its_circuits() {
     use CircuitState::{Closed, HalfOpen, Open};
-    let mut scene = ViewFixture::new();
+    let mut fixture = ViewFixture::new();
     for (whose, host, at, state) in [
         (Some("billing"), "a.example", 20, Open),
         (Some("shop"), "a.example", 10, HalfOpen),
@@ -80,10 +80,10 @@ fn a_caller_sees_the_latest_state_of_its_circuits() {
         (Some("billing"), "a.example", 40, HalfOpen),
         (Some("billing"), "c.example", 35, Closed),
     ] {
-        scene.circuit(whose, host, at, state);
+        fixture.circuit(whose, host, at, state);
     }
     let circuits = |scope: &Scope| {
-        let circuits = scene.queries().circuits(scope).unwrap().into_iter();
+        let circuits = fixture.queries().circuits(scope).unwrap().into_iter();
         circuits
             .map(|c| (c.caller.unwrap_or_default(), c.host, c.since, c.state, c.probe_at))
             .collect::<Vec<_>>()
@@ -105,40 +105,43 @@ fn a_caller_sees_the_latest_state_of_its_circuits() {
 
 #[test]
 fn the_pending_count_is_the_number_of_unsettled_triggers() {
-    let mut scene = ViewFixture::new();
-    let pending = |scene: &ViewFixture| scene.queries().pending_count("billing").unwrap();
-    assert_eq!(pending(&scene), 0, "the caller is unknown");
-    scene.callback("pending", 0, 60_000);
-    scene.callback("in-flight", 1, 2_000);
-    scene.callback("ended", 2, 2_000);
-    scene.register("fired", 3, 2_000, definition_of("billing", HistoryTriggerKind::Topic));
-    scene.register("other", 4, 60_000, definition_of("shop", HistoryTriggerKind::Http));
-    assert_eq!(pending(&scene), 4);
-    scene.fire_through(5_000);
-    scene.delivered("ended", 2, 2_100);
-    assert_eq!(pending(&scene), 2);
-    scene.callback("pending", 5, 70_000);
-    assert_eq!(pending(&scene), 2, "in place of the one before");
-    scene.outcome("pending", 10, 3_100, OutcomeKind::Cancelled { generation: 5 });
-    assert_eq!(pending(&scene), 1);
-    assert_eq!(scene.queries().pending_count("shop").unwrap(), 1);
+    let mut fixture = ViewFixture::new();
+    let pending = |fixture: &ViewFixture| fixture.queries().pending_count("billing").unwrap();
+    assert_eq!(pending(&fixture), 0, "the caller is unknown");
+    fixture.callback("pending", 0, 60_000);
+    fixture.callback("in-in_flight", 1, 2_000);
+    fixture.callback("ended", 2, 2_000);
+    fixture.register("fired", 3, 2_000, definition_of("billing", HistoryTriggerKind::Topic));
+    fixture.register("other", 4, 60_000, definition_of("shop", HistoryTriggerKind::Http));
+    assert_eq!(pending(&fixture), 4);
+    fixture.fire_through(5_000);
+    fixture.delivered("ended", 2, 2_100);
+    assert_eq!(pending(&fixture), 2);
+    fixture.callback("pending", 5, 70_000);
+    assert_eq!(pending(&fixture), 2, "in place of the one before");
+    fixture.outcome("pending", 10, 3_100, OutcomeKind::Cancelled { generation: 5 });
+    assert_eq!(pending(&fixture), 1);
+    assert_eq!(fixture.queries().pending_count("shop").unwrap(), 1);
 }
 
 #[test]
 fn a_caller_sees_only_its_own_triggers() {
-    let mut scene = ViewFixture::new();
-    scene.callback("tea", 0, 60_000);
-    scene.register("milk", 1, 60_000, definition_of("shop", HistoryTriggerKind::Http));
-    let seen = |scope: &Scope, id: &str| {
-        scene.queries().trigger(scope, id).unwrap().map(|found| found.view.caller.unwrap())
+    let mut fixture = ViewFixture::new();
+    fixture.callback("tea", 0, 60_000);
+    fixture.register("milk", 1, 60_000, definition_of("shop", HistoryTriggerKind::Http));
+    let visible_caller = |scope: &Scope, id: &str| {
+        fixture.queries().trigger(scope, id).unwrap().map(|found| found.view.caller.unwrap())
     };
     let billing = caller("billing");
-    assert_eq!(seen(&billing, "tea").as_deref(), Some("billing"));
-    assert_eq!((seen(&billing, "milk"), seen(&caller("unknown"), "tea")), (None, None));
-    assert_eq!(seen(&Scope::All, "milk").as_deref(), Some("shop"));
+    assert_eq!(visible_caller(&billing, "tea").as_deref(), Some("billing"));
+    assert_eq!(
+        (visible_caller(&billing, "milk"), visible_caller(&caller("unknown"), "tea")),
+        (None, None)
+    );
+    assert_eq!(visible_caller(&Scope::All, "milk").as_deref(), Some("shop"));
     let listed = |scope: &Scope, of: Option<&str>| {
         let filter = TriggerFilter { caller: of.map(str::to_owned), ..TriggerFilter::default() };
-        let found = all(1, |page| scene.queries().triggers(scope, &filter, page)).into_iter();
+        let found = all(1, |page| fixture.queries().triggers(scope, &filter, page)).into_iter();
         found.map(|view| view.id).collect::<Vec<_>>()
     };
     assert_eq!(listed(&Scope::All, None), ["milk", "tea"]);
@@ -149,7 +152,7 @@ fn a_caller_sees_only_its_own_triggers() {
 
 #[test]
 fn a_filter_requires_all_its_conditions() {
-    let mut scene = ViewFixture::new();
+    let mut fixture = ViewFixture::new();
     for (offset, (id, host, team, env, name, fire_at)) in (0..).zip([
         ("a", "a.example", "eu", "prod", "Green tea", 2_000),
         ("b", "b.example", "eu", "dev", "green milk", 3_000),
@@ -168,7 +171,7 @@ fn a_filter_requires_all_its_conditions() {
             ],
             ..definition_of("billing", HistoryTriggerKind::Http)
         };
-        scene.register(id, offset, fire_at, what);
+        fixture.register(id, offset, fire_at, what);
     }
     let any = TriggerFilter::default;
     let text = |text: &str| Some(text.to_owned());
@@ -186,7 +189,7 @@ fn a_filter_requires_all_its_conditions() {
         (TriggerFilter { text: text("tea"), until: Some(3_000), ..any() }, &["a"]),
     ] {
         for size in [1, 100] {
-            let listed = all(size, |page| scene.queries().triggers(&Scope::All, &filter, page));
+            let listed = all(size, |page| fixture.queries().triggers(&Scope::All, &filter, page));
             let ids: Vec<_> = listed.into_iter().map(|view| view.id).collect();
             assert_eq!(ids, found, "{filter:?}");
         }
@@ -195,81 +198,82 @@ fn a_filter_requires_all_its_conditions() {
 
 #[test]
 fn a_short_page_does_not_end_the_list() {
-    let mut scene = ViewFixture::new();
-    scene.register("meant", 0, 2_000, definition_of("billing", HistoryTriggerKind::Topic));
+    let mut fixture = ViewFixture::new();
+    fixture.register("meant", 0, 2_000, definition_of("billing", HistoryTriggerKind::Topic));
     for offset in 1..=2_000 {
-        scene.callback(&format!("a{offset}"), offset, 3_000);
+        fixture.callback(&format!("a{offset}"), offset, 3_000);
     }
     let target = Some("teas".to_owned());
     let filter = TriggerFilter { target, from: Some(1), ..TriggerFilter::default() };
-    let first = scene.queries().triggers(&Scope::All, &filter, &page(10, None)).unwrap();
+    let first = fixture.queries().triggers(&Scope::All, &filter, &page(10, None)).unwrap();
     assert!(first.items.is_empty() && first.next.is_some());
-    let found = all(10, |page| scene.queries().triggers(&Scope::All, &filter, page));
+    let found = all(10, |page| fixture.queries().triggers(&Scope::All, &filter, page));
     assert!(found.len() == 1 && found[0].id == "meant", "{found:?}");
 }
 
 #[test]
 fn the_newest_registration_is_shown_when_an_id_is_in_several_partitions() {
     for newest in [0, 1] {
-        let mut scene = ViewFixture::new();
+        let mut fixture = ViewFixture::new();
         for partition in [0, 1] {
             let created = if partition == newest { 9_000 } else { 1_000 };
-            scene.register_in(
+            fixture.register_in(
                 partition,
                 created,
                 "tea",
                 definition_of("billing", HistoryTriggerKind::Http),
             );
         }
-        let found = scene.queries().trigger(&Scope::All, "tea").unwrap().unwrap();
+        let found = fixture.queries().trigger(&Scope::All, "tea").unwrap().unwrap();
         assert_eq!(found.view.partition, newest);
     }
 }
 
 #[test]
 fn executions_are_listed_and_the_last_is_shown() {
-    let mut scene = ViewFixture::new();
-    scene.callback("tea", 0, 2_000);
-    let executions = |scene: &ViewFixture, status| {
+    let mut fixture = ViewFixture::new();
+    fixture.callback("tea", 0, 2_000);
+    let executions = |fixture: &ViewFixture, status| {
         let scope = caller("billing");
         let list = |page: &Page| {
-            let listing = scene.queries().executions(&scope, "tea", status, page)?;
+            let listing = fixture.queries().executions(&scope, "tea", status, page)?;
             Ok(listing.unwrap())
         };
         all(1, list).into_iter().map(|one| (one.status, one.at)).collect::<Vec<_>>()
     };
-    let last = |scene: &ViewFixture| {
-        let found = scene.queries().trigger(&Scope::All, "tea").unwrap().unwrap();
+    let last = |fixture: &ViewFixture| {
+        let found = fixture.queries().trigger(&Scope::All, "tea").unwrap().unwrap();
         found.view.last_execution.map(|last| (last.status, last.at))
     };
-    assert_eq!((executions(&scene, None), last(&scene)), (vec![], None));
-    scene.fire_through(5_000);
-    let flight = (ExecutionStatus::InFlight, 2_000);
-    assert_eq!((executions(&scene, None), last(&scene)), (vec![flight], Some(flight)));
-    scene.retried("tea", 0, 2_100, 3_000);
+    assert_eq!((executions(&fixture, None), last(&fixture)), (vec![], None));
+    fixture.fire_through(5_000);
+    let in_flight = (ExecutionStatus::InFlight, 2_000);
+    assert_eq!((executions(&fixture, None), last(&fixture)), (vec![in_flight], Some(in_flight)));
+    fixture.retried("tea", 0, 2_100, 3_000);
     let retried = (ExecutionStatus::Retrying, 2_100);
-    assert_eq!((executions(&scene, None), last(&scene)), (vec![retried], Some(retried)));
+    assert_eq!((executions(&fixture, None), last(&fixture)), (vec![retried], Some(retried)));
     let (generation, occurrence, attempt, status) = (0, 0, 2, 200);
     let delivered = OutcomeKind::Delivered { generation, occurrence, attempt, status };
-    scene.outcome("tea", 300_000, 3_100, delivered);
+    fixture.outcome("tea", 300_000, 3_100, delivered);
     let completed = (ExecutionStatus::Completed, 3_100);
-    assert_eq!(executions(&scene, None), [completed, retried]);
-    assert_eq!(executions(&scene, Some(ExecutionStatus::Retrying)), [retried]);
-    assert_eq!(last(&scene), Some(completed));
-    let others = scene.queries().executions(&caller("shop"), "tea", None, &page(1, None)).unwrap();
+    assert_eq!(executions(&fixture, None), [completed, retried]);
+    assert_eq!(executions(&fixture, Some(ExecutionStatus::Retrying)), [retried]);
+    assert_eq!(last(&fixture), Some(completed));
+    let others =
+        fixture.queries().executions(&caller("shop"), "tea", None, &page(1, None)).unwrap();
     assert_eq!(others, None);
 }
 
 #[test]
 fn dead_letters_are_filtered_counted_and_limited_to_their_caller() {
-    let mut scene = ViewFixture::new();
-    scene.dead_letter("billing", 1, 10, "answered 500");
-    scene.dead_letter("billing", 2, 20, "Timed Out");
-    scene.dead_letter("shop", 3, 20, "answered 404");
-    scene.dead_letter("billing", 4, 30, "timed out");
-    scene.dead_letter_action(2, 5, 40, Mark::Replayed);
-    scene.dead_letter_action(4, 6, 41, Mark::Archived);
-    scene.dead_letter_action(2, 7, 42, Mark::Replayed);
+    let mut fixture = ViewFixture::new();
+    fixture.dead_letter("billing", 1, 10, "answered 500");
+    fixture.dead_letter("billing", 2, 20, "Timed Out");
+    fixture.dead_letter("shop", 3, 20, "answered 404");
+    fixture.dead_letter("billing", 4, 30, "timed out");
+    fixture.dead_letter_action(2, 5, 40, Mark::Replayed);
+    fixture.dead_letter_action(4, 6, 41, Mark::Archived);
+    fixture.dead_letter_action(2, 7, 42, Mark::Replayed);
     let any = DeadLetterFilter::default;
     let text = |text: &str| Some(text.to_owned());
     let states = vec![LetterState::Open];
@@ -287,14 +291,14 @@ fn dead_letters_are_filtered_counted_and_limited_to_their_caller() {
         (caller("shop"), DeadLetterFilter { host: text("api.example.com"), ..any() }, &["0-3"]),
     ] {
         for size in [1, 100] {
-            let letters = all(size, |page| scene.queries().dead_letters(&scope, &filter, page));
+            let letters = all(size, |page| fixture.queries().dead_letters(&scope, &filter, page));
             let ids: Vec<_> = letters.into_iter().map(|letter| letter.id).collect();
             assert_eq!(ids, found, "{scope:?} {filter:?}");
         }
-        let count = scene.queries().count_dead_letters(&scope, &filter).unwrap();
+        let count = fixture.queries().count_dead_letters(&scope, &filter).unwrap();
         assert_eq!(count, found.len() as u64, "{scope:?} {filter:?}");
     }
-    let letter = |scope: &Scope, id: &str| scene.queries().dead_letter(scope, id).unwrap();
+    let letter = |scope: &Scope, id: &str| fixture.queries().dead_letter(scope, id).unwrap();
     let replayed = letter(&caller("billing"), "0-2").unwrap();
     assert_eq!((replayed.state, replayed.replays), (LetterState::Replayed, 2));
     let archived = letter(&Scope::All, "0-4").unwrap();

@@ -59,8 +59,8 @@ fn statements() -> Vec<String> {
 }
 
 /// What SQLite means to do, a line each.
-fn plan(scene: &ViewFixture, sql: &str) -> Vec<String> {
-    let mut explain = scene.db.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+fn plan(fixture: &ViewFixture, sql: &str) -> Vec<String> {
+    let mut explain = fixture.db.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
     let mut rows = explain.raw_query();
     let mut lines = Vec::new();
     while let Some(row) = rows.next().unwrap() {
@@ -82,11 +82,11 @@ fn full_scans(plan: &[String]) -> Vec<&String> {
 
 #[test]
 fn every_statement_uses_an_index() {
-    let scene = ViewFixture::new();
+    let fixture = ViewFixture::new();
     let all = statements();
     assert!(all.len() >= 50, "only {} statements were found", all.len());
     for sql in all {
-        let plan = plan(&scene, &sql);
+        let plan = plan(&fixture, &sql);
         if !FULL_SCANS.iter().any(|whole| sql.starts_with(whole)) {
             assert!(full_scans(&plan).is_empty(), "{sql}\n{plan:#?}");
         }
@@ -95,13 +95,13 @@ fn every_statement_uses_an_index() {
 
 #[test]
 fn a_statement_without_an_index_is_found() {
-    let scene = ViewFixture::new();
+    let fixture = ViewFixture::new();
     for sql in [
         "SELECT place FROM listed WHERE executions = ?1",
         "SELECT place FROM listed WHERE sid = ?1 OR executions = 3",
         "SELECT lid FROM letter WHERE state = ?1 ORDER BY reason",
         "SELECT rowid FROM words",
     ] {
-        assert_eq!(full_scans(&plan(&scene, sql)).len(), 1, "{sql}");
+        assert_eq!(full_scans(&plan(&fixture, sql)).len(), 1, "{sql}");
     }
 }

@@ -23,7 +23,7 @@ struct LogPositions {
 /// A view that reads a history: `picks` choose which log is read next, and when its state is
 /// compared.
 struct ViewReplay<'a> {
-    scene: ViewFixture,
+    fixture: ViewFixture,
     history: &'a PartitionHistory,
     ledger: Vec<(usize, LedgerRecord)>,
     positions: LogPositions,
@@ -38,7 +38,7 @@ impl<'a> ViewReplay<'a> {
             !compacted || newest[&record.key] == *at && record.value.is_some()
         };
         let ledger = all.filter(stays).collect();
-        Self { scene: ViewFixture::new(), history, ledger, positions: LogPositions::default() }
+        Self { fixture: ViewFixture::new(), history, ledger, positions: LogPositions::default() }
     }
 
     fn is_done(&self) -> bool {
@@ -54,20 +54,20 @@ impl<'a> ViewReplay<'a> {
             0 => {
                 let Some(record) = self.history.triggers.get(read.triggers) else { return };
                 read.triggers += 1;
-                self.scene.projector().apply_trigger(0, record.clone()).unwrap();
+                self.fixture.projector().apply_trigger(0, record.clone()).unwrap();
             }
             1 => {
                 let Some((offset, record)) = self.ledger.get(read.ledger).cloned() else { return };
                 read.ledger += 1;
                 let (partition, offset, timestamp) = (0, offset as u64, 0);
                 let at = RecordPosition { partition, offset, timestamp };
-                self.scene.projector().apply_ledger(at, record).unwrap();
+                self.fixture.projector().apply_ledger(at, record).unwrap();
             }
             2 => {
                 let Some(outcome) = self.history.outcomes.get(read.outcomes) else { return };
                 let offset = read.outcomes as u64;
                 read.outcomes += 1;
-                self.scene.projector().apply_outcome(0, offset, outcome).unwrap();
+                self.fixture.projector().apply_outcome(0, offset, outcome).unwrap();
             }
             _ => self.apply_newest_cursor(),
         }
@@ -83,7 +83,7 @@ impl<'a> ViewReplay<'a> {
                 && cut.outcomes <= self.positions.outcomes
         };
         let Some(cut) = self.history.commits.iter().rev().find(reached).copied() else { return };
-        self.scene.projector().apply_cursor(0, &cut.cursor, cut.ledger as u64).unwrap();
+        self.fixture.projector().apply_cursor(0, &cut.cursor, cut.ledger as u64).unwrap();
     }
 
     fn finish(&mut self) {
@@ -98,13 +98,13 @@ impl<'a> ViewReplay<'a> {
 
     /// The registrations that are shown: by place, with status.
     fn shown(&self) -> BTreeMap<i64, Status> {
-        let mut select = self.scene.db.prepare_cached("SELECT gid, status FROM listed").unwrap();
+        let mut select = self.fixture.db.prepare_cached("SELECT gid, status FROM listed").unwrap();
         let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
         rows.map(|row| row.map(|(gid, s)| (gid, Status::of_number(s).unwrap())).unwrap()).collect()
     }
 
     fn dump(&self) -> Vec<String> {
-        dump::lines(&self.scene.db).unwrap()
+        dump::lines(&self.fixture.db).unwrap()
     }
 }
 

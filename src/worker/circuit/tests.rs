@@ -83,15 +83,15 @@ fn it_opens_when_more_than_half_of_enough_attempts_fail_within_the_window() {
         ("old successes do not excuse", &[(0, 1_000, false), (31, 20, true)], true),
     ];
     for (name, runs, opens) in table {
-        let mut scene = CircuitFixture::new();
+        let mut fixture = CircuitFixture::new();
         let all: u32 = runs.iter().map(|(_, count, _)| count).sum();
         let mut made = 0;
         for &(wait, count, fails) in runs {
-            scene.now += Duration::from_secs(wait);
+            fixture.now += Duration::from_secs(wait);
             for _ in 0..count {
                 made += 1;
-                scene.attempts(1, &if fails { unhealthy() } else { HostHealth::Healthy });
-                let opened = scene.states_entered() == [CircuitState::Open];
+                fixture.attempts(1, &if fails { unhealthy() } else { HostHealth::Healthy });
+                let opened = fixture.states_entered() == [CircuitState::Open];
                 assert_eq!(opened, opens && made == all, "{name}, attempt {made}");
             }
         }
@@ -100,97 +100,111 @@ fn it_opens_when_more_than_half_of_enough_attempts_fail_within_the_window() {
 
 #[test]
 fn an_open_circuit_says_when_it_probes_and_why_it_opened() {
-    let mut scene = CircuitFixture::new();
-    scene.attempts(20, &unhealthy());
-    let changes = scene.circuits.take_transitions();
+    let mut fixture = CircuitFixture::new();
+    fixture.attempts(20, &unhealthy());
+    let changes = fixture.circuits.take_transitions();
     let reason = "20 of 20 attempts in 30s failed, the last: answered 503".to_owned();
     let (state, probe_in) = (CircuitState::Open, Some(RULES.open_duration));
     assert_eq!(changes, [CircuitTransition { route: route("h"), state, reason, probe_in }]);
-    scene.advance_seconds(20);
-    assert_eq!(scene.circuits.admit(&route("h"), scene.now), Err(Duration::from_secs(40)));
-    assert_eq!(scene.circuits.blocked_for(&route("h"), scene.now), Some(Duration::from_secs(40)));
+    fixture.advance_seconds(20);
+    assert_eq!(fixture.circuits.admit(&route("h"), fixture.now), Err(Duration::from_secs(40)));
+    assert_eq!(
+        fixture.circuits.blocked_for(&route("h"), fixture.now),
+        Some(Duration::from_secs(40))
+    );
     let other = Route { caller: None, ..route("h") };
-    assert_eq!(scene.circuits.blocked_for(&other, scene.now), None, "another caller's is another");
+    assert_eq!(
+        fixture.circuits.blocked_for(&other, fixture.now),
+        None,
+        "another caller's is another"
+    );
 }
 
 #[test]
 fn probes_close_it_when_all_succeed() {
-    let mut scene = CircuitFixture::new();
-    scene.make_it_open();
-    scene.advance_seconds(60);
-    let probes = [scene.start(), scene.start(), scene.start()];
-    assert_eq!(scene.states_entered(), [CircuitState::HalfOpen]);
-    assert_eq!(scene.circuits.admit(&route("h"), scene.now), Err(Duration::ZERO), "a 4th probe");
-    scene.end(probes[0], &HostHealth::Healthy);
-    scene.end(probes[1], &HostHealth::NotContacted);
-    scene.end(probes[2], &HostHealth::Healthy);
-    assert!(scene.states_entered().is_empty(), "one of them has contacted no host");
-    scene.attempts(1, &HostHealth::Healthy);
-    assert_eq!(scene.states_entered(), [CircuitState::Closed]);
-    scene.attempts(19, &unhealthy());
-    assert!(scene.states_entered().is_empty(), "it starts with an empty window");
+    let mut fixture = CircuitFixture::new();
+    fixture.make_it_open();
+    fixture.advance_seconds(60);
+    let probes = [fixture.start(), fixture.start(), fixture.start()];
+    assert_eq!(fixture.states_entered(), [CircuitState::HalfOpen]);
+    assert_eq!(
+        fixture.circuits.admit(&route("h"), fixture.now),
+        Err(Duration::ZERO),
+        "a 4th probe"
+    );
+    fixture.end(probes[0], &HostHealth::Healthy);
+    fixture.end(probes[1], &HostHealth::NotContacted);
+    fixture.end(probes[2], &HostHealth::Healthy);
+    assert!(fixture.states_entered().is_empty(), "one of them has contacted no host");
+    fixture.attempts(1, &HostHealth::Healthy);
+    assert_eq!(fixture.states_entered(), [CircuitState::Closed]);
+    fixture.attempts(19, &unhealthy());
+    assert!(fixture.states_entered().is_empty(), "it starts with an empty window");
 }
 
 #[test]
 fn one_probe_that_fails_opens_it_again() {
-    let mut scene = CircuitFixture::new();
-    scene.make_it_open();
-    scene.advance_seconds(61);
-    let (first, second) = (scene.start(), scene.start());
-    scene.end(first, &unhealthy());
-    scene.end(second, &HostHealth::Healthy);
-    assert_eq!(scene.states_entered(), [CircuitState::HalfOpen, CircuitState::Open]);
-    assert_eq!(scene.circuits.blocked_for(&route("h"), scene.now), Some(RULES.open_duration));
+    let mut fixture = CircuitFixture::new();
+    fixture.make_it_open();
+    fixture.advance_seconds(61);
+    let (first, second) = (fixture.start(), fixture.start());
+    fixture.end(first, &unhealthy());
+    fixture.end(second, &HostHealth::Healthy);
+    assert_eq!(fixture.states_entered(), [CircuitState::HalfOpen, CircuitState::Open]);
+    assert_eq!(fixture.circuits.blocked_for(&route("h"), fixture.now), Some(RULES.open_duration));
 }
 
 #[test]
 fn attempts_started_before_it_opened_do_not_count_as_probes() {
-    let mut scene = CircuitFixture::new();
-    let late = [scene.start(), scene.start()];
-    scene.make_it_open();
-    scene.end(late[0], &unhealthy());
-    scene.advance_seconds(60);
-    let _probe = scene.start();
-    assert_eq!(scene.states_entered(), [CircuitState::HalfOpen]);
-    scene.end(late[1], &unhealthy());
-    assert!(scene.states_entered().is_empty());
+    let mut fixture = CircuitFixture::new();
+    let late = [fixture.start(), fixture.start()];
+    fixture.make_it_open();
+    fixture.end(late[0], &unhealthy());
+    fixture.advance_seconds(60);
+    let _probe = fixture.start();
+    assert_eq!(fixture.states_entered(), [CircuitState::HalfOpen]);
+    fixture.end(late[1], &unhealthy());
+    assert!(fixture.states_entered().is_empty());
 }
 
 #[test]
 fn unused_circuits_are_removed_and_a_removed_open_one_is_reported_closed() {
-    let mut scene = CircuitFixture::new();
-    scene.attempts(1, &HostHealth::Healthy);
-    scene.advance_seconds(31);
-    assert_eq!(scene.circuits.count_by_state().map(|(_, count)| count), [0, 0, 0]);
-    scene.make_it_open();
-    scene.advance_seconds(119);
-    assert_eq!(scene.circuits.count_by_state().map(|(_, count)| count), [0, 1, 0]);
-    scene.advance_seconds(4);
-    assert_eq!(scene.circuits.count_by_state().map(|(_, count)| count), [0, 0, 0]);
-    assert_eq!(scene.states_entered(), [CircuitState::Closed]);
+    let mut fixture = CircuitFixture::new();
+    fixture.attempts(1, &HostHealth::Healthy);
+    fixture.advance_seconds(31);
+    assert_eq!(fixture.circuits.count_by_state().map(|(_, count)| count), [0, 0, 0]);
+    fixture.make_it_open();
+    fixture.advance_seconds(119);
+    assert_eq!(fixture.circuits.count_by_state().map(|(_, count)| count), [0, 1, 0]);
+    fixture.advance_seconds(4);
+    assert_eq!(fixture.circuits.count_by_state().map(|(_, count)| count), [0, 0, 0]);
+    assert_eq!(fixture.states_entered(), [CircuitState::Closed]);
 }
 
 #[test]
 fn an_attempt_that_lasts_longer_than_the_window_still_counts() {
-    let mut scene = CircuitFixture::new();
-    let hanging: Vec<_> = (0..20).map(|_| scene.start()).collect();
-    scene.advance_seconds(300);
-    hanging.into_iter().for_each(|ticket| scene.end(ticket, &unhealthy()));
-    assert_eq!(scene.states_entered(), [CircuitState::Open]);
+    let mut fixture = CircuitFixture::new();
+    let hanging: Vec<_> = (0..20).map(|_| fixture.start()).collect();
+    fixture.advance_seconds(300);
+    hanging.into_iter().for_each(|ticket| fixture.end(ticket, &unhealthy()));
+    assert_eq!(fixture.states_entered(), [CircuitState::Open]);
 }
 
 #[test]
 fn above_the_maximum_hosts_have_no_circuit() {
-    let mut scene = CircuitFixture::new();
+    let mut fixture = CircuitFixture::new();
     for host in 0..100 {
         let route = route(&host.to_string());
         for _ in 0..30 {
-            if let Ok(ticket) = scene.circuits.admit(&route, scene.now) {
-                scene.circuits.record(&route, ticket, &unhealthy(), scene.now);
+            if let Ok(ticket) = fixture.circuits.admit(&route, fixture.now) {
+                fixture.circuits.record(&route, ticket, &unhealthy(), fixture.now);
             }
         }
     }
-    assert_eq!(scene.circuits.count_by_state().map(|(_, count)| count), [0, RULES.circuits_max, 0]);
+    assert_eq!(
+        fixture.circuits.count_by_state().map(|(_, count)| count),
+        [0, RULES.circuits_max, 0]
+    );
 }
 
 #[test]
@@ -240,12 +254,12 @@ proptest! {
     fn every_sequence_of_events_follows_the_state_diagram(
         steps in prop::collection::vec(any_step(), 0..600),
     ) {
-        let mut scene = CircuitFixture::new();
-        let (mut state, mut open_until) = (CircuitState::Closed, scene.now);
+        let mut fixture = CircuitFixture::new();
+        let (mut state, mut open_until) = (CircuitState::Closed, fixture.now);
         let mut in_progress: Vec<Ticket> = Vec::new();
         for step in steps {
             match step {
-                CircuitStep::Start => match scene.circuits.admit(&route("h"), scene.now) {
+                CircuitStep::Start => match fixture.circuits.admit(&route("h"), fixture.now) {
                     Ok(ticket) => in_progress.push(ticket),
                     Err(wait) => {
                         prop_assert!(wait <= RULES.open_duration);
@@ -254,23 +268,23 @@ proptest! {
                 },
                 CircuitStep::End(which, well) if !in_progress.is_empty() => {
                     let ticket = in_progress.swap_remove(which.index(in_progress.len()));
-                    scene.end(ticket, &if well { HostHealth::Healthy } else { unhealthy() });
+                    fixture.end(ticket, &if well { HostHealth::Healthy } else { unhealthy() });
                 }
                 CircuitStep::End(..) => {}
-                CircuitStep::Wait(seconds) => scene.advance_seconds(seconds),
+                CircuitStep::Wait(seconds) => fixture.advance_seconds(seconds),
             }
-            for change in scene.circuits.take_transitions() {
+            for change in fixture.circuits.take_transitions() {
                 let follows = match (state, change.state) {
-                    (CircuitState::Open, CircuitState::HalfOpen) => scene.now >= open_until,
+                    (CircuitState::Open, CircuitState::HalfOpen) => fixture.now >= open_until,
                     (CircuitState::Closed | CircuitState::HalfOpen, CircuitState::Open)
                     | (CircuitState::HalfOpen | CircuitState::Open, CircuitState::Closed) => true,
                     _ => false,
                 };
                 prop_assert!(follows, "{:?} after {:?}", change, state);
                 state = change.state;
-                open_until = scene.now + change.probe_in.unwrap_or_default();
+                open_until = fixture.now + change.probe_in.unwrap_or_default();
             }
-            let newest = scene.circuits.breakers.get(&route("h"));
+            let newest = fixture.circuits.breakers.get(&route("h"));
             let newest = newest.map(|circuit| circuit.state_number);
             let probes = in_progress.iter().filter(|ticket| Some(ticket.0) == newest).count();
             let probes_max = RULES.probes_required as usize;
