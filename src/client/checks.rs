@@ -72,7 +72,7 @@ fn check_topic(topic: &str, names: &Names) -> Result<(), ValidationError> {
 fn check_url(url: &str) -> Result<(), ValidationError> {
     match callback_url::parse(url) {
         Ok(_) => Ok(()),
-        Err(fault) => refuse("callbackUrl", fault.to_string()),
+        Err(error) => refuse("callbackUrl", error.to_string()),
     }
 }
 

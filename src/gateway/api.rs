@@ -129,10 +129,10 @@ impl Api {
     pub(super) async fn write(&self, submission: Submission) -> Result<SubmitResult, Problem> {
         self.check_health()?;
         let id = submission.id.clone();
-        let receipt =
+        let result =
             self.client.submit(submission).await.map_err(|error| submit_error(error, &id))?;
-        self.write_positions.observe_write(&receipt);
-        Ok(receipt)
+        self.write_positions.observe_write(&result);
+        Ok(result)
     }
 
     /// Nothing is written while outcomes cannot be received.
@@ -142,12 +142,12 @@ impl Api {
     }
 
     /// 202: the record is written; the response says where its outcome will be.
-    pub(super) fn unanswered(&self, id: &str, receipt: &SubmitResult) -> Response {
+    pub(super) fn unanswered(&self, id: &str, result: &SubmitResult) -> Response {
         let outcomes = self.names.outcomes();
         let detail = format!(
             "{} is written; its owner has not answered within {:?}. The outcome will be a record \
              of {outcomes} with the key {id}",
-            receipt.record, self.settings.gateway.answer_timeout,
+            result.record, self.settings.gateway.answer_timeout,
         );
         let body = Unanswered { trigger_id: id.to_owned(), detail };
         let mut response = (StatusCode::ACCEPTED, Json(body)).into_response();

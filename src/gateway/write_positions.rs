@@ -19,9 +19,9 @@ pub(super) struct WritePositions {
 
 impl WritePositions {
     /// A record was written, and perhaps answered.
-    pub(super) fn observe_write(&self, receipt: &SubmitResult) {
-        self.advance(ViewTopic::Triggers, receipt.record.partition, receipt.record.offset);
-        if let Some(outcome) = &receipt.outcome {
+    pub(super) fn observe_write(&self, result: &SubmitResult) {
+        self.advance(ViewTopic::Triggers, result.record.partition, result.record.offset);
+        if let Some(outcome) = &result.outcome {
             self.observe_outcome(outcome);
         }
     }

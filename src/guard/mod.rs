@@ -42,7 +42,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// because no later attempt may be made either.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ForbiddenTarget {
-    /// The URL itself is at fault.
+    /// The URL itself is invalid.
     #[error("{url:?} cannot be called: {reason}")]
     Url {
         /// As the trigger has it.
@@ -252,7 +252,7 @@ impl Guard {
 
 /// The URL as the client parses it, if every parser gives the same host and port.
 fn parse(url: &str) -> Result<Url, String> {
-    let parts = callback_url::parse(url).map_err(|fault| fault.to_string())?;
+    let parts = callback_url::parse(url).map_err(|error| error.to_string())?;
     let parsed = Url::parse(url).map_err(|error| error.to_string())?;
     let same_host = match parts.host {
         Host::Name(name) => name.eq_ignore_ascii_case(host(&parsed)),

@@ -190,7 +190,7 @@ mod tests {
         let carried = |address: &str| -> Vec<String> {
             with_embedded_ipv4(address.parse().unwrap())
                 .skip(1)
-                .map(|face| face.to_string())
+                .map(|address| address.to_string())
                 .collect()
         };
         for address in [

@@ -186,9 +186,9 @@ mod tests {
             (r#"{"count": 1} x"#, "", "not JSON"),
             (r#"{"labels": {"a~/b": 1}}"#, "/labels/a~0~1b", "write a string, not 1"),
         ] {
-            let fault = parse_json::<TestBody>(json.as_bytes()).unwrap_err();
-            assert_eq!(fault.0.pointer, pointer, "{json}: {fault:?}");
-            assert!(fault.0.reason.contains(reason), "{json}: {fault:?}");
+            let error = parse_json::<TestBody>(json.as_bytes()).unwrap_err();
+            assert_eq!(error.0.pointer, pointer, "{json}: {error:?}");
+            assert!(error.0.reason.contains(reason), "{json}: {error:?}");
         }
     }
 

@@ -71,8 +71,8 @@ impl Problem {
     }
 
     /// A part of the body is wrong.
-    pub(crate) fn at(code: ErrorCode, fault: FieldError) -> Self {
-        let FieldError { pointer, reason } = fault;
+    pub(crate) fn at(code: ErrorCode, error: FieldError) -> Self {
+        let FieldError { pointer, reason } = error;
         let errors = json!([{ "pointer": pointer, "detail": reason }]);
         Self::of(code, reason).with("errors", errors)
     }
@@ -149,20 +149,20 @@ impl From<ValidationError> for FieldError {
 
 /// A body has the right form, and what it says cannot be.
 impl From<FieldError> for Problem {
-    fn from(fault: FieldError) -> Self {
+    fn from(error: FieldError) -> Self {
         // All that can be wrong with a payload is its size.
-        let code = match fault.pointer.as_str() {
+        let code = match error.pointer.as_str() {
             "/payload" => ErrorCode::PayloadTooLarge,
             _ => ErrorCode::Contradiction,
         };
-        Self::at(code, fault)
+        Self::at(code, error)
     }
 }
 
 /// A body has not the right form.
 impl From<ParseError> for Problem {
-    fn from(ParseError(fault): ParseError) -> Self {
-        Self::at(ErrorCode::InvalidBody, fault)
+    fn from(ParseError(error): ParseError) -> Self {
+        Self::at(ErrorCode::InvalidBody, error)
     }
 }
 
@@ -251,9 +251,9 @@ mod tests {
 
     #[test]
     fn a_pointer_in_a_batch_begins_at_the_batch() {
-        let fault = FieldError::of("schedule", "x");
+        let error = FieldError::of("schedule", "x");
         let problem =
-            Problem::at(ErrorCode::Contradiction, fault).with_pointer_prefix("/triggers/7");
+            Problem::at(ErrorCode::Contradiction, error).with_pointer_prefix("/triggers/7");
         assert_eq!(problem.members["errors"][0]["pointer"], "/triggers/7/schedule");
     }
 

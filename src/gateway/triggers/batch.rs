@@ -191,7 +191,7 @@ mod tests {
 
     use super::*;
     use crate::client::{RegistrationValidator, Submission, SubmissionRules};
-    use crate::gateway::triggers::trigger_body::read_body;
+    use crate::gateway::http::json;
     use crate::kafka::Names;
     use crate::model::outcome::Outcome;
 
@@ -251,7 +251,12 @@ mod tests {
                 "after": {"ids": ["b,c", "d"], "onFailure": "skip", "timeout": "30s"}}"#,
             r#"{"triggerId": "a", "topic": "t", "after": ["b"], "delaySeconds": 1}"#,
         ] {
-            let trigger = || read_body(body.as_bytes()).unwrap().into_trigger(4_096).unwrap();
+            let trigger = || {
+                json::parse_json::<TriggerBody>(body.as_bytes())
+                    .unwrap()
+                    .into_trigger(4_096)
+                    .unwrap()
+            };
             let json = serde_json::to_vec(&[BatchEnvelope::of(&trigger())]).unwrap();
             let batch =
                 BatchSubmission::read(json, rules).unwrap_or_else(|no| panic!("{body}: {no}"));

@@ -100,8 +100,8 @@ pub(crate) async fn cancel(
     PathId(id): PathId,
 ) -> Result<Response, Problem> {
     let submission = Submission::cancel(&id)?;
-    let receipt = api.submit_command(submission, &caller).await?;
-    match receipt.outcome_kind() {
+    let result = api.submit_command(submission, &caller).await?;
+    match result.outcome_kind() {
         Some(OutcomeKind::Cancelled { generation }) => {
             let body = CancelResponse { cancelled: true, generation: *generation };
             Ok(Json(body).into_response())
@@ -113,7 +113,7 @@ pub(crate) async fn cancel(
                 .with("cancelled", json!(false))
                 .with("withdrawalRequested", json!(withdrawal)))
         }
-        _ => Ok(api.unanswered(&id, &receipt)),
+        _ => Ok(api.unanswered(&id, &result)),
     }
 }
 
@@ -182,8 +182,8 @@ async fn run_command(
     command: Command,
 ) -> Result<Response, Problem> {
     let submission = Submission::command(&id, command)?;
-    let receipt = api.submit_command(submission, &caller).await?;
-    let (mut response, generation) = match receipt.outcome_kind() {
+    let result = api.submit_command(submission, &caller).await?;
+    let (mut response, generation) = match result.outcome_kind() {
         Some(OutcomeKind::Paused { generation, .. }) => {
             let body = PauseResponse { trigger_id: id, paused: true, generation: *generation };
             (Json(body).into_response(), *generation)
@@ -201,7 +201,7 @@ async fn run_command(
         Some(OutcomeKind::NotPending { fired, .. }) => {
             return Err(not_pending(&api, &caller, &id, *fired, None).await);
         }
-        _ => return Ok(api.unanswered(&id, &receipt)),
+        _ => return Ok(api.unanswered(&id, &result)),
     };
     set_etag(&mut response, generation);
     Ok(response)

@@ -52,8 +52,8 @@ pub(crate) async fn register(
     copy_trace_headers(&headers, &mut trigger.headers);
     let submission = prepare(&api, &caller, trigger, late).await?;
     let id = submission.id.clone();
-    let receipt = api.submit(submission, &caller).await?;
-    match receipt.outcome_kind() {
+    let result = api.submit(submission, &caller).await?;
+    match result.outcome_kind() {
         Some(OutcomeKind::Accepted { generation, fire_at, replaced }) => {
             let registered = RegisterResponse::of(&id, *generation, *fire_at);
             Ok(registered.replacing(*replaced).response(StatusCode::CREATED))
@@ -64,6 +64,6 @@ pub(crate) async fn register(
         }
         Some(OutcomeKind::Taken { .. }) => Err(id_taken(&id)),
         Some(OutcomeKind::Rejected { reason }) => Err(rejected(&id, reason)),
-        _ => Ok(api.unanswered(&id, &receipt)),
+        _ => Ok(api.unanswered(&id, &result)),
     }
 }

@@ -109,25 +109,25 @@ impl IdempotentCreate<'_> {
         let late = body.late.unwrap_or_default();
         let trigger = body.into_trigger(self.caller.limits.payload.bytes())?;
         let submission = self.prepare(trigger, id.clone(), fingerprint.clone(), late).await?;
-        let receipt = self.api.submit(submission, self.caller).await?;
-        match receipt.outcome_kind() {
+        let result = self.api.submit(submission, self.caller).await?;
+        match result.outcome_kind() {
             Some(OutcomeKind::Accepted { generation, fire_at, .. }) => {
                 Ok(RegisterResponse::of(&id, *generation, *fire_at).response(StatusCode::CREATED))
             }
             Some(OutcomeKind::Kept { generation, .. }) => {
-                let RecordMetadata { partition, .. } = receipt.record;
-                let mark =
+                let RecordMetadata { partition, .. } = result.record;
+                let position =
                     WritePosition { topic: ViewTopic::Triggers, partition, offset: *generation };
-                let _freshness = self.api.wait_for_positions(&[mark]).await;
+                let _freshness = self.api.wait_for_positions(&[position]).await;
                 match self.original_request(&id, *generation).await {
                     Some(first) => repeat_response(&id, &first, &fingerprint),
                     // The view is being rebuilt: the same request is answered later.
-                    None => Ok(self.api.unanswered(&id, &receipt)),
+                    None => Ok(self.api.unanswered(&id, &result)),
                 }
             }
             Some(OutcomeKind::Taken { .. }) => Err(id_taken(&id)),
             Some(OutcomeKind::Rejected { reason }) => Err(rejected(&id, reason)),
-            _ => Ok(self.api.unanswered(&id, &receipt)),
+            _ => Ok(self.api.unanswered(&id, &result)),
         }
     }
 

@@ -118,8 +118,8 @@ pub(crate) async fn patch(
         Some(caller) => submission.with_caller(caller),
         None => submission,
     };
-    let receipt = api.write(submission).await?;
-    match receipt.outcome_kind() {
+    let result = api.write(submission).await?;
+    match result.outcome_kind() {
         Some(OutcomeKind::Accepted { generation, fire_at, .. }) => {
             let registered = RegisterResponse::of(&id, *generation, *fire_at);
             let mut response = Json(registered).into_response();
@@ -132,7 +132,7 @@ pub(crate) async fn patch(
         }
         Some(OutcomeKind::Taken { .. }) => Err(id_taken(&id)),
         Some(OutcomeKind::Rejected { reason }) => Err(rejected(&id, reason)),
-        _ => Ok(api.unanswered(&id, &receipt)),
+        _ => Ok(api.unanswered(&id, &result)),
     }
 }
 
@@ -482,9 +482,9 @@ mod tests {
             (json!({"fireAt": null}), "/fireAt", "say when"),
         ] {
             let problem = patched_by(patch.clone()).unwrap_err();
-            let fault = FieldError { pointer: pointer.to_owned(), reason: String::new() };
+            let error = FieldError { pointer: pointer.to_owned(), reason: String::new() };
             let shown = format!("{problem:?}");
-            assert!(shown.contains(&format!("{:?}", fault.pointer)), "{patch}: {shown}");
+            assert!(shown.contains(&format!("{:?}", error.pointer)), "{patch}: {shown}");
             assert!(shown.contains(&reason.replace('"', "\\\"")), "{patch}: {shown}");
         }
         let cut = TriggerView { payload_is_complete: false, ..view() };

@@ -14,11 +14,10 @@ use uuid::Uuid;
 use crate::callers::CallerLimits;
 use crate::client::{self, FireTime, NewTrigger, ValidationError, default_payload};
 use crate::codec::registration::retry_policy;
+use crate::gateway::http::FieldError;
 use crate::gateway::http::field_types::{
     AfterField, DurationSchema, RetryPolicySchema, ScheduleSchema, Seconds, TimestampField,
 };
-use crate::gateway::http::json;
-use crate::gateway::http::{FieldError, ParseError};
 use crate::gateway::json_body::RequestBody;
 use crate::model::Millis;
 use crate::model::definition::{HttpTarget, Target, TopicTarget, is_pool_name};
@@ -127,17 +126,6 @@ pub(crate) enum LatePolicy {
     Fire,
     #[default]
     Refuse,
-}
-
-/// Reads a trigger. `payload_max` is in bytes.
-#[cfg(test)]
-fn read_trigger(json: &[u8], payload_max: u64) -> Result<NewTrigger, FieldError> {
-    read_body(json).map_err(|ParseError(fault)| fault)?.into_trigger(payload_max)
-}
-
-/// Reads the body.
-pub(crate) fn read_body(json: &[u8]) -> Result<TriggerBody, ParseError> {
-    json::parse_json(json)
 }
 
 impl RequestBody for TriggerBody {
@@ -361,9 +349,11 @@ fn header_value(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gateway::http::{ParseError, json};
 
     fn read(body: &str) -> Result<NewTrigger, FieldError> {
-        read_trigger(body.as_bytes(), 64)
+        let body = json::parse_json::<TriggerBody>(body.as_bytes());
+        body.map_err(|ParseError(error)| error)?.into_trigger(64)
     }
 
     #[test]
@@ -404,7 +394,7 @@ mod tests {
     fn a_number_is_accepted_in_any_json_form() {
         let when = |when: &str| {
             let trigger = read(&format!(r#"{{"topic": "t", {when}}}"#));
-            trigger.map(|trigger| trigger.when.unwrap()).map_err(|fault| fault.reason)
+            trigger.map(|trigger| trigger.when.unwrap()).map_err(|error| error.reason)
         };
         for (text, read) in [
             (r#""fireAt": 1.8e12"#, FireTime::At(1_800_000_000_000)),
@@ -547,9 +537,9 @@ mod tests {
             ("/onConflict", r#"{"fireAt": 1, "topic": "t", "onConflict": "kep"}"#, "or keep"),
         ];
         for (field, body, reason) in table {
-            let fault = read(body).unwrap_err();
-            assert_eq!(fault.pointer, field, "{body}: {fault:?}");
-            assert!(fault.reason.contains(reason), "{body}: {fault:?}");
+            let error = read(body).unwrap_err();
+            assert_eq!(error.pointer, field, "{body}: {error:?}");
+            assert!(error.reason.contains(reason), "{body}: {error:?}");
         }
     }
 
@@ -557,7 +547,7 @@ mod tests {
     fn values_at_the_limits_are_accepted_and_longer_ones_are_not() {
         let body = |field: &str, value: Value| {
             let body = serde_json::json!({"fireAt": 1, "topic": "t", field: value});
-            read(&body.to_string()).map(drop).map_err(|fault| fault.pointer)
+            read(&body.to_string()).map(drop).map_err(|error| error.pointer)
         };
         let text = |bytes: usize| Value::from("x".repeat(bytes));
         let label = |bytes: usize| serde_json::json!({ "x".repeat(bytes): "v" });
