@@ -52,7 +52,7 @@ impl KafkaAdminClient {
         let fetch = |timeout| self.consumer.fetch_watermarks(topic, partition, timeout);
         let (low, high) = fetch(self.timeout.min(LEADER_TIMEOUT)).or_else(|_| {
             // The client goes on asking the leader that it knows of, however dead, unless it is
-            // told that there is another one.
+            // informed that there is another one.
             self.consumer.fetch_metadata(Some(topic), self.timeout)?;
             fetch(self.timeout)
         })?;

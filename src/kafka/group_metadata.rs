@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use rdkafka::bindings as c;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 
-/// Why there is no fence: do not commit; wait for the group, or take over anew.
+/// Why there is no fence: do not commit; wait for the group, or take over again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupMetadataError {
     /// The process is not (or no longer) a member of its group.
@@ -31,7 +31,7 @@ pub struct GroupMetadata {
 }
 
 // SAFETY: librdkafka's group metadata is a plain heap value that no thread shares; it is only
-// read, and destroyed once, by whoever owns this.
+// read, and destroyed once, by the owner of this value.
 unsafe impl Send for GroupMetadata {}
 
 impl GroupMetadata {
@@ -52,7 +52,7 @@ impl GroupMetadata {
             unsafe { c::rd_kafka_consumer_group_metadata_generation_id(metadata.as_ptr()) };
         let group_metadata = Self { metadata, generation };
         // SAFETY: the member id belongs to `metadata`, is NUL-terminated, and is copied from here
-        // on by nobody: it is only looked at while `fence` lives.
+        // on by no other thread: it is only looked at while `fence` lives.
         let member = unsafe {
             let member = c::rd_kafka_consumer_group_metadata_member_id(metadata.as_ptr());
             if member.is_null() { c"" } else { CStr::from_ptr(member) }

@@ -84,9 +84,10 @@ impl Member {
     /// Whatever was ours is lost. Returns `fatal` when that has happened too often of late.
     ///
     /// The usual one says that someone else has our name, and is mostly wrong: after a broker was
-    /// away for longer than a session, a late heartbeat of ours arrives after we have joined
-    /// again, and is answered like a stranger's. The lock on the data directory keeps real ones
-    /// away, unless the name was given to two by hand: those would throw each other out in turn.
+    /// away for longer than a session, a late heartbeat of ours arrives after we have joined again,
+    /// and is answered like that of an unknown member. The lock on the data directory keeps real
+    /// ones away, unless the name was given to two by hand: those would throw each other out in
+    /// turn.
     pub fn rejoin(&mut self, fatal: KafkaError) -> KafkaResult<()> {
         let context = self.consumer.context();
         if *context.forced_rejoin.lock().expect("no panic holds it") == ForcedRejoin::Leaving {
@@ -121,8 +122,8 @@ impl Member {
 
     /// A static member that starts again inherits the assignment of the one before it, and the
     /// group does not look whether the subscription is still the same. If the one before had handed
-    /// over, that is nothing of ours, and nobody would ever give us more. Only a subscription that
-    /// changes while we are a member makes the group share out anew: so it changes, and back.
+    /// over, that is nothing of ours, and the group would never assign us more. Only a subscription
+    /// that changes while we are a member makes the group assign again: so it changes, and back.
     fn force_rejoin(&self) -> KafkaResult<()> {
         let mut forced_rejoin =
             self.consumer.context().forced_rejoin.lock().expect("no panic holds it");
@@ -171,8 +172,9 @@ impl Member {
         Ok(committed(&self.consumer, topic, partition, timeout)?.map(|(offset, _)| offset))
     }
 
-    /// Commits offsets of partitions of any topics, outside of a transaction. The broker refuses
-    /// it to one who is no member any more; without [`CommitMode::Sync`] nobody hears of that.
+    /// Commits offsets of partitions of any topics, outside of a transaction. The broker refuses it
+    /// to a client that is no member any more; without [`CommitMode::Sync`] no caller learns of
+    /// that.
     pub fn commit(
         &self,
         offsets: &[(&str, PartitionId, Offset)],
@@ -261,13 +263,13 @@ pub(super) fn committed<C: ConsumerContext>(
 }
 
 impl Drop for Member {
-    /// Closing revokes what is left, and nobody will call `release` then.
+    /// Closing revokes what is left, and no code will call `release` then.
     fn drop(&mut self) {
         self.consumer.context().closing.store(true, Ordering::SeqCst);
     }
 }
 
-/// A subscription to another topic, only to make the group share out anew.
+/// A subscription to another topic, only to make the group assign again.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum ForcedRejoin {
     #[default]
@@ -338,7 +340,7 @@ impl ConsumerContext for GroupContext {
         };
         match result {
             Ok(()) => self.changes.lock().expect("no panic holds it").push(change),
-            Err(error) => tracing::error!(%error, ?change, "the assignment was not taken"),
+            Err(error) => tracing::error!(%error, ?change, "the assignment was not accepted"),
         }
     }
 }

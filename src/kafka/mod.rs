@@ -91,7 +91,7 @@ impl Names {
         self.topic("outcomes")
     }
 
-    /// What nobody will try again by itself.
+    /// What no client tries again by itself.
     #[must_use]
     pub fn dead_letters(&self) -> String {
         self.topic("dead-letters")

@@ -1,7 +1,7 @@
 //! Ending what a dead owner left open.
 //!
 //! Invariant: only a partition's new owner does this, and only to an owner that did not say that it
-//! left. Until its transaction ends, nobody who reads committed records sees what comes after it,
+//! left. Until its transaction ends, no read_committed reader sees what comes after it,
 //! and its offset is not stable; the broker alone would wait for the transaction's timeout. An
 //! owner that turns out to be alive is fenced, as it should be: the group has given its partition
 //! away.
@@ -21,7 +21,7 @@ use crate::engine::cursor::Cursor;
 use crate::model::PartitionId;
 
 /// Several partitions of one dead owner are taken over together: it is ended once for all of them.
-/// Whoever still waits after this long tries again.
+/// A caller that still waits after this time tries again.
 const FENCED_TTL: Duration = Duration::from_secs(5);
 
 /// What is known of earlier owners; shared by the threads that take partitions over.
@@ -66,7 +66,7 @@ impl OrphanedTransactions {
 
     /// Has the broker end whatever the owner that wrote `metadata` left open, if that is another
     /// one which did not leave by itself. Waits for nothing: the broker begins with the first
-    /// request, and librdkafka, which is told to come back, would do so half a second later.
+    /// request, and librdkafka, which is answered to retry, would do so half a second later.
     pub fn fence_owner(&self, metadata: &str, timeout: Duration) {
         let owner =
             Cursor::active_owner(metadata).filter(|owner| *owner != self.own_transactional_id);
@@ -80,7 +80,10 @@ impl OrphanedTransactions {
         let (settings, owner) = (self.settings.clone(), owner.to_owned());
         let thread = std::thread::Builder::new().name("predecessor".to_owned());
         let started = thread.spawn(move || {
-            tracing::info!(owner, "ending what an earlier owner may have left open");
+            tracing::info!(
+                owner,
+                "ending the transaction that an earlier owner may have left open"
+            );
             // Opening is enough: the broker ends what an earlier producer of that name has open.
             if let Err(error) = ProducerPair::open(&settings, &owner, timeout) {
                 tracing::warn!(owner, %error, "waiting for the earlier owner's timeout");

@@ -3,9 +3,9 @@
 //!
 //! Invariant: one begins only when the other's transaction has ended, so no more than one is
 //! undecided, and what is read in order of offsets is what was decided in order. A broker that has
-//! promised to commit still writes markers; a producer that begins anew meanwhile is refused
-//! (`CONCURRENT_TRANSACTIONS`), and librdkafka lets it wait for 20 ms. Its partner need not wait:
-//! its own markers have been written long ago.
+//! promised to commit still writes markers; a producer that starts its next one meanwhile is
+//! refused (`CONCURRENT_TRANSACTIONS`), and librdkafka lets it wait for 20 ms. Its partner need not
+//! wait: its own markers have been written long ago.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

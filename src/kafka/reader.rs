@@ -1,7 +1,7 @@
 //! Reading the inputs by plain assignment, read_committed, from offsets that the cursor says.
 //!
 //! Invariant: the reader belongs to no group and commits nothing. Within a partition records come
-//! in offset order; where one starts over, what was fetched before is gone.
+//! in offset order; where one starts over, what was fetched before is discarded.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::model::{Offset, PartitionId};
 /// How long the broker may take to say where a topic's partitions are.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the reader came upon.
+/// What the reader found.
 #[derive(Debug)]
 pub enum ReadEvent<'a> {
     /// A record.

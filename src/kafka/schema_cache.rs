@@ -45,7 +45,7 @@ pub struct SchemaCache {
 #[derive(Clone, Debug)]
 enum SchemaState {
     Known(Arc<Schema>),
-    /// Nobody knows it; not asked again before then, in ms since the epoch.
+    /// The registry does not know it; not asked again before then, in ms since the epoch.
     Unknown {
         until: Timestamp,
     },

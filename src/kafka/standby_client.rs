@@ -2,7 +2,7 @@
 //! who is in the group.
 //!
 //! Invariant: it is no member of the group and commits nothing. Every call is short, because
-//! whoever takes a partition over waits for the thread that makes it.
+//! a takeover waits for the thread that makes it.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Our topics: created as `topics/*.toml` define them, and compared with what the cluster has.
 //!
-//! Invariant: what exists is never altered. A difference is reported with the command that mends
+//! Invariant: what exists is never altered. A difference is reported with the command that fixes
 //! it, and a person decides, because some of those commands destroy data.
 
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ pub struct TopicApplyReport {
     pub differences: Vec<Difference>,
 }
 
-/// A topic that is not as it is defined. `Display` says how to mend it.
+/// A topic that is not as it is defined. `Display` says how to fix it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Difference {
     /// Create it.
@@ -125,7 +125,7 @@ pub enum TopicError {
         /// The broker's reason.
         code: RDKafkaErrorCode,
     },
-    /// Mend each difference as it says.
+    /// Fix each difference as it says.
     #[error("topics are not as Orloj needs them:{}", format_differences(.0))]
     Different(Vec<Difference>),
 }
@@ -223,8 +223,8 @@ impl TopicDefinitions {
         Ok(created)
     }
 
-    /// The controller has made the topics; the brokers hear of them a moment later, and whoever is
-    /// started next asks a broker.
+    /// The controller has made the topics; the brokers learn of them a moment later, and a client
+    /// that is started next asks a broker.
     fn await_created(cluster: &TopicAdmin, wanted: &[NewTopic<'_>]) -> Result<(), TopicError> {
         let deadline = clock::monotonic() + ANSWER_TIMEOUT;
         loop {
@@ -327,11 +327,11 @@ impl fmt::Display for Difference {
                 f,
                 "{topic} has {found} partitions, topics.partitions says {wanted}; if all topics \
                  have {found}, set topics.partitions = {found}, else drain them and create them \
-                 anew: adding partitions would part triggers from their keys"
+                 again: adding partitions would separate triggers from their keys"
             ),
             Self::Setting { topic, name, found, wanted, or_more, bootstrap } => write!(
                 f,
-                "{topic}: {name} is {found}, must be {wanted}{}; mend it with: \
+                "{topic}: {name} is {found}, must be {wanted}{}; fix it with: \
                  kafka-configs.sh --bootstrap-server {bootstrap} --alter --entity-type topics \
                  --entity-name {topic} --add-config {name}={wanted}",
                 if *or_more { " at least" } else { "" },

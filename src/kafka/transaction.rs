@@ -59,7 +59,7 @@ pub enum TransactionError {
         /// What the broker said.
         reason: String,
     },
-    /// Timed out, or another error: committed or not, nobody knows yet.
+    /// Timed out, or another error: committed or not, that is not known yet.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
 }
@@ -99,7 +99,7 @@ pub struct TransactionalProducer {
     timeout: Duration,
     /// What the open transaction is for, in ms since the epoch; 0 if it is for now.
     record_timestamp: AtomicU64,
-    /// That time by a clock that nobody sets.
+    /// That time by the monotonic clock.
     commit_not_before: Mutex<Option<Instant>>,
 }
 
@@ -303,7 +303,7 @@ fn producer_config(settings: &Settings, id: &str) -> ClientConfig {
     config
 }
 
-/// Hears only of records that were refused.
+/// Receives only reports of records that were refused.
 #[derive(Default)]
 struct DeliveryErrors {
     first: Mutex<Option<TransactionError>>,

@@ -4,8 +4,8 @@
 //! for its time, with late fires in it.
 //!
 //! Records, flush and offsets come before the end of a transaction, and readers of committed
-//! records see nothing of it until that end. Whoever begins only when something is due adds all of
-//! that to how late it is.
+//! records see nothing of it until that end. A transaction that starts only when something is due
+//! adds all of that to how late it is.
 
 use std::time::Duration;
 

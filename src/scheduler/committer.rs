@@ -1,8 +1,8 @@
 //! The thread that makes transactions: records, flush, offsets, commit. While it waits for the
 //! broker, the loop prepares the next step.
 //!
-//! Invariant: at most one transaction is open. Whoever hands one over takes no further one before
-//! it has landed.
+//! Invariant: at most one transaction is open. The caller that submits one submits no other one
+//! before it has landed.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -103,7 +103,7 @@ impl Committer {
                 None
             }
             Err(RecvTimeoutError::Disconnected) => {
-                let reason = "the committing thread is gone".to_owned();
+                let reason = "the committing thread has ended".to_owned();
                 Some(Err(TransactionError::Unknown(reason)))
             }
         }

@@ -1,9 +1,9 @@
-//! The sentinel: looks up where `triggers` and the ledger end, again and again, on a thread of its
+//! Looks up where `triggers` and the ledger end, again and again, on a thread of its
 //! own.
 //!
 //! Invariant: a reader cannot tell an idle log from a slow fetch. What it has read counts as
 //! everything written before a moment only if the log's end, asked for after that moment, has been
-//! reached. The ledger is ours alone to write: what lies below an end of it that was heard of
+//! reached. The ledger is ours alone to write: what lies below an end of it that was read
 //! before a step is of that step or an earlier one, once the step is committed under its fence.
 
 use std::collections::BTreeSet;
@@ -60,7 +60,7 @@ impl EndOffsetPoller {
             (PolledLog::Triggers, names.triggers(), 1),
             (PolledLog::Ledger, names.ledger(), LEDGER_EVERY),
         ];
-        super::spawn("sentinel", move || {
+        super::spawn("end-offsets", move || {
             for round in 0_u32.. {
                 if Arc::strong_count(&partitions) == 1 {
                     return;
@@ -102,7 +102,7 @@ fn fetch_end(
     match admin.bounds(topic, partition) {
         Ok((_low, end)) => Some(LogEnd { log, partition, end, at }),
         Err(error) => {
-            tracing::debug!(topic, partition, %error, "no end to be had");
+            tracing::debug!(topic, partition, %error, "the end offset cannot be read");
             None
         }
     }

@@ -36,8 +36,8 @@ const END_RETRY_MS: Millis = 200;
 const STALL_MS: Millis = 300;
 /// How long the loop waits for a stable end: a partition without a leader holds up no other.
 const STABLE_OFFSET_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long the loop waits at most while nothing more can be taken in: whoever makes room again
-/// needs the processor more.
+/// How long the loop waits at most while nothing more can be taken in: the step that makes room
+/// again needs the processor more.
 const FULL_WAIT: Duration = Duration::from_millis(1);
 /// Records taken from the secondary inputs in one turn.
 const SIGNALS_AND_LEDGER_MAX: usize = 10_000;
@@ -224,7 +224,7 @@ impl Scheduler {
                     match self.decoder.decode_trigger(&message, now) {
                         Ok(record) => route_trigger(task, record, now, inputs),
                         Err(error) => {
-                            tracing::warn!(partition = id, offset, %error, "intake waits");
+                            tracing::warn!(partition = id, offset, %error, "reading triggers is paused");
                             task.paused_until = Some(now + REGISTRY_RETRY_MS);
                             paused.push(id);
                         }
@@ -245,7 +245,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// What the sentinel has seen of the ends of `triggers` and the ledger.
+    /// What the poller has read of the ends of `triggers` and the ledger.
     fn apply_end_offsets(&mut self) {
         for LogEnd { log, partition, end, at } in self.end_offsets.poll_ends() {
             let Some(task) = self.tasks.get_mut(&partition) else { continue };
@@ -320,9 +320,16 @@ impl Scheduler {
         match self.signals_and_ledger.last_stable_offset(&ledger, id, STABLE_OFFSET_TIMEOUT) {
             Ok(stable) if stable >= until => restoring.ledger_is_stable = true,
             Ok(stable) => {
-                tracing::info!(partition = id, stable, until, "the ledger's end is undecided yet");
+                tracing::info!(
+                    partition = id,
+                    stable,
+                    until,
+                    "the end of the ledger belongs to an open transaction"
+                );
             }
-            Err(error) => tracing::debug!(partition = id, %error, "the ledger's end: not yet"),
+            Err(error) => {
+                tracing::debug!(partition = id, %error, "the end of the ledger cannot be read yet")
+            }
         }
         self.signals_and_ledger.start(&ledger, id, restoring.ledger_position.max(from))?;
         Ok(())

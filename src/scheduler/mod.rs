@@ -11,10 +11,12 @@
 //! ```
 
 mod commit_lead;
+mod committed_offset;
 mod committer;
 mod end_offset_poller;
 mod inputs;
 pub mod instance_lock;
+mod local_store;
 mod partition_task;
 mod record_sender;
 mod report;
@@ -64,7 +66,7 @@ use store_writer::StoreWriter;
 use targets::Targets;
 use transaction_batch::TransactionBatch;
 
-/// Why the scheduler ended other than by being told to.
+/// Why the scheduler ended without a request to shut down.
 #[derive(Debug, thiserror::Error)]
 pub enum SchedulerError {
     /// The data directory cannot be used.
@@ -162,7 +164,7 @@ struct Scheduler {
     /// The partition that launches first next time.
     next_partition: PartitionId,
     started: Instant,
-    /// When the memory of the stores was last told.
+    /// When the memory of the stores was last reported.
     measured_at: Option<Instant>,
     decoder: InputDecoder,
     targets: Targets,
@@ -310,7 +312,7 @@ impl Scheduler {
         let PartitionState::Active(partition) = &mut task.state else { return Ok(()) };
         let due = partition.take_due(room);
         let catalog = self.targets.catalog(due.topics(), due.pools(), now);
-        let fetched = partition_task::fetch_index_rows(&task.store, due.ids_to_prefetch(&catalog))?;
+        let fetched = local_store::fetch_index_rows(&task.store, due.ids_to_prefetch(&catalog))?;
         partition.fire(due, &catalog, &fetched)?;
         Ok(())
     }
@@ -320,14 +322,14 @@ impl Scheduler {
         self.tasks.values().filter(active).map(|task| task.id).collect()
     }
 
-    /// Hears what the group says. No transaction is open here.
+    /// Polls the group. No transaction is open here.
     fn poll_group(&mut self) -> Result<(), SchedulerError> {
         match self.member.poll(Duration::ZERO) {
             Ok(changes) => {
                 changes.into_iter().try_for_each(|change| self.apply_group_change(change))?
             }
             Err(fatal) => {
-                tracing::warn!(error = %fatal, "thrown out of the group; joining anew");
+                tracing::warn!(error = %fatal, "removed from the group; joining again");
                 let all = self.assignment.owned().iter().copied().collect();
                 self.apply_group_change(AssignmentChange::Lost(all))?;
                 self.member.rejoin(fatal).map_err(SchedulerError::FencedRepeatedly)?;
@@ -338,7 +340,7 @@ impl Scheduler {
     }
 
     fn apply_group_change(&mut self, change: AssignmentChange) -> Result<(), SchedulerError> {
-        tracing::info!(?change, "the group has spoken");
+        tracing::info!(?change, "group assignment changed");
         let actions = self.assignment.on_assignment_change(change, self.uptime());
         self.execute(actions)?;
         self.report_readiness();
@@ -355,8 +357,8 @@ impl Scheduler {
         ms(uptime)
     }
 
-    /// Nothing of ours has an effect on these any more: whoever waits for them goes first, our
-    /// disk comes after.
+    /// Nothing of ours has an effect on these any more: the process that waits for them goes first,
+    /// our disk comes after.
     fn release(&mut self, partitions: &[PartitionId]) -> Result<(), SchedulerError> {
         fault::reached("revoke.after_last_words");
         for partition in partitions {

@@ -1,30 +1,26 @@
 //! One partition of ours in the shell: its store, and the stage it is in.
 //!
-//! Invariant: a lane fires nothing before its takeover is done, and a failed commit sends it back
-//! to the beginning with whatever its store holds, which is only what was committed.
+//! Invariant: a partition task fires nothing before its takeover is done, and a failed commit sends
+//! it back to the beginning with whatever its store holds, which is only what was committed.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use rdkafka::message::{BorrowedMessage, Message};
 
 use super::PartitionTaskError;
-use super::restore_pool::RawLedger;
-use super::takeover::{LEDGER_BATCH, TRIGGERS_BATCH};
-use crate::clock;
-use crate::engine::index_row::{IdHash, IndexRow};
-use crate::engine::local_checkpoint::LocalCheckpoint;
+use super::local_store::fetch_index_rows;
+use super::restore_pool::{LEDGER_BATCH, RawLedger, TRIGGERS_BATCH};
+use crate::engine::index_row::IdHash;
 use crate::engine::offset_bitmap::OffsetBitmap;
-use crate::engine::partition::{IndexRows, Input, Partition};
+use crate::engine::partition::{Input, Partition};
 use crate::engine::prefetch::{self, Prefetched};
 use crate::engine::takeover::{Takeover, TakeoverError, TakeoverRequest};
 use crate::kafka::reader::LogReader;
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::LedgerKey;
 use crate::model::{Offset, PartitionId, Timestamp};
-use crate::store::{LocalState, PartitionStore, StoreError};
+use crate::store::{PartitionStore, StoreError};
 
 /// So many records of the ledger a restart may read again for nothing: they take milliseconds,
 /// and what an idle partition writes, a mirror of its cursor now and then, asks for no spill.
@@ -51,7 +47,7 @@ pub(super) struct PartitionTask {
     pub(super) read_at: Timestamp,
     /// With the step that was sealed last, the store has what the ledger says below this.
     pub(super) ledger_position: Offset,
-    /// Where the ledger ended when that was last heard. What is below is of steps of ours that are
+    /// Where the ledger ended when it was last read. What is below is of steps of ours that are
     /// sealed, if the next one can be committed at all; see [`Self::before_seal`].
     pub(super) ledger_end: Offset,
 }
@@ -97,7 +93,7 @@ pub(super) struct PartitionRestore {
     pub(super) covered_at: Timestamp,
     /// The reader has passed N.
     pub(super) triggers_complete: bool,
-    /// Records from N on that came while the replay was still applied.
+    /// Records from N on that arrived while the replay was still applied.
     pub(super) live_inputs: Vec<Input>,
     /// Tells the thread that reads the committed offset to give up.
     pub(super) cancelled: Arc<AtomicBool>,
@@ -114,7 +110,7 @@ impl Drop for PartitionRestore {
 pub(super) enum EndCheck {
     /// Nothing to check.
     Idle,
-    /// The reader was started again where it stood; if it meets the end once more without a
+    /// The reader was started again at its position; if it meets the end once more without a
     /// record before, everything below this offset has been read.
     Confirming(Offset),
     /// A transaction of someone else's is open below the end: look again at this time.
@@ -122,7 +118,7 @@ pub(super) enum EndCheck {
 }
 
 impl PartitionTask {
-    /// A lane at the beginning of its takeover.
+    /// A task at the beginning of its takeover.
     pub(super) fn new(
         id: PartitionId,
         store: Arc<PartitionStore>,
@@ -137,7 +133,7 @@ impl PartitionTask {
         )
     }
 
-    /// A lane at any stage.
+    /// A task in any state.
     pub(super) fn in_state(
         id: PartitionId,
         store: Arc<PartitionStore>,
@@ -159,7 +155,7 @@ impl PartitionTask {
         }
     }
 
-    /// The ledger was heard to end at `end`.
+    /// The ledger was read to end at `end`.
     pub(super) fn on_ledger_end(&mut self, end: Offset) {
         self.ledger_end = end;
         let grew = end > self.ledger_position + LEDGER_SLACK;
@@ -168,8 +164,8 @@ impl PartitionTask {
         }
     }
 
-    /// Called before a step is sealed: if it is committed, then nobody else has written to the
-    /// ledger before the end that we know of. With an end that is heard of later it would be too
+    /// Called before a step is sealed: if it is committed, then no other process has written to the
+    /// ledger before the end that we know of. With an end that is read later it would be too
     /// late: by then another owner may have written, and this store would lack it.
     pub(super) fn before_seal(&mut self) {
         if matches!(self.state, PartitionState::Active(_)) {
@@ -298,45 +294,11 @@ impl PartitionRestore {
         full && self.takeover.is_none()
     }
 
-    /// The ledger is read anew, from `from` on. The reader went on while nobody asked: our own
+    /// The ledger is read again, from `from` on. The reader continued meanwhile: our own
     /// barrier may be among what it has brought, and would say that all before it has been read.
     pub(super) fn restart_ledger(&mut self, from: Offset) {
         self.ledger = RawLedger::default();
         self.ledger_position = from;
         self.barrier_read = false;
     }
-}
-
-/// The index rows of `hashes` that the store has.
-pub(super) fn fetch_index_rows(
-    store: &PartitionStore,
-    mut hashes: Vec<IdHash>,
-) -> Result<IndexRows, StoreError> {
-    hashes.sort_unstable();
-    hashes.dedup();
-    let rows = store.lookup(&hashes)?;
-    let found = |(hash, known): (IdHash, Option<IndexRow>)| known.map(|known| (hash, known));
-    Ok(hashes.into_iter().zip(rows).filter_map(found).collect())
-}
-
-/// What a store holds, if it belongs to this cluster and is not older than `age_max`: an entry
-/// whose tombstone the ledger has forgotten would otherwise live on here.
-pub(super) fn valid_state(
-    store: &PartitionStore,
-    cluster: &str,
-    age_max: Duration,
-) -> Result<Option<(LocalCheckpoint, BTreeSet<Offset>)>, StoreError> {
-    let now = clock::now_ms();
-    let valid = |state: &LocalState| {
-        let age = u128::from(now.saturating_sub(state.caught_up_at));
-        state.cluster_id == cluster && age < age_max.as_millis()
-    };
-    let Some(state) = store.state()?.filter(valid) else { return Ok(None) };
-    let local = LocalCheckpoint {
-        applied_until: state.applied,
-        step: state.step,
-        ledger_position: state.ledger_position,
-        fired_through: state.fired_through,
-    };
-    Ok(Some((local, store.skip_marks()?)))
 }

@@ -154,7 +154,7 @@ fn pool_of(fire: &Fire) -> Option<&Text> {
     }
 }
 
-/// A payload goes out as it came in, with two headers of ours: which fire this is, and when it
+/// A payload is sent as it was received, with two headers of ours: which fire this is, and when it
 /// was due (ms since the epoch).
 fn send_topic_fire(producers: &ProducerPair, fire: &TopicFire) -> Result<(), TransactionError> {
     let partition = Some(fire.partition);

@@ -1,8 +1,6 @@
-//! What the scheduler says of itself: whether it is ready, which partitions it has, what its stores
-//! take up.
+//! What the scheduler reports of itself: readiness, its partitions, the memory of its stores.
 //!
-//! Invariant: whoever asks is answered from what was said last; nobody's question holds up the
-//! loop.
+//! Invariant: a health request is answered from the last report; no request delays the loop.
 
 use std::time::Duration;
 
@@ -12,7 +10,7 @@ use crate::clock;
 use crate::store::StoreMemoryUsage;
 use crate::telemetry;
 
-/// How often the memory of the stores is told.
+/// How often the memory of the stores is reported.
 const MEMORY_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Scheduler {

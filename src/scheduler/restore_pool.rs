@@ -1,8 +1,8 @@
 //! The threads that apply what a takeover has read, beside the loop: partitions that fire already
-//! do not wait for one that is being brought back.
+//! do not wait for one that is being restored.
 //!
-//! Invariant: a takeover is worked on by one thread at a time, and is away from its lane meanwhile.
-//! Whoever needs its store, or needs it to say where it stands, waits for it first.
+//! Invariant: a takeover is worked on by one thread at a time, and is not in its partition task
+//! meanwhile. The loop waits for it before it needs the store or the position of the takeover.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 
-use super::partition_task::fetch_index_rows;
-use super::takeover::local_state;
+use super::local_store::{fetch_index_rows, local_state};
 use crate::codec::ledger_key::STEP_HEADER;
 use crate::codec::schemas::{CodecError, Schemas};
 use crate::engine::takeover::{Takeover, TakeoverError};
@@ -22,6 +21,13 @@ use crate::model::ledger::LedgerRecord;
 use crate::model::{Offset, PartitionId, Timestamp};
 use crate::store::{PartitionStore, StoreError};
 
+/// Records of `triggers` that are applied in one batch. The larger a sorted batch is next to the
+/// memtable that takes it, the nearer each key is to the previous one.
+pub(super) const TRIGGERS_BATCH: usize = 16_384;
+/// Records of the ledger that are applied in one batch, which is a file of the store. Fewer make
+/// more files that are merged later, more take memory: some 15 MiB a partition.
+pub(super) const LEDGER_BATCH: usize = 32_768;
+
 /// Threads at most: more would only take turns with those that fire.
 const THREADS_MAX: usize = 4;
 
@@ -31,7 +37,7 @@ pub(super) struct RestorePool {
     jobs: Sender<RestoreJob>,
     results: Receiver<RestoreResult>,
     in_flight: usize,
-    /// What came back while somebody waited for it.
+    /// What was returned while the loop waited for it.
     finished: Vec<RestoreResult>,
 }
 

@@ -1,7 +1,7 @@
 //! The thread that follows partitions which others own, pass by pass, so that taking one over
 //! replays seconds. It fires nothing and commits nothing.
 //!
-//! Invariant: a store is open here or in a lane, never in both: whoever takes a partition over asks
+//! Invariant: a store is open here or in a partition task, never in both: a takeover asks
 //! for its store first, and gets it as it is. What a pass is, `engine::follow` says.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,8 +13,7 @@ use rdkafka::error::KafkaError;
 
 use super::inputs::InputDecoder;
 use super::instance_lock::InstanceLock;
-use super::partition_task::{fetch_index_rows, valid_state};
-use super::takeover::local_state;
+use super::local_store::{fetch_index_rows, local_state, valid_state};
 use super::{SchedulerError, spawn};
 use crate::clock;
 use crate::config::Settings;
@@ -38,7 +37,7 @@ const MEMBERS_INTERVAL: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(20);
 /// How long a pass waits for records that it knows to be there.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the broker may take to answer: whoever takes a partition over waits for it.
+/// How long the broker may take to answer: a takeover of the partition waits for it.
 const CALL_TIMEOUT: Duration = Duration::from_millis(300);
 /// A pass that lasts longer may have met a ledger that was compacted meanwhile: half of its
 /// `min.compaction.lag.ms`, because clocks differ.
@@ -132,7 +131,7 @@ struct StandbyWorker {
     client: StandbyClient,
     stores: Arc<StoreFactory>,
     inbox: Receiver<StandbyRequest>,
-    /// Orders that came in the middle of a pass.
+    /// Requests that arrived in the middle of a pass.
     pending: Vec<StandbyRequest>,
     owned: BTreeSet<PartitionId>,
     partitions: BTreeMap<PartitionId, StandbyPartition>,
@@ -145,10 +144,10 @@ enum StandbySource {
     Triggers,
 }
 
-/// Why a pass was not finished; the next one begins anew.
+/// Why a pass was not finished; the next one starts from the beginning.
 #[derive(Debug, thiserror::Error)]
 enum StandbyError {
-    #[error("an order came")]
+    #[error("another request arrived")]
     Interrupted,
     #[error("not yet: {0}")]
     NotReady(String),
@@ -198,7 +197,7 @@ impl StandbyWorker {
     fn refresh_partitions(&mut self) {
         let members = match self.client.group_members() {
             Ok(members) => members,
-            Err(error) => return tracing::debug!(%error, "who is in the group is not known"),
+            Err(error) => return tracing::debug!(%error, "the members of the group cannot be read"),
         };
         let members: Vec<_> =
             members.iter().map(|s| (s.member_id.as_str(), &s.partitions[..])).collect();
@@ -216,7 +215,7 @@ impl StandbyWorker {
             }
             match self.stores.open(partition) {
                 Ok(store) => {
-                    tracing::info!(partition, "following");
+                    tracing::info!(partition, "standby replay of a partition");
                     let _none = self.partitions.insert(partition, StandbyPartition::new(store));
                 }
                 Err(error) => {
@@ -233,7 +232,7 @@ impl StandbyWorker {
         let (ledger, triggers) = (self.names.ledger(), self.names.triggers());
         for (reader, topic) in [(&self.ledger, ledger), (&self.triggers, triggers)] {
             if let Err(error) = reader.stop(&topic, id) {
-                tracing::debug!(partition = id, %error, "following");
+                tracing::debug!(partition = id, %error, "standby replay of a partition");
             }
         }
         match result {
@@ -245,14 +244,14 @@ impl StandbyWorker {
                     tracing::error!(partition = id, %error, "the local store cannot be removed");
                 }
             }
-            Err(error) => tracing::debug!(partition = id, %error, "following"),
+            Err(error) => tracing::debug!(partition = id, %error, "standby replay of a partition"),
         }
     }
 
     /// Brings the store of a partition as far as its owner has committed.
     fn run_pass(&mut self, id: PartitionId) -> Result<(), StandbyError> {
         let not_ready = |what: &str| StandbyError::NotReady(what.to_owned());
-        let begun = clock::monotonic();
+        let started = clock::monotonic();
         let Some((offset, metadata)) = self.client.committed(id)? else {
             return Err(not_ready("nothing is committed"));
         };
@@ -272,7 +271,7 @@ impl StandbyWorker {
         }
         self.read_ledger(id, &mut pass, ledger_low)?;
         self.read_triggers(id, &mut pass)?;
-        if clock::monotonic().duration_since(begun) > PASS_MAX {
+        if clock::monotonic().duration_since(started) > PASS_MAX {
             drop(self.partitions.remove(&id));
             self.stores.wipe(id)?;
             return Err(not_ready("the pass took too long to be believed"));

@@ -1,7 +1,7 @@
 //! The thread that brings spills into the stores, while the loop decides and the committer commits.
 //!
 //! Invariant: it writes only what is committed, in the order it is given. Until it has reported a
-//! spill the engine answers for it; whoever wants to read the state of a store waits for it first.
+//! spill the engine answers for it; a thread that reads the state of a store waits for it first.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -54,7 +54,7 @@ impl StoreWriter {
                 let result = spill.write();
                 let written =
                     StoreWriteResult { partition: spill.partition, step: spill.state.step, result };
-                // Nobody waits for it any more: let go of the store first.
+                // No caller waits for it any more: release the store first.
                 drop(spill);
                 if outbox.send(written).is_err() {
                     break;

@@ -1,46 +1,31 @@
-//! Driving takeovers: does what `engine::takeover` asks for, and starts the partition when it
-//! asks for nothing more.
+//! Runs takeovers: executes what `engine::takeover` requests, and activates the partition when there
+//! is no further request.
 //!
-//! Invariant: reading a committed offset may block for as long as an earlier owner's transaction is
-//! undecided; it happens on a thread of its own, and a timeout means "not yet", never "none".
+//! Invariant: the loop waits neither for a committed offset nor for records that are being applied;
+//! other threads do. An answer counts only for the takeover that asked, by its nonce.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rdkafka::error::KafkaResult;
-
-use super::partition_task::{EndCheck, PartitionState, PartitionTask, valid_state};
-use super::restore_pool::{LogBatch, RestoreError, RestoreJob, RestoreResult, RestoreWork};
-use super::{CALL_TIMEOUT, Mode, PartitionTaskError, Scheduler, SchedulerError, ms};
+use super::committed_offset::CommittedOffsetRequest;
+use super::local_store::valid_state;
+use super::partition_task::{EndCheck, PartitionState, PartitionTask};
+use super::restore_pool::{
+    LEDGER_BATCH, LogBatch, RestoreError, RestoreJob, RestoreResult, RestoreWork, TRIGGERS_BATCH,
+};
+use super::{Mode, PartitionTaskError, Scheduler, SchedulerError, ms};
 use crate::clock;
 use crate::config::ByteSize;
 use crate::engine::cursor::Cursor;
-use crate::engine::local_checkpoint::LocalCheckpoint;
 use crate::engine::partition::{IndexRows, Partition, PartitionConfig, PartitionStart};
 use crate::engine::takeover::{
     OffsetGap, PartitionOffsets, Takeover, TakeoverError, TakeoverRequest,
 };
 use crate::engine::wheel::Wheel;
 use crate::fault;
-use crate::kafka::Names;
-use crate::kafka::admin_client::KafkaAdminClient;
-use crate::kafka::member::CommittedOffsets;
-use crate::kafka::orphaned_transactions::OrphanedTransactions;
-use crate::model::{PartitionId, Timestamp};
-use crate::store::{LocalState, PartitionStore, StoreError};
+use crate::model::PartitionId;
+use crate::store::{PartitionStore, StoreError};
 use crate::telemetry;
-
-/// How long one look at a committed offset may take before the next is tried.
-const COMMITTED_OFFSET_TIMEOUT: Duration = Duration::from_secs(2);
-/// How soon an offset is stable that no open transaction holds up.
-const FIRST_COMMITTED_OFFSET_TIMEOUT: Duration = Duration::from_millis(150);
-/// Records of `triggers` that are applied in one batch. The larger a sorted batch is next to the
-/// memtable that takes it, the nearer each place is to the last one.
-pub(super) const TRIGGERS_BATCH: usize = 16_384;
-/// Records of the ledger that are applied in one batch, which is a file of the store. Fewer make
-/// more files that are merged later, more take memory: some 15 MiB a partition.
-pub(super) const LEDGER_BATCH: usize = 32_768;
 
 impl Scheduler {
     /// A partition is ours now, or still: begin with what its store holds, which is only what was
@@ -176,7 +161,7 @@ impl Scheduler {
         match request {
             TakeoverRequest::Offsets => {
                 fault::reached("takeover.before_offsets");
-                let offset_request = CommittedOffsetRequest {
+                let request = CommittedOffsetRequest {
                     partition: id,
                     nonce: restoring.nonce,
                     offsets: self.member.committed_offsets(),
@@ -185,26 +170,7 @@ impl Scheduler {
                     names: self.names.clone(),
                 };
                 let cancelled = Arc::clone(&restoring.cancelled);
-                let replies = self.committed_offsets.0.clone();
-                super::spawn("offsets", move || {
-                    let mut timeout = FIRST_COMMITTED_OFFSET_TIMEOUT;
-                    while !cancelled.load(Ordering::SeqCst) {
-                        match offset_request.fetch(timeout) {
-                            Ok(committed) => {
-                                let reply =
-                                    (offset_request.partition, offset_request.nonce, committed);
-                                let _receiver_closed = replies.send(reply);
-                                return;
-                            }
-                            Err(error) => {
-                                tracing::debug!(partition = id, %error, "offsets: not yet");
-                                offset_request.fence_previous_owner();
-                                timeout = COMMITTED_OFFSET_TIMEOUT;
-                                std::thread::park_timeout(Duration::from_millis(50));
-                            }
-                        }
-                    }
-                });
+                request.spawn(cancelled, self.committed_offsets.0.clone());
             }
             TakeoverRequest::Barrier { .. } => {
                 fault::reached("takeover.before_barrier");
@@ -452,64 +418,5 @@ impl Scheduler {
             self.report_readiness();
         }
         Ok(())
-    }
-}
-
-/// What a thread of its own asks the broker.
-struct CommittedOffsetRequest {
-    partition: PartitionId,
-    nonce: u64,
-    offsets: CommittedOffsets,
-    orphaned_transactions: Arc<OrphanedTransactions>,
-    admin: KafkaAdminClient,
-    names: Names,
-}
-
-impl CommittedOffsetRequest {
-    /// The offset does not get stable: a dead owner's transaction is open, or the broker is away.
-    fn fence_previous_owner(&self) {
-        match self.orphaned_transactions.committed_metadata(self.partition, CALL_TIMEOUT) {
-            Ok(metadata) => self.orphaned_transactions.fence_owner(&metadata, CALL_TIMEOUT),
-            Err(error) => tracing::warn!(%error, "waiting for the earlier owner's timeout"),
-        }
-    }
-
-    /// The stable offset first; the ends after it, so that they cannot be older.
-    fn fetch(&self, timeout: Duration) -> KafkaResult<PartitionOffsets> {
-        let p = self.partition;
-        let offset = self.offsets.committed(p, timeout)?;
-        // It may have died with fires sent and this offset not yet among what it would commit.
-        if let Some((_, metadata)) = &offset {
-            self.orphaned_transactions.fence_owner(metadata, CALL_TIMEOUT);
-        }
-        let (triggers_low, triggers_end) = self.admin.bounds(&self.names.triggers(), p)?;
-        let (signals_low, signals_end) = self.admin.bounds(&self.names.signals(), p)?;
-        let (ledger_low, ledger_end) = self.admin.bounds(&self.names.ledger(), p)?;
-        Ok(PartitionOffsets {
-            committed: offset,
-            triggers_low,
-            triggers_end,
-            signals_low,
-            signals_end,
-            ledger_low,
-            ledger_end,
-        })
-    }
-}
-
-/// What is stored beside the rows.
-pub(super) fn local_state(
-    local: LocalCheckpoint,
-    cluster: &str,
-    caught_up_at: Timestamp,
-) -> LocalState {
-    LocalState {
-        applied: local.applied_until,
-        step: local.step,
-        ledger_position: local.ledger_position,
-        fired_through: local.fired_through,
-        cluster_id: cluster.to_owned(),
-
-        caught_up_at,
     }
 }

@@ -1,15 +1,16 @@
 //! Launching and landing transactions: steps of a few partitions go out together, and what they
 //! spill goes to the writer when the transaction is known to be committed.
 //!
-//! Invariant: what the end of a transaction means is decided by `engine::tenure`; here it is done.
+//! Invariant: what the end of a transaction means is decided by `engine::assignment`; here it is
+//! carried out.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::committer::CommitJob;
+use super::local_store::local_state;
 use super::partition_task::{PartitionState, PartitionTask};
 use super::store_writer::{Spill, StoreWriteResult};
-use super::takeover::local_state;
 use super::transaction_batch::{TakeoverBarrier, TransactionBatch};
 use super::{Scheduler, SchedulerError, ms, open_producers};
 use crate::clock;
@@ -62,7 +63,7 @@ impl Scheduler {
         let ending = match result {
             Ok(()) => TransactionOutcome::Committed,
             Err(error @ TransactionError::StaleGeneration(_)) => {
-                tracing::debug!(%error, "the group has moved on");
+                tracing::debug!(%error, "the group has a newer generation");
                 TransactionOutcome::StaleGeneration
             }
             Err(error) => {
@@ -81,7 +82,7 @@ impl Scheduler {
         self.execute(actions)
     }
 
-    /// Does what the rules of tenure order, in their order.
+    /// Executes the actions that the assignment asks for, in their order.
     pub(super) fn execute(&mut self, actions: Vec<AssignmentAction>) -> Result<(), SchedulerError> {
         for action in actions {
             match action {
@@ -120,7 +121,7 @@ impl Scheduler {
         batch: Arc<TransactionBatch>,
         error: &GroupMetadataError,
     ) -> Result<(), SchedulerError> {
-        tracing::debug!(%error, "no member of the group");
+        tracing::debug!(%error, "this process is no member of the group");
         self.batch = Some(batch);
         self.on_transaction_end(TransactionOutcome::StaleGeneration)
     }
@@ -251,8 +252,8 @@ impl Scheduler {
         self.on_written(written)
     }
 
-    /// Waits for whoever writes: a store that is read or closed next must hold what is committed,
-    /// and nobody else may have it open.
+    /// Waits for the store writer: a store that is read or closed next must hold what is committed,
+    /// and no other thread may have it open.
     pub(super) fn await_stores(&mut self) -> Result<(), SchedulerError> {
         self.await_restores()?;
         let written = self.writer.drain();
@@ -272,7 +273,7 @@ impl Scheduler {
                 Err(error) if self.tasks.contains_key(&partition) => {
                     self.rebuild_store(partition, &error.into())?;
                 }
-                Err(error) => tracing::warn!(partition, %error, "the last rows were not kept"),
+                Err(error) => tracing::warn!(partition, %error, "the last rows were not flushed"),
             }
         }
         Ok(())
@@ -291,7 +292,7 @@ impl Scheduler {
     fn recreate_producers(&mut self) -> Result<(), SchedulerError> {
         self.batch = None;
         // Opening one takes as long as the broker is away.
-        self.health.not_ready("broker", "a transaction failed; opening a producer anew");
+        self.health.not_ready("broker", "a transaction failed; recreating its producer");
         loop {
             match open_producers(&self.settings, &self.rules.owner) {
                 Ok(producers) => {

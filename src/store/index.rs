@@ -3,7 +3,7 @@
 //! Invariant: a format once written stays readable. Layout, big-endian: `version u8`, then for each
 //! slot `kind u8 | flags u8 | key 18 | generation u64`, for a retry also
 //! `occurrence u32 | attempt u32 | deferral u32`, for what a caller has a claim to `claim u64`.
-//! Version 1 knew of no claims: whoever comes may touch what it has.
+//! Version 1 had no callers: any caller may change what it has.
 
 use smallvec::SmallVec;
 

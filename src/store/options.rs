@@ -17,13 +17,13 @@ pub(super) const INDEX: &str = "index";
 /// The state and the skip marks; RocksDB insists that one family has this name.
 pub(super) const DEFAULT: &str = "default";
 
-/// How long an index row outlives its last entry: a cancel that comes too late can still be told
-/// that it fired.
+/// How long an index row outlives its last entry: a cancel that comes too late can still be
+/// answered that it fired.
 const INDEX_GRACE_MS: Millis = 3_600_000;
 
 /// Files in level 0 from which on RocksDB slows writes down, and lets a flush wait for compaction.
 const LEVEL_0_SLOWDOWN_FILES: i32 = 24;
-/// Files in level 0 from which on nobody adds to them who need not: RocksDB lets a flush wait that
+/// Files in level 0 from which on no optional write adds to them: RocksDB lets a flush wait that
 /// would bring a family with its defaults to 20.
 pub(super) const LEVEL_0_FLUSH_FILES_MAX: u64 = 16;
 /// What makes a store take a flush at once, however far compaction is behind.
@@ -146,7 +146,7 @@ impl Template {
         table.set_block_cache(&self.cache);
         table.set_block_size(8 << 10);
         // Nearly every registration asks for an unknown id. A filter that is wrong once in a
-        // hundred times would fill the cache with what nobody wants, once in a thousand does not.
+        // hundred times would fill the cache with what is never read, once in a thousand does not.
         table.set_bloom_filter(15.0, false);
         table.set_cache_index_and_filter_blocks(true);
         table.set_pin_l0_filter_and_index_blocks_in_cache(true);

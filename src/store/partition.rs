@@ -109,7 +109,7 @@ impl PartitionStore {
     /// Applies rows in key order ([`RowOp::place`]) that are not worth anything by themselves yet:
     /// [`apply`](Self::apply) says later how far they go. Many of them become files at once, which
     /// costs a third of writing them into memory and from there into files; so a crash may leave
-    /// rows beyond the state, which whoever resumes it reads once more.
+    /// rows beyond the state, which the process that resumes it reads once more.
     pub fn bulk_load(&self, rows: &[RowOp]) -> Result<(), StoreError> {
         debug_assert!(rows.is_sorted_by_key(RowOp::sort_key), "files are written in key order");
         if rows.len() < FILE_MIN {
@@ -300,7 +300,7 @@ impl PartitionStore {
     /// is behind, the next flush does it: this one would wait for it.
     pub fn flush_in_background(&self) -> Result<(), StoreError> {
         if self.is_compaction_behind()? {
-            tracing::debug!(path = %self.path.display(), "compaction is behind; no flush");
+            tracing::debug!(path = %self.path.display(), "compaction is behind; the flush is skipped");
             return Ok(());
         }
         self.flush_families(false)
@@ -385,14 +385,14 @@ mod tests {
 
     fn known(due: u64) -> IndexRow {
         let kind = IndexEntryKind::Main;
-        let (in_ledger, http, course) = (false, false, false);
+        let (in_ledger, is_http, has_lifecycle) = (false, false, false);
         let slot = IndexEntry {
             key: key(due),
             kind,
             generation: due,
             in_ledger,
-            is_http: http,
-            has_lifecycle: course,
+            is_http,
+            has_lifecycle,
             caller: TriggerCaller::NotATrigger,
         };
         IndexRow { entries: [slot].into() }

@@ -1,0 +1,92 @@
+//! Reading the committed offset of a partition that is taken over.
+//!
+//! Invariant: the read may block for as long as an earlier owner's transaction is undecided; it
+//! happens on a thread of its own, and a timeout means "not yet", never "none".
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use rdkafka::error::KafkaResult;
+
+use super::CALL_TIMEOUT;
+use crate::engine::takeover::PartitionOffsets;
+use crate::kafka::Names;
+use crate::kafka::admin_client::KafkaAdminClient;
+use crate::kafka::member::CommittedOffsets;
+use crate::kafka::orphaned_transactions::OrphanedTransactions;
+use crate::model::PartitionId;
+
+/// How long one look at a committed offset may take before the next is tried.
+const COMMITTED_OFFSET_TIMEOUT: Duration = Duration::from_secs(2);
+/// How soon an offset is stable that no open transaction holds up.
+const FIRST_COMMITTED_OFFSET_TIMEOUT: Duration = Duration::from_millis(150);
+/// Reads the committed offset of one partition for one takeover.
+pub(super) struct CommittedOffsetRequest {
+    pub(super) partition: PartitionId,
+    pub(super) nonce: u64,
+    pub(super) offsets: CommittedOffsets,
+    pub(super) orphaned_transactions: Arc<OrphanedTransactions>,
+    pub(super) admin: KafkaAdminClient,
+    pub(super) names: Names,
+}
+
+impl CommittedOffsetRequest {
+    /// Repeats the request on a thread of its own until it is answered or `cancelled`.
+    pub(super) fn spawn(
+        self,
+        cancelled: Arc<AtomicBool>,
+        replies: Sender<(PartitionId, u64, PartitionOffsets)>,
+    ) {
+        super::spawn("offsets", move || {
+            let mut timeout = FIRST_COMMITTED_OFFSET_TIMEOUT;
+            while !cancelled.load(Ordering::SeqCst) {
+                match self.fetch(timeout) {
+                    Ok(committed) => {
+                        let _receiver_closed =
+                            replies.send((self.partition, self.nonce, committed));
+                        return;
+                    }
+                    Err(error) => {
+                        let partition = self.partition;
+                        tracing::debug!(partition, %error, "committed offsets are not stable yet");
+                        self.fence_previous_owner();
+                        timeout = COMMITTED_OFFSET_TIMEOUT;
+                        std::thread::park_timeout(Duration::from_millis(50));
+                    }
+                }
+            }
+        });
+    }
+
+    /// The offset does not get stable: a dead owner's transaction is open, or the broker is away.
+    fn fence_previous_owner(&self) {
+        match self.orphaned_transactions.committed_metadata(self.partition, CALL_TIMEOUT) {
+            Ok(metadata) => self.orphaned_transactions.fence_owner(&metadata, CALL_TIMEOUT),
+            Err(error) => tracing::warn!(%error, "waiting for the earlier owner's timeout"),
+        }
+    }
+
+    /// The stable offset first; the ends after it, so that they cannot be older.
+    fn fetch(&self, timeout: Duration) -> KafkaResult<PartitionOffsets> {
+        let p = self.partition;
+        let offset = self.offsets.committed(p, timeout)?;
+        // It may have died with fires sent and this offset not yet among what it would commit.
+        if let Some((_, metadata)) = &offset {
+            self.orphaned_transactions.fence_owner(metadata, CALL_TIMEOUT);
+        }
+        let (triggers_low, triggers_end) = self.admin.bounds(&self.names.triggers(), p)?;
+        let (signals_low, signals_end) = self.admin.bounds(&self.names.signals(), p)?;
+        let (ledger_low, ledger_end) = self.admin.bounds(&self.names.ledger(), p)?;
+        Ok(PartitionOffsets {
+            committed: offset,
+            triggers_low,
+            triggers_end,
+            signals_low,
+            signals_end,
+            ledger_low,
+            ledger_end,
+        })
+    }
+}
