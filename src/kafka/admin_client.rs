@@ -1,7 +1,8 @@
-//! What the broker says of topics: where logs begin and end, and whether a topic can be written.
+//! Queries about topics: the first and end offsets of a partition, and whether a topic can be
+//! written.
 //!
-//! Invariant: ends are high watermarks, read uncommitted. A read_committed handle would say where
-//! the last open transaction begins, and a committed cancel behind it would be missed.
+//! Invariant: end offsets are high watermarks (read_uncommitted). A read_committed client returns
+//! the last stable offset instead, and a committed cancellation above it would be missed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +19,12 @@ use crate::config::Settings;
 use crate::engine::catalog::TopicState;
 use crate::model::{Offset, PartitionId, Timestamp};
 
-/// Kafka's default `max.message.bytes`, taken where the broker does not say.
+/// Kafka's default `max.message.bytes`, used if the broker does not return the setting.
 const RECORD_BYTES_DEFAULT: usize = 1_048_588;
-/// How long a partition's leader may take to answer before we ask who leads it now.
+/// How long the leader of a partition may take to answer before the metadata is fetched again.
 const LEADER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A read_uncommitted handle; clones share it.
+/// A read_uncommitted client. Clones share its connections.
 #[derive(Clone)]
 pub struct KafkaAdminClient {
     consumer: Arc<BaseConsumer>,
@@ -33,12 +34,12 @@ pub struct KafkaAdminClient {
 
 impl std::fmt::Debug for KafkaAdminClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Probe").finish_non_exhaustive()
+        f.debug_struct("KafkaAdminClient").finish_non_exhaustive()
     }
 }
 
 impl KafkaAdminClient {
-    /// Opens a probe each of whose requests takes at most `timeout`.
+    /// Opens a client. Each of its requests takes at most `timeout`.
     pub fn open(settings: &Settings, timeout: Duration) -> KafkaResult<Self> {
         let mut config = client_config(settings);
         let admin = Arc::new(config.create()?);
@@ -47,20 +48,20 @@ impl KafkaAdminClient {
         Ok(Self { consumer: Arc::new(consumer), admin, timeout })
     }
 
-    /// The first offset still there, and the end (exclusive) of a partition's log.
+    /// The first available offset of a partition, and its end offset (exclusive).
     pub fn bounds(&self, topic: &str, partition: PartitionId) -> KafkaResult<(Offset, Offset)> {
         let fetch = |timeout| self.consumer.fetch_watermarks(topic, partition, timeout);
         let (low, high) = fetch(self.timeout.min(LEADER_TIMEOUT)).or_else(|_| {
-            // The client goes on asking the leader that it knows of, however dead, unless it is
-            // informed that there is another one.
+            // librdkafka sends requests to the leader in its cached metadata, even if that broker
+            // has failed. Only a new metadata request replaces it.
             self.consumer.fetch_metadata(Some(topic), self.timeout)?;
             fetch(self.timeout)
         })?;
         Ok((Offset::try_from(low).unwrap_or(0), Offset::try_from(high).unwrap_or(0)))
     }
 
-    /// The offset of the first record written at `time`, in ms since the epoch, or later; the end
-    /// if there is none.
+    /// The offset of the first record whose timestamp is `time` (ms since the epoch) or later.
+    /// Returns the end offset if there is no such record.
     pub fn offset_for_time(
         &self,
         topic: &str,
@@ -74,7 +75,7 @@ impl KafkaAdminClient {
         let found = found.find_partition(topic, partition);
         match found.and_then(|found| found.offset().to_raw()).map(Offset::try_from) {
             Some(Ok(offset)) => Ok(offset),
-            // Kafka says "the end" by a number that is none.
+            // If no record matches, Kafka returns a special value (-1) and not an offset.
             _ => self.bounds(topic, partition).map(|(_low, end)| end),
         }
     }
@@ -85,8 +86,8 @@ impl KafkaAdminClient {
         self.consumer.client().fetch_cluster_id(self.timeout)
     }
 
-    /// Host and port of each broker, as its clients call it. (Asked for one topic, since without
-    /// any the answer would have all of them.)
+    /// Host and port of each broker, as advertised to clients. The request names one topic, because
+    /// the answer to a request without a topic describes all topics.
     pub fn brokers(&self, topic: &str) -> KafkaResult<Vec<(String, u16)>> {
         let metadata = self.consumer.fetch_metadata(Some(topic), self.timeout)?;
         let brokers = metadata.brokers().iter();
@@ -94,7 +95,7 @@ impl KafkaAdminClient {
         Ok(brokers.map(|broker| (broker.host().to_owned(), at(broker.port()))).collect())
     }
 
-    /// How many partitions a topic has; `None` if it does not exist.
+    /// The number of partitions of a topic; `None` if the topic does not exist.
     pub fn partitions(&self, topic: &str) -> KafkaResult<Option<i32>> {
         let metadata = self.consumer.fetch_metadata(Some(topic), self.timeout)?;
         let known = metadata.topics().iter().find(|t| t.name() == topic && t.error().is_none());
@@ -102,7 +103,7 @@ impl KafkaAdminClient {
         Ok(i32::try_from(count).ok().filter(|count| *count > 0))
     }
 
-    /// Whether and how a topic can be written.
+    /// Whether a topic can be written, and how.
     #[must_use]
     pub fn topic_state(&self, topic: &str) -> TopicState {
         let metadata = match self.consumer.fetch_metadata(Some(topic), self.timeout) {
@@ -111,11 +112,11 @@ impl KafkaAdminClient {
         };
         let Some(found) = metadata.topics().iter().find(|t| t.name() == topic) else {
             return TopicState::Unavailable(format!(
-                "topic {topic}: the broker said nothing of it"
+                "topic {topic}: the broker's answer does not contain it"
             ));
         };
         if let Some(error) = found.error() {
-            return refused_or_away(topic, error.into());
+            return topic_error_state(topic, error.into());
         }
         let partitions = i32::try_from(found.partitions().len()).unwrap_or(i32::MAX);
         if partitions == 0 || found.partitions().iter().any(|p| p.leader() < 0) {
@@ -138,7 +139,7 @@ impl KafkaAdminClient {
     }
 }
 
-fn refused_or_away(topic: &str, code: RDKafkaErrorCode) -> TopicState {
+fn topic_error_state(topic: &str, code: RDKafkaErrorCode) -> TopicState {
     match code {
         RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic => {
             TopicState::Unusable(format!("topic {topic} does not exist: create it and replay"))
@@ -153,7 +154,7 @@ fn refused_or_away(topic: &str, code: RDKafkaErrorCode) -> TopicState {
     }
 }
 
-/// Waits for an admin call on this thread: its future is woken by librdkafka's own.
+/// Waits on this thread until an admin request is complete. librdkafka's thread wakes the future.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
     let waker = std::task::Waker::from(Arc::new(ThreadWaker(std::thread::current())));

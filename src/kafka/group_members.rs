@@ -1,7 +1,7 @@
-//! Who is in a group, and what each of them has: as the coordinator tells anyone who asks.
+//! The members of a consumer group and their partitions, as the group coordinator describes them.
 //!
-//! Invariant: it is a picture of a moment, good for choosing whom to follow, never for deciding who
-//! owns.
+//! Invariant: the answer may already be out of date. It is used to choose which partitions to
+//! follow, never to decide which process owns a partition.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::model::PartitionId;
 /// A member of the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMember {
-    /// The member's id; a static one's begins with its instance id and a dash.
+    /// The member id. For a static member it starts with the instance id and a dash.
     pub member_id: String,
-    /// Its partitions of the topic asked for.
+    /// The member's partitions of the requested topic.
     pub partitions: Vec<PartitionId>,
 }
 
@@ -38,8 +38,8 @@ pub(super) fn list_members(
     Ok(members.flat_map(|found| found.members().iter().map(group_member)).collect())
 }
 
-/// Kafka's ConsumerProtocolAssignment: `version i16 | count i32 | (topic string | count i32 |
-/// partition i32 …) …`, big-endian. `None` if it is cut.
+/// Parses Kafka's ConsumerProtocolAssignment: `version i16 | count i32 | (topic string | count i32
+/// | partition i32 …) …`, big-endian. `None` if the bytes are truncated.
 fn parse_assignment(bytes: &[u8], topic: &str) -> Option<Vec<PartitionId>> {
     let mut rest = bytes.get(2..)?;
     let mut partitions = Vec::new();

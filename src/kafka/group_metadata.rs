@@ -1,9 +1,12 @@
-//! The fence: proof of group membership that a transaction carries.
+//! Consumer group metadata: a transaction carries it to prove group membership (fencing).
 //!
-//! Invariant: metadata is taken on the thread that polls the group, right before it is used, and
-//! never without a member id and a generation: a broker accepts a commit that has neither from
-//! anyone.
-#![allow(unsafe_code, reason = "the crate keeps group metadata opaque; see each SAFETY comment")]
+//! Invariant: the metadata is read on the thread that polls the group, immediately before it is
+//! used, and it always has a member id and a generation. A broker does not check a commit that has
+//! neither.
+#![allow(
+    unsafe_code,
+    reason = "rdkafka gives no access to group metadata; see each SAFETY comment"
+)]
 
 use std::ffi::CStr;
 use std::ptr::NonNull;
@@ -11,53 +14,54 @@ use std::ptr::NonNull;
 use rdkafka::bindings as c;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 
-/// Why there is no fence: do not commit; wait for the group, or take over again.
+/// Why there is no group metadata. Do not commit; poll the group, or take the partitions over
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupMetadataError {
-    /// The process is not (or no longer) a member of its group.
+    /// The process is not a member of the group.
     #[error("not a member of the consumer group")]
     NotMember,
-    /// The group has taken the partitions away.
-    #[error("the consumer group has given the partitions away")]
+    /// The group has revoked the partitions without waiting for this process.
+    #[error("the consumer group has reassigned the partitions")]
     AssignmentLost,
 }
 
-/// Validated group metadata.
+/// Group metadata with a member id and a generation.
 #[derive(Debug)]
 pub struct GroupMetadata {
     metadata: NonNull<c::rd_kafka_consumer_group_metadata_t>,
-    /// The generation of the group that this proves membership of.
+    /// The group generation in the metadata.
     pub generation: i32,
 }
 
-// SAFETY: librdkafka's group metadata is a plain heap value that no thread shares; it is only
-// read, and destroyed once, by the owner of this value.
+// SAFETY: librdkafka's group metadata is a heap value that no other thread uses. Its owner only
+// reads it, and destroys it once.
 unsafe impl Send for GroupMetadata {}
 
 impl GroupMetadata {
-    /// Takes the group's metadata and checks that it names a member and a generation.
+    /// Reads the group metadata of a consumer. Fails if it has no member id or no generation.
     pub fn from_consumer<C: ConsumerContext>(
         consumer: &BaseConsumer<C>,
     ) -> Result<Self, GroupMetadataError> {
         if consumer.assignment_lost() {
             return Err(GroupMetadataError::AssignmentLost);
         }
-        // SAFETY: the handle lives as long as `consumer`; the call returns null or a value that
-        // we own and destroy in `drop`.
+        // SAFETY: the handle lives as long as `consumer`. The call returns null or a value that we
+        // own and destroy in `drop`.
         let metadata =
             unsafe { c::rd_kafka_consumer_group_metadata(consumer.client().native_ptr()) };
         let metadata = NonNull::new(metadata).ok_or(GroupMetadataError::NotMember)?;
-        // SAFETY: `metadata` is valid and not yet shared.
+        // SAFETY: `metadata` is valid and not shared.
         let generation =
             unsafe { c::rd_kafka_consumer_group_metadata_generation_id(metadata.as_ptr()) };
         let group_metadata = Self { metadata, generation };
-        // SAFETY: the member id belongs to `metadata`, is NUL-terminated, and is copied from here
-        // on by no other thread: it is only looked at while `fence` lives.
-        let member = unsafe {
-            let member = c::rd_kafka_consumer_group_metadata_member_id(metadata.as_ptr());
-            if member.is_null() { c"" } else { CStr::from_ptr(member) }
+        // SAFETY: `metadata` owns the member id, which is NUL-terminated. It is only read here,
+        // while `group_metadata` lives.
+        let member_id = unsafe {
+            let member_id = c::rd_kafka_consumer_group_metadata_member_id(metadata.as_ptr());
+            if member_id.is_null() { c"" } else { CStr::from_ptr(member_id) }
         };
-        if generation < 0 || member.is_empty() {
+        if generation < 0 || member_id.is_empty() {
             Err(GroupMetadataError::NotMember)
         } else {
             Ok(group_metadata)
@@ -71,7 +75,7 @@ impl GroupMetadata {
 
 impl Drop for GroupMetadata {
     fn drop(&mut self) {
-        // SAFETY: owned by us alone, destroyed once.
+        // SAFETY: this value is the only owner, and `drop` runs once.
         unsafe { c::rd_kafka_consumer_group_metadata_destroy(self.metadata.as_ptr()) }
     }
 }

@@ -1,7 +1,7 @@
-//! Membership of a group: which partitions are ours, and their committed offsets.
+//! Consumer group membership: the assigned partitions and their committed offsets.
 //!
-//! Invariant: the group is polled only while no transaction is open, so a partition never leaves us
-//! in the middle of one. The member reads no records; it pauses whatever it is assigned.
+//! Invariant: the group is polled only while no transaction is open, so no partition is revoked
+//! during a transaction. The member reads no records: it pauses every assigned partition.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,20 +21,20 @@ use crate::engine::assignment::AssignmentChange;
 use crate::fault;
 use crate::model::{Offset, PartitionId};
 
-/// How long the broker may take to say where a topic's partitions are.
+/// How long the broker may take to return the metadata of a topic.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(5);
-/// So often may a member be thrown out within [`FENCED_WINDOW`]: a broker that comes and goes does
-/// it once or twice, a rival of the same name does it at once every time.
+/// How many times a member may be fenced within [`FENCED_WINDOW`]. An unstable broker causes one or
+/// two fencings; another process with the same instance id causes a new one after each join.
 const FENCED_MAX: usize = 5;
-/// How long a member that was thrown out is remembered to have been.
+/// Fencings older than this are not counted.
 const FENCED_WINDOW: Duration = Duration::from_secs(60);
 
-/// A member of a group.
+/// A member of a consumer group.
 pub struct Member {
     config: ClientConfig,
     consumer: Arc<BaseConsumer<GroupContext>>,
     topic: String,
-    /// When it was thrown out, of late.
+    /// The times of the recent fencings.
     fenced_at: Vec<Instant>,
 }
 
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Member {
 }
 
 impl Member {
-    /// Joins `group` for `topic`, as the static member `instance`.
+    /// Joins `group` for `topic` as the static member `instance`.
     pub fn join(
         settings: &Settings,
         group: &str,
@@ -55,8 +55,8 @@ impl Member {
         Self::join_as(settings, group, topic, Some(instance))
     }
 
-    /// Joins `group` for `topic` without a name that outlives the process. Such a member leaves
-    /// the group when it is dropped, and its partitions move at once.
+    /// Joins `group` for `topic` as a dynamic member. When it is dropped, it leaves the group and
+    /// its partitions are reassigned at once.
     pub fn join_dynamic(settings: &Settings, group: &str, topic: &str) -> KafkaResult<Self> {
         Self::join_as(settings, group, topic, None)
     }
@@ -80,18 +80,21 @@ impl Member {
         Ok(Self { config, consumer, topic: topic.to_owned(), fenced_at: Vec::new() })
     }
 
-    /// Joins again under the same name after an error that [`poll`](Self::poll) has returned.
-    /// Whatever was ours is lost. Returns `fatal` when that has happened too often of late.
+    /// Joins the group again with the same instance id, after [`poll`](Self::poll) has returned an
+    /// error. All partitions are lost. Returns `fatal` if the member was fenced too often recently.
     ///
-    /// The usual one says that someone else has our name, and is mostly wrong: after a broker was
-    /// away for longer than a session, a late heartbeat of ours arrives after we have joined again,
-    /// and is answered like that of an unknown member. The lock on the data directory keeps real
-    /// ones away, unless the name was given to two by hand: those would throw each other out in
-    /// turn.
+    /// The usual error says that another process uses the same instance id. In most cases this is
+    /// wrong: after the broker was unavailable for longer than the session timeout, a delayed
+    /// heartbeat arrives after this member has joined again, and the broker answers it as one of an
+    /// unknown member. The lock on the data directory excludes a second process with the same id,
+    /// unless the id was configured by hand in two places; then the two processes fence each other
+    /// repeatedly.
     pub fn rejoin(&mut self, fatal: KafkaError) -> KafkaResult<()> {
         let context = self.consumer.context();
-        if *context.forced_rejoin.lock().expect("no panic holds it") == ForcedRejoin::Leaving {
-            context.released_all.store(true, Ordering::SeqCst); // nothing is left to hand over
+        if *context.forced_rejoin.lock().expect("no thread panics with the lock held")
+            == ForcedRejoin::Leaving
+        {
+            context.released_all.store(true, Ordering::SeqCst); // no partition is left to release
             return Ok(());
         }
         let now = clock::monotonic();
@@ -105,31 +108,43 @@ impl Member {
         Ok(())
     }
 
-    /// Serves the group, waiting at most `timeout`, and says what has changed. An error is fatal
-    /// for the consumer: only [`rejoin`](Self::rejoin) makes it a member again.
+    /// Polls the group for at most `timeout` and returns the assignment changes. An error is fatal
+    /// for the consumer: call [`rejoin`](Self::rejoin).
     pub fn poll(&self, timeout: Duration) -> Result<Vec<AssignmentChange>, KafkaError> {
         if let Some(Err(error)) = self.consumer.poll(whole_ms(timeout)) {
             if matches!(error, KafkaError::MessageConsumptionFatal(_)) {
                 return Err(error);
             }
-            tracing::debug!(%error, "the group's consumer reports");
+            tracing::debug!(%error, "the group consumer returned an error");
         }
         if let Err(error) = self.force_rejoin() {
-            tracing::debug!(%error, "the subscription is changed at the next poll");
+            tracing::debug!(%error, "the subscription cannot be changed; trying again");
         }
-        Ok(std::mem::take(&mut *self.consumer.context().changes.lock().expect("no panic holds it")))
+        Ok(std::mem::take(
+            &mut *self
+                .consumer
+                .context()
+                .changes
+                .lock()
+                .expect("no thread panics with the lock held"),
+        ))
     }
 
-    /// A static member that starts again inherits the assignment of the one before it, and the
-    /// group does not look whether the subscription is still the same. If the one before had handed
-    /// over, that is nothing of ours, and the group would never assign us more. Only a subscription
-    /// that changes while we are a member makes the group assign again: so it changes, and back.
+    /// A static member that restarts gets the assignment of its earlier process, and the group does
+    /// not compare the subscriptions. If the earlier process had released its partitions by
+    /// subscribing to another topic, the inherited assignment has partitions of that topic only,
+    /// and the group would not assign others. A subscription that changes after the join forces a
+    /// new assignment: subscribe to both topics, then only to ours.
     fn force_rejoin(&self) -> KafkaResult<()> {
-        let mut forced_rejoin =
-            self.consumer.context().forced_rejoin.lock().expect("no panic holds it");
+        let mut forced_rejoin = self
+            .consumer
+            .context()
+            .forced_rejoin
+            .lock()
+            .expect("no thread panics with the lock held");
         match &*forced_rejoin {
             ForcedRejoin::Requested(other_topic) => {
-                // librdkafka joins for no topic that it does not know.
+                // librdkafka does not join for a topic that is not in its metadata.
                 if self.consumer.fetch_metadata(Some(other_topic), METADATA_TIMEOUT).is_ok() {
                     self.consumer.subscribe(&[&self.topic, other_topic])?;
                     *forced_rejoin = ForcedRejoin::Subscribed;
@@ -144,7 +159,8 @@ impl Member {
         Ok(())
     }
 
-    /// Lets revoked or lost partitions go: nothing that we do has an effect on them any more.
+    /// Releases revoked or lost partitions. Call it when no transaction or record of ours can
+    /// affect them any more.
     pub fn release(&self, partitions: &[PartitionId]) -> KafkaResult<()> {
         let mut list = TopicPartitionList::with_capacity(partitions.len());
         for partition in partitions {
@@ -156,13 +172,13 @@ impl Member {
         Ok(())
     }
 
-    /// Proof of membership for one transaction, as of now.
+    /// The current group metadata, for one transaction.
     pub fn group_metadata(&self) -> Result<GroupMetadata, GroupMetadataError> {
         GroupMetadata::from_consumer(&self.consumer)
     }
 
-    /// The committed offset of a partition of any topic. An error, timeouts included, means "not
-    /// known yet", never "none".
+    /// The committed offset of a partition of any topic. An error (also a timeout) means that it is
+    /// not known yet, not that there is none.
     pub fn committed(
         &self,
         topic: &str,
@@ -172,9 +188,8 @@ impl Member {
         Ok(committed(&self.consumer, topic, partition, timeout)?.map(|(offset, _)| offset))
     }
 
-    /// Commits offsets of partitions of any topics, outside of a transaction. The broker refuses it
-    /// to a client that is no member any more; without [`CommitMode::Sync`] no caller learns of
-    /// that.
+    /// Commits offsets of partitions of any topics, outside of a transaction. The broker refuses
+    /// the commit if this client is not a member any more; only [`CommitMode::Sync`] reports that.
     pub fn commit(
         &self,
         offsets: &[(&str, PartitionId, Offset)],
@@ -188,26 +203,31 @@ impl Member {
         self.consumer.commit(&list, mode)
     }
 
-    /// A way to read committed offsets from another thread: it blocks while a transaction that
-    /// an earlier owner left open is undecided.
+    /// A handle that reads committed offsets on another thread. Such a read blocks while a
+    /// transaction of an earlier owner is open.
     #[must_use]
     pub fn committed_offsets(&self) -> CommittedOffsets {
         CommittedOffsets { consumer: Arc::clone(&self.consumer), topic: self.topic.clone() }
     }
 
-    /// Begins to give all partitions to the others while staying a member; poll until
-    /// [`Self::has_released_all`]. A static member sends no LeaveGroup, so it asks for `another`
-    /// topic instead, of which it reads nothing. It must exist, and must be known to: librdkafka
-    /// joins for no other, and calls our partitions lost rather than revoked.
+    /// Starts to release all partitions without leaving the group; poll until
+    /// [`Self::has_released_all`]. A static member does not send LeaveGroup, so it subscribes to
+    /// `other_topic` instead, of which it reads nothing. That topic must exist and be in
+    /// librdkafka's metadata: otherwise librdkafka does not join again, and reports our partitions
+    /// as lost, not as revoked.
     pub fn leave_gracefully(&self, other_topic: &str, timeout: Duration) -> KafkaResult<()> {
         let _cached = self.consumer.fetch_metadata(Some(other_topic), timeout)?;
         self.consumer.context().released_all.store(false, Ordering::SeqCst);
-        *self.consumer.context().forced_rejoin.lock().expect("no panic holds it") =
-            ForcedRejoin::Leaving;
+        *self
+            .consumer
+            .context()
+            .forced_rejoin
+            .lock()
+            .expect("no thread panics with the lock held") = ForcedRejoin::Leaving;
         self.consumer.subscribe(&[other_topic])
     }
 
-    /// Whether the group has agreed to an assignment in which nothing is ours.
+    /// Whether the group has completed an assignment in which this member has no partitions.
     #[must_use]
     pub fn has_released_all(&self) -> bool {
         self.consumer.context().released_all.load(Ordering::SeqCst)
@@ -222,13 +242,13 @@ pub struct CommittedOffsets {
 
 impl std::fmt::Debug for CommittedOffsets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Offsets").field("topic", &self.topic).finish_non_exhaustive()
+        f.debug_struct("CommittedOffsets").field("topic", &self.topic).finish_non_exhaustive()
     }
 }
 
 impl CommittedOffsets {
-    /// The stable committed offset of a partition and its metadata. An error, timeouts included,
-    /// means "not known yet", never "none".
+    /// The stable committed offset of a partition and its metadata. An error (also a timeout) means
+    /// that it is not known yet, not that there is none.
     pub fn committed(
         &self,
         partition: PartitionId,
@@ -238,7 +258,7 @@ impl CommittedOffsets {
     }
 }
 
-/// The committed offset of a partition and its metadata, as stable as the consumer reads.
+/// The committed offset of a partition and its metadata, at the consumer's isolation level.
 pub(super) fn committed<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topic: &str,
@@ -263,28 +283,29 @@ pub(super) fn committed<C: ConsumerContext>(
 }
 
 impl Drop for Member {
-    /// Closing revokes what is left, and no code will call `release` then.
+    /// Closing the consumer revokes the remaining partitions; no code calls `release` after that.
     fn drop(&mut self) {
         self.consumer.context().closing.store(true, Ordering::SeqCst);
     }
 }
 
-/// A subscription to another topic, only to make the group assign again.
+/// A subscription to another topic that forces the group to assign again.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum ForcedRejoin {
     #[default]
     None,
-    /// We inherited partitions of this topic.
+    /// Partitions of this other topic were inherited: subscribe to it.
     Requested(String),
     Subscribed,
-    /// The group has answered: subscribe to our topic alone.
+    /// The group has assigned again: subscribe only to our topic.
     Rejoined,
-    /// We are leaving, by a subscription that changes too.
+    /// The member is leaving, also by a changed subscription.
     Leaving,
 }
 
 impl ForcedRejoin {
-    /// We were assigned something, maybe of a topic that is not ours.
+    /// Called when the group has assigned partitions; `other_topic` is set if some are not of our
+    /// topic.
     fn on_assigned(&mut self, other_topic: Option<String>) {
         match (&self, other_topic) {
             (Self::None, Some(topic)) => *self = Self::Requested(topic),
@@ -294,7 +315,7 @@ impl ForcedRejoin {
     }
 }
 
-/// Notes what the group says while it is polled.
+/// Collects the assignment changes while the group is polled.
 #[derive(Default)]
 struct GroupContext {
     topic: String,
@@ -325,13 +346,13 @@ impl ConsumerContext for GroupContext {
             self.released_all.store(none, Ordering::SeqCst);
             self.forced_rejoin
                 .lock()
-                .expect("no panic holds it")
+                .expect("no thread panics with the lock held")
                 .on_assigned(self.other_topic(list));
             assign(consumer, list)
         } else if self.closing.load(Ordering::SeqCst) || partitions.is_empty() {
             unassign(consumer, list)
         } else {
-            Ok(()) // `release` follows, once the last transaction is done
+            Ok(()) // `release` is called after the last transaction has ended
         };
         let change = match (assigned, consumer.assignment_lost()) {
             (true, _) => AssignmentChange::Assigned(partitions),
@@ -339,21 +360,26 @@ impl ConsumerContext for GroupContext {
             (false, false) => AssignmentChange::Revoked(partitions),
         };
         match result {
-            Ok(()) => self.changes.lock().expect("no panic holds it").push(change),
-            Err(error) => tracing::error!(%error, ?change, "the assignment was not accepted"),
+            Ok(()) => {
+                self.changes.lock().expect("no thread panics with the lock held").push(change)
+            }
+            Err(error) => {
+                tracing::error!(%error, ?change, "the assignment change cannot be applied")
+            }
         }
     }
 }
 
 impl GroupContext {
-    /// A topic other than ours.
+    /// A topic in the list that is not ours.
     fn other_topic(&self, list: &TopicPartitionList) -> Option<String> {
         let elements = list.elements();
         let mut topics = elements.iter().map(|element| element.topic());
         topics.find(|topic| *topic != self.topic).map(str::to_owned)
     }
 
-    /// The partitions of our topic: while handing over we have those of another one too.
+    /// The partitions of our topic. While the member releases its partitions, the list also has
+    /// partitions of another topic.
     fn own_partitions(&self, list: &TopicPartitionList) -> Vec<PartitionId> {
         let elements = list.elements_for_topic(&self.topic);
         elements.iter().map(|element| element.partition()).collect()
@@ -367,7 +393,8 @@ fn open_consumer(config: &ClientConfig, topic: &str) -> KafkaResult<BaseConsumer
     Ok(consumer)
 }
 
-/// Takes partitions without reading them: the reader does that, from where the cursor says.
+/// Accepts the assignment without reading from it: a `LogReader` reads the partitions, from the
+/// cursor's offset on.
 fn assign(consumer: &BaseConsumer<GroupContext>, list: &mut TopicPartitionList) -> KafkaResult<()> {
     list.set_all_offsets(KafkaOffset::End)?;
     if is_cooperative(consumer) {

@@ -1,13 +1,14 @@
-//! The log: every rdkafka type ends here.
+//! The Kafka clients. No other module uses an rdkafka type (`dev` excepted, which starts
+//! librdkafka's built-in broker).
 //!
-//! Invariant: what the protocol owns (isolation, offsets, idempotence, partitioner, transactional
-//! ids) is set here and nowhere else; the user's `[kafka]` table is laid under it.
+//! Invariant: the settings that the protocol needs (isolation, offsets, idempotence, partitioner,
+//! transactional ids) are set here and nowhere else; they override the user's `[kafka]` table.
 //!
 //! ```text
-//!  Member  ── the group: assignment, committed offsets, the fence
-//!  Reader  ── triggers, signals, ledger by plain assignment, read_committed
-//!  Probe   ── ends of logs as the broker sees them (read_uncommitted), topics' state
-//!  Transactor ── one transaction at a time
+//!  Member                ── consumer group: assignment, committed offsets, group metadata
+//!  LogReader             ── triggers, signals, ledger: manual assignment, read_committed
+//!  KafkaAdminClient      ── end offsets (read_uncommitted), topics
+//!  TransactionalProducer ── one transaction at a time
 //! ```
 
 pub mod admin_client;
@@ -31,11 +32,11 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use crate::config::Settings;
 
-/// librdkafka's own limit of 1,000,000 bytes is for a whole record: a payload of that size would
-/// not fit with its headers. Beyond this one the topic's `max.message.bytes` decides.
+/// librdkafka's default of 1,000,000 bytes counts the whole record, so a payload of that size does
+/// not fit together with its headers. The topic's `max.message.bytes` is the limit that applies.
 const RECORD_BYTES_MAX: &str = "2097152";
 
-/// The names that `topics.prefix` gives to everything in the cluster.
+/// The names of topics, groups and transactional ids, which all start with `topics.prefix`.
 #[derive(Clone, Debug)]
 pub struct Names {
     prefix: String,
@@ -48,50 +49,50 @@ impl Names {
         Self { prefix: prefix.to_owned() }
     }
 
-    /// Registrations, commands, tombstones.
+    /// The topic of registrations, commands and tombstones.
     #[must_use]
     pub fn triggers(&self) -> String {
         self.topic("triggers")
     }
 
-    /// What workers tell owners.
+    /// The topic of messages from workers to the owners of partitions.
     #[must_use]
     pub fn signals(&self) -> String {
         self.topic("signals")
     }
 
-    /// What outlives the replay tail.
+    /// The topic of state that must outlive the retention of `triggers`.
     #[must_use]
     pub fn ledger(&self) -> String {
         self.topic("ledger")
     }
 
-    /// Callbacks that are due, of the default pool.
+    /// The topic of due callbacks of the default pool.
     #[must_use]
     pub fn fires(&self) -> String {
         self.topic("fires")
     }
 
-    /// Callbacks that are due, of a pool; the default pool's name is empty.
+    /// The topic of due callbacks of a pool; the default pool's name is empty.
     #[must_use]
     pub fn fires_of(&self, pool: &str) -> String {
         let fires = self.fires();
         if pool.is_empty() { fires } else { format!("{fires}.{pool}") }
     }
 
-    /// Whether a topic is that of a pool other than the default one.
+    /// Whether a topic belongs to a pool other than the default one.
     #[must_use]
     pub fn is_pool_topic(&self, topic: &str) -> bool {
         topic.strip_prefix(&self.fires()).is_some_and(|rest| rest.starts_with('.'))
     }
 
-    /// The audit trail.
+    /// The topic of the audit trail.
     #[must_use]
     pub fn outcomes(&self) -> String {
         self.topic("outcomes")
     }
 
-    /// What no client tries again by itself.
+    /// The topic of records that no client tries again automatically.
     #[must_use]
     pub fn dead_letters(&self) -> String {
         self.topic("dead-letters")
@@ -125,7 +126,7 @@ impl Names {
         format!("{}.{role}.{instance}", self.prefix)
     }
 
-    /// Whether a topic is one of ours, which no trigger may fire into.
+    /// Whether a topic is one of Orloj's, which no trigger may fire into.
     #[must_use]
     pub fn owns(&self, topic: &str) -> bool {
         topic.strip_prefix(&self.prefix).is_some_and(|rest| rest.starts_with('.'))
@@ -136,7 +137,7 @@ impl Names {
     }
 }
 
-/// The settings every client starts from: the user's, and what must be the same for all.
+/// The settings that all clients share: the user's, and those that must not differ.
 #[must_use]
 pub fn client_config(settings: &Settings) -> ClientConfig {
     let mut config = ClientConfig::new();
@@ -153,14 +154,18 @@ pub fn client_config(settings: &Settings) -> ClientConfig {
     config
 }
 
-/// A wait that librdkafka can keep: it counts whole ms, and the crate asks again and again for what
-/// is left of one, which takes a processor of its own.
+/// Rounds a wait up to whole ms. librdkafka counts in ms, and rdkafka polls repeatedly for a
+/// remainder of less than 1 ms, which uses a full CPU core.
 fn whole_ms(wait: Duration) -> Duration {
-    let part = wait.subsec_nanos() % 1_000_000;
-    if part == 0 { wait } else { wait + Duration::from_nanos(u64::from(1_000_000 - part)) }
+    let remainder = wait.subsec_nanos() % 1_000_000;
+    if remainder == 0 {
+        wait
+    } else {
+        wait + Duration::from_nanos(u64::from(1_000_000 - remainder))
+    }
 }
 
-/// Passes librdkafka's errors on to the log, except that a partition's end is no error.
+/// Logs librdkafka's errors. The end of a partition is not an error.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LogContext;
 
@@ -178,7 +183,7 @@ fn log_error(error: &KafkaError, reason: &str) {
     }
 }
 
-/// A consumer that commits nothing by itself and reads only what is committed.
+/// A consumer that does not commit by itself and reads committed records only.
 fn consumer_config(settings: &Settings, group: &str) -> ClientConfig {
     let mut config = client_config(settings);
     config.remove("compression.type");
@@ -192,7 +197,7 @@ fn consumer_config(settings: &Settings, group: &str) -> ClientConfig {
     config
 }
 
-/// A producer whose partitioner is Java's, without transactions: gateway and command line.
+/// A producer with the Java client's partitioner, without transactions.
 #[must_use]
 pub fn producer_config(settings: &Settings) -> ClientConfig {
     let mut config = client_config(settings);
@@ -211,8 +216,8 @@ mod tests {
     fn a_wait_is_rounded_up_to_whole_milliseconds() {
         let us = Duration::from_micros;
         let waits = [(0, 0), (1, 1_000), (1_000, 1_000), (2_300, 3_000), (1_999_999, 2_000_000)];
-        for (wait, kept) in waits {
-            assert_eq!(whole_ms(us(wait)), us(kept));
+        for (wait, rounded) in waits {
+            assert_eq!(whole_ms(us(wait)), us(rounded));
         }
     }
 }

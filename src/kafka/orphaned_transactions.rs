@@ -1,10 +1,10 @@
-//! Ending what a dead owner left open.
+//! Fences the transactions that a failed owner left open.
 //!
-//! Invariant: only a partition's new owner does this, and only to an owner that did not say that it
-//! left. Until its transaction ends, no read_committed reader sees what comes after it,
-//! and its offset is not stable; the broker alone would wait for the transaction's timeout. An
-//! owner that turns out to be alive is fenced, as it should be: the group has given its partition
-//! away.
+//! Invariant: only the new owner of a partition fences the earlier one, and only if the earlier
+//! owner did not mark its last commit as final. While the old transaction is open, read_committed
+//! readers stop before it and its offset is not stable; without fencing, that lasts until the
+//! transaction times out. If the earlier owner is still running, fencing it is correct: the group
+//! has reassigned its partition.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -20,11 +20,11 @@ use crate::config::Settings;
 use crate::engine::cursor::Cursor;
 use crate::model::PartitionId;
 
-/// Several partitions of one dead owner are taken over together: it is ended once for all of them.
-/// A caller that still waits after this time tries again.
+/// An owner is fenced once within this time, even if several of its partitions are taken over. A
+/// takeover that still waits after that time fences it again.
 const FENCED_TTL: Duration = Duration::from_secs(5);
 
-/// What is known of earlier owners; shared by the threads that take partitions over.
+/// The earlier owners that were fenced. Shared by the threads that read committed offsets.
 pub struct OrphanedTransactions {
     consumer: BaseConsumer,
     settings: Settings,
@@ -35,13 +35,15 @@ pub struct OrphanedTransactions {
 
 impl std::fmt::Debug for OrphanedTransactions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Predecessors").field("ended", &self.fenced_at).finish_non_exhaustive()
+        f.debug_struct("OrphanedTransactions")
+            .field("fenced_at", &self.fenced_at)
+            .finish_non_exhaustive()
     }
 }
 
 impl OrphanedTransactions {
-    /// Of the partitions of `topic` in `group`; `ours` is our own transactional id. Gets to know
-    /// the group's coordinator, for at most `timeout`, so that no takeover waits for that.
+    /// Opens a client for the partitions of `topic` in `group`. Connects to the group coordinator
+    /// now, waiting at most `timeout`, so that a takeover does not wait for the connection.
     pub fn open(
         settings: &Settings,
         group: &str,
@@ -51,7 +53,7 @@ impl OrphanedTransactions {
     ) -> KafkaResult<Self> {
         let mut config = client_config(settings);
         config.remove("compression.type");
-        // Read uncommitted: the offset as it is, whatever is open.
+        // Read the committed offset also while a transaction is open.
         config.set("group.id", group).set("isolation.level", "read_uncommitted");
         let opened = Self {
             consumer: config.create()?,
@@ -60,13 +62,13 @@ impl OrphanedTransactions {
             own_transactional_id: own_transactional_id.to_owned(),
             fenced_at: Mutex::default(),
         };
-        let _met = opened.committed_metadata(0, timeout);
+        let _connected = opened.committed_metadata(0, timeout);
         Ok(opened)
     }
 
-    /// Has the broker end whatever the owner that wrote `metadata` left open, if that is another
-    /// one which did not leave by itself. Waits for nothing: the broker begins with the first
-    /// request, and librdkafka, which is answered to retry, would do so half a second later.
+    /// Makes the broker end the open transaction of the owner that wrote `metadata`, if that owner
+    /// is another process and its last commit was not final. Does not wait: the broker starts with
+    /// the first request, and librdkafka retries half a second later.
     pub fn fence_owner(&self, metadata: &str, timeout: Duration) {
         let owner =
             Cursor::active_owner(metadata).filter(|owner| *owner != self.own_transactional_id);
@@ -76,23 +78,28 @@ impl OrphanedTransactions {
         if fenced_at.get(owner).is_some_and(|at| now.duration_since(*at) < FENCED_TTL) {
             return;
         }
-        let _earlier = fenced_at.insert(owner.to_owned(), now);
+        let _previous = fenced_at.insert(owner.to_owned(), now);
         let (settings, owner) = (self.settings.clone(), owner.to_owned());
-        let thread = std::thread::Builder::new().name("predecessor".to_owned());
+        let thread = std::thread::Builder::new().name("fence-owner".to_owned());
         let started = thread.spawn(move || {
             tracing::info!(
                 owner,
-                "ending the transaction that an earlier owner may have left open"
+                "fencing the earlier owner of a partition to end its open transaction"
             );
-            // Opening is enough: the broker ends what an earlier producer of that name has open.
+            // Opening a producer is enough: it makes the broker end the transaction of the earlier
+            // one.
             if let Err(error) = ProducerPair::open(&settings, &owner, timeout) {
-                tracing::warn!(owner, %error, "waiting for the earlier owner's timeout");
+                tracing::warn!(
+                    owner,
+                    %error,
+                    "the earlier owner cannot be fenced; waiting for its transaction timeout"
+                );
             }
         });
-        let _detached = started.expect("the system has room for a few threads");
+        let _detached = started.expect("a thread can be started");
     }
 
-    /// What was committed last, stable or not; empty if nothing ever was.
+    /// The metadata of the last committed offset, stable or not; empty if none was committed.
     pub fn committed_metadata(
         &self,
         partition: PartitionId,

@@ -1,11 +1,11 @@
-//! Two transactors that take turns, so that a transaction need not wait for the markers of the one
-//! before.
+//! Two transactional producers that are used in turn, so that a transaction does not wait until the
+//! markers of the previous one are written.
 //!
-//! Invariant: one begins only when the other's transaction has ended, so no more than one is
-//! undecided, and what is read in order of offsets is what was decided in order. A broker that has
-//! promised to commit still writes markers; a producer that starts its next one meanwhile is
-//! refused (`CONCURRENT_TRANSACTIONS`), and librdkafka lets it wait for 20 ms. Its partner need not
-//! wait: its own markers have been written long ago.
+//! Invariant: a transaction starts only after the previous one has ended, so at most one is
+//! undecided, and offset order is the order of decisions. After a commit is acknowledged, the
+//! broker still writes markers. A producer that starts its next transaction during that time is
+//! refused (`CONCURRENT_TRANSACTIONS`), and librdkafka waits 20 ms before it tries again. The other
+//! producer does not wait: its markers are already written.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::transaction::{OffsetCommit, ProducerRecord, TransactionError, Transac
 use crate::config::Settings;
 use crate::model::Timestamp;
 
-/// Two transactors under one identity.
+/// Two transactional producers of one process.
 #[derive(Debug)]
 pub struct ProducerPair {
     producers: [TransactionalProducer; 2],
@@ -23,8 +23,8 @@ pub struct ProducerPair {
 }
 
 impl ProducerPair {
-    /// Opens both under `id`, and blocks until the broker has ended whatever earlier ones of that
-    /// id left open, at most `timeout`.
+    /// Opens both producers under `id`. Blocks, for at most `timeout`, until the broker has ended
+    /// the open transactions of earlier producers with the same id.
     pub fn open(
         settings: &Settings,
         id: &str,
@@ -40,14 +40,15 @@ impl ProducerPair {
         Ok(Self { producers: [first?, second?], current: AtomicUsize::new(0) })
     }
 
-    /// Gets to know a topic, so that the first record for it does not wait for that.
+    /// Fetches the metadata of a topic, so that the first record does not wait for it.
     pub fn prefetch_metadata(&self, topic: &str) -> Result<(), TransactionError> {
-        self.producers.iter().try_for_each(|transactor| transactor.prefetch_metadata(topic))
+        self.producers.iter().try_for_each(|producer| producer.prefetch_metadata(topic))
     }
 
-    /// It is the other's turn; see [`TransactionalProducer::begin_at`].
+    /// Switches to the other producer and begins a transaction; see
+    /// [`TransactionalProducer::begin_at`].
     pub fn begin_at(&self, time: Timestamp) -> Result<(), TransactionError> {
-        let _before = self.current.fetch_xor(1, Ordering::Relaxed);
+        let _previous = self.current.fetch_xor(1, Ordering::Relaxed);
         self.current().begin_at(time)
     }
 
@@ -75,7 +76,7 @@ impl ProducerPair {
     }
 }
 
-/// An instance's id has no slash (`scheduler.instance_id`), so no two processes share one of these.
+/// An instance id has no slash (`scheduler.instance_id`), so no two processes share this id.
 fn second_transactional_id(id: &str) -> String {
     format!("{id}/2")
 }

@@ -1,7 +1,8 @@
-//! Reading the inputs by plain assignment, read_committed, from offsets that the cursor says.
+//! Reads partitions by manual assignment, read_committed, from given offsets.
 //!
-//! Invariant: the reader belongs to no group and commits nothing. Within a partition records come
-//! in offset order; where one starts over, what was fetched before is discarded.
+//! Invariant: the reader is in no consumer group and commits nothing. Records of a partition are
+//! returned in offset order. After [`LogReader::start`], records that were fetched earlier are
+//! discarded.
 
 use std::time::Duration;
 
@@ -15,18 +16,18 @@ use super::{LogContext, consumer_config, whole_ms};
 use crate::config::Settings;
 use crate::model::{Offset, PartitionId};
 
-/// How long the broker may take to say where a topic's partitions are.
+/// How long the broker may take to return the metadata of a topic.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the reader found.
+/// What a poll returned.
 #[derive(Debug)]
 pub enum ReadEvent<'a> {
     /// A record.
     Record(BorrowedMessage<'a>),
-    /// Some partition with this number has no more committed records for now. The event does not
-    /// say of which topic: compare positions with ends.
+    /// There are no more committed records for now in some partition with this number. The event
+    /// does not contain the topic: compare positions with end offsets.
     PartitionEof(PartitionId),
-    /// An offset that was asked for is not there (deleted by retention, or never written).
+    /// The requested offset does not exist (deleted by retention, or never written).
     OutOfRange(String),
 }
 
@@ -37,16 +38,16 @@ pub struct LogReader {
 
 impl std::fmt::Debug for LogReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reader").finish_non_exhaustive()
+        f.debug_struct("LogReader").finish_non_exhaustive()
     }
 }
 
 impl LogReader {
-    /// Opens a reader. It carries the group's name only so that the same ACLs cover it.
+    /// Opens a reader. It has the group's name only so that the group's ACLs also cover it.
     pub fn open(settings: &Settings, group: &str) -> KafkaResult<Self> {
         let mut config = consumer_config(settings, group);
         config
-            // A partition that is added waits for the fetch under way.
+            // A partition that is added has to wait until the current fetch request ends.
             .set("fetch.wait.max.ms", "25")
             .set("fetch.queue.backoff.ms", "5")
             .set("max.partition.fetch.bytes", "4194304")
@@ -56,12 +57,12 @@ impl LogReader {
         Ok(Self { consumer: config.create_with_context(LogContext)? })
     }
 
-    /// Gets to know a topic, so that the first read of it does not wait for that.
+    /// Fetches the metadata of a topic, so that the first read does not wait for it.
     pub fn prefetch_metadata(&self, topic: &str) -> KafkaResult<()> {
         self.consumer.fetch_metadata(Some(topic), METADATA_TIMEOUT).map(drop)
     }
 
-    /// Reads a partition from `offset` on.
+    /// Starts reading a partition at `offset`.
     pub fn start(&self, topic: &str, partition: PartitionId, offset: Offset) -> KafkaResult<()> {
         self.stop(topic, partition)?;
         let mut list = TopicPartitionList::new();
@@ -70,7 +71,7 @@ impl LogReader {
         self.consumer.incremental_assign(&list)
     }
 
-    /// Reads a partition no longer; nothing happens if it was not read.
+    /// Stops reading a partition. Does nothing if it was not read.
     pub fn stop(&self, topic: &str, partition: PartitionId) -> KafkaResult<()> {
         let assigned = self.consumer.assignment()?;
         if assigned.find_partition(topic, partition).is_none() {
@@ -81,14 +82,15 @@ impl LogReader {
         self.consumer.incremental_unassign(&list)
     }
 
-    /// Pauses or resumes a partition: what its owner cannot take must not pile up in memory.
+    /// Pauses or resumes a partition, so that records which cannot be processed yet do not fill the
+    /// memory.
     pub fn pause(&self, topic: &str, partition: PartitionId, paused: bool) -> KafkaResult<()> {
         let mut list = TopicPartitionList::new();
         let _element = list.add_partition(topic, partition);
         if paused { self.consumer.pause(&list) } else { self.consumer.resume(&list) }
     }
 
-    /// The next thing read, waiting at most `timeout`.
+    /// The next event; waits at most `timeout`.
     pub fn poll(&self, timeout: Duration) -> Result<Option<ReadEvent<'_>>, KafkaError> {
         match self.consumer.poll(whole_ms(timeout)) {
             None => Ok(None),
@@ -105,7 +107,7 @@ impl LogReader {
         }
     }
 
-    /// The last stable offset of a partition: where a read_committed reader stops.
+    /// The last stable offset of a partition, where a read_committed reader stops.
     pub fn last_stable_offset(
         &self,
         topic: &str,
@@ -116,7 +118,7 @@ impl LogReader {
         Ok(Offset::try_from(end).unwrap_or(0))
     }
 
-    /// The topic and partition of a record.
+    /// The topic, partition and offset of a record.
     #[must_use]
     pub fn position<'a>(message: &'a BorrowedMessage<'_>) -> (&'a str, PartitionId, Offset) {
         let offset = Offset::try_from(message.offset()).expect("a record's offset is not negative");

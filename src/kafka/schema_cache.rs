@@ -1,8 +1,9 @@
-//! The schemas that producers registered: from a folder, then from a registry's HTTP API.
+//! The writer schemas of producers: from a folder first, then from a schema registry over HTTP.
 //!
-//! Invariant: a look-up never waits. What is not known yet is fetched beside the loop, and is
-//! [`SchemaLookup::Unreachable`] until the answer is there: ingest pauses, fires go on. Only a
-//! registry that says "no such id" makes an id unknown, and only for a while.
+//! Invariant: a look-up never waits. A schema that is not cached is fetched on another thread;
+//! until the answer arrives the look-up returns [`SchemaLookup::Unreachable`], ingest pauses, and
+//! fires continue. Only a registry that answers "no such id" makes an id unknown, and only for a
+//! limited time.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,23 +19,23 @@ use crate::codec::registration::{SchemaLookup, WriterSchemas};
 use crate::config::TriggerSettings;
 use crate::model::{Millis, Timestamp};
 
-/// How long "no such id" stands before it is asked again: a producer may register late.
+/// How long the answer "no such id" is cached. A producer may register its schema later.
 const UNKNOWN_MS: Millis = 30_000;
-/// How long a registry that failed is left alone.
+/// How long no request is sent to a registry after a failure.
 const UNAVAILABLE_MS: Millis = 1_000;
 
-/// A registry with the Confluent HTTP API.
+/// A schema registry with the Confluent HTTP API.
 #[derive(Clone, Debug)]
 pub struct SchemaRegistry {
     /// Its base URL.
     pub url: String,
-    /// Sends the requests; how long one may take is its setting.
+    /// Sends the requests; its timeout limits each of them.
     pub client: Client,
-    /// Where they run.
+    /// Runs the requests.
     pub runtime: Handle,
 }
 
-/// All writer schemas asked for so far.
+/// All writer schemas that were requested so far.
 #[derive(Debug)]
 pub struct SchemaCache {
     folder: Option<PathBuf>,
@@ -45,21 +46,21 @@ pub struct SchemaCache {
 #[derive(Clone, Debug)]
 enum SchemaState {
     Known(Arc<Schema>),
-    /// The registry does not know it; not asked again before then, in ms since the epoch.
+    /// The registry has no such schema. It is not asked again before `until` (ms since the epoch).
     Unknown {
         until: Timestamp,
     },
-    /// Asked, and no answer yet.
+    /// The request is sent and not answered yet.
     Requested,
-    /// No answer was to be had; not asked again before then, in ms since the epoch.
+    /// The request failed. It is not repeated before `until` (ms since the epoch).
     Unavailable {
         until: Timestamp,
     },
 }
 
 impl SchemaCache {
-    /// The cache that the settings ask for, and the thread that asks its registry, if there is one;
-    /// or why that could not be made.
+    /// The configured cache, and the runtime that sends the requests to its registry, if there is
+    /// one. The error says why they could not be created.
     pub fn open(settings: &TriggerSettings) -> Result<(Self, Option<Runtime>), String> {
         let folder = Some(settings.schemas_dir.clone()).filter(|dir| !dir.as_os_str().is_empty());
         if settings.registry_url.is_empty() {
@@ -79,13 +80,13 @@ impl SchemaCache {
         Ok((Self::new(folder, Some(registry)), Some(runtime)))
     }
 
-    /// A cache over a folder of `<id>.avsc` files and a registry, in that order.
+    /// A cache that reads a folder of `<id>.avsc` files first, then a registry.
     #[must_use]
     pub fn new(folder: Option<PathBuf>, registry: Option<SchemaRegistry>) -> Self {
         Self { folder, registry, states: Arc::default() }
     }
 
-    /// The cache as it is to be asked at `now`, in ms since the epoch.
+    /// The cache for look-ups at the time `now`, in ms since the epoch.
     #[must_use]
     pub fn at(&self, now: Timestamp) -> impl WriterSchemas + '_ {
         SchemasAt { cache: self, now }
@@ -114,7 +115,7 @@ impl SchemaCache {
         lookup
     }
 
-    /// What the folder says; `None` if it has no such file.
+    /// Reads the schema from the folder; `None` if the folder has no such file.
     fn read_file(&self, id: u32, now: Timestamp) -> Option<SchemaState> {
         let path = self.folder.as_ref()?.join(format!("{id}.avsc"));
         match std::fs::read_to_string(&path) {
@@ -178,7 +179,7 @@ impl WriterSchemas for SchemasAt<'_> {
     }
 }
 
-/// A schema that we cannot parse is as good as unknown: it is not the registry that is away.
+/// A schema that cannot be parsed counts as unknown: the registry itself is available.
 fn parse(id: u32, text: &str, now: Timestamp) -> SchemaState {
     match Schema::parse_str(text) {
         Ok(schema) => SchemaState::Known(Arc::new(schema)),
@@ -189,7 +190,7 @@ fn parse(id: u32, text: &str, now: Timestamp) -> SchemaState {
     }
 }
 
-/// No code panics while it holds the lock, and every state stands for itself.
+/// No code panics while it holds the lock, and each entry is consistent without the others.
 fn lock(states: &Mutex<HashMap<u32, SchemaState>>) -> MutexGuard<'_, HashMap<u32, SchemaState>> {
     states.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -208,7 +209,8 @@ mod tests {
     const DEADLINE: Duration = Duration::from_secs(10);
     const SCHEMA: &str = r#"{"type":"record","name":"A","fields":[]}"#;
 
-    /// A registry that gives each request the next of `answers`, and tells which paths were asked.
+    /// Starts a registry that answers the requests with `answers` in order. Returns its URL and the
+    /// requested paths.
     async fn start_registry(
         answers: &[(u16, &str)],
     ) -> (SchemaRegistry, mpsc::UnboundedReceiver<String>) {
@@ -235,7 +237,7 @@ mod tests {
         (SchemaRegistry { url, client: Client::new(), runtime: Handle::current() }, paths)
     }
 
-    /// Looks `id` up at `now` until the answer is there.
+    /// Looks up `id` at `now` until the answer has arrived.
     async fn look_up_after_response(cache: &SchemaCache, id: u32, now: Timestamp) -> SchemaLookup {
         assert!(matches!(cache.at(now).by_id(id), SchemaLookup::Unreachable), "a look-up waited");
         let answered = async {

@@ -1,8 +1,7 @@
-//! What a process that follows partitions asks the cluster: committed cursors, ends of logs, and
-//! who is in the group.
+//! The Kafka requests of a standby: committed cursors, end offsets, and the members of the group.
 //!
-//! Invariant: it is no member of the group and commits nothing. Every call is short, because
-//! a takeover waits for the thread that makes it.
+//! Invariant: this client is not a member of the group and commits nothing. Every request is short,
+//! because a takeover waits for the thread that sends it.
 
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use super::{consumer_config, member};
 use crate::config::Settings;
 use crate::model::{Offset, PartitionId};
 
-/// Handles for following.
+/// The clients of a standby.
 pub struct StandbyClient {
     consumer: BaseConsumer,
     admin: KafkaAdminClient,
@@ -26,12 +25,13 @@ pub struct StandbyClient {
 
 impl std::fmt::Debug for StandbyClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Follower").field("group", &self.group).finish_non_exhaustive()
+        f.debug_struct("StandbyClient").field("group", &self.group).finish_non_exhaustive()
     }
 }
 
 impl StandbyClient {
-    /// Of the partitions of `topic` that `group` owns; each call takes at most `timeout`.
+    /// Opens a client for the partitions of `topic` that `group` owns. Each request takes at most
+    /// `timeout`.
     pub fn open(
         settings: &Settings,
         group: &str,
@@ -47,17 +47,17 @@ impl StandbyClient {
         })
     }
 
-    /// The stable committed offset and metadata; an error means "not known yet".
+    /// The stable committed offset and its metadata. An error means that it is not known yet.
     pub fn committed(&self, partition: PartitionId) -> KafkaResult<Option<(Offset, String)>> {
         member::committed(&self.consumer, &self.topic, partition, self.timeout)
     }
 
-    /// Where a log begins and ends, read uncommitted.
+    /// The first available offset of a partition and its end offset, read_uncommitted.
     pub fn bounds(&self, topic: &str, partition: PartitionId) -> KafkaResult<(Offset, Offset)> {
         self.admin.bounds(topic, partition)
     }
 
-    /// Who is in the group, and what they have.
+    /// The members of the group and their partitions.
     pub fn group_members(&self) -> KafkaResult<Vec<GroupMember>> {
         group_members::list_members(&self.consumer, &self.group, &self.topic, self.timeout)
     }

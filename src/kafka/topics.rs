@@ -1,7 +1,8 @@
-//! Our topics: created as `topics/*.toml` define them, and compared with what the cluster has.
+//! Orloj's topics: created as defined in `topics/*.toml`, and compared with the topics of the
+//! cluster.
 //!
-//! Invariant: what exists is never altered. A difference is reported with the command that fixes
-//! it, and a person decides, because some of those commands destroy data.
+//! Invariant: an existing topic is never changed. A difference is reported together with the
+//! command that fixes it, and an operator decides, because some of these commands destroy data.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,9 +30,9 @@ const FILES: [&str; 6] = [
     include_str!("../../topics/dead-letters.toml"),
 ];
 
-/// How long the cluster may take to answer. Generous: nothing runs yet that could be late.
+/// How long the cluster may take to answer. It is long, because no other work waits for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Between two looks for a topic that has just been made.
+/// Interval between two checks for a topic that has just been created.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The topics of one installation.
@@ -47,12 +48,12 @@ pub struct TopicDefinitions {
 #[serde(deny_unknown_fields)]
 struct TopicDefinition {
     name: String,
-    /// Compared exactly.
+    /// Must be equal.
     must: BTreeMap<String, String>,
-    /// May be larger; -1 is without limit.
+    /// May be larger; -1 means without limit.
     #[serde(default)]
     at_least: BTreeMap<String, i64>,
-    /// Set at creation, then the site's own.
+    /// Set when the topic is created; the operator may change it later.
     #[serde(default)]
     initially: BTreeMap<String, String>,
 }
@@ -60,13 +61,13 @@ struct TopicDefinition {
 /// What [`TopicDefinitions::apply`] did and found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicApplyReport {
-    /// Topics that did not exist and do now.
+    /// Topics that were created now.
     pub created: Vec<String>,
-    /// What is otherwise than defined, and was left alone.
+    /// Differences from the definitions. They were not changed.
     pub differences: Vec<Difference>,
 }
 
-/// A topic that is not as it is defined. `Display` says how to fix it.
+/// A topic that differs from its definition. `Display` says how to fix it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Difference {
     /// Create it.
@@ -74,7 +75,8 @@ pub enum Difference {
         /// The topic.
         topic: String,
     },
-    /// Configure the count that is there: changing it would part triggers from their keys.
+    /// Configure the number that the topic has. Changing the topic would move keys to other
+    /// partitions.
     Partitions {
         /// The topic.
         topic: String,
@@ -89,13 +91,13 @@ pub enum Difference {
         topic: String,
         /// Kafka's name of the setting.
         name: String,
-        /// Its value.
+        /// The value in the cluster.
         found: String,
-        /// What it must be, or be at least.
+        /// The required value, or the minimum.
         wanted: String,
-        /// Whether a larger value would do as well.
+        /// Whether a larger value is also correct.
         or_more: bool,
-        /// Where the mending command is to connect.
+        /// The broker address for the command that fixes it.
         bootstrap: String,
     },
 }
@@ -106,12 +108,12 @@ pub enum TopicError {
     /// Check `kafka.bootstrap.servers` and the credentials, or try again later.
     #[error("the cluster at {bootstrap} does not answer: {source}")]
     Unreachable {
-        /// Where it was sought.
+        /// The address of the cluster.
         bootstrap: String,
-        /// What librdkafka said.
+        /// The error of the Kafka client.
         source: KafkaError,
     },
-    /// Do what the broker asks for, usually fewer copies or more rights.
+    /// Do what the broker asks for, usually fewer replicas or more rights.
     #[error("topic {topic} cannot be created: {code}{}", creation_hint(*code))]
     NotCreated {
         /// The topic.
@@ -131,14 +133,15 @@ pub enum TopicError {
 }
 
 impl TopicDefinitions {
-    /// The definitions that the settings ask for, pools included.
+    /// The definitions for the configured topics, pools included.
     #[must_use]
     pub fn from_settings(settings: &TopicSettings) -> Self {
         let TopicSettings { prefix, partitions, replication_factor, pools } = settings;
         Self::load(prefix, *partitions, *replication_factor).with_pools(pools)
     }
 
-    /// The definitions under a prefix, with the partitions and copies that each topic gets.
+    /// The definitions under a prefix, with the partition count and the replication factor of each
+    /// topic.
     #[must_use]
     pub fn load(prefix: &str, partitions: NonZeroU16, replication: NonZeroU16) -> Self {
         let topics = FILES.map(|text| {
@@ -150,7 +153,7 @@ impl TopicDefinitions {
         Self { topics: topics.to_vec(), partitions, replication }
     }
 
-    /// And the topics of these pools, each like that of the default one.
+    /// Adds the topics of these pools. Each is defined like the topic of the default pool.
     #[must_use]
     pub fn with_pools(mut self, pools: &[String]) -> Self {
         let fires = self.topics.iter().find(|topic| topic.name.ends_with(".fires")).cloned();
@@ -163,12 +166,12 @@ impl TopicDefinitions {
         self
     }
 
-    /// The full names.
+    /// The full names of the topics.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.topics.iter().map(|topic| topic.name.as_str())
     }
 
-    /// Creates what is missing and reports what differs.
+    /// Creates missing topics and reports differences.
     pub async fn apply(&self, client: &ClientConfig) -> Result<TopicApplyReport, TopicError> {
         let cluster = TopicAdmin::connect(client)?;
         let found = self.compare(&cluster).await?;
@@ -214,7 +217,7 @@ impl TopicDefinitions {
         for answer in answers.map_err(|error| cluster.unreachable(error))? {
             match answer {
                 Ok(topic) => created.push(topic),
-                // Another process was faster; it had the same definition.
+                // Another process created it first, from the same definition.
                 Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
                 Err((topic, code)) => return Err(TopicError::NotCreated { topic, code }),
             }
@@ -223,8 +226,8 @@ impl TopicDefinitions {
         Ok(created)
     }
 
-    /// The controller has made the topics; the brokers learn of them a moment later, and a client
-    /// that is started next asks a broker.
+    /// The controller has created the topics. The brokers learn of them a moment later, and the
+    /// next client may ask a broker that does not know them yet.
     fn await_created(cluster: &TopicAdmin, wanted: &[NewTopic<'_>]) -> Result<(), TopicError> {
         let deadline = clock::monotonic() + ANSWER_TIMEOUT;
         loop {
@@ -264,7 +267,7 @@ impl TopicDefinitions {
 }
 
 impl TopicDefinition {
-    /// All settings with which the topic is created.
+    /// All settings of the topic at creation.
     fn settings(&self) -> Vec<(&str, String)> {
         let texts = self.must.iter().chain(&self.initially);
         let texts = texts.map(|(name, value)| (name.as_str(), value.clone()));
@@ -340,7 +343,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// A connection for questions about topics.
+/// Clients for requests about topics.
 struct TopicAdmin {
     admin: AdminClient<DefaultClientContext>,
     bootstrap: String,
@@ -355,7 +358,7 @@ impl TopicAdmin {
         }
     }
 
-    /// How many partitions each topic of the cluster has.
+    /// The number of partitions of each topic in the cluster.
     fn partitions(&self) -> Result<BTreeMap<String, usize>, TopicError> {
         let metadata = self.admin.inner().fetch_metadata(None, ANSWER_TIMEOUT);
         let metadata = metadata.map_err(|error| self.unreachable(error))?;
@@ -363,7 +366,7 @@ impl TopicAdmin {
         Ok(topics.map(|topic| (topic.name().to_owned(), topic.partitions().len())).collect())
     }
 
-    /// The settings of each topic, in the order asked for.
+    /// The settings of each topic, in the order of `topics`.
     async fn settings(
         &self,
         topics: &[&TopicDefinition],
@@ -392,7 +395,7 @@ fn options() -> AdminOptions {
         .operation_timeout(Some(ANSWER_TIMEOUT))
 }
 
-/// Kafka writes "without limit" as -1, which is larger than any number.
+/// Kafka writes "without limit" as -1, which counts as larger than any number.
 fn is_at_least(found: i64, wanted: i64) -> bool {
     found == -1 || (wanted != -1 && found >= wanted)
 }

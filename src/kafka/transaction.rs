@@ -1,12 +1,12 @@
-//! One Kafka transaction at a time: begin, send, and commit with the offsets that fence it.
+//! One Kafka transaction at a time: begin, send, and commit with the input offsets that fence it.
 //!
-//! Invariant: every partition that a transaction has an effect for has its offset in it. After any
-//! error the outcome counts as unknown: the transactor is dropped and a new one opened under the
-//! same id, which makes the broker decide what the old one left open. (librdkafka has no KIP-890:
-//! a delayed request of an abandoned transaction could otherwise hit the next one.)
+//! Invariant: a transaction contains the offset of every partition that it affects. After an error
+//! the outcome counts as unknown: the producer is dropped and a new one is opened with the same
+//! transactional id, which makes the broker decide the old transaction. (librdkafka has no KIP-890:
+//! a delayed request of the old transaction could otherwise be counted to the next one.)
 #![allow(
     unsafe_code,
-    reason = "the crate's flush waits in 100 ms quanta and its metadata is opaque"
+    reason = "rdkafka's flush waits in steps of 100 ms, and it gives no access to group metadata"
 )]
 
 use std::ffi::CStr;
@@ -28,48 +28,48 @@ use crate::config::Settings;
 use crate::fault;
 use crate::model::{Offset, PartitionId, Timestamp};
 
-/// How long a flush waits before it serves delivery errors once.
+/// How long one flush call waits before delivery errors are checked.
 const FLUSH_POLL_MS: i32 = 50;
-/// How long a full queue is left alone.
+/// How long to wait before a record is sent again after the queue was full.
 const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(1);
-/// How long the broker may take to say where a topic's partitions are.
+/// How long the broker may take to return the metadata of a topic.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long an abort waits before it serves delivery reports once.
+/// How long one abort call waits before delivery reports are polled.
 const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Drop the transactor, open a new one, take everything over again; only after
-/// [`StaleGeneration`](Self::StaleGeneration) may the same records be sent again instead.
+/// Drop the producer, open a new one, and take all partitions over again. Only after
+/// [`StaleGeneration`](Self::StaleGeneration) the same records may be sent again instead.
 #[derive(Debug, thiserror::Error)]
 pub enum TransactionError {
-    /// A newer process runs under the same transactional id, or the broker gave up on this one.
-    #[error("fenced: another process runs under the same identity ({0})")]
+    /// Another producer has the same transactional id, or the broker has expired this one.
+    #[error("fenced: another process has the same transactional id ({0})")]
     Fenced(String),
-    /// The broker refused our offsets: the group has a newer generation, or we are no member.
-    /// Nothing is committed. [`abort`](TransactionalProducer::abort), and try once more under a new
-    /// fence.
-    #[error("the group's generation has moved on ({0})")]
+    /// The broker refused the offsets: the group has a newer generation, or this process is not a
+    /// member. Nothing is committed. [`abort`](TransactionalProducer::abort), then send again with
+    /// new group metadata.
+    #[error("the consumer group has a newer generation ({0})")]
     StaleGeneration(String),
-    /// A record was refused: (topic, partition, why).
+    /// The broker refused a record.
     #[error("{topic}[{partition}] refused a record: {reason}")]
     Refused {
         /// The topic.
         topic: String,
         /// The partition.
         partition: PartitionId,
-        /// What the broker said.
+        /// The error of the broker or the client.
         reason: String,
     },
-    /// Timed out, or another error: committed or not, that is not known yet.
+    /// A timeout or another error: it is not known whether the transaction is committed.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
 }
 
-/// A record to write; everything borrowed, librdkafka copies it.
+/// A record to send. All fields are borrowed; librdkafka copies them.
 #[derive(Clone, Copy, Debug)]
 pub struct ProducerRecord<'a> {
     /// The topic.
     pub topic: &'a str,
-    /// The partition; `None` lets the key decide.
+    /// The partition; `None` means the partitioner chooses by the key.
     pub partition: Option<PartitionId>,
     /// The key.
     pub key: Option<&'a [u8]>,
@@ -79,16 +79,16 @@ pub struct ProducerRecord<'a> {
     pub headers: &'a [(&'a str, Option<&'a [u8]>)],
 }
 
-/// What a transaction says about one input partition.
+/// The offset that a transaction commits for one input partition.
 #[derive(Clone, Debug)]
 pub struct OffsetCommit {
     /// The input topic.
     pub topic: String,
     /// The partition.
     pub partition: PartitionId,
-    /// The next offset to read.
+    /// The offset of the next record to read.
     pub offset: Offset,
-    /// Travels with the offset.
+    /// Stored with the offset.
     pub metadata: String,
 }
 
@@ -97,21 +97,21 @@ pub struct TransactionalProducer {
     producer: BaseProducer<DeliveryErrors>,
     id: String,
     timeout: Duration,
-    /// What the open transaction is for, in ms since the epoch; 0 if it is for now.
+    /// The timestamp of the records in ms since the epoch; 0 means the current time.
     record_timestamp: AtomicU64,
-    /// That time by the monotonic clock.
+    /// The same time on the monotonic clock.
     commit_not_before: Mutex<Option<Instant>>,
 }
 
 impl std::fmt::Debug for TransactionalProducer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Transactor").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("TransactionalProducer").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
 impl TransactionalProducer {
-    /// Opens a producer under `id`. Blocks until the broker has ended whatever an earlier one of
-    /// that id left open, at most `timeout`.
+    /// Opens a producer under `id`. Blocks, for at most `timeout`, until the broker has ended the
+    /// open transaction of an earlier producer with the same id.
     pub fn open(
         settings: &Settings,
         id: &str,
@@ -121,8 +121,8 @@ impl TransactionalProducer {
         let producer: BaseProducer<DeliveryErrors> = config
             .create_with_context(DeliveryErrors::default())
             .map_err(|error| TransactionError::Unknown(error.to_string()))?;
-        // Connect first: librdkafka that finds no connection looks for the coordinator again only
-        // half a second later.
+        // Connect first: without a connection, librdkafka waits half a second before it looks for
+        // the coordinator again.
         let _connected = producer.client().fetch_cluster_id(timeout);
         fault::reached("transactor.before_init");
         producer.init_transactions(timeout).map_err(classify_kafka_error)?;
@@ -133,19 +133,20 @@ impl TransactionalProducer {
         Ok(Self { producer, id, timeout, record_timestamp, commit_not_before })
     }
 
-    /// Gets to know a topic, so that the first record for it does not wait for that.
+    /// Fetches the metadata of a topic, so that the first record does not wait for it.
     pub fn prefetch_metadata(&self, topic: &str) -> Result<(), TransactionError> {
         let client = self.producer.client();
         client.fetch_metadata(Some(topic), METADATA_TIMEOUT).map(drop).map_err(classify_kafka_error)
     }
 
-    /// Begins a transaction; nothing is sent yet.
+    /// Begins a transaction. Nothing is sent yet.
     pub fn begin(&self) -> Result<(), TransactionError> {
         self.begin_at(0)
     }
 
-    /// The same, for a `time` that may be a little ahead (ms since the epoch): until then the
-    /// commit waits, and the records bear that timestamp, so that none is older than it was due.
+    /// Begins a transaction for `time` (ms since the epoch), which may be slightly in the future.
+    /// The commit waits until then, and the records get that timestamp, so that no record is older
+    /// than its due time.
     pub fn begin_at(&self, time: Timestamp) -> Result<(), TransactionError> {
         let ahead = clock::until(time);
         let is_ahead = !ahead.is_zero();
@@ -154,8 +155,8 @@ impl TransactionalProducer {
         self.producer.begin_transaction().map_err(classify_kafka_error)
     }
 
-    /// Queues a record. Waits while librdkafka's queue is full; the broker's answer shows at
-    /// [`commit`](Self::commit).
+    /// Queues a record. Waits while librdkafka's queue is full. A refusal by the broker is returned
+    /// by [`commit`](Self::commit).
     pub fn send(&self, record: ProducerRecord<'_>) -> Result<(), TransactionError> {
         let mut outgoing = BaseRecord::<[u8], [u8]>::to(record.topic);
         outgoing.partition = record.partition;
@@ -171,7 +172,7 @@ impl TransactionalProducer {
             outgoing.headers = Some(headers);
         }
         loop {
-            let (error, back) = match self.producer.send(outgoing) {
+            let (error, returned) = match self.producer.send(outgoing) {
                 Ok(()) => return Ok(()),
                 Err(refused) => refused,
             };
@@ -182,36 +183,36 @@ impl TransactionalProducer {
                     reason: error.to_string(),
                 });
             }
-            // The crate's own wait of a millisecond would take a processor of its own.
+            // The wait in rdkafka's own `poll` would use a full CPU core.
             self.producer.poll(Duration::ZERO);
             std::thread::park_timeout(QUEUE_FULL_PAUSE);
-            outgoing = back;
+            outgoing = returned;
         }
     }
 
-    /// Flushes, adds the offsets under `fence`, and commits. `Ok` means committed, and says since
-    /// when nothing but the end was missing. Waits for the broker no longer than a transaction
-    /// lasts: after that it has aborted this one, if not more.
+    /// Flushes, adds the offsets with `group_metadata`, and commits. `Ok` means committed; it
+    /// contains the time when everything but the end of the transaction was done. Waits at most the
+    /// transaction timeout: after that the broker has aborted the transaction.
     pub fn commit(
         &self,
         offset_commits: &[OffsetCommit],
         group_metadata: &GroupMetadata,
     ) -> Result<Instant, TransactionError> {
-        assert!(!offset_commits.is_empty(), "a transaction without offsets is not fenced");
+        assert!(!offset_commits.is_empty(), "a transaction without offsets cannot be fenced");
         let deadline = clock::monotonic() + self.timeout;
         self.flush(deadline)?;
         fault::reached("commit.before_offsets");
         let mut offsets = TopicPartitionList::with_capacity(offset_commits.len());
-        for p in offset_commits {
-            let offset = i64::try_from(p.offset).expect("Kafka's offsets are below 2^63");
-            let mut element = offsets.add_partition(&p.topic, p.partition);
+        for commit in offset_commits {
+            let offset = i64::try_from(commit.offset).expect("Kafka's offsets are below 2^63");
+            let mut element = offsets.add_partition(&commit.topic, commit.partition);
             element.set_offset(KafkaOffset::Offset(offset)).map_err(classify_kafka_error)?;
-            element.set_metadata(&p.metadata);
+            element.set_metadata(&commit.metadata);
         }
         let native = self.producer.client().native_ptr();
         let (list, group, timeout_ms) =
             (offsets.ptr(), group_metadata.as_ptr(), ms_until(deadline));
-        // SAFETY: handle, list and metadata live through the call. The returned error is ours, and
+        // SAFETY: handle, list and metadata live through the call. We own the returned error, and
         // `check` destroys it.
         check(unsafe { c::rd_kafka_send_offsets_to_transaction(native, list, group, timeout_ms) })?;
         let ready = clock::monotonic();
@@ -226,25 +227,25 @@ impl TransactionalProducer {
     fn wait_for_commit_time(&self) {
         let Some(then) = *self.commit_not_before() else { return };
         loop {
-            let left = then.saturating_duration_since(clock::monotonic());
-            if left.is_zero() {
+            let remaining = then.saturating_duration_since(clock::monotonic());
+            if remaining.is_zero() {
                 return;
             }
-            std::thread::park_timeout(left);
+            std::thread::park_timeout(remaining);
         }
     }
 
     fn commit_not_before(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.commit_not_before.lock().expect("no panic holds it")
+        self.commit_not_before.lock().expect("no thread panics with the lock held")
     }
 
-    /// Aborts what is open, waiting at most `timeout`. An error means that the outcome is
+    /// Aborts the open transaction; waits at most `timeout`. An error means that the outcome is
     /// unknown.
     pub fn abort(&self, timeout: Duration) -> Result<(), TransactionError> {
         let deadline = clock::monotonic() + timeout;
         loop {
-            // Single-threaded, an abort that waits longer would wait for reports that only we
-            // can take.
+            // Delivery reports are polled on this thread, so one long abort call would wait for
+            // reports that nothing polls.
             match self.producer.abort_transaction(ABORT_POLL_INTERVAL) {
                 Ok(()) => return Ok(()),
                 Err(error) if clock::monotonic() >= deadline => {
@@ -258,7 +259,7 @@ impl TransactionalProducer {
         }
     }
 
-    /// Waits until every record is acknowledged or refused, or the deadline has passed.
+    /// Waits until every record is acknowledged or refused, or until the deadline.
     fn flush(&self, deadline: Instant) -> Result<(), TransactionError> {
         let native = self.producer.client().native_ptr();
         loop {
@@ -268,11 +269,11 @@ impl TransactionalProducer {
             self.first_delivery_error()?;
             match result {
                 c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => return Ok(()),
-                // message.timeout.ms should turn what hangs into a refusal before that.
+                // `message.timeout.ms` should refuse such records before the deadline.
                 c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR__TIMED_OUT => {
                     if clock::monotonic() >= deadline {
-                        let unanswered = "flush: records were neither taken nor refused in time";
-                        return Err(TransactionError::Unknown(unanswered.to_owned()));
+                        let reason = "flush: records were neither acknowledged nor refused in time";
+                        return Err(TransactionError::Unknown(reason.to_owned()));
                     }
                 }
                 other => return Err(TransactionError::Unknown(format!("flush: {other:?}"))),
@@ -281,7 +282,8 @@ impl TransactionalProducer {
     }
 
     fn first_delivery_error(&self) -> Result<(), TransactionError> {
-        let mut refused = self.producer.context().first.lock().expect("no panic holds it");
+        let mut refused =
+            self.producer.context().first.lock().expect("no thread panics with the lock held");
         refused.take().map_or(Ok(()), Err)
     }
 }
@@ -303,7 +305,7 @@ fn producer_config(settings: &Settings, id: &str) -> ClientConfig {
     config
 }
 
-/// Receives only reports of records that were refused.
+/// Receives the delivery reports of refused records only.
 #[derive(Default)]
 struct DeliveryErrors {
     first: Mutex<Option<TransactionError>>,
@@ -316,7 +318,7 @@ impl ProducerContext for DeliveryErrors {
 
     fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
         if let Err((error, message)) = result {
-            let mut refused = self.first.lock().expect("no panic holds it");
+            let mut refused = self.first.lock().expect("no thread panics with the lock held");
             let _first = refused.get_or_insert_with(|| TransactionError::Refused {
                 topic: message.topic().to_owned(),
                 partition: message.partition(),
@@ -327,15 +329,15 @@ impl ProducerContext for DeliveryErrors {
 }
 
 fn ms_until(deadline: Instant) -> i32 {
-    let left = deadline.saturating_duration_since(clock::monotonic());
-    i32::try_from(left.as_millis()).unwrap_or(i32::MAX)
+    let remaining = deadline.saturating_duration_since(clock::monotonic());
+    i32::try_from(remaining.as_millis()).unwrap_or(i32::MAX)
 }
 
 fn check(error: *mut c::rd_kafka_error_t) -> Result<(), TransactionError> {
     if error.is_null() {
         return Ok(());
     }
-    // SAFETY: a non-null error is valid and ours; its text is copied before it is destroyed.
+    // SAFETY: a non-null error is valid and ours. Its text is copied before it is destroyed.
     let (code, fatal, text) = unsafe {
         let code: RDKafkaErrorCode = c::rd_kafka_error_code(error).into();
         let fatal = c::rd_kafka_error_is_fatal(error) != 0;

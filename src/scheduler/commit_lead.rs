@@ -1,43 +1,44 @@
-//! How far ahead of their time fires are sent, in a transaction that is committed at their time.
+//! How long before their due time fires are sent. The transaction is committed at the due time.
 //!
-//! Invariant: no further than the transactions of late took to get ready, so that none has to wait
-//! for its time, with late fires in it.
+//! Invariant: the lead is no longer than the preparation of recent transactions took, so that no
+//! transaction waits for its commit time while it contains late fires.
 //!
-//! Records, flush and offsets come before the end of a transaction, and readers of committed
-//! records see nothing of it until that end. A transaction that starts only when something is due
-//! adds all of that to how late it is.
+//! Sending records, flushing and adding offsets precede the end of a transaction, and
+//! read_committed readers get its records only after that end. Without a lead, the time for all of
+//! that would be added to the lateness of every fire.
 
 use std::time::Duration;
 
 use super::ms;
 use crate::model::Millis;
 
-/// Transactions that are remembered. One that was quick by chance is forgotten after as many.
-const REMEMBERED: usize = 8;
+/// How many preparation times are kept. An exceptionally short one is forgotten after as many
+/// transactions.
+const SAMPLES: usize = 8;
 
-/// How long the last transactions took from their launch until only their end was missing.
+/// Preparation times of the last transactions: from submission until only the commit was missing.
 #[derive(Debug)]
 pub(super) struct CommitLead {
-    took: [Duration; REMEMBERED],
+    samples: [Duration; SAMPLES],
     next: usize,
     max: Duration,
 }
 
 impl CommitLead {
-    /// Never more than `most`. Nothing is known yet, so fires begin at their time.
+    /// The lead is never longer than `max`. It is 0 until enough times are recorded.
     pub(super) fn new(max: Duration) -> Self {
-        Self { took: [Duration::ZERO; REMEMBERED], next: 0, max }
+        Self { samples: [Duration::ZERO; SAMPLES], next: 0, max }
     }
 
-    /// A transaction took so long to get ready.
-    pub(super) fn record(&mut self, took: Duration) {
-        self.took[self.next] = took;
-        self.next = (self.next + 1) % REMEMBERED;
+    /// Records the preparation time of a transaction.
+    pub(super) fn record(&mut self, preparation: Duration) {
+        self.samples[self.next] = preparation;
+        self.next = (self.next + 1) % SAMPLES;
     }
 
-    /// The shortest of them, in ms.
+    /// The shortest recorded time, in ms.
     pub(super) fn get(&self) -> Millis {
-        let shortest = self.took.iter().min().copied().unwrap_or_default();
+        let shortest = self.samples.iter().min().copied().unwrap_or_default();
         ms(shortest.min(self.max))
     }
 }
@@ -48,28 +49,28 @@ mod tests {
 
     const MAX: Duration = Duration::from_millis(20);
 
-    fn after(took_us: impl IntoIterator<Item = u64>) -> Millis {
+    fn lead_after(preparations_us: impl IntoIterator<Item = u64>) -> Millis {
         let mut lead = CommitLead::new(MAX);
-        took_us.into_iter().for_each(|us| lead.record(Duration::from_micros(us)));
+        preparations_us.into_iter().for_each(|us| lead.record(Duration::from_micros(us)));
         lead.get()
     }
 
     #[test]
     fn the_lead_is_the_shortest_recent_preparation_so_that_no_transaction_waits() {
-        assert_eq!(after([4_900; 7]), 0, "too little is known");
-        assert_eq!(after([4_900; 8]), 4);
-        assert_eq!(after([9_000, 9_000, 2_100, 9_000, 9_000, 9_000, 9_000, 9_000]), 2);
+        assert_eq!(lead_after([4_900; 7]), 0, "there are not enough samples");
+        assert_eq!(lead_after([4_900; 8]), 4);
+        assert_eq!(lead_after([9_000, 9_000, 2_100, 9_000, 9_000, 9_000, 9_000, 9_000]), 2);
     }
 
     #[test]
-    fn a_quick_transaction_is_forgotten_after_eight_others() {
-        let quick = std::iter::once(1_000);
-        assert_eq!(after(quick.clone().chain([6_000; 7])), 1);
-        assert_eq!(after(quick.chain([6_000; 8])), 6);
+    fn a_short_preparation_is_forgotten_after_eight_others() {
+        let short = std::iter::once(1_000);
+        assert_eq!(lead_after(short.clone().chain([6_000; 7])), 1);
+        assert_eq!(lead_after(short.chain([6_000; 8])), 6);
     }
 
     #[test]
-    fn large_transactions_do_not_send_everything_early() {
-        assert_eq!(after([2_000_000; 8]), 20);
+    fn the_lead_of_large_transactions_is_limited() {
+        assert_eq!(lead_after([2_000_000; 8]), 20);
     }
 }

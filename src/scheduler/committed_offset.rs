@@ -1,7 +1,7 @@
-//! Reading the committed offset of a partition that is taken over.
+//! Reads the committed offset of a partition for its takeover.
 //!
-//! Invariant: the read may block for as long as an earlier owner's transaction is undecided; it
-//! happens on a thread of its own, and a timeout means "not yet", never "none".
+//! Invariant: the request may block while a transaction of an earlier owner is open, so it runs on
+//! a thread of its own. A timeout means that the offset is not known yet, not that there is none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,10 +18,11 @@ use crate::kafka::member::CommittedOffsets;
 use crate::kafka::orphaned_transactions::OrphanedTransactions;
 use crate::model::PartitionId;
 
-/// How long one look at a committed offset may take before the next is tried.
+/// Timeout of a request after the first one.
 const COMMITTED_OFFSET_TIMEOUT: Duration = Duration::from_secs(2);
-/// How soon an offset is stable that no open transaction holds up.
+/// Timeout of the first request. Without an open transaction the answer takes less.
 const FIRST_COMMITTED_OFFSET_TIMEOUT: Duration = Duration::from_millis(150);
+
 /// Reads the committed offset of one partition for one takeover.
 pub(super) struct CommittedOffsetRequest {
     pub(super) partition: PartitionId,
@@ -33,7 +34,7 @@ pub(super) struct CommittedOffsetRequest {
 }
 
 impl CommittedOffsetRequest {
-    /// Repeats the request on a thread of its own until it is answered or `cancelled`.
+    /// Repeats the request on a new thread until it succeeds or `cancelled` is set.
     pub(super) fn spawn(
         self,
         cancelled: Arc<AtomicBool>,
@@ -60,19 +61,26 @@ impl CommittedOffsetRequest {
         });
     }
 
-    /// The offset does not get stable: a dead owner's transaction is open, or the broker is away.
+    /// The offset is not stable: an earlier owner's transaction is open, or the broker is
+    /// unavailable.
     fn fence_previous_owner(&self) {
         match self.orphaned_transactions.committed_metadata(self.partition, CALL_TIMEOUT) {
             Ok(metadata) => self.orphaned_transactions.fence_owner(&metadata, CALL_TIMEOUT),
-            Err(error) => tracing::warn!(%error, "waiting for the earlier owner's timeout"),
+            Err(error) => {
+                tracing::warn!(
+                    %error,
+                    "the earlier owner cannot be fenced; waiting for its transaction timeout"
+                )
+            }
         }
     }
 
-    /// The stable offset first; the ends after it, so that they cannot be older.
+    /// Reads the stable offset first and the end offsets after it, so that these are not older.
     fn fetch(&self, timeout: Duration) -> KafkaResult<PartitionOffsets> {
         let p = self.partition;
         let offset = self.offsets.committed(p, timeout)?;
-        // It may have died with fires sent and this offset not yet among what it would commit.
+        // The earlier owner may have failed after it sent fires and before it added this offset to
+        // the transaction.
         if let Some((_, metadata)) = &offset {
             self.orphaned_transactions.fence_owner(metadata, CALL_TIMEOUT);
         }

@@ -1,8 +1,8 @@
-//! The thread that makes transactions: records, flush, offsets, commit. While it waits for the
-//! broker, the loop prepares the next step.
+//! The thread that runs transactions: send records, flush, add offsets, commit. While it waits for
+//! the broker, the loop prepares the next step.
 //!
-//! Invariant: at most one transaction is open. The caller that submits one submits no other one
-//! before it has landed.
+//! Invariant: at most one transaction is open. The next one is submitted after the result of the
+//! previous one was returned.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -19,7 +19,7 @@ use crate::kafka::transaction::{OffsetCommit, TransactionError};
 use crate::model::{Millis, Timestamp};
 use crate::telemetry;
 
-/// Makes transactions one after the other.
+/// Runs transactions one after the other.
 #[derive(Debug)]
 pub(super) struct Committer {
     jobs: Sender<CommitJob>,
@@ -29,14 +29,14 @@ pub(super) struct Committer {
     commit_lead: CommitLead,
 }
 
-/// A transaction to make.
+/// A transaction to run.
 #[derive(Debug)]
 pub(super) struct CommitJob {
     pub(super) producers: Arc<ProducerPair>,
     pub(super) batch: Arc<TransactionBatch>,
     pub(super) offset_commits: Vec<OffsetCommit>,
     pub(super) group_metadata: GroupMetadata,
-    /// When it may be committed, in ms since the epoch.
+    /// The earliest time of the commit, in ms since the epoch.
     pub(super) commit_not_before: Timestamp,
 }
 
@@ -49,8 +49,8 @@ impl CommitJob {
 }
 
 impl Committer {
-    /// `limit`: a transaction that takes longer means that librdkafka hangs; the process then ends
-    /// itself, and Kafka decides what became of it. `ahead_max`: see [`CommitLead`].
+    /// If a transaction takes longer than `limit`, librdkafka hangs; the process then aborts, and
+    /// the broker decides the transaction. `ahead_max`: see [`CommitLead`].
     pub(super) fn start(sender: RecordSender, limit: Duration, ahead_max: Duration) -> Self {
         let (jobs, inbox) = channel::<CommitJob>();
         let (outbox, results) = channel();
@@ -61,7 +61,7 @@ impl Committer {
                 if outbox.send(result).is_err() {
                     break;
                 }
-                // The loop goes on meanwhile, and does not have to free what was sent.
+                // The loop continues in parallel, and this thread frees the batch.
                 if committed {
                     job.batch.record_metrics(clock::now_ms());
                 }
@@ -70,40 +70,40 @@ impl Committer {
         Self { jobs, results, started_at: None, limit, commit_lead: CommitLead::new(ahead_max) }
     }
 
-    /// How far ahead of their time fires should be decided, in ms.
+    /// How long before their due time fires should be decided, in ms.
     pub(super) fn commit_lead_ms(&self) -> Millis {
         self.commit_lead.get()
     }
 
-    /// Hands over a transaction.
+    /// Submits a transaction.
     pub(super) fn submit(&mut self, job: CommitJob) {
-        assert!(self.started_at.is_none(), "one transaction at a time");
+        assert!(self.started_at.is_none(), "the previous transaction has not ended yet");
         self.started_at = Some(clock::monotonic());
-        self.jobs.send(job).expect("the committer lives as long as the loop");
+        self.jobs.send(job).expect("the committer thread runs as long as the loop");
     }
 
-    /// How the transaction ended, waiting at most `timeout`; `None` while it is under way.
+    /// The result of the transaction; waits at most `timeout`. `None` while it is in progress.
     pub(super) fn poll_result(
         &mut self,
         timeout: Duration,
     ) -> Option<Result<(), TransactionError>> {
-        let since = self.started_at?;
+        let started_at = self.started_at?;
         match self.results.recv_timeout(timeout) {
             Ok(result) => {
-                let took = clock::monotonic().duration_since(since);
+                let took = clock::monotonic().duration_since(started_at);
                 metrics::histogram!(telemetry::COMMIT).record(took.as_secs_f64());
                 self.started_at = None;
-                Some(result.map(|ready| self.commit_lead.record(ready.duration_since(since))))
+                Some(result.map(|ready| self.commit_lead.record(ready.duration_since(started_at))))
             }
             Err(RecvTimeoutError::Timeout) => {
-                if clock::monotonic().duration_since(since) > self.limit {
-                    tracing::error!("a transaction call hangs; ending the process");
+                if clock::monotonic().duration_since(started_at) > self.limit {
+                    tracing::error!("a transaction call does not return; aborting the process");
                     std::process::abort();
                 }
                 None
             }
             Err(RecvTimeoutError::Disconnected) => {
-                let reason = "the committing thread has ended".to_owned();
+                let reason = "the committer thread has ended".to_owned();
                 Some(Err(TransactionError::Unknown(reason)))
             }
         }

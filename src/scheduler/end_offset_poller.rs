@@ -1,10 +1,9 @@
-//! Looks up where `triggers` and the ledger end, again and again, on a thread of its
-//! own.
+//! Reads the end offsets of `triggers` and of the ledger periodically, on a thread of its own.
 //!
-//! Invariant: a reader cannot tell an idle log from a slow fetch. What it has read counts as
-//! everything written before a moment only if the log's end, asked for after that moment, has been
-//! reached. The ledger is ours alone to write: what lies below an end of it that was read
-//! before a step is of that step or an earlier one, once the step is committed under its fence.
+//! Invariant: a reader cannot distinguish an idle partition from a slow fetch. All records written
+//! before a moment count as read only if the end offset, requested after that moment, is reached.
+//! Only the owner writes to the ledger: records below an end offset that was read before a step
+//! belong to that step or an earlier one, once the step is committed.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, channel};
@@ -16,34 +15,34 @@ use crate::kafka::Names;
 use crate::kafka::admin_client::KafkaAdminClient;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
-/// A cancel written this long before its trigger is due is never too late.
+/// A cancellation that is written at least this long before the due time is never too late.
 pub(super) const GRACE_MS: Millis = 1_000;
-/// How often an end is looked up: several times within the grace, so that a look-up that is slow
-/// holds up no fire.
+/// Interval of the requests. It is a fraction of the grace period, so that one slow request delays
+/// no fire.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// The ledger's is looked up once in so many rounds, every 5 s: what was written to it since is
-/// what a restart reads again without need.
+/// The ledger's end offset is requested once in this number of rounds (every 5 s). A restart reads
+/// again what was written to the ledger since then.
 const LEDGER_EVERY: u32 = 25;
 
-/// Which log.
+/// The topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PolledLog {
     Triggers,
     Ledger,
 }
 
-/// Where a log ended.
+/// The end offset of a partition.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogEnd {
     pub(super) log: PolledLog,
     pub(super) partition: PartitionId,
-    /// The first offset that was not there.
+    /// The end offset (exclusive).
     pub(super) end: Offset,
-    /// When the broker was asked, in ms since the epoch.
+    /// When the request was sent, in ms since the epoch.
     pub(super) at: Timestamp,
 }
 
-/// Watches the ends of the partitions that are ours.
+/// Polls the end offsets of the owned partitions.
 #[derive(Debug)]
 pub(super) struct EndOffsetPoller {
     watched: Arc<Mutex<BTreeSet<PartitionId>>>,
@@ -51,7 +50,7 @@ pub(super) struct EndOffsetPoller {
 }
 
 impl EndOffsetPoller {
-    /// Watches no partition yet. Ends when it is dropped.
+    /// Starts without partitions. The thread ends when the value is dropped.
     pub(super) fn start(admin: KafkaAdminClient, names: &Names) -> Self {
         let watched: Arc<Mutex<BTreeSet<PartitionId>>> = Arc::default();
         let (sender, ends) = channel();
@@ -80,13 +79,13 @@ impl EndOffsetPoller {
         Self { watched, ends }
     }
 
-    /// Watches these partitions from now on.
+    /// Replaces the polled partitions.
     pub(super) fn watch(&self, partitions: impl Iterator<Item = PartitionId>) {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         *watched = partitions.collect();
     }
 
-    /// The ends seen since the last call.
+    /// The end offsets read since the last call.
     pub(super) fn poll_ends(&self) -> Vec<LogEnd> {
         self.ends.try_iter().collect()
     }

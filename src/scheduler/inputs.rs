@@ -1,7 +1,8 @@
-//! Reading and decoding the inputs, and giving each record to its partition.
+//! Reads and decodes the inputs, and passes each record to its partition.
 //!
-//! Invariant: a record is judged by its bytes; what cannot be judged just now (its schema registry
-//! is away) is read again later, and nothing behind it is taken before it.
+//! Invariant: the bytes of a record decide how it is handled. If a record cannot be decoded now
+//! (its schema registry is unavailable), it is read again later, and no later record of the
+//! partition is ingested before it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,21 +29,22 @@ use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::partitioner::Partitioner;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
-/// How long a record waits whose schema registry is away.
+/// How long reading a partition is paused if the schema registry is unavailable.
 const REGISTRY_RETRY_MS: Millis = 1_000;
-/// How long to wait before looking again whether someone's open transaction has ended.
+/// How long to wait before checking again whether another process's open transaction has ended.
 const END_RETRY_MS: Millis = 200;
-/// How long an end stays unreached before it is looked into.
+/// How long the end offset may stay unreached before it is checked.
 const STALL_MS: Millis = 300;
-/// How long the loop waits for a stable end: a partition without a leader holds up no other.
+/// How long the loop waits for a last stable offset. A partition without a leader must not delay
+/// the others for longer.
 const STABLE_OFFSET_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long the loop waits at most while nothing more can be taken in: the step that makes room
-/// again needs the processor more.
+/// How long the loop waits at most while the partitions accept no more records. The committing
+/// thread, which makes room, needs the CPU.
 const FULL_WAIT: Duration = Duration::from_millis(1);
-/// Records taken from the secondary inputs in one turn.
+/// Records read from `signals` and the ledger in one turn.
 const SIGNALS_AND_LEDGER_MAX: usize = 10_000;
 
-/// What decoding needs.
+/// Decodes input records.
 pub(super) struct InputDecoder {
     triggers: String,
     signals: String,
@@ -50,7 +52,7 @@ pub(super) struct InputDecoder {
     partitions: i32,
     schemas: Schemas,
     writer_schemas: SchemaCache,
-    /// Where requests to the registry run.
+    /// Runs the requests to the schema registry.
     _runtime: Option<Runtime>,
     ingest_max: usize,
 }
@@ -61,7 +63,7 @@ impl InputDecoder {
         names: &Names,
         partitions: i32,
     ) -> Result<Self, SchedulerError> {
-        let (writers, runtime) =
+        let (writer_schemas, runtime) =
             SchemaCache::open(&settings.triggers).map_err(SchedulerError::Schemas)?;
         Ok(Self {
             triggers: names.triggers(),
@@ -69,7 +71,7 @@ impl InputDecoder {
             partitioner: settings.triggers.partitioner,
             partitions,
             schemas: Schemas::new(),
-            writer_schemas: writers,
+            writer_schemas,
             _runtime: runtime,
             ingest_max: settings.scheduler.ingest_max.get(),
         })
@@ -109,16 +111,16 @@ impl InputDecoder {
         SignalRecord { offset, signal }
     }
 
-    /// What decodes our own topics.
+    /// The codec of Orloj's own topics.
     pub(super) fn schemas(&self) -> &Schemas {
         &self.schemas
     }
 
-    /// Whether this is the barrier with that nonce.
+    /// Whether this record is the barrier with that nonce.
     fn is_barrier(&self, message: &BorrowedMessage<'_>, nonce: u64) -> bool {
         let key = message.key().unwrap_or_default();
-        let read = || self.decode_ledger(message).ok()?.value;
-        LedgerKey::BARRIER == key && read() == Some(LedgerValue::Barrier { nonce })
+        let value = || self.decode_ledger(message).ok()?.value;
+        LedgerKey::BARRIER == key && value() == Some(LedgerValue::Barrier { nonce })
     }
 
     pub(super) fn decode_ledger(
@@ -133,18 +135,18 @@ impl InputDecoder {
     }
 }
 
-/// When a record was written, in ms since the epoch.
+/// The timestamp of a record, in ms since the epoch.
 fn timestamp(message: &BorrowedMessage<'_>) -> Timestamp {
     message.timestamp().to_millis().and_then(|at| Timestamp::try_from(at).ok()).unwrap_or(0)
 }
 
 fn unreadable(message: &BorrowedMessage<'_>, reason: &str) -> Unreadable {
     let headers = message.headers().map_or_else(Vec::new, |headers| {
-        let kept = |h: rdkafka::message::Header<'_, &[u8]>| Header {
+        let to_header = |h: rdkafka::message::Header<'_, &[u8]>| Header {
             name: h.key.into(),
             value: h.value.map(bytes::Bytes::copy_from_slice),
         };
-        headers.iter().map(kept).collect()
+        headers.iter().map(to_header).collect()
     });
     Unreadable {
         id: None,
@@ -157,16 +159,16 @@ fn unreadable(message: &BorrowedMessage<'_>, reason: &str) -> Unreadable {
 }
 
 impl Scheduler {
-    /// Takes what the readers have, waiting at most `wait` for the first record.
+    /// Reads the available records, and waits at most `wait` for the first one.
     pub(super) fn read_inputs(&mut self, wait: Duration) -> Result<(), SchedulerError> {
         self.apply_end_offsets();
         let mut inputs = BTreeMap::new();
         self.read_signals_and_ledger(&mut inputs)?;
-        // While a draft is full nothing more is taken: librdkafka's own queue is the bound.
-        let full = |task: &mut PartitionTask| {
+        // While a draft is full, no records are read: librdkafka's queue bounds the memory.
+        let is_full = |task: &mut PartitionTask| {
             task.is_over_buffered() || task.active().is_some_and(|partition| partition.is_full())
         };
-        if self.tasks.values_mut().any(full) {
+        if self.tasks.values_mut().any(is_full) {
             self.restore_pool.wait_for_result(wait.min(FULL_WAIT));
         } else {
             let wait = if inputs.is_empty() { wait } else { Duration::ZERO };
@@ -198,21 +200,21 @@ impl Scheduler {
         let now = clock::now_ms();
         let mut paused = Vec::new();
         let mut ended = Vec::new();
-        let mut taken = 0;
+        let mut records_read = 0;
         let mut wait = wait;
-        while taken < self.decoder.ingest_max {
-            let read = match self.triggers.poll(wait) {
-                Ok(Some(read)) => read,
+        while records_read < self.decoder.ingest_max {
+            let event = match self.triggers.poll(wait) {
+                Ok(Some(event)) => event,
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::debug!(%error, "reading triggers");
+                    tracing::debug!(%error, "triggers cannot be read");
                     break;
                 }
             };
             wait = Duration::ZERO;
-            match read {
+            match event {
                 ReadEvent::Record(message) => {
-                    taken += 1;
+                    records_read += 1;
                     let (_, id, offset) = LogReader::position(&message);
                     let Some(task) = self.tasks.get_mut(&id) else { continue };
                     if offset < task.next_trigger || task.paused_until.is_some() {
@@ -224,7 +226,12 @@ impl Scheduler {
                     match self.decoder.decode_trigger(&message, now) {
                         Ok(record) => route_trigger(task, record, now, inputs),
                         Err(error) => {
-                            tracing::warn!(partition = id, offset, %error, "reading triggers is paused");
+                            tracing::warn!(
+                                partition = id,
+                                offset,
+                                %error,
+                                "reading triggers is paused"
+                            );
                             task.paused_until = Some(now + REGISTRY_RETRY_MS);
                             paused.push(id);
                         }
@@ -232,7 +239,7 @@ impl Scheduler {
                 }
                 ReadEvent::PartitionEof(id) => ended.push(id),
                 ReadEvent::OutOfRange(error) => {
-                    tracing::error!(error, "triggers: offset out of range")
+                    tracing::error!(error, "the offset in triggers is out of range")
                 }
             }
         }
@@ -245,7 +252,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// What the poller has read of the ends of `triggers` and the ledger.
+    /// Applies the end offsets that the poller has read.
     fn apply_end_offsets(&mut self) {
         for LogEnd { log, partition, end, at } in self.end_offsets.poll_ends() {
             let Some(task) = self.tasks.get_mut(&partition) else { continue };
@@ -269,15 +276,15 @@ impl Scheduler {
             return Ok(());
         }
         for _ in 0..SIGNALS_AND_LEDGER_MAX {
-            let read = match self.signals_and_ledger.poll(Duration::ZERO) {
-                Ok(Some(read)) => read,
+            let event = match self.signals_and_ledger.poll(Duration::ZERO) {
+                Ok(Some(event)) => event,
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::debug!(%error, "reading signals and ledger");
+                    tracing::debug!(%error, "signals and the ledger cannot be read");
                     break;
                 }
             };
-            match read {
+            match event {
                 ReadEvent::Record(message) => {
                     let (topic, id, offset) = LogReader::position(&message);
                     let Some(task) = self.tasks.get_mut(&id) else { continue };
@@ -288,24 +295,24 @@ impl Scheduler {
                             inputs.entry(id).or_default().push(input);
                         }
                     } else if let PartitionState::Restoring(restoring) = &mut task.state {
-                        let ours = self.decoder.is_barrier(&message, restoring.nonce);
-                        restoring.add_ledger_record(&message, ours);
+                        let is_our_barrier = self.decoder.is_barrier(&message, restoring.nonce);
+                        restoring.add_ledger_record(&message, is_our_barrier);
                         task.ledger_position = offset + 1;
                     }
                 }
                 ReadEvent::PartitionEof(id) => ended.push(id),
                 ReadEvent::OutOfRange(error) => {
-                    tracing::error!(error, "signals: offset out of range")
+                    tracing::error!(error, "the offset in signals or the ledger is out of range")
                 }
             }
         }
         ended.into_iter().try_for_each(|id| self.on_ledger_end_reached(id))
     }
 
-    /// An end of `signals` or of the ledger. It means something only while the mirror of a cursor
-    /// is sought; then only the ledger is being read. A reader stops where the first transaction is
-    /// open, and the newest mirror may stand behind that one: the end counts when it is met after
-    /// nothing was open below it any more.
+    /// Handles the end of `signals` or of the ledger. It matters only while the mirror of a cursor
+    /// is being read; then only the ledger is assigned. A read_committed reader stops at the first
+    /// open transaction, and the newest mirror may be after it. The end is therefore accepted only
+    /// if it is reached after no transaction was open below it.
     fn on_ledger_end_reached(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         let PartitionState::Restoring(restoring) = &mut task.state else { return Ok(()) };
@@ -324,18 +331,18 @@ impl Scheduler {
                     partition = id,
                     stable,
                     until,
-                    "the end of the ledger belongs to an open transaction"
+                    "a transaction is open below the end of the ledger"
                 );
             }
             Err(error) => {
-                tracing::debug!(partition = id, %error, "the end of the ledger cannot be read yet")
+                tracing::debug!(partition = id, %error, "the ledger's stable offset cannot be read")
             }
         }
         self.signals_and_ledger.start(&ledger, id, restoring.ledger_position.max(from))?;
         Ok(())
     }
 
-    /// The reader has met the end of `triggers[p]`.
+    /// Handles the end of `triggers[p]`.
     fn on_triggers_end_reached(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         match &mut task.state {
@@ -358,9 +365,10 @@ impl Scheduler {
         }
     }
 
-    /// Input is thought to be unread, yet the reader is at the end. Either what lies between are
-    /// markers and aborted records, or someone's transaction is still open. If nothing is open
-    /// now, read once more from where we stand: meeting the end again settles it.
+    /// Input seems to be unread, but the reader is at the end of the partition. Either only
+    /// transaction markers and aborted records follow, or another process's transaction is still
+    /// open. If none is open now, read again from the current position: reaching the end again
+    /// proves that all is read.
     fn confirm_end(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
         let topic = self.decoder.triggers.clone();
         let stable = self.triggers.last_stable_offset(&topic, id, STABLE_OFFSET_TIMEOUT);
@@ -369,34 +377,34 @@ impl Scheduler {
         match ends {
             Ok((stable, end)) if stable >= end => {
                 task.end_check = EndCheck::Confirming(end);
-                let next: Offset = task.next_trigger;
-                self.triggers.start(&topic, id, next)?;
+                self.triggers.start(&topic, id, task.next_trigger)?;
             }
             _ => task.end_check = EndCheck::RetryAt(clock::now_ms() + END_RETRY_MS),
         }
         Ok(())
     }
 
-    /// What waits for a moment: ends to look at again, and records whose registry was away.
+    /// Checks end offsets again and resumes paused partitions, if it is time.
     fn run_due_checks(&mut self) -> Result<(), SchedulerError> {
         let now = clock::now_ms();
-        // A log that ends in markers has an end that no record reaches.
-        let stalled = |task: &PartitionTask| match &task.state {
+        // If the last records are transaction markers, reading never reaches the end offset.
+        let is_stalled = |task: &PartitionTask| match &task.state {
             PartitionState::Active(partition) => {
                 partition.has_unread_input() && now >= task.read_at + STALL_MS
             }
             _ => false,
         };
-        let again = |task: &PartitionTask| match task.end_check {
-            EndCheck::Idle => stalled(task),
+        let is_check_due = |task: &PartitionTask| match task.end_check {
+            EndCheck::Idle => is_stalled(task),
             EndCheck::Confirming(_) => false,
             EndCheck::RetryAt(at) => now >= at,
         };
         let pause_is_over =
             |task: &PartitionTask| task.paused_until.is_some_and(|until| now >= until);
-        let ends: Vec<_> = self.tasks.values().filter(|l| again(l)).map(|l| l.id).collect();
+        let ends: Vec<_> =
+            self.tasks.values().filter(|task| is_check_due(task)).map(|task| task.id).collect();
         let resumed: Vec<_> =
-            self.tasks.values().filter(|l| pause_is_over(l)).map(|l| l.id).collect();
+            self.tasks.values().filter(|task| pause_is_over(task)).map(|task| task.id).collect();
         for id in ends {
             self.confirm_end(id)?;
         }
@@ -409,7 +417,7 @@ impl Scheduler {
     }
 }
 
-/// Gives a record to its partition, wherever that stands.
+/// Passes a record to its partition according to the partition's state.
 fn route_trigger(
     task: &mut PartitionTask,
     record: TriggerRecord,

@@ -1,11 +1,11 @@
-//! Who this process is: a name that survives restarts, kept in the data directory, which only one
-//! process at a time may hold. Two processes on one host therefore differ.
+//! The instance id of this process. It is stored in the data directory and survives restarts. Only
+//! one process at a time can lock the directory, so two processes on one host have different ids.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A claimed data directory.
+/// A locked data directory.
 #[derive(Debug)]
 pub(super) struct InstanceLock {
     /// The group's static member id, and part of the transactional id.
@@ -13,20 +13,20 @@ pub(super) struct InstanceLock {
     _lock: File,
 }
 
-/// Why the directory cannot be ours.
+/// Why the directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum InstanceLockError {
-    /// Another process runs on it: give this one a directory of its own.
+    /// Another process uses it: configure a different directory.
     #[error("another process uses {0}: give each scheduler its own directory (scheduler.data_dir)")]
     InUse(PathBuf),
-    /// It cannot be written.
+    /// It cannot be created or written.
     #[error("cannot use {0} (scheduler.data_dir): {1}")]
     Unusable(PathBuf, #[source] io::Error),
 }
 
 impl InstanceLock {
-    /// Claims `dir` until this is dropped. `configured` names the process; empty means the name
-    /// kept in the directory, made when it is first used.
+    /// Locks `dir` until this value is dropped. `configured` is the instance id; if it is empty,
+    /// the id is read from the directory, and created at the first start.
     pub(super) fn acquire(dir: &Path, configured: &str) -> Result<Self, InstanceLockError> {
         let unusable = |error| InstanceLockError::Unusable(dir.to_owned(), error);
         fs::create_dir_all(dir).map_err(unusable)?;
@@ -35,12 +35,12 @@ impl InstanceLock {
             TryLockError::WouldBlock => InstanceLockError::InUse(dir.to_owned()),
             TryLockError::Error(error) => unusable(error),
         })?;
-        let instance = if configured.is_empty() {
+        let instance_id = if configured.is_empty() {
             read_or_create_id(&dir.join("instance")).map_err(unusable)?
         } else {
             configured.to_owned()
         };
-        Ok(Self { instance_id: instance, _lock: lock })
+        Ok(Self { instance_id, _lock: lock })
     }
 }
 

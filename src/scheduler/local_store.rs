@@ -1,7 +1,7 @@
-//! What the shell reads from a partition's local store, and the state that it writes beside the rows.
+//! What the scheduler reads from a partition's store, and the state that it writes with the rows.
 //!
-//! Invariant: a state is valid only if it is of this cluster and younger than the life of the ledger's
-//! tombstones; every other one is as good as none.
+//! Invariant: a state is valid only if it belongs to this cluster and is younger than the retention
+//! of the ledger's tombstones. Any other state is ignored.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::engine::partition::IndexRows;
 use crate::model::{Offset, Timestamp};
 use crate::store::{LocalState, PartitionStore, StoreError};
 
-/// The index rows of `hashes` that the store has.
+/// The index rows of `hashes` that exist in the store.
 pub(super) fn fetch_index_rows(
     store: &PartitionStore,
     mut hashes: Vec<IdHash>,
@@ -25,8 +25,8 @@ pub(super) fn fetch_index_rows(
     Ok(hashes.into_iter().zip(rows).filter_map(found).collect())
 }
 
-/// What a store holds, if it belongs to this cluster and is not older than `age_max`: an entry
-/// whose tombstone the ledger has forgotten would otherwise live on here.
+/// The state of a store, if it belongs to this cluster and is younger than `age_max`. In an older
+/// store, entries could remain whose tombstones the ledger has already removed.
 pub(super) fn valid_state(
     store: &PartitionStore,
     cluster: &str,
@@ -47,7 +47,7 @@ pub(super) fn valid_state(
     Ok(Some((local, store.skip_marks()?)))
 }
 
-/// What is stored beside the rows.
+/// The state to write with the rows.
 pub(super) fn local_state(
     local: LocalCheckpoint,
     cluster: &str,

@@ -1,8 +1,8 @@
-//! The scheduler: owns partitions, drives the engine.
+//! The scheduler: owns partitions and drives the engine.
 //!
-//! Invariant: one OS thread runs the loop — land, group, take over, read, fire, launch —, a second
-//! one makes the transaction under way, a third one brings into the stores what is committed. The
-//! group is polled only while no transaction is open.
+//! Invariant: one OS thread runs the loop: transaction results, consumer group, takeovers, inputs,
+//! fires, next transaction. A second thread runs the open transaction, and a third one writes
+//! committed rows to the stores. The group is polled only while no transaction is open.
 //!
 //! ```text
 //!   triggers[p], signals[p] ─poll─► decode ──► engine.ingest ─┐
@@ -72,22 +72,22 @@ pub enum SchedulerError {
     /// The data directory cannot be used.
     #[error(transparent)]
     InstanceLock(#[from] InstanceLockError),
-    /// A client could not be made.
+    /// A Kafka client cannot be created or failed.
     #[error("Kafka: {0}; check [kafka]")]
     Kafka(#[from] KafkaError),
-    /// The group has thrown this member out again and again.
+    /// The group has fenced this member repeatedly.
     #[error(
-        "the group throws this member out: {0}; does another process have the same \
+        "the group fences this member repeatedly: {0}; does another process have the same \
              scheduler.instance_id?"
     )]
     FencedRepeatedly(KafkaError),
     /// The local store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The topics are not as they must be.
+    /// A required topic does not exist.
     #[error("topic {0} does not exist; create the topics with `orloj topics apply`")]
     NoTopic(String),
-    /// Another process runs under the same identity.
+    /// Another process runs with the same transactional id.
     #[error(transparent)]
     Transaction(#[from] TransactionError),
     /// A schema cannot be read.
@@ -95,28 +95,31 @@ pub enum SchedulerError {
     Schemas(String),
 }
 
-/// How long the loop waits at most when there is nothing to do: the group wants to be served.
+/// How long one turn of the loop waits at most if nothing is due, because the group must be polled.
 const IDLE_WAIT: Duration = Duration::from_millis(10);
-/// How long a call to the broker may take before it counts as away.
+/// How long a request to the broker may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a leaving member waits for the others to take its partitions.
+/// How long a leaving member waits until its partitions are reassigned.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// librdkafka joins once a second at most; with a little room, in ms.
+/// librdkafka joins a group at most once per second; in ms, with a small margin.
 const REJOIN_INTERVAL_MS: Millis = 1_050;
 
-/// Whether the broker can be relied on.
+/// Which guarantees the broker gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// Apache Kafka, or a broker with the same guarantees.
     Guaranteed,
-    /// librdkafka's built-in broker, which keeps no committed offsets of transactions: there is
-    /// one scheduler, its cursor is in memory, and nothing is ever taken over.
+    /// librdkafka's built-in broker, which does not store the committed offsets of transactions.
+    /// There is one scheduler, its cursor is in memory, and no partition is taken over.
     Trial,
 }
 
 /// Runs a scheduler until `shutdown`; blocks. Serves readiness through `health`.
-#[expect(clippy::needless_pass_by_value, reason = "every role is started alike")]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the start functions of all roles have this form"
+)]
 pub fn run(
     settings: &Settings,
     shutdown: CancellationToken,
@@ -125,8 +128,12 @@ pub fn run(
     Scheduler::start(settings, health, Mode::Guaranteed)?.serve(&shutdown)
 }
 
-/// The same on librdkafka's built-in broker: for trying, never evidence of a guarantee.
-#[expect(clippy::needless_pass_by_value, reason = "every role is started alike")]
+/// Runs a scheduler on librdkafka's built-in broker, for trials. The delivery guarantees do not
+/// hold there.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the start functions of all roles have this form"
+)]
 pub fn run_trial(
     settings: &Settings,
     shutdown: CancellationToken,
@@ -135,12 +142,12 @@ pub fn run_trial(
     Scheduler::start(settings, health, Mode::Trial)?.serve(&shutdown)
 }
 
-/// The loop's state.
+/// The state of the loop.
 struct Scheduler {
     settings: Settings,
     names: Names,
     rules: PartitionConfig,
-    /// Holds the data directory for as long as the loop runs.
+    /// Locks the data directory while the loop runs.
     _instance_lock: InstanceLock,
     mode: Mode,
     health: Arc<Health>,
@@ -153,7 +160,7 @@ struct Scheduler {
     producers: Arc<ProducerPair>,
     committer: Committer,
     batch: Option<Arc<TransactionBatch>>,
-    /// When the last transaction began.
+    /// When the last transaction was submitted.
     last_transaction_at: Instant,
     assignment: GroupAssignment,
     writer: StoreWriter,
@@ -161,7 +168,7 @@ struct Scheduler {
     stores: Arc<StoreFactory>,
     standby: Option<Standby>,
     tasks: BTreeMap<PartitionId, PartitionTask>,
-    /// The partition that launches first next time.
+    /// The partition that `seal` starts with next time.
     next_partition: PartitionId,
     started: Instant,
     /// When the memory of the stores was last reported.
@@ -173,7 +180,8 @@ struct Scheduler {
     refused_topic: Option<String>,
 }
 
-/// A committed offset, read by a thread of its own because it may block for long.
+/// A committed offset with the partition and the takeover's nonce. A separate thread reads it,
+/// because the request may block for long.
 type CommittedOffsetReply = (PartitionId, u64, PartitionOffsets);
 
 impl Scheduler {
@@ -188,7 +196,7 @@ impl Scheduler {
             .ok_or_else(|| SchedulerError::NoTopic(names.triggers()))?;
         health.not_ready("partitions", "no partition is assigned yet");
         let group = names.scheduler_group();
-        let (triggers, others) =
+        let (triggers, signals_and_ledger) =
             (LogReader::open(settings, &group)?, LogReader::open(settings, &group)?);
         let producers = open_producers(settings, &id)?;
         let pools = settings.topics.pools.iter().map(|pool| names.fires_of(pool));
@@ -198,8 +206,8 @@ impl Scheduler {
         let orphaned_transactions =
             OrphanedTransactions::open(settings, &group, &names.triggers(), &id, CALL_TIMEOUT)?;
         triggers.prefetch_metadata(&names.triggers())?;
-        others.prefetch_metadata(&names.signals())?;
-        others.prefetch_metadata(&names.ledger())?;
+        signals_and_ledger.prefetch_metadata(&names.signals())?;
+        signals_and_ledger.prefetch_metadata(&names.ledger())?;
         let stores = Arc::new(StoreFactory::new(&scheduler.data_dir, (&settings.store).into())?);
         let cluster = admin.cluster_id().unwrap_or_default();
         let standby = (settings.standby.replicas > 0 && mode == Mode::Guaranteed)
@@ -207,7 +215,8 @@ impl Scheduler {
                 Standby::start(settings, &names, partitions, &instance_lock, &cluster, &stores)
             })
             .transpose()?;
-        // An eager group stops everybody anyway: there is nothing to fire on for.
+        // The eager protocol stops all members during a rebalance, so firing during the grace
+        // period has no use.
         let cooperative = scheduler.assignor == Assignor::CooperativeSticky;
         let grace = if cooperative { REJOIN_INTERVAL_MS } else { 0 };
         Ok(Self {
@@ -216,7 +225,7 @@ impl Scheduler {
             member: Member::join(settings, &group, &names.triggers(), &instance_lock.instance_id)?,
             orphaned_transactions: Arc::new(orphaned_transactions),
             triggers,
-            signals_and_ledger: others,
+            signals_and_ledger,
             committer: Committer::start(
                 RecordSender::new(&names, Schemas::new()),
                 scheduler.transaction_timeout * 2,
@@ -255,7 +264,7 @@ impl Scheduler {
         self.leave()
     }
 
-    /// One turn of the loop: everything that can be done now, then a short wait.
+    /// One turn of the loop: does all work that is possible now, then waits for a short time.
     fn poll_once(&mut self) -> Result<(), SchedulerError> {
         let now = clock::now_ms();
         let wait = self.time_until_due(now);
@@ -286,10 +295,10 @@ impl Scheduler {
         Ok(())
     }
 
-    /// How long nothing is due.
+    /// The time until the next fire is due, at most `IDLE_WAIT`.
     fn time_until_due(&mut self, now: Timestamp) -> Duration {
         let restoring =
-            self.tasks.values().any(|l| matches!(l.state, PartitionState::Restoring(_)));
+            self.tasks.values().any(|task| matches!(task.state, PartitionState::Restoring(_)));
         if restoring {
             return Duration::from_millis(1);
         }
@@ -298,15 +307,17 @@ impl Scheduler {
         next.map_or(IDLE_WAIT, |due| Duration::from_millis(due.saturating_sub(now)).min(IDLE_WAIT))
     }
 
-    /// Loads the wheel of a partition, fires what is due, and checks whether it may at all. What is
-    /// decided ahead of its time is committed no sooner: see [`TransactionBatch::time`].
+    /// Loads the timer wheel of a partition and fires what is due, if the clock allows it. Fires
+    /// that are decided early are committed no earlier than their time: see
+    /// [`TransactionBatch::commit_not_before`].
     fn fire_due(&mut self, id: PartitionId, now: Timestamp) -> Result<(), PartitionTaskError> {
         let decided_until = now + self.committer.commit_lead_ms();
         let fire_max = self.settings.scheduler.fire_max.get();
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         let Some(partition) = task.active() else { return Ok(()) };
         let _behind = partition.observe_clock(decided_until);
-        // Without room what is late fires all the same: it belongs to the step that took it in.
+        // With no room left, late fires are still decided: they belong to the step that ingested
+        // them.
         let room = fire_max.saturating_sub(partition.drafted_records());
         task.load()?;
         let PartitionState::Active(partition) = &mut task.state else { return Ok(()) };
@@ -322,14 +333,14 @@ impl Scheduler {
         self.tasks.values().filter(active).map(|task| task.id).collect()
     }
 
-    /// Polls the group. No transaction is open here.
+    /// Polls the group. No transaction is open at this point.
     fn poll_group(&mut self) -> Result<(), SchedulerError> {
         match self.member.poll(Duration::ZERO) {
             Ok(changes) => {
                 changes.into_iter().try_for_each(|change| self.apply_group_change(change))?
             }
             Err(fatal) => {
-                tracing::warn!(error = %fatal, "removed from the group; joining again");
+                tracing::warn!(error = %fatal, "fenced by the group; joining again");
                 let all = self.assignment.owned().iter().copied().collect();
                 self.apply_group_change(AssignmentChange::Lost(all))?;
                 self.member.rejoin(fatal).map_err(SchedulerError::FencedRepeatedly)?;
@@ -351,14 +362,13 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Milliseconds since the start; never runs back.
+    /// Milliseconds since the start, on the monotonic clock.
     fn uptime(&self) -> Millis {
-        let uptime = clock::monotonic().duration_since(self.started);
-        ms(uptime)
+        ms(clock::monotonic().duration_since(self.started))
     }
 
-    /// Nothing of ours has an effect on these any more: the process that waits for them goes first,
-    /// our disk comes after.
+    /// Releases partitions that no transaction or record of ours can affect any more. The group is
+    /// informed before the stores are flushed, because another process waits for the partitions.
     fn release(&mut self, partitions: &[PartitionId]) -> Result<(), SchedulerError> {
         fault::reached("revoke.after_last_words");
         for partition in partitions {
@@ -379,15 +389,17 @@ impl Scheduler {
         self.signals_and_ledger.stop(&self.names.ledger(), partition)
     }
 
-    /// Hands everything over (or, if so configured, keeps it for the next run) and ends.
+    /// Releases all partitions and ends. If so configured, the partitions stay assigned to this
+    /// instance id for the next start.
     fn leave(mut self) -> Result<(), SchedulerError> {
         let deadline = clock::monotonic() + LEAVE_TIMEOUT;
         while !self.assignment.is_idle() && clock::monotonic() < deadline {
             self.poll_transaction(Duration::from_millis(10))?;
         }
         self.assignment.disable_grace();
-        let hand_over = self.settings.scheduler.leave_on_shutdown && self.mode == Mode::Guaranteed;
-        if hand_over {
+        let releases_partitions =
+            self.settings.scheduler.leave_on_shutdown && self.mode == Mode::Guaranteed;
+        if releases_partitions {
             self.member.leave_gracefully(&self.names.ledger(), CALL_TIMEOUT)?;
         } else if self.assignment.is_idle() {
             let all = self.assignment.owned().iter().copied().collect();
@@ -395,8 +407,9 @@ impl Scheduler {
                 self.assignment.on_assignment_change(AssignmentChange::Revoked(all), self.uptime());
             self.execute(actions)?;
         }
-        let has_left = |this: &Self| {
-            this.assignment.owned().is_empty() && (!hand_over || this.member.has_released_all())
+        let has_left = |scheduler: &Self| {
+            scheduler.assignment.owned().is_empty()
+                && (!releases_partitions || scheduler.member.has_released_all())
         };
         while !has_left(&self) && clock::monotonic() < deadline {
             self.poll_once()?;
@@ -405,7 +418,7 @@ impl Scheduler {
     }
 }
 
-/// Why a partition's store must be looked at.
+/// Why the store of a partition must be rebuilt.
 #[derive(Debug, thiserror::Error)]
 enum PartitionTaskError {
     #[error(transparent)]
@@ -414,19 +427,20 @@ enum PartitionTaskError {
     Corrupt(#[from] CorruptRow),
 }
 
-/// A thread that ends with the process or when its channel closes. Its name is what `top -H` shows.
+/// Starts a thread that ends with the process or when its channel is closed. `top -H` shows its
+/// name.
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) {
     let thread = std::thread::Builder::new().name(name.to_owned());
-    let _detached = thread.spawn(run).expect("the system has room for a few threads");
+    let _detached = thread.spawn(run).expect("a thread can be started");
 }
 
 fn open_producers(settings: &Settings, id: &str) -> Result<ProducerPair, TransactionError> {
-    // Whatever an earlier process of this identity left open is ended first.
+    // Opening first ends the transactions of an earlier process with the same transactional id.
     let timeout = settings.scheduler.transaction_timeout * 3;
     ProducerPair::open(settings, id, timeout)
 }
 
-/// In whole ms.
+/// Converts to whole ms.
 fn ms(duration: Duration) -> Millis {
     Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
 }

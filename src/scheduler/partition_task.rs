@@ -1,7 +1,7 @@
-//! One partition of ours in the shell: its store, and the stage it is in.
+//! A partition that is assigned to this process: its store and its state.
 //!
-//! Invariant: a partition task fires nothing before its takeover is done, and a failed commit sends
-//! it back to the beginning with whatever its store holds, which is only what was committed.
+//! Invariant: a partition fires nothing before its takeover is complete. After a failed commit the
+//! takeover starts again with the content of the store, which is committed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,80 +22,81 @@ use crate::model::ledger::LedgerKey;
 use crate::model::{Offset, PartitionId, Timestamp};
 use crate::store::{PartitionStore, StoreError};
 
-/// So many records of the ledger a restart may read again for nothing: they take milliseconds,
-/// and what an idle partition writes, a mirror of its cursor now and then, asks for no spill.
+/// How many ledger records a restart may read again without need. Reading them takes milliseconds,
+/// and so the cursor mirrors that an idle partition writes do not cause a spill.
 const LEDGER_SLACK: Offset = 100;
 
 /// A partition assigned to this process.
 #[derive(Debug)]
 pub(super) struct PartitionTask {
     pub(super) id: PartitionId,
-    /// Shared with the writer, which applies rows; read here.
+    /// Shared with the store writer, which writes the rows.
     pub(super) store: Arc<PartitionStore>,
     pub(super) state: PartitionState,
-    /// Where the takeover began, by the monotonic clock.
+    /// When the takeover started, on the monotonic clock.
     pub(super) takeover_started_at: std::time::Instant,
-    /// The offset of `triggers` expected next; what is below it has been seen.
+    /// The next offset of `triggers`. Records below it are ignored.
     pub(super) next_trigger: Offset,
-    /// The offset of `signals` expected next.
+    /// The next offset of `signals`.
     pub(super) next_signal: Offset,
-    /// Reading is held back until then (ms since the epoch): the schema registry is away.
+    /// Reading is paused until this time (ms since the epoch), because the schema registry is
+    /// unavailable.
     pub(super) paused_until: Option<Timestamp>,
-    /// A check is under way of whether the end of `triggers` has really been reached.
+    /// Whether it is being checked that the end of `triggers` is reached.
     pub(super) end_check: EndCheck,
     /// When the last record of `triggers` was read, in ms since the epoch.
     pub(super) read_at: Timestamp,
-    /// With the step that was sealed last, the store has what the ledger says below this.
+    /// When the last sealed step is applied, the store has the ledger's content below this offset.
     pub(super) ledger_position: Offset,
-    /// Where the ledger ended when it was last read. What is below is of steps of ours that are
-    /// sealed, if the next one can be committed at all; see [`Self::before_seal`].
+    /// The last known end offset of the ledger. Records below it belong to sealed steps of ours,
+    /// provided that the next step is committed; see [`Self::before_seal`].
     pub(super) ledger_end: Offset,
 }
 
-/// How far a partition is on its way.
+/// The state of an assigned partition.
 #[derive(Debug)]
 pub(super) enum PartitionState {
-    /// Being taken over.
+    /// The takeover is in progress.
     Restoring(Box<PartitionRestore>),
-    /// Taken over; the clock is behind what an earlier owner decided by.
+    /// Taken over, but the local clock is behind the time up to which an earlier owner has decided.
     WaitingForClock(Box<Partition>),
     /// Firing.
     Active(Box<Partition>),
-    /// An operator must decide something first.
+    /// Not taken over: an operator must act first.
     Refused(TakeoverError),
-    /// From one stage to the next, within one call.
+    /// Used within one call while the state changes.
     Transitioning,
 }
 
-/// A takeover and what the reader has brought for it.
+/// A takeover and the records that were read for it.
 #[derive(Debug)]
 pub(super) struct PartitionRestore {
-    /// Away while a restorer applies what was read.
+    /// `None` while the restore pool applies records to it.
     pub(super) takeover: Option<Box<Takeover>>,
-    /// What tells this takeover from every other.
+    /// Identifies this takeover.
     pub(super) nonce: u64,
-    /// What has been asked of the world already.
+    /// The last request of the takeover that was started.
     pub(super) requested: Option<TakeoverRequest>,
     pub(super) ledger: RawLedger,
-    /// Where the next batch of it goes.
+    /// An empty buffer for the next batch of ledger records.
     pub(super) spare_buffer: RawLedger,
-    /// Records that were read, of the ledger and the log.
+    /// Records of the ledger and of `triggers` that were read.
     pub(super) records_read: usize,
     pub(super) ledger_position: Offset,
-    /// Our own barrier is among what was read of the ledger: there is nothing to wait for.
+    /// Our own barrier was read from the ledger: all earlier records are read too.
     pub(super) barrier_read: bool,
-    /// Below the end of the ledger that is sought no transaction is open any more.
+    /// No transaction is open any more below the requested end of the ledger.
     pub(super) ledger_is_stable: bool,
     pub(super) triggers: Vec<TriggerRecord>,
-    /// What of the log need not be read.
+    /// Offsets of `triggers` that need not be read, because the ledger has their content.
     pub(super) covered: OffsetBitmap,
-    /// When the last one of those was written that was met, in ms since the epoch.
+    /// The newest timestamp of the skipped covered records, in ms since the epoch.
     pub(super) covered_at: Timestamp,
-    /// The reader has passed N.
+    /// The reader has passed the committed offset.
     pub(super) triggers_complete: bool,
-    /// Records from N on that arrived while the replay was still applied.
+    /// Records from the committed offset on, which were read before the replay was applied.
     pub(super) live_inputs: Vec<Input>,
-    /// Tells the thread that reads the committed offset to give up.
+    /// Makes the thread that reads the committed offset end.
     pub(super) cancelled: Arc<AtomicBool>,
 }
 
@@ -105,46 +106,47 @@ impl Drop for PartitionRestore {
     }
 }
 
-/// Whether "no more records" has been believed.
+/// The check whether all records of `triggers` are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndCheck {
-    /// Nothing to check.
+    /// No check is in progress.
     Idle,
-    /// The reader was started again at its position; if it meets the end once more without a
-    /// record before, everything below this offset has been read.
+    /// The reader was started again at its position. If it reaches the end without a record, all
+    /// records below this offset have been read.
     Confirming(Offset),
-    /// A transaction of someone else's is open below the end: look again at this time.
+    /// Another process's transaction is open below the end: check again at this time (ms since the
+    /// epoch).
     RetryAt(Timestamp),
 }
 
 impl PartitionTask {
-    /// A task at the beginning of its takeover.
+    /// A task at the start of its takeover.
     pub(super) fn new(
         id: PartitionId,
         store: Arc<PartitionStore>,
         takeover: Takeover,
-        since: std::time::Instant,
+        takeover_started_at: std::time::Instant,
     ) -> Self {
         Self::in_state(
             id,
             store,
             PartitionState::Restoring(Box::new(PartitionRestore::new(takeover))),
-            since,
+            takeover_started_at,
         )
     }
 
-    /// A task in any state.
+    /// A task in the given state.
     pub(super) fn in_state(
         id: PartitionId,
         store: Arc<PartitionStore>,
         state: PartitionState,
-        since: std::time::Instant,
+        takeover_started_at: std::time::Instant,
     ) -> Self {
         Self {
             id,
             store,
             state,
-            takeover_started_at: since,
+            takeover_started_at,
             next_trigger: 0,
             next_signal: 0,
             paused_until: None,
@@ -155,7 +157,7 @@ impl PartitionTask {
         }
     }
 
-    /// The ledger was read to end at `end`.
+    /// The end offset of the ledger was read.
     pub(super) fn on_ledger_end(&mut self, end: Offset) {
         self.ledger_end = end;
         let grew = end > self.ledger_position + LEDGER_SLACK;
@@ -164,16 +166,16 @@ impl PartitionTask {
         }
     }
 
-    /// Called before a step is sealed: if it is committed, then no other process has written to the
-    /// ledger before the end that we know of. With an end that is read later it would be too
-    /// late: by then another owner may have written, and this store would lack it.
+    /// Called before a step is sealed. If that step is committed, no other process has written to
+    /// the ledger below the end offset that is known now. An end offset that is read later must not
+    /// be used: another owner could have written by then, and this store would lack those records.
     pub(super) fn before_seal(&mut self) {
         if matches!(self.state, PartitionState::Active(_)) {
             self.ledger_position = self.ledger_position.max(self.ledger_end);
         }
     }
 
-    /// The partition, if it is firing.
+    /// The partition, if it is active.
     pub(super) fn active(&mut self) -> Option<&mut Partition> {
         match &mut self.state {
             PartitionState::Active(partition) => Some(partition),
@@ -195,7 +197,8 @@ impl PartitionTask {
         }
     }
 
-    /// Whether the next batch of a takeover is complete before the last one is applied.
+    /// Whether the next batch of a takeover is already full while the previous one is still being
+    /// applied.
     pub(super) fn is_over_buffered(&self) -> bool {
         match &self.state {
             PartitionState::Restoring(restoring) => restoring.is_over_buffered(),
@@ -203,8 +206,8 @@ impl PartitionTask {
         }
     }
 
-    /// Goes past the record of `triggers` at `offset`, written at `timestamp` (ms since the epoch),
-    /// if it need not be read, because the ledger holds what it has registered.
+    /// Skips the record of `triggers` at `offset` if the ledger has its content. `timestamp` is its
+    /// timestamp (ms since the epoch). Returns whether it was skipped.
     pub(super) fn skip_covered(&mut self, offset: Offset, timestamp: Timestamp) -> bool {
         let PartitionState::Restoring(restoring) = &mut self.state else { return false };
         if !restoring.covered.contains(offset) {
@@ -216,12 +219,12 @@ impl PartitionTask {
         true
     }
 
-    /// Takes the stage out, for the next one to be put in.
+    /// Takes the state, so that a new one can be set.
     pub(super) fn take_state(&mut self) -> PartitionState {
         std::mem::replace(&mut self.state, PartitionState::Transitioning)
     }
 
-    /// Takes in records in log order.
+    /// Ingests records in log order.
     pub(super) fn ingest(&mut self, inputs: Vec<Input>) -> Result<(), PartitionTaskError> {
         let PartitionState::Active(partition) = &mut self.state else { return Ok(()) };
         let ids = inputs.iter().filter_map(prefetch::trigger_of).map(IdHash::of);
@@ -234,7 +237,7 @@ impl PartitionTask {
         Ok(())
     }
 
-    /// Fills the wheel from the store as far as it wants to be filled.
+    /// Loads rows from the store into the timer wheel, as far as the wheel requests them.
     pub(super) fn load(&mut self) -> Result<(), StoreError> {
         let PartitionState::Active(partition) = &mut self.state else { return Ok(()) };
         while let Some(load) = partition.load_request() {
@@ -266,8 +269,9 @@ impl PartitionRestore {
         }
     }
 
-    /// Takes a record of the ledger, if it is asked for: all of them, or only what can be the
-    /// mirror of the cursor. A later owner's mirror does not belong to the offset that was read.
+    /// Keeps a ledger record if the takeover requested it: all records, or only possible mirrors of
+    /// the cursor. A mirror at or above `until` was written by a later owner and does not belong to
+    /// the committed offset.
     pub(super) fn add_ledger_record(
         &mut self,
         message: &BorrowedMessage<'_>,
@@ -294,8 +298,8 @@ impl PartitionRestore {
         full && self.takeover.is_none()
     }
 
-    /// The ledger is read again, from `from` on. The reader continued meanwhile: our own
-    /// barrier may be among what it has brought, and would say that all before it has been read.
+    /// The ledger is read again from `from` on. Records that were read before are dropped,
+    /// including our own barrier: it would mean that all earlier records are read.
     pub(super) fn restart_ledger(&mut self, from: Offset) {
         self.ledger = RawLedger::default();
         self.ledger_position = from;

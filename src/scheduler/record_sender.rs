@@ -1,7 +1,7 @@
-//! A step's emits as records: which topic, partition, key, headers and bytes.
+//! Converts a step's emits to records: topic, partition, key, headers and bytes.
 //!
-//! Invariant: what comes in at partition p goes out at partition p of our own topics, so that a
-//! transaction touches few partitions and everything about a trigger stays in order.
+//! Invariant: output of partition p goes to partition p of Orloj's topics, so that a transaction
+//! uses few partitions and the records of a trigger stay in order.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -20,7 +20,7 @@ use crate::model::fire::Fire;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::text::Text;
 
-/// The names of the topics we write, made once.
+/// The names of the output topics, computed once.
 #[derive(Debug)]
 pub(super) struct RecordSender {
     names: Names,
@@ -35,7 +35,7 @@ pub(super) struct RecordSender {
 
 const INTO_MEMORY: &str = "writing to memory cannot fail";
 
-/// A header's name and value, as a transaction takes them.
+/// Names and values of headers.
 type RecordHeaders<'a> = Vec<(&'a str, Option<&'a [u8]>)>;
 
 impl RecordSender {
@@ -111,7 +111,7 @@ impl RecordSender {
         Ok(())
     }
 
-    /// Where the workers of a pool read.
+    /// The topic that the workers of a pool read.
     fn pool_topic(&self, pool: Option<&Text>) -> Cow<'_, str> {
         match pool {
             Some(pool) => self.names.fires_of(pool.as_str()).into(),
@@ -119,7 +119,7 @@ impl RecordSender {
         }
     }
 
-    /// Sends a ledger record. The step is a header, so that tombstones have it too.
+    /// Sends a ledger record. The step number is a header, so that tombstones have it too.
     pub(super) fn send_ledger(
         &self,
         producers: &ProducerPair,
@@ -154,13 +154,13 @@ fn pool_of(fire: &Fire) -> Option<&Text> {
     }
 }
 
-/// A payload is sent as it was received, with two headers of ours: which fire this is, and when it
-/// was due (ms since the epoch).
+/// Sends a payload unchanged with two headers of ours: the id of the fire, and its due time (ms
+/// since the epoch).
 fn send_topic_fire(producers: &ProducerPair, fire: &TopicFire) -> Result<(), TransactionError> {
     let partition = Some(fire.partition);
-    let fire = row::view(&fire.row).ok().flatten().expect("it was read when it was taken as due");
+    let fire = row::view(&fire.row).ok().flatten().expect("the row was decoded when it became due");
     let TargetView::Topic { topic, .. } = fire.target else {
-        unreachable!("a callback goes to the workers")
+        unreachable!("a fire with an HTTP target is sent to the workers")
     };
     let mut header_bytes = Vec::with_capacity(96);
     let (generation, occurrence, scheduled) = (fire.generation, fire.occurrence, fire.scheduled);

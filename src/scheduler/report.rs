@@ -1,6 +1,6 @@
-//! What the scheduler reports of itself: readiness, its partitions, the memory of its stores.
+//! Reports readiness, the partitions, and the memory of the stores.
 //!
-//! Invariant: a health request is answered from the last report; no request delays the loop.
+//! Invariant: a health request is answered from the last report, so no request delays the loop.
 
 use std::time::Duration;
 
@@ -36,16 +36,16 @@ impl Scheduler {
         }
     }
 
-    /// From time to time: what the stores take up in memory.
+    /// Reports the memory of the stores, if it is time.
     pub(super) fn report_memory(&mut self) {
         let now = clock::monotonic();
         if self.measured_at.is_some_and(|at| now.duration_since(at) < MEMORY_REPORT_INTERVAL) {
             return;
         }
         self.measured_at = Some(now);
-        // A store that cannot say is found out when it is next written.
-        let of = |task: &super::PartitionTask| task.store.memory().unwrap_or_default();
-        let all: Vec<StoreMemoryUsage> = self.tasks.values().map(of).collect();
+        // A store that fails here also fails at the next write, which handles the error.
+        let memory_of = |task: &super::PartitionTask| task.store.memory().unwrap_or_default();
+        let all: Vec<StoreMemoryUsage> = self.tasks.values().map(memory_of).collect();
         let gauge = |of, bytes: u64| {
             // A gauge is a float; no process has 2^52 bytes.
             metrics::gauge!(telemetry::STORE_MEMORY, "of" => of).set(bytes as f64);

@@ -1,8 +1,8 @@
-//! The threads that apply what a takeover has read, beside the loop: partitions that fire already
-//! do not wait for one that is being restored.
+//! Threads that apply the records read for a takeover, in parallel to the loop, so that active
+//! partitions do not wait for a partition that is being restored.
 //!
-//! Invariant: a takeover is worked on by one thread at a time, and is not in its partition task
-//! meanwhile. The loop waits for it before it needs the store or the position of the takeover.
+//! Invariant: only one thread has a takeover at a time; until it is returned, it is not in its
+//! partition task. The loop waits for it before it uses the store or the position of the takeover.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,27 +21,27 @@ use crate::model::ledger::LedgerRecord;
 use crate::model::{Offset, PartitionId, Timestamp};
 use crate::store::{PartitionStore, StoreError};
 
-/// Records of `triggers` that are applied in one batch. The larger a sorted batch is next to the
-/// memtable that takes it, the nearer each key is to the previous one.
+/// Records of `triggers` per batch. The larger a sorted batch is compared with the memtable, the
+/// closer each key is to the previous one, which makes inserting faster.
 pub(super) const TRIGGERS_BATCH: usize = 16_384;
-/// Records of the ledger that are applied in one batch, which is a file of the store. Fewer make
-/// more files that are merged later, more take memory: some 15 MiB a partition.
+/// Records of the ledger per batch. A batch becomes one file of the store: smaller batches make
+/// more files to merge later, larger ones need more memory (about 15 MiB per partition).
 pub(super) const LEDGER_BATCH: usize = 32_768;
 
-/// Threads at most: more would only take turns with those that fire.
+/// The maximum number of threads. More would compete for the CPU with active partitions.
 const THREADS_MAX: usize = 4;
 
-/// Hands out work and takes back takeovers.
+/// Submits records and returns the takeovers.
 #[derive(Debug)]
 pub(super) struct RestorePool {
     jobs: Sender<RestoreJob>,
     results: Receiver<RestoreResult>,
     in_flight: usize,
-    /// What was returned while the loop waited for it.
+    /// Results that arrived during `wait_for_result`.
     finished: Vec<RestoreResult>,
 }
 
-/// Records of one partition, and all that is needed to apply them.
+/// Records of one partition, and what is needed to apply them.
 #[derive(Debug)]
 pub(super) struct RestoreJob {
     pub(super) partition: PartitionId,
@@ -53,41 +53,40 @@ pub(super) struct RestoreJob {
     pub(super) work: RestoreWork,
 }
 
-/// What is to be applied.
+/// The records to apply.
 #[derive(Debug)]
 pub(super) enum RestoreWork {
     /// Records of the ledger, and the offset after the last one.
     Ledger(RawLedger, Offset),
-    /// Records of `triggers` below N.
+    /// Records of `triggers` below the committed offset.
     Triggers(LogBatch),
 }
 
-/// Part of the log below N.
+/// A part of `triggers` below the committed offset.
 #[derive(Debug)]
 pub(super) struct LogBatch {
-    /// What the ledger does not hold.
+    /// The records that the ledger does not cover.
     pub(super) records: Vec<TriggerRecord>,
-    /// When the last one was written that it holds, in ms since the epoch.
+    /// The newest timestamp of the covered records, in ms since the epoch.
     pub(super) covered_at: Timestamp,
-    /// Whether nothing follows.
+    /// Whether this is the last batch.
     pub(super) last: bool,
 }
 
-/// A takeover on its way back.
+/// A takeover after its records were applied.
 #[derive(Debug)]
 pub(super) struct RestoreResult {
     pub(super) partition: PartitionId,
     pub(super) takeover: Box<Takeover>,
     pub(super) result: Result<(), RestoreError>,
-    /// An empty one with room for the next batch: memory that is new for each costs more than
-    /// what is copied into it.
+    /// An empty buffer for the next batch. Reusing it is cheaper than allocating a new one.
     pub(super) spare_buffer: RawLedger,
 }
 
 /// Why records could not be applied.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RestoreError {
-    /// An operator must decide something first.
+    /// An operator must act first.
     #[error(transparent)]
     Refused(#[from] TakeoverError),
     /// Rebuild the store.
@@ -96,7 +95,7 @@ pub(super) enum RestoreError {
 }
 
 impl RestorePool {
-    /// Starts a thread for each core, up to a few.
+    /// Starts one thread per core, up to `THREADS_MAX`.
     pub(super) fn start() -> Self {
         let (jobs, inbox) = channel();
         let (outbox, results) = channel();
@@ -111,22 +110,22 @@ impl RestorePool {
 
     pub(super) fn submit(&mut self, job: RestoreJob) {
         self.in_flight += 1;
-        self.jobs.send(job).expect("the restorers live as long as the loop");
+        self.jobs.send(job).expect("the restore threads run as long as the loop");
     }
 
-    /// Waits until something has come back, at most `timeout`.
+    /// Waits at most `timeout` for a result.
     pub(super) fn wait_for_result(&mut self, timeout: Duration) {
         self.finished.extend(self.results.recv_timeout(timeout));
     }
 
-    /// What has come back since the last call.
+    /// The results since the last call.
     pub(super) fn poll_results(&mut self) -> Vec<RestoreResult> {
         self.finished.extend(self.results.try_iter());
         self.in_flight -= self.finished.len();
         std::mem::take(&mut self.finished)
     }
 
-    /// Waits until everything handed out has come back, and returns that.
+    /// Waits for all submitted jobs and returns their results.
     pub(super) fn drain(&mut self) -> Vec<RestoreResult> {
         let missing = self.in_flight - self.finished.len();
         self.finished.extend(self.results.iter().take(missing));
@@ -146,7 +145,7 @@ fn run_worker(inbox: &Mutex<Receiver<RestoreJob>>, outbox: &Sender<RestoreResult
 }
 
 impl RestoreJob {
-    /// Applies the records; the store is let go of before the takeover goes back.
+    /// Applies the records. Releases the store before the takeover is returned.
     fn run(self, schemas: &Schemas) -> RestoreResult {
         let Self { partition, mut takeover, store, cluster, now, work } = self;
         let mut spare_buffer = RawLedger::default();
@@ -158,8 +157,8 @@ impl RestoreJob {
                     apply_ledger(&mut takeover, &store, &cluster, records, position)
                 })
             }
-            RestoreWork::Triggers(logged) => {
-                apply_triggers(&mut takeover, &store, &cluster, logged, now)
+            RestoreWork::Triggers(batch) => {
+                apply_triggers(&mut takeover, &store, &cluster, batch, now)
             }
         };
         drop(store);
@@ -167,8 +166,8 @@ impl RestoreJob {
     }
 }
 
-/// The rows of the ledger alone are no state to resume from: a store that was of use is none until
-/// the log has been replayed as well, and a new one has no state at all.
+/// Rows from the ledger alone are not a state to resume from. An existing store has no valid state
+/// until `triggers` is replayed too; a new store has none yet.
 fn apply_ledger(
     takeover: &mut Takeover,
     store: &PartitionStore,
@@ -194,12 +193,13 @@ fn apply_triggers(
     batch: LogBatch,
     now: Timestamp,
 ) -> Result<(), RestoreError> {
-    let LogBatch { records, covered_at: held_at, last } = batch;
+    let LogBatch { records, covered_at, last } = batch;
     let fetched = fetch_index_rows(store, takeover.ids_in_triggers(&records))?;
-    let n = takeover.cursor().next_offset;
-    let applied = if last { n } else { records.last().map_or(n, |record| record.offset + 1) };
+    let committed = takeover.cursor().next_offset;
+    let applied =
+        if last { committed } else { records.last().map_or(committed, |record| record.offset + 1) };
     let rows = takeover.on_triggers(records, &fetched);
-    takeover.on_covered(held_at);
+    takeover.on_covered(covered_at);
     store.apply(&rows, &local_state(takeover.checkpoint(applied), cluster, now))?;
     fault::reached("takeover.after_replay");
     if last {
@@ -208,15 +208,15 @@ fn apply_triggers(
     Ok(())
 }
 
-/// Records of the ledger as they were read, one behind the other in one run of bytes: the loop
-/// only copies them.
+/// Ledger records as they were read, one after the other in one buffer. The loop only copies bytes;
+/// the pool decodes them.
 #[derive(Debug, Default)]
 pub(super) struct RawLedger {
     bytes: Vec<u8>,
     records: Vec<RawLedgerRecord>,
 }
 
-/// Lengths in the run of bytes.
+/// The offset of a record and the lengths of its parts.
 #[derive(Debug)]
 struct RawLedgerRecord {
     offset: Offset,
@@ -250,8 +250,7 @@ impl RawLedger {
         self
     }
 
-    /// Decodes them. What is corrupt is skipped; what is newer than this program is not for us to
-    /// read.
+    /// Decodes the records. Corrupt ones are skipped. A record of a newer format is an error.
     pub(super) fn decode(
         &self,
         partition: PartitionId,
@@ -259,20 +258,20 @@ impl RawLedger {
     ) -> Result<Vec<LedgerRecord>, TakeoverError> {
         let mut rest = &self.bytes[..];
         let mut take = |length: usize| rest.split_off(..length).unwrap_or_default();
-        let mut read = Vec::with_capacity(self.records.len());
+        let mut decoded = Vec::with_capacity(self.records.len());
         for RawLedgerRecord { offset, key, value, step } in &self.records {
             let (key, value, step) = (take(*key), value.map(&mut take), step.map(&mut take));
             match schemas.decode_ledger(key, value, step) {
-                Ok(record) => read.push(record),
+                Ok(record) => decoded.push(record),
                 Err(CodecError::Newer { .. }) => {
                     return Err(TakeoverError::NewerLedger { offset: *offset });
                 }
                 Err(error @ CodecError::Corrupt { .. }) => {
-                    tracing::error!(partition, offset, %error, "a ledger record is skipped");
+                    tracing::error!(partition, offset, %error, "a corrupt record is skipped");
                 }
             }
         }
-        Ok(read)
+        Ok(decoded)
     }
 }
 
@@ -299,11 +298,15 @@ mod tests {
             outbox.send(restore_result(id)).unwrap();
         }
         pool.wait_for_result(Duration::from_secs(60));
-        assert_eq!(ids(pool.poll_results()), [0, 1], "the one it was woken by, and the other");
+        assert_eq!(
+            ids(pool.poll_results()),
+            [0, 1],
+            "the result that ended the wait, and the other one"
+        );
         outbox.send(restore_result(2)).unwrap();
         pool.wait_for_result(Duration::from_secs(60));
         outbox.send(restore_result(3)).unwrap();
         assert_eq!(ids(pool.drain()), [2, 3]);
-        assert_eq!(ids(pool.drain()), [0; 0], "nothing is under way that could come");
+        assert_eq!(ids(pool.drain()), [0; 0], "no job is in progress");
     }
 }

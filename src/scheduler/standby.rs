@@ -1,8 +1,9 @@
-//! The thread that follows partitions which others own, pass by pass, so that taking one over
-//! replays seconds. It fires nothing and commits nothing.
+//! The standby thread: replays partitions that other processes own, in repeated passes, so that
+//! taking one over replays only seconds. It fires nothing and commits nothing.
 //!
-//! Invariant: a store is open here or in a partition task, never in both: a takeover asks
-//! for its store first, and gets it as it is. What a pass is, `engine::follow` says.
+//! Invariant: a store is open either here or in a partition task. A takeover requests the store
+//! from this thread first, and gets it in its current state. `engine::standby` defines what a pass
+//! does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,34 +30,35 @@ use crate::model::{Offset, PartitionId};
 use crate::store::{PartitionStore, StoreError, StoreFactory};
 use crate::telemetry;
 
-/// Between two passes over everything that is followed.
+/// Interval between two passes over all followed partitions.
 const PASS_INTERVAL: Duration = Duration::from_millis(500);
-/// Between two looks at who is in the group.
+/// Interval between two reads of the group's members.
 const MEMBERS_INTERVAL: Duration = Duration::from_secs(3);
-/// How long one poll waits; an order waits no longer.
+/// How long one poll waits. A request from the loop waits no longer than that.
 const POLL: Duration = Duration::from_millis(20);
-/// How long a pass waits for records that it knows to be there.
+/// How long a pass waits for records that must exist.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the broker may take to answer: a takeover of the partition waits for it.
+/// How long the broker may take to answer. A takeover may be waiting for it.
 const CALL_TIMEOUT: Duration = Duration::from_millis(300);
-/// A pass that lasts longer may have met a ledger that was compacted meanwhile: half of its
-/// `min.compaction.lag.ms`, because clocks differ.
+/// If a pass takes longer, the ledger may have been compacted during it. This is half of the
+/// ledger's `min.compaction.lag.ms`, because clocks differ.
 const PASS_MAX: Duration = Duration::from_secs(30 * 60);
 /// Records applied in one batch.
 const BATCH: usize = 10_000;
 
-/// The way to the thread.
+/// The handle that the loop uses.
 #[derive(Debug)]
 pub(super) struct Standby {
     requests: Sender<StandbyRequest>,
 }
 
-/// What the loop asks of the thread.
+/// A request from the loop.
 #[derive(Debug)]
 enum StandbyRequest {
-    /// These are ours: the others may be followed.
+    /// The partitions that this process owns. Others may be followed.
     SetOwned(BTreeSet<PartitionId>),
-    /// This one is ours now: stop following it and hand over its store, if it is open here.
+    /// This process now owns the partition: stop following it, and send back its store if it is
+    /// open here.
     Release(PartitionId, Sender<Option<Arc<PartitionStore>>>),
 }
 
@@ -65,7 +67,7 @@ impl Standby {
         settings: &Settings,
         names: &Names,
         partitions: i32,
-        identity: &InstanceLock,
+        instance_lock: &InstanceLock,
         cluster: &str,
         stores: &Arc<StoreFactory>,
     ) -> Result<Self, SchedulerError> {
@@ -73,7 +75,7 @@ impl Standby {
         let group = names.scheduler_group();
         let worker = StandbyWorker {
             names: names.clone(),
-            member_id_prefix: format!("{}-", identity.instance_id),
+            member_id_prefix: format!("{}-", instance_lock.instance_id),
             cluster: cluster.to_owned(),
             decoder: InputDecoder::new(settings, names, partitions)?,
             ledger: LogReader::open(settings, &group)?,
@@ -90,12 +92,12 @@ impl Standby {
         Ok(Self { requests })
     }
 
-    /// These partitions are ours.
+    /// Sets the partitions that this process owns.
     pub(super) fn set_owned(&self, partitions: &BTreeSet<PartitionId>) {
         let _ended = self.requests.send(StandbyRequest::SetOwned(partitions.clone()));
     }
 
-    /// A partition is ours now: its store, if it was followed.
+    /// This process now owns the partition. Returns its store, if it was followed.
     pub(super) fn release(&self, partition: PartitionId) -> Option<Arc<PartitionStore>> {
         let (reply, response) = channel();
         self.requests.send(StandbyRequest::Release(partition, reply)).ok()?;
@@ -103,7 +105,7 @@ impl Standby {
     }
 }
 
-/// A store that is kept up with its owner.
+/// A followed partition.
 #[derive(Debug)]
 struct StandbyPartition {
     store: Arc<PartitionStore>,
@@ -117,34 +119,34 @@ impl StandbyPartition {
     }
 }
 
-/// The thread's state.
+/// The state of the thread.
 struct StandbyWorker {
     settings: Settings,
     names: Names,
-    /// What our own member id begins with.
+    /// The start of this process's own member id.
     member_id_prefix: String,
     cluster: String,
     decoder: InputDecoder,
-    /// One for each topic: the event of an end does not say of which.
+    /// One reader per topic, because the end-of-partition event does not contain the topic.
     ledger: LogReader,
     triggers: LogReader,
     client: StandbyClient,
     stores: Arc<StoreFactory>,
     inbox: Receiver<StandbyRequest>,
-    /// Requests that arrived in the middle of a pass.
+    /// Requests that arrived during a pass.
     pending: Vec<StandbyRequest>,
     owned: BTreeSet<PartitionId>,
     partitions: BTreeMap<PartitionId, StandbyPartition>,
 }
 
-/// What a pass reads just now.
+/// The topic that is being read.
 #[derive(Clone, Copy, Debug)]
 enum StandbySource {
     Ledger,
     Triggers,
 }
 
-/// Why a pass was not finished; the next one starts from the beginning.
+/// Why a pass was not completed. The next pass starts from the beginning.
 #[derive(Debug, thiserror::Error)]
 enum StandbyError {
     #[error("another request arrived")]
@@ -193,14 +195,15 @@ impl StandbyWorker {
         }
     }
 
-    /// Looks who owns what, and follows what falls to us.
+    /// Reads the group's members, and opens and closes stores so that the right partitions are
+    /// followed.
     fn refresh_partitions(&mut self) {
         let members = match self.client.group_members() {
             Ok(members) => members,
             Err(error) => return tracing::debug!(%error, "the members of the group cannot be read"),
         };
         let members: Vec<_> =
-            members.iter().map(|s| (s.member_id.as_str(), &s.partitions[..])).collect();
+            members.iter().map(|m| (m.member_id.as_str(), &m.partitions[..])).collect();
         let replicas = usize::from(self.settings.standby.replicas);
         let mut wanted = partitions_to_follow(
             &members,
@@ -215,7 +218,7 @@ impl StandbyWorker {
             }
             match self.stores.open(partition) {
                 Ok(store) => {
-                    tracing::info!(partition, "standby replay of a partition");
+                    tracing::info!(partition, "standby replay started");
                     let _none = self.partitions.insert(partition, StandbyPartition::new(store));
                 }
                 Err(error) => {
@@ -232,7 +235,7 @@ impl StandbyWorker {
         let (ledger, triggers) = (self.names.ledger(), self.names.triggers());
         for (reader, topic) in [(&self.ledger, ledger), (&self.triggers, triggers)] {
             if let Err(error) = reader.stop(&topic, id) {
-                tracing::debug!(partition = id, %error, "standby replay of a partition");
+                tracing::debug!(partition = id, %error, "reading a partition cannot be stopped");
             }
         }
         match result {
@@ -244,19 +247,21 @@ impl StandbyWorker {
                     tracing::error!(partition = id, %error, "the local store cannot be removed");
                 }
             }
-            Err(error) => tracing::debug!(partition = id, %error, "standby replay of a partition"),
+            Err(error) => {
+                tracing::debug!(partition = id, %error, "standby replay failed; trying again")
+            }
         }
     }
 
-    /// Brings the store of a partition as far as its owner has committed.
+    /// Applies to the store what the owner has committed.
     fn run_pass(&mut self, id: PartitionId) -> Result<(), StandbyError> {
         let not_ready = |what: &str| StandbyError::NotReady(what.to_owned());
         let started = clock::monotonic();
         let Some((offset, metadata)) = self.client.committed(id)? else {
-            return Err(not_ready("nothing is committed"));
+            return Err(not_ready("no offset is committed"));
         };
         let Ok((cursor, _owner)) = Cursor::from_metadata(offset, &metadata) else {
-            return Err(not_ready("the cursor is not for us to read"));
+            return Err(not_ready("the cursor has an unknown format"));
         };
         let (ledger_low, ledger_end) = self.client.bounds(&self.names.ledger(), id)?;
         let local = self.local_checkpoint(id)?;
@@ -274,7 +279,9 @@ impl StandbyWorker {
         if clock::monotonic().duration_since(started) > PASS_MAX {
             drop(self.partitions.remove(&id));
             self.stores.wipe(id)?;
-            return Err(not_ready("the pass took too long to be believed"));
+            return Err(not_ready(
+                "the pass took too long: the ledger may have been compacted during it",
+            ));
         }
         let local = pass.finish();
         let Some(followed) = self.partitions.get_mut(&id) else { return Ok(()) };
@@ -292,8 +299,8 @@ impl StandbyWorker {
         Ok(())
     }
 
-    /// The ledger up to the cursor's step: until a record of a later step is met, or the end that
-    /// was there when the cursor was read.
+    /// Reads the ledger up to the cursor's step: until a record of a later step, or until the end
+    /// offset at the time the cursor was read.
     fn read_ledger(
         &mut self,
         id: PartitionId,
@@ -304,26 +311,31 @@ impl StandbyWorker {
         let mut from = plan.ledger_from.max(low);
         let deadline = clock::monotonic() + READ_TIMEOUT;
         while from < plan.ledger_until && !pass.is_ledger_read() {
-            // Whatever lies below this is decided: meeting the end afterwards means all of it.
+            // No transaction is open below this offset. If the end is reached after that, all
+            // records below it have been read.
             let stable = self.ledger.last_stable_offset(&topic, id, CALL_TIMEOUT)?;
             self.ledger.start(&topic, id, from)?;
             let mut ended = false;
             while !ended && !pass.is_ledger_read() {
                 let mut records = Vec::new();
                 ended =
-                    self.read_until(StandbySource::Ledger, deadline, |intake, read| match read {
-                        ReadEvent::Record(message) => {
-                            let (_, _, offset) = LogReader::position(&message);
-                            match intake.decode_ledger(&message) {
-                                Ok(record) => records.push((offset, record)),
-                                Err(error) => {
-                                    return Err(StandbyError::NotReady(error.to_string()));
+                    self.read_until(
+                        StandbySource::Ledger,
+                        deadline,
+                        |decoder, event| match event {
+                            ReadEvent::Record(message) => {
+                                let (_, _, offset) = LogReader::position(&message);
+                                match decoder.decode_ledger(&message) {
+                                    Ok(record) => records.push((offset, record)),
+                                    Err(error) => {
+                                        return Err(StandbyError::NotReady(error.to_string()));
+                                    }
                                 }
+                                Ok(records.len() >= BATCH)
                             }
-                            Ok(records.len() >= BATCH)
-                        }
-                        _ => Ok(true),
-                    })?;
+                            _ => Ok(true),
+                        },
+                    )?;
                 from = records.last().map_or(from, |(offset, _)| offset + 1);
                 self.apply_ledger(id, pass, records)?;
             }
@@ -361,12 +373,12 @@ impl StandbyWorker {
         while !passed {
             let mut records = Vec::new();
             let ended =
-                self.read_until(StandbySource::Triggers, deadline, |intake, read| match read {
+                self.read_until(StandbySource::Triggers, deadline, |decoder, event| match event {
                     ReadEvent::Record(message) => {
                         let (_, _, offset) = LogReader::position(&message);
                         passed |= offset + 1 >= plan.triggers_until;
                         if offset < plan.triggers_until && !pass.is_covered(offset) {
-                            let record = intake.decode_trigger(&message, clock::now_ms());
+                            let record = decoder.decode_trigger(&message, clock::now_ms());
                             let record =
                                 record.map_err(|e| StandbyError::NotReady(e.to_string()))?;
                             records.push(record);
@@ -393,10 +405,11 @@ impl StandbyWorker {
         Ok(store.bulk_load(&rows)?)
     }
 
-    /// Reads until `take` has enough. Whether it was because the partition's end was met.
+    /// Reads until `take` returns true. Returns whether the last event was the end of the
+    /// partition.
     fn read_until(
         &mut self,
-        input: StandbySource,
+        source: StandbySource,
         deadline: Instant,
         mut take: impl FnMut(&InputDecoder, ReadEvent<'_>) -> Result<bool, StandbyError>,
     ) -> Result<bool, StandbyError> {
@@ -405,27 +418,27 @@ impl StandbyWorker {
                 self.pending.push(request);
                 return Err(StandbyError::Interrupted);
             }
-            let reader = match input {
+            let reader = match source {
                 StandbySource::Ledger => &self.ledger,
                 StandbySource::Triggers => &self.triggers,
             };
             match reader.poll(POLL)? {
-                Some(ReadEvent::OutOfRange(what)) => return Err(StandbyError::NotReady(what)),
-                Some(read) => {
-                    let ended = matches!(read, ReadEvent::PartitionEof(_));
-                    if take(&self.decoder, read)? {
+                Some(ReadEvent::OutOfRange(error)) => return Err(StandbyError::NotReady(error)),
+                Some(event) => {
+                    let ended = matches!(event, ReadEvent::PartitionEof(_));
+                    if take(&self.decoder, event)? {
                         return Ok(ended);
                     }
                 }
                 None if clock::monotonic() >= deadline => {
-                    return Err(StandbyError::NotReady("no records come".to_owned()));
+                    return Err(StandbyError::NotReady("no records arrive".to_owned()));
                 }
                 None => {}
             }
         }
     }
 
-    /// How far the store of a partition is, if that is worth anything.
+    /// The state of the partition's store, if it is valid.
     fn local_checkpoint(
         &self,
         id: PartitionId,

@@ -1,7 +1,8 @@
-//! The thread that brings spills into the stores, while the loop decides and the committer commits.
+//! The thread that writes spills to the stores, in parallel to the loop and the committer.
 //!
-//! Invariant: it writes only what is committed, in the order it is given. Until it has reported a
-//! spill the engine answers for it; a thread that reads the state of a store waits for it first.
+//! Invariant: it writes only committed spills, in the order of submission. Until a spill is
+//! reported as written, the engine still holds its rows. Wait for this thread before reading the
+//! state of a store.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,7 +19,7 @@ pub(super) struct StoreWriter {
     in_flight: usize,
 }
 
-/// What a step spilled, and where it goes.
+/// The rows that a step spilled, and their store.
 #[derive(Debug)]
 pub(super) struct Spill {
     pub(super) partition: PartitionId,
@@ -27,7 +28,7 @@ pub(super) struct Spill {
     pub(super) state: LocalState,
 }
 
-/// A spill that is in the store, or the error that kept it out.
+/// The result of writing a spill.
 #[derive(Debug)]
 pub(super) struct StoreWriteResult {
     pub(super) partition: PartitionId,
@@ -36,7 +37,7 @@ pub(super) struct StoreWriteResult {
 }
 
 impl Spill {
-    /// Writes the rows and brings them to disk; what lies below the new W may then go.
+    /// Writes the rows and flushes them. Then rows that fired may be deleted.
     fn write(&self) -> Result<(), StoreError> {
         let Self { store, delta, state, .. } = self;
         store.apply(&delta.rows(), state)?;
@@ -54,7 +55,7 @@ impl StoreWriter {
                 let result = spill.write();
                 let written =
                     StoreWriteResult { partition: spill.partition, step: spill.state.step, result };
-                // No caller waits for it any more: release the store first.
+                // Release the store before the result is reported.
                 drop(spill);
                 if outbox.send(written).is_err() {
                     break;
@@ -64,20 +65,20 @@ impl StoreWriter {
         Self { spills, results, in_flight: 0 }
     }
 
-    /// Hands over a spill whose transaction is committed.
+    /// Submits a spill whose transaction is committed.
     pub(super) fn submit(&mut self, spill: Spill) {
         self.in_flight += 1;
-        self.spills.send(spill).expect("the writer lives as long as the loop");
+        self.spills.send(spill).expect("the store writer runs as long as the loop");
     }
 
-    /// What has been written since the last call.
+    /// The results since the last call.
     pub(super) fn poll_results(&mut self) -> Vec<StoreWriteResult> {
         let written: Vec<_> = self.results.try_iter().collect();
         self.in_flight -= written.len();
         written
     }
 
-    /// Waits until everything handed over is written, and returns that.
+    /// Waits for all submitted spills and returns their results.
     pub(super) fn drain(&mut self) -> Vec<StoreWriteResult> {
         let written: Vec<_> = self.results.iter().take(self.in_flight).collect();
         self.in_flight = 0;

@@ -1,8 +1,8 @@
-//! Runs takeovers: executes what `engine::takeover` requests, and activates the partition when there
-//! is no further request.
+//! Runs takeovers: executes what `engine::takeover` requests, and activates the partition when
+//! there is no further request.
 //!
-//! Invariant: the loop waits neither for a committed offset nor for records that are being applied;
-//! other threads do. An answer counts only for the takeover that asked, by its nonce.
+//! Invariant: the loop waits neither for a committed offset nor while records are applied; other
+//! threads do. An answer is used only by the takeover that requested it; its nonce identifies it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,8 +28,8 @@ use crate::store::{PartitionStore, StoreError};
 use crate::telemetry;
 
 impl Scheduler {
-    /// A partition is ours now, or still: begin with what its store holds, which is only what was
-    /// committed.
+    /// Starts the takeover of a partition that is newly assigned, or again after a failed
+    /// transaction. It begins with the content of the store, which is committed.
     pub(super) fn take_over(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
         self.await_stores()?;
         let store = match self.tasks.remove(&id) {
@@ -73,7 +73,7 @@ impl Scheduler {
         Ok(Arc::new(opened?))
     }
 
-    /// The store of a partition failed: close it, wipe it, and rebuild it from Kafka.
+    /// The store of a partition failed: closes and wipes it, and rebuilds it from Kafka.
     pub(super) fn rebuild_store(
         &mut self,
         id: PartitionId,
@@ -81,7 +81,7 @@ impl Scheduler {
     ) -> Result<(), SchedulerError> {
         tracing::error!(partition = id, %error, "the local store failed; rebuilding it from Kafka");
         self.stop_reading(id)?;
-        // What is under way still belongs to the old one.
+        // The open transaction still uses the old store.
         while !self.assignment.is_idle() {
             self.poll_transaction(Duration::from_millis(10))?;
         }
@@ -94,13 +94,13 @@ impl Scheduler {
     fn takeover(&self, id: PartitionId, store: &PartitionStore) -> Result<Takeover, StoreError> {
         let topic = self.names.triggers();
         let local = valid_state(store, &self.cluster, self.settings.store.state_age_max)?;
-        // Any fresh number will do; it only has to differ from every other takeover's.
+        // The nonce must differ from that of every other takeover.
         let (nonce, _) = uuid::Uuid::now_v7().as_u64_pair();
         let nonce = nonce ^ u64::from(id.unsigned_abs()).rotate_left(48);
         Ok(Takeover::new(id, &topic, &self.rules.owner, nonce, local))
     }
 
-    /// Moves every takeover on as far as it goes without waiting.
+    /// Advances all takeovers as far as possible without waiting.
     pub(super) fn advance_takeovers(&mut self) -> Result<(), SchedulerError> {
         while let Ok((id, nonce, committed)) = self.committed_offsets.1.try_recv() {
             self.on_committed_offset(id, nonce, committed);
@@ -148,7 +148,7 @@ impl Scheduler {
         }
     }
 
-    /// Sets going what the takeover asks for.
+    /// Starts what the takeover requests.
     fn start_request(
         &mut self,
         id: PartitionId,
@@ -202,15 +202,20 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The local store is of no use: start from an empty one.
+    /// The local store cannot be used: replaces it with an empty one.
     fn recreate_store(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
         let Some(task) = self.tasks.remove(&id) else { return Ok(()) };
-        let PartitionTask { state: stage, store, takeover_started_at: since, .. } = task;
+        let PartitionTask { state, store, takeover_started_at, .. } = task;
         drop(store);
         self.stores.wipe(id)?;
         let store = Arc::new(self.stores.open(id)?);
-        let PartitionState::Restoring(restoring) = stage else { return Ok(()) };
-        let task = PartitionTask::in_state(id, store, PartitionState::Restoring(restoring), since);
+        let PartitionState::Restoring(restoring) = state else { return Ok(()) };
+        let task = PartitionTask::in_state(
+            id,
+            store,
+            PartitionState::Restoring(restoring),
+            takeover_started_at,
+        );
         let _none = self.tasks.insert(id, task);
         Ok(())
     }
@@ -219,7 +224,7 @@ impl Scheduler {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         let PartitionState::Restoring(restoring) = &mut task.state else { return };
         if restoring.nonce != nonce {
-            return; // an answer to an earlier takeover
+            return; // the answer to an earlier takeover
         }
         let Some(takeover) = &mut restoring.takeover else { return };
         if let Err(refusal) = takeover.on_offsets(committed) {
@@ -233,7 +238,7 @@ impl Scheduler {
                 from,
                 until,
                 "records in this range were deleted before they were read, by hand or by a \
-                 retention that is shorter than the outage was; triggers among them are lost"
+                 retention that is shorter than the outage; the triggers in them are lost"
             );
         }
     }
@@ -246,12 +251,12 @@ impl Scheduler {
         self.report_readiness();
     }
 
-    /// Hands what was read of the ledger to a restorer, once it is worth it. The mirror alone is
-    /// sought here, as only a few records can be it.
+    /// Sends the ledger records that were read to the restore pool, once there are enough. If only
+    /// the mirror is requested, applies them here, because they are few.
     fn feed_ledger(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         let PartitionState::Restoring(restoring) = &mut task.state else { return Ok(()) };
-        let (position, batch) = (restoring.ledger_position, restoring.ledger.len());
+        let (position, records) = (restoring.ledger_position, restoring.ledger.len());
         if matches!(restoring.requested, Some(TakeoverRequest::Mirror { .. })) {
             let found = std::mem::take(&mut restoring.ledger).decode(id, self.decoder.schemas());
             let Some(takeover) = &mut restoring.takeover else { return Ok(()) };
@@ -261,7 +266,7 @@ impl Scheduler {
             if let Err(refusal) = result {
                 self.refuse(id, refusal);
             }
-        } else if batch >= LEDGER_BATCH || restoring.barrier_read {
+        } else if records >= LEDGER_BATCH || restoring.barrier_read {
             let spare = std::mem::take(&mut restoring.spare_buffer);
             let raw = std::mem::replace(&mut restoring.ledger, spare);
             restoring.records_read += raw.len();
@@ -273,21 +278,18 @@ impl Scheduler {
     fn feed_triggers(&mut self, id: PartitionId) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         let PartitionState::Restoring(restoring) = &mut task.state else { return };
-        let batch = restoring.triggers.len().min(TRIGGERS_BATCH);
-        if batch < TRIGGERS_BATCH && !restoring.triggers_complete {
+        let count = restoring.triggers.len().min(TRIGGERS_BATCH);
+        if count < TRIGGERS_BATCH && !restoring.triggers_complete {
             return;
         }
-        let records: Vec<_> = restoring.triggers.drain(..batch).collect();
+        let records: Vec<_> = restoring.triggers.drain(..count).collect();
         restoring.records_read += records.len();
         let last = restoring.triggers.is_empty() && restoring.triggers_complete;
-        let held_at = restoring.covered_at;
-        self.submit_restore(
-            id,
-            RestoreWork::Triggers(LogBatch { records, covered_at: held_at, last }),
-        );
+        let covered_at = restoring.covered_at;
+        self.submit_restore(id, RestoreWork::Triggers(LogBatch { records, covered_at, last }));
     }
 
-    /// Gives a takeover to a restorer.
+    /// Sends a takeover and its records to the restore pool.
     fn submit_restore(&mut self, id: PartitionId, work: RestoreWork) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         let PartitionState::Restoring(restoring) = &mut task.state else { return };
@@ -297,22 +299,22 @@ impl Scheduler {
         self.restore_pool.submit(RestoreJob { partition: id, takeover, store, cluster, now, work });
     }
 
-    /// Waits for all that is being applied: a store is closed next, or a takeover must say where
-    /// it stands.
+    /// Waits until all submitted records are applied. Called before a store is closed and before
+    /// the position of a takeover is used.
     pub(super) fn await_restores(&mut self) -> Result<(), SchedulerError> {
         let restored = self.restore_pool.drain();
         self.on_restored(restored)
     }
 
     fn on_restored(&mut self, restored: Vec<RestoreResult>) -> Result<(), SchedulerError> {
-        for RestoreResult { partition, takeover, result, spare_buffer: emptied } in restored {
+        for RestoreResult { partition, takeover, result, spare_buffer } in restored {
             let Some(task) = self.tasks.get_mut(&partition) else { continue };
             let PartitionState::Restoring(restoring) = &mut task.state else { continue };
             if restoring.nonce != takeover.nonce() {
-                continue; // of an earlier takeover
+                continue; // the result of an earlier takeover
             }
             restoring.takeover = Some(takeover);
-            restoring.spare_buffer = emptied;
+            restoring.spare_buffer = spare_buffer;
             match result {
                 Ok(()) => {}
                 Err(RestoreError::Refused(refusal)) => self.refuse(partition, refusal),
@@ -322,7 +324,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The takeover is done: the partition may fire.
+    /// The takeover is complete: the partition may fire.
     fn activate(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
         fault::reached("takeover.before_activate");
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
@@ -330,7 +332,9 @@ impl Scheduler {
         let records = restoring.records_read;
         let live = std::mem::take(&mut restoring.live_inputs);
         let takeover = restoring.takeover.as_mut();
-        let start = takeover.expect("a takeover that asks for nothing is here").finish();
+        let start = takeover
+            .expect("a takeover without a further request is not in the restore pool")
+            .finish();
         let cursor = start.cursor;
         task.next_signal = cursor.next_signal_offset;
         task.end_check = EndCheck::Idle;
@@ -341,9 +345,11 @@ impl Scheduler {
             tracing::error!(
                 partition = id,
                 behind_ms = behind,
-                "this clock is behind what an earlier owner decided by; waiting, not firing early"
+                "the local clock is behind the decisions of an earlier owner; waiting, so that \
+                 nothing fires early"
             );
-            // What it would take in now, it could not decide: it reads on when it may fire.
+            // Nothing can be decided yet, so nothing is ingested: reading restarts when the
+            // partition is activated.
             task.next_trigger = cursor.next_offset;
             task.state = PartitionState::WaitingForClock(Box::new(partition));
             self.triggers.stop(&self.names.triggers(), id)?;
@@ -373,7 +379,7 @@ impl Scheduler {
         Partition::new(id, rules, start, wheel)
     }
 
-    /// On the built-in broker nothing is ever taken over: begin where the log begins.
+    /// On the built-in broker no partition is taken over: starts at the beginning of the topics.
     fn start_trial(
         &mut self,
         id: PartitionId,
@@ -398,7 +404,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Partitions that waited for the clock go on when it has caught up.
+    /// Activates the partitions whose clock has caught up.
     fn resume_waiting(&mut self) -> Result<(), SchedulerError> {
         let now = clock::now_ms();
         let mut resumed = false;

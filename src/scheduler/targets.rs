@@ -1,7 +1,8 @@
-//! Target topics and pools: which may be written, and how. Policy is applied here, at the fire.
+//! Target topics and pools: which may be written, and how. The configured policy is applied when a
+//! trigger fires.
 //!
-//! Invariant: a topic seen for the first time is looked up before its first fire; later its state
-//! is refreshed in the background, so that a known topic never holds up a due one.
+//! Invariant: an unknown topic is looked up before its first fire. After that its state is
+//! refreshed in the background, so that a known topic never delays a fire.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,10 +13,10 @@ use crate::kafka::Names;
 use crate::kafka::admin_client::KafkaAdminClient;
 use crate::model::{Millis, Timestamp};
 
-/// How long a topic that could not be reached is left alone.
-const AWAY_TTL_MS: Millis = 1_000;
+/// How long the state of an unreachable topic is cached.
+const UNREACHABLE_TTL_MS: Millis = 1_000;
 
-/// What is known of target topics.
+/// The states of the target topics.
 #[derive(Debug)]
 pub(super) struct Targets {
     settings: TargetSettings,
@@ -49,7 +50,7 @@ impl Targets {
         Self { settings, names, admin, cached: HashMap::new(), requests, results }
     }
 
-    /// The states of `topics` and `pools`; blocks only for one that was never seen.
+    /// The states of `topics` and `pools`. Blocks only for topics that are not cached.
     pub(super) fn catalog<'a>(
         &mut self,
         topics: impl Iterator<Item = &'a str>,
@@ -63,7 +64,7 @@ impl Targets {
         let mut last: Option<&str> = None;
         for topic in topics {
             if last == Some(topic) {
-                continue; // fires of one topic tend to come together
+                continue; // successive fires often have the same topic
             }
             last = Some(topic);
             if !catalog.contains(topic) {
@@ -80,18 +81,18 @@ impl Targets {
         catalog
     }
 
-    /// A record was refused although the topic looked usable: look again.
+    /// A record was refused although the topic seemed usable: look it up again.
     pub(super) fn invalidate(&mut self, topic: &str) {
-        let _forgotten = self.cached.remove(topic);
+        let _removed = self.cached.remove(topic);
     }
 
-    /// The broker refuses what we write to a topic, for no reason that can be seen beforehand.
+    /// The broker refuses records for a reason that the topic's metadata does not show.
     pub(super) fn mark_refused(&mut self, topic: &str, reason: &str, now: Timestamp) {
         let state = TopicState::Unusable(format!("topic {topic} refuses records: {reason}"));
         self.cache_state(topic.to_owned(), state, now);
     }
 
-    /// The state of a pool's topic, which is one of ours.
+    /// The state of a pool's topic, which is one of Orloj's.
     fn pool(&mut self, pool: &str, now: Timestamp) -> TopicState {
         match self.state(&self.names.fires_of(pool), now) {
             TopicState::Unusable(reason) => TopicState::Unusable(format!(
@@ -116,7 +117,7 @@ impl Targets {
 
     fn cache_state(&mut self, topic: String, state: TopicState, now: Timestamp) {
         let ttl = match state {
-            TopicState::Unavailable(_) => AWAY_TTL_MS,
+            TopicState::Unavailable(_) => UNREACHABLE_TTL_MS,
             _ => super::ms(self.settings.lookup_ttl),
         };
         let entry =
@@ -127,7 +128,7 @@ impl Targets {
     fn forbidden(&self, topic: &str) -> Option<String> {
         if self.names.owns(topic) || topic.starts_with("__") {
             return Some(format!(
-                "topic {topic} belongs to Orloj or to Kafka itself; fire into one of your own"
+                "topic {topic} belongs to Orloj or to Kafka itself; use a topic of your own"
             ));
         }
         self.settings.refusal(topic)

@@ -1,7 +1,7 @@
-//! What one transaction carries: the steps of a few partitions, and the barriers of takeovers.
+//! The content of one transaction: the steps of several partitions, and the barriers of takeovers.
 //!
-//! Invariant: every partition that the transaction has an effect for has its offset in it. It is
-//! made once; if the broker refuses it whole, the same is sent again.
+//! Invariant: the transaction contains the offset of every partition that it affects. The content
+//! does not change: if the broker refuses the transaction, the same content is sent again.
 
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ use crate::telemetry;
 pub(super) struct TransactionBatch {
     pub(super) steps: Vec<(PartitionId, PartitionStep)>,
     pub(super) barriers: Vec<(PartitionId, TakeoverBarrier)>,
-    /// Offset and metadata of partitions that go before they were active.
+    /// Offset and metadata of partitions that are released before they were active.
     pub(super) final_offsets: Vec<(PartitionId, Offset, String)>,
 }
 
-/// What a takeover's barrier writes.
+/// The barrier record of a takeover.
 #[derive(Debug)]
 pub(super) struct TakeoverBarrier {
     pub(super) offset: Offset,
@@ -37,17 +37,18 @@ impl TransactionBatch {
         self.len() == 0
     }
 
-    /// Partitions touched.
+    /// The number of partitions in it.
     pub(super) fn len(&self) -> usize {
         self.steps.len() + self.barriers.len() + self.final_offsets.len()
     }
 
-    /// Before this it must not be committed, in ms since the epoch.
+    /// The transaction must not be committed before this time, in ms since the epoch.
     pub(super) fn commit_not_before(&self) -> Timestamp {
         self.steps.iter().map(|(_, step)| step.commit_not_before).max().unwrap_or(0)
     }
 
-    /// Begins a transaction for `time` and queues all records.
+    /// Begins a transaction that is committed at `commit_not_before` or later, and queues all
+    /// records.
     pub(super) fn send(
         &self,
         producers: &ProducerPair,
@@ -66,8 +67,7 @@ impl TransactionBatch {
         Ok(())
     }
 
-    /// How far the partitions are once it is committed. `topic` is `triggers`, `owner` the
-    /// transactional id.
+    /// The offsets to commit. `topic` is `triggers`; `owner` is the transactional id.
     pub(super) fn offset_commits(&self, topic: &str, owner: &str) -> Vec<OffsetCommit> {
         let steps = self.steps.iter().map(|(partition, step)| OffsetCommit {
             topic: topic.to_owned(),
@@ -95,7 +95,7 @@ impl TransactionBatch {
         steps.chain(barriers).chain(final_offsets).collect()
     }
 
-    /// Counts what was committed, at `now`.
+    /// Counts the committed records. `now` is the time of the commit.
     pub(super) fn record_metrics(&self, now: Timestamp) {
         let lateness = metrics::histogram!(telemetry::LATENESS);
         let (mut topic, mut http, mut letters, mut rejected, mut forwarded) = (0, 0, 0, 0, 0);

@@ -1,8 +1,8 @@
-//! Launching and landing transactions: steps of a few partitions go out together, and what they
-//! spill goes to the writer when the transaction is known to be committed.
+//! Submits transactions and handles their results. One transaction contains the steps of several
+//! partitions. Their spills go to the store writer after the commit.
 //!
-//! Invariant: what the end of a transaction means is decided by `engine::assignment`; here it is
-//! carried out.
+//! Invariant: `engine::assignment` decides what the end of a transaction means; this module
+//! executes it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,21 +23,21 @@ use crate::kafka::transaction::TransactionError;
 use crate::model::PartitionId;
 use crate::telemetry;
 
-/// How long to wait before a transactor is opened again after it could not be.
+/// How long to wait before opening the producers again after a failure.
 const RECREATE_PAUSE: Duration = Duration::from_millis(200);
-/// How long to wait before a transaction is sent again whose generation was refused.
+/// How long to wait before a transaction is sent again after its group generation was refused.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 impl Scheduler {
-    /// Hands what is decided to the committer, in one transaction.
+    /// Submits the decided steps to the committer, in one transaction.
     pub(super) fn commit_if_ready(&mut self) -> Result<(), SchedulerError> {
         if !self.spacing().is_zero()
             || !self.tasks.values_mut().any(PartitionTask::is_ready_to_commit)
         {
             return Ok(());
         }
-        // Sealing makes a step that must be committed or its partition dropped: look first
-        // whether we are a member at all.
+        // A sealed step must be committed, or its partition taken over again. So check first
+        // whether this process is a member of the group.
         let Ok(group_metadata) = self.member.group_metadata() else { return Ok(()) };
         let limit = self.settings.scheduler.partitions_per_commit_max.get();
         let batch = self.seal(limit);
@@ -51,16 +51,16 @@ impl Scheduler {
         Ok(())
     }
 
-    /// How long the next transaction still keeps its distance from the last one.
+    /// The remaining time until the next transaction may start.
     pub(super) fn spacing(&self) -> Duration {
         let next = self.last_transaction_at + self.settings.scheduler.commit_spacing;
         next.saturating_duration_since(clock::monotonic())
     }
 
-    /// Waits for the transaction under way, at most `timeout`, and does what follows from its end.
+    /// Waits at most `timeout` for the result of the open transaction, and handles it.
     pub(super) fn poll_transaction(&mut self, timeout: Duration) -> Result<(), SchedulerError> {
         let Some(result) = self.committer.poll_result(timeout) else { return Ok(()) };
-        let ending = match result {
+        let outcome = match result {
             Ok(()) => TransactionOutcome::Committed,
             Err(error @ TransactionError::StaleGeneration(_)) => {
                 tracing::debug!(%error, "the group has a newer generation");
@@ -71,18 +71,18 @@ impl Scheduler {
                 TransactionOutcome::Unknown
             }
         };
-        self.on_transaction_end(ending)
+        self.on_transaction_end(outcome)
     }
 
     pub(super) fn on_transaction_end(
         &mut self,
-        ending: TransactionOutcome,
+        outcome: TransactionOutcome,
     ) -> Result<(), SchedulerError> {
-        let actions = self.assignment.on_transaction_end(ending);
+        let actions = self.assignment.on_transaction_end(outcome);
         self.execute(actions)
     }
 
-    /// Executes the actions that the assignment asks for, in their order.
+    /// Executes the actions that the assignment requests, in their order.
     pub(super) fn execute(&mut self, actions: Vec<AssignmentAction>) -> Result<(), SchedulerError> {
         for action in actions {
             match action {
@@ -103,7 +103,7 @@ impl Scheduler {
         let offset_commits = batch.offset_commits(&self.names.triggers(), &self.rules.owner);
         let producers = Arc::clone(&self.producers);
         self.batch = Some(Arc::clone(&batch));
-        // A clock that was set back since holds nothing up.
+        // If the clock was set back in the meantime, the commit must not wait longer than this.
         let latest = clock::now_ms() + ms(self.settings.scheduler.ahead_max);
         let commit_not_before = batch.commit_not_before().min(latest);
         self.committer.submit(CommitJob {
@@ -115,20 +115,20 @@ impl Scheduler {
         });
     }
 
-    /// The group does not know us just now; nothing was sent.
+    /// This process is not a member of the group now. Nothing was sent; try again later.
     fn requeue(
         &mut self,
         batch: Arc<TransactionBatch>,
         error: &GroupMetadataError,
     ) -> Result<(), SchedulerError> {
-        tracing::debug!(%error, "this process is no member of the group");
+        tracing::debug!(%error, "this process is not a member of the group");
         self.batch = Some(batch);
         self.on_transaction_end(TransactionOutcome::StaleGeneration)
     }
 
-    /// The same under the generation of now.
+    /// Aborts, and sends the same batch with the current group generation.
     fn retry_transaction(&mut self) -> Result<(), SchedulerError> {
-        let batch = self.batch.take().expect("only what was launched can end");
+        let batch = self.batch.take().expect("only a submitted transaction can end");
         std::thread::park_timeout(RETRY_PAUSE);
         match self.producers.abort(self.settings.scheduler.transaction_timeout) {
             Ok(()) => match self.member.group_metadata() {
@@ -143,7 +143,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The last steps of partitions that go, before they go.
+    /// Commits the last steps of partitions that are being released.
     fn commit_final_steps(&mut self, partitions: &[PartitionId]) -> Result<(), SchedulerError> {
         fault::reached("revoke.before_last_words");
         self.await_restores()?;
@@ -178,12 +178,12 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Closes the steps and barriers of at most `limit` partitions, in turn.
+    /// Seals the steps and barriers of at most `limit` partitions, in turn.
     fn seal(&mut self, limit: usize) -> TransactionBatch {
         let mut batch = TransactionBatch::default();
-        let (before, from): (Vec<_>, Vec<_>) =
+        let (lower, upper): (Vec<_>, Vec<_>) =
             self.tasks.keys().copied().partition(|id| *id < self.next_partition);
-        for id in from.into_iter().chain(before) {
+        for id in upper.into_iter().chain(lower) {
             if batch.len() == limit {
                 break;
             }
@@ -212,7 +212,7 @@ impl Scheduler {
         batch
     }
 
-    /// The transaction is committed: what its steps spill may go into the stores.
+    /// The transaction is committed: sends the spills of its steps to the store writer.
     fn on_committed(&mut self) {
         fault::reached("step.before_settle");
         let Some(batch) = self.batch.take() else { return };
@@ -227,7 +227,12 @@ impl Scheduler {
                 fired_through: step.cursor.fired_through,
             };
             let (step, ledger_position) = (local.step, local.ledger_position);
-            tracing::debug!(partition = id, step, ledger_position, "spilled");
+            tracing::debug!(
+                partition = id,
+                step,
+                ledger_position,
+                "a spill is submitted to the store writer"
+            );
             self.writer.submit(Spill {
                 partition: *id,
                 store: Arc::clone(&task.store),
@@ -246,14 +251,14 @@ impl Scheduler {
         fault::reached("step.after_settle");
     }
 
-    /// What the writer has brought into the stores is no longer the engine's to answer for.
+    /// Reports the written spills to the engine, which then drops its copies.
     pub(super) fn poll_store_writer(&mut self) -> Result<(), SchedulerError> {
         let written = self.writer.poll_results();
         self.on_written(written)
     }
 
-    /// Waits for the store writer: a store that is read or closed next must hold what is committed,
-    /// and no other thread may have it open.
+    /// Waits for the store writer and the restore pool. A store that is read or closed next must
+    /// hold all committed rows, and no other thread may use it.
     pub(super) fn await_stores(&mut self) -> Result<(), SchedulerError> {
         self.await_restores()?;
         let written = self.writer.drain();
@@ -273,25 +278,27 @@ impl Scheduler {
                 Err(error) if self.tasks.contains_key(&partition) => {
                     self.rebuild_store(partition, &error.into())?;
                 }
-                Err(error) => tracing::warn!(partition, %error, "the last rows were not flushed"),
+                Err(error) => {
+                    tracing::warn!(partition, %error, "the last rows were not written")
+                }
             }
         }
         Ok(())
     }
 
     fn report_failure(&mut self, error: &TransactionError) {
-        tracing::warn!(%error, "a transaction failed; taking over again");
+        tracing::warn!(%error, "a transaction failed; taking all partitions over again");
         metrics::counter!(telemetry::COMMIT_FAILURES).increment(1);
         if let TransactionError::Refused { topic, reason, .. } = error {
             self.record_topic_error(topic, reason);
         }
     }
 
-    /// A new transactor makes the broker decide what the old one left open. Nothing else can be
-    /// done meanwhile.
+    /// Opening new producers makes the broker decide the transaction of the old ones. The loop can
+    /// do nothing else until then.
     fn recreate_producers(&mut self) -> Result<(), SchedulerError> {
         self.batch = None;
-        // Opening one takes as long as the broker is away.
+        // This lasts as long as the broker is unavailable.
         self.health.not_ready("broker", "a transaction failed; recreating its producer");
         loop {
             match open_producers(&self.settings, &self.rules.owner) {
@@ -303,15 +310,15 @@ impl Scheduler {
                 }
                 Err(error) => {
                     self.health.not_ready("broker", error.to_string());
-                    tracing::warn!(%error, "no transactional producer yet");
+                    tracing::warn!(%error, "the producers cannot be opened; trying again");
                     std::thread::park_timeout(RECREATE_PAUSE);
                 }
             }
         }
     }
 
-    /// A topic refused a record: look at it again, and if it refuses twice in a row its fires
-    /// become dead letters, so that one bad target does not hold up the others.
+    /// A topic refused a record: look up its state again. If it refuses twice in a row, its fires
+    /// become dead letters, so that one broken target does not delay the others.
     fn record_topic_error(&mut self, topic: &str, reason: &str) {
         if self.names.owns(topic) && !self.names.is_pool_topic(topic) {
             return;

@@ -1,9 +1,9 @@
-//! The bytes of an index row: all slots of one trigger id.
+//! The stored bytes of an index row, which has all entries of one trigger id.
 //!
-//! Invariant: a format once written stays readable. Layout, big-endian: `version u8`, then for each
-//! slot `kind u8 | flags u8 | key 18 | generation u64`, for a retry also
-//! `occurrence u32 | attempt u32 | deferral u32`, for what a caller has a claim to `claim u64`.
-//! Version 1 had no callers: any caller may change what it has.
+//! Invariant: every format that was ever written stays readable. Layout, big-endian: `version u8`,
+//! then for each entry `kind u8 | flags u8 | key 18 | generation u64`, for a retry also `occurrence
+//! u32 | attempt u32 | deferral u32`, for a trigger with a caller also `claim u64`. Version 1 had
+//! no callers: any caller may change such a trigger.
 
 use smallvec::SmallVec;
 
@@ -12,18 +12,18 @@ use crate::engine::index_row::{IndexEntry, IndexEntryKind, IndexRow, TriggerCall
 use crate::model::timeline::TimelineKey;
 
 const VERSION: u8 = 2;
-const VERSION_WITHOUT_TENANT: u8 = 1;
+const VERSION_WITHOUT_CALLER: u8 = 1;
 const MAIN: u8 = 0;
 const RETRY: u8 = 1;
 const VETO: u8 = 2;
-const PAST: u8 = 3;
+const REMEMBERED: u8 = 3;
 const IN_LEDGER: u8 = 1;
 const HTTP: u8 = 2;
 const LIFECYCLE: u8 = 4;
-const HAS_TENANT: u8 = 8;
-const FREE: u8 = 16;
+const HAS_CALLER: u8 = 8;
+const NOT_A_TRIGGER: u8 = 16;
 
-/// The stored form of what is known of an id.
+/// Encodes an index row.
 pub(super) fn encode(row: &IndexRow) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(1 + row.entries.len() * 40);
     bytes.push(VERSION);
@@ -32,17 +32,17 @@ pub(super) fn encode(row: &IndexRow) -> Vec<u8> {
             IndexEntryKind::Main => MAIN,
             IndexEntryKind::Retry { .. } => RETRY,
             IndexEntryKind::Veto => VETO,
-            IndexEntryKind::Remembered => PAST,
+            IndexEntryKind::Remembered => REMEMBERED,
         };
         let in_ledger = if entry.in_ledger { IN_LEDGER } else { 0 };
         let http = if entry.is_http { HTTP } else { 0 };
         let lifecycle = if entry.has_lifecycle { LIFECYCLE } else { 0 };
-        let tenant = match entry.caller {
-            TriggerCaller::NotATrigger => FREE,
+        let caller = match entry.caller {
+            TriggerCaller::NotATrigger => NOT_A_TRIGGER,
             TriggerCaller::Anonymous => 0,
-            TriggerCaller::Caller(_) => HAS_TENANT,
+            TriggerCaller::Caller(_) => HAS_CALLER,
         };
-        bytes.extend([kind, in_ledger | http | lifecycle | tenant]);
+        bytes.extend([kind, in_ledger | http | lifecycle | caller]);
         bytes.extend(keys::timeline(entry.key));
         bytes.extend(entry.generation.to_be_bytes());
         if let IndexEntryKind::Retry { occurrence, attempt, deferral } = entry.kind {
@@ -57,10 +57,10 @@ pub(super) fn encode(row: &IndexRow) -> Vec<u8> {
     bytes
 }
 
-/// Reads a stored index row; `None` if it is corrupt or of a newer format.
+/// Decodes a stored index row; `None` if it is corrupt or of a newer format.
 pub(super) fn decode(bytes: &[u8]) -> Option<IndexRow> {
     let (&version, mut rest) = bytes.split_first()?;
-    if !matches!(version, VERSION_WITHOUT_TENANT | VERSION) {
+    if !matches!(version, VERSION_WITHOUT_CALLER | VERSION) {
         return None;
     }
     let mut entries = SmallVec::new();
@@ -76,13 +76,13 @@ pub(super) fn decode(bytes: &[u8]) -> Option<IndexRow> {
                 deferral: u32::from_be_bytes(take(&mut rest)?),
             },
             VETO => IndexEntryKind::Veto,
-            PAST => IndexEntryKind::Remembered,
+            REMEMBERED => IndexEntryKind::Remembered,
             _ => return None,
         };
         let (in_ledger, http) = (flags & IN_LEDGER != 0, flags & HTTP != 0);
         let lifecycle = flags & LIFECYCLE != 0;
-        let tenant = match (version, flags & HAS_TENANT != 0, flags & FREE != 0) {
-            (VERSION_WITHOUT_TENANT, ..) | (_, false, true) => TriggerCaller::NotATrigger,
+        let caller = match (version, flags & HAS_CALLER != 0, flags & NOT_A_TRIGGER != 0) {
+            (VERSION_WITHOUT_CALLER, ..) | (_, false, true) => TriggerCaller::NotATrigger,
             (_, false, false) => TriggerCaller::Anonymous,
             (_, true, _) => TriggerCaller::Caller(u64::from_be_bytes(take(&mut rest)?)),
         };
@@ -93,15 +93,16 @@ pub(super) fn decode(bytes: &[u8]) -> Option<IndexRow> {
             in_ledger,
             is_http: http,
             has_lifecycle: lifecycle,
-            caller: tenant,
+            caller,
         });
     }
     Some(IndexRow { entries })
 }
 
-/// The last key that a row knows of: once everything up to it is decided, the row tells nothing.
+/// The largest timeline key in a row. The row is not needed any more once everything up to that key
+/// has fired.
 pub(super) fn last_key(bytes: &[u8]) -> Option<TimelineKey> {
-    decode(bytes)?.entries.iter().map(|slot| slot.key).max()
+    decode(bytes)?.entries.iter().map(|entry| entry.key).max()
 }
 
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
@@ -130,7 +131,7 @@ mod tests {
         ]
     }
 
-    fn any_tenant() -> impl Strategy<Value = TriggerCaller> {
+    fn any_caller() -> impl Strategy<Value = TriggerCaller> {
         let callers = any::<u64>().prop_map(TriggerCaller::Caller);
         prop_oneof![Just(TriggerCaller::NotATrigger), Just(TriggerCaller::Anonymous), callers]
     }
@@ -138,7 +139,7 @@ mod tests {
     prop_compose! {
         fn any_entry()(
             key in any_key(), kind in any_kind(), generation: u64, in_ledger: bool,
-            is_http: bool, has_lifecycle: bool, caller in any_tenant(),
+            is_http: bool, has_lifecycle: bool, caller in any_caller(),
         ) -> IndexEntry {
             IndexEntry { key, kind, generation, in_ledger, is_http, has_lifecycle, caller }
         }
@@ -154,12 +155,12 @@ mod tests {
         }
 
         #[test]
-        fn rows_of_version_1_have_no_tenant(entry in any_entry()) {
+        fn rows_of_version_1_have_no_caller(entry in any_entry()) {
             let entry = IndexEntry { caller: TriggerCaller::NotATrigger, ..entry };
-            let free = IndexRow { entries: SmallVec::from_iter([entry]) };
-            let mut bytes = encode(&free);
-            (bytes[0], bytes[2]) = (VERSION_WITHOUT_TENANT, bytes[2] & !FREE);
-            prop_assert_eq!(decode(&bytes), Some(free));
+            let row = IndexRow { entries: SmallVec::from_iter([entry]) };
+            let mut bytes = encode(&row);
+            (bytes[0], bytes[2]) = (VERSION_WITHOUT_CALLER, bytes[2] & !NOT_A_TRIGGER);
+            prop_assert_eq!(decode(&bytes), Some(row));
         }
 
         #[test]

@@ -1,16 +1,16 @@
-//! Keys of the store.
+//! The keys of the store.
 //!
-//! Invariant: byte order is struct order (big-endian, fixed width), and a layout once written is
-//! never changed: a new one gets a new format number.
+//! Invariant: byte order equals struct order (big-endian, fixed width). A layout is never changed
+//! after it was written; a new layout gets a new format number.
 
 use crate::engine::index_row::IdHash;
 use crate::model::Offset;
 use crate::model::timeline::{Source, TimelineKey};
 
-/// Bytes of a timeline key: `fire_at u64 | priority u8 | source u8 | offset u64`.
+/// Length of a timeline key in bytes: `fire_at u64 | priority u8 | source u8 | offset u64`.
 pub(super) const TIMELINE_KEY_BYTES: usize = 18;
 
-/// The stored form of a timeline key.
+/// Encodes a timeline key.
 pub(super) fn timeline(key: TimelineKey) -> [u8; TIMELINE_KEY_BYTES] {
     let mut bytes = [0; TIMELINE_KEY_BYTES];
     bytes[..8].copy_from_slice(&key.due.to_be_bytes());
@@ -20,7 +20,7 @@ pub(super) fn timeline(key: TimelineKey) -> [u8; TIMELINE_KEY_BYTES] {
     bytes
 }
 
-/// Reads a stored timeline key; `None` if these are not the bytes of one.
+/// Decodes a timeline key; `None` if the bytes are not one.
 pub(super) fn parse_timeline(bytes: &[u8]) -> Option<TimelineKey> {
     let bytes: &[u8; TIMELINE_KEY_BYTES] = bytes.try_into().ok()?;
     let source = match bytes[9] {
@@ -36,22 +36,22 @@ pub(super) fn parse_timeline(bytes: &[u8]) -> Option<TimelineKey> {
     })
 }
 
-/// The stored form of an id's hash.
+/// Encodes the hash of an id.
 pub(super) fn index(hash: IdHash) -> [u8; 16] {
     hash.0.to_be_bytes()
 }
 
-/// What every skip mark's key begins with.
+/// The first byte of the key of every skip mark.
 pub(super) const SKIP_PREFIX: u8 = b's';
 
-/// The stored form of a skip mark.
+/// Encodes the key of a skip mark.
 pub(super) fn skip(offset: Offset) -> [u8; 9] {
     let mut bytes = [SKIP_PREFIX; 9];
     bytes[1..].copy_from_slice(&offset.to_be_bytes());
     bytes
 }
 
-/// Reads a stored skip mark.
+/// Decodes the key of a skip mark.
 pub(super) fn parse_skip(bytes: &[u8]) -> Option<Offset> {
     let bytes: &[u8; 9] = bytes.try_into().ok()?;
     (bytes[0] == SKIP_PREFIX).then_some(())?;

@@ -1,13 +1,14 @@
-//! The store: RocksDB, one database a partition. It holds nothing that the ledger and the log
-//! could not rebuild.
+//! The store: RocksDB, one database per partition. Everything in it can be rebuilt from the ledger
+//! and `triggers`.
 //!
-//! Invariant: rows are applied only after the transaction that decided them is committed, together
-//! with how far that is, in one atomic batch. There is no write-ahead log: a crash goes back to the
-//! last flush, which is consistent, and the rest is replayed.
+//! Invariant: rows are written only after the transaction that decided them is committed, together
+//! with the state (how far the store is) in one atomic batch. There is no write-ahead log: after a
+//! crash the store has the content of the last flush, which is consistent, and the rest is
+//! replayed.
 //!
 //! ```text
-//!   timeline  key → row          one sequential scan is a due second
-//!   index     xxh3_128(id) → slots   read when records of that id arrive, never at the fire
+//!   timeline  key → row              the rows of one due second are one sequential scan
+//!   index     xxh3_128(id) → entries read when records of that id arrive, never when it fires
 //!   default   state, skip marks
 //! ```
 
@@ -28,18 +29,19 @@ pub use state::LocalState;
 
 use crate::model::PartitionId;
 
-/// What failed, and what to do about it.
+/// Why the store failed. Each variant says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// RocksDB failed. It may have latched the error: close the store, wipe it, and rebuild it.
+    /// RocksDB failed, and may keep failing until it is reopened: close the store, wipe it, and
+    /// rebuild it.
     #[error("the store in {path}: {reason}")]
     Failed {
         /// The database's directory.
         path: PathBuf,
-        /// What RocksDB said.
+        /// RocksDB's error.
         reason: String,
     },
-    /// A row is corrupt: wipe the store and rebuild it.
+    /// Stored bytes are corrupt: wipe the store and rebuild it.
     #[error("the store in {path} holds bytes that cannot be read: {what}")]
     Unreadable {
         /// The database's directory.
@@ -47,7 +49,7 @@ pub enum StoreError {
         /// Which row.
         what: &'static str,
     },
-    /// A newer Orloj wrote it: refuse to start, so that nothing is misread.
+    /// A newer Orloj wrote it: do not start, so that nothing is misinterpreted.
     #[error(
         "the store in {path} has format {found}, newer than this program: upgrade this process, or \
          remove that directory to have it rebuilt from Kafka"
@@ -58,17 +60,17 @@ pub enum StoreError {
         /// The format found.
         found: u32,
     },
-    /// The directory itself cannot be written: a person must look.
+    /// The directory cannot be written: an operator must act.
     #[error("cannot write {path} (scheduler.data_dir): {error}")]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         error: io::Error,
     },
 }
 
-/// Opens the stores of a process; they share caches, memory limits and background threads.
+/// Opens the stores of a process. They share caches, memory limits and background threads.
 #[derive(Debug)]
 pub struct StoreFactory {
     dir: PathBuf,
@@ -76,7 +78,7 @@ pub struct StoreFactory {
 }
 
 impl StoreFactory {
-    /// Stores below `dir`.
+    /// Opens stores in directories below `dir`.
     pub fn new(dir: &Path, settings: RocksDbOptions) -> Result<Self, StoreError> {
         let dir = dir.join("partitions");
         fs::create_dir_all(&dir)
@@ -84,12 +86,12 @@ impl StoreFactory {
         Ok(Self { dir, template: Template::new(settings) })
     }
 
-    /// Opens (or creates) the store of a partition.
+    /// Opens the store of a partition, and creates it if it does not exist.
     pub fn open(&self, partition: PartitionId) -> Result<PartitionStore, StoreError> {
         PartitionStore::open(&self.path(partition), &self.template)
     }
 
-    /// Deletes the store of a partition, which must be closed.
+    /// Deletes the store of a partition. The store must be closed.
     pub fn wipe(&self, partition: PartitionId) -> Result<(), StoreError> {
         let path = self.path(partition);
         match fs::remove_dir_all(&path) {
@@ -100,7 +102,7 @@ impl StoreFactory {
         }
     }
 
-    /// What the block cache of the process holds, in bytes.
+    /// The size of the shared block cache, in bytes.
     #[must_use]
     pub fn cache_usage(&self) -> usize {
         self.template.cache_usage()

@@ -1,4 +1,4 @@
-//! How RocksDB is set up, and why. One template serves all partitions of a process.
+//! The RocksDB options and their reasons. One template serves all partitions of a process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,19 +14,20 @@ use crate::model::Millis;
 
 pub(super) const TIMELINE: &str = "timeline";
 pub(super) const INDEX: &str = "index";
-/// The state and the skip marks; RocksDB insists that one family has this name.
+/// The column family of the state and the skip marks. RocksDB requires a family with this name.
 pub(super) const DEFAULT: &str = "default";
 
-/// How long an index row outlives its last entry: a cancel that comes too late can still be
-/// answered that it fired.
+/// How long an index row is kept after its last entry has fired, so that a late cancellation is
+/// answered with "already fired".
 const INDEX_GRACE_MS: Millis = 3_600_000;
 
-/// Files in level 0 from which on RocksDB slows writes down, and lets a flush wait for compaction.
+/// From this number of level-0 files on, RocksDB slows down writes and a flush waits for
+/// compaction.
 const LEVEL_0_SLOWDOWN_FILES: i32 = 24;
-/// Files in level 0 from which on no optional write adds to them: RocksDB lets a flush wait that
-/// would bring a family with its defaults to 20.
+/// From this number of level-0 files on, no optional flush is started. RocksDB makes a flush wait
+/// if it would bring a family with default options to 20 files.
 pub(super) const LEVEL_0_FLUSH_FILES_MAX: u64 = 16;
-/// What makes a store take a flush at once, however far compaction is behind.
+/// Options with which a flush starts at once, even if compaction is behind.
 pub(super) const WITHOUT_WRITE_STALLS: [(&str, &str); 4] = [
     ("level0_slowdown_writes_trigger", "1000000"),
     ("level0_stop_writes_trigger", "1000000"),
@@ -34,18 +35,18 @@ pub(super) const WITHOUT_WRITE_STALLS: [(&str, &str); 4] = [
     ("hard_pending_compaction_bytes_limit", "0"),
 ];
 
-/// Filters and blocks of files that compaction has replaced leave the cache with them. By default
-/// they stay until something else wants their place.
+/// Removes the blocks and filters of files that compaction has replaced from the cache. By default
+/// they stay there until their space is needed.
 const UNCACHE_OPTION: &str = "uncache_aggressiveness=1000";
 
-/// What an operator can set.
+/// Options that an operator can set.
 #[derive(Clone, Copy, Debug)]
 pub struct RocksDbOptions {
     /// Write buffers of the process, in bytes.
     pub write_buffer: usize,
     /// Block cache of the process, in bytes.
     pub block_cache: usize,
-    /// Files kept open by each partition.
+    /// Open files per partition.
     pub max_open_files: i32,
 }
 
@@ -78,13 +79,13 @@ impl std::fmt::Debug for Template {
 impl Template {
     pub(super) fn new(settings: RocksDbOptions) -> Self {
         let cache = Cache::new_lru_cache(settings.block_cache);
-        // A ceiling, not a schedule: it must never stall the loop.
-        let ceiling = settings.write_buffer.saturating_mul(4);
-        let buffers = WriteBufferManager::new_write_buffer_manager(ceiling, false);
+        // An upper limit only: reaching it must not stall writes.
+        let limit = settings.write_buffer.saturating_mul(4);
+        let buffers = WriteBufferManager::new_write_buffer_manager(limit, false);
         let env = Env::new().ok().map(|mut env| {
             env.set_low_priority_background_threads(1);
             env.set_high_priority_background_threads(1);
-            // Merging can wait; fires and takeovers cannot.
+            // Compaction has a lower priority than fires and takeovers.
             env.lower_thread_pool_cpu_priority();
             env
         });
@@ -99,8 +100,9 @@ impl Template {
         let mut options = Options::default();
         options.create_if_missing(true);
         options.create_missing_column_families(true);
-        options.set_atomic_flush(true); // without a log, the families must reach disk together
-        options.set_allow_concurrent_memtable_write(false); // one writer: reuse the last splice
+        // Without a write-ahead log, the families must be flushed together.
+        options.set_atomic_flush(true);
+        options.set_allow_concurrent_memtable_write(false); // one writer: allows insert hints
         options.set_max_background_jobs(2);
         options.set_max_open_files(self.settings.max_open_files);
         options.set_bytes_per_sync(1 << 20);
@@ -114,7 +116,7 @@ impl Template {
         options
     }
 
-    /// The families; their filters drop what lies at or below the decided time.
+    /// The column families. Their compaction filters delete rows that have fired.
     pub(super) fn families(&self, fired_filter: &Arc<FiredFilter>) -> Vec<ColumnFamilyDescriptor> {
         vec![
             ColumnFamilyDescriptor::new(TIMELINE, self.timeline(Arc::clone(fired_filter))),
@@ -126,7 +128,7 @@ impl Template {
     pub(super) fn timeline(&self, fired_filter: Arc<FiredFilter>) -> Options {
         let mut table = BlockBasedOptions::default();
         table.set_block_cache(&self.cache);
-        table.set_block_size(32 << 10); // it is scanned, never probed: no filter either
+        table.set_block_size(32 << 10); // rows are scanned, so large blocks and no filter
         let mut options = family(self.settings.write_buffer / 2);
         options.set_block_based_table_factory(&table);
         options.add_compact_on_deletion_collector_factory(4_096, 2_048, 0.5);
@@ -145,8 +147,8 @@ impl Template {
         let mut table = BlockBasedOptions::default();
         table.set_block_cache(&self.cache);
         table.set_block_size(8 << 10);
-        // Nearly every registration asks for an unknown id. A filter that is wrong once in a
-        // hundred times would fill the cache with what is never read, once in a thousand does not.
+        // Almost every registration looks up an unknown id. With a false-positive rate of 1:100,
+        // blocks that are not needed would fill the cache; with 1:1000 they do not.
         table.set_bloom_filter(15.0, false);
         table.set_cache_index_and_filter_blocks(true);
         table.set_pin_l0_filter_and_index_blocks_in_cache(true);
@@ -179,17 +181,18 @@ fn family(write_buffer: usize) -> Options {
     options
 }
 
-/// Up to when everything is decided and committed: what the compaction filters compare with.
+/// The due time (ms since the epoch) before which everything has fired and is committed. The
+/// compaction filters compare with it.
 #[derive(Debug, Default)]
 pub(super) struct FiredFilter(AtomicU64);
 
 impl FiredFilter {
-    /// Everything due before `due` (ms since the epoch) is decided.
+    /// Everything due before `due` (ms since the epoch) has fired.
     pub(super) fn advance_to(&self, due: u64) {
         let _previous = self.0.fetch_max(due, Ordering::Relaxed);
     }
 
-    /// Whether an entry due at `due` is decided. The millisecond of W itself may not be yet.
+    /// Whether an entry due at `due` has fired. In the last millisecond some entries may not have.
     fn is_fired(&self, due: u64) -> bool {
         due < self.0.load(Ordering::Relaxed)
     }

@@ -1,7 +1,7 @@
 //! The store of one partition.
 //!
-//! Invariant: scans are bounded on both sides and never seek below W, where decided rows lie until
-//! a compaction drops them.
+//! Invariant: scans have a lower and an upper bound and never start below the fired watermark,
+//! where fired rows remain until compaction deletes them.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -26,23 +26,23 @@ use crate::fault;
 use crate::model::timeline::TimelineKey;
 use crate::model::{Millis, Offset};
 
-/// Where the state is kept.
+/// The key of the state.
 const STATE_KEY: &[u8] = b"state";
-/// What a batch has besides its rows, about, in bytes.
+/// Estimated size of a batch without its rows, in bytes.
 const BATCH_BYTES: usize = 512;
-/// What a change takes up in a batch besides the bytes of a row, about: a key, lengths, a tag.
+/// Estimated size of a change in a batch without the row's bytes (key, lengths, tag), in bytes.
 const CHANGE_BYTES: usize = 64;
-/// Rows from which on a file is worth its overhead.
+/// The number of rows from which on `bulk_load` writes files.
 const FILE_MIN: usize = 8_192;
-/// A file that is written and not yet part of the store. One is written at a time.
+/// The name of a file that is not yet part of the database. Only one is written at a time.
 const INGEST_FILE: &str = "incoming";
-/// How many files lie in level 0.
+/// RocksDB property: the number of files in level 0.
 const LEVEL_0_FILES: &str = "rocksdb.num-files-at-level0";
-/// Bytes of a family's memtables, those that are still read included.
+/// RocksDB property: the bytes of a family's memtables, including those that are still being read.
 const MEMTABLES: &str = "rocksdb.size-all-mem-tables";
-/// Bytes that a family's open files take up beside the block cache.
+/// RocksDB property: the memory of a family's open files without the block cache, in bytes.
 const TABLE_READERS: &str = "rocksdb.estimate-table-readers-mem";
-/// How far W moves between two deletions of whole files.
+/// How far the fired watermark must advance before whole files are deleted again.
 const DROP_FILES_INTERVAL_MS: Millis = 60_000;
 
 /// A RocksDB database.
@@ -52,7 +52,7 @@ pub struct PartitionStore {
     fired_filter: Arc<FiredFilter>,
     dropped_until: AtomicU64,
     writes: WriteOptions,
-    /// How files of the timeline and of the index are written.
+    /// The options of ingested files, for the timeline and for the index.
     files: [Options; 2],
 }
 
@@ -62,16 +62,16 @@ impl std::fmt::Debug for PartitionStore {
     }
 }
 
-/// What a store takes up in memory, in bytes.
+/// Memory that a store uses, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreMemoryUsage {
-    /// What has not been brought to disk.
+    /// Rows that are not flushed yet.
     pub memtables: u64,
-    /// What its open files need besides blocks in the cache.
+    /// Memory of open files without cached blocks.
     pub tables: u64,
 }
 
-/// A run of timeline entries.
+/// A sequence of timeline entries.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Scan {
     /// In key order.
@@ -92,13 +92,13 @@ impl PartitionStore {
             template.timeline(Arc::clone(&fired_filter)),
             template.index(Arc::clone(&fired_filter)),
         ];
-        // They are merged soon: until then compressing them would hold up a takeover.
+        // They are compacted soon; compressing them before that would delay a takeover.
         files.iter_mut().for_each(|file| file.set_compression_type(DBCompressionType::None));
         let (path, dropped_until) = (path.to_owned(), AtomicU64::new(0));
         Ok(Self { db, path, fired_filter, dropped_until, writes, files })
     }
 
-    /// How far the store is; `None` if it is new, damaged or of an older format.
+    /// The state of the store; `None` if it is new, damaged or of an older format.
     pub fn state(&self) -> Result<Option<LocalState>, StoreError> {
         let bytes = self.db.get(STATE_KEY).map_err(|error| store_error(&self.path, &error))?;
         let Some(bytes) = bytes else { return Ok(None) };
@@ -106,10 +106,10 @@ impl PartitionStore {
             .map_err(|NewerFormat(found)| StoreError::Newer { path: self.path.clone(), found })
     }
 
-    /// Applies rows in key order ([`RowOp::place`]) that are not worth anything by themselves yet:
-    /// [`apply`](Self::apply) says later how far they go. Many of them become files at once, which
-    /// costs a third of writing them into memory and from there into files; so a crash may leave
-    /// rows beyond the state, which the process that resumes it reads once more.
+    /// Writes rows in key order ([`RowOp::sort_key`]) without a state; [`apply`](Self::apply)
+    /// writes the state later. Many rows are ingested as files, at a third of the cost of writing
+    /// them to memtables first. After a crash the store may therefore have rows that are newer than
+    /// its state; the restore reads and writes them again.
     pub fn bulk_load(&self, rows: &[RowOp]) -> Result<(), StoreError> {
         debug_assert!(rows.is_sorted_by_key(RowOp::sort_key), "files are written in key order");
         if rows.len() < FILE_MIN {
@@ -126,7 +126,7 @@ impl PartitionStore {
         Ok(())
     }
 
-    /// Writes a file of rows of one family and adds it to the family.
+    /// Writes rows of one family to a file and ingests it.
     fn ingest(&self, family: &str, rows: &[RowOp]) -> Result<(), StoreError> {
         let options = &self.files[usize::from(family == INDEX)];
         let path = self.path.join(INGEST_FILE);
@@ -160,9 +160,9 @@ impl PartitionStore {
         file.finish()
     }
 
-    /// Applies rows, and how far that is, in one atomic batch. Rows of one family should come in
-    /// key order, so that the memtable finds each place next to the last one; of several rows for
-    /// one key the last one counts.
+    /// Writes rows and the state in one atomic batch. Rows of one family should be in key order,
+    /// because inserting into the memtable is faster then. Of several rows with the same key the
+    /// last one is used.
     pub fn apply(&self, rows: &[RowOp], state: &LocalState) -> Result<(), StoreError> {
         let bytes: usize = rows.iter().map(row_bytes).sum();
         let mut batch = WriteBatch::with_capacity_bytes(bytes + BATCH_BYTES);
@@ -208,9 +208,9 @@ impl PartitionStore {
             .collect()
     }
 
-    /// Timeline entries from `from` (inclusive) to `until` (exclusive), cut after the entry that
-    /// reaches `bytes_max`, each counted with its row and [`ENTRY_BYTES`]; so never before the
-    /// first.
+    /// Timeline entries from `from` (inclusive) to `until` (exclusive). Stops after the entry with
+    /// which the sum of row sizes and [`ENTRY_BYTES`] reaches `bytes_max`, so it returns at least
+    /// one entry if there is one.
     pub fn scan(
         &self,
         from: TimelineKey,
@@ -238,7 +238,7 @@ impl PartitionStore {
         Ok(Scan { entries, reached })
     }
 
-    /// The rows at `places`, which must be sorted, as far as there are any.
+    /// The existing rows at `timeline_keys`, which must be sorted.
     pub fn timeline_rows(&self, timeline_keys: &[TimelineKey]) -> Result<TimelineRows, StoreError> {
         if timeline_keys.is_empty() {
             return Ok(TimelineRows::default());
@@ -255,7 +255,7 @@ impl PartitionStore {
         Ok(rows)
     }
 
-    /// The marks of records that were ignored for reasons of state.
+    /// The offsets of records that were ignored because of the state at that time.
     pub fn skip_marks(&self) -> Result<BTreeSet<Offset>, StoreError> {
         let bounds = vec![keys::SKIP_PREFIX]..vec![keys::SKIP_PREFIX + 1];
         let mut iterator = self.db.raw_iterator_opt(bounded(bounds));
@@ -269,7 +269,8 @@ impl PartitionStore {
         Ok(marks)
     }
 
-    /// Everything up to `w` is decided and committed: its rows may go, whole files at once.
+    /// Everything up to `fired_through` has fired and is committed: deletes its rows, whole files
+    /// at once.
     pub fn drop_through(&self, fired_through: TimelineKey) -> Result<(), StoreError> {
         self.fired_filter.advance_to(fired_through.due);
         let dropped_until = self.dropped_until.load(Ordering::Relaxed);
@@ -283,8 +284,8 @@ impl PartitionStore {
             .map_err(|error| store_error(&self.path, &error))
     }
 
-    /// Brings everything applied so far to disk, and waits for it, but for no compaction: the last
-    /// thing before the store is closed.
+    /// Flushes all rows and waits for it, but not for compaction. Called before the store is
+    /// closed.
     pub fn flush(&self) -> Result<(), StoreError> {
         if self.is_compaction_behind()? {
             for family in [TIMELINE, INDEX, DEFAULT] {
@@ -296,23 +297,24 @@ impl PartitionStore {
         self.flush_families(true)
     }
 
-    /// Starts to bring everything applied so far to disk; the loop goes on meanwhile. If compaction
-    /// is behind, the next flush does it: this one would wait for it.
+    /// Starts to flush all rows without waiting. Does nothing if compaction is behind, because the
+    /// flush would wait for it; the next flush writes the rows.
     pub fn flush_in_background(&self) -> Result<(), StoreError> {
         if self.is_compaction_behind()? {
-            tracing::debug!(path = %self.path.display(), "compaction is behind; the flush is skipped");
+            let path = self.path.display();
+            tracing::debug!(%path, "compaction is behind; the flush is skipped");
             return Ok(());
         }
         self.flush_families(false)
     }
 
-    /// Whether a flush would wait for compaction, or soon will.
+    /// Whether a flush would wait for compaction, now or soon.
     fn is_compaction_behind(&self) -> Result<bool, StoreError> {
         let files = self.family_properties(LEVEL_0_FILES)?;
         Ok(files.into_iter().any(|files| files >= options::LEVEL_0_FLUSH_FILES_MAX))
     }
 
-    /// What it takes up in memory beside the block cache that all stores share.
+    /// The memory that the store uses, without the shared block cache.
     pub fn memory(&self) -> Result<StoreMemoryUsage, StoreError> {
         let sum = |property| Ok(self.family_properties(property)?.into_iter().sum());
         Ok(StoreMemoryUsage { memtables: sum(MEMTABLES)?, tables: sum(TABLE_READERS)? })
@@ -325,7 +327,7 @@ impl PartitionStore {
         Ok(values.into_iter().flatten().collect())
     }
 
-    /// All families together: one alone would not be consistent with the others.
+    /// Flushes all families together: one alone would not be consistent with the others.
     fn flush_families(&self, wait: bool) -> Result<(), StoreError> {
         let mut options = FlushOptions::default();
         options.set_wait(wait);
@@ -347,8 +349,8 @@ impl PartitionStore {
     }
 }
 
-/// What an iterator reads lies between two bounds, as beyond them lie tombstones and decided rows;
-/// and it is read once, so it must not push the index out of the cache.
+/// Options of a bounded iterator: tombstones and fired rows outside of the bounds are not read. The
+/// blocks are read only once, so they must not replace index blocks in the cache.
 fn bounded(bounds: Range<Vec<u8>>) -> ReadOptions {
     let mut options = ReadOptions::default();
     options.set_iterate_range(bounds);
@@ -360,7 +362,8 @@ fn store_error(path: &Path, error: &rocksdb::Error) -> StoreError {
     StoreError::Failed { path: path.to_owned(), reason: error.to_string() }
 }
 
-/// The room a change needs in a batch, about: one that grows by doubling is copied as often.
+/// The estimated size of a change in a batch. Allocating the sum avoids copies while the batch
+/// grows.
 fn row_bytes(row: &RowOp) -> usize {
     CHANGE_BYTES + if let RowOp::Put { row, .. } = row { row.len() } else { 0 }
 }
@@ -386,7 +389,7 @@ mod tests {
     fn known(due: u64) -> IndexRow {
         let kind = IndexEntryKind::Main;
         let (in_ledger, is_http, has_lifecycle) = (false, false, false);
-        let slot = IndexEntry {
+        let entry = IndexEntry {
             key: key(due),
             kind,
             generation: due,
@@ -395,7 +398,7 @@ mod tests {
             has_lifecycle,
             caller: TriggerCaller::NotATrigger,
         };
-        IndexRow { entries: [slot].into() }
+        IndexRow { entries: [entry].into() }
     }
 
     fn state(applied: Offset) -> LocalState {
@@ -416,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_goes_back_to_the_last_flush_rows_and_state_alike() {
+    fn after_a_crash_rows_and_state_are_those_of_the_last_flush() {
         let dir = tempfile::tempdir().unwrap();
         let factory = StoreFactory::new(dir.path(), SETTINGS).unwrap();
         let copy = dir.path().join("crashed");
@@ -426,7 +429,7 @@ mod tests {
         store.flush().unwrap();
         store.apply(&[put(4), RowOp::Delete { key: key(3) }], &state(4)).unwrap();
         assert_eq!(due_times(&store, 0, 9), [4, 5]);
-        // What is on disk while the process still runs is what a crash would leave.
+        // A copy of the files at this moment is what a crash would leave.
         copy_dir(&dir.path().join("partitions/00000"), &copy.join("partitions/00000"));
         let crashed = StoreFactory::new(&copy, SETTINGS).unwrap().open(0).unwrap();
         assert_eq!(due_times(&crashed, 0, 9), [3, 5]);
@@ -478,15 +481,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let factory = StoreFactory::new(dir.path(), SETTINGS).unwrap();
         let store = factory.open(0).unwrap();
-        // Compaction never has its turn.
+        // Compaction never runs.
         factory.template.env.clone().unwrap().set_low_priority_background_threads(0);
         let (sender, done) = std::sync::mpsc::channel();
-        let working = std::thread::spawn(move || {
+        let writer = std::thread::spawn(move || {
             for n in 0..2 * options::LEVEL_0_FLUSH_FILES_MAX {
                 store.apply(&[put(n)], &state(n)).unwrap();
                 store.flush_in_background().unwrap();
             }
-            // As full write buffers would add to them.
+            // Adds level-0 files, as full write buffers would.
             for n in 0..options::LEVEL_0_FLUSH_FILES_MAX {
                 store.apply(&[put(n)], &state(n)).unwrap();
                 store.flush().unwrap();
@@ -494,9 +497,10 @@ mod tests {
             sender.send(store.is_compaction_behind().unwrap()).unwrap();
             store
         });
-        let is_behind = done.recv_timeout(std::time::Duration::from_secs(60)).expect("it hangs");
-        assert!(is_behind, "nothing was merged");
-        drop(working.join().unwrap());
+        let is_behind =
+            done.recv_timeout(std::time::Duration::from_secs(60)).expect("a flush does not return");
+        assert!(is_behind, "level 0 was compacted");
+        drop(writer.join().unwrap());
         let store = factory.open(0).unwrap();
         assert_eq!(
             due_times(&store, 0, u64::MAX).len() as u64,
@@ -513,7 +517,7 @@ mod tests {
             let rows = [at(first).due, at(first + 5).due].map(put);
             store.apply(&rows, &state(first)).unwrap();
             store.flush().unwrap();
-            // Out of level 0, each to a file of its own.
+            // Moves the rows out of level 0, into a file of their own.
             let from = keys::timeline(at(first));
             store.db.compact_range_cf(store.family(TIMELINE), Some(from), None::<&[u8]>);
         }
@@ -610,19 +614,19 @@ mod tests {
     #[test]
     #[ignore = "a measurement, not a check"]
     fn rows_a_second() {
-        let into_memory = rates(5_000, |store, rows| store.apply(rows, &state(1)).unwrap());
-        let as_files = rates(32_768, |store, rows| store.bulk_load(rows).unwrap());
+        let into_memory = measure(5_000, |store, rows| store.apply(rows, &state(1)).unwrap());
+        let as_files = measure(32_768, |store, rows| store.bulk_load(rows).unwrap());
         for (how, (apply, scan)) in [("into memory", into_memory), ("as files", as_files)] {
             println!("{how}: {apply:.0} entries/s (two rows each), scan {scan:.0} rows/s");
         }
     }
 
-    fn rates(batch: u64, write: impl Fn(&PartitionStore, &[RowOp])) -> (f64, f64) {
+    fn measure(batch: u64, write: impl Fn(&PartitionStore, &[RowOp])) -> (f64, f64) {
         let dir = tempfile::tempdir().unwrap();
         let settings = RocksDbOptions { write_buffer: 64 << 20, ..SETTINGS };
         let store = StoreFactory::new(dir.path(), settings).unwrap().open(0).unwrap();
         let (total, row) = (batch * (1_000_000 / batch), RowBytes::from(vec![7; 300]));
-        let begin = crate::clock::monotonic();
+        let started = crate::clock::monotonic();
         for first in (0..total).step_by(usize::try_from(batch).unwrap()) {
             let scattered = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 24;
             let both = |due: u64| {
@@ -638,7 +642,7 @@ mod tests {
         assert_eq!(due_times(&store, 0, u64::MAX).len() as u64, total);
         let scanned = crate::clock::monotonic();
         let rate = |from, to| total as f64 / std::time::Duration::as_secs_f64(&(to - from));
-        (rate(begin, applied), rate(applied, scanned))
+        (rate(started, applied), rate(applied, scanned))
     }
 
     fn copy_dir(from: &Path, to: &Path) {
@@ -665,9 +669,9 @@ mod tests {
             assert!(store.lookup(&hashes).unwrap().iter().all(Option::is_some));
             factory.cache_usage()
         };
-        let once = after_compaction();
-        assert!(once > 1 << 20, "a filter and most blocks: {once} bytes");
-        let often: Vec<_> = std::iter::repeat_with(after_compaction).take(5).collect();
-        assert!(often.iter().all(|bytes| *bytes < once * 3 / 2), "{once}, then {often:?} bytes");
+        let first = after_compaction();
+        assert!(first > 1 << 20, "a filter and most blocks: {first} bytes");
+        let later: Vec<_> = std::iter::repeat_with(after_compaction).take(5).collect();
+        assert!(later.iter().all(|bytes| *bytes < first * 3 / 2), "{first}, then {later:?} bytes");
     }
 }

@@ -1,7 +1,7 @@
-//! How far a store is: written with its rows, in the same atomic batch.
+//! The state of a store (how far it is), which is written with the rows in one atomic batch.
 //!
-//! Invariant: the state is never ahead of the rows. A state of an older format counts as none, so
-//! that the store is rebuilt from Kafka; one of a newer format is left alone.
+//! Invariant: the state is never ahead of the rows. A state of an older format is ignored, so that
+//! the store is rebuilt from Kafka. A store with a state of a newer format is not changed.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,35 +11,35 @@ use crate::model::{Offset, Timestamp};
 /// The format that this program writes.
 const FORMAT: u32 = 1;
 
-/// How far a store is.
+/// The state of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalState {
     /// Records of `triggers` below this offset are applied.
     pub applied: Offset,
     /// Steps up to this one are applied.
     pub step: u64,
-    /// Records of the ledger below this offset are applied, or were written by those steps.
+    /// Records of the ledger below this offset are applied, or were written by the applied steps.
     pub ledger_position: Offset,
-    /// W when this was written.
+    /// The fired watermark when this state was written.
     pub fired_through: TimelineKey,
-    /// The Kafka cluster whose log this is rebuilt from.
+    /// The Kafka cluster from which the store was built.
     pub cluster_id: String,
-    /// When the store was last known to hold everything committed, in ms since the epoch; 0
-    /// while it is being rebuilt.
+    /// When the store last contained everything committed, in ms since the epoch; 0 while it is
+    /// being rebuilt.
     pub caught_up_at: Timestamp,
 }
 
-/// The number of a format that only a newer Orloj reads.
+/// The number of a format that only a newer Orloj can read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NewerFormat(pub(super) u32);
 
-/// What every format has.
+/// The field that every format has.
 #[derive(Deserialize)]
 struct Format {
     format: u32,
 }
 
-/// The stored form.
+/// The stored form of the state.
 #[derive(Serialize, Deserialize)]
 struct StoredState {
     format: u32,
@@ -71,9 +71,10 @@ impl LocalState {
         serde_json::to_vec(&stored).expect("numbers and a string are always JSON")
     }
 
-    /// `None` if the bytes are corrupt or of an older format; an error if a newer Orloj wrote them.
+    /// Decodes a state. `None` if the bytes are corrupt or of an older format; an error if a newer
+    /// Orloj wrote them.
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Option<Self>, NewerFormat> {
-        // A newer format is known by its number, whatever else it says.
+        // Only the number identifies a newer format; its other fields are unknown.
         match serde_json::from_slice(bytes) {
             Ok(Format { format }) if FORMAT < format => Err(NewerFormat(format)),
             _ => Ok(Self::parse(bytes)),
