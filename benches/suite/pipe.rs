@@ -5,12 +5,11 @@
 
 use std::time::Duration;
 
-use rdkafka::message::{BorrowedMessage, Headers, Message};
-
 use orloj::clock;
 use orloj::config::Settings;
 use orloj::kafka::Names;
 use orloj::kafka::reader::{LogReader, ReadEvent};
+use orloj::kafka::record::ConsumerRecord;
 use orloj::kafka::transaction::ProducerRecord;
 
 use crate::bench_cluster::{self, PARTITIONS};
@@ -45,10 +44,9 @@ pub(crate) fn run(settings: &Settings, count: usize, batch: Duration) {
         }
         let Some(since) = open_since else { continue };
         left -= ahead.len();
-        for message in ahead.drain(..) {
-            let (_, partition, offset) = LogReader::position(&message);
-            next[usize::try_from(partition).unwrap()] = offset + 1;
-            forward(&outlet, &output, &message);
+        for record in ahead.drain(..) {
+            next[usize::try_from(record.partition()).unwrap()] = record.offset() + 1;
+            forward(&outlet, &output, &record);
         }
         if left == 0 || clock::monotonic() - since >= batch {
             outlet.submit(next);
@@ -58,11 +56,11 @@ pub(crate) fn run(settings: &Settings, count: usize, batch: Duration) {
     while !outlet.is_free(batch) {}
 }
 
-fn read<'a>(reader: &'a LogReader, ahead: &mut Vec<BorrowedMessage<'a>>) {
+fn read<'a>(reader: &'a LogReader, ahead: &mut Vec<ConsumerRecord<'a>>) {
     let until = AHEAD_MAX.min(ahead.len() + READ_MAX);
     while ahead.len() < until {
         match reader.poll(PAUSE).unwrap() {
-            Some(ReadEvent::Record(message)) => ahead.push(message),
+            Some(ReadEvent::Record(record)) => ahead.push(record),
             Some(ReadEvent::PartitionEof(_)) => {}
             Some(ReadEvent::OutOfRange(what)) => panic!("{what}"),
             None => break,
@@ -70,14 +68,13 @@ fn read<'a>(reader: &'a LogReader, ahead: &mut Vec<BorrowedMessage<'a>>) {
     }
 }
 
-fn forward(outlet: &TransactionWriter, output: &str, message: &BorrowedMessage<'_>) {
-    let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
-    let headers: Vec<_> = headers.map(|header| (header.key, header.value)).collect();
+fn forward(outlet: &TransactionWriter, output: &str, record: &ConsumerRecord<'_>) {
+    let headers: Vec<_> = record.headers().collect();
     outlet.send(ProducerRecord {
         topic: output,
-        partition: Some(message.partition()),
-        key: message.key(),
-        value: message.payload(),
+        partition: Some(record.partition()),
+        key: record.key(),
+        value: record.value(),
         headers: &headers,
     });
 }

@@ -8,16 +8,21 @@
 //!  Member                ── consumer group: assignment, committed offsets, group metadata
 //!  LogReader             ── triggers, signals, ledger: manual assignment, read_committed
 //!  KafkaAdminClient      ── end offsets (read_uncommitted), topics
-//!  TransactionalProducer ── one transaction at a time
+//!  TransactionalProducer ── one transaction at a time, with the offsets of its inputs
+//!  BatchProducer         ── one transaction at a time, records only
+//!  RecordProducer        ── single records
 //! ```
 
 pub mod admin_client;
+pub mod batch_producer;
 pub mod group_members;
 pub mod group_metadata;
 pub mod member;
 pub mod orphaned_transactions;
 pub mod producer_pair;
 pub mod reader;
+pub mod record;
+pub mod record_producer;
 pub mod schema_cache;
 pub mod standby_client;
 pub mod topics;

@@ -12,6 +12,7 @@ use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
+use super::record::ConsumerRecord;
 use super::{LogContext, consumer_config, whole_ms};
 use crate::config::Settings;
 use crate::model::{Offset, PartitionId};
@@ -23,7 +24,7 @@ const METADATA_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub enum ReadEvent<'a> {
     /// A record.
-    Record(BorrowedMessage<'a>),
+    Record(ConsumerRecord<'a>),
     /// There are no more committed records for now in some partition with this number. The event
     /// does not contain the topic: compare positions with end offsets.
     PartitionEof(PartitionId),
@@ -94,7 +95,7 @@ impl LogReader {
     pub fn poll(&self, timeout: Duration) -> Result<Option<ReadEvent<'_>>, KafkaError> {
         match self.consumer.poll(whole_ms(timeout)) {
             None => Ok(None),
-            Some(Ok(message)) => Ok(Some(ReadEvent::Record(message))),
+            Some(Ok(message)) => Ok(Some(ReadEvent::Record(ConsumerRecord::new(message)))),
             Some(Err(KafkaError::PartitionEOF(partition))) => {
                 Ok(Some(ReadEvent::PartitionEof(partition)))
             }

@@ -23,6 +23,7 @@ use rdkafka::{ClientContext, Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config;
 use super::group_metadata::GroupMetadata;
+use super::record::RecordHeader;
 use crate::clock;
 use crate::config::Settings;
 use crate::fault;
@@ -76,7 +77,21 @@ pub struct ProducerRecord<'a> {
     /// The value; `None` is a tombstone.
     pub value: Option<&'a [u8]>,
     /// The headers, in order.
-    pub headers: &'a [(&'a str, Option<&'a [u8]>)],
+    pub headers: &'a [RecordHeader<'a>],
+}
+
+impl ProducerRecord<'_> {
+    /// The headers in librdkafka's form; `None` if there are none.
+    pub(super) fn owned_headers(&self) -> Option<OwnedHeaders> {
+        if self.headers.is_empty() {
+            return None;
+        }
+        let empty = OwnedHeaders::new_with_capacity(self.headers.len());
+        let insert = |headers: OwnedHeaders, (key, value): &RecordHeader<'_>| {
+            headers.insert(Header { key, value: *value })
+        };
+        Some(self.headers.iter().fold(empty, insert))
+    }
 }
 
 /// The offset that a transaction commits for one input partition.
@@ -164,13 +179,7 @@ impl TransactionalProducer {
         outgoing.payload = record.value;
         let time = self.record_timestamp.load(Ordering::Relaxed);
         outgoing.timestamp = i64::try_from(time).ok().filter(|time| *time > 0);
-        if !record.headers.is_empty() {
-            let mut headers = OwnedHeaders::new_with_capacity(record.headers.len());
-            for (key, value) in record.headers {
-                headers = headers.insert(Header { key, value: *value });
-            }
-            outgoing.headers = Some(headers);
-        }
+        outgoing.headers = record.owned_headers();
         loop {
             let (error, returned) = match self.producer.send(outgoing) {
                 Ok(()) => return Ok(()),

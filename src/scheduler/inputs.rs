@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rdkafka::message::{BorrowedMessage, Headers, Message};
 use tokio::runtime::Runtime;
 
 use super::end_offset_poller::{LogEnd, PolledLog};
@@ -21,13 +20,14 @@ use crate::config::Settings;
 use crate::engine::partition::Input;
 use crate::engine::takeover::TakeoverRequest;
 use crate::kafka::Names;
-use crate::kafka::reader::{LogReader, ReadEvent};
+use crate::kafka::reader::ReadEvent;
+use crate::kafka::record::ConsumerRecord;
 use crate::kafka::schema_cache::SchemaCache;
 use crate::model::definition::Header;
 use crate::model::input::{SignalRecord, TriggerRecord, Unreadable};
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::partitioner::Partitioner;
-use crate::model::{Millis, Offset, PartitionId, Timestamp};
+use crate::model::{Millis, PartitionId, Timestamp};
 
 /// How long reading a partition is paused if the schema registry is unavailable.
 const REGISTRY_RETRY_MS: Millis = 1_000;
@@ -79,10 +79,9 @@ impl InputDecoder {
 
     pub(super) fn decode_trigger(
         &self,
-        message: &BorrowedMessage<'_>,
+        record: &ConsumerRecord<'_>,
         now: Timestamp,
     ) -> Result<TriggerRecord, ReadError> {
-        let (_, partition, offset) = LogReader::position(message);
         let writers = self.writer_schemas.at(now);
         let context = ReadContext {
             partitioner: self.partitioner,
@@ -90,25 +89,21 @@ impl InputDecoder {
             schemas: &self.schemas,
             writers: &writers,
         };
-        let headers = message.headers().map_or_else(Vec::new, |headers| {
-            headers.iter().map(|header| (header.key, header.value)).collect()
-        });
         let raw = RawRecord {
-            partition,
-            offset,
-            timestamp: timestamp(message),
-            key: message.key(),
-            value: message.payload(),
-            headers,
+            partition: record.partition(),
+            offset: record.offset(),
+            timestamp: record.timestamp(),
+            key: record.key(),
+            value: record.value(),
+            headers: record.headers().collect(),
         };
         registration::read_trigger(&raw, &context)
     }
 
-    fn decode_signal(&self, message: &BorrowedMessage<'_>) -> SignalRecord {
-        let (_, _, offset) = LogReader::position(message);
-        let decoded = self.schemas.decode_signal(message.payload().unwrap_or_default());
-        let signal = decoded.map_err(|error| Box::new(unreadable(message, &error.to_string())));
-        SignalRecord { offset, signal }
+    fn decode_signal(&self, record: &ConsumerRecord<'_>) -> SignalRecord {
+        let decoded = self.schemas.decode_signal(record.value().unwrap_or_default());
+        let signal = decoded.map_err(|error| Box::new(unreadable(record, &error.to_string())));
+        SignalRecord { offset: record.offset(), signal }
     }
 
     /// The codec of Orloj's own topics.
@@ -117,44 +112,33 @@ impl InputDecoder {
     }
 
     /// Whether this record is the barrier with that nonce.
-    fn is_barrier(&self, message: &BorrowedMessage<'_>, nonce: u64) -> bool {
-        let key = message.key().unwrap_or_default();
-        let value = || self.decode_ledger(message).ok()?.value;
+    fn is_barrier(&self, record: &ConsumerRecord<'_>, nonce: u64) -> bool {
+        let key = record.key().unwrap_or_default();
+        let value = || self.decode_ledger(record).ok()?.value;
         LedgerKey::BARRIER == key && value() == Some(LedgerValue::Barrier { nonce })
     }
 
     pub(super) fn decode_ledger(
         &self,
-        message: &BorrowedMessage<'_>,
+        record: &ConsumerRecord<'_>,
     ) -> Result<LedgerRecord, CodecError> {
-        let step = message.headers().and_then(|headers| {
-            headers.iter().find(|header| header.key == STEP_HEADER).and_then(|header| header.value)
-        });
-        let key = message.key().unwrap_or_default();
-        self.schemas.decode_ledger(key, message.payload(), step)
+        let key = record.key().unwrap_or_default();
+        self.schemas.decode_ledger(key, record.value(), record.header(STEP_HEADER))
     }
 }
 
-/// The timestamp of a record, in ms since the epoch.
-fn timestamp(message: &BorrowedMessage<'_>) -> Timestamp {
-    message.timestamp().to_millis().and_then(|at| Timestamp::try_from(at).ok()).unwrap_or(0)
-}
-
-fn unreadable(message: &BorrowedMessage<'_>, reason: &str) -> Unreadable {
-    let headers = message.headers().map_or_else(Vec::new, |headers| {
-        let to_header = |h: rdkafka::message::Header<'_, &[u8]>| Header {
-            name: h.key.into(),
-            value: h.value.map(bytes::Bytes::copy_from_slice),
-        };
-        headers.iter().map(to_header).collect()
+fn unreadable(record: &ConsumerRecord<'_>, reason: &str) -> Unreadable {
+    let headers = record.headers().map(|(name, value)| Header {
+        name: name.into(),
+        value: value.map(bytes::Bytes::copy_from_slice),
     });
     Unreadable {
         id: None,
         reason: reason.to_owned(),
         may_become_readable: false,
-        key: message.key().map(bytes::Bytes::copy_from_slice),
-        value: message.payload().map(bytes::Bytes::copy_from_slice),
-        headers,
+        key: record.key().map(bytes::Bytes::copy_from_slice),
+        value: record.value().map(bytes::Bytes::copy_from_slice),
+        headers: headers.collect(),
     }
 }
 
@@ -213,18 +197,18 @@ impl Scheduler {
             };
             wait = Duration::ZERO;
             match event {
-                ReadEvent::Record(message) => {
+                ReadEvent::Record(record) => {
                     records_read += 1;
-                    let (_, id, offset) = LogReader::position(&message);
+                    let (_, id, offset) = record.position();
                     let Some(task) = self.tasks.get_mut(&id) else { continue };
                     if offset < task.next_trigger || task.paused_until.is_some() {
                         continue;
                     }
-                    if task.skip_covered(offset, timestamp(&message)) {
+                    if task.skip_covered(offset, record.timestamp()) {
                         continue;
                     }
-                    match self.decoder.decode_trigger(&message, now) {
-                        Ok(record) => route_trigger(task, record, now, inputs),
+                    match self.decoder.decode_trigger(&record, now) {
+                        Ok(trigger) => route_trigger(task, trigger, now, inputs),
                         Err(error) => {
                             tracing::warn!(
                                 partition = id,
@@ -285,18 +269,18 @@ impl Scheduler {
                 }
             };
             match event {
-                ReadEvent::Record(message) => {
-                    let (topic, id, offset) = LogReader::position(&message);
+                ReadEvent::Record(record) => {
+                    let (topic, id, offset) = record.position();
                     let Some(task) = self.tasks.get_mut(&id) else { continue };
                     if topic == self.decoder.signals {
                         if offset >= task.next_signal && task.active().is_some() {
                             task.next_signal = offset + 1;
-                            let input = Input::Signal(self.decoder.decode_signal(&message));
+                            let input = Input::Signal(self.decoder.decode_signal(&record));
                             inputs.entry(id).or_default().push(input);
                         }
                     } else if let PartitionState::Restoring(restoring) = &mut task.state {
-                        let is_our_barrier = self.decoder.is_barrier(&message, restoring.nonce);
-                        restoring.add_ledger_record(&message, is_our_barrier);
+                        let is_our_barrier = self.decoder.is_barrier(&record, restoring.nonce);
+                        restoring.add_ledger_record(&record, is_our_barrier);
                         task.ledger_position = offset + 1;
                     }
                 }

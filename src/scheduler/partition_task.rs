@@ -6,8 +6,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rdkafka::message::{BorrowedMessage, Message};
-
 use super::PartitionTaskError;
 use super::local_store::fetch_index_rows;
 use super::restore_pool::{LEDGER_BATCH, RawLedger, TRIGGERS_BATCH};
@@ -16,7 +14,7 @@ use crate::engine::offset_bitmap::OffsetBitmap;
 use crate::engine::partition::{Input, Partition};
 use crate::engine::prefetch::{self, Prefetched};
 use crate::engine::takeover::{Takeover, TakeoverError, TakeoverRequest};
-use crate::kafka::reader::LogReader;
+use crate::kafka::record::ConsumerRecord;
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::LedgerKey;
 use crate::model::{Offset, PartitionId, Timestamp};
@@ -272,21 +270,17 @@ impl PartitionRestore {
     /// Keeps a ledger record if the takeover requested it: all records, or only possible mirrors of
     /// the cursor. A mirror at or above `until` was written by a later owner and does not belong to
     /// the committed offset.
-    pub(super) fn add_ledger_record(
-        &mut self,
-        message: &BorrowedMessage<'_>,
-        is_our_barrier: bool,
-    ) {
-        let (_, _, offset) = LogReader::position(message);
+    pub(super) fn add_ledger_record(&mut self, record: &ConsumerRecord<'_>, is_our_barrier: bool) {
+        let offset = record.offset();
         match self.requested {
             Some(TakeoverRequest::Ledger { .. }) => {
                 self.barrier_read |= is_our_barrier;
-                self.ledger.push(message);
+                self.ledger.push(record);
             }
             Some(TakeoverRequest::Mirror { until, .. })
-                if offset < until && message.key() == Some(LedgerKey::CURSOR) =>
+                if offset < until && record.key() == Some(LedgerKey::CURSOR) =>
             {
-                self.ledger.push(message);
+                self.ledger.push(record);
             }
             _ => {}
         }

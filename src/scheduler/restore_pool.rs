@@ -8,14 +8,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rdkafka::message::{BorrowedMessage, Headers, Message};
-
 use super::local_store::{fetch_index_rows, local_state};
 use crate::codec::ledger_key::STEP_HEADER;
 use crate::codec::schemas::{CodecError, Schemas};
 use crate::engine::takeover::{Takeover, TakeoverError};
 use crate::fault;
-use crate::kafka::reader::LogReader;
+use crate::kafka::record::ConsumerRecord;
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::LedgerRecord;
 use crate::model::{Offset, PartitionId, Timestamp};
@@ -230,18 +228,14 @@ impl RawLedger {
         self.records.len()
     }
 
-    pub(super) fn push(&mut self, message: &BorrowedMessage<'_>) {
-        let (_, _, offset) = LogReader::position(message);
-        let (key, value) = (message.key().unwrap_or_default(), message.payload());
-        let headers = message.headers();
-        let step = headers.as_ref().and_then(|headers| {
-            headers.iter().find(|header| header.key == STEP_HEADER).and_then(|header| header.value)
-        });
+    pub(super) fn push(&mut self, record: &ConsumerRecord<'_>) {
+        let (key, value) = (record.key().unwrap_or_default(), record.value());
+        let step = record.header(STEP_HEADER);
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value.unwrap_or_default());
         self.bytes.extend_from_slice(step.unwrap_or_default());
         let (value, step) = (value.map(<[u8]>::len), step.map(<[u8]>::len));
-        self.records.push(RawLedgerRecord { offset, key: key.len(), value, step });
+        self.records.push(RawLedgerRecord { offset: record.offset(), key: key.len(), value, step });
     }
 
     fn cleared(mut self) -> Self {

@@ -323,9 +323,9 @@ impl StandbyWorker {
                         StandbySource::Ledger,
                         deadline,
                         |decoder, event| match event {
-                            ReadEvent::Record(message) => {
-                                let (_, _, offset) = LogReader::position(&message);
-                                match decoder.decode_ledger(&message) {
+                            ReadEvent::Record(record) => {
+                                let offset = record.offset();
+                                match decoder.decode_ledger(&record) {
                                     Ok(record) => records.push((offset, record)),
                                     Err(error) => {
                                         return Err(StandbyError::NotReady(error.to_string()));
@@ -374,11 +374,11 @@ impl StandbyWorker {
             let mut records = Vec::new();
             let ended =
                 self.read_until(StandbySource::Triggers, deadline, |decoder, event| match event {
-                    ReadEvent::Record(message) => {
-                        let (_, _, offset) = LogReader::position(&message);
+                    ReadEvent::Record(record) => {
+                        let offset = record.offset();
                         passed |= offset + 1 >= plan.triggers_until;
                         if offset < plan.triggers_until && !pass.is_covered(offset) {
-                            let record = decoder.decode_trigger(&message, clock::now_ms());
+                            let record = decoder.decode_trigger(&record, clock::now_ms());
                             let record =
                                 record.map_err(|e| StandbyError::NotReady(e.to_string()))?;
                             records.push(record);

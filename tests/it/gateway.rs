@@ -14,8 +14,6 @@ use orloj::kafka::topics::TopicDefinitions;
 use orloj::kafka::{Names, producer_config};
 use orloj::model::outcome::{Outcome, OutcomeKind};
 use orloj::model::text::Text;
-use rdkafka::Message;
-use rdkafka::message::Headers;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use reqwest::{Client, Method, Response, StatusCode};
 use serde_json::{Value, json};
@@ -152,13 +150,12 @@ fn next_record(reader: &LogReader) -> ReceivedRecord {
             return None;
         };
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        let headers = record.headers().into_iter().flat_map(|headers| headers.iter());
         Some(ReceivedRecord {
             key: text(record.key().unwrap()),
-            value: record.payload().map(text),
-            headers: headers.map(|h| (h.key.to_owned(), text(h.value.unwrap()))).collect(),
+            value: record.value().map(text),
+            headers: record.headers().map(|(k, v)| (k.to_owned(), text(v.unwrap()))).collect(),
             partition: record.partition(),
-            offset: u64::try_from(record.offset()).unwrap(),
+            offset: record.offset(),
         })
     })
 }
