@@ -1,7 +1,7 @@
-//! Logs and metrics of the process, with every metric name in one place.
+//! Log lines and metrics. All metric names are defined here.
 //!
-//! Invariant: a metric exists here with its unit and meaning, or not at all. Labels have few values
-//! (role, partition, reason), never ids.
+//! Invariant: every metric is defined here with its unit and meaning. Labels have few values (role,
+//! partition, reason), never ids.
 
 use std::io::IsTerminal;
 
@@ -87,11 +87,11 @@ pub const NOTIFICATIONS_WAITING: &str = "orloj_notifications_waiting";
 /// Counter, worker: spans of callbacks that did not reach the collector.
 pub const SPANS_DROPPED: &str = "orloj_spans_dropped_total";
 
-/// Bounds of every histogram, in seconds: fine around the time of a commit, coarse above.
+/// Bucket bounds of all histograms, in seconds: fine near the duration of a commit, coarse above.
 const BUCKETS: [f64; 16] =
     [0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 600.0];
 
-/// Why logging or metrics could not be set up: print it and end.
+/// Why logging or metrics could not be started: print it and exit.
 #[derive(Debug, Error)]
 pub enum TelemetryError {
     /// Correct the setting.
@@ -100,17 +100,17 @@ pub enum TelemetryError {
          write a level such as info, or directives such as info,orloj::scheduler=debug"
     )]
     Filter {
-        /// What was written.
+        /// The configured filter.
         filter: String,
-        /// What is wrong with it.
+        /// The error in it.
         source: ParseError,
     },
     /// Call it once: a process has one logger and one recorder.
-    #[error("telemetry is set up already: {0}")]
+    #[error("telemetry is already started: {0}")]
     AlreadyStarted(String),
 }
 
-/// Sends log lines to standard error in the configured form.
+/// Writes log lines to standard error in the configured format.
 pub fn start_logging(settings: &LogSettings) -> Result<(), TelemetryError> {
     let filter = EnvFilter::try_new(&settings.filter)
         .map_err(|source| TelemetryError::Filter { filter: settings.filter.clone(), source })?;
@@ -125,14 +125,14 @@ pub fn start_logging(settings: &LogSettings) -> Result<(), TelemetryError> {
     started.map_err(|error: TryInitError| TelemetryError::AlreadyStarted(error.to_string()))
 }
 
-/// Starts recording. The handle renders what `/metrics` answers; the server calls `run_upkeep`
-/// every few seconds, so that histograms stay bounded without scrapes.
+/// Starts recording. The handle renders the answer to `/metrics`. Its owner calls `run_upkeep`
+/// every few seconds, so that histograms stay bounded even if they are never scraped.
 pub fn start_metrics() -> Result<PrometheusHandle, TelemetryError> {
-    let repeated = |error: BuildError| TelemetryError::AlreadyStarted(error.to_string());
+    let already_started = |error: BuildError| TelemetryError::AlreadyStarted(error.to_string());
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)
         .and_then(PrometheusBuilder::install_recorder)
-        .map_err(repeated)?;
+        .map_err(already_started)?;
     describe();
     Ok(handle)
 }
