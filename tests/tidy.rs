@@ -9,6 +9,8 @@
 mod circles;
 #[path = "tidy/documents.rs"]
 mod documents;
+#[path = "tidy/kafka.rs"]
+mod kafka;
 #[path = "tidy/names.rs"]
 mod names;
 #[path = "tidy/words.rs"]

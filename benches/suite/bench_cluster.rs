@@ -128,7 +128,7 @@ log.filter = 'warn,orloj::scheduler::takeover=info'
             .collect();
         let admin: AdminClient<DefaultClientContext> = client.create().unwrap();
         runtime().block_on(async {
-            ours.apply(&client).await.unwrap();
+            ours.apply_with(&client).await.unwrap();
             for created in admin.create_topics(&wanted, &AdminOptions::new()).await.unwrap() {
                 created.unwrap();
             }

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use clap::Args;
-use rdkafka::message::Message;
 use serde::Serialize;
 
 use super::CliError;
@@ -95,7 +94,7 @@ fn read(settings: &Settings, from: Timestamp) -> Result<Vec<CircuitRow>, CliErro
         if !record.key().is_some_and(|key| key.starts_with(CIRCUIT_KEY_PREFIX.as_bytes())) {
             continue;
         }
-        let outcome = schemas.decode_outcome(record.payload().unwrap_or_default());
+        let outcome = schemas.decode_outcome(record.value().unwrap_or_default());
         let outcome = outcome.map_err(|error| CliError::Refused(error.to_string()))?;
         if let Outcome { trigger, at, kind: OutcomeKind::Circuit(circuit), .. } = outcome {
             circuits.insert(trigger, CircuitRow { circuit, since: at });

@@ -22,7 +22,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use rdkafka::error::KafkaError;
 use thiserror::Error;
 
 use crate::allocator;
@@ -30,7 +29,7 @@ use crate::config::{ConfigError, Layers, LogSettings, Settings};
 use crate::dead_letters::LetterError;
 use crate::dev::DevError;
 use crate::gateway::{self, GatewayError};
-use crate::kafka::client_config;
+use crate::kafka::error::ClientError;
 use crate::kafka::topics::{TopicDefinitions, TopicError};
 use crate::notifier::NotifierError;
 use crate::scheduler::SchedulerError;
@@ -177,7 +176,7 @@ pub enum CliError {
     Topics(#[from] TopicError),
     /// Check the address of the cluster and the permissions.
     #[error("Kafka: {0}; see --bootstrap-servers and the [kafka] settings")]
-    Kafka(#[from] KafkaError),
+    Kafka(#[from] ClientError),
     /// The command was executed, and the answer is negative.
     #[error("{0}")]
     Refused(String),
@@ -301,10 +300,9 @@ impl GlobalOptions {
 
 async fn topics(action: TopicsCommand, settings: &Settings) -> Result<(), CliError> {
     let topics = topic_definitions(settings);
-    let client = client_config(settings);
     match action {
         TopicsCommand::Apply => {
-            let report = topics.apply(&client).await?;
+            let report = topics.apply(settings).await?;
             print!("{report}");
             if !report.differences.is_empty() {
                 let what =
@@ -314,7 +312,7 @@ async fn topics(action: TopicsCommand, settings: &Settings) -> Result<(), CliErr
             println!("all {} topics are as they must be", topics.names().count());
         }
         TopicsCommand::Verify => {
-            topics.verify(&client).await?;
+            topics.verify(settings).await?;
             println!("all {} topics are as they must be", topics.names().count());
         }
     }

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use rdkafka::producer::{FutureProducer, FutureRecord};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -20,7 +19,9 @@ use crate::clock;
 use crate::codec::schemas::Schemas;
 use crate::config::{ByteSize, Settings};
 use crate::health::Health;
-use crate::kafka::{Names, producer_config};
+use crate::kafka::Names;
+use crate::kafka::record_producer::RecordProducer;
+use crate::kafka::transaction::ProducerRecord;
 use crate::model::entry::FireId;
 use crate::model::limits::PAYLOAD_BYTES_MAX;
 use crate::model::signal::{RetryRequest, Signal};
@@ -144,18 +145,21 @@ async fn request_attempts(
     overdue: &[Overdue],
     now: Timestamp,
 ) -> Result<(), CliError> {
-    let producer: FutureProducer = producer_config(settings).create()?;
+    let producer = RecordProducer::open(settings, None)?;
     let (topic, schemas) = (Names::new(&settings.topics.prefix).signals(), Schemas::new());
     let mut sent = Vec::with_capacity(overdue.len());
     for one in overdue {
         let value = schemas.encode_signal(&Signal::Retry(another_attempt(one, now)));
-        let record = FutureRecord::to(&topic).key(&one.trigger.id).payload(&value);
-        let record = record.partition(one.trigger.partition);
-        sent.push(producer.send_result(record).map_err(|(error, _record)| error)?);
+        sent.push(producer.send(ProducerRecord {
+            topic: &topic,
+            partition: Some(one.trigger.partition),
+            key: Some(one.trigger.id.as_bytes()),
+            value: Some(&value),
+            headers: &[],
+        })?);
     }
     for delivery in sent {
-        let delivered = delivery.await.expect("the producer is not dropped yet");
-        delivered.map_err(|(error, _record)| error)?;
+        let _position = delivery.acknowledged().await?;
     }
     Ok(())
 }

@@ -9,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 use super::{CliError, signals, topic_definitions};
 use crate::config::{Layers, Settings};
 use crate::health::{self, Health};
-use crate::kafka::client_config;
 use crate::{dev, gateway, notifier, scheduler, telemetry, worker};
 
 /// The role of a process.
@@ -52,7 +51,7 @@ pub(super) async fn run(role: ProcessRole, settings: Settings) -> Result<(), Cli
     let health = Health::new(role.name());
     signals::watch(vec![Arc::clone(&health)], shutdown.clone())?;
     let topics = topic_definitions(&settings);
-    let verified = shutdown.run_until_cancelled(topics.verify(&client_config(&settings))).await;
+    let verified = shutdown.run_until_cancelled(topics.verify(&settings)).await;
     let Some(verified) = verified else { return Ok(()) };
     verified?;
 

@@ -5,7 +5,6 @@ use std::io::Write;
 use std::time::Duration;
 
 use clap::Args;
-use rdkafka::message::Message;
 
 use super::CliError;
 use crate::codec::schemas::Schemas;
@@ -50,7 +49,7 @@ impl TailArguments {
         let mut out = std::io::stdout().lock();
         loop {
             if let Some(ReadEvent::Record(record)) = reader.poll(TIMEOUT)? {
-                let (key, value) = (text(record.key()), text(record.payload()));
+                let (key, value) = (text(record.key()), text(record.value()));
                 if writeln!(out, "{key}\t{value}").and_then(|()| out.flush()).is_err() {
                     return Ok(());
                 }

@@ -22,13 +22,13 @@ mod validator;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdkafka::error::KafkaError;
 use thiserror::Error;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Settings;
 use crate::health::Health;
+use crate::kafka::error::ClientError;
 use crate::model::outcome::OutcomeKind;
 
 pub use checks::ValidationError;
@@ -50,7 +50,7 @@ pub enum SubmitError {
     Busy(#[from] TooManyWaiters),
     /// Try again with the same id: the record may be written or not.
     #[error("the record was not acknowledged: {0}")]
-    NotAcknowledged(#[from] KafkaError),
+    NotAcknowledged(#[from] ClientError),
 }
 
 /// The record of a submission and its outcome, if the owner answered in time.
@@ -102,7 +102,7 @@ impl TriggerClient {
         answer_timeout: Duration,
         health: Arc<Health>,
         shutdown: CancellationToken,
-    ) -> Result<Self, KafkaError> {
+    ) -> Result<Self, ClientError> {
         let producer = TriggerProducer::open(settings, answer_timeout)?;
         let awaiter = OutcomeAwaiter::open(settings, health, shutdown)?;
         Ok(Self { producer, awaiter, answer_timeout })

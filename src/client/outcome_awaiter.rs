@@ -7,8 +7,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rdkafka::error::KafkaError;
-use rdkafka::message::Message;
 use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +15,7 @@ use crate::codec::schemas::Schemas;
 use crate::config::Settings;
 use crate::health::Health;
 use crate::kafka::Names;
+use crate::kafka::error::ClientError;
 use crate::kafka::reader::{LogReader, ReadEvent};
 use crate::model::outcome::Outcome;
 use crate::model::{Offset, PartitionId};
@@ -77,7 +76,7 @@ impl OutcomeAwaiter {
         settings: &Settings,
         health: Arc<Health>,
         shutdown: CancellationToken,
-    ) -> Result<Self, KafkaError> {
+    ) -> Result<Self, ClientError> {
         let reader = LogReader::open(settings, &format!("{}.gateways", settings.topics.prefix))?;
         health.not_ready(PART, "reading the end offsets of outcomes");
         let awaiter = Self::default();
@@ -193,9 +192,9 @@ impl OutcomeReader {
             }
             match self.reader.poll(POLL_TIMEOUT) {
                 Ok(Some(ReadEvent::Record(record))) => {
-                    let (_topic, partition, offset) = LogReader::position(&record);
+                    let (_topic, partition, offset) = record.position();
                     let decode = || {
-                        let outcome = schemas.decode_outcome(record.payload()?).ok()?;
+                        let outcome = schemas.decode_outcome(record.value()?).ok()?;
                         Some(OutcomeRecord { outcome, partition, offset })
                     };
                     self.awaiter.deliver(record.key().unwrap_or_default(), decode);
@@ -211,7 +210,7 @@ impl OutcomeReader {
         }
     }
 
-    fn start(&self) -> Result<(), KafkaError> {
+    fn start(&self) -> Result<(), ClientError> {
         // All end offsets before the first fetch: a broker answers a connection in order, and a
         // fetch that waits for records would delay every request behind it.
         let ends = (0..self.partitions)
@@ -223,7 +222,7 @@ impl OutcomeReader {
         Ok(())
     }
 
-    fn check_broker(&self) -> Result<(), KafkaError> {
+    fn check_broker(&self) -> Result<(), ClientError> {
         self.reader.last_stable_offset(&self.topic, 0, BROKER_TIMEOUT).map(drop)
     }
 }

@@ -5,19 +5,18 @@
 
 use std::time::Duration;
 
-use rdkafka::error::{KafkaError, KafkaResult};
-use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{FutureProducer, FutureRecord};
-
 use super::submission::Submission;
 use crate::config::Settings;
-use crate::kafka::{Names, producer_config};
+use crate::kafka::Names;
+use crate::kafka::error::{ClientError, ClientResult};
+use crate::kafka::record_producer::RecordProducer;
+use crate::kafka::transaction::ProducerRecord;
 use crate::model::partitioner::Partitioner;
 use crate::model::{Offset, PartitionId};
 
 /// A producer for `triggers`.
 pub struct TriggerProducer {
-    producer: FutureProducer,
+    producer: RecordProducer,
     topic: String,
     partitioner: Partitioner,
     partitions: i32,
@@ -48,11 +47,9 @@ impl std::fmt::Display for RecordMetadata {
 
 impl TriggerProducer {
     /// Opens a producer with a delivery timeout of `timeout`.
-    pub fn open(settings: &Settings, timeout: Duration) -> KafkaResult<Self> {
-        let mut config = producer_config(settings);
-        let _set = config.set("message.timeout.ms", timeout.as_millis().to_string());
+    pub fn open(settings: &Settings, timeout: Duration) -> ClientResult<Self> {
         Ok(Self {
-            producer: config.create()?,
+            producer: RecordProducer::open(settings, Some(timeout))?,
             topic: Names::new(&settings.topics.prefix).triggers(),
             partitioner: settings.triggers.partitioner,
             partitions: settings.topics.partitions.get().into(),
@@ -61,17 +58,18 @@ impl TriggerProducer {
 
     /// Writes a record and waits for the acknowledgement. After an error the record may be written
     /// or not: the same submission may be written again, since its id is the same.
-    pub async fn send(&self, submission: &Submission) -> Result<RecordMetadata, KafkaError> {
-        let mut headers = OwnedHeaders::new_with_capacity(submission.headers.len());
-        for (key, value) in &submission.headers {
-            headers = headers.insert(Header { key, value: Some(value) });
-        }
-        let mut record = FutureRecord::to(&self.topic).key(&submission.id).headers(headers);
-        record.payload = submission.value.as_ref();
-        record.partition = self.partitioner.partition(submission.id.as_bytes(), self.partitions);
-        let sent = self.producer.send(record, Duration::ZERO).await;
-        let delivery = sent.map_err(|(error, _record)| error)?;
-        let offset = Offset::try_from(delivery.offset).unwrap_or_default();
-        Ok(RecordMetadata { topic: self.topic.clone(), partition: delivery.partition, offset })
+    pub async fn send(&self, submission: &Submission) -> Result<RecordMetadata, ClientError> {
+        let key = submission.id.as_bytes();
+        let headers = submission.headers.iter();
+        let headers: Vec<_> = headers.map(|(key, value)| (&key[..], Some(&value[..]))).collect();
+        let record = ProducerRecord {
+            topic: &self.topic,
+            partition: self.partitioner.partition(key, self.partitions),
+            key: Some(key),
+            value: submission.value.as_deref(),
+            headers: &headers,
+        };
+        let (partition, offset) = self.producer.send(record)?.acknowledged().await?;
+        Ok(RecordMetadata { topic: self.topic.clone(), partition, offset })
     }
 }

@@ -5,13 +5,9 @@
 //! that it left open.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use rdkafka::ClientContext;
-use rdkafka::error::{KafkaError, KafkaResult};
-use rdkafka::message::{Header, Message, OwnedHeaders};
-use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, ProducerContext};
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
@@ -20,7 +16,11 @@ use super::scan::LetterId;
 use crate::clock;
 use crate::codec::schemas::Schemas;
 use crate::config::Settings;
-use crate::kafka::{Names, producer_config};
+use crate::kafka::Names;
+use crate::kafka::batch_producer::{BatchProducer, LastOffsets};
+use crate::kafka::error::ClientResult;
+use crate::kafka::record::RecordHeader;
+use crate::kafka::transaction::ProducerRecord;
 use crate::model::dead_letter::{Content, DeadLetter, Mark, Origin, ReplayRequest};
 use crate::model::signal::Signal;
 use crate::model::{Offset, PartitionId, Timestamp};
@@ -63,29 +63,7 @@ struct ActionsInner {
     names: Names,
     schemas: Schemas,
     /// None until it is needed, and after an error.
-    producer: Mutex<Option<BaseProducer<MarkDeliveries>>>,
-}
-
-/// Records the offsets at which marks are written.
-struct MarkDeliveries {
-    topic: String,
-    last_offsets: std::sync::Mutex<BTreeMap<PartitionId, Offset>>,
-}
-
-impl ClientContext for MarkDeliveries {}
-
-impl ProducerContext for MarkDeliveries {
-    type DeliveryOpaque = ();
-
-    /// A record that was refused makes the commit fail.
-    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
-        let Ok(record) = result else { return };
-        let Ok(offset) = Offset::try_from(record.offset()) else { return };
-        if record.topic() == self.topic {
-            let mut last = self.last_offsets.lock().unwrap_or_else(PoisonError::into_inner);
-            let _earlier = last.insert(record.partition(), offset);
-        }
-    }
+    producer: Mutex<Option<BatchProducer>>,
 }
 
 impl std::fmt::Debug for DeadLetterActions {
@@ -154,16 +132,18 @@ impl ActionsInner {
             Some(producer) => producer,
             None => self.open_producer()?,
         };
-        if let Err(error) = self.commit(&producer, &accepted, action, now) {
-            // If it was committed after all, that is final; if not, the abort stops it from
-            // blocking readers.
-            let _ended = producer.abort_transaction(ABORT_TIMEOUT);
-            return Err(error.into());
-        }
-        let mut last =
-            producer.context().last_offsets.lock().unwrap_or_else(PoisonError::into_inner);
-        done.mark_offsets = std::mem::take(&mut last);
-        drop(last);
+        let offsets = match self.commit(&producer, &accepted, action, now) {
+            Ok(offsets) => offsets,
+            Err(error) => {
+                // If it was committed after all, that is final; if not, the abort stops it from
+                // blocking readers.
+                let _ended = producer.abort(ABORT_TIMEOUT);
+                return Err(error.into());
+            }
+        };
+        let marks = self.names.dead_letters();
+        let marks = offsets.into_iter().filter(|((topic, _), _)| *topic == marks);
+        done.mark_offsets = marks.map(|((_, partition), offset)| (partition, offset)).collect();
         *slot = Some(producer);
         done.handled = accepted.len();
         Ok(done)
@@ -171,74 +151,62 @@ impl ActionsInner {
 
     fn commit(
         &self,
-        producer: &BaseProducer<MarkDeliveries>,
+        producer: &BatchProducer,
         accepted: &[(LetterId, Option<String>, Option<ReplayRequest>)],
         action: &LetterAction,
         now: Timestamp,
-    ) -> KafkaResult<()> {
-        producer.begin_transaction()?;
+    ) -> ClientResult<LastOffsets> {
+        producer.begin()?;
         for (id, trigger, again) in accepted {
             if let Some(again) = again {
                 self.send_retry(producer, *id, again)?;
             }
             self.send_mark(producer, *id, trigger.as_deref(), action, now)?;
         }
-        producer.flush(TIMEOUT)?;
-        producer.commit_transaction(TIMEOUT)
+        producer.commit()
     }
 
     /// A producer with a transactional id of its own: no other process continues its transaction,
     /// which ends by its timeout.
-    fn open_producer(&self) -> Result<BaseProducer<MarkDeliveries>, KafkaError> {
-        let mut config = producer_config(&self.settings);
+    fn open_producer(&self) -> ClientResult<BatchProducer> {
         let id = format!("{}.dead-letters.{}", self.settings.topics.prefix, Uuid::now_v7());
-        config.set("transactional.id", id);
-        config.set("transaction.timeout.ms", TIMEOUT.as_millis().to_string());
-        config.set("message.timeout.ms", TIMEOUT.as_millis().to_string());
-        let marked =
-            MarkDeliveries { topic: self.names.dead_letters(), last_offsets: Default::default() };
-        let producer: BaseProducer<_> = config.create_with_context(marked)?;
-        producer.init_transactions(TIMEOUT)?;
-        Ok(producer)
+        BatchProducer::open(&self.settings, &id, TIMEOUT)
     }
 
     /// Requests another attempt of a letter.
     fn send_retry(
         &self,
-        producer: &BaseProducer<MarkDeliveries>,
+        producer: &BatchProducer,
         id: LetterId,
         again: &ReplayRequest,
-    ) -> KafkaResult<()> {
+    ) -> ClientResult<()> {
         let replays = id.to_string();
-        let replays = Header { key: REPLAYS_HEADER, value: Some(&replays) };
+        let replays = (REPLAYS_HEADER, Some(replays.as_bytes()));
         match again {
             ReplayRequest::Signal(request) => {
                 let key = request.id.trigger.bytes();
                 let value = self.schemas.encode_signal(&Signal::Retry(request.clone()));
-                let headers = OwnedHeaders::new().insert(replays);
                 let topic = self.names.signals();
-                send(producer, &topic, id, Some(key.as_ref()), Some(&value), headers)
+                send(producer, &topic, id, Some(key.as_ref()), Some(&value), &[replays])
             }
             ReplayRequest::Record { key, value, headers } => {
-                let mut all = OwnedHeaders::new();
-                for header in headers {
-                    let (key, value) = (header.name.as_str(), header.value.as_deref());
-                    all = all.insert(Header { key, value });
-                }
+                let headers = headers.iter();
+                let headers: Vec<RecordHeader<'_>> =
+                    headers.map(|h| (h.name.as_str(), h.value.as_deref())).collect();
                 let topic = self.names.triggers();
-                send(producer, &topic, id, key.as_deref(), value.as_deref(), all)
+                send(producer, &topic, id, key.as_deref(), value.as_deref(), &headers)
             }
         }
     }
 
     fn send_mark(
         &self,
-        producer: &BaseProducer<MarkDeliveries>,
+        producer: &BatchProducer,
         id: LetterId,
         trigger: Option<&str>,
         action: &LetterAction,
         now: Timestamp,
-    ) -> KafkaResult<()> {
+    ) -> ClientResult<()> {
         let topic = self.names.dead_letters();
         let LetterId { partition, offset } = id;
         let mark = DeadLetter {
@@ -249,21 +217,18 @@ impl ActionsInner {
         };
         let value = self.schemas.encode_dead_letter(&mark);
         let key = trigger.map(str::as_bytes);
-        send(producer, &topic, id, key, Some(&value), OwnedHeaders::new())
+        send(producer, &topic, id, key, Some(&value), &[])
     }
 }
 
 /// What concerns a letter of partition p is written to partition p.
 fn send(
-    producer: &BaseProducer<MarkDeliveries>,
+    producer: &BatchProducer,
     topic: &str,
     id: LetterId,
     key: Option<&[u8]>,
     value: Option<&[u8]>,
-    headers: OwnedHeaders,
-) -> KafkaResult<()> {
-    let mut record = BaseRecord::<[u8], [u8]>::to(topic);
-    (record.key, record.payload) = (key, value);
-    (record.partition, record.headers) = (Some(id.partition), Some(headers));
-    producer.send(record).map_err(|(error, _record)| error)
+    headers: &[RecordHeader<'_>],
+) -> ClientResult<()> {
+    producer.send(ProducerRecord { topic, partition: Some(id.partition), key, value, headers })
 }

@@ -13,9 +13,9 @@
 mod actions;
 mod scan;
 
-use rdkafka::error::KafkaError;
 use thiserror::Error;
 
+use crate::kafka::error::ClientError;
 pub use actions::{DeadLetterActions, LetterAction, LetterActionResult};
 pub use scan::{DeadLetterReader, HandledLetter, HandledLetters, LetterId, state_of};
 
@@ -25,7 +25,7 @@ pub enum LetterError {
     /// The cluster is unavailable or refuses the request, which may have been executed or not:
     /// repeat it.
     #[error("Kafka: {0}")]
-    Kafka(#[from] KafkaError),
+    Kafka(#[from] ClientError),
     /// The topic does not exist, or differs from its definition: correct it, and repeat.
     #[error("{0}")]
     TopicUnreadable(String),

@@ -9,8 +9,6 @@ use std::ops::ControlFlow;
 use std::str::FromStr;
 use std::time::Duration;
 
-use rdkafka::message::Message;
-
 use super::LetterError;
 use crate::codec::schemas::{CodecError, Schemas};
 use crate::config::Settings;
@@ -150,10 +148,10 @@ impl DeadLetterReader {
                     self.reader.stop(&self.topic, partition)?;
                 }
                 Some(ReadEvent::Record(record)) => {
-                    let (_topic, partition, offset) = LogReader::position(&record);
+                    let (_topic, partition, offset) = record.position();
                     let id = LetterId { partition, offset };
                     on_record();
-                    let value = record.payload().unwrap_or_default();
+                    let value = record.value().unwrap_or_default();
                     let Some(letter) = self.decode(id, value)? else { continue };
                     if let Content::Mark(mark) = letter.content {
                         let Origin { partition, offset, .. } = letter.origin;

@@ -25,8 +25,8 @@ use uuid::Uuid;
 use crate::config::{ConfigError, Layers, Settings};
 use crate::gateway::{self, GatewayError};
 use crate::health::{self, Health};
+use crate::kafka::Names;
 use crate::kafka::topics::{TopicDefinitions, TopicError};
-use crate::kafka::{Names, client_config};
 use crate::notifier::{self, NotifierError};
 use crate::scheduler::{self, SchedulerError};
 use crate::worker::{self, WorkerError};
@@ -205,7 +205,7 @@ fn joined<T>(ended: Result<T, JoinError>) -> T {
 
 async fn apply_topics(settings: &Settings) -> Result<(), DevError> {
     let topics = TopicDefinitions::from_settings(&settings.topics);
-    let report = topics.apply(&client_config(settings)).await?;
+    let report = topics.apply(settings).await?;
     if report.differences.is_empty() {
         return Ok(());
     }

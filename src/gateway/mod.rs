@@ -30,7 +30,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::{Router, middleware};
-use rdkafka::error::KafkaError;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +40,7 @@ use crate::config::{ConfigError, Settings};
 use crate::guard::Guard;
 use crate::health::Health;
 use crate::kafka::Names;
+use crate::kafka::error::ClientError;
 use crate::view::{View, ViewError};
 
 use auth::Authenticator;
@@ -52,7 +52,7 @@ use write_positions::WritePositions;
 pub enum GatewayError {
     /// The cluster cannot be reached, or refuses the connection.
     #[error("cannot read outcomes or write triggers: {0}")]
-    Kafka(#[from] KafkaError),
+    Kafka(#[from] ClientError),
     /// The listener failed.
     #[error("the HTTP listener failed: {0}")]
     Http(#[from] std::io::Error),

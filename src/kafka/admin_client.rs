@@ -10,11 +10,11 @@ use std::time::Duration;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaResult;
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config;
+use super::error::ClientResult;
 use crate::config::Settings;
 use crate::engine::catalog::TopicState;
 use crate::model::{Offset, PartitionId, Timestamp};
@@ -40,7 +40,7 @@ impl std::fmt::Debug for KafkaAdminClient {
 
 impl KafkaAdminClient {
     /// Opens a client. Each of its requests takes at most `timeout`.
-    pub fn open(settings: &Settings, timeout: Duration) -> KafkaResult<Self> {
+    pub fn open(settings: &Settings, timeout: Duration) -> ClientResult<Self> {
         let mut config = client_config(settings);
         let admin = Arc::new(config.create()?);
         config.remove("compression.type");
@@ -49,7 +49,7 @@ impl KafkaAdminClient {
     }
 
     /// The first available offset of a partition, and its end offset (exclusive).
-    pub fn bounds(&self, topic: &str, partition: PartitionId) -> KafkaResult<(Offset, Offset)> {
+    pub fn bounds(&self, topic: &str, partition: PartitionId) -> ClientResult<(Offset, Offset)> {
         let fetch = |timeout| self.consumer.fetch_watermarks(topic, partition, timeout);
         let (low, high) = fetch(self.timeout.min(LEADER_TIMEOUT)).or_else(|_| {
             // librdkafka sends requests to the leader in its cached metadata, even if that broker
@@ -67,7 +67,7 @@ impl KafkaAdminClient {
         topic: &str,
         partition: PartitionId,
         time: Timestamp,
-    ) -> KafkaResult<Offset> {
+    ) -> ClientResult<Offset> {
         let mut wanted = TopicPartitionList::new();
         let time = KafkaOffset::Offset(i64::try_from(time).unwrap_or(i64::MAX));
         wanted.add_partition_offset(topic, partition, time)?;
@@ -88,7 +88,7 @@ impl KafkaAdminClient {
 
     /// Host and port of each broker, as advertised to clients. The request names one topic, because
     /// the answer to a request without a topic describes all topics.
-    pub fn brokers(&self, topic: &str) -> KafkaResult<Vec<(String, u16)>> {
+    pub fn brokers(&self, topic: &str) -> ClientResult<Vec<(String, u16)>> {
         let metadata = self.consumer.fetch_metadata(Some(topic), self.timeout)?;
         let brokers = metadata.brokers().iter();
         let at = |port| u16::try_from(port).unwrap_or_default();
@@ -96,7 +96,7 @@ impl KafkaAdminClient {
     }
 
     /// The number of partitions of a topic; `None` if the topic does not exist.
-    pub fn partitions(&self, topic: &str) -> KafkaResult<Option<i32>> {
+    pub fn partitions(&self, topic: &str) -> ClientResult<Option<i32>> {
         let metadata = self.consumer.fetch_metadata(Some(topic), self.timeout)?;
         let known = metadata.topics().iter().find(|t| t.name() == topic && t.error().is_none());
         let count = known.map_or(0, |t| t.partitions().len());

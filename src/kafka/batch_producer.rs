@@ -10,10 +10,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rdkafka::ClientContext;
-use rdkafka::error::KafkaResult;
 use rdkafka::message::Message as _;
 use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext};
 
+use super::error::ClientResult;
 use super::producer_config;
 use super::transaction::ProducerRecord;
 use crate::config::Settings;
@@ -37,7 +37,7 @@ impl std::fmt::Debug for BatchProducer {
 impl BatchProducer {
     /// Opens a producer under `id`. `timeout` limits each transaction, and each wait for the
     /// broker.
-    pub fn open(settings: &Settings, id: &str, timeout: Duration) -> KafkaResult<Self> {
+    pub fn open(settings: &Settings, id: &str, timeout: Duration) -> ClientResult<Self> {
         let timeout_ms = timeout.as_millis().to_string();
         let mut config = producer_config(settings);
         config
@@ -50,22 +50,22 @@ impl BatchProducer {
     }
 
     /// Begins a transaction.
-    pub fn begin(&self) -> KafkaResult<()> {
-        self.producer.begin_transaction()
+    pub fn begin(&self) -> ClientResult<()> {
+        Ok(self.producer.begin_transaction()?)
     }
 
     /// Queues a record. If the broker refuses it, [`commit`](Self::commit) fails.
-    pub fn send(&self, record: ProducerRecord<'_>) -> KafkaResult<()> {
+    pub fn send(&self, record: ProducerRecord<'_>) -> ClientResult<()> {
         let mut outgoing = BaseRecord::<[u8], [u8]>::to(record.topic);
         outgoing.partition = record.partition;
         outgoing.key = record.key;
         outgoing.payload = record.value;
         outgoing.headers = record.owned_headers();
-        self.producer.send(outgoing).map_err(|(error, _record)| error)
+        self.producer.send(outgoing).map_err(|(error, _record)| error.into())
     }
 
     /// Commits the transaction. After an error it may be committed or not.
-    pub fn commit(&self) -> KafkaResult<LastOffsets> {
+    pub fn commit(&self) -> ClientResult<LastOffsets> {
         self.producer.flush(self.timeout)?;
         self.producer.commit_transaction(self.timeout)?;
         let mut offsets = self.producer.context().0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,8 +73,8 @@ impl BatchProducer {
     }
 
     /// Aborts the transaction; waits at most `timeout`.
-    pub fn abort(&self, timeout: Duration) -> KafkaResult<()> {
-        self.producer.abort_transaction(timeout)
+    pub fn abort(&self, timeout: Duration) -> ClientResult<()> {
+        Ok(self.producer.abort_transaction(timeout)?)
     }
 }
 

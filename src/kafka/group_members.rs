@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaResult;
 
+use super::error::ClientResult;
 use crate::model::PartitionId;
 
 /// A member of the group.
@@ -25,7 +25,7 @@ pub(super) fn list_members(
     group: &str,
     topic: &str,
     timeout: Duration,
-) -> KafkaResult<Vec<GroupMember>> {
+) -> ClientResult<Vec<GroupMember>> {
     let list = consumer.fetch_group_list(Some(group), timeout)?;
     let members = list.groups().iter().filter(|found| found.name() == group);
     let group_member = |member: &rdkafka::groups::GroupMemberInfo| GroupMember {

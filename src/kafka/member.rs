@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rdkafka::config::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, RebalanceProtocol};
+use rdkafka::consumer::{self, BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
 use rdkafka::error::{KafkaError, KafkaResult};
-use rdkafka::types::RDKafkaRespErr;
+use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 use rdkafka::{ClientContext, Offset as KafkaOffset, TopicPartitionList};
 
+use super::error::{ClientError, ClientResult};
 use super::group_metadata::{GroupMetadata, GroupMetadataError};
 use super::{consumer_config, whole_ms};
 use crate::clock;
@@ -28,6 +29,15 @@ const METADATA_TIMEOUT: Duration = Duration::from_secs(5);
 const FENCED_MAX: usize = 5;
 /// Fencings older than this are not counted.
 const FENCED_WINDOW: Duration = Duration::from_secs(60);
+
+/// Whether a commit waits for the broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitMode {
+    /// Waits, and reports an error.
+    Sync,
+    /// Does not wait.
+    Async,
+}
 
 /// A member of a consumer group.
 pub struct Member {
@@ -51,13 +61,13 @@ impl Member {
         group: &str,
         topic: &str,
         instance: &str,
-    ) -> KafkaResult<Self> {
+    ) -> ClientResult<Self> {
         Self::join_as(settings, group, topic, Some(instance))
     }
 
     /// Joins `group` for `topic` as a dynamic member. When it is dropped, it leaves the group and
     /// its partitions are reassigned at once.
-    pub fn join_dynamic(settings: &Settings, group: &str, topic: &str) -> KafkaResult<Self> {
+    pub fn join_dynamic(settings: &Settings, group: &str, topic: &str) -> ClientResult<Self> {
         Self::join_as(settings, group, topic, None)
     }
 
@@ -66,7 +76,7 @@ impl Member {
         group: &str,
         topic: &str,
         instance: Option<&str>,
-    ) -> KafkaResult<Self> {
+    ) -> ClientResult<Self> {
         let scheduler = &settings.scheduler;
         let mut config = consumer_config(settings, group);
         if let Some(instance) = instance {
@@ -89,7 +99,7 @@ impl Member {
     /// unknown member. The lock on the data directory excludes a second process with the same id,
     /// unless the id was configured by hand in two places; then the two processes fence each other
     /// repeatedly.
-    pub fn rejoin(&mut self, fatal: KafkaError) -> KafkaResult<()> {
+    pub fn rejoin(&mut self, fatal: ClientError) -> ClientResult<()> {
         let context = self.consumer.context();
         if *context.forced_rejoin.lock().expect("no thread panics with the lock held")
             == ForcedRejoin::Leaving
@@ -110,10 +120,10 @@ impl Member {
 
     /// Polls the group for at most `timeout` and returns the assignment changes. An error is fatal
     /// for the consumer: call [`rejoin`](Self::rejoin).
-    pub fn poll(&self, timeout: Duration) -> Result<Vec<AssignmentChange>, KafkaError> {
+    pub fn poll(&self, timeout: Duration) -> ClientResult<Vec<AssignmentChange>> {
         if let Some(Err(error)) = self.consumer.poll(whole_ms(timeout)) {
             if matches!(error, KafkaError::MessageConsumptionFatal(_)) {
-                return Err(error);
+                return Err(error.into());
             }
             tracing::debug!(%error, "the group consumer returned an error");
         }
@@ -161,7 +171,7 @@ impl Member {
 
     /// Releases revoked or lost partitions. Call it when no transaction or record of ours can
     /// affect them any more.
-    pub fn release(&self, partitions: &[PartitionId]) -> KafkaResult<()> {
+    pub fn release(&self, partitions: &[PartitionId]) -> ClientResult<()> {
         let mut list = TopicPartitionList::with_capacity(partitions.len());
         for partition in partitions {
             let _element = list.add_partition(&self.topic, *partition);
@@ -184,7 +194,7 @@ impl Member {
         topic: &str,
         partition: PartitionId,
         timeout: Duration,
-    ) -> KafkaResult<Option<Offset>> {
+    ) -> ClientResult<Option<Offset>> {
         Ok(committed(&self.consumer, topic, partition, timeout)?.map(|(offset, _)| offset))
     }
 
@@ -194,13 +204,17 @@ impl Member {
         &self,
         offsets: &[(&str, PartitionId, Offset)],
         mode: CommitMode,
-    ) -> KafkaResult<()> {
+    ) -> ClientResult<()> {
         let mut list = TopicPartitionList::with_capacity(offsets.len());
         for (topic, partition, offset) in offsets {
             let offset = i64::try_from(*offset).expect("Kafka's offsets are below 2^63");
             list.add_partition_offset(topic, *partition, KafkaOffset::Offset(offset))?;
         }
-        self.consumer.commit(&list, mode)
+        let mode = match mode {
+            CommitMode::Sync => consumer::CommitMode::Sync,
+            CommitMode::Async => consumer::CommitMode::Async,
+        };
+        Ok(self.consumer.commit(&list, mode)?)
     }
 
     /// A handle that reads committed offsets on another thread. Such a read blocks while a
@@ -215,7 +229,7 @@ impl Member {
     /// `other_topic` instead, of which it reads nothing. That topic must exist and be in
     /// librdkafka's metadata: otherwise librdkafka does not join again, and reports our partitions
     /// as lost, not as revoked.
-    pub fn leave_gracefully(&self, other_topic: &str, timeout: Duration) -> KafkaResult<()> {
+    pub fn leave_gracefully(&self, other_topic: &str, timeout: Duration) -> ClientResult<()> {
         let _cached = self.consumer.fetch_metadata(Some(other_topic), timeout)?;
         self.consumer.context().released_all.store(false, Ordering::SeqCst);
         *self
@@ -224,7 +238,7 @@ impl Member {
             .forced_rejoin
             .lock()
             .expect("no thread panics with the lock held") = ForcedRejoin::Leaving;
-        self.consumer.subscribe(&[other_topic])
+        Ok(self.consumer.subscribe(&[other_topic])?)
     }
 
     /// Whether the group has completed an assignment in which this member has no partitions.
@@ -253,7 +267,7 @@ impl CommittedOffsets {
         &self,
         partition: PartitionId,
         timeout: Duration,
-    ) -> KafkaResult<Option<(Offset, String)>> {
+    ) -> ClientResult<Option<(Offset, String)>> {
         committed(&self.consumer, &self.topic, partition, timeout)
     }
 }
@@ -264,13 +278,13 @@ pub(super) fn committed<C: ConsumerContext>(
     topic: &str,
     partition: PartitionId,
     timeout: Duration,
-) -> KafkaResult<Option<(Offset, String)>> {
+) -> ClientResult<Option<(Offset, String)>> {
     let mut list = TopicPartitionList::new();
     let _element = list.add_partition(topic, partition);
     let answer = consumer.committed_offsets(list, timeout)?;
     let elements = answer.elements();
     let Some(element) = elements.first() else {
-        return Err(KafkaError::OffsetFetch(rdkafka::types::RDKafkaErrorCode::NoOffset));
+        return Err(KafkaError::OffsetFetch(RDKafkaErrorCode::NoOffset).into());
     };
     element.error()?;
     Ok(match element.offset() {

@@ -15,6 +15,7 @@
 
 pub mod admin_client;
 pub mod batch_producer;
+pub mod error;
 pub mod group_members;
 pub mod group_metadata;
 pub mod member;

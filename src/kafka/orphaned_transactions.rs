@@ -11,8 +11,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::BaseConsumer;
-use rdkafka::error::KafkaResult;
 
+use super::error::ClientResult;
 use super::producer_pair::ProducerPair;
 use super::{client_config, member};
 use crate::clock;
@@ -50,7 +50,7 @@ impl OrphanedTransactions {
         topic: &str,
         own_transactional_id: &str,
         timeout: Duration,
-    ) -> KafkaResult<Self> {
+    ) -> ClientResult<Self> {
         let mut config = client_config(settings);
         config.remove("compression.type");
         // Read the committed offset also while a transaction is open.
@@ -104,7 +104,7 @@ impl OrphanedTransactions {
         &self,
         partition: PartitionId,
         timeout: Duration,
-    ) -> KafkaResult<String> {
+    ) -> ClientResult<String> {
         let committed = member::committed(&self.consumer, &self.topic, partition, timeout)?;
         Ok(committed.map_or_else(String::new, |(_offset, metadata)| metadata))
     }

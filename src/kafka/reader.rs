@@ -7,11 +7,11 @@
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::{KafkaError, KafkaResult};
-use rdkafka::message::{BorrowedMessage, Message};
+use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
+use super::error::ClientResult;
 use super::record::ConsumerRecord;
 use super::{LogContext, consumer_config, whole_ms};
 use crate::config::Settings;
@@ -45,7 +45,7 @@ impl std::fmt::Debug for LogReader {
 
 impl LogReader {
     /// Opens a reader. It has the group's name only so that the group's ACLs also cover it.
-    pub fn open(settings: &Settings, group: &str) -> KafkaResult<Self> {
+    pub fn open(settings: &Settings, group: &str) -> ClientResult<Self> {
         let mut config = consumer_config(settings, group);
         config
             // A partition that is added has to wait until the current fetch request ends.
@@ -59,40 +59,42 @@ impl LogReader {
     }
 
     /// Fetches the metadata of a topic, so that the first read does not wait for it.
-    pub fn prefetch_metadata(&self, topic: &str) -> KafkaResult<()> {
-        self.consumer.fetch_metadata(Some(topic), METADATA_TIMEOUT).map(drop)
+    pub fn prefetch_metadata(&self, topic: &str) -> ClientResult<()> {
+        let _cached = self.consumer.fetch_metadata(Some(topic), METADATA_TIMEOUT)?;
+        Ok(())
     }
 
     /// Starts reading a partition at `offset`.
-    pub fn start(&self, topic: &str, partition: PartitionId, offset: Offset) -> KafkaResult<()> {
+    pub fn start(&self, topic: &str, partition: PartitionId, offset: Offset) -> ClientResult<()> {
         self.stop(topic, partition)?;
         let mut list = TopicPartitionList::new();
         let offset = i64::try_from(offset).expect("Kafka's offsets are below 2^63");
         list.add_partition_offset(topic, partition, KafkaOffset::Offset(offset))?;
-        self.consumer.incremental_assign(&list)
+        Ok(self.consumer.incremental_assign(&list)?)
     }
 
     /// Stops reading a partition. Does nothing if it was not read.
-    pub fn stop(&self, topic: &str, partition: PartitionId) -> KafkaResult<()> {
+    pub fn stop(&self, topic: &str, partition: PartitionId) -> ClientResult<()> {
         let assigned = self.consumer.assignment()?;
         if assigned.find_partition(topic, partition).is_none() {
             return Ok(());
         }
         let mut list = TopicPartitionList::new();
         let _element = list.add_partition(topic, partition);
-        self.consumer.incremental_unassign(&list)
+        Ok(self.consumer.incremental_unassign(&list)?)
     }
 
     /// Pauses or resumes a partition, so that records which cannot be processed yet do not fill the
     /// memory.
-    pub fn pause(&self, topic: &str, partition: PartitionId, paused: bool) -> KafkaResult<()> {
+    pub fn pause(&self, topic: &str, partition: PartitionId, paused: bool) -> ClientResult<()> {
         let mut list = TopicPartitionList::new();
         let _element = list.add_partition(topic, partition);
-        if paused { self.consumer.pause(&list) } else { self.consumer.resume(&list) }
+        let result = if paused { self.consumer.pause(&list) } else { self.consumer.resume(&list) };
+        Ok(result?)
     }
 
     /// The next event; waits at most `timeout`.
-    pub fn poll(&self, timeout: Duration) -> Result<Option<ReadEvent<'_>>, KafkaError> {
+    pub fn poll(&self, timeout: Duration) -> ClientResult<Option<ReadEvent<'_>>> {
         match self.consumer.poll(whole_ms(timeout)) {
             None => Ok(None),
             Some(Ok(message)) => Ok(Some(ReadEvent::Record(ConsumerRecord::new(message)))),
@@ -103,7 +105,7 @@ impl LogReader {
                 Some(RDKafkaErrorCode::OffsetOutOfRange | RDKafkaErrorCode::AutoOffsetReset) => {
                     Ok(Some(ReadEvent::OutOfRange(error.to_string())))
                 }
-                _ => Err(error),
+                _ => Err(error.into()),
             },
         }
     }
@@ -114,15 +116,8 @@ impl LogReader {
         topic: &str,
         partition: PartitionId,
         timeout: Duration,
-    ) -> KafkaResult<Offset> {
+    ) -> ClientResult<Offset> {
         let (_low, end) = self.consumer.fetch_watermarks(topic, partition, timeout)?;
         Ok(Offset::try_from(end).unwrap_or(0))
-    }
-
-    /// The topic, partition and offset of a record.
-    #[must_use]
-    pub fn position<'a>(message: &'a BorrowedMessage<'_>) -> (&'a str, PartitionId, Offset) {
-        let offset = Offset::try_from(message.offset()).expect("a record's offset is not negative");
-        (message.topic(), message.partition(), offset)
     }
 }

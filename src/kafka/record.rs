@@ -74,12 +74,3 @@ impl<'a> ConsumerRecord<'a> {
         self.headers().find(|(key, _)| *key == name).and_then(|(_, value)| value)
     }
 }
-
-/// For callers that still use rdkafka's interface.
-impl<'a> std::ops::Deref for ConsumerRecord<'a> {
-    type Target = BorrowedMessage<'a>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}

@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::producer::future_producer::DeliveryFuture;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 
+use super::error::{ClientError, ClientResult};
 use super::producer_config;
 use super::transaction::ProducerRecord;
 use crate::config::Settings;
@@ -35,7 +35,7 @@ impl std::fmt::Debug for PendingDelivery {
 impl RecordProducer {
     /// Opens a producer. A record that is not acknowledged within `timeout` fails; without one,
     /// the user's settings apply.
-    pub fn open(settings: &Settings, timeout: Option<Duration>) -> KafkaResult<Self> {
+    pub fn open(settings: &Settings, timeout: Option<Duration>) -> ClientResult<Self> {
         let mut config = producer_config(settings);
         if let Some(timeout) = timeout {
             let _set = config.set("message.timeout.ms", timeout.as_millis().to_string());
@@ -44,7 +44,7 @@ impl RecordProducer {
     }
 
     /// Queues a record without waiting. An error says that it is not queued.
-    pub fn send(&self, record: ProducerRecord<'_>) -> KafkaResult<PendingDelivery> {
+    pub fn send(&self, record: ProducerRecord<'_>) -> ClientResult<PendingDelivery> {
         let mut outgoing = FutureRecord::<[u8], [u8]>::to(record.topic);
         outgoing.partition = record.partition;
         outgoing.key = record.key;
@@ -52,20 +52,20 @@ impl RecordProducer {
         outgoing.headers = record.owned_headers();
         match self.0.send_result(outgoing) {
             Ok(delivery) => Ok(PendingDelivery(delivery)),
-            Err((error, _record)) => Err(error),
+            Err((error, _record)) => Err(error.into()),
         }
     }
 }
 
 impl PendingDelivery {
     /// Waits for the broker's acknowledgement. Returns the partition and offset of the record.
-    pub async fn acknowledged(self) -> KafkaResult<(PartitionId, Offset)> {
+    pub async fn acknowledged(self) -> ClientResult<(PartitionId, Offset)> {
         match self.0.await {
             Ok(Ok(delivery)) => {
                 Ok((delivery.partition, Offset::try_from(delivery.offset).unwrap_or_default()))
             }
-            Ok(Err((error, _record))) => Err(error),
-            Err(_producer_dropped) => Err(KafkaError::Canceled),
+            Ok(Err((error, _record))) => Err(error.into()),
+            Err(_producer_dropped) => Err(ClientError::cancelled()),
         }
     }
 }

@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use rdkafka::consumer::BaseConsumer;
-use rdkafka::error::KafkaResult;
 
 use super::admin_client::KafkaAdminClient;
+use super::error::ClientResult;
 use super::group_members::{self, GroupMember};
 use super::{consumer_config, member};
 use crate::config::Settings;
@@ -37,7 +37,7 @@ impl StandbyClient {
         group: &str,
         topic: &str,
         timeout: Duration,
-    ) -> KafkaResult<Self> {
+    ) -> ClientResult<Self> {
         Ok(Self {
             consumer: consumer_config(settings, group).create()?,
             admin: KafkaAdminClient::open(settings, timeout)?,
@@ -48,17 +48,17 @@ impl StandbyClient {
     }
 
     /// The stable committed offset and its metadata. An error means that it is not known yet.
-    pub fn committed(&self, partition: PartitionId) -> KafkaResult<Option<(Offset, String)>> {
+    pub fn committed(&self, partition: PartitionId) -> ClientResult<Option<(Offset, String)>> {
         member::committed(&self.consumer, &self.topic, partition, self.timeout)
     }
 
     /// The first available offset of a partition and its end offset, read_uncommitted.
-    pub fn bounds(&self, topic: &str, partition: PartitionId) -> KafkaResult<(Offset, Offset)> {
+    pub fn bounds(&self, topic: &str, partition: PartitionId) -> ClientResult<(Offset, Offset)> {
         self.admin.bounds(topic, partition)
     }
 
     /// The members of the group and their partitions.
-    pub fn group_members(&self) -> KafkaResult<Vec<GroupMember>> {
+    pub fn group_members(&self) -> ClientResult<Vec<GroupMember>> {
         group_members::list_members(&self.consumer, &self.group, &self.topic, self.timeout)
     }
 }

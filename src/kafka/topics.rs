@@ -18,8 +18,10 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use serde::Deserialize;
 use thiserror::Error;
 
+use super::client_config;
+use super::error::ClientError;
 use crate::clock;
-use crate::config::TopicSettings;
+use crate::config::{Settings, TopicSettings};
 
 const FILES: [&str; 6] = [
     include_str!("../../topics/triggers.toml"),
@@ -111,21 +113,21 @@ pub enum TopicError {
         /// The address of the cluster.
         bootstrap: String,
         /// The error of the Kafka client.
-        source: KafkaError,
+        source: ClientError,
     },
     /// Do what the broker asks for, usually fewer replicas or more rights.
-    #[error("topic {topic} cannot be created: {code}{}", creation_hint(*code))]
+    #[error("topic {topic} cannot be created: {reason}")]
     NotCreated {
         /// The topic.
         topic: String,
-        /// The broker's reason.
-        code: RDKafkaErrorCode,
+        /// The broker's reason, and what to do about it.
+        reason: String,
     },
     /// Grant the right to describe the topic's settings.
-    #[error("the settings of a topic cannot be read: {code}; grant DescribeConfigs on it")]
+    #[error("the settings of a topic cannot be read: {reason}; grant DescribeConfigs on it")]
     NotDescribed {
         /// The broker's reason.
-        code: RDKafkaErrorCode,
+        reason: String,
     },
     /// Fix each difference as it says.
     #[error("topics are not as Orloj needs them:{}", format_differences(.0))]
@@ -172,7 +174,17 @@ impl TopicDefinitions {
     }
 
     /// Creates missing topics and reports differences.
-    pub async fn apply(&self, client: &ClientConfig) -> Result<TopicApplyReport, TopicError> {
+    pub async fn apply(&self, settings: &Settings) -> Result<TopicApplyReport, TopicError> {
+        self.apply_with(&client_config(settings)).await
+    }
+
+    /// Compares every topic with its definition; any difference is an error.
+    pub async fn verify(&self, settings: &Settings) -> Result<(), TopicError> {
+        self.verify_with(&client_config(settings)).await
+    }
+
+    /// [`apply`](Self::apply) with the client settings of a test.
+    pub async fn apply_with(&self, client: &ClientConfig) -> Result<TopicApplyReport, TopicError> {
         let cluster = TopicAdmin::connect(client)?;
         let found = self.compare(&cluster).await?;
         let (missing, differences) =
@@ -181,8 +193,8 @@ impl TopicDefinitions {
         Ok(TopicApplyReport { created, differences })
     }
 
-    /// Compares every topic with its definition; any difference is an error.
-    pub async fn verify(&self, client: &ClientConfig) -> Result<(), TopicError> {
+    /// [`verify`](Self::verify) with the client settings of a test.
+    pub async fn verify_with(&self, client: &ClientConfig) -> Result<(), TopicError> {
         let differences = self.compare(&TopicAdmin::connect(client)?).await?;
         if differences.is_empty() { Ok(()) } else { Err(TopicError::Different(differences)) }
     }
@@ -219,7 +231,10 @@ impl TopicDefinitions {
                 Ok(topic) => created.push(topic),
                 // Another process created it first, from the same definition.
                 Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
-                Err((topic, code)) => return Err(TopicError::NotCreated { topic, code }),
+                Err((topic, code)) => {
+                    let reason = format!("{code}{}", creation_hint(code));
+                    return Err(TopicError::NotCreated { topic, reason });
+                }
             }
         }
         Self::await_created(cluster, &wanted)?;
@@ -354,7 +369,7 @@ impl TopicAdmin {
         let bootstrap = client.get("bootstrap.servers").unwrap_or_default().to_owned();
         match client.create() {
             Ok(admin) => Ok(Self { admin, bootstrap }),
-            Err(source) => Err(TopicError::Unreachable { bootstrap, source }),
+            Err(error) => Err(TopicError::Unreachable { bootstrap, source: error.into() }),
         }
     }
 
@@ -380,12 +395,14 @@ impl TopicAdmin {
         let answers = answers.map_err(|error| self.unreachable(error))?;
         answers
             .into_iter()
-            .map(|answer| answer.map_err(|code| TopicError::NotDescribed { code }))
+            .map(|answer| {
+                answer.map_err(|code| TopicError::NotDescribed { reason: code.to_string() })
+            })
             .collect()
     }
 
     fn unreachable(&self, source: KafkaError) -> TopicError {
-        TopicError::Unreachable { bootstrap: self.bootstrap.clone(), source }
+        TopicError::Unreachable { bootstrap: self.bootstrap.clone(), source: source.into() }
     }
 }
 

@@ -7,17 +7,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rdkafka::consumer::CommitMode;
-use rdkafka::error::KafkaResult;
-use rdkafka::message::{BorrowedMessage, Message as _};
-
 use super::digest::{NotificationSource, SourcePartition, SourcePosition};
 use super::leader_term::LeaderTerm;
 use super::subscribers::Subscribers;
 use super::{CALL_TIMEOUT, Notifier, NotifierError};
 use crate::clock;
 use crate::codec::schemas::{CodecError, Schemas};
-use crate::kafka::reader::{LogReader, ReadEvent};
+use crate::kafka::error::ClientResult;
+use crate::kafka::member::CommitMode;
+use crate::kafka::reader::ReadEvent;
+use crate::kafka::record::ConsumerRecord;
 use crate::model::dead_letter::Content;
 use crate::model::outcome::{CIRCUIT_KEY_PREFIX, Outcome, OutcomeKind};
 use crate::model::{Offset, PartitionId};
@@ -50,8 +49,8 @@ impl SourceTopics {
         })
     }
 
-    fn position_of(&self, record: &BorrowedMessage<'_>) -> SourcePosition {
-        let (topic, partition, offset) = LogReader::position(record);
+    fn position_of(&self, record: &ConsumerRecord<'_>) -> SourcePosition {
+        let (topic, partition, offset) = record.position();
         let is_outcome = topic == self.outcomes;
         let source =
             if is_outcome { NotificationSource::Outcomes } else { NotificationSource::DeadLetters };
@@ -71,7 +70,7 @@ impl Notifier {
     /// Starts to lead at the offsets up to which the last leader had delivered everything, after
     /// the group has accepted a commit of ours: it proves that we lead, and after the first start
     /// no record is missed.
-    pub(super) fn start_leading(&mut self) -> KafkaResult<()> {
+    pub(super) fn start_leading(&mut self) -> ClientResult<()> {
         let mut positions = BTreeMap::new();
         for log in self.router.topics.source_partitions() {
             positions.insert(log, self.start_offset(log)?);
@@ -86,7 +85,7 @@ impl Notifier {
     }
 
     /// Stops reading. The next leader sends what is not delivered.
-    pub(super) fn stop_leading(&mut self) -> KafkaResult<()> {
+    pub(super) fn stop_leading(&mut self) -> ClientResult<()> {
         self.leader_term = None;
         let topics = &self.router.topics;
         topics
@@ -95,7 +94,7 @@ impl Notifier {
     }
 
     /// The offset from which to read a log: its end, if the group has no committed offset.
-    fn start_offset(&self, log: SourcePartition) -> KafkaResult<Offset> {
+    fn start_offset(&self, log: SourcePartition) -> ClientResult<Offset> {
         let (topic, partition) = (self.router.topics.name(log.source), log.partition);
         let Some(committed) = self.member.committed(topic, partition, CALL_TIMEOUT)? else {
             tracing::info!(topic, partition, "no committed offset: reading from the end");
@@ -167,7 +166,7 @@ impl Notifier {
         &self,
         offsets: &BTreeMap<SourcePartition, Offset>,
         mode: CommitMode,
-    ) -> KafkaResult<()> {
+    ) -> ClientResult<()> {
         let name = |log: &SourcePartition| self.router.topics.name(log.source);
         let offsets: Vec<_> =
             offsets.iter().map(|(log, offset)| (name(log), log.partition, *offset)).collect();
@@ -180,11 +179,11 @@ impl RecordRouter {
     fn process_record(
         &self,
         leader: &mut LeaderTerm,
-        record: &BorrowedMessage<'_>,
+        record: &ConsumerRecord<'_>,
     ) -> Result<(), NotifierError> {
         let position = self.topics.position_of(record);
         leader.advance(position);
-        let (value, now) = (record.payload().unwrap_or_default(), clock::monotonic());
+        let (value, now) = (record.value().unwrap_or_default(), clock::monotonic());
         match position.source_partition.source {
             NotificationSource::DeadLetters => {
                 let letter = skip_corrupt(self.schemas.decode_dead_letter(value), position)?;

@@ -29,8 +29,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use lettre::transport::smtp;
-use rdkafka::consumer::CommitMode;
-use rdkafka::error::KafkaError;
 use tokio::runtime::Runtime;
 use tokio_rustls::rustls;
 use tokio_util::sync::CancellationToken;
@@ -45,7 +43,8 @@ use crate::guard::Guard;
 use crate::health::Health;
 use crate::kafka::Names;
 use crate::kafka::admin_client::KafkaAdminClient;
-use crate::kafka::member::Member;
+use crate::kafka::error::ClientError;
+use crate::kafka::member::{CommitMode, Member};
 use crate::kafka::reader::LogReader;
 use crate::model::PartitionId;
 use crate::telemetry;
@@ -75,7 +74,7 @@ const SENDS_MAX: usize = 16;
 pub enum NotifierError {
     /// A client could not be created, or the group has removed this member permanently.
     #[error("Kafka: {0}; check [kafka]")]
-    Kafka(#[from] KafkaError),
+    Kafka(#[from] ClientError),
     /// A record has a newer format: upgrade this process.
     #[error(transparent)]
     Newer(#[from] CodecError),

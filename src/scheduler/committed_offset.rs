@@ -8,12 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use rdkafka::error::KafkaResult;
-
 use super::CALL_TIMEOUT;
 use crate::engine::takeover::PartitionOffsets;
 use crate::kafka::Names;
 use crate::kafka::admin_client::KafkaAdminClient;
+use crate::kafka::error::ClientResult;
 use crate::kafka::member::CommittedOffsets;
 use crate::kafka::orphaned_transactions::OrphanedTransactions;
 use crate::model::PartitionId;
@@ -76,7 +75,7 @@ impl CommittedOffsetRequest {
     }
 
     /// Reads the stable offset first and the end offsets after it, so that these are not older.
-    fn fetch(&self, timeout: Duration) -> KafkaResult<PartitionOffsets> {
+    fn fetch(&self, timeout: Duration) -> ClientResult<PartitionOffsets> {
         let p = self.partition;
         let offset = self.offsets.committed(p, timeout)?;
         // The earlier owner may have failed after it sent fires and before it added this offset to

@@ -33,7 +33,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use rdkafka::error::KafkaError;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
@@ -47,6 +46,7 @@ use crate::fault;
 use crate::health::Health;
 use crate::kafka::Names;
 use crate::kafka::admin_client::KafkaAdminClient;
+use crate::kafka::error::{ClientError, ClientResult};
 use crate::kafka::member::Member;
 use crate::kafka::orphaned_transactions::OrphanedTransactions;
 use crate::kafka::producer_pair::ProducerPair;
@@ -74,13 +74,13 @@ pub enum SchedulerError {
     InstanceLock(#[from] InstanceLockError),
     /// A Kafka client cannot be created or failed.
     #[error("Kafka: {0}; check [kafka]")]
-    Kafka(#[from] KafkaError),
+    Kafka(#[from] ClientError),
     /// The group has fenced this member repeatedly.
     #[error(
         "the group fences this member repeatedly: {0}; does another process have the same \
              scheduler.instance_id?"
     )]
-    FencedRepeatedly(KafkaError),
+    FencedRepeatedly(ClientError),
     /// The local store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -383,7 +383,7 @@ impl Scheduler {
         Ok(())
     }
 
-    fn stop_reading(&self, partition: PartitionId) -> Result<(), KafkaError> {
+    fn stop_reading(&self, partition: PartitionId) -> ClientResult<()> {
         self.triggers.stop(&self.names.triggers(), partition)?;
         self.signals_and_ledger.stop(&self.names.signals(), partition)?;
         self.signals_and_ledger.stop(&self.names.ledger(), partition)

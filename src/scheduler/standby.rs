@@ -10,8 +10,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use rdkafka::error::KafkaError;
-
 use super::inputs::InputDecoder;
 use super::instance_lock::InstanceLock;
 use super::local_store::{fetch_index_rows, local_state, valid_state};
@@ -22,6 +20,7 @@ use crate::engine::cursor::Cursor;
 use crate::engine::local_checkpoint::LocalCheckpoint;
 use crate::engine::standby::{CatchUpPass, partitions_to_follow};
 use crate::kafka::Names;
+use crate::kafka::error::ClientError;
 use crate::kafka::reader::{LogReader, ReadEvent};
 use crate::kafka::standby_client::StandbyClient;
 use crate::model::input::TriggerRecord;
@@ -154,7 +153,7 @@ enum StandbyError {
     #[error("not yet: {0}")]
     NotReady(String),
     #[error(transparent)]
-    Kafka(#[from] KafkaError),
+    Kafka(#[from] ClientError),
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -247,7 +247,7 @@ impl<'a> ViewConsumer<'a> {
                 return Ok(PollResult::Handled);
             }
         };
-        let (_, partition, offset) = LogReader::position(&message);
+        let (_, partition, offset) = message.position();
         let part = partition_mut(&mut input.partitions, partition);
         if part.paused_until.is_some() || offset < part.next_offset {
             return Ok(PollResult::Handled);

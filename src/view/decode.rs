@@ -3,7 +3,6 @@
 //! Invariant: a registration is decoded by the same code as the owner uses, so that the view and
 //! the owner take the same records for registrations.
 
-use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
 use tokio::runtime::Runtime;
 
 use super::ViewError;
@@ -13,7 +12,7 @@ use crate::codec::ledger_key::STEP_HEADER;
 use crate::codec::registration::{RawRecord, ReadContext, read_trigger};
 use crate::codec::schemas::{CodecError, Schemas};
 use crate::config::Settings;
-use crate::kafka::reader::LogReader;
+use crate::kafka::record::ConsumerRecord;
 use crate::kafka::schema_cache::SchemaCache;
 use crate::model::Timestamp;
 use crate::model::dead_letter::DeadLetter;
@@ -59,26 +58,20 @@ impl Decoder {
     pub(super) fn decode(
         &self,
         source: ViewSource,
-        message: &BorrowedMessage<'_>,
+        record: &ConsumerRecord<'_>,
         now: Timestamp,
     ) -> Result<Option<DecodedRecord>, ViewError> {
-        let value = message.payload();
+        let value = record.value();
         let read = match source {
             ViewSource::Triggers => {
                 return self
-                    .decode_trigger(message, now)
+                    .decode_trigger(record, now)
                     .map(|t| Some(DecodedRecord::Trigger(Box::new(t))));
             }
             ViewSource::Ledger => {
-                let step = message.headers().and_then(|headers| {
-                    headers
-                        .iter()
-                        .find(|header| header.key == STEP_HEADER)
-                        .and_then(|header| header.value)
-                });
-                let key = message.key().unwrap_or_default();
-                let record = self.schemas.decode_ledger(key, value, step);
-                record.map(|record| DecodedRecord::Ledger(position_of(message), Box::new(record)))
+                let (key, step) = (record.key().unwrap_or_default(), record.header(STEP_HEADER));
+                let ledger = self.schemas.decode_ledger(key, value, step);
+                ledger.map(|ledger| DecodedRecord::Ledger(position_of(record), Box::new(ledger)))
             }
             ViewSource::Outcomes => {
                 let outcome = self.schemas.decode_outcome(value.unwrap_or_default());
@@ -93,8 +86,8 @@ impl Decoder {
             Ok(read) => Ok(Some(read)),
             Err(error @ CodecError::Newer { .. }) => Err(ViewError::NewerFormat(error.to_string())),
             Err(error @ CodecError::Corrupt { .. }) => {
-                let (topic, partition, offset) = LogReader::position(message);
-                tracing::warn!(topic, partition, offset, %error, "unreadable record skipped");
+                let (topic, partition, offset) = record.position();
+                tracing::warn!(topic, partition, offset, %error, "passed over");
                 Ok(None)
             }
         }
@@ -102,7 +95,7 @@ impl Decoder {
 
     fn decode_trigger(
         &self,
-        message: &BorrowedMessage<'_>,
+        record: &ConsumerRecord<'_>,
         now: Timestamp,
     ) -> Result<TriggerRecord, ViewError> {
         let writers = self.writer_schemas.at(now);
@@ -112,18 +105,18 @@ impl Decoder {
             schemas: &self.schemas,
             writers: &writers,
         };
-        let headers = message.headers().map_or_else(Vec::new, |headers| {
-            headers.iter().map(|header| (header.key, header.value)).collect()
-        });
-        let RecordPosition { partition, offset, timestamp } = position_of(message);
-        let (key, value) = (message.key(), message.payload());
+        let headers = record.headers().collect();
+        let RecordPosition { partition, offset, timestamp } = position_of(record);
+        let (key, value) = (record.key(), record.value());
         let raw = RawRecord { partition, offset, timestamp, key, value, headers };
         read_trigger(&raw, &context).map_err(|error| ViewError::Unavailable(error.to_string()))
     }
 }
 
-fn position_of(message: &BorrowedMessage<'_>) -> RecordPosition {
-    let (_, partition, offset) = LogReader::position(message);
-    let timestamp = message.timestamp().to_millis().unwrap_or(0);
-    RecordPosition { partition, offset, timestamp: Timestamp::try_from(timestamp).unwrap_or(0) }
+fn position_of(record: &ConsumerRecord<'_>) -> RecordPosition {
+    RecordPosition {
+        partition: record.partition(),
+        offset: record.offset(),
+        timestamp: record.timestamp(),
+    }
 }

@@ -40,13 +40,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdkafka::error::KafkaError;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::config::Settings;
 use crate::health::Health;
+use crate::kafka::error::ClientError;
 use crate::model::{Offset, Timestamp};
 
 pub use dump::dump;
@@ -88,9 +88,9 @@ pub enum ViewError {
     Database(#[from] rusqlite::Error),
     /// The cluster is unavailable; the file stays.
     #[error("the view cannot read the topics: {0}")]
-    Kafka(#[from] KafkaError),
+    Kafka(#[from] ClientError),
     /// A newer version of Orloj wrote a record: upgrade this process.
-    #[error("{0}; the view stops until this process is upgraded")]
+    #[error("{0}; the view stands still until this process is upgraded")]
     NewerFormat(String),
     /// Give each gateway a directory of its own.
     #[error("another process uses {0}: give each gateway its own directory (gateway.view_dir)")]

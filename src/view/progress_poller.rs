@@ -8,13 +8,13 @@
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use rdkafka::error::KafkaResult;
 use tokio_util::sync::CancellationToken;
 
 use super::source::{SOURCE_COUNT, ViewSource};
 use crate::clock;
 use crate::config::Settings;
 use crate::kafka::Names;
+use crate::kafka::error::ClientResult;
 use crate::kafka::reader::LogReader;
 use crate::kafka::standby_client::StandbyClient;
 use crate::model::{Offset, PartitionId, Timestamp};
@@ -63,7 +63,7 @@ impl ProgressPoller {
         topics: [String; SOURCE_COUNT],
         sender: Sender<PartitionEnds>,
         stop: CancellationToken,
-    ) -> KafkaResult<()> {
+    ) -> ClientResult<()> {
         let names = Names::new(&settings.topics.prefix);
         let partitions = usize::from(settings.topics.partitions.get());
         let group = names.scheduler_group();
@@ -103,7 +103,7 @@ impl ProgressPoller {
     }
 
     /// Continues the poll of a partition; returns whether the receiver is open.
-    fn poll_partition(&mut self, at: usize) -> KafkaResult<bool> {
+    fn poll_partition(&mut self, at: usize) -> ClientResult<bool> {
         let partition = PartitionId::try_from(at).expect("there are less than 2^31 partitions");
         let mut poll = match self.polls[at].take() {
             Some(poll) => poll,
@@ -131,7 +131,7 @@ impl ProgressPoller {
         Ok(self.sender.send(ends).is_ok())
     }
 
-    fn begin_poll(&self, partition: PartitionId) -> KafkaResult<PendingPoll> {
+    fn begin_poll(&self, partition: PartitionId) -> ClientResult<PendingPoll> {
         let at = clock::now_ms();
         let cursor = self.follower.committed(partition)?;
         let ledger = &self.topics[ViewSource::Ledger as usize];
@@ -149,7 +149,7 @@ impl ProgressPoller {
     }
 
     /// Whether every transaction below the polled end has ended.
-    fn is_stable(&mut self, ends: &PartitionEnds, source: ViewSource) -> KafkaResult<bool> {
+    fn is_stable(&mut self, ends: &PartitionEnds, source: ViewSource) -> ClientResult<bool> {
         let (source, end) = (source as usize, ends.ends[source as usize]);
         let at = usize::try_from(ends.partition).unwrap_or(0);
         let known = &mut self.stable[at][source];

@@ -8,8 +8,6 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use rdkafka::error::{KafkaError, KafkaResult};
-use rdkafka::message::{BorrowedMessage, Headers, Message};
 
 use super::circuit::Route;
 use super::completion::{CompletedFire, Completion};
@@ -20,7 +18,9 @@ use super::{Worker, WorkerError};
 use crate::clock;
 use crate::codec::schemas::CodecError;
 use crate::fault;
-use crate::kafka::reader::{LogReader, ReadEvent};
+use crate::kafka::error::{ClientError, ClientResult};
+use crate::kafka::reader::ReadEvent;
+use crate::kafka::record::ConsumerRecord;
 use crate::model::definition::Header;
 use crate::model::fire::WorkerRecord;
 use crate::model::text::Text;
@@ -36,7 +36,7 @@ const POSITION_RETRY_PAUSE: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub(super) enum WorkerEvent {
     /// The committed progress of a partition, or why it is not known yet.
-    Position { partition: PartitionId, epoch: u64, position: KafkaResult<CommittedPosition> },
+    Position { partition: PartitionId, epoch: u64, position: ClientResult<CommittedPosition> },
     /// A callback ended.
     CallbackEnded(CompletedFire, Permit),
 }
@@ -71,7 +71,7 @@ impl Worker {
                 let committed = offsets.committed(partition, super::CALL_TIMEOUT)?;
                 Ok(CommittedPosition { committed, low, end })
             });
-            let position = offsets.await.unwrap_or(Err(KafkaError::Canceled));
+            let position = offsets.await.unwrap_or_else(|_| Err(ClientError::cancelled()));
             // The loop has ended if the channel is closed.
             let _ = events.send(WorkerEvent::Position { partition, epoch, position });
         });
@@ -99,7 +99,7 @@ impl Worker {
         &mut self,
         partition: PartitionId,
         epoch: u64,
-        position: KafkaResult<CommittedPosition>,
+        position: ClientResult<CommittedPosition>,
     ) -> Result<(), WorkerError> {
         let Some(owned) = self.partitions.get_mut(&partition).filter(|owned| owned.epoch == epoch)
         else {
@@ -249,18 +249,17 @@ struct FetchedRecord {
 }
 
 impl FetchedRecord {
-    fn of(record: &BorrowedMessage<'_>) -> Self {
-        let (_topic, partition, offset) = LogReader::position(record);
-        let headers = record.headers().into_iter().flat_map(Headers::iter);
-        let headers = headers.map(|header| Header {
-            name: Text::from(header.key),
-            value: header.value.map(Bytes::copy_from_slice),
+    fn of(record: &ConsumerRecord<'_>) -> Self {
+        let (_topic, partition, offset) = record.position();
+        let headers = record.headers().map(|(name, value)| Header {
+            name: Text::from(name),
+            value: value.map(Bytes::copy_from_slice),
         });
         Self {
             partition,
             offset,
             key: record.key().map(Bytes::copy_from_slice),
-            value: record.payload().map(Bytes::copy_from_slice),
+            value: record.value().map(Bytes::copy_from_slice),
             headers: headers.collect(),
         }
     }

@@ -34,7 +34,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use rdkafka::error::KafkaError;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
@@ -47,6 +46,7 @@ use crate::guard::Guard;
 use crate::health::Health;
 use crate::kafka::Names;
 use crate::kafka::admin_client::KafkaAdminClient;
+use crate::kafka::error::ClientError;
 use crate::kafka::member::Member;
 use crate::kafka::reader::LogReader;
 use crate::kafka::transaction::{TransactionError, TransactionalProducer};
@@ -79,7 +79,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 pub enum WorkerError {
     /// A client could not be created, or the group has removed this member permanently.
     #[error("Kafka: {0}; check [kafka]")]
-    Kafka(#[from] KafkaError),
+    Kafka(#[from] ClientError),
     /// A topic is missing.
     #[error(
         "topic {0} does not exist; create the topics with `orloj topics apply` (a pool's too, once \

@@ -58,7 +58,7 @@ impl RunningGateway {
         let settings = Settings::load(&Layers { overrides, ..Layers::default() }).unwrap();
         let topics = &settings.topics;
         let topics = TopicDefinitions::load(&prefix, topics.partitions, topics.replication_factor);
-        topics.apply(&server.client()).await.unwrap();
+        topics.apply_with(&server.client()).await.unwrap();
 
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());

@@ -224,8 +224,8 @@ impl TestCluster {
     pub(crate) fn apply_topics(&self) -> Option<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let ours = definitions(&self.prefix, 1);
-        runtime.block_on(ours.apply(&self.client)).ok()?;
-        runtime.block_on(ours.verify(&self.client)).ok()
+        runtime.block_on(ours.apply_with(&self.client)).ok()?;
+        runtime.block_on(ours.verify_with(&self.client)).ok()
     }
 
     /// Where the scheduler called `name` keeps what it can rebuild.
@@ -247,13 +247,13 @@ fn create_topics(client: &ClientConfig, prefix: &str, target: &str, copies: u16)
         .set("message.timestamp.type", "LogAppendTime");
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
-        ours.apply(client).await.unwrap();
+        ours.apply_with(client).await.unwrap();
         let created = admin.create_topics([&theirs], &AdminOptions::new()).await.unwrap();
         assert_eq!(created, [Ok(target.to_owned())]);
     });
     // The controller has made them; the broker hears of them a moment later.
     until("the broker to know its topics", READY_DEADLINE, || {
-        runtime.block_on(ours.verify(client)).ok()?;
+        runtime.block_on(ours.verify_with(client)).ok()?;
         let metadata = admin.inner().fetch_metadata(Some(target), READY_DEADLINE).ok()?;
         metadata.topics()[0].error().is_none().then_some(())
     });

@@ -20,15 +20,15 @@ async fn missing_topics_are_created_once() {
     let prefix = unique_prefix("topics");
     let topics = definitions(&prefix, 2);
 
-    let missing = topics.verify(&client).await.unwrap_err();
+    let missing = topics.verify_with(&client).await.unwrap_err();
     assert!(matches!(&missing, TopicError::Different(all) if all.len() == 6), "{missing}");
     assert!(missing.to_string().contains("orloj topics apply"), "{missing}");
 
-    let first = topics.apply(&client).await.unwrap();
+    let first = topics.apply_with(&client).await.unwrap();
     assert_eq!((first.created.len(), first.differences.len()), (6, 0), "{first}");
-    let second = topics.apply(&client).await.unwrap();
+    let second = topics.apply_with(&client).await.unwrap();
     assert_eq!((second.created.len(), second.differences.len()), (0, 0), "{second}");
-    topics.verify(&client).await.unwrap();
+    topics.verify_with(&client).await.unwrap();
 }
 
 #[tokio::test]
@@ -36,7 +36,7 @@ async fn a_difference_is_reported_with_the_command_that_fixes_it() {
     let server = kafka_server::shared();
     let client = server.client();
     let prefix = unique_prefix("topics");
-    definitions(&prefix, 2).apply(&client).await.unwrap();
+    definitions(&prefix, 2).apply_with(&client).await.unwrap();
     let ledger = format!("{prefix}.ledger");
     // Setting one anew resets the others, delete.retention.ms too: it falls to Kafka's 1 d.
     let delete =
@@ -48,7 +48,7 @@ async fn a_difference_is_reported_with_the_command_that_fixes_it() {
     // The broker that is asked hears of it a moment after the controller has changed it.
     let deadline = clock::monotonic() + Duration::from_secs(30);
     let differences = loop {
-        let Err(TopicError::Different(differences)) = topics.verify(&client).await else {
+        let Err(TopicError::Different(differences)) = topics.verify_with(&client).await else {
             panic!("the differences are not seen");
         };
         let is_altered = |d: &Difference| matches!(d, Difference::Setting { .. });
@@ -72,5 +72,5 @@ async fn a_difference_is_reported_with_the_command_that_fixes_it() {
     assert!(of_setting("delete.retention.ms").contains("86400000, must be 604800000 at least"));
 
     // Nothing is altered by applying: the same is found again.
-    assert_eq!(topics.apply(&client).await.unwrap().differences, differences);
+    assert_eq!(topics.apply_with(&client).await.unwrap().differences, differences);
 }

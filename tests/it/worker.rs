@@ -299,9 +299,9 @@ impl WorkerFixture {
         let runtime = Runtime::new().unwrap();
         let partitions = NonZeroU16::new(PARTITIONS).unwrap();
         let topics = TopicDefinitions::load(&prefix, partitions, NonZeroU16::MIN);
-        runtime.block_on(topics.apply(&client)).unwrap();
+        runtime.block_on(topics.apply_with(&client)).unwrap();
         // A broker may answer for a topic a little later than its controller has made it.
-        until("the topics", DEADLINE, || runtime.block_on(topics.verify(&client)).ok());
+        until("the topics", DEADLINE, || runtime.block_on(topics.verify_with(&client)).ok());
         let producer = client.create().unwrap();
         Self { prefix, producer, schemas: Schemas::new(), receiver: WorkerReceiver::start(runtime) }
     }
