@@ -72,6 +72,11 @@ if [ "${1:-}" = test ]; then
     need strace command -v strace
     need openjdk-17-jdk-headless command -v keytool
     need maven command -v mvn
+    # A client that is not ours, and the instructions that a trigger costs.
+    need kcat command -v kcat
+    need valgrind command -v valgrind
+    need jq command -v jq
+    need prometheus command -v promtool
 fi
 if [ "${1:-}" = dist ]; then
     need python3-venv python3 -c 'import ensurepip'
@@ -85,7 +90,12 @@ fi
 # shellcheck disable=SC2086 # one argument a package
 packages=$(printf '%s\n' $missing | sort -u | tr '\n' ' ')
 packages=${packages% }
-install="apt-get update && apt-get install -y --no-install-recommends $packages"
+# Of prometheus the tool alone: its package also starts a server, which takes a port.
+promtool='cd $(mktemp -d) && apt-get download prometheus && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x -C /usr/local/bin --strip-components=3 ./usr/bin/promtool'
+others=$(echo " $packages " | sed 's/ prometheus / /; s/^ *//; s/ *$//')
+install="apt-get update"
+[ -z "$others" ] || install="$install && apt-get install -y --no-install-recommends $others"
+[ "$others" = "$packages" ] || install="$install && $promtool"
 if ! command -v apt-get >/dev/null 2>&1; then
     echo "missing; install what your system calls these Debian packages: $packages" >&2
     exit 1
