@@ -45,6 +45,7 @@ mod restarts;
 mod retries;
 mod schedules;
 mod signatures;
+mod skip;
 mod tail;
 mod tenants;
 mod test_cluster;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use orloj::model::outcome::OutcomeKind;
 
+use crate::skip::skip;
 use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::until;
 
@@ -16,7 +17,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 #[test]
 fn the_kcat_commands_of_the_readme_work() {
     if Command::new("kcat").arg("-V").output().is_err() {
-        eprintln!("skipped: kcat is not installed");
+        skip("kcat is not installed; scripts/prerequisites.sh test installs it");
         return;
     }
     let stage = TestCluster::new("readme");
