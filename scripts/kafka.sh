@@ -1,10 +1,10 @@
 #!/bin/sh
-# Fetches Apache Kafka's own jars once into the cache and prints the folder that holds them.
+# Fetches Apache Kafka's own jars, its tools among them, once into the cache and prints the folder that holds them.
 set -eu
 
 version=4.1.1
 cache=${ORLOJ_CACHE:-$HOME/.cache/orloj}
-home=$cache/kafka-$version
+home=$cache/kafka-$version-with-tools
 
 if [ -d "$home/libs" ]; then
     echo "$home/libs"
@@ -26,6 +26,11 @@ cat >"$staging/pom.xml" <<POM
     <dependency>
       <groupId>org.apache.kafka</groupId>
       <artifactId>kafka_2.13</artifactId>
+      <version>$version</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka-tools</artifactId>
       <version>$version</version>
     </dependency>
     <!-- Kafka logs through SLF4J 1.7 and leaves the binding to the distribution. -->

@@ -366,12 +366,16 @@ pub(crate) fn tool(class: &str) -> Command {
 
 /// `java` with Kafka on its class path.
 fn java(jvm: &[&str]) -> Command {
-    let script = Path::new("scripts/kafka.sh");
-    let libs = run_to_end(&mut Command::new(script));
     let mut command = Command::new("java");
     command.args(jvm).arg("-Dorg.apache.logging.log4j.level=WARN");
-    command.arg("-cp").arg(format!("{}/*", libs.trim()));
+    command.arg("-cp").arg(format!("{}/*", libraries()));
     command
+}
+
+/// The folder of Kafka's jars.
+pub(crate) fn libraries() -> String {
+    let script = Path::new("scripts/kafka.sh");
+    run_to_end(&mut Command::new(script)).trim().to_owned()
 }
 
 /// Ports below those that the system gives to outgoing connections, so that a restarted broker

@@ -131,12 +131,29 @@ impl OrlojProcess {
         let listen = format!("127.0.0.1:{port}");
         let settings = settings.clone().set(&format!("{role}.listen"), listen);
         let config = settings.write(name);
-        let log = config.with_extension("log");
+        let mut program = command(tracer, &config);
+        program.arg(role);
+        program.envs(settings.environment.iter().map(|(name, value)| (name, value)));
+        program.env("ORLOJ_FAULT", fault);
+        Self::watched(name, program, port, config.with_extension("log"))
+    }
+
+    /// Starts `orloj dev`: every role, on the broker of the settings with `--bootstrap-servers`
+    /// among the arguments, else on a broker of its own.
+    pub(crate) fn start_dev(name: &str, settings: &Settings, arguments: &[&str]) -> Self {
+        let [port] = free_ports();
+        let settings = settings.clone().set("gateway.listen", format!("127.0.0.1:{port}"));
+        let config = settings.write(name);
+        let mut program = command(&[], &config);
+        program.arg("dev").args(arguments);
+        Self::watched(name, program, port, config.with_extension("log"))
+    }
+
+    /// Starts a command that becomes `orloj`, serves `port`, and whose words go to the file `log`.
+    pub(crate) fn watched(name: &str, mut program: Command, port: u16, log: PathBuf) -> Self {
         let output = File::create(&log).unwrap();
-        let program = command(tracer, &config)
-            .arg(role)
-            .envs(settings.environment.iter().map(|(name, value)| (name, value)))
-            .env("ORLOJ_FAULT", fault)
+        let program = program
+            .stdin(Stdio::null())
             .stdout(output.try_clone().unwrap())
             .stderr(output)
             .spawn()

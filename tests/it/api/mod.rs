@@ -2,6 +2,5 @@
 //! owner, and what is answered can be read.
 
 mod dead_letters;
-mod documented;
 mod fixture;
 mod triggers;
