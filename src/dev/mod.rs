@@ -246,13 +246,15 @@ Orloj runs.
 
 {broker}
 
-Try it:
+Register a trigger, as a record or over HTTP:
   echo 'tea:ready' | kcat -P -b {kafka} -t {triggers} -K: -X partitioner=murmur2_random \\
       -H orloj-delay=3000 -H orloj-target-topic={topic}
-  curl http://{http}/v1/triggers -d '{{\"topic\": \"{topic}\", \"delaySeconds\": 3, \
+  curl http://{http}/v1/triggers -H 'Content-Type: application/json' \\
+      -d '{{\"triggerId\": \"egg\", \"topic\": \"{topic}\", \"delaySeconds\": 3, \
 \"payload\": \"ready\"}}'
 
-See what fires:
+List them, and see what fires:
+  curl http://{http}/v1/triggers
   kcat -C -b {kafka} -t {topic}
 "
     )
