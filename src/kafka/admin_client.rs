@@ -106,7 +106,8 @@ impl KafkaAdminClient {
     /// Whether a topic can be written, and how.
     #[must_use]
     pub fn topic_state(&self, topic: &str) -> TopicState {
-        let metadata = match self.consumer.fetch_metadata(Some(topic), self.timeout) {
+        // By the handle that asks for the configuration: it knows the leader then.
+        let metadata = match self.admin.inner().fetch_metadata(Some(topic), self.timeout) {
             Ok(metadata) => metadata,
             Err(error) => return TopicState::Unavailable(format!("topic {topic}: {error}")),
         };
@@ -119,14 +120,18 @@ impl KafkaAdminClient {
             return topic_error_state(topic, error.into());
         }
         let partitions = i32::try_from(found.partitions().len()).unwrap_or(i32::MAX);
-        if partitions == 0 || found.partitions().iter().any(|p| p.leader() < 0) {
+        let mut leaders = found.partitions().iter().map(|partition| partition.leader());
+        let Some(leader) = leaders.next().filter(|first| *first >= 0 && leaders.all(|l| l >= 0))
+        else {
             return TopicState::Unavailable(format!("topic {topic}: a partition has no leader"));
-        }
-        TopicState::Usable { partitions, record_bytes_max: self.record_bytes_max(topic) }
+        };
+        TopicState::Usable { partitions, record_bytes_max: self.record_bytes_max(topic, leader) }
     }
 
-    fn record_bytes_max(&self, topic: &str) -> usize {
-        let options = AdminOptions::new().request_timeout(Some(self.timeout));
+    /// Any broker can answer. librdkafka would ask the controller, which the built-in broker of
+    /// `orloj dev` does not have: the whole timeout would pass.
+    fn record_bytes_max(&self, topic: &str, broker: i32) -> usize {
+        let options = AdminOptions::new().request_timeout(Some(self.timeout)).broker_id(broker);
         let wanted = [ResourceSpecifier::Topic(topic)];
         let described = self.admin.describe_configs(&wanted, &options);
         let Ok(resources) = block_on(described) else { return RECORD_BYTES_DEFAULT };
