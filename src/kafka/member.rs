@@ -15,6 +15,7 @@ use rdkafka::{ClientContext, Offset as KafkaOffset, TopicPartitionList};
 
 use super::error::{ClientError, ClientResult};
 use super::group_metadata::{GroupMetadata, GroupMetadataError};
+use super::transaction::{OffsetCommit, offset_list};
 use super::{consumer_config, whole_ms};
 use crate::clock;
 use crate::config::Settings;
@@ -215,6 +216,11 @@ impl Member {
             CommitMode::Async => consumer::CommitMode::Async,
         };
         Ok(self.consumer.commit(&list, mode)?)
+    }
+
+    /// Commits offsets with their metadata outside of a transaction, without waiting.
+    pub fn commit_offsets(&self, commits: &[OffsetCommit]) -> ClientResult<()> {
+        Ok(self.consumer.commit(&offset_list(commits)?, consumer::CommitMode::Async)?)
     }
 
     /// A handle that reads committed offsets on another thread. Such a read blocks while a

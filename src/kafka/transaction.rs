@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rdkafka::bindings as c;
 use rdkafka::config::ClientConfig;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Header, Message, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext};
 use rdkafka::{ClientContext, Offset as KafkaOffset, TopicPartitionList};
@@ -211,13 +211,7 @@ impl TransactionalProducer {
         let deadline = clock::monotonic() + self.timeout;
         self.flush(deadline)?;
         fault::reached("commit.before_offsets");
-        let mut offsets = TopicPartitionList::with_capacity(offset_commits.len());
-        for commit in offset_commits {
-            let offset = i64::try_from(commit.offset).expect("Kafka's offsets are below 2^63");
-            let mut element = offsets.add_partition(&commit.topic, commit.partition);
-            element.set_offset(KafkaOffset::Offset(offset)).map_err(classify_kafka_error)?;
-            element.set_metadata(&commit.metadata);
-        }
+        let offsets = offset_list(offset_commits).map_err(classify_kafka_error)?;
         let native = self.producer.client().native_ptr();
         let (list, group, timeout_ms) =
             (offsets.ptr(), group_metadata.as_ptr(), ms_until(deadline));
@@ -335,6 +329,18 @@ impl ProducerContext for DeliveryErrors {
             });
         }
     }
+}
+
+/// The offsets to commit, with their metadata.
+pub(super) fn offset_list(commits: &[OffsetCommit]) -> KafkaResult<TopicPartitionList> {
+    let mut offsets = TopicPartitionList::with_capacity(commits.len());
+    for commit in commits {
+        let offset = i64::try_from(commit.offset).expect("Kafka's offsets are below 2^63");
+        let mut element = offsets.add_partition(&commit.topic, commit.partition);
+        element.set_offset(KafkaOffset::Offset(offset))?;
+        element.set_metadata(&commit.metadata);
+    }
+    Ok(offsets)
 }
 
 fn ms_until(deadline: Instant) -> i32 {

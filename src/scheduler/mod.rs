@@ -111,7 +111,8 @@ enum Mode {
     /// Apache Kafka, or a broker with the same guarantees.
     Guaranteed,
     /// librdkafka's built-in broker, which does not store the committed offsets of transactions.
-    /// There is one scheduler, its cursor is in memory, and no partition is taken over.
+    /// There is one scheduler, its cursor is in memory, and no partition is taken over. The
+    /// view reads committed offsets, so they are committed once more without a transaction.
     Trial,
 }
 

@@ -12,7 +12,7 @@ use super::local_store::local_state;
 use super::partition_task::{PartitionState, PartitionTask};
 use super::store_writer::{Spill, StoreWriteResult};
 use super::transaction_batch::{TakeoverBarrier, TransactionBatch};
-use super::{Scheduler, SchedulerError, ms, open_producers};
+use super::{Mode, Scheduler, SchedulerError, ms, open_producers};
 use crate::clock;
 use crate::engine::assignment::{AssignmentAction, TransactionOutcome};
 use crate::engine::local_checkpoint::LocalCheckpoint;
@@ -218,6 +218,9 @@ impl Scheduler {
         let Some(batch) = self.batch.take() else { return };
         let now = clock::now_ms();
         self.refused_topic = None;
+        if self.mode == Mode::Trial {
+            self.commit_offsets(&batch);
+        }
         for (id, step) in &batch.steps {
             let (Some(task), Some(delta)) = (self.tasks.get(id), &step.spill) else { continue };
             let local = LocalCheckpoint {
@@ -249,6 +252,15 @@ impl Scheduler {
             }
         }
         fault::reached("step.after_settle");
+    }
+
+    /// The built-in broker does not store the offsets of a transaction. The gateway's view reads
+    /// committed offsets, so they are committed once more without a transaction.
+    fn commit_offsets(&self, batch: &TransactionBatch) {
+        let commits = batch.offset_commits(&self.names.triggers(), &self.rules.owner);
+        if let Err(error) = self.member.commit_offsets(&commits) {
+            tracing::warn!(%error, "the offsets are not committed; lists are behind");
+        }
     }
 
     /// Reports the written spills to the engine, which then drops its copies.
