@@ -14,7 +14,7 @@ use crate::model::lifecycle::Command;
 const CANCEL_EXAMPLES: &str = "\
 Examples:
   orloj cancel tea
-  orloj cancel rent --wait      (exits with 1 if it is too late)";
+  orloj cancel rent --wait      # exits with 1 if it is too late";
 
 const PAUSE_EXAMPLES: &str = "\
 A paused trigger stays registered and does not fire. When it is resumed, its misfire policy decides
@@ -23,12 +23,12 @@ once, unless its expireAfter says otherwise. A cancel ends it, a new registratio
 
 Examples:
   orloj pause report
-  orloj pause report --wait     (exits with 1 if nothing is pending under that id)";
+  orloj pause report --wait     # exits with 1 if nothing is pending under that id";
 
 const RESUME_EXAMPLES: &str = "\
 Examples:
-  orloj resume report --wait    (prints when it is due)
-  orloj resume report           (also what pauseAfter has paused)";
+  orloj resume report --wait    # prints when it is due
+  orloj resume report           # also what pauseAfter has paused";
 
 const FIRE_NOW_EXAMPLES: &str = "\
 A one-time trigger fires now instead of at its time, whatever it waits for. A recurring one fires
@@ -36,7 +36,7 @@ once more, and its next occurrence is not changed. A paused one also fires, and 
 
 Examples:
   orloj fire-now report
-  orloj fire-now report --wait  (exits with 1 if nothing is pending under that id)";
+  orloj fire-now report --wait  # exits with 1 if nothing is pending under that id";
 
 /// The arguments of `orloj cancel`.
 #[derive(Debug, Args)]
