@@ -34,49 +34,49 @@ struct BadRecord {
 
 #[test]
 fn bad_records_become_dead_letters_and_their_neighbours_fire() {
-    let stage = TestCluster::new("bad").set("targets.deny", vec!["forbidden-*"]);
-    let mut scheduler = stage.scheduler("first");
+    let cluster = TestCluster::new("bad").set("targets.deny", vec!["forbidden-*"]);
+    let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    let bad = bad_records(&stage);
-    let client = stage.client();
-    let producer = producer(&stage);
+    let bad = bad_records(&cluster);
+    let client = cluster.client();
+    let producer = producer(&cluster);
     let due = clock::now_ms() + 1_000;
     let mut ids = ids();
-    let mut neighbour = || client.register(&ids.next().unwrap(), due, stage.target(), "ok", true);
+    let mut neighbour = || client.register(&ids.next().unwrap(), due, cluster.target(), "ok", true);
     neighbour();
     for bad in &bad {
         client.acknowledged();
-        send(&stage, &producer, bad);
+        send(&cluster, &producer, bad);
         neighbour();
     }
     let commands = client.acknowledged();
-    let report = stage.audit_when_complete(&commands, 0, DEADLINE);
+    let report = cluster.audit_when_complete(&commands, 0, DEADLINE);
     assert!(report.is_clean(), "{report}");
     assert_eq!(report.fired, bad.len() + 1);
 
     let letters = until("a dead letter for each bad record", DEADLINE, || {
-        let letters = stage.dead_letters();
+        let letters = cluster.dead_letters();
         (letters.len() >= bad.len()).then_some(letters)
     });
     assert_eq!(letters.len(), bad.len(), "{letters:?}");
-    let stand = offsets(&stage);
+    let stand = offsets(&cluster);
     for bad in &bad {
-        assert_letter(&stage, bad, stand[bad.case], &letters);
+        assert_letter(&cluster, bad, stand[bad.case], &letters);
     }
     assert!(!scheduler.panicked());
     scheduler.terminate();
 }
 
-fn assert_letter(stage: &TestCluster, bad: &BadRecord, offset: u64, letters: &[DeadLetter]) {
+fn assert_letter(cluster: &TestCluster, bad: &BadRecord, offset: u64, letters: &[DeadLetter]) {
     let case = bad.case;
     let letter = letters.iter().find(|letter| letter.origin.offset == offset);
     let letter = letter.unwrap_or_else(|| panic!("{case}: no dead letter of offset {offset}"));
-    assert_eq!(letter.origin.topic.as_str(), stage.names.triggers(), "{case}");
+    assert_eq!(letter.origin.topic.as_str(), cluster.names.triggers(), "{case}");
     assert_eq!(letter.origin.partition, PARTITION, "{case}");
     assert!(letter.reason.contains(bad.reason), "{case}: {}", letter.reason);
 }
 
-fn bad_records(stage: &TestCluster) -> Vec<BadRecord> {
+fn bad_records(cluster: &TestCluster) -> Vec<BadRecord> {
     let due = clock::now_ms().to_string();
     let mut ids = ids().map(|id| format!("{id}-bad")).filter(|id| is_ours(id));
     let mut bad = |case, reason, headers: &[(&'static str, &str)], value: &[u8]| BadRecord {
@@ -87,10 +87,10 @@ fn bad_records(stage: &TestCluster) -> Vec<BadRecord> {
         reason,
     };
     let at = ("orloj-fire-at", due.as_str());
-    let (header, topic) = stage.target();
+    let (header, topic) = cluster.target();
     let to = (header, topic);
     let far = format!(r#"{{"fireAt": "9999-12-31T23:59:59Z", "topic": "{topic}", "payload": 1}}"#);
-    let (ours, denied) = (stage.names.ledger(), "forbidden-topic");
+    let (ours, denied) = (cluster.names.ledger(), "forbidden-topic");
     let mut all = vec![
         bad("truncated Avro", "Avro", &[], &[0xC3, 0x01, 7, 7]),
         bad("truncated framing", "Avro", &[], &[0x00, 0, 0]),
@@ -119,8 +119,8 @@ fn is_ours(id: &str) -> bool {
 }
 
 /// Where the marked records stand.
-fn offsets(stage: &TestCluster) -> BTreeMap<String, u64> {
-    let records = records::read_all(stage.kafka(), &stage.names.triggers());
+fn offsets(cluster: &TestCluster) -> BTreeMap<String, u64> {
+    let records = records::read_all(cluster.kafka(), &cluster.names.triggers());
     let marked = records.iter().filter_map(|record| {
         use rdkafka::message::Message as _;
         let case = header(record, CASE)?.to_owned();
@@ -130,18 +130,18 @@ fn offsets(stage: &TestCluster) -> BTreeMap<String, u64> {
 }
 
 /// 2 MB fit through a broker that takes 1 MiB, if they compress well.
-fn producer(stage: &TestCluster) -> BaseProducer {
-    let mut config = stage.kafka().clone();
+fn producer(cluster: &TestCluster) -> BaseProducer {
+    let mut config = cluster.kafka().clone();
     config.set("message.max.bytes", "4000000").set("compression.type", "zstd");
     config.create().unwrap()
 }
 
-fn send(stage: &TestCluster, producer: &BaseProducer, bad: &BadRecord) {
+fn send(cluster: &TestCluster, producer: &BaseProducer, bad: &BadRecord) {
     let mut headers = OwnedHeaders::new().insert(Header { key: CASE, value: Some(bad.case) });
     for (key, value) in &bad.headers {
         headers = headers.insert(Header { key, value: Some(value) });
     }
-    let triggers = stage.names.triggers();
+    let triggers = cluster.names.triggers();
     let record = BaseRecord::to(&triggers)
         .partition(PARTITION)
         .key(&bad.key)

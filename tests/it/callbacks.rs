@@ -29,18 +29,18 @@ const SLACK: Duration = Duration::from_secs(2);
 
 #[test]
 fn callbacks_are_tried_again_given_up_and_cancelled() {
-    let stage = TestCluster::new("callbacks")
+    let cluster = TestCluster::new("callbacks")
         .set("worker.retry_delays", vec!["2s", "2s"])
         .set("worker.timeout", "1s")
         .set("worker.connect_timeout", "1s")
         .set("worker.allow_addresses", "any")
         .set("worker.retry_jitter", 0);
     let receiver = CallbackReceiver::start();
-    let mut scheduler = stage.scheduler("scheduler");
-    let mut worker = stage.start("worker", "worker");
+    let mut scheduler = cluster.scheduler("scheduler");
+    let mut worker = cluster.start("worker", "worker");
     scheduler.wait_until_ready(READY_DEADLINE);
     worker.wait_until_ready(READY_DEADLINE);
-    let client = stage.client();
+    let client = cluster.client();
     let register = |id: &str, behaviour: &str, due: u64| {
         let url = format!("http://{}/{behaviour}", receiver.address);
         client.register(id, due, (CALLBACK_URL_HEADER, &url), r#"{"n": 1}"#, true);
@@ -50,25 +50,25 @@ fn callbacks_are_tried_again_given_up_and_cancelled() {
     register("silent", "silent", now);
     register("cancelled", "broken", now);
 
-    assert_cancelled_gets_no_further(&stage, &receiver, || {
+    assert_cancelled_gets_no_further(&cluster, &receiver, || {
         client.cancel("cancelled");
         // Once this one is called, the cancelled one's time has passed.
         let later = clock::now_ms() + 2 * u64::try_from(DELAY.as_millis()).unwrap();
         register("sentinel", "fine", later);
     });
-    assert_delivered_at_the_third_attempt(&stage, &receiver);
-    assert_given_up(&stage, &receiver);
+    assert_delivered_at_the_third_attempt(&cluster, &receiver);
+    assert_given_up(&cluster, &receiver);
     assert!(!scheduler.panicked() && !worker.panicked());
     worker.terminate();
     scheduler.terminate();
 }
 
-fn assert_delivered_at_the_third_attempt(stage: &TestCluster, receiver: &CallbackReceiver) {
+fn assert_delivered_at_the_third_attempt(cluster: &TestCluster, receiver: &CallbackReceiver) {
     until("the flaky one to be delivered", DEADLINE, || {
-        let delivered = |verdict: &OutcomeKind| {
-            matches!(verdict, OutcomeKind::Delivered { attempt: 3, status: 200, .. })
+        let delivered = |kind: &OutcomeKind| {
+            matches!(kind, OutcomeKind::Delivered { attempt: 3, status: 200, .. })
         };
-        verdicts(stage, "flaky").iter().any(delivered).then_some(())
+        outcome_kinds(cluster, "flaky").iter().any(delivered).then_some(())
     });
     let requests = receiver.requests_for("flaky");
     assert_attempts(&requests);
@@ -76,18 +76,18 @@ fn assert_delivered_at_the_third_attempt(stage: &TestCluster, receiver: &Callbac
     assert_eq!(body, serde_json::json!({"triggerId": "flaky", "payload": {"n": 1}}));
 }
 
-fn assert_given_up(stage: &TestCluster, receiver: &CallbackReceiver) {
+fn assert_given_up(cluster: &TestCluster, receiver: &CallbackReceiver) {
     let letters = until("the silent one to be given up", DEADLINE, || {
-        let letters = stage.dead_letters();
+        let letters = cluster.dead_letters();
         (!letters.is_empty()).then_some(letters)
     });
     let [letter] = &letters[..] else { panic!("{letters:?}") };
     let Content::Fire { fire, attempts } = &letter.content else { panic!("{letter:?}") };
     assert_eq!((fire.id.trigger.as_str(), fire.id.attempt, *attempts), ("silent", 3, 3));
     assert_attempts(&receiver.requests_for("silent"));
-    let retried: Vec<_> = verdicts(stage, "silent")
+    let retried: Vec<_> = outcome_kinds(cluster, "silent")
         .into_iter()
-        .filter_map(|verdict| match verdict {
+        .filter_map(|kind| match kind {
             OutcomeKind::Failed { attempt, retry_at, .. } => Some((attempt, retry_at.is_some())),
             _ => None,
         })
@@ -96,28 +96,28 @@ fn assert_given_up(stage: &TestCluster, receiver: &CallbackReceiver) {
 }
 
 fn assert_cancelled_gets_no_further(
-    stage: &TestCluster,
+    cluster: &TestCluster,
     receiver: &CallbackReceiver,
     cancel: impl FnOnce(),
 ) {
     until("the broken one to fail once", DEADLINE, || {
-        let failed = |verdict: &OutcomeKind| matches!(verdict, OutcomeKind::Failed { .. });
-        verdicts(stage, "cancelled").iter().any(failed).then_some(())
+        let failed = |kind: &OutcomeKind| matches!(kind, OutcomeKind::Failed { .. });
+        outcome_kinds(cluster, "cancelled").iter().any(failed).then_some(())
     });
     cancel();
     until("the sentinel to be called", DEADLINE, || {
         (!receiver.requests_for("sentinel").is_empty()).then_some(())
     });
     assert_eq!(receiver.requests_for("cancelled").len(), 1);
-    let told = |verdict: &OutcomeKind| {
+    let told = |kind: &OutcomeKind| {
         // The cancel meets the retry on the timeline or still on its way there.
         matches!(
-            verdict,
+            kind,
             OutcomeKind::Cancelled { .. } | OutcomeKind::NotPending { withdrawal: true, .. }
         )
     };
-    let verdicts = verdicts(stage, "cancelled");
-    assert!(verdicts.iter().any(told), "{verdicts:?}");
+    let outcome_kinds = outcome_kinds(cluster, "cancelled");
+    assert!(outcome_kinds.iter().any(told), "{outcome_kinds:?}");
 }
 
 /// Three requests for the same fire, numbered and spaced.
@@ -131,8 +131,8 @@ fn assert_attempts(requests: &[CallbackRequest]) {
     }
 }
 
-fn verdicts(stage: &TestCluster, trigger: &str) -> Vec<OutcomeKind> {
-    let ours = stage.outcomes().into_iter().filter(|outcome| outcome.trigger == *trigger);
+fn outcome_kinds(cluster: &TestCluster, trigger: &str) -> Vec<OutcomeKind> {
+    let ours = cluster.outcomes().into_iter().filter(|outcome| outcome.trigger == *trigger);
     ours.map(|outcome| outcome.kind).collect()
 }
 

@@ -31,10 +31,10 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_key_leads_to_callbacks_with_the_signature_of_its_caller() {
-    let site = CallersScenario::new("callers", "1h");
+    let fixture = CallersScenario::new("callers", "1h");
     let (key, looking) = (new_key().unwrap(), new_key().unwrap());
     let secrets = [(); 2].map(|()| NewSecret::shared().unwrap().secret);
-    site.write("secret", &secrets[0]);
+    fixture.write("secret", &secrets[0]);
     let mut file = format!(
         r#"
         [callers.billing]
@@ -51,8 +51,8 @@ fn a_key_leads_to_callbacks_with_the_signature_of_its_caller() {
         KeyHash::of(&key),
         KeyHash::of(&looking),
     );
-    site.write("callers.toml", &file);
-    let running = site.start();
+    fixture.write("callers.toml", &file);
+    let running = fixture.start();
 
     refused(&running, &looking);
     let topic = json!({ "topic": "orders", "delaySeconds": 0 });
@@ -69,13 +69,13 @@ fn a_key_leads_to_callbacks_with_the_signature_of_its_caller() {
     assert!(is_signed(&delivery, &secrets[0]) && !is_signed(&delivery, &secrets[1]));
 
     // Both processes look only when they are told to.
-    site.write("secret", &secrets[1]);
+    fixture.write("secret", &secrets[1]);
     running.wait_for_log_lines("callers loaded", 2);
     let delivery = running.deliver(&key, "rotated", &json!({"n": 2}));
     assert!(is_signed(&delivery, &secrets[1]) && !is_signed(&delivery, &secrets[0]));
 
     file = file.replace("role", "rule");
-    site.write("callers.toml", &file);
+    fixture.write("callers.toml", &file);
     running.wait_for_log_lines("the previous callers stay in use", 1);
     for process in [&running.gateway, &running.worker] {
         let (status, told) = running.get(process, "/readyz?verbose");
@@ -90,7 +90,7 @@ fn a_key_leads_to_callbacks_with_the_signature_of_its_caller() {
     // Mended, and bound: where its callbacks went before they may not go any more.
     let bound = "role = \"caller\"\nurls = [\"https://hooks.example.com/\"]";
     let file = file.replace("rule = \"caller\"", bound).replace("rule", "role");
-    site.write("callers.toml", &file);
+    fixture.write("callers.toml", &file);
     running.wait_for_log_lines("callers loaded", 3);
     let outside = running.register(Some(&key), &running.callback("outside", &json!(null)));
     assert_eq!(outside.status(), StatusCode::UNPROCESSABLE_ENTITY);
@@ -127,7 +127,7 @@ pub(crate) fn is_signed(delivery: &Delivery, secret: &str) -> bool {
 
 /// An installation with a file of callers.
 pub(crate) struct CallersScenario {
-    stage: TestCluster,
+    cluster: TestCluster,
     folder: TempDir,
 }
 
@@ -145,16 +145,16 @@ impl CallersScenario {
     pub(crate) fn new(test: &str, interval: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("callers.toml");
-        let stage = TestCluster::new(test)
+        let cluster = TestCluster::new(test)
             .set("worker.allow_addresses", "any")
             .set("callers.reload_interval", interval)
             .set("callers.file", file.to_str().unwrap());
-        Self { stage, folder }
+        Self { cluster, folder }
     }
 
     /// With one more setting.
     pub(crate) fn set(self, name: &str, value: &str) -> Self {
-        Self { stage: self.stage.set(name, value), ..self }
+        Self { cluster: self.cluster.set(name, value), ..self }
     }
 
     /// Writes a file beside that of the callers, or that one.
@@ -163,9 +163,9 @@ impl CallersScenario {
     }
 
     pub(crate) fn start(&self) -> CallersCluster {
-        let mut scheduler = self.stage.scheduler("scheduler");
-        let mut worker = self.stage.start("worker", "worker");
-        let mut gateway = self.stage.start("gateway", "gateway");
+        let mut scheduler = self.cluster.scheduler("scheduler");
+        let mut worker = self.cluster.start("worker", "worker");
+        let mut gateway = self.cluster.start("gateway", "gateway");
         for process in [&mut scheduler, &mut worker, &mut gateway] {
             process.wait_until_ready(READY_DEADLINE);
         }

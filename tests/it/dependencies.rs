@@ -17,23 +17,23 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const DUE_TOLERANCE_MS: u64 = 1;
 
 /// The page's first batch, into a topic of the test's own.
-fn pipeline(stage: &TestCluster) -> String {
+fn pipeline(cluster: &TestCluster) -> String {
     let (_, rest) = PAGE.split_once("```json file=pipeline.json\n").unwrap();
     let (json, _) = rest.split_once("```").unwrap();
-    let (_, target) = stage.target();
+    let (_, target) = cluster.target();
     json.replace("\"jobs\"", &format!("\"{target}\""))
 }
 
 #[test]
 fn a_documented_batch_fires_in_order() {
-    let stage = TestCluster::new("batch");
-    let mut scheduler = stage.scheduler("first");
+    let cluster = TestCluster::new("batch");
+    let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pipeline.json");
-    std::fs::write(&file, pipeline(&stage)).unwrap();
+    std::fs::write(&file, pipeline(&cluster)).unwrap();
 
-    let settings = stage.settings.clone().set("gateway.answer_timeout", "30s");
+    let settings = cluster.settings.clone().set("gateway.answer_timeout", "30s");
     let (said, ok) = settings.run(&["register", "--batch", file.to_str().unwrap()]);
     assert!(ok, "{said}");
     let ids = ["extract-orders", "extract-items", "join", "report", "index", "clean-up"];
@@ -44,7 +44,7 @@ fn a_documented_batch_fires_in_order() {
     assert!(said.contains("all 6 are registered"), "{said}");
 
     let fires = until("all of the batch to fire", DEADLINE, || {
-        Some(stage.fires()).filter(|fires| fires.len() >= ids.len())
+        Some(cluster.fires()).filter(|fires| fires.len() >= ids.len())
     });
     assert_eq!(fires.len(), ids.len(), "{fires:?}");
     let at = |id: &str| fires.iter().find(|fire| fire.trigger == id).unwrap().visible;
@@ -62,12 +62,12 @@ fn a_documented_batch_fires_in_order() {
 
 #[test]
 fn an_unanswered_batch_is_reported_and_an_invalid_one_is_not_written() {
-    let stage = TestCluster::new("unanswered");
-    let settings = stage.settings.clone().set("gateway.answer_timeout", "1s");
+    let cluster = TestCluster::new("unanswered");
+    let settings = cluster.settings.clone().set("gateway.answer_timeout", "1s");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pipeline.json");
     let path = file.to_str().unwrap();
-    let batch = pipeline(&stage);
+    let batch = pipeline(&cluster);
 
     std::fs::write(&file, batch.replace("\"2s\"", "\"soon\"")).unwrap();
     let (said, ok) = settings.run(&["register", "--batch", path]);
@@ -77,17 +77,17 @@ fn an_unanswered_batch_is_reported_and_an_invalid_one_is_not_written() {
     let (said, ok) = settings.run(&["register", "--batch", path]);
     assert!(!ok && said.contains("join: no answer within 1s"), "{said}");
     assert!(said.contains("0 are refused and 6 have no answer"), "{said}");
-    let written = crate::records::read_all(stage.kafka(), &stage.names.triggers());
+    let written = crate::records::read_all(cluster.kafka(), &cluster.names.triggers());
     assert_eq!(written.len(), 1, "the wrong one was not written");
 }
 
 #[test]
 fn the_command_line_pauses_calls_and_resumes() {
-    let stage = TestCluster::new("commands");
-    let mut scheduler = stage.scheduler("first");
+    let cluster = TestCluster::new("commands");
+    let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    let settings = stage.settings.clone().set("gateway.answer_timeout", "30s");
-    let (_, target) = stage.target();
+    let settings = cluster.settings.clone().set("gateway.answer_timeout", "30s");
+    let (_, target) = cluster.target();
     let run = |words: &[&str]| settings.run(words);
     let says = |words: &[&str], expected: &str| {
         let (said, ok) = run(words);
@@ -95,7 +95,7 @@ fn the_command_line_pauses_calls_and_resumes() {
     };
     let fires = |count: usize| {
         let what = format!("{count} fires");
-        until(&what, DEADLINE, || Some(stage.fires()).filter(|fires| fires.len() == count))
+        until(&what, DEADLINE, || Some(cluster.fires()).filter(|fires| fires.len() == count))
     };
 
     let yearly = ["--cron", "0 0 9 1 1 *", "--zone", "Europe/Prague"];
@@ -116,8 +116,8 @@ fn the_command_line_pauses_calls_and_resumes() {
     }
     // Nobody waited for this answer, and there is one.
     let called =
-        |verdict: &OutcomeKind| matches!(verdict, OutcomeKind::Called { occurrence: 1, .. });
-    let called = stage.outcomes().iter().filter(|o| called(&o.kind)).count();
+        |kind: &OutcomeKind| matches!(kind, OutcomeKind::Called { occurrence: 1, .. });
+    let called = cluster.outcomes().iter().filter(|o| called(&o.kind)).count();
     assert_eq!(called, 1);
     scheduler.terminate();
 }

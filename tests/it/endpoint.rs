@@ -61,14 +61,14 @@ impl Endpoint {
     pub(crate) fn start() -> Self {
         let runtime = Runtime::new().unwrap();
         let (requests, triggers) = (Mutex::default(), Mutex::default());
-        let site =
+        let state =
             Arc::new(EndpointState { requests, triggers, is_healthy: watch::Sender::new(false) });
         let routes = Router::new().route("/{behaviour}", post(receive));
-        let routes = routes.with_state(Arc::clone(&site));
+        let routes = routes.with_state(Arc::clone(&state));
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
         runtime.spawn(async { axum::serve(listener, routes).await.unwrap() });
-        Self { address, state: site, _runtime: runtime }
+        Self { address, state, _runtime: runtime }
     }
 
     pub(crate) fn url(&self, behaviour: &str) -> String {
@@ -106,7 +106,7 @@ impl Endpoint {
     /// `target` such of its target.
     pub(crate) fn register(
         &self,
-        stage: &TestCluster,
+        cluster: &TestCluster,
         id: &str,
         to: &str,
         more: Value,
@@ -115,7 +115,7 @@ impl Endpoint {
         let mut envelope = json!({"fireAt": clock::now_ms(), "target": {"url": self.url(to)}});
         merge(&mut envelope, more);
         merge(&mut envelope["target"], target);
-        write(stage, id, &envelope.to_string());
+        write(cluster, id, &envelope.to_string());
     }
 }
 
@@ -148,19 +148,19 @@ impl Drop for ActiveRequest<'_> {
 }
 
 /// Writes a record to the triggers, as any client would.
-pub(crate) fn write(stage: &TestCluster, id: &str, value: &str) {
-    send(stage, BaseRecord::to(&stage.names.triggers()).key(id).payload(value));
+pub(crate) fn write(cluster: &TestCluster, id: &str, value: &str) {
+    send(cluster, BaseRecord::to(&cluster.names.triggers()).key(id).payload(value));
 }
 
 /// Commands a trigger: `pause`, `resume` or `fire-now`.
-pub(crate) fn command(stage: &TestCluster, id: &str, command: &str) {
+pub(crate) fn command(cluster: &TestCluster, id: &str, command: &str) {
     let header = Header { key: "orloj-command", value: Some(command) };
     let headers = OwnedHeaders::new().insert(header);
-    send(stage, BaseRecord::to(&stage.names.triggers()).key(id).payload("").headers(headers));
+    send(cluster, BaseRecord::to(&cluster.names.triggers()).key(id).payload("").headers(headers));
 }
 
-fn send(stage: &TestCluster, record: BaseRecord<'_, str, str>) {
-    let mut config = stage.kafka().clone();
+fn send(cluster: &TestCluster, record: BaseRecord<'_, str, str>) {
+    let mut config = cluster.kafka().clone();
     config.set("partitioner", "murmur2_random");
     let producer: BaseProducer = config.create().unwrap();
     producer.send(record).map_err(|(error, _)| error).unwrap();
@@ -173,22 +173,22 @@ pub(crate) fn merge(object: &mut Value, fields: Value) {
 }
 
 async fn receive(
-    State(site): State<Arc<EndpointState>>,
+    State(state): State<Arc<EndpointState>>,
     Path(behaviour): Path<String>,
     headers: HeaderMap,
 ) -> Response {
     let text = |name: &str| headers[name].to_str().unwrap().to_owned();
     let attempt = text("x-trigger-attempt").parse().unwrap();
     let (trigger, id) = (text("x-trigger-id"), text("webhook-id"));
-    let watched = site.watched(&trigger);
+    let watched = state.watched(&trigger);
     let _under_way = watched.begin();
-    site.requests.lock().unwrap().push(EndpointRequest {
+    state.requests.lock().unwrap().push(EndpointRequest {
         trigger,
         attempt,
         id,
         at: clock::monotonic(),
     });
-    let mut mended = site.is_healthy.subscribe();
+    let mut mended = state.is_healthy.subscribe();
     if *mended.borrow() {
         return StatusCode::OK.into_response();
     }

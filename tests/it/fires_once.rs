@@ -22,46 +22,46 @@ const LATE_MAX: u64 = 1_000;
 fn a_killed_scheduler_fires_everything_once() {
     let _machine = exclusive_machine();
     // Half of the load is in the ledger, half in the replay tail.
-    let stage = TestCluster::new("killed").set("scheduler.ledger_after", "15s");
+    let cluster = TestCluster::new("killed").set("scheduler.ledger_after", "15s");
     assert_clean(
         "five kills",
-        &stage,
-        &killed(&stage, TriggerLoad { triggers: TRIGGERS }, 5, false),
+        &cluster,
+        &killed(&cluster, TriggerLoad { triggers: TRIGGERS }, 5, false),
     );
 }
 
 #[test]
 fn a_lost_disk_loses_nothing() {
     let _machine = exclusive_machine();
-    let stage = TestCluster::new("wiped").set("scheduler.ledger_after", "15s");
+    let cluster = TestCluster::new("wiped").set("scheduler.ledger_after", "15s");
     let load = TriggerLoad { triggers: TRIGGERS / 2 };
-    assert_clean("three lost disks", &stage, &killed(&stage, load, 3, true));
+    assert_clean("three lost disks", &cluster, &killed(&cluster, load, 3, true));
 }
 
 #[test]
 fn a_handover_is_neither_lossy_nor_late() {
     let _machine = exclusive_machine();
-    let stage = TestCluster::new("handover");
+    let cluster = TestCluster::new("handover");
     // A second is asked of the handover, not of how fast this machine reads a backlog: a quarter of
     // the load that the kills have.
     let load = TriggerLoad { triggers: TRIGGERS / 4 };
-    let client = stage.client();
-    stage.register_distant_trigger(&client);
-    let mut first = stage.scheduler("first");
+    let client = cluster.client();
+    cluster.register_distant_trigger(&client);
+    let mut first = cluster.scheduler("first");
     first.wait_until_ready(READY_DEADLINE);
-    let fires = stage.count_fires();
+    let fires = cluster.count_fires();
     std::thread::scope(|scope| {
-        scope.spawn(|| load.write(&stage, &client));
+        scope.spawn(|| load.write(&cluster, &client));
         await_fires(&fires, load.fires_min() / 4);
-        let second = stage.scheduler("second");
+        let second = cluster.scheduler("second");
         second.wait_until_owner(READY_DEADLINE);
         await_fires(&fires, load.fires_min() * 3 / 4);
         second.terminate();
     });
     let commands = client.acknowledged();
-    let report = stage.audit_when_complete(&commands, MARGIN, COMPLETION_DEADLINE);
+    let report = cluster.audit_when_complete(&commands, MARGIN, COMPLETION_DEADLINE);
     first.terminate();
-    assert_clean("joining and leaving", &stage, &report);
+    assert_clean("joining and leaving", &cluster, &report);
     assert!(report.lateness_at(1.0) <= LATE_MAX, "late by up to {} ms", report.lateness_at(1.0));
 }
 
@@ -72,22 +72,22 @@ fn what_is_due_while_all_are_down_fires_unless_it_was_cancelled() {
     const TRIGGERS: u64 = 10_000;
     const CANCELLED: u64 = 1_000;
     let _machine = exclusive_machine();
-    let stage = TestCluster::new("down");
-    let client = stage.client();
+    let cluster = TestCluster::new("down");
+    let client = cluster.client();
     let id = |trigger: u64| format!("down-{trigger}");
-    let mut scheduler = stage.scheduler("first");
+    let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    stage.register_distant_trigger(&client);
+    cluster.register_distant_trigger(&client);
     let due = clock::now_ms() + 8_000;
     let register = |trigger: u64| {
         let due = due + trigger % 500;
-        client.register(&id(trigger), due, stage.target(), "due in the dark", true);
+        client.register(&id(trigger), due, cluster.target(), "due in the dark", true);
     };
     // Half of them the scheduler has taken in when it dies, half it has never seen.
     (0..TRIGGERS / 2).for_each(register);
     let before = client.acknowledged().len();
     until("the first half to be accepted", COMPLETION_DEADLINE, || {
-        (stage.outcomes().len() >= before).then_some(())
+        (cluster.outcomes().len() >= before).then_some(())
     });
     scheduler.kill();
     (TRIGGERS / 2..TRIGGERS).for_each(register);
@@ -97,13 +97,13 @@ fn what_is_due_while_all_are_down_fires_unless_it_was_cancelled() {
     until("everything to be overdue", COMPLETION_DEADLINE, || {
         (clock::now_ms() > due + 1_000).then_some(())
     });
-    assert_eq!(stage.fires().len(), 0, "nothing fires while everything is down");
+    assert_eq!(cluster.fires().len(), 0, "nothing fires while everything is down");
 
-    let mut scheduler = stage.scheduler("first");
+    let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    let report = stage.audit_when_complete(&commands, MARGIN, COMPLETION_DEADLINE);
+    let report = cluster.audit_when_complete(&commands, MARGIN, COMPLETION_DEADLINE);
     scheduler.terminate();
-    assert_clean("down while due", &stage, &report);
+    assert_clean("down while due", &cluster, &report);
     assert_eq!((report.stops_in_time, report.stops_too_late), (1_000, 0));
     assert_eq!(report.fired, 9_000);
 }
@@ -117,23 +117,23 @@ fn records_sent_ahead_become_visible_on_time() {
     const TIMES: u64 = 20;
     const APART: u64 = 100;
     let sent_ahead = |ahead_max: &str| {
-        let stage = TestCluster::new("ahead").set("scheduler.ahead_max", ahead_max);
-        let client = stage.client();
-        stage.register_distant_trigger(&client);
-        let mut scheduler = stage.scheduler("first");
+        let cluster = TestCluster::new("ahead").set("scheduler.ahead_max", ahead_max);
+        let client = cluster.client();
+        cluster.register_distant_trigger(&client);
+        let mut scheduler = cluster.scheduler("first");
         scheduler.wait_until_ready(READY_DEADLINE);
         assert!(!scheduler.has_huge_pages(), "each of them stops everything until it is zeroed");
         let first = clock::now_ms() + 3_000;
         for n in 0..TIMES * AT_ONCE {
             let due = first + n / AT_ONCE * APART;
-            client.register(&format!("ahead-{n}"), due, stage.target(), "x", false);
+            client.register(&format!("ahead-{n}"), due, cluster.target(), "x", false);
         }
         let commands = client.acknowledged();
-        await_fires(&stage.count_fires(), (TIMES * AT_ONCE) as usize);
+        await_fires(&cluster.count_fires(), (TIMES * AT_ONCE) as usize);
         scheduler.terminate();
-        let report = stage.audit(&commands, MARGIN);
-        assert_clean(&format!("sent ahead by {ahead_max}"), &stage, &report);
-        let fires = records::read_all(stage.kafka(), stage.target().1);
+        let report = cluster.audit(&commands, MARGIN);
+        assert_clean(&format!("sent ahead by {ahead_max}"), &cluster, &report);
+        let fires = records::read_all(cluster.kafka(), cluster.target().1);
         let due = |fire| records::header(fire, "orloj-due").unwrap().parse::<u64>().unwrap();
         fires.iter().filter(|&fire| records::appended(fire) < due(fire)).count()
     };
@@ -144,35 +144,35 @@ fn records_sent_ahead_become_visible_on_time() {
 
 /// Writes the load while a scheduler is killed again and again, each time after its share of the
 /// fires was seen; then starts it once more, which must add nothing.
-fn killed(stage: &TestCluster, load: TriggerLoad, kills: usize, wipe: bool) -> AuditReport {
-    let client = stage.client();
-    stage.register_distant_trigger(&client);
-    let mut scheduler = stage.scheduler("first");
+fn killed(cluster: &TestCluster, load: TriggerLoad, kills: usize, wipe: bool) -> AuditReport {
+    let client = cluster.client();
+    cluster.register_distant_trigger(&client);
+    let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    let fires = stage.count_fires();
+    let fires = cluster.count_fires();
     let mut scheduler = std::thread::scope(|scope| {
-        scope.spawn(|| load.write(stage, &client));
+        scope.spawn(|| load.write(cluster, &client));
         for kill in 1..=kills {
             await_fires(&fires, load.fires_min() * kill / (kills + 1));
             scheduler.kill();
             if wipe {
-                stage.wipe("first");
+                cluster.wipe("first");
             }
-            scheduler = stage.scheduler("first");
+            scheduler = cluster.scheduler("first");
         }
         scheduler
     });
     let commands = client.acknowledged();
-    let report = stage.audit_when_complete(&commands, MARGIN, COMPLETION_DEADLINE);
+    let report = cluster.audit_when_complete(&commands, MARGIN, COMPLETION_DEADLINE);
     if !report.is_complete() {
         return report;
     }
     scheduler.wait_until_ready(READY_DEADLINE);
     scheduler.terminate();
-    let mut again = stage.scheduler("first");
+    let mut again = cluster.scheduler("first");
     again.wait_until_ready(READY_DEADLINE);
     again.terminate();
-    stage.audit(&commands, MARGIN)
+    cluster.audit(&commands, MARGIN)
 }
 
 fn await_fires(fires: &FireCounter, count: usize) {
@@ -181,13 +181,13 @@ fn await_fires(fires: &FireCounter, count: usize) {
     });
 }
 
-/// Prints the verdict past the test harness, which would hide it when all is well.
-fn assert_clean(scenario: &str, stage: &TestCluster, report: &AuditReport) {
+/// Prints the result past the test harness, which would hide it when all is well.
+fn assert_clean(scenario: &str, cluster: &TestCluster, report: &AuditReport) {
     let mut terminal = std::io::stderr().lock();
     writeln!(terminal, "{scenario}:\n{report}").unwrap();
     assert!(report.is_clean(), "{scenario}:\n{report}");
     assert!(
-        stage.distant_trigger_is_pending(),
+        cluster.distant_trigger_is_pending(),
         "{scenario}: the ledger lost the trigger due in 400 days"
     );
 }

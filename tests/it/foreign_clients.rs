@@ -19,33 +19,33 @@ const DEADLINE: Duration = Duration::from_secs(60);
 #[test]
 fn records_of_a_foreign_partitioner_are_forwarded_and_fire_once() {
     const TRIGGERS: usize = 400;
-    let stage = TestCluster::new("crc32");
-    let mut scheduler = stage.scheduler("first");
+    let cluster = TestCluster::new("crc32");
+    let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
     let client =
-        TestProducer::with_partitioner(stage.kafka(), &stage.names.triggers(), "consistent_random");
+        TestProducer::with_partitioner(cluster.kafka(), &cluster.names.triggers(), "consistent_random");
     let ids: Vec<_> = (0..TRIGGERS).map(|n| format!("foreign-{n}")).collect();
     assert!(ids.iter().filter(|id| is_misplaced(id)).count() > TRIGGERS / 2);
     let due = clock::now_ms() + 5_000;
     for id in &ids {
-        client.register(id, due, stage.target(), id, false);
+        client.register(id, due, cluster.target(), id, false);
     }
     let (cancelled, kept) = ids.split_at(TRIGGERS / 4);
     cancelled.iter().for_each(|id| client.cancel(id));
     client.acknowledged();
 
     until("every trigger that was kept to fire", DEADLINE, || {
-        (stage.fires().len() >= kept.len()).then_some(())
+        (cluster.fires().len() >= kept.len()).then_some(())
     });
     scheduler.terminate();
     let mut fires = BTreeMap::<String, u32>::new();
-    for fire in stage.fires() {
+    for fire in cluster.fires() {
         assert!(fire.visible >= due && fire.due == due, "{fire:?}");
         assert_eq!(fire.payload, fire.trigger.as_bytes());
         *fires.entry(fire.trigger).or_default() += 1;
     }
     assert_eq!(fires, kept.iter().map(|id| (id.clone(), 1)).collect());
-    let outcomes = stage.outcomes();
+    let outcomes = cluster.outcomes();
     let told = outcomes.iter().filter(|o| matches!(o.kind, OutcomeKind::Cancelled { .. }));
     assert_eq!(told.count(), cancelled.len());
 }
@@ -55,15 +55,15 @@ fn a_scheduler_works_through_tls_with_a_password() {
     const TRIGGERS: u64 = 100;
     let server = KafkaServer::start(&Options { secured: true, ..Options::default() });
     let settings = server.secured_settings();
-    let stage = TestCluster::with_client("secured", server.client(), &settings);
-    let mut scheduler = stage.scheduler("first");
+    let cluster = TestCluster::with_client("secured", server.client(), &settings);
+    let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    let client = stage.client();
+    let client = cluster.client();
     let due = clock::now_ms() + 1_000;
     for n in 0..TRIGGERS {
-        client.register(&format!("secured-{n}"), due + n, stage.target(), "secret", true);
+        client.register(&format!("secured-{n}"), due + n, cluster.target(), "secret", true);
     }
-    let report = stage.audit_when_complete(&client.acknowledged(), 0, DEADLINE);
+    let report = cluster.audit_when_complete(&client.acknowledged(), 0, DEADLINE);
     assert!(report.is_clean(), "{report}");
     assert_eq!(report.fired, 100);
     scheduler.terminate();

@@ -104,10 +104,10 @@ impl RunningGateway {
         self.call(Method::DELETE, &format!("/v1/triggers/{id}"), None).await
     }
 
-    /// Plays the owner on a thread of its own: answers the next record with what `verdict` says.
+    /// Plays the owner on a thread of its own: answers the next record with what `kind` says.
     fn play_owner(
         &self,
-        verdict: impl FnOnce(&ReceivedRecord) -> OutcomeKind + Send + 'static,
+        kind: impl FnOnce(&ReceivedRecord) -> OutcomeKind + Send + 'static,
     ) -> std::thread::JoinHandle<ReceivedRecord> {
         let settings = self.settings.clone();
         let names = Names::new(&settings.topics.prefix);
@@ -125,7 +125,7 @@ impl RunningGateway {
                 trigger: Text::from(seen.key.as_str()),
                 answers: Some(seen.offset),
                 at: clock::now_ms(),
-                kind: verdict(&seen),
+                kind: kind(&seen),
             };
             let bytes = Schemas::new().encode_outcome(&outcome);
             let producer: BaseProducer = producer_config(&settings).create().unwrap();
@@ -297,8 +297,8 @@ async fn recurring_and_dependent_registrations_reach_the_owner_unchanged() {
 async fn a_command_returns_its_actual_outcome() {
     let gateway = RunningGateway::start(kafka_server::shared(), &[]).await;
     let by_hand = || "by a command".to_owned();
-    let command = async |verb: &str, verdict: OutcomeKind| {
-        let owner = gateway.play_owner(move |_| verdict);
+    let command = async |verb: &str, kind: OutcomeKind| {
+        let owner = gateway.play_owner(move |_| kind);
         let path = format!("/v1/triggers/green%20tea:{verb}");
         let answer = read(gateway.call(Method::POST, &path, None).await).await;
         let seen = owner.join().unwrap();

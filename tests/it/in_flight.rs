@@ -42,31 +42,31 @@ fn kill_with_in_flight(name: &str, in_flight: usize) {
     let _machine = exclusive_machine();
     // A connection here, and half of the files there.
     fd_limit::raise_open_files_limit(in_flight * 3);
-    let stage = TestCluster::new(name)
+    let cluster = TestCluster::new(name)
         .set("worker.allow_addresses", "any")
         .set("worker.timeout", "2min")
         .set("worker.timeout_max", "2min")
         .set("worker.in_flight_max", i64::try_from(in_flight).unwrap() + 1);
     let receiver = BlockingReceiver::start();
-    let mut first = stage.start("worker", "first");
+    let mut first = cluster.start("worker", "first");
     first.wait_until_ready(READY_DEADLINE);
-    let (held, all) = publish(&stage, &receiver, in_flight);
+    let (held, all) = publish(&cluster, &receiver, in_flight);
 
     until("all to be under way, or done", READY_DEADLINE, || {
-        let done = stage.outcomes().len();
+        let done = cluster.outcomes().len();
         (receiver.request_count() == all && done == all - held).then_some(())
     });
     first.kill();
     receiver.release.send_replace(true);
-    let second = stage.start("worker", "second");
+    let second = cluster.start("worker", "second");
     let outcomes = until("an outcome of each", READY_DEADLINE, || {
-        let outcomes = stage.outcomes();
+        let outcomes = cluster.outcomes();
         (outcomes.len() >= all).then_some(outcomes)
     });
     second.terminate();
 
     let delivered =
-        |verdict: &OutcomeKind| matches!(verdict, OutcomeKind::Delivered { attempt: 1, .. });
+        |kind: &OutcomeKind| matches!(kind, OutcomeKind::Delivered { attempt: 1, .. });
     assert!(outcomes.iter().all(|outcome| delivered(&outcome.kind)), "{outcomes:?}");
     let once: HashMap<_, _> = outcomes.iter().map(|outcome| (&outcome.trigger, ())).collect();
     assert_eq!((once.len(), outcomes.len()), (all, all), "each is delivered by one outcome");
@@ -84,8 +84,8 @@ fn kill_with_in_flight(name: &str, in_flight: usize) {
 
 /// So many that are held, and beside each fourth of them one that is answered at once. Says how
 /// many are held, and how many there are.
-fn publish(stage: &TestCluster, receiver: &BlockingReceiver, held: usize) -> (usize, usize) {
-    let fires = FireProducer::open(stage.kafka(), &stage.names.fires());
+fn publish(cluster: &TestCluster, receiver: &BlockingReceiver, held: usize) -> (usize, usize) {
+    let fires = FireProducer::open(cluster.kafka(), &cluster.names.fires());
     let mut all = 0;
     let mut publish = |kind: &str, n: usize| {
         let url = format!("http://{}/{kind}", receiver.address);

@@ -20,24 +20,24 @@ const TWO_STEPS: Duration = Duration::from_millis(2_200);
 
 #[test]
 fn overlapping_occurrences_are_skipped_or_queued_and_failing_ones_paused() {
-    let site = LifecycleFixture::start("courses");
-    site.recur("allows", "wait", json!({"overlap": "allow", "maxExecutions": 2}));
-    site.recur("skips", "wait", json!({"overlap": "skip"}));
-    site.recur("queues", "wait", json!({"overlap": "queue", "maxExecutions": 4}));
-    site.recur("fails", "broken", json!({"overlap": "skip", "pauseAfter": 2}));
+    let fixture = LifecycleFixture::start("courses");
+    fixture.recur("allows", "wait", json!({"overlap": "allow", "maxExecutions": 2}));
+    fixture.recur("skips", "wait", json!({"overlap": "skip"}));
+    fixture.recur("queues", "wait", json!({"overlap": "queue", "maxExecutions": 4}));
+    fixture.recur("fails", "broken", json!({"overlap": "skip", "pauseAfter": 2}));
 
-    assert_overlap_skips(&site);
-    assert_overlap_queues(&site);
-    assert_paused_until_resumed(&site);
+    assert_overlap_skips(&fixture);
+    assert_overlap_queues(&fixture);
+    assert_paused_until_resumed(&fixture);
     // The others show that two at once would have been seen.
-    assert_eq!(site.endpoint.max_concurrency("allows"), 2);
-    site.end();
+    assert_eq!(fixture.endpoint.max_concurrency("allows"), 2);
+    fixture.end();
 }
 
 /// While a callback is under way its trigger fires no other; afterwards it goes on.
-fn assert_overlap_skips(site: &LifecycleFixture) {
+fn assert_overlap_skips(fixture: &LifecycleFixture) {
     let skipped = || {
-        let told = site.verdicts("skips").into_iter().filter_map(|verdict| match verdict {
+        let told = fixture.outcome_kinds("skips").into_iter().filter_map(|kind| match kind {
             OutcomeKind::Skipped { occurrences: 1, reason, .. } => Some(reason),
             _ => None,
         });
@@ -49,116 +49,116 @@ fn assert_overlap_skips(site: &LifecycleFixture) {
     });
     let expected = "the callback of occurrence 0 is under way";
     assert!(reasons.iter().all(|reason| reason == expected), "{reasons:?}");
-    assert_eq!(occurrences(&site.requests("skips", 1)), [0]);
-    site.endpoint.answer_one("skips");
+    assert_eq!(occurrences(&fixture.requests("skips", 1)), [0]);
+    fixture.endpoint.answer_one("skips");
     // Those that were left out do not count.
-    assert_eq!(occurrences(&site.requests("skips", 2)), [0, 1]);
-    assert_eq!(site.endpoint.max_concurrency("skips"), 1);
+    assert_eq!(occurrences(&fixture.requests("skips", 2)), [0, 1]);
+    assert_eq!(fixture.endpoint.max_concurrency("skips"), 1);
 }
 
 /// Each fires when the one before it has ended, and none is lost.
-fn assert_overlap_queues(site: &LifecycleFixture) {
+fn assert_overlap_queues(fixture: &LifecycleFixture) {
     for executions in 1..=4 {
-        let requests = site.requests("queues", executions);
+        let requests = fixture.requests("queues", executions);
         assert_eq!(requests.len(), executions);
         if executions <= 2 {
             let last = &requests[executions - 1];
             until("the next two to be due", DEADLINE, || {
                 (clock::monotonic() >= last.at + TWO_STEPS).then_some(())
             });
-            assert_eq!(site.endpoint.requests_for("queues").len(), executions, "the others wait");
+            assert_eq!(fixture.endpoint.requests_for("queues").len(), executions, "the others wait");
         }
-        site.endpoint.answer_one("queues");
+        fixture.endpoint.answer_one("queues");
     }
     until("the last of them to be told", DEADLINE, || {
         let ended =
-            |verdict: &OutcomeKind| matches!(verdict, OutcomeKind::Ended { executions: 4, .. });
-        site.verdicts("queues").iter().any(ended).then_some(())
+            |kind: &OutcomeKind| matches!(kind, OutcomeKind::Ended { executions: 4, .. });
+        fixture.outcome_kinds("queues").iter().any(ended).then_some(())
     });
-    assert_eq!(occurrences(&site.endpoint.requests_for("queues")), [0, 1, 2, 3]);
-    assert_eq!(site.endpoint.max_concurrency("queues"), 1);
-    let skipped = |verdict: &OutcomeKind| matches!(verdict, OutcomeKind::Skipped { .. });
-    assert!(!site.verdicts("queues").iter().any(skipped));
+    assert_eq!(occurrences(&fixture.endpoint.requests_for("queues")), [0, 1, 2, 3]);
+    assert_eq!(fixture.endpoint.max_concurrency("queues"), 1);
+    let skipped = |kind: &OutcomeKind| matches!(kind, OutcomeKind::Skipped { .. });
+    assert!(!fixture.outcome_kinds("queues").iter().any(skipped));
 }
 
 /// Two failures in a row pause it; it goes on where it was when it is resumed.
-fn assert_paused_until_resumed(site: &LifecycleFixture) {
+fn assert_paused_until_resumed(fixture: &LifecycleFixture) {
     let reason = until("it to be paused", DEADLINE, || {
-        site.verdicts("fails").into_iter().find_map(|verdict| match verdict {
+        fixture.outcome_kinds("fails").into_iter().find_map(|kind| match kind {
             OutcomeKind::Paused { reason, .. } => Some(reason),
             _ => None,
         })
     });
     assert_eq!(reason, "2 failures in a row: see pauseAfter");
-    let last = site.endpoint.requests_for("fails").pop().unwrap();
+    let last = fixture.endpoint.requests_for("fails").pop().unwrap();
     until("the next two to be due", DEADLINE, || {
         (clock::monotonic() >= last.at + TWO_STEPS).then_some(())
     });
-    assert_eq!(occurrences(&site.endpoint.requests_for("fails")), [0, 1]);
+    assert_eq!(occurrences(&fixture.endpoint.requests_for("fails")), [0, 1]);
 
-    site.endpoint.recover();
-    endpoint::command(&site.cluster, "fails", "resume");
+    fixture.endpoint.recover();
+    endpoint::command(&fixture.cluster, "fails", "resume");
     until("it to be delivered", DEADLINE, || {
-        let told = site.verdicts("fails");
-        let resumed = told.iter().any(|verdict| matches!(verdict, OutcomeKind::Resumed { .. }));
+        let told = fixture.outcome_kinds("fails");
+        let resumed = told.iter().any(|kind| matches!(kind, OutcomeKind::Resumed { .. }));
         let delivered =
-            |verdict: &OutcomeKind| matches!(verdict, OutcomeKind::Delivered { occurrence: 2, .. });
+            |kind: &OutcomeKind| matches!(kind, OutcomeKind::Delivered { occurrence: 2, .. });
         (resumed && told.iter().any(delivered)).then_some(())
     });
 }
 
 #[test]
 fn a_dependent_fires_when_the_callback_is_delivered_and_not_when_it_fails() {
-    let site = LifecycleFixture::start("dependents");
+    let fixture = LifecycleFixture::start("dependents");
     // Who waits may be there before the one that it waits for. All are remembered: some have fired
     // before their owner hears of those who wait.
-    site.wait_for("early", json!(["flaky"]));
+    fixture.wait_for("early", json!(["flaky"]));
     let retry = json!({"delays": ["2s"], "jitter": 0});
-    site.register("flaky", "flaky", json!({"retry": retry, "retain": "1h"}));
-    site.wait_for("late", json!(["flaky"]));
-    site.register("broken", "broken", json!({"retry": {"attempts": 1}, "retain": "1h"}));
-    site.wait_for("never", json!({"ids": ["broken"], "onFailure": "fail"}));
-    site.wait_for("anyway", json!({"ids": ["broken"], "onFailure": "fire"}));
-    site.wait_for("after-never", json!({"ids": ["never"], "onFailure": "fire"}));
+    fixture.register("flaky", "flaky", json!({"retry": retry, "retain": "1h"}));
+    fixture.wait_for("late", json!(["flaky"]));
+    fixture.register("broken", "broken", json!({"retry": {"attempts": 1}, "retain": "1h"}));
+    fixture.wait_for("never", json!({"ids": ["broken"], "onFailure": "fail"}));
+    fixture.wait_for("anyway", json!({"ids": ["broken"], "onFailure": "fire"}));
+    fixture.wait_for("after-never", json!({"ids": ["never"], "onFailure": "fire"}));
 
-    let attempts = site.requests("flaky", 2);
+    let attempts = fixture.requests("flaky", 2);
     assert!(attempts[1].at - attempts[0].at >= Duration::from_secs(2), "{attempts:?}");
     for id in ["early", "late"] {
-        let requests = site.requests(id, 1);
+        let requests = fixture.requests(id, 1);
         assert!(requests.len() == 1 && requests[0].at >= attempts[1].at, "{id}: {requests:?}");
     }
-    assert_unmet(&site, "never", OnFailure::Fail, "broken failed");
-    assert_unmet(&site, "anyway", OnFailure::Fire, "broken failed");
-    assert_unmet(&site, "after-never", OnFailure::Fire, "never failed");
+    assert_unmet(&fixture, "never", OnFailure::Fail, "broken failed");
+    assert_unmet(&fixture, "anyway", OnFailure::Fire, "broken failed");
+    assert_unmet(&fixture, "after-never", OnFailure::Fire, "never failed");
     for id in ["anyway", "after-never"] {
-        assert_eq!(site.requests(id, 1).len(), 1, "{id}");
+        assert_eq!(fixture.requests(id, 1).len(), 1, "{id}");
     }
-    assert_eq!(site.endpoint.requests_for("never").len(), 0);
-    let letters = site.cluster.dead_letters();
+    assert_eq!(fixture.endpoint.requests_for("never").len(), 0);
+    let letters = fixture.cluster.dead_letters();
     let [letter] = &letters[..] else { panic!("{letters:?}") };
     let Content::Fire { fire, .. } = &letter.content else { panic!("{letter:?}") };
     assert!(fire.id.trigger == *"broken" && fire.report_end, "{letter:?}");
-    assert_released_after_a_replay(&site);
-    site.end();
+    assert_released_after_a_replay(&fixture);
+    fixture.end();
 }
 
 /// The dead letter is replayed and delivered: who waits for its trigger from now on need not.
-fn assert_released_after_a_replay(site: &LifecycleFixture) {
-    site.endpoint.recover();
+fn assert_released_after_a_replay(fixture: &LifecycleFixture) {
+    fixture.endpoint.recover();
     let replay = ["dead-letters", "replay", "--trigger", "broken", "--yes"];
-    let (said, done) = site.cluster.settings.run(&replay);
+    let (said, done) = fixture.cluster.settings.run(&replay);
     assert!(done, "{said}");
     until("it to be delivered", DEADLINE, || {
-        let delivered = |verdict: &OutcomeKind| matches!(verdict, OutcomeKind::Delivered { .. });
-        site.verdicts("broken").iter().any(delivered).then_some(())
+        let delivered = |kind: &OutcomeKind| matches!(kind, OutcomeKind::Delivered { .. });
+        fixture.outcome_kinds("broken").iter().any(delivered).then_some(())
     });
-    site.wait_for("afterwards", json!({"ids": ["broken"], "onFailure": "fail"}));
-    assert_eq!(site.requests("afterwards", 1).len(), 1);
+    fixture.wait_for("afterwards", json!({"ids": ["broken"], "onFailure": "fail"}));
+    assert_eq!(fixture.requests("afterwards", 1).len(), 1);
 }
 
-fn assert_unmet(site: &LifecycleFixture, id: &str, expected: OnFailure, why: &str) {
+fn assert_unmet(fixture: &LifecycleFixture, id: &str, expected: OnFailure, why: &str) {
     let (then, reason) = until(&format!("{id} to be told"), DEADLINE, || {
-        site.verdicts(id).into_iter().find_map(|verdict| match verdict {
+        fixture.outcome_kinds(id).into_iter().find_map(|kind| match kind {
             OutcomeKind::Unmet { then, reason, .. } => Some((then, reason)),
             _ => None,
         })
@@ -183,15 +183,15 @@ struct LifecycleFixture {
 
 impl LifecycleFixture {
     fn start(test: &str) -> Self {
-        let stage = TestCluster::new(test)
+        let cluster = TestCluster::new(test)
             .set("worker.allow_addresses", "any")
             .set("worker.timeout", "60s")
             .set("worker.timeout_max", "60s");
-        let mut scheduler = stage.scheduler("scheduler");
-        let mut worker = stage.start("worker", "worker");
+        let mut scheduler = cluster.scheduler("scheduler");
+        let mut worker = cluster.start("worker", "worker");
         scheduler.wait_until_ready(READY_DEADLINE);
         worker.wait_until_ready(READY_DEADLINE);
-        Self { cluster: stage, endpoint: Endpoint::start(), scheduler, worker }
+        Self { cluster, endpoint: Endpoint::start(), scheduler, worker }
     }
 
     /// Registers a callback that is due now.
@@ -226,7 +226,7 @@ impl LifecycleFixture {
         })
     }
 
-    fn verdicts(&self, id: &str) -> Vec<OutcomeKind> {
+    fn outcome_kinds(&self, id: &str) -> Vec<OutcomeKind> {
         let ours = self.cluster.outcomes().into_iter().filter(|outcome| outcome.trigger == *id);
         ours.map(|outcome| outcome.kind).collect()
     }

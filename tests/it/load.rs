@@ -50,26 +50,26 @@ impl TriggerLoad {
     }
 
     /// Writes all of it, the stops at their time; returns when the last one is written.
-    pub(crate) fn write(self, stage: &TestCluster, client: &TestProducer) {
+    pub(crate) fn write(self, cluster: &TestCluster, client: &TestProducer) {
         let first = clock::now_ms() + LEAD;
         let mut stops = Vec::new();
         for trigger in 0..self.triggers {
             let due = first + trigger * WINDOW / self.triggers;
-            register(stage, client, trigger, due, false);
+            register(cluster, client, trigger, due, false);
             stops.extend(stop(trigger, due));
         }
         stops.sort_unstable_by_key(|stop| stop.at);
         for stop in stops {
             until("the time of a stop", DEADLINE, || (clock::now_ms() >= stop.at).then_some(()));
-            stop.write(stage, client);
+            stop.write(cluster, client);
         }
     }
 }
 
 impl ScheduledStop {
-    pub(crate) fn write(self, stage: &TestCluster, client: &TestProducer) {
+    pub(crate) fn write(self, cluster: &TestCluster, client: &TestProducer) {
         match self.replacement {
-            Some(due) => register(stage, client, self.trigger, due, true),
+            Some(due) => register(cluster, client, self.trigger, due, true),
             None => client.cancel(&id(self.trigger)),
         }
     }
@@ -81,14 +81,14 @@ fn id(trigger: u64) -> String {
 
 /// Writes a trigger whose payload says which it is.
 pub(crate) fn register(
-    stage: &TestCluster,
+    cluster: &TestCluster,
     client: &TestProducer,
     trigger: u64,
     due: u64,
     ack: bool,
 ) {
     let payload = format!("trigger {trigger} is due at {due}");
-    client.register(&id(trigger), due, stage.target(), &payload, ack);
+    client.register(&id(trigger), due, cluster.target(), &payload, ack);
 }
 
 /// Whether and when a trigger is stopped.

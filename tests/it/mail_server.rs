@@ -41,15 +41,15 @@ impl MailServer {
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let site = Arc::new(MailServerState::default());
-        let shared = Arc::clone(&site);
+        let state = Arc::new(MailServerState::default());
+        let shared = Arc::clone(&state);
         std::thread::spawn(move || {
             for connection in listener.incoming().flatten() {
-                let site = Arc::clone(&shared);
-                std::thread::spawn(move || site.serve(&connection));
+                let state = Arc::clone(&shared);
+                std::thread::spawn(move || state.serve(&connection));
             }
         });
-        Self { port, state: site }
+        Self { port, state }
     }
 
     pub(crate) fn url(&self) -> String {

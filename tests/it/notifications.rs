@@ -43,16 +43,16 @@ fn an_outage_sends_one_message_and_the_next_after_the_interval() {
          email = [\"ops@example.com\"]\nwebhook = \"{}\"\ninterval = \"{INTERVAL:?}\"\n",
         hook.url()
     );
-    let (stage, _folder) = stage("notify", &mail, &callers);
+    let (cluster, _folder) = cluster("notify", &mail, &callers);
     // From its first start on nothing is missed, even while none runs.
-    let mut notifier = stage.start("notifier", "notifier-0");
+    let mut notifier = cluster.start("notifier", "notifier-0");
     notifier.wait_until_ready(READY_DEADLINE);
     notifier.terminate();
 
-    let mut scheduler = stage.scheduler("scheduler");
+    let mut scheduler = cluster.scheduler("scheduler");
     scheduler.wait_until_ready(READY_DEADLINE);
-    fail(&stage, &endpoint, 100, "first", FAILING).terminate();
-    let mut notifier = stage.start("notifier", "notifier-1");
+    fail(&cluster, &endpoint, 100, "first", FAILING).terminate();
+    let mut notifier = cluster.start("notifier", "notifier-1");
     notifier.wait_until_ready(READY_DEADLINE);
     let first = mail_number(&mail, 1);
     assert!(first.text.contains("Subject: 500 dead letters of billing\n"), "{}", first.text);
@@ -64,7 +64,7 @@ fn an_outage_sends_one_message_and_the_next_after_the_interval() {
     assert_eq!(event["type"], "orloj.failures");
     assert_eq!(event["data"]["deadLetters"], 500);
 
-    let worker = fail(&stage, &endpoint, 50, "second", MORE);
+    let worker = fail(&cluster, &endpoint, 50, "second", MORE);
     let second = mail_number(&mail, 2);
     assert!(second.at - first.at >= INTERVAL, "{:?}", second.at - first.at);
     until("the circuit's opening to be told", DEADLINE, || mail_with(&mail, ": not called since "));
@@ -74,9 +74,9 @@ fn an_outage_sends_one_message_and_the_next_after_the_interval() {
     // What was told before an end in order is not told again.
     notifier.terminate();
     let before = mail.received_by("ops@example.com").len();
-    let mut notifier = stage.start("notifier", "notifier-2");
+    let mut notifier = cluster.start("notifier", "notifier-2");
     notifier.wait_until_ready(READY_DEADLINE);
-    write_letter(&stage, "billing");
+    write_letter(&cluster, "billing");
     let last = mail_number(&mail, before + 1);
     assert!(last.text.contains("Subject: 1 dead letter of billing\n"), "{}", last.text);
     for process in [notifier, worker, scheduler] {
@@ -90,11 +90,11 @@ fn undelivered_notifications_are_sent_by_the_next_notifier_and_delay_nobody() {
     let mail = MailServer::start();
     let callers = ["later", "gone", "well"]
         .map(|name| format!("[callers.{name}]\nnotify.email = [\"{name}@example.com\"]\n"));
-    let (stage, _folder) = stage("notify-crash", &mail, &callers.concat());
-    let mut both = ["one", "other"].map(|name| stage.start("notifier", name));
+    let (cluster, _folder) = cluster("notify-crash", &mail, &callers.concat());
+    let mut both = ["one", "other"].map(|name| cluster.start("notifier", name));
     both.iter_mut().for_each(|notifier| notifier.wait_until_ready(READY_DEADLINE));
     for caller in ["later", "gone", "well", "later", "nobody"] {
-        write_letter(&stage, caller);
+        write_letter(&cluster, caller);
     }
     let sent = |to: &str| mail.received_by(&format!("{to}@example.com"));
     until("those who can be told to be told", DEADLINE, || {
@@ -120,11 +120,11 @@ fn undelivered_notifications_are_sent_by_the_next_notifier_and_delay_nobody() {
 }
 
 /// An installation whose notifiers reach `mail`, and the folder of its callers.
-fn stage(test: &str, mail: &MailServer, callers: &str) -> (TestCluster, TempDir) {
+fn cluster(test: &str, mail: &MailServer, callers: &str) -> (TestCluster, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("callers.toml");
     std::fs::write(&file, callers).unwrap();
-    let mut stage = TestCluster::new(test)
+    let mut cluster = TestCluster::new(test)
         .set("callers.file", file.to_str().unwrap())
         .set("worker.allow_addresses", "any")
         .set("worker.retry_delays", Vec::<String>::new())
@@ -134,32 +134,32 @@ fn stage(test: &str, mail: &MailServer, callers: &str) -> (TestCluster, TempDir)
         .set("notifier.smtp_username", NAME)
         .set("notifier.operator_email", vec!["operator@example.com"])
         .set("notifier.gather", "3s");
-    stage.settings = stage.settings.environment("ORLOJ_NOTIFIER__SMTP_PASSWORD", PASSWORD);
-    (stage, folder)
+    cluster.settings = cluster.settings.environment("ORLOJ_NOTIFIER__SMTP_PASSWORD", PASSWORD);
+    (cluster, folder)
 }
 
 /// Starts a worker whose circuits open at so many percent of failures, and has so many callbacks
 /// of billing fail: until all are dead, or a circuit holds the rest.
 fn fail(
-    stage: &TestCluster,
+    cluster: &TestCluster,
     endpoint: &Endpoint,
     percent: i64,
     name: &str,
     count: usize,
 ) -> OrlojProcess {
-    let settings = stage.settings.clone().set("worker.circuit_failures_percent", percent);
+    let settings = cluster.settings.clone().set("worker.circuit_failures_percent", percent);
     // So few at once that some are left when the circuit opens.
     let settings = settings.set("worker.caller_concurrent", 5);
     let mut worker = OrlojProcess::start("worker", name, &settings, "");
     worker.wait_until_ready(READY_DEADLINE);
-    let (client, url) = (stage.client(), endpoint.url("broken"));
-    let before = stage.dead_letters().len();
+    let (client, url) = (cluster.client(), endpoint.url("broken"));
+    let before = cluster.dead_letters().len();
     for n in 0..count {
         client.register_callback(&format!("{name}-{n}"), clock::now_ms(), &url, "billing");
     }
     let dead = if percent == 100 { count } else { 20 };
     until("callbacks to be given up", DEADLINE, || {
-        (stage.dead_letters().len() >= before + dead).then_some(())
+        (cluster.dead_letters().len() >= before + dead).then_some(())
     });
     worker
 }
@@ -175,7 +175,7 @@ fn mail_with(mail: &MailServer, words: &str) -> Option<()> {
 }
 
 /// Writes a dead letter of a caller, as a scheduler would of a record that it cannot read.
-pub(crate) fn write_letter(stage: &TestCluster, caller: &str) {
+pub(crate) fn write_letter(cluster: &TestCluster, caller: &str) {
     let caller = Header { name: "orloj-caller".into(), value: Some(caller.to_owned().into()) };
     let (key, headers) = (Some("order-7".into()), vec![caller]);
     let letter = DeadLetter {
@@ -184,8 +184,8 @@ pub(crate) fn write_letter(stage: &TestCluster, caller: &str) {
         at: clock::now_ms(),
         content: Content::Record { key, value: None, headers },
     };
-    let producer: BaseProducer = stage.kafka().create().unwrap();
-    let (topic, value) = (stage.names.dead_letters(), stage.schemas.encode_dead_letter(&letter));
+    let producer: BaseProducer = cluster.kafka().create().unwrap();
+    let (topic, value) = (cluster.names.dead_letters(), cluster.schemas.encode_dead_letter(&letter));
     let record: BaseRecord<'_, str, [u8]> = BaseRecord::to(&topic).payload(&value[..]);
     producer.send(record).map_err(|(error, _)| error).unwrap();
     producer.flush(DEADLINE).unwrap();

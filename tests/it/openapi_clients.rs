@@ -33,14 +33,14 @@ impl OpenApiFixture {
              limits = {{ requests_per_second = 100000 }}\n"
         );
         fs::write(&file, caller).unwrap();
-        let stage = TestCluster::new(test)
+        let cluster = TestCluster::new(test)
             .set("callers.file", file.to_str().unwrap())
             .set("gateway.view_dir", folder.path().join("view").to_str().unwrap());
-        let mut scheduler = stage.scheduler("a");
-        let mut gateway = stage.start("gateway", "g");
+        let mut scheduler = cluster.scheduler("a");
+        let mut gateway = cluster.start("gateway", "g");
         scheduler.wait_until_ready(READY_DEADLINE);
         gateway.wait_until_ready(READY_DEADLINE);
-        Self { cluster: stage, scheduler, gateway, key, folder }
+        Self { cluster, scheduler, gateway, key, folder }
     }
 
     fn url(&self) -> String {
@@ -58,7 +58,7 @@ impl OpenApiFixture {
 #[test]
 #[ignore = "make test-api"]
 fn schemathesis_finds_no_fault() {
-    let site = OpenApiFixture::start("schemathesis");
+    let fixture = OpenApiFixture::start("schemathesis");
     let python = run_to_end(Command::new("scripts/packages.sh").args(["python", "api"]));
     let configuration = fs::canonicalize("tests/api/schemathesis.toml").unwrap();
     let said = run_to_end(
@@ -66,28 +66,28 @@ fn schemathesis_finds_no_fault() {
             .args(["-m", "schemathesis.cli", "--config-file"])
             .arg(configuration)
             .arg("run")
-            .arg(format!("{}/openapi.json", site.url()))
-            .args(["--header", &format!("Authorization: Bearer {}", site.key)])
+            .arg(format!("{}/openapi.json", fixture.url()))
+            .args(["--header", &format!("Authorization: Bearer {}", fixture.key)])
             .args(["--checks", "all", "--phases", "examples,coverage,fuzzing,stateful"])
             // DELETE cancels a trigger: it does not fire, and can still be looked at, as CANCELLED.
             .args(["--exclude-checks", "use_after_free"])
             .args(["--mode", "all", "--max-examples", "100", "--seed", "1", "--no-color"])
             .args(["--request-timeout", "30", "--continue-on-failure"])
             // What an earlier run found would be tried first: every run is the first.
-            .env("HYPOTHESIS_STORAGE_DIRECTORY", site.folder.path())
-            .current_dir(site.folder.path()),
+            .env("HYPOTHESIS_STORAGE_DIRECTORY", fixture.folder.path())
+            .current_dir(fixture.folder.path()),
     );
     eprintln!("{}", said.trim());
-    site.end();
+    fixture.end();
 }
 
 /// The same.
 #[test]
 #[ignore = "make test-api"]
 fn a_generated_python_client_works() {
-    let site = OpenApiFixture::start("python-client");
+    let fixture = OpenApiFixture::start("python-client");
     let python = run_to_end(Command::new("scripts/packages.sh").args(["python", "api"]));
-    let client = site.folder.path().join("client");
+    let client = fixture.folder.path().join("client");
     run_to_end(
         Command::new(python.trim())
             .args([
@@ -99,42 +99,42 @@ fn a_generated_python_client_works() {
                 "--fail-on-warning",
             ])
             .args(["--config", "tests/api/python-client.yml"])
-            .args(["--url", &format!("{}/openapi.json", site.url())])
+            .args(["--url", &format!("{}/openapi.json", fixture.url())])
             .arg("--output-path")
             .arg(client.join("orloj_client")),
     );
     let mut example = Command::new(python.trim());
     let said = run_to_end(
-        site.with_environment(example.arg("tests/api/example.py")).env("PYTHONPATH", client),
+        fixture.with_environment(example.arg("tests/api/example.py")).env("PYTHONPATH", client),
     );
     eprintln!("{}", said.trim());
-    site.end();
+    fixture.end();
 }
 
 /// The same.
 #[test]
 #[ignore = "make test-api"]
 fn a_generated_typescript_client_works() {
-    let site = OpenApiFixture::start("typescript-client");
+    let fixture = OpenApiFixture::start("typescript-client");
     let packages = run_to_end(Command::new("scripts/packages.sh").args(["node", "api"]));
     let tools = Path::new(packages.trim()).join("node_modules");
-    let folder = site.folder.path();
+    let folder = fixture.folder.path();
     std::os::unix::fs::symlink(&tools, folder.join("node_modules")).unwrap();
     fs::copy("tests/api/package.json", folder.join("package.json")).unwrap();
     fs::copy("tests/api/example.ts", folder.join("example.ts")).unwrap();
     let tool = |name: &str| Command::new(tools.join(".bin").join(name));
     run_to_end(
         tool("openapi-typescript")
-            .arg(format!("{}/openapi.json", site.url()))
+            .arg(format!("{}/openapi.json", fixture.url()))
             .arg("--output")
             .arg(folder.join("orloj.ts")),
     );
     let strict = ["--strict", "--target", "es2022", "--module", "nodenext", "--types", "node"];
     run_to_end(tool("tsc").args(strict).arg("example.ts").current_dir(folder));
     let mut example = Command::new("node");
-    let said = run_to_end(site.with_environment(example.arg("example.js").current_dir(folder)));
+    let said = run_to_end(fixture.with_environment(example.arg("example.js").current_dir(folder)));
     eprintln!("{}", said.trim());
-    site.end();
+    fixture.end();
 }
 
 impl OpenApiFixture {

@@ -19,12 +19,12 @@ const OTHERS: usize = 60;
 
 #[test]
 fn higher_priority_starts_first_when_a_slot_is_free() {
-    let stage = TestCluster::new("priority")
+    let cluster = TestCluster::new("priority")
         .set("worker.allow_addresses", "any")
         .set("worker.caller_concurrent", 1);
     let endpoint = Endpoint::start();
-    let mut scheduler = stage.scheduler("scheduler");
-    let mut worker = stage.start("worker", "worker");
+    let mut scheduler = cluster.scheduler("scheduler");
+    let mut worker = cluster.start("worker", "worker");
     scheduler.wait_until_ready(READY_DEADLINE);
     worker.wait_until_ready(READY_DEADLINE);
     let requested = |count: usize| {
@@ -33,11 +33,11 @@ fn higher_priority_starts_first_when_a_slot_is_free() {
             (requests.len() >= count).then_some(requests)
         })
     };
-    endpoint.register(&stage, "first", "wait", json!({}), json!({}));
+    endpoint.register(&cluster, "first", "wait", json!({}), json!({}));
     requested(1);
     let waiting = [("low", 0), ("usual", 127), ("high", 255), ("medium", 200)];
     for (at, (id, priority)) in (1..).zip(waiting) {
-        endpoint.register(&stage, id, "fine", json!({"priority": priority}), json!({}));
+        endpoint.register(&cluster, id, "fine", json!({"priority": priority}), json!({}));
         until(&format!("{id} to wait"), DEADLINE, || {
             (worker.gauge(telemetry::CALLBACKS_WAITING) == Some(at)).then_some(())
         });
@@ -59,16 +59,16 @@ fn a_callers_rate_limit_delays_only_that_caller_until_it_is_removed() {
         std::fs::write(&file, limits).unwrap();
     };
     limit(RATE);
-    let stage = TestCluster::new("pacing")
+    let cluster = TestCluster::new("pacing")
         .set("worker.allow_addresses", "any")
         .set("callers.file", file.to_str().unwrap())
         .set("callers.reload_interval", "100ms");
     let endpoint = Endpoint::start();
-    let mut scheduler = stage.scheduler("scheduler");
-    let mut worker = stage.start("worker", "worker");
+    let mut scheduler = cluster.scheduler("scheduler");
+    let mut worker = cluster.start("worker", "worker");
     scheduler.wait_until_ready(READY_DEADLINE);
     worker.wait_until_ready(READY_DEADLINE);
-    let client = stage.client();
+    let client = cluster.client();
     let (url, now) = (endpoint.url("fine"), clock::now_ms());
     for n in 0..PACED {
         client.register_callback(&format!("paced-{n}"), now, &url, "paced");

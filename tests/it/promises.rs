@@ -34,14 +34,14 @@ const NEAR_MS: Timestamp = 40;
 #[test]
 fn an_idempotency_key_creates_one_trigger_through_two_gateways_and_a_killed_scheduler() {
     let _machine = exclusive_machine();
-    let stage = TestCluster::new("one-key").set("gateway.answer_timeout", "2s");
-    let mut scheduler = stage.scheduler("a");
+    let cluster = TestCluster::new("one-key").set("gateway.answer_timeout", "2s");
+    let mut scheduler = cluster.scheduler("a");
     scheduler.wait_until_ready(READY_DEADLINE);
-    let mut gateways = [stage.start("gateway", "g1"), stage.start("gateway", "g2")];
+    let mut gateways = [cluster.start("gateway", "g1"), cluster.start("gateway", "g2")];
     gateways.iter_mut().for_each(|gateway| gateway.wait_until_ready(READY_DEADLINE));
     let addresses = gateways.each_ref().map(OrlojProcess::address);
 
-    let body = json!({ "topic": stage.target().1, "payload": 7, "delaySeconds": 20 });
+    let body = json!({ "topic": cluster.target().1, "payload": 7, "delaySeconds": 20 });
     let (asked, created) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let runtime = runtime();
     let repetitions = runtime.spawn({
@@ -65,7 +65,7 @@ fn an_idempotency_key_creates_one_trigger_through_two_gateways_and_a_killed_sche
     until("some to be answered", DEADLINE, || (created.load(Ordering::Relaxed) > 0).then_some(()));
     let before = created.load(Ordering::Relaxed);
     scheduler.kill();
-    let mut scheduler = stage.scheduler("a");
+    let mut scheduler = cluster.scheduler("a");
     scheduler.wait_until_ready(READY_DEADLINE);
     let answers = runtime.block_on(repetitions).unwrap();
     assert!(before < REPETITIONS, "it was killed after the last answer");
@@ -74,15 +74,15 @@ fn an_idempotency_key_creates_one_trigger_through_two_gateways_and_a_killed_sche
     assert_eq!(distinct.len(), 1, "{distinct:?}");
     let answer: Value = serde_json::from_str(&answers[0]).unwrap();
     let id = answer["triggerId"].as_str().unwrap();
-    let fired = until("it to fire", DEADLINE, || Some(stage.fires()).filter(|f| !f.is_empty()));
+    let fired = until("it to fire", DEADLINE, || Some(cluster.fires()).filter(|f| !f.is_empty()));
     assert_eq!(fired.len(), 1);
     assert_eq!(fired[0].trigger, id);
     assert_eq!(answer["generation"], fired[0].generation);
-    let accepted = |verdict: &OutcomeKind| matches!(verdict, OutcomeKind::Accepted { .. });
-    let accepted = stage.outcomes().into_iter().filter(|outcome| accepted(&outcome.kind));
+    let accepted = |kind: &OutcomeKind| matches!(kind, OutcomeKind::Accepted { .. });
+    let accepted = cluster.outcomes().into_iter().filter(|outcome| accepted(&outcome.kind));
     assert_eq!(accepted.count(), 1, "one registration of them all");
 
-    another_body_is_refused(&runtime, &gateways[1].address(), stage.target().1);
+    another_body_is_refused(&runtime, &gateways[1].address(), cluster.target().1);
     scheduler.terminate();
 }
 
@@ -130,25 +130,25 @@ fn another_body_is_refused(runtime: &Runtime, gateway: &str, topic: &str) {
 fn cancels_that_race_with_fires_return_the_actual_outcome() {
     let _machine = exclusive_machine();
     let cancels = std::env::var("ORLOJ_CANCELS").map_or(2_000, |count| count.parse().unwrap());
-    let stage = TestCluster::new("cancel-race");
-    let mut scheduler = stage.scheduler("a");
+    let cluster = TestCluster::new("cancel-race");
+    let mut scheduler = cluster.scheduler("a");
     scheduler.wait_until_ready(READY_DEADLINE);
-    let mut gateway = stage.start("gateway", "g");
+    let mut gateway = cluster.start("gateway", "g");
     gateway.wait_until_ready(READY_DEADLINE);
 
-    let client = stage.client();
+    let client = cluster.client();
     // The first is due when all are registered.
     let begin = clock::now_ms() + 4_000 + cancels / 2;
     let due = |n: u64| begin + n * SPREAD_MS / cancels;
     for n in 0..cancels {
-        client.register(&format!("race-{n}"), due(n), stage.target(), "x", false);
+        client.register(&format!("race-{n}"), due(n), cluster.target(), "x", false);
     }
     let _acknowledged = client.acknowledged();
     let runtime = runtime();
     let answers = runtime.block_on(cancel_all(gateway.address(), cancels, due));
 
     let fires = until("what was not cancelled to fire", DEADLINE, || {
-        let fires = stage.fires();
+        let fires = cluster.fires();
         let stopped = answers.values().filter(|(status, _)| *status == StatusCode::OK).count();
         (fires.len() + stopped >= answers.len()).then_some(fires)
     });

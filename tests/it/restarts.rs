@@ -22,20 +22,20 @@ const READ_MAX: u64 = LONG / 8;
 #[test]
 fn a_restarted_scheduler_does_not_read_its_own_ledger_records_again() {
     let _machine = exclusive_machine();
-    let stage = TestCluster::new("warm")
+    let cluster = TestCluster::new("warm")
         .set("scheduler.ledger_after", "1s")
         .set("store.flush_interval", "1s")
         .set("log.filter", "info,orloj::scheduler::launch=debug");
-    let client = stage.client();
-    let mut scheduler = stage.scheduler("first");
+    let client = cluster.client();
+    let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
     let due = clock::now_ms() + FAR_MS;
     for n in 0..LONG {
-        client.register(&format!("long-{n}"), due, stage.target(), "x", true);
+        client.register(&format!("long-{n}"), due, cluster.target(), "x", true);
     }
     let commands = client.acknowledged().len();
-    until("all to be accepted", DEADLINE, || (stage.outcomes().len() >= commands).then_some(()));
-    let ends: Vec<_> = (0..PARTITIONS).map(|p| (p, ledger_end(&stage, p))).collect();
+    until("all to be accepted", DEADLINE, || (cluster.outcomes().len() >= commands).then_some(()));
+    let ends: Vec<_> = (0..PARTITIONS).map(|p| (p, ledger_end(&cluster, p))).collect();
     assert!(ends.iter().map(|(_, end)| end).sum::<u64>() > LONG, "{ends:?}");
     until("the store to hold the ledger", DEADLINE, || {
         let holds = |(p, end): &(_, u64)| {
@@ -50,7 +50,7 @@ fn a_restarted_scheduler_does_not_read_its_own_ledger_records_again() {
     // A kill may come before RocksDB has brought it to disk.
     scheduler.terminate();
 
-    let again = stage.scheduler("first");
+    let again = cluster.scheduler("first");
     let read = until("the takeovers", DEADLINE, || {
         let read = again.numbers("taken over", "records");
         (read.len() == PARTITIONS as usize).then_some(read)
@@ -59,8 +59,8 @@ fn a_restarted_scheduler_does_not_read_its_own_ledger_records_again() {
     again.terminate();
 }
 
-fn ledger_end(stage: &TestCluster, partition: i32) -> u64 {
-    let reader: BaseConsumer = stage.kafka().create().unwrap();
-    let (_, end) = reader.fetch_watermarks(&stage.names.ledger(), partition, DEADLINE).unwrap();
+fn ledger_end(cluster: &TestCluster, partition: i32) -> u64 {
+    let reader: BaseConsumer = cluster.kafka().create().unwrap();
+    let (_, end) = reader.fetch_watermarks(&cluster.names.ledger(), partition, DEADLINE).unwrap();
     end.unsigned_abs()
 }

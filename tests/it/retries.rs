@@ -16,14 +16,14 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_trigger_has_its_own_retry_policy() {
-    let stage = callbacks("policy").set("worker.name", "w-1");
+    let cluster = callbacks("policy").set("worker.name", "w-1");
     let endpoint = Endpoint::start();
-    let mut scheduler = stage.scheduler("scheduler");
-    let mut worker = stage.start("worker", "worker");
+    let mut scheduler = cluster.scheduler("scheduler");
+    let mut worker = cluster.start("worker", "worker");
     scheduler.wait_until_ready(READY_DEADLINE);
     worker.wait_until_ready(READY_DEADLINE);
     let register = |id: &str, to: &str, retry, target| {
-        endpoint.register(&stage, id, to, json!({"retry": retry}), target);
+        endpoint.register(&cluster, id, to, json!({"retry": retry}), target);
     };
     let soon = json!({"delays": ["100ms"], "attempts": 4, "jitter": 50});
     register("dated", "dated", soon.clone(), json!({}));
@@ -32,7 +32,7 @@ fn a_trigger_has_its_own_retry_policy() {
     register("absent", "absent", json!({"finalStatuses": [404]}), json!({}));
     register("slow", "hang", json!({"attempts": 1}), json!({"timeout": "300ms"}));
 
-    let letter = letter_of(&stage, "broken");
+    let letter = letter_of(&cluster, "broken");
     assert_eq!(letter.reason, "attempt 4 was the last: answered 500: boom");
     let made = attempts(&letter);
     let numbers: Vec<_> = made.iter().map(|attempt| attempt.number).collect();
@@ -43,18 +43,18 @@ fn a_trigger_has_its_own_retry_policy() {
         assert_eq!(attempt.excerpt, Some("boom".into()));
         assert_eq!(attempt.worker.as_str(), "w-1");
     }
-    let letter = letter_of(&stage, "absent");
+    let letter = letter_of(&cluster, "absent");
     assert_eq!(letter.reason, "final: answered 404: no such order");
     assert_eq!(endpoint.requests_for("absent").len(), 1);
 
-    let letter = letter_of(&stage, "slow");
+    let letter = letter_of(&cluster, "slow");
     let [attempt] = attempts(&letter) else { panic!("{letter:?}") };
     assert!(attempt.error.as_ref().is_some_and(|e| e.as_str().starts_with("timed out")));
     assert!((300..5_000).contains(&attempt.duration_ms), "{attempt:?}");
 
-    assert_delivered(&stage, "dated", 2);
+    assert_delivered(&cluster, "dated", 2);
     assert_paused(&endpoint.requests_for("dated"), Duration::from_secs(3));
-    assert_delivered(&stage, "seconds", 2);
+    assert_delivered(&cluster, "seconds", 2);
     assert_paused(&endpoint.requests_for("seconds"), Duration::from_secs(2));
     worker.terminate();
     scheduler.terminate();
@@ -63,16 +63,16 @@ fn a_trigger_has_its_own_retry_policy() {
 #[test]
 fn a_slow_pool_delays_nobody_else() {
     const MANY: usize = 6;
-    let stage = callbacks("pools")
+    let cluster = callbacks("pools")
         .set("topics.pools", vec!["slow"])
         .set("targets.lookup_ttl", "1s")
         .set("worker.in_flight_max", 2);
-    let slow = stage.settings.clone().set("worker.pool", "slow");
-    let (said, applied) = stage.settings.run(&["topics", "apply"]);
-    assert!(applied && said.contains(&stage.names.fires_of("slow")), "{said}");
+    let slow = cluster.settings.clone().set("worker.pool", "slow");
+    let (said, applied) = cluster.settings.run(&["topics", "apply"]);
+    assert!(applied && said.contains(&cluster.names.fires_of("slow")), "{said}");
     let endpoint = Endpoint::start();
-    let mut scheduler = stage.scheduler("scheduler");
-    let mut worker = stage.start("worker", "worker");
+    let mut scheduler = cluster.scheduler("scheduler");
+    let mut worker = cluster.start("worker", "worker");
     let mut slow = OrlojProcess::start("worker", "slow", &slow, "");
     for process in [&mut scheduler, &mut worker, &mut slow] {
         process.wait_until_ready(READY_DEADLINE);
@@ -80,25 +80,25 @@ fn a_slow_pool_delays_nobody_else() {
 
     let pool = |name: &str| json!({"pool": name, "timeout": "20s"});
     for n in 0..MANY {
-        endpoint.register(&stage, &format!("slow-{n}"), "hang", json!({}), pool("slow"));
+        endpoint.register(&cluster, &format!("slow-{n}"), "hang", json!({}), pool("slow"));
     }
     until("the slow pool to be full", DEADLINE, || (endpoint.requests().len() >= 2).then_some(()));
     for n in 0..MANY {
-        endpoint.register(&stage, &format!("quick-{n}"), "fine", json!({}), json!({}));
+        endpoint.register(&cluster, &format!("quick-{n}"), "fine", json!({}), json!({}));
     }
-    (0..MANY).for_each(|n| assert_delivered(&stage, &format!("quick-{n}"), 1));
+    (0..MANY).for_each(|n| assert_delivered(&cluster, &format!("quick-{n}"), 1));
     let waiting = endpoint.requests().iter().filter(|r| r.trigger.starts_with("slow")).count();
     assert_eq!(waiting, 2, "the slow pool has its own limit, and holds it still");
     endpoint.recover();
-    (0..MANY).for_each(|n| assert_delivered(&stage, &format!("slow-{n}"), 1));
+    (0..MANY).for_each(|n| assert_delivered(&cluster, &format!("slow-{n}"), 1));
 
-    endpoint.register(&stage, "lost", "fine", json!({}), pool("nobody"));
-    let letter = letter_of(&stage, "lost");
+    endpoint.register(&cluster, "lost", "fine", json!({}), pool("nobody"));
+    let letter = letter_of(&cluster, "lost");
     assert!(letter.reason.starts_with("pool nobody: topic"), "{}", letter.reason);
     assert!(letter.reason.contains("`orloj topics apply`"), "{}", letter.reason);
 
     // The way out that the reason names, and no attempt was spent.
-    let with_pool = stage.settings.clone().set("topics.pools", vec!["slow", "nobody"]);
+    let with_pool = cluster.settings.clone().set("topics.pools", vec!["slow", "nobody"]);
     let (said, applied) = with_pool.run(&["topics", "apply"]);
     assert!(applied, "{said}");
     let settings = with_pool.set("worker.pool", "nobody");
@@ -106,11 +106,11 @@ fn a_slow_pool_delays_nobody_else() {
     nobody.wait_until_ready(READY_DEADLINE);
     until("the replay to find the pool", DEADLINE, || {
         let replay = ["dead-letters", "replay", "--trigger", "lost", "--yes"];
-        let (said, done) = stage.settings.run(&replay);
+        let (said, done) = cluster.settings.run(&replay);
         assert!(done, "{said}");
         (!endpoint.requests_for("lost").is_empty()).then_some(())
     });
-    assert_delivered(&stage, "lost", 1);
+    assert_delivered(&cluster, "lost", 1);
     for process in [nobody, slow, worker, scheduler] {
         process.terminate();
     }
@@ -120,9 +120,9 @@ fn callbacks(test: &str) -> TestCluster {
     TestCluster::new(test).set("worker.allow_addresses", "any")
 }
 
-fn assert_delivered(stage: &TestCluster, trigger: &str, number: u32) {
+fn assert_delivered(cluster: &TestCluster, trigger: &str, number: u32) {
     until(&format!("{trigger} to be delivered"), DEADLINE, || {
-        let delivered = stage.outcomes().into_iter().find_map(|outcome| match outcome.kind {
+        let delivered = cluster.outcomes().into_iter().find_map(|outcome| match outcome.kind {
             OutcomeKind::Delivered { attempt, .. } if outcome.trigger == *trigger => Some(attempt),
             _ => None,
         });
@@ -138,9 +138,9 @@ fn assert_paused(requests: &[EndpointRequest], least: Duration) {
     assert!(pause >= least && pause < 3 * least + DEADLINE / 10, "{pause:?}");
 }
 
-fn letter_of(stage: &TestCluster, trigger: &str) -> DeadLetter {
+fn letter_of(cluster: &TestCluster, trigger: &str) -> DeadLetter {
     until(&format!("{trigger} to be given up"), DEADLINE, || {
-        stage.dead_letters().into_iter().find(|letter| {
+        cluster.dead_letters().into_iter().find(|letter| {
             matches!(&letter.content, Content::Fire { fire, .. } if fire.id.trigger == *trigger)
         })
     })

@@ -22,43 +22,43 @@ const OCCURRENCES: u64 = 20;
 #[test]
 fn every_occurrence_fires_once_through_kills_and_lost_disks() {
     let _machine = exclusive_machine();
-    let stage = TestCluster::new("recurring");
-    let client = stage.client();
-    let mut scheduler = stage.scheduler("first");
+    let cluster = TestCluster::new("recurring");
+    let client = cluster.client();
+    let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
     let start = clock::now_ms() / 1_000 * 1_000 + 3_000;
     for n in 0..SCHEDULES {
         let schedule = format!(
             r#"{{"topic": {:?}, "schedule": {{"every": "PT1S", "start": {start},
                 "maxExecutions": {OCCURRENCES}, "misfire": {{"all": 100}}}}}}"#,
-            stage.target().1
+            cluster.target().1
         );
         client.post(&format!("s-{n}"), &schedule, None);
     }
     let _all = client.acknowledged();
-    let fires = stage.count_fires();
+    let fires = cluster.count_fires();
     for (kill, wipe) in [(1, false), (2, true), (3, false)] {
         let seen = SCHEDULES * OCCURRENCES / 4 * kill;
         until("fires", COMPLETION_DEADLINE, || (fires.count() as u64 >= seen).then_some(()));
         scheduler.kill();
         if wipe {
-            stage.wipe("first");
+            cluster.wipe("first");
         }
-        scheduler = stage.scheduler("first");
+        scheduler = cluster.scheduler("first");
     }
     let all = SCHEDULES * OCCURRENCES;
     until("all fires", COMPLETION_DEADLINE, || (fires.count() as u64 >= all).then_some(()));
-    until("all ends", COMPLETION_DEADLINE, || (ends(&stage) == SCHEDULES).then_some(()));
+    until("all ends", COMPLETION_DEADLINE, || (ends(&cluster) == SCHEDULES).then_some(()));
     scheduler.wait_until_ready(READY_DEADLINE);
     scheduler.terminate();
     // Whoever comes next adds nothing.
-    stage.wipe("first");
-    let mut again = stage.scheduler("first");
+    cluster.wipe("first");
+    let mut again = cluster.scheduler("first");
     again.wait_until_ready(READY_DEADLINE);
     again.terminate();
 
     let mut occurrences = BTreeMap::<String, Vec<(u32, Timestamp)>>::new();
-    for fired in stage.fires() {
+    for fired in cluster.fires() {
         assert!(fired.visible >= fired.due, "early: {fired:?}");
         occurrences.entry(fired.trigger).or_default().push((fired.occurrence, fired.due));
     }
@@ -70,20 +70,20 @@ fn every_occurrence_fires_once_through_kills_and_lost_disks() {
     }
 }
 
-fn ends(stage: &TestCluster) -> u64 {
-    let ended = |verdict: &OutcomeKind| matches!(verdict, OutcomeKind::Ended { .. });
-    stage.outcomes().iter().filter(|outcome| ended(&outcome.kind)).count() as u64
+fn ends(cluster: &TestCluster) -> u64 {
+    let ended = |kind: &OutcomeKind| matches!(kind, OutcomeKind::Ended { .. });
+    cluster.outcomes().iter().filter(|outcome| ended(&outcome.kind)).count() as u64
 }
 
 #[test]
 fn commands_take_effect_and_survive_a_takeover() {
-    let stage = TestCluster::new("commands");
-    let client = stage.client();
-    let mut scheduler = stage.scheduler("first");
+    let cluster = TestCluster::new("commands");
+    let client = cluster.client();
+    let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
     let soon = clock::now_ms() + 10_000;
     for id in ["paused", "called", "resumed"] {
-        client.register(id, soon, stage.target(), id, true);
+        client.register(id, soon, cluster.target(), id, true);
     }
     client.post("paused", "", Some("pause"));
     client.post("resumed", "", Some("pause"));
@@ -91,7 +91,7 @@ fn commands_take_effect_and_survive_a_takeover() {
     client.post("nobody", "", Some("pause"));
     let answers = |count| {
         until("answers", COMPLETION_DEADLINE, || {
-            Some(stage.outcomes()).filter(|told| told.len() >= count)
+            Some(cluster.outcomes()).filter(|told| told.len() >= count)
         })
     };
     let told = answers(7);
@@ -100,8 +100,8 @@ fn commands_take_effect_and_survive_a_takeover() {
     assert!(matches!(of("called"), Some(OutcomeKind::Called { occurrence: 0, .. })), "{told:?}");
     assert!(matches!(of("nobody"), Some(OutcomeKind::NotPending { .. })), "{told:?}");
     scheduler.kill();
-    stage.wipe("first");
-    let mut scheduler = stage.scheduler("first");
+    cluster.wipe("first");
+    let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
     client.post("resumed", "", Some("resume"));
     let told = answers(8);
@@ -111,9 +111,9 @@ fn commands_take_effect_and_survive_a_takeover() {
     });
     assert!(resumed, "{told:?}");
     // One that is due later says that the time of the others has passed.
-    client.register("last", soon + 1_000, stage.target(), "last", false);
+    client.register("last", soon + 1_000, cluster.target(), "last", false);
     let fires = until("the last one", COMPLETION_DEADLINE, || {
-        Some(stage.fires()).filter(|fires| fires.iter().any(|fired| fired.trigger == "last"))
+        Some(cluster.fires()).filter(|fires| fires.iter().any(|fired| fired.trigger == "last"))
     });
     let mut fired: Vec<_> = fires.iter().map(|fired| fired.trigger.as_str()).collect();
     fired.sort_unstable();

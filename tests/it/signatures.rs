@@ -37,7 +37,7 @@ fn the_official_libraries_verify_our_signatures() {
 
 /// Requests with one secret, with two while one takes the other's place, and with a pair beside.
 fn deliveries() -> Vec<Value> {
-    let site = CallersScenario::new("signatures", "1h");
+    let fixture = CallersScenario::new("signatures", "1h");
     let shared = [(); 2].map(|()| NewSecret::shared().unwrap().secret);
     let pair = NewSecret::pair().unwrap();
     let key = [(); 3].map(|()| new_key().unwrap());
@@ -51,8 +51,8 @@ fn deliveries() -> Vec<Value> {
         caller("two", &key[1], &[&shared[1], &shared[0]]),
         caller("three", &key[2], &[&pair.secret, &shared[0]]),
     ];
-    site.write("callers.toml", &file.concat());
-    let running = site.start();
+    fixture.write("callers.toml", &file.concat());
+    let running = fixture.start();
     let sent = [
         running.deliver(&key[0], "plain", &json!({"n": 1})),
         running.deliver(&key[0], "order.7/é ü", &json!("ünïcödé ☕, \"quoted\"\n")),

@@ -18,17 +18,17 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 #[test]
 fn an_orloj_topic_is_printed_as_json_and_any_other_unchanged() {
-    let stage = TestCluster::new("tail");
-    let mut scheduler = stage.scheduler("first");
+    let cluster = TestCluster::new("tail");
+    let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    let (_, target) = stage.target();
-    let settings = stage.settings.clone().set("gateway.answer_timeout", "30s");
+    let (_, target) = cluster.target();
+    let settings = cluster.settings.clone().set("gateway.answer_timeout", "30s");
     let said = "tea is ready";
     let register = ["register", "tea", "--topic", target, "--in", "1ms", "--payload", said];
     let (answer, ok) = settings.run(&[&register[..], &["--wait"]].concat());
     assert!(ok, "{answer}");
 
-    let (key, outcome) = first_line(&settings, &stage.names.outcomes());
+    let (key, outcome) = first_line(&settings, &cluster.names.outcomes());
     let outcome: Value = serde_json::from_str(&outcome).unwrap();
     assert_eq!((key.as_str(), &outcome["trigger"]), ("tea", &Value::from("tea")));
     assert!(outcome["verdict"]["Accepted"]["fireAt"].is_u64(), "{outcome}");

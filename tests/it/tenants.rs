@@ -55,28 +55,28 @@ fn no_route_reads_or_changes_what_belongs_to_another_tenant() {
         format!("[callers.{name}]\nkeys = [\"{}\"]\nrole = \"caller\"\n", KeyHash::of(key))
     };
     fs::write(&file, caller("alice", &alice) + &caller("mallory", &mallory)).unwrap();
-    let stage = TestCluster::new("tenants")
+    let cluster = TestCluster::new("tenants")
         .set("worker.allow_addresses", "any")
         .set("callers.file", file.to_str().unwrap());
-    let mut scheduler = stage.scheduler("scheduler");
-    let (mut worker, mut gateway) = (stage.start("worker", "w"), stage.start("gateway", "g"));
+    let mut scheduler = cluster.scheduler("scheduler");
+    let (mut worker, mut gateway) = (cluster.start("worker", "w"), cluster.start("gateway", "g"));
     for process in [&mut scheduler, &mut worker, &mut gateway] {
         process.wait_until_ready(READY_DEADLINE);
     }
-    let site = TenantsFixture { gateway, client: Client::new(), runtime: Runtime::new().unwrap() };
+    let fixture = TenantsFixture { gateway, client: Client::new(), runtime: Runtime::new().unwrap() };
     let endpoint = Endpoint::start();
-    let letter = create_resources(&site, &alice, stage.target().1, &endpoint);
-    let before = site.look(&alice, &format!("/v1/triggers/{TRIGGER}"));
+    let letter = create_resources(&fixture, &alice, cluster.target().1, &endpoint);
+    let before = fixture.look(&alice, &format!("/v1/triggers/{TRIGGER}"));
 
-    let description = site.look(&alice, "/openapi.json");
+    let description = fixture.look(&alice, "/openapi.json");
     let mut tried = 0;
     for (path, methods) in description["paths"].as_object().unwrap() {
         let id = if path.contains("dead-letters") { letter.as_str() } else { TRIGGER };
         let place = path.replace("{id}", id);
         for method in methods.as_object().unwrap().keys().filter(|key| *key != "parameters") {
             let method: Method = method.to_uppercase().parse().unwrap();
-            let body = body_of(&method, path, stage.target().1);
-            let (status, said) = site.call(&mallory, method.clone(), &place, body.as_ref());
+            let body = body_of(&method, path, cluster.target().1);
+            let (status, said) = fixture.call(&mallory, method.clone(), &place, body.as_ref());
             assert!(!said.contains(SECRET), "{method} {path}: {said}");
             if path.contains("{id}") || (path == "/v1/triggers" && method == Method::POST) {
                 assert!(matches!(status, 403 | 404), "{method} {path}: {status} {said}");
@@ -88,21 +88,21 @@ fn no_route_reads_or_changes_what_belongs_to_another_tenant() {
     }
     assert!(tried >= 18, "{tried} routes");
 
-    let after = site.look(&alice, &format!("/v1/triggers/{TRIGGER}"));
+    let after = fixture.look(&alice, &format!("/v1/triggers/{TRIGGER}"));
     assert_eq!(after["generation"], before["generation"], "{after}");
     assert_eq!((&after["status"], &after["name"]), (&json!("PENDING"), &json!(SECRET)));
-    let letters = site.look(&alice, "/v1/dead-letters");
+    let letters = fixture.look(&alice, "/v1/dead-letters");
     assert_eq!(letters["items"][0]["state"], json!("OPEN"), "{letters}");
-    let seen = site.look(&mallory, "/v1/triggers");
+    let seen = fixture.look(&mallory, "/v1/triggers");
     assert_eq!(seen["items"], json!([]));
-    for process in [site.gateway, worker, scheduler] {
+    for process in [fixture.gateway, worker, scheduler] {
         assert!(!process.panicked());
         process.terminate();
     }
 }
 
 /// Gives the first tenant a trigger and a dead letter; returns the letter's id.
-fn create_resources(site: &TenantsFixture, key: &str, topic: &str, endpoint: &Endpoint) -> String {
+fn create_resources(fixture: &TenantsFixture, key: &str, topic: &str, endpoint: &Endpoint) -> String {
     let payload = json!({ "words": SECRET });
     let pending = json!({
         "triggerId": TRIGGER, "name": SECRET, "labels": {"of": SECRET}, "topic": topic,
@@ -113,11 +113,11 @@ fn create_resources(site: &TenantsFixture, key: &str, topic: &str, endpoint: &En
         "payload": payload, "delaySeconds": 0, "retry": {"attempts": 1},
     });
     for body in [&pending, &failing] {
-        let (status, said) = site.call(key, Method::POST, "/v1/triggers", Some(body));
+        let (status, said) = fixture.call(key, Method::POST, "/v1/triggers", Some(body));
         assert_eq!(status, 201, "{said}");
     }
     until("the dead letter", READY_DEADLINE, || {
-        let letters = site.look(key, "/v1/dead-letters");
+        let letters = fixture.look(key, "/v1/dead-letters");
         Some(letters["items"][0]["id"].as_str()?.to_owned())
     })
 }

@@ -152,7 +152,7 @@ impl ProducerContext for AcknowledgedSends {
             if std::thread::panicking() {
                 return; // the test has failed already, and a second panic would hide why
             }
-            // An unknown outcome would make every verdict uncertain.
+            // An unknown outcome would make every kind uncertain.
             panic!("a registration was not acknowledged: {result:?}")
         };
         let id = std::str::from_utf8(record.key().unwrap()).unwrap().to_owned();

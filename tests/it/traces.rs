@@ -24,14 +24,14 @@ const SPAN: &str = "b7ad6b7169203331";
 #[test]
 fn a_callback_is_a_span_linked_to_its_registration() {
     let collector = Collector::start();
-    let site = CallersScenario::new("traces", "1h").set("trace.endpoint", &collector.endpoint);
+    let fixture = CallersScenario::new("traces", "1h").set("trace.endpoint", &collector.endpoint);
     let key = new_key().unwrap();
     let hash = KeyHash::of(&key);
-    site.write(
+    fixture.write(
         "callers.toml",
         &format!("callers.a = {{ role = \"caller\", keys = [\"{hash}\"] }}"),
     );
-    let running = site.start();
+    let running = fixture.start();
     let traced = |id: &str, flags: &str| {
         let mut registration = running.callback(id, &json!(null));
         registration["headers"] = json!({

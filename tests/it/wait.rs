@@ -16,14 +16,14 @@ pub(crate) fn until<T>(what: &str, deadline: Duration, probe: impl FnMut() -> Op
 
 /// Looks until `probe` finds what it looks for, and returns it; `None` after `deadline`.
 pub(crate) fn within<T>(deadline: Duration, mut probe: impl FnMut() -> Option<T>) -> Option<T> {
-    let begun = clock::monotonic();
+    let started = clock::monotonic();
     // Nobody sends: receiving is a pause that the test's own thread can afford.
     let (_quiet, pause) = mpsc::channel::<()>();
     loop {
         if let Some(found) = probe() {
             return Some(found);
         }
-        if clock::monotonic() - begun >= deadline {
+        if clock::monotonic() - started >= deadline {
             return None;
         }
         let _ = pause.recv_timeout(POLL);

@@ -39,14 +39,14 @@ const PARTITIONS: u16 = 2;
 
 #[test]
 fn a_failing_callback_is_retried_by_signals_until_it_is_delivered() {
-    let stage = WorkerFixture::new("worker-retry");
-    let _worker = stage.start_worker(&[]);
-    let signals = stage.read_topic("signals");
-    let outcomes = stage.read_topic("outcomes");
+    let cluster = WorkerFixture::new("worker-retry");
+    let _worker = cluster.start_worker(&[]);
+    let signals = cluster.read_topic("signals");
+    let outcomes = cluster.read_topic("outcomes");
 
-    let mut fire = stage.fire("order-7", "flaky");
+    let mut fire = cluster.fire("order-7", "flaky");
     for attempt in 2..=3 {
-        stage.publish(0, &fire);
+        cluster.publish(0, &fire);
         let Signal::Retry(request) = signals.next(Schemas::decode_signal) else { panic!() };
         assert_eq!(request.id, FireId { attempt, ..fire.id.clone() });
         assert_eq!(request.reason, "answered 500: attempt refused");
@@ -60,13 +60,13 @@ fn a_failing_callback_is_retried_by_signals_until_it_is_delivered() {
         let RetryRequest { id, definition, history, .. } = request;
         fire = Fire { id, definition, history, ..fire };
     }
-    stage.publish(0, &fire);
+    cluster.publish(0, &fire);
     let outcome = outcomes.next(Schemas::decode_outcome);
     let (generation, occurrence, attempt) = (42, 0, 3);
     let delivered = OutcomeKind::Delivered { generation, occurrence, attempt, status: 200 };
     assert_eq!((outcome.trigger.as_str(), outcome.kind), ("order-7", delivered));
 
-    let calls = stage.receiver.calls();
+    let calls = cluster.receiver.calls();
     let attempts: Vec<_> = calls.iter().map(|call| call.attempt.as_str()).collect();
     assert_eq!(attempts, ["1", "2", "3"]);
     assert!(calls.iter().all(|call| call.key == "order-7:42:0"), "{calls:?}");
@@ -75,51 +75,51 @@ fn a_failing_callback_is_retried_by_signals_until_it_is_delivered() {
 
 #[test]
 fn what_cannot_be_delivered_becomes_a_dead_letter() {
-    let stage = WorkerFixture::new("worker-dead");
-    let _worker = stage.start_worker(&["worker.allow_addresses=public"]);
-    let letters = stage.read_topic("dead-letters");
+    let cluster = WorkerFixture::new("worker-dead");
+    let _worker = cluster.start_worker(&["worker.allow_addresses=public"]);
+    let letters = cluster.read_topic("dead-letters");
 
-    let fire = stage.fire("inside", "ok");
-    stage.publish(1, &fire);
+    let fire = cluster.fire("inside", "ok");
+    cluster.publish(1, &fire);
     let letter = letters.next(Schemas::decode_dead_letter);
     assert!(letter.reason.starts_with("127.0.0.1 must not be called"), "{}", letter.reason);
     let Content::Fire { fire: dead, attempts: 1 } = &letter.content else { panic!("{letter:?}") };
     assert_eq!(Fire { history: None, ..dead.clone() }, fire);
     assert_eq!((letter.origin.partition, letter.origin.offset), (1, 0));
 
-    stage.send(0, b"broken", b"no fire");
+    cluster.send(0, b"broken", b"no fire");
     let letter = letters.next(Schemas::decode_dead_letter);
     let Content::Record { value, .. } = &letter.content else { panic!("{letter:?}") };
     assert_eq!(value.as_deref(), Some(&b"no fire"[..]));
-    assert!(stage.receiver.calls().is_empty());
+    assert!(cluster.receiver.calls().is_empty());
 
     // A name that leads to a forbidden address is as bad as the address.
-    let url = stage.receiver.url("ok").replace("127.0.0.1", "localhost");
-    stage.publish(0, &fire_to("by-name", &url));
+    let url = cluster.receiver.url("ok").replace("127.0.0.1", "localhost");
+    cluster.publish(0, &fire_to("by-name", &url));
     let letter = letters.next(Schemas::decode_dead_letter);
     assert!(letter.reason.contains("must not be called: it is loopback"), "{}", letter.reason);
 }
 
 #[test]
 fn unreachable_and_silent_receivers_fail_as_expected() {
-    let stage = WorkerFixture::new("worker-silent");
-    let _worker = stage.start_worker(&[
+    let cluster = WorkerFixture::new("worker-silent");
+    let _worker = cluster.start_worker(&[
         "worker.timeout=1s",
         "worker.connect_timeout=1s",
         "worker.retry_delays=[\"1s\"]",
     ]);
-    let outcomes = stage.read_topic("outcomes");
-    let mut last = stage.fire("silent", "slow");
+    let outcomes = cluster.read_topic("outcomes");
+    let mut last = cluster.fire("silent", "slow");
     last.id.attempt = 2;
     let [closed] = kafka_server::free_ports();
     let refused = fire_to("refused", &format!("http://127.0.0.1:{closed}/"));
-    for fire in [stage.fire("gone", "gone"), stage.fire("silent", "slow"), last, refused] {
-        stage.publish(0, &fire);
+    for fire in [cluster.fire("gone", "gone"), cluster.fire("silent", "slow"), last, refused] {
+        cluster.publish(0, &fire);
     }
     let mut told = BTreeMap::new();
     for _ in 0..4 {
-        let Outcome { trigger, kind: verdict, .. } = outcomes.next(Schemas::decode_outcome);
-        let OutcomeKind::Failed { attempt, reason, retry_at, .. } = verdict else { panic!() };
+        let Outcome { trigger, kind, .. } = outcomes.next(Schemas::decode_outcome);
+        let OutcomeKind::Failed { attempt, reason, retry_at, .. } = kind else { panic!() };
         told.insert((trigger.to_string(), attempt), (reason, retry_at.is_some()));
     }
     let of = |trigger: &str, attempt| told[&(trigger.to_owned(), attempt)].clone();
@@ -133,13 +133,13 @@ fn unreachable_and_silent_receivers_fail_as_expected() {
 /// partitions over. Only what was not finished is called again.
 #[test]
 fn a_partition_that_moves_repeats_only_what_was_not_finished() {
-    let stage = WorkerFixture::new("worker-moves");
-    let first = stage.start_worker(&[]);
-    let outcomes = stage.read_topic("outcomes");
+    let cluster = WorkerFixture::new("worker-moves");
+    let first = cluster.start_worker(&[]);
+    let outcomes = cluster.read_topic("outcomes");
     for partition in 0..2 {
-        stage.publish(partition, &stage.fire(&format!("slow-{partition}"), "slow"));
+        cluster.publish(partition, &cluster.fire(&format!("slow-{partition}"), "slow"));
         for n in 0..20 {
-            stage.publish(partition, &stage.fire(&format!("quick-{partition}-{n}"), "ok"));
+            cluster.publish(partition, &cluster.fire(&format!("quick-{partition}-{n}"), "ok"));
         }
     }
     for _ in 0..40 {
@@ -147,11 +147,11 @@ fn a_partition_that_moves_repeats_only_what_was_not_finished() {
         assert!(outcome.trigger.as_str().starts_with("quick"), "{outcome:?}");
     }
 
-    let second = stage.start_worker(&[]);
+    let second = cluster.start_worker(&[]);
     until("the slow callback of the moved partition again", DEADLINE, || {
-        (stage.receiver.count("slow-0") + stage.receiver.count("slow-1") == 3).then_some(())
+        (cluster.receiver.count("slow-0") + cluster.receiver.count("slow-1") == 3).then_some(())
     });
-    stage.receiver.release.send_replace(true);
+    cluster.receiver.release.send_replace(true);
     let mut slow = [outcomes.next(Schemas::decode_outcome), outcomes.next(Schemas::decode_outcome)];
     slow.sort_by(|a, b| a.trigger.cmp(&b.trigger));
     let ids = slow.each_ref().map(|outcome| outcome.trigger.as_str());
@@ -159,38 +159,38 @@ fn a_partition_that_moves_repeats_only_what_was_not_finished() {
 
     // Both leave in good order; a third finds nothing left to do.
     drop((first, second));
-    let _third = stage.start_worker(&[]);
-    stage.publish(0, &stage.fire("last", "ok"));
+    let _third = cluster.start_worker(&[]);
+    cluster.publish(0, &cluster.fire("last", "ok"));
     assert_eq!(outcomes.next(Schemas::decode_outcome).trigger.as_str(), "last");
     let repeated = |call: &&WorkerCall| !call.trigger.starts_with("slow");
-    assert_eq!(stage.receiver.calls().iter().filter(repeated).count(), 41);
+    assert_eq!(cluster.receiver.calls().iter().filter(repeated).count(), 41);
 }
 
 /// The first callback hangs, a thousand wait for its place, and then so much comes that Kafka could
 /// not remember what of it is finished.
 #[test]
 fn waiting_callbacks_are_deferred_when_the_window_is_full() {
-    let stage = WorkerFixture::new("worker-window");
-    let _worker = stage.start_worker(&[
+    let cluster = WorkerFixture::new("worker-window");
+    let _worker = cluster.start_worker(&[
         "worker.caller_concurrent=1",
         "worker.timeout=60s",
         "worker.timeout_max=60s",
     ]);
-    let signals = stage.read_topic("signals");
-    stage.publish(0, &stage.fire("hangs", "slow"));
-    let mut waits = stage.fire("waits", "slow");
+    let signals = cluster.read_topic("signals");
+    cluster.publish(0, &cluster.fire("hangs", "slow"));
+    let mut waits = cluster.fire("waits", "slow");
     for n in 0..OPEN_MAX as u64 {
         waits.id.generation = n;
-        stage.enqueue(0, b"waits", &stage.schemas.encode_fire(&waits));
+        cluster.enqueue(0, b"waits", &cluster.schemas.encode_fire(&waits));
     }
-    until("a callback that hangs", DEADLINE, || (stage.receiver.count("hangs") == 1).then_some(()));
-    let mut other = stage.fire("other", "ok");
+    until("a callback that hangs", DEADLINE, || (cluster.receiver.count("hangs") == 1).then_some(()));
+    let mut other = cluster.fire("other", "ok");
     other.definition.caller = Some("other".into());
     for n in 0..=WINDOW_MAX {
         other.id.generation = n;
-        stage.enqueue(0, b"other", &stage.schemas.encode_fire(&other));
+        cluster.enqueue(0, b"other", &cluster.schemas.encode_fire(&other));
     }
-    stage.producer.flush(DEADLINE).unwrap();
+    cluster.producer.flush(DEADLINE).unwrap();
     let request = loop {
         let Signal::Retry(request) = signals.next(Schemas::decode_signal) else { panic!() };
         if request.id.trigger == *"waits" {
@@ -199,85 +199,85 @@ fn waiting_callbacks_are_deferred_when_the_window_is_full() {
     };
     assert_eq!((request.id.attempt, request.id.deferral), (1, 1));
     assert_eq!(request.reason, "not started: it held back the progress of its partition");
-    assert_eq!((stage.receiver.count("hangs"), stage.receiver.count("waits")), (1, 0));
-    stage.receiver.release.send_replace(true);
+    assert_eq!((cluster.receiver.count("hangs"), cluster.receiver.count("waits")), (1, 0));
+    cluster.receiver.release.send_replace(true);
 }
 
 #[test]
 fn waiting_callbacks_of_a_stopped_worker_are_made_by_the_next() {
-    let stage = WorkerFixture::new("worker-ends");
-    let first = stage.start_worker(&["worker.caller_concurrent=1"]);
-    stage.publish(0, &stage.fire("under-way", "slow"));
-    stage.publish(0, &stage.fire("waits", "ok"));
+    let cluster = WorkerFixture::new("worker-ends");
+    let first = cluster.start_worker(&["worker.caller_concurrent=1"]);
+    cluster.publish(0, &cluster.fire("under-way", "slow"));
+    cluster.publish(0, &cluster.fire("waits", "ok"));
     until("a callback under way", DEADLINE, || {
-        (stage.receiver.count("under-way") == 1).then_some(())
+        (cluster.receiver.count("under-way") == 1).then_some(())
     });
     first.shutdown.cancel();
-    stage.receiver.release.send_replace(true);
+    cluster.receiver.release.send_replace(true);
     drop(first);
-    assert_eq!(stage.receiver.count("waits"), 0);
-    let _second = stage.start_worker(&[]);
-    until("what has waited", DEADLINE, || (stage.receiver.count("waits") == 1).then_some(()));
-    assert_eq!(stage.receiver.count("under-way"), 1);
+    assert_eq!(cluster.receiver.count("waits"), 0);
+    let _second = cluster.start_worker(&[]);
+    until("what has waited", DEADLINE, || (cluster.receiver.count("waits") == 1).then_some(()));
+    assert_eq!(cluster.receiver.count("under-way"), 1);
 }
 
 /// Three fires of a caller that has one place, and a cancel of all three behind them.
 #[test]
 fn only_callbacks_that_have_not_started_are_withdrawn() {
-    let stage = WorkerFixture::new("worker-withdraws");
-    let _worker = stage.start_worker(&["worker.caller_concurrent=1"]);
-    let outcomes = stage.read_topic("outcomes");
+    let cluster = WorkerFixture::new("worker-withdraws");
+    let _worker = cluster.start_worker(&["worker.caller_concurrent=1"]);
+    let outcomes = cluster.read_topic("outcomes");
     let fires = [1, 2, 43].map(|generation| {
-        let mut fire = stage.fire("order-7", "slow");
+        let mut fire = cluster.fire("order-7", "slow");
         (fire.id.generation, fire.id.attempt) = (generation, 2);
         fire
     });
     for fire in &fires {
-        stage.publish(0, fire);
+        cluster.publish(0, fire);
     }
     until("a callback under way", DEADLINE, || {
-        (stage.receiver.count("order-7") == 1).then_some(())
+        (cluster.receiver.count("order-7") == 1).then_some(())
     });
-    stage.withdraw(1, "order-7", 43);
-    stage.withdraw(0, "another", 43);
-    stage.withdraw(0, "order-7", 43);
+    cluster.withdraw(1, "order-7", 43);
+    cluster.withdraw(0, "another", 43);
+    cluster.withdraw(0, "order-7", 43);
     let outcome = outcomes.next(Schemas::decode_outcome);
     let withdrawn = OutcomeKind::Withdrawn { generation: 2, occurrence: 0, attempt: 2 };
     assert_eq!((outcome.kind, outcome.answers), (withdrawn, None));
-    stage.receiver.release.send_replace(true);
+    cluster.receiver.release.send_replace(true);
     let delivered = [(); 2].map(|()| match outcomes.next(Schemas::decode_outcome).kind {
         OutcomeKind::Delivered { generation, .. } => generation,
         other => panic!("{other:?}"),
     });
-    assert_eq!((delivered, stage.receiver.count("order-7")), ([1, 43], 2));
+    assert_eq!((delivered, cluster.receiver.count("order-7")), ([1, 43], 2));
 }
 
 /// A worker has begun two callbacks of each partition, and then another one, with a place for one,
 /// takes one of the two partitions over. Nobody may say of any that it was not requested.
 #[test]
 fn callbacks_that_another_worker_may_have_started_are_not_withdrawn() {
-    let stage = WorkerFixture::new("worker-doubts");
-    let _first = stage.start_worker(&[]);
-    let outcomes = stage.read_topic("outcomes");
+    let cluster = WorkerFixture::new("worker-doubts");
+    let _first = cluster.start_worker(&[]);
+    let outcomes = cluster.read_topic("outcomes");
     let ids = ["begun-0", "begun-1", "waits-0", "waits-1"];
     for (id, partition) in ids.into_iter().zip([0, 1, 0, 1]) {
-        stage.publish(partition, &stage.fire(id, "slow"));
+        cluster.publish(partition, &cluster.fire(id, "slow"));
     }
-    until("all under way", DEADLINE, || (stage.receiver.calls().len() == 4).then_some(()));
-    let _second = stage.start_worker(&["worker.caller_concurrent=1"]);
+    until("all under way", DEADLINE, || (cluster.receiver.calls().len() == 4).then_some(()));
+    let _second = cluster.start_worker(&["worker.caller_concurrent=1"]);
     until("the first one of the moved partition again", DEADLINE, || {
-        (stage.receiver.calls().len() == 5).then_some(())
+        (cluster.receiver.calls().len() == 5).then_some(())
     });
     for (id, partition) in ids.into_iter().zip([0, 1, 0, 1]) {
-        stage.withdraw(partition, id, 43);
+        cluster.withdraw(partition, id, 43);
     }
     for partition in 0..2 {
-        let mut behind = stage.fire("behind", "ok");
+        let mut behind = cluster.fire("behind", "ok");
         behind.definition.caller = Some("another".into());
-        stage.publish(partition, &behind);
+        cluster.publish(partition, &behind);
         assert_eq!(outcomes.next(Schemas::decode_outcome).trigger.as_str(), "behind");
     }
-    stage.receiver.release.send_replace(true);
+    cluster.receiver.release.send_replace(true);
     for _ in ids {
         let outcome = outcomes.next(Schemas::decode_outcome);
         assert!(matches!(outcome.kind, OutcomeKind::Delivered { .. }), "{outcome:?}");

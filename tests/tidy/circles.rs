@@ -10,6 +10,9 @@ use super::source::{SourceFile, after, sources};
 /// Circles that stay: the folder, one of the modules, the reason.
 const CIRCLES: &[(&str, &str, &str)] = &[];
 
+/// Programs without a library: `crate::` starts here, and all of their code counts.
+const PROGRAMS: &[&str] = &["benches/suite", "crates/orloj-core/tests/core", "tests/it"];
+
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
 #[test]
@@ -41,8 +44,19 @@ fn a_circle_is_found() {
         SourceFile::new("src/a/two/mod.rs", "use crate::a::one::One;\n"),
         SourceFile::new("src/a/three.rs", "#[cfg(test)]\nmod tests { use super::super::one; }\n"),
     ];
-    let graphs = graphs(&sources);
-    assert_eq!(circles(&graphs["src/a"]), [["one", "two"]]);
+    let graphs_of_library = graphs(&sources);
+    assert_eq!(circles(&graphs_of_library["src/a"]), [["one", "two"]]);
+    let sources = [
+        SourceFile::new("benches/suite/main.rs", "mod cases;\nmod run;\nuse crate::run::all;\n"),
+        SourceFile::new("benches/suite/cases/mod.rs", "use crate::run::{BenchRun, CaseResult};\n"),
+        SourceFile::new("benches/suite/run.rs", "use crate::cases::CASES;\n"),
+        SourceFile::new("tests/it/faults/mod.rs", "mod one;\nmod two;\n"),
+        SourceFile::new("tests/it/faults/one.rs", "use crate::faults::two::Two;\n"),
+        SourceFile::new("tests/it/faults/two.rs", "use super::one::One;\n"),
+    ];
+    let graphs_of_programs = graphs(&sources);
+    assert_eq!(circles(&graphs_of_programs["benches/suite"]), [["cases", "run"]]);
+    assert_eq!(circles(&graphs_of_programs["tests/it/faults"]), [["one", "two"]]);
 }
 
 /// What the modules of each folder use of their siblings, in production code.
@@ -53,7 +67,7 @@ fn graphs(sources: &[SourceFile]) -> BTreeMap<String, Graph> {
         .filter_map(|source| {
             source.path.strip_suffix("/mod.rs").or(source.path.strip_suffix("/lib.rs"))
         })
-        .chain(["benches/suite"])
+        .chain(PROGRAMS.iter().copied())
         .map(str::to_owned)
         .collect();
     for source in sources.iter().filter(|source| source.is_rust()) {
@@ -83,10 +97,12 @@ fn graphs(sources: &[SourceFile]) -> BTreeMap<String, Graph> {
 
 /// The names that `source`, `depth` folders below `folder`, takes from `folder`.
 fn siblings(source: &SourceFile, folder: &str, depth: usize) -> BTreeSet<String> {
-    let below_src = folder.split_once("src/").map(|(_, below)| below.replace('/', "::"));
-    let from_crate = match below_src {
-        Some(path) => format!("crate::{path}::"),
-        None if folder.ends_with("src") || folder == "benches/suite" => "crate::".to_owned(),
+    let program = PROGRAMS.iter().find_map(|root| below(folder, root));
+    let below_src = folder.split_once("src/").map(|(_, below)| below);
+    let from_crate = match program.or(below_src) {
+        Some("") => "crate::".to_owned(),
+        Some(path) => format!("crate::{}::", path.replace('/', "::")),
+        None if folder.ends_with("src") => "crate::".to_owned(),
         None => return BTreeSet::new(),
     };
     let is_mod = source.path.ends_with("/mod.rs");
@@ -94,7 +110,7 @@ fn siblings(source: &SourceFile, folder: &str, depth: usize) -> BTreeSet<String>
     let relative = "super::".repeat(ups.max(1));
     let mut names = BTreeSet::new();
     for (_, production, line) in source.code() {
-        if production {
+        if production || program.is_some() {
             names.extend(after(&line, &from_crate));
             let deeper = format!("super::{relative}");
             if ups > 0 && !line.contains(&deeper) {
@@ -103,6 +119,12 @@ fn siblings(source: &SourceFile, folder: &str, depth: usize) -> BTreeSet<String>
         }
     }
     names
+}
+
+/// The path of `folder` below `root`: empty for the root itself.
+fn below<'a>(folder: &'a str, root: &str) -> Option<&'a str> {
+    let rest = folder.strip_prefix(root)?;
+    if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }
 }
 
 /// Groups of modules that all lead to each other, each in order.

@@ -34,20 +34,20 @@ pub(super) struct ApiResponse {
 
 impl ApiFixture {
     pub(super) fn start(name: &str) -> Self {
-        let stage = TestCluster::new(name)
+        let cluster = TestCluster::new(name)
             .set("worker.allow_addresses", "any")
             .set("gateway.answer_timeout", "20s")
             // What is to die shall be called, not held back.
             .set("worker.circuit_failures_percent", 100);
-        let mut scheduler = stage.scheduler("scheduler");
-        let mut worker = stage.start("worker", "worker");
-        let mut gateway = stage.start("gateway", "gateway");
+        let mut scheduler = cluster.scheduler("scheduler");
+        let mut worker = cluster.start("worker", "worker");
+        let mut gateway = cluster.start("gateway", "gateway");
         for process in [&mut scheduler, &mut worker, &mut gateway] {
             process.wait_until_ready(READY_DEADLINE);
         }
         let (endpoint, client, runtime) = (Endpoint::start(), Client::new(), Runtime::new());
         let runtime = runtime.unwrap();
-        Self { cluster: stage, endpoint, gateway, scheduler, worker, client, runtime }
+        Self { cluster, endpoint, gateway, scheduler, worker, client, runtime }
     }
 
     pub(super) fn request(&self, method: Method, path: &str, body: Option<Value>) -> ApiResponse {
@@ -95,7 +95,7 @@ impl ApiFixture {
         })
     }
 
-    /// Into the topic where triggers of the stage fire.
+    /// Into the topic where triggers of the cluster fire.
     pub(super) fn for_topic(&self, id: &str) -> Value {
         json!({ "triggerId": id, "topic": self.cluster.target().1 })
     }

@@ -24,16 +24,16 @@ const LATER: usize = 10;
 
 #[test]
 fn an_open_circuit_sends_no_request_and_uses_no_attempt_until_it_closes() {
-    let stage = TestCluster::new("circuit")
+    let cluster = TestCluster::new("circuit")
         .set("worker.allow_addresses", "any")
         .set("worker.circuit_open", "4s")
         .set("worker.retry_delays", vec!["500ms"; 40]);
     let receiver = BehaviourReceiver::start();
-    let mut scheduler = stage.scheduler("scheduler");
-    let mut worker = stage.start("worker", "worker");
+    let mut scheduler = cluster.scheduler("scheduler");
+    let mut worker = cluster.start("worker", "worker");
     scheduler.wait_until_ready(READY_DEADLINE);
     worker.wait_until_ready(READY_DEADLINE);
-    let client = stage.client();
+    let client = cluster.client();
     let register = |name: &str, count: usize, caller: &str| {
         for n in 0..count {
             let (id, url) = (format!("{name}-{n}"), receiver.url(caller));
@@ -43,7 +43,7 @@ fn an_open_circuit_sends_no_request_and_uses_no_attempt_until_it_closes() {
 
     receiver.set_behaviour("billing", Behaviour::Answer(503));
     register("first", FIRST, "billing");
-    let opened = until("the circuit to open", DEADLINE, || changes(&stage).into_iter().next());
+    let opened = until("the circuit to open", DEADLINE, || changes(&cluster).into_iter().next());
     assert_eq!(opened.1.state, CircuitState::Open);
     let reason = &opened.1.reason;
     assert!(reason.ends_with("attempts in 30s failed, the last: answered 503"), "{reason}");
@@ -52,28 +52,28 @@ fn an_open_circuit_sends_no_request_and_uses_no_attempt_until_it_closes() {
     until("the other caller's callbacks at the same host", DEADLINE, || {
         (calls(&receiver, "support").len() == LATER).then_some(())
     });
-    let shown = orloj(&stage, &["circuits"]);
+    let shown = orloj(&cluster, &["circuits"]);
     let host = receiver.address.to_string();
     assert!(shown.lines().any(|line| is_row(line, ["open", "billing", &host])), "{shown}");
 
     until("a circuit that has opened twice", DEADLINE, || {
-        let opened = changes(&stage).into_iter().filter(|(_, c)| c.state == CircuitState::Open);
+        let opened = changes(&cluster).into_iter().filter(|(_, c)| c.state == CircuitState::Open);
         (opened.count() >= 2).then_some(())
     });
     receiver.set_behaviour("billing", Behaviour::Answer(200));
     let changes = until("the circuit to close", DEADLINE, || {
-        let changes = changes(&stage);
+        let changes = changes(&cluster);
         (changes.last()?.1.state == CircuitState::Closed).then_some(changes)
     });
     assert_states(&changes);
     assert_no_request_while_open(&receiver, &changes);
     until("all to be delivered", DEADLINE, || {
-        (delivered(&stage).len() == FIRST + 2 * LATER).then_some(())
+        (delivered(&cluster).len() == FIRST + 2 * LATER).then_some(())
     });
-    assert_no_attempt_used(&stage);
+    assert_no_attempt_used(&cluster);
 
     let json: Vec<serde_json::Value> =
-        serde_json::from_str(&orloj(&stage, &["circuits", "--json"])).unwrap();
+        serde_json::from_str(&orloj(&cluster, &["circuits", "--json"])).unwrap();
     let [circuit] = &json[..] else { panic!("{json:?}") };
     assert_eq!((&circuit["state"], &circuit["caller"]), (&"closed".into(), &"billing".into()));
     assert_eq!((&circuit["host"], &circuit["probeAt"]), (&host.into(), &().into()));
@@ -107,17 +107,17 @@ fn assert_no_request_while_open(receiver: &BehaviourReceiver, changes: &[(u64, C
 
 /// What only came while it was open has been sent back, and delivered by an attempt that counts
 /// from 1 or from the probes that it has made.
-fn assert_no_attempt_used(stage: &TestCluster) {
-    let fires: Vec<Box<Fire>> = records::read_all(stage.kafka(), &stage.names.fires())
+fn assert_no_attempt_used(cluster: &TestCluster) {
+    let fires: Vec<Box<Fire>> = records::read_all(cluster.kafka(), &cluster.names.fires())
         .iter()
         .filter_map(|record| {
-            match stage.schemas.decode_worker_record(record.payload().unwrap()).unwrap() {
+            match cluster.schemas.decode_worker_record(record.payload().unwrap()).unwrap() {
                 WorkerRecord::Callback(fire) => Some(fire),
                 WorkerRecord::Withdrawal(_) => None,
             }
         })
         .collect();
-    let failed: Vec<_> = stage
+    let failed: Vec<_> = cluster
         .outcomes()
         .into_iter()
         .filter_map(|outcome| match outcome.kind {
@@ -125,7 +125,7 @@ fn assert_no_attempt_used(stage: &TestCluster) {
             _ => None,
         })
         .collect();
-    for (trigger, attempt) in delivered(stage) {
+    for (trigger, attempt) in delivered(cluster) {
         let spent = failed.iter().filter(|(failed, _)| *failed == *trigger).count();
         assert_eq!(spent + 1, attempt as usize, "{trigger}: each attempt was made");
         let deferred = fires.iter().any(|f| f.id.trigger == *trigger && f.id.deferral > 0);
@@ -133,8 +133,8 @@ fn assert_no_attempt_used(stage: &TestCluster) {
     }
 }
 
-fn delivered(stage: &TestCluster) -> Vec<(String, u32)> {
-    let outcomes = stage.outcomes().into_iter();
+fn delivered(cluster: &TestCluster) -> Vec<(String, u32)> {
+    let outcomes = cluster.outcomes().into_iter();
     let delivered = outcomes.filter_map(|outcome| match outcome.kind {
         OutcomeKind::Delivered { attempt, .. } => Some((outcome.trigger.to_string(), attempt)),
         _ => None,
@@ -143,8 +143,8 @@ fn delivered(stage: &TestCluster) -> Vec<(String, u32)> {
 }
 
 /// Every change of a circuit, with its time.
-fn changes(stage: &TestCluster) -> Vec<(u64, Circuit)> {
-    let outcomes = stage.outcomes().into_iter();
+fn changes(cluster: &TestCluster) -> Vec<(u64, Circuit)> {
+    let outcomes = cluster.outcomes().into_iter();
     let changes = outcomes.filter_map(|outcome| match outcome.kind {
         OutcomeKind::Circuit(circuit) => Some((outcome.at, circuit)),
         _ => None,
@@ -161,12 +161,12 @@ fn is_row(line: &str, begins: [&str; 3]) -> bool {
     line.split_whitespace().take(3).eq(begins)
 }
 
-fn orloj(stage: &TestCluster, arguments: &[&str]) -> String {
-    let prefix = stage.names.triggers();
+fn orloj(cluster: &TestCluster, arguments: &[&str]) -> String {
+    let prefix = cluster.names.triggers();
     let prefix = prefix.strip_suffix(".triggers").unwrap();
     let done = Command::new(env!("CARGO_BIN_EXE_orloj"))
         .args(arguments)
-        .args(["--bootstrap-servers", stage.kafka().get("bootstrap.servers").unwrap()])
+        .args(["--bootstrap-servers", cluster.kafka().get("bootstrap.servers").unwrap()])
         .args(["--set", &format!("topics.prefix={prefix}")])
         .output()
         .unwrap();

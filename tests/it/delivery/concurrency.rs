@@ -21,7 +21,7 @@ const MEMORY_MAX: u64 = 1_000;
 #[ignore = "10,000 sockets for minutes: make test-delivery"]
 fn ten_thousand_callbacks_are_in_flight_at_once() {
     let _alone = exclusive_machine();
-    let stage = TestCluster::new("crowd")
+    let cluster = TestCluster::new("crowd")
         .set("worker.allow_addresses", "any")
         .set("worker.timeout", "120s")
         .set("worker.timeout_max", "120s")
@@ -29,12 +29,12 @@ fn ten_thousand_callbacks_are_in_flight_at_once() {
         .set("worker.caller_waiting", 20_000)
         .set("worker.waiting_max", 40_000);
     let receiver = BehaviourReceiver::start();
-    let mut scheduler = stage.scheduler("scheduler");
-    let mut worker = stage.start("worker", "worker");
+    let mut scheduler = cluster.scheduler("scheduler");
+    let mut worker = cluster.start("worker", "worker");
     scheduler.wait_until_ready(READY_DEADLINE);
     worker.wait_until_ready(READY_DEADLINE);
     eprintln!("before: {} MiB", worker.memory());
-    let peaks = [1, 2].map(|wave| run_wave(wave, &stage, &receiver, &worker));
+    let peaks = [1, 2].map(|wave| run_wave(wave, &cluster, &receiver, &worker));
     assert!(peaks[0] <= MEMORY_MAX, "{peaks:?} MiB");
     assert!(
         peaks[1] * 10 <= peaks[0] * 12,
@@ -48,12 +48,12 @@ fn ten_thousand_callbacks_are_in_flight_at_once() {
 /// Lets a crowd gather, then go; returns the worker's memory while it was there, in MiB.
 fn run_wave(
     wave: usize,
-    stage: &TestCluster,
+    cluster: &TestCluster,
     receiver: &BehaviourReceiver,
     worker: &OrlojProcess,
 ) -> u64 {
     receiver.set_behaviour("crowd", Behaviour::Hang);
-    let (client, before) = (stage.client(), receiver.received().calls.len());
+    let (client, before) = (cluster.client(), receiver.received().calls.len());
     let due = clock::now_ms() + 3_000;
     for n in 0..CALLBACKS {
         client.register_callback(&format!("{wave}-{n}"), due, &receiver.url("crowd"), "crowd");
@@ -66,7 +66,7 @@ fn run_wave(
     let memory = worker.memory();
     receiver.set_behaviour("crowd", Behaviour::Answer(200));
     let ended = until("all to be delivered", DEADLINE, || {
-        let outcomes = stage.outcomes();
+        let outcomes = cluster.outcomes();
         let delivered = outcomes.iter().filter(|outcome| {
             let ours = outcome.trigger.as_str().starts_with(&format!("{wave}-"));
             ours && matches!(outcome.kind, OutcomeKind::Delivered { attempt: 1, .. })

@@ -58,9 +58,9 @@ fn two_hanging_callers_delay_no_other_caller_measurably() {
 #[ignore = "a minute of measuring: make test-delivery"]
 fn two_hanging_callers_delay_others_without_a_bulkhead() {
     let _alone = exclusive_machine();
-    let stage = cluster("isolation-none").set("worker.caller_concurrent", IN_FLIGHT_MAX);
+    let cluster = cluster("isolation-none").set("worker.caller_concurrent", IN_FLIGHT_MAX);
     let comparison = Comparison { pairs: 2, window: 3_000, rate: 15 };
-    let [without, with] = comparison.run(&stage).map(best);
+    let [without, with] = comparison.run(&cluster).map(best);
     assert!(is_noticeably_slower(without, with), "p99 {with} ms with them, {without} ms without");
 }
 
@@ -86,13 +86,13 @@ fn cluster(name: &str) -> TestCluster {
 
 impl Comparison {
     /// The others' p99 of lateness in ms, of each round without and with those who hang.
-    fn run(&self, stage: &TestCluster) -> [Vec<u64>; 2] {
+    fn run(&self, cluster: &TestCluster) -> [Vec<u64>; 2] {
         let receiver = BehaviourReceiver::start();
-        let mut scheduler = stage.scheduler("scheduler");
-        let mut worker = stage.start("worker", "worker");
+        let mut scheduler = cluster.scheduler("scheduler");
+        let mut worker = cluster.start("worker", "worker");
         scheduler.wait_until_ready(READY_DEADLINE);
         worker.wait_until_ready(READY_DEADLINE);
-        let client = stage.client();
+        let client = cluster.client();
         let mut round = 0;
         let mut measure = |hanging| {
             round += 1;

@@ -28,19 +28,19 @@ fn mail_arrives_at_a_real_server() {
     let folder = tempfile::tempdir().unwrap();
     let callers = folder.path().join("callers.toml");
     fs::write(&callers, "callers.billing.notify.email = [\"billing@example.com\"]").unwrap();
-    let mut stage = TestCluster::new("mail")
+    let mut cluster = TestCluster::new("mail")
         .set("callers.file", callers.to_str().unwrap())
         .set("notifier.from", "Orloj at night <orloj@example.com>")
         .set("notifier.gather", "100ms");
     let root = certificates::root();
-    stage.settings = stage.settings.environment("SSL_CERT_FILE", root.to_str().unwrap());
+    cluster.settings = cluster.settings.environment("SSL_CERT_FILE", root.to_str().unwrap());
     for (url, tls) in [("smtp://", ""), ("smtp://", "tls"), ("smtps://", "smtps")] {
         let server = Server::start(Path::new(python.trim()), tls);
         let query = if tls == "tls" { "?tls=required" } else { "" };
-        stage = stage.set("notifier.smtp_url", format!("{url}127.0.0.1:{}{query}", server.port));
-        let mut notifier = stage.start("notifier", &format!("notifier-{tls}"));
+        cluster = cluster.set("notifier.smtp_url", format!("{url}127.0.0.1:{}{query}", server.port));
+        let mut notifier = cluster.start("notifier", &format!("notifier-{tls}"));
         notifier.wait_until_ready(READY_DEADLINE);
-        write_letter(&stage, "billing");
+        write_letter(&cluster, "billing");
         let mail = until("the mail", DEADLINE, || server.mails().pop());
         for line in [
             "X-MailFrom: orloj@example.com\n",

@@ -50,21 +50,21 @@ impl WithdrawalScenario {
     /// or are sent back. The first half of them is cancelled; then its receiver begins to answer,
     /// and the second half is cancelled while one after the other begins.
     fn run(&self) {
-        let stage = self.cluster();
+        let cluster = self.cluster();
         let receiver = BehaviourReceiver::start();
         receiver.set_behaviour("crowd", Behaviour::Hang);
-        let mut scheduler = stage.scheduler("scheduler");
-        let mut worker = stage.start("worker", "worker");
+        let mut scheduler = cluster.scheduler("scheduler");
+        let mut worker = cluster.start("worker", "worker");
         scheduler.wait_until_ready(READY_DEADLINE);
         worker.wait_until_ready(READY_DEADLINE);
-        let client = stage.client();
+        let client = cluster.client();
         let ids: Vec<_> = (0..self.callbacks).map(|n| format!("crowd-{n}")).collect();
         let due = clock::now_ms() + 1_000;
         for id in &ids {
             client.register_callback(id, due, &receiver.url("crowd"), "crowd");
         }
         until("all to be fired, and all places to be taken", DEADLINE, || {
-            let fired = records::read_all(stage.kafka(), &stage.names.fires()).len();
+            let fired = records::read_all(cluster.kafka(), &cluster.names.fires()).len();
             let is_full = receiver.received().calls.len() == CONCURRENT_MAX as usize;
             (is_full && fired >= self.callbacks).then_some(())
         });
@@ -72,18 +72,18 @@ impl WithdrawalScenario {
         let (first, second) = ids.split_at(self.callbacks / 2);
         first.iter().for_each(|id| client.cancel(id));
         until("some to be withdrawn", DEADLINE, || {
-            ends(&stage).values().any(|[withdrawn, ..]| *withdrawn > 0).then_some(())
+            ends(&cluster).values().any(|[withdrawn, ..]| *withdrawn > 0).then_some(())
         });
         if self.worker_dies {
-            worker = replace(&stage, worker);
+            worker = replace(&cluster, worker);
         }
         receiver.set_behaviour("crowd", Behaviour::Answer(200));
         second.iter().for_each(|id| client.cancel(id));
         if self.worker_dies {
-            worker = replace(&stage, worker);
+            worker = replace(&cluster, worker);
         }
         let ends = until("an end of each", DEADLINE, || {
-            let ends = ends(&stage);
+            let ends = ends(&cluster);
             ids.iter().all(|id| ends.contains_key(id)).then_some(ends)
         });
         worker.terminate();
@@ -119,17 +119,17 @@ impl WithdrawalScenario {
 }
 
 /// Kills a worker; another one takes its place.
-fn replace(stage: &TestCluster, worker: OrlojProcess) -> OrlojProcess {
+fn replace(cluster: &TestCluster, worker: OrlojProcess) -> OrlojProcess {
     worker.kill();
-    let mut next = stage.start("worker", "worker");
+    let mut next = cluster.start("worker", "worker");
     next.wait_until_ready(READY_DEADLINE);
     next
 }
 
 /// What became of each callback.
-fn ends(stage: &TestCluster) -> BTreeMap<String, EndCounts> {
+fn ends(cluster: &TestCluster) -> BTreeMap<String, EndCounts> {
     let mut ends = BTreeMap::<_, EndCounts>::new();
-    for outcome in stage.outcomes() {
+    for outcome in cluster.outcomes() {
         let place = match outcome.kind {
             OutcomeKind::Withdrawn { .. } => 0,
             OutcomeKind::Delivered { .. } => 1,

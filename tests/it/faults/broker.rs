@@ -33,36 +33,36 @@ pub(super) fn killed(scale: Scale) -> FaultResult {
 
 fn away(scale: Scale, name: &str, end: impl Fn(&KafkaServer)) -> FaultResult {
     let mut server = KafkaServer::start(&Options::default());
-    let scene = FaultFixture::on_server(name, &server);
-    let mut scheduler = scene.cluster.scheduler("first");
+    let fixture = FaultFixture::on_server(name, &server);
+    let mut scheduler = fixture.cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    let witness = ReadinessProbe::of(&scheduler);
+    let probe = ReadinessProbe::of(&scheduler);
     let times = if scale == Scale::Short { &AWAY[..1] } else { &AWAY[..] };
-    scene.steady_load().during(|| {
+    fixture.steady_load().during(|| {
         for away in times {
             wait_for_ms(2_000);
             end(&server);
             server.kill();
             wait_for_ms(*away);
             server.start_again();
-            let fires = scene.cluster.fires().len();
+            let fires = fixture.cluster.fires().len();
             until("fires to go on", COMPLETION_DEADLINE, || {
                 let ended = scheduler.exit_status();
                 assert!(ended.is_none(), "away for {away} ms, it ended by itself: {ended:?}");
-                (scene.cluster.fires().len() > fires).then_some(())
+                (fixture.cluster.fires().len() > fires).then_some(())
             });
         }
     });
     scheduler.wait_until_ready(READY_DEADLINE);
-    let report = scene.settled();
+    let report = fixture.settled();
     readiness::assert_readiness_was_correct(
-        &[&witness],
-        &scene.client.acknowledged(),
-        &scene.cluster.fires(),
+        &[&probe],
+        &fixture.client.acknowledged(),
+        &fixture.cluster.fires(),
     );
     let figures =
         FaultFigures::of(&report).takeovers(scheduler.takeovers()).with("times away", times.len());
     assert!(!scheduler.panicked());
     scheduler.terminate();
-    FaultResult::Passed(figures.with("times not ready", witness.not_ready()))
+    FaultResult::Passed(figures.with("times not ready", probe.not_ready()))
 }

@@ -11,13 +11,13 @@ const AT_ONCE: &str = "clock=back8000@1";
 const LATER: &str = "clock=back8000@3000";
 
 pub(super) fn set_back(_: Scale) -> FaultResult {
-    let scene = FaultFixture::new("clock");
-    let mut witnesses = Vec::new();
+    let fixture = FaultFixture::new("clock");
+    let mut probes = Vec::new();
     let mut takeovers = Vec::new();
-    scene.steady_load().during(|| {
+    fixture.steady_load().during(|| {
         for fault in ["", AT_ONCE, LATER] {
-            let scheduler = scene.cluster.scheduler_with_faults("first", fault);
-            witnesses.push(ReadinessProbe::of(&scheduler));
+            let scheduler = fixture.cluster.scheduler_with_faults("first", fault);
+            probes.push(ReadinessProbe::of(&scheduler));
             wait_until_owned(&scheduler, PARTITIONS as usize);
             wait_for_ms(12_000);
             assert!(!scheduler.panicked(), "{}", scheduler.log_text());
@@ -28,14 +28,14 @@ pub(super) fn set_back(_: Scale) -> FaultResult {
             scheduler.kill();
         }
     });
-    let mut last = scene.cluster.scheduler("first");
+    let mut last = fixture.cluster.scheduler("first");
     last.wait_until_ready(READY_DEADLINE);
-    let report = scene.settled();
-    let witnesses: Vec<_> = witnesses.iter().collect();
+    let report = fixture.settled();
+    let probes: Vec<_> = probes.iter().collect();
     readiness::assert_readiness_was_correct(
-        &witnesses,
-        &scene.client.acknowledged(),
-        &scene.cluster.fires(),
+        &probes,
+        &fixture.client.acknowledged(),
+        &fixture.cluster.fires(),
     );
     last.terminate();
     FaultResult::Passed(FaultFigures::of(&report).takeovers(takeovers))

@@ -15,21 +15,21 @@ pub(super) fn coordinator_lost(scale: Scale) -> FaultResult {
     let mut client = nodes[0].client();
     client.set("bootstrap.servers", bootstrap.join(","));
     let kafka = [("bootstrap.servers", bootstrap.join(","))];
-    let scene =
+    let fixture =
         FaultFixture::from_cluster(TestCluster::with_replicas("cluster", client, &kafka, 3));
-    let mut scheduler = scene.cluster.scheduler("first");
+    let mut scheduler = fixture.cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    let witness = ReadinessProbe::of(&scheduler);
+    let probe = ReadinessProbe::of(&scheduler);
     let rounds = if scale == Scale::Long { 10 } else { 1 };
-    scene.steady_load().during(|| {
+    fixture.steady_load().during(|| {
         for place in (0..nodes.len()).cycle().take(rounds * nodes.len()) {
             wait_for_ms(2_000);
             nodes[place].kill();
-            let fires = scene.cluster.fires().len();
+            let fires = fixture.cluster.fires().len();
             until("fires to go on with two brokers", COMPLETION_DEADLINE, || {
                 let ended = scheduler.exit_status();
                 assert!(ended.is_none(), "it ended by itself: {ended:?}");
-                (scene.cluster.fires().len() > fires + 300).then_some(())
+                (fixture.cluster.fires().len() > fires + 300).then_some(())
             });
             nodes[place].start_again();
             nodes[place].wait_for_brokers(3);
@@ -37,11 +37,11 @@ pub(super) fn coordinator_lost(scale: Scale) -> FaultResult {
         }
     });
     scheduler.wait_until_ready(READY_DEADLINE);
-    let report = scene.settled();
+    let report = fixture.settled();
     readiness::assert_readiness_was_correct(
-        &[&witness],
-        &scene.client.acknowledged(),
-        &scene.cluster.fires(),
+        &[&probe],
+        &fixture.client.acknowledged(),
+        &fixture.cluster.fires(),
     );
     assert!(!scheduler.panicked());
     let figures = FaultFigures::of(&report).takeovers(scheduler.takeovers());

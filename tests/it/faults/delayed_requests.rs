@@ -27,31 +27,31 @@ fn run(name: &str, kind: i16, scale: Scale) -> FaultResult {
     let server =
         KafkaServer::start(&Options { properties: vec![advertised], ..Options::default() });
     let proxy = Proxy::start(port, server.bootstrap().to_owned());
-    let scene = FaultFixture::on_server(name, &server);
+    let fixture = FaultFixture::on_server(name, &server);
     let rounds = if scale == Scale::Long { 5 } else { 1 };
     let mut takeovers = Vec::new();
-    scene.steady_load().during(|| {
+    fixture.steady_load().during(|| {
         for _ in 0..rounds {
             // Its sender waits, and goes on by itself.
-            let mut scheduler = scene.cluster.scheduler("first");
+            let mut scheduler = fixture.cluster.scheduler("first");
             wait_until_owned(&scheduler, PARTITIONS as usize);
-            let witness = ReadinessProbe::of(&scheduler);
+            let probe = ReadinessProbe::of(&scheduler);
             proxy.hold(kind);
             wait_for_ms(HOLD_MS);
             proxy.release();
-            let fires = scene.cluster.fires().len();
+            let fires = fixture.cluster.fires().len();
             until("fires to go on", COMPLETION_DEADLINE, || {
                 assert!(scheduler.exit_status().is_none(), "it ended:\n{}", scheduler.log_text());
-                (scene.cluster.fires().len() > fires + 100).then_some(())
+                (fixture.cluster.fires().len() > fires + 100).then_some(())
             });
             wait_until_owned(&scheduler, PARTITIONS as usize);
-            let (commands, fires) = (scene.client.acknowledged(), scene.cluster.fires());
-            readiness::assert_readiness_was_correct(&[&witness], &commands, &fires);
+            let (commands, fires) = (fixture.client.acknowledged(), fixture.cluster.fires());
+            readiness::assert_readiness_was_correct(&[&probe], &commands, &fires);
             // Its sender is killed, and is back when it arrives.
             proxy.hold(kind);
             takeovers.extend(scheduler.takeovers());
             scheduler.kill();
-            let scheduler = scene.cluster.scheduler("first");
+            let scheduler = fixture.cluster.scheduler("first");
             wait_until_owned(&scheduler, PARTITIONS as usize);
             wait_for_ms(1_000);
             proxy.release();
@@ -60,9 +60,9 @@ fn run(name: &str, kind: i16, scale: Scale) -> FaultResult {
             scheduler.kill();
         }
     });
-    let last = scene.cluster.scheduler("first");
+    let last = fixture.cluster.scheduler("first");
     wait_until_owned(&last, PARTITIONS as usize);
-    let report = scene.settled();
+    let report = fixture.settled();
     last.terminate();
     FaultResult::Passed(
         FaultFigures::of(&report).takeovers(takeovers).with("requests held", 2 * rounds),

@@ -24,45 +24,45 @@ const DAMAGES: [(&str, Damage); 6] = [
 
 /// A process is killed, its files are damaged, and it starts again.
 pub(super) fn damaged(scale: Scale) -> FaultResult {
-    let scene = FaultFixture::from_cluster(
+    let fixture = FaultFixture::from_cluster(
         TestCluster::new("damaged").set("store.flush_interval", "300ms"),
     );
-    let mut dice = FaultRng::new(3);
+    let mut rng = FaultRng::new(3);
     let rounds = if scale == Scale::Long { 10 } else { 1 };
     let mut takeovers = Vec::new();
-    scene.steady_load().during(|| {
+    fixture.steady_load().during(|| {
         for (_, damage) in DAMAGES.iter().cycle().take(rounds * DAMAGES.len()) {
-            run_with_lost_disks(&scene, &mut takeovers).kill();
-            damage(&files(&scene.cluster.data_of("first").join("partitions")), &mut dice);
+            run_with_lost_disks(&fixture, &mut takeovers).kill();
+            damage(&files(&fixture.cluster.data_of("first").join("partitions")), &mut rng);
         }
-        run_with_lost_disks(&scene, &mut takeovers).terminate();
+        run_with_lost_disks(&fixture, &mut takeovers).terminate();
     });
-    finish(&scene, takeovers, "damages", rounds * DAMAGES.len())
+    finish(&fixture, takeovers, "damages", rounds * DAMAGES.len())
 }
 
 /// The folder is removed after a kill, and from under a running process.
 pub(super) fn wiped(scale: Scale) -> FaultResult {
-    let scene =
+    let fixture =
         FaultFixture::from_cluster(TestCluster::new("wiped").set("store.flush_interval", "300ms"));
     let rounds = if scale == Scale::Long { 10 } else { 2 };
     let mut takeovers = Vec::new();
-    scene.steady_load().during(|| {
+    fixture.steady_load().during(|| {
         for _ in 0..rounds {
-            run_with_lost_disks(&scene, &mut takeovers).kill();
-            scene.cluster.wipe("first");
-            let mut running = run_with_lost_disks(&scene, &mut takeovers);
-            fs::remove_dir_all(scene.cluster.data_of("first").join("partitions")).unwrap();
+            run_with_lost_disks(&fixture, &mut takeovers).kill();
+            fixture.cluster.wipe("first");
+            let mut running = run_with_lost_disks(&fixture, &mut takeovers);
+            fs::remove_dir_all(fixture.cluster.data_of("first").join("partitions")).unwrap();
             wait_for_ms(3_000);
             running.wait_until_ready(READY_DEADLINE);
             running.terminate();
         }
     });
-    finish(&scene, takeovers, "lost disks", 2 * rounds)
+    finish(&fixture, takeovers, "lost disks", 2 * rounds)
 }
 
 /// Starts the process and lets it live for a while.
-fn run_with_lost_disks(scene: &FaultFixture, takeovers: &mut Vec<u64>) -> OrlojProcess {
-    let process = scene.cluster.scheduler("first");
+fn run_with_lost_disks(fixture: &FaultFixture, takeovers: &mut Vec<u64>) -> OrlojProcess {
+    let process = fixture.cluster.scheduler("first");
     wait_until_owned(&process, PARTITIONS as usize);
     wait_for_ms(2_000);
     assert!(!process.panicked(), "{}", process.log_text());
@@ -71,14 +71,14 @@ fn run_with_lost_disks(scene: &FaultFixture, takeovers: &mut Vec<u64>) -> OrlojP
 }
 
 fn finish(
-    scene: &FaultFixture,
+    fixture: &FaultFixture,
     takeovers: Vec<u64>,
     what: &'static str,
     count: usize,
 ) -> FaultResult {
-    let mut last = scene.cluster.scheduler("first");
+    let mut last = fixture.cluster.scheduler("first");
     last.wait_until_ready(READY_DEADLINE);
-    let report = scene.settled();
+    let report = fixture.settled();
     assert!(!last.panicked());
     last.terminate();
     FaultResult::Passed(FaultFigures::of(&report).takeovers(takeovers).with(what, count))
@@ -89,21 +89,21 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
-fn flip(files: &[PathBuf], dice: &mut FaultRng) {
+fn flip(files: &[PathBuf], rng: &mut FaultRng) {
     for file in files {
         let mut bytes = fs::read(file).unwrap();
         for _ in 0..=bytes.len() / 500 {
-            let place = dice.below(1 + bytes.len() as u64) as usize;
+            let place = rng.below(1 + bytes.len() as u64) as usize;
             bytes.get_mut(place).into_iter().for_each(|byte| *byte ^= 0x55);
         }
         fs::write(file, bytes).unwrap();
     }
 }
 
-fn truncate(files: &[PathBuf], dice: &mut FaultRng) {
+fn truncate(files: &[PathBuf], rng: &mut FaultRng) {
     for file in files {
         let bytes = fs::read(file).unwrap();
-        let kept = dice.below(1 + bytes.len() as u64) as usize;
+        let kept = rng.below(1 + bytes.len() as u64) as usize;
         fs::write(file, &bytes[..kept]).unwrap();
     }
 }

@@ -48,16 +48,16 @@ impl Drop for SmallDisk {
 
 /// The disk is full for a while; what is due then fires when there is room again, or before.
 pub(super) fn full(_: Scale) -> FaultResult {
-    let stage = TestCluster::new("full").set("store.flush_interval", "300ms");
-    let disk = match SmallDisk::mount(stage.data_of("first")) {
+    let cluster = TestCluster::new("full").set("store.flush_interval", "300ms");
+    let disk = match SmallDisk::mount(cluster.data_of("first")) {
         Ok(disk) => disk,
         Err(why) => return FaultResult::Skipped(format!("no tmpfs can be mounted: {why}")),
     };
-    let scene = FaultFixture::from_cluster(stage);
-    let mut scheduler = scene.cluster.scheduler("first");
+    let fixture = FaultFixture::from_cluster(cluster);
+    let mut scheduler = fixture.cluster.scheduler("first");
     wait_until_owned(&scheduler, PARTITIONS as usize);
-    let witness = ReadinessProbe::of(&scheduler);
-    scene.steady_load().during(|| {
+    let probe = ReadinessProbe::of(&scheduler);
+    fixture.steady_load().during(|| {
         wait_for_ms(2_000);
         let ballast = disk.fill();
         scheduler.wait_for_log("the local store failed", READY_DEADLINE);
@@ -70,16 +70,16 @@ pub(super) fn full(_: Scale) -> FaultResult {
                 .then_some(())
         });
     });
-    let report = scene.settled();
+    let report = fixture.settled();
     readiness::assert_readiness_was_correct(
-        &[&witness],
-        &scene.client.acknowledged(),
-        &scene.cluster.fires(),
+        &[&probe],
+        &fixture.client.acknowledged(),
+        &fixture.cluster.fires(),
     );
     assert!(!scheduler.panicked());
     let figures = FaultFigures::of(&report).takeovers(scheduler.takeovers());
     scheduler.terminate();
-    FaultResult::Passed(figures.with("times not ready", witness.not_ready()))
+    FaultResult::Passed(figures.with("times not ready", probe.not_ready()))
 }
 
 /// A disk comes back from which a trigger was never removed: elsewhere it was cancelled, and the
@@ -90,23 +90,23 @@ pub(super) fn old(_: Scale) -> FaultResult {
     const ID: &str = "cancelled-elsewhere";
     let eager = ("log.cleaner.backoff.ms", "200".to_owned());
     let server = KafkaServer::start(&Options { properties: vec![eager], ..Options::default() });
-    let stage = TestCluster::on_server("old", &server).set("store.state_age_max", "1s");
-    let scene = FaultFixture::from_cluster(stage);
+    let cluster = TestCluster::on_server("old", &server).set("store.state_age_max", "1s");
+    let fixture = FaultFixture::from_cluster(cluster);
     let due = clock::now_ms() + DUE;
-    scene.client.register(ID, due, scene.cluster.target(), "no", true);
-    let first = scene.cluster.scheduler("first");
+    fixture.client.register(ID, due, fixture.cluster.target(), "no", true);
+    let first = fixture.cluster.scheduler("first");
     wait_until_owned(&first, PARTITIONS as usize);
-    scene.steady_load().during(|| wait_for_ms(3_000));
+    fixture.steady_load().during(|| wait_for_ms(3_000));
     first.terminate();
-    let second = scene.cluster.scheduler("second");
+    let second = fixture.cluster.scheduler("second");
     wait_until_owned(&second, PARTITIONS as usize);
-    scene.client.cancel(ID);
+    fixture.client.cancel(ID);
     let forgets = "min.compaction.lag.ms=0,max.compaction.lag.ms=1000,segment.ms=500,\
                    min.cleanable.dirty.ratio=0.001";
-    configure(&scene.cluster, "--add-config", &format!("{forgets},delete.retention.ms=100"));
-    scene.steady_load().during(|| {
+    configure(&fixture.cluster, "--add-config", &format!("{forgets},delete.retention.ms=100"));
+    fixture.steady_load().during(|| {
         until("the ledger to forget", COMPLETION_DEADLINE, || {
-            let ledger = records::read_all(scene.cluster.kafka(), &scene.cluster.names.ledger());
+            let ledger = records::read_all(fixture.cluster.kafka(), &fixture.cluster.names.ledger());
             let told =
                 ledger.iter().any(|record| record.key() == Some(format!("m|{ID}").as_bytes()));
             (!told).then_some(())
@@ -114,27 +114,27 @@ pub(super) fn old(_: Scale) -> FaultResult {
     });
     second.terminate();
     // As defined, or nobody starts.
-    configure(&scene.cluster, "--delete-config", "max.compaction.lag.ms");
+    configure(&fixture.cluster, "--delete-config", "max.compaction.lag.ms");
     let defined = "delete.retention.ms=604800000,min.compaction.lag.ms=3600000";
-    configure(&scene.cluster, "--add-config", defined);
+    configure(&fixture.cluster, "--add-config", defined);
     assert!(clock::now_ms() < due, "too slow a machine for this case");
 
-    let mut again = scene.cluster.scheduler("first");
+    let mut again = fixture.cluster.scheduler("first");
     again.wait_until_ready(READY_DEADLINE);
     until("the cancelled one's time", COMPLETION_DEADLINE, || {
         (clock::now_ms() > due + 3_000).then_some(())
     });
-    let report = scene.settled();
+    let report = fixture.settled();
     again.terminate();
     FaultResult::Passed(FaultFigures::of(&report))
 }
 
 /// Changes the configuration of the ledger's topic.
-fn configure(stage: &TestCluster, how: &str, what: &str) {
+fn configure(cluster: &TestCluster, how: &str, what: &str) {
     let mut configs = tool("kafka.admin.ConfigCommand");
-    let bootstrap = stage.kafka().get("bootstrap.servers").expect("every client has it");
+    let bootstrap = cluster.kafka().get("bootstrap.servers").expect("every client has it");
     configs.args(["--bootstrap-server", bootstrap, "--alter", "--entity-type", "topics"]);
-    configs.args(["--entity-name", &stage.names.ledger(), how, what]);
+    configs.args(["--entity-name", &cluster.names.ledger(), how, what]);
     run_to_end(&mut configs);
 }
 
@@ -142,7 +142,7 @@ fn configure(stage: &TestCluster, how: &str, what: &str) {
 /// strace hold up the call, and nothing else.)
 pub(super) fn slow(_: Scale) -> FaultResult {
     const DELAY_MS: u64 = 500;
-    let stage = TestCluster::new("slow").set("store.flush_interval", "300ms");
+    let cluster = TestCluster::new("slow").set("store.flush_interval", "300ms");
     let delays = tempfile::NamedTempFile::new().unwrap();
     let inject = format!("inject=fsync,fdatasync:delay_enter={DELAY_MS}ms");
     let log = delays.path().to_str().unwrap();
@@ -167,12 +167,12 @@ pub(super) fn slow(_: Scale) -> FaultResult {
         }
         Err(error) => return FaultResult::Skipped(format!("strace cannot be run: {error}")),
     }
-    let scene = FaultFixture::from_cluster(stage);
-    let mut scheduler = scene.cluster.traced_scheduler(&tracer, "first");
+    let fixture = FaultFixture::from_cluster(cluster);
+    let mut scheduler = fixture.cluster.traced_scheduler(&tracer, "first");
     scheduler.wait_until_ready(READY_DEADLINE);
     wait_until_owned(&scheduler, PARTITIONS as usize);
-    scene.steady_load().during(|| wait_for_ms(10_000));
-    let report = scene.settled();
+    fixture.steady_load().during(|| wait_for_ms(10_000));
+    let report = fixture.settled();
     let delayed = fs::read_to_string(delays.path()).unwrap().matches("(DELAYED)").count();
     assert!(delayed >= 20, "{delayed} calls were held up");
     assert!(

@@ -18,31 +18,31 @@ const KILLS: usize = 4;
 
 /// Registers, cancels every fourth, and kills whoever forwards.
 pub(super) fn partitioner(_: Scale) -> FaultResult {
-    let scene = FaultFixture::new("crc32");
-    let stage = &scene.cluster;
+    let fixture = FaultFixture::new("crc32");
+    let cluster = &fixture.cluster;
     let client =
-        TestProducer::with_partitioner(stage.kafka(), &stage.names.triggers(), "consistent_random");
+        TestProducer::with_partitioner(cluster.kafka(), &cluster.names.triggers(), "consistent_random");
     let ids: Vec<_> = (0..TRIGGERS).map(|n| format!("foreign-{n}")).collect();
     let (cancelled, kept) = ids.split_at(TRIGGERS / 4);
     let due = clock::now_ms() + DELAY;
     for share in ids.chunks(TRIGGERS / KILLS) {
-        let scheduler = stage.scheduler("first");
+        let scheduler = cluster.scheduler("first");
         scheduler.wait_until_owner(READY_DEADLINE);
-        share.iter().for_each(|id| client.register(id, due, stage.target(), id, false));
+        share.iter().for_each(|id| client.register(id, due, cluster.target(), id, false));
         share.iter().filter(|id| cancelled.contains(id)).for_each(|id| client.cancel(id));
         client.acknowledged();
         wait_for_ms(30);
         scheduler.kill();
     }
-    let mut last = stage.scheduler("first");
+    let mut last = cluster.scheduler("first");
     last.wait_until_ready(READY_DEADLINE);
     until("every trigger that was kept to fire", COMPLETION_DEADLINE, || {
-        (stage.fires().len() >= kept.len()).then_some(())
+        (cluster.fires().len() >= kept.len()).then_some(())
     });
     wait_for_ms(2_000);
     last.terminate();
     let mut times = BTreeMap::<String, u32>::new();
-    for fire in stage.fires() {
+    for fire in cluster.fires() {
         assert!(fire.visible >= due && fire.payload == fire.trigger.as_bytes(), "{fire:?}");
         *times.entry(fire.trigger).or_default() += 1;
     }

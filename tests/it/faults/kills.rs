@@ -100,11 +100,11 @@ fn kills_each(scale: Scale) -> usize {
 }
 
 pub(super) fn schedulers(scale: Scale) -> FaultResult {
-    side_by_side(SCHEDULER, |lane, steps| kill_schedulers(lane, steps, kills_each(scale)))
+    side_by_side(SCHEDULER, |part, steps| kill_schedulers(part, steps, kills_each(scale)))
 }
 
 pub(super) fn workers(scale: Scale) -> FaultResult {
-    side_by_side(WORKER, |lane, steps| kill_workers(lane, steps, kills_each(scale)))
+    side_by_side(WORKER, |part, steps| kill_workers(part, steps, kills_each(scale)))
 }
 
 /// Deals the steps out to several installations and adds up what they found.
@@ -112,11 +112,11 @@ fn side_by_side(
     steps: &[KillPoint],
     attack: impl Fn(usize, &[&KillPoint]) -> FaultFigures + Sync,
 ) -> FaultResult {
-    let share = |lane| steps.iter().skip(lane).step_by(SIDE_BY_SIDE).collect::<Vec<_>>();
+    let share = |part| steps.iter().skip(part).step_by(SIDE_BY_SIDE).collect::<Vec<_>>();
     let attack = &attack;
     let figures = thread::scope(|scope| {
         let attacks: Vec<_> =
-            (0..SIDE_BY_SIDE).map(|lane| scope.spawn(move || attack(lane, &share(lane)))).collect();
+            (0..SIDE_BY_SIDE).map(|part| scope.spawn(move || attack(part, &share(part)))).collect();
         let ended = attacks.into_iter().map(|attack| attack.join());
         ended
             .map(|figures| figures.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -125,51 +125,51 @@ fn side_by_side(
     FaultResult::Passed(figures.expect("there is more than none"))
 }
 
-fn kill_schedulers(lane: usize, steps: &[&KillPoint], kills_each: usize) -> FaultFigures {
+fn kill_schedulers(part: usize, steps: &[&KillPoint], kills_each: usize) -> FaultFigures {
     // A part of the load is in the ledger, and flushes come often enough to be died in.
-    let stage = TestCluster::new(&format!("kill-scheduler-{lane}"))
+    let cluster = TestCluster::new(&format!("kill-scheduler-{part}"))
         .set("scheduler.ledger_after", "2s")
         .set("store.flush_interval", "300ms");
-    let client = stage.client();
-    stage.register_distant_trigger(&client);
+    let client = cluster.client();
+    cluster.register_distant_trigger(&client);
     let mut takeovers = Vec::new();
-    let flow = SteadyLoad { cluster: &stage, client: &client, per_second: 100, callback: None };
+    let flow = SteadyLoad { cluster: &cluster, client: &client, per_second: 100, callback: None };
     flow.during(|| {
         for kill in kills(steps, kills_each) {
-            let mut scheduler = stage.scheduler_with_faults("first", &kill.fault());
+            let mut scheduler = cluster.scheduler_with_faults("first", &kill.fault());
             kill.wait_for_exit(&mut scheduler);
             takeovers.extend(scheduler.takeovers());
         }
     });
-    let mut scheduler = stage.scheduler("first");
+    let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    let report = settled(&stage, &client);
+    let report = settled(&cluster, &client);
     scheduler.terminate();
-    assert!(stage.distant_trigger_is_pending(), "the ledger lost the trigger due in 400 days");
+    assert!(cluster.distant_trigger_is_pending(), "the ledger lost the trigger due in 400 days");
     FaultFigures::of(&report).takeovers(takeovers).with("kills", steps.len() * kills_each)
 }
 
-fn kill_workers(lane: usize, steps: &[&KillPoint], kills_each: usize) -> FaultFigures {
-    let stage = TestCluster::new(&format!("kill-worker-{lane}"))
+fn kill_workers(part: usize, steps: &[&KillPoint], kills_each: usize) -> FaultFigures {
+    let cluster = TestCluster::new(&format!("kill-worker-{part}"))
         .set("scheduler.session_timeout", "1500ms")
         .set("worker.allow_addresses", "any")
         .set("worker.retry_delays", vec!["1s", "1s", "1s"]);
-    let client = stage.client();
+    let client = cluster.client();
     let receiver = CountingReceiver::start();
-    let mut scheduler = stage.scheduler("first");
+    let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
     let url = receiver.url();
     let flow =
-        SteadyLoad { cluster: &stage, client: &client, per_second: 50, callback: Some(&url) };
+        SteadyLoad { cluster: &cluster, client: &client, per_second: 50, callback: Some(&url) };
     flow.during(|| {
         for kill in kills(steps, kills_each) {
-            let mut worker = stage.start_with_faults("worker", "worker", &kill.fault());
+            let mut worker = cluster.start_with_faults("worker", "worker", &kill.fault());
             kill.wait_for_exit(&mut worker);
             receiver.record_kill();
         }
     });
-    let worker = stage.start("worker", "worker");
-    let figures = receiver.check(&stage, &client.acknowledged(), COMPLETION_DEADLINE);
+    let worker = cluster.start("worker", "worker");
+    let figures = receiver.check(&cluster, &client.acknowledged(), COMPLETION_DEADLINE);
     worker.terminate();
     scheduler.terminate();
     figures.with("kills", steps.len() * kills_each)

@@ -1,7 +1,7 @@
 //! Faults on a real Kafka: each is a named case with a criterion, run one after the other by
 //! `make faults`; the short ones also by `make test`.
 //!
-//! Invariant: a case passes by the judge's verdict on what Kafka acknowledged and what readers saw,
+//! Invariant: a case passes by the judge's result on what Kafka acknowledged and what readers saw,
 //! and by processes that recover by themselves. A case that cannot run here says why.
 
 mod broker;
@@ -237,26 +237,26 @@ fn run_all(scale: Scale, wanted: impl Fn(&FaultCase) -> bool) {
             case.name,
             case.criterion
         ));
-        let begun = clock::monotonic();
-        let verdict = catch_unwind(AssertUnwindSafe(|| (case.run)(scale)));
-        let verdict = match verdict.unwrap_or_else(|panic| FaultResult::Failed(reason(&*panic))) {
+        let started = clock::monotonic();
+        let result = catch_unwind(AssertUnwindSafe(|| (case.run)(scale)));
+        let result = match result.unwrap_or_else(|panic| FaultResult::Failed(reason(&*panic))) {
             FaultResult::Skipped(why) if skip::is_failure() => {
                 FaultResult::Failed(format!("not tested, which CI=true does not allow: {why}"))
             }
-            verdict => verdict,
+            result => result,
         };
-        let seconds = (clock::monotonic() - begun).as_secs();
+        let seconds = (clock::monotonic() - started).as_secs();
         ended.push(FaultCaseReport {
             case: case.name,
             criterion: case.criterion,
             seconds,
-            verdict,
+            result,
         });
         print_progress(&ended.last().expect("it was just pushed").line());
         save(&ended);
     }
     print_progress(&closing_line(&ended));
-    let failed = ended.iter().any(|ended| matches!(ended.verdict, FaultResult::Failed(_)));
+    let failed = ended.iter().any(|ended| matches!(ended.result, FaultResult::Failed(_)));
     assert!(!failed && !ended.is_empty(), "{}", closing_line(&ended));
 }
 
@@ -283,17 +283,17 @@ impl FaultFixture {
     }
 
     /// A part of the load goes through the ledger.
-    fn from_cluster(stage: TestCluster) -> Self {
-        let stage = stage.set("scheduler.ledger_after", "2s");
-        let client = stage.client();
-        Self { cluster: stage, client }
+    fn from_cluster(cluster: TestCluster) -> Self {
+        let cluster = cluster.set("scheduler.ledger_after", "2s");
+        let client = cluster.client();
+        Self { cluster, client }
     }
 
     /// What is pending is in the replay tail, not in the ledger.
-    fn with_long_tail(stage: TestCluster) -> Self {
-        let stage = stage.set("scheduler.ledger_after", "2h");
-        let client = stage.client();
-        Self { cluster: stage, client }
+    fn with_long_tail(cluster: TestCluster) -> Self {
+        let cluster = cluster.set("scheduler.ledger_after", "2h");
+        let client = cluster.client();
+        Self { cluster, client }
     }
 
     fn steady_load(&self) -> SteadyLoad<'_> {
@@ -306,7 +306,7 @@ impl FaultFixture {
 }
 
 /// Waits until everything is due and has fired, and judges: nothing may be wrong.
-fn settled(stage: &TestCluster, client: &TestProducer) -> audit::AuditReport {
+fn settled(cluster: &TestCluster, client: &TestProducer) -> audit::AuditReport {
     let commands = client.acknowledged();
     let soon = clock::now_ms() + 60_000;
     let last = commands
@@ -317,7 +317,7 @@ fn settled(stage: &TestCluster, client: &TestProducer) -> audit::AuditReport {
         .max();
     let last = last.unwrap_or_default();
     until("everything to be due", COMPLETION_DEADLINE, || (clock::now_ms() > last).then_some(()));
-    let report = stage.audit_when_complete(&commands, MARGIN, COMPLETION_DEADLINE);
+    let report = cluster.audit_when_complete(&commands, MARGIN, COMPLETION_DEADLINE);
     assert!(report.is_clean(), "{report}");
     report
 }

@@ -30,10 +30,10 @@ const LONG_ONES: u64 = 100;
 const BACK: u64 = 20;
 
 /// What the schedulers' group has committed: (partition, offset, metadata).
-pub(super) fn committed(stage: &TestCluster) -> Vec<(i32, i64, String)> {
+pub(super) fn committed(cluster: &TestCluster) -> Vec<(i32, i64, String)> {
     let mut list = TopicPartitionList::new();
-    list.add_partition_range(&stage.names.triggers(), 0, PARTITIONS - 1);
-    let committed = consumer(stage).committed_offsets(list, READY_DEADLINE).unwrap();
+    list.add_partition_range(&cluster.names.triggers(), 0, PARTITIONS - 1);
+    let committed = consumer(cluster).committed_offsets(list, READY_DEADLINE).unwrap();
     let elements = committed.elements();
     let offset = |offset: Offset| offset.to_raw().expect("a number");
     let all = elements.iter().map(|e| (e.partition(), offset(e.offset()), e.metadata().to_owned()));
@@ -41,9 +41,9 @@ pub(super) fn committed(stage: &TestCluster) -> Vec<(i32, i64, String)> {
 }
 
 /// Commits for the schedulers' group as the tools of Kafka do: once it is empty.
-pub(super) fn commit(stage: &TestCluster, offsets: &[(i32, i64, String)]) {
-    let triggers = stage.names.triggers();
-    let consumer = consumer(stage);
+pub(super) fn commit(cluster: &TestCluster, offsets: &[(i32, i64, String)]) {
+    let triggers = cluster.names.triggers();
+    let consumer = consumer(cluster);
     until("the group to be empty", COMPLETION_DEADLINE, || {
         let mut list = TopicPartitionList::new();
         for (partition, offset, metadata) in offsets {
@@ -55,44 +55,44 @@ pub(super) fn commit(stage: &TestCluster, offsets: &[(i32, i64, String)]) {
     });
 }
 
-fn consumer(stage: &TestCluster) -> BaseConsumer {
-    let mut config = stage.kafka().clone();
-    config.set("group.id", stage.names.scheduler_group()).create().unwrap()
+fn consumer(cluster: &TestCluster) -> BaseConsumer {
+    let mut config = cluster.kafka().clone();
+    config.set("group.id", cluster.names.scheduler_group()).create().unwrap()
 }
 
 /// What `kafka-consumer-groups --reset-offsets` does: other offsets, without our metadata.
-pub(super) fn reset(stage: &TestCluster, to: impl Fn(i64) -> i64) {
-    let moved = committed(stage).into_iter();
+pub(super) fn reset(cluster: &TestCluster, to: impl Fn(i64) -> i64) {
+    let moved = committed(cluster).into_iter();
     let moved: Vec<_> = moved.map(|(p, offset, _)| (p, to(offset), String::new())).collect();
-    commit(stage, &moved);
+    commit(cluster, &moved);
 }
 
 /// `--shift-by -20`: those records count as new, W stays.
 pub(super) fn moved(_: Scale) -> FaultResult {
-    let scene = FaultFixture::new("moved");
-    let client = &scene.client;
-    let mut scheduler = scene.cluster.scheduler("first");
+    let fixture = FaultFixture::new("moved");
+    let client = &fixture.client;
+    let mut scheduler = fixture.cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    register(&scene.cluster, client, 0..400, 2_000);
+    register(&fixture.cluster, client, 0..400, 2_000);
     // These are pending when the offset moves, and shall not be repeated for that.
-    register(&scene.cluster, client, 400..420, 45_000);
+    register(&fixture.cluster, client, 400..420, 45_000);
     let commands = client.acknowledged();
     until("the first 400 to fire", COMPLETION_DEADLINE, || {
-        (scene.cluster.fires().len() >= 400).then_some(())
+        (fixture.cluster.fires().len() >= 400).then_some(())
     });
     scheduler.terminate();
-    reset(&scene.cluster, |offset| (offset - BACK as i64).max(0));
+    reset(&fixture.cluster, |offset| (offset - BACK as i64).max(0));
 
-    let scheduler = scene.cluster.scheduler("first");
+    let scheduler = fixture.cluster.scheduler("first");
     wait_until_owned(&scheduler, PARTITIONS as usize);
     let expected = expected(&commands);
     let total: usize = expected.values().sum();
     let fires = until("every fire and repetition", COMPLETION_DEADLINE, || {
-        let fires = scene.cluster.fires();
+        let fires = fixture.cluster.fires();
         (fires.len() >= total).then_some(fires)
     });
     wait_for_ms(2_000);
-    assert_eq!(scene.cluster.fires().len(), total, "fires, repetitions included");
+    assert_eq!(fixture.cluster.fires().len(), total, "fires, repetitions included");
     let mut times = HashMap::<_, usize>::new();
     for fire in fires {
         *times.entry(fire.trigger).or_default() += 1;
@@ -120,11 +120,11 @@ fn expected(commands: &HashMap<String, Vec<AcknowledgedCommand>>) -> HashMap<Str
     commands.iter().map(times).collect()
 }
 
-fn register(stage: &TestCluster, client: &TestProducer, numbers: std::ops::Range<u64>, delay: u64) {
+fn register(cluster: &TestCluster, client: &TestProducer, numbers: std::ops::Range<u64>, delay: u64) {
     let name = if delay > 10_000 { "pending" } else { "due" };
     let due = clock::now_ms() + delay;
     for n in numbers {
-        client.register(&format!("{name}-{n}"), due, stage.target(), "again", true);
+        client.register(&format!("{name}-{n}"), due, cluster.target(), "again", true);
     }
     client.acknowledged();
 }
@@ -132,25 +132,25 @@ fn register(stage: &TestCluster, client: &TestProducer, numbers: std::ops::Range
 /// The group is deleted with its offsets: after a shutdown the mirror stands; after a crash a
 /// person must decide, is told how, and it goes on.
 pub(super) fn deleted(_: Scale) -> FaultResult {
-    let scene = FaultFixture::from_cluster(
+    let fixture = FaultFixture::from_cluster(
         TestCluster::new("deleted").set("scheduler.mirror_interval", "1s"),
     );
-    let admin = FaultTopicAdmin::of(&scene.cluster);
-    let group = scene.cluster.names.scheduler_group();
-    let mut scheduler = scene.cluster.scheduler("first");
+    let admin = FaultTopicAdmin::of(&fixture.cluster);
+    let group = fixture.cluster.names.scheduler_group();
+    let mut scheduler = fixture.cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    scene.steady_load().during(|| wait_for_ms(3_000));
+    fixture.steady_load().during(|| wait_for_ms(3_000));
     scheduler.terminate();
     admin.delete_group(&group);
-    let again = scene.cluster.scheduler("first");
+    let again = fixture.cluster.scheduler("first");
     wait_until_owned(&again, PARTITIONS as usize);
-    let report = scene.settled();
+    let report = fixture.settled();
     // Until the mirror says that everything is decided.
     wait_for_ms(4_000);
     again.kill();
     admin.delete_group(&group);
 
-    let refused = scene.cluster.scheduler("first");
+    let refused = fixture.cluster.scheduler("first");
     for partition in 0..PARTITIONS {
         refused.wait_for_log(
             &format!("partition {partition}: the group's committed offset is"),
@@ -159,13 +159,13 @@ pub(super) fn deleted(_: Scale) -> FaultResult {
     }
     wait_for_ms(1_000);
     assert!(!refused.is_ready(), "it cannot fire and calls itself ready");
-    let advice = advice(&refused.log_text(), &scene.cluster.names.triggers());
+    let advice = advice(&refused.log_text(), &fixture.cluster.names.triggers());
     refused.kill();
-    commit(&scene.cluster, &advice);
-    let decided = scene.cluster.scheduler("first");
+    commit(&fixture.cluster, &advice);
+    let decided = fixture.cluster.scheduler("first");
     wait_until_owned(&decided, PARTITIONS as usize);
     wait_for_ms(2_000);
-    assert_eq!(scene.settled().fired, report.fired, "nothing is repeated");
+    assert_eq!(fixture.settled().fired, report.fired, "nothing is repeated");
     decided.terminate();
     FaultResult::Passed(FaultFigures::of(&report))
 }
@@ -174,20 +174,20 @@ pub(super) fn deleted(_: Scale) -> FaultResult {
 /// and does not take the one before for the newest. Then the ledger is read once more, from its
 /// beginning: what only it holds fires as well.
 pub(super) fn hidden(_: Scale) -> FaultResult {
-    let scene = FaultFixture::new("hidden");
-    let mut scheduler = scene.cluster.scheduler("first");
+    let fixture = FaultFixture::new("hidden");
+    let mut scheduler = fixture.cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    scene.steady_load().during(|| wait_for_ms(2_000));
-    let report = scene.settled();
-    register(&scene.cluster, &scene.client, 0..LONG_ONES, 25_000);
+    fixture.steady_load().during(|| wait_for_ms(2_000));
+    let report = fixture.settled();
+    register(&fixture.cluster, &fixture.client, 0..LONG_ONES, 25_000);
     until("all of them to be in the ledger", COMPLETION_DEADLINE, || {
-        (pending_in_ledger(&scene.cluster) == LONG_ONES as usize).then_some(())
+        (pending_in_ledger(&fixture.cluster) == LONG_ONES as usize).then_some(())
     });
     scheduler.terminate();
-    FaultTopicAdmin::of(&scene.cluster).delete_group(&scene.cluster.names.scheduler_group());
+    FaultTopicAdmin::of(&fixture.cluster).delete_group(&fixture.cluster.names.scheduler_group());
 
-    let open = open_behind_mirrors(&scene.cluster);
-    let refused = scene.cluster.scheduler("first");
+    let open = open_behind_mirrors(&fixture.cluster);
+    let refused = fixture.cluster.scheduler("first");
     refused.wait_for_log("the ledger's end is undecided yet", READY_DEADLINE);
     open.commit_transaction(READY_DEADLINE).unwrap();
     for partition in 0..PARTITIONS {
@@ -196,22 +196,22 @@ pub(super) fn hidden(_: Scale) -> FaultResult {
             READY_DEADLINE,
         );
     }
-    let advice = advice(&refused.log_text(), &scene.cluster.names.triggers());
+    let advice = advice(&refused.log_text(), &fixture.cluster.names.triggers());
     refused.kill();
-    commit(&scene.cluster, &advice);
-    scene.cluster.wipe("first");
-    let decided = scene.cluster.scheduler("first");
+    commit(&fixture.cluster, &advice);
+    fixture.cluster.wipe("first");
+    let decided = fixture.cluster.scheduler("first");
     wait_until_owned(&decided, PARTITIONS as usize);
     let long = LONG_ONES as usize;
-    assert_eq!(scene.settled().fired, report.fired + long, "nothing is repeated");
+    assert_eq!(fixture.settled().fired, report.fired + long, "nothing is repeated");
     decided.terminate();
     FaultResult::Passed(FaultFigures::of(&report))
 }
 
 /// How many triggers wait in the ledger.
-fn pending_in_ledger(stage: &TestCluster) -> usize {
+fn pending_in_ledger(cluster: &TestCluster) -> usize {
     let mut newest = HashMap::new();
-    for record in records::read_all(stage.kafka(), &stage.names.ledger()) {
+    for record in records::read_all(cluster.kafka(), &cluster.names.ledger()) {
         if let Some(LedgerKey::Main(id)) = record.key().and_then(LedgerKey::parse) {
             let _older = newest.insert(id, record.payload().is_some());
         }
@@ -221,15 +221,15 @@ fn pending_in_ledger(stage: &TestCluster) -> usize {
 
 /// Writes each partition's mirror once more, as one that was not written at a shutdown, in a
 /// transaction that is left open.
-fn open_behind_mirrors(stage: &TestCluster) -> BaseProducer {
-    let (ledger, key) = (stage.names.ledger(), LedgerKey::Cursor.to_bytes());
-    let mut config = stage.kafka().clone();
-    config.set("transactional.id", format!("{}-hidden", stage.names.scheduler_group()));
+fn open_behind_mirrors(cluster: &TestCluster) -> BaseProducer {
+    let (ledger, key) = (cluster.names.ledger(), LedgerKey::Cursor.to_bytes());
+    let mut config = cluster.kafka().clone();
+    config.set("transactional.id", format!("{}-hidden", cluster.names.scheduler_group()));
     let producer: BaseProducer = config.create().unwrap();
     producer.init_transactions(READY_DEADLINE).unwrap();
     producer.begin_transaction().unwrap();
     let mut newest = BTreeMap::new();
-    for record in records::read_all(stage.kafka(), &ledger) {
+    for record in records::read_all(cluster.kafka(), &ledger) {
         if record.key() == Some(key.as_slice()) {
             let _older = newest.insert(record.partition(), record);
         }
@@ -238,12 +238,12 @@ fn open_behind_mirrors(stage: &TestCluster) -> BaseProducer {
     for (partition, record) in newest {
         let headers = record.headers().expect("a ledger record has a step").clone();
         let step = headers.get(0).value;
-        let mirror = stage.schemas().decode_ledger(&key, record.payload(), step).unwrap();
+        let mirror = cluster.schemas().decode_ledger(&key, record.payload(), step).unwrap();
         let Some(LedgerValue::Cursor { metadata, offset, clean: true }) = mirror.value else {
             panic!("a mirror written at a shutdown: {mirror:?}");
         };
         let unclean = LedgerValue::Cursor { metadata, offset, clean: false };
-        let value = stage.schemas().encode_ledger(&unclean);
+        let value = cluster.schemas().encode_ledger(&unclean);
         let record = BaseRecord::to(&ledger).partition(partition).key(&key).payload(&value);
         producer.send(record.headers(headers)).map_err(|(error, _)| error).unwrap();
     }

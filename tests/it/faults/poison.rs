@@ -22,28 +22,28 @@ const HEADERS: [&str; 4] = ["orloj-fire-at", "orloj-delay", "orloj-step", "sched
 
 pub(super) fn everywhere(scale: Scale) -> FaultResult {
     let rounds = if scale == Scale::Long { 200 } else { 20 };
-    let scene = FaultFixture::new("poison");
-    let stage = &scene.cluster;
-    let names = &stage.names;
-    let mut scheduler = stage.scheduler("first");
-    let mut worker = stage.start("worker", "worker");
+    let fixture = FaultFixture::new("poison");
+    let cluster = &fixture.cluster;
+    let names = &cluster.names;
+    let mut scheduler = cluster.scheduler("first");
+    let mut worker = cluster.start("worker", "worker");
     scheduler.wait_until_ready(READY_DEADLINE);
     worker.wait_until_ready(READY_DEADLINE);
-    let producer: BaseProducer = stage.kafka().create().unwrap();
-    let mut dice = FaultRng::new(7);
+    let producer: BaseProducer = cluster.kafka().create().unwrap();
+    let mut rng = FaultRng::new(7);
     let letters_of = [names.triggers(), names.signals(), names.fires()];
     let topics = [&letters_of[0], &letters_of[1], &letters_of[2], &names.ledger()];
     let mut written = 0;
-    scene.steady_load().during(|| {
+    fixture.steady_load().during(|| {
         for round in 0..rounds {
             for topic in topics {
-                let sound: Vec<_> = records::read_all(stage.kafka(), topic)
+                let sound: Vec<_> = records::read_all(cluster.kafka(), topic)
                     .iter()
                     .filter_map(|record| Some(record.payload()?.to_vec()))
                     .collect();
                 for partition in 0..PARTITIONS {
-                    let value = poison(&mut dice, &sound);
-                    write(&producer, topic, partition, &value, &mut dice);
+                    let value = poison(&mut rng, &sound);
+                    write(&producer, topic, partition, &value, &mut rng);
                     written += 1;
                 }
             }
@@ -52,16 +52,16 @@ pub(super) fn everywhere(scale: Scale) -> FaultResult {
                 // The next owner reads all of it again.
                 scheduler.signal(rustix::process::Signal::KILL);
                 until("its death", COMPLETION_DEADLINE, || scheduler.exit_status());
-                stage.wipe("first");
-                scheduler = stage.scheduler("first");
+                cluster.wipe("first");
+                scheduler = cluster.scheduler("first");
             }
             wait_for_ms(200);
         }
     });
-    let report = scene.settled();
+    let report = fixture.settled();
     let expected = written / topics.len() * letters_of.len();
     let letters = until("a dead letter for each poisonous record", COMPLETION_DEADLINE, || {
-        let letters = stage.dead_letters().len();
+        let letters = cluster.dead_letters().len();
         (letters >= expected).then_some(letters)
     });
     assert_eq!(letters, expected, "dead letters");
@@ -75,13 +75,13 @@ pub(super) fn everywhere(scale: Scale) -> FaultResult {
 }
 
 /// Random bytes, or a sound value that was cut or changed behind its name.
-fn poison(dice: &mut FaultRng, sound: &[Vec<u8>]) -> Vec<u8> {
-    let length = 1 + dice.below(300);
-    let mut value = dice.bytes(length);
-    let place = dice.below(1 + sound.len() as u64) as usize;
+fn poison(rng: &mut FaultRng, sound: &[Vec<u8>]) -> Vec<u8> {
+    let length = 1 + rng.below(300);
+    let mut value = rng.bytes(length);
+    let place = rng.below(1 + sound.len() as u64) as usize;
     match sound.get(place) {
         Some(sound) if sound.len() > NAMED_BY && sound.starts_with(&[0xC3, 0x01]) => {
-            let keep = NAMED_BY as u64 + dice.below((sound.len() - NAMED_BY) as u64);
+            let keep = NAMED_BY as u64 + rng.below((sound.len() - NAMED_BY) as u64);
             value = sound[..keep as usize].to_vec();
         }
         _ if value.starts_with(&[0xC3, 0x01]) => value[0] = 0,
@@ -90,11 +90,11 @@ fn poison(dice: &mut FaultRng, sound: &[Vec<u8>]) -> Vec<u8> {
     value
 }
 
-fn write(producer: &BaseProducer, topic: &str, partition: i32, value: &[u8], dice: &mut FaultRng) {
-    let header = HEADERS[dice.below(HEADERS.len() as u64) as usize];
-    let nonsense = dice.bytes(9);
+fn write(producer: &BaseProducer, topic: &str, partition: i32, value: &[u8], rng: &mut FaultRng) {
+    let header = HEADERS[rng.below(HEADERS.len() as u64) as usize];
+    let nonsense = rng.bytes(9);
     let headers = OwnedHeaders::new().insert(Header { key: header, value: Some(&nonsense) });
-    let key = dice.bytes(1 + value.len() as u64 % 20);
+    let key = rng.bytes(1 + value.len() as u64 % 20);
     let record =
         BaseRecord::to(topic).partition(partition).key(&key).payload(value).headers(headers);
     producer.send(record).map_err(|(error, _)| error).unwrap();

@@ -29,17 +29,17 @@ const JOINING_MEMBERS: [&str; 3] = ["second", "third", "fourth"];
 /// A process is stopped in mid-transaction until another has everything, and then goes on.
 pub(super) fn stopped(scale: Scale) -> FaultResult {
     // So that what happens to the store happens soon.
-    let scene = FaultFixture::from_cluster(
+    let fixture = FaultFixture::from_cluster(
         TestCluster::new("stopped").set("store.flush_interval", "300ms"),
     );
-    let mut other = scene.cluster.scheduler("other");
+    let mut other = fixture.cluster.scheduler("other");
     other.wait_until_ready(READY_DEADLINE);
-    let witness = ReadinessProbe::of(&other);
+    let probe = ReadinessProbe::of(&other);
     let places = if scale == Scale::Short { &STOPS[..1] } else { &STOPS[..] };
-    scene.steady_load().during(|| {
+    fixture.steady_load().during(|| {
         for place in places {
             let fault = format!("{place}=stop@20");
-            let mut victim = scene.cluster.scheduler_with_faults(&place.replace('.', "-"), &fault);
+            let mut victim = fixture.cluster.scheduler_with_faults(&place.replace('.', "-"), &fault);
             until(&format!("a stop at {place}"), READY_DEADLINE, || {
                 victim.is_stopped().then_some(())
             });
@@ -55,11 +55,11 @@ pub(super) fn stopped(scale: Scale) -> FaultResult {
             victim.terminate();
         }
     });
-    let report = scene.settled();
+    let report = fixture.settled();
     readiness::assert_readiness_was_correct(
-        &[&witness],
-        &scene.client.acknowledged(),
-        &scene.cluster.fires(),
+        &[&probe],
+        &fixture.client.acknowledged(),
+        &fixture.cluster.fires(),
     );
     let figures =
         FaultFigures::of(&report).takeovers(other.takeovers()).with("stops", places.len());
@@ -69,18 +69,18 @@ pub(super) fn stopped(scale: Scale) -> FaultResult {
 
 /// A process ends gracefully and starts again: it must get its share back at once.
 pub(super) fn restarted(_: Scale) -> FaultResult {
-    let scene = FaultFixture::new("restarted");
-    let mut other = scene.cluster.scheduler("other");
+    let fixture = FaultFixture::new("restarted");
+    let mut other = fixture.cluster.scheduler("other");
     other.wait_until_ready(READY_DEADLINE);
-    scene.steady_load().during(|| {
+    fixture.steady_load().during(|| {
         for _ in 0..3 {
-            let process = scene.cluster.scheduler("first");
+            let process = fixture.cluster.scheduler("first");
             wait_until_owned(&process, PARTITIONS as usize / 2);
             wait_for_ms(1_000);
             process.terminate();
         }
     });
-    let report = scene.settled();
+    let report = fixture.settled();
     let figures = FaultFigures::of(&report).takeovers(other.takeovers());
     other.terminate();
     FaultResult::Passed(figures)
@@ -88,12 +88,12 @@ pub(super) fn restarted(_: Scale) -> FaultResult {
 
 /// Two processes were given one name: they throw each other out until one gives up and says why.
 pub(super) fn same_names(_: Scale) -> FaultResult {
-    let stage = TestCluster::new("namesakes").set("scheduler.instance_id", "twin");
-    let scene = FaultFixture::from_cluster(stage);
-    let mut first = scene.cluster.scheduler("first");
+    let cluster = TestCluster::new("namesakes").set("scheduler.instance_id", "twin");
+    let fixture = FaultFixture::from_cluster(cluster);
+    let mut first = fixture.cluster.scheduler("first");
     first.wait_until_ready(READY_DEADLINE);
-    let mut second = scene.cluster.scheduler("second");
-    let survivor = scene.steady_load().during(|| {
+    let mut second = fixture.cluster.scheduler("second");
+    let survivor = fixture.steady_load().during(|| {
         until("one of the two to give up", COMPLETION_DEADLINE, || {
             let given_up = [first.exit_status().is_some(), second.exit_status().is_some()];
             given_up.contains(&true).then_some(())
@@ -108,7 +108,7 @@ pub(super) fn same_names(_: Scale) -> FaultResult {
         wait_until_owned(&survivor, PARTITIONS as usize);
         survivor
     });
-    let report = scene.settled();
+    let report = fixture.settled();
     let figures = FaultFigures::of(&report).takeovers(survivor.takeovers());
     survivor.terminate();
     FaultResult::Passed(figures)
@@ -121,42 +121,42 @@ pub(super) fn rebalance_storm(scale: Scale) -> FaultResult {
         Scale::Full => 60,
         Scale::Long => 600,
     };
-    let scene = FaultFixture::new("storm");
-    let mut first = scene.cluster.scheduler("first");
+    let fixture = FaultFixture::new("storm");
+    let mut first = fixture.cluster.scheduler("first");
     first.wait_until_ready(READY_DEADLINE);
     let end = clock::now_ms() + seconds * 1_000;
-    let visits = scene.steady_load().during(|| {
+    let visits = fixture.steady_load().during(|| {
         thread::scope(|scope| {
             let visitors: Vec<_> = (1..).zip(JOINING_MEMBERS).collect();
             let visits = visitors.into_iter().map(|(seed, name)| {
-                let scene = &scene;
-                scope.spawn(move || join_and_leave_until(scene, name, end, FaultRng::new(seed)))
+                let fixture = &fixture;
+                scope.spawn(move || join_and_leave_until(fixture, name, end, FaultRng::new(seed)))
             });
             let visits: Vec<_> = visits.collect();
             visits.into_iter().map(|visits| visits.join().unwrap()).sum::<usize>()
         })
     });
     wait_until_owned(&first, PARTITIONS as usize);
-    let report = scene.settled();
+    let report = fixture.settled();
     let figures = FaultFigures::of(&report).takeovers(first.takeovers()).with("visits", visits);
     assert!(!first.panicked());
     first.terminate();
     FaultResult::Passed(figures)
 }
 
-fn join_and_leave_until(scene: &FaultFixture, name: &str, end: u64, mut dice: FaultRng) -> usize {
+fn join_and_leave_until(fixture: &FaultFixture, name: &str, end: u64, mut rng: FaultRng) -> usize {
     let mut visits = 0;
     while clock::now_ms() < end {
-        let process = scene.cluster.scheduler(name);
-        wait_for_ms(2_000 + dice.below(3_000));
+        let process = fixture.cluster.scheduler(name);
+        wait_for_ms(2_000 + rng.below(3_000));
         visits += 1;
         assert!(!process.panicked(), "{}", process.log_text());
-        if dice.below(3) == 0 {
+        if rng.below(3) == 0 {
             process.kill()
         } else {
             process.terminate()
         }
-        wait_for_ms(dice.below(2_000));
+        wait_for_ms(rng.below(2_000));
     }
     visits
 }

@@ -37,16 +37,16 @@ impl Proxy {
     /// Passes what comes to `port` on to `broker`.
     pub(super) fn start(port: u16, broker: String) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
-        let gate = Arc::<RequestHold>::default();
-        let shared = Arc::clone(&gate);
+        let hold = Arc::<RequestHold>::default();
+        let shared = Arc::clone(&hold);
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let (gate, broker) = (Arc::clone(&shared), broker.clone());
+                let (hold, broker) = (Arc::clone(&shared), broker.clone());
                 // A broker that is not there yet is what a client sees as a closed connection.
-                thread::spawn(move || connect(client, &broker, &gate));
+                thread::spawn(move || connect(client, &broker, &hold));
             }
         });
-        Self(gate)
+        Self(hold)
     }
 
     /// Holds the next request of a kind, and returns when it is held.
@@ -75,7 +75,7 @@ impl RequestHold {
     }
 }
 
-fn connect(client: TcpStream, broker: &str, gate: &RequestHold) -> io::Result<()> {
+fn connect(client: TcpStream, broker: &str, hold: &RequestHold) -> io::Result<()> {
     let server = TcpStream::connect(broker)?;
     server.set_nodelay(true)?;
     client.set_nodelay(true)?;
@@ -84,19 +84,19 @@ fn connect(client: TcpStream, broker: &str, gate: &RequestHold) -> io::Result<()
         let _ended = io::copy(&mut answers, &mut to_client);
         let _gone = to_client.shutdown(Shutdown::Both);
     });
-    let result = forward(client, &server, gate);
+    let result = forward(client, &server, hold);
     let _gone = server.shutdown(Shutdown::Both);
     result
 }
 
 /// Request by request, until the client has closed its side and the last one is through.
-fn forward(mut client: TcpStream, mut server: &TcpStream, gate: &RequestHold) -> io::Result<()> {
+fn forward(mut client: TcpStream, mut server: &TcpStream, hold: &RequestHold) -> io::Result<()> {
     loop {
         let mut length = [0; 4];
         client.read_exact(&mut length)?;
         let mut request = vec![0; u32::from_be_bytes(length) as usize];
         client.read_exact(&mut request)?;
-        gate.wait_if_held(i16::from_be_bytes([request[0], request[1]]));
+        hold.wait_if_held(i16::from_be_bytes([request[0], request[1]]));
         server.write_all(&length)?;
         server.write_all(&request)?;
     }

@@ -61,7 +61,7 @@ impl Drop for ReadinessProbe {
 
 /// Panics if a fire waited for long while every process called itself ready.
 pub(super) fn assert_readiness_was_correct(
-    witnesses: &[&ReadinessProbe],
+    probes: &[&ReadinessProbe],
     commands: &AcknowledgedCommands,
     fires: &[ObservedFire],
 ) {
@@ -70,7 +70,7 @@ pub(super) fn assert_readiness_was_correct(
         let known = all.iter().find(|command| command.offset == fire.generation);
         let from = known.map_or(0, |command| command.appended).max(fire.due);
         let silent = fire.visible.saturating_sub(from) > UNREPORTED_MAX_MS
-            && !witnesses.iter().any(|witness| witness.was_not_ready(from, fire.visible));
+            && !probes.iter().any(|probe| probe.was_not_ready(from, fire.visible));
         let late = fire.visible.saturating_sub(from);
         assert!(!silent, "{} was {late} ms late, and /readyz said all was well", fire.trigger);
     }

@@ -67,18 +67,18 @@ impl CountingReceiver {
     /// Waits until everything is delivered, and judges.
     pub(super) fn check(
         &self,
-        stage: &TestCluster,
+        cluster: &TestCluster,
         commands: &AcknowledgedCommands,
         deadline: Duration,
     ) -> FaultFigures {
         let outcomes = until("every callback to be delivered", deadline, || {
-            let outcomes = outcomes(stage);
+            let outcomes = outcomes(cluster);
             let delivered =
                 |times: &Vec<AttemptOutcome>| times.iter().filter(|ended| ended.delivered).count();
             let done: usize = outcomes.values().map(delivered).sum();
             (done >= commands.len()).then_some(outcomes)
         });
-        let fires = fires(stage);
+        let fires = fires(cluster);
         assert!(fires.values().all(|&times| times == 1), "a fire record is there twice");
         let mut delivered = HashMap::<&str, usize>::new();
         for ((trigger, attempt), ended) in &outcomes {
@@ -124,10 +124,10 @@ struct AttemptOutcome {
     at: u64,
 }
 
-fn outcomes(stage: &TestCluster) -> HashMap<TriggerAttempt, Vec<AttemptOutcome>> {
+fn outcomes(cluster: &TestCluster) -> HashMap<TriggerAttempt, Vec<AttemptOutcome>> {
     let mut all = HashMap::<TriggerAttempt, Vec<AttemptOutcome>>::new();
-    for record in records::read_all(stage.kafka(), &stage.names.outcomes()) {
-        let outcome = stage.schemas.decode_outcome(record.payload().unwrap()).unwrap();
+    for record in records::read_all(cluster.kafka(), &cluster.names.outcomes()) {
+        let outcome = cluster.schemas.decode_outcome(record.payload().unwrap()).unwrap();
         let (attempt, delivered) = match outcome.kind {
             OutcomeKind::Delivered { attempt, .. } => (attempt, true),
             OutcomeKind::Failed { attempt, .. } => (attempt, false),
@@ -140,11 +140,11 @@ fn outcomes(stage: &TestCluster) -> HashMap<TriggerAttempt, Vec<AttemptOutcome>>
 }
 
 /// How often each fire record is in the topic of the workers.
-fn fires(stage: &TestCluster) -> BTreeMap<(String, u64, u32, u32, u32), u32> {
+fn fires(cluster: &TestCluster) -> BTreeMap<(String, u64, u32, u32, u32), u32> {
     let mut times = BTreeMap::new();
-    for record in records::read_all(stage.kafka(), &stage.names.fires()) {
-        let errand = stage.schemas.decode_worker_record(record.payload().unwrap()).unwrap();
-        let WorkerRecord::Callback(fire) = errand else { continue };
+    for record in records::read_all(cluster.kafka(), &cluster.names.fires()) {
+        let record = cluster.schemas.decode_worker_record(record.payload().unwrap()).unwrap();
+        let WorkerRecord::Callback(fire) = record else { continue };
         let id = fire.id;
         let of = (id.generation, id.occurrence, id.attempt, id.deferral);
         let id = (id.trigger.as_str().to_owned(), of.0, of.1, of.2, of.3);

@@ -95,14 +95,14 @@ pub(crate) struct FaultCaseReport {
     pub(crate) case: &'static str,
     pub(crate) criterion: &'static str,
     pub(crate) seconds: u64,
-    pub(crate) verdict: FaultResult,
+    pub(crate) result: FaultResult,
 }
 
 impl FaultCaseReport {
     /// One line for people.
     pub(crate) fn line(&self) -> String {
         let took = Duration::from_secs(self.seconds);
-        let verdict = match &self.verdict {
+        let result = match &self.result {
             FaultResult::Passed(figures) => {
                 let FaultFigures { registered, fired, takeover_ms, late_ms, more, .. } = figures;
                 let more: String = more.iter().map(|(name, n)| format!(", {n} {name}")).collect();
@@ -114,17 +114,17 @@ impl FaultCaseReport {
             FaultResult::Failed(why) => format!("FAILED: {why}"),
             FaultResult::Skipped(why) => format!("skipped: {why}"),
         };
-        format!("{} ({took:?}) {verdict}", self.case)
+        format!("{} ({took:?}) {result}", self.case)
     }
 }
 
 /// `N passed, M failed, K skipped`.
 pub(crate) fn closing_line(all: &[FaultCaseReport]) -> String {
     let count =
-        |is: fn(&FaultResult) -> bool| all.iter().filter(|ended| is(&ended.verdict)).count();
-    let passed = count(|verdict| matches!(verdict, FaultResult::Passed(_)));
-    let failed = count(|verdict| matches!(verdict, FaultResult::Failed(_)));
-    let skipped = count(|verdict| matches!(verdict, FaultResult::Skipped(_)));
+        |is: fn(&FaultResult) -> bool| all.iter().filter(|ended| is(&ended.result)).count();
+    let passed = count(|result| matches!(result, FaultResult::Passed(_)));
+    let failed = count(|result| matches!(result, FaultResult::Failed(_)));
+    let skipped = count(|result| matches!(result, FaultResult::Skipped(_)));
     format!("{passed} passed, {failed} failed, {skipped} skipped")
 }
 

@@ -34,8 +34,8 @@ const CATCH_UP: Duration = Duration::from_secs(180);
 /// The survivor follows what the other owns.
 pub(super) fn followed(scale: Scale) -> FaultResult {
     let server = server();
-    let survivor = |scene: &FaultFixture, died: &str| {
-        let survivor = scene.cluster.scheduler("survivor");
+    let survivor = |fixture: &FaultFixture, died: &str| {
+        let survivor = fixture.cluster.scheduler("survivor");
         wait_until_owned(&survivor, PARTITIONS as usize / 2);
         until(&format!("the survivor to follow {died}"), CATCH_UP, || {
             let caught_up = survivor.log_text().matches("caught up").count();
@@ -43,20 +43,20 @@ pub(super) fn followed(scale: Scale) -> FaultResult {
         });
         survivor
     };
-    let stage = TestCluster::on_server("followed", &server).set("standby.replicas", 1);
-    measure(&FaultFixture::with_long_tail(stage), scale, FOLLOWED_MAX, survivor)
+    let cluster = TestCluster::on_server("followed", &server).set("standby.replicas", 1);
+    measure(&FaultFixture::with_long_tail(cluster), scale, FOLLOWED_MAX, survivor)
 }
 
 /// The survivor has never seen what the other owns.
 pub(super) fn cold(scale: Scale) -> FaultResult {
-    let survivor = |scene: &FaultFixture, _: &str| {
-        let survivor = scene.cluster.scheduler("survivor");
+    let survivor = |fixture: &FaultFixture, _: &str| {
+        let survivor = fixture.cluster.scheduler("survivor");
         wait_until_owned(&survivor, PARTITIONS as usize / 2);
         survivor
     };
     let server = server();
-    let scene = FaultFixture::with_long_tail(TestCluster::on_server("cold", &server));
-    measure(&scene, scale, COLD_MAX, survivor)
+    let fixture = FaultFixture::with_long_tail(TestCluster::on_server("cold", &server));
+    measure(&fixture, scale, COLD_MAX, survivor)
 }
 
 fn server() -> KafkaServer {
@@ -85,13 +85,13 @@ struct TargetEndOffsets {
 }
 
 impl TargetEndOffsets {
-    fn of(stage: &TestCluster) -> Self {
+    fn of(cluster: &TestCluster) -> Self {
         let reader = |isolation| {
-            let mut config = stage.kafka().clone();
+            let mut config = cluster.kafka().clone();
             config.set("group.id", "ends").set("isolation.level", isolation).create().unwrap()
         };
         let (stable, last) = (reader("read_committed"), reader("read_uncommitted"));
-        Self { stable, last, topic: stage.target().1.to_owned() }
+        Self { stable, last, topic: cluster.target().1.to_owned() }
     }
 
     /// Whether a partition holds records that are not decided.
@@ -104,23 +104,23 @@ impl TargetEndOffsets {
 }
 
 fn measure(
-    scene: &FaultFixture,
+    fixture: &FaultFixture,
     scale: Scale,
     limit: u64,
     survive: impl Fn(&FaultFixture, &str) -> OrlojProcess,
 ) -> FaultResult {
     let pending = if scale == Scale::Short { 50_000 } else { 1_000_000 };
-    let mut victim = scene.cluster.scheduler("victim");
+    let mut victim = fixture.cluster.scheduler("victim");
     victim.wait_until_ready(READY_DEADLINE);
     let due = clock::now_ms() + FAR;
     for n in 0..pending {
-        scene.client.register(&format!("far-{n}"), due, scene.cluster.target(), "far", false);
+        fixture.client.register(&format!("far-{n}"), due, fixture.cluster.target(), "far", false);
     }
-    scene.client.acknowledged();
-    let (survivor, since_kill) = scene.steady_load().during(|| {
-        let survivor = survive(scene, "victim");
+    fixture.client.acknowledged();
+    let (survivor, since_kill) = fixture.steady_load().during(|| {
+        let survivor = survive(fixture, "victim");
         let before = survivor.takeovers().len();
-        stop_in_transaction(&TargetEndOffsets::of(&scene.cluster), &victim);
+        stop_in_transaction(&TargetEndOffsets::of(&fixture.cluster), &victim);
         let killed = clock::now_ms();
         victim.kill();
         until("the survivor to own everything", CATCH_UP, || {
@@ -130,7 +130,7 @@ fn measure(
         (survivor, since_kill)
     });
     let took = survivor.takeovers().split_off(PARTITIONS as usize / 2);
-    let report = scene.settled();
+    let report = fixture.settled();
     survivor.terminate();
     assert!(took.iter().all(|ms| *ms <= limit), "takeovers of {took:?} ms; {limit} are allowed");
     let figures = FaultFigures::of(&report).takeovers(took);

@@ -13,16 +13,16 @@ use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
 use crate::test_producer::TARGET_TOPIC_HEADER;
 use crate::wait::until;
 
-/// The administrator of a stage's cluster.
+/// The administrator of a cluster's cluster.
 pub(super) struct FaultTopicAdmin {
     client: AdminClient<DefaultClientContext>,
     runtime: Runtime,
 }
 
 impl FaultTopicAdmin {
-    pub(super) fn of(stage: &TestCluster) -> Self {
+    pub(super) fn of(cluster: &TestCluster) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        Self { client: stage.kafka().create().unwrap(), runtime }
+        Self { client: cluster.kafka().create().unwrap(), runtime }
     }
 
     /// Deletion takes a moment that the controller does not wait for.
@@ -63,14 +63,14 @@ pub(super) fn target_deleted(_: Scale) -> FaultResult {
     const DOOMED: usize = 200;
     /// By how much a neighbour may be held up, in ms.
     const HELD_UP_MAX: u64 = 20_000;
-    let scene = FaultFixture::new("target-deleted");
-    let admin = FaultTopicAdmin::of(&scene.cluster);
-    let doomed = format!("{}-doomed", scene.cluster.target().1);
+    let fixture = FaultFixture::new("target-deleted");
+    let admin = FaultTopicAdmin::of(&fixture.cluster);
+    let doomed = format!("{}-doomed", fixture.cluster.target().1);
     admin.create(&doomed);
-    let mut scheduler = scene.cluster.scheduler("first");
+    let mut scheduler = fixture.cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    let client = scene.cluster.client();
-    scene.steady_load().during(|| {
+    let client = fixture.cluster.client();
+    fixture.steady_load().during(|| {
         let due = clock::now_ms() + 5_000;
         for n in 0..DOOMED {
             let due = due + n as u64;
@@ -90,10 +90,10 @@ pub(super) fn target_deleted(_: Scale) -> FaultResult {
         wait_for_ms(6_000);
     });
     until("a dead letter for each", COMPLETION_DEADLINE, || {
-        (scene.cluster.dead_letters().len() >= DOOMED).then_some(())
+        (fixture.cluster.dead_letters().len() >= DOOMED).then_some(())
     });
-    let report = scene.settled();
-    assert_eq!(scene.cluster.dead_letters().len(), DOOMED, "each is given up once");
+    let report = fixture.settled();
+    assert_eq!(fixture.cluster.dead_letters().len(), DOOMED, "each is given up once");
     scheduler.wait_until_ready(READY_DEADLINE);
     scheduler.terminate();
     let late = report.lateness_at(1.0);
@@ -103,29 +103,29 @@ pub(super) fn target_deleted(_: Scale) -> FaultResult {
 
 /// `triggers` is deleted and created again while nobody runs: its offsets begin anew.
 pub(super) fn recreated(_: Scale) -> FaultResult {
-    let scene = FaultFixture::new("recreated");
-    let triggers = scene.cluster.names.triggers();
-    let mut scheduler = scene.cluster.scheduler("first");
+    let fixture = FaultFixture::new("recreated");
+    let triggers = fixture.cluster.names.triggers();
+    let mut scheduler = fixture.cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    scene.steady_load().during(|| wait_for_ms(3_000));
-    let report = scene.settled();
+    fixture.steady_load().during(|| wait_for_ms(3_000));
+    let report = fixture.settled();
     scheduler.terminate();
-    FaultTopicAdmin::of(&scene.cluster).delete(&triggers);
-    until("the topic to be created anew", COMPLETION_DEADLINE, || scene.cluster.apply_topics());
+    FaultTopicAdmin::of(&fixture.cluster).delete(&triggers);
+    until("the topic to be created anew", COMPLETION_DEADLINE, || fixture.cluster.apply_topics());
 
-    let refused = scene.cluster.scheduler("first");
+    let refused = fixture.cluster.scheduler("first");
     refused.wait_for_log("below the committed offset", READY_DEADLINE);
     wait_for_ms(1_000);
     assert!(!refused.is_ready(), "it cannot fire and calls itself ready");
     refused.terminate();
-    reset(&scene.cluster, |_| 0);
-    let mut again = scene.cluster.scheduler("first");
+    reset(&fixture.cluster, |_| 0);
+    let mut again = fixture.cluster.scheduler("first");
     again.wait_until_ready(READY_DEADLINE);
-    let client = scene.cluster.client();
-    client.register("anew", clock::now_ms(), scene.cluster.target(), "anew", true);
+    let client = fixture.cluster.client();
+    client.register("anew", clock::now_ms(), fixture.cluster.target(), "anew", true);
     client.acknowledged();
     until("a fire of the new topic", COMPLETION_DEADLINE, || {
-        scene.cluster.fires().iter().any(|fire| fire.trigger == "anew").then_some(())
+        fixture.cluster.fires().iter().any(|fire| fire.trigger == "anew").then_some(())
     });
     again.terminate();
     FaultResult::Passed(FaultFigures::of(&report))
@@ -133,20 +133,20 @@ pub(super) fn recreated(_: Scale) -> FaultResult {
 
 /// `triggers` gets more partitions than the others: ids change their partitions.
 pub(super) fn widened(_: Scale) -> FaultResult {
-    let stage =
+    let cluster =
         TestCluster::new("widened").set("kafka.\"topic.metadata.refresh.interval.ms\"", "1000");
-    let scene = FaultFixture::from_cluster(stage);
-    let mut scheduler = scene.cluster.scheduler("first");
+    let fixture = FaultFixture::from_cluster(cluster);
+    let mut scheduler = fixture.cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    scene.steady_load().during(|| wait_for_ms(3_000));
-    let report = scene.settled();
-    let triggers = scene.cluster.names.triggers();
-    FaultTopicAdmin::of(&scene.cluster).widen(&triggers, PARTITIONS as usize + 2);
+    fixture.steady_load().during(|| wait_for_ms(3_000));
+    let report = fixture.settled();
+    let triggers = fixture.cluster.names.triggers();
+    FaultTopicAdmin::of(&fixture.cluster).widen(&triggers, PARTITIONS as usize + 2);
     until("/readyz to say that something is wrong", COMPLETION_DEADLINE, || {
         (!scheduler.is_ready() || scheduler.exit_status().is_some()).then_some(())
     });
     scheduler.kill();
-    let mut refused = scene.cluster.scheduler("first");
+    let mut refused = fixture.cluster.scheduler("first");
     let status = until("a refusal to start", READY_DEADLINE, || refused.exit_status());
     assert!(!status.success());
     refused.wait_for_log("partitions", READY_DEADLINE);

@@ -17,28 +17,28 @@ const NEWER: &str = "orloj2 ";
 const PARTITION: i32 = 0;
 
 pub(super) fn side_by_side(_: Scale) -> FaultResult {
-    let scene = FaultFixture::new("versions");
-    let mut scheduler = scene.cluster.scheduler("first");
+    let fixture = FaultFixture::new("versions");
+    let mut scheduler = fixture.cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    scene.steady_load().during(|| {
+    fixture.steady_load().during(|| {
         wait_for_ms(2_000);
         scheduler.terminate();
-        rewrite(&scene, OURS, NEWER);
-        let older = scene.cluster.scheduler("first");
+        rewrite(&fixture, OURS, NEWER);
+        let older = fixture.cluster.scheduler("first");
         older.wait_for_log("upgrade", READY_DEADLINE);
         wait_until_owned(&older, PARTITIONS as usize - 1);
         assert!(!older.is_ready(), "a partition is not fired for, and it calls itself ready");
         older.kill();
-        rewrite(&scene, NEWER, OURS);
+        rewrite(&fixture, NEWER, OURS);
     });
-    let mut newer = scene.cluster.scheduler("first");
+    let mut newer = fixture.cluster.scheduler("first");
     newer.wait_until_ready(READY_DEADLINE);
-    let report = scene.settled();
+    let report = fixture.settled();
     newer.terminate();
 
-    write_newer_ledger_record(&scene);
-    scene.cluster.wipe("first");
-    let refused = scene.cluster.scheduler("first");
+    write_newer_ledger_record(&fixture);
+    fixture.cluster.wipe("first");
+    let refused = fixture.cluster.scheduler("first");
     refused.wait_for_log("written by a newer Orloj", READY_DEADLINE);
     wait_until_owned(&refused, PARTITIONS as usize - 1);
     assert!(!refused.is_ready(), "a partition is not fired for, and it calls itself ready");
@@ -47,19 +47,19 @@ pub(super) fn side_by_side(_: Scale) -> FaultResult {
 }
 
 /// Commits the same cursor under another version.
-fn rewrite(scene: &FaultFixture, from: &str, to: &str) {
-    let mut committed = committed(&scene.cluster);
+fn rewrite(fixture: &FaultFixture, from: &str, to: &str) {
+    let mut committed = committed(&fixture.cluster);
     committed.retain(|(partition, ..)| *partition == PARTITION);
     let metadata = &mut committed[0].2;
     *metadata = metadata.replacen(from, to, 1);
     assert!(metadata.starts_with(to), "{metadata}");
-    commit(&scene.cluster, &committed);
+    commit(&fixture.cluster, &committed);
 }
 
 /// A value whose schema nobody here knows.
-fn write_newer_ledger_record(scene: &FaultFixture) {
-    let producer: BaseProducer = scene.cluster.kafka().create().unwrap();
-    let ledger = scene.cluster.names.ledger();
+fn write_newer_ledger_record(fixture: &FaultFixture) {
+    let producer: BaseProducer = fixture.cluster.kafka().create().unwrap();
+    let ledger = fixture.cluster.names.ledger();
     let value = [0xC3, 0x01, 1, 2, 3, 4, 5, 6, 7, 8, 0];
     let record = BaseRecord::to(&ledger).partition(PARTITION).key("m|from-the-future");
     let step = OwnedHeaders::new().insert(Header { key: "orloj-step", value: Some("1") });

@@ -1,4 +1,4 @@
-//! The address guard over real sockets: the production client, a resolver that lies, and a canary
+//! The address guard over real sockets: the production client, a resolver that lies, and a counter
 //! that must not hear a single connect.
 
 mod cases;
@@ -20,7 +20,7 @@ const EVERYWHERE: &str = "[::]:0";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_reaches_a_forbidden_address() {
-    let canary = ConnectionCounter::listen(EVERYWHERE);
+    let counter = ConnectionCounter::listen(EVERYWHERE);
     let receiver = AllowedReceiver::start("http://127.0.0.1/".to_owned()).await;
     let subject = GuardFixture::new(&settings(&[]));
     subject.resolver.set("receiver.test", &[ALLOWED]);
@@ -29,21 +29,21 @@ async fn no_request_reaches_a_forbidden_address() {
 
     for (refused, urls) in URL_CASES {
         for url in *urls {
-            let url = url.replace("{c}", &canary.port().to_string());
+            let url = url.replace("{c}", &counter.port().to_string());
             assert_admitted(&subject, &url, *refused).await;
             assert_refused(&subject, &url).await;
             tried += 1;
         }
     }
     for (refused, name, registered, called) in NAME_CASES {
-        let url = format!("http://{name}:{}/", canary.port());
+        let url = format!("http://{name}:{}/", counter.port());
         subject.resolver.set(name, registered);
         assert_admitted(&subject, &url, *refused).await;
         subject.resolver.set(name, called);
         assert_refused(&subject, &url).await;
         tried += 1;
     }
-    assert_eq!(canary.connections(), 0);
+    assert_eq!(counter.connections(), 0);
     assert!(tried >= 100, "{tried}");
 
     // All that is refused would have been made: what is allowed is.
@@ -71,10 +71,10 @@ fn answered(reply: &CallbackResponse) -> Option<u16> {
     reply.status()
 }
 
-/// Without the guard the same canary hears the same URLs, and the same lying resolver.
+/// Without the guard the same counter hears the same URLs, and the same lying resolver.
 #[tokio::test(flavor = "multi_thread")]
 async fn allowed_requests_are_counted() {
-    let canary = ConnectionCounter::listen(EVERYWHERE);
+    let counter = ConnectionCounter::listen(EVERYWHERE);
     let subject = GuardFixture::new(&settings(&["worker.allow_addresses=any".to_owned()]));
     subject.resolver.set("localhost", &["127.0.0.1"]);
     subject.resolver.set("v6.test", &["::1"]);
@@ -88,16 +88,16 @@ async fn allowed_requests_are_counted() {
         "v6.test",
     ];
     for host in hosts {
-        let reply = subject.call(&format!("http://{host}:{}/", canary.port())).await;
+        let reply = subject.call(&format!("http://{host}:{}/", counter.port())).await;
         assert!(matches!(reply, CallbackResponse::NoResponse(_)), "{host}: {reply:?}");
     }
-    assert_eq!(canary.connections(), hosts.len());
+    assert_eq!(counter.connections(), hosts.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redirects_are_not_followed() {
-    let canary = ConnectionCounter::listen(EVERYWHERE);
-    let at = canary.port();
+    let counter = ConnectionCounter::listen(EVERYWHERE);
+    let at = counter.port();
     let subject = GuardFixture::new(&settings(&[]));
     subject.resolver.set("localhost", &["127.0.0.1"]);
     for to in ["http://127.0.0.1", "http://localhost", "//127.0.0.1", "http://127.0.0.2"] {
@@ -110,7 +110,7 @@ async fn redirects_are_not_followed() {
         let url = format!("http://{}/200", receiver.address);
         assert_eq!(answered(&subject.call(&url).await), Some(200));
     }
-    assert_eq!(canary.connections(), 0);
+    assert_eq!(counter.connections(), 0);
 }
 
 /// A kept connection leads where it was judged, whatever its name means since. A new one is judged
@@ -119,7 +119,7 @@ async fn redirects_are_not_followed() {
 async fn a_changed_dns_answer_moves_no_connection() {
     let receiver = AllowedReceiver::start(String::new()).await;
     let port = receiver.address.port();
-    let canary = ConnectionCounter::listen(&format!("127.0.0.1:{port}"));
+    let counter = ConnectionCounter::listen(&format!("127.0.0.1:{port}"));
     let subject = GuardFixture::new(&settings(&[]));
     let url = format!("http://moving.test:{port}/200");
     // A connection is kept a moment after its answer was read.
@@ -144,7 +144,7 @@ async fn a_changed_dns_answer_moves_no_connection() {
     // Another host at the same port is another connection, even of the same address.
     subject.resolver.set("other.test", &["127.0.0.1"]);
     assert_refused(&subject, &format!("http://other.test:{port}/200")).await;
-    assert_eq!(canary.connections(), 0);
+    assert_eq!(counter.connections(), 0);
 }
 
 /// Names that nobody answers for hold up their own caller, and only where it needs names.
@@ -179,8 +179,8 @@ async fn names_that_do_not_resolve_delay_no_other_caller() {
 /// Brokers, registry and our own listeners, under a policy that allows everything else.
 #[tokio::test(flavor = "multi_thread")]
 async fn our_own_endpoints_are_never_called() {
-    let canary = ConnectionCounter::listen(EVERYWHERE);
-    let at = canary.port();
+    let counter = ConnectionCounter::listen(EVERYWHERE);
+    let at = counter.port();
     let same = ["127.0.0.1", "127.0.0.3", "0.0.0.0", "[::1]", "[::]", "[::ffff:127.0.0.1]"];
     for ours in [
         format!("kafka.bootstrap.servers=elsewhere.test:9093, SASL_SSL://127.0.0.1:{at}"),
@@ -207,7 +207,7 @@ async fn our_own_endpoints_are_never_called() {
         subject.resolver.set("rebound.test", &["127.0.0.1"]);
         assert_refused(&subject, &url).await;
     }
-    assert_eq!(canary.connections(), 0);
+    assert_eq!(counter.connections(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -250,14 +250,14 @@ async fn a_triggers_headers_neither_smuggle_nor_impersonate() {
     assert_eq!(received["x-trigger-id"], "guarded");
 }
 
-/// The tests above once more, in a process whose environment names a canary as every proxy.
+/// The tests above once more, in a process whose environment names a counter as every proxy.
 #[test]
 fn proxies_of_the_environment_are_not_used() {
-    let canary = ConnectionCounter::listen("127.0.0.1:0");
+    let counter = ConnectionCounter::listen("127.0.0.1:0");
     let mut child = Command::new(std::env::current_exe().unwrap());
     for name in ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"]
     {
-        child.env(name, format!("http://127.0.0.1:{}", canary.port()));
+        child.env(name, format!("http://127.0.0.1:{}", counter.port()));
     }
     let tests =
         ["guard::no_request_reaches_a_forbidden_address", "guard::redirects_are_not_followed"];
@@ -265,7 +265,7 @@ fn proxies_of_the_environment_are_not_used() {
     let output = output.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("2 passed"), "{said}");
-    assert_eq!(canary.connections(), 0);
+    assert_eq!(counter.connections(), 0);
 }
 
 /// What a caller's base URLs do not cover is not called, and a base opens no address.

@@ -78,10 +78,10 @@ async fn attempts(
     let mut findings = Vec::new();
     let (mut attempt, mut unheard) = (1, 0);
     while attempt <= ATTEMPTS {
-        let (begun, asked) = (clock::monotonic(), receiver.requests());
+        let (started, asked) = (clock::monotonic(), receiver.requests());
         let called = caller.call(&fire, clock::now_ms());
         let reply = tokio::time::timeout(TIMEOUT + GRACE, called).await;
-        let took = clock::monotonic() - begun;
+        let took = clock::monotonic() - started;
         let is_right = reply.as_ref().is_ok_and(|reply| case.ends_with(reply, took));
         // A connection that is kept may be closed just as it is used again: then nobody was asked.
         let nobody_asked = attempt > 1 && receiver.requests() == asked;

@@ -35,12 +35,12 @@ const MIB: u64 = 1_048_576;
 #[test]
 fn a_partition_moves_on_between_hostile_receivers() {
     let _machine = exclusive_machine();
-    let siege = HostileLoad::start("hostile", 4_000);
-    let before = siege.worker.footprint();
-    siege.round(0, 1);
-    let grown = siege.worker.footprint().peak - before.resident;
+    let load = HostileLoad::start("hostile", 4_000);
+    let before = load.worker.footprint();
+    load.round(0, 1);
+    let grown = load.worker.footprint().peak - before.resident;
     assert!(grown <= 64 * MIB, "{} MiB more than before", grown / MIB);
-    siege.worker.terminate();
+    load.worker.terminate();
 }
 
 mod delivery {
@@ -56,19 +56,19 @@ mod delivery {
     fn memory_stays_flat_between_hostile_receivers() {
         let _machine = exclusive_machine();
         fd_limit::raise_open_files_limit(COPIES * CASES.len() * 4);
-        let siege = HostileLoad::start("hostile-long", 15_000);
-        let before = siege.worker.footprint();
+        let load = HostileLoad::start("hostile-long", 15_000);
+        let before = load.worker.footprint();
         let mut after = Vec::new();
         for round in 0..5 {
-            siege.round(round, COPIES);
-            after.push(siege.worker.footprint());
+            load.round(round, COPIES);
+            after.push(load.worker.footprint());
         }
         let mib = after.iter().map(|memory| (memory.resident / MIB, memory.peak / MIB));
         eprintln!("resident and peak after each round, in MiB: {:?}", mib.collect::<Vec<_>>());
         let (first, last) = (after[0], after[after.len() - 1]);
         assert!(last.resident <= first.resident + 32 * MIB, "{first:?} grew to {last:?}");
         assert!(last.peak <= before.resident + 512 * MIB, "{before:?} grew to {last:?}");
-        siege.worker.terminate();
+        load.worker.terminate();
     }
 }
 
@@ -86,26 +86,26 @@ struct HostileLoad {
 impl HostileLoad {
     fn start(name: &str, timeout: Millis) -> Self {
         let limit = format!("{timeout}ms");
-        let mut stage = TestCluster::new(name)
+        let mut cluster = TestCluster::new(name)
             .set("worker.allow_addresses", "any")
             .set("worker.timeout", limit.as_str())
             .set("worker.connect_timeout", limit.as_str());
         let root = certificates::root();
-        stage.settings = stage.settings.environment("SSL_CERT_FILE", root.to_str().unwrap());
+        cluster.settings = cluster.settings.environment("SSL_CERT_FILE", root.to_str().unwrap());
         let theirs = Runtime::new().unwrap();
         let receive = |case: &'static HostileCase| {
             (case, HostileReceiver::start(&theirs, case.connection, case.script))
         };
         let hostile = CASES.iter().map(receive).collect();
         let good = GoodReceiver::start(&theirs);
-        let mut worker = stage.start("worker", "worker");
+        let mut worker = cluster.start("worker", "worker");
         worker.wait_until_ready(READY_DEADLINE);
-        let fires = FireProducer::open(stage.kafka(), &stage.names.fires());
-        let siege = Self { cluster: stage, fires, worker, timeout, good, hostile, _theirs: theirs };
+        let fires = FireProducer::open(cluster.kafka(), &cluster.names.fires());
+        let load = Self { cluster, fires, worker, timeout, good, hostile, _theirs: theirs };
         // What the first callback of a process costs does not count.
-        siege.publish_good("first");
-        until("the first callback", READY_DEADLINE, || siege.good.arrived("first"));
-        siege
+        load.publish_good("first");
+        until("the first callback", READY_DEADLINE, || load.good.arrived("first"));
+        load
     }
 
     /// Every behaviour `copies` times at once, and judges each callback.
@@ -183,8 +183,8 @@ impl HostileLoad {
 }
 
 impl HostileCase {
-    fn leads_to(&self, verdict: &OutcomeKind) -> bool {
-        match (self.end, verdict) {
+    fn leads_to(&self, kind: &OutcomeKind) -> bool {
+        match (self.end, kind) {
             (
                 ExpectedEnd::Answered(200) | ExpectedEnd::Race,
                 OutcomeKind::Delivered { status: 200, .. },

@@ -14,7 +14,7 @@ type TokenCase = (&'static str, String, u16, &'static str);
 async fn valid_tokens_of_every_common_algorithm_are_accepted() {
     let keys = [IssuerKey::rsa("r"), IssuerKey::p256("p"), IssuerKey::ed25519("e")];
     let jwks = JwksServer::of(&keys.iter().collect::<Vec<_>>()).await;
-    let gate = IdentityFixture::open(&issuer("a", &jwks.url()), &[]).await;
+    let fixture = IdentityFixture::open(&issuer("a", &jwks.url()), &[]).await;
     let now = clock::now_ms() / 1_000;
     for key in &keys {
         for change in [
@@ -25,13 +25,13 @@ async fn valid_tokens_of_every_common_algorithm_are_accepted() {
             json!({"exp": now - 5, "nbf": now - 60}),
             json!({"nbf": now + 5}),
         ] {
-            let told = gate.with_token(&key.token(&changed(claims("a"), change.clone()))).await;
-            assert_eq!(told.status, AUTHORIZED_STATUS, "{} {change}: {told:?}", key.alg());
+            let response = fixture.with_token(&key.token(&changed(claims("a"), change.clone()))).await;
+            assert_eq!(response.status, AUTHORIZED_STATUS, "{} {change}: {response:?}", key.alg());
         }
     }
     let lower_case = format!("bearer {}", keys[0].token(&claims("a")));
-    let told = gate.send(gate.request().header("authorization", lower_case)).await;
-    assert_eq!(told.status, AUTHORIZED_STATUS, "{told:?}");
+    let response = fixture.send(fixture.request().header("authorization", lower_case)).await;
+    assert_eq!(response.status, AUTHORIZED_STATUS, "{response:?}");
     assert_eq!(jwks.request_count(), 1);
 }
 
@@ -40,31 +40,31 @@ async fn invalid_tokens_are_refused() {
     let key = IssuerKey::rsa("r");
     let jwks = JwksServer::of(&[&key]).await;
     let file = format!("[callers.anonymous]\nrole = \"operator\"\n{}", issuer("a", &jwks.url()));
-    let gate = IdentityFixture::open(&file, &[]).await;
+    let fixture = IdentityFixture::open(&file, &[]).await;
     let cases: Vec<TokenCase> =
         [forged(&key), wrong_claims(&key), missing_claims(&key), oversized(&key)]
             .into_iter()
             .flatten()
             .collect();
     for (name, token, status, words) in cases {
-        let told = gate.with_token(&token).await;
-        assert_eq!(told.status, status, "{name}: {told:?}");
-        assert!(told.detail().contains(words), "{name}: {}", told.detail());
-        check(name, &told, &token);
+        let response = fixture.with_token(&token).await;
+        assert_eq!(response.status, status, "{name}: {response:?}");
+        assert!(response.detail().contains(words), "{name}: {}", response.detail());
+        check(name, &response, &token);
     }
-    let told = gate.with_token(&key.token(&claims("a"))).await;
-    assert_eq!(told.status, AUTHORIZED_STATUS, "the gate lets in who is good: {told:?}");
+    let response = fixture.with_token(&key.token(&claims("a"))).await;
+    assert_eq!(response.status, AUTHORIZED_STATUS, "the fixture lets in who is good: {response:?}");
 }
 
 /// What every refusal keeps to.
-fn check(name: &str, told: &AuthResponse, token: &str) {
-    let challenge = told.header("www-authenticate");
-    if told.status == 401 {
+fn check(name: &str, response: &AuthResponse, token: &str) {
+    let challenge = response.header("www-authenticate");
+    if response.status == 401 {
         let expected = "Bearer realm=\"orloj\", error=\"invalid_token\", error_description=\"";
         assert!(challenge.starts_with(expected), "{name}: {challenge}");
     }
-    assert_eq!(told.header("content-type"), "application/problem+json", "{name}");
-    let said = format!("{challenge} {}", told.body);
+    assert_eq!(response.header("content-type"), "application/problem+json", "{name}");
+    let said = format!("{challenge} {}", response.body);
     for part in token.split('.').filter(|part| part.len() > 8) {
         assert!(!said.contains(part), "{name} repeats the token: {said}");
     }
@@ -178,35 +178,35 @@ fn oversized(key: &IssuerKey) -> Vec<TokenCase> {
 async fn exactly_one_credential_in_the_right_header_is_accepted() {
     let key = IssuerKey::ed25519("e");
     let jwks = JwksServer::of(&[&key]).await;
-    let gate = IdentityFixture::open(&issuer("a", &jwks.url()), &[]).await;
+    let fixture = IdentityFixture::open(&issuer("a", &jwks.url()), &[]).await;
     let token = key.token(&claims("a"));
-    let bearer = |text: &str| gate.request().bearer_auth(text);
+    let bearer = |text: &str| fixture.request().bearer_auth(text);
     let api_key = |request: reqwest::RequestBuilder, text: &str| request.header("x-api-key", text);
     for (name, request, status) in [
-        ("nothing", gate.request(), 401),
-        ("key as bearer", bearer(&gate.key), AUTHORIZED_STATUS),
-        ("key in X-Api-Key", api_key(gate.request(), &gate.key), AUTHORIZED_STATUS),
-        ("token in X-Api-Key", api_key(gate.request(), &token), 401),
+        ("nothing", fixture.request(), 401),
+        ("key as bearer", bearer(&fixture.key), AUTHORIZED_STATUS),
+        ("key in X-Api-Key", api_key(fixture.request(), &fixture.key), AUTHORIZED_STATUS),
+        ("token in X-Api-Key", api_key(fixture.request(), &token), 401),
         ("token twice", bearer(&token).bearer_auth(&token), 401),
-        ("token and key", api_key(bearer(&token), &gate.key), 401),
-        ("two keys", api_key(api_key(gate.request(), &gate.key), &gate.key), 401),
-        ("basic", gate.request().basic_auth("tea", Some(&gate.key)), 401),
-        ("says who", gate.request().header("orloj-caller", "tea"), 401),
-        ("in the query", gate.client.post(format!("{}?access_token={token}", gate.url)), 401),
+        ("token and key", api_key(bearer(&token), &fixture.key), 401),
+        ("two keys", api_key(api_key(fixture.request(), &fixture.key), &fixture.key), 401),
+        ("basic", fixture.request().basic_auth("tea", Some(&fixture.key)), 401),
+        ("says who", fixture.request().header("orloj-caller", "tea"), 401),
+        ("in the query", fixture.client.post(format!("{}?access_token={token}", fixture.url)), 401),
     ] {
-        let told = gate.send(request).await;
-        assert_eq!(told.status, status, "{name}: {told:?}");
-        assert!(!told.body.contains(&gate.key) && !told.body.contains(&token), "{name}");
+        let response = fixture.send(request).await;
+        assert_eq!(response.status, status, "{name}: {response:?}");
+        assert!(!response.body.contains(&fixture.key) && !response.body.contains(&token), "{name}");
     }
-    let nobody = gate.send(gate.request()).await;
+    let nobody = fixture.send(fixture.request()).await;
     assert_eq!(nobody.header("www-authenticate"), "Bearer realm=\"orloj\"", "no error was made");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_are_refused_without_issuers() {
-    let gate = IdentityFixture::open("", &[]).await;
-    let told = gate.with_token(&IssuerKey::ed25519("e").token(&claims("a"))).await;
-    assert_eq!((told.status, told.detail().as_str()), (401, "no caller has this API key"));
+    let fixture = IdentityFixture::open("", &[]).await;
+    let response = fixture.with_token(&IssuerKey::ed25519("e").token(&claims("a"))).await;
+    assert_eq!((response.status, response.detail().as_str()), (401, "no caller has this API key"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -218,7 +218,7 @@ async fn a_token_may_only_reduce_its_callers_role() {
          [callers.looker]\nrole = \"read-only\"\n[callers.nobody]\n",
         issuer("a", &jwks.url())
     );
-    let gate = IdentityFixture::open(&file, &[]).await;
+    let fixture = IdentityFixture::open(&file, &[]).await;
     for (client, roles, status, words) in [
         ("tea", json!("caller"), AUTHORIZED_STATUS, ""),
         ("tea", json!(["other", "operator"]), AUTHORIZED_STATUS, ""),
@@ -231,8 +231,8 @@ async fn a_token_may_only_reduce_its_callers_role() {
         ("nobody", json!("operator"), 403, "nobody has no role"),
     ] {
         let change = json!({"client": client, "roles": roles, "sub": "somebody"});
-        let told = gate.with_token(&key.token(&changed(claims("a"), change))).await;
-        assert_eq!(told.status, status, "{client} {roles}: {told:?}");
-        assert!(told.detail().contains(words), "{client} {roles}: {}", told.detail());
+        let response = fixture.with_token(&key.token(&changed(claims("a"), change))).await;
+        assert_eq!(response.status, status, "{client} {roles}: {response:?}");
+        assert!(response.detail().contains(words), "{client} {roles}: {}", response.detail());
     }
 }

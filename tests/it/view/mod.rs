@@ -30,38 +30,38 @@ const TRIGGERS_PER_ROUND: u64 = 400;
 
 #[test]
 fn a_view_that_was_killed_repeatedly_equals_a_rebuilt_view() {
-    let stage = TestCluster::new("view")
+    let cluster = TestCluster::new("view")
         .set("worker.allow_addresses", "any")
         .set("worker.retry_delays", vec!["1s"])
         .set("worker.retry_jitter", 0);
-    let (lived, rebuilt) = (stage.data_of("lived"), stage.data_of("rebuilt"));
+    let (lived, rebuilt) = (cluster.data_of("lived"), cluster.data_of("rebuilt"));
     let endpoint = Endpoint::start();
-    let mut scheduler = stage.scheduler("scheduler");
-    let mut worker = stage.start("worker", "worker");
+    let mut scheduler = cluster.scheduler("scheduler");
+    let mut worker = cluster.start("worker", "worker");
     scheduler.wait_until_ready(READY_DEADLINE);
     worker.wait_until_ready(READY_DEADLINE);
 
-    let mut child = start(&stage, &lived);
-    write_all(&stage, &endpoint);
+    let mut child = start(&cluster, &lived);
+    write_all(&cluster, &endpoint);
     let mut seen = 0;
     for kill in 1..=4 {
         // Each crowd is larger: so it is killed while it folds.
         let some_more = || Some(lines(&lived)).filter(|lines| *lines >= seen + 50);
         seen = until("the view to fold some more", DEADLINE, some_more);
         end(child);
-        write_triggers(&stage, kill);
+        write_triggers(&cluster, kill);
         if kill == 2 {
             scheduler.kill();
-            scheduler = stage.scheduler("scheduler");
+            scheduler = cluster.scheduler("scheduler");
         }
-        child = start(&stage, &lived);
+        child = start(&cluster, &lived);
     }
     end(child);
     let runtime = Runtime::new().unwrap();
-    let view = TestView::new(&runtime, &stage, &lived);
+    let view = TestView::new(&runtime, &cluster, &lived);
     assert_statuses_are_correct(&view);
     let lived = view.close();
-    let view = TestView::new(&runtime, &stage, &rebuilt);
+    let view = TestView::new(&runtime, &cluster, &rebuilt);
     assert_statuses_are_correct(&view);
     assert_same(&lived, &view.close());
     assert!(!scheduler.panicked() && !worker.panicked());
@@ -83,10 +83,10 @@ fn a_view_lives_until_it_is_killed() {
     let _end = std::io::stdin().read_line(&mut line);
 }
 
-fn start(stage: &TestCluster, dir: &Path) -> Child {
+fn start(cluster: &TestCluster, dir: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["view::a_view_lives_until_it_is_killed", "--exact", "--ignored"])
-        .env(CONFIG, config(stage, dir))
+        .env(CONFIG, config(cluster, dir))
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()
@@ -98,8 +98,8 @@ fn end(mut child: Child) {
     let _killed = child.wait().unwrap();
 }
 
-fn config(stage: &TestCluster, dir: &Path) -> std::path::PathBuf {
-    stage.settings.clone().set("gateway.view_dir", dir.to_str().unwrap()).write("view")
+fn config(cluster: &TestCluster, dir: &Path) -> std::path::PathBuf {
+    cluster.settings.clone().set("gateway.view_dir", dir.to_str().unwrap()).write("view")
 }
 
 fn load(config: &Path) -> Settings {
@@ -112,9 +112,9 @@ fn lines(dir: &Path) -> usize {
     dump(&dir.join(FILE)).map_or(0, |lines| lines.len())
 }
 
-fn write_all(stage: &TestCluster, endpoint: &Endpoint) {
-    let client = stage.client();
-    let topic = stage.target().1;
+fn write_all(cluster: &TestCluster, endpoint: &Endpoint) {
+    let client = cluster.client();
+    let topic = cluster.target().1;
     let (now, far) = (clock::now_ms(), clock::now_ms() + 86_400_000);
     let post = |id: &str, envelope: Value| client.post(id, &envelope.to_string(), None);
     for id in ["fired", "kept", "replaced"] {
@@ -135,22 +135,22 @@ fn write_all(stage: &TestCluster, endpoint: &Endpoint) {
     post("yearly", json!({"schedule": {"every": "P365D", "start": far}, "topic": topic}));
     post("waits", json!({"after": ["nobody"], "topic": topic}));
     post("unreadable", json!({"fireAt": "soon", "topic": topic}));
-    endpoint.register(stage, "completed", "fine", json!({}), json!({}));
-    endpoint.register(stage, "delivered", "fine", json!({"retain": "1h"}), json!({}));
-    endpoint.register(stage, "flaky", "flaky", json!({}), json!({}));
-    endpoint.register(stage, "failed", "broken", json!({"retry": {"attempts": 1}}), json!({}));
+    endpoint.register(cluster, "completed", "fine", json!({}), json!({}));
+    endpoint.register(cluster, "delivered", "fine", json!({"retain": "1h"}), json!({}));
+    endpoint.register(cluster, "flaky", "flaky", json!({}), json!({}));
+    endpoint.register(cluster, "failed", "broken", json!({"retry": {"attempts": 1}}), json!({}));
     let once = json!({"retry": {"attempts": 1}});
-    endpoint.register(stage, "in-flight", "hang", once, json!({"timeout": "3s"}));
-    write_triggers(stage, 0);
+    endpoint.register(cluster, "in-flight", "hang", once, json!({"timeout": "3s"}));
+    write_triggers(cluster, 0);
     let _all = client.acknowledged();
 }
 
 /// Many, some of which are cancelled.
-fn write_triggers(stage: &TestCluster, round: u64) {
-    let client = stage.client();
+fn write_triggers(cluster: &TestCluster, round: u64) {
+    let client = cluster.client();
     for n in 0..TRIGGERS_PER_ROUND {
         let (id, due) = (format!("crowd-{round}-{n}"), clock::now_ms() + n * 3);
-        client.register(&id, due, stage.target(), "{}", n % 3 == 0);
+        client.register(&id, due, cluster.target(), "{}", n % 3 == 0);
         if n % 5 == 0 {
             client.cancel(&id);
         }
@@ -167,9 +167,9 @@ struct TestView<'a> {
 }
 
 impl<'a> TestView<'a> {
-    fn new(runtime: &'a Runtime, stage: &TestCluster, dir: &Path) -> Self {
+    fn new(runtime: &'a Runtime, cluster: &TestCluster, dir: &Path) -> Self {
         let _inside = runtime.enter();
-        let settings = load(&config(stage, dir));
+        let settings = load(&config(cluster, dir));
         let (health, shutdown) = (Health::new("view"), CancellationToken::new());
         let view = View::open(&settings, health, shutdown.clone()).unwrap();
         Self { runtime, view, shutdown, file: dir.join(FILE) }
@@ -196,9 +196,9 @@ impl<'a> TestView<'a> {
 
     /// Waits until it stands still, and ends it.
     fn close(self) -> Vec<String> {
-        let begun = clock::now_ms();
+        let started = clock::now_ms();
         until("the view to be fresh", DEADLINE, || {
-            (self.view.freshness().as_of > begun).then_some(())
+            (self.view.freshness().as_of > started).then_some(())
         });
         let lines = dump(&self.file).unwrap();
         self.shutdown.cancel();

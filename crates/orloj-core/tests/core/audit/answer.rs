@@ -1,6 +1,6 @@
-//! What an outcome says to whoever wrote the command that it answers.
+//! What an outcome answers to the command it belongs to.
 //!
-//! Invariant: every kind of outcome is named here, so that a new one does not compile unjudged.
+//! Invariant: every kind of outcome is named here, so that a new one does not compile without a decision here.
 
 use orloj_core::model::outcome::{Outcome, OutcomeKind};
 

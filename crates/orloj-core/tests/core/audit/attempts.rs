@@ -1,4 +1,4 @@
-//! Later attempts of callbacks: each is asked for by a worker, made once, and stopped by a cancel.
+//! Later attempts of callbacks: each is requested by a worker, made once, and stopped by a cancel.
 //!
 //! Invariant: a replacement leaves the deliveries of the older generation alone; a cancel stops
 //! them.
@@ -15,17 +15,17 @@ pub(crate) struct AttemptKey {
     pub(crate) occurrence: u32,
     /// From 1.
     pub(crate) attempt: u32,
-    /// How often it was sent back without being spent.
+    /// How often it was deferred without counting as an attempt.
     pub(crate) deferral: u32,
 }
 
 impl AttemptKey {
-    /// Of what it is one of several.
+    /// The occurrence that it is an attempt of.
     fn occurrence(&self) -> (&str, u64, u32) {
         (&self.trigger, self.generation, self.occurrence)
     }
 
-    /// Its place among them.
+    /// Its order among the attempts of the occurrence.
     fn place(&self) -> (u32, u32) {
         (self.attempt, self.deferral)
     }
@@ -37,16 +37,16 @@ pub(crate) struct ObservedRetry {
     pub(crate) key: AttemptKey,
     /// When its transaction ended, in ms since the epoch.
     pub(crate) visible: u64,
-    /// Commands below this offset were decided before the step that fired it; 0 if nobody knows.
+    /// Commands below this offset were decided before the step that fired it; 0 if unknown.
     pub(crate) decided_before: u64,
     pub(crate) payload: Vec<u8>,
 }
 
-/// A worker asked for an attempt.
+/// A worker requested an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RequestedRetry {
     pub(crate) key: AttemptKey,
-    /// When it shall be made, in ms since the epoch.
+    /// When it is due, in ms since the epoch.
     pub(crate) due: u64,
 }
 
@@ -54,14 +54,13 @@ pub(crate) struct RequestedRetry {
 pub(super) type EffectiveCommands<'a> = HashMap<&'a str, Vec<&'a AcknowledgedCommand>>;
 
 impl AuditInput<'_> {
-    /// Whether a worker asked for another attempt of this generation.
+    /// Whether a worker requested another attempt of this generation.
     pub(super) fn retry_was_requested(&self, trigger: &str, generation: u64) -> bool {
         let mut reports = self.reported.iter().map(|report| &report.key);
         reports.any(|of| of.generation == generation && of.trigger == trigger)
     }
 
-    /// Judges attempts alone, by commands of which every one counts: what else there is to them is
-    /// judged elsewhere.
+    /// Checks attempts alone; everything else about the commands is checked elsewhere.
     pub(crate) fn check_attempts_only(&self) -> AuditReport {
         let mut report = AuditReport::default();
         let all = self.commands.iter();
@@ -102,7 +101,7 @@ impl AuditInput<'_> {
                 c.kind == CommandKind::Cancel && c.offset > of.generation
             };
             let cancelled = commands.iter().copied().any(|command| later(&command));
-            // A report that comes after a later attempt was made asks for what is past.
+            // A report that arrives after a later attempt was made is out of date.
             let made = times.contains_key(of) || latest.get(&of.occurrence()) > Some(&of.place());
             if due <= self.as_of && !cancelled && !made {
                 let why = format!("{of:?}, due {due}, {} ms ago", self.as_of - due);
@@ -122,7 +121,7 @@ impl AuditInput<'_> {
         let commands = effective.get(of.trigger.as_str()).map_or(&[][..], Vec::as_slice);
         let place = commands.iter().position(|command| command.offset == of.generation);
         let (Some(place), Some(due)) = (place, due) else {
-            let why = format!("nobody asked for {of:?}");
+            let why = format!("{of:?} was not requested");
             return report.add(Violation::Unexpected, &of.trigger, of.generation, why);
         };
         if *visible < due {

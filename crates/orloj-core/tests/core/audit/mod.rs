@@ -1,8 +1,8 @@
-//! The judge: compares what Kafka acknowledged with what a `read_committed` reader saw. One for
-//! real runs and for the simulator alike.
+//! The checker: compares what Kafka acknowledged with what a `read_committed` reader saw, for real
+//! runs and for the simulation.
 //!
-//! Invariant: pure, and it trusts nobody: neither the scheduler's answers nor its headers excuse a
-//! fire that the log of commands does not. Answers only decide races that both sides could win.
+//! Invariant: it has no I/O, and trusts only the log of commands: the scheduler's answers and headers
+//! do not excuse a fire. Answers only decide races that both sides could win.
 
 mod answer;
 mod attempts;
@@ -30,7 +30,7 @@ pub(crate) struct AcknowledgedCommand {
     pub(crate) offset: u64,
     /// The broker's timestamp, in ms since the epoch.
     pub(crate) appended: u64,
-    /// Whether it asked for an answer.
+    /// Whether it requested an answer.
     pub(crate) ack: bool,
     pub(crate) kind: CommandKind,
 }
@@ -42,16 +42,16 @@ pub(crate) enum CommandKind {
         due: u64,
         payload: Vec<u8>,
     },
-    /// The same, unless one is pending: then it is ignored. It must ask for an answer.
+    /// The same, unless one is pending: then it is ignored. It must request an answer.
     Keep {
         due: u64,
         payload: Vec<u8>,
     },
     Cancel,
-    /// What nobody can read: it must be rejected.
+    /// A record that cannot be read: it must be rejected.
     Malformed,
-    /// What is to do nothing: a cancel in the name of a caller who has no triggers, or a
-    /// replacement of what never was.
+    /// A command without an effect: a cancel by a caller without triggers, or a replacement of a
+    /// generation that never existed.
     NoEffect,
 }
 
@@ -62,7 +62,7 @@ pub(crate) enum OwnerAnswer {
     Stopped(u64),
     /// Nothing was pending.
     NothingPending,
-    /// This generation was pending and stays; the command is as if it had never been.
+    /// This generation was pending and stays; the command was ignored.
     Kept(u64),
     Rejected,
 }
@@ -81,24 +81,24 @@ pub(crate) struct ObservedFire {
     pub(crate) payload: Vec<u8>,
 }
 
-/// Everything there is to judge by.
+/// Everything that the checker compares.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AuditInput<'a> {
     pub(crate) commands: &'a AcknowledgedCommands,
     pub(crate) answers: &'a OwnerAnswers,
     pub(crate) fires: &'a [ObservedFire],
-    /// Later attempts of callbacks, and what workers asked for.
+    /// Later attempts of callbacks, and what workers requested.
     pub(crate) retried: &'a [ObservedRetry],
     pub(crate) reported: &'a [RequestedRetry],
     /// A stop appended so many ms or more before the due time must win.
     pub(crate) margin: u64,
     /// What is due after this, in ms since the epoch, may be pending still.
     pub(crate) as_of: u64,
-    /// The system says that nothing is left to be done. If not, what is missing is stuck.
+    /// The system reports that it is idle. If not, what is missing is stuck.
     pub(crate) is_idle: bool,
 }
 
-/// Judges commands and fires into topics: see [`AuditInput`].
+/// Checks commands and fires into topics: see [`AuditInput`].
 pub(crate) fn check_commands_only(
     commands: &AcknowledgedCommands,
     answers: &OwnerAnswers,
@@ -116,7 +116,7 @@ pub(crate) fn check_commands_only(
 type FireCounts<'a> = HashMap<(&'a str, u64), u32>;
 
 impl AuditInput<'_> {
-    /// The verdict.
+    /// Checks everything.
     pub(crate) fn check(&self) -> AuditReport {
         let mut report = AuditReport { fired: self.fires.len(), ..AuditReport::default() };
         let mut times = FireCounts::with_capacity(self.fires.len());
@@ -277,14 +277,14 @@ impl AuditInput<'_> {
         }
     }
 
-    /// What it is called that something due has not happened.
+    /// The violation that a missing fire is.
     fn missing_violation(&self) -> Violation {
         if self.is_idle { Violation::Lost } else { Violation::Stuck }
     }
 }
 
 impl AcknowledgedCommand {
-    /// The due time, if it registers something.
+    /// The due time, if it is a registration.
     pub(crate) fn registered_due(&self) -> Option<u64> {
         match self.kind {
             CommandKind::Register { due, .. } | CommandKind::Keep { due, .. } => Some(due),
@@ -292,7 +292,7 @@ impl AcknowledgedCommand {
         }
     }
 
-    /// What it wants delivered.
+    /// The payload that it registers.
     fn payload(&self) -> Option<&[u8]> {
         match &self.kind {
             CommandKind::Register { payload, .. } | CommandKind::Keep { payload, .. } => {

@@ -1,6 +1,6 @@
-//! What the judge has found, and how it says so.
+//! What the checker has found, and how it is printed.
 //!
-//! Invariant: a finding names what a person needs to look it up in the logs.
+//! Invariant: a finding names what is needed to find it in the logs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,36 +8,36 @@ use std::fmt;
 /// What can go wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Violation {
-    /// Due, neither cancelled nor replaced, and not fired although nothing is left to be done.
+    /// Due, neither cancelled nor replaced, and not fired although the system is idle.
     Lost,
-    /// The same, and the system did not come to rest in time: it may yet come, or never.
+    /// The same, and the system did not become idle in time: it may still fire, or never.
     Stuck,
     /// Fired before its time.
     Early,
     /// Fired, or answered, more than once.
     Duplicate,
-    /// Nobody registered what fired.
+    /// What fired was not registered.
     Unexpected,
     /// Fired although it was stopped in time, or although the owner said it was stopped.
     NotStopped,
     /// Another payload or due time than the registered one.
     WrongContent,
-    /// A command that asked for an answer got none.
+    /// A command that requested an answer got none.
     Unanswered,
 }
 
-/// One violation, with what a person needs to find it in the logs.
+/// One violation, with what is needed to find it in the logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) violation: Violation,
     pub(crate) trigger: String,
     pub(crate) generation: u64,
-    /// The offset of the command that brought it to light: its own, or one that stopped it.
+    /// The offset of the command that shows it: its own, or one that stopped it.
     pub(crate) command_offset: u64,
     pub(crate) why: String,
 }
 
-/// The verdict. `Display` prints it whole.
+/// The result. `Display` prints all of it.
 #[derive(Debug, Default)]
 pub(crate) struct AuditReport {
     pub(crate) findings: Vec<Finding>,
@@ -47,11 +47,11 @@ pub(crate) struct AuditReport {
     pub(crate) fired: usize,
     /// Not due yet, and not fired.
     pub(crate) pending: usize,
-    /// Cancels and replacements that met a registration.
+    /// Cancels and replacements of a pending registration.
     pub(crate) stops: usize,
     /// Of those, appended early enough that they must win.
     pub(crate) stops_in_time: usize,
-    /// Of those, the ones that the fire was ahead of.
+    /// Of those, the ones decided after the fire.
     pub(crate) stops_too_late: usize,
     /// Milliseconds from when it could fire (due, or registered if that was later) to the
     /// broker's timestamp of the fire; sorted.
@@ -85,7 +85,7 @@ impl AuditReport {
         self.findings.is_empty()
     }
 
-    /// Whether nothing is missing that may still come.
+    /// Whether nothing is missing that may still happen.
     pub(crate) fn is_complete(&self) -> bool {
         let missing = [Violation::Lost, Violation::Stuck, Violation::Unanswered];
         !self.findings.iter().any(|finding| missing.contains(&finding.violation))
@@ -124,7 +124,7 @@ impl AuditReport {
 
 impl fmt::Display for AuditReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// Enough to see what they have in common.
+        /// Findings that are printed.
         const SHOWN_MAX: usize = 20;
         let Self { registered, fired, pending, stops, stops_in_time, stops_too_late, .. } = self;
         writeln!(f, "{registered} registered, {fired} fired, {pending} pending")?;

@@ -1,4 +1,4 @@
-//! The judge, judged: each kind of violation is found, and what is right is clean.
+//! Tests of the checker: each kind of violation is found, and a correct run has no findings.
 
 use super::*;
 
@@ -126,7 +126,7 @@ fn ineffective_stops_are_found() {
 
 #[test]
 fn wrong_contents_are_found() {
-    let other_payload = ObservedFire { payload: b"corpse".to_vec(), ..fire(3, 5_000) };
+    let other_payload = ObservedFire { payload: b"other".to_vec(), ..fire(3, 5_000) };
     let other_due = ObservedFire { due: 4_999, ..fire(3, 5_000) };
     for wrong in [other_payload, other_due] {
         let found = violations(&[register(3, 5_000)], &[], &[wrong]);
@@ -195,7 +195,7 @@ fn missing_fires_are_stuck_while_the_system_is_not_idle() {
     let commands = AcknowledgedCommands::from([("t".to_owned(), vec![register(3, 5_000)])]);
     for (at_rest, expected) in [(true, Violation::Lost), (false, Violation::Stuck)] {
         let answers = OwnerAnswers::new();
-        let report = AuditInput { is_idle: at_rest, ..evidence(&commands, &answers) }.check();
+        let report = AuditInput { is_idle: at_rest, ..input(&commands, &answers) }.check();
         assert_eq!(report.findings[0].violation, expected);
         assert!(!report.is_complete());
     }
@@ -209,7 +209,7 @@ fn later_attempts_are_requested_made_once_and_stopped_by_a_cancel() {
     let made =
         ObservedRetry { key: of, visible: 6_001, decided_before: 4, payload: b"body".to_vec() };
     let early = ObservedRetry { visible: 5_999, ..made.clone() };
-    let other = ObservedRetry { payload: b"corpse".to_vec(), ..made.clone() };
+    let other = ObservedRetry { payload: b"other".to_vec(), ..made.clone() };
     let after = ObservedRetry { decided_before: 12, ..made.clone() };
     let once = [register(3, 5_000)];
     let cancelled = [register(3, 5_000), cancel(10, 5_900)];
@@ -238,14 +238,13 @@ fn later_attempts_are_requested_made_once_and_stopped_by_a_cancel() {
         let fires = [fire(3, 5_000), fire(9, 5_000)];
         let fires = &fires[..commands.len().div_ceil(2)];
         let commands = AcknowledgedCommands::from([("t".to_owned(), commands.to_vec())]);
-        let evidence =
-            AuditInput { fires, reported, retried: &retried, ..evidence(&commands, &answers) };
-        let found = evidence.check().findings.into_iter().map(|finding| finding.violation);
+        let input = AuditInput { fires, reported, retried: &retried, ..input(&commands, &answers) };
+        let found = input.check().findings.into_iter().map(|finding| finding.violation);
         assert_eq!(found.collect::<Vec<_>>(), expected, "{commands:?} {retried:?}");
     }
 }
 
-fn evidence<'a>(commands: &'a AcknowledgedCommands, answers: &'a OwnerAnswers) -> AuditInput<'a> {
+fn input<'a>(commands: &'a AcknowledgedCommands, answers: &'a OwnerAnswers) -> AuditInput<'a> {
     let (fires, retried, reported) = (&[], &[], &[]);
     let (margin, as_of, at_rest) = (MARGIN, AS_OF, true);
     AuditInput { commands, answers, fires, retried, reported, margin, as_of, is_idle: at_rest }

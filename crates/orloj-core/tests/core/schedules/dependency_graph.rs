@@ -1,7 +1,7 @@
 //! A thousand triggers that wait for each other over twelve partitions, while callbacks fail and
-//! owners change: each fires or ends as what it waits for says, and once.
+//! owners change: each fires or ends once, as the results of its dependencies require.
 //!
-//! Invariant: what must become of each is computed here from the graph and from which callbacks
+//! Invariant: the expected result of each is computed here from the graph and from which callbacks
 //! fail, before anything is registered.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ use crate::simulation::SimulationRng;
 const NODES: usize = 1_000;
 const PARTITIONS: i32 = 12;
 const BEGIN: Timestamp = 1_760_000_000_000;
-/// Nobody waits longer, in ms.
+/// No trigger waits longer, in ms.
 const TIMEOUT: Millis = 24 * 3_600_000;
 /// Far longer than the graph takes.
 const END: Timestamp = BEGIN + 4 * 3_600_000;
@@ -41,9 +41,9 @@ enum NodeOutcome {
     Delivered,
     /// Its callback failed for good.
     GivenUp,
-    /// It ended unfired; those who wait for it learn that it failed.
+    /// It ended unfired; triggers that wait for it are notified that it failed.
     Failed,
-    /// It ended unfired; those who wait for it go on.
+    /// It ended unfired; triggers that wait for it continue.
     Skipped,
 }
 
@@ -55,64 +55,65 @@ fn each_of_a_thousand_dependent_triggers_settles_once_as_expected() {
 }
 
 fn run_seed(seed: u64) {
-    let mut dice = SimulationRng::new(seed);
-    let nodes = graph(&mut dice);
+    let mut rng = SimulationRng::new(seed);
+    let nodes = graph(&mut rng);
     let expected = expected_outcomes(&nodes);
-    let kinds: BTreeSet<_> = expected.iter().map(|fate| format!("{fate:?}")).collect();
-    assert_eq!(kinds.len(), 4, "the graph shows too little: {kinds:?}");
-    let mut world = GraphSimulation::new(dice);
+    let kinds: BTreeSet<_> = expected.iter().map(|outcome| format!("{outcome:?}")).collect();
+    assert_eq!(kinds.len(), 4, "the graph does not contain all kinds: {kinds:?}");
+    let mut simulation = GraphSimulation::new(rng);
     // A child may be registered before its parents: they are of different partitions.
     let mut order: Vec<_> = (0..NODES).collect();
     for place in (1..NODES).rev() {
-        let other = world.rng.place(place + 1);
+        let other = simulation.rng.place(place + 1);
         order.swap(place, other);
     }
     for node in order {
-        world.register(node, &nodes[node]);
+        simulation.register(node, &nodes[node]);
     }
-    world.run_until_end(&nodes);
-    for (node, fate) in expected.iter().enumerate() {
-        let fires = u32::from(matches!(fate, NodeOutcome::Delivered | NodeOutcome::GivenUp));
-        assert_eq!(world.fired.get(&node).copied().unwrap_or(0), fires, "seed {seed}: {node}");
-        let unmet = world.unmet.get(&node).copied();
-        let ended = match fate {
+    simulation.run_until_end(&nodes);
+    for (node, outcome) in expected.iter().enumerate() {
+        let fires = u32::from(matches!(outcome, NodeOutcome::Delivered | NodeOutcome::GivenUp));
+        assert_eq!(simulation.fired.get(&node).copied().unwrap_or(0), fires, "seed {seed}: {node}");
+        let unmet = simulation.unmet.get(&node).copied();
+        let ended = match outcome {
             NodeOutcome::Failed => Some(OnFailure::Fail),
             NodeOutcome::Skipped => Some(OnFailure::Skip),
             _ => unmet.filter(|then| *then == OnFailure::Fire),
         };
         assert_eq!(unmet, ended, "seed {seed}: {node}");
     }
-    let held: usize = world.partitions.iter().map(TestPartition::ledger_entries).sum();
+    let held: usize = simulation.partitions.iter().map(TestPartition::ledger_entries).sum();
     assert_eq!(held, 0, "seed {seed}: all are settled");
 }
 
 /// Each node waits for up to three of the fifty before it.
-fn graph(dice: &mut SimulationRng) -> Vec<GraphNode> {
+fn graph(rng: &mut SimulationRng) -> Vec<GraphNode> {
     let on_failure = [OnFailure::Fire, OnFailure::Skip, OnFailure::Fail];
     let node = |n: usize| {
-        let parents = if n < 10 { 0 } else { dice.place(4) };
-        let parent = |_| n - 1 - dice.place(n.min(50));
+        let parents = if n < 10 { 0 } else { rng.place(4) };
+        let parent = |_| n - 1 - rng.place(n.min(50));
         let after: BTreeSet<_> = (0..parents).map(parent).collect();
         let after = after.into_iter().collect();
-        GraphNode { after, on_failure: dice.pick(&on_failure), delivered: !dice.one_in(12) }
+        GraphNode { after, on_failure: rng.pick(&on_failure), delivered: !rng.one_in(12) }
     };
     (0..NODES).map(node).collect()
 }
 
 fn expected_outcomes(nodes: &[GraphNode]) -> Vec<NodeOutcome> {
-    let mut fates: Vec<NodeOutcome> = Vec::new();
+    let mut outcomes: Vec<NodeOutcome> = Vec::new();
     for node in nodes {
-        let failed =
-            |parent: &usize| matches!(fates[*parent], NodeOutcome::Failed | NodeOutcome::GivenUp);
-        let fate = match node.on_failure {
+        let failed = |parent: &usize| {
+            matches!(outcomes[*parent], NodeOutcome::Failed | NodeOutcome::GivenUp)
+        };
+        let outcome = match node.on_failure {
             OnFailure::Fail if node.after.iter().any(failed) => NodeOutcome::Failed,
             OnFailure::Skip if node.after.iter().any(failed) => NodeOutcome::Skipped,
             _ if node.delivered => NodeOutcome::Delivered,
             _ => NodeOutcome::GivenUp,
         };
-        fates.push(fate);
+        outcomes.push(outcome);
     }
-    fates
+    outcomes
 }
 
 struct GraphSimulation {
@@ -121,18 +122,18 @@ struct GraphSimulation {
     partitions: Vec<TestPartition>,
     fired: BTreeMap<usize, u32>,
     unmet: BTreeMap<usize, OnFailure>,
-    /// What workers and owners have said that has not arrived, and when it will.
+    /// Signals of workers and owners that have not arrived, and when they will.
     in_transit: BTreeMap<(Timestamp, u64), (usize, Signal)>,
     messages_sent: u64,
 }
 
 impl GraphSimulation {
-    fn new(dice: SimulationRng) -> Self {
-        let domains = (0..PARTITIONS).map(|id| TestPartition::new(id, rules(PARTITIONS, 1_000)));
+    fn new(rng: SimulationRng) -> Self {
+        let partitions = (0..PARTITIONS).map(|id| TestPartition::new(id, rules(PARTITIONS, 1_000)));
         Self {
             now: BEGIN,
-            rng: dice,
-            partitions: domains.collect(),
+            rng,
+            partitions: partitions.collect(),
             fired: BTreeMap::new(),
             unmet: BTreeMap::new(),
             in_transit: BTreeMap::new(),
@@ -149,11 +150,11 @@ impl GraphSimulation {
         let after = Dependencies { ids, on_failure: graph_node.on_failure, timeout: TIMEOUT };
         let registration = Registration {
             id: id.as_str().into(),
-            fire_at: self.now + self.rng.roll(600_000),
+            fire_at: self.now + self.rng.below(600_000),
             schedule: None,
             expire_after: None,
             after: (!graph_node.after.is_empty()).then(|| Box::new(after)),
-            // One that has settled before its children are known must be remembered.
+            // One that has settled before its children are registered must be remembered.
             retain: Some(3_600_000),
             count: CountPolicy::Reset,
             priority: PRIORITY_DEFAULT,
@@ -165,7 +166,7 @@ impl GraphSimulation {
         self.partitions[place].write(TriggerRecord { offset: 0, timestamp, ack: false, request });
     }
 
-    /// Two owners are replaced on the way, one of them without its disk.
+    /// Two owners are replaced meanwhile, one of them without its disk.
     fn run_until_end(&mut self, nodes: &[GraphNode]) {
         let mut takeovers = [BEGIN + 120_000, BEGIN + 400_000].into_iter().enumerate().peekable();
         while self.now < END {
@@ -188,9 +189,9 @@ impl GraphSimulation {
 
     fn run_due(&mut self, nodes: &[GraphNode]) {
         for place in 0..self.partitions.len() {
-            let mut heard = Vec::new();
-            self.partitions[place].run_due(self.now, &mut |emit| heard.push(emit.clone()));
-            for emit in heard {
+            let mut emits = Vec::new();
+            self.partitions[place].run_due(self.now, &mut |emit| emits.push(emit.clone()));
+            for emit in emits {
                 self.handle_emit(emit, nodes);
             }
         }
@@ -201,9 +202,9 @@ impl GraphSimulation {
             Emit::ToWorker(fire) => {
                 let node = number(fire.id.trigger.as_str());
                 *self.fired.entry(node).or_default() += 1;
-                assert!(fire.report_end, "somebody may wait for it");
+                assert!(fire.report_end, "another trigger may wait for it");
                 let settled = CallbackEnded { id: fire.id, ok: nodes[node].delivered };
-                let took = self.rng.roll(5_000);
+                let took = self.rng.below(5_000);
                 self.send(took, partition_of(&name(node)), Signal::CallbackEnded(settled));
             }
             Emit::Signal { partition, signal } => {

@@ -1,4 +1,4 @@
-//! A day of downtime: what each misfire rule makes of it, and at what rate.
+//! A day of downtime: what each misfire rule does, and at what rate.
 
 use std::collections::HashMap;
 
@@ -20,32 +20,32 @@ const DAY: u64 = 24 * 60 * MINUTE;
 const BEGIN: Timestamp = 1_760_000_400_000 / DAY * DAY;
 /// Schedules in all, a third of them by each rule.
 const SCHEDULES: u32 = 10_002;
-/// Missed occurrences made up for in a second.
+/// Missed occurrences that are caught up per second.
 const RATE: u32 = 500;
-/// How many `all` makes up for.
+/// How many missed occurrences `all` catches up.
 const MOST: u32 = 10;
 
 #[test]
 fn after_a_day_of_downtime_each_misfire_rule_holds_at_the_configured_rate() {
-    let mut town = DowntimeSimulation::new();
+    let mut simulation = DowntimeSimulation::new();
     for n in 0..SCHEDULES {
-        town.register(&format!("{}-{n}", rule_of(n)), schedule(n));
+        simulation.register(&format!("{}-{n}", rule_of(n)), schedule(n));
     }
-    town.run_until(BEGIN + 60 * MINUTE);
-    let before = std::mem::take(&mut town.fires);
+    simulation.run_until(BEGIN + 60 * MINUTE);
+    let before = std::mem::take(&mut simulation.fires);
     assert_eq!(before.len() as u32, SCHEDULES * 12, "an hour is twelve times five minutes");
-    assert!(town.skipped.is_empty());
+    assert!(simulation.skipped.is_empty());
 
     let back = BEGIN + 60 * MINUTE + DAY + 30_000;
-    town.partition.remove_owner(true);
-    town.now = back;
+    simulation.partition.remove_owner(true);
+    simulation.now = back;
     for n in 0..200 {
-        town.one_time(&format!("new-{n}"), back + n * 500);
+        simulation.one_time(&format!("new-{n}"), back + n * 500);
     }
-    town.run_until(back + 2 * MINUTE);
-    town.assert_misfire_rules_hold(back);
-    town.assert_catch_up_rate_holds(back);
-    town.assert_new_triggers_were_not_delayed();
+    simulation.run_until(back + 2 * MINUTE);
+    simulation.assert_misfire_rules_hold(back);
+    simulation.assert_catch_up_rate_holds(back);
+    simulation.assert_new_triggers_were_not_delayed();
 }
 
 fn rule_of(n: u32) -> &'static str {
@@ -63,9 +63,9 @@ fn schedule(n: u32) -> Schedule {
 struct DowntimeSimulation {
     now: Timestamp,
     partition: TestPartition,
-    /// Who, when it was due, when it fired.
+    /// The id, when it was due, when it fired.
     fires: Vec<(String, Timestamp, Timestamp)>,
-    /// How many occurrences each has left out.
+    /// How many occurrences each has skipped.
     skipped: HashMap<String, u32>,
 }
 
@@ -141,7 +141,7 @@ impl DowntimeSimulation {
             let due = made_up.remove(id.as_str()).unwrap_or_default();
             let skipped = self.skipped.get(&id).copied().unwrap_or_default();
             let (expected, most) = match rule_of(n) {
-                // The last one is within the grace, and so it is not missed.
+                // The last one is within the grace period: it is not missed.
                 "skip" | "latest" => (vec![last], 288),
                 _ => {
                     let dues = (0..MOST).rev().map(|k| last - u64::from(k) * 5 * MINUTE);
@@ -156,7 +156,7 @@ impl DowntimeSimulation {
         let mut each_second = HashMap::<u64, u32>::new();
         let last = back - 30_000;
         let made_up = |(id, due, _): &&(String, Timestamp, Timestamp)| {
-            // `skip` makes up for nothing: what it fires is on time by the grace.
+            // `skip` catches up nothing: what it fires is within the grace period.
             *due <= last && !id.starts_with("skip") && !id.starts_with("new")
         };
         for (.., at) in self.fires.iter().filter(made_up) {

@@ -1,5 +1,5 @@
-//! Schedules over years, through owners that come and go: what fired is what another implementation
-//! says, none missing, none twice.
+//! Schedules over years, with changing owners: what fired is what another implementation computed,
+//! none missing, none twice.
 //!
 //! Invariant: what is expected comes from `tests/schedules/oracle.py`; what fired, from the
 //! production engine, which reads each schedule from the ledger or its disk again and again.
@@ -21,7 +21,7 @@ use super::oracle::{self, OracleQuery};
 use super::test_partition::{TestPartition, rules};
 use crate::simulation::SimulationRng;
 
-/// Partitions of the world.
+/// Partitions of the simulation.
 const PARTITIONS: i32 = 4;
 /// The rules for changes of clocks, in the order of the table.
 const RULES: [(&str, &str); 6] = [
@@ -33,7 +33,7 @@ const RULES: [(&str, &str); 6] = [
     ("skip", "both"),
 ];
 
-/// A schedule to live through, and what another implementation says of it.
+/// A schedule to test, and what another implementation computed for it.
 struct ExpectedSchedule {
     id: String,
     schedule: Value,
@@ -49,8 +49,8 @@ struct FireChecksum {
 
 #[test]
 fn ten_years_in_one_zone_fire_once_each_through_takeovers() {
-    let question = OracleQuery::daily_or_rarer(&["Europe/Prague"], (2016, 2026));
-    run_and_compare("ten years in one zone", &question, oracle::recorded(&question), 1, 40);
+    let query = OracleQuery::daily_or_rarer(&["Europe/Prague"], (2016, 2026));
+    run_and_compare("ten years in one zone", &query, oracle::recorded(&query), 1, 40);
 }
 
 #[test]
@@ -78,61 +78,61 @@ fn two_thousand_schedules_fire_once_each_in_ten_years() {
         "Pacific/Auckland",
         "Pacific/Chatham",
     ];
-    let question = OracleQuery::daily_or_rarer(&zones, (2016, 2026));
-    run_and_compare("ten years in twenty zones", &question, oracle::run_oracle(&question), 1, 100);
+    let query = OracleQuery::daily_or_rarer(&zones, (2016, 2026));
+    run_and_compare("ten years in twenty zones", &query, oracle::run_oracle(&query), 1, 100);
 }
 
 #[test]
 #[ignore = "make test-schedules"]
 fn a_hundred_by_the_minute_fire_once_each_around_both_changes_of_clocks() {
-    let question = OracleQuery::by_the_minute();
-    run_and_compare("by the minute, thirty days", &question, oracle::run_oracle(&question), 1, 60);
+    let query = OracleQuery::by_the_minute();
+    run_and_compare("by the minute, thirty days", &query, oracle::run_oracle(&query), 1, 60);
 }
 
 #[test]
 #[ignore = "make test-schedules"]
 fn a_hundred_thousand_mixed_fire_once_each_in_two_days() {
-    let question = OracleQuery::mixed();
+    let query = OracleQuery::mixed();
     run_and_compare(
         "a hundred thousand, two days",
-        &question,
-        oracle::run_oracle(&question),
+        &query,
+        oracle::run_oracle(&query),
         100_000,
         12,
     );
 }
 
-/// Registers `copies` triggers in all at least, each schedule equally often, lives to the end of
-/// the question's window with so many takeovers, and compares.
+/// Registers at least `copies` triggers in all, each schedule equally often, runs to the end of the
+/// query's window with so many takeovers, and compares.
 fn run_and_compare(
     name: &str,
-    question: &OracleQuery,
+    query: &OracleQuery,
     table: String,
     triggers: usize,
     takeovers: u32,
 ) {
-    let all = expected(question, &table);
+    let all = expected(query, &table);
     let copies = triggers.div_ceil(all.len());
-    let mut world = ScheduleSimulation::new(question.start());
+    let mut simulation = ScheduleSimulation::new(query.start());
     for expected in &all {
         for copy in 0..copies {
-            world.register(&format!("{}/{copy}", expected.id), &expected.schedule);
+            simulation.register(&format!("{}/{copy}", expected.id), &expected.schedule);
         }
     }
-    world.run_until(question.end(), takeovers);
+    simulation.run_until(query.end(), takeovers);
     let mut total = 0;
     for expected in &all {
         for copy in 0..copies {
             let id = format!("{}/{copy}", expected.id);
-            let fired = world.fired.remove(&id).unwrap_or_default();
+            let fired = simulation.fired.remove(&id).unwrap_or_default();
             total += u64::from(fired.count);
             let sum = format!("{}:{:08x}", fired.count, fired.checksum.finalize());
             assert_eq!(sum, expected.sum, "{id} {}", expected.schedule);
         }
     }
-    assert!(world.fired.is_empty(), "what nobody registered has fired");
+    assert!(simulation.fired.is_empty(), "a trigger that was not registered has fired");
     assert_eq!(
-        world.partitions.iter().map(TestPartition::ledger_entries).sum::<usize>(),
+        simulation.partitions.iter().map(TestPartition::ledger_entries).sum::<usize>(),
         0,
         "all have ended"
     );
@@ -142,21 +142,21 @@ fn run_and_compare(
         .unwrap();
 }
 
-/// The schedules of a question with their sums, by the lines of its table.
-fn expected(question: &OracleQuery, table: &str) -> Vec<ExpectedSchedule> {
+/// The schedules of a query with their sums, from the lines of its table.
+fn expected(query: &OracleQuery, table: &str) -> Vec<ExpectedSchedule> {
     let mut all = Vec::new();
     for line in table.lines() {
         let words: Vec<_> = line.split(' ').collect();
         let (zone, case, sums) = (words[0], words[1], &words[2..]);
-        let Some(schedule) = question.schedule(case) else { continue };
-        if !question.has_zone(zone) {
+        let Some(schedule) = query.schedule(case) else { continue };
+        if !query.has_zone(zone) {
             continue;
         }
         for ((gap, overlap), sum) in RULES.iter().zip(sums) {
             let mut schedule = schedule.clone();
             schedule["zone"] = json!(zone);
             schedule["dst"] = json!({ "gap": gap, "overlap": overlap });
-            let (from, until) = question.window(case);
+            let (from, until) = query.window(case);
             if schedule.get("start").is_none() {
                 schedule["start"] = json!(from);
             }
@@ -176,7 +176,7 @@ struct ScheduleSimulation {
     schemas: Schemas,
 }
 
-/// Nobody registers schemas here.
+/// No schemas are registered here.
 struct NoSchemaRegistry;
 
 impl WriterSchemas for NoSchemaRegistry {
@@ -188,9 +188,9 @@ impl WriterSchemas for NoSchemaRegistry {
 impl ScheduleSimulation {
     fn new(now: Timestamp) -> Self {
         let domain = |id| TestPartition::new(id, rules(PARTITIONS, 1_000));
-        let domains = (0..PARTITIONS).map(domain).collect();
-        let (dice, fired, schemas) = (SimulationRng::new(now), HashMap::new(), Schemas::new());
-        Self { now, rng: dice, partitions: domains, fired, schemas }
+        let partitions = (0..PARTITIONS).map(domain).collect();
+        let (rng, fired, schemas) = (SimulationRng::new(now), HashMap::new(), Schemas::new());
+        Self { now, rng, partitions, fired, schemas }
     }
 
     fn register(&mut self, id: &str, schedule: &Value) {
@@ -235,8 +235,8 @@ impl ScheduleSimulation {
     }
 
     fn run_due(&mut self) {
-        let Self { now, partitions: domains, fired, .. } = self;
-        for domain in domains {
+        let Self { now, partitions, fired, .. } = self;
+        for domain in partitions {
             if domain.next_due().is_some_and(|next| next <= *now) {
                 domain.run_due(*now, &mut |emit| record_fire(emit, *now, fired));
             }
@@ -252,7 +252,7 @@ fn record_fire(emit: &Emit, now: Timestamp, fired: &mut HashMap<String, FireChec
         Some(entry) => entry,
         None => fired.entry(id.to_owned()).or_default(),
     };
-    assert_eq!(fire.occurrence, entry.count, "{id}: an occurrence is missing, or came twice");
+    assert_eq!(fire.occurrence, entry.count, "{id}: an occurrence is missing, or fired twice");
     assert!(fire.scheduled <= now && now < fire.scheduled + 60_000, "{id}: early or late");
     entry.count += 1;
     entry.checksum.update(format!("{}\n", fire.scheduled).as_bytes());

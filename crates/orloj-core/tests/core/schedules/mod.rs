@@ -1,5 +1,5 @@
-//! Recurring triggers: when they come, against another implementation; that each occurrence fires
-//! once over years and owners; what is missed; and triggers that wait for others.
+//! Recurring triggers: their times, compared with another implementation; that each occurrence
+//! fires once over years and owners; what is missed; and triggers that wait for others.
 
 mod dependency_graph;
 mod downtime;

@@ -1,8 +1,8 @@
-//! When schedules come, against another implementation: Python's croniter and dateutil for the wall
-//! clock, its zoneinfo for the zones.
+//! The times of schedules, compared with another implementation: Python's croniter and dateutil for
+//! the local time, its zoneinfo for the zones.
 //!
 //! Invariant: `tests/schedules/expected.txt` is what `tests/schedules/oracle.py` printed, never
-//! what we computed. `make test-schedules` asks it anew, and about the years to come.
+//! what we computed. `make test-schedules` runs it again, also for future years.
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -18,7 +18,7 @@ const PACKAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/packa
 const ORACLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/schedules/oracle.py");
 const EXPECTED: &str = include_str!("../../../../../tests/schedules/expected.txt");
 
-/// What the other implementation is asked: zones, cases, years.
+/// A query to the other implementation: zones, cases, years.
 pub(super) struct OracleQuery {
     cases: Value,
     years: (i16, i16),
@@ -29,14 +29,14 @@ impl OracleQuery {
         Self { cases: serde_json::from_str(CASES).unwrap(), years }
     }
 
-    /// The cases of the table that come a few times a day at most, in these zones.
+    /// The cases of the table that fire a few times a day at most, in these zones.
     pub(super) fn daily_or_rarer(zones: &[&str], years: (i16, i16)) -> Self {
-        let mut question = Self::table(years);
-        question.cases["zones"] = json!(zones);
+        let mut query = Self::table(years);
+        query.cases["zones"] = json!(zones);
         let often = ["hourly", "seconds", "thrice-daily", "twice-in-an-hour", "second-sunday"];
-        let cases = question.cases["cases"].as_array_mut().unwrap();
+        let cases = query.cases["cases"].as_array_mut().unwrap();
         cases.retain(|case| !often.contains(&text(&case["name"])));
-        question
+        query
     }
 
     /// By the minute, for thirty days around each change of clocks.
@@ -60,22 +60,22 @@ impl OracleQuery {
         Self { cases: json!({ "zones": zones, "cases": cases }), years: (2025, 2026) }
     }
 
-    /// All sorts, for the two days in which clocks change in Europe.
+    /// All kinds, for the two days in which clocks change in Europe.
     pub(super) fn mixed() -> Self {
-        let mut question = Self::table((2025, 2026));
+        let mut query = Self::table((2025, 2026));
         let quarterly = json!({"name": "quarterly", "schedule": {"cron": "*/15 * * * *"},
             "oracle": {"cron": "*/15 * * * *"}});
-        let cases = question.cases["cases"].as_array_mut().unwrap();
-        // What counts from a start counts from 2016 here and there, which is what is asked above.
+        let cases = query.cases["cases"].as_array_mut().unwrap();
+        // A schedule that counts from a start is tested from 2016 in the other queries.
         cases.retain(|case| case["schedule"].get("every").is_none() && case["name"] != "seconds");
         cases.push(quarterly);
         for case in cases {
             case["window"] = json!({ "from": "2025-10-25", "days": 2 });
         }
-        question
+        query
     }
 
-    /// The schedule of a case, if it is asked for.
+    /// The schedule of a case, if the query contains it.
     pub(super) fn schedule(&self, case: &str) -> Option<&Value> {
         self.case(case).map(|case| &case["schedule"])
     }
@@ -84,9 +84,9 @@ impl OracleQuery {
         self.zones().any(|known| known == zone)
     }
 
-    /// From when to when a case is asked for, in ms since the epoch.
+    /// The window of a case, in ms since the epoch.
     pub(super) fn window(&self, case: &str) -> (Timestamp, Timestamp) {
-        let case = self.case(case).expect("it is asked for");
+        let case = self.case(case).expect("the query contains it");
         if let Some(window) = case.get("window") {
             let from = day(text(&window["from"]));
             return (from, from + window["days"].as_u64().unwrap() * 86_400_000);
@@ -119,19 +119,19 @@ impl OracleQuery {
     }
 }
 
-/// What was answered when the table was made.
-pub(super) fn recorded(question: &OracleQuery) -> String {
-    assert_eq!(question.years, (2016, 2026), "the table is of these years");
+/// The answer when the table was made.
+pub(super) fn recorded(query: &OracleQuery) -> String {
+    assert_eq!(query.years, (2016, 2026), "the table is of these years");
     EXPECTED.to_owned()
 }
 
-/// Asks. The other implementation is fetched, hence not in every test run.
-pub(super) fn run_oracle(question: &OracleQuery) -> String {
+/// Runs the query. The other implementation is downloaded, so this is not in every test run.
+pub(super) fn run_oracle(query: &OracleQuery) -> String {
     let python = run_to_end(Command::new(PACKAGES).args(["python", "schedules"]));
     let folder = tempfile::tempdir().unwrap();
     let cases = folder.path().join("cases.json");
-    std::fs::write(&cases, question.cases.to_string()).unwrap();
-    let (from, until) = question.years;
+    std::fs::write(&cases, query.cases.to_string()).unwrap();
+    let (from, until) = query.years;
     let years = [from.to_string(), until.to_string()];
     let mut program = Command::new(python.trim());
     run_to_end(program.arg(ORACLE).arg(cases).args(years))
@@ -150,12 +150,12 @@ fn the_other_implementation_agrees_for_thirty_years() {
     assert_same(&table(&coming), &run_oracle(&coming));
 }
 
-/// What [`ask`] would answer, as we compute it.
-fn table(question: &OracleQuery) -> String {
+/// What [`run_oracle`] would answer, as we compute it.
+fn table(query: &OracleQuery) -> String {
     let mut table = String::new();
-    for case in question.cases() {
-        let bounds = question.window(text(&case["name"]));
-        for zone in question.zones() {
+    for case in query.cases() {
+        let bounds = query.window(text(&case["name"]));
+        for zone in query.zones() {
             write!(table, "{zone} {}", text(&case["name"])).unwrap();
             for gap in ["shift", "skip"] {
                 for overlap in ["first", "last", "both"] {

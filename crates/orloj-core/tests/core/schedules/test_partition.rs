@@ -1,8 +1,8 @@
 //! Owners of a few partitions, without Kafka: the production engine under a clock that jumps from
 //! one due time to the next, so that years pass in seconds; and owners that are replaced.
 //!
-//! Invariant: whatever is decided the engine decides; a successor knows what the ledger, the log
-//! and the committed offset say, and a disk or none.
+//! Invariant: every decision is the engine's; a successor knows the ledger, the log, the committed
+//! offset, and a disk or none.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -23,12 +23,12 @@ use orloj_core::model::timeline::TimelineKey;
 use orloj_core::model::{Millis, Offset, PartitionId, Timestamp};
 
 const OWNER: &str = "owner";
-/// Entries fired by one step at most.
+/// Entries that one step fires at most.
 const FIRE_MAX: usize = 2_000;
-/// Records taken in by one step at most.
+/// Records that one step ingests at most.
 const INGEST_MAX: usize = 5_000;
 
-/// The wheel asks its store seldom: mostly nothing happens for hours here.
+/// The wheel seldom reads from its store: mostly nothing happens for hours here.
 const TICK: Millis = 60_000;
 const HORIZON: Millis = 7 * 24 * 3_600_000;
 
@@ -38,7 +38,7 @@ pub(super) struct TestPartition {
     rules: PartitionConfig,
     triggers: Vec<TriggerRecord>,
     signals: Vec<SignalRecord>,
-    /// The compacted ledger: for each key the last record and where it stands.
+    /// The compacted ledger: for each key the last record and its offset.
     ledger: BTreeMap<LedgerKey, (Offset, LedgerRecord)>,
     ledger_end: Offset,
     committed: Option<(Offset, String)>,
@@ -56,7 +56,7 @@ struct InMemoryStore {
     local: Option<LocalCheckpoint>,
 }
 
-/// The rules of these worlds; misfire as in production.
+/// The settings of these simulations; misfire as in production.
 pub(super) fn rules(partitions: i32, catch_up_rate: u32) -> PartitionConfig {
     PartitionConfig {
         ledger_after: 600_000,
@@ -106,7 +106,7 @@ impl TestPartition {
         self.signals.push(SignalRecord { offset, signal: Ok(signal) });
     }
 
-    /// Nobody owns it from now on; a disk may be lost with its owner.
+    /// Removes the owner; its disk may be lost with it.
     pub(super) fn remove_owner(&mut self, wipe: bool) {
         self.owner = None;
         if wipe {
@@ -127,8 +127,8 @@ impl TestPartition {
         self.ledger.iter().filter(|entry| held(*entry)).count()
     }
 
-    /// Everything that can be decided at `now`; what it says goes to `hear`.
-    pub(super) fn run_due(&mut self, now: Timestamp, hear: &mut impl FnMut(&Emit)) {
+    /// Decides everything that can be decided at `now`; passes the other records to `on_emit`.
+    pub(super) fn run_due(&mut self, now: Timestamp, on_emit: &mut impl FnMut(&Emit)) {
         if self.owner.is_none() {
             self.take_over(now);
         }
@@ -143,7 +143,7 @@ impl TestPartition {
                             step: step.number,
                         });
                     }
-                    emit => hear(emit),
+                    emit => on_emit(emit),
                 }
             }
             self.commit(&step);
@@ -177,14 +177,14 @@ impl TestPartition {
         let Self { owner: Some(owner), store: disk, triggers, signals, .. } = self else {
             return None;
         };
-        assert_eq!(owner.observe_clock(now), 0, "this clock never runs back");
+        assert_eq!(owner.observe_clock(now), 0, "this clock never goes back");
         owner.on_end_offset(triggers.len() as Offset, now);
         let cursor = *owner.cursor();
         let rest = |n: Offset| usize::try_from(n).unwrap();
         let records = triggers[rest(cursor.next_offset)..].iter().take(INGEST_MAX);
         let inputs = records.cloned().map(Input::Trigger);
-        let told = signals[rest(cursor.next_signal_offset)..].iter().take(INGEST_MAX);
-        let inputs: Vec<_> = inputs.chain(told.cloned().map(Input::Signal)).collect();
+        let taken = signals[rest(cursor.next_signal_offset)..].iter().take(INGEST_MAX);
+        let inputs: Vec<_> = inputs.chain(taken.cloned().map(Input::Signal)).collect();
         let ids = inputs.iter().filter_map(trigger_of).map(IdHash::of);
         let index = disk.fetch(ids.filter(|hash| owner.needs_index_row(*hash)));
         let rows = disk.rows(&owner.rows_to_prefetch(&inputs, &index));

@@ -1,6 +1,6 @@
 //! The cluster: every topic, the transaction coordinator, and the group.
 //!
-//! Invariant: it grants what Kafka grants and no more. A producer of an older epoch is fenced;
+//! Invariant: it guarantees what Kafka guarantees and no more. A producer of an older epoch is fenced;
 //! offsets of a transaction are stable only once it has ended; a transaction that stays open too
 //! long is aborted, and its producer fenced.
 
@@ -24,18 +24,18 @@ pub(super) struct SimulatedRawRecord {
     pub(super) headers: Vec<Header>,
 }
 
-/// A record that an owner wrote for others.
+/// A record that an owner wrote for other processes.
 #[derive(Clone, Debug)]
 pub(super) struct SimulatedSend {
     pub(super) emit: Emit,
-    /// Which takeover of the partition it belongs to.
-    pub(super) tenure: u64,
+    /// The number of the takeover of its owner; 0 if no owner wrote it.
+    pub(super) takeover_number: u64,
     /// The latest time that the owner's clock had shown, in ms since the epoch.
     pub(super) clock: Timestamp,
     /// How far the partition had decided its inputs before the step that wrote it.
     pub(super) before: SimulatedDecidedOffsets,
-    /// Its place among all that owners and workers have sent: of one partition, the order in which
-    /// its owners decided.
+    /// Its number among all records that owners and workers have sent: within one partition, the
+    /// order in which its owners decided.
     pub(super) order: u64,
     /// The transaction that carries it.
     pub(super) txn: Option<TxnId>,
@@ -51,11 +51,11 @@ pub(super) struct SimulatedDecidedOffsets {
 }
 
 impl SimulatedSend {
-    /// What is no owner's: a worker's, say.
+    /// A record that no owner wrote: a worker's, for example.
     pub(super) fn plain(emit: Emit, clock: Timestamp) -> Self {
         Self {
             emit,
-            tenure: 0,
+            takeover_number: 0,
             clock,
             before: SimulatedDecidedOffsets::default(),
             order: 0,
@@ -64,7 +64,7 @@ impl SimulatedSend {
     }
 }
 
-/// A record on its way to partition `.0` of a topic.
+/// A record for partition `.0` of a topic.
 #[derive(Clone, Debug)]
 pub(super) enum SimulatedOutput {
     Trigger(usize, SimulatedRawRecord),
@@ -85,14 +85,14 @@ pub(super) struct Producer {
 
 /// Why a call of a transaction was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SimulatedRefusal {
+pub(super) enum SimulatedProducerError {
     /// The producer has a successor, or its transaction took too long.
     Fenced,
-    /// The group has moved on.
+    /// The group has a newer generation.
     Generation,
 }
 
-/// What one partition's commit says: partition, offset, metadata.
+/// A commit for one partition: partition, offset, metadata.
 pub(super) type SimulatedOffsetCommit = (usize, Offset, String);
 
 #[derive(Debug, Default)]
@@ -124,8 +124,8 @@ enum Topic {
 pub(super) struct SimulatedBroker {
     /// True time, in ms since the epoch.
     pub(super) now: Timestamp,
-    /// How much of it was leapt over, in ms.
-    pub(super) leapt: Millis,
+    /// The sum of the jumps of time, in ms.
+    pub(super) jumped: Millis,
     /// After this a transaction is aborted.
     pub(super) transaction_timeout: Millis,
     pub(super) triggers: Vec<SimulatedLog<SimulatedRawRecord>>,
@@ -133,9 +133,9 @@ pub(super) struct SimulatedBroker {
     pub(super) ledger: Vec<SimulatedLog<LedgerRecord>>,
     pub(super) fires: Vec<SimulatedLog<SimulatedSend>>,
     pub(super) others: Vec<SimulatedLog<SimulatedSend>>,
-    pub(super) fates: Vec<SimulatedTransactionState>,
+    pub(super) transaction_states: Vec<SimulatedTransactionState>,
     pub(super) group: Group,
-    /// How many records owners and workers have sent for others.
+    /// How many records owners and workers have sent to other processes.
     pub(super) sent: u64,
     txns: Vec<Txn>,
     accounts: Vec<Account>,
@@ -145,14 +145,14 @@ impl SimulatedBroker {
     pub(super) fn new(partitions: usize, now: Timestamp, transaction_timeout: Millis) -> Self {
         Self {
             now,
-            leapt: 0,
+            jumped: 0,
             transaction_timeout,
             triggers: (0..partitions).map(|_| SimulatedLog::default()).collect(),
             signals: (0..partitions).map(|_| SimulatedLog::default()).collect(),
             ledger: (0..partitions).map(|_| SimulatedLog::default()).collect(),
             fires: (0..partitions).map(|_| SimulatedLog::default()).collect(),
             others: (0..partitions).map(|_| SimulatedLog::default()).collect(),
-            fates: Vec::new(),
+            transaction_states: Vec::new(),
             group: Group::new(partitions),
             sent: 0,
             txns: Vec::new(),
@@ -166,7 +166,7 @@ impl SimulatedBroker {
             self.accounts.push(Account::default());
         }
         if let Some(txn) = self.accounts[id].open.take() {
-            self.settle(txn, SimulatedTransactionState::Aborted);
+            self.end_transaction(txn, SimulatedTransactionState::Aborted);
         }
         self.accounts[id].epoch += 1;
         Producer { id, epoch: self.accounts[id].epoch }
@@ -182,7 +182,7 @@ impl SimulatedBroker {
         &mut self,
         by: Producer,
         record: SimulatedOutput,
-    ) -> Result<(), SimulatedRefusal> {
+    ) -> Result<(), SimulatedProducerError> {
         let txn = self.open_of(by)?;
         let (place, _) = self.append(record, Some(txn));
         let touched = &mut self.txns[txn].touched;
@@ -198,10 +198,10 @@ impl SimulatedBroker {
         by: Producer,
         offsets: &[SimulatedOffsetCommit],
         membership: &Membership,
-    ) -> Result<(), SimulatedRefusal> {
+    ) -> Result<(), SimulatedProducerError> {
         let txn = self.open_of(by)?;
         if !self.group.accepts(membership) {
-            return Err(SimulatedRefusal::Generation);
+            return Err(SimulatedProducerError::Generation);
         }
         self.txns[txn].offsets.extend_from_slice(offsets);
         Ok(())
@@ -214,7 +214,7 @@ impl SimulatedBroker {
         membership: &Membership,
     ) {
         if self.group.accepts(membership) {
-            self.keep_offsets(offsets.to_vec());
+            self.store_offsets(offsets.to_vec());
         }
     }
 
@@ -222,11 +222,11 @@ impl SimulatedBroker {
     pub(super) fn end(
         &mut self,
         by: Producer,
-        fate: SimulatedTransactionState,
-    ) -> Result<(), SimulatedRefusal> {
+        state: SimulatedTransactionState,
+    ) -> Result<(), SimulatedProducerError> {
         let txn = self.open_of(by)?;
         self.accounts[by.id].open = None;
-        self.settle(txn, fate);
+        self.end_transaction(txn, state);
         Ok(())
     }
 
@@ -235,7 +235,7 @@ impl SimulatedBroker {
         &mut self,
         by: Producer,
         clock: Timestamp,
-    ) -> Result<(), SimulatedRefusal> {
+    ) -> Result<(), SimulatedProducerError> {
         let txn = self.open_of(by)?;
         self.txns[txn].ended = Some(clock);
         self.end(by, SimulatedTransactionState::Committed)
@@ -246,10 +246,10 @@ impl SimulatedBroker {
         self.txns[sent.txn?].ended
     }
 
-    /// Time passes in which nothing happens.
-    pub(super) fn leap(&mut self, to: Timestamp) {
+    /// The time jumps.
+    pub(super) fn jump(&mut self, to: Timestamp) {
         let length = to.saturating_sub(self.now);
-        self.leapt += length;
+        self.jumped += length;
         self.now += length;
     }
 
@@ -258,7 +258,7 @@ impl SimulatedBroker {
         self.accounts.iter().any(|account| account.open.is_some())
     }
 
-    /// Aborts transactions that took too long; says how many.
+    /// Aborts transactions that took too long; returns how many.
     pub(super) fn expire_transactions(&mut self) -> u64 {
         let mut expired = 0;
         for id in 0..self.accounts.len() {
@@ -266,14 +266,14 @@ impl SimulatedBroker {
             if let Some(txn) = open.filter(|txn| self.txns[*txn].until <= self.now) {
                 self.accounts[id].open = None;
                 self.accounts[id].epoch += 1;
-                self.settle(txn, SimulatedTransactionState::Aborted);
+                self.end_transaction(txn, SimulatedTransactionState::Aborted);
                 expired += 1;
             }
         }
         expired
     }
 
-    /// What a new owner asks for first. `None`: an earlier transaction with an offset of this
+    /// What a new owner requests first. `None`: an earlier transaction with an offset of this
     /// partition is undecided, so there is no stable answer yet.
     pub(super) fn stable_offset(&self, partition: usize) -> Option<PartitionOffsets> {
         let pending = |txn: &TxnId| self.txns[*txn].offsets.iter().any(|(p, ..)| *p == partition);
@@ -296,24 +296,24 @@ impl SimulatedBroker {
         }
     }
 
-    fn open_of(&mut self, by: Producer) -> Result<TxnId, SimulatedRefusal> {
+    fn open_of(&mut self, by: Producer) -> Result<TxnId, SimulatedProducerError> {
         let account = &mut self.accounts[by.id];
         if account.epoch != by.epoch {
-            return Err(SimulatedRefusal::Fenced);
+            return Err(SimulatedProducerError::Fenced);
         }
-        let next = self.fates.len();
+        let next = self.transaction_states.len();
         let txn = *account.open.get_or_insert(next);
         if txn == next {
             let until = self.now + self.transaction_timeout;
-            self.fates.push(SimulatedTransactionState::Open);
+            self.transaction_states.push(SimulatedTransactionState::Open);
             let (touched, offsets) = (Vec::new(), Vec::new());
             self.txns.push(Txn { until, touched, offsets, ended: None });
         }
         Ok(txn)
     }
 
-    fn settle(&mut self, txn: TxnId, fate: SimulatedTransactionState) {
-        self.fates[txn] = fate;
+    fn end_transaction(&mut self, txn: TxnId, state: SimulatedTransactionState) {
+        self.transaction_states[txn] = state;
         let (touched, offsets) = {
             let txn = &mut self.txns[txn];
             (std::mem::take(&mut txn.touched), std::mem::take(&mut txn.offsets))
@@ -327,12 +327,12 @@ impl SimulatedBroker {
                 Topic::Others => self.others[p].mark_end(self.now, txn),
             }
         }
-        if fate == SimulatedTransactionState::Committed {
-            self.keep_offsets(offsets);
+        if state == SimulatedTransactionState::Committed {
+            self.store_offsets(offsets);
         }
     }
 
-    fn keep_offsets(&mut self, offsets: Vec<SimulatedOffsetCommit>) {
+    fn store_offsets(&mut self, offsets: Vec<SimulatedOffsetCommit>) {
         for (partition, offset, metadata) in offsets {
             self.group.committed[partition] = Some((offset, metadata));
         }
@@ -372,7 +372,7 @@ impl SimulatedBroker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulation::dice::SimulationRng;
+    use crate::simulation::rng::SimulationRng;
 
     fn raw() -> SimulatedRawRecord {
         SimulatedRawRecord { key: Bytes::from_static(b"t"), value: None, headers: Vec::new() }
@@ -386,11 +386,12 @@ mod tests {
         let new = broker.init(0);
         assert_eq!(
             broker.end(old, SimulatedTransactionState::Committed),
-            Err(SimulatedRefusal::Fenced)
+            Err(SimulatedProducerError::Fenced)
         );
         broker.send(new, SimulatedOutput::Trigger(0, raw())).unwrap();
         assert_eq!(broker.end(new, SimulatedTransactionState::Committed), Ok(()));
-        let offsets: Vec<_> = broker.triggers[0].committed(&broker.fates).map(|r| r.0).collect();
+        let offsets: Vec<_> =
+            broker.triggers[0].committed(&broker.transaction_states).map(|r| r.0).collect();
         assert_eq!(offsets, [2], "the first is aborted, its marker takes an offset");
     }
 
@@ -407,12 +408,12 @@ mod tests {
         assert_eq!(broker.stable_offset(0).unwrap().committed, Some((7, "m".to_owned())));
         broker.group.rebalance(&mut SimulationRng::new(1));
         let refused = broker.send_offsets(producer, &progress, &member);
-        assert_eq!(refused, Err(SimulatedRefusal::Generation));
+        assert_eq!(refused, Err(SimulatedProducerError::Generation));
         broker.now = 10;
         assert_eq!(broker.expire_transactions(), 1);
         assert_eq!(
             broker.end(producer, SimulatedTransactionState::Committed),
-            Err(SimulatedRefusal::Fenced)
+            Err(SimulatedProducerError::Fenced)
         );
     }
 }

@@ -57,8 +57,8 @@ impl SimulatedDisk {
         self.rows.state = Some((local, caught_up_at));
     }
 
-    /// Rows that become files at once; how far they go is said later, if a crash does not prevent
-    /// it.
+    /// Rows that become files at once; the state that covers them is written later, unless a crash
+    /// prevents it.
     pub(super) fn add(&mut self, ops: &[RowOp]) {
         self.rows.write(ops);
         self.flushed.write(ops);
@@ -79,7 +79,7 @@ impl SimulatedDisk {
         places.iter().filter_map(found).collect()
     }
 
-    /// The compaction filter: rows that W has passed go.
+    /// The compaction filter: removes rows below `fired_through`.
     pub(super) fn forget_decided(&mut self) {
         if let Some((local, _)) = self.rows.state {
             self.rows.timeline = self.rows.timeline.split_off(&local.fired_through);
@@ -98,7 +98,7 @@ impl SimulatedDisk {
         *self = Self::default();
     }
 
-    /// What the wheel asks for, and up to where that is complete.
+    /// What the wheel requests, and up to where that is complete.
     pub(super) fn scan(&self, load: LoadRequest) -> (Vec<(TimelineKey, RowBytes)>, TimelineKey) {
         let (mut entries, mut bytes) = (Vec::new(), 0);
         for (key, row) in self.rows.timeline.range(load.from..load.until) {

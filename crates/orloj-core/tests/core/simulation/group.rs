@@ -1,32 +1,32 @@
-//! The consumer group: who is a member, which generation it is, who owns what.
+//! The consumer group: its members, its generation, and the owner of each partition.
 //!
-//! Invariant: a partition goes to its next owner when the last one has let go of it, or is
-//! expelled. The coordinator refuses offsets of anyone but a member who knows the generation.
+//! Invariant: a partition goes to its next owner when the last one has released it, or is expelled.
+//! The coordinator refuses offsets from any process but a member of the current generation.
 
 use std::collections::BTreeMap;
 
 use orloj_core::model::Offset;
 
-use super::dice::SimulationRng;
+use super::rng::SimulationRng;
 
 /// A process, by its place in the cluster.
 pub(super) type NodeId = usize;
 
-/// What a commit of offsets shows the coordinator.
+/// What a commit of offsets sends to the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Membership {
     pub(super) node: NodeId,
-    /// Which of its memberships: an expelled node that comes back is another member.
+    /// Which of its memberships: an expelled node that joins again is another member.
     pub(super) session: u64,
     pub(super) generation: u64,
 }
 
-/// What a member hears when it polls.
+/// What a poll returns to a member.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum News {
-    /// It is no member any more.
+pub(super) enum GroupPoll {
+    /// It is no longer a member.
     Expelled,
-    /// These are its partitions now, and of those it holds these shall go.
+    /// Its newly assigned partitions, and those that it must release.
     Owns { assigned: Vec<usize>, revoked: Vec<usize> },
 }
 
@@ -55,48 +55,48 @@ impl Group {
     }
 
     /// Joins, as a new member; an older membership of the same node ends.
-    pub(super) fn join(&mut self, node: NodeId, dice: &mut SimulationRng) -> Membership {
-        self.expel(node, dice);
+    pub(super) fn join(&mut self, node: NodeId, rng: &mut SimulationRng) -> Membership {
+        self.expel(node, rng);
         self.sessions += 1;
         self.members.insert(node, self.sessions);
-        self.rebalance(dice);
+        self.rebalance(rng);
         Membership { node, session: self.sessions, generation: self.generation }
     }
 
-    /// A member is gone: left, or silent for too long. Says whether it was one.
-    pub(super) fn expel(&mut self, node: NodeId, dice: &mut SimulationRng) -> bool {
+    /// Removes a member that left or sent no heartbeat for too long. Returns whether it was one.
+    pub(super) fn expel(&mut self, node: NodeId, rng: &mut SimulationRng) -> bool {
         let was = self.members.remove(&node).is_some();
         if was {
             for owner in self.owner.iter_mut().filter(|owner| **owner == Some(node)) {
                 *owner = None;
             }
-            self.rebalance(dice);
+            self.rebalance(rng);
         }
         was
     }
 
-    /// A new generation, in which partitions may be meant for others.
-    pub(super) fn rebalance(&mut self, dice: &mut SimulationRng) {
+    /// A new generation, in which partitions may be assigned to other members.
+    pub(super) fn rebalance(&mut self, rng: &mut SimulationRng) {
         self.generation += 1;
         let members: Vec<NodeId> = self.members.keys().copied().collect();
         for (owner, target) in self.owner.iter_mut().zip(&mut self.target) {
-            let stays = target.is_some_and(|node| members.contains(&node)) && !dice.one_in(3);
+            let stays = target.is_some_and(|node| members.contains(&node)) && !rng.one_in(3);
             if !stays {
-                *target = (!members.is_empty()).then(|| dice.pick(&members));
+                *target = (!members.is_empty()).then(|| rng.pick(&members));
             }
             *owner = owner.or(*target);
         }
     }
 
-    /// What `member`, who holds `held`, is told.
-    pub(super) fn poll(&mut self, member: &mut Membership, held: &[usize]) -> News {
+    /// A poll of `member`, which owns `held`.
+    pub(super) fn poll(&mut self, member: &mut Membership, held: &[usize]) -> GroupPoll {
         if !self.knows(member) {
-            return News::Expelled;
+            return GroupPoll::Expelled;
         }
         member.generation = self.generation;
         let node = Some(member.node);
         let all = 0..self.owner.len();
-        // What it was given and has never heard of, it need not let go of.
+        // It need not release what it was assigned and never received.
         for p in all.clone().filter(|p| !held.contains(p)) {
             if self.owner[p] == node {
                 self.owner[p] = self.target[p];
@@ -105,19 +105,18 @@ impl Group {
         let owns = |p: &usize| self.owner[*p] == node && self.target[*p] == node;
         let assigned = all.filter(|p| owns(p) && !held.contains(p)).collect();
         let revoked = held.iter().copied().filter(|p| self.target[*p] != node).collect();
-        News::Owns { assigned, revoked }
+        GroupPoll::Owns { assigned, revoked }
     }
 
-    /// The heartbeat's answer: a member knows the generation a moment after the coordinator, one
-    /// that was expelled knows that.
-    pub(super) fn hear(&self, member: &mut Membership) -> bool {
+    /// The response to a heartbeat: a member learns the new generation, or that it was expelled.
+    pub(super) fn heartbeat(&self, member: &mut Membership) -> bool {
         if self.knows(member) {
             member.generation = self.generation;
         }
         self.knows(member)
     }
 
-    /// A member has let go of a partition: it joins again, so there is a new generation.
+    /// A member has released a partition: it joins again, so there is a new generation.
     pub(super) fn release(&mut self, member: &Membership, partition: usize) {
         if self.knows(member) && self.owner[partition] == Some(member.node) {
             self.owner[partition] = self.target[partition];
@@ -130,7 +129,7 @@ impl Group {
         self.knows(member) && member.generation == self.generation
     }
 
-    pub(super) fn is_deserted(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
@@ -145,31 +144,35 @@ mod tests {
 
     #[test]
     fn a_partition_moves_when_it_is_released_and_an_older_generation_is_refused() {
-        let mut dice = SimulationRng::new(3);
+        let mut rng = SimulationRng::new(3);
         let mut group = Group::new(8);
-        let mut first = group.join(0, &mut dice);
-        let News::Owns { assigned, .. } = group.poll(&mut first, &[]) else { panic!("a member") };
+        let mut first = group.join(0, &mut rng);
+        let GroupPoll::Owns { assigned, .. } = group.poll(&mut first, &[]) else {
+            panic!("a member")
+        };
         assert_eq!(assigned.len(), 8);
-        let mut second = group.join(1, &mut dice);
+        let mut second = group.join(1, &mut rng);
         assert!(!group.accepts(&first) && group.accepts(&second));
         assert_eq!(
             group.poll(&mut second, &[]),
-            News::Owns { assigned: vec![], revoked: vec![] },
-            "nobody has let go of anything"
+            GroupPoll::Owns { assigned: vec![], revoked: vec![] },
+            "no partition was released"
         );
         let revoked = loop {
             match group.poll(&mut first, &assigned) {
-                News::Owns { revoked, .. } if revoked.is_empty() => group.rebalance(&mut dice),
-                News::Owns { revoked, .. } => break revoked,
-                News::Expelled => panic!("a member"),
+                GroupPoll::Owns { revoked, .. } if revoked.is_empty() => group.rebalance(&mut rng),
+                GroupPoll::Owns { revoked, .. } => break revoked,
+                GroupPoll::Expelled => panic!("a member"),
             }
         };
         assert!(group.accepts(&first));
         group.release(&first, revoked[0]);
-        let News::Owns { assigned, .. } = group.poll(&mut second, &[]) else { panic!("a member") };
+        let GroupPoll::Owns { assigned, .. } = group.poll(&mut second, &[]) else {
+            panic!("a member")
+        };
         assert_eq!(assigned, revoked[..1]);
-        assert!(group.expel(0, &mut dice));
-        assert!(!group.hear(&mut first) && !group.accepts(&first));
-        assert_eq!(group.poll(&mut first, &[]), News::Expelled);
+        assert!(group.expel(0, &mut rng));
+        assert!(!group.heartbeat(&mut first) && !group.accepts(&first));
+        assert_eq!(group.poll(&mut first, &[]), GroupPoll::Expelled);
     }
 }

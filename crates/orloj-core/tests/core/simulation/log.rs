@@ -8,10 +8,10 @@ use std::hash::Hash;
 
 use orloj_core::model::{Millis, Offset, Timestamp};
 
-/// A transaction of the cluster; its number never comes back.
+/// A transaction of the cluster; its number is never used again.
 pub(super) type TxnId = usize;
 
-/// What has become of a transaction.
+/// The state of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SimulatedTransactionState {
     Open,
@@ -19,15 +19,15 @@ pub(super) enum SimulatedTransactionState {
     Aborted,
 }
 
-/// What stands at an offset.
+/// What is at an offset.
 #[derive(Debug)]
 struct SimulatedLogSlot<T> {
     /// The broker's timestamp, in ms since the epoch.
     at: Timestamp,
     txn: Option<TxnId>,
-    /// `None`: a marker, or compacted away.
+    /// `None`: a marker, or compacted unavailable.
     record: Option<T>,
-    /// When compaction may remove a tombstone: set when it first meets it.
+    /// When compaction may remove a tombstone: set by the first compaction that includes it.
     expires: Option<Timestamp>,
 }
 
@@ -41,14 +41,14 @@ pub(super) struct SimulatedLog<T> {
     open: Vec<(TxnId, Offset)>,
 }
 
-/// What a reader was given.
+/// The result of a read.
 #[derive(Debug)]
 pub(super) struct SimulatedFetch<T> {
     /// Offset, broker timestamp and record.
     pub(super) records: Vec<(Offset, Timestamp, T)>,
-    /// Where to read on.
+    /// Where to continue.
     pub(super) next: Offset,
-    /// There is nothing more to be read now.
+    /// There is nothing more to read now.
     pub(super) ended: bool,
 }
 
@@ -92,7 +92,7 @@ impl<T: Clone> SimulatedLog<T> {
     /// At most `max` committed records from `from` on.
     pub(super) fn read(
         &self,
-        fates: &[SimulatedTransactionState],
+        transaction_states: &[SimulatedTransactionState],
         from: Offset,
         max: usize,
     ) -> SimulatedFetch<T> {
@@ -100,7 +100,7 @@ impl<T: Clone> SimulatedLog<T> {
         let mut records = Vec::new();
         while next < stable && records.len() < max {
             let place = &self.places[usize::try_from(next).unwrap()];
-            if let Some(record) = place.committed(fates) {
+            if let Some(record) = place.committed(transaction_states) {
                 records.push((next, place.at, record.clone()));
             }
             next += 1;
@@ -111,18 +111,20 @@ impl<T: Clone> SimulatedLog<T> {
     /// Everything that was ever committed, whatever retention has done since.
     pub(super) fn committed<'a>(
         &'a self,
-        fates: &'a [SimulatedTransactionState],
+        transaction_states: &'a [SimulatedTransactionState],
     ) -> impl Iterator<Item = (Offset, Timestamp, &'a T)> {
         let all = (0..).zip(&self.places);
-        all.filter_map(|(offset, place)| Some((offset, place.at, place.committed(fates)?)))
+        all.filter_map(|(offset, place)| {
+            Some((offset, place.at, place.committed(transaction_states)?))
+        })
     }
 
     /// Removes below `cut` what a newer record of its key below `cut` has superseded, what was
-    /// aborted, and tombstones that compaction met more than `retention` ago. Says how many
-    /// records and how many tombstones went.
+    /// aborted, and tombstones first seen by compaction more than `retention` ago. Returns how many
+    /// records and how many tombstones were removed.
     pub(super) fn compact<K: Hash + Eq>(
         &mut self,
-        fates: &[SimulatedTransactionState],
+        transaction_states: &[SimulatedTransactionState],
         cut: Offset,
         now: Timestamp,
         retention: Millis,
@@ -131,15 +133,16 @@ impl<T: Clone> SimulatedLog<T> {
         let cut = usize::try_from(cut.min(self.stable())).unwrap();
         let mut newest = HashMap::new();
         for (at, place) in self.places[..cut].iter().enumerate() {
-            if let Some(record) = place.committed(fates) {
+            if let Some(record) = place.committed(transaction_states) {
                 let _older = newest.insert(key(record).0, at);
             }
         }
         let (mut superseded, mut expired) = (0, 0);
         for (at, place) in self.places[..cut].iter_mut().enumerate() {
             let Some(record) = &place.record else { continue };
-            let aborted =
-                place.txn.is_some_and(|txn| fates[txn] == SimulatedTransactionState::Aborted);
+            let aborted = place
+                .txn
+                .is_some_and(|txn| transaction_states[txn] == SimulatedTransactionState::Aborted);
             let (key, tombstone) = key(record);
             if aborted || newest.get(&key) != Some(&at) {
                 (place.record, superseded) = (None, superseded + 1);
@@ -155,8 +158,10 @@ impl<T: Clone> SimulatedLog<T> {
 }
 
 impl<T> SimulatedLogSlot<T> {
-    fn committed(&self, fates: &[SimulatedTransactionState]) -> Option<&T> {
-        let settled = self.txn.is_none_or(|txn| fates[txn] == SimulatedTransactionState::Committed);
+    fn committed(&self, transaction_states: &[SimulatedTransactionState]) -> Option<&T> {
+        let settled = self
+            .txn
+            .is_none_or(|txn| transaction_states[txn] == SimulatedTransactionState::Committed);
         self.record.as_ref().filter(|_| settled)
     }
 }
@@ -165,39 +170,47 @@ impl<T> SimulatedLogSlot<T> {
 mod tests {
     use super::*;
 
-    fn offsets(log: &SimulatedLog<char>, fates: &[SimulatedTransactionState]) -> Vec<Offset> {
-        log.read(fates, 0, 99).records.iter().map(|(offset, ..)| *offset).collect()
+    fn offsets(
+        log: &SimulatedLog<char>,
+        transaction_states: &[SimulatedTransactionState],
+    ) -> Vec<Offset> {
+        log.read(transaction_states, 0, 99).records.iter().map(|(offset, ..)| *offset).collect()
     }
 
     #[test]
     fn an_open_transaction_hides_what_follows_and_its_marker_takes_an_offset() {
         let mut log = SimulatedLog::default();
-        let mut fates = vec![SimulatedTransactionState::Open, SimulatedTransactionState::Open];
+        let mut transaction_states =
+            vec![SimulatedTransactionState::Open, SimulatedTransactionState::Open];
         log.append(1, None, 'a');
         log.append(2, Some(0), 'b');
         log.append(3, None, 'c');
         log.append(4, Some(1), 'd');
-        assert_eq!((offsets(&log, &fates), log.stable(), log.high()), (vec![0], 1, 4));
-        fates[0] = SimulatedTransactionState::Aborted;
+        assert_eq!((offsets(&log, &transaction_states), log.stable(), log.high()), (vec![0], 1, 4));
+        transaction_states[0] = SimulatedTransactionState::Aborted;
         log.mark_end(5, 0);
-        assert_eq!((offsets(&log, &fates), log.stable()), (vec![0, 2], 3));
-        fates[1] = SimulatedTransactionState::Committed;
+        assert_eq!((offsets(&log, &transaction_states), log.stable()), (vec![0, 2], 3));
+        transaction_states[1] = SimulatedTransactionState::Committed;
         log.mark_end(6, 1);
-        assert_eq!((offsets(&log, &fates), log.stable()), (vec![0, 2, 3], 6));
+        assert_eq!((offsets(&log, &transaction_states), log.stable()), (vec![0, 2, 3], 6));
     }
 
     #[test]
     fn compaction_keeps_the_newest_and_forgets_tombstones_in_time() {
         let mut log = SimulatedLog::default();
-        let fates = [SimulatedTransactionState::Aborted];
+        let transaction_states = [SimulatedTransactionState::Aborted];
         for (txn, record) in [(None, 'a'), (None, 'A'), (Some(0), 'b'), (None, 'b'), (None, 'B')] {
             log.append(0, txn, record);
         }
         log.mark_end(0, 0);
         let key = |record: &char| (record.to_ascii_lowercase(), record.is_uppercase());
-        assert_eq!(log.compact(&fates, 4, 10, 5, key), (2, 0));
-        assert_eq!(offsets(&log, &fates), [1, 3, 4], "the tombstone of b lies beyond the cut");
-        assert_eq!(log.compact(&fates, 9, 15, 5, key), (1, 1));
-        assert_eq!(offsets(&log, &fates), [4]);
+        assert_eq!(log.compact(&transaction_states, 4, 10, 5, key), (2, 0));
+        assert_eq!(
+            offsets(&log, &transaction_states),
+            [1, 3, 4],
+            "the tombstone of b lies beyond the cut"
+        );
+        assert_eq!(log.compact(&transaction_states, 9, 15, 5, key), (1, 1));
+        assert_eq!(offsets(&log, &transaction_states), [4]);
     }
 }

@@ -1,30 +1,30 @@
-//! The protocol in a simulated world: several nodes and partitions, years of faults in seconds,
-//! everything decided by one seed. The engine, the codec and the checker are the production ones
-//! and the one of the real runs.
+//! The protocol in simulation: several nodes and partitions, years of faults in seconds,
+//! everything decided by one seed. The engine and the codec are the production ones; the checker
+//! is the one of the real runs.
 //!
-//! Invariant: nothing that the engine decides is decided here (tests/tidy.rs looks after it). A
+//! Invariant: nothing that the engine decides is decided here (tests/tidy.rs checks it). A
 //! failure names its seed, and the same seed fails again.
 //!
 //! ```text
-//!   people ──► Broker ◄──► Node ──► Lane ──► engine        strike: crash, silence, compaction, …
+//!   clients ─► Broker ◄──► Node ──► PartitionTask ──► engine     faults: crash, pause, compaction, …
 //!                 │          └──► Disk
-//!                 └──► verdict ──► audit
+//!                 └──► check ──► audit
 //! ```
 
 mod broker;
-mod calamity;
-mod dice;
+mod check;
+mod clients;
+mod cluster;
 mod disk;
-mod flight;
+mod fault_kinds;
 mod group;
-mod lane;
 mod log;
 mod node;
-mod people;
+mod partition_task;
+mod rng;
 mod run;
-mod site;
 mod standby;
-mod verdict;
+mod transaction;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -33,58 +33,58 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use orloj_core::fault::{self, Mutation};
 
 use crate::audit::AuditReport;
-use calamity::Counts;
-pub(crate) use dice::SimulationRng;
+use fault_kinds::FaultCounts;
+pub(crate) use rng::SimulationRng;
 use run::SimulationRun;
 
 /// Seeds of the short form: half a minute.
 const SEEDS: u64 = 1_000;
-/// Within so many seeds every planted bug must be found.
+/// Within so many seeds every mutation must be found.
 const SEEDS_FOR_BUGS: u64 = 1_000;
 /// Threads, each with seeds of its own.
 const THREADS: u64 = 2;
 
-/// What a number of runs came to.
+/// Totals over a number of runs.
 #[derive(Debug, Default)]
-struct Tally {
+struct RunTotals {
     seeds: u64,
     steps: u64,
     fires: u64,
-    counts: Counts,
-    /// The least seed that failed, and how.
+    counts: FaultCounts,
+    /// The lowest seed that failed, and its finding.
     failure: Option<(u64, String)>,
 }
 
-/// A seed: faults all the time, then calm. Returns what is wrong with it, if anything.
-fn try_seed(seed: u64, tally: &mut Tally) -> Option<String> {
+/// One seed: a phase with faults, then one without. Returns the first finding, if any.
+fn try_seed(seed: u64, totals: &mut RunTotals) -> Option<String> {
     let mut run = SimulationRun::new(seed);
-    run.storm();
-    let safety = verdict::judge(&mut run, None);
-    if let Some(why) = complaint("while faults struck", &safety, &run) {
+    run.run_with_faults();
+    let safety = check::check_run(&mut run, None);
+    if let Some(why) = first_finding("while faults were injected", &safety, &run) {
         return Some(why);
     }
     let at_rest = run.calm();
-    let liveness = verdict::judge(&mut run, Some(at_rest));
-    tally.seeds += 1;
-    tally.steps += run.site.steps;
-    tally.fires += liveness.fired as u64;
-    tally.counts.merge(&run.site.counts);
-    complaint("after they had stopped", &liveness, &run)
+    let liveness = check::check_run(&mut run, Some(at_rest));
+    totals.seeds += 1;
+    totals.steps += run.cluster.steps;
+    totals.fires += liveness.fired as u64;
+    totals.counts.merge(&run.cluster.counts);
+    first_finding("after faults had stopped", &liveness, &run)
 }
 
-/// What a report has found. Of a single seed that is run again, also all about the first trigger,
+/// The first finding of a report. For a single seed that is run again, also every record of its trigger,
 /// or about the one that `ORLOJ_TRIGGER` names.
-fn complaint(when: &str, report: &AuditReport, run: &SimulationRun) -> Option<String> {
+fn first_finding(when: &str, report: &AuditReport, run: &SimulationRun) -> Option<String> {
     let first = report.findings.first()?;
     let again = setting("ORLOJ_SEED").is_some();
     let trigger = std::env::var("ORLOJ_TRIGGER").unwrap_or_else(|_| first.trigger.clone());
-    let history = if again { verdict::history(run, &trigger) } else { String::new() };
+    let history = if again { check::records_of(run, &trigger) } else { String::new() };
     Some(format!("{when}: {report}{history}"))
 }
 
-/// The same; the engine's own assertions are findings like any other.
-fn survive(seed: u64, tally: &mut Tally) -> Option<String> {
-    let tried = catch_unwind(AssertUnwindSafe(|| try_seed(seed, tally)));
+/// The same; a failed assertion of the engine is a finding too.
+fn try_seed_catching_panics(seed: u64, totals: &mut RunTotals) -> Option<String> {
+    let tried = catch_unwind(AssertUnwindSafe(|| try_seed(seed, totals)));
     tried.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
@@ -93,21 +93,21 @@ fn survive(seed: u64, tally: &mut Tally) -> Option<String> {
 }
 
 /// Seeds from `first` on, until `count` are done or one fails.
-fn try_seeds(first: u64, count: u64, bug: Option<Mutation>) -> Tally {
-    let (next, total) = (AtomicU64::new(first), Mutex::new(Tally::default()));
+fn try_seeds(first: u64, count: u64, bug: Option<Mutation>) -> RunTotals {
+    let (next, total) = (AtomicU64::new(first), Mutex::new(RunTotals::default()));
     let work = || {
-        let mut tally = Tally::default();
+        let mut totals = RunTotals::default();
         loop {
             let seed = next.fetch_add(1, Relaxed);
             if seed >= first + count {
                 break;
             }
-            if let Some(why) = survive(seed, &mut tally) {
-                tally.failure = Some((seed, why));
+            if let Some(why) = try_seed_catching_panics(seed, &mut totals) {
+                totals.failure = Some((seed, why));
                 next.store(first + count, Relaxed);
             }
         }
-        total.lock().unwrap().add(tally);
+        total.lock().unwrap().add(totals);
     };
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
@@ -117,7 +117,7 @@ fn try_seeds(first: u64, count: u64, bug: Option<Mutation>) -> Tally {
     total.into_inner().unwrap()
 }
 
-impl Tally {
+impl RunTotals {
     fn add(&mut self, other: Self) {
         self.seeds += other.seeds;
         self.steps += other.steps;
@@ -138,8 +138,8 @@ fn no_seed_breaks_the_promise() {
         Some(seed) => (seed, setting("ORLOJ_SEEDS").unwrap_or(1)),
         None => (1, setting("ORLOJ_SEEDS").unwrap_or(SEEDS)),
     };
-    let tally = try_seeds(first, count, None);
-    let Tally { seeds, steps, fires, counts, failure } = &tally;
+    let totals = try_seeds(first, count, None);
+    let RunTotals { seeds, steps, fires, counts, failure } = &totals;
     println!("{seeds} seeds, {steps} committed steps, {fires} fires; faults:\n{counts}");
     if let Some((seed, why)) = failure {
         panic!("seed {seed}: {why}\nrun it again: make sim SEED={seed}");
@@ -152,8 +152,8 @@ fn every_planted_bug_is_found() {
     let mut survivors = Vec::new();
     let only = std::env::var("ORLOJ_BUG").ok();
     let seeds = setting("ORLOJ_SEEDS").filter(|_| only.is_some()).unwrap_or(SEEDS_FOR_BUGS);
-    let meant = |bug: &Mutation| only.as_ref().is_none_or(|only| format!("{bug:?}") == *only);
-    for bug in Mutation::ALL.into_iter().filter(meant) {
+    let is_selected = |bug: &Mutation| only.as_ref().is_none_or(|only| format!("{bug:?}") == *only);
+    for bug in Mutation::ALL.into_iter().filter(is_selected) {
         match try_seeds(1, seeds, Some(bug)).failure {
             Some((seed, why)) => {
                 let finding = why.lines().find(|line| line.starts_with("  ")).unwrap_or(&why);
@@ -162,5 +162,5 @@ fn every_planted_bug_is_found() {
             None => survivors.push(bug),
         }
     }
-    assert!(survivors.is_empty(), "nobody noticed {survivors:?}");
+    assert!(survivors.is_empty(), "not detected: {survivors:?}");
 }

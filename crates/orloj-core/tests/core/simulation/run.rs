@@ -1,6 +1,6 @@
-//! One run: a seed, its faults, and then calm.
+//! One run: a seed, a phase with faults, and a phase without.
 //!
-//! Invariant: the same seed is the same run. Faults strike all the time (safety); then they stop,
+//! Invariant: the same seed is the same run. Faults inject_fault all the time (safety); then they stop,
 //! and whatever is due must have happened within a bound (liveness).
 
 use std::collections::BTreeSet;
@@ -10,39 +10,38 @@ use orloj_core::model::ledger::{LedgerRecord, LedgerValue};
 use orloj_core::model::signal::Signal;
 use orloj_core::model::{Millis, Offset, Timestamp};
 
-use super::calamity::Calamity;
+use super::clients::{Users, Workers};
+use super::cluster::{PARTITIONS, SimulatedCluster};
 use super::disk::SimulatedDisk;
-use super::lane::SimulatedTaskState;
+use super::fault_kinds::FaultKind;
 use super::node::SimulatedNode;
-use super::people::{Users, Workers};
-use super::site::{PARTITIONS, SimulatedCluster};
+use super::partition_task::SimulatedTaskState;
 
 /// Processes.
 const NODES: usize = 3;
-/// A process that is silent for so long is no member any more, in ms.
+/// A process without a heartbeat for so long is no longer a member, in ms.
 const SESSION: Millis = 40;
-/// What is due must have happened after so much calm, in ms.
+/// What is due must have happened so long after the last fault, in ms.
 const BOUND: Millis = 2_000;
-/// How many things happen in a run.
+/// Events in a run.
 const EVENTS: usize = 5_000;
-/// Once in so many of them time leaps, where there is something that recurs.
-const LEAPS: u64 = 80;
-/// Looks in a row that must find everything at rest: what a worker says may set something free.
+/// Once in so many of them time time_jumps, where there is something that recurs.
+const JUMP_ONE_IN: u64 = 80;
+/// Checks in a row that must find the system idle: a worker's report may cause more work.
 const RESTS: u32 = 20;
 
 /// A process, and whether it runs.
 enum Process {
-    Running { node: Box<SimulatedNode>, silent_until: Option<(Timestamp, Timestamp)> },
+    Running { node: Box<SimulatedNode>, paused_until: Option<(Timestamp, Timestamp)> },
     Down { disks: Vec<SimulatedDisk>, since: Timestamp, until: Timestamp },
 }
 
-/// What an operator has asked for by a replay of a partition: what is repeated is what was asked
-/// for.
+/// What an operator has requested by a replay of a partition: repetitions of it are expected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestedReplay {
     /// Records of `triggers` from here on count as new.
     pub(super) from: Offset,
-    /// What was sent after so many records came after it: see
+    /// Events with a higher number are of after the replay: see
     /// [`SimulatedSend::order`](super::broker::SimulatedSend).
     pub(super) since: u64,
 }
@@ -52,7 +51,7 @@ pub(super) type Replayed = [Option<RequestedReplay>; PARTITIONS];
 
 /// A run.
 pub(super) struct SimulationRun {
-    pub(super) site: SimulatedCluster,
+    pub(super) cluster: SimulatedCluster,
     pub(super) users: Users,
     pub(super) replayed: Replayed,
     processes: Vec<Process>,
@@ -61,137 +60,143 @@ pub(super) struct SimulationRun {
 
 impl SimulationRun {
     pub(super) fn new(seed: u64) -> Self {
-        let mut site = SimulatedCluster::new(seed, 100_000);
-        let users = Users::new(&mut site);
-        let node = |id, site: &mut SimulatedCluster| {
+        let mut cluster = SimulatedCluster::new(seed, 100_000);
+        let users = Users::new(&mut cluster);
+        let node = |id, cluster: &mut SimulatedCluster| {
             let disks = (0..PARTITIONS).map(|_| SimulatedDisk::default()).collect();
-            running(SimulatedNode::start(id, disks, site))
+            running(SimulatedNode::start(id, disks, cluster))
         };
-        let processes = (0..NODES).map(|id| node(id, &mut site)).collect();
-        Self { site, users, replayed: [None; PARTITIONS], processes, workers: Workers::default() }
+        let processes = (0..NODES).map(|id| node(id, &mut cluster)).collect();
+        Self {
+            cluster,
+            users,
+            replayed: [None; PARTITIONS],
+            processes,
+            workers: Workers::default(),
+        }
     }
 
-    /// Faults all the time.
-    pub(super) fn storm(&mut self) {
+    /// The phase with faults.
+    pub(super) fn run_with_faults(&mut self) {
         for _ in 0..EVENTS {
-            self.site.broker.now += self.site.dice.pick(&[0, 0, 1, 1, 2]);
-            self.leap();
-            self.keep_time();
-            match self.site.dice.roll(1_000) {
+            self.cluster.broker.now += self.cluster.rng.pick(&[0, 0, 1, 1, 2]);
+            self.jump();
+            self.expire();
+            match self.cluster.rng.below(1_000) {
                 0..820 => {
-                    let id = self.site.dice.place(NODES);
+                    let id = self.cluster.rng.place(NODES);
                     self.turn(id);
                 }
-                820..900 => self.users.write(&mut self.site),
+                820..900 => self.users.write(&mut self.cluster),
                 900..985 => {
-                    let p = self.site.dice.place(PARTITIONS);
-                    self.workers.work(p, &mut self.site);
+                    let p = self.cluster.rng.place(PARTITIONS);
+                    self.workers.work(p, &mut self.cluster);
                 }
-                _ => self.strike(),
+                _ => self.inject_fault(),
             }
         }
     }
 
-    /// No more faults. Says whether everything came to rest in time.
+    /// The phase without faults. Returns whether the system became idle in time.
     pub(super) fn calm(&mut self) -> bool {
-        self.site.calm = true;
-        self.site.away.clear();
-        self.users.end_transaction(&mut self.site, |_| true);
+        self.cluster.calm = true;
+        self.cluster.unavailable.clear();
+        self.users.end_transaction(&mut self.cluster, |_| true);
         for process in &mut self.processes {
             match process {
-                Process::Running { silent_until, .. } => *silent_until = None,
+                Process::Running { paused_until, .. } => *paused_until = None,
                 Process::Down { until, .. } => *until = 0,
             }
         }
         let (mut rest_at, mut rests) = (0, 0);
-        let step = if self.site.leaps { 10 } else { 2 };
+        let step = if self.cluster.time_jumps { 10 } else { 2 };
         while rests < RESTS {
-            let busy = self.site.broker.now.max(self.users.last_due) + BOUND;
+            let busy = self.cluster.broker.now.max(self.users.last_due) + BOUND;
             rest_at = if rest_at == 0 { busy } else { rest_at };
-            if self.site.broker.now > rest_at {
+            if self.cluster.broker.now > rest_at {
                 return false;
             }
-            self.site.broker.now += step;
-            self.keep_time();
+            self.cluster.broker.now += step;
+            self.expire();
             for id in (0..NODES).flat_map(|id| [id; 4]) {
                 self.turn(id);
             }
-            (0..PARTITIONS).for_each(|p| self.workers.work(p, &mut self.site));
+            (0..PARTITIONS).for_each(|p| self.workers.work(p, &mut self.cluster));
             rests = if self.is_at_rest() { rests + 1 } else { 0 };
         }
         true
     }
 
-    /// Now and then nothing happens until about the next full second. Mostly while no transaction
-    /// is open: few would live to see its end.
-    fn leap(&mut self) {
-        let SimulatedCluster { broker, dice, leaps, counts, .. } = &mut self.site;
-        if !*leaps || !dice.one_in(LEAPS) || broker.is_busy() && !dice.one_in(4) {
+    /// Sometimes the time jumps to about the next full second. Mostly while no transaction is open:
+    /// most would expire.
+    fn jump(&mut self) {
+        let SimulatedCluster { broker, rng, time_jumps, counts, .. } = &mut self.cluster;
+        if !*time_jumps || !rng.one_in(JUMP_ONE_IN) || broker.is_busy() && !rng.one_in(4) {
             return;
         }
         let second = (broker.now / 1_000 + 1) * 1_000;
-        let to = second.saturating_add_signed(dice.pick(&[-60, -10, -10, 30, 150, 1_300]));
-        broker.leap(to);
-        counts.add(Calamity::TimeLeapt);
+        let to = second.saturating_add_signed(rng.pick(&[-60, -10, -10, 30, 150, 1_300]));
+        broker.jump(to);
+        counts.add(FaultKind::TimeJumped);
     }
 
-    fn keep_time(&mut self) {
-        let expired = self.site.broker.expire_transactions();
-        self.site.counts.add_many(Calamity::TransactionExpired, expired);
-        let now = self.site.broker.now;
-        let SimulatedCluster { broker, dice, counts, .. } = &mut self.site;
+    fn expire(&mut self) {
+        let expired = self.cluster.broker.expire_transactions();
+        self.cluster.counts.add_many(FaultKind::TransactionExpired, expired);
+        let now = self.cluster.broker.now;
+        let SimulatedCluster { broker, rng, counts, .. } = &mut self.cluster;
         for (id, process) in self.processes.iter().enumerate() {
             let (since, holds) = match process {
                 Process::Down { since, .. } => (*since, false),
-                Process::Running { node, silent_until: Some((since, _)) } => {
-                    (*since, !node.lanes.is_empty())
+                Process::Running { node, paused_until: Some((since, _)) } => {
+                    (*since, !node.tasks.is_empty())
                 }
                 Process::Running { .. } => continue,
             };
-            let expelled = since + SESSION <= now && broker.group.expel(id, dice);
-            counts.add_many(Calamity::Zombie, u64::from(expelled && holds));
+            let expelled = since + SESSION <= now && broker.group.expel(id, rng);
+            counts.add_many(FaultKind::Zombie, u64::from(expelled && holds));
         }
     }
 
     fn turn(&mut self, id: usize) {
-        let now = self.site.broker.now;
-        let site = &mut self.site;
+        let now = self.cluster.broker.now;
+        let cluster = &mut self.cluster;
         match &mut self.processes[id] {
-            Process::Running { silent_until: Some((_, until)), .. } if now < *until => {}
-            Process::Running { node, silent_until } => {
-                *silent_until = None;
-                for _ in 0..1 + site.dice.roll(8) {
-                    node.turn(site);
+            Process::Running { paused_until: Some((_, until)), .. } if now < *until => {}
+            Process::Running { node, paused_until } => {
+                *paused_until = None;
+                for _ in 0..1 + cluster.rng.below(8) {
+                    node.run_once(cluster);
                 }
                 if node.has_left() {
-                    site.broker.group.expel(id, &mut site.dice);
+                    cluster.broker.group.expel(id, &mut cluster.rng);
                     self.stop(id, 20);
                 }
             }
             Process::Down { disks, until, .. } if *until <= now => {
                 let disks = std::mem::take(disks);
-                self.processes[id] = running(SimulatedNode::start(id, disks, site));
+                self.processes[id] = running(SimulatedNode::start(id, disks, cluster));
             }
             Process::Down { .. } => {}
         }
-        self.help();
+        self.accept_lost_cursors();
     }
 
     /// A fault, somewhere.
-    fn strike(&mut self) {
-        let id = self.site.dice.place(NODES);
-        match self.site.dice.roll(100) {
+    fn inject_fault(&mut self) {
+        let id = self.cluster.rng.place(NODES);
+        match self.cluster.rng.below(100) {
             0..14 => self.crash(id),
-            14..24 => self.silence(id),
+            14..24 => self.pause(id),
             24..30 => self.with_node(id, |node, _| node.leave()),
             30..44 => {
-                self.site.counts.add(Calamity::Rebalance);
-                let SimulatedCluster { broker, dice, .. } = &mut self.site;
-                broker.group.rebalance(dice);
+                self.cluster.counts.add(FaultKind::Rebalance);
+                let SimulatedCluster { broker, rng, .. } = &mut self.cluster;
+                broker.group.rebalance(rng);
             }
-            44..58 => self.with_node(id, |node, site| {
-                site.counts.add(Calamity::ClockMoved);
-                node.move_clock(site);
+            44..58 => self.with_node(id, |node, cluster| {
+                cluster.counts.add(FaultKind::ClockMoved);
+                node.move_clock(cluster);
             }),
             58..82 => self.compact(),
             82..90 => self.delete_triggers(),
@@ -206,102 +211,104 @@ impl SimulationRun {
         act: impl FnOnce(&mut SimulatedNode, &mut SimulatedCluster),
     ) {
         if let Process::Running { node, .. } = &mut self.processes[id] {
-            act(node, &mut self.site);
+            act(node, &mut self.cluster);
         }
     }
 
-    /// A crash takes its disks back to the last flush, or away.
+    /// A crash takes its disks back to the last flush, or unavailable.
     fn crash(&mut self, id: usize) {
         let Process::Running { node, .. } = &mut self.processes[id] else { return };
-        self.site.counts.add(node.crash_site());
-        let lost = self.site.dice.one_in(3);
+        self.cluster.counts.add(node.crash_kind());
+        let lost = self.cluster.rng.one_in(3);
         for disk in &mut node.disks {
             if lost {
                 disk.wipe();
-                self.site.counts.add(Calamity::DiskLost);
+                self.cluster.counts.add(FaultKind::DiskLost);
             } else {
                 disk.crash();
             }
         }
-        let down = self.site.dice.pick(&[1, 1, 10, 10, 60, 900]);
+        let down = self.cluster.rng.pick(&[1, 1, 10, 10, 60, 900]);
         self.stop(id, down);
     }
 
     fn stop(&mut self, id: usize, down: Millis) {
-        let now = self.site.broker.now;
+        let now = self.cluster.broker.now;
         if let Process::Running { node, .. } = &mut self.processes[id] {
             let disks = std::mem::take(&mut node.disks);
             self.processes[id] = Process::Down { disks, since: now, until: now + down };
         }
     }
 
-    /// A process stands still, perhaps for so long that it loses its partitions and wakes a zombie.
-    fn silence(&mut self, id: usize) {
-        let now = self.site.broker.now;
-        let length = self.site.dice.pick(&[10, 50, 90]);
-        if let Process::Running { silent_until, .. } = &mut self.processes[id] {
-            silent_until.get_or_insert((now, now + length));
+    /// A process is paused, perhaps for so long that it loses its partitions and continues as a zombie.
+    fn pause(&mut self, id: usize) {
+        let now = self.cluster.broker.now;
+        let length = self.cluster.rng.pick(&[10, 50, 90]);
+        if let Process::Running { paused_until, .. } = &mut self.processes[id] {
+            paused_until.get_or_insert((now, now + length));
         }
     }
 
     fn compact(&mut self) {
-        let life = self.site.tombstone_life();
-        let SimulatedCluster { broker, dice, counts, compaction_lag, .. } = &mut self.site;
+        let life = self.cluster.tombstone_life();
+        let SimulatedCluster { broker, rng, counts, compaction_lag, .. } = &mut self.cluster;
         let old = broker.now.saturating_sub(*compaction_lag);
-        // Takeovers are not made for leaps: tombstones stay as long as one lasts.
-        let awake = broker.now - broker.leapt;
+        // A takeover cannot outlast a jump of time: tombstones do not age during one.
+        let awake = broker.now - broker.jumped;
         let key = |record: &LedgerRecord| (record.key.clone(), record.value.is_none());
         for ledger in &mut broker.ledger {
             let end = ledger.written_until(old);
-            let cut = if dice.one_in(2) { end } else { dice.roll(end + 1) };
-            let (superseded, expired) = ledger.compact(&broker.fates, cut, awake, life, key);
-            counts.add_many(Calamity::LedgerCompacted, u64::from(superseded > 0));
-            counts.add_many(Calamity::TombstonesExpired, expired);
+            let cut = if rng.one_in(2) { end } else { rng.below(end + 1) };
+            let (superseded, expired) =
+                ledger.compact(&broker.transaction_states, cut, awake, life, key);
+            counts.add_many(FaultKind::LedgerCompacted, u64::from(superseded > 0));
+            counts.add_many(FaultKind::TombstonesExpired, expired);
         }
     }
 
-    /// Retention may delete what lies below the committed L, and signals below their N.
+    /// Retention may delete records of `triggers` below `replay_from`, and signals below
+    /// `next_signal_offset`.
     fn delete_triggers(&mut self) {
-        let p = self.site.dice.place(PARTITIONS);
+        let p = self.cluster.rng.place(PARTITIONS);
         let Some(cursor) = self.cursor(p) else { return };
-        let SimulatedCluster { broker, dice, counts, .. } = &mut self.site;
-        let low = dice.roll(cursor.replay_from + 1);
+        let SimulatedCluster { broker, rng, counts, .. } = &mut self.cluster;
+        let low = rng.below(cursor.replay_from + 1);
         if low > broker.triggers[p].low {
             broker.triggers[p].low = low;
-            counts.add(Calamity::TriggersDeleted);
+            counts.add(FaultKind::TriggersDeleted);
         }
-        broker.signals[p].low = broker.signals[p].low.max(dice.roll(cursor.next_signal_offset + 1));
+        broker.signals[p].low = broker.signals[p].low.max(rng.below(cursor.next_signal_offset + 1));
     }
 
     fn lose_topic(&mut self) {
-        let topic = format!("topic-{}", 2 + self.site.dice.roll(3)).as_str().into();
-        if !self.site.away.remove(&topic) {
-            self.site.counts.add(Calamity::TopicAway);
-            self.site.away.insert(topic);
+        let topic = format!("topic-{}", 2 + self.cluster.rng.below(3)).as_str().into();
+        if !self.cluster.unavailable.remove(&topic) {
+            self.cluster.counts.add(FaultKind::TopicUnavailable);
+            self.cluster.unavailable.insert(topic);
         }
     }
 
-    /// Every process is stopped, in order or not; then an operator moves an offset, or the broker
-    /// forgets one.
+    /// Every process is stopped, gracefully or not; then an operator moves an offset, or the broker
+    /// loses one.
     fn outage(&mut self) {
         self.stop_all();
-        let p = self.site.dice.place(PARTITIONS);
+        let p = self.cluster.rng.place(PARTITIONS);
         let Some(cursor) = self.cursor(p) else { return };
         let clean = self.mirror_is(p, &cursor);
-        let SimulatedCluster { broker, dice, counts, .. } = &mut self.site;
-        match dice.roll(3) {
+        let SimulatedCluster { broker, rng, counts, .. } = &mut self.cluster;
+        match rng.below(3) {
             0 => {
                 let low = broker.triggers[p].low.min(cursor.next_offset);
-                let to = low + dice.roll(cursor.next_offset - low + 1);
-                counts.add(Calamity::OffsetMoved);
+                let to = low + rng.below(cursor.next_offset - low + 1);
+                counts.add(FaultKind::OffsetMoved);
                 self.move_offset(p, to, clean);
             }
             1 => {
                 broker.group.committed[p] = None;
                 counts.add(if clean {
-                    Calamity::OffsetLostMirrorClean
+                    FaultKind::OffsetLostMirrorClean
                 } else {
-                    Calamity::OffsetLostMirrorUnclean
+                    FaultKind::OffsetLostMirrorUnclean
                 });
             }
             _ => {}
@@ -311,17 +318,17 @@ impl SimulationRun {
     /// Moves the offset of a group without members. If the mirror is not what was committed last,
     /// more than what lies above is repeated.
     fn move_offset(&mut self, p: usize, to: Offset, exact: bool) {
-        self.site.broker.group.committed[p] = Some((to, String::new()));
+        self.cluster.broker.group.committed[p] = Some((to, String::new()));
         let from = if exact { to } else { 0 };
-        let since = self.site.broker.sent;
+        let since = self.cluster.broker.sent;
         let new = RequestedReplay { from, since };
         let asked = self.replayed[p].get_or_insert(new);
         asked.from = asked.from.min(from);
     }
 
-    /// Orderly, or all at once.
+    /// Gracefully, or all killed at once.
     fn stop_all(&mut self) {
-        if self.site.dice.one_in(3) {
+        if self.cluster.rng.one_in(3) {
             (0..NODES).for_each(|id| self.crash(id));
         } else {
             for id in 0..NODES {
@@ -329,9 +336,9 @@ impl SimulationRun {
             }
             for _ in 0..200 {
                 for id in 0..NODES {
-                    if let Process::Running { node, silent_until } = &mut self.processes[id] {
-                        *silent_until = None;
-                        node.turn(&mut self.site);
+                    if let Process::Running { node, paused_until } = &mut self.processes[id] {
+                        *paused_until = None;
+                        node.run_once(&mut self.cluster);
                         if node.has_left() {
                             self.stop(id, 1);
                         }
@@ -340,17 +347,17 @@ impl SimulationRun {
             }
             (0..NODES).for_each(|id| self.crash(id));
         }
-        let SimulatedCluster { broker, dice, .. } = &mut self.site;
+        let SimulatedCluster { broker, rng, .. } = &mut self.cluster;
         (0..NODES).for_each(|id| {
-            broker.group.expel(id, dice);
+            broker.group.expel(id, rng);
         });
-        assert!(broker.group.is_deserted(), "all are stopped");
+        assert!(broker.group.is_empty(), "all are stopped");
         broker.now += broker.transaction_timeout;
-        self.keep_time();
+        self.expire();
     }
 
-    /// A person answers a partition that asks for one, as the refusal says: a moment's outage.
-    fn help(&mut self) {
+    /// An operator accepts the offset that an error names, for partitions whose cursor is lost.
+    fn accept_lost_cursors(&mut self) {
         let lost: BTreeSet<(usize, Offset)> = self
             .processes
             .iter()
@@ -370,14 +377,14 @@ impl SimulationRun {
 
     /// The committed cursor, unless an operator has moved it.
     fn cursor(&self, p: usize) -> Option<Cursor> {
-        let (offset, metadata) = self.site.broker.group.committed[p].as_ref()?;
+        let (offset, metadata) = self.cluster.broker.group.committed[p].as_ref()?;
         Cursor::from_metadata(*offset, metadata).ok().map(|(cursor, _owner)| cursor)
     }
 
     /// Whether the ledger's mirror is exactly this cursor, written at a shutdown.
     fn mirror_is(&self, p: usize, cursor: &Cursor) -> bool {
-        let broker = &self.site.broker;
-        let ledger = broker.ledger[p].committed(&broker.fates);
+        let broker = &self.cluster.broker;
+        let ledger = broker.ledger[p].committed(&broker.transaction_states);
         let mirrors = ledger.filter_map(|(_, _, record)| match &record.value {
             Some(LedgerValue::Cursor { metadata, offset, clean }) => {
                 Some((Cursor::from_metadata(*offset, metadata).unwrap().0, *clean))
@@ -388,23 +395,29 @@ impl SimulationRun {
     }
 
     fn is_at_rest(&self) -> bool {
-        let horizon = self.users.last_due.max(self.last_retry()) + self.site.skew + 50;
-        let broker = &self.site.broker;
+        let horizon = self.users.last_due.max(self.last_retry()) + self.cluster.skew + 50;
+        let broker = &self.cluster.broker;
         let active = |p: usize| {
             self.processes.iter().any(|process| match process {
-                Process::Running { node, .. } if !node.is_in_flight() => {
-                    node.lanes.get(&p).is_some_and(|lane| match &lane.stage {
+                Process::Running { node, .. } if !node.is_in_transaction() => {
+                    node.tasks.get(&p).is_some_and(|task| match &task.state {
                         SimulatedTaskState::Active(partition) => {
                             let cursor = partition.cursor();
-                            let triggers =
-                                broker.triggers[p].read(&broker.fates, cursor.next_offset, 1);
-                            let signals =
-                                broker.signals[p].read(&broker.fates, cursor.next_signal_offset, 1);
+                            let triggers = broker.triggers[p].read(
+                                &broker.transaction_states,
+                                cursor.next_offset,
+                                1,
+                            );
+                            let signals = broker.signals[p].read(
+                                &broker.transaction_states,
+                                cursor.next_signal_offset,
+                                1,
+                            );
                             partition.drafted_records() == 0
                                 && cursor.fired_through.due > horizon
                                 && triggers.records.is_empty()
                                 && signals.records.is_empty()
-                                && lane.sealed.triggers == cursor.next_offset
+                                && task.sealed.triggers == cursor.next_offset
                         }
                         _ => false,
                     })
@@ -412,17 +425,17 @@ impl SimulationRun {
                 _ => false,
             })
         };
-        self.workers.are_done(&self.site) && (0..PARTITIONS).all(active)
+        self.workers.are_done(&self.cluster) && (0..PARTITIONS).all(active)
     }
 
     fn last_retry(&self) -> Timestamp {
-        let broker = &self.site.broker;
+        let broker = &self.cluster.broker;
         let due = |p: usize| {
             let retry = |signal: &Signal| match signal {
                 Signal::Retry(request) => Some(request.due),
                 _ => None,
             };
-            let signals = broker.signals[p].committed(&broker.fates);
+            let signals = broker.signals[p].committed(&broker.transaction_states);
             signals.filter_map(|(_, _, signal)| retry(signal)).max()
         };
         (0..PARTITIONS).filter_map(due).max().unwrap_or(0)
@@ -430,5 +443,5 @@ impl SimulationRun {
 }
 
 fn running(node: SimulatedNode) -> Process {
-    Process::Running { node: Box::new(node), silent_until: None }
+    Process::Running { node: Box::new(node), paused_until: None }
 }

@@ -1,4 +1,4 @@
-//! Following a partition that someone else owns: the production passes over a simulated store.
+//! Standby of a partition that another node owns: the production catch-up pass over a simulated store.
 //!
 //! Invariant: a pass is over before the ledger's newest records may be compacted.
 
@@ -6,9 +6,9 @@ use orloj_core::engine::cursor::Cursor;
 use orloj_core::engine::standby::CatchUpPass;
 use orloj_core::model::Timestamp;
 
+use super::cluster::SimulatedCluster;
 use super::disk::SimulatedDisk;
-use super::lane::fresh;
-use super::site::SimulatedCluster;
+use super::partition_task::fresh;
 
 /// What a pass reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,25 +22,24 @@ pub(super) enum SimulatedStandbyRead {
 pub(super) enum PassEnd {
     /// There was not everything it needs; nothing has changed.
     Missing,
-    /// It was broken off: rows were written, and are on disk, that go beyond the state.
+    /// It was aborted: rows that the state does not cover were written, and are on disk.
     Broken,
     /// The store is as far as the cursor.
     Whole,
 }
 
-/// One pass over a followed partition, broken off after the ledger or after the log if it
-/// `breaks` there.
+/// One catch-up pass, aborted after the ledger or after the log if `breaks` says so.
 pub(super) fn pass(
     id: usize,
     cursor: Cursor,
     disk: &mut SimulatedDisk,
     clock: Timestamp,
-    site: &SimulatedCluster,
+    cluster: &SimulatedCluster,
     breaks: Option<SimulatedStandbyRead>,
 ) -> PassEnd {
-    let broker = &site.broker;
+    let broker = &cluster.broker;
     let (ledger, triggers) = (&broker.ledger[id], &broker.triggers[id]);
-    let local = fresh(disk, clock, site).map(|local| (local, disk.rows.skips.clone()));
+    let local = fresh(disk, clock, cluster).map(|local| (local, disk.rows.skips.clone()));
     let mut pass = CatchUpPass::begin(local, cursor, ledger.high());
     let plan = pass.plan();
     if ledger.stable() < plan.ledger_until || plan.triggers_from < triggers.low {
@@ -49,7 +48,7 @@ pub(super) fn pass(
     if pass.must_wipe() {
         disk.wipe();
     }
-    let records = ledger.read(&broker.fates, plan.ledger_from, usize::MAX).records;
+    let records = ledger.read(&broker.transaction_states, plan.ledger_from, usize::MAX).records;
     let records = records.into_iter().map(|(offset, _, record)| (offset, record));
     let records: Vec<_> = records.collect();
     let wanted = pass.ids_in_ledger(&records);
@@ -58,9 +57,10 @@ pub(super) fn pass(
     if breaks == Some(SimulatedStandbyRead::Ledger) {
         return PassEnd::Broken;
     }
-    let mut records = triggers.read(&broker.fates, plan.triggers_from, usize::MAX).records;
+    let mut records =
+        triggers.read(&broker.transaction_states, plan.triggers_from, usize::MAX).records;
     records.retain(|(offset, ..)| *offset < plan.triggers_until && !pass.is_covered(*offset));
-    let read = |(offset, at, raw)| site.reader.read(id, offset, at, &raw);
+    let read = |(offset, at, raw)| cluster.reader.read(id, offset, at, &raw);
     let records: Vec<_> = records.into_iter().map(read).collect();
     let wanted = pass.ids_in_triggers(&records);
     let rows = pass.on_triggers(records, &disk.fetch(&wanted));

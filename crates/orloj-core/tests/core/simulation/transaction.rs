@@ -1,4 +1,4 @@
-//! What one transaction of a node carries, as `scheduler::flight` does.
+//! What one transaction of a node contains, as in `scheduler::batch`.
 //!
 //! Invariant: every partition that it has an effect for has its offset in it.
 
@@ -10,16 +10,16 @@ use super::broker::{
     SimulatedDecidedOffsets, SimulatedOffsetCommit, SimulatedOutput, SimulatedRawRecord,
     SimulatedSend,
 };
-use super::lane::SimulatedPartitionTask;
+use super::partition_task::SimulatedPartitionTask;
 
-/// A transaction under way.
+/// A transaction in progress.
 #[derive(Debug, Default)]
 pub(super) struct SimulatedTransaction {
     pub(super) steps: Vec<(usize, PartitionStep, SimulatedDecidedOffsets)>,
     pub(super) barriers: Vec<(usize, SimulatedBarrier)>,
-    /// Of partitions that go before they were active.
-    pub(super) farewells: Vec<SimulatedOffsetCommit>,
-    pub(super) leg: Leg,
+    /// Of partitions that are released before they were active.
+    pub(super) final_commits: Vec<SimulatedOffsetCommit>,
+    pub(super) stage: TransactionStage,
 }
 
 /// What a takeover's barrier writes.
@@ -33,52 +33,59 @@ pub(super) struct SimulatedBarrier {
 
 /// How far a transaction is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Leg {
+pub(super) enum TransactionStage {
     #[default]
     Sealed,
     Sent,
-    Offered,
+    OffsetsSent,
 }
 
 impl SimulatedTransaction {
-    pub(super) fn carries_nothing(&self) -> bool {
-        self.steps.is_empty() && self.barriers.is_empty() && self.farewells.is_empty()
+    pub(super) fn is_empty(&self) -> bool {
+        self.steps.is_empty() && self.barriers.is_empty() && self.final_commits.is_empty()
     }
 
-    /// Before this it must not be committed, as `scheduler::flight` has it.
+    /// It must not be committed before this time, as in the scheduler.
     pub(super) fn time(&self) -> Timestamp {
         self.steps.iter().map(|(_, step, _)| step.commit_not_before).max().unwrap_or(0)
     }
 
-    /// How far the partitions are once it is committed. `owner` is the transactional id.
-    pub(super) fn progress(&self, owner: &str) -> Vec<SimulatedOffsetCommit> {
+    /// The offsets that it commits. `owner` is the transactional id.
+    pub(super) fn offset_commits(&self, owner: &str) -> Vec<SimulatedOffsetCommit> {
         let steps = self.steps.iter().map(|(id, step, _)| {
             let cursor = &step.cursor;
-            let said = if step.is_final {
+            let metadata = if step.is_final {
                 cursor.to_final_metadata(owner)
             } else {
                 cursor.to_metadata(owner)
             };
-            (*id, cursor.next_offset, said)
+            (*id, cursor.next_offset, metadata)
         });
         let barriers = self.barriers.iter().map(|(id, b)| (*id, b.offset, b.metadata.clone()));
-        steps.chain(barriers).chain(self.farewells.iter().cloned()).collect()
+        steps.chain(barriers).chain(self.final_commits.iter().cloned()).collect()
     }
 }
 
 /// A record of step `step` on its way. `before`: what was decided before it.
 pub(super) fn outgoing(
-    lane: &SimulatedPartitionTask,
+    task: &SimulatedPartitionTask,
     before: SimulatedDecidedOffsets,
     step: u64,
     emit: &Emit,
 ) -> SimulatedOutput {
-    let (tenure, clock) = (lane.tenure, lane.clock);
-    let sent = || SimulatedSend { emit: emit.clone(), tenure, clock, before, order: 0, txn: None };
+    let (takeover_number, clock) = (task.takeover_number, task.clock);
+    let sent = || SimulatedSend {
+        emit: emit.clone(),
+        takeover_number,
+        clock,
+        before,
+        order: 0,
+        txn: None,
+    };
     match emit {
         Emit::Ledger { key, value } => {
             let (key, value) = (key.clone(), value.as_deref().cloned());
-            SimulatedOutput::Ledger(lane.id, LedgerRecord { key, value, step })
+            SimulatedOutput::Ledger(task.id, LedgerRecord { key, value, step })
         }
         Emit::Forward(forward) => {
             let (key, value) = (forward.key.clone(), forward.value.clone());
@@ -88,9 +95,9 @@ pub(super) fn outgoing(
         Emit::Signal { partition, signal } => {
             SimulatedOutput::Signal(usize::try_from(*partition).unwrap(), (**signal).clone())
         }
-        Emit::ToWorker(_) | Emit::Withdraw { .. } => SimulatedOutput::Fire(lane.id, sent()),
+        Emit::ToWorker(_) | Emit::Withdraw { .. } => SimulatedOutput::Fire(task.id, sent()),
         Emit::ToTopic(_) | Emit::Outcome(_) | Emit::DeadLetter(_) => {
-            SimulatedOutput::Other(lane.id, sent())
+            SimulatedOutput::Other(task.id, sent())
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One partition of a node's: drives the production takeover and the production engine, as
-//! `scheduler::{takeover, lane, intake}` do.
+//! `scheduler::{takeover, task, intake}` do.
 //!
-//! Invariant: it asks, reads and applies; whatever is decided, the engine decides.
+//! Invariant: it requests, reads and applies; every decision is the engine's.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,29 +20,29 @@ use orloj_core::model::input::SignalRecord;
 use orloj_core::model::{Millis, Offset, Timestamp};
 
 use super::broker::SimulatedDecidedOffsets;
-use super::calamity::Calamity;
+use super::cluster::SimulatedCluster;
 use super::disk::SimulatedDisk;
+use super::fault_kinds::FaultKind;
 use super::node::node_of;
-use super::site::SimulatedCluster;
 
-/// How far a partition is on its way.
+/// The state of a partition on a node.
 #[derive(Debug)]
 pub(super) enum SimulatedTaskState {
     Restoring(Box<SimulatedRestore>),
     /// The clock is behind what an earlier owner decided by.
     Waiting(Box<Partition>),
     Active(Box<Partition>),
-    /// A person must decide something first.
+    /// An operator must decide something first.
     Refused(TakeoverError),
-    /// Its last words are on their way: it decides nothing more.
-    Parting,
+    /// Its final commit is in progress: it decides nothing more.
+    Stopping,
 }
 
-/// A takeover, and how far it has read what it asked for.
+/// A takeover, and how far it has read what it requested for.
 #[derive(Debug)]
 pub(super) struct SimulatedRestore {
     pub(super) takeover: Takeover,
-    asked: Option<TakeoverRequest>,
+    requested: Option<TakeoverRequest>,
     next: Offset,
 }
 
@@ -50,20 +50,20 @@ pub(super) struct SimulatedRestore {
 #[derive(Debug)]
 pub(super) struct SimulatedPartitionTask {
     pub(super) id: usize,
-    pub(super) stage: SimulatedTaskState,
-    pub(super) tenure: u64,
+    pub(super) state: SimulatedTaskState,
+    pub(super) takeover_number: u64,
     /// The latest time shown to the engine.
     pub(super) clock: Timestamp,
     /// What is decided with the last step that was sealed.
     pub(super) sealed: SimulatedDecidedOffsets,
     next_trigger: Offset,
     next_signal: Offset,
-    /// As `scheduler::lane` has them.
+    /// As `scheduler::task` has them.
     ledger_position: Offset,
     ledger_end: Offset,
-    /// An end of the ledger that was looked up and not told yet.
+    /// An end of the ledger that was looked up and not passed to the engine yet.
     ledger_seen: Option<Offset>,
-    /// Ends of `triggers` that were looked up and not told yet, and when.
+    /// Ends of `triggers` that were looked up and not passed to the engine yet, and when.
     ends: VecDeque<(Offset, Timestamp)>,
     /// Spills of committed steps that have not reached the disk yet.
     unapplied: VecDeque<Spilled>,
@@ -83,23 +83,24 @@ impl SimulatedPartitionTask {
         owner: &str,
         disk: &SimulatedDisk,
         clock: Timestamp,
-        site: &mut SimulatedCluster,
+        cluster: &mut SimulatedCluster,
     ) -> Self {
         let state = disk.rows.state;
-        let local = fresh(disk, clock, site).map(|local| (local, disk.rows.skips.clone()));
+        let local = fresh(disk, clock, cluster).map(|local| (local, disk.rows.skips.clone()));
         if state.is_some_and(|(_, at)| at > 0) && local.is_none() {
-            site.counts.add(Calamity::StoreTooOld);
+            cluster.counts.add(FaultKind::StoreTooOld);
         }
-        let (tenure, partition) = (site.next_tenure(), i32::try_from(id).unwrap());
-        let takeover = Takeover::new(partition, "o.triggers", owner, tenure, local);
+        let (takeover_number, partition) =
+            (cluster.next_takeover_number(), i32::try_from(id).unwrap());
+        let takeover = Takeover::new(partition, "o.triggers", owner, takeover_number, local);
         Self {
             id,
-            stage: SimulatedTaskState::Restoring(Box::new(SimulatedRestore {
+            state: SimulatedTaskState::Restoring(Box::new(SimulatedRestore {
                 takeover,
-                asked: None,
+                requested: None,
                 next: 0,
             })),
-            tenure,
+            takeover_number,
             clock: 0,
             sealed: SimulatedDecidedOffsets::default(),
             next_trigger: 0,
@@ -112,53 +113,53 @@ impl SimulatedPartitionTask {
         }
     }
 
-    /// Looks up where the ledger ends, or hears it.
-    pub(super) fn look_at_ledger(&mut self, site: &mut SimulatedCluster) {
+    /// Looks up the end of the ledger, or receives the answer.
+    pub(super) fn look_at_ledger(&mut self, cluster: &mut SimulatedCluster) {
         self.ledger_end = match self.ledger_seen.take() {
             Some(end) => end,
             None => {
-                self.ledger_seen = Some(site.broker.ledger[self.id].high());
+                self.ledger_seen = Some(cluster.broker.ledger[self.id].high());
                 return;
             }
         };
-        if let SimulatedTaskState::Active(partition) = &mut self.stage
-            && site.dice.one_in(4)
+        if let SimulatedTaskState::Active(partition) = &mut self.state
+            && cluster.rng.one_in(4)
         {
             partition.request_spill();
         }
     }
 
-    /// As `scheduler::lane` does.
+    /// As `scheduler::task` does.
     pub(super) fn before_seal(&mut self) {
-        if matches!(self.stage, SimulatedTaskState::Active(_)) {
+        if matches!(self.state, SimulatedTaskState::Active(_)) {
             self.ledger_position = self.ledger_position.max(self.ledger_end);
         }
     }
 
-    /// Does a little of what can be done now. `ahead`: how far ahead of its clock it decides.
+    /// Does a part of the work that is possible now. `lead`: how far ahead of its clock it decides, in ms.
     pub(super) fn work(
         &mut self,
         rules: &PartitionConfig,
         disk: &mut SimulatedDisk,
-        (clock, ahead): (Timestamp, Millis),
-        site: &mut SimulatedCluster,
+        (clock, lead): (Timestamp, Millis),
+        cluster: &mut SimulatedCluster,
     ) {
-        match &self.stage {
-            SimulatedTaskState::Restoring(_) => self.restore(rules, disk, clock, site),
+        match &self.state {
+            SimulatedTaskState::Restoring(_) => self.restore(rules, disk, clock, cluster),
             SimulatedTaskState::Waiting(_) => self.wait(clock),
-            SimulatedTaskState::Active(_) => self.decide(disk, clock, ahead, site),
-            SimulatedTaskState::Refused(_) | SimulatedTaskState::Parting => {}
+            SimulatedTaskState::Active(_) => self.decide(disk, clock, lead, cluster),
+            SimulatedTaskState::Refused(_) | SimulatedTaskState::Stopping => {}
         }
     }
 
     fn wait(&mut self, clock: Timestamp) {
         self.clock = self.clock.max(clock);
-        let SimulatedTaskState::Waiting(partition) = &mut self.stage else { return };
+        let SimulatedTaskState::Waiting(partition) = &mut self.state else { return };
         if partition.observe_clock(clock) == 0
             && let SimulatedTaskState::Waiting(partition) =
-                std::mem::replace(&mut self.stage, SimulatedTaskState::Parting)
+                std::mem::replace(&mut self.state, SimulatedTaskState::Stopping)
         {
-            self.stage = SimulatedTaskState::Active(partition);
+            self.state = SimulatedTaskState::Active(partition);
         }
     }
 
@@ -167,36 +168,37 @@ impl SimulatedPartitionTask {
         rules: &PartitionConfig,
         disk: &mut SimulatedDisk,
         clock: Timestamp,
-        site: &mut SimulatedCluster,
+        cluster: &mut SimulatedCluster,
     ) {
-        let (id, max) = (self.id, site.batch());
-        let SimulatedTaskState::Restoring(restoring) = &mut self.stage else { return };
-        let SimulatedRestore { takeover, asked, next } = &mut **restoring;
-        let ask = takeover.next_request();
-        if asked.as_ref() != Some(&ask) {
-            *next = match ask {
+        let (id, max) = (self.id, cluster.batch());
+        let SimulatedTaskState::Restoring(restoring) = &mut self.state else { return };
+        let SimulatedRestore { takeover, requested, next } = &mut **restoring;
+        let request = takeover.next_request();
+        if requested.as_ref() != Some(&request) {
+            *next = match request {
                 TakeoverRequest::Ledger { from } | TakeoverRequest::Triggers { from, .. } => from,
                 _ => 0,
             };
             let writes =
-                matches!(ask, TakeoverRequest::Barrier { .. } | TakeoverRequest::Ledger { .. });
+                matches!(request, TakeoverRequest::Barrier { .. } | TakeoverRequest::Ledger { .. });
             if writes && takeover.must_wipe() {
                 disk.wipe();
             }
-            *asked = Some(ask.clone());
+            *requested = Some(request.clone());
         }
-        match ask {
+        match request {
             TakeoverRequest::Offsets => {
-                let committed = read_committed(id, rules, site);
-                if let Some(Err(refusal)) = committed.map(|found| takeover.on_offsets(found)) {
-                    self.stage = SimulatedTaskState::Refused(refusal);
+                let committed = read_committed(id, rules, cluster);
+                if let Some(Err(error)) = committed.map(|found| takeover.on_offsets(found)) {
+                    self.state = SimulatedTaskState::Refused(error);
                 }
             }
             TakeoverRequest::Barrier { .. } => {} // the node sends it
             TakeoverRequest::Mirror { .. } | TakeoverRequest::Ledger { .. } => {
                 let max = if is_active(Mutation::NoBarrier) { usize::MAX } else { max };
-                let mut batch = site.broker.ledger[id].read(&site.broker.fates, *next, max);
-                let until = if let TakeoverRequest::Mirror { until, .. } = ask {
+                let mut batch =
+                    cluster.broker.ledger[id].read(&cluster.broker.transaction_states, *next, max);
+                let until = if let TakeoverRequest::Mirror { until, .. } = request {
                     until
                 } else {
                     Offset::MAX
@@ -210,7 +212,7 @@ impl SimulatedPartitionTask {
                 let records: Vec<_> = records.collect();
                 let wanted = takeover.ids_in_ledger(&records);
                 match takeover.on_ledger(records, batch.next, &disk.fetch(&wanted)) {
-                    Ok(rows) if matches!(ask, TakeoverRequest::Ledger { .. }) => {
+                    Ok(rows) if matches!(request, TakeoverRequest::Ledger { .. }) => {
                         self.ledger_position = batch.next;
                         if takeover.must_wipe() {
                             disk.add(&rows);
@@ -219,16 +221,20 @@ impl SimulatedPartitionTask {
                         }
                     }
                     Ok(_) => {}
-                    Err(refusal) => self.stage = SimulatedTaskState::Refused(refusal),
+                    Err(error) => self.state = SimulatedTaskState::Refused(error),
                 }
             }
             TakeoverRequest::Triggers { until, .. } => {
-                let mut batch = site.broker.triggers[id].read(&site.broker.fates, *next, max);
+                let mut batch = cluster.broker.triggers[id].read(
+                    &cluster.broker.transaction_states,
+                    *next,
+                    max,
+                );
                 let passed = batch.next >= until;
                 batch.records.retain(|(offset, ..)| *offset < until);
                 let applied = if passed { until } else { batch.next };
                 *next = batch.next;
-                let read = |(offset, at, raw)| site.reader.read(id, offset, at, &raw);
+                let read = |(offset, at, raw)| cluster.reader.read(id, offset, at, &raw);
                 let mut records: Vec<_> = batch.records.into_iter().map(read).collect();
                 let held = records.extract_if(.., |record| takeover.is_covered(record.offset));
                 for record in held.collect::<Vec<_>>() {
@@ -241,23 +247,28 @@ impl SimulatedPartitionTask {
                     takeover.on_triggers_end();
                 }
             }
-            TakeoverRequest::Nothing => self.activate(rules, clock, site),
+            TakeoverRequest::Nothing => self.activate(rules, clock, cluster),
         }
     }
 
-    fn activate(&mut self, rules: &PartitionConfig, clock: Timestamp, site: &mut SimulatedCluster) {
-        let SimulatedTaskState::Restoring(restoring) = &mut self.stage else { return };
+    fn activate(
+        &mut self,
+        rules: &PartitionConfig,
+        clock: Timestamp,
+        cluster: &mut SimulatedCluster,
+    ) {
+        let SimulatedTaskState::Restoring(restoring) = &mut self.state else { return };
         let start = restoring.takeover.finish();
         let cursor = start.cursor;
         (self.next_trigger, self.next_signal) = (cursor.next_offset, cursor.next_signal_offset);
         (self.sealed, self.clock) = (decided(&cursor, clock), clock);
-        let (tick, horizon, budget) = site.wheel();
+        let (tick, horizon, budget) = cluster.wheel();
         let wheel = Wheel::new(tick, horizon, budget, cursor.fired_through);
         let id = i32::try_from(self.id).unwrap();
         let mut partition = Box::new(Partition::new(id, rules.clone(), start, wheel));
         let behind: Millis = partition.observe_clock(clock);
-        self.stage = if behind > 0 {
-            site.counts.add(Calamity::ClockBehindW);
+        self.state = if behind > 0 {
+            cluster.counts.add(FaultKind::ClockBehindWatermark);
             SimulatedTaskState::Waiting(partition)
         } else {
             SimulatedTaskState::Active(partition)
@@ -269,14 +280,14 @@ impl SimulatedPartitionTask {
         &mut self,
         disk: &mut SimulatedDisk,
         clock: Timestamp,
-        ahead: Millis,
-        site: &mut SimulatedCluster,
+        lead: Millis,
+        cluster: &mut SimulatedCluster,
     ) {
-        let inputs = self.read(clock, site);
-        let SimulatedTaskState::Active(partition) = &mut self.stage else { return };
-        self.clock = self.clock.max(clock + ahead);
-        let _behind = partition.observe_clock(clock + ahead);
-        while !self.ends.is_empty() && !site.dice.one_in(4) {
+        let inputs = self.read(clock, cluster);
+        let SimulatedTaskState::Active(partition) = &mut self.state else { return };
+        self.clock = self.clock.max(clock + lead);
+        let _behind = partition.observe_clock(clock + lead);
+        while !self.ends.is_empty() && !cluster.rng.one_in(4) {
             let (end, at) = self.ends.pop_front().unwrap();
             partition.on_end_offset(end, at);
         }
@@ -287,11 +298,11 @@ impl SimulatedPartitionTask {
             let (entries, reached) = disk.scan(load);
             partition.load(entries, reached);
         }
-        let due = partition.take_due(site.batch());
+        let due = partition.take_due(cluster.batch());
         let mut catalog = TopicCatalog::default();
         for topic in due.topics() {
-            let state = if site.away.contains(&topic.into()) {
-                site.counts.add(Calamity::Parked);
+            let state = if cluster.unavailable.contains(&topic.into()) {
+                cluster.counts.add(FaultKind::Parked);
                 TopicState::Unavailable("away".to_owned())
             } else {
                 TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 }
@@ -301,11 +312,11 @@ impl SimulatedPartitionTask {
         partition.fire(due, &catalog, &disk.rows.index).unwrap();
     }
 
-    fn read(&mut self, clock: Timestamp, site: &mut SimulatedCluster) -> Vec<Input> {
-        let SimulatedTaskState::Active(partition) = &mut self.stage else { return Vec::new() };
-        let (id, (some, more)) = (self.id, (site.batch(), site.batch()));
-        let SimulatedCluster { broker, dice, reader, .. } = site;
-        if dice.one_in(3) {
+    fn read(&mut self, clock: Timestamp, cluster: &mut SimulatedCluster) -> Vec<Input> {
+        let SimulatedTaskState::Active(partition) = &mut self.state else { return Vec::new() };
+        let (id, (some, more)) = (self.id, (cluster.batch(), cluster.batch()));
+        let SimulatedCluster { broker, rng, reader, .. } = cluster;
+        if rng.one_in(3) {
             let triggers = &broker.triggers[id];
             // What a read_committed handle calls the end hides what is not decided yet.
             let seen = if is_active(Mutation::ReadCommittedEndOffset) {
@@ -317,7 +328,8 @@ impl SimulatedPartitionTask {
         }
         let mut inputs = Vec::new();
         if !partition.is_full() {
-            let batch = broker.triggers[id].read(&broker.fates, self.next_trigger, some);
+            let batch =
+                broker.triggers[id].read(&broker.transaction_states, self.next_trigger, some);
             self.next_trigger = batch.next;
             if batch.records.is_empty() && batch.ended && broker.triggers[id].high() == batch.next {
                 inputs.push(Input::TriggersEnd(batch.next));
@@ -325,13 +337,13 @@ impl SimulatedPartitionTask {
             let read = |(offset, at, raw)| Input::Trigger(reader.read(id, offset, at, &raw));
             inputs.extend(batch.records.into_iter().map(read));
         }
-        let batch = broker.signals[id].read(&broker.fates, self.next_signal, more);
+        let batch = broker.signals[id].read(&broker.transaction_states, self.next_signal, more);
         self.next_signal = batch.next;
         let signal =
             |(offset, _, signal)| Input::Signal(SignalRecord { offset, signal: Ok(signal) });
         let signals: Vec<Input> = batch.records.into_iter().map(signal).collect();
-        // The two topics are read by two readers: either may be ahead.
-        let place = if dice.one_in(2) { 0 } else { inputs.len() };
+        // The two topics are read by two readers: either may be lead.
+        let place = if rng.one_in(2) { 0 } else { inputs.len() };
         drop(inputs.splice(place..place, signals));
         inputs
     }
@@ -341,7 +353,7 @@ impl SimulatedPartitionTask {
         std::mem::replace(&mut self.sealed, decided(&step.cursor, self.clock))
     }
 
-    /// A step of this lane is committed; what it spills waits to be written.
+    /// A step of this task is committed; what it spills waits to be written.
     pub(super) fn committed(&mut self, step: &PartitionStep, at: Timestamp) {
         if let Some(delta) = &step.spill {
             let (delta, local) = (Arc::clone(delta), self.local_after(step));
@@ -349,23 +361,23 @@ impl SimulatedPartitionTask {
         }
     }
 
-    /// The next spill reaches the disk; says whether there was any.
+    /// Applies the next spill to the disk; returns whether there was one.
     pub(super) fn apply_next(
         &mut self,
         disk: &mut SimulatedDisk,
-        site: &mut SimulatedCluster,
+        cluster: &mut SimulatedCluster,
     ) -> bool {
         let Some(Spilled { delta, mut local, at }) = self.unapplied.pop_front() else {
             return false;
         };
         if is_active(Mutation::LedgerEndReadTooLate) {
-            local.ledger_position = site.broker.ledger[self.id].high();
+            local.ledger_position = cluster.broker.ledger[self.id].high();
         }
         disk.apply(&delta.rows(), local, at);
-        if let SimulatedTaskState::Active(partition) = &mut self.stage {
+        if let SimulatedTaskState::Active(partition) = &mut self.state {
             partition.on_applied(local.step);
         }
-        match site.dice.roll(4) {
+        match cluster.rng.below(4) {
             0 | 1 => disk.flush(),
             2 => disk.forget_decided(),
             _ => {}
@@ -409,27 +421,27 @@ fn decided(cursor: &Cursor, clock: Timestamp) -> SimulatedDecidedOffsets {
     }
 }
 
-/// The committed offset, once it is stable. Whoever wrote it may have died with a transaction open,
-/// and is then ended by its name; if it lives, it is fenced. The broker may be too slow for that:
-/// then its own timeout ends it.
+/// The committed offset, once it is stable. The owner that wrote it may have died with an open
+/// transaction: initializing its transactional id ends that, and fences it if it still runs. If
+/// the broker does not do so, the transaction's timeout ends it.
 fn read_committed(
     id: usize,
     rules: &PartitionConfig,
-    site: &mut SimulatedCluster,
+    cluster: &mut SimulatedCluster,
 ) -> Option<PartitionOffsets> {
-    let broker = &site.broker;
+    let broker = &cluster.broker;
     if is_active(Mutation::UnstableOffset) {
         return Some(broker.offset(id));
     }
     let committed = broker.stable_offset(id);
-    let said = broker.offset(id).committed.map(|(_, metadata)| metadata);
-    let earlier = said.as_deref().and_then(Cursor::active_owner);
+    let metadata = broker.offset(id).committed.map(|(_, metadata)| metadata);
+    let earlier = metadata.as_deref().and_then(Cursor::active_owner);
     let earlier = earlier.filter(|earlier| *earlier != rules.owner).and_then(node_of);
     if let Some(earlier) = earlier
-        && site.dice.one_in(3)
+        && cluster.rng.one_in(3)
     {
-        site.counts.add(Calamity::PredecessorEnded);
-        let _fenced = site.broker.init(earlier);
+        cluster.counts.add(FaultKind::PredecessorEnded);
+        let _fenced = cluster.broker.init(earlier);
     }
     committed
 }
@@ -438,9 +450,9 @@ fn read_committed(
 pub(super) fn fresh(
     disk: &SimulatedDisk,
     clock: Timestamp,
-    site: &SimulatedCluster,
+    cluster: &SimulatedCluster,
 ) -> Option<LocalCheckpoint> {
     let (local, at) = disk.rows.state?;
-    let young = clock.saturating_sub(at) < site.state_age_max();
+    let young = clock.saturating_sub(at) < cluster.state_age_max();
     (young || is_active(Mutation::StaleStoreResumed)).then_some(local)
 }

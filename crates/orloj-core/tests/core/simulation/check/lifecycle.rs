@@ -1,8 +1,8 @@
-//! One trigger with a course, judged by what its owner said and did, in its order.
+//! Checks one trigger with a lifecycle against its owner's outcomes and fires, in their order.
 //!
 //! Invariant: what is due when follows from the registration and its `Schedule` alone; what the
-//! owner answers moves on what is expected, and is itself expected. Each occurrence of a schedule
-//! fires once, or is left out once, in order, and nothing fires that the owner has stopped.
+//! owner answers changes what is expected, and is itself expected. Each occurrence of a schedule
+//! fires once, or is skipped once, in order, and nothing fires that the owner has stopped.
 
 use std::collections::BTreeSet;
 
@@ -11,16 +11,16 @@ use orloj_core::model::outcome::{Outcome, OutcomeKind};
 use orloj_core::model::schedule::{Overlap, Schedule};
 use orloj_core::model::{Millis, Offset, Timestamp};
 
-use super::story::{Shot, SimulatedEvent, TriggerHistory, What};
+use super::history::{EventKind, FirstAttempt, SimulatedEvent, TriggerHistory};
 use crate::audit::Violation;
 use crate::audit::report::Finding;
 use crate::simulation::broker::SimulatedDecidedOffsets;
-use crate::simulation::people::{Wanted, Wish};
+use crate::simulation::clients::{RequestedTrigger, UserRequest};
 
-/// Nothing is left to be done.
+/// The run is over: what is missing will not happen.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SimulatedIdle {
-    /// It came to rest by itself. If not, what is missing is stuck.
+    /// The system became idle in time. If not, what is missing is stuck.
     pub(super) quiet: bool,
     /// What was due by then must have happened, in ms since the epoch.
     pub(super) until: Timestamp,
@@ -33,11 +33,11 @@ impl SimulatedIdle {
 }
 
 /// A generation that is pending.
-struct Life<'a> {
+struct PendingGeneration<'a> {
     generation: Offset,
-    wanted: &'a Wanted,
+    wanted: &'a RequestedTrigger,
     schedule: Option<Schedule>,
-    /// When it is due next by its schedule, before its jitter; once only if it has none.
+    /// When it is due next by its schedule, before jitter; without a schedule, its only due time.
     next: Option<Timestamp>,
     executions: u32,
     paused: bool,
@@ -45,48 +45,48 @@ struct Life<'a> {
     unmet: bool,
     /// The last one that fired: its occurrence, and when, by the owner's clock.
     last: Option<(u32, Timestamp)>,
-    /// How many failures in a row were heard of, and how much of what workers said that is.
+    /// Consecutive failures so far, and how many workers' reports were counted for them.
     failures: u32,
     counted: usize,
-    /// That number is not to be known from here.
+    /// The number of failures is uncertain.
     loose: bool,
-    /// What was decided before the step that resumed it, until another step is heard of.
+    /// What was decided before the step that resumed it, until there is an event of another step.
     resumed: Option<SimulatedDecidedOffsets>,
 }
 
 struct LifecycleCheck<'a> {
     trigger: &'a str,
-    story: &'a TriggerHistory<'a>,
+    history: &'a TriggerHistory<'a>,
     open_ttl: Millis,
-    pending: Option<Life<'a>>,
-    /// Generations that have come to their end, and those that were stopped.
+    pending: Option<PendingGeneration<'a>>,
+    /// Generations that have ended, and those that were stopped.
     over: BTreeSet<Offset>,
     stopped: BTreeSet<Offset>,
     answered: BTreeSet<Offset>,
     findings: &'a mut Vec<Finding>,
 }
 
-/// Judges all that the logs say of a trigger. `rest`: what has not happened never will.
-pub(super) fn judge(
+/// Checks everything that the logs say about a trigger. `rest`: what has not happened never will.
+pub(super) fn check_trigger(
     trigger: &str,
-    story: &TriggerHistory<'_>,
+    history: &TriggerHistory<'_>,
     rest: Option<SimulatedIdle>,
     open_ttl: Millis,
     findings: &mut Vec<Finding>,
 ) {
     let (over, stopped, answered) = Default::default();
     let pending = None;
-    let mut judge =
-        LifecycleCheck { trigger, story, open_ttl, pending, over, stopped, answered, findings };
-    for event in &story.events {
-        judge.count_failures(event);
+    let mut check =
+        LifecycleCheck { trigger, history, open_ttl, pending, over, stopped, answered, findings };
+    for event in &history.events {
+        check.count_failures(event);
         match &event.what {
-            What::Said(outcome) => judge.said(event, outcome),
-            What::Fired(shot) => judge.fired(event, shot),
+            EventKind::Outcome(outcome) => check.on_outcome(event, outcome),
+            EventKind::Fired(attempt) => check.on_fire(event, attempt),
         }
     }
-    if let Some(rest) = rest.filter(|_| !story.repeated) {
-        judge.end(rest);
+    if let Some(rest) = rest.filter(|_| !history.repeated) {
+        check.end(rest);
     }
 }
 
@@ -102,38 +102,41 @@ impl<'a> LifecycleCheck<'a> {
         });
     }
 
-    fn said(&mut self, event: &SimulatedEvent<'_>, outcome: &Outcome) {
-        let Some(offset) = outcome.answers else { return self.noted(event, &outcome.kind) };
+    fn on_outcome(&mut self, event: &SimulatedEvent<'_>, outcome: &Outcome) {
+        let Some(offset) = outcome.answers else {
+            return self.on_unrequested_outcome(event, &outcome.kind);
+        };
         if !self.answered.insert(offset) {
             return self.find(Violation::Duplicate, offset, "answered twice".to_owned());
         }
-        let (pending, verdict) = (self.pending.as_ref().map(|life| life.generation), &outcome.kind);
+        let (pending, kind) = (self.pending.as_ref().map(|life| life.generation), &outcome.kind);
         let is = |generation: &Offset| pending == Some(*generation);
-        let fits = match (self.story.told.get(&offset).map(|told| told.wish), verdict) {
+        let fits = match (self.history.requests.get(&offset).map(|asked| asked.request), kind) {
             (
-                Some(Wish::Register(wanted)),
+                Some(UserRequest::Register(wanted)),
                 OutcomeKind::Accepted { generation, replaced, fire_at },
             ) => {
                 let fits = *generation == offset && *replaced == pending;
                 self.accepted(offset, *fire_at, wanted);
                 fits
             }
-            (Some(Wish::Register(wanted)), OutcomeKind::Kept { generation, .. }) => {
+            (Some(UserRequest::Register(wanted)), OutcomeKind::Kept { generation, .. }) => {
                 wanted.keeps && is(generation)
             }
-            (Some(Wish::Cancel), OutcomeKind::Cancelled { generation }) => {
+            (Some(UserRequest::Cancel), OutcomeKind::Cancelled { generation }) => {
                 self.stop();
-                // Else it was a retry that it took away.
+                // Else it was a retry that it took unavailable.
                 pending.is_none_or(|pending| pending == *generation)
             }
-            (Some(Wish::Cancel | Wish::Command(_)), OutcomeKind::NotPending { .. }) => {
-                pending.is_none()
-            }
-            (Some(Wish::Command(asked)), verdict) => self.commanded(event, *asked, verdict),
+            (
+                Some(UserRequest::Cancel | UserRequest::Command(_)),
+                OutcomeKind::NotPending { .. },
+            ) => pending.is_none(),
+            (Some(UserRequest::Command(asked)), kind) => self.commanded(event, *asked, kind),
             _ => false,
         };
         if !fits {
-            let why = format!("answered {verdict:?}, while {pending:?} was pending");
+            let why = format!("answered {kind:?}, while {pending:?} was pending");
             self.find(Violation::NotStopped, offset, why);
         }
     }
@@ -142,10 +145,10 @@ impl<'a> LifecycleCheck<'a> {
         &mut self,
         event: &SimulatedEvent<'_>,
         asked: Command,
-        verdict: &OutcomeKind,
+        kind: &OutcomeKind,
     ) -> bool {
         let Some(life) = &mut self.pending else { return false };
-        match (asked, verdict) {
+        match (asked, kind) {
             (Command::Pause, OutcomeKind::Paused { generation, .. }) => {
                 life.paused = true;
                 *generation == life.generation
@@ -168,8 +171,8 @@ impl<'a> LifecycleCheck<'a> {
         self.stopped.extend(self.pending.take().map(|life| life.generation));
     }
 
-    fn accepted(&mut self, generation: Offset, fire_at: Timestamp, wanted: &'a Wanted) {
-        let at = self.story.told[&generation].at;
+    fn accepted(&mut self, generation: Offset, fire_at: Timestamp, wanted: &'a RequestedTrigger) {
+        let at = self.history.requests[&generation].at;
         let schedule = wanted.schedule.as_deref();
         let schedule = schedule.map(|json| Schedule::from_json(json).unwrap().anchored(at));
         let next = match &schedule {
@@ -178,10 +181,10 @@ impl<'a> LifecycleCheck<'a> {
         };
         let before = self.pending.as_ref().filter(|life| wanted.counts_on && life.recurs());
         let executions = before.map_or(0, |life| life.executions);
-        // Failures are counted on, too.
+        // The count of failures continues, too.
         let loose = before.is_some();
         self.stop();
-        let life = Life {
+        let life = PendingGeneration {
             generation,
             wanted,
             schedule,
@@ -203,19 +206,19 @@ impl<'a> LifecycleCheck<'a> {
         self.pending = Some(life);
     }
 
-    /// What nobody asked for.
-    fn noted(&mut self, event: &SimulatedEvent<'_>, verdict: &OutcomeKind) {
+    /// An outcome that answers no command.
+    fn on_unrequested_outcome(&mut self, event: &SimulatedEvent<'_>, kind: &OutcomeKind) {
         let Some(life) = &mut self.pending else {
-            if !matches!(verdict, OutcomeKind::Cancelled { .. }) {
-                let why = format!("nothing is pending, but: {verdict:?}");
+            if !matches!(kind, OutcomeKind::Cancelled { .. }) {
+                let why = format!("nothing is pending, but: {kind:?}");
                 self.find(Violation::Unexpected, 0, why);
             }
             return;
         };
-        let was = life.tell();
-        let right = match verdict {
+        let before = life.describe();
+        let right = match kind {
             OutcomeKind::Skipped { generation, occurrences, from, until, .. } => {
-                *generation == life.generation && life.left_out(*occurrences, *from, *until)
+                *generation == life.generation && life.skip_occurrences(*occurrences, *from, *until)
             }
             OutcomeKind::Ended { generation, executions } => {
                 (*generation, *executions) == (life.generation, life.executions) && life.is_over()
@@ -232,16 +235,16 @@ impl<'a> LifecycleCheck<'a> {
                 *generation == life.generation && !twice && waits && *then == life.wanted.on_failure
             }
             OutcomeKind::Paused { generation, .. } => {
-                *generation == life.generation && life.failed_often(self.story)
+                *generation == life.generation && life.failed_often(self.history)
             }
             OutcomeKind::Cancelled { .. } => true,
             _ => false,
         };
         if !right {
-            let (generation, why) = (life.generation, format!("{verdict:?}, with {was}"));
+            let (generation, why) = (life.generation, format!("{kind:?}, with {before}"));
             self.find(Violation::Unexpected, generation, why);
         }
-        let ends = match verdict {
+        let ends = match kind {
             OutcomeKind::Ended { .. } | OutcomeKind::Expired { .. } => true,
             OutcomeKind::Unmet { then, .. } => *then != OnFailure::Fire,
             _ => false,
@@ -251,57 +254,63 @@ impl<'a> LifecycleCheck<'a> {
         }
     }
 
-    fn fired(&mut self, event: &SimulatedEvent<'_>, shot: &Shot) {
-        let (generation, occurrence) = (shot.id.generation, shot.id.occurrence);
+    fn on_fire(&mut self, event: &SimulatedEvent<'_>, attempt: &FirstAttempt) {
+        let (generation, occurrence) = (attempt.id.generation, attempt.id.occurrence);
         let Some(life) = self.pending.as_mut().filter(|life| life.generation == generation) else {
             let (violation, why) = if self.stopped.contains(&generation) {
                 (Violation::NotStopped, "was stopped before")
             } else if self.over.contains(&generation) {
-                (Violation::Duplicate, "had come to its end before")
+                (Violation::Duplicate, "had ended before")
             } else {
-                (Violation::Unexpected, "nobody registered it")
+                (Violation::Unexpected, "it was not registered")
             };
             return self.find(violation, generation, format!("occurrence {occurrence}: {why}"));
         };
-        let was = life.tell();
-        let wrong = life.judge_shot(self.trigger, event, shot);
-        let wrong = wrong.or_else(|| life.overlaps(self.story, event, shot, self.open_ttl));
+        let before = life.describe();
+        let wrong = life.check_attempt(self.trigger, event, attempt);
+        let wrong = wrong.or_else(|| life.overlaps(self.history, event, attempt, self.open_ttl));
         life.called = false;
-        life.last = shot.settles.then_some((occurrence, shot.decided));
+        life.last = attempt.settles.then_some((occurrence, attempt.decided));
         life.executions = occurrence + 1;
         if !life.recurs() {
             self.over.extend(self.pending.take().map(|life| life.generation));
         }
         if let Some((violation, why)) = wrong {
-            let why = format!("occurrence {occurrence}, due {}: {why}; {was}", shot.scheduled);
+            let why =
+                format!("occurrence {occurrence}, due {}: {why}; {before}", attempt.scheduled);
             self.find(violation, generation, why);
         }
     }
 
-    /// Reads on in what workers said, as far as the owner had before an event.
+    /// Counts workers' reports, as far as the owner had read them before an event.
     fn count_failures(&mut self, event: &SimulatedEvent<'_>) {
         let Some(life) = &mut self.pending else { return };
-        while let Some(said) = self.story.settled.get(life.counted) {
-            if said.offset >= event.before.signals {
+        while let Some(report) = self.history.settled.get(life.counted) {
+            if report.offset >= event.before.signals {
                 break;
             }
             life.counted += 1;
-            if said.settled.id.generation == life.generation {
-                // What ran on while it was paused does not count: the step that resumes it may have
-                // read of it before the command, or after.
+            if report.settled.id.generation == life.generation {
+                // A callback that ended while it was paused does not count: the step that resumes it
+                // may have read the report before the command, or after it.
                 life.loose |= life.paused || life.resumed.is_some();
-                life.failures = if said.settled.ok { 0 } else { life.failures + 1 };
+                life.failures = if report.settled.ok { 0 } else { life.failures + 1 };
             }
         }
         life.resumed = life.resumed.filter(|before| *before == event.before);
     }
 
-    /// Everything has had its time.
+    /// Checks what is missing at the end.
     fn end(&mut self, rest: SimulatedIdle) {
-        let unanswered: Vec<Offset> =
-            self.story.told.keys().filter(|told| !self.answered.contains(told)).copied().collect();
+        let unanswered: Vec<Offset> = self
+            .history
+            .requests
+            .keys()
+            .filter(|offset| !self.answered.contains(offset))
+            .copied()
+            .collect();
         for offset in unanswered {
-            let why = format!("{:?}", self.story.told[&offset].wish);
+            let why = format!("{:?}", self.history.requests[&offset].request);
             self.find(Violation::Unanswered, offset, why);
         }
         let Some(life) = self.pending.take() else { return };
@@ -309,16 +318,16 @@ impl<'a> LifecycleCheck<'a> {
             _ if life.called => Some(0),
             _ if life.paused => None,
             due if life.wanted.after.is_empty() => due.or(Some(0)),
-            due => due.max(Some(self.story.told[&life.generation].at + life.wanted.timeout)),
+            due => due.max(Some(self.history.requests[&life.generation].at + life.wanted.timeout)),
         };
         if due.is_some_and(|due| due <= rest.until) {
-            let why = format!("due {due:?}, and still pending: {}", life.tell());
+            let why = format!("due {due:?}, and still pending: {}", life.describe());
             self.find(rest.missing(), life.generation, why);
         }
     }
 }
 
-impl Life<'_> {
+impl PendingGeneration<'_> {
     fn recurs(&self) -> bool {
         self.schedule.is_some()
     }
@@ -328,7 +337,7 @@ impl Life<'_> {
         self.by_schedule(trigger).filter(|_| !self.has_had_all())
     }
 
-    /// The same, however often it has come.
+    /// The same, whatever the number of its executions.
     fn by_schedule(&self, trigger: &str) -> Option<Timestamp> {
         let next = self.next?;
         Some(self.schedule.as_ref().map_or(next, |schedule| schedule.jittered(trigger, next)))
@@ -343,39 +352,39 @@ impl Life<'_> {
         self.has_had_all() || self.next.is_none()
     }
 
-    /// Whether it fires although the callback of the last one is under way.
+    /// Whether it fires although the callback of the last occurrence is in progress.
     fn overlaps(
         &self,
-        story: &TriggerHistory<'_>,
+        history: &TriggerHistory<'_>,
         event: &SimulatedEvent<'_>,
-        shot: &Shot,
+        attempt: &FirstAttempt,
         open_ttl: Millis,
     ) -> Option<(Violation, String)> {
         let (last, at) = self.last?;
         let allowed = self.schedule.as_ref()?.overlap() == Overlap::Allow;
-        let ended = story.settled.iter().any(|said| {
-            let id = &said.settled.id;
+        let ended = history.settled.iter().any(|report| {
+            let id = &report.settled.id;
             (id.generation, id.occurrence) == (self.generation, last)
-                && said.appended <= event.appended
+                && report.appended <= event.appended
         });
-        let why = || format!("the callback of occurrence {last} is under way");
-        let lapsed = shot.decided >= at + open_ttl;
+        let why = || format!("the callback of occurrence {last} is in progress");
+        let lapsed = attempt.decided >= at + open_ttl;
         (!allowed && !self.called && !ended && !lapsed).then(|| (Violation::Early, why()))
     }
 
-    /// For people.
-    fn tell(&self) -> String {
+    /// For the text of a finding.
+    fn describe(&self) -> String {
         let Self { next, executions, paused, called, failures, loose, .. } = self;
         format!(
             "next {next:?} after {executions}, paused {paused}, called {called}, {failures} \
              failures{}, {:?}",
-            if *loose { " or so" } else { "" },
+            if *loose { " (uncertain)" } else { "" },
             self.wanted.schedule
         )
     }
 
-    /// Occurrences are left out: those that are next, and counted right. Says whether they may be.
-    fn left_out(&mut self, occurrences: u32, from: Timestamp, until: Timestamp) -> bool {
+    /// Occurrences are skipped. Returns whether they are the next ones, and their number is right.
+    fn skip_occurrences(&mut self, occurrences: u32, from: Timestamp, until: Timestamp) -> bool {
         let Some(schedule) = &self.schedule else { return false };
         let all = std::iter::successors(self.next, |at| schedule.next(*at));
         let all: Vec<Timestamp> = all.take_while(|at| *at <= until).collect();
@@ -386,35 +395,35 @@ impl Life<'_> {
         right
     }
 
-    /// What is wrong with a fire, if anything is. Moves on to the next one.
-    fn judge_shot(
+    /// What is wrong with a fire, if anything. Advances to the next occurrence.
+    fn check_attempt(
         &mut self,
         trigger: &str,
         event: &SimulatedEvent<'_>,
-        shot: &Shot,
+        attempt: &FirstAttempt,
     ) -> Option<(Violation, String)> {
         let find = |violation, why: &str| Some((violation, why.to_owned()));
-        if shot.payload != self.wanted.payload {
+        if attempt.payload != self.wanted.payload {
             return find(Violation::WrongContent, "another payload");
         }
-        if shot.id.occurrence < self.executions {
+        if attempt.id.occurrence < self.executions {
             return find(Violation::Duplicate, "it has fired before");
         }
-        if shot.id.occurrence > self.executions || self.due(trigger).is_none() {
+        if attempt.id.occurrence > self.executions || self.due(trigger).is_none() {
             return find(Violation::Unexpected, "this is not the next one");
         }
         let (called, due) = (self.called, self.due(trigger));
         if !called || !self.recurs() {
             let next = self.next.and_then(|next| self.schedule.as_ref()?.next(next));
             self.next = next;
-            if Some(shot.scheduled) != due {
-                return find(Violation::Lost, &format!("what was next is due {due:?}"));
+            if Some(attempt.scheduled) != due {
+                return find(Violation::Lost, &format!("the next one is due {due:?}"));
             }
         }
         if called {
             return None;
         }
-        if shot.scheduled > event.clock.min(event.committed) {
+        if attempt.scheduled > event.clock.min(event.committed) {
             return find(Violation::Early, "fired before");
         }
         if self.paused {
@@ -427,16 +436,16 @@ impl Life<'_> {
         None
     }
 
-    /// The owner has paused it: reads on until it has failed as often as its schedule says.
-    fn failed_often(&mut self, story: &TriggerHistory<'_>) -> bool {
+    /// The owner has paused it: counts reports until it has failed as often as its schedule says.
+    fn failed_often(&mut self, history: &TriggerHistory<'_>) -> bool {
         let Some(most) = self.schedule.as_ref().and_then(Schedule::pause_after) else {
             return false;
         };
         while self.failures < most && !self.loose {
-            let Some(said) = story.settled.get(self.counted) else { return false };
+            let Some(report) = history.settled.get(self.counted) else { return false };
             self.counted += 1;
-            if said.settled.id.generation == self.generation {
-                self.failures = if said.settled.ok { 0 } else { self.failures + 1 };
+            if report.settled.id.generation == self.generation {
+                self.failures = if report.settled.ok { 0 } else { self.failures + 1 };
             }
         }
         (self.paused, self.failures) = (true, 0);

@@ -1,12 +1,12 @@
-//! A run as the checker wants it: what was acknowledged, what a `read_committed` reader sees.
+//! A run as input of the checker: what was acknowledged, what a `read_committed` reader sees.
 //!
-//! Invariant: everything is read off the logs; what an operator asked to be repeated may be
-//! repeated. Triggers of one time and nothing else are judged as those of real runs are; those with
-//! a course by what their owner said and did, in its order.
+//! Invariant: everything is read from the logs; what an operator requested to be replayed may be
+//! repeated. Triggers that fire once and have no lifecycle are checked as in real runs; those with
+//! a lifecycle by their owner's outcomes and fires, in their order.
 
-mod course;
-mod dependents;
-mod story;
+mod dependencies;
+mod history;
+mod lifecycle;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -23,10 +23,10 @@ use orloj_core::model::signal::Signal;
 use orloj_core::model::text::Text;
 
 use super::broker::{SimulatedRawRecord, SimulatedSend};
-use super::calamity::Calamity;
-use super::people::{Meant, Wish, serial};
+use super::clients::{Intent, UserRequest, serial};
+use super::cluster::{GRACE, PARTITIONS, partition_of};
+use super::fault_kinds::FaultKind;
 use super::run::{RequestedReplay, SimulationRun};
-use super::site::{GRACE, PARTITIONS, home};
 use crate::audit::report::Finding;
 use crate::audit::{
     AcknowledgedCommand, AcknowledgedCommands, AttemptKey, AuditInput, AuditReport, CommandKind,
@@ -35,115 +35,120 @@ use crate::audit::{
 
 /// What the logs say.
 #[derive(Default)]
-struct Testimony {
+struct ObservedRun {
     commands: AcknowledgedCommands,
-    /// Those about triggers with a course.
-    courses: AcknowledgedCommands,
+    /// Those about triggers with a lifecycle.
+    lifecycles: AcknowledgedCommands,
     answers: OwnerAnswers,
     fires: Vec<ObservedFire>,
     retried: Vec<ObservedRetry>,
     reported: Vec<RequestedRetry>,
-    /// What no checker of real runs could see.
+    /// What the checker of real runs could not see.
     findings: Vec<Finding>,
     /// Attempts that were reported more than once.
     doubled: BTreeSet<AttemptKey>,
-    /// The takeover under which each of those was made first.
+    /// The number of the takeover in which each of those was first made.
     made: BTreeMap<AttemptKey, u64>,
-    /// Registrations that a repetition has stopped or kept out, by trigger and generation.
+    /// Registrations that a replay has stopped or ignored, by trigger and generation.
     undone: HashSet<(String, Offset)>,
 }
 
-/// Judges a run. `is_idle`: nothing is left to be done. `None`: faults go on, so that what is
-/// missing may still come.
-pub(super) fn judge(run: &mut SimulationRun, at_rest: Option<bool>) -> AuditReport {
-    let mut testimony = Testimony::default();
+/// Checks a run. `at_rest`: whether the system became idle in time. `None`: faults continue, so
+/// that what is missing may still happen.
+pub(super) fn check_run(run: &mut SimulationRun, at_rest: Option<bool>) -> AuditReport {
+    let mut observed = ObservedRun::default();
     for p in 0..PARTITIONS {
-        testimony.hear_inputs(run, p, at_rest.is_some());
-        testimony.hear_outputs(run, p, at_rest.is_some());
+        observed.collect_inputs(run, p, at_rest.is_some());
+        observed.collect_outputs(run, p, at_rest.is_some());
     }
-    testimony.hear_of_forwarding(run, at_rest.is_some());
-    testimony.hear_of_withdrawals(run);
-    testimony.forget_replayed(run);
-    testimony.hear_first_answers(run);
-    let of_courses = testimony.apart();
-    let Testimony { commands, answers, fires, retried, reported, .. } = &testimony;
-    let evidence = AuditInput {
+    observed.check_forwarding(run, at_rest.is_some());
+    observed.check_withdrawals(run);
+    observed.forget_replayed(run);
+    observed.keep_first_answers(run);
+    let of_lifecycles = observed.take_lifecycle_attempts();
+    let ObservedRun { commands, answers, fires, retried, reported, .. } = &observed;
+    let input = AuditInput {
         commands,
         answers,
         fires,
         retried,
         reported,
         // An owner's clock may be ahead of the broker's, and have been so all along.
-        margin: GRACE + 2 * run.site.skew + 1,
-        as_of: if at_rest.is_some() { run.site.broker.now } else { 0 },
+        margin: GRACE + 2 * run.cluster.skew + 1,
+        as_of: if at_rest.is_some() { run.cluster.broker.now } else { 0 },
         is_idle: at_rest.unwrap_or(false),
     };
-    let mut report = evidence.check();
-    let (retried, reported) = &of_courses;
-    let evidence = AuditInput { commands: &testimony.courses, retried, reported, ..evidence };
-    report.findings.append(&mut evidence.check_attempts_only().findings);
-    report.findings.append(&mut testimony.findings);
-    report.findings.retain(|finding| !testimony.asked_for(run, finding));
-    report.fired += story::judge(run, at_rest, &mut report.findings);
+    let mut report = input.check();
+    let (retried, reported) = &of_lifecycles;
+    let input = AuditInput { commands: &observed.lifecycles, retried, reported, ..input };
+    report.findings.append(&mut input.check_attempts_only().findings);
+    report.findings.append(&mut observed.findings);
+    report.findings.retain(|finding| !observed.was_requested_by_operator(run, finding));
+    report.fired += history::check_lifecycles(run, at_rest, &mut report.findings);
     report
 }
 
-/// Whether a trigger has a course, by its id: see [`Menu`](super::people::Menu).
-fn has_course(trigger: &str) -> bool {
+/// Whether a trigger has a lifecycle, by its id: see [`RequestGenerator`](super::clients::RequestGenerator).
+fn has_lifecycle(trigger: &str) -> bool {
     trigger.starts_with(['r', 'c', 'd'])
 }
 
-/// Everything the logs say of one trigger: for looking into a seed that failed.
-pub(super) fn history(run: &SimulationRun, trigger: &str) -> String {
-    let broker = &run.site.broker;
-    let p = home(trigger.as_bytes());
+/// All records about one trigger: for the analysis of a seed that failed.
+pub(super) fn records_of(run: &SimulationRun, trigger: &str) -> String {
+    let broker = &run.cluster.broker;
+    let p = partition_of(trigger.as_bytes());
     let mut lines = Vec::new();
-    for (offset, at, raw) in broker.triggers[p].committed(&broker.fates) {
-        if raw.key == trigger.as_bytes() && (home(&raw.key) == p || is_forwarded(raw)) {
-            lines.push((at, format!("trigger {offset} {:?}", run.users.meant[serial(raw)])));
+    for (offset, at, raw) in broker.triggers[p].committed(&broker.transaction_states) {
+        if raw.key == trigger.as_bytes() && (partition_of(&raw.key) == p || is_forwarded(raw)) {
+            lines.push((at, format!("trigger {offset} {:?}", run.users.intents[serial(raw)])));
         }
     }
-    for (offset, at, signal) in broker.signals[p].committed(&broker.fates) {
+    for (offset, at, signal) in broker.signals[p].committed(&broker.transaction_states) {
         if *signal.trigger() == *trigger {
             lines.push((at, format!("signal {offset} {signal:?}")));
         }
     }
     let about = format!("{:?}", Text::from(trigger));
-    for (offset, at, record) in broker.ledger[p].committed(&broker.fates) {
+    for (offset, at, record) in broker.ledger[p].committed(&broker.transaction_states) {
         let text = format!("{record:?}");
         if text.contains(&about) || matches!(record.key, LedgerKey::Skip(_)) {
             lines.push((at, format!("ledger {offset} {text}")));
         }
     }
     let outputs = [&broker.fires[p], &broker.others[p]];
-    for (_, at, sent) in outputs.into_iter().flat_map(|log| log.committed(&broker.fates)) {
+    for (_, at, sent) in
+        outputs.into_iter().flat_map(|log| log.committed(&broker.transaction_states))
+    {
         let text = format!("{:?}", sent.emit);
         if text.contains(&about) {
-            let SimulatedSend { tenure, clock, before, order, .. } = sent;
-            lines.push((at, format!("{order}: by {tenure} at {clock} from {before:?} {text}")));
+            let SimulatedSend { takeover_number, clock, before, order, .. } = sent;
+            lines.push((
+                at,
+                format!("{order}: by {takeover_number} at {clock} from {before:?} {text}"),
+            ));
         }
     }
     lines.sort_by_key(|(at, _)| *at);
     lines.iter().map(|(at, text)| format!("{at} {text}\n")).collect()
 }
 
-impl Testimony {
-    fn hear_inputs(&mut self, run: &SimulationRun, p: usize, all: bool) {
-        let broker = &run.site.broker;
+impl ObservedRun {
+    fn collect_inputs(&mut self, run: &SimulationRun, p: usize, all: bool) {
+        let broker = &run.cluster.broker;
         let decided = broker.group.committed[p].as_ref().map_or(0, |(offset, _)| *offset);
-        for (offset, appended, raw) in broker.triggers[p].committed(&broker.fates) {
-            if home(&raw.key) != p && !is_forwarded(raw) {
+        for (offset, appended, raw) in broker.triggers[p].committed(&broker.transaction_states) {
+            if partition_of(&raw.key) != p && !is_forwarded(raw) {
                 continue; // its copy counts
             }
-            let (kind, commands) = match &run.users.meant[serial(raw)] {
-                Meant::Plain(kind) => (kind.clone(), &mut self.commands),
-                Meant::Course(wish) => match &**wish {
-                    Wish::Register(wanted) => {
+            let (kind, commands) = match &run.users.intents[serial(raw)] {
+                Intent::Plain(kind) => (kind.clone(), &mut self.commands),
+                Intent::Lifecycle(request) => match &**request {
+                    UserRequest::Register(wanted) => {
                         let payload = wanted.payload.clone();
-                        (CommandKind::Register { due: 0, payload }, &mut self.courses)
+                        (CommandKind::Register { due: 0, payload }, &mut self.lifecycles)
                     }
-                    Wish::Cancel => (CommandKind::Cancel, &mut self.courses),
-                    Wish::Command(_) => continue,
+                    UserRequest::Cancel => (CommandKind::Cancel, &mut self.lifecycles),
+                    UserRequest::Command(_) => continue,
                 },
             };
             // An unreadable record is forwarded like any other, and rejected there.
@@ -152,7 +157,7 @@ impl Testimony {
             commands.entry(text(&raw.key)).or_default().push(command);
         }
         let mut seen = BTreeMap::<AttemptKey, u32>::new();
-        for (_, _, signal) in broker.signals[p].committed(&broker.fates) {
+        for (_, _, signal) in broker.signals[p].committed(&broker.transaction_states) {
             let Signal::Retry(request) = signal else { continue };
             let of = attempt(&request.id);
             *seen.entry(of.clone()).or_default() += 1;
@@ -162,43 +167,43 @@ impl Testimony {
         self.doubled.extend(doubled.map(|(of, _)| of));
     }
 
-    fn hear_outputs(&mut self, run: &mut SimulationRun, p: usize, count: bool) {
-        let site = &mut run.site;
-        let counts = &mut site.counts;
-        let broker = &site.broker;
-        for (_, _, sent) in broker.fires[p].committed(&broker.fates) {
+    fn collect_outputs(&mut self, run: &mut SimulationRun, p: usize, count: bool) {
+        let cluster = &mut run.cluster;
+        let counts = &mut cluster.counts;
+        let broker = &cluster.broker;
+        for (_, _, sent) in broker.fires[p].committed(&broker.transaction_states) {
             let Emit::ToWorker(fire) = &sent.emit else { continue };
             let payload = fire.definition.payload.as_deref().unwrap_or_default();
             if fire.id.attempt == 1 && fire.id.deferral == 0 {
-                if has_course(fire.id.trigger.as_str()) {
+                if has_lifecycle(fire.id.trigger.as_str()) {
                     continue;
                 }
                 self.fires.push(fired(&fire.id, fire.scheduled, sent, payload));
             } else {
-                self.hear_retried(&fire.id, sent, payload);
+                self.collect_retry(&fire.id, sent, payload);
             }
             if matches!(fire.definition.target, Target::Topic(_)) {
                 self.find(Violation::WrongContent, &fire.id, "a worker was given a topic's");
             }
         }
-        for (_, _, sent) in broker.others[p].committed(&broker.fates) {
+        for (_, _, sent) in broker.others[p].committed(&broker.transaction_states) {
             match &sent.emit {
                 Emit::ToTopic(fire) => {
                     let Row::Fire(fire) = row::decode(&fire.row).unwrap() else {
                         panic!("a veto does not fire")
                     };
-                    if has_course(fire.id.trigger.as_str()) {
+                    if has_lifecycle(fire.id.trigger.as_str()) {
                         continue;
                     }
                     let payload = fire.definition.payload.as_deref().unwrap_or_default();
                     self.fires.push(fired(&fire.id, fire.scheduled, sent, payload));
                 }
                 Emit::Outcome(outcome) => {
-                    if let Some(calamity) = misfortune(outcome).filter(|_| count) {
-                        counts.add(calamity);
+                    if let Some(fault) = fault_of(outcome).filter(|_| count) {
+                        counts.add(fault);
                     }
                     if let Some((offset, answer)) = answer(outcome)
-                        && !has_course(outcome.trigger.as_str())
+                        && !has_lifecycle(outcome.trigger.as_str())
                     {
                         let key = (outcome.trigger.as_str().to_owned(), offset);
                         self.answers.entry(key).or_default().push(answer);
@@ -214,16 +219,16 @@ impl Testimony {
         }
     }
 
-    /// A report that came twice may be honoured twice if the partition has changed hands between,
-    /// or a cancel came: only the live owner remembers what was made, and not for ever.
-    fn hear_retried(&mut self, id: &FireId, sent: &SimulatedSend, payload: &[u8]) {
+    /// A report that arrived twice may cause two attempts if the owner changed in between, or the
+    /// trigger was cancelled: only the current owner remembers attempts, and not for ever.
+    fn collect_retry(&mut self, id: &FireId, sent: &SimulatedSend, payload: &[u8]) {
         let of = attempt(id);
         if self.doubled.contains(&of) {
-            let first = *self.made.entry(of.clone()).or_insert(sent.tenure);
+            let first = *self.made.entry(of.clone()).or_insert(sent.takeover_number);
             let again = self.retried.iter().any(|retried| retried.key == of);
-            // Of one that recurs, attempts of so many occurrences are remembered.
+            // Of a recurring trigger only the attempts of some occurrences are remembered.
             let forgotten = of.trigger.starts_with('r');
-            if again && (forgotten || first != sent.tenure || self.was_cancelled(&of)) {
+            if again && (forgotten || first != sent.takeover_number || self.was_cancelled(&of)) {
                 return;
             }
         }
@@ -239,12 +244,12 @@ impl Testimony {
     fn was_cancelled(&self, of: &AttemptKey) -> bool {
         let later =
             |c: &AcknowledgedCommand| c.kind == CommandKind::Cancel && c.offset > of.generation;
-        let commands = if has_course(&of.trigger) { &self.courses } else { &self.commands };
+        let commands = if has_lifecycle(&of.trigger) { &self.lifecycles } else { &self.commands };
         commands.get(&of.trigger).is_some_and(|commands| commands.iter().any(later))
     }
 
-    /// What is withdrawn was cancelled, and requested by nobody.
-    fn hear_of_withdrawals(&mut self, run: &SimulationRun) {
+    /// A withdrawn fire was cancelled, and no worker made its request.
+    fn check_withdrawals(&mut self, run: &SimulationRun) {
         for (place, id) in &run.workers.withdrawn {
             if run.workers.requested.contains(place) {
                 self.find(Violation::NotStopped, id, "withdrawn, and requested");
@@ -256,10 +261,10 @@ impl Testimony {
     }
 
     /// Every command in a wrong partition has one copy in its right one.
-    fn hear_of_forwarding(&mut self, run: &SimulationRun, all: bool) {
-        let broker = &run.site.broker;
+    fn check_forwarding(&mut self, run: &SimulationRun, all: bool) {
+        let broker = &run.cluster.broker;
         let mut copies = BTreeMap::<usize, u32>::new();
-        let records = |p: usize| broker.triggers[p].committed(&broker.fates);
+        let records = |p: usize| broker.triggers[p].committed(&broker.transaction_states);
         for p in 0..PARTITIONS {
             for (_, _, raw) in records(p).filter(|(_, _, raw)| is_forwarded(raw)) {
                 *copies.entry(serial(raw)).or_default() += 1;
@@ -269,7 +274,7 @@ impl Testimony {
         for p in 0..PARTITIONS {
             let decided = broker.group.committed[p].as_ref().map_or(0, |(offset, _)| *offset);
             for (offset, _, raw) in records(p) {
-                if home(&raw.key) == p || is_forwarded(raw) || !all && offset >= decided {
+                if partition_of(&raw.key) == p || is_forwarded(raw) || !all && offset >= decided {
                     continue;
                 }
                 let serial = serial(raw);
@@ -306,11 +311,11 @@ impl Testimony {
         }
     }
 
-    /// Of commands that were repeated the first answers count; what any of them undid may be
+    /// Of commands that were replayed the first answers count; what any of them stopped may be
     /// missing.
-    fn hear_first_answers(&mut self, run: &SimulationRun) {
+    fn keep_first_answers(&mut self, run: &SimulationRun) {
         for ((trigger, offset), answers) in &mut self.answers {
-            let asked = run.replayed[home(trigger.as_bytes())];
+            let asked = run.replayed[partition_of(trigger.as_bytes())];
             if asked.is_none_or(|asked| *offset < asked.from) {
                 continue;
             }
@@ -326,10 +331,12 @@ impl Testimony {
         }
     }
 
-    /// Whether a finding is what an operator asked for by a replay: everything from an offset on
-    /// counts as new.
-    fn asked_for(&self, run: &SimulationRun, finding: &Finding) -> bool {
-        let Some(asked) = run.replayed[home(finding.trigger.as_bytes())] else { return false };
+    /// Whether a finding is explained by a replay that an operator requested: everything from an
+    /// offset on counts as new.
+    fn was_requested_by_operator(&self, run: &SimulationRun, finding: &Finding) -> bool {
+        let Some(asked) = run.replayed[partition_of(finding.trigger.as_bytes())] else {
+            return false;
+        };
         let RequestedReplay { from, .. } = asked;
         match finding.violation {
             Violation::Duplicate | Violation::NotStopped | Violation::Unexpected => {
@@ -342,20 +349,21 @@ impl Testimony {
         }
     }
 
-    /// A cancel that an operator has repeated stops whatever retries it meets.
+    /// A cancel that was replayed stops all retries that are pending then.
     fn forget_replayed(&mut self, run: &SimulationRun) {
         let made: HashSet<&AttemptKey> = self.retried.iter().map(|retried| &retried.key).collect();
         self.reported.retain(|RequestedRetry { key: of, .. }| {
-            let asked = run.replayed[home(of.trigger.as_bytes())];
+            let asked = run.replayed[partition_of(of.trigger.as_bytes())];
             asked.is_none_or(|asked| of.generation < asked.from) || made.contains(of)
         });
     }
 
-    /// Takes out the attempts of triggers with a course.
-    fn apart(&mut self) -> (Vec<ObservedRetry>, Vec<RequestedRetry>) {
-        let retried = self.retried.extract_if(.., |retried| has_course(&retried.key.trigger));
+    /// Takes out the attempts of triggers with a lifecycle.
+    fn take_lifecycle_attempts(&mut self) -> (Vec<ObservedRetry>, Vec<RequestedRetry>) {
+        let retried = self.retried.extract_if(.., |retried| has_lifecycle(&retried.key.trigger));
         let retried = retried.collect();
-        let reported = self.reported.extract_if(.., |reported| has_course(&reported.key.trigger));
+        let reported =
+            self.reported.extract_if(.., |reported| has_lifecycle(&reported.key.trigger));
         (retried, reported.collect())
     }
 
@@ -366,18 +374,18 @@ impl Testimony {
     }
 }
 
-/// What an outcome tells of that does not happen to every trigger.
-fn misfortune(outcome: &Outcome) -> Option<Calamity> {
+/// The kind of rare event that an outcome reports.
+fn fault_of(outcome: &Outcome) -> Option<FaultKind> {
     match outcome.kind {
-        OutcomeKind::Kept { .. } => Some(Calamity::Kept),
+        OutcomeKind::Kept { .. } => Some(FaultKind::Kept),
         OutcomeKind::Cancelled { .. } if outcome.answers.is_none() => {
-            Some(Calamity::RetryMeetsCancel)
+            Some(FaultKind::RetryMeetsCancel)
         }
-        OutcomeKind::Skipped { .. } => Some(Calamity::LeftOut),
-        OutcomeKind::Paused { .. } if outcome.answers.is_none() => Some(Calamity::FailedTooOften),
-        OutcomeKind::Called { .. } => Some(Calamity::Called),
-        OutcomeKind::Expired { .. } => Some(Calamity::Expired),
-        OutcomeKind::Unmet { .. } => Some(Calamity::Unmet),
+        OutcomeKind::Skipped { .. } => Some(FaultKind::OccurrenceSkipped),
+        OutcomeKind::Paused { .. } if outcome.answers.is_none() => Some(FaultKind::FailedTooOften),
+        OutcomeKind::Called { .. } => Some(FaultKind::Called),
+        OutcomeKind::Expired { .. } => Some(FaultKind::Expired),
+        OutcomeKind::Unmet { .. } => Some(FaultKind::Unmet),
         _ => None,
     }
 }

@@ -1,35 +1,35 @@
-//! What users write of triggers with a course: recurring ones (ids `r…`), ones that commands are
-//! about (`c…`), and ones that wait for others (`d…`).
+//! What users write about triggers with a lifecycle: recurring ones (ids `r…`), ones with commands
+//! (`c…`), and ones that wait for others (`d…`).
 //!
-//! Invariant: each kind has ids of its own, so that what must hold of it can be decided. Half of
-//! the runs have none of them.
+//! Invariant: each kind has its own ids, so that the checker knows what must hold. Half of the runs
+//! have none of them.
 
 use bytes::Bytes;
 use orloj_core::model::lifecycle::{Command, OnFailure};
 use orloj_core::model::{Millis, Timestamp};
 
-use super::{Meant, SimulatedHeaders, SimulatedWrite};
-use crate::simulation::site::SimulatedCluster;
+use super::{Intent, SimulatedHeaders, SimulatedWrite};
+use crate::simulation::cluster::SimulatedCluster;
 
-/// What a record asked for.
+/// What a record requests.
 #[derive(Clone, Debug)]
-pub(in crate::simulation) enum Wish {
-    Register(Wanted),
+pub(in crate::simulation) enum UserRequest {
+    Register(RequestedTrigger),
     Cancel,
     Command(Command),
 }
 
-/// A trigger as its user wants it.
+/// A trigger as its user registers it.
 #[derive(Clone, Debug, Default)]
-pub(in crate::simulation) struct Wanted {
-    /// When, in ms since the epoch; none if a schedule says, or if it is due with what it waits
-    /// for.
+pub(in crate::simulation) struct RequestedTrigger {
+    /// When it is due, in ms since the epoch; none if a schedule decides it, or if it is due when
+    /// its dependencies are settled.
     pub(in crate::simulation) due: Option<Timestamp>,
     /// A schedule as JSON.
     pub(in crate::simulation) schedule: Option<String>,
-    /// Whether its executions are counted on from those of the one it replaces.
+    /// Whether it continues the count of executions of the one that it replaces.
     pub(in crate::simulation) counts_on: bool,
-    /// Whether it gives way to a pending one.
+    /// Whether it is ignored if one is pending.
     pub(in crate::simulation) keeps: bool,
     pub(in crate::simulation) expire_after: Option<Millis>,
     pub(in crate::simulation) after: Vec<String>,
@@ -40,12 +40,12 @@ pub(in crate::simulation) struct Wanted {
 }
 
 /// Which kinds there are in a run, and how many ids of each.
-pub(in crate::simulation) struct Menu {
+pub(in crate::simulation) struct RequestGenerator {
     kinds: &'static [SimulatedTriggerKind],
     ids: u64,
 }
 
-/// A kind of trigger with a course.
+/// A kind of trigger with a lifecycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SimulatedTriggerKind {
     Recurring,
@@ -53,71 +53,74 @@ enum SimulatedTriggerKind {
     Dependent,
 }
 
-impl Menu {
-    pub(in crate::simulation) fn new(site: &mut SimulatedCluster) -> Self {
+impl RequestGenerator {
+    pub(in crate::simulation) fn new(cluster: &mut SimulatedCluster) -> Self {
         use SimulatedTriggerKind::{Commanded, Dependent, Recurring};
-        let kinds: &[SimulatedTriggerKind] = match site.dice.roll(8) {
+        let kinds: &[SimulatedTriggerKind] = match cluster.rng.below(8) {
             0..4 => &[],
             4 => &[Recurring],
             5 => &[Commanded],
             6 => &[Dependent],
             _ => &[Recurring, Commanded, Dependent],
         };
-        // Of what recurs only every so much happens: time has to leap.
-        site.leaps = kinds.contains(&Recurring);
-        Self { kinds, ids: site.dice.pick(&[2, 6]) }
+        // Recurring triggers fire seldom: the time has to jump.
+        cluster.time_jumps = kinds.contains(&Recurring);
+        Self { kinds, ids: cluster.rng.pick(&[2, 6]) }
     }
 
-    /// A record about a trigger with a course, for some of all records.
+    /// A record about a trigger with a lifecycle, or none.
     pub(super) fn choose(
         &self,
         serial: usize,
-        site: &mut SimulatedCluster,
+        cluster: &mut SimulatedCluster,
         last_due: &mut Timestamp,
     ) -> Option<SimulatedWrite> {
-        if self.kinds.is_empty() || site.dice.one_in(2) {
+        if self.kinds.is_empty() || cluster.rng.one_in(2) {
             return None;
         }
-        let kind = site.dice.pick(self.kinds);
-        let nth = site.dice.roll(self.ids);
+        let kind = cluster.rng.pick(self.kinds);
+        let nth = cluster.rng.below(self.ids);
         match kind {
-            SimulatedTriggerKind::Recurring => recurring(format!("r{nth}"), serial, site, last_due),
-            SimulatedTriggerKind::Commanded => {
-                Some(commanded(format!("c{nth}"), serial, site, last_due))
+            SimulatedTriggerKind::Recurring => {
+                recurring(format!("r{nth}"), serial, cluster, last_due)
             }
-            SimulatedTriggerKind::Dependent => Some(self.dependent(nth, serial, site, last_due)),
+            SimulatedTriggerKind::Commanded => {
+                Some(commanded(format!("c{nth}"), serial, cluster, last_due))
+            }
+            SimulatedTriggerKind::Dependent => Some(self.dependent(nth, serial, cluster, last_due)),
         }
     }
 
-    /// One that waits for others of its kind, or for nobody.
+    /// One that waits for others of its kind, for an unknown id, or for none.
     fn dependent(
         &self,
         nth: u64,
         serial: usize,
-        site: &mut SimulatedCluster,
+        cluster: &mut SimulatedCluster,
         last_due: &mut Timestamp,
     ) -> SimulatedWrite {
         let id = format!("d{nth}");
-        match site.dice.roll(20) {
+        match cluster.rng.below(20) {
             0..3 => return cancel(id),
             3 => return command(id, Command::FireNow),
             _ => {}
         }
-        let now = site.broker.now;
-        let mut wanted = Wanted { payload: payload(serial), ..Wanted::default() };
-        let mut headers = target(site);
-        if !site.dice.one_in(3) {
-            let other = |site: &mut SimulatedCluster| match site.dice.roll(8) {
-                0 => "nobody".to_owned(),
-                _ => format!("d{}", (nth + 1 + site.dice.roll(self.ids - 1)) % self.ids),
+        let now = cluster.broker.now;
+        let mut wanted =
+            RequestedTrigger { payload: payload(serial), ..RequestedTrigger::default() };
+        let mut headers = target(cluster);
+        if !cluster.rng.one_in(3) {
+            let other = |cluster: &mut SimulatedCluster| match cluster.rng.below(8) {
+                0 => "unknown".to_owned(),
+                _ => format!("d{}", (nth + 1 + cluster.rng.below(self.ids - 1)) % self.ids),
             };
-            wanted.after.push(other(site));
-            let another = other(site);
-            if site.dice.one_in(2) && another != wanted.after[0] {
+            wanted.after.push(other(cluster));
+            let another = other(cluster);
+            if cluster.rng.one_in(2) && another != wanted.after[0] {
                 wanted.after.push(another);
             }
-            wanted.timeout = site.dice.pick(&[20, 200, 800, 2_000]);
-            let (on_failure, text) = site.dice.pick(&[
+            wanted.timeout = cluster.rng.pick(&[20, 200, 800, 2_000]);
+            let (on_failure, text) = cluster.rng.pick(&[
                 (OnFailure::Fire, "fire"),
                 (OnFailure::Skip, "skip"),
                 (OnFailure::Fail, "fail"),
@@ -128,14 +131,14 @@ impl Menu {
             headers.push(("orloj-on-failure", text.to_owned()));
             *last_due = (*last_due).max(now + wanted.timeout);
         }
-        if wanted.after.is_empty() || site.dice.one_in(3) {
-            let due = now + site.dice.pick(&[0, 1, 10, 30, 60, 200, 600]);
+        if wanted.after.is_empty() || cluster.rng.one_in(3) {
+            let due = now + cluster.rng.pick(&[0, 1, 10, 30, 60, 200, 600]);
             wanted.due = Some(due);
             *last_due = (*last_due).max(due);
             headers.push(("orloj-fire-at", due.to_string()));
         }
-        if site.dice.one_in(3) {
-            let retain = site.dice.pick(&[30, 300, 2_000]);
+        if cluster.rng.one_in(3) {
+            let retain = cluster.rng.pick(&[30, 300, 2_000]);
             wanted.retain = Some(retain);
             headers.push(("orloj-retain", format!("{retain}ms")));
         }
@@ -143,14 +146,14 @@ impl Menu {
     }
 }
 
-/// One that comes again and again, at full seconds, and is often told what to do.
+/// A recurring one, at full seconds, with frequent commands.
 fn recurring(
     id: String,
     serial: usize,
-    site: &mut SimulatedCluster,
+    cluster: &mut SimulatedCluster,
     last_due: &mut Timestamp,
 ) -> Option<SimulatedWrite> {
-    match site.dice.roll(40) {
+    match cluster.rng.below(40) {
         0..5 => {}
         5 => return Some(cancel(id)),
         6..9 => return Some(command(id, Command::Pause)),
@@ -158,16 +161,19 @@ fn recurring(
         14..17 => return Some(command(id, Command::FireNow)),
         _ => return None,
     }
-    let mut headers = target(site);
-    let schedule = schedule(site, last_due);
+    let mut headers = target(cluster);
+    let schedule = schedule(cluster, last_due);
     headers.push(("orloj-schedule", schedule.clone()));
-    let mut wanted =
-        Wanted { schedule: Some(schedule), payload: payload(serial), ..Wanted::default() };
-    if site.dice.one_in(3) {
+    let mut wanted = RequestedTrigger {
+        schedule: Some(schedule),
+        payload: payload(serial),
+        ..RequestedTrigger::default()
+    };
+    if cluster.rng.one_in(3) {
         wanted.counts_on = true;
         headers.push(("orloj-count", "keep".to_owned()));
     }
-    if site.dice.one_in(4) {
+    if cluster.rng.one_in(4) {
         wanted.keeps = true;
         headers.push(("orloj-on-conflict", "keep".to_owned()));
     }
@@ -175,26 +181,27 @@ fn recurring(
 }
 
 /// A schedule that ends within some seconds.
-fn schedule(site: &mut SimulatedCluster, last_due: &mut Timestamp) -> String {
-    let now = site.broker.now;
+fn schedule(cluster: &mut SimulatedCluster, last_due: &mut Timestamp) -> String {
+    let now = cluster.broker.now;
     let second = now / 1_000 * 1_000;
-    let mut fields = match site.dice.roll(4) {
+    let mut fields = match cluster.rng.below(4) {
         0 => vec![r#""every":"PT1S""#.to_owned()],
         1 => vec![r#""every":"PT1S""#.to_owned(), format!(r#""start":{}"#, second + 1_000)],
         2 => vec![r#""every":"PT2S""#.to_owned(), format!(r#""start":{second}"#)],
         _ => vec![r#""cron":"* * * * * *""#.to_owned()],
     };
-    let end = now + site.dice.pick(&[2_500, 4_000, 8_000]);
+    let end = now + cluster.rng.pick(&[2_500, 4_000, 8_000]);
     fields.push(format!(r#""end":{end}"#));
     *last_due = (*last_due).max(end);
-    if site.dice.one_in(3) {
-        fields.push(format!(r#""maxExecutions":{}"#, site.dice.pick(&[1, 2, 4])));
+    if cluster.rng.one_in(3) {
+        fields.push(format!(r#""maxExecutions":{}"#, cluster.rng.pick(&[1, 2, 4])));
     }
-    if site.dice.one_in(3) {
+    if cluster.rng.one_in(3) {
         fields.push(r#""jitter":"PT0.2S""#.to_owned());
     }
     fields.push(
-        site.dice
+        cluster
+            .rng
             .pick(&[
                 r#""misfire":"skip""#,
                 r#""misfire":"latest""#,
@@ -204,7 +211,8 @@ fn schedule(site: &mut SimulatedCluster, last_due: &mut Timestamp) -> String {
             .to_owned(),
     );
     fields.push(
-        site.dice
+        cluster
+            .rng
             .pick(&[
                 r#""overlap":"allow""#,
                 r#""overlap":"skip""#,
@@ -213,38 +221,42 @@ fn schedule(site: &mut SimulatedCluster, last_due: &mut Timestamp) -> String {
             ])
             .to_owned(),
     );
-    if site.dice.one_in(3) {
-        fields.push(format!(r#""pauseAfter":{}"#, site.dice.pick(&[1, 2])));
+    if cluster.rng.one_in(3) {
+        fields.push(format!(r#""pauseAfter":{}"#, cluster.rng.pick(&[1, 2])));
     }
     format!("{{{}}}", fields.join(","))
 }
 
-/// One of one time that is told what to do.
+/// One that fires once, with commands.
 fn commanded(
     id: String,
     serial: usize,
-    site: &mut SimulatedCluster,
+    cluster: &mut SimulatedCluster,
     last_due: &mut Timestamp,
 ) -> SimulatedWrite {
-    match site.dice.roll(16) {
+    match cluster.rng.below(16) {
         0..7 => {}
         7..9 => return cancel(id),
         9..11 => return command(id, Command::Pause),
         11..13 => return command(id, Command::Resume),
         _ => return command(id, Command::FireNow),
     }
-    let ahead = site.dice.pick(&[-5, 0, 3, 10, 25, 45, 50, 51, 70, 100, 200, 900]);
-    let due = site.broker.now.saturating_add_signed(ahead);
+    let ahead = cluster.rng.pick(&[-5, 0, 3, 10, 25, 45, 50, 51, 70, 100, 200, 900]);
+    let due = cluster.broker.now.saturating_add_signed(ahead);
     *last_due = (*last_due).max(due);
-    let mut headers = target(site);
+    let mut headers = target(cluster);
     headers.push(("orloj-fire-at", due.to_string()));
-    let mut wanted = Wanted { due: Some(due), payload: payload(serial), ..Wanted::default() };
-    if site.dice.one_in(5) {
-        let span = site.dice.pick(&[1, 40, 300]);
+    let mut wanted = RequestedTrigger {
+        due: Some(due),
+        payload: payload(serial),
+        ..RequestedTrigger::default()
+    };
+    if cluster.rng.one_in(5) {
+        let span = cluster.rng.pick(&[1, 40, 300]);
         wanted.expire_after = Some(span);
         headers.push(("orloj-expire-after", format!("{span}ms")));
     }
-    if site.dice.one_in(5) {
+    if cluster.rng.one_in(5) {
         wanted.keeps = true;
         headers.push(("orloj-on-conflict", "keep".to_owned()));
     }
@@ -255,26 +267,26 @@ fn payload(serial: usize) -> Vec<u8> {
     format!("payload {serial}").into_bytes()
 }
 
-/// Where it fires, and how urgently.
-fn target(site: &mut SimulatedCluster) -> SimulatedHeaders {
-    let (name, target) = match site.dice.roll(6) {
+/// Its target and its priority.
+fn target(cluster: &mut SimulatedCluster) -> SimulatedHeaders {
+    let (name, target) = match cluster.rng.below(6) {
         0..3 => ("orloj-callback-url", "https://example.com/".to_owned()),
         to => ("orloj-target-topic", format!("topic-{}", to - 1)),
     };
-    let priority = site.dice.pick(&["7", "128", "128", "255"]).to_owned();
+    let priority = cluster.rng.pick(&["7", "128", "128", "255"]).to_owned();
     vec![(name, target), ("orloj-priority", priority)]
 }
 
-fn register(id: String, wanted: Wanted, headers: SimulatedHeaders) -> SimulatedWrite {
+fn register(id: String, wanted: RequestedTrigger, headers: SimulatedHeaders) -> SimulatedWrite {
     let value = Some(Bytes::from(wanted.payload.clone()));
-    let meant = Meant::Course(Box::new(Wish::Register(wanted)));
-    SimulatedWrite { id, meant, value, headers }
+    let intent = Intent::Lifecycle(Box::new(UserRequest::Register(wanted)));
+    SimulatedWrite { id, intent, value, headers }
 }
 
 fn cancel(id: String) -> SimulatedWrite {
     SimulatedWrite {
         id,
-        meant: Meant::Course(Box::new(Wish::Cancel)),
+        intent: Intent::Lifecycle(Box::new(UserRequest::Cancel)),
         value: None,
         headers: Vec::new(),
     }
@@ -287,6 +299,6 @@ fn command(id: String, command: Command) -> SimulatedWrite {
         Command::FireNow => "fire-now",
     };
     let headers = vec![("orloj-command", text.to_owned())];
-    let meant = Meant::Course(Box::new(Wish::Command(command)));
-    SimulatedWrite { id, meant, value: Some(Bytes::new()), headers }
+    let intent = Intent::Lifecycle(Box::new(UserRequest::Command(command)));
+    SimulatedWrite { id, intent, value: Some(Bytes::new()), headers }
 }

@@ -1,7 +1,7 @@
-//! What surrounds the nodes of a run: the cluster, the dice, the state of target topics, the
-//! counts, and the production reader of user's records.
+//! What the nodes of a run share: the broker, the random numbers, the state of target topics, the
+//! counts of faults, and the production reader of users' records.
 //!
-//! Invariant: nodes meet here and nowhere else.
+//! Invariant: nodes share this and nothing else.
 
 use std::collections::BTreeSet;
 
@@ -17,64 +17,64 @@ use orloj_core::model::text::Text;
 use orloj_core::model::{Millis, Offset, Timestamp};
 
 use super::broker::{SimulatedBroker, SimulatedRawRecord};
-use super::calamity::Counts;
-use super::dice::SimulationRng;
+use super::fault_kinds::FaultCounts;
+use super::rng::SimulationRng;
 
 /// Partitions of every topic.
 pub(super) const PARTITIONS: usize = 3;
 /// A cancel this long before the due time is never too late, in ms.
 pub(super) const GRACE: Millis = 10;
 
-/// The surroundings of the nodes.
+/// What the nodes share.
 pub(super) struct SimulatedCluster {
     pub(super) broker: SimulatedBroker,
-    pub(super) dice: SimulationRng,
-    pub(super) counts: Counts,
+    pub(super) rng: SimulationRng,
+    pub(super) counts: FaultCounts,
     pub(super) reader: SimulatedReader,
     /// Target topics that cannot be reached just now.
-    pub(super) away: BTreeSet<Text>,
+    pub(super) unavailable: BTreeSet<Text>,
     /// Clocks differ from true time by at most this, in ms.
     pub(super) skew: Millis,
     /// How long the ledger's newest records are safe from compaction, in ms.
     pub(super) compaction_lag: Millis,
-    /// Something recurs, so that time leaps.
-    pub(super) leaps: bool,
-    /// How long a worker's word is waited for, in ms.
+    /// There are recurring triggers: the time jumps.
+    pub(super) time_jumps: bool,
+    /// How long a worker's report is waited for, in ms.
     pub(super) open_ttl: Millis,
     /// Faults have stopped.
     pub(super) calm: bool,
     /// Steps whose transaction was committed.
     pub(super) steps: u64,
-    tenures: u64,
+    takeovers: u64,
 }
 
 impl SimulatedCluster {
     pub(super) fn new(seed: u64, now: Timestamp) -> Self {
-        let mut dice = SimulationRng::new(seed);
+        let mut rng = SimulationRng::new(seed);
         Self {
-            broker: SimulatedBroker::new(PARTITIONS, now, dice.pick(&[60, 60, 150])),
-            skew: dice.pick(&[5, 20, 80]),
-            compaction_lag: dice.pick(&[0, 20]),
-            open_ttl: dice.pick(&[5_000, 5_000, 5_000, 300]),
-            dice,
-            counts: Counts::default(),
+            broker: SimulatedBroker::new(PARTITIONS, now, rng.pick(&[60, 60, 150])),
+            skew: rng.pick(&[5, 20, 80]),
+            compaction_lag: rng.pick(&[0, 20]),
+            open_ttl: rng.pick(&[5_000, 5_000, 5_000, 300]),
+            rng,
+            counts: FaultCounts::default(),
             reader: SimulatedReader { schemas: Schemas::new() },
-            away: BTreeSet::new(),
-            leaps: false,
+            unavailable: BTreeSet::new(),
+            time_jumps: false,
             calm: false,
             steps: 0,
-            tenures: 0,
+            takeovers: 0,
         }
     }
 
-    /// Counts takeovers: fresh for each.
-    pub(super) fn next_tenure(&mut self) -> u64 {
-        self.tenures += 1;
-        self.tenures
+    /// FaultCounts takeovers: fresh for each.
+    pub(super) fn next_takeover_number(&mut self) -> u64 {
+        self.takeovers += 1;
+        self.takeovers
     }
 
     /// Stores older than this are rebuilt, in ms. Clocks may move by twice the skew while one ages,
-    /// and a takeover takes its time too.
+    /// and a takeover lasts some time too.
     pub(super) fn state_age_max(&self) -> Millis {
         2 * self.skew + 120
     }
@@ -87,31 +87,31 @@ impl SimulatedCluster {
     /// By how many ms a clock is ahead of true time.
     pub(super) fn any_skew(&mut self) -> i64 {
         let most = i64::try_from(self.skew).unwrap();
-        self.dice.between(-most, most)
+        self.rng.between(-most, most)
     }
 
-    /// How many of something at most.
+    /// The upper limit of a batch.
     pub(super) fn batch(&mut self) -> usize {
-        if self.calm { 200 } else { self.dice.pick(&[1, 2, 5, 50]) }
+        if self.calm { 200 } else { self.rng.pick(&[1, 2, 5, 50]) }
     }
 
-    /// The settings of a process, often too small for what there is.
+    /// The settings of a process, often smaller than the work needs.
     pub(super) fn rules(&mut self, owner: String, ledger_after: Millis) -> PartitionConfig {
         PartitionConfig {
             ledger_after,
-            // A report may come after several leaps.
-            veto_ttl: if self.leaps { 1_000_000 } else { 5_000 },
-            sample_interval: self.dice.pick(&[1, 3, 10]),
-            idle_commit: self.dice.pick(&[0, 5, 20]),
+            // A report may arrive after several jumps of time.
+            veto_ttl: if self.time_jumps { 1_000_000 } else { 5_000 },
+            sample_interval: self.rng.pick(&[1, 3, 10]),
+            idle_commit: self.rng.pick(&[0, 5, 20]),
             mirror_interval: 40,
-            ingest_max: self.dice.pick(&[10, 100]),
-            spill_bytes: self.dice.pick(&[1_000, 5_000, 1 << 20]),
-            spill_interval: self.dice.pick(&[0, 0, 10, 100, 10_000]),
+            ingest_max: self.rng.pick(&[10, 100]),
+            spill_bytes: self.rng.pick(&[1_000, 5_000, 1 << 20]),
+            spill_interval: self.rng.pick(&[0, 0, 10, 100, 10_000]),
             cancel_grace: GRACE,
             park_interval: 5,
             callback_result_timeout: self.open_ttl,
-            misfire_grace: self.dice.pick(&[60, 60, 400, 100_000]),
-            catch_up_rate: self.dice.pick(&[1_000, 50]),
+            misfire_grace: self.rng.pick(&[60, 60, 400, 100_000]),
+            catch_up_rate: self.rng.pick(&[1_000, 50]),
             partitioner: Partitioner::Murmur2,
             partitions: PARTITIONS as i32,
             pools: Vec::new(),
@@ -120,10 +120,10 @@ impl SimulatedCluster {
         }
     }
 
-    /// Tick, horizon (ms) and budget (bytes) of a wheel, often too small for what there is.
+    /// Tick, horizon (ms) and budget (bytes) of a wheel, often smaller than the work needs.
     pub(super) fn wheel(&mut self) -> (Millis, Millis, usize) {
-        let tick = self.dice.pick(&[1, 10]);
-        (tick, self.dice.pick(&[20, 60, 1_000]), self.dice.pick(&[1, 900, 4_000, 1 << 16]))
+        let tick = self.rng.pick(&[1, 10]);
+        (tick, self.rng.pick(&[20, 60, 1_000]), self.rng.pick(&[1, 900, 4_000, 1 << 16]))
     }
 }
 
@@ -170,8 +170,9 @@ impl SimulatedReader {
 }
 
 /// The partition a key belongs to.
-pub(super) fn home(key: &[u8]) -> usize {
+pub(super) fn partition_of(key: &[u8]) -> usize {
     let partitions = i32::try_from(PARTITIONS).unwrap();
-    let home = Partitioner::Murmur2.partition(key, partitions).expect("every key has a home");
-    usize::try_from(home).unwrap()
+    let partition =
+        Partitioner::Murmur2.partition(key, partitions).expect("every key has a partition");
+    usize::try_from(partition).unwrap()
 }

@@ -1,11 +1,11 @@
-//! What can go wrong in a run, counted: a kind of fault that never happened has proven nothing.
+//! Kinds of faults, counted: a kind that never happened has not been tested.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A kind of fault, or of bad luck.
+/// A kind of fault, or of a rare event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Calamity {
+pub(super) enum FaultKind {
     CrashBeforeSend,
     CrashBeforeCommit,
     CrashBeforeApply,
@@ -24,7 +24,7 @@ pub(super) enum Calamity {
     Rebalance,
     Handover,
     ClockMoved,
-    ClockBehindW,
+    ClockBehindWatermark,
     SettingsChanged,
     LedgerCompacted,
     TombstonesExpired,
@@ -38,16 +38,16 @@ pub(super) enum Calamity {
     Withdrawn,
     WorkerAborted,
     ProducerAborted,
-    ProducerHesitates,
-    TopicAway,
+    ProducerSlow,
+    TopicUnavailable,
     Parked,
     Followed,
-    PassBroken,
+    PassAborted,
     Kept,
     WrongPartition,
     Unreadable,
-    TimeLeapt,
-    LeftOut,
+    TimeJumped,
+    OccurrenceSkipped,
     FailedTooOften,
     Called,
     Expired,
@@ -55,20 +55,20 @@ pub(super) enum Calamity {
     Idle,
 }
 
-impl Calamity {
+impl FaultKind {
     pub(super) const LAST: Self = Self::Idle;
 }
 
-/// How often what went wrong.
+/// How often each kind happened.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Counts(BTreeMap<Calamity, u64>);
+pub(super) struct FaultCounts(BTreeMap<FaultKind, u64>);
 
-impl Counts {
-    pub(super) fn add(&mut self, what: Calamity) {
+impl FaultCounts {
+    pub(super) fn add(&mut self, what: FaultKind) {
         self.add_many(what, 1);
     }
 
-    pub(super) fn add_many(&mut self, what: Calamity, times: u64) {
+    pub(super) fn add_many(&mut self, what: FaultKind, times: u64) {
         *self.0.entry(what).or_default() += times;
     }
 
@@ -78,12 +78,12 @@ impl Counts {
 
     /// The kind that happened least, of all there are.
     pub(super) fn least(&self) -> u64 {
-        let kinds = Calamity::LAST as usize + 1;
+        let kinds = FaultKind::LAST as usize + 1;
         if self.0.len() < kinds { 0 } else { self.0.values().copied().min().unwrap_or(0) }
     }
 }
 
-impl fmt::Display for Counts {
+impl fmt::Display for FaultCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|(what, times)| writeln!(f, "  {times:>9} {what:?}"))
     }
