@@ -16,7 +16,7 @@ test: ## run all tests, against a real Apache Kafka on this machine
 	scripts/kafka.sh
 	cargo test --locked --workspace --features faults
 
-test-delivery: ## callbacks to receivers that hang, fail and crowd, at length; mail to a real server, fetched
+test-delivery: ## callbacks to receivers that hang, fail and are overloaded, at length; mail to a real server, downloaded
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
 	cargo test --locked --features faults --test it delivery:: -- --include-ignored --nocapture --test-threads 1
@@ -63,7 +63,7 @@ verify: ## format, lints, documentation, house rules; changes nothing
 	RUSTDOCFLAGS=-Dwarnings cargo doc --locked --workspace --features faults --no-deps --document-private-items
 	cargo test --locked --features faults --test tidy
 
-fix: ## mend what can be mended by itself: format and simple lints
+fix: ## fix what can be fixed automatically: format and simple lints
 	cargo fmt --all
 	cargo clippy --locked --workspace --all-targets --features faults --fix --allow-dirty --allow-staged
 	cargo fmt --all

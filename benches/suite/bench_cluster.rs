@@ -1,7 +1,7 @@
-//! Where measurements take place: topics of its own, a configuration file, a data directory.
+//! The cluster of a measurement: topics of its own, a configuration file, a data directory.
 //!
-//! Invariant: no measurement meets the records of another, and all have the same topics. What a
-//! site has written goes with it.
+//! Invariant: no measurement reads the records of another, and all have the same topics. The topics
+//! are deleted with the value.
 
 use std::fs;
 use std::net::TcpListener;
@@ -27,28 +27,28 @@ pub(crate) const PARTITIONS: [PartitionId; 4] = [0, 1, 2, 3];
 const WRITERS: [&str; 3] = ["pipe", "ticker", "scheduler"];
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// One place.
+/// The topics and files of one measurement.
 pub(crate) struct BenchCluster {
     /// The settings of the configuration file.
     pub(crate) settings: Settings,
-    /// The configuration file of all contenders.
+    /// The configuration file of all processes.
     pub(crate) config: PathBuf,
     folder: TempDir,
-    /// Whose topics these are; a site with another's topics leaves them alone.
+    /// Whether it has created the topics, and deletes them.
     owns_topics: bool,
 }
 
 impl BenchCluster {
-    /// Creates everything anew.
+    /// Creates everything.
     pub(crate) fn prepare(bootstrap: &str) -> Self {
         Self::prepare_with(bootstrap, "")
     }
 
     /// The same, with further lines of configuration.
     pub(crate) fn prepare_with(bootstrap: &str, more: &str) -> Self {
-        let site = Self::open(bootstrap, &unique_prefix("bench"), more, true);
-        site.create_topics();
-        site
+        let cluster = Self::open(bootstrap, &unique_prefix("bench"), more, true);
+        cluster.create_topics();
+        cluster
     }
 
     /// The same topics for a process that has never seen them: with an empty data directory.
@@ -80,7 +80,7 @@ log.filter = 'warn,orloj::scheduler::takeover=info'
         Self { settings: settings(&config), config, folder, owns_topics }
     }
 
-    /// Where the words of a role go.
+    /// The log file of a role.
     pub(crate) fn log(&self, role: &str) -> PathBuf {
         self.folder.path().join(format!("{role}.log"))
     }
@@ -90,9 +90,9 @@ log.filter = 'warn,orloj::scheduler::takeover=info'
         bytes_below(&self.settings.scheduler.data_dir)
     }
 
-    /// The topic that a contender writes to.
-    pub(crate) fn output(&self, contender: &str) -> String {
-        output(&self.settings, contender)
+    /// The topic that a process writes to.
+    pub(crate) fn output(&self, process: &str) -> String {
+        output(&self.settings, process)
     }
 
     /// Where each partition of `topic` ends, markers of transactions included.
@@ -110,12 +110,12 @@ log.filter = 'warn,orloj::scheduler::takeover=info'
         })
     }
 
-    /// Orloj's topics, and those that the contenders write to.
+    /// Orloj's topics, and those that the processes write to.
     fn topics(&self) -> (TopicDefinitions, [String; WRITERS.len()]) {
         let topics = &self.settings.topics;
         let ours =
             TopicDefinitions::load(&topics.prefix, topics.partitions, topics.replication_factor);
-        (ours, WRITERS.map(|contender| self.output(contender)))
+        (ours, WRITERS.map(|process| self.output(process)))
     }
 
     fn create_topics(&self) {
@@ -155,9 +155,9 @@ pub(crate) fn settings(config: impl AsRef<Path>) -> Settings {
     Settings::load(&Layers { file, ..Layers::default() }).unwrap()
 }
 
-/// The topic that a contender writes to.
-pub(crate) fn output(settings: &Settings, contender: &str) -> String {
-    format!("{}-{contender}", settings.topics.prefix)
+/// The topic that a process writes to.
+pub(crate) fn output(settings: &Settings, process: &str) -> String {
+    format!("{}-{process}", settings.topics.prefix)
 }
 
 /// A reader's settings that commit nothing.
@@ -165,7 +165,7 @@ pub(crate) fn consumer_config(settings: &Settings) -> rdkafka::ClientConfig {
     let mut config = client_config(settings);
     config.remove("compression.type");
     config
-        .set("group.id", "witness")
+        .set("group.id", "reader")
         .set("isolation.level", "read_committed")
         .set("enable.auto.commit", "false")
         .set("fetch.wait.max.ms", "10");

@@ -41,7 +41,7 @@ pub(crate) struct Figure {
     pub(crate) unit: &'static str,
     /// What counts.
     pub(crate) median: f64,
-    /// What each round came to.
+    /// The result of each round.
     pub(crate) rounds: Vec<f64>,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "goal_in_words")]
     goal: Option<Goal>,

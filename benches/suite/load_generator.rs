@@ -32,12 +32,12 @@ pub(crate) struct LoadGenerator {
 }
 
 impl LoadGenerator {
-    /// Registers with the scheduler of `site`.
-    pub(crate) fn open(site: &BenchCluster) -> Self {
+    /// Registers with the scheduler of `cluster`.
+    pub(crate) fn open(cluster: &BenchCluster) -> Self {
         Self {
-            producer: producer_config(&site.settings).create().unwrap(),
-            triggers: Names::new(&site.settings.topics.prefix).triggers(),
-            target: site.output("scheduler"),
+            producer: producer_config(&cluster.settings).create().unwrap(),
+            triggers: Names::new(&cluster.settings.topics.prefix).triggers(),
+            target: cluster.output("scheduler"),
             payload: Payload::new(),
             markers: 0,
         }
@@ -72,12 +72,12 @@ impl LoadGenerator {
         count: u32,
         due: impl Fn(u32) -> Timestamp,
     ) -> f64 {
-        let begun = clock::monotonic();
+        let started = clock::monotonic();
         for n in 0..count {
             self.register(series, n, due(n));
         }
         self.flush();
-        f64::from(count) / (clock::monotonic() - begun).as_secs_f64()
+        f64::from(count) / (clock::monotonic() - started).as_secs_f64()
     }
 
     /// Registers `count` triggers, `rate` a second, each `lead` ms before its time.

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!   backlog ──► pipe ──────► out ──┐
-//!           └─► scheduler ─► out ──┼─► witness (read_committed): the last record, or how late each
+//!           └─► scheduler ─► out ──┼─► reader (read_committed): the last record, or how late each
 //!               ticker ────► out ──┘
 //! ```
 
@@ -16,6 +16,7 @@
 
 mod bench_cluster;
 mod caller;
+mod case;
 mod cases;
 mod chart;
 #[path = "../../crates/orloj-core/tests/core/command.rs"]
@@ -32,6 +33,7 @@ mod peers;
 mod pending_clusters;
 mod pipe;
 mod plan;
+mod progress;
 mod receiver;
 mod report;
 mod run;

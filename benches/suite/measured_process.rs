@@ -1,7 +1,7 @@
 //! A process that is measured: the scheduler, or this program in another part.
 //!
 //! Invariant: it ends with its value, even if the measuring process is killed: a small shell kills
-//! it when its standard input closes. What it said is shown when a measurement fails.
+//! it when its standard input closes. What it logged is printed when a measurement fails.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
@@ -29,11 +29,11 @@ const IDLE_WINDOW: Duration = Duration::from_secs(2);
 /// The kernel counts processor time in hundredths of a second.
 const TICK: Duration = Duration::from_millis(10);
 
-/// $1: the process id. It dies with the measuring process, unless that says that it is gone.
+/// $1: the process id. It is killed when the measuring process ends, unless that says that it has ended.
 const WATCHDOG: &str = r#"
 trap '' INT TERM HUP
 read -r order
-[ "$order" = gone ] || kill -9 "$1"
+[ "$order" = ended ] || kill -9 "$1"
 "#;
 
 /// A running process.
@@ -55,25 +55,25 @@ pub(crate) struct ProcessMemory {
 }
 
 impl MeasuredProcess {
-    /// This program as the pipe of `site`: moves `count` records and is ready when this returns.
-    pub(crate) fn pipe(site: &BenchCluster, count: i64, batch: Duration) -> Self {
-        Self::start_part(site, &["pipe", &count.to_string(), &batch.as_millis().to_string()])
+    /// This program as the pipe of `cluster`: moves `count` records and is ready when this returns.
+    pub(crate) fn pipe(cluster: &BenchCluster, count: i64, batch: Duration) -> Self {
+        Self::start_part(cluster, &["pipe", &count.to_string(), &batch.as_millis().to_string()])
     }
 
-    /// This program as the ticker of `site`: it begins to fire when this returns.
-    pub(crate) fn ticker(site: &BenchCluster, count: u32, rate: u32) -> Self {
-        Self::start_part(site, &["ticker", &count.to_string(), &rate.to_string()])
+    /// This program as the ticker of `cluster`: it begins to fire when this returns.
+    pub(crate) fn ticker(cluster: &BenchCluster, count: u32, rate: u32) -> Self {
+        Self::start_part(cluster, &["ticker", &count.to_string(), &rate.to_string()])
     }
 
     /// This program as a plain caller of `url`: it begins to call when this returns.
-    pub(crate) fn caller(site: &BenchCluster, url: &str, count: u32, at_once: u32) -> Self {
-        Self::start_part(site, &["caller", url, &count.to_string(), &at_once.to_string()])
+    pub(crate) fn caller(cluster: &BenchCluster, url: &str, count: u32, at_once: u32) -> Self {
+        Self::start_part(cluster, &["caller", url, &count.to_string(), &at_once.to_string()])
     }
 
     /// A worker as users run it, when it has its partitions.
-    pub(crate) fn worker(site: &BenchCluster) -> Self {
-        let mut worker = Self::starting(site, "worker");
-        let listen = site.settings.worker.listen;
+    pub(crate) fn worker(cluster: &BenchCluster) -> Self {
+        let mut worker = Self::starting(cluster, "worker");
+        let listen = cluster.settings.worker.listen;
         until("the worker to be ready", READY_DEADLINE, || {
             let ended = worker.process.try_wait().unwrap();
             assert!(ended.is_none(), "the worker ended by itself: {}", ended.unwrap());
@@ -83,9 +83,9 @@ impl MeasuredProcess {
     }
 
     /// A gateway as users run it, when it answers.
-    pub(crate) fn gateway(site: &BenchCluster) -> Self {
-        let mut gateway = Self::starting(site, "gateway");
-        let listen = site.settings.gateway.listen;
+    pub(crate) fn gateway(cluster: &BenchCluster) -> Self {
+        let mut gateway = Self::starting(cluster, "gateway");
+        let listen = cluster.settings.gateway.listen;
         until("the gateway to be ready", READY_DEADLINE, || {
             let ended = gateway.process.try_wait().unwrap();
             assert!(ended.is_none(), "the gateway ended by itself: {}", ended.unwrap());
@@ -95,28 +95,28 @@ impl MeasuredProcess {
     }
 
     /// The scheduler as users run it, started and not ready yet.
-    pub(crate) fn starting_scheduler(site: &BenchCluster) -> Self {
-        Self::starting(site, "scheduler")
+    pub(crate) fn starting_scheduler(cluster: &BenchCluster) -> Self {
+        Self::starting(cluster, "scheduler")
     }
 
-    fn starting(site: &BenchCluster, role: &str) -> Self {
-        let log = site.log(role);
+    fn starting(cluster: &BenchCluster, role: &str) -> Self {
+        let log = cluster.log(role);
         let words = File::create(&log).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_orloj"));
-        command.args([role, "--config"]).arg(&site.config);
+        command.args([role, "--config"]).arg(&cluster.config);
         Self::start(command.stdout(words.try_clone().unwrap()).stderr(words), Some(log))
     }
 
     /// The scheduler as users run it, when it has its partitions.
-    pub(crate) fn scheduler(site: &BenchCluster) -> Self {
-        let mut scheduler = Self::starting_scheduler(site);
-        scheduler.wait_for_readyz(site.settings.scheduler.listen);
+    pub(crate) fn scheduler(cluster: &BenchCluster) -> Self {
+        let mut scheduler = Self::starting_scheduler(cluster);
+        scheduler.wait_for_readyz(cluster.settings.scheduler.listen);
         scheduler
     }
 
-    fn start_part(site: &BenchCluster, part: &[&str]) -> Self {
+    fn start_part(cluster: &BenchCluster, part: &[&str]) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.arg(part[0]).arg(&site.config).args(&part[1..]);
+        command.arg(part[0]).arg(&cluster.config).args(&part[1..]);
         let mut part = Self::start(command.stdout(Stdio::piped()), None);
         part.wait_for_ready_line();
         part
@@ -201,10 +201,11 @@ impl MeasuredProcess {
         }
     }
 
-    /// What the scheduler of `site` says its stores take up in memory: of what, and bytes.
-    pub(crate) fn store_memory(site: &BenchCluster) -> Vec<(String, f64)> {
-        let told = ask(site.settings.scheduler.listen, "/metrics").unwrap();
-        let lines = told.lines().filter_map(|line| line.strip_prefix("orloj_store_memory_bytes{"));
+    /// What the scheduler of `cluster` says its stores take up in memory: of what, and bytes.
+    pub(crate) fn store_memory(cluster: &BenchCluster) -> Vec<(String, f64)> {
+        let response = ask(cluster.settings.scheduler.listen, "/metrics").unwrap();
+        let lines =
+            response.lines().filter_map(|line| line.strip_prefix("orloj_store_memory_bytes{"));
         let parse = |line: &str| {
             let (label, bytes) = line.split_once("\"} ").unwrap();
             (label.trim_start_matches("of=\"").to_owned(), bytes.parse().unwrap())
@@ -232,7 +233,7 @@ impl Drop for MeasuredProcess {
         let _ended = self.process.wait();
         // Only now may its process id become another's.
         if let Some(mut orders) = self.watchdog.stdin.take() {
-            let _told = orders.write_all(b"gone\n");
+            let _sent = orders.write_all(b"ended\n");
         }
         let _ended = self.watchdog.wait();
         if let Some(log) = self.log.as_ref().filter(|_| std::thread::panicking()) {

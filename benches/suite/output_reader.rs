@@ -1,7 +1,7 @@
-//! The witness: a read_committed reader of what a contender writes, in a process that is not the
-//! contender's.
+//! The reader: a read_committed reader of what a process writes, in a process that is not the
+//! process's.
 //!
-//! Invariant: all contenders are seen by the same reader with the same clock, and a record counts
+//! Invariant: all processes are seen by the same reader with the same clock, and a record counts
 //! when it has been received here.
 
 use std::collections::BTreeMap;
@@ -46,12 +46,12 @@ pub(crate) struct OutputReader {
 }
 
 impl OutputReader {
-    /// Reads what `contender` writes from now on.
-    pub(crate) fn open(site: &BenchCluster, contender: &str) -> Self {
-        let topic = site.output(contender);
-        let consumer: BaseConsumer = consumer_config(&site.settings).create().unwrap();
+    /// Reads what `process` writes from now on.
+    pub(crate) fn open(cluster: &BenchCluster, process: &str) -> Self {
+        let topic = cluster.output(process);
+        let consumer: BaseConsumer = consumer_config(&cluster.settings).create().unwrap();
         let mut list = TopicPartitionList::new();
-        for (partition, end) in PARTITIONS.into_iter().zip(site.ends(&topic)) {
+        for (partition, end) in PARTITIONS.into_iter().zip(cluster.ends(&topic)) {
             list.add_partition_offset(&topic, partition, Offset::Offset(end)).unwrap();
         }
         consumer.assign(&list).unwrap();
@@ -117,7 +117,7 @@ impl OutputReader {
 
     fn receive(&self) -> BorrowedMessage<'_> {
         let next = self.consumer.poll(RECEIVE_TIMEOUT);
-        next.unwrap_or_else(|| panic!("nothing came for {RECEIVE_TIMEOUT:?}")).unwrap()
+        next.unwrap_or_else(|| panic!("nothing was received for {RECEIVE_TIMEOUT:?}")).unwrap()
     }
 }
 

@@ -24,13 +24,13 @@ const PREPARE_DEADLINE: Duration = Duration::from_secs(900);
 /// What a peer needs to start, and to clean up, beyond its case.
 const MARGIN: Duration = Duration::from_secs(60);
 
-/// What a case came to: the last line that a peer prints.
+/// The result of a case: the last line that a peer prints.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct PeerResult {
     /// Why it was not measured at all.
     pub(crate) skipped: Option<String>,
-    /// Whether the deadline came first; the other figures are of what was received until then.
+    /// Whether the deadline passed first; the other figures are of what was received until then.
     pub(crate) timed_out: bool,
     pub(crate) received: u64,
     /// What a reader must know.

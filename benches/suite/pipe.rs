@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub(crate) fn run(settings: &Settings, count: usize, batch: Duration) {
     let names = Names::new(&settings.topics.prefix);
     let output = bench_cluster::output(settings, "pipe");
-    let mut outlet = TransactionWriter::join(settings, "pipe", PRODUCER_PAIR);
+    let mut writer = TransactionWriter::join(settings, "pipe", PRODUCER_PAIR);
     let reader = LogReader::open(settings, &names.worker_group("pipe")).unwrap();
     for partition in PARTITIONS {
         reader.start(&names.triggers(), partition, 0).unwrap();
@@ -38,22 +38,22 @@ pub(crate) fn run(settings: &Settings, count: usize, batch: Duration) {
     let mut open_since = None;
     while left > 0 {
         read(&reader, &mut ahead);
-        if open_since.is_none() && !ahead.is_empty() && outlet.is_free(Duration::ZERO) {
-            outlet.begin();
+        if open_since.is_none() && !ahead.is_empty() && writer.is_free(Duration::ZERO) {
+            writer.begin();
             open_since = Some(clock::monotonic());
         }
         let Some(since) = open_since else { continue };
         left -= ahead.len();
         for record in ahead.drain(..) {
             next[usize::try_from(record.partition()).unwrap()] = record.offset() + 1;
-            forward(&outlet, &output, &record);
+            forward(&writer, &output, &record);
         }
         if left == 0 || clock::monotonic() - since >= batch {
-            outlet.submit(next);
+            writer.submit(next);
             open_since = None;
         }
     }
-    while !outlet.is_free(batch) {}
+    while !writer.is_free(batch) {}
 }
 
 fn read<'a>(reader: &'a LogReader, ahead: &mut Vec<ConsumerRecord<'a>>) {
@@ -68,9 +68,9 @@ fn read<'a>(reader: &'a LogReader, ahead: &mut Vec<ConsumerRecord<'a>>) {
     }
 }
 
-fn forward(outlet: &TransactionWriter, output: &str, record: &ConsumerRecord<'_>) {
+fn forward(writer: &TransactionWriter, output: &str, record: &ConsumerRecord<'_>) {
     let headers: Vec<_> = record.headers().collect();
-    outlet.send(ProducerRecord {
+    writer.send(ProducerRecord {
         topic: output,
         partition: Some(record.partition()),
         key: record.key(),

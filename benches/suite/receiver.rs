@@ -117,7 +117,7 @@ async fn answer(
     }
 }
 
-/// Whether a request is there with its body. Nobody sends the next one before it is answered.
+/// Whether a request is there with its body. The client sends the next one after the answer.
 fn is_whole(request: &[u8]) -> bool {
     let head = request.windows(END_OF_HEAD.len()).position(|bytes| bytes == END_OF_HEAD);
     let Some(head) = head else { return false };

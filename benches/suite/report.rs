@@ -1,7 +1,7 @@
 //! What was measured, for people and for machines: `report.json`, `report.md` and a chart a file.
 //!
 //! Invariant: figures are judged only against those of the same run, because machines differ. What
-//! nobody asks anything of is reported all the same.
+//! has no goal is reported all the same.
 
 use std::fmt::{self, Write as _};
 use std::fs;
@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::case::CaseResult;
 use crate::figures::{Figure, amount};
 use crate::machine::Machine;
-use crate::run::CaseResult;
 
 /// A case that has been run.
 pub(crate) struct CaseReport {
@@ -165,7 +165,7 @@ impl fmt::Display for CaseReport {
     }
 }
 
-/// A figure with what came of what is asked of it.
+/// A figure, and whether it met its goal.
 #[derive(Serialize)]
 struct FigureResult<'a> {
     #[serde(flatten)]

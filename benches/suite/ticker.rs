@@ -24,7 +24,7 @@ const LEAD_MS: Timestamp = 500;
 /// Commits `count` fires at their times, `rate` a second.
 pub(crate) fn run(settings: &Settings, count: u32, rate: u32) {
     let output = bench_cluster::output(settings, "ticker");
-    let mut outlet = TransactionWriter::join(settings, "ticker", SINGLE_PRODUCER);
+    let mut writer = TransactionWriter::join(settings, "ticker", SINGLE_PRODUCER);
     let mut payload = Payload::new();
     println!("ready");
 
@@ -32,28 +32,28 @@ pub(crate) fn run(settings: &Settings, count: u32, rate: u32) {
     let due_of = |fire: u32| begin + due_at_rate(fire, rate);
     let mut fire = 0;
     while fire < count {
-        if !outlet.is_free(TICK) {
+        if !writer.is_free(TICK) {
             continue;
         }
         let now = clock::now_ms();
         if due_of(fire) > now {
-            outlet.serve_group(TICK);
+            writer.serve_group(TICK);
             continue;
         }
-        outlet.begin();
+        writer.begin();
         while fire < count && due_of(fire) <= now {
-            send(&outlet, &output, fire, due_of(fire), payload.next());
+            send(&writer, &output, fire, due_of(fire), payload.next());
             fire += 1;
         }
-        outlet.submit([Offset::from(fire); PARTITIONS.len()]);
+        writer.submit([Offset::from(fire); PARTITIONS.len()]);
     }
-    while !outlet.is_free(TICK) {}
+    while !writer.is_free(TICK) {}
 }
 
-fn send(outlet: &TransactionWriter, output: &str, fire: u32, due: Timestamp, payload: &[u8]) {
+fn send(writer: &TransactionWriter, output: &str, fire: u32, due: Timestamp, payload: &[u8]) {
     let key = trigger_id(SERIES, fire);
     let (id, due) = (format!("{key}:{fire}:0"), due.to_string());
-    outlet.send(ProducerRecord {
+    writer.send(ProducerRecord {
         topic: output,
         partition: None,
         key: Some(key.as_bytes()),

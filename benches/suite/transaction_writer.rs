@@ -106,7 +106,7 @@ impl TransactionWriter {
             match self.committed.recv_timeout(wait) {
                 Ok(result) => result.unwrap(),
                 Err(RecvTimeoutError::Timeout) => return false,
-                Err(RecvTimeoutError::Disconnected) => panic!("the committing thread is gone"),
+                Err(RecvTimeoutError::Disconnected) => panic!("the committing thread has ended"),
             }
             self.is_committing = false;
             self.serve_group(Duration::ZERO);
@@ -118,7 +118,7 @@ impl TransactionWriter {
     pub(crate) fn serve_group(&self, wait: Duration) {
         assert!(!self.is_committing, "the group is polled between transactions");
         let changes = self.member.poll(wait).unwrap();
-        assert!(changes.is_empty(), "nobody else is in the group: {changes:?}");
+        assert!(changes.is_empty(), "no other member is in the group: {changes:?}");
     }
 
     pub(crate) fn begin(&self) {

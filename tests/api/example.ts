@@ -28,6 +28,6 @@ if (pending.data?.status !== "PENDING") throw new Error(JSON.stringify(pending))
 
 const cancelled = await orloj.DELETE("/v1/triggers/{id}", { params });
 if (cancelled.error) throw new Error(JSON.stringify(cancelled.error));
-const gone = await orloj.GET("/v1/triggers/{id}", { params });
-if (gone.data?.status !== "CANCELLED") throw new Error(JSON.stringify(gone));
-console.log("TypeScript:", id, gone.data.status);
+const cancelled = await orloj.GET("/v1/triggers/{id}", { params });
+if (cancelled.data?.status !== "CANCELLED") throw new Error(JSON.stringify(cancelled));
+console.log("TypeScript:", id, cancelled.data.status);

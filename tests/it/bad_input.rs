@@ -22,7 +22,7 @@ const PARTITION: i32 = 0;
 /// Marks a record, so that it is found again where the broker put it.
 const CASE: &str = "case";
 
-/// A record that nobody can do anything with.
+/// A record that cannot be processed.
 struct BadRecord {
     case: &'static str,
     key: Vec<u8>,

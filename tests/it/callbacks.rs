@@ -54,7 +54,7 @@ fn callbacks_are_tried_again_given_up_and_cancelled() {
         client.cancel("cancelled");
         // Once this one is called, the cancelled one's time has passed.
         let later = clock::now_ms() + 2 * u64::try_from(DELAY.as_millis()).unwrap();
-        register("sentinel", "fine", later);
+        register("last", "fine", later);
     });
     assert_delivered_at_the_third_attempt(&cluster, &receiver);
     assert_given_up(&cluster, &receiver);
@@ -105,11 +105,11 @@ fn assert_cancelled_gets_no_further(
         outcome_kinds(cluster, "cancelled").iter().any(failed).then_some(())
     });
     cancel();
-    until("the sentinel to be called", DEADLINE, || {
-        (!receiver.requests_for("sentinel").is_empty()).then_some(())
+    until("the last callback", DEADLINE, || {
+        (!receiver.requests_for("last").is_empty()).then_some(())
     });
     assert_eq!(receiver.requests_for("cancelled").len(), 1);
-    let told = |kind: &OutcomeKind| {
+    let is_reported = |kind: &OutcomeKind| {
         // The cancel meets the retry on the timeline or still on its way there.
         matches!(
             kind,
@@ -117,7 +117,7 @@ fn assert_cancelled_gets_no_further(
         )
     };
     let outcome_kinds = outcome_kinds(cluster, "cancelled");
-    assert!(outcome_kinds.iter().any(told), "{outcome_kinds:?}");
+    assert!(outcome_kinds.iter().any(is_reported), "{outcome_kinds:?}");
 }
 
 /// Three requests for the same fire, numbered and spaced.

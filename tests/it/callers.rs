@@ -1,5 +1,5 @@
 //! Callers, end to end: a key at the gateway, the caller's name on the record, its signature on the
-//! callback; and a file that is changed, broken and mended while the processes run.
+//! callback; and a file that is changed, broken and repaired while the processes run.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -68,7 +68,7 @@ fn a_key_leads_to_callbacks_with_the_signature_of_its_caller() {
     let delivery = running.deliver(&key, "signed", &json!({"n": 1}));
     assert!(is_signed(&delivery, &secrets[0]) && !is_signed(&delivery, &secrets[1]));
 
-    // Both processes look only when they are told to.
+    // Both processes read the file only on a signal.
     fixture.write("secret", &secrets[1]);
     running.wait_for_log_lines("callers loaded", 2);
     let delivery = running.deliver(&key, "rotated", &json!({"n": 2}));
@@ -78,16 +78,16 @@ fn a_key_leads_to_callbacks_with_the_signature_of_its_caller() {
     fixture.write("callers.toml", &file);
     running.wait_for_log_lines("the previous callers stay in use", 1);
     for process in [&running.gateway, &running.worker] {
-        let (status, told) = running.get(process, "/readyz?verbose");
+        let (status, response) = running.get(process, "/readyz?verbose");
         assert_eq!(status, StatusCode::OK);
-        assert!(told.contains("`callers.auditor.rule`; did you mean"), "{told}");
+        assert!(response.contains("`callers.auditor.rule`; did you mean"), "{response}");
         let metrics = running.get(process, "/metrics").1;
         assert!(metrics.contains(&format!("{} 1", telemetry::CALLERS_REFUSED)), "{metrics}");
         assert!(!process.log_text().contains(&secrets[1]) && !process.log_text().contains(&key));
     }
     assert!(is_signed(&running.deliver(&key, "as before", &json!(null)), &secrets[1]));
 
-    // Mended, and bound: where its callbacks went before they may not go any more.
+    // Repaired, with other bindings: callbacks to the former receiver are refused now.
     let bound = "role = \"caller\"\nurls = [\"https://hooks.example.com/\"]";
     let file = file.replace("rule = \"caller\"", bound).replace("rule", "role");
     fixture.write("callers.toml", &file);
@@ -185,7 +185,7 @@ impl CallersCluster {
         let url = format!("http://{}/v1/triggers", self.gateway.address());
         let request = self.client.post(url).body(body.to_string());
         let request = match key {
-            Some(key) => request.bearer_auth(key).header("orloj-caller", "somebody-else"),
+            Some(key) => request.bearer_auth(key).header("orloj-caller", "other-caller"),
             None => request,
         };
         self.receiver.runtime.block_on(request.send()).unwrap()

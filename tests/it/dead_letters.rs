@@ -13,7 +13,7 @@ use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Callbacks to an endpoint that is broken until it is mended.
+/// Callbacks to an endpoint that is broken until it is repaired.
 const BROKEN: usize = 12;
 
 #[test]
@@ -110,7 +110,10 @@ fn assert_replayed_once(cluster: &TestCluster, endpoint: &Endpoint) {
     assert!(said.contains(&format!("{BROKEN} dead letters will be tried again")), "{said}");
 
     let said = done(cluster, &["replay", "--caller", "shop", "--yes", "--rate", "200"]);
-    assert!(!said.contains(&format!("{BROKEN} of {BROKEN} done")), "it began anew: {said}");
+    assert!(
+        !said.contains(&format!("{BROKEN} of {BROKEN} done")),
+        "it started again from the beginning: {said}"
+    );
     until("every replay to arrive", DEADLINE, || (replayed() >= BROKEN).then_some(()));
     for n in 0..BROKEN {
         let requests = endpoint.requests_for(&format!("broken-{n}"));

@@ -114,9 +114,8 @@ fn the_command_line_pauses_calls_and_resumes() {
         let (said, ok) = run(&[command, "report", "--wait"]);
         assert!(!ok && said.contains("error: not pending"), "{command}: {said}");
     }
-    // Nobody waited for this answer, and there is one.
-    let called =
-        |kind: &OutcomeKind| matches!(kind, OutcomeKind::Called { occurrence: 1, .. });
+    // No client waited for this answer, and there is one.
+    let called = |kind: &OutcomeKind| matches!(kind, OutcomeKind::Called { occurrence: 1, .. });
     let called = cluster.outcomes().iter().filter(|o| called(&o.kind)).count();
     assert_eq!(called, 1);
     scheduler.terminate();
@@ -124,7 +123,7 @@ fn the_command_line_pauses_calls_and_resumes() {
 
 #[test]
 fn what_an_owner_would_refuse_is_refused_before_anything_is_written() {
-    // Nobody listens there, so that writing would be noticed.
+    // No server listens there: writing would fail.
     let settings = crate::process::ProcessSettings::default()
         .set("kafka.\"bootstrap.servers\"", "127.0.0.1:1");
     for (options, reason) in [

@@ -1,5 +1,5 @@
-//! An endpoint of somebody else's, and the registrations that lead to it. It behaves as the path
-//! of a request says, until the test mends it.
+//! The endpoint of a receiver, and registrations of callbacks to it. It behaves as the path
+//! of a request says, until the test repairs it.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -36,7 +36,7 @@ struct EndpointState {
     is_healthy: watch::Sender<bool>,
 }
 
-/// What is known of a trigger's requests besides what came.
+/// What is known of a trigger's requests besides the requests themselves.
 struct TriggerRequests {
     /// How many of those that wait may be answered.
     permits: Semaphore,
@@ -188,8 +188,8 @@ async fn receive(
         id,
         at: clock::monotonic(),
     });
-    let mut mended = state.is_healthy.subscribe();
-    if *mended.borrow() {
+    let mut repaired = state.is_healthy.subscribe();
+    if *repaired.borrow() {
         return StatusCode::OK.into_response();
     }
     let dates = [
@@ -198,13 +198,13 @@ async fn receive(
     ];
     match behaviour.as_str() {
         "hang" => {
-            let _mended = mended.wait_for(|mended| *mended).await;
+            let _repaired = repaired.wait_for(|repaired| *repaired).await;
             StatusCode::OK.into_response()
         }
         "wait" => {
             tokio::select! {
                 answer = watched.permits.acquire() => answer.unwrap().forget(),
-                _mended = mended.wait_for(|mended| *mended) => {}
+                _repaired = repaired.wait_for(|repaired| *repaired) => {}
             }
             StatusCode::OK.into_response()
         }

@@ -15,15 +15,18 @@ use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// kcat and every client on librdkafka hash with crc32 unless told otherwise.
+/// kcat and every client on librdkafka hash with crc32 by default.
 #[test]
 fn records_of_a_foreign_partitioner_are_forwarded_and_fire_once() {
     const TRIGGERS: usize = 400;
     let cluster = TestCluster::new("crc32");
     let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    let client =
-        TestProducer::with_partitioner(cluster.kafka(), &cluster.names.triggers(), "consistent_random");
+    let client = TestProducer::with_partitioner(
+        cluster.kafka(),
+        &cluster.names.triggers(),
+        "consistent_random",
+    );
     let ids: Vec<_> = (0..TRIGGERS).map(|n| format!("foreign-{n}")).collect();
     assert!(ids.iter().filter(|id| is_misplaced(id)).count() > TRIGGERS / 2);
     let due = clock::now_ms() + 5_000;
@@ -46,8 +49,8 @@ fn records_of_a_foreign_partitioner_are_forwarded_and_fire_once() {
     }
     assert_eq!(fires, kept.iter().map(|id| (id.clone(), 1)).collect());
     let outcomes = cluster.outcomes();
-    let told = outcomes.iter().filter(|o| matches!(o.kind, OutcomeKind::Cancelled { .. }));
-    assert_eq!(told.count(), cancelled.len());
+    let reported = outcomes.iter().filter(|o| matches!(o.kind, OutcomeKind::Cancelled { .. }));
+    assert_eq!(reported.count(), cancelled.len());
 }
 
 #[test]

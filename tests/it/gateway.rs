@@ -322,8 +322,8 @@ async fn a_command_returns_its_actual_outcome() {
         json!({"triggerId": "green tea", "called": true, "generation": 7, "occurrence": 4});
     assert_eq!(command("fireNow", called).await, ("fire-now".to_owned(), 200, expected));
 
-    let gone = OutcomeKind::NotPending { fired: Some(7), withdrawal: false };
-    let (_, status, problem) = command("pause", gone).await;
+    let not_pending = OutcomeKind::NotPending { fired: Some(7), withdrawal: false };
+    let (_, status, problem) = command("pause", not_pending).await;
     assert_eq!((status, &problem["fired"]), (409, &json!(7)), "{problem}");
 
     for path in ["/v1/triggers/tea:stop", "/v1/triggers/tea"] {

@@ -65,8 +65,7 @@ fn kill_with_in_flight(name: &str, in_flight: usize) {
     });
     second.terminate();
 
-    let delivered =
-        |kind: &OutcomeKind| matches!(kind, OutcomeKind::Delivered { attempt: 1, .. });
+    let delivered = |kind: &OutcomeKind| matches!(kind, OutcomeKind::Delivered { attempt: 1, .. });
     assert!(outcomes.iter().all(|outcome| delivered(&outcome.kind)), "{outcomes:?}");
     let once: HashMap<_, _> = outcomes.iter().map(|outcome| (&outcome.trigger, ())).collect();
     assert_eq!((once.len(), outcomes.len()), (all, all), "each is delivered by one outcome");

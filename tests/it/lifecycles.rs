@@ -1,4 +1,4 @@
-//! Triggers whose course depends on how their callbacks end, through a real scheduler and a real
+//! Triggers whose lifecycle depends on how their callbacks end, through a real scheduler and a real
 //! worker: what overlaps, what fails again and again, and who waits for whom.
 
 use std::time::Duration;
@@ -37,11 +37,11 @@ fn overlapping_occurrences_are_skipped_or_queued_and_failing_ones_paused() {
 /// While a callback is under way its trigger fires no other; afterwards it goes on.
 fn assert_overlap_skips(fixture: &LifecycleFixture) {
     let skipped = || {
-        let told = fixture.outcome_kinds("skips").into_iter().filter_map(|kind| match kind {
+        let kinds = fixture.outcome_kinds("skips").into_iter().filter_map(|kind| match kind {
             OutcomeKind::Skipped { occurrences: 1, reason, .. } => Some(reason),
             _ => None,
         });
-        told.collect::<Vec<_>>()
+        kinds.collect::<Vec<_>>()
     };
     let reasons = until("two occurrences to be left out", DEADLINE, || {
         let reasons = skipped();
@@ -66,13 +66,16 @@ fn assert_overlap_queues(fixture: &LifecycleFixture) {
             until("the next two to be due", DEADLINE, || {
                 (clock::monotonic() >= last.at + TWO_STEPS).then_some(())
             });
-            assert_eq!(fixture.endpoint.requests_for("queues").len(), executions, "the others wait");
+            assert_eq!(
+                fixture.endpoint.requests_for("queues").len(),
+                executions,
+                "the others wait"
+            );
         }
         fixture.endpoint.answer_one("queues");
     }
-    until("the last of them to be told", DEADLINE, || {
-        let ended =
-            |kind: &OutcomeKind| matches!(kind, OutcomeKind::Ended { executions: 4, .. });
+    until("the last of them to be reported", DEADLINE, || {
+        let ended = |kind: &OutcomeKind| matches!(kind, OutcomeKind::Ended { executions: 4, .. });
         fixture.outcome_kinds("queues").iter().any(ended).then_some(())
     });
     assert_eq!(occurrences(&fixture.endpoint.requests_for("queues")), [0, 1, 2, 3]);
@@ -99,11 +102,11 @@ fn assert_paused_until_resumed(fixture: &LifecycleFixture) {
     fixture.endpoint.recover();
     endpoint::command(&fixture.cluster, "fails", "resume");
     until("it to be delivered", DEADLINE, || {
-        let told = fixture.outcome_kinds("fails");
-        let resumed = told.iter().any(|kind| matches!(kind, OutcomeKind::Resumed { .. }));
+        let kinds = fixture.outcome_kinds("fails");
+        let resumed = kinds.iter().any(|kind| matches!(kind, OutcomeKind::Resumed { .. }));
         let delivered =
             |kind: &OutcomeKind| matches!(kind, OutcomeKind::Delivered { occurrence: 2, .. });
-        (resumed && told.iter().any(delivered)).then_some(())
+        (resumed && kinds.iter().any(delivered)).then_some(())
     });
 }
 
@@ -111,7 +114,7 @@ fn assert_paused_until_resumed(fixture: &LifecycleFixture) {
 fn a_dependent_fires_when_the_callback_is_delivered_and_not_when_it_fails() {
     let fixture = LifecycleFixture::start("dependents");
     // Who waits may be there before the one that it waits for. All are remembered: some have fired
-    // before their owner hears of those who wait.
+    // before their owner receives the watches.
     fixture.wait_for("early", json!(["flaky"]));
     let retry = json!({"delays": ["2s"], "jitter": 0});
     fixture.register("flaky", "flaky", json!({"retry": retry, "retain": "1h"}));
@@ -157,7 +160,7 @@ fn assert_released_after_a_replay(fixture: &LifecycleFixture) {
 }
 
 fn assert_unmet(fixture: &LifecycleFixture, id: &str, expected: OnFailure, why: &str) {
-    let (then, reason) = until(&format!("{id} to be told"), DEADLINE, || {
+    let (then, reason) = until(&format!("{id} to be reported"), DEADLINE, || {
         fixture.outcome_kinds(id).into_iter().find_map(|kind| match kind {
             OutcomeKind::Unmet { then, reason, .. } => Some((then, reason)),
             _ => None,

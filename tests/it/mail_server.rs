@@ -1,5 +1,5 @@
 //! A mail server as small as one can be: it wants a name and a password, takes mail, refuses
-//! addresses that begin with `gone`, and has no time for those that begin with `later`.
+//! addresses that begin with `unknown`, and defers those that begin with `later`.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -89,7 +89,7 @@ impl MailServerState {
                     say(if known { "235 welcome" } else { "535 who is that?" })?;
                 }
                 (_, _) if !known => say("530 who are you?")?,
-                (_, Some(gone)) if gone.starts_with("gone") => say("550 no such user")?,
+                (_, Some(user)) if user.starts_with("unknown") => say("550 no such user")?,
                 (_, Some(later))
                     if later.starts_with("later") && !self.is_available.load(SeqCst) =>
                 {

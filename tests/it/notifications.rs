@@ -1,5 +1,5 @@
 //! Notifications: an outage of a receiver, real dead letters and circuits, and what those who want
-//! to know are told: by mail to a server, and by a signed webhook.
+//! to know are notified: by mail to a server, and by a signed webhook.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -69,9 +69,11 @@ fn an_outage_sends_one_message_and_the_next_after_the_interval() {
     assert!(second.at - first.at >= INTERVAL, "{:?}", second.at - first.at);
     until("the circuit's opening to be told", DEADLINE, || mail_with(&mail, ": not called since "));
     endpoint.recover();
-    until("its closing to be told", DEADLINE, || mail_with(&mail, "called again since "));
+    until("the mail about the closed circuit", DEADLINE, || {
+        mail_with(&mail, "called again since ")
+    });
 
-    // What was told before an end in order is not told again.
+    // What was sent before a graceful end is not sent again.
     notifier.terminate();
     let before = mail.received_by("ops@example.com").len();
     let mut notifier = cluster.start("notifier", "notifier-2");
@@ -86,18 +88,18 @@ fn an_outage_sends_one_message_and_the_next_after_the_interval() {
 }
 
 #[test]
-fn undelivered_notifications_are_sent_by_the_next_notifier_and_delay_nobody() {
+fn undelivered_notifications_are_sent_by_the_next_notifier_and_delay_no_others() {
     let mail = MailServer::start();
-    let callers = ["later", "gone", "well"]
+    let callers = ["later", "unknown", "well"]
         .map(|name| format!("[callers.{name}]\nnotify.email = [\"{name}@example.com\"]\n"));
     let (cluster, _folder) = cluster("notify-crash", &mail, &callers.concat());
     let mut both = ["one", "other"].map(|name| cluster.start("notifier", name));
     both.iter_mut().for_each(|notifier| notifier.wait_until_ready(READY_DEADLINE));
-    for caller in ["later", "gone", "well", "later", "nobody"] {
+    for caller in ["later", "unknown", "well", "later", "unlisted"] {
         write_letter(&cluster, caller);
     }
     let sent = |to: &str| mail.received_by(&format!("{to}@example.com"));
-    until("those who can be told to be told", DEADLINE, || {
+    until("the reachable recipients to be notified", DEADLINE, || {
         (!sent("well").is_empty() && !sent("operator").is_empty()).then_some(())
     });
     assert!(sent("operator")[0].text.contains("Subject: 1 dead letter of no caller\n"));
@@ -106,15 +108,15 @@ fn undelivered_notifications_are_sent_by_the_next_notifier_and_delay_nobody() {
         let said = |words| both.iter().any(|notifier| says(notifier, words));
         (said("never will be") && said("trying again")).then_some(())
     });
-    assert!(sent("later").is_empty() && sent("gone").is_empty());
+    assert!(sent("later").is_empty() && sent("unknown").is_empty());
 
     let leads = both.iter().position(|notifier| says(notifier, "trying again")).unwrap();
     let [one, other] = both;
     let (leader, next) = if leads == 0 { (one, other) } else { (other, one) };
     leader.kill();
     mail.recover();
-    let told = until("the next one to tell", DEADLINE, || sent("later").into_iter().next());
-    assert!(told.text.contains("Subject: 2 dead letters of later\n"), "{}", told.text);
+    let sent_again = until("the next notification", DEADLINE, || sent("later").into_iter().next());
+    assert!(sent_again.text.contains("Subject: 2 dead letters of later\n"), "{}", sent_again.text);
     assert!(!next.panicked());
     next.terminate();
 }
@@ -185,7 +187,8 @@ pub(crate) fn write_letter(cluster: &TestCluster, caller: &str) {
         content: Content::Record { key, value: None, headers },
     };
     let producer: BaseProducer = cluster.kafka().create().unwrap();
-    let (topic, value) = (cluster.names.dead_letters(), cluster.schemas.encode_dead_letter(&letter));
+    let (topic, value) =
+        (cluster.names.dead_letters(), cluster.schemas.encode_dead_letter(&letter));
     let record: BaseRecord<'_, str, [u8]> = BaseRecord::to(&topic).payload(&value[..]);
     producer.send(record).map_err(|(error, _)| error).unwrap();
     producer.flush(DEADLINE).unwrap();

@@ -54,7 +54,7 @@ impl OpenApiFixture {
     }
 }
 
-/// Asks for a registry: hence a target of its own.
+/// It downloads packages: it has a target of its own.
 #[test]
 #[ignore = "make test-api"]
 fn schemathesis_finds_no_fault() {
@@ -138,7 +138,7 @@ fn a_generated_typescript_client_works() {
 }
 
 impl OpenApiFixture {
-    /// A program that is told where the API is.
+    /// A program that is given the address of the API.
     fn with_environment<'a>(&self, program: &'a mut Command) -> &'a mut Command {
         program
             .env("ORLOJ_URL", self.url())

@@ -25,11 +25,11 @@ const END_DEADLINE: Duration = Duration::from_secs(30);
 /// How much of a log is shown on failure.
 const LINES_SHOWN: usize = 60;
 
-/// $1: the program's process id. It dies with the test, unless the test says that it is gone.
+/// $1: the program's process id. It is killed when the test ends, unless the test says that it has ended.
 const WATCHDOG: &str = r#"
 trap '' INT TERM HUP
 read -r order
-[ "$order" = gone ] || kill -9 "$1"
+[ "$order" = ended ] || kill -9 "$1"
 "#;
 
 /// A configuration file in the making: full names and values, the last one wins.
@@ -293,7 +293,7 @@ impl Drop for OrlojProcess {
         let _ = self.program.wait();
         // Only now is its process id free to be another's.
         if let Some(mut orders) = self.watchdog.stdin.take() {
-            let _ = orders.write_all(b"gone\n");
+            let _ = orders.write_all(b"ended\n");
         }
         let _ = self.watchdog.wait();
         if std::thread::panicking() {

@@ -61,7 +61,7 @@ fn a_trigger_has_its_own_retry_policy() {
 }
 
 #[test]
-fn a_slow_pool_delays_nobody_else() {
+fn a_slow_pool_delays_no_other_pool() {
     const MANY: usize = 6;
     let cluster = callbacks("pools")
         .set("topics.pools", vec!["slow"])
@@ -92,18 +92,18 @@ fn a_slow_pool_delays_nobody_else() {
     endpoint.recover();
     (0..MANY).for_each(|n| assert_delivered(&cluster, &format!("slow-{n}"), 1));
 
-    endpoint.register(&cluster, "lost", "fine", json!({}), pool("nobody"));
+    endpoint.register(&cluster, "lost", "fine", json!({}), pool("unserved"));
     let letter = letter_of(&cluster, "lost");
-    assert!(letter.reason.starts_with("pool nobody: topic"), "{}", letter.reason);
+    assert!(letter.reason.starts_with("pool unserved: topic"), "{}", letter.reason);
     assert!(letter.reason.contains("`orloj topics apply`"), "{}", letter.reason);
 
     // The way out that the reason names, and no attempt was spent.
-    let with_pool = cluster.settings.clone().set("topics.pools", vec!["slow", "nobody"]);
+    let with_pool = cluster.settings.clone().set("topics.pools", vec!["slow", "unserved"]);
     let (said, applied) = with_pool.run(&["topics", "apply"]);
     assert!(applied, "{said}");
-    let settings = with_pool.set("worker.pool", "nobody");
-    let mut nobody = OrlojProcess::start("worker", "nobody", &settings, "");
-    nobody.wait_until_ready(READY_DEADLINE);
+    let settings = with_pool.set("worker.pool", "unserved");
+    let mut unserved = OrlojProcess::start("worker", "unserved", &settings, "");
+    unserved.wait_until_ready(READY_DEADLINE);
     until("the replay to find the pool", DEADLINE, || {
         let replay = ["dead-letters", "replay", "--trigger", "lost", "--yes"];
         let (said, done) = cluster.settings.run(&replay);
@@ -111,7 +111,7 @@ fn a_slow_pool_delays_nobody_else() {
         (!endpoint.requests_for("lost").is_empty()).then_some(())
     });
     assert_delivered(&cluster, "lost", 1);
-    for process in [nobody, slow, worker, scheduler] {
+    for process in [unserved, slow, worker, scheduler] {
         process.terminate();
     }
 }

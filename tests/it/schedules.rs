@@ -51,7 +51,7 @@ fn every_occurrence_fires_once_through_kills_and_lost_disks() {
     until("all ends", COMPLETION_DEADLINE, || (ends(&cluster) == SCHEDULES).then_some(()));
     scheduler.wait_until_ready(READY_DEADLINE);
     scheduler.terminate();
-    // Whoever comes next adds nothing.
+    // The next process adds nothing.
     cluster.wipe("first");
     let mut again = cluster.scheduler("first");
     again.wait_until_ready(READY_DEADLINE);
@@ -88,28 +88,33 @@ fn commands_take_effect_and_survive_a_takeover() {
     client.post("paused", "", Some("pause"));
     client.post("resumed", "", Some("pause"));
     client.post("called", "", Some("fire-now"));
-    client.post("nobody", "", Some("pause"));
+    client.post("unknown", "", Some("pause"));
     let answers = |count| {
         until("answers", COMPLETION_DEADLINE, || {
-            Some(cluster.outcomes()).filter(|told| told.len() >= count)
+            Some(cluster.outcomes()).filter(|outcomes| outcomes.len() >= count)
         })
     };
-    let told = answers(7);
-    let of = |id: &str| told.iter().filter(|told| told.trigger == *id).map(|t| &t.kind).last();
-    assert!(matches!(of("paused"), Some(OutcomeKind::Paused { .. })), "{told:?}");
-    assert!(matches!(of("called"), Some(OutcomeKind::Called { occurrence: 0, .. })), "{told:?}");
-    assert!(matches!(of("nobody"), Some(OutcomeKind::NotPending { .. })), "{told:?}");
+    let outcomes = answers(7);
+    let of = |id: &str| {
+        outcomes.iter().filter(|outcomes| outcomes.trigger == *id).map(|t| &t.kind).last()
+    };
+    assert!(matches!(of("paused"), Some(OutcomeKind::Paused { .. })), "{outcomes:?}");
+    assert!(
+        matches!(of("called"), Some(OutcomeKind::Called { occurrence: 0, .. })),
+        "{outcomes:?}"
+    );
+    assert!(matches!(of("unknown"), Some(OutcomeKind::NotPending { .. })), "{outcomes:?}");
     scheduler.kill();
     cluster.wipe("first");
     let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
     client.post("resumed", "", Some("resume"));
-    let told = answers(8);
-    let resumed = told.iter().any(|told| {
-        matches!(told.kind, OutcomeKind::Resumed { fire_at, .. }
+    let outcomes = answers(8);
+    let resumed = outcomes.iter().any(|outcomes| {
+        matches!(outcomes.kind, OutcomeKind::Resumed { fire_at, .. }
         if fire_at == soon)
     });
-    assert!(resumed, "{told:?}");
+    assert!(resumed, "{outcomes:?}");
     // One that is due later says that the time of the others has passed.
     client.register("last", soon + 1_000, cluster.target(), "last", false);
     let fires = until("the last one", COMPLETION_DEADLINE, || {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::callers::{CallersScenario, Delivery};
 use crate::command::run_to_end;
 
-/// Asks for programs that a build does not need, and for registries: hence a target of its own.
+/// It needs programs that a build does not need, and downloads packages: it has a target of its own.
 #[test]
 #[ignore = "make test-signatures"]
 fn the_official_libraries_verify_our_signatures() {
@@ -63,15 +63,15 @@ fn deliveries() -> Vec<Value> {
     let [first, second] = [&shared[0], &shared[1]].map(|secret| json!({ "shared": secret }));
     let public = json!({ "public": pair.public });
     vec![
-        told(&sent[0], &[&first]),
-        told(&sent[1], &[&first]),
-        told(&sent[2], &[&first, &second]),
-        told(&sent[3], &[&first, &public]),
+        expected(&sent[0], &[&first]),
+        expected(&sent[1], &[&first]),
+        expected(&sent[2], &[&first, &second]),
+        expected(&sent[3], &[&first, &public]),
     ]
 }
 
 /// A request, and the keys of which each must verify it.
-fn told(delivery: &Delivery, keys: &[&Value]) -> Value {
+fn expected(delivery: &Delivery, keys: &[&Value]) -> Value {
     let headers = delivery.headers.iter();
     let headers = headers.filter(|(name, _)| name.as_str().starts_with("webhook-"));
     let headers = headers.map(|(name, value)| (name.to_string(), value.to_str().unwrap().into()));

@@ -41,8 +41,8 @@ fn first_line(settings: &ProcessSettings, topic: &str) -> (String, String) {
     let mut tail = settings.command(&["tail", topic, "--from-beginning"]);
     let mut tail = tail.stdout(Stdio::piped()).spawn().unwrap();
     let out = BufReader::new(tail.stdout.take().unwrap());
-    let (heard, lines) = mpsc::channel();
-    let _ends_with_it = thread::spawn(move || out.lines().try_for_each(|line| heard.send(line)));
+    let (sender, lines) = mpsc::channel();
+    let _ends_with_it = thread::spawn(move || out.lines().try_for_each(|line| sender.send(line)));
     let line = lines.recv_timeout(DEADLINE);
     tail.kill().unwrap();
     let _killed = tail.wait().unwrap();

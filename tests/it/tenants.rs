@@ -63,7 +63,8 @@ fn no_route_reads_or_changes_what_belongs_to_another_tenant() {
     for process in [&mut scheduler, &mut worker, &mut gateway] {
         process.wait_until_ready(READY_DEADLINE);
     }
-    let fixture = TenantsFixture { gateway, client: Client::new(), runtime: Runtime::new().unwrap() };
+    let fixture =
+        TenantsFixture { gateway, client: Client::new(), runtime: Runtime::new().unwrap() };
     let endpoint = Endpoint::start();
     let letter = create_resources(&fixture, &alice, cluster.target().1, &endpoint);
     let before = fixture.look(&alice, &format!("/v1/triggers/{TRIGGER}"));
@@ -102,7 +103,12 @@ fn no_route_reads_or_changes_what_belongs_to_another_tenant() {
 }
 
 /// Gives the first tenant a trigger and a dead letter; returns the letter's id.
-fn create_resources(fixture: &TenantsFixture, key: &str, topic: &str, endpoint: &Endpoint) -> String {
+fn create_resources(
+    fixture: &TenantsFixture,
+    key: &str,
+    topic: &str,
+    endpoint: &Endpoint,
+) -> String {
     let payload = json!({ "words": SECRET });
     let pending = json!({
         "triggerId": TRIGGER, "name": SECRET, "labels": {"of": SECRET}, "topic": topic,

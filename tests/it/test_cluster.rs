@@ -251,7 +251,7 @@ fn create_topics(client: &ClientConfig, prefix: &str, target: &str, copies: u16)
         let created = admin.create_topics([&theirs], &AdminOptions::new()).await.unwrap();
         assert_eq!(created, [Ok(target.to_owned())]);
     });
-    // The controller has made them; the broker hears of them a moment later.
+    // The controller has made them; the broker knows them a moment later.
     until("the broker to know its topics", READY_DEADLINE, || {
         runtime.block_on(ours.verify_with(client)).ok()?;
         let metadata = admin.inner().fetch_metadata(Some(target), READY_DEADLINE).ok()?;

@@ -38,14 +38,14 @@ async fn a_difference_is_reported_with_the_command_that_fixes_it() {
     let prefix = unique_prefix("topics");
     definitions(&prefix, 2).apply_with(&client).await.unwrap();
     let ledger = format!("{prefix}.ledger");
-    // Setting one anew resets the others, delete.retention.ms too: it falls to Kafka's 1 d.
+    // Setting one again resets the others, delete.retention.ms too: it falls to Kafka's 1 d.
     let delete =
         AlterConfig::new(ResourceSpecifier::Topic(&ledger)).set("cleanup.policy", "delete");
     let admin: AdminClient<DefaultClientContext> = client.create().unwrap();
     admin.alter_configs([&delete], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
 
     let topics = definitions(&prefix, 3);
-    // The broker that is asked hears of it a moment after the controller has changed it.
+    // The broker that is asked knows it a moment after the controller has changed it.
     let deadline = clock::monotonic() + Duration::from_secs(30);
     let differences = loop {
         let Err(TopicError::Different(differences)) = topics.verify_with(&client).await else {
@@ -68,7 +68,7 @@ async fn a_difference_is_reported_with_the_command_that_fixes_it() {
          --entity-type topics --entity-name {ledger} --add-config cleanup.policy=compact",
         server.bootstrap(),
     );
-    assert!(of_setting("cleanup.policy").ends_with(&mend), "{texts:?}");
+    assert!(of_setting("cleanup.policy").ends_with(&fix), "{texts:?}");
     assert!(of_setting("delete.retention.ms").contains("86400000, must be 604800000 at least"));
 
     // Nothing is altered by applying: the same is found again.

@@ -155,7 +155,7 @@ fn request(topic: &str, partition: i32, offset: i64) -> Vec<u8> {
     [&length.to_be_bytes()[..], &body].concat()
 }
 
-/// The last stable offset, and the batches that came whole.
+/// The last stable offset, and the complete batches.
 fn parse(answer: &[u8]) -> Result<(i64, Vec<TransactionBatchHeader>)> {
     let mut fields = ResponseFields(answer);
     let [_correlation, _throttled, _topics] = std::array::from_fn(|_| fields.i32());

@@ -17,7 +17,7 @@ pub(crate) fn until<T>(what: &str, deadline: Duration, probe: impl FnMut() -> Op
 /// Looks until `probe` finds what it looks for, and returns it; `None` after `deadline`.
 pub(crate) fn within<T>(deadline: Duration, mut probe: impl FnMut() -> Option<T>) -> Option<T> {
     let started = clock::monotonic();
-    // Nobody sends: receiving is a pause that the test's own thread can afford.
+    // The channel has no sender: receiving is a pause.
     let (_quiet, pause) = mpsc::channel::<()>();
     loop {
         if let Some(found) = probe() {

@@ -113,20 +113,20 @@ fn unreachable_and_silent_receivers_fail_as_expected() {
     last.id.attempt = 2;
     let [closed] = kafka_server::free_ports();
     let refused = fire_to("refused", &format!("http://127.0.0.1:{closed}/"));
-    for fire in [cluster.fire("gone", "gone"), cluster.fire("silent", "slow"), last, refused] {
+    for fire in [cluster.fire("final", "final"), cluster.fire("silent", "slow"), last, refused] {
         cluster.publish(0, &fire);
     }
-    let mut told = BTreeMap::new();
+    let mut failures = BTreeMap::new();
     for _ in 0..4 {
         let Outcome { trigger, kind, .. } = outcomes.next(Schemas::decode_outcome);
         let OutcomeKind::Failed { attempt, reason, retry_at, .. } = kind else { panic!() };
-        told.insert((trigger.to_string(), attempt), (reason, retry_at.is_some()));
+        failures.insert((trigger.to_string(), attempt), (reason, retry_at.is_some()));
     }
-    let of = |trigger: &str, attempt| told[&(trigger.to_owned(), attempt)].clone();
-    assert_eq!(of("gone", 1), ("final: answered 410".to_owned(), false));
-    assert!(of("silent", 1).0.starts_with("timed out") && of("silent", 1).1, "{told:?}");
-    assert!(of("silent", 2).0.starts_with("attempt 2 was the last: timed out"), "{told:?}");
-    assert!(of("refused", 1).0.contains("refused") && of("refused", 1).1, "{told:?}");
+    let of = |trigger: &str, attempt| failures[&(trigger.to_owned(), attempt)].clone();
+    assert_eq!(of("final", 1), ("final: answered 410".to_owned(), false));
+    assert!(of("silent", 1).0.starts_with("timed out") && of("silent", 1).1, "{failures:?}");
+    assert!(of("silent", 2).0.starts_with("attempt 2 was the last: timed out"), "{failures:?}");
+    assert!(of("refused", 1).0.contains("refused") && of("refused", 1).1, "{failures:?}");
 }
 
 /// One slow callback a partition holds its offset back; then a second worker takes one of the two
@@ -183,7 +183,9 @@ fn waiting_callbacks_are_deferred_when_the_window_is_full() {
         waits.id.generation = n;
         cluster.enqueue(0, b"waits", &cluster.schemas.encode_fire(&waits));
     }
-    until("a callback that hangs", DEADLINE, || (cluster.receiver.count("hangs") == 1).then_some(()));
+    until("a callback that hangs", DEADLINE, || {
+        (cluster.receiver.count("hangs") == 1).then_some(())
+    });
     let mut other = cluster.fire("other", "ok");
     other.definition.caller = Some("other".into());
     for n in 0..=WINDOW_MAX {
@@ -252,14 +254,14 @@ fn only_callbacks_that_have_not_started_are_withdrawn() {
     assert_eq!((delivered, cluster.receiver.count("order-7")), ([1, 43], 2));
 }
 
-/// A worker has begun two callbacks of each partition, and then another one, with a place for one,
-/// takes one of the two partitions over. Nobody may say of any that it was not requested.
+/// A worker has started two callbacks of each partition; then another worker, with a limit of one,
+/// takes over one of the two partitions. No outcome may say that one of them was not requested.
 #[test]
 fn callbacks_that_another_worker_may_have_started_are_not_withdrawn() {
     let cluster = WorkerFixture::new("worker-doubts");
     let _first = cluster.start_worker(&[]);
     let outcomes = cluster.read_topic("outcomes");
-    let ids = ["begun-0", "begun-1", "waits-0", "waits-1"];
+    let ids = ["started-0", "started-1", "waits-0", "waits-1"];
     for (id, partition) in ids.into_iter().zip([0, 1, 0, 1]) {
         cluster.publish(partition, &cluster.fire(id, "slow"));
     }
@@ -384,7 +386,7 @@ pub(crate) fn fire_to(trigger: &str, url: &str) -> Fire {
     Fire { id, scheduled, fired, definition, history, report_end: settles, priority }
 }
 
-/// A worker in this process; told to end, and waited for, with its value.
+/// A worker in this process; it is ended, and waited for, when the value is dropped.
 struct WorkerThread {
     shutdown: CancellationToken,
     thread: Option<std::thread::JoinHandle<Result<(), WorkerError>>>,
@@ -482,7 +484,7 @@ async fn answer(
     calls.lock().unwrap().push(call);
     match behaviour.as_str() {
         "flaky" if !third => (StatusCode::INTERNAL_SERVER_ERROR, "attempt refused\n"),
-        "gone" => (StatusCode::GONE, ""),
+        "final" => (StatusCode::GONE, ""),
         "slow" => {
             let _released = released.wait_for(|released| *released).await;
             (StatusCode::OK, "")

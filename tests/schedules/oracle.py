@@ -83,8 +83,8 @@ def chosen(found, gap, overlap):
 
 def main(path, first_year, last_year):
     with open(path) as file:
-        told = json.load(file)
-    for case in told["cases"]:
+    query = json.load(file)
+    for case in query["cases"]:
         if "window" in case:
             start = datetime.fromisoformat(case["window"]["from"])
             end = start + timedelta(days=case["window"]["days"])
@@ -93,7 +93,7 @@ def main(path, first_year, last_year):
             end = datetime(min(last_year, first_year + case.get("years", 1_000)), 1, 1)
         bounds = [time.replace(tzinfo=timezone.utc) for time in (start, end)]
         times = wall_times(case["oracle"], start - MARGIN, end + MARGIN)
-        for name in told["zones"]:
+        for name in query["zones"]:
             found = [instants(time, zoneinfo.ZoneInfo(name)) for time in times]
             line = [name, case["name"]]
             for gap, overlap in RULES:

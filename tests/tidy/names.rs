@@ -1,7 +1,7 @@
 //! One name, one meaning: type definitions that share their name are counted.
 //!
 //! Invariant: at most one definition in twenty shares its name with another one of the tree. The
-//! associated types of somebody else's trait do not count: their names are given.
+//! associated types of a foreign trait do not count: their names are given.
 
 use std::collections::BTreeMap;
 

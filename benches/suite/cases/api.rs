@@ -17,9 +17,10 @@ use tokio::task::JoinSet;
 
 use super::lateness::{WARM_UP_S, of_ticker};
 use crate::bench_cluster::BenchCluster;
+use crate::case::{BenchRun, CaseResult};
 use crate::figures::{Figure, Goal, amount};
 use crate::measured_process::MeasuredProcess;
-use crate::run::{BenchRun, CaseResult, print_progress};
+use crate::progress::print_progress;
 
 /// Requests a second while their time is measured.
 const RATE: u32 = 1_000;
@@ -72,14 +73,14 @@ fn round(run: &BenchRun, number: u32) -> ApiRound {
         "gateway.listen = '{free}'\ngateway.view_dir = '{}'",
         folder.path().join("view").display()
     );
-    let site = BenchCluster::prepare_with(run.bootstrap, &more);
-    let scheduler = MeasuredProcess::scheduler(&site);
-    let gateway = MeasuredProcess::gateway(&site);
+    let cluster = BenchCluster::prepare_with(run.bootstrap, &more);
+    let scheduler = MeasuredProcess::scheduler(&cluster);
+    let gateway = MeasuredProcess::gateway(&cluster);
     let runtime = Runtime::new().unwrap();
     let api = Arc::new(ApiTarget {
         client: Client::builder().no_proxy().build().unwrap(),
         url: format!("http://{free}/v1/triggers"),
-        topic: site.output("scheduler"),
+        topic: cluster.output("scheduler"),
     });
     let count = RATE * (WARM_UP_S + run.plan.measured_s);
     let (mut made, mut looked) = runtime.block_on(at_fixed_rate(&api, count));
@@ -120,7 +121,7 @@ impl ApiTarget {
     }
 }
 
-/// How long each request took, in ms, from when it should have been made; and each look. What came
+/// How long each request took, in ms, from when it should have been made; and each poll. What was received
 /// while everything warmed up is left out.
 async fn at_fixed_rate(api: &Arc<ApiTarget>, count: u32) -> (Vec<f64>, Vec<f64>) {
     let begin = clock::monotonic();
@@ -151,7 +152,7 @@ async fn at_fixed_rate(api: &Arc<ApiTarget>, count: u32) -> (Vec<f64>, Vec<f64>)
 
 /// Registrations a second.
 async fn closed_loop(api: &Arc<ApiTarget>, count: u32) -> f64 {
-    let (begun, taken) = (clock::monotonic(), Arc::new(AtomicU32::new(0)));
+    let (started, taken) = (clock::monotonic(), Arc::new(AtomicU32::new(0)));
     let clients = (0..CLIENTS).map(|_| {
         let (api, taken) = (Arc::clone(api), Arc::clone(&taken));
         async move {
@@ -161,7 +162,7 @@ async fn closed_loop(api: &Arc<ApiTarget>, count: u32) -> f64 {
         }
     });
     let _all = clients.collect::<JoinSet<_>>().join_all().await;
-    f64::from(count) / (clock::monotonic() - begun).as_secs_f64()
+    f64::from(count) / (clock::monotonic() - started).as_secs_f64()
 }
 
 fn since(moment: Instant) -> f64 {

@@ -10,11 +10,12 @@ use orloj::model::{Millis, Timestamp};
 
 use super::throughput::best_pipe;
 use crate::bench_cluster::BenchCluster;
+use crate::case::{BenchRun, CaseResult};
 use crate::figures::{Figure, Goal};
 use crate::load_generator::LoadGenerator;
 use crate::measured_process::{MeasuredProcess, ProcessMemory};
 use crate::output_reader::OutputReader;
-use crate::run::{BenchRun, CaseResult, print_progress};
+use crate::progress::print_progress;
 use crate::wait::until;
 
 const SERIES: &str = "burst";
@@ -29,9 +30,9 @@ pub(crate) fn one_millisecond(run: &BenchRun) -> CaseResult {
     let count = run.plan.burst;
     let (mut ours, mut pipes) = (Vec::new(), Vec::new());
     for number in run.rounds() {
-        let site = BenchCluster::prepare(run.bootstrap);
-        let (seconds, _memory) = burst(&site, count);
-        let pipe = f64::from(count) / best_pipe(run, &site, SERIES, count);
+        let cluster = BenchCluster::prepare(run.bootstrap);
+        let (seconds, _memory) = burst(&cluster, count);
+        let pipe = f64::from(count) / best_pipe(run, &cluster, SERIES, count);
         print_progress(&format!("round {number}: visible after {seconds:.2} s, pipe {pipe:.2} s"));
         ours.push(seconds);
         pipes.push(pipe);
@@ -43,19 +44,19 @@ pub(crate) fn one_millisecond(run: &BenchRun) -> CaseResult {
 }
 
 /// Seconds until all are visible, and what the scheduler had in memory then.
-pub(super) fn burst(site: &BenchCluster, count: u32) -> (f64, ProcessMemory) {
+pub(super) fn burst(cluster: &BenchCluster, count: u32) -> (f64, ProcessMemory) {
     let lead = LEAD_MS + u64::from(count) * LEAD_MS_PER_MILLION / 1_000_000;
     let due = clock::now_ms() + lead;
-    let mut witness = OutputReader::open(site, "scheduler");
-    let mut registrar = LoadGenerator::open(site);
-    let _rate = registrar.register_all(SERIES, count, |_| due);
-    let mark = registrar.write_marker();
-    registrar.flush();
-    let scheduler = MeasuredProcess::scheduler(site);
-    witness.wait_for_marker(mark);
+    let mut reader = OutputReader::open(cluster, "scheduler");
+    let mut generator = LoadGenerator::open(cluster);
+    let _rate = generator.register_all(SERIES, count, |_| due);
+    let mark = generator.write_marker();
+    generator.flush();
+    let scheduler = MeasuredProcess::scheduler(cluster);
+    reader.wait_for_marker(mark);
     assert!(clock::now_ms() + 1_000 < due, "all must be taken in before their time");
-    let begun = moment(due);
-    let seconds = (witness.count(SERIES, count) - begun).as_secs_f64();
+    let started = moment(due);
+    let seconds = (reader.count(SERIES, count) - started).as_secs_f64();
     let memory = scheduler.memory();
     scheduler.terminate();
     (seconds, memory)

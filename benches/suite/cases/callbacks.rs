@@ -15,12 +15,13 @@ use orloj::model::fire::Fire;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use crate::bench_cluster::{BenchCluster, PARTITIONS};
+use crate::case::{BenchRun, CaseResult};
 use crate::chart::Chart;
 use crate::figures::{Figure, Goal, amount};
 use crate::load_generator::{PAYLOAD_BYTES, send};
 use crate::measured_process::MeasuredProcess;
+use crate::progress::print_progress;
 use crate::receiver::BenchReceiver;
-use crate::run::{BenchRun, CaseResult, print_progress};
 
 /// Callbacks under way at once.
 const AT_ONCE: u32 = 10_000;
@@ -94,14 +95,14 @@ fn round(run: &BenchRun, kind: &ReceiverKind, number: u32) -> CallbackRound {
         "worker.allow_addresses = 'any'\nworker.in_flight_max = {at_once}\n\
          worker.listen = '{listen}'"
     );
-    let site = BenchCluster::prepare_with(run.bootstrap, &more);
+    let cluster = BenchCluster::prepare_with(run.bootstrap, &more);
     let receiver = BenchReceiver::open(kind.pause, at_once);
     // What a worker sends back, for whatever reason, comes again by the scheduler.
-    let _scheduler = MeasuredProcess::scheduler(&site);
-    let worker = MeasuredProcess::worker(&site);
+    let _scheduler = MeasuredProcess::scheduler(&cluster);
+    let worker = MeasuredProcess::worker(&cluster);
     let resident = || worker.memory().resident as f64 / MIB;
     let start = resident();
-    write_fires(&site, &receiver.url(), count);
+    write_fires(&cluster, &receiver.url(), count);
     receiver.rate(count / 2, DEADLINE);
     let half_way = resident();
     receiver.rate(count / 10 * 9, DEADLINE);
@@ -113,7 +114,7 @@ fn round(run: &BenchRun, kind: &ReceiverKind, number: u32) -> CallbackRound {
 
     let most = receiver.in_flight_max();
     let receiver = BenchReceiver::open(kind.pause, at_once);
-    let _caller = MeasuredProcess::caller(&site, &receiver.url(), count, at_once);
+    let _caller = MeasuredProcess::caller(&cluster, &receiver.url(), count, at_once);
     let plain = receiver.rate(count, DEADLINE);
     print_progress(&format!(
         "round {number}, answered {}: {rate:.0}/s of {plain:.0}/s; {} MiB, {} near the end",
@@ -125,9 +126,9 @@ fn round(run: &BenchRun, kind: &ReceiverKind, number: u32) -> CallbackRound {
 }
 
 /// Writes so many fires, to all partitions in turn.
-fn write_fires(site: &BenchCluster, url: &str, count: u32) {
-    let producer: BaseProducer = producer_config(&site.settings).create().unwrap();
-    let (topic, schemas) = (Names::new(&site.settings.topics.prefix).fires(), Schemas::new());
+fn write_fires(cluster: &BenchCluster, url: &str, count: u32) {
+    let producer: BaseProducer = producer_config(&cluster.settings).create().unwrap();
+    let (topic, schemas) = (Names::new(&cluster.settings.topics.prefix).fires(), Schemas::new());
     let payload = format!("\"{}\"", "x".repeat(PAYLOAD_BYTES - 2));
     for n in 0..count {
         let trigger = format!("callback-{n:07}");

@@ -8,11 +8,12 @@ use orloj::model::Millis;
 
 use super::throughput::best_pipe;
 use crate::bench_cluster::BenchCluster;
+use crate::case::{BenchRun, CaseResult};
 use crate::figures::Figure;
 use crate::load_generator::{LoadGenerator, scattered};
 use crate::measured_process::MeasuredProcess;
 use crate::output_reader::OutputReader;
-use crate::run::{BenchRun, CaseResult, print_progress};
+use crate::progress::print_progress;
 
 const SERIES: &str = "fickle";
 /// Triggers.
@@ -31,9 +32,9 @@ pub(crate) fn nine_in_ten(run: &BenchRun) -> CaseResult {
     let count = run.count(COUNT);
     let (mut ours, mut pipes) = (Vec::new(), Vec::new());
     for number in run.rounds() {
-        let site = BenchCluster::prepare(run.bootstrap);
-        let rate = commands(&site, count);
-        let pipe = best_pipe(run, &site, SERIES, count + count / KEPT * (KEPT - 1));
+        let cluster = BenchCluster::prepare(run.bootstrap);
+        let rate = commands(&cluster, count);
+        let pipe = best_pipe(run, &cluster, SERIES, count + count / KEPT * (KEPT - 1));
         print_progress(&format!("round {number}: {rate:.0} commands/s, pipe {pipe:.0}/s"));
         ours.push(rate);
         pipes.push(pipe);
@@ -44,23 +45,23 @@ pub(crate) fn nine_in_ten(run: &BenchRun) -> CaseResult {
 }
 
 /// Commands taken in a second: registrations and tombstones of a backlog, no fire among them.
-fn commands(site: &BenchCluster, count: u32) -> f64 {
+fn commands(cluster: &BenchCluster, count: u32) -> f64 {
     let lead = LEAD_MS + u64::from(count) * LEAD_MS_PER_MILLION / 1_000_000;
     let due = clock::now_ms() + lead;
-    let mut witness = OutputReader::open(site, "scheduler");
-    let mut registrar = LoadGenerator::open(site);
-    let _rate = registrar.register_all(SERIES, count, |n| due + scattered(n, DUE_MS));
+    let mut reader = OutputReader::open(cluster, "scheduler");
+    let mut generator = LoadGenerator::open(cluster);
+    let _rate = generator.register_all(SERIES, count, |n| due + scattered(n, DUE_MS));
     let cancelled = (0..count).filter(|n| n % KEPT != 0);
-    cancelled.for_each(|n| registrar.cancel(SERIES, n));
-    let mark = registrar.write_marker();
-    registrar.flush();
-    let _scheduler = MeasuredProcess::scheduler(site);
-    let begun = clock::monotonic();
-    witness.wait_for_marker(mark);
-    let seconds = (clock::monotonic() - begun).as_secs_f64();
+    cancelled.for_each(|n| generator.cancel(SERIES, n));
+    let mark = generator.write_marker();
+    generator.flush();
+    let _scheduler = MeasuredProcess::scheduler(cluster);
+    let started = clock::monotonic();
+    reader.wait_for_marker(mark);
+    let seconds = (clock::monotonic() - started).as_secs_f64();
     assert!(clock::now_ms() < due, "all must be cancelled before their time");
     let (kept, cancelled) = (count.div_ceil(KEPT), count - count.div_ceil(KEPT));
-    witness.count(SERIES, kept);
-    assert!(witness.is_silent(), "what was cancelled has fired");
+    reader.count(SERIES, kept);
+    assert!(reader.is_silent(), "what was cancelled has fired");
     f64::from(count + cancelled) / seconds
 }

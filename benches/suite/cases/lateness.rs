@@ -2,9 +2,9 @@
 //!
 //! Invariant: from the due time to being received by a read_committed reader in another process.
 //! The ticker runs alone, at the same rate, in the same round; the pending triggers fire meanwhile
-//! into the same topic and are not counted. Beside it stands the ticker *in company*: somebody
-//! registers at the same rate and somebody reads that, as for every scheduler. What it loses by
-//! that is the broker's and the processor's, whoever fires.
+//! into the same topic and are not counted. Beside it is the ticker *in company*: another process
+//! registers at the same rate and a third one reads that, as for every scheduler. What it loses by
+//! that is caused by the broker and the processor, not by the process that fires.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,12 +14,13 @@ use orloj::kafka::reader::LogReader;
 use orloj::model::Millis;
 
 use crate::bench_cluster::{BenchCluster, PARTITIONS};
+use crate::case::{BenchRun, CaseResult};
 use crate::chart::{Axes, Chart, ChartLine};
 use crate::figures::{Figure, Goal, amount};
 use crate::load_generator::LoadGenerator;
 use crate::measured_process::MeasuredProcess;
 use crate::output_reader::{Lateness, OutputReader};
-use crate::run::{BenchRun, CaseResult, print_progress};
+use crate::progress::print_progress;
 use crate::ticker;
 
 /// From a registration to its time, in ms.
@@ -50,8 +51,8 @@ const PERCENTILES: [Percentile; 3] =
 /// B0 and B4.
 pub(crate) fn against_pending(run: &BenchRun) -> CaseResult {
     let plan = &run.plan;
-    let site = |&pending: &u32| run.pending_clusters.with_pending(run.bootstrap, pending);
-    let sites: Vec<_> = plan.pending.iter().map(site).collect();
+    let cluster = |&pending: &u32| run.pending_clusters.with_pending(run.bootstrap, pending);
+    let clusters: Vec<_> = plan.pending.iter().map(cluster).collect();
     let rounds: Vec<_> = run
         .rounds()
         .map(|number| LatenessRound {
@@ -60,7 +61,7 @@ pub(crate) fn against_pending(run: &BenchRun) -> CaseResult {
                 .rates
                 .contains(&GOAL_RATE)
                 .then(|| ticker_under_load(run, GOAL_RATE)),
-            scheduler: sites.iter().map(|site| at_all_rates(run, site, number)).collect(),
+            scheduler: clusters.iter().map(|cluster| at_all_rates(run, cluster, number)).collect(),
         })
         .collect();
     let mut outcome = CaseResult::default();
@@ -77,28 +78,28 @@ pub(crate) fn against_pending(run: &BenchRun) -> CaseResult {
 }
 
 pub(super) fn of_ticker(run: &BenchRun, rate: u32) -> Lateness {
-    let site = BenchCluster::prepare(run.bootstrap);
-    let mut witness = OutputReader::open(&site, "ticker");
+    let cluster = BenchCluster::prepare(run.bootstrap);
+    let mut reader = OutputReader::open(&cluster, "ticker");
     let count = rate * (WARM_UP_S + run.plan.measured_s);
-    let _ticker = MeasuredProcess::ticker(&site, count, rate);
-    let lateness = witness.lateness(ticker::SERIES, count, Millis::from(WARM_UP_S) * 1_000);
+    let _ticker = MeasuredProcess::ticker(&cluster, count, rate);
+    let lateness = reader.lateness(ticker::SERIES, count, Millis::from(WARM_UP_S) * 1_000);
     print_progress(&format!("ticker at {}/s: {lateness}", amount(rate.into())));
     lateness
 }
 
-/// The ticker, while somebody registers at the same rate and somebody reads it.
+/// The ticker, while one process registers at the same rate and another reads it.
 fn ticker_under_load(run: &BenchRun, rate: u32) -> Lateness {
-    let site = BenchCluster::prepare(run.bootstrap);
-    let mut witness = OutputReader::open(&site, "ticker");
-    let mut registrar = LoadGenerator::open(&site);
+    let cluster = BenchCluster::prepare(run.bootstrap);
+    let mut reader = OutputReader::open(&cluster, "ticker");
+    let mut generator = LoadGenerator::open(&cluster);
     let count = rate * (WARM_UP_S + run.plan.measured_s);
     let is_over = AtomicBool::new(false);
     let lateness = std::thread::scope(|scope| {
-        let _reader = scope.spawn(|| read_triggers(&site, &is_over));
-        let _ticker = MeasuredProcess::ticker(&site, count, rate);
+        let _reader = scope.spawn(|| read_triggers(&cluster, &is_over));
+        let _ticker = MeasuredProcess::ticker(&cluster, count, rate);
         let _joined =
-            scope.spawn(move || registrar.register_at_rate("company", count, rate, NEVER_MS));
-        let lateness = witness.lateness(ticker::SERIES, count, Millis::from(WARM_UP_S) * 1_000);
+            scope.spawn(move || generator.register_at_rate("company", count, rate, NEVER_MS));
+        let lateness = reader.lateness(ticker::SERIES, count, Millis::from(WARM_UP_S) * 1_000);
         is_over.store(true, Ordering::Relaxed);
         lateness
     });
@@ -107,9 +108,9 @@ fn ticker_under_load(run: &BenchRun, rate: u32) -> Lateness {
 }
 
 /// Reads what is registered as a scheduler does, and does nothing with it.
-fn read_triggers(site: &BenchCluster, is_over: &AtomicBool) {
-    let reader = LogReader::open(&site.settings, "company").unwrap();
-    let triggers = Names::new(&site.settings.topics.prefix).triggers();
+fn read_triggers(cluster: &BenchCluster, is_over: &AtomicBool) {
+    let reader = LogReader::open(&cluster.settings, "company").unwrap();
+    let triggers = Names::new(&cluster.settings.topics.prefix).triggers();
     for partition in PARTITIONS {
         reader.start(&triggers, partition, 0).unwrap();
     }
@@ -119,11 +120,11 @@ fn read_triggers(site: &BenchCluster, is_over: &AtomicBool) {
 }
 
 /// One life of a scheduler, which is at rest when it begins.
-fn at_all_rates(run: &BenchRun, site: &BenchCluster, round: u32) -> Vec<Lateness> {
-    let scheduler = MeasuredProcess::scheduler(site);
+fn at_all_rates(run: &BenchRun, cluster: &BenchCluster, round: u32) -> Vec<Lateness> {
+    let scheduler = MeasuredProcess::scheduler(cluster);
     scheduler.wait_until_idle();
     let measure = |&rate: &u32| {
-        let lateness = of_scheduler(run, site, &format!("live{round}-{rate}"), rate);
+        let lateness = of_scheduler(run, cluster, &format!("live{round}-{rate}"), rate);
         print_progress(&format!("scheduler at {}/s: {lateness}", amount(rate.into())));
         lateness
     };
@@ -135,20 +136,20 @@ fn at_all_rates(run: &BenchRun, site: &BenchCluster, round: u32) -> Vec<Lateness
 /// Of triggers that are registered meanwhile, with a running scheduler.
 pub(super) fn of_scheduler(
     run: &BenchRun,
-    site: &BenchCluster,
+    cluster: &BenchCluster,
     series: &str,
     rate: u32,
 ) -> Lateness {
-    let mut witness = OutputReader::open(site, "scheduler");
+    let mut reader = OutputReader::open(cluster, "scheduler");
     let count = rate * (WARM_UP_S + run.plan.measured_s);
-    let mut registrar = LoadGenerator::open(site);
+    let mut generator = LoadGenerator::open(cluster);
     std::thread::scope(|scope| {
-        let _joined = scope.spawn(move || registrar.register_at_rate(series, count, rate, LEAD_MS));
-        witness.lateness(series, count, Millis::from(WARM_UP_S) * 1_000)
+        let _joined = scope.spawn(move || generator.register_at_rate(series, count, rate, LEAD_MS));
+        reader.lateness(series, count, Millis::from(WARM_UP_S) * 1_000)
     })
 }
 
-/// Adds what came of the `at`-th rate, and returns its lines in the chart.
+/// Adds the results of the `at`-th rate, and returns its lines in the chart.
 fn compare_with_ticker(
     run: &BenchRun,
     rounds: &[LatenessRound],

@@ -9,11 +9,12 @@ use orloj::model::Millis;
 
 use super::burst::moment;
 use crate::bench_cluster::BenchCluster;
+use crate::case::{BenchRun, CaseResult};
 use crate::figures::Figure;
 use crate::load_generator::LoadGenerator;
 use crate::measured_process::MeasuredProcess;
 use crate::output_reader::OutputReader;
-use crate::run::{BenchRun, CaseResult, print_progress};
+use crate::progress::print_progress;
 
 const SERIES: &str = "long";
 /// Triggers.
@@ -39,21 +40,22 @@ pub(crate) fn long_triggers(run: &BenchRun) -> CaseResult {
 }
 
 fn round(run: &BenchRun, number: u32, count: u32) -> [f64; 3] {
-    let site = BenchCluster::prepare_with(run.bootstrap, LONG);
+    let cluster = BenchCluster::prepare_with(run.bootstrap, LONG);
     let due = clock::now_ms() + LEAD_MS;
-    let mut witness = OutputReader::open(&site, "scheduler");
-    let mut registrar = LoadGenerator::open(&site);
-    let _rate = registrar.register_all(SERIES, count, |_| due);
-    let mark = registrar.write_marker();
-    registrar.flush();
-    let _scheduler = MeasuredProcess::scheduler(&site);
-    let begun = clock::monotonic();
-    witness.wait_for_marker(mark);
-    let registered = f64::from(count) / (clock::monotonic() - begun).as_secs_f64();
+    let mut reader = OutputReader::open(&cluster, "scheduler");
+    let mut generator = LoadGenerator::open(&cluster);
+    let _rate = generator.register_all(SERIES, count, |_| due);
+    let mark = generator.write_marker();
+    generator.flush();
+    let _scheduler = MeasuredProcess::scheduler(&cluster);
+    let started = clock::monotonic();
+    reader.wait_for_marker(mark);
+    let registered = f64::from(count) / (clock::monotonic() - started).as_secs_f64();
     assert!(clock::now_ms() + 1_000 < due, "all must be taken in before their time");
-    let begun = moment(due);
-    let fired = f64::from(count) / (witness.count(SERIES, count) - begun).as_secs_f64();
-    let ledger: i64 = site.ends(&Names::new(&site.settings.topics.prefix).ledger()).iter().sum();
+    let started = moment(due);
+    let fired = f64::from(count) / (reader.count(SERIES, count) - started).as_secs_f64();
+    let ledger: i64 =
+        cluster.ends(&Names::new(&cluster.settings.topics.prefix).ledger()).iter().sum();
     print_progress(&format!("round {number}: registered {registered:.0}/s, fired {fired:.0}/s"));
     [registered, fired, ledger as f64 / f64::from(count)]
 }

@@ -4,10 +4,11 @@
 //! counts.
 
 use super::lateness::of_scheduler;
+use crate::case::{BenchRun, CaseResult};
 use crate::chart::{Axes, Chart, ChartLine};
 use crate::figures::{Figure, Goal, amount};
 use crate::measured_process::MeasuredProcess;
-use crate::run::{BenchRun, CaseResult, print_progress};
+use crate::progress::print_progress;
 
 /// Fires a second meanwhile.
 const RATE: u32 = 10_000;
@@ -22,14 +23,14 @@ pub(crate) fn against_pending(run: &BenchRun) -> CaseResult {
     let mut lines = ["resident", "anonymous"].map(ChartLine::new);
     let mut disk = ChartLine::new("disk");
     for &pending in &run.plan.pending {
-        let site = run.pending_clusters.with_pending(run.bootstrap, pending);
-        let scheduler = MeasuredProcess::scheduler(&site);
+        let cluster = run.pending_clusters.with_pending(run.bootstrap, pending);
+        let scheduler = MeasuredProcess::scheduler(&cluster);
         scheduler.wait_until_idle();
-        let _lateness = of_scheduler(run, &site, "remembered", RATE);
+        let _lateness = of_scheduler(run, &cluster, "remembered", RATE);
         let memory = scheduler.memory();
-        let stores = MeasuredProcess::store_memory(&site);
+        let stores = MeasuredProcess::store_memory(&cluster);
         scheduler.terminate();
-        let on_disk = site.disk_bytes();
+        let on_disk = cluster.disk_bytes();
         let what = format!("{} pending", amount(pending.into()));
         let mib = |name: &str, bytes: u64| {
             Figure::new(format!("{name}, {what}"), "MiB", vec![bytes as f64 / MIB])

@@ -16,16 +16,7 @@ mod sustained;
 mod takeover;
 mod throughput;
 
-use crate::run::{BenchRun, CaseResult};
-
-/// One measurement.
-pub(crate) struct BenchCase {
-    pub(crate) name: &'static str,
-    pub(crate) criterion: &'static str,
-    /// The plans that it belongs to.
-    pub(crate) plans: &'static [&'static str],
-    pub(crate) run: fn(&BenchRun) -> CaseResult,
-}
+use crate::case::BenchCase;
 
 const ALWAYS: &[&str] = &["quick", "full", "long"];
 const IN_FULL: &[&str] = &["full", "long"];

@@ -7,11 +7,12 @@ use super::burst::burst;
 use super::lateness::of_scheduler;
 use super::throughput;
 use crate::bench_cluster::BenchCluster;
+use crate::case::{BenchRun, CaseResult};
 use crate::chart::Chart;
 use crate::figures::{Figure, Goal, amount};
 use crate::measured_process::MeasuredProcess;
 use crate::peers::{PEERS, PeerResult, PeerScheduler};
-use crate::run::{BenchRun, CaseResult, print_progress};
+use crate::progress::print_progress;
 
 /// A peer that is judged by, and so is measured in all rounds.
 const GOAL_PEER: &str = "kafka-streams";
@@ -78,10 +79,10 @@ impl PeerWorkload {
                 PeerResult { seconds: Some(f64::from(count) / rate), ..PeerResult::default() }
             }
             Self::Lateness { rate, pending } => {
-                let site = run.pending_clusters.with_pending(run.bootstrap, pending);
-                let scheduler = MeasuredProcess::scheduler(&site);
+                let cluster = run.pending_clusters.with_pending(run.bootstrap, pending);
+                let scheduler = MeasuredProcess::scheduler(&cluster);
                 scheduler.wait_until_idle();
-                let lateness = of_scheduler(run, &site, &format!("peer{round}-{rate}"), rate);
+                let lateness = of_scheduler(run, &cluster, &format!("peer{round}-{rate}"), rate);
                 let rss_mb = Some(scheduler.memory().peak as f64 / MB);
                 scheduler.terminate();
                 let [p50_ms, p99_ms] = [lateness.p50_ms, lateness.p99_ms].map(Some);

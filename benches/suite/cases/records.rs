@@ -7,9 +7,10 @@ use orloj::kafka::Names;
 
 use super::lateness::of_scheduler;
 use crate::bench_cluster::BenchCluster;
+use crate::case::{BenchRun, CaseResult};
 use crate::figures::{Figure, Goal};
 use crate::measured_process::MeasuredProcess;
-use crate::run::{BenchRun, CaseResult, print_progress};
+use crate::progress::print_progress;
 
 /// Triggers a second.
 const RATE: u32 = 10_000;
@@ -18,15 +19,15 @@ const INTERNAL: [&str; 2] = ["__consumer_offsets", "__transaction_state"];
 
 /// Records a short one-time trigger at 10,000/s, its registration included.
 pub(crate) fn of_short_triggers(run: &BenchRun) -> CaseResult {
-    let site = BenchCluster::prepare(run.bootstrap);
-    let names = Names::new(&site.settings.topics.prefix);
-    let topics = [names.triggers(), names.ledger(), site.output("scheduler"), names.outcomes()];
+    let cluster = BenchCluster::prepare(run.bootstrap);
+    let names = Names::new(&cluster.settings.topics.prefix);
+    let topics = [names.triggers(), names.ledger(), cluster.output("scheduler"), names.outcomes()];
     let topics: Vec<_> = topics.into_iter().chain(INTERNAL.map(str::to_owned)).collect();
-    let ends = || topics.iter().map(|topic| site.ends(topic).iter().sum());
+    let ends = || topics.iter().map(|topic| cluster.ends(topic).iter().sum());
 
-    let scheduler = MeasuredProcess::scheduler(&site);
+    let scheduler = MeasuredProcess::scheduler(&cluster);
     let before: Vec<i64> = ends().collect();
-    let lateness = of_scheduler(run, &site, "counted", RATE);
+    let lateness = of_scheduler(run, &cluster, "counted", RATE);
     let after: Vec<i64> = ends().collect();
     scheduler.terminate();
 

@@ -10,11 +10,12 @@ use orloj::model::Millis;
 use super::burst::moment;
 use super::lateness::{WARM_UP_S, of_scheduler};
 use crate::bench_cluster::BenchCluster;
+use crate::case::{BenchRun, CaseResult};
 use crate::figures::{Figure, amount};
 use crate::load_generator::LoadGenerator;
 use crate::measured_process::MeasuredProcess;
 use crate::output_reader::{Lateness, OutputReader};
-use crate::run::{BenchRun, CaseResult, print_progress};
+use crate::progress::print_progress;
 
 /// Recurring triggers.
 const COUNT: u32 = 100_000;
@@ -61,11 +62,11 @@ pub(crate) fn beside_one_time(run: &BenchRun) -> CaseResult {
 }
 
 fn round(run: &BenchRun, number: u32, count: u32, rate: u32) -> RecurringRound {
-    let site = BenchCluster::prepare(run.bootstrap);
-    let scheduler = MeasuredProcess::scheduler(&site);
+    let cluster = BenchCluster::prepare(run.bootstrap);
+    let scheduler = MeasuredProcess::scheduler(&cluster);
     scheduler.wait_until_idle();
-    let one_time = of_scheduler(run, &site, "once", rate);
-    let recurring = spread_out(run, &site, count, rate);
+    let one_time = of_scheduler(run, &cluster, "once", rate);
+    let recurring = spread_out(run, &cluster, count, rate);
     scheduler.terminate();
     let fired = at_once(&BenchCluster::prepare(run.bootstrap), count, true);
     let fired_one_time = at_once(&BenchCluster::prepare(run.bootstrap), count, false);
@@ -77,37 +78,37 @@ fn round(run: &BenchRun, number: u32, count: u32, rate: u32) -> RecurringRound {
 }
 
 /// All of them at times spread evenly over a step, again and again.
-fn spread_out(run: &BenchRun, site: &BenchCluster, count: u32, rate: u32) -> Lateness {
-    let mut witness = OutputReader::open(site, "scheduler");
-    let mut registrar = LoadGenerator::open(site);
+fn spread_out(run: &BenchRun, cluster: &BenchCluster, count: u32, rate: u32) -> Lateness {
+    let mut reader = OutputReader::open(cluster, "scheduler");
+    let mut generator = LoadGenerator::open(cluster);
     let begin = clock::now_ms() + LEAD_MS;
     for n in 0..count {
         let start = begin + u64::from(n) * 1_000 / u64::from(rate);
-        registrar.recurring("again", n, &format!(r#"{{"every":"PT{STEP_S}S","start":{start}}}"#));
+        generator.recurring("again", n, &format!(r#"{{"every":"PT{STEP_S}S","start":{start}}}"#));
     }
-    registrar.flush();
+    generator.flush();
     let seen = rate * (WARM_UP_S + run.plan.measured_s);
-    witness.lateness("again", seen, Millis::from(WARM_UP_S) * 1_000)
+    reader.lateness("again", seen, Millis::from(WARM_UP_S) * 1_000)
 }
 
 /// All of them in one millisecond: how many are seen in a second.
-fn at_once(site: &BenchCluster, count: u32, recurring: bool) -> f64 {
+fn at_once(cluster: &BenchCluster, count: u32, recurring: bool) -> f64 {
     let due = clock::now_ms() + LEAD_MS;
-    let mut witness = OutputReader::open(site, "scheduler");
-    let mut registrar = LoadGenerator::open(site);
+    let mut reader = OutputReader::open(cluster, "scheduler");
+    let mut generator = LoadGenerator::open(cluster);
     for n in 0..count {
         if recurring {
             // An hour from one to the next: each comes once while it is looked at.
-            registrar.recurring("all", n, &format!(r#"{{"every":"PT1H","start":{due}}}"#));
+            generator.recurring("all", n, &format!(r#"{{"every":"PT1H","start":{due}}}"#));
         } else {
-            registrar.register("all", n, due);
+            generator.register("all", n, due);
         }
     }
-    let mark = registrar.write_marker();
-    registrar.flush();
-    let _scheduler = MeasuredProcess::scheduler(site);
-    witness.wait_for_marker(mark);
+    let mark = generator.write_marker();
+    generator.flush();
+    let _scheduler = MeasuredProcess::scheduler(cluster);
+    reader.wait_for_marker(mark);
     assert!(clock::now_ms() + 1_000 < due, "all must be taken in before their time");
-    let begun = moment(due);
-    f64::from(count) / (witness.count("all", count) - begun).as_secs_f64()
+    let started = moment(due);
+    f64::from(count) / (reader.count("all", count) - started).as_secs_f64()
 }

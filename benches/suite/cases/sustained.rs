@@ -12,11 +12,12 @@ use orloj::clock;
 use orloj::model::Millis;
 
 use crate::bench_cluster::BenchCluster;
+use crate::case::{BenchRun, CaseResult};
 use crate::figures::Figure;
 use crate::load_generator::{LoadGenerator, scattered};
 use crate::measured_process::MeasuredProcess;
 use crate::output_reader::OutputReader;
-use crate::run::{BenchRun, CaseResult, print_progress};
+use crate::progress::print_progress;
 use crate::wait::until;
 
 const SERIES: &str = "sustained";
@@ -38,10 +39,11 @@ const BATCH: Duration = Duration::from_millis(50);
 pub(crate) fn steady_state(run: &BenchRun) -> CaseResult {
     let (mut pipes, mut ours) = (Vec::new(), Vec::new());
     for number in run.rounds() {
-        let site = BenchCluster::prepare(run.bootstrap);
-        let pipe = rate(&site, "pipe", WARM, || MeasuredProcess::pipe(&site, i64::MAX, BATCH));
-        let site = BenchCluster::prepare(run.bootstrap);
-        let fired = rate(&site, "scheduler", STEADY, || MeasuredProcess::scheduler(&site));
+        let cluster = BenchCluster::prepare(run.bootstrap);
+        let pipe =
+            rate(&cluster, "pipe", WARM, || MeasuredProcess::pipe(&cluster, i64::MAX, BATCH));
+        let cluster = BenchCluster::prepare(run.bootstrap);
+        let fired = rate(&cluster, "scheduler", STEADY, || MeasuredProcess::scheduler(&cluster));
         print_progress(&format!(
             "round {number}: pipe {pipe:.0}/s, registered and fired {fired:.0}/s"
         ));
@@ -56,25 +58,25 @@ pub(crate) fn steady_state(run: &BenchRun) -> CaseResult {
 
 /// Records seen a second, once `warm` has passed.
 fn rate(
-    site: &BenchCluster,
+    cluster: &BenchCluster,
     name: &str,
     warm: Duration,
     start: impl FnOnce() -> MeasuredProcess,
 ) -> f64 {
-    let mut witness = OutputReader::open(site, name);
+    let mut reader = OutputReader::open(cluster, name);
     let (lots, over) = (AtomicU32::new(0), AtomicBool::new(false));
     let _contender = start();
     std::thread::scope(|scope| {
-        let _joined = scope.spawn(|| register(site, &lots, &over));
-        let begun = clock::monotonic();
+        let _joined = scope.spawn(|| register(cluster, &lots, &over));
+        let started = clock::monotonic();
         let mut seen = 0_u32;
-        while clock::monotonic() - begun < warm + MEASURED {
-            let is_fire = witness.read_one();
-            if is_fire && clock::monotonic() - begun >= warm {
+        while clock::monotonic() - started < warm + MEASURED {
+            let is_fire = reader.read_one();
+            if is_fire && clock::monotonic() - started >= warm {
                 seen += 1;
             }
             let taken_in = lots.load(Relaxed);
-            if !is_fire && witness.has_marker(taken_in) {
+            if !is_fire && reader.has_marker(taken_in) {
                 lots.store(taken_in + 1, Relaxed);
             }
         }
@@ -84,18 +86,18 @@ fn rate(
 }
 
 /// Registers until it is over; `lots` says how many have been taken in.
-fn register(site: &BenchCluster, lots: &AtomicU32, over: &AtomicBool) {
-    let mut registrar = LoadGenerator::open(site);
+fn register(cluster: &BenchCluster, lots: &AtomicU32, over: &AtomicBool) {
+    let mut generator = LoadGenerator::open(cluster);
     let (least, most) = DELAY_MS;
     while !over.load(Relaxed) {
-        let first = registrar.marker_count() * CHUNK;
+        let first = generator.marker_count() * CHUNK;
         let now = clock::now_ms();
         for n in first..first + CHUNK {
-            registrar.register(SERIES, n, now + least + scattered(n, most - least));
+            generator.register(SERIES, n, now + least + scattered(n, most - least));
         }
-        let written = registrar.write_marker() + 1;
+        let written = generator.write_marker() + 1;
         until("what was registered to be taken in", DEADLINE, || {
-            registrar.poll();
+            generator.poll();
             let ahead = written - lots.load(Relaxed);
             (ahead < CHUNKS_AHEAD_MAX || over.load(Relaxed)).then_some(())
         });

@@ -6,11 +6,12 @@
 //! the partitions, *warm* one that was killed and finds its disk as it left it.
 
 use crate::bench_cluster::BenchCluster;
+use crate::case::{BenchRun, CaseResult};
 use crate::chart::{Axes, Chart, ChartLine};
 use crate::figures::{Figure, Goal, amount};
 use crate::measured_process::MeasuredProcess;
 use crate::pending_clusters;
-use crate::run::{BenchRun, CaseResult, print_progress};
+use crate::progress::print_progress;
 
 /// With this everything that is pending is in the log of the triggers, nothing in the ledger.
 const LEDGER_UNUSED: &str = "scheduler.ledger_after = '25h'";
@@ -25,9 +26,9 @@ pub(crate) fn against_pending(run: &BenchRun) -> CaseResult {
     let mut lines = ["cold", "warm"].map(ChartLine::new);
     let mut rates = Vec::new();
     for &pending in &run.plan.pending {
-        let site = run.pending_clusters.with_pending(run.bootstrap, pending);
+        let cluster = run.pending_clusters.with_pending(run.bootstrap, pending);
         let what = format!("{} pending", amount(pending.into()));
-        let takeovers = cold_and_warm(&site);
+        let takeovers = cold_and_warm(&cluster);
         for (line, takeover) in lines.iter_mut().zip(&takeovers) {
             let name = format!("{}, {what}", line.name);
             let figure = Figure::new(name, "s", vec![takeover.seconds]);
@@ -64,8 +65,8 @@ impl TakeoverTime {
     }
 }
 
-fn cold_and_warm(site: &BenchCluster) -> [TakeoverTime; 2] {
-    let empty = site.with_empty_disk();
+fn cold_and_warm(cluster: &BenchCluster) -> [TakeoverTime; 2] {
+    let empty = cluster.with_empty_disk();
     let first = MeasuredProcess::scheduler(&empty);
     let cold = of(&first);
     first.terminate();

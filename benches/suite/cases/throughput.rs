@@ -11,12 +11,13 @@ use orloj::kafka::Names;
 use orloj::model::{Millis, Timestamp};
 
 use crate::bench_cluster::BenchCluster;
+use crate::case::{BenchRun, CaseResult};
 use crate::chart::Chart;
 use crate::figures::{Figure, Goal};
 use crate::load_generator::{LoadGenerator, scattered};
 use crate::measured_process::MeasuredProcess;
 use crate::output_reader::OutputReader;
-use crate::run::{BenchRun, CaseResult, print_progress};
+use crate::progress::print_progress;
 use crate::wait::until;
 
 const SERIES: &str = "backlog";
@@ -48,7 +49,7 @@ pub(crate) fn backlog(run: &BenchRun) -> CaseResult {
     let of_pipe = Figure::ratio("register-and-fire ÷ pipe", &fired, &pipe);
     let bars = [&fill, &pipe, &fired].map(|figure| (figure.name.clone(), figure.median));
     CaseResult {
-        // A pipe that is slow by itself would flatter whoever is held against it.
+        // A slow pipe would make the processes compared with it look fast.
         figures: vec![
             of_fill.with_goal(Goal::at_least(0.5).or_fail()),
             of_pipe.with_goal(run.plan.of_pipe),
@@ -64,50 +65,50 @@ pub(crate) fn backlog(run: &BenchRun) -> CaseResult {
 /// Records a second: plain producer, pipe, scheduler. The last two work off the same backlog, one
 /// after the other.
 fn round(run: &BenchRun, count: u32) -> [f64; 3] {
-    let site = BenchCluster::prepare(run.bootstrap);
-    let (fill, all_due) = write_backlog(&site, count);
-    let pipe = best_pipe(run, &site, SERIES, count);
-    [fill, pipe, fire_backlog(&site, count, all_due)]
+    let cluster = BenchCluster::prepare(run.bootstrap);
+    let (fill, all_due) = write_backlog(&cluster, count);
+    let pipe = best_pipe(run, &cluster, SERIES, count);
+    [fill, pipe, fire_backlog(&cluster, count, all_due)]
 }
 
 /// Triggers a second of a backlog.
 pub(super) fn register_and_fire(run: &BenchRun, count: u32) -> f64 {
-    let site = BenchCluster::prepare(run.bootstrap);
-    let (_fill, all_due) = write_backlog(&site, count);
-    fire_backlog(&site, count, all_due)
+    let cluster = BenchCluster::prepare(run.bootstrap);
+    let (_fill, all_due) = write_backlog(&cluster, count);
+    fire_backlog(&cluster, count, all_due)
 }
 
 /// Returns the records that were written a second, and when all of them are due.
-fn write_backlog(site: &BenchCluster, count: u32) -> (f64, Timestamp) {
+fn write_backlog(cluster: &BenchCluster, count: u32) -> (f64, Timestamp) {
     let begin = clock::now_ms() + u64::from(count) * WRITTEN_MS_PER_MILLION / 1_000_000 + 2_000;
-    let mut registrar = LoadGenerator::open(site);
-    let rate = registrar.register_all(SERIES, count, |n| begin + scattered(n, DUE_MS));
+    let mut generator = LoadGenerator::open(cluster);
+    let rate = generator.register_all(SERIES, count, |n| begin + scattered(n, DUE_MS));
     assert!(clock::now_ms() < begin, "each trigger has to wait in the timeline");
     (rate, begin + DUE_MS)
 }
 
 /// The scheduler's records a second, when no clock holds it back.
-fn fire_backlog(site: &BenchCluster, count: u32, all_due: Timestamp) -> f64 {
+fn fire_backlog(cluster: &BenchCluster, count: u32, all_due: Timestamp) -> f64 {
     until("all triggers to be due", DEADLINE, || (clock::now_ms() > all_due).then_some(()));
-    let mut witness = OutputReader::open(site, "scheduler");
-    let _scheduler = MeasuredProcess::scheduler(site);
-    rate(&mut witness, SERIES, count)
+    let mut reader = OutputReader::open(cluster, "scheduler");
+    let _scheduler = MeasuredProcess::scheduler(cluster);
+    rate(&mut reader, SERIES, count)
 }
 
 /// The pipe's records a second with the best of the plan's batches. It moves whatever there is.
-pub(super) fn best_pipe(run: &BenchRun, site: &BenchCluster, series: &str, count: u32) -> f64 {
-    let triggers = Names::new(&site.settings.topics.prefix).triggers();
-    let all = site.ends(&triggers).into_iter().sum();
+pub(super) fn best_pipe(run: &BenchRun, cluster: &BenchCluster, series: &str, count: u32) -> f64 {
+    let triggers = Names::new(&cluster.settings.topics.prefix).triggers();
+    let all = cluster.ends(&triggers).into_iter().sum();
     let rate = |&batch_ms: &u64| {
-        let mut witness = OutputReader::open(site, "pipe");
-        let _pipe = MeasuredProcess::pipe(site, all, Duration::from_millis(batch_ms));
-        rate(&mut witness, series, count)
+        let mut reader = OutputReader::open(cluster, "pipe");
+        let _pipe = MeasuredProcess::pipe(cluster, all, Duration::from_millis(batch_ms));
+        rate(&mut reader, series, count)
     };
     run.plan.batches_ms.iter().map(rate).fold(0.0, f64::max)
 }
 
-/// Records a second, from now, when the contender has its partitions, to the last visible one.
-fn rate(witness: &mut OutputReader, series: &str, count: u32) -> f64 {
-    let begun = clock::monotonic();
-    f64::from(count) / (witness.count(series, count) - begun).as_secs_f64()
+/// Records a second, from now, when the process has its partitions, to the last visible one.
+fn rate(reader: &mut OutputReader, series: &str, count: u32) -> f64 {
+    let started = clock::monotonic();
+    f64::from(count) / (reader.count(series, count) - started).as_secs_f64()
 }

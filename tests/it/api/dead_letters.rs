@@ -5,7 +5,7 @@ use serde_json::json;
 use super::fixture::{ApiFixture, DEADLINE};
 use crate::wait::until;
 
-/// Callbacks to an endpoint that is broken until it is mended.
+/// Callbacks to an endpoint that is broken until it is repaired.
 const BROKEN: usize = 5;
 
 #[test]

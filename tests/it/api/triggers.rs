@@ -35,8 +35,12 @@ fn a_created_trigger_can_be_read_immediately() {
     let foreign = fixture.get(&format!("/v1/triggers?q=tea&page_token={token}"));
     assert_eq!((foreign.status, &foreign.body["code"]), (422, &json!("unknown-page-token")));
 
-    let gone = fixture.request(Method::DELETE, "/v1/triggers/tea-0", None);
-    assert_eq!((gone.status, &gone.body["cancelled"]), (200, &json!(true)), "{gone:?}");
+    let cancelled = fixture.request(Method::DELETE, "/v1/triggers/tea-0", None);
+    assert_eq!(
+        (cancelled.status, &cancelled.body["cancelled"]),
+        (200, &json!(true)),
+        "{cancelled:?}"
+    );
     assert_eq!(fixture.get("/v1/triggers/tea-0").body["status"], "CANCELLED");
     let again = fixture.request(Method::DELETE, "/v1/triggers/tea-0", None);
     assert_eq!(
@@ -87,7 +91,8 @@ fn a_trigger_is_changed_only_in_the_version_that_was_read() {
 fn commands_and_executions_are_visible() {
     let fixture = ApiFixture::start("api-commands");
     let hourly = json!({"schedule": {"every": "1h", "start": "2030-01-01T00:00:00Z"}});
-    fixture.register(merged(fixture.for_topic("hourly"), merged(hourly, json!({"maxExecutions": 3}))));
+    fixture
+        .register(merged(fixture.for_topic("hourly"), merged(hourly, json!({"maxExecutions": 3}))));
     assert_eq!(fixture.get("/v1/triggers/hourly").body["status"], "SCHEDULED");
     let next = fixture.get("/v1/triggers/hourly/next?count=2");
     let ats: Vec<_> = next.body["items"].as_array().unwrap().iter().map(|i| &i["at"]).collect();
@@ -123,13 +128,14 @@ fn commands_and_executions_are_visible() {
 fn a_batch_returns_a_result_for_each_item() {
     let fixture = ApiFixture::start("api-batch");
     let extract = merged(fixture.for_topic("extract"), json!({"delaySeconds": 0, "retain": "1h"}));
-    let load = merged(fixture.for_topic("load"), json!({"after": ["extract"], "payload": {"n": 1}}));
+    let load =
+        merged(fixture.for_topic("load"), json!({"after": ["extract"], "payload": {"n": 1}}));
     let answer = fixture.post("/v1/triggers:batch", json!({"triggers": [extract, load]}));
     assert_eq!(answer.status, 200, "{answer:?}");
     let items = answer.body["items"].as_array().unwrap();
-    let told: Vec<_> = items.iter().map(|item| (&item["triggerId"], &item["outcome"])).collect();
+    let answers: Vec<_> = items.iter().map(|item| (&item["triggerId"], &item["outcome"])).collect();
     let accepted = json!("ACCEPTED");
-    assert_eq!(told, [(&json!("extract"), &accepted), (&json!("load"), &accepted)]);
+    assert_eq!(answers, [(&json!("extract"), &accepted), (&json!("load"), &accepted)]);
     let _fired = fixture.wait_for_status("load", "FIRED");
     let fires = until("both to fire", DEADLINE, || {
         let fires = fixture.cluster.fires();
@@ -138,7 +144,8 @@ fn a_batch_returns_a_result_for_each_item() {
     assert_eq!(fires.len(), 2);
 
     let wrong = fixture.for_topic("wrong");
-    let answer = fixture.post("/v1/triggers:batch", json!({"triggers": [fixture.for_topic("a"), wrong]}));
+    let answer =
+        fixture.post("/v1/triggers:batch", json!({"triggers": [fixture.for_topic("a"), wrong]}));
     assert_eq!(answer.status, 422);
     assert_eq!(answer.body["errors"][0]["pointer"], "/triggers/0/fireAt", "{answer:?}");
     fixture.end();

@@ -93,7 +93,7 @@ fn assert_states(changes: &[(u64, Circuit)]) {
     assert!(states.windows(2).all(follows), "{states:?}");
 }
 
-/// While it was open, nobody was asked.
+/// While it was open, no request was sent.
 fn assert_no_request_while_open(receiver: &BehaviourReceiver, changes: &[(u64, Circuit)]) {
     let calls = calls(receiver, "billing");
     for (since, circuit) in changes {
@@ -105,7 +105,7 @@ fn assert_no_request_while_open(receiver: &BehaviourReceiver, changes: &[(u64, C
     }
 }
 
-/// What only came while it was open has been sent back, and delivered by an attempt that counts
+/// Fires that arrived while it was open were deferred, and delivered by an attempt that counts
 /// from 1 or from the probes that it has made.
 fn assert_no_attempt_used(cluster: &TestCluster) {
     let fires: Vec<Box<Fire>> = records::read_all(cluster.kafka(), &cluster.names.fires())

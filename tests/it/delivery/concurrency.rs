@@ -21,7 +21,7 @@ const MEMORY_MAX: u64 = 1_000;
 #[ignore = "10,000 sockets for minutes: make test-delivery"]
 fn ten_thousand_callbacks_are_in_flight_at_once() {
     let _alone = exclusive_machine();
-    let cluster = TestCluster::new("crowd")
+    let cluster = TestCluster::new("concurrency")
         .set("worker.allow_addresses", "any")
         .set("worker.timeout", "120s")
         .set("worker.timeout_max", "120s")
@@ -38,33 +38,33 @@ fn ten_thousand_callbacks_are_in_flight_at_once() {
     assert!(peaks[0] <= MEMORY_MAX, "{peaks:?} MiB");
     assert!(
         peaks[1] * 10 <= peaks[0] * 12,
-        "the second crowd costs more than the first: {peaks:?}"
+        "the second wave uses more memory than the first: {peaks:?}"
     );
     assert!(!worker.panicked());
     worker.terminate();
     scheduler.terminate();
 }
 
-/// Lets a crowd gather, then go; returns the worker's memory while it was there, in MiB.
+/// Starts many callbacks at once, then answers them; returns the worker's peak memory, in MiB.
 fn run_wave(
     wave: usize,
     cluster: &TestCluster,
     receiver: &BehaviourReceiver,
     worker: &OrlojProcess,
 ) -> u64 {
-    receiver.set_behaviour("crowd", Behaviour::Hang);
+    receiver.set_behaviour("many", Behaviour::Hang);
     let (client, before) = (cluster.client(), receiver.received().calls.len());
     let due = clock::now_ms() + 3_000;
     for n in 0..CALLBACKS {
-        client.register_callback(&format!("{wave}-{n}"), due, &receiver.url("crowd"), "crowd");
+        client.register_callback(&format!("{wave}-{n}"), due, &receiver.url("many"), "many");
     }
     let late = |at: u64| at.saturating_sub(due) as f64 / 1_000.0;
-    until("the crowd to be there", DEADLINE, || {
+    until("all callbacks to be in progress", DEADLINE, || {
         (receiver.received().calls.len() == before + CALLBACKS).then_some(())
     });
     let gathered = clock::now_ms();
     let memory = worker.memory();
-    receiver.set_behaviour("crowd", Behaviour::Answer(200));
+    receiver.set_behaviour("many", Behaviour::Answer(200));
     let ended = until("all to be delivered", DEADLINE, || {
         let outcomes = cluster.outcomes();
         let delivered = outcomes.iter().filter(|outcome| {
@@ -76,7 +76,7 @@ fn run_wave(
     });
     let took = (ended - gathered).max(1);
     eprintln!(
-        "crowd {wave}: {CALLBACKS} under way {:.1} s after they were due ({:.0}/s), {memory} MiB; \
+        "wave {wave}: {CALLBACKS} in progress {:.1} s after they were due ({:.0}/s), {memory} MiB; \
          ended at {}/s",
         late(gathered),
         CALLBACKS as f64 / late(gathered),

@@ -20,7 +20,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// Runs a program until standard input closes, which is at the latest when the test ends.
 const WATCHDOG: &str = r#""$@" </dev/null & read -r order; kill $!"#;
 
-/// Asks for a registry: hence not in `make test`, which has a small server of its own.
+/// It downloads a server: `make test` uses a small one of its own instead.
 #[test]
 #[ignore = "make test-delivery"]
 fn mail_arrives_at_a_real_server() {
@@ -37,7 +37,8 @@ fn mail_arrives_at_a_real_server() {
     for (url, tls) in [("smtp://", ""), ("smtp://", "tls"), ("smtps://", "smtps")] {
         let server = Server::start(Path::new(python.trim()), tls);
         let query = if tls == "tls" { "?tls=required" } else { "" };
-        cluster = cluster.set("notifier.smtp_url", format!("{url}127.0.0.1:{}{query}", server.port));
+        cluster =
+            cluster.set("notifier.smtp_url", format!("{url}127.0.0.1:{}{query}", server.port));
         let mut notifier = cluster.start("notifier", &format!("notifier-{tls}"));
         notifier.wait_until_ready(READY_DEADLINE);
         write_letter(&cluster, "billing");

@@ -32,7 +32,7 @@ enum Behaviour {
     Hang,
 }
 
-/// Many endpoints at one address, `/<name>`, each with a behaviour; 200 unless told otherwise.
+/// Many endpoints at one address, `/<name>`, each with a behaviour; 200 by default.
 struct BehaviourReceiver {
     address: SocketAddr,
     behaviours: watch::Sender<HashMap<String, Behaviour>>,
@@ -40,20 +40,20 @@ struct BehaviourReceiver {
     _runtime: Runtime,
 }
 
-/// What came, in order, and which triggers got a 200.
+/// The requests received, in order, and which triggers got a 200.
 #[derive(Default)]
 struct ReceivedCalls {
     calls: Vec<ReceivedCall>,
     answered: HashSet<String>,
 }
 
-/// A request that came.
+/// A received request.
 #[derive(Clone, Debug)]
 struct ReceivedCall {
     endpoint: String,
     trigger: String,
     attempt: u32,
-    /// When it came, in ms since the epoch.
+    /// When it was received, in ms since the epoch.
     at: u64,
 }
 

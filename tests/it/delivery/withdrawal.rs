@@ -52,16 +52,16 @@ impl WithdrawalScenario {
     fn run(&self) {
         let cluster = self.cluster();
         let receiver = BehaviourReceiver::start();
-        receiver.set_behaviour("crowd", Behaviour::Hang);
+        receiver.set_behaviour("many", Behaviour::Hang);
         let mut scheduler = cluster.scheduler("scheduler");
         let mut worker = cluster.start("worker", "worker");
         scheduler.wait_until_ready(READY_DEADLINE);
         worker.wait_until_ready(READY_DEADLINE);
         let client = cluster.client();
-        let ids: Vec<_> = (0..self.callbacks).map(|n| format!("crowd-{n}")).collect();
+        let ids: Vec<_> = (0..self.callbacks).map(|n| format!("many-{n}")).collect();
         let due = clock::now_ms() + 1_000;
         for id in &ids {
-            client.register_callback(id, due, &receiver.url("crowd"), "crowd");
+            client.register_callback(id, due, &receiver.url("many"), "many");
         }
         until("all to be fired, and all places to be taken", DEADLINE, || {
             let fired = records::read_all(cluster.kafka(), &cluster.names.fires()).len();
@@ -77,7 +77,7 @@ impl WithdrawalScenario {
         if self.worker_dies {
             worker = replace(&cluster, worker);
         }
-        receiver.set_behaviour("crowd", Behaviour::Answer(200));
+        receiver.set_behaviour("many", Behaviour::Answer(200));
         second.iter().for_each(|id| client.cancel(id));
         if self.worker_dies {
             worker = replace(&cluster, worker);

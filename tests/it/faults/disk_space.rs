@@ -18,7 +18,7 @@ use crate::records;
 use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
 use crate::wait::until;
 
-/// A file system of its own, gone with its value.
+/// A file system of its own, removed when the value is dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -106,14 +106,15 @@ pub(super) fn old(_: Scale) -> FaultResult {
     configure(&fixture.cluster, "--add-config", &format!("{forgets},delete.retention.ms=100"));
     fixture.steady_load().during(|| {
         until("the ledger to forget", COMPLETION_DEADLINE, || {
-            let ledger = records::read_all(fixture.cluster.kafka(), &fixture.cluster.names.ledger());
-            let told =
+            let ledger =
+                records::read_all(fixture.cluster.kafka(), &fixture.cluster.names.ledger());
+            let is_reported =
                 ledger.iter().any(|record| record.key() == Some(format!("m|{ID}").as_bytes()));
-            (!told).then_some(())
+            (!is_reported).then_some(())
         });
     });
     second.terminate();
-    // As defined, or nobody starts.
+    // The topics must be as defined: otherwise no process starts.
     configure(&fixture.cluster, "--delete-config", "max.compaction.lag.ms");
     let defined = "delete.retention.ms=604800000,min.compaction.lag.ms=3600000";
     configure(&fixture.cluster, "--add-config", defined);

@@ -16,12 +16,15 @@ const TRIGGERS: usize = 2_000;
 const DELAY: u64 = 12_000;
 const KILLS: usize = 4;
 
-/// Registers, cancels every fourth, and kills whoever forwards.
+/// Registers, cancels every fourth, and kills the process that forwards.
 pub(super) fn partitioner(_: Scale) -> FaultResult {
     let fixture = FaultFixture::new("crc32");
     let cluster = &fixture.cluster;
-    let client =
-        TestProducer::with_partitioner(cluster.kafka(), &cluster.names.triggers(), "consistent_random");
+    let client = TestProducer::with_partitioner(
+        cluster.kafka(),
+        &cluster.names.triggers(),
+        "consistent_random",
+    );
     let ids: Vec<_> = (0..TRIGGERS).map(|n| format!("foreign-{n}")).collect();
     let (cancelled, kept) = ids.split_at(TRIGGERS / 4);
     let due = clock::now_ms() + DELAY;

@@ -135,12 +135,12 @@ const CASES: &[FaultCase] = &[
     },
     FaultCase {
         name: "foreign-partitioner",
-        criterion: "records of another hash are forwarded once, whoever dies meanwhile",
+        criterion: "records of another hash are forwarded once, even if processes die meanwhile",
         run: foreign_partitioner::partitioner,
     },
     FaultCase {
         name: "triggers-recreated",
-        criterion: "new offsets under old cursors are refused, and accepted when told so",
+        criterion: "new offsets under old cursors are refused, and accepted on command",
         run: topics::recreated,
     },
     FaultCase {
@@ -195,7 +195,7 @@ const CASES: &[FaultCase] = &[
     },
     FaultCase {
         name: "clock-set-back",
-        criterion: "a clock that goes back makes nothing early, and whoever waits for it says so",
+        criterion: "a clock that goes back fires nothing early, and a process that waits for it says so",
         run: clock_skew::set_back,
     },
     FaultCase {
@@ -246,12 +246,7 @@ fn run_all(scale: Scale, wanted: impl Fn(&FaultCase) -> bool) {
             result => result,
         };
         let seconds = (clock::monotonic() - started).as_secs();
-        ended.push(FaultCaseReport {
-            case: case.name,
-            criterion: case.criterion,
-            seconds,
-            result,
-        });
+        ended.push(FaultCaseReport { case: case.name, criterion: case.criterion, seconds, result });
         print_progress(&ended.last().expect("it was just pushed").line());
         save(&ended);
     }

@@ -1,4 +1,4 @@
-//! Committed offsets that an operator moves, or that are gone.
+//! Committed offsets that an operator moves, or that are lost.
 //!
 //! Invariant: what is repeated then is what the page says: everything from the new offset on, and
 //! nothing of what is below it.
@@ -120,7 +120,12 @@ fn expected(commands: &HashMap<String, Vec<AcknowledgedCommand>>) -> HashMap<Str
     commands.iter().map(times).collect()
 }
 
-fn register(cluster: &TestCluster, client: &TestProducer, numbers: std::ops::Range<u64>, delay: u64) {
+fn register(
+    cluster: &TestCluster,
+    client: &TestProducer,
+    numbers: std::ops::Range<u64>,
+    delay: u64,
+) {
     let name = if delay > 10_000 { "pending" } else { "due" };
     let due = clock::now_ms() + delay;
     for n in numbers {
@@ -130,7 +135,7 @@ fn register(cluster: &TestCluster, client: &TestProducer, numbers: std::ops::Ran
 }
 
 /// The group is deleted with its offsets: after a shutdown the mirror stands; after a crash a
-/// person must decide, is told how, and it goes on.
+/// person must decide, the log says how, and it continues.
 pub(super) fn deleted(_: Scale) -> FaultResult {
     let fixture = FaultFixture::from_cluster(
         TestCluster::new("deleted").set("scheduler.mirror_interval", "1s"),
@@ -251,7 +256,7 @@ fn open_behind_mirrors(cluster: &TestCluster) -> BaseProducer {
     producer
 }
 
-/// The offsets that a person is told to accept, from `--to-offset 17 --topic <topic>:<partition>`.
+/// The offsets that the log asks a person to accept, from `--to-offset 17 --topic <topic>:<partition>`.
 fn advice(said: &str, topic: &str) -> Vec<(i32, i64, String)> {
     let mut advice = BTreeMap::new();
     for advised in said.split("--to-offset ").skip(1) {

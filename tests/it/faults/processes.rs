@@ -39,7 +39,8 @@ pub(super) fn stopped(scale: Scale) -> FaultResult {
     fixture.steady_load().during(|| {
         for place in places {
             let fault = format!("{place}=stop@20");
-            let mut victim = fixture.cluster.scheduler_with_faults(&place.replace('.', "-"), &fault);
+            let mut victim =
+                fixture.cluster.scheduler_with_faults(&place.replace('.', "-"), &fault);
             until(&format!("a stop at {place}"), READY_DEADLINE, || {
                 victim.is_stopped().then_some(())
             });

@@ -1,5 +1,5 @@
 //! A proxy between clients and a broker, which can hold a request back and let it go much later,
-//! even when its sender is gone.
+//! even when its sender has disconnected.
 //!
 //! Invariant: per connection everything keeps its order. It knows of Kafka's protocol only that a
 //! request is a length and a body that begins with the kind of request.
@@ -82,10 +82,10 @@ fn connect(client: TcpStream, broker: &str, hold: &RequestHold) -> io::Result<()
     let (mut answers, mut to_client) = (server.try_clone()?, client.try_clone()?);
     thread::spawn(move || {
         let _ended = io::copy(&mut answers, &mut to_client);
-        let _gone = to_client.shutdown(Shutdown::Both);
+        let _closed = to_client.shutdown(Shutdown::Both);
     });
     let result = forward(client, &server, hold);
-    let _gone = server.shutdown(Shutdown::Both);
+    let _closed = server.shutdown(Shutdown::Both);
     result
 }
 

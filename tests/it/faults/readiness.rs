@@ -1,4 +1,4 @@
-//! Whoever asks `/readyz` all the time, and whether the answers were true.
+//! A probe that requests `/readyz` all the time, and checks whether the answers were correct.
 //!
 //! Invariant: a process that lets a fire wait for long has said meanwhile that it is not ready. One
 //! that cannot be asked has said so, too.
@@ -16,7 +16,7 @@ use crate::wait::within;
 
 /// Between two questions.
 const PAUSE: Duration = Duration::from_millis(100);
-/// A fire may wait so long, in ms, without anybody being told: a transaction's timeout, and some.
+/// A fire may be late by this much, in ms, while the process is ready: a transaction's timeout and a margin.
 const UNREPORTED_MAX_MS: u64 = 15_000;
 
 /// What one process answered, for as long as this lives.

@@ -1,4 +1,4 @@
-//! Who is called back while workers die: counts every request, and judges how often each came.
+//! A receiver of callbacks while workers die: counts every request, and checks the count of each.
 //!
 //! Invariant: an attempt is repeated only if a worker died between its request and the commit of
 //! its outcome; and every trigger is delivered by exactly one outcome.

@@ -95,6 +95,7 @@ pub(crate) struct FaultCaseReport {
     pub(crate) case: &'static str,
     pub(crate) criterion: &'static str,
     pub(crate) seconds: u64,
+    #[serde(rename = "verdict")]
     pub(crate) result: FaultResult,
 }
 
@@ -120,8 +121,7 @@ impl FaultCaseReport {
 
 /// `N passed, M failed, K skipped`.
 pub(crate) fn closing_line(all: &[FaultCaseReport]) -> String {
-    let count =
-        |is: fn(&FaultResult) -> bool| all.iter().filter(|ended| is(&ended.result)).count();
+    let count = |is: fn(&FaultResult) -> bool| all.iter().filter(|ended| is(&ended.result)).count();
     let passed = count(|result| matches!(result, FaultResult::Passed(_)));
     let failed = count(|result| matches!(result, FaultResult::Failed(_)));
     let skipped = count(|result| matches!(result, FaultResult::Skipped(_)));

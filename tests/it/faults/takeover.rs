@@ -22,7 +22,7 @@ use crate::wait::{until, within};
 const FOLLOWED_MAX: u64 = 1_000;
 const COLD_MAX: u64 = 5_000;
 
-/// Pending triggers are due so much later, in ms: nobody lives to see it.
+/// Pending triggers are due so much later, in ms: after the end of the test.
 const FAR: u64 = 3_600_000;
 
 /// The broker has written the markers of a committed transaction by then.

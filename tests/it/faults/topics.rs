@@ -1,4 +1,4 @@
-//! Topics that are deleted, created anew, or changed while triggers wait.
+//! Topics that are deleted, created again, or changed while triggers wait.
 
 use orloj::clock;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
@@ -101,7 +101,7 @@ pub(super) fn target_deleted(_: Scale) -> FaultResult {
     FaultResult::Passed(FaultFigures::of(&report).with("dead letters", DOOMED))
 }
 
-/// `triggers` is deleted and created again while nobody runs: its offsets begin anew.
+/// `triggers` is deleted and created again while no process runs: its offsets start at 0 again.
 pub(super) fn recreated(_: Scale) -> FaultResult {
     let fixture = FaultFixture::new("recreated");
     let triggers = fixture.cluster.names.triggers();
@@ -111,7 +111,7 @@ pub(super) fn recreated(_: Scale) -> FaultResult {
     let report = fixture.settled();
     scheduler.terminate();
     FaultTopicAdmin::of(&fixture.cluster).delete(&triggers);
-    until("the topic to be created anew", COMPLETION_DEADLINE, || fixture.cluster.apply_topics());
+    until("the topic to be created again", COMPLETION_DEADLINE, || fixture.cluster.apply_topics());
 
     let refused = fixture.cluster.scheduler("first");
     refused.wait_for_log("below the committed offset", READY_DEADLINE);
@@ -122,10 +122,10 @@ pub(super) fn recreated(_: Scale) -> FaultResult {
     let mut again = fixture.cluster.scheduler("first");
     again.wait_until_ready(READY_DEADLINE);
     let client = fixture.cluster.client();
-    client.register("anew", clock::now_ms(), fixture.cluster.target(), "anew", true);
+    client.register("new", clock::now_ms(), fixture.cluster.target(), "new", true);
     client.acknowledged();
     until("a fire of the new topic", COMPLETION_DEADLINE, || {
-        fixture.cluster.fires().iter().any(|fire| fire.trigger == "anew").then_some(())
+        fixture.cluster.fires().iter().any(|fire| fire.trigger == "new").then_some(())
     });
     again.terminate();
     FaultResult::Passed(FaultFigures::of(&report))

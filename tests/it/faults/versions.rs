@@ -56,7 +56,7 @@ fn rewrite(fixture: &FaultFixture, from: &str, to: &str) {
     commit(&fixture.cluster, &committed);
 }
 
-/// A value whose schema nobody here knows.
+/// A value whose schema is unknown here.
 fn write_newer_ledger_record(fixture: &FaultFixture) {
     let producer: BaseProducer = fixture.cluster.kafka().create().unwrap();
     let ledger = fixture.cluster.names.ledger();

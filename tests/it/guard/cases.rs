@@ -1,14 +1,14 @@
 //! The table: every way to a forbidden place that we know of, and where it must end.
 //!
 //! Invariant: a case names the earliest point at which it is refused; all later ones must refuse it
-//! too. `{c}` is the port of a canary that listens at every address of this machine.
+//! too. `{c}` is the port of a connection counter that listens at every address of this machine.
 
 use RefusalPoint::{Always, AtConnect, AtRegistration};
 
 /// The earliest point of refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RefusalPoint {
-    /// By its bytes: whoever reads the record.
+    /// By its bytes: by every reader of the record.
     Always,
     /// By policy: the gateway too.
     AtRegistration,
@@ -202,7 +202,7 @@ pub(crate) const NAME_CASES: &[(RefusalPoint, &str, &[&str], &[&str])] = &[
     (AtRegistration, "mixed.test", &["127.0.0.2", "127.0.0.1"], &["127.0.0.2", "127.0.0.1"]),
     (AtRegistration, "mixed-first.test", &["127.0.0.1", "127.0.0.2"], &["127.0.0.1", "127.0.0.2"]),
     (AtRegistration, "mixed-v6.test", &["127.0.0.2", "::1"], &["127.0.0.2", "::1"]),
-    // What was forbidden at registration does not matter if nobody asked (a record of Kafka), and
+    // The check at registration does not happen for a record that was written to Kafka directly, and
     // what was allowed then does not matter either.
     (AtConnect, "rebound.test", &["127.0.0.2"], &["127.0.0.1"]),
     (AtConnect, "rebound-public.test", &["93.184.216.34"], &["127.0.0.1"]),

@@ -1,4 +1,4 @@
-//! What the guard is tried with: a resolver that says what a test wants, a canary that must hear
+//! What the guard is tested with: a resolver that answers what a test sets, a listener that must see
 //! nothing, and a receiver that must be reached.
 
 use std::collections::BTreeMap;
@@ -92,7 +92,7 @@ impl GuardFixture {
     }
 }
 
-/// A resolver that answers what it was told last, and nothing about names under `.silent.test`.
+/// A resolver that answers what was set last, and nothing about names under `.silent.test`.
 #[derive(Default)]
 pub(crate) struct TestResolver(Mutex<BTreeMap<String, Vec<IpAddr>>>);
 
@@ -131,22 +131,23 @@ impl ConnectionCounter {
     /// One that listens at `address`; `[::]:0` is every address of this machine.
     pub(crate) fn listen(address: &str) -> Self {
         let listener = TcpListener::bind(address).unwrap();
-        let (address, heard) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
-        let count = Arc::clone(&heard);
+        let (address, connections) =
+            (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+        let count = Arc::clone(&connections);
         let _until_the_process_ends = std::thread::spawn(move || {
-            // Whoever connects is hung up on at once.
+            // A connection is counted and closed at once.
             for _connection in listener.incoming() {
                 count.fetch_add(1, SeqCst);
             }
         });
-        Self { address, connections: heard }
+        Self { address, connections }
     }
 
     pub(crate) fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// How many have connected so far. We connect too: whoever came before us has been counted
+    /// The number of connections so far. We connect too: every earlier connection has been counted
     /// when we are.
     pub(crate) fn connections(&self) -> usize {
         let before = self.connections.load(SeqCst);
@@ -156,12 +157,12 @@ impl ConnectionCounter {
             self.address.ip()
         };
         let _ours = TcpStream::connect((host, self.port())).unwrap();
-        let heard = until("the canary to hear us", DEADLINE, || {
-            let heard = self.connections.load(SeqCst);
-            (heard > before).then_some(heard)
+        let count = until("the counter to count our connection", DEADLINE, || {
+            let count = self.connections.load(SeqCst);
+            (count > before).then_some(count)
         });
         self.connections.fetch_sub(1, SeqCst);
-        heard - 1
+        count - 1
     }
 }
 

@@ -1,5 +1,5 @@
 //! The address guard over real sockets: the production client, a resolver that lies, and a counter
-//! that must not hear a single connect.
+//! that must not see a single connection.
 
 mod cases;
 mod fixture;
@@ -71,7 +71,7 @@ fn answered(reply: &CallbackResponse) -> Option<u16> {
     reply.status()
 }
 
-/// Without the guard the same counter hears the same URLs, and the same lying resolver.
+/// Without the guard the counter does see connections for the same URLs and the same resolver.
 #[tokio::test(flavor = "multi_thread")]
 async fn allowed_requests_are_counted() {
     let counter = ConnectionCounter::listen(EVERYWHERE);
@@ -114,7 +114,7 @@ async fn redirects_are_not_followed() {
 }
 
 /// A kept connection leads where it was judged, whatever its name means since. A new one is judged
-/// anew.
+/// again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_dns_answer_moves_no_connection() {
     let receiver = AllowedReceiver::start(String::new()).await;
@@ -147,7 +147,7 @@ async fn a_changed_dns_answer_moves_no_connection() {
     assert_eq!(counter.connections(), 0);
 }
 
-/// Names that nobody answers for hold up their own caller, and only where it needs names.
+/// Names without an answer delay their own caller only, and only where it needs names.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_that_do_not_resolve_delay_no_other_caller() {
     let folder = tempfile::tempdir().unwrap();

@@ -19,7 +19,7 @@ pub(crate) enum TestCertificate {
     Expired,
     /// Another.
     OtherHost,
-    /// Itself, and nobody vouches for it.
+    /// By itself: a self-signed certificate.
     SelfSigned,
 }
 

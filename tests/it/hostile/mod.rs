@@ -76,17 +76,17 @@ async fn attempts(
 ) -> Vec<String> {
     let fire = fire_at(case, &receiver, case.name);
     let mut findings = Vec::new();
-    let (mut attempt, mut unheard) = (1, 0);
+    let (mut attempt, mut unreceived) = (1, 0);
     while attempt <= ATTEMPTS {
         let (started, asked) = (clock::monotonic(), receiver.requests());
         let called = caller.call(&fire, clock::now_ms());
         let reply = tokio::time::timeout(TIMEOUT + GRACE, called).await;
         let took = clock::monotonic() - started;
         let is_right = reply.as_ref().is_ok_and(|reply| case.ends_with(reply, took));
-        // A connection that is kept may be closed just as it is used again: then nobody was asked.
-        let nobody_asked = attempt > 1 && receiver.requests() == asked;
-        if !is_right && nobody_asked && unheard < ATTEMPTS {
-            unheard += 1;
+        // A connection that is kept may be closed just as it is used again: then no request was received.
+        let no_request_received = attempt > 1 && receiver.requests() == asked;
+        if !is_right && no_request_received && unreceived < ATTEMPTS {
+            unreceived += 1;
             continue;
         }
         if !is_right {

@@ -32,7 +32,7 @@ pub(crate) enum ScriptStep {
     Say(&'static [u8]),
     /// Says it so often.
     Repeat(usize, &'static [u8]),
-    /// Says it over and over, as fast as it is heard.
+    /// Sends it again and again, as fast as it is read.
     Flood(&'static [u8]),
     /// Says it over and over, a byte at a time.
     Drip(&'static [u8]),
@@ -47,7 +47,7 @@ pub(crate) enum ScriptStep {
 pub(crate) enum ConnectionMode {
     /// Over HTTP.
     Http,
-    /// Not at all: nobody accepts, and the queue is full.
+    /// Not at all: no connection is accepted, and the queue is full.
     Full,
     /// Over HTTPS, says the URL; the script begins where TLS should.
     NoTls,
@@ -100,7 +100,7 @@ fn listen(backlog: u32) -> TcpListener {
     socket.listen(backlog).unwrap()
 }
 
-/// Connects until nobody is let into the queue any more.
+/// Connects until the queue accepts no more connections.
 fn fill(address: SocketAddr) -> Vec<io::Result<TcpStream>> {
     let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(50));
     let mut queue = Vec::new();
@@ -131,7 +131,7 @@ async fn serve(
                     Err(error) => Err(error),
                 },
             };
-            // An error is the client's: it has gone away.
+            // An error means that the client has disconnected.
             if let Ok(ConnectionEnd::Reset) = played {
                 socket.set_zero_linger().unwrap();
             }

@@ -1,7 +1,7 @@
 //! A real worker between hostile receivers: every second callback of a partition goes to one of
 //! them, every other one to a good receiver.
 //!
-//! Invariant: as of one attempt; the good ones are called as if nobody else were there, and each
+//! Invariant: as of one attempt; the good ones are called as if there were no others, and each
 //! hostile one is tried again or not as it should be.
 
 use std::collections::HashMap;
@@ -119,7 +119,7 @@ impl HostileLoad {
                 published.insert(good, clock::now_ms());
                 let bad = format!("{place}:{round}:{copy}");
                 let mut fire = fire_at(case, receiver, &bad);
-                // Of a caller of its own, whom nobody has found out yet.
+                // Of a caller of its own, without failures so far.
                 fire.definition.caller = Some(format!("{place}:{round}").as_str().into());
                 self.fires.publish(0, &fire);
                 published.insert(bad, clock::now_ms());

@@ -1,7 +1,7 @@
 //! An issuer of tokens: its keys, made for the test, and the place where it publishes them.
 //!
 //! Invariant: signatures are made here without the library that checks them, so that whatever
-//! somebody could sign can be tried. The place is a real socket, and counts how often it was asked.
+//! a caller could sign can be tested. Its keys are served by a real socket, which counts requests.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -1,4 +1,4 @@
-//! Issuers' keys that change, are away, come wrong, or are asked for by strangers.
+//! Issuers' keys that change, are unavailable, are invalid, or are requested for unknown callers.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{AUTHORIZED_STATUS, IdentityFixture, changed, claims, issuer};
 
 /// Longer than a test.
 const REFRESH_RARELY: &str = "callers.jwks_spacing=1h";
-/// As soon as somebody asks.
+/// With the next request.
 const REFRESH_OFTEN: &str = "callers.jwks_spacing=50ms";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -24,15 +24,15 @@ async fn unknown_clients_cause_one_request_for_keys() {
     }
     assert_eq!(jwks.request_count(), 1, "the first tokens wait for one reading");
 
-    let stranger = IssuerKey::ed25519("x");
-    let header = |n: u32| json!({"alg": "EdDSA", "kid": format!("stranger-{n}")});
+    let unknown = IssuerKey::ed25519("x");
+    let header = |n: u32| json!({"alg": "EdDSA", "kid": format!("unknown-{n}")});
     let flood: Vec<_> =
-        (0..200).map(|n| stranger.sign(&header(n), &claims("a").to_string())).collect();
+        (0..200).map(|n| unknown.sign(&header(n), &claims("a").to_string())).collect();
     for response in all(flood.iter().map(|token| fixture.with_token(token))).await {
         assert_eq!(response.status, 401, "{response:?}");
     }
     let elsewhere = changed(claims("a"), json!({"iss": "https://elsewhere.example/"}));
-    assert_eq!(fixture.with_token(&stranger.token(&elsewhere)).await.status, 401);
+    assert_eq!(fixture.with_token(&unknown.token(&elsewhere)).await.status, 401);
     assert_eq!(jwks.request_count(), 1);
     assert_eq!(fixture.with_token(&good).await.status, AUTHORIZED_STATUS);
 }
@@ -47,13 +47,13 @@ async fn an_issuer_rotates_its_keys() {
     fixture.until(AUTHORIZED_STATUS, || new.token(&claims("a"))).await;
     assert_eq!(fixture.with_token(&old.token(&claims("a"))).await.status, AUTHORIZED_STATUS);
 
-    // Withdrawn, and read anew because of a stranger.
+    // Withdrawn, and read again because of an unknown key.
     jwks.answer(published(&[&new]));
-    let stranger = IssuerKey::p256("x");
+    let unknown = IssuerKey::p256("x");
     let mut look = tokio::time::interval(Duration::from_millis(20));
     while fixture.with_token(&old.token(&claims("a"))).await.status != 401 {
         look.tick().await;
-        assert_eq!(fixture.with_token(&stranger.token(&claims("a"))).await.status, 401);
+        assert_eq!(fixture.with_token(&unknown.token(&claims("a"))).await.status, 401);
     }
     assert_eq!(fixture.with_token(&new.token(&claims("a"))).await.status, AUTHORIZED_STATUS);
 }
@@ -66,7 +66,7 @@ async fn keys_are_refreshed_periodically() {
     let fixture = IdentityFixture::open(&issuer("a", &jwks.url()), &settings).await;
     assert_eq!(fixture.with_token(&old.token(&claims("a"))).await.status, AUTHORIZED_STATUS);
     jwks.answer(published(&[&new]));
-    // Nobody names a key that is not known: what is withdrawn is gone all the same.
+    // No token names an unknown key: a withdrawn key is removed all the same.
     fixture.until(401, || old.token(&claims("a"))).await;
     assert_eq!(fixture.with_token(&new.token(&claims("a"))).await.status, AUTHORIZED_STATUS);
 }
@@ -80,8 +80,8 @@ async fn cached_keys_are_used_while_the_issuer_is_unavailable() {
     let fixture = IdentityFixture::open(&issuer("a", &jwks.url()), &settings).await;
     assert_eq!(fixture.with_token(&key.token(&claims("a"))).await.status, AUTHORIZED_STATUS);
     let says = |status: u16, text: &str| JwksResponse::Custom(status, text.to_owned());
-    let stranger = IssuerKey::ed25519("x");
-    let theirs = json!({"keys": [stranger.jwk()]}).to_string();
+    let unknown = IssuerKey::ed25519("x");
+    let theirs = json!({"keys": [unknown.jwk()]}).to_string();
     for answer in [
         says(500, "oh"),
         says(302, &theirs),
@@ -96,7 +96,7 @@ async fn cached_keys_are_used_while_the_issuer_is_unavailable() {
         let mut look = tokio::time::interval(Duration::from_millis(20));
         while jwks.request_count() == asked {
             look.tick().await;
-            let response = fixture.with_token(&stranger.token(&claims("a"))).await;
+            let response = fixture.with_token(&unknown.token(&claims("a"))).await;
             assert_eq!(response.status, 401, "{response:?}");
         }
         assert_eq!(fixture.with_token(&key.token(&claims("a"))).await.status, AUTHORIZED_STATUS);
@@ -104,7 +104,7 @@ async fn cached_keys_are_used_while_the_issuer_is_unavailable() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_issuer_that_hangs_delays_nobody_for_long() {
+async fn an_issuer_that_hangs_delays_no_request_for_long() {
     let key = IssuerKey::ed25519("e");
     let jwks = JwksServer::start(JwksResponse::Hanging).await;
     let settings = [REFRESH_RARELY, "callers.jwks_timeout=300ms"];
@@ -155,16 +155,16 @@ async fn two_issuers_may_use_the_same_key_id() {
 async fn all<T>(asking: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
     let mut asking: Vec<_> = asking.map(|future| (Box::pin(future), None)).collect();
     std::future::poll_fn(|context| {
-        let mut all_told = true;
+        let mut all_answered = true;
         for (future, response) in &mut asking {
             if response.is_none() {
                 match future.as_mut().poll(context) {
                     std::task::Poll::Ready(answer) => *response = Some(answer),
-                    std::task::Poll::Pending => all_told = false,
+                    std::task::Poll::Pending => all_answered = false,
                 }
             }
         }
-        if all_told { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        if all_answered { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
     })
     .await;
     asking.into_iter().filter_map(|(_, response)| response).collect()

@@ -1,4 +1,4 @@
-//! How much a caller may, and how fast somebody may guess.
+//! Limits of a caller's rate, and of the rate of guessed keys.
 
 use std::time::Duration;
 

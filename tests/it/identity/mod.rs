@@ -1,5 +1,5 @@
 //! Who asks, and how much: a real gateway on a socket, issuers with keys made for the test, and
-//! whatever somebody might show instead of a key or a token of theirs. No broker is needed: a
+//! whatever might be sent instead of a valid key or token. No broker is needed: a
 //! request whose caller is let in gets as far as its body, which is wrong.
 
 mod issuer;
@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 const DEADLINE: Duration = Duration::from_secs(30);
-/// A registration that says nothing: whoever is let in is told so.
+/// The status for an empty registration: an authorized caller is answered that it is invalid.
 const AUTHORIZED_STATUS: u16 = 422;
 
 /// A gateway with a file of callers.
@@ -34,7 +34,7 @@ struct IdentityFixture {
     _folder: TempDir,
 }
 
-/// What somebody is told.
+/// The response to a request.
 #[derive(Debug)]
 struct AuthResponse {
     status: u16,

@@ -1,4 +1,4 @@
-//! Tokens as nobody should make them: what each is answered, and that no answer repeats one.
+//! Invalid tokens: the response to each, and that no response repeats one.
 
 use aws_lc_rs::hmac;
 use orloj::clock;
@@ -25,7 +25,8 @@ async fn valid_tokens_of_every_common_algorithm_are_accepted() {
             json!({"exp": now - 5, "nbf": now - 60}),
             json!({"nbf": now + 5}),
         ] {
-            let response = fixture.with_token(&key.token(&changed(claims("a"), change.clone()))).await;
+            let response =
+                fixture.with_token(&key.token(&changed(claims("a"), change.clone()))).await;
             assert_eq!(response.status, AUTHORIZED_STATUS, "{} {change}: {response:?}", key.alg());
         }
     }
@@ -70,7 +71,7 @@ fn check(name: &str, response: &AuthResponse, token: &str) {
     }
 }
 
-/// Signed by nobody who may.
+/// Signed by no valid key.
 fn forged(key: &IssuerKey) -> Vec<TokenCase> {
     let good = claims("a").to_string();
     let header = |alg: &str| json!({"alg": alg, "kid": key.kid});
@@ -159,7 +160,7 @@ fn missing_claims(key: &IssuerKey) -> Vec<TokenCase> {
     ]
 }
 
-/// Larger than anybody needs, or with what we do not understand.
+/// Larger than necessary, or with unsupported parts.
 fn oversized(key: &IssuerKey) -> Vec<TokenCase> {
     let good = claims("a").to_string();
     let kid = |kid: String| key.sign(&json!({"alg": "RS256", "kid": kid}), &good);
@@ -198,8 +199,8 @@ async fn exactly_one_credential_in_the_right_header_is_accepted() {
         assert_eq!(response.status, status, "{name}: {response:?}");
         assert!(!response.body.contains(&fixture.key) && !response.body.contains(&token), "{name}");
     }
-    let nobody = fixture.send(fixture.request()).await;
-    assert_eq!(nobody.header("www-authenticate"), "Bearer realm=\"orloj\"", "no error was made");
+    let anonymous = fixture.send(fixture.request()).await;
+    assert_eq!(anonymous.header("www-authenticate"), "Bearer realm=\"orloj\"", "no error was made");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -215,7 +216,7 @@ async fn a_token_may_only_reduce_its_callers_role() {
     let jwks = JwksServer::of(&[&key]).await;
     let file = format!(
         "{}role_claim = \"roles\"\ncaller_claim = \"client\"\n\
-         [callers.looker]\nrole = \"read-only\"\n[callers.nobody]\n",
+         [callers.looker]\nrole = \"read-only\"\n[callers.roleless]\n",
         issuer("a", &jwks.url())
     );
     let fixture = IdentityFixture::open(&file, &[]).await;
@@ -228,9 +229,9 @@ async fn a_token_may_only_reduce_its_callers_role() {
         ("tea", json!([]), 403, "`roles` says no role"),
         ("tea", Value::Null, 403, "`roles` says no role"),
         ("looker", json!("operator"), 403, "looker may only look"),
-        ("nobody", json!("operator"), 403, "nobody has no role"),
+        ("roleless", json!("operator"), 403, "roleless has no role"),
     ] {
-        let change = json!({"client": client, "roles": roles, "sub": "somebody"});
+        let change = json!({"client": client, "roles": roles, "sub": "other"});
         let response = fixture.with_token(&key.token(&changed(claims("a"), change))).await;
         assert_eq!(response.status, status, "{client} {roles}: {response:?}");
         assert!(response.detail().contains(words), "{client} {roles}: {}", response.detail());

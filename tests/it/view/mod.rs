@@ -45,7 +45,7 @@ fn a_view_that_was_killed_repeatedly_equals_a_rebuilt_view() {
     write_all(&cluster, &endpoint);
     let mut seen = 0;
     for kill in 1..=4 {
-        // Each crowd is larger: so it is killed while it folds.
+        // Each batch is larger: so it is killed while it projects.
         let some_more = || Some(lines(&lived)).filter(|lines| *lines >= seen + 50);
         seen = until("the view to fold some more", DEADLINE, some_more);
         end(child);
@@ -69,7 +69,7 @@ fn a_view_that_was_killed_repeatedly_equals_a_rebuilt_view() {
     scheduler.terminate();
 }
 
-/// The process that is killed: this very program, told to run this test alone.
+/// The process that is killed: this program, started with this test alone.
 #[test]
 #[ignore = "another test runs it as a process of its own"]
 fn a_view_lives_until_it_is_killed() {
@@ -78,7 +78,7 @@ fn a_view_lives_until_it_is_killed() {
     let _inside = runtime.enter();
     let settings = load(Path::new(&config));
     let _view = View::open(&settings, Health::new("view"), CancellationToken::new()).unwrap();
-    // Whoever started it is gone when this ends.
+    // The process that started it has died when this ends.
     let mut line = String::new();
     let _end = std::io::stdin().read_line(&mut line);
 }
@@ -107,7 +107,7 @@ fn load(config: &Path) -> Settings {
     Settings::load(&Layers { file, ..Layers::default() }).unwrap()
 }
 
-/// How much there is in a view, whoever writes it.
+/// The number of rows in a view, independent of its writer.
 fn lines(dir: &Path) -> usize {
     dump(&dir.join(FILE)).map_or(0, |lines| lines.len())
 }
@@ -133,7 +133,7 @@ fn write_all(cluster: &TestCluster, endpoint: &Endpoint) {
     post("replaced", json!({"fireAt": far, "topic": topic}));
     post("series", json!({"schedule": {"every": "PT1S", "maxExecutions": 3}, "topic": topic}));
     post("yearly", json!({"schedule": {"every": "P365D", "start": far}, "topic": topic}));
-    post("waits", json!({"after": ["nobody"], "topic": topic}));
+    post("waits", json!({"after": ["unknown"], "topic": topic}));
     post("unreadable", json!({"fireAt": "soon", "topic": topic}));
     endpoint.register(cluster, "completed", "fine", json!({}), json!({}));
     endpoint.register(cluster, "delivered", "fine", json!({"retain": "1h"}), json!({}));
@@ -149,7 +149,7 @@ fn write_all(cluster: &TestCluster, endpoint: &Endpoint) {
 fn write_triggers(cluster: &TestCluster, round: u64) {
     let client = cluster.client();
     for n in 0..TRIGGERS_PER_ROUND {
-        let (id, due) = (format!("crowd-{round}-{n}"), clock::now_ms() + n * 3);
+        let (id, due) = (format!("many-{round}-{n}"), clock::now_ms() + n * 3);
         client.register(&id, due, cluster.target(), "{}", n % 3 == 0);
         if n % 5 == 0 {
             client.cancel(&id);
@@ -230,9 +230,9 @@ fn assert_statuses_are_correct(view: &TestView<'_>) {
             (is() == Some(expected)).then_some(())
         });
     }
-    // A fifth of the crowd was cancelled, unless it had fired before.
+    // A fifth of them was cancelled, unless it had fired before.
     let all = TRIGGERS_PER_ROUND as usize * 5;
-    until("the crowd to settle", DEADLINE, || {
+    until("all of them to settle", DEADLINE, || {
         let cancelled = view.count(Status::Cancelled) - 1;
         let fired = view.count(Status::Fired) - 4;
         (cancelled + fired == all).then_some(())
@@ -266,9 +266,9 @@ fn assert_dead_letters(view: &TestView<'_>) {
     assert_eq!(of("unreadable").attempts, None);
     let one = view.runtime.block_on(view.view.dead_letter(&Scope::All, &of("failed").id)).unwrap();
     assert_eq!(one.as_ref(), Some(of("failed")));
-    let other = Scope::Caller("somebody".to_owned());
+    let other = Scope::Caller("other".to_owned());
     let none = view.runtime.block_on(view.view.dead_letter(&other, &of("failed").id)).unwrap();
-    assert_eq!(none, None, "it is nobody else's");
+    assert_eq!(none, None, "another caller does not see it");
 }
 
 fn assert_same(lived: &[String], rebuilt: &[String]) {
@@ -276,7 +276,7 @@ fn assert_same(lived: &[String], rebuilt: &[String]) {
         let missing = these.iter().filter(|line| others.binary_search(line).is_err());
         missing.take(10).cloned().collect::<Vec<_>>()
     };
-    let (gone, new) = (only(lived, rebuilt), only(rebuilt, lived));
-    assert!(lived == rebuilt, "only the one that lived has {gone:#?}; only the other has {new:#?}");
+    let (missing, new) = (only(lived, rebuilt), only(rebuilt, lived));
+    assert!(lived == rebuilt, "only the first one has {missing:#?}; only the other has {new:#?}");
     assert!(lived.len() > TRIGGERS_PER_ROUND as usize * 5, "{} lines", lived.len());
 }

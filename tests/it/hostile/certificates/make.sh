@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the certificates beside it anew: of a root that only the tests trust, for a receiver at
+# Makes the certificates beside it again: of a root that only the tests trust, for a receiver at
 # 127.0.0.1, until the year 2120. The key is no secret.
 set -eu
 cd "$(dirname "$0")"
