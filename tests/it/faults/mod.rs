@@ -22,6 +22,7 @@ mod report;
 mod rng;
 mod steady_load;
 mod takeover;
+mod topic_admin;
 mod topics;
 mod versions;
 

@@ -15,7 +15,7 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::processes::{wait_for_ms, wait_until_owned};
 use super::report::{FaultFigures, FaultResult};
-use super::topics::FaultTopicAdmin;
+use super::topic_admin::FaultTopicAdmin;
 use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
 use crate::audit::AcknowledgedCommand;
 use crate::records;

@@ -12,6 +12,19 @@ use super::rng::SimulationRng;
 /// A process, by its place in the cluster.
 pub(super) type NodeId = usize;
 
+/// What transactional ids begin with.
+const ID_PREFIX: &str = "node-";
+
+/// The transactional id of a node.
+pub(super) fn transactional_id(node: NodeId) -> String {
+    format!("{ID_PREFIX}{node}")
+}
+
+/// The node that uses a transactional id.
+pub(super) fn node_of(transactional_id: &str) -> Option<NodeId> {
+    transactional_id.strip_prefix(ID_PREFIX)?.parse().ok()
+}
+
 /// What a commit of offsets sends to the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Membership {

@@ -23,7 +23,7 @@ use super::broker::SimulatedDecidedOffsets;
 use super::cluster::SimulatedCluster;
 use super::disk::SimulatedDisk;
 use super::fault_kinds::FaultKind;
-use super::node::node_of;
+use super::group::node_of;
 
 /// The state of a partition on a node.
 #[derive(Debug)]

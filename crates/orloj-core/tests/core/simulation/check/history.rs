@@ -14,9 +14,7 @@ use orloj_core::model::outcome::Outcome;
 use orloj_core::model::signal::{CallbackEnded, Signal};
 use orloj_core::model::{Offset, Timestamp};
 
-use super::lifecycle::{self, SimulatedIdle};
-use super::{dependencies, has_lifecycle, is_forwarded, text};
-use crate::audit::report::Finding;
+use super::{has_lifecycle, is_forwarded, text};
 use crate::simulation::broker::{SimulatedDecidedOffsets, SimulatedSend};
 use crate::simulation::clients::{Intent, UserRequest, serial};
 use crate::simulation::cluster::{PARTITIONS, partition_of};
@@ -83,27 +81,7 @@ pub(super) struct CallbackReport<'a> {
     pub(super) settled: &'a CallbackEnded,
 }
 
-/// Checks all triggers with a lifecycle; returns how often they fired.
-pub(super) fn check_lifecycles(
-    run: &SimulationRun,
-    at_rest: Option<bool>,
-    findings: &mut Vec<Finding>,
-) -> usize {
-    let histories = collect(run);
-    let rest = at_rest.map(|quiet| SimulatedIdle {
-        quiet,
-        // Everything that was due has had time to fire.
-        until: run.users.last_due.max(run.cluster.broker.now.saturating_sub(1_000)),
-    });
-    for (trigger, history) in &histories {
-        lifecycle::check_trigger(trigger, history, rest, run.cluster.open_ttl, findings);
-    }
-    dependencies::check_dependencies(run, &histories, rest, findings);
-    let fired = |event: &&SimulatedEvent<'_>| matches!(event.what, EventKind::Fired(_));
-    histories.values().map(|history| history.events.iter().filter(fired).count()).sum()
-}
-
-fn collect(run: &SimulationRun) -> TriggerHistories<'_> {
+pub(super) fn collect(run: &SimulationRun) -> TriggerHistories<'_> {
     let mut histories = TriggerHistories::new();
     for p in 0..PARTITIONS {
         collect_inputs(run, p, &mut histories);

@@ -22,6 +22,9 @@ use orloj_core::model::outcome::{Outcome, OutcomeKind};
 use orloj_core::model::signal::Signal;
 use orloj_core::model::text::Text;
 
+use history::{EventKind, SimulatedEvent};
+use lifecycle::SimulatedIdle;
+
 use super::broker::{SimulatedRawRecord, SimulatedSend};
 use super::clients::{Intent, UserRequest, serial};
 use super::cluster::{GRACE, PARTITIONS, partition_of};
@@ -84,8 +87,28 @@ pub(super) fn check_run(run: &mut SimulationRun, at_rest: Option<bool>) -> Audit
     report.findings.append(&mut input.check_attempts_only().findings);
     report.findings.append(&mut observed.findings);
     report.findings.retain(|finding| !observed.was_requested_by_operator(run, finding));
-    report.fired += history::check_lifecycles(run, at_rest, &mut report.findings);
+    report.fired += check_lifecycles(run, at_rest, &mut report.findings);
     report
+}
+
+/// Checks all triggers with a lifecycle; returns how often they fired.
+fn check_lifecycles(
+    run: &SimulationRun,
+    at_rest: Option<bool>,
+    findings: &mut Vec<Finding>,
+) -> usize {
+    let histories = history::collect(run);
+    let rest = at_rest.map(|quiet| SimulatedIdle {
+        quiet,
+        // Everything that was due has had time to fire.
+        until: run.users.last_due.max(run.cluster.broker.now.saturating_sub(1_000)),
+    });
+    for (trigger, history) in &histories {
+        lifecycle::check_trigger(trigger, history, rest, run.cluster.open_ttl, findings);
+    }
+    dependencies::check_dependencies(run, &histories, rest, findings);
+    let fired = |event: &&SimulatedEvent<'_>| matches!(event.what, EventKind::Fired(_));
+    histories.values().map(|history| history.events.iter().filter(fired).count()).sum()
 }
 
 /// Whether a trigger has a lifecycle, by its id: see [`RequestGenerator`](super::clients::RequestGenerator).

@@ -19,13 +19,10 @@ use super::broker::Producer;
 use super::cluster::{PARTITIONS, SimulatedCluster};
 use super::disk::SimulatedDisk;
 use super::fault_kinds::FaultKind;
-use super::group::{GroupPoll, Membership, NodeId};
+use super::group::{GroupPoll, Membership, NodeId, transactional_id};
 use super::partition_task::{SimulatedPartitionTask, SimulatedTaskState};
 use super::standby::{PassEnd, SimulatedStandbyRead, pass};
 use super::transaction::{SimulatedTransaction, TransactionStage};
-
-/// What transactional ids begin with.
-const NAME: &str = "node-";
 
 /// A running process.
 #[derive(Debug)]
@@ -68,7 +65,7 @@ impl SimulatedNode {
         let skew = cluster.any_skew();
         Self {
             id,
-            rules: cluster.rules(format!("{NAME}{id}"), ledger_after),
+            rules: cluster.rules(transactional_id(id), ledger_after),
             skew,
             ahead: cluster.rng.pick(&[0, 0, 3, 20]),
             shown: (0, cluster.broker.now),
@@ -328,11 +325,6 @@ impl SimulatedNode {
             self.revoked.remove(&id);
         }
     }
-}
-
-/// The node that uses a transactional id.
-pub(super) fn node_of(owner: &str) -> Option<NodeId> {
-    owner.strip_prefix(NAME)?.parse().ok()
 }
 
 /// A partition as an index into the tables of a run.
