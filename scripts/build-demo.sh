@@ -160,12 +160,12 @@ possible() {
 build() {
     say "building Orloj $1"
     shift
-    begun=$(date +%s)
+    started=$(date +%s)
     follow "$@" || {
         tr '\r' '\n' <"$work/log" | grep -v '^ *\(Building\|Compiling\) ' >&2
         exit 1
     }
-    say "built in $(($(date +%s) - begun)) s"
+    say "built in $(($(date +%s) - started)) s"
 }
 
 cores=$(getconf _NPROCESSORS_ONLN)
@@ -180,7 +180,7 @@ about 5 minutes of one core, this machine has $cores" \
     echo "$cache/demo-target/demo/orloj"
 else
     say "RocksDB and librdkafka must be compiled: $why"
-    # Else nobody would notice that the quick way is gone.
+    # Otherwise the loss of the quick build would not be noticed.
     [ "${CI:-}" != true ] || [ "${DEMO_BUILD:-}" = source ] || exit 1
     scripts/prerequisites.sh
     build "with all that it stands on: the first time takes about 40 minutes of

@@ -49,7 +49,7 @@ server.serve_forever()'
 # until_time COMMAND...: repeats the command until it succeeds; after the limit, shows the log and ends.
 until_time() {
     until "$@" >/dev/null 2>&1; do
-        if [ $(($(now) - begun)) -gt $((limit * 1000)) ]; then
+        if [ $(($(now) - started)) -gt $((limit * 1000)) ]; then
             echo "$kind: no callback within $limit s; waited for: $*" >&2
             tail -n 40 "$work"/*.log >&2
             exit 1
@@ -65,9 +65,9 @@ register() {
             "delaySeconds": 1, "payload": "hello"}'
 }
 
-# first_callback PROGRAM: the time counts from before the installation, since $begun.
+# first_callback PROGRAM: the time counts from before the installation, since $started.
 first_callback() {
-    installed=$(since "$begun")
+    installed=$(since "$started")
     "$1" --version | grep -q "^orloj $version\$"
     rm -f ./*.log
     receiver >received.log 2>receiver.log &
@@ -77,7 +77,7 @@ first_callback() {
     until_time grep -q . received.log
     until_time register
     until_time grep -q '^/first' received.log
-    taken=$(since "$begun")
+    taken=$(since "$started")
     stop
     echo "$kind: installed after $installed s, first callback after $taken s"
 }
@@ -87,24 +87,24 @@ version=$(basename "$folder"/orloj-*.cdx.json .cdx.json)
 version=${version#orloj-}
 
 kind=tar.gz
-begun=$(now)
+started=$(now)
 mkdir tar
 tar -xzf "$folder"/orloj-*.tar.gz -C tar --strip-components=1
 first_callback "$work/tar/orloj"
 
 kind=wheel
-begun=$(now)
+started=$(now)
 python3 -m venv venv
 venv/bin/pip install --quiet --disable-pip-version-check --no-index "$folder"/orloj-*.whl
 first_callback "$work/venv/bin/orloj"
 
 kind=npm
-begun=$(now)
+started=$(now)
 npm install --global --prefix npm --offline --no-audit --no-fund --silent "$folder"/orloj-*.tgz
 first_callback "$work/npm/bin/orloj"
 
 kind=deb
-begun=$(now)
+started=$(now)
 # What it depends on is to be had; unpacked elsewhere, since this is not the place to change the system.
 apt-get --simulate install "$folder"/orloj_*.deb >apt.log
 grep -q '^Inst orloj ' apt.log

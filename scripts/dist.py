@@ -158,7 +158,7 @@ def tarball(path, top, files, time):
 
 
 def wheel(folder, own, program, files, required, time):
-    """Libraries of the system are needed that the manylinux tags do not allow: hence plain `linux`."""
+    """Libraries of the system are needed that the manylinux tags do not allow: therefore plain `linux`."""
     machine, libraries, libc = required
     stem, tag = f"{own['name']}-{own['version']}", f"py3-none-linux_{machine}"
     info = f"{stem}.dist-info"

@@ -273,7 +273,7 @@ fn every_schema_file_exists() {
 #[test]
 fn each_rule_can_fail() {
     type Rule = fn(&SourceFile) -> Vec<String>;
-    let long = "//! Law.\n".repeat(LINES_MAX + 1);
+    let long = "//! Invariant.\n".repeat(LINES_MAX + 1);
     let wide = "x".repeat(COLUMNS_MAX + 1);
     let machine = concat!("cd /ro", "ot/x");
     let registry = concat!("https://crates", ".io");
@@ -293,7 +293,7 @@ fn each_rule_can_fail() {
         (depends_downwards, "src/novelty.rs", "//! Where does it stand?"),
         (core_is_pure, "crates/orloj-core/src/engine/a.rs", "use tokio::time;"),
         (core_is_pure, "crates/orloj-core/src/model/a.rs", "fn f(now: std::time::SystemTime) {}"),
-        (has_no_empty_name, "src/store/utils.rs", "//! Law."),
+        (has_no_empty_name, "src/store/utils.rs", "//! Invariant."),
         (has_no_empty_name, "src/a.rs", "pub struct PartitionManager;"),
         (has_no_banned_call, "src/a.rs", "    todo!()"),
         (has_no_banned_call, "tests/it/a.rs", "    thread::sleep(second);"),
@@ -347,7 +347,7 @@ fn well_formed_source_passes() {
 
 fn opens_with_doc_comment(source: &SourceFile) -> Vec<String> {
     let silent = source.is_rust() && !source.text.starts_with("//! ");
-    let what = "open with `//!`: what this file is and the law it keeps";
+    let what = "open with `//!`: what this file is and the invariant it keeps";
     silent.then(|| source.finding(1, what)).into_iter().collect()
 }
 
