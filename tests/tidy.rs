@@ -7,6 +7,8 @@
 
 #[path = "tidy/circles.rs"]
 mod circles;
+#[path = "tidy/dependencies.rs"]
+mod dependencies;
 #[path = "tidy/documents.rs"]
 mod documents;
 #[path = "tidy/kafka.rs"]
@@ -15,120 +17,20 @@ mod kafka;
 mod names;
 #[path = "tidy/words.rs"]
 mod plain_words;
+#[path = "tidy/simulator.rs"]
+mod simulator;
 #[path = "tidy/source.rs"]
 mod source;
 
 use std::collections::BTreeSet;
 
+use dependencies::depends_downwards;
 use source::{SourceFile, after, has_word, sources, words};
 
 /// Lines of a file, inline tests excluded: beyond it, a file holds two concepts.
 const LINES_MAX: usize = 500;
 /// Columns of a line.
 const COLUMNS_MAX: usize = 100;
-
-/// What each module may use of the others. Roles never meet but in topics.
-const MODULES: &[(&str, &[&str])] = &[
-    ("model", &[]),
-    ("codec", &["model"]),
-    ("allocator", &[]),
-    ("fault", &[]),
-    ("engine", &["model", "codec", "fault"]),
-    ("clock", &["fault"]),
-    ("config", &["model"]),
-    ("telemetry", &["config"]),
-    ("store", &["model", "codec", "engine", "fault", "config", "clock", "telemetry"]),
-    ("kafka", &["model", "codec", "engine", "fault", "config", "clock", "telemetry"]),
-    ("dead_letters", &["model", "codec", "kafka", "config", "clock"]),
-    ("guard", &["model", "config"]),
-    ("rate_limit", &["clock"]),
-    ("health", &["config", "clock", "telemetry"]),
-    ("client", &["model", "codec", "engine", "kafka", "config", "clock", "telemetry", "health"]),
-    ("callers", &["model", "config", "telemetry", "health"]),
-    (
-        "scheduler",
-        &[
-            "model",
-            "codec",
-            "engine",
-            "fault",
-            "store",
-            "kafka",
-            "config",
-            "clock",
-            "telemetry",
-            "health",
-        ],
-    ),
-    (
-        "worker",
-        &[
-            "model",
-            "codec",
-            "engine",
-            "fault",
-            "kafka",
-            "guard",
-            "config",
-            "clock",
-            "telemetry",
-            "health",
-            "callers",
-            "rate_limit",
-        ],
-    ),
-    (
-        "notifier",
-        &[
-            "model",
-            "codec",
-            "engine",
-            "kafka",
-            "guard",
-            "config",
-            "clock",
-            "telemetry",
-            "health",
-            "callers",
-        ],
-    ),
-    ("view", &["model", "codec", "engine", "kafka", "config", "clock", "telemetry", "health"]),
-    (
-        "gateway",
-        &[
-            "model",
-            "codec",
-            "engine",
-            "kafka",
-            "guard",
-            "config",
-            "clock",
-            "telemetry",
-            "health",
-            "client",
-            "callers",
-            "dead_letters",
-            "view",
-            "rate_limit",
-        ],
-    ),
-    (
-        "dev",
-        &[
-            "model",
-            "codec",
-            "engine",
-            "kafka",
-            "config",
-            "telemetry",
-            "health",
-            "scheduler",
-            "worker",
-            "gateway",
-            "notifier",
-        ],
-    ),
-];
 
 /// Calls that the house does without: where they may not stand, and what stands there instead.
 const BANNED: &[(&str, RuleScope, &str)] = &[
@@ -206,11 +108,6 @@ fn files_and_lines_are_short() {
 }
 
 #[test]
-fn dependencies_point_one_way() {
-    check_all(depends_downwards);
-}
-
-#[test]
 fn the_core_has_no_io() {
     check_all(core_is_pure);
 }
@@ -233,22 +130,6 @@ fn an_expect_says_why_it_cannot_fail() {
 #[test]
 fn there_are_no_statics() {
     check_all(has_no_static);
-}
-
-#[test]
-fn the_simulator_does_not_reimplement_the_engine() {
-    let all = sources();
-    let (rules, simulator) = (rules_of(&all), all.iter().filter(|source| is_simulator(source)));
-    let findings: Vec<_> = simulator.flat_map(|source| reimplements(source, &rules)).collect();
-    assert!(findings.is_empty(), "\n{}\n", findings.join("\n"));
-    let drives = |name: &str| {
-        let uses =
-            |source: &SourceFile| source.text.contains(&format!("orloj_core::engine::{name}"));
-        all.iter().any(|source| is_simulator(source) && uses(source))
-    };
-    for name in ["cursor", "partition", "takeover", "wheel"] {
-        assert!(drives(name), "the simulator must drive the production engine::{name}");
-    }
 }
 
 #[test]
@@ -313,22 +194,6 @@ fn each_rule_can_fail() {
 }
 
 #[test]
-fn a_simulator_that_reimplements_the_engine_is_found() {
-    let engine = "pub struct Watermark;\npub enum Ask {}\npub fn take_due() {}\nfn own() {}\n";
-    let rules = rules_of(&[SourceFile::new("crates/orloj-core/src/engine/a.rs", engine)]);
-    assert_eq!(rules, ["Ask", "Watermark", "take_due"].map(str::to_owned).into());
-    for copy in ["enum Ask { Now }", "fn take_due(&mut self) {}", "pub(super) struct Watermark;"] {
-        let source = SourceFile::new("crates/orloj-core/tests/core/simulation/a.rs", copy);
-        assert_eq!(reimplements(&source, &rules).len(), 1, "{copy}");
-    }
-    let driver = SourceFile::new(
-        "crates/orloj-core/tests/core/simulation/a.rs",
-        "fn own() { partition.take_due(3); }",
-    );
-    assert_eq!(reimplements(&driver, &rules), Vec::<String>::new());
-}
-
-#[test]
 fn well_formed_source_passes() {
     let text = "//! Says `todo!` and \"sleep(\" only in words.\n\
         use crate::model::Fire;\n\
@@ -362,35 +227,6 @@ fn is_short(source: &SourceFile) -> Vec<String> {
     let too_wide = source.text.lines().enumerate().filter(|(_, l)| l.chars().count() > COLUMNS_MAX);
     let too_wide = too_wide.map(|(at, _)| source.finding(at + 1, "a line has 100 columns at most"));
     too_long.into_iter().chain(too_wide).collect()
-}
-
-fn depends_downwards(source: &SourceFile) -> Vec<String> {
-    let Some(module) = source.module() else { return Vec::new() };
-    if ["lib", "main", "cli"].contains(&module) {
-        return Vec::new();
-    }
-    let Some((_, allowed)) = MODULES.iter().find(|(name, _)| *name == module) else {
-        return vec![source.finding(1, "say in MODULES of tests/tidy.rs what this module may use")];
-    };
-    let depth = source.inside().unwrap_or_default().matches('/').count();
-    let is_top = depth == 0 || source.path.ends_with("/mod.rs") && depth == 1;
-    let mut findings = Vec::new();
-    for (number, production, line) in source.code() {
-        let mut used = after(&line, "crate::");
-        if is_top && production {
-            used.extend(after(&line, "super::"));
-        }
-        for name in used {
-            if name != module && !allowed.contains(&name.as_str()) {
-                let what = format!("{module} may use {allowed:?} of the crate, not {name}");
-                findings.push(source.finding(number, &what));
-            }
-        }
-        if line.contains("super::super") {
-            findings.push(source.finding(number, "write the path from crate::"));
-        }
-    }
-    findings
 }
 
 fn core_is_pure(source: &SourceFile) -> Vec<String> {
@@ -483,32 +319,6 @@ fn names_no_machine(source: &SourceFile) -> Vec<String> {
         }
         if registries.iter().any(|host| line.contains(host)) {
             findings.push(source.finding(at + 1, "the tool knows its registry; name the package"));
-        }
-    }
-    findings
-}
-
-fn is_simulator(source: &SourceFile) -> bool {
-    source.path.starts_with("crates/orloj-core/tests/core/simulation")
-}
-
-/// The names under which the engine decides: its types, and its functions of several words.
-fn rules_of(sources: &[SourceFile]) -> BTreeSet<String> {
-    let engine = sources.iter().filter(|source| source.module() == Some("engine"));
-    let lines = engine.flat_map(SourceFile::code).filter(|(_, production, _)| *production);
-    let keywords = ["pub struct ", "pub enum ", "pub fn "];
-    let names = lines.flat_map(|(_, _, line)| keywords.map(|keyword| after(&line, keyword)));
-    names.flatten().filter(|name| words(name).len() > 1).collect()
-}
-
-/// The simulator drives the engine; what it defines under a name of the engine's is a copy.
-fn reimplements(source: &SourceFile, rules: &BTreeSet<String>) -> Vec<String> {
-    let defined = |line: &str| ["struct ", "enum ", "fn "].map(|keyword| after(line, keyword));
-    let mut findings = Vec::new();
-    for (number, _, line) in source.code() {
-        for name in defined(&line).into_iter().flatten().filter(|name| rules.contains(name)) {
-            let what = format!("drive the engine's {name}; a copy proves nothing about it");
-            findings.push(source.finding(number, &what));
         }
     }
     findings

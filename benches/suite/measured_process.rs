@@ -29,7 +29,8 @@ const IDLE_WINDOW: Duration = Duration::from_secs(2);
 /// The kernel counts processor time in hundredths of a second.
 const TICK: Duration = Duration::from_millis(10);
 
-/// $1: the process id. It is killed when the measuring process ends, unless that says that it has ended.
+/// $1: the process id. It is killed when the measuring process ends, unless that says that it has
+/// ended.
 const WATCHDOG: &str = r#"
 trap '' INT TERM HUP
 read -r order

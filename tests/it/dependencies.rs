@@ -1,7 +1,7 @@
 //! Batches, dependencies and commands as a person at a terminal sees them, on a real Kafka.
 //!
-//! Invariant: what docs/guides/dependencies.md shows is registered as it stands there; only names of
-//! topics differ.
+//! Invariant: what docs/guides/dependencies.md shows is registered as it stands there; only names
+//! of topics differ.
 
 use std::time::Duration;
 

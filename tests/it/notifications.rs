@@ -67,7 +67,7 @@ fn an_outage_sends_one_message_and_the_next_after_the_interval() {
     let worker = fail(&cluster, &endpoint, 50, "second", MORE);
     let second = mail_number(&mail, 2);
     assert!(second.at - first.at >= INTERVAL, "{:?}", second.at - first.at);
-    until("the circuit's opening to be told", DEADLINE, || mail_with(&mail, ": not called since "));
+    until("the mail about the open circuit", DEADLINE, || mail_with(&mail, ": not called since "));
     endpoint.recover();
     until("the mail about the closed circuit", DEADLINE, || {
         mail_with(&mail, "called again since ")

@@ -25,7 +25,8 @@ const END_DEADLINE: Duration = Duration::from_secs(30);
 /// How much of a log is shown on failure.
 const LINES_SHOWN: usize = 60;
 
-/// $1: the program's process id. It is killed when the test ends, unless the test says that it has ended.
+/// $1: the program's process id. It is killed when the test ends, unless the test says that it has
+/// ended.
 const WATCHDOG: &str = r#"
 trap '' INT TERM HUP
 read -r order

@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use crate::callers::{CallersScenario, Delivery};
 use crate::command::run_to_end;
 
-/// It needs programs that a build does not need, and downloads packages: it has a target of its own.
+/// It needs programs that a build does not need, and downloads packages: it has a target of its
+/// own.
 #[test]
 #[ignore = "make test-signatures"]
 fn the_official_libraries_verify_our_signatures() {

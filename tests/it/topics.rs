@@ -63,7 +63,7 @@ async fn a_difference_is_reported_with_the_command_that_fixes_it() {
         let start = format!("{ledger}: {name} is ");
         texts.iter().find(|text| text.starts_with(&start)).unwrap()
     };
-    let mend = format!(
+    let fix = format!(
         "is delete, must be compact; fix it with: kafka-configs.sh --bootstrap-server {} --alter \
          --entity-type topics --entity-name {ledger} --add-config cleanup.policy=compact",
         server.bootstrap(),

@@ -121,8 +121,8 @@ impl ApiTarget {
     }
 }
 
-/// How long each request took, in ms, from when it should have been made; and each poll. What was received
-/// while everything warmed up is left out.
+/// How long each request took, in ms, from when it should have been made; and each poll. What was
+/// received while everything warmed up is left out.
 async fn at_fixed_rate(api: &Arc<ApiTarget>, count: u32) -> (Vec<f64>, Vec<f64>) {
     let begin = clock::monotonic();
     let mut requests = JoinSet::new();

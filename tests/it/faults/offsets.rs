@@ -256,7 +256,8 @@ fn open_behind_mirrors(cluster: &TestCluster) -> BaseProducer {
     producer
 }
 
-/// The offsets that the log asks a person to accept, from `--to-offset 17 --topic <topic>:<partition>`.
+/// The offsets that the log asks a person to accept, from `--to-offset 17 --topic
+/// <topic>:<partition>`.
 fn advice(said: &str, topic: &str) -> Vec<(i32, i64, String)> {
     let mut advice = BTreeMap::new();
     for advised in said.split("--to-offset ").skip(1) {

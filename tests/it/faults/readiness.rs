@@ -16,7 +16,8 @@ use crate::wait::within;
 
 /// Between two questions.
 const PAUSE: Duration = Duration::from_millis(100);
-/// A fire may be late by this much, in ms, while the process is ready: a transaction's timeout and a margin.
+/// A fire may be late by this much, in ms, while the process is ready: a transaction's timeout and
+/// a margin.
 const UNREPORTED_MAX_MS: u64 = 15_000;
 
 /// What one process answered, for as long as this lives.

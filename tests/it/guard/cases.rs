@@ -202,8 +202,8 @@ pub(crate) const NAME_CASES: &[(RefusalPoint, &str, &[&str], &[&str])] = &[
     (AtRegistration, "mixed.test", &["127.0.0.2", "127.0.0.1"], &["127.0.0.2", "127.0.0.1"]),
     (AtRegistration, "mixed-first.test", &["127.0.0.1", "127.0.0.2"], &["127.0.0.1", "127.0.0.2"]),
     (AtRegistration, "mixed-v6.test", &["127.0.0.2", "::1"], &["127.0.0.2", "::1"]),
-    // The check at registration does not happen for a record that was written to Kafka directly, and
-    // what was allowed then does not matter either.
+    // The check at registration does not happen for a record that was written to Kafka directly,
+    // and what was allowed then does not matter either.
     (AtConnect, "rebound.test", &["127.0.0.2"], &["127.0.0.1"]),
     (AtConnect, "rebound-public.test", &["93.184.216.34"], &["127.0.0.1"]),
     (AtConnect, "rebound-v6.test", &["127.0.0.2"], &["::1"]),

@@ -1,5 +1,5 @@
-//! What the guard is tested with: a resolver that answers what a test sets, a listener that must see
-//! nothing, and a receiver that must be reached.
+//! What the guard is tested with: a resolver that answers what a test sets, a listener that must
+//! see nothing, and a receiver that must be reached.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -83,7 +83,8 @@ async fn attempts(
         let reply = tokio::time::timeout(TIMEOUT + GRACE, called).await;
         let took = clock::monotonic() - started;
         let is_right = reply.as_ref().is_ok_and(|reply| case.ends_with(reply, took));
-        // A connection that is kept may be closed just as it is used again: then no request was received.
+        // A connection that is kept may be closed just as it is used again: then no request was
+        // received.
         let no_request_received = attempt > 1 && receiver.requests() == asked;
         if !is_right && no_request_received && unreceived < ATTEMPTS {
             unreceived += 1;

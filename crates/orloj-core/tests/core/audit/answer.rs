@@ -1,6 +1,7 @@
 //! What an outcome answers to the command it belongs to.
 //!
-//! Invariant: every kind of outcome is named here, so that a new one does not compile without a decision here.
+//! Invariant: every kind of outcome is named here, so that a new one does not compile without a
+//! decision here.
 
 use orloj_core::model::outcome::{Outcome, OutcomeKind};
 

@@ -1,8 +1,8 @@
 //! The checker: compares what Kafka acknowledged with what a `read_committed` reader saw, for real
 //! runs and for the simulation.
 //!
-//! Invariant: it has no I/O, and trusts only the log of commands: the scheduler's answers and headers
-//! do not excuse a fire. Answers only decide races that both sides could win.
+//! Invariant: it has no I/O, and trusts only the log of commands: the scheduler's answers and
+//! headers do not excuse a fire. Answers only decide races that both sides could win.
 
 mod answer;
 mod attempts;

@@ -1,8 +1,8 @@
 //! The cluster: every topic, the transaction coordinator, and the group.
 //!
-//! Invariant: it guarantees what Kafka guarantees and no more. A producer of an older epoch is fenced;
-//! offsets of a transaction are stable only once it has ended; a transaction that stays open too
-//! long is aborted, and its producer fenced.
+//! Invariant: it guarantees what Kafka guarantees and no more. A producer of an older epoch is
+//! fenced; offsets of a transaction are stable only once it has ended; a transaction that stays
+//! open too long is aborted, and its producer fenced.
 
 use orloj_core::engine::step::Emit;
 use orloj_core::engine::takeover::PartitionOffsets;

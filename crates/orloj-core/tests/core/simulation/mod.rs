@@ -6,7 +6,7 @@
 //! failure names its seed, and the same seed fails again.
 //!
 //! ```text
-//!   clients ─► Broker ◄──► Node ──► PartitionTask ──► engine     faults: crash, pause, compaction, …
+//!   clients ─► Broker ◄──► Node ──► PartitionTask ──► engine  faults: crash, pause, …
 //!                 │          └──► Disk
 //!                 └──► check ──► audit
 //! ```
@@ -72,8 +72,8 @@ fn try_seed(seed: u64, totals: &mut RunTotals) -> Option<String> {
     first_finding("after faults had stopped", &liveness, &run)
 }
 
-/// The first finding of a report. For a single seed that is run again, also every record of its trigger,
-/// or about the one that `ORLOJ_TRIGGER` names.
+/// The first finding of a report. For a single seed that is run again, also every record of its
+/// trigger, or about the one that `ORLOJ_TRIGGER` names.
 fn first_finding(when: &str, report: &AuditReport, run: &SimulationRun) -> Option<String> {
     let first = report.findings.first()?;
     let again = setting("ORLOJ_SEED").is_some();

@@ -136,7 +136,8 @@ impl SimulatedPartitionTask {
         }
     }
 
-    /// Does a part of the work that is possible now. `lead`: how far ahead of its clock it decides, in ms.
+    /// Does a part of the work that is possible now. `lead`: how far ahead of its clock it decides,
+    /// in ms.
     pub(super) fn work(
         &mut self,
         rules: &PartitionConfig,

@@ -1,7 +1,7 @@
 //! One run: a seed, a phase with faults, and a phase without.
 //!
-//! Invariant: the same seed is the same run. Faults inject_fault all the time (safety); then they stop,
-//! and whatever is due must have happened within a bound (liveness).
+//! Invariant: the same seed is the same run. Faults inject_fault all the time (safety); then they
+//! stop, and whatever is due must have happened within a bound (liveness).
 
 use std::collections::BTreeSet;
 
@@ -240,7 +240,8 @@ impl SimulationRun {
         }
     }
 
-    /// A process is paused, perhaps for so long that it loses its partitions and continues as a zombie.
+    /// A process is paused, perhaps for so long that it loses its partitions and continues as a
+    /// zombie.
     fn pause(&mut self, id: usize) {
         let now = self.cluster.broker.now;
         let length = self.cluster.rng.pick(&[10, 50, 90]);

@@ -1,4 +1,5 @@
-//! Standby of a partition that another node owns: the production catch-up pass over a simulated store.
+//! Standby of a partition that another node owns: the production catch-up pass over a simulated
+//! store.
 //!
 //! Invariant: a pass is over before the ledger's newest records may be compacted.
 

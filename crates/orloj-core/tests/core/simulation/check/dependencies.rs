@@ -188,8 +188,8 @@ impl TriggerHistory<'_> {
         report || self.events.iter().any(|event| event.appended <= at && did(event))
     }
 
-    /// When the trigger first ended after the watch at `offset` was processed, if the waiting trigger
-    /// had not given up by then (`until`).
+    /// When the trigger first ended after the watch at `offset` was processed, if the waiting
+    /// trigger had not given up by then (`until`).
     fn must_notify(&self, offset: Offset, until: Timestamp) -> Option<Timestamp> {
         let received =
             |event: &&SimulatedEvent<'_>| event.before.signals > offset && event.clock < until;

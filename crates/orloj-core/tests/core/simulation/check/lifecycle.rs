@@ -291,8 +291,8 @@ impl<'a> LifecycleCheck<'a> {
             }
             life.counted += 1;
             if report.settled.id.generation == life.generation {
-                // A callback that ended while it was paused does not count: the step that resumes it
-                // may have read the report before the command, or after it.
+                // A callback that ended while it was paused does not count: the step that resumes
+                // it may have read the report before the command, or after it.
                 life.loose |= life.paused || life.resumed.is_some();
                 life.failures = if report.settled.ok { 0 } else { life.failures + 1 };
             }

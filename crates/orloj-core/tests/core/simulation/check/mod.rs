@@ -111,7 +111,8 @@ fn check_lifecycles(
     histories.values().map(|history| history.events.iter().filter(fired).count()).sum()
 }
 
-/// Whether a trigger has a lifecycle, by its id: see [`RequestGenerator`](super::clients::RequestGenerator).
+/// Whether a trigger has a lifecycle, by its id: see
+/// [`RequestGenerator`](super::clients::RequestGenerator).
 fn has_lifecycle(trigger: &str) -> bool {
     trigger.starts_with(['r', 'c', 'd'])
 }

@@ -1,7 +1,7 @@
 //! The transactions of a node: what it seals, sends, commits and applies.
 //!
-//! Invariant: every partition with an effect in a transaction has its offset in it; rows are applied
-//! after the commit, in order.
+//! Invariant: every partition with an effect in a transaction has its offset in it; rows are
+//! applied after the commit, in order.
 
 use orloj_core::engine::assignment::TransactionOutcome;
 use orloj_core::engine::takeover::TakeoverRequest;
