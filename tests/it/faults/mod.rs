@@ -196,7 +196,7 @@ const CASES: &[FaultCase] = &[
     },
     FaultCase {
         name: "clock-set-back",
-        criterion: "a clock that goes back fires nothing early, and a process that waits for it says so",
+        criterion: "a clock that goes back fires nothing early, and a waiting process says so",
         run: clock_skew::set_back,
     },
     FaultCase {

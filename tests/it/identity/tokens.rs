@@ -11,7 +11,7 @@ use super::{AUTHORIZED_STATUS, AuthResponse, IdentityFixture, changed, claims, i
 type TokenCase = (&'static str, String, u16, &'static str);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn valid_tokens_of_every_common_algorithm_are_accepted() {
+async fn valid_tokens_of_every_supported_algorithm_are_accepted() {
     let keys = [IssuerKey::rsa("r"), IssuerKey::p256("p"), IssuerKey::ed25519("e")];
     let jwks = JwksServer::of(&keys.iter().collect::<Vec<_>>()).await;
     let fixture = IdentityFixture::open(&issuer("a", &jwks.url()), &[]).await;

@@ -142,7 +142,7 @@ impl Group {
         self.knows(member) && member.generation == self.generation
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(super) fn has_no_members(&self) -> bool {
         self.members.is_empty()
     }
 

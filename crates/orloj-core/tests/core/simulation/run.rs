@@ -352,7 +352,7 @@ impl SimulationRun {
         (0..NODES).for_each(|id| {
             broker.group.expel(id, rng);
         });
-        assert!(broker.group.is_empty(), "all are stopped");
+        assert!(broker.group.has_no_members(), "all are stopped");
         broker.now += broker.transaction_timeout;
         self.expire();
     }

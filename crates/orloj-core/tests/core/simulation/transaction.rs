@@ -41,7 +41,7 @@ pub(super) enum TransactionStage {
 }
 
 impl SimulatedTransaction {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(super) fn has_no_content(&self) -> bool {
         self.steps.is_empty() && self.barriers.is_empty() && self.final_commits.is_empty()
     }
 

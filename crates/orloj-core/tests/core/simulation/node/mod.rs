@@ -309,7 +309,7 @@ impl SimulatedNode {
                 SimulatedTaskState::Refused(_) | SimulatedTaskState::Stopping => {}
             }
         }
-        if transaction.is_empty() || self.lost {
+        if transaction.has_no_content() || self.lost {
             return self.ended(TransactionOutcome::Committed, cluster);
         }
         self.transaction = Some(transaction);

@@ -55,7 +55,7 @@ impl SimulatedNode {
                 | SimulatedTaskState::Stopping => {}
             }
         }
-        if !transaction.is_empty() {
+        if !transaction.has_no_content() {
             self.assignment.on_transaction_begin();
             self.transaction = Some(transaction);
         }
