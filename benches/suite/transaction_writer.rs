@@ -91,7 +91,10 @@ impl TransactionWriter {
         let all = PARTITIONS.len();
         until("all partitions to be assigned", DEADLINE, || {
             let changes = member.poll(Duration::from_millis(10)).unwrap();
-            let is_all = |change: &AssignmentChange| matches!(change, AssignmentChange::Assigned(some) if some.len() == all);
+            let is_all = |change: &AssignmentChange| {
+                let AssignmentChange::Assigned(some) = change else { return false };
+                some.len() == all
+            };
             changes.iter().any(is_all).then_some(())
         });
         let id = names.transactional_id(part, part);
