@@ -1,4 +1,4 @@
-//! What somebody does who tries Orloj for the first time, on the broker of `orloj dev` and on
+//! What somebody does who tries OrlojProcess for the first time, on the broker of `orloj dev` and on
 //! Kafka: a trigger in each form, the list, a cancel, a recurring one, a callback, a dead letter.
 //!
 //! Invariant: both tell the same. What `orloj dev` prints is run as it is printed.
@@ -17,13 +17,13 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::client::TOPIC;
 use crate::documented::shell::Shell;
 use crate::endpoint::Endpoint;
-use crate::process::{Orloj, Settings};
+use crate::process::{OrlojProcess, ProcessSettings};
 use crate::records;
 use crate::skip::skip;
-use crate::stage::{READY, Stage};
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
+use crate::test_producer::TARGET_TOPIC_HEADER;
 use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -36,7 +36,7 @@ const FOREIGN: std::ops::Range<usize> = 0..8;
 
 /// An installation that was just started.
 struct Place {
-    dev: Orloj,
+    dev: OrlojProcess,
     kafka: String,
     topic: String,
     triggers: String,
@@ -47,27 +47,27 @@ struct Place {
 
 #[test]
 fn the_first_steps_work_on_the_broker_of_dev() {
-    let dev = Orloj::start_dev("dev", &Settings::default(), &[]);
+    let dev = OrlojProcess::start_dev("dev", &ProcessSettings::default(), &[]);
     take_the_first_steps(dev, "playground", "orloj.triggers");
 }
 
 #[test]
 fn the_first_steps_work_on_kafka() {
-    let stage = Stage::new("first-steps");
+    let stage = TestCluster::new("first-steps");
     let kafka = stage.kafka().get("bootstrap.servers").unwrap();
     let settings = stage.settings.clone();
-    let dev = Orloj::start_dev("dev-on-kafka", &settings, &["--bootstrap-servers", kafka]);
+    let dev = OrlojProcess::start_dev("dev-on-kafka", &settings, &["--bootstrap-servers", kafka]);
     take_the_first_steps(dev, stage.target().1, &stage.names.triggers());
 }
 
-fn take_the_first_steps(mut dev: Orloj, topic: &str, triggers: &str) {
+fn take_the_first_steps(mut dev: OrlojProcess, topic: &str, triggers: &str) {
     if Command::new("kcat").arg("-V").output().is_err() {
         skip("kcat is not installed; scripts/prerequisites.sh test installs it");
         return;
     }
-    dev.ready(READY);
-    dev.says("  kcat -C -b", READY);
-    let said = dev.said();
+    dev.wait_until_ready(READY_DEADLINE);
+    dev.wait_for_log("  kcat -C -b", READY_DEADLINE);
+    let said = dev.log_text();
     let kafka = said.lines().find_map(|line| line.strip_prefix("  Kafka  ")).unwrap().to_owned();
     let place = Place {
         dev,
@@ -153,7 +153,7 @@ impl Place {
         let in_json = json!({ "topic": self.topic, "delay": "1s", "payload": 2 }).to_string();
         self.write("json", Some(in_json.as_bytes()), &[]);
         self.write("avro", Some(&self.in_avro()), &[]);
-        let delay_and_target = [("orloj-delay", "1s"), (TOPIC, self.topic.as_str())];
+        let delay_and_target = [("orloj-delay", "1s"), (TARGET_TOPIC_HEADER, self.topic.as_str())];
         self.write("headers", Some(b"4"), &delay_and_target);
         for id in ["http", "json", "avro", "headers"] {
             self.is(id, "FIRED");
@@ -191,7 +191,7 @@ impl Place {
         let url = self.endpoint.url("fine");
         self.register("callback", json!({ "callbackUrl": url, "delaySeconds": 0 }));
         self.is("callback", "COMPLETED");
-        assert_eq!(self.endpoint.of("callback").len(), 1);
+        assert_eq!(self.endpoint.requests_for("callback").len(), 1);
     }
 
     fn what_fails_is_a_dead_letter(&self) {

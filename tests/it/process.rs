@@ -141,7 +141,7 @@ impl OrlojProcess {
 
     /// Starts `orloj dev`: every role, on the broker of the settings with `--bootstrap-servers`
     /// among the arguments, else on a broker of its own.
-    pub(crate) fn start_dev(name: &str, settings: &Settings, arguments: &[&str]) -> Self {
+    pub(crate) fn start_dev(name: &str, settings: &ProcessSettings, arguments: &[&str]) -> Self {
         let [port] = free_ports();
         let settings = settings.clone().set("gateway.listen", format!("127.0.0.1:{port}"));
         let config = settings.write(name);

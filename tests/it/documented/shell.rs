@@ -15,9 +15,9 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::kafka_server::{free_ports, libraries};
-use crate::process::Orloj;
+use crate::process::OrlojProcess;
 
-const READY: Duration = Duration::from_secs(60);
+const READY_DEADLINE: Duration = Duration::from_secs(60);
 /// How long a block may take, in seconds, as `timeout` takes it.
 const DEADLINE: &str = "120";
 
@@ -79,7 +79,7 @@ const KAFKA_TOOLS: [(&str, &str); 5] = [
 pub(crate) struct Shell {
     folder: TempDir,
     environment: Vec<(String, OsString)>,
-    roles: Vec<(RoleStart, Orloj)>,
+    roles: Vec<(RoleStart, OrlojProcess)>,
     ports: [u16; 4],
 }
 
@@ -196,7 +196,7 @@ impl Shell {
     /// Ends all roles, as an operator would; how they were started.
     pub(crate) fn stop_roles(&mut self) -> Vec<RoleStart> {
         let roles = std::mem::take(&mut self.roles);
-        let end = |(start, role): (RoleStart, Orloj)| {
+        let end = |(start, role): (RoleStart, OrlojProcess)| {
             role.terminate();
             start
         };
@@ -232,8 +232,8 @@ impl Shell {
         program.envs(start.environment.iter().map(|(name, value)| (name, value)));
         program.current_dir(self.folder.path().join("work"));
         let log = self.folder.path().join(format!("{name}-{}.log", self.roles.len()));
-        let mut process = Orloj::watched(&name, program, port, log);
-        process.ready(READY);
+        let mut process = OrlojProcess::watched(&name, program, port, log);
+        process.wait_until_ready(READY_DEADLINE);
         self.roles.push((start, process));
     }
 }
