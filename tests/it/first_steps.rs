@@ -1,5 +1,6 @@
-//! What somebody does who tries OrlojProcess for the first time, on the broker of `orloj dev` and on
-//! Kafka: a trigger in each form, the list, a cancel, a recurring one, a callback, a dead letter.
+//! What somebody does who tries OrlojProcess for the first time, on the broker of `orloj dev` and
+//! on Kafka: a trigger in each form, the list, a cancel, a recurring one, a callback, a dead
+//! letter.
 //!
 //! Invariant: both tell the same. What `orloj dev` prints is run as it is printed.
 
@@ -99,9 +100,9 @@ impl Place {
     fn every_answer_is_quick(&mut self) {
         let now = json!({ "topic": self.topic, "delaySeconds": 0, "payload": "first" });
         self.register("first", now);
-        let begun = clock::monotonic();
+        let started = clock::monotonic();
         until("nothing to happen for a while", DEADLINE, || {
-            (clock::monotonic() - begun > IDLE).then_some(())
+            (clock::monotonic() - started > IDLE).then_some(())
         });
         for n in 0..100 {
             let body = json!({ "topic": self.topic, "delaySeconds": 3_600 });
@@ -111,7 +112,7 @@ impl Place {
         self.is("quick-0", "PENDING");
     }
 
-    /// The commands are run where somebody would run them: in a shell, one after the other.
+    /// The commands are run where a user would run them: in a shell, one after the other.
     fn what_is_printed_works(&mut self, said: &str) {
         let lines: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("  ")).collect();
         let is_command = |line: &&&str| {
@@ -217,9 +218,9 @@ impl Place {
     /// Registers over HTTP; the owner must have answered.
     fn register(&self, id: &str, mut body: Value) {
         crate::endpoint::merge(&mut body, json!({ "triggerId": id }));
-        let begun = clock::monotonic();
+        let started = clock::monotonic();
         let (status, answer) = self.ask("POST", "/v1/triggers", Some(&body));
-        let took = clock::monotonic() - begun;
+        let took = clock::monotonic() - started;
         assert!(status == 201 && took < QUICK, "{id} after {took:?}: {status} {answer:#}");
     }
 

@@ -19,7 +19,7 @@ const NOT_RUN: [(&str, &str); 6] = [
         "it needs a sender, as docs say; tests/it/delivery/mail.rs has a server",
     ),
 ];
-const LETTER: &str = "3:41 is the id of a letter that somebody has";
+const LETTER: &str = "3:41 is the id of a dead letter of yours";
 
 /// What an example needs that does not come with it.
 const NEEDS: [(&str, &str); 2] =

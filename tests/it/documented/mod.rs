@@ -23,20 +23,20 @@ use crate::endpoint::Endpoint;
 use crate::kafka_server::{KafkaServer, Options};
 use crate::skip::skip;
 use crate::wait::{until, within};
-use page::{Block, Fate, blocks};
+use page::{Block, BlockMode, blocks};
 use shell::{Outcome, Shell};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 /// What stands for anything in a documented answer.
 const ANYTHING: &str = "…";
-/// Commands of `orloj` that ask nobody.
+/// Commands of `orloj` that need no cluster.
 const ALONE: [&str; 4] = ["next ", "openapi", "callers ", "--"];
 /// A receiver of callbacks that a page has, and that fails.
 const BROKEN: &str = "https://shop.example.com/hooks/tea";
 
 /// `PAGES` names the ones to run, by a part of their paths.
 #[test]
-fn what_the_pages_say_can_be_done_as_they_say_it() {
+fn every_command_of_the_pages_works_as_printed() {
     if Command::new("kcat").arg("-V").output().is_err() {
         skip("kcat is not installed; scripts/prerequisites.sh test installs it");
         return;
@@ -80,17 +80,18 @@ fn pages() -> Vec<PathBuf> {
 /// Runs the commands of a page; says how many blocks were run, and what was not as it should be.
 fn run_page(page: &str) -> (usize, Vec<String>) {
     let blocks = blocks(page);
-    let fates: Result<Vec<_>, _> = blocks.iter().map(Block::fate).collect();
-    let fates = match fates {
-        Ok(fates) => fates,
+    let modes: Result<Vec<_>, _> = blocks.iter().map(Block::mode).collect();
+    let modes = match modes {
+        Ok(modes) => modes,
         Err(finding) => return (0, vec![finding]),
     };
-    let is_run = |fate: &Option<Fate<'_>>| matches!(fate, Some(Fate::Run | Fate::RunStopped));
-    let run = fates.iter().filter(|fate| is_run(fate)).count();
+    let is_run =
+        |mode: &Option<BlockMode<'_>>| matches!(mode, Some(BlockMode::Run | BlockMode::RunStopped));
+    let run = modes.iter().filter(|mode| is_run(mode)).count();
     if run == 0 {
         return (0, Vec::new());
     }
-    let commands = blocks.iter().zip(&fates).filter(|(_, fate)| is_run(fate));
+    let commands = blocks.iter().zip(&modes).filter(|(_, mode)| is_run(mode));
     let commands: String = commands.map(|(block, _)| block.text.as_str()).collect();
     let mut setup = Setup::for_commands(&commands, &[]);
     for block in &blocks {
@@ -99,12 +100,12 @@ fn run_page(page: &str) -> (usize, Vec<String>) {
         }
     }
     let mut findings = Vec::new();
-    for (at, (block, fate)) in blocks.iter().zip(&fates).enumerate() {
+    for (at, (block, mode)) in blocks.iter().zip(&modes).enumerate() {
         let documented = blocks.get(at + 1).and_then(Block::answer);
-        let found = match fate {
-            Some(Fate::Run) => setup.run(block, documented),
-            Some(Fate::RunStopped) => setup.run_stopped(block),
-            Some(Fate::NotRun { .. }) | None => Ok(()),
+        let found = match mode {
+            Some(BlockMode::Run) => setup.run(block, documented),
+            Some(BlockMode::RunStopped) => setup.run_stopped(block),
+            Some(BlockMode::NotRun { .. }) | None => Ok(()),
         };
         findings.extend(found.err());
     }
@@ -167,7 +168,7 @@ impl Setup {
     fn run(&mut self, block: &Block, documented: Option<(u16, &str)>) -> Result<(), String> {
         let command = self.at_home(&block.text);
         let Some((status, body)) = documented else {
-            return self.judge(block, &command);
+            return self.check_block(block, &command);
         };
         let expected = serde_json::from_str(&self.at_home(body));
         let expected: Value = expected
@@ -186,9 +187,10 @@ impl Setup {
         found.ok_or_else(finding)
     }
 
-    fn judge(&mut self, block: &Block, command: &str) -> Result<(), String> {
+    fn check_block(&mut self, block: &Block, command: &str) -> Result<(), String> {
         let outcome = self.shell.run(command);
-        judge(&block.text, &outcome).map_err(|finding| format!("line {}: {finding}", block.line))
+        check_result(&block.text, &outcome)
+            .map_err(|finding| format!("line {}: {finding}", block.line))
     }
 
     /// Runs a block for which the group must be empty, which it is a while after its members ended.
@@ -197,7 +199,7 @@ impl Setup {
         let stopped = self.shell.stop_roles();
         let mut last = Ok(());
         let _succeeded = within(DEADLINE, || {
-            last = self.judge(block, &command);
+            last = self.check_block(block, &command);
             last.is_ok().then_some(())
         });
         for role in stopped {
@@ -207,8 +209,8 @@ impl Setup {
     }
 }
 
-/// Whether commands have done what they say.
-fn judge(commands: &str, outcome: &Outcome) -> Result<(), String> {
+/// Whether the commands had the documented result.
+fn check_result(commands: &str, outcome: &Outcome) -> Result<(), String> {
     let is_refused = outcome.statuses.iter().any(|status| *status >= 400);
     if outcome.is_success && !is_refused {
         return Ok(());

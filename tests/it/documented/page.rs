@@ -11,7 +11,7 @@
 //! ```json                   right behind a request, and with `// 201` at its beginning: the answer
 //! ````
 
-/// What a shell's commands are called in places where nobody looks for them.
+/// What a shell's commands are called in other conventions.
 const OTHER_SHELLS: [&str; 5] = ["bash", "shell", "console", "shell-session", "zsh"];
 
 /// A fenced block.
@@ -25,9 +25,9 @@ pub(super) struct Block {
     pub(super) text: String,
 }
 
-/// What becomes of a block of commands.
+/// What the test does with a block of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate<'a> {
+pub(super) enum BlockMode<'a> {
     Run,
     RunStopped,
     NotRun { reason: &'a str },
@@ -35,7 +35,7 @@ pub(super) enum Fate<'a> {
 
 impl Block {
     /// Whether it holds commands; an error says what is wrong with the info string.
-    pub(super) fn fate(&self) -> Result<Option<Fate<'_>>, String> {
+    pub(super) fn mode(&self) -> Result<Option<BlockMode<'_>>, String> {
         let wrong = |why: &str| Err(format!("line {}: {why}", self.line));
         if OTHER_SHELLS.contains(&self.language.as_str()) {
             return wrong("call a block of commands `sh`, so that it is run");
@@ -47,9 +47,11 @@ impl Block {
             return Ok(None);
         }
         match (self.info.as_str(), self.info.strip_prefix("norun=")) {
-            ("", _) => Ok(Some(Fate::Run)),
-            ("stopped", _) => Ok(Some(Fate::RunStopped)),
-            (_, Some(reason)) if !reason.trim().is_empty() => Ok(Some(Fate::NotRun { reason })),
+            ("", _) => Ok(Some(BlockMode::Run)),
+            ("stopped", _) => Ok(Some(BlockMode::RunStopped)),
+            (_, Some(reason)) if !reason.trim().is_empty() => {
+                Ok(Some(BlockMode::NotRun { reason }))
+            }
             (_, Some(_)) => wrong("norun= needs a reason"),
             (info, None) => wrong(&format!("`{info}` means nothing: give `norun=` or `stopped`")),
         }
@@ -101,10 +103,10 @@ fn each_block_of_commands_is_run_or_says_why_not() {
                 ```json file=jobs.json\n[1]\n```\n  ```sh stopped\nkafka-topics.sh\n  ```\n\
                 ````text\n```\n````\n```json\n// 201\n{\"a\": 1}\n```\n";
     let blocks = blocks(page);
-    let fates: Vec<_> = blocks.iter().map(|block| block.fate().unwrap()).collect();
-    let not_run = Fate::NotRun { reason: "it is long" };
-    assert_eq!(fates[..2], [Some(Fate::Run), Some(not_run)]);
-    assert_eq!(fates[2..], [None, Some(Fate::RunStopped), None, None]);
+    let modes: Vec<_> = blocks.iter().map(|block| block.mode().unwrap()).collect();
+    let not_run = BlockMode::NotRun { reason: "it is long" };
+    assert_eq!(modes[..2], [Some(BlockMode::Run), Some(not_run)]);
+    assert_eq!(modes[2..], [None, Some(BlockMode::RunStopped), None, None]);
     assert_eq!((blocks[0].line, blocks[0].text.as_str()), (3, "orloj dev\n"));
     assert_eq!((blocks[2].file(), blocks[2].answer()), (Some("jobs.json"), None));
     assert_eq!(blocks[4].text, "```\n");
@@ -115,6 +117,6 @@ fn each_block_of_commands_is_run_or_says_why_not() {
 fn a_block_that_says_neither_is_an_error() {
     for info in ["sh norun=", "sh norun= ", "sh skip", "bash", "console", ""] {
         let blocks = blocks(&format!("```{info}\nls\n```\n"));
-        assert!(blocks[0].fate().is_err(), "{info}");
+        assert!(blocks[0].mode().is_err(), "{info}");
     }
 }

@@ -35,7 +35,7 @@ tail) exec first-line "$ORLOJ" "$@" ;;
 esac
 "#;
 
-/// A consumer that is not told when to end prints a line, and ends. `-u`: that line at once.
+/// A consumer without an end prints a line, and ends. `-u`: that line at once.
 const KCAT: &str = r#"#!/bin/sh
 ends=yes
 for word; do
@@ -89,7 +89,7 @@ pub(crate) struct RoleStart {
     environment: Vec<(OsString, OsString)>,
 }
 
-/// What came of a block.
+/// The result of a block.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// Whether each of its commands succeeded.
@@ -135,7 +135,7 @@ impl Shell {
         self.set("ORLOJ", env!("CARGO_BIN_EXE_orloj"));
         self.set("REPOSITORY", env!("CARGO_MANIFEST_DIR"));
         for (variable, program) in [("KCAT", "kcat"), ("CURL", "curl"), ("MAKE", "make")] {
-            // Absent ones are told of by whoever needs them.
+            // The command that needs an absent one reports it.
             let found = find(program, &path).unwrap_or_else(|| PathBuf::from(program));
             self.set(variable, found);
         }

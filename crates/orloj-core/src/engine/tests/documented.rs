@@ -1,4 +1,5 @@
-//! The scenarios of docs/guides/schedules.md and docs/guides/dependencies.md, run as they are written there.
+//! The scenarios of docs/guides/schedules.md and docs/guides/dependencies.md, run as they are
+//! written there.
 //!
 //! Invariant: a block of JSON followed by a block of events is one: what is registered at 08:00, a
 //! schedule or a batch, and what then happens, minute by minute. Settings are the defaults.
