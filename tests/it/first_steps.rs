@@ -1,8 +1,7 @@
-//! What somebody does who tries OrlojProcess for the first time, on the broker of `orloj dev` and
-//! on Kafka: a trigger in each form, the list, a cancel, a recurring one, a callback, a dead
-//! letter.
+//! The first steps of a new user, on the broker of `orloj dev` and on Kafka: a trigger in each form,
+//! the list, a cancel, a recurring trigger, a callback, a dead letter.
 //!
-//! Invariant: both tell the same. What `orloj dev` prints is run as it is printed.
+//! Invariant: the answers are the same on both. What `orloj dev` prints is run as it is printed.
 
 use std::process::Command;
 use std::time::Duration;
