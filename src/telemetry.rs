@@ -141,14 +141,14 @@ fn describe() {
     let counters = [
         (INGESTED, "records of triggers and signals that were ingested"),
         (REJECTED, "records that could not be read"),
-        (FORWARDED, "records sent to their right partition"),
-        (FIRED, "fires committed"),
+        (FORWARDED, "records written again to the right partition, and registrations of batches"),
+        (FIRED, "committed fires"),
         (COMMIT_FAILURES, "transactions that were not committed, or whose outcome is unknown"),
-        (DEAD_LETTERS, "records appended to the dead letters"),
-        (CALLBACKS, "callback attempts ended"),
-        (DEFERRED, "fires sent back without an attempt"),
+        (DEAD_LETTERS, "records written to the dead letters"),
+        (CALLBACKS, "callback attempts that ended"),
+        (DEFERRED, "fires sent back to their owner without an attempt"),
         (REQUESTS, "requests to the HTTP API"),
-        (JWKS_READINGS, "readings of issuers' keys"),
+        (JWKS_READINGS, "requests for the public keys of token issuers"),
         (NOTIFICATIONS, "attempts to notify a caller of failures"),
         (SPANS_DROPPED, "spans that did not reach the collector"),
         (VIEW_FOLDED, "records applied to the view"),
@@ -158,7 +158,7 @@ fn describe() {
         describe_counter!(name, Unit::Count, meaning);
     }
     let gauges = [
-        (OWNED, Unit::Count, "partitions owned"),
+        (OWNED, Unit::Count, "owned partitions"),
         (FOLLOWED, Unit::Count, "partitions of which this process is a standby"),
         (STORE_MEMORY, Unit::Bytes, "memory that the stores use"),
         (CALLBACKS_IN_FLIGHT, Unit::Count, "callbacks in progress"),
@@ -174,11 +174,11 @@ fn describe() {
         describe_gauge!(name, unit, meaning);
     }
     let histograms = [
-        (LATENESS, "from the due time to the commit of the fire"),
-        (TAKEOVER, "from assignment to active of one partition"),
-        (COMMIT, "one transaction"),
-        (CALLBACK_DURATION, "one callback attempt"),
-        (REQUEST_DURATION, "one request to the HTTP API"),
+        (LATENESS, "time from the due time to the commit of the fire"),
+        (TAKEOVER, "time from the assignment of a partition until it is active"),
+        (COMMIT, "duration of a transaction"),
+        (CALLBACK_DURATION, "duration of a callback attempt"),
+        (REQUEST_DURATION, "duration of a request to the HTTP API"),
     ];
     for (name, meaning) in histograms {
         describe_histogram!(name, Unit::Seconds, meaning);
