@@ -1,5 +1,5 @@
-//! The first steps of a new user, on the broker of `orloj dev` and on Kafka: a trigger in each form,
-//! the list, a cancel, a recurring trigger, a callback, a dead letter.
+//! The first steps of a new user, on the broker of `orloj dev` and on Kafka: a trigger in each
+//! form, the list, a cancel, a recurring trigger, a callback, a dead letter.
 //!
 //! Invariant: the answers are the same on both. What `orloj dev` prints is run as it is printed.
 
