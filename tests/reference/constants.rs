@@ -78,7 +78,7 @@ fn shown(name: &str, value: u64) -> String {
         return grouped(value);
     }
     let units = [("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1_000)];
-    let found = units.into_iter().find(|(_, millis)| value % millis == 0);
+    let found = units.into_iter().find(|(_, millis)| value.is_multiple_of(*millis));
     let (unit, millis) = found.unwrap_or(("millisecond", 1));
     let count = value / millis;
     format!("{} {unit}{}", grouped(count), if count == 1 { "" } else { "s" })

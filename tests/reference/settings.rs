@@ -14,7 +14,7 @@ pub(super) fn page(toml: &str) -> String {
         } else if let Some(name) = line.strip_prefix('[') {
             section = name.trim_end_matches(']');
             let gap = if page.is_empty() { "" } else { "\n" };
-            write!(page, "{gap}## `[{section}]`\n").unwrap();
+            writeln!(page, "{gap}## `[{section}]`").unwrap();
             if !comment.is_empty() {
                 write!(page, "\n{comment}").unwrap();
             }

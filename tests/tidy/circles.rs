@@ -65,7 +65,7 @@ fn graphs(sources: &[SourceFile]) -> BTreeMap<String, Graph> {
     let folders: BTreeSet<_> = sources
         .iter()
         .filter_map(|source| {
-            source.path.strip_suffix("/mod.rs").or(source.path.strip_suffix("/lib.rs"))
+            source.path.strip_suffix("/mod.rs").or_else(|| source.path.strip_suffix("/lib.rs"))
         })
         .chain(PROGRAMS.iter().copied())
         .map(str::to_owned)

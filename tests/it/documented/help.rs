@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use super::shell::{Outcome, Shell};
-use super::{Setup, judge};
+use super::{Setup, check_result};
 
 /// Examples that are not run, each with the reason.
 const NOT_RUN: [(&str, &str); 6] = [
@@ -47,7 +47,7 @@ fn the_examples_of_the_help_work() {
         } else {
             setup.shell.run(&setup.at_home(&prepared(example, &run)))
         };
-        findings.extend(judge(example, &outcome).err());
+        findings.extend(check_result(example, &outcome).err());
     }
     assert!(findings.is_empty(), "\n{}", findings.join("\n"));
 }
@@ -60,7 +60,7 @@ fn prepared(example: &str, all: &[&String]) -> String {
     let is_about = |command: &str| {
         let mut words = command.split_whitespace().skip(1);
         let command = words.next().filter(|word| COMMANDS.contains(word));
-        command.and(words.next()).map(|id| format!("orloj register {id} "))
+        command.and_then(|_| words.next()).map(|id| format!("orloj register {id} "))
     };
     let registered: Vec<_> = commands.iter().filter_map(|command| is_about(command)).collect();
     let registers = |example: &&&String| registered.iter().any(|begin| example.starts_with(begin));

@@ -46,6 +46,39 @@ pub(super) struct SimulatedRestore {
     next: Offset,
 }
 
+impl SimulatedRestore {
+    /// Replays one batch of `triggers`, at most `max` records, up to the offset `until`.
+    fn replay_triggers(
+        &mut self,
+        id: usize,
+        until: Offset,
+        max: usize,
+        disk: &mut SimulatedDisk,
+        clock: Timestamp,
+        cluster: &mut SimulatedCluster,
+    ) {
+        let Self { takeover, next, .. } = self;
+        let states = &cluster.broker.transaction_states;
+        let mut batch = cluster.broker.triggers[id].read(states, *next, max);
+        let passed = batch.next >= until;
+        batch.records.retain(|(offset, ..)| *offset < until);
+        let applied = if passed { until } else { batch.next };
+        *next = batch.next;
+        let read = |(offset, at, raw)| cluster.reader.read(id, offset, at, &raw);
+        let mut records: Vec<_> = batch.records.into_iter().map(read).collect();
+        let covered = records.extract_if(.., |record| takeover.is_covered(record.offset));
+        for record in covered.collect::<Vec<_>>() {
+            takeover.on_covered(record.timestamp);
+        }
+        let wanted = takeover.ids_in_triggers(&records);
+        let rows = takeover.on_triggers(records, &disk.fetch(&wanted));
+        disk.apply(&rows, takeover.checkpoint(applied), clock);
+        if passed {
+            takeover.on_triggers_end();
+        }
+    }
+}
+
 /// A partition assigned to a node.
 #[derive(Debug)]
 pub(super) struct SimulatedPartitionTask {
@@ -226,27 +259,7 @@ impl SimulatedPartitionTask {
                 }
             }
             TakeoverRequest::Triggers { until, .. } => {
-                let mut batch = cluster.broker.triggers[id].read(
-                    &cluster.broker.transaction_states,
-                    *next,
-                    max,
-                );
-                let passed = batch.next >= until;
-                batch.records.retain(|(offset, ..)| *offset < until);
-                let applied = if passed { until } else { batch.next };
-                *next = batch.next;
-                let read = |(offset, at, raw)| cluster.reader.read(id, offset, at, &raw);
-                let mut records: Vec<_> = batch.records.into_iter().map(read).collect();
-                let held = records.extract_if(.., |record| takeover.is_covered(record.offset));
-                for record in held.collect::<Vec<_>>() {
-                    takeover.on_covered(record.timestamp);
-                }
-                let wanted = takeover.ids_in_triggers(&records);
-                let rows = takeover.on_triggers(records, &disk.fetch(&wanted));
-                disk.apply(&rows, takeover.checkpoint(applied), clock);
-                if passed {
-                    takeover.on_triggers_end();
-                }
+                restoring.replay_triggers(id, until, max, disk, clock, cluster);
             }
             TakeoverRequest::Nothing => self.activate(rules, clock, cluster),
         }

@@ -121,7 +121,7 @@ impl Workers {
 fn withdrawn_outcome(p: usize, id: &FireId, now: Timestamp) -> SimulatedOutput {
     let FireId { trigger, generation, occurrence, attempt, .. } = id.clone();
     let kind = OutcomeKind::Withdrawn { generation, occurrence, attempt };
-    let emit = Emit::Outcome(Box::new(Outcome { trigger, answers: None, at: now, kind: kind }));
+    let emit = Emit::Outcome(Box::new(Outcome { trigger, answers: None, at: now, kind }));
     SimulatedOutput::Other(p, SimulatedSend::plain(emit, now))
 }
 
