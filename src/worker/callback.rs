@@ -172,8 +172,8 @@ fn sign(
     Ok(())
 }
 
-/// The id that receivers see: [`FireId::stable`] with everything but letters, digits, `_`, `-` and
-/// `:` percent-encoded, because a `.` would be ambiguous in what Standard Webhooks sign.
+/// The id that receivers see: [`FireId::occurrence_id`] with everything but letters, digits, `_`,
+/// `-` and `:` percent-encoded, because a `.` would be ambiguous in what Standard Webhooks sign.
 #[must_use]
 pub fn idempotency_key(id: &FireId) -> String {
     let mut key = String::new();

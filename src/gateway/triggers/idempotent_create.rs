@@ -1,8 +1,8 @@
 //! Registering with an `Idempotency-Key`: the first request creates the trigger, and each
 //! repetition gets the same response.
 //!
-//! Invariant: see [`super::idempotency`]. A repetition is not validated again: its time may have
-//! passed, and its caller's limits may have changed.
+//! Invariant: see [`crate::gateway::idempotency`]. A repetition is not validated again: its time
+//! may have passed, and its caller's limits may have changed.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;

@@ -1,7 +1,7 @@
 //! A registration while it is being read: what the three forms have in common.
 //!
 //! Invariant: whatever the form, the same rules are applied in the same place,
-//! [`RegistrationDraft::register`].
+//! [`RegistrationDraft::into_registration`].
 
 use bytes::Bytes;
 

@@ -1,7 +1,7 @@
 //! The JSON envelope: written by people and by the HTTP API.
 //!
-//! Invariant: no field is silently ignored ([`Fields`]). The payload is delivered as the very text
-//! it was sent as.
+//! Invariant: no field is silently ignored ([`ObjectFields`]). The payload is delivered as the very
+//! text it was sent as.
 
 use std::collections::BTreeMap;
 

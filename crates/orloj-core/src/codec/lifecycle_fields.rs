@@ -2,7 +2,7 @@
 //! it may be late, how long it is remembered.
 //!
 //! Invariant: whatever the form, a field is checked here, and combinations of fields in
-//! [`LifecycleFields::check`].
+//! [`LifecycleFields::validate`].
 
 use super::text_field::{Reason, refused};
 use crate::model::Millis;
