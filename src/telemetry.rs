@@ -96,7 +96,7 @@ const BUCKETS: [f64; 16] =
 pub enum TelemetryError {
     /// Correct the setting.
     #[error(
-        "`log.filter = {filter:?}` is invalid: {source};  \
+        "`log.filter = {filter:?}` is invalid: {source}; \
          write a level such as info, or directives such as info,orloj::scheduler=debug"
     )]
     Filter {

@@ -21,6 +21,7 @@ pub(super) fn reason(name: &str) -> Option<&'static str> {
         "delivery.report.only.error" => "the fast flush depends on it",
         "enable.partition.eof" => "catching up is detected by it where it is needed",
         "auto.offset.reset" => "a missing offset is an alarm, never a silent jump",
+        "metadata.broker.list" => "use bootstrap.servers, which is the same setting",
         "session.timeout.ms" => "use scheduler.session_timeout",
         "heartbeat.interval.ms" => "use scheduler.heartbeat_interval",
         "transaction.timeout.ms" => "use scheduler.transaction_timeout",

@@ -125,7 +125,10 @@ impl KafkaAdminClient {
         else {
             return TopicState::Unavailable(format!("topic {topic}: a partition has no leader"));
         };
-        TopicState::Usable { partitions, record_bytes_max: self.record_bytes_max(topic, leader) }
+        // The broker that has just answered; a leader may have died since the metadata was written.
+        let answered = Some(metadata.orig_broker_id()).filter(|id| *id >= 0);
+        let record_bytes_max = self.record_bytes_max(topic, answered.unwrap_or(leader));
+        TopicState::Usable { partitions, record_bytes_max }
     }
 
     /// Any broker can answer. librdkafka would ask the controller, which the built-in broker of

@@ -87,7 +87,7 @@ impl Decoder {
             Err(error @ CodecError::Newer { .. }) => Err(ViewError::NewerFormat(error.to_string())),
             Err(error @ CodecError::Corrupt { .. }) => {
                 let (topic, partition, offset) = record.position();
-                tracing::warn!(topic, partition, offset, %error, "passed over");
+                tracing::warn!(topic, partition, offset, %error, "unreadable record skipped");
                 Ok(None)
             }
         }

@@ -109,7 +109,7 @@ fn the_pending_count_is_the_number_of_unsettled_triggers() {
     let pending = |fixture: &ViewFixture| fixture.queries().pending_count("billing").unwrap();
     assert_eq!(pending(&fixture), 0, "the caller is unknown");
     fixture.callback("pending", 0, 60_000);
-    fixture.callback("in-in_flight", 1, 2_000);
+    fixture.callback("in-flight", 1, 2_000);
     fixture.callback("ended", 2, 2_000);
     fixture.register("fired", 3, 2_000, definition_of("billing", HistoryTriggerKind::Topic));
     fixture.register("other", 4, 60_000, definition_of("shop", HistoryTriggerKind::Http));

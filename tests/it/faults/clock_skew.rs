@@ -22,7 +22,7 @@ pub(super) fn set_back(_: Scale) -> FaultResult {
             wait_for_ms(12_000);
             assert!(!scheduler.panicked(), "{}", scheduler.log_text());
             if fault == AT_ONCE {
-                scheduler.wait_for_log("this clock is behind", READY_DEADLINE);
+                scheduler.wait_for_log("the local clock is behind", READY_DEADLINE);
             }
             takeovers.extend(scheduler.takeovers());
             scheduler.kill();

@@ -193,7 +193,7 @@ pub(super) fn hidden(_: Scale) -> FaultResult {
 
     let open = open_behind_mirrors(&fixture.cluster);
     let refused = fixture.cluster.scheduler("first");
-    refused.wait_for_log("the ledger's end is undecided yet", READY_DEADLINE);
+    refused.wait_for_log("a transaction is open below the end of the ledger", READY_DEADLINE);
     open.commit_transaction(READY_DEADLINE).unwrap();
     for partition in 0..PARTITIONS {
         refused.wait_for_log(
