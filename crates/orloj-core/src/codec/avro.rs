@@ -536,74 +536,74 @@ mod tests {
     }
 
     proptest! {
-    // Each case parses the schemas again, which takes longer than the case.
-            #![proptest_config(ProptestConfig::with_cases(64))]
+        // Each case parses the schemas again, which takes longer than the case.
+        #![proptest_config(ProptestConfig::with_cases(64))]
 
-            #[test]
-            fn any_encoded_record_is_read_back(
-                fire in any_fire(),
-                value in any_ledger_value(),
-                letter in any_letter(),
-                trigger in any_text(),
-                answers in option::of(any::<u64>()),
-                kind in any_outcome_kind(),
-            ) {
-                let schemas = Schemas::new();
-                let record = WorkerRecord::Callback(Box::new(fire.clone()));
-                let read = schemas.decode_worker_record(&schemas.encode_fire(&fire));
-                prop_assert_eq!(read, Ok(record));
-                let withdrawal = Withdrawal { trigger: trigger.clone(), cancel: fire.fired };
-                let bytes = schemas.encode_withdrawal(&withdrawal);
-                let read = schemas.decode_worker_record(&bytes);
-                prop_assert_eq!(read, Ok(WorkerRecord::Withdrawal(withdrawal)));
-                let Fire { id, scheduled, fired: due, definition, history, report_end, priority } =
-                    fire;
-                let reason = "500".to_owned();
-                let ended = CallbackEnded { id: id.clone(), ok: report_end };
-                let watcher = Watcher { trigger: trigger.clone(), generation: due };
-                let watch =
-                    Watch { trigger: trigger.clone(), watcher: watcher.clone(), until: scheduled };
-                let dependency = trigger.clone();
-                let settlement = DependencySettled { watcher, dependency, ok: report_end };
-                let signal = RetryRequest {
-                    id, due, scheduled, reason, definition, history, report_end, priority,
-                };
-                for signal in [
-                    Signal::Retry(signal),
-                    Signal::CallbackEnded(ended),
-                    Signal::Watch(watch),
-                    Signal::DependencySettled(settlement),
-                ] {
-                    let bytes = schemas.encode_signal(&signal);
-                    prop_assert_eq!(schemas.decode_signal(&bytes), Ok(signal));
-                }
-                let bytes = schemas.encode_dead_letter(&letter);
-                prop_assert_eq!(schemas.decode_dead_letter(&bytes), Ok(letter));
-                let outcome = Outcome { trigger, answers, at: due, kind };
-                let read = schemas.decode_outcome(&schemas.encode_outcome(&outcome));
-                prop_assert_eq!(read, Ok(outcome));
-                let bytes = schemas.encode_ledger(&value);
-                let record = LedgerRecord { key: LedgerKey::Cursor, value: Some(value), step: 7 };
-                let read = schemas.decode_ledger(b"~cursor", Some(&bytes), Some(b"7"));
-                prop_assert_eq!(read, Ok(record));
+        #[test]
+        fn any_encoded_record_is_read_back(
+            fire in any_fire(),
+            value in any_ledger_value(),
+            letter in any_letter(),
+            trigger in any_text(),
+            answers in option::of(any::<u64>()),
+            kind in any_outcome_kind(),
+        ) {
+            let schemas = Schemas::new();
+            let record = WorkerRecord::Callback(Box::new(fire.clone()));
+            let read = schemas.decode_worker_record(&schemas.encode_fire(&fire));
+            prop_assert_eq!(read, Ok(record));
+            let withdrawal = Withdrawal { trigger: trigger.clone(), cancel: fire.fired };
+            let bytes = schemas.encode_withdrawal(&withdrawal);
+            let read = schemas.decode_worker_record(&bytes);
+            prop_assert_eq!(read, Ok(WorkerRecord::Withdrawal(withdrawal)));
+            let Fire { id, scheduled, fired: due, definition, history, report_end, priority } =
+                fire;
+            let reason = "500".to_owned();
+            let ended = CallbackEnded { id: id.clone(), ok: report_end };
+            let watcher = Watcher { trigger: trigger.clone(), generation: due };
+            let watch =
+                Watch { trigger: trigger.clone(), watcher: watcher.clone(), until: scheduled };
+            let dependency = trigger.clone();
+            let settlement = DependencySettled { watcher, dependency, ok: report_end };
+            let signal = RetryRequest {
+                id, due, scheduled, reason, definition, history, report_end, priority,
+            };
+            for signal in [
+                Signal::Retry(signal),
+                Signal::CallbackEnded(ended),
+                Signal::Watch(watch),
+                Signal::DependencySettled(settlement),
+            ] {
+                let bytes = schemas.encode_signal(&signal);
+                prop_assert_eq!(schemas.decode_signal(&bytes), Ok(signal));
             }
-
-            #[test]
-            fn no_bytes_make_it_panic(datum in proptest::collection::vec(any::<u8>(), 0..100)) {
-                let schemas = Schemas::new();
-                let framed = |frame: &[u8]| [&frame[..10], datum.as_slice()].concat();
-                let fire = schemas.encode_fire(&samples::fire());
-                let _ = schemas.decode_worker_record(&datum);
-                let _ = schemas.decode_worker_record(&framed(&fire));
-                let withdrawal = framed(&schemas.encode_withdrawal(&samples::withdrawal()));
-                let _ = schemas.decode_worker_record(&withdrawal);
-                let signal = framed(&schemas.encode_signal(&samples::signal()));
-                let _ = (schemas.decode_signal(&datum), schemas.decode_signal(&signal));
-                let _ = (schemas.decode_outcome(&datum), schemas.decode_dead_letter(&datum));
-                let value = framed(&schemas.encode_ledger(&LedgerValue::Skip));
-                let _ = schemas.decode_ledger(b"~cursor", Some(&value), Some(b"7"));
-            }
+            let bytes = schemas.encode_dead_letter(&letter);
+            prop_assert_eq!(schemas.decode_dead_letter(&bytes), Ok(letter));
+            let outcome = Outcome { trigger, answers, at: due, kind };
+            let read = schemas.decode_outcome(&schemas.encode_outcome(&outcome));
+            prop_assert_eq!(read, Ok(outcome));
+            let bytes = schemas.encode_ledger(&value);
+            let record = LedgerRecord { key: LedgerKey::Cursor, value: Some(value), step: 7 };
+            let read = schemas.decode_ledger(b"~cursor", Some(&bytes), Some(b"7"));
+            prop_assert_eq!(read, Ok(record));
         }
+
+        #[test]
+        fn no_bytes_make_it_panic(datum in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let schemas = Schemas::new();
+            let framed = |frame: &[u8]| [&frame[..10], datum.as_slice()].concat();
+            let fire = schemas.encode_fire(&samples::fire());
+            let _ = schemas.decode_worker_record(&datum);
+            let _ = schemas.decode_worker_record(&framed(&fire));
+            let withdrawal = framed(&schemas.encode_withdrawal(&samples::withdrawal()));
+            let _ = schemas.decode_worker_record(&withdrawal);
+            let signal = framed(&schemas.encode_signal(&samples::signal()));
+            let _ = (schemas.decode_signal(&datum), schemas.decode_signal(&signal));
+            let _ = (schemas.decode_outcome(&datum), schemas.decode_dead_letter(&datum));
+            let value = framed(&schemas.encode_ledger(&LedgerValue::Skip));
+            let _ = schemas.decode_ledger(b"~cursor", Some(&value), Some(b"7"));
+        }
+    }
 
     #[test]
     fn encoded_records_match_the_golden_files() {

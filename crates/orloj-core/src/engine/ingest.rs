@@ -1,7 +1,7 @@
 //! Ingest: each record goes to the decision about its trigger.
 //!
-//! Invariant: a record changes one trigger at most; one that depends on state and is ignored, or
-//! belongs to another partition, leaves a skip mark.
+//! Invariant: a record changes one trigger at most. A registration that is ignored because of other
+//! state, or that belongs to another partition, leaves a skip mark.
 
 use super::config::PartitionContext;
 use super::draft::StepDraft;

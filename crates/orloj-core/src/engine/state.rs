@@ -318,7 +318,7 @@ impl PartitionState {
         let _new = self.skips.insert(offset);
     }
 
-    /// Takes at most `max` entries up to `until`. Returns them, and W once they have fired.
+    /// Takes at most `max` entries up to `watermark`. Returns them, and W once they have fired.
     pub(super) fn take_due(
         &mut self,
         watermark: Timestamp,

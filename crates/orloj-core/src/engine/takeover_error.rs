@@ -50,7 +50,7 @@ pub enum TakeoverError {
     /// The topic ends below the committed offset: it was created again, or truncated.
     #[error(
         "partition {partition}: {topic} ends at {end}, below the committed offset {offset}: was \
-the topic created again? Reset the group's offset to start over"
+         the topic created again? Reset the group's offset to start over"
     )]
     TopicTruncated {
         /// The partition.
