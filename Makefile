@@ -78,7 +78,7 @@ bench-quick bench bench-long bench-floor:
 	cargo bench --locked --profile dev --bench suite -- $(subst bench,full,$(subst bench-,,$@))
 
 bench-guard: ## instructions a trigger costs the engine, against the recorded number (with valgrind)
-	scripts/prerequisites.sh core
+	scripts/prerequisites.sh guard
 	cargo bench --locked --profile dev -p orloj-core --bench hot_path
 
 dist: ## packages into dist/: tar.gz, .deb, Python wheel, npm package, SHA256SUMS, SBOM

@@ -50,7 +50,8 @@ report() {
 # follow COMMAND...: runs it with its output in a file, and reports while it runs.
 follow() {
     : >"$work/log"
-    report &
+    # Its pauses outlive it; they must not keep the caller waiting for the end of our output.
+    report >/dev/null &
     reporter=$!
     status=0
     "$@" >"$work/log" 2>&1 </dev/null || status=$?
@@ -107,11 +108,11 @@ TOML
 
 # Fetches the packages and takes the libraries out; says in $why what went wrong.
 fetch() {
-    mkdir -p "$cache"
+    why="$cache cannot be written"
     # Made beside its place and moved in one step: a fetch cut short leaves nothing half done.
-    staging=$(mktemp -d "$cache/natives.XXXXXX")
+    mkdir -p "$cache" && staging=$(mktemp -d "$cache/natives.XXXXXX") || return 1
     packages=$work/packages
-    mkdir "$packages"
+    mkdir "$packages" || return 1
 
     say "fetching RocksDB $rocksdb, compiled (92 MB)"
     why="Maven could not fetch RocksDB"
@@ -135,7 +136,7 @@ fetch() {
         unpack "$packages"/confluent_kafka-*.whl "confluent_kafka.libs/$soname" "$staging/$soname" &&
         unpack "$packages"/libclang-*.whl \
             "libclang-$libclang.data/platlib/clang/native/libclang.so" "$staging/libclang.so" || return 1
-    ln -s "$soname" "$staging/librdkafka.so"
+    ln -s "$soname" "$staging/librdkafka.so" || return 1
     why="the libraries cannot be loaded on this system"
     loads "$staging/librocksdb.so" "$staging/librdkafka.so" "$librdkafka" || return 1
     chmod 755 "$staging"

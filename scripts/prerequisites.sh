@@ -1,7 +1,8 @@
 #!/bin/sh
 # Checks what building needs, with the argument `test` or `dist` what the tests or the packages need
 # too, with `demo` only what building on libraries that are compiled already needs
-# (scripts/build-demo.sh), and with `core` only what the crate without native code needs.
+# (scripts/build-demo.sh), with `core` only what the crate without native code needs, and with `guard`
+# what counting its instructions needs.
 # Installs what is missing when it may (root, or sudo without a password); else prints the one line to
 # run and fails.
 set -eu
@@ -37,10 +38,10 @@ if ! command -v cargo >/dev/null 2>&1; then
 fi
 
 case ${1:-} in
-core)
+core | guard)
     need gcc command -v cc
     need libc6-dev header stdlib.h
-    need valgrind command -v valgrind
+    [ "$1" = core ] || need valgrind command -v valgrind
     ;;
 demo)
     need gcc command -v cc
@@ -49,6 +50,8 @@ demo)
     need curl command -v curl
     need maven command -v mvn
     need python3-pip python3 -m pip --version
+    # The demonstration shows it if it is there; in CI it must be.
+    [ "${CI:-}" != true ] || need kcat command -v kcat
     ;;
 *)
     need build-essential command -v cc
@@ -91,7 +94,7 @@ fi
 packages=$(printf '%s\n' $missing | sort -u | tr '\n' ' ')
 packages=${packages% }
 # Of prometheus the tool alone: its package also starts a server, which takes a port.
-promtool='cd $(mktemp -d) && apt-get download prometheus && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x -C /usr/local/bin --strip-components=3 ./usr/bin/promtool'
+promtool='cd $(mktemp -d) && apt-get download prometheus && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x -C /usr/local/bin --strip-components=3 ./usr/bin/promtool && rm prometheus_*.deb'
 others=$(echo " $packages " | sed 's/ prometheus / /; s/^ *//; s/ *$//')
 install="apt-get update"
 [ -z "$others" ] || install="$install && apt-get install -y --no-install-recommends $others"

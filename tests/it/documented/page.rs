@@ -62,6 +62,11 @@ impl Block {
         self.info.strip_prefix("file=")
     }
 
+    /// Whether it is meant as the answer to a request: JSON below a comment.
+    pub(super) fn looks_like_answer(&self) -> bool {
+        self.language == "json" && self.text.starts_with("//")
+    }
+
     /// Status and body, if it is the documented answer to a request.
     pub(super) fn answer(&self) -> Option<(u16, &str)> {
         let (status, body) = self.text.strip_prefix("// ")?.split_once('\n')?;
