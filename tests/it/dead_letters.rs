@@ -82,7 +82,7 @@ fn assert_archived(cluster: &TestCluster) {
     let (said, done_without_asking) = run(cluster, &["archive", "--trigger", "absent"]);
     assert!(!done_without_asking && said.contains("1 dead letters will be archived"), "{said}");
     let (said, chosen) = run(cluster, &["archive", "--yes"]);
-    assert!(!chosen && said.contains("say which"), "{said}");
+    assert!(!chosen && said.contains("name the letters"), "{said}");
     let said = done(cluster, &["archive", "--trigger", "absent", "--yes", "--note", "never mind"]);
     assert!(said.contains("1 of 1 done"), "{said}");
     assert_eq!(list(cluster, &[]).len(), BROKEN + 1);
