@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use super::shell::{Outcome, Shell};
+use super::shell::{Shell, ShellResult};
 use super::{Setup, check_result};
 
 /// Examples that are not run, each with the reason.
@@ -85,7 +85,7 @@ fn is_role(example: &str) -> bool {
 }
 
 /// In a shell of its own, which ends with it.
-fn start_role(setup: &Setup, example: &str) -> Outcome {
+fn start_role(setup: &Setup, example: &str) -> ShellResult {
     let mut shell = Shell::new();
     shell.set("ORLOJ_KAFKA__BOOTSTRAP_SERVERS", setup.at_home("localhost:9092"));
     shell.set("ORLOJ_TOPICS__POOLS", "[\"slow\"]");

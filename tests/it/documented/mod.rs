@@ -24,7 +24,7 @@ use crate::kafka_server::{KafkaServer, Options};
 use crate::skip::skip;
 use crate::wait::{until, within};
 use page::{Block, BlockMode, blocks};
-use shell::{Outcome, Shell};
+use shell::{Shell, ShellResult};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 /// What stands for anything in a documented answer.
@@ -218,9 +218,9 @@ impl Setup {
 }
 
 /// Whether the commands had the documented result.
-fn check_result(commands: &str, outcome: &Outcome) -> Result<(), String> {
+fn check_result(commands: &str, outcome: &ShellResult) -> Result<(), String> {
     let is_refused = outcome.statuses.iter().any(|status| *status >= 400);
-    let Outcome { printed, complaint, .. } = outcome;
+    let ShellResult { printed, complaint, .. } = outcome;
     // kcat prints the headers of a fire, which pages promise.
     let shows_headers = commands.contains("kcat -C") && commands.contains("%h");
     let has_headers = ["orloj-fire-id=", "orloj-due="].iter().all(|name| printed.contains(name));

@@ -91,7 +91,7 @@ pub(crate) struct RoleStart {
 
 /// The result of a block.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct ShellResult {
     /// Whether each of its commands succeeded.
     pub(crate) is_success: bool,
     pub(crate) printed: String,
@@ -167,7 +167,7 @@ impl Shell {
 
     /// Runs a block of commands after what the blocks before have exported, and waits until the
     /// roles that it started are ready.
-    pub(crate) fn run(&mut self, block: &str) -> Outcome {
+    pub(crate) fn run(&mut self, block: &str) -> ShellResult {
         let at = |name: &str| self.folder.path().join(name);
         let exported = at("exported");
         let script =
@@ -190,7 +190,7 @@ impl Shell {
         let statuses = statuses.collect();
         let is_success = status.success();
         self.start_roles();
-        Outcome { is_success, printed, complaint, statuses }
+        ShellResult { is_success, printed, complaint, statuses }
     }
 
     /// Ends all roles, as an operator would; how they were started.

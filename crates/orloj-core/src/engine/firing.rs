@@ -11,7 +11,7 @@ use super::due_entries::DueEntries;
 use super::index_row::{IndexEntry, IndexEntryKind};
 use super::prefetch::Prefetched;
 use super::recurrence::OccurrenceDecision;
-use super::state::{CorruptRow, PartitionState};
+use super::state::{CorruptRow, EngineState};
 use super::step::{Emit, TopicFire};
 use super::trigger_handler::{LiveEntry, OccurrenceResult, TriggerHandler};
 use crate::codec::row::{self, RowBytes};
@@ -27,7 +27,7 @@ use crate::model::timeline::{Source, TimelineKey};
 /// Fires the entries of a step.
 pub(super) struct FireHandler<'p> {
     pub(super) context: &'p PartitionContext,
-    pub(super) state: &'p mut PartitionState,
+    pub(super) state: &'p mut EngineState,
     pub(super) output: &'p mut StepDraft,
     pub(super) topics: CachingCatalog<'p>,
     pub(super) prefetched: Prefetched<'p>,

@@ -6,7 +6,7 @@
 use super::config::PartitionContext;
 use super::draft::StepDraft;
 use super::prefetch::Prefetched;
-use super::state::{CorruptRow, PartitionState};
+use super::state::{CorruptRow, EngineState};
 use super::step::Emit;
 use super::trigger_handler::TriggerHandler;
 use crate::model::input::{Request, SignalRecord, TriggerRecord};
@@ -16,7 +16,7 @@ use crate::model::text::Text;
 /// Ingests the records of a batch.
 pub(super) struct IngestHandler<'p> {
     pub(super) context: &'p PartitionContext,
-    pub(super) state: &'p mut PartitionState,
+    pub(super) state: &'p mut EngineState,
     pub(super) output: &'p mut StepDraft,
     pub(super) prefetched: Prefetched<'p>,
 }

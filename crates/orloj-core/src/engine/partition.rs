@@ -19,7 +19,7 @@ pub use super::prefetch::{IndexRows, Input};
 use super::prefetch::{Prefetched, TimelineRows};
 use super::replay_from::ReplayFromTracker;
 pub use super::state::CorruptRow;
-use super::state::PartitionState;
+use super::state::EngineState;
 use super::step::{Emit, PartitionStep};
 use super::watermark::Watermark;
 use super::wheel::{LoadRequest, Wheel};
@@ -49,7 +49,7 @@ pub struct PartitionStart {
 #[derive(Debug)]
 pub struct Partition {
     context: PartitionContext,
-    state: PartitionState,
+    state: EngineState,
     draft: StepDraft,
     watermark: Watermark,
     replay_from_tracker: ReplayFromTracker,
@@ -88,7 +88,7 @@ impl Partition {
             ReplayFromTracker::new(replay_horizon, cursor.next_offset, config.sample_interval);
         Self {
             context: PartitionContext { id, config, clock: 0 },
-            state: PartitionState::new(cursor, wheel, skips, index_complete_from),
+            state: EngineState::new(cursor, wheel, skips, index_complete_from),
             draft: StepDraft::default(),
             watermark,
             replay_from_tracker,

@@ -31,7 +31,7 @@ pub struct CorruptRow {
 
 /// The state that decisions change.
 #[derive(Debug)]
-pub(super) struct PartitionState {
+pub(super) struct EngineState {
     cursor: Cursor,
     wheel: Wheel,
     write_buffer: WriteBuffer,
@@ -48,7 +48,7 @@ pub(super) struct PartitionState {
     scratch: Vec<u8>,
 }
 
-impl PartitionState {
+impl EngineState {
     pub(super) fn new(
         cursor: Cursor,
         wheel: Wheel,

@@ -8,7 +8,7 @@ use super::config::PartitionContext;
 use super::draft::StepDraft;
 use super::index_row::{IdHash, IndexEntry, IndexRow};
 use super::prefetch::Prefetched;
-use super::state::{CorruptRow, PartitionState};
+use super::state::{CorruptRow, EngineState};
 use crate::model::entry::{FireRow, Row};
 use crate::model::lifecycle::Watcher;
 use crate::model::outcome::OutcomeKind;
@@ -18,7 +18,7 @@ use crate::model::{Offset, Timestamp};
 /// One trigger while a decision about it is made.
 pub(super) struct TriggerHandler<'p> {
     pub(super) context: &'p PartitionContext,
-    pub(super) state: &'p mut PartitionState,
+    pub(super) state: &'p mut EngineState,
     pub(super) output: &'p mut StepDraft,
     pub(super) index_row: IndexRow,
     prefetched: Prefetched<'p>,
@@ -52,7 +52,7 @@ impl From<bool> for OccurrenceResult {
 impl<'p> TriggerHandler<'p> {
     pub(super) fn new(
         context: &'p PartitionContext,
-        state: &'p mut PartitionState,
+        state: &'p mut EngineState,
         output: &'p mut StepDraft,
         prefetched: Prefetched<'p>,
         id: &Text,
@@ -72,7 +72,7 @@ impl<'p> TriggerHandler<'p> {
         self.index_row.entries.iter().find(|entry| self.state.is_pending(entry)).cloned()
     }
 
-    /// The one entry of the trigger that [`is_live`](PartitionState::is_live).
+    /// The one entry of the trigger that [`is_live`](EngineState::is_live).
     pub(super) fn live_entry(&self) -> Option<IndexEntry> {
         self.index_row.entries.iter().find(|entry| self.state.is_live(entry)).cloned()
     }
