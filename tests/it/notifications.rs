@@ -106,11 +106,12 @@ fn undelivered_notifications_are_sent_by_the_next_notifier_and_delay_no_others()
     let says = |notifier: &OrlojProcess, words: &str| notifier.log_text().contains(words);
     until("the others' failures to be said", DEADLINE, || {
         let said = |words| both.iter().any(|notifier| says(notifier, words));
-        (said("never will be") && said("trying again")).then_some(())
+        (said("notification given up") && said("notification failed; retrying")).then_some(())
     });
     assert!(sent("later").is_empty() && sent("unknown").is_empty());
 
-    let leads = both.iter().position(|notifier| says(notifier, "trying again")).unwrap();
+    let leads =
+        both.iter().position(|notifier| says(notifier, "notification failed; retrying")).unwrap();
     let [one, other] = both;
     let (leader, next) = if leads == 0 { (one, other) } else { (other, one) };
     leader.kill();

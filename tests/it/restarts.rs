@@ -39,7 +39,7 @@ fn a_restarted_scheduler_does_not_read_its_own_ledger_records_again() {
     assert!(ends.iter().map(|(_, end)| end).sum::<u64>() > LONG, "{ends:?}");
     until("the store to hold the ledger", DEADLINE, || {
         let holds = |(p, end): &(_, u64)| {
-            let spilled = format!("spilled partition={p} ");
+            let spilled = format!("a spill is submitted to the store writer partition={p} ");
             scheduler
                 .numbers(&spilled, "ledger_position")
                 .last()
