@@ -1,7 +1,7 @@
 //! Dispatch: a fire becomes a record for a topic or a worker, or a dead letter.
 //!
-//! Invariant: a fire that cannot be sent fails only its own trigger; none into a topic is larger than
-//! the topic takes.
+//! Invariant: a fire that cannot be sent fails only its own trigger; none into a topic is larger
+//! than the topic takes.
 
 use super::catalog::{CachingCatalog, TopicState};
 use super::config::PartitionContext;
