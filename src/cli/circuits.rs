@@ -23,9 +23,9 @@ use crate::model::{Millis, Timestamp};
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 const HELP: &str = "\
-A circuit that is not closed is reported again within twice `worker.circuit_open` and the time of an
-attempt: it is probed, or removed. One that was not reported for longer belongs to a worker that
-died; that is why no more than the last while is read.
+A circuit that is not closed is reported again within twice `worker.circuit_open_duration` and the
+time of an attempt: it is probed, or removed. One that was not reported for longer belongs to a
+worker that died; that is why no more than the last while is read.
 
 Examples:
   orloj circuits

@@ -191,7 +191,11 @@ fn check(settings: &Settings) -> Result<(), (&'static str, &'static str)> {
             "what a trigger gets that does not say is at most worker.timeout_max",
         ),
         (worker.response_head_max.bytes() >= 8_192, "worker.response_head_max", "at least 8KiB"),
-        (worker.lookups_max.get() <= 500, "worker.lookups_max", "each is a thread: at most 500"),
+        (
+            worker.dns_lookups_max.get() <= 500,
+            "worker.dns_lookups_max",
+            "each is a thread: at most 500",
+        ),
         (worker.retry_jitter <= 100, "worker.retry_jitter", "write percent of a pause, 0 to 100"),
         (
             worker.final_statuses.iter().all(|status| (300..=599).contains(status)),

@@ -153,9 +153,9 @@ pub struct SchedulerSettings {
     /// Static member id; empty to keep one in `data_dir`.
     pub instance_id: String,
     /// Records taken in by one step.
-    pub ingest_max: NonZeroUsize,
+    pub records_per_step_max: NonZeroUsize,
     /// Fires sent by one step.
-    pub fire_max: NonZeroUsize,
+    pub fires_per_step_max: NonZeroUsize,
     /// Partitions touched by one transaction.
     pub partitions_per_commit_max: NonZeroUsize,
     /// Age at which a pending trigger moves into the ledger.
@@ -166,7 +166,7 @@ pub struct SchedulerSettings {
     pub veto_ttl: Duration,
     /// How long the owner waits for a worker's outcome of a callback.
     #[serde(deserialize_with = "units::duration")]
-    pub open_ttl: Duration,
+    pub callback_result_timeout: Duration,
     /// How late an occurrence of a recurring trigger may be before its misfire rule decides.
     #[serde(deserialize_with = "units::duration")]
     pub misfire_grace: Duration,
@@ -188,20 +188,20 @@ pub struct SchedulerSettings {
     pub sample_interval: Duration,
     /// Pause between mirrors of the cursor.
     #[serde(deserialize_with = "units::duration")]
-    pub mirror_interval: Duration,
+    pub cursor_copy_interval: Duration,
     /// Pause between commits of a quiet partition.
     #[serde(deserialize_with = "units::duration")]
     pub idle_commit_interval: Duration,
     /// Minimum time between the starts of two transactions.
     #[serde(deserialize_with = "units::duration")]
-    pub commit_spacing: Duration,
+    pub commit_interval_min: Duration,
     /// How far ahead of their time fires are sent, in a transaction that ends at their time; zero
     /// if they are not.
     #[serde(deserialize_with = "units::duration_or_none")]
-    pub ahead_max: Duration,
+    pub commit_lead_max: Duration,
     /// How long a fire waits when its target topic cannot be reached.
     #[serde(deserialize_with = "units::duration")]
-    pub park: Duration,
+    pub target_retry_interval: Duration,
     /// Whether a graceful shutdown leaves the group.
     pub leave_on_shutdown: bool,
     /// Where health and metrics are served.
@@ -240,7 +240,7 @@ pub struct WheelSettings {
     #[serde(deserialize_with = "units::duration")]
     pub horizon: Duration,
     /// Memory of all wheels of the process, in bytes.
-    pub budget: ByteSize,
+    pub memory_max: ByteSize,
 }
 
 /// Following the partitions of others.
@@ -280,13 +280,13 @@ pub struct WorkerSettings {
     /// Callbacks in flight at once.
     pub in_flight_max: NonZeroUsize,
     /// Callbacks of one caller in flight at once.
-    pub caller_concurrent: NonZeroUsize,
+    pub caller_in_flight_max: NonZeroUsize,
     /// Fires of one caller that are queued.
-    pub caller_waiting: NonZeroUsize,
+    pub caller_queue_max: NonZeroUsize,
     /// Callbacks of one caller started per second; 0 for no limit.
     pub caller_dispatch_rate_max: u32,
     /// Fires of all callers that are queued.
-    pub waiting_max: NonZeroUsize,
+    pub queue_max: NonZeroUsize,
     /// How long a fire is deferred the first time.
     #[serde(deserialize_with = "units::duration")]
     pub defer_first: Duration,
@@ -302,7 +302,7 @@ pub struct WorkerSettings {
     pub circuit_failures_percent: u8,
     /// How long a circuit stays open.
     #[serde(deserialize_with = "units::duration")]
-    pub circuit_open: Duration,
+    pub circuit_open_duration: Duration,
     /// Attempts that close a half-open circuit.
     pub circuit_probes: NonZeroU32,
     /// Circuits that a worker keeps.
@@ -321,7 +321,7 @@ pub struct WorkerSettings {
     /// How much of a response body is read, in bytes.
     pub response_body_max: ByteSize,
     /// Concurrent DNS lookups.
-    pub lookups_max: NonZeroUsize,
+    pub dns_lookups_max: NonZeroUsize,
     /// Pauses before the second and later attempts.
     #[serde(deserialize_with = "units::durations")]
     pub retry_delays: Vec<Duration>,
@@ -363,12 +363,12 @@ pub struct GatewaySettings {
     pub view_dir: PathBuf,
     /// How long what is settled stays in the view.
     #[serde(deserialize_with = "units::duration")]
-    pub view_audit: Duration,
+    pub view_retention: Duration,
     /// How much of a payload the view keeps.
     pub view_payload_max: ByteSize,
     /// Pause between two reads of the schedulers' progress.
     #[serde(deserialize_with = "units::duration")]
-    pub view_look_interval: Duration,
+    pub view_poll_interval: Duration,
 }
 
 /// The role that notifies of failures.
@@ -390,7 +390,7 @@ pub struct NotifierSettings {
     pub operator_email: Vec<Address>,
     /// How long failures are collected before the first message.
     #[serde(deserialize_with = "units::duration")]
-    pub gather: Duration,
+    pub batch_delay: Duration,
     /// Longest attempt to send a message.
     #[serde(deserialize_with = "units::duration")]
     pub timeout: Duration,
@@ -423,7 +423,7 @@ pub struct CallerSettings {
     pub jwks_refresh_interval: Duration,
     /// Between the beginnings of two, at least.
     #[serde(deserialize_with = "units::duration")]
-    pub jwks_spacing: Duration,
+    pub jwks_refresh_interval_min: Duration,
     /// Longest reading.
     #[serde(deserialize_with = "units::duration")]
     pub jwks_timeout: Duration,

@@ -75,13 +75,13 @@ fn text_stays_text_and_lists_are_lists() {
         ("ORLOJ_SCHEDULER__INSTANCE_ID", "007"),
         ("ORLOJ_WORKER__RETRY_DELAYS", r#"["1s", "2s"]"#),
         ("ORLOJ_SCHEDULER__LEAVE_ON_SHUTDOWN", "false"),
-        ("ORLOJ_SCHEDULER__FIRE_MAX", "7"),
+        ("ORLOJ_SCHEDULER__FIRES_PER_STEP_MAX", "7"),
     ];
     let settings = load(&environment, &[]).unwrap();
     assert_eq!(settings.scheduler.instance_id, "007");
     assert_eq!(settings.worker.retry_delays.len(), 2);
     assert!(!settings.scheduler.leave_on_shutdown);
-    assert_eq!(settings.scheduler.fire_max.get(), 7);
+    assert_eq!(settings.scheduler.fires_per_step_max.get(), 7);
     let networks = load(&[], &[r#"worker.allow_addresses=["10.1.0.0/16"]"#]).unwrap();
     assert!(
         matches!(networks.worker.allow_addresses, AllowAddresses::Networks(nets) if nets.len() == 1)
@@ -91,17 +91,17 @@ fn text_stays_text_and_lists_are_lists() {
 
 #[test]
 fn an_unknown_key_is_refused_with_the_nearest_known_one() {
-    let text = refusal(&[], &["scheduler.fire_maximum=1"]);
-    assert!(text.starts_with("--set scheduler.fire_maximum:"), "{text}");
-    assert!(text.ends_with("did you mean `scheduler.fire_max`?"), "{text}");
+    let text = refusal(&[], &["scheduler.fires_per_step_maximum=1"]);
+    assert!(text.starts_with("--set scheduler.fires_per_step_maximum:"), "{text}");
+    assert!(text.ends_with("did you mean `scheduler.fires_per_step_max`?"), "{text}");
 
-    let text = refusal(&[("ORLOJ_SCHEDLER__FIRE_MAX", "1")], &[]);
-    assert!(text.contains("environment variable ORLOJ_SCHEDLER__FIRE_MAX"), "{text}");
+    let text = refusal(&[("ORLOJ_SCHEDLER__FIRES_PER_STEP_MAX", "1")], &[]);
+    assert!(text.contains("environment variable ORLOJ_SCHEDLER__FIRES_PER_STEP_MAX"), "{text}");
     assert!(text.contains("no setting `schedler`; did you mean `scheduler`?"), "{text}");
 
-    let text = refusal(&[("ORLOJ_SCHEDULER_FIRE_MAX", "1")], &[]);
+    let text = refusal(&[("ORLOJ_SCHEDULER_FIRES_PER_STEP_MAX", "1")], &[]);
     assert!(text.contains("ORLOJ_SCHEDULER__"), "{text}");
-    assert!(refusal(&[], &["fire_max"]).contains("section.key=value"));
+    assert!(refusal(&[], &["fires_per_step_max"]).contains("section.key=value"));
 }
 
 #[test]
@@ -109,8 +109,8 @@ fn a_wrong_value_is_named_with_its_setting_and_the_way_out() {
     for (assignment, expected) in [
         ("wheel.tick=10", "`wheel.tick = \"10\"` cannot be: write a positive whole number and ms"),
         ("wheel.tick=0ms", "`wheel.tick = \"0ms\"` cannot be: write a positive"),
-        ("wheel.budget=64MB", "`wheel.budget = \"64MB\"` cannot be: write a positive"),
-        ("scheduler.fire_max=0", "`scheduler.fire_max = 0` cannot be"),
+        ("wheel.memory_max=64MB", "`wheel.memory_max = \"64MB\"` cannot be: write a positive"),
+        ("scheduler.fires_per_step_max=0", "`scheduler.fires_per_step_max = 0` cannot be"),
         ("topics.partitions=-1", "`topics.partitions = -1` cannot be"),
         ("topics.prefix=a b", "`topics.prefix = \"a b\"` cannot be: a topic name has"),
         ("scheduler.assignor=rnge", "`scheduler.assignor = \"rnge\"` cannot be"),
@@ -127,7 +127,10 @@ fn a_wrong_value_is_named_with_its_setting_and_the_way_out() {
         ("trace.endpoint=localhost:4318", "`trace.endpoint = \"localhost:4318\"` cannot be"),
         ("worker.retry_delays=[\"0s\"]", "`worker.retry_delays = [\"0s\"]` cannot be"),
         ("worker.response_head_max=8191B", "`worker.response_head_max = \"8191B\"` cannot be: at"),
-        ("worker.lookups_max=501", "`worker.lookups_max = 501` cannot be: each is a thread"),
+        (
+            "worker.dns_lookups_max=501",
+            "`worker.dns_lookups_max = 501` cannot be: each is a thread",
+        ),
         ("worker.retry_jitter=101", "`worker.retry_jitter = 101` cannot be: write percent"),
         ("worker.final_statuses=[200]", "cannot be: write statuses from 300 to 599"),
         ("worker.timeout=31s", "`worker.timeout = \"31s\"` cannot be: what a trigger gets"),

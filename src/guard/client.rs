@@ -101,7 +101,7 @@ impl GuardedClient {
     fn open(&self) -> CallerClient {
         let limits = &self.limits;
         let (head, body) = (limits.response_head_max.bytes(), limits.response_body_max.bytes());
-        let permits = limits.lookups_max.get().div_ceil(LOOKUPS_SHARE);
+        let permits = limits.dns_lookups_max.get().div_ceil(LOOKUPS_SHARE);
         let connector = Connector {
             guard: Arc::clone(&self.guard),
             tls: Arc::clone(&self.tls),

@@ -41,7 +41,7 @@ pub enum ConnectTimeout {
     /// The caller's own lookups have taken all its permits.
     #[error(
         "within {0:?} none of the names of this caller's hosts that are being looked up was \
-         answered; `worker.lookups_max` says how many may be"
+         answered; `worker.dns_lookups_max` says how many may be"
     )]
     Lookup(Duration),
     /// The receiver, or its DNS server.

@@ -125,7 +125,7 @@ impl Guard {
     /// A guard with the system's resolver.
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
-        let resolver = SystemResolver::new(settings.worker.lookups_max);
+        let resolver = SystemResolver::new(settings.worker.dns_lookups_max);
         Self::with_resolver(settings, Arc::new(resolver))
     }
 

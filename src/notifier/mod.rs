@@ -6,7 +6,7 @@
 //! the others stand by.
 //!
 //! ```text
-//!   dead-letters ─┐                    ┌─ gather, then one an interval ─► mail
+//!   dead-letters ─┐                    ┌─ delay, then one an interval ─► mail
 //!                 ├─read──► recipients ┤
 //!   outcomes ─────┘             │      └────────────────────────────────► webhook
 //!      ▲                        │
@@ -247,7 +247,8 @@ impl Notifier {
     /// Sends what is due by the callers' own intervals, or by `window`.
     fn send(&mut self, window: Option<BatchWindow>) {
         let Some(leader) = &mut self.leader_term else { return };
-        let (term, now, gather) = (leader.term(), clock::monotonic(), self.settings.gather);
+        let (term, now, batch_delay) =
+            (leader.term(), clock::monotonic(), self.settings.batch_delay);
         let subscribers = &self.router.subscribers;
         let mut waiting = 0;
         leader.recipients().retain(|subscriber, recipient| {
@@ -261,7 +262,7 @@ impl Notifier {
                 interval,
                 digest,
             };
-            let window = window.unwrap_or(BatchWindow { gather, interval });
+            let window = window.unwrap_or(BatchWindow { batch_delay, interval });
             let has_room = self.in_progress < SENDS_MAX;
             let next = has_room.then(|| recipient.next_notification(window, now, write)).flatten();
             if let Some(message) = next {

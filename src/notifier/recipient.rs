@@ -5,7 +5,7 @@
 //! lasts, little is kept.
 //!
 //! ```text
-//!   events ─► gathering ──gather, then interval──► outgoing ──► delivered, refused or given up
+//!   events ─► gathering ──delay, then interval──► outgoing ──► delivered, refused or given up
 //!                                                  │    ▲
 //!                                                  └────┘ failed: again after a pause
 //! ```
@@ -32,14 +32,14 @@ const OPEN_CIRCUITS_MAX: usize = 1_000;
 #[derive(Clone, Copy, Debug)]
 pub struct BatchWindow {
     /// How long events gather before a first message.
-    pub gather: Duration,
+    pub batch_delay: Duration,
     /// The minimum time between the end of a message and the next one.
     pub interval: Duration,
 }
 
 impl BatchWindow {
     /// At once.
-    pub const IMMEDIATE: Self = Self { gather: Duration::ZERO, interval: Duration::ZERO };
+    pub const IMMEDIATE: Self = Self { batch_delay: Duration::ZERO, interval: Duration::ZERO };
 }
 
 /// Why a message was not delivered. The reason is for people.
@@ -141,7 +141,7 @@ impl Recipient {
             let _due = pending.retry_at.take_if(|next| *next <= now)?;
             return Some(Arc::clone(&pending.message));
         }
-        let gathered = self.gathering_since? + window.gather;
+        let gathered = self.gathering_since? + window.batch_delay;
         let due = self.last_ended.map_or(gathered, |ended| gathered.max(ended + window.interval));
         if now < due {
             return None;
@@ -208,7 +208,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
     const PACE: BatchWindow =
-        BatchWindow { gather: Duration::from_secs(30), interval: Duration::from_secs(300) };
+        BatchWindow { batch_delay: Duration::from_secs(30), interval: Duration::from_secs(300) };
     const DAY: Duration = Duration::from_secs(86_400);
     const DOWN: Result<(), NotificationSendError> =
         Err(NotificationSendError::Retryable(String::new()));

@@ -50,8 +50,8 @@ impl CommitJob {
 
 impl Committer {
     /// If a transaction takes longer than `limit`, librdkafka hangs; the process then aborts, and
-    /// the broker decides the transaction. `ahead_max`: see [`CommitLead`].
-    pub(super) fn start(sender: RecordSender, limit: Duration, ahead_max: Duration) -> Self {
+    /// the broker decides the transaction. `commit_lead_max`: see [`CommitLead`].
+    pub(super) fn start(sender: RecordSender, limit: Duration, commit_lead_max: Duration) -> Self {
         let (jobs, inbox) = channel::<CommitJob>();
         let (outbox, results) = channel();
         super::spawn("committer", move || {
@@ -67,7 +67,13 @@ impl Committer {
                 }
             }
         });
-        Self { jobs, results, started_at: None, limit, commit_lead: CommitLead::new(ahead_max) }
+        Self {
+            jobs,
+            results,
+            started_at: None,
+            limit,
+            commit_lead: CommitLead::new(commit_lead_max),
+        }
     }
 
     /// How long before their due time fires should be decided, in ms.

@@ -54,7 +54,7 @@ pub(super) struct InputDecoder {
     writer_schemas: SchemaCache,
     /// Runs the requests to the schema registry.
     _runtime: Option<Runtime>,
-    ingest_max: usize,
+    records_per_step_max: usize,
 }
 
 impl InputDecoder {
@@ -73,7 +73,7 @@ impl InputDecoder {
             schemas: Schemas::new(),
             writer_schemas,
             _runtime: runtime,
-            ingest_max: settings.scheduler.ingest_max.get(),
+            records_per_step_max: settings.scheduler.records_per_step_max.get(),
         })
     }
 
@@ -186,7 +186,7 @@ impl Scheduler {
         let mut ended = Vec::new();
         let mut records_read = 0;
         let mut wait = wait;
-        while records_read < self.decoder.ingest_max {
+        while records_read < self.decoder.records_per_step_max {
             let event = match self.triggers.poll(wait) {
                 Ok(Some(event)) => event,
                 Ok(None) => break,

@@ -230,7 +230,7 @@ impl Scheduler {
             committer: Committer::start(
                 RecordSender::new(&names, Schemas::new()),
                 scheduler.transaction_timeout * 2,
-                scheduler.ahead_max,
+                scheduler.commit_lead_max,
             ),
             batch: None,
             last_transaction_at: clock::monotonic(),
@@ -313,13 +313,13 @@ impl Scheduler {
     /// [`TransactionBatch::commit_not_before`].
     fn fire_due(&mut self, id: PartitionId, now: Timestamp) -> Result<(), PartitionTaskError> {
         let decided_until = now + self.committer.commit_lead_ms();
-        let fire_max = self.settings.scheduler.fire_max.get();
+        let fires_per_step_max = self.settings.scheduler.fires_per_step_max.get();
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         let Some(partition) = task.active() else { return Ok(()) };
         let _behind = partition.observe_clock(decided_until);
         // With no room left, late fires are still decided: they belong to the step that ingested
         // them.
-        let room = fire_max.saturating_sub(partition.drafted_records());
+        let room = fires_per_step_max.saturating_sub(partition.drafted_records());
         task.load()?;
         let PartitionState::Active(partition) = &mut task.state else { return Ok(()) };
         let due = partition.take_due(room);
@@ -453,13 +453,13 @@ fn rules(settings: &Settings, names: &Names, partitions: i32, owner: &str) -> Pa
         veto_ttl: ms(scheduler.veto_ttl),
         sample_interval: ms(scheduler.sample_interval),
         idle_commit: ms(scheduler.idle_commit_interval),
-        mirror_interval: ms(scheduler.mirror_interval),
-        ingest_max: scheduler.ingest_max.get(),
+        cursor_copy_interval: ms(scheduler.cursor_copy_interval),
+        records_per_step_max: scheduler.records_per_step_max.get(),
         spill_bytes: 0,
         spill_interval: ms(settings.store.flush_interval),
         cancel_grace: end_offset_poller::GRACE_MS,
-        park_interval: ms(scheduler.park),
-        callback_result_timeout: ms(scheduler.open_ttl),
+        target_retry_interval: ms(scheduler.target_retry_interval),
+        callback_result_timeout: ms(scheduler.callback_result_timeout),
         misfire_grace: ms(scheduler.misfire_grace),
         catch_up_rate: scheduler.catch_up_rate.get(),
         partitioner: settings.triggers.partitioner,

@@ -375,7 +375,7 @@ impl Scheduler {
         let spill_bytes = share(self.settings.store.write_buffer);
         let rules = PartitionConfig { spill_bytes, ..self.rules.clone() };
         let at = start.cursor.fired_through;
-        let wheel = Wheel::new(ms(wheel.tick), ms(wheel.horizon), share(wheel.budget), at);
+        let wheel = Wheel::new(ms(wheel.tick), ms(wheel.horizon), share(wheel.memory_max), at);
         Partition::new(id, rules, start, wheel)
     }
 

@@ -53,7 +53,7 @@ impl Scheduler {
 
     /// The remaining time until the next transaction may start.
     pub(super) fn spacing(&self) -> Duration {
-        let next = self.last_transaction_at + self.settings.scheduler.commit_spacing;
+        let next = self.last_transaction_at + self.settings.scheduler.commit_interval_min;
         next.saturating_duration_since(clock::monotonic())
     }
 
@@ -104,7 +104,7 @@ impl Scheduler {
         let producers = Arc::clone(&self.producers);
         self.batch = Some(Arc::clone(&batch));
         // If the clock was set back in the meantime, the commit must not wait longer than this.
-        let latest = clock::now_ms() + ms(self.settings.scheduler.ahead_max);
+        let latest = clock::now_ms() + ms(self.settings.scheduler.commit_lead_max);
         let commit_not_before = batch.commit_not_before().min(latest);
         self.committer.submit(CommitJob {
             producers,

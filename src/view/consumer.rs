@@ -123,7 +123,7 @@ impl<'a> ViewConsumer<'a> {
             polled,
             pending: (0..partitions).map(|_| None).collect(),
             as_of: vec![0; partitions],
-            retention: Retention::new(settings.gateway.view_audit),
+            retention: Retention::new(settings.gateway.view_retention),
             in_transaction: false,
             _poller: stop.drop_guard(),
         };

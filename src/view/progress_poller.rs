@@ -73,7 +73,7 @@ impl ProgressPoller {
             topics,
             polls: (0..partitions).map(|_| None).collect(),
             stable: vec![[0; SOURCE_COUNT]; partitions],
-            interval: settings.gateway.view_look_interval,
+            interval: settings.gateway.view_poll_interval,
             sender,
         };
         let _detached = std::thread::spawn(move || poller.run(&stop));

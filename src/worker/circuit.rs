@@ -143,7 +143,7 @@ impl CircuitBreakerSettings {
             window: settings.circuit_window,
             attempts_min: settings.circuit_attempts_min.get(),
             failures_percent: settings.circuit_failures_percent.into(),
-            open_duration: settings.circuit_open,
+            open_duration: settings.circuit_open_duration,
             probes_required: settings.circuit_probes.get(),
             circuits_max: settings.circuits_max.get(),
         }

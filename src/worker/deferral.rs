@@ -63,7 +63,7 @@ impl DeferralDelays {
         Self {
             first: settings.defer_first,
             longest: settings.defer_max,
-            after_probe: settings.circuit_open / 2,
+            after_probe: settings.circuit_open_duration / 2,
         }
     }
 

@@ -202,8 +202,8 @@ fn queue_limits(caller: &Caller, defaults: &WorkerSettings) -> QueueLimits {
     let own = &caller.limits;
     let rate = own.dispatch_rate_max.unwrap_or(defaults.caller_dispatch_rate_max);
     QueueLimits {
-        concurrent: own.concurrent.unwrap_or(defaults.caller_concurrent).get(),
-        waiting: own.waiting.unwrap_or(defaults.caller_waiting).get(),
+        concurrent: own.concurrent.unwrap_or(defaults.caller_in_flight_max).get(),
+        waiting: own.waiting.unwrap_or(defaults.caller_queue_max).get(),
         rate: NonZeroU32::new(rate),
     }
 }

@@ -207,7 +207,7 @@ impl Worker {
             events: channel(),
             partitions: BTreeMap::new(),
             epochs_started: 0,
-            queue: Queue::new(settings.worker.waiting_max.get()),
+            queue: Queue::new(settings.worker.queue_max.get()),
             circuits: CircuitBreakers::new(
                 CircuitBreakerSettings::new(&settings.worker),
                 clock::monotonic(),

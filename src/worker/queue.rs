@@ -49,7 +49,7 @@ pub struct Queue<T> {
     timers: BTreeSet<(Instant, CallerName)>,
     /// How many callers are [`CallerState::AtCapacity`].
     at_capacity: usize,
-    waiting_max: usize,
+    queue_max: usize,
     waiting: usize,
     in_progress: usize,
 }
@@ -80,11 +80,11 @@ enum CallerState {
 }
 
 impl<T> Queue<T> {
-    /// An empty queue in which at most `waiting_max` wait.
+    /// An empty queue in which at most `queue_max` wait.
     #[must_use]
-    pub fn new(waiting_max: usize) -> Self {
+    pub fn new(queue_max: usize) -> Self {
         let (callers, ready, timers) = (HashMap::new(), VecDeque::new(), BTreeSet::new());
-        Self { callers, ready, timers, at_capacity: 0, waiting_max, waiting: 0, in_progress: 0 }
+        Self { callers, ready, timers, at_capacity: 0, queue_max, waiting: 0, in_progress: 0 }
     }
 
     /// Fires that wait.
@@ -124,7 +124,7 @@ impl<T> Queue<T> {
         priority: u8,
         fire: T,
     ) -> Result<(), T> {
-        let room = limits.waiting.min(self.waiting_max - self.waiting);
+        let room = limits.waiting.min(self.queue_max - self.waiting);
         let known = self.callers.get_mut(caller);
         if known.as_ref().map_or(0, |bulkhead| bulkhead.queue.len()) >= room {
             let Some(bulkhead) = known else { return Err(fire) };

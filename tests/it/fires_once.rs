@@ -116,8 +116,8 @@ fn records_sent_ahead_become_visible_on_time() {
     const AT_ONCE: u64 = 500;
     const TIMES: u64 = 20;
     const APART: u64 = 100;
-    let sent_ahead = |ahead_max: &str| {
-        let cluster = TestCluster::new("ahead").set("scheduler.ahead_max", ahead_max);
+    let sent_ahead = |commit_lead_max: &str| {
+        let cluster = TestCluster::new("ahead").set("scheduler.commit_lead_max", commit_lead_max);
         let client = cluster.client();
         cluster.register_distant_trigger(&client);
         let mut scheduler = cluster.scheduler("first");
@@ -132,7 +132,7 @@ fn records_sent_ahead_become_visible_on_time() {
         await_fires(&cluster.count_fires(), (TIMES * AT_ONCE) as usize);
         scheduler.terminate();
         let report = cluster.audit(&commands, MARGIN);
-        assert_clean(&format!("sent ahead by {ahead_max}"), &cluster, &report);
+        assert_clean(&format!("sent ahead by {commit_lead_max}"), &cluster, &report);
         let fires = records::read_all(cluster.kafka(), cluster.target().1);
         let due = |fire| records::header(fire, "orloj-due").unwrap().parse::<u64>().unwrap();
         fires.iter().filter(|&fire| records::appended(fire) < due(fire)).count()

@@ -131,12 +131,12 @@ fn cluster(test: &str, mail: &MailServer, callers: &str) -> (TestCluster, TempDi
         .set("callers.file", file.to_str().unwrap())
         .set("worker.allow_addresses", "any")
         .set("worker.retry_delays", Vec::<String>::new())
-        .set("worker.circuit_open", "2s")
+        .set("worker.circuit_open_duration", "2s")
         .set("worker.circuit_probes", 1)
         .set("notifier.smtp_url", mail.url())
         .set("notifier.smtp_username", NAME)
         .set("notifier.operator_email", vec!["operator@example.com"])
-        .set("notifier.gather", "3s");
+        .set("notifier.batch_delay", "3s");
     cluster.settings = cluster.settings.environment("ORLOJ_NOTIFIER__SMTP_PASSWORD", PASSWORD);
     (cluster, folder)
 }
@@ -152,7 +152,7 @@ fn fail(
 ) -> OrlojProcess {
     let settings = cluster.settings.clone().set("worker.circuit_failures_percent", percent);
     // So few at once that some are left when the circuit opens.
-    let settings = settings.set("worker.caller_concurrent", 5);
+    let settings = settings.set("worker.caller_in_flight_max", 5);
     let mut worker = OrlojProcess::start("worker", name, &settings, "");
     worker.wait_until_ready(READY_DEADLINE);
     let (client, url) = (cluster.client(), endpoint.url("broken"));

@@ -21,7 +21,7 @@ const OTHERS: usize = 60;
 fn higher_priority_starts_first_when_a_slot_is_free() {
     let cluster = TestCluster::new("priority")
         .set("worker.allow_addresses", "any")
-        .set("worker.caller_concurrent", 1);
+        .set("worker.caller_in_flight_max", 1);
     let endpoint = Endpoint::start();
     let mut scheduler = cluster.scheduler("scheduler");
     let mut worker = cluster.start("worker", "worker");

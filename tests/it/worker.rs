@@ -172,7 +172,7 @@ fn a_partition_that_moves_repeats_only_what_was_not_finished() {
 fn waiting_callbacks_are_deferred_when_the_window_is_full() {
     let cluster = WorkerFixture::new("worker-window");
     let _worker = cluster.start_worker(&[
-        "worker.caller_concurrent=1",
+        "worker.caller_in_flight_max=1",
         "worker.timeout=60s",
         "worker.timeout_max=60s",
     ]);
@@ -208,7 +208,7 @@ fn waiting_callbacks_are_deferred_when_the_window_is_full() {
 #[test]
 fn waiting_callbacks_of_a_stopped_worker_are_made_by_the_next() {
     let cluster = WorkerFixture::new("worker-ends");
-    let first = cluster.start_worker(&["worker.caller_concurrent=1"]);
+    let first = cluster.start_worker(&["worker.caller_in_flight_max=1"]);
     cluster.publish(0, &cluster.fire("under-way", "slow"));
     cluster.publish(0, &cluster.fire("waits", "ok"));
     until("a callback under way", DEADLINE, || {
@@ -227,7 +227,7 @@ fn waiting_callbacks_of_a_stopped_worker_are_made_by_the_next() {
 #[test]
 fn only_callbacks_that_have_not_started_are_withdrawn() {
     let cluster = WorkerFixture::new("worker-withdraws");
-    let _worker = cluster.start_worker(&["worker.caller_concurrent=1"]);
+    let _worker = cluster.start_worker(&["worker.caller_in_flight_max=1"]);
     let outcomes = cluster.read_topic("outcomes");
     let fires = [1, 2, 43].map(|generation| {
         let mut fire = cluster.fire("order-7", "slow");
@@ -266,7 +266,7 @@ fn callbacks_that_another_worker_may_have_started_are_not_withdrawn() {
         cluster.publish(partition, &cluster.fire(id, "slow"));
     }
     until("all under way", DEADLINE, || (cluster.receiver.calls().len() == 4).then_some(()));
-    let _second = cluster.start_worker(&["worker.caller_concurrent=1"]);
+    let _second = cluster.start_worker(&["worker.caller_in_flight_max=1"]);
     until("the first one of the moved partition again", DEADLINE, || {
         (cluster.receiver.calls().len() == 5).then_some(())
     });

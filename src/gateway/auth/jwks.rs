@@ -1,8 +1,8 @@
 //! The keys of issuers: where they are fetched from, kept, and found.
 //!
 //! Invariant: requests of unknown clients cause at most one fetch of an issuer's keys per
-//! `jwks_spacing`, one at a time, bounded in time and bytes. While the keys cannot be read, or none
-//! of them can be used, the previous keys stay in use.
+//! `jwks_refresh_interval_min`, one at a time, bounded in time and bytes. While the keys cannot be
+//! read, or none of them can be used, the previous keys stay in use.
 
 use std::collections::HashMap;
 use std::error::Error as _;
@@ -82,7 +82,7 @@ impl JwksCache {
     pub(super) fn open(settings: &CallerSettings) -> reqwest::Result<Self> {
         let policy = RefreshPolicy {
             refresh: settings.jwks_refresh_interval,
-            spacing: settings.jwks_spacing,
+            spacing: settings.jwks_refresh_interval_min,
             timeout: settings.jwks_timeout,
         };
         // A redirect could lead from https to http, or to a host that is not configured.

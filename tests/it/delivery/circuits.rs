@@ -26,7 +26,7 @@ const LATER: usize = 10;
 fn an_open_circuit_sends_no_request_and_uses_no_attempt_until_it_closes() {
     let cluster = TestCluster::new("circuit")
         .set("worker.allow_addresses", "any")
-        .set("worker.circuit_open", "4s")
+        .set("worker.circuit_open_duration", "4s")
         .set("worker.retry_delays", vec!["500ms"; 40]);
     let receiver = BehaviourReceiver::start();
     let mut scheduler = cluster.scheduler("scheduler");

@@ -25,9 +25,9 @@ fn ten_thousand_callbacks_are_in_flight_at_once() {
         .set("worker.allow_addresses", "any")
         .set("worker.timeout", "120s")
         .set("worker.timeout_max", "120s")
-        .set("worker.caller_concurrent", 10_000)
-        .set("worker.caller_waiting", 20_000)
-        .set("worker.waiting_max", 40_000);
+        .set("worker.caller_in_flight_max", 10_000)
+        .set("worker.caller_queue_max", 20_000)
+        .set("worker.queue_max", 40_000);
     let receiver = BehaviourReceiver::start();
     let mut scheduler = cluster.scheduler("scheduler");
     let mut worker = cluster.start("worker", "worker");

@@ -58,7 +58,7 @@ fn two_hanging_callers_delay_no_other_caller_measurably() {
 #[ignore = "a minute of measuring: make test-delivery"]
 fn two_hanging_callers_delay_others_without_a_bulkhead() {
     let _alone = exclusive_machine();
-    let cluster = cluster("isolation-none").set("worker.caller_concurrent", IN_FLIGHT_MAX);
+    let cluster = cluster("isolation-none").set("worker.caller_in_flight_max", IN_FLIGHT_MAX);
     let comparison = Comparison { pairs: 2, window: 3_000, rate: 15 };
     let [without, with] = comparison.run(&cluster).map(best);
     assert!(is_noticeably_slower(without, with), "p99 {with} ms with them, {without} ms without");
@@ -76,9 +76,9 @@ fn cluster(name: &str) -> TestCluster {
         .set("worker.timeout", "5s")
         .set("worker.connect_timeout", "5s")
         .set("worker.in_flight_max", IN_FLIGHT_MAX)
-        .set("worker.caller_concurrent", IN_FLIGHT_MAX / 10)
-        .set("worker.caller_waiting", 20)
-        .set("worker.circuit_open", "2s")
+        .set("worker.caller_in_flight_max", IN_FLIGHT_MAX / 10)
+        .set("worker.caller_queue_max", 20)
+        .set("worker.circuit_open_duration", "2s")
         .set("worker.defer_first", "500ms")
         .set("worker.defer_max", "4s")
         .set("worker.retry_delays", vec!["1s"; 30])

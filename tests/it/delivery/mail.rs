@@ -31,7 +31,7 @@ fn mail_arrives_at_a_real_server() {
     let mut cluster = TestCluster::new("mail")
         .set("callers.file", callers.to_str().unwrap())
         .set("notifier.from", "Orloj at night <orloj@example.com>")
-        .set("notifier.gather", "100ms");
+        .set("notifier.batch_delay", "100ms");
     let root = certificates::root();
     cluster.settings = cluster.settings.environment("SSL_CERT_FILE", root.to_str().unwrap());
     for (url, tls) in [("smtp://", ""), ("smtp://", "tls"), ("smtps://", "smtps")] {

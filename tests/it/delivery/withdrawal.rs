@@ -97,8 +97,8 @@ impl WithdrawalScenario {
             .set("worker.allow_addresses", "any")
             .set("worker.timeout", "60s")
             .set("worker.timeout_max", "60s")
-            .set("worker.caller_concurrent", CONCURRENT_MAX)
-            .set("worker.caller_waiting", i64::try_from(self.callbacks / 2).unwrap())
+            .set("worker.caller_in_flight_max", CONCURRENT_MAX)
+            .set("worker.caller_queue_max", i64::try_from(self.callbacks / 2).unwrap())
             .set("worker.defer_first", "500ms")
     }
 

@@ -138,7 +138,7 @@ fn register(
 /// person must decide, the log says how, and it continues.
 pub(super) fn deleted(_: Scale) -> FaultResult {
     let fixture = FaultFixture::from_cluster(
-        TestCluster::new("deleted").set("scheduler.mirror_interval", "1s"),
+        TestCluster::new("deleted").set("scheduler.cursor_copy_interval", "1s"),
     );
     let admin = FaultTopicAdmin::of(&fixture.cluster);
     let group = fixture.cluster.names.scheduler_group();

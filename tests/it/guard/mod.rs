@@ -155,7 +155,7 @@ async fn names_that_do_not_resolve_delay_no_other_caller() {
     std::fs::write(&file, "[callers.unlucky]\n[callers.other]\n").unwrap();
     let subject = GuardFixture::new(&settings(&[
         format!("callers.file={}", file.display()),
-        "worker.lookups_max=4".to_owned(), // one for each caller
+        "worker.dns_lookups_max=4".to_owned(), // one for each caller
         "worker.connect_timeout=300ms".to_owned(),
     ]));
     let receiver = AllowedReceiver::start(String::new()).await;
@@ -171,7 +171,7 @@ async fn names_that_do_not_resolve_delay_no_other_caller() {
     assert_eq!(reason, "timed out: no connection within 300ms");
     // The look-up goes on, and is all that this caller may have.
     let reason = why(subject.call_of("unlucky", &named).await);
-    assert!(reason.starts_with("timed out: ") && reason.contains("lookups_max"), "{reason}");
+    assert!(reason.starts_with("timed out: ") && reason.contains("dns_lookups_max"), "{reason}");
     assert_eq!(answered(&subject.call_of("unlucky", &literal).await), Some(200));
     assert_eq!(answered(&subject.call_of("other", &named).await), Some(200));
 }

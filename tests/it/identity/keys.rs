@@ -8,9 +8,9 @@ use super::issuer::{IssuerKey, JwksResponse, JwksServer, published};
 use super::{AUTHORIZED_STATUS, IdentityFixture, changed, claims, issuer};
 
 /// Longer than a test.
-const REFRESH_RARELY: &str = "callers.jwks_spacing=1h";
+const REFRESH_RARELY: &str = "callers.jwks_refresh_interval_min=1h";
 /// With the next request.
-const REFRESH_OFTEN: &str = "callers.jwks_spacing=50ms";
+const REFRESH_OFTEN: &str = "callers.jwks_refresh_interval_min=50ms";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_clients_cause_one_request_for_keys() {

@@ -18,9 +18,9 @@ pub struct PartitionConfig {
     /// How long a step without emits stays open at most.
     pub idle_commit: Millis,
     /// How often the cursor is mirrored in the ledger.
-    pub mirror_interval: Millis,
+    pub cursor_copy_interval: Millis,
     /// Records ingested by a step at most; an open draft is sealed when it has as many.
-    pub ingest_max: usize,
+    pub records_per_step_max: usize,
     /// Changes go to the store when they take up as much memory as this, in bytes.
     pub spill_bytes: usize,
     /// Changes go to the store at least this often.
@@ -28,7 +28,7 @@ pub struct PartitionConfig {
     /// A cancel written at least this long before its trigger is due is never too late.
     pub cancel_grace: Millis,
     /// How long a fire waits whose target topic cannot be reached now.
-    pub park_interval: Millis,
+    pub target_retry_interval: Millis,
     /// How long the owner waits for a worker's report of how a callback ended.
     pub callback_result_timeout: Millis,
     /// An occurrence of a recurring trigger later than this is missed: its misfire rule applies.

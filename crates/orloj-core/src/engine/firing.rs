@@ -194,6 +194,6 @@ impl TriggerHandler<'_> {
 
     fn parked_until(&self) -> Timestamp {
         let now = self.clock().max(self.state.fired_through().due);
-        now + self.context.config.park_interval.max(1)
+        now + self.context.config.target_retry_interval.max(1)
     }
 }

@@ -137,7 +137,7 @@ impl Partition {
     #[must_use]
     pub fn is_full(&self) -> bool {
         let config = &self.context.config;
-        self.draft.ingested().max(self.draft.emits().len()) >= config.ingest_max
+        self.draft.ingested().max(self.draft.emits().len()) >= config.records_per_step_max
             || self.state.write_buffer().bytes() >= config.spill_bytes.saturating_mul(2)
     }
 
@@ -257,7 +257,7 @@ impl Partition {
         let moved = (cursor.next_offset, cursor.next_signal_offset, cursor.replay_from)
             != (sealed.next_offset, sealed.next_signal_offset, sealed.replay_from);
         let waited = self.context.clock >= self.last_step.sealed_at + config.idle_commit;
-        let full = self.draft.ingested() >= config.ingest_max;
+        let full = self.draft.ingested() >= config.records_per_step_max;
         let urgent = !self.draft.emits().is_empty();
         let has_rows = !self.state.write_buffer().is_active_empty();
         let stale = (has_rows || self.last_step.spill_requested) && self.should_spill();
@@ -307,7 +307,7 @@ impl Partition {
     fn close_step(&mut self, clean: bool) -> PartitionStep {
         let number = self.state.next_step();
         let (clock, cursor) = (self.context.clock, *self.state.cursor());
-        if clean || clock >= self.last_step.mirrored_at + self.context.config.mirror_interval {
+        if clean || clock >= self.last_step.mirrored_at + self.context.config.cursor_copy_interval {
             let mirror = self.mirror_emit(clean);
             self.draft.emit(mirror);
             self.last_step.mirrored_at = clock;

@@ -415,7 +415,7 @@ fn the_final_step_of_an_owner_mirrors_its_cursor_as_clean() {
 #[test]
 fn the_cursor_is_mirrored_again_once_the_interval_is_over_and_not_as_clean() {
     let mut fixture = EngineFixture::new();
-    fixture.owner.partition.config_mut().mirror_interval = 20;
+    fixture.owner.partition.config_mut().cursor_copy_interval = 20;
     let mut mirrored = Vec::new();
     for now in [1_100, 1_119, 1_120] {
         fixture.now = now;

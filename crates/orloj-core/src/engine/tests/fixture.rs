@@ -218,7 +218,7 @@ impl EngineFixture {
 
     /// The mirror has a test of its own and is removed in the others.
     fn disable_mirror(&mut self) {
-        self.owner.partition.config_mut().mirror_interval = 1 << 60;
+        self.owner.partition.config_mut().cursor_copy_interval = 1 << 60;
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) struct SimulatedCluster {
     /// There are recurring triggers: the time jumps.
     pub(super) time_jumps: bool,
     /// How long a worker's report is waited for, in ms.
-    pub(super) open_ttl: Millis,
+    pub(super) callback_result_timeout: Millis,
     /// Faults have stopped.
     pub(super) calm: bool,
     /// Steps whose transaction was committed.
@@ -55,7 +55,7 @@ impl SimulatedCluster {
             broker: SimulatedBroker::new(PARTITIONS, now, rng.pick(&[60, 60, 150])),
             skew: rng.pick(&[5, 20, 80]),
             compaction_lag: rng.pick(&[0, 20]),
-            open_ttl: rng.pick(&[5_000, 5_000, 5_000, 300]),
+            callback_result_timeout: rng.pick(&[5_000, 5_000, 5_000, 300]),
             rng,
             counts: FaultCounts::default(),
             reader: SimulatedReader { schemas: Schemas::new() },
@@ -103,13 +103,13 @@ impl SimulatedCluster {
             veto_ttl: if self.time_jumps { 1_000_000 } else { 5_000 },
             sample_interval: self.rng.pick(&[1, 3, 10]),
             idle_commit: self.rng.pick(&[0, 5, 20]),
-            mirror_interval: 40,
-            ingest_max: self.rng.pick(&[10, 100]),
+            cursor_copy_interval: 40,
+            records_per_step_max: self.rng.pick(&[10, 100]),
             spill_bytes: self.rng.pick(&[1_000, 5_000, 1 << 20]),
             spill_interval: self.rng.pick(&[0, 0, 10, 100, 10_000]),
             cancel_grace: GRACE,
-            park_interval: 5,
-            callback_result_timeout: self.open_ttl,
+            target_retry_interval: 5,
+            callback_result_timeout: self.callback_result_timeout,
             misfire_grace: self.rng.pick(&[60, 60, 400, 100_000]),
             catch_up_rate: self.rng.pick(&[1_000, 50]),
             partitioner: Partitioner::Murmur2,

@@ -71,7 +71,7 @@ pub(super) fn check_dependencies(
     }
     for ((waits, generation, of), (at, ok)) in &signals.settled {
         let Some(history) = histories.get(of).filter(|history| !history.repeated) else { continue };
-        if !history.ends(*ok, *at, run.cluster.open_ttl) {
+        if !history.ends(*ok, *at, run.cluster.callback_result_timeout) {
             let why = format!("received ok={ok} from {of} at {at}, which is not true");
             find(Violation::Unexpected, waits, *generation, why);
         }
@@ -84,7 +84,7 @@ pub(super) fn check_dependencies(
         };
         let (waits, of) = (watcher.trigger.as_str(), trigger.as_str());
         let wait = (waits.to_owned(), watcher.generation, of.to_owned());
-        let lapsed = run.cluster.broker.now.saturating_sub(run.cluster.open_ttl);
+        let lapsed = run.cluster.broker.now.saturating_sub(run.cluster.callback_result_timeout);
         let settled = history.must_notify(*offset, *until);
         let settled = settled.or_else(|| history.must_notify_of_callback(*offset, *until, lapsed));
         let settled = settled.or_else(|| {
@@ -167,13 +167,13 @@ fn broken(
 
 impl TriggerHistory<'_> {
     /// Whether by `at` the trigger had succeeded (`ok`), or failed.
-    fn ends(&self, ok: bool, at: Timestamp, open_ttl: Timestamp) -> bool {
+    fn ends(&self, ok: bool, at: Timestamp, callback_result_timeout: Timestamp) -> bool {
         let report =
             self.settled.iter().any(|report| report.settled.ok == ok && report.appended <= at);
         let did = |event: &SimulatedEvent<'_>| match &event.what {
             EventKind::Fired(attempt) if ok => !attempt.settles,
             EventKind::Fired(attempt) => {
-                attempt.http && attempt.decided + open_ttl <= at + CLOCKS_APART
+                attempt.http && attempt.decided + callback_result_timeout <= at + CLOCKS_APART
             }
             EventKind::Outcome(outcome) => match &outcome.kind {
                 OutcomeKind::Cancelled { .. } | OutcomeKind::Expired { .. } => !ok,

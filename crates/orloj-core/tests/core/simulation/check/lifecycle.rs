@@ -57,7 +57,7 @@ struct PendingGeneration<'a> {
 struct LifecycleCheck<'a> {
     trigger: &'a str,
     history: &'a TriggerHistory<'a>,
-    open_ttl: Millis,
+    callback_result_timeout: Millis,
     pending: Option<PendingGeneration<'a>>,
     /// Generations that have ended, and those that were stopped.
     over: BTreeSet<Offset>,
@@ -71,13 +71,21 @@ pub(super) fn check_trigger(
     trigger: &str,
     history: &TriggerHistory<'_>,
     rest: Option<SimulatedIdle>,
-    open_ttl: Millis,
+    callback_result_timeout: Millis,
     findings: &mut Vec<Finding>,
 ) {
     let (over, stopped, answered) = Default::default();
     let pending = None;
-    let mut check =
-        LifecycleCheck { trigger, history, open_ttl, pending, over, stopped, answered, findings };
+    let mut check = LifecycleCheck {
+        trigger,
+        history,
+        callback_result_timeout,
+        pending,
+        over,
+        stopped,
+        answered,
+        findings,
+    };
     for event in &history.events {
         check.count_failures(event);
         match &event.what {
@@ -268,7 +276,8 @@ impl<'a> LifecycleCheck<'a> {
         };
         let before = life.describe();
         let wrong = life.check_attempt(self.trigger, event, attempt);
-        let wrong = wrong.or_else(|| life.overlaps(self.history, event, attempt, self.open_ttl));
+        let wrong = wrong
+            .or_else(|| life.overlaps(self.history, event, attempt, self.callback_result_timeout));
         life.called = false;
         life.last = attempt.settles.then_some((occurrence, attempt.decided));
         life.executions = occurrence + 1;
@@ -358,7 +367,7 @@ impl PendingGeneration<'_> {
         history: &TriggerHistory<'_>,
         event: &SimulatedEvent<'_>,
         attempt: &FirstAttempt,
-        open_ttl: Millis,
+        callback_result_timeout: Millis,
     ) -> Option<(Violation, String)> {
         let (last, at) = self.last?;
         let allowed = self.schedule.as_ref()?.overlap() == Overlap::Allow;
@@ -368,7 +377,7 @@ impl PendingGeneration<'_> {
                 && report.appended <= event.appended
         });
         let why = || format!("the callback of occurrence {last} is in progress");
-        let lapsed = attempt.decided >= at + open_ttl;
+        let lapsed = attempt.decided >= at + callback_result_timeout;
         (!allowed && !self.called && !ended && !lapsed).then(|| (Violation::Early, why()))
     }
 

@@ -104,7 +104,13 @@ fn check_lifecycles(
         until: run.users.last_due.max(run.cluster.broker.now.saturating_sub(1_000)),
     });
     for (trigger, history) in &histories {
-        lifecycle::check_trigger(trigger, history, rest, run.cluster.open_ttl, findings);
+        lifecycle::check_trigger(
+            trigger,
+            history,
+            rest,
+            run.cluster.callback_result_timeout,
+            findings,
+        );
     }
     dependencies::check_dependencies(run, &histories, rest, findings);
     let fired = |event: &&SimulatedEvent<'_>| matches!(event.what, EventKind::Fired(_));
