@@ -5,6 +5,7 @@
 //! what we computed. `make test-schedules` runs it again, also for future years.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::process::Command;
 
 use orloj_core::model::Timestamp;
@@ -128,13 +129,12 @@ pub(super) fn recorded(query: &OracleQuery) -> String {
 /// Runs the query. The other implementation is downloaded, so this is not in every test run.
 pub(super) fn run_oracle(query: &OracleQuery) -> String {
     let python = run_to_end(Command::new(PACKAGES).args(["python", "schedules"]));
-    let folder = tempfile::tempdir().unwrap();
-    let cases = folder.path().join("cases.json");
+    let cases = Path::new(env!("CARGO_TARGET_TMPDIR")).join("schedule-cases.json");
     std::fs::write(&cases, query.cases.to_string()).unwrap();
     let (from, until) = query.years;
     let years = [from.to_string(), until.to_string()];
     let mut program = Command::new(python.trim());
-    run_to_end(program.arg(ORACLE).arg(cases).args(years))
+    run_to_end(program.arg(ORACLE).arg(&cases).args(years))
 }
 
 #[test]
