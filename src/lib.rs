@@ -45,7 +45,7 @@
 //!
 //! `ARCHITECTURE.md` tells how they work together, and names the test that holds each invariant.
 
-pub use orloj_core::{codec, engine, model};
+pub use orloj_core::{codec, engine, environment, model};
 
 pub mod allocator;
 pub mod callers;

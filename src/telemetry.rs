@@ -97,7 +97,7 @@ pub enum TelemetryError {
     /// Correct the setting.
     #[error(
         "`log.filter = {filter:?}` is invalid: {source}; \
-         write a level such as info, or directives such as info,orloj::scheduler=debug"
+         write a level such as info, or directives such as info,orloj_core::scheduler=debug"
     )]
     Filter {
         /// The configured filter.

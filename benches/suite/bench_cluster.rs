@@ -70,7 +70,7 @@ topics.prefix = '{prefix}'
 topics.partitions = {}
 scheduler.data_dir = '{}'
 scheduler.listen = '{free}'
-log.filter = 'warn,orloj::scheduler::takeover=info'
+log.filter = 'warn,orloj_core::scheduler::takeover=info'
 {more}
 ",
             PARTITIONS.len(),

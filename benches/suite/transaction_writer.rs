@@ -56,8 +56,8 @@ impl BenchProducer {
         fence: &GroupMetadata,
     ) -> Result<(), TransactionError> {
         match self {
-            Self::Single(transactor) => transactor.commit(progress, fence).map(drop),
-            Self::Pair(relay) => relay.commit(progress, fence).map(drop),
+            Self::Single(transactor) => transactor.commit_with_offsets(progress, fence),
+            Self::Pair(relay) => relay.commit_with_offsets(progress, fence),
         }
     }
 }

@@ -15,7 +15,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer as _,
 
 use super::error::ClientResult;
 use super::producer_config;
-use super::transaction::ProducerRecord;
+use super::transaction::{ProducerRecord, owned_headers};
 use crate::config::Settings;
 use crate::model::{Offset, PartitionId};
 
@@ -60,7 +60,7 @@ impl BatchProducer {
         outgoing.partition = record.partition;
         outgoing.key = record.key;
         outgoing.payload = record.value;
-        outgoing.headers = record.owned_headers();
+        outgoing.headers = owned_headers(record.headers);
         self.producer.send(outgoing).map_err(|(error, _record)| error.into())
     }
 

@@ -14,17 +14,7 @@ use std::ptr::NonNull;
 use rdkafka::bindings as c;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 
-/// Why there is no group metadata. Do not commit; poll the group, or take the partitions over
-/// again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GroupMetadataError {
-    /// The process is not a member of the group.
-    #[error("not a member of the consumer group")]
-    NotMember,
-    /// The group has revoked the partitions without waiting for this process.
-    #[error("the consumer group has reassigned the partitions")]
-    AssignmentLost,
-}
+pub use crate::environment::group::GroupMetadataError;
 
 /// Group metadata with a member id and a generation.
 #[derive(Debug)]

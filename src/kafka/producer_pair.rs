@@ -8,7 +8,7 @@
 //! producer does not wait: its markers are already written.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::group_metadata::GroupMetadata;
 use super::transaction::{OffsetCommit, ProducerRecord, TransactionError, TransactionalProducer};
@@ -57,13 +57,33 @@ impl ProducerPair {
         self.current().send(record)
     }
 
-    /// See [`TransactionalProducer::commit`].
-    pub fn commit(
+    /// See [`TransactionalProducer::flush`].
+    pub fn flush(&self, timeout: Duration) -> Result<(), TransactionError> {
+        self.current().flush(timeout)
+    }
+
+    /// See [`TransactionalProducer::send_offsets`].
+    pub fn send_offsets(
         &self,
         offset_commits: &[OffsetCommit],
         group_metadata: &GroupMetadata,
-    ) -> Result<Instant, TransactionError> {
-        self.current().commit(offset_commits, group_metadata)
+        timeout: Duration,
+    ) -> Result<(), TransactionError> {
+        self.current().send_offsets(offset_commits, group_metadata, timeout)
+    }
+
+    /// See [`TransactionalProducer::commit`].
+    pub fn commit(&self, timeout: Duration) -> Result<(), TransactionError> {
+        self.current().commit(timeout)
+    }
+
+    /// See [`TransactionalProducer::commit_with_offsets`].
+    pub fn commit_with_offsets(
+        &self,
+        offset_commits: &[OffsetCommit],
+        group_metadata: &GroupMetadata,
+    ) -> Result<(), TransactionError> {
+        self.current().commit_with_offsets(offset_commits, group_metadata)
     }
 
     /// See [`TransactionalProducer::abort`].

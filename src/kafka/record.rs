@@ -5,10 +5,8 @@
 
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
 
+pub use crate::environment::log::RecordHeader;
 use crate::model::{Offset, PartitionId, Timestamp};
-
-/// A header's name and value.
-pub type RecordHeader<'a> = (&'a str, Option<&'a [u8]>);
 
 /// A record in librdkafka's buffer.
 #[derive(Debug)]

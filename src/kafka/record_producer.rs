@@ -10,7 +10,7 @@ use rdkafka::producer::{FutureProducer, FutureRecord};
 
 use super::error::{ClientError, ClientResult};
 use super::producer_config;
-use super::transaction::ProducerRecord;
+use super::transaction::{ProducerRecord, owned_headers};
 use crate::config::Settings;
 use crate::model::{Offset, PartitionId};
 
@@ -49,7 +49,7 @@ impl RecordProducer {
         outgoing.partition = record.partition;
         outgoing.key = record.key;
         outgoing.payload = record.value;
-        outgoing.headers = record.owned_headers();
+        outgoing.headers = owned_headers(record.headers);
         match self.0.send_result(outgoing) {
             Ok(delivery) => Ok(PendingDelivery(delivery)),
             Err((error, _record)) => Err(error.into()),

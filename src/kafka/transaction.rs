@@ -10,9 +10,9 @@
 )]
 
 use std::ffi::CStr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rdkafka::bindings as c;
 use rdkafka::config::ClientConfig;
@@ -23,11 +23,12 @@ use rdkafka::{ClientContext, Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config;
 use super::group_metadata::GroupMetadata;
-use super::record::RecordHeader;
 use crate::clock;
 use crate::config::Settings;
+use crate::environment::log::RecordHeader;
+pub use crate::environment::transaction::{OffsetCommit, ProducerRecord, TransactionError};
 use crate::fault;
-use crate::model::{Offset, PartitionId, Timestamp};
+use crate::model::Timestamp;
 
 /// How long one flush call waits before delivery errors are checked.
 const FLUSH_POLL_MS: i32 = 50;
@@ -38,73 +39,16 @@ const METADATA_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long one abort call waits before delivery reports are polled.
 const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Drop the producer, open a new one, and take all partitions over again. Only after
-/// [`StaleGeneration`](Self::StaleGeneration) the same records may be sent again instead.
-#[derive(Debug, thiserror::Error)]
-pub enum TransactionError {
-    /// Another producer has the same transactional id, or the broker has expired this one.
-    #[error("fenced: another process has the same transactional id ({0})")]
-    Fenced(String),
-    /// The broker refused the offsets: the group has a newer generation, or this process is not a
-    /// member. Nothing is committed. [`abort`](TransactionalProducer::abort), then send again with
-    /// new group metadata.
-    #[error("the consumer group has a newer generation ({0})")]
-    StaleGeneration(String),
-    /// The broker refused a record.
-    #[error("{topic}[{partition}] refused a record: {reason}")]
-    Refused {
-        /// The topic.
-        topic: String,
-        /// The partition.
-        partition: PartitionId,
-        /// The error of the broker or the client.
-        reason: String,
-    },
-    /// A timeout or another error: it is not known whether the transaction is committed.
-    #[error("the outcome is unknown: {0}")]
-    Unknown(String),
-}
-
-/// A record to send. All fields are borrowed; librdkafka copies them.
-#[derive(Clone, Copy, Debug)]
-pub struct ProducerRecord<'a> {
-    /// The topic.
-    pub topic: &'a str,
-    /// The partition; `None` means the partitioner chooses by the key.
-    pub partition: Option<PartitionId>,
-    /// The key.
-    pub key: Option<&'a [u8]>,
-    /// The value; `None` is a tombstone.
-    pub value: Option<&'a [u8]>,
-    /// The headers, in order.
-    pub headers: &'a [RecordHeader<'a>],
-}
-
-impl ProducerRecord<'_> {
-    /// The headers in librdkafka's form; `None` if there are none.
-    pub(super) fn owned_headers(&self) -> Option<OwnedHeaders> {
-        if self.headers.is_empty() {
-            return None;
-        }
-        let empty = OwnedHeaders::new_with_capacity(self.headers.len());
-        let insert = |headers: OwnedHeaders, (key, value): &RecordHeader<'_>| {
-            headers.insert(Header { key, value: *value })
-        };
-        Some(self.headers.iter().fold(empty, insert))
+/// The headers of a record in librdkafka's form; `None` if there are none.
+pub(super) fn owned_headers(headers: &[RecordHeader<'_>]) -> Option<OwnedHeaders> {
+    if headers.is_empty() {
+        return None;
     }
-}
-
-/// The offset that a transaction commits for one input partition.
-#[derive(Clone, Debug)]
-pub struct OffsetCommit {
-    /// The input topic.
-    pub topic: String,
-    /// The partition.
-    pub partition: PartitionId,
-    /// The offset of the next record to read.
-    pub offset: Offset,
-    /// Stored with the offset.
-    pub metadata: String,
+    let empty = OwnedHeaders::new_with_capacity(headers.len());
+    let insert = |headers: OwnedHeaders, (key, value): &RecordHeader<'_>| {
+        headers.insert(Header { key, value: *value })
+    };
+    Some(headers.iter().fold(empty, insert))
 }
 
 /// A transactional producer.
@@ -114,8 +58,6 @@ pub struct TransactionalProducer {
     timeout: Duration,
     /// The timestamp of the records in ms since the epoch; 0 means the current time.
     record_timestamp: AtomicU64,
-    /// The same time on the monotonic clock.
-    commit_not_before: Mutex<Option<Instant>>,
 }
 
 impl std::fmt::Debug for TransactionalProducer {
@@ -143,9 +85,8 @@ impl TransactionalProducer {
         producer.init_transactions(timeout).map_err(classify_kafka_error)?;
         fault::reached("transactor.after_init");
         let timeout = settings.scheduler.transaction_timeout;
-        let (id, record_timestamp, commit_not_before) =
-            (id.to_owned(), AtomicU64::new(0), Mutex::new(None));
-        Ok(Self { producer, id, timeout, record_timestamp, commit_not_before })
+        let (id, record_timestamp) = (id.to_owned(), AtomicU64::new(0));
+        Ok(Self { producer, id, timeout, record_timestamp })
     }
 
     /// Fetches the metadata of a topic, so that the first record does not wait for it.
@@ -160,13 +101,11 @@ impl TransactionalProducer {
     }
 
     /// Begins a transaction for `time` (ms since the epoch), which may be slightly in the future.
-    /// The commit waits until then, and the records get that timestamp, so that no record is older
-    /// than its due time.
+    /// The records get that timestamp then, so that no record is older than its due time. The
+    /// caller commits no earlier than at that time.
     pub fn begin_at(&self, time: Timestamp) -> Result<(), TransactionError> {
-        let ahead = clock::until(time);
-        let is_ahead = !ahead.is_zero();
+        let is_ahead = !clock::until(time).is_zero();
         self.record_timestamp.store(if is_ahead { time } else { 0 }, Ordering::Relaxed);
-        *self.commit_not_before() = is_ahead.then(|| clock::monotonic() + ahead);
         self.producer.begin_transaction().map_err(classify_kafka_error)
     }
 
@@ -179,7 +118,7 @@ impl TransactionalProducer {
         outgoing.payload = record.value;
         let time = self.record_timestamp.load(Ordering::Relaxed);
         outgoing.timestamp = i64::try_from(time).ok().filter(|time| *time > 0);
-        outgoing.headers = record.owned_headers();
+        outgoing.headers = owned_headers(record.headers);
         loop {
             let (error, returned) = match self.producer.send(outgoing) {
                 Ok(()) => return Ok(()),
@@ -199,47 +138,49 @@ impl TransactionalProducer {
         }
     }
 
-    /// Flushes, adds the offsets with `group_metadata`, and commits. `Ok` means committed; it
-    /// contains the time when everything but the end of the transaction was done. Waits at most the
-    /// transaction timeout: after that the broker has aborted the transaction.
-    pub fn commit(
+    /// Flushes, adds the offsets with `group_metadata`, and commits. `Ok` means committed. Waits at
+    /// most the transaction timeout: after that the broker has aborted the transaction.
+    pub fn commit_with_offsets(
         &self,
         offset_commits: &[OffsetCommit],
         group_metadata: &GroupMetadata,
-    ) -> Result<Instant, TransactionError> {
-        assert!(!offset_commits.is_empty(), "a transaction without offsets cannot be fenced");
+    ) -> Result<(), TransactionError> {
         let deadline = clock::monotonic() + self.timeout;
-        self.flush(deadline)?;
+        let remaining = || deadline.saturating_duration_since(clock::monotonic());
+        self.flush(self.timeout)?;
         fault::reached("commit.before_offsets");
+        self.send_offsets(offset_commits, group_metadata, remaining())?;
+        fault::reached("commit.before_end");
+        self.commit(remaining())?;
+        fault::reached("commit.after_end");
+        Ok(())
+    }
+
+    /// Adds the offsets to the open transaction; waits at most `timeout`.
+    pub fn send_offsets(
+        &self,
+        offset_commits: &[OffsetCommit],
+        group_metadata: &GroupMetadata,
+        timeout: Duration,
+    ) -> Result<(), TransactionError> {
+        assert!(!offset_commits.is_empty(), "a transaction without offsets cannot be fenced");
         let offsets = offset_list(offset_commits).map_err(classify_kafka_error)?;
         let native = self.producer.client().native_ptr();
-        let (list, group, timeout_ms) =
-            (offsets.ptr(), group_metadata.as_ptr(), ms_until(deadline));
+        let (list, group) = (offsets.ptr(), group_metadata.as_ptr());
         // SAFETY: handle, list and metadata live through the call. We own the returned error, and
         // `check` destroys it.
-        check(unsafe { c::rd_kafka_send_offsets_to_transaction(native, list, group, timeout_ms) })?;
-        let ready = clock::monotonic();
-        self.wait_for_commit_time();
-        fault::reached("commit.before_end");
-        // SAFETY: as above.
-        check(unsafe { c::rd_kafka_commit_transaction(native, ms_until(deadline)) })?;
-        fault::reached("commit.after_end");
-        self.first_delivery_error().map(|()| ready)
+        check(unsafe {
+            c::rd_kafka_send_offsets_to_transaction(native, list, group, whole_ms(timeout))
+        })
     }
 
-    fn wait_for_commit_time(&self) {
-        let Some(then) = *self.commit_not_before() else { return };
-        loop {
-            let remaining = then.saturating_duration_since(clock::monotonic());
-            if remaining.is_zero() {
-                return;
-            }
-            std::thread::park_timeout(remaining);
-        }
-    }
-
-    fn commit_not_before(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.commit_not_before.lock().expect("no thread panics with the lock held")
+    /// Commits the open transaction. `Ok` means committed. Waits at most `timeout`.
+    pub fn commit(&self, timeout: Duration) -> Result<(), TransactionError> {
+        let native = self.producer.client().native_ptr();
+        // SAFETY: the handle lives through the call. We own the returned error, and `check`
+        // destroys it.
+        check(unsafe { c::rd_kafka_commit_transaction(native, whole_ms(timeout)) })?;
+        self.first_delivery_error()
     }
 
     /// Aborts the open transaction; waits at most `timeout`. An error means that the outcome is
@@ -262,8 +203,9 @@ impl TransactionalProducer {
         }
     }
 
-    /// Waits until every record is acknowledged or refused, or until the deadline.
-    fn flush(&self, deadline: Instant) -> Result<(), TransactionError> {
+    /// Waits until every record is acknowledged or refused, at most `timeout`.
+    pub fn flush(&self, timeout: Duration) -> Result<(), TransactionError> {
+        let deadline = clock::monotonic() + timeout;
         let native = self.producer.client().native_ptr();
         loop {
             // SAFETY: the handle lives through the call, which only waits.
@@ -343,9 +285,8 @@ pub(super) fn offset_list(commits: &[OffsetCommit]) -> KafkaResult<TopicPartitio
     Ok(offsets)
 }
 
-fn ms_until(deadline: Instant) -> i32 {
-    let remaining = deadline.saturating_duration_since(clock::monotonic());
-    i32::try_from(remaining.as_millis()).unwrap_or(i32::MAX)
+fn whole_ms(timeout: Duration) -> i32 {
+    i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX)
 }
 
 fn check(error: *mut c::rd_kafka_error_t) -> Result<(), TransactionError> {

@@ -10,9 +10,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::inputs::InputDecoder;
+use orloj_core::scheduler::inputs::InputDecoder;
+use orloj_core::scheduler::local_store::{fetch_index_rows, local_state, valid_state};
+
 use super::instance_lock::InstanceLock;
-use super::local_store::{fetch_index_rows, local_state, valid_state};
+use super::registry_schemas::RegistrySchemas;
 use super::{SchedulerError, spawn};
 use crate::clock;
 use crate::config::Settings;
@@ -72,11 +74,12 @@ impl Standby {
     ) -> Result<Self, SchedulerError> {
         let (requests, inbox) = channel();
         let group = names.scheduler_group();
+        let schemas = RegistrySchemas::open(&settings.triggers).map_err(SchedulerError::Schemas)?;
         let worker = StandbyWorker {
             names: names.clone(),
             member_id_prefix: format!("{}-", instance_lock.instance_id),
             cluster: cluster.to_owned(),
-            decoder: InputDecoder::new(settings, names, partitions)?,
+            decoder: InputDecoder::new(names, settings.triggers.partitioner, partitions, schemas),
             ledger: LogReader::open(settings, &group)?,
             triggers: LogReader::open(settings, &group)?,
             client: StandbyClient::open(settings, &group, &names.triggers(), CALL_TIMEOUT)?,
@@ -125,7 +128,7 @@ struct StandbyWorker {
     /// The start of this process's own member id.
     member_id_prefix: String,
     cluster: String,
-    decoder: InputDecoder,
+    decoder: InputDecoder<RegistrySchemas>,
     /// One reader per topic, because the end-of-partition event does not contain the topic.
     ledger: LogReader,
     triggers: LogReader,
@@ -352,7 +355,7 @@ impl StandbyWorker {
         records: Vec<(Offset, LedgerRecord)>,
     ) -> Result<(), StandbyError> {
         let Some(StandbyPartition { store, .. }) = self.partitions.get(&id) else { return Ok(()) };
-        let fetched = fetch_index_rows(store, pass.ids_in_ledger(&records))?;
+        let fetched = fetch_index_rows(&**store, pass.ids_in_ledger(&records))?;
         let rows = pass.on_ledger(records, &fetched);
         Ok(store.bulk_load(&rows)?)
     }
@@ -399,7 +402,7 @@ impl StandbyWorker {
         records: Vec<TriggerRecord>,
     ) -> Result<(), StandbyError> {
         let Some(StandbyPartition { store, .. }) = self.partitions.get(&id) else { return Ok(()) };
-        let fetched = fetch_index_rows(store, pass.ids_in_triggers(&records))?;
+        let fetched = fetch_index_rows(&**store, pass.ids_in_triggers(&records))?;
         let rows = pass.on_triggers(records, &fetched);
         Ok(store.bulk_load(&rows)?)
     }
@@ -410,7 +413,10 @@ impl StandbyWorker {
         &mut self,
         source: StandbySource,
         deadline: Instant,
-        mut take: impl FnMut(&InputDecoder, ReadEvent<'_>) -> Result<bool, StandbyError>,
+        mut take: impl FnMut(
+            &InputDecoder<RegistrySchemas>,
+            ReadEvent<'_>,
+        ) -> Result<bool, StandbyError>,
     ) -> Result<bool, StandbyError> {
         loop {
             if let Ok(request) = self.inbox.try_recv() {
@@ -445,6 +451,6 @@ impl StandbyWorker {
         let Some(StandbyPartition { store, .. }) = self.partitions.get(&id) else {
             return Ok(None);
         };
-        valid_state(store, &self.cluster, self.settings.store.state_age_max)
+        valid_state(&**store, &self.cluster, self.settings.store.state_age_max, clock::now_ms())
     }
 }

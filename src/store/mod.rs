@@ -24,51 +24,10 @@ use std::path::{Path, PathBuf};
 
 pub use options::RocksDbOptions;
 use options::Template;
-pub use partition::{PartitionStore, Scan, StoreMemoryUsage};
-pub use state::LocalState;
+pub use partition::PartitionStore;
 
+pub use crate::environment::store::{LocalState, Scan, StoreError, StoreMemoryUsage};
 use crate::model::PartitionId;
-
-/// Why the store failed. Each variant says what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// RocksDB failed, and may keep failing until it is reopened: close the store, wipe it, and
-    /// rebuild it.
-    #[error("the store in {path}: {reason}")]
-    Failed {
-        /// The database's directory.
-        path: PathBuf,
-        /// RocksDB's error.
-        reason: String,
-    },
-    /// Stored bytes are corrupt: wipe the store and rebuild it.
-    #[error("the store in {path} holds bytes that cannot be read: {what}")]
-    Unreadable {
-        /// The database's directory.
-        path: PathBuf,
-        /// Which row.
-        what: &'static str,
-    },
-    /// A newer Orloj wrote it: do not start, so that nothing is misinterpreted.
-    #[error(
-        "the store in {path} has format {found}, newer than this program: upgrade this process, or \
-         remove that directory to have it rebuilt from Kafka"
-    )]
-    Newer {
-        /// The database's directory.
-        path: PathBuf,
-        /// The format found.
-        found: u32,
-    },
-    /// The directory cannot be written: an operator must act.
-    #[error("cannot write {path} (scheduler.data_dir): {error}")]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// The error of the operating system.
-        error: io::Error,
-    },
-}
 
 /// Opens the stores of a process. They share caches, memory limits and background threads.
 #[derive(Debug)]

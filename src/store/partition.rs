@@ -15,8 +15,8 @@ use rocksdb::{
 };
 
 use super::options::{self, DEFAULT, FiredFilter, INDEX, TIMELINE, Template};
-use super::state::{LocalState, NewerFormat};
-use super::{StoreError, index, keys};
+use super::state::{self, NewerFormat};
+use super::{LocalState, Scan, StoreError, StoreMemoryUsage, index, keys};
 use crate::codec::row::RowBytes;
 use crate::engine::index_row::{IdHash, IndexRow};
 use crate::engine::prefetch::TimelineRows;
@@ -62,24 +62,6 @@ impl std::fmt::Debug for PartitionStore {
     }
 }
 
-/// Memory that a store uses, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StoreMemoryUsage {
-    /// Rows that are not flushed yet.
-    pub memtables: u64,
-    /// Memory of open files without cached blocks.
-    pub tables: u64,
-}
-
-/// A sequence of timeline entries.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Scan {
-    /// In key order.
-    pub entries: Vec<(TimelineKey, RowBytes)>,
-    /// The scan is complete up to here (exclusive).
-    pub reached: TimelineKey,
-}
-
 impl PartitionStore {
     pub(super) fn open(path: &Path, template: &Template) -> Result<Self, StoreError> {
         let fired_filter = Arc::new(FiredFilter::default());
@@ -102,7 +84,7 @@ impl PartitionStore {
     pub fn state(&self) -> Result<Option<LocalState>, StoreError> {
         let bytes = self.db.get(STATE_KEY).map_err(|error| store_error(&self.path, &error))?;
         let Some(bytes) = bytes else { return Ok(None) };
-        LocalState::from_bytes(&bytes)
+        state::from_bytes(&bytes)
             .map_err(|NewerFormat(found)| StoreError::Newer { path: self.path.clone(), found })
     }
 
@@ -166,7 +148,7 @@ impl PartitionStore {
     pub fn apply(&self, rows: &[RowOp], state: &LocalState) -> Result<(), StoreError> {
         let bytes: usize = rows.iter().map(row_bytes).sum();
         let mut batch = WriteBatch::with_capacity_bytes(bytes + BATCH_BYTES);
-        batch.put(STATE_KEY, state.to_bytes());
+        batch.put(STATE_KEY, state::to_bytes(state));
         fault::reached("store.before_apply");
         self.write(rows, batch)?;
         fault::reached("store.after_apply");

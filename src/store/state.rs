@@ -5,29 +5,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::environment::store::LocalState;
 use crate::model::timeline::{Source, TimelineKey};
 use crate::model::{Offset, Timestamp};
 
 /// The format that this program writes.
 const FORMAT: u32 = 1;
-
-/// The state of a store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LocalState {
-    /// Records of `triggers` below this offset are applied.
-    pub applied: Offset,
-    /// Steps up to this one are applied.
-    pub step: u64,
-    /// Records of the ledger below this offset are applied, or were written by the applied steps.
-    pub ledger_position: Offset,
-    /// The fired watermark when this state was written.
-    pub fired_through: TimelineKey,
-    /// The Kafka cluster from which the store was built.
-    pub cluster_id: String,
-    /// When the store last contained everything committed, in ms since the epoch; 0 while it is
-    /// being rebuilt.
-    pub caught_up_at: Timestamp,
-}
 
 /// The number of a format that only a newer Orloj can read.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,53 +34,51 @@ struct StoredState {
     caught_up_at: Timestamp,
 }
 
-impl LocalState {
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let fired_through = self.fired_through;
-        let stored = StoredState {
-            format: FORMAT,
-            applied: self.applied,
-            step: self.step,
-            ledger_position: self.ledger_position,
-            w: (
-                fired_through.due,
-                fired_through.priority,
-                fired_through.source as u8,
-                fired_through.offset,
-            ),
-            cluster_id: self.cluster_id.clone(),
-            caught_up_at: self.caught_up_at,
-        };
-        serde_json::to_vec(&stored).expect("numbers and a string are always JSON")
-    }
+pub(super) fn to_bytes(state: &LocalState) -> Vec<u8> {
+    let fired_through = state.fired_through;
+    let stored = StoredState {
+        format: FORMAT,
+        applied: state.applied,
+        step: state.step,
+        ledger_position: state.ledger_position,
+        w: (
+            fired_through.due,
+            fired_through.priority,
+            fired_through.source as u8,
+            fired_through.offset,
+        ),
+        cluster_id: state.cluster_id.clone(),
+        caught_up_at: state.caught_up_at,
+    };
+    serde_json::to_vec(&stored).expect("numbers and a string are always JSON")
+}
 
-    /// Decodes a state. `None` if the bytes are corrupt or of an older format; an error if a newer
-    /// Orloj wrote them.
-    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Option<Self>, NewerFormat> {
-        // Only the number identifies a newer format; its other fields are unknown.
-        match serde_json::from_slice(bytes) {
-            Ok(Format { format }) if FORMAT < format => Err(NewerFormat(format)),
-            _ => Ok(Self::parse(bytes)),
-        }
+/// Decodes a state. `None` if the bytes are corrupt or of an older format; an error if a newer
+/// Orloj wrote them.
+pub(super) fn from_bytes(bytes: &[u8]) -> Result<Option<LocalState>, NewerFormat> {
+    // Only the number identifies a newer format; its other fields are unknown.
+    match serde_json::from_slice(bytes) {
+        Ok(Format { format }) if FORMAT < format => Err(NewerFormat(format)),
+        _ => Ok(parse(bytes)),
     }
+}
 
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let stored: StoredState = serde_json::from_slice(bytes).ok()?;
-        let (due, priority, source, offset) = stored.w;
-        let source = match source {
-            0 => Source::Triggers,
-            1 => Source::Signals,
-            _ => return None,
-        };
-        (stored.format == FORMAT).then_some(Self {
-            applied: stored.applied,
-            step: stored.step,
-            ledger_position: stored.ledger_position,
-            fired_through: TimelineKey { due, priority, source, offset },
-            cluster_id: stored.cluster_id,
-            caught_up_at: stored.caught_up_at,
-        })
-    }
+fn parse(bytes: &[u8]) -> Option<LocalState> {
+    let stored: StoredState = serde_json::from_slice(bytes).ok()?;
+    let (due, priority, source, offset) = stored.w;
+    let source = match source {
+        0 => Source::Triggers,
+        1 => Source::Signals,
+        _ => return None,
+    };
+    (stored.format == FORMAT).then_some(LocalState {
+        applied: stored.applied,
+        step: stored.step,
+        ledger_position: stored.ledger_position,
+        fired_through: TimelineKey { due, priority, source, offset },
+        cluster_id: stored.cluster_id,
+        caught_up_at: stored.caught_up_at,
+    })
 }
 
 #[cfg(test)]
@@ -111,13 +92,13 @@ mod tests {
         fn any_bytes_are_a_state_or_none(
             noise: Vec<u8>, cut in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(),
         ) {
-            let _read = LocalState::from_bytes(&noise);
-            let mut bytes = state().to_bytes();
+            let _read = from_bytes(&noise);
+            let mut bytes = to_bytes(&state());
             let place = at.index(bytes.len());
             bytes[place] ^= noise.first().copied().unwrap_or(1);
-            let _damaged = LocalState::from_bytes(&bytes);
-            let cut = &state().to_bytes()[..cut.index(bytes.len())];
-            prop_assert_eq!(LocalState::from_bytes(cut), Ok(None));
+            let _damaged = from_bytes(&bytes);
+            let cut = &to_bytes(&state())[..cut.index(bytes.len())];
+            prop_assert_eq!(from_bytes(cut), Ok(None));
         }
     }
 
@@ -134,14 +115,14 @@ mod tests {
 
     #[test]
     fn an_encoded_state_decodes_to_the_same_state() {
-        assert_eq!(LocalState::from_bytes(&state().to_bytes()), Ok(Some(state())));
+        assert_eq!(from_bytes(&to_bytes(&state())), Ok(Some(state())));
     }
 
     #[test]
     fn corrupt_and_older_states_count_as_none_and_newer_ones_are_refused() {
-        assert_eq!(LocalState::from_bytes(b"{\"format\":1,"), Ok(None));
-        assert_eq!(LocalState::from_bytes(b"{\"format\":0}"), Ok(None));
-        let newer = LocalState::from_bytes(b"{\"format\":2,\"novelty\":[]}");
+        assert_eq!(from_bytes(b"{\"format\":1,"), Ok(None));
+        assert_eq!(from_bytes(b"{\"format\":0}"), Ok(None));
+        let newer = from_bytes(b"{\"format\":2,\"novelty\":[]}");
         assert_eq!(newer, Err(NewerFormat(2)));
     }
 }

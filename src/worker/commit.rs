@@ -110,7 +110,7 @@ impl Worker {
         let progress: Vec<_> = progress.collect();
         let fence = self.member.group_metadata();
         let fence = fence.map_err(|error| TransactionError::StaleGeneration(error.to_string()))?;
-        self.transactor.commit(&progress, &fence).map(drop)
+        self.transactor.commit_with_offsets(&progress, &fence)
     }
 
     fn report(&self, ended: CompletedFire) -> FireReport {

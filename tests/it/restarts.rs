@@ -25,7 +25,7 @@ fn a_restarted_scheduler_does_not_read_its_own_ledger_records_again() {
     let cluster = TestCluster::new("warm")
         .set("scheduler.ledger_after", "1s")
         .set("store.flush_interval", "1s")
-        .set("log.filter", "info,orloj::scheduler::transactions=debug");
+        .set("log.filter", "info,orloj_core::scheduler::transactions=debug");
     let client = cluster.client();
     let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);

@@ -13,5 +13,7 @@
 
 pub mod codec;
 pub mod engine;
+pub mod environment;
 pub mod fault;
 pub mod model;
+pub mod scheduler;

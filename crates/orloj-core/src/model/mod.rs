@@ -23,6 +23,7 @@ pub mod input;
 pub mod ledger;
 pub mod lifecycle;
 pub mod limits;
+pub mod names;
 pub(crate) mod object_fields;
 pub mod outcome;
 pub mod partitioner;

@@ -6,16 +6,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::clock;
 use crate::engine::index_row::{IdHash, IndexRow};
 use crate::engine::local_checkpoint::LocalCheckpoint;
 use crate::engine::partition::IndexRows;
+use crate::environment::store::{LocalState, RowStore, StoreError};
 use crate::model::{Offset, Timestamp};
-use crate::store::{LocalState, PartitionStore, StoreError};
 
 /// The index rows of `hashes` that exist in the store.
-pub(super) fn fetch_index_rows(
-    store: &PartitionStore,
+pub fn fetch_index_rows(
+    store: &impl RowStore,
     mut hashes: Vec<IdHash>,
 ) -> Result<IndexRows, StoreError> {
     hashes.sort_unstable();
@@ -25,14 +24,15 @@ pub(super) fn fetch_index_rows(
     Ok(hashes.into_iter().zip(rows).filter_map(found).collect())
 }
 
-/// The state of a store, if it belongs to this cluster and is younger than `age_max`. In an older
+/// The state of a store, if it belongs to this cluster and is younger than `age_max` at `now` (ms
+/// since the epoch). In an older
 /// store, entries could remain whose tombstones the ledger has already removed.
-pub(super) fn valid_state(
-    store: &PartitionStore,
+pub fn valid_state(
+    store: &impl RowStore,
     cluster: &str,
     age_max: Duration,
+    now: Timestamp,
 ) -> Result<Option<(LocalCheckpoint, BTreeSet<Offset>)>, StoreError> {
-    let now = clock::now_ms();
     let valid = |state: &LocalState| {
         let age = u128::from(now.saturating_sub(state.caught_up_at));
         state.cluster_id == cluster && age < age_max.as_millis()
@@ -48,11 +48,7 @@ pub(super) fn valid_state(
 }
 
 /// The state to write with the rows.
-pub(super) fn local_state(
-    local: LocalCheckpoint,
-    cluster: &str,
-    caught_up_at: Timestamp,
-) -> LocalState {
+pub fn local_state(local: LocalCheckpoint, cluster: &str, caught_up_at: Timestamp) -> LocalState {
     LocalState {
         applied: local.applied_until,
         step: local.step,

@@ -10,14 +10,13 @@ use crate::codec::ledger_key::STEP_HEADER;
 use crate::codec::row::{self, TargetView};
 use crate::codec::schemas::Schemas;
 use crate::engine::step::{Emit, TopicFire};
-use crate::kafka::Names;
-use crate::kafka::producer_pair::ProducerPair;
-use crate::kafka::transaction::{ProducerRecord, TransactionError};
+use crate::environment::transaction::{ProducerRecord, TransactionError, TransactionalSending};
 use crate::model::PartitionId;
 use crate::model::dead_letter::{Content, DeadLetter};
 use crate::model::definition::{Header, Target};
 use crate::model::fire::Fire;
 use crate::model::ledger::{LedgerKey, LedgerValue};
+use crate::model::names::Names;
 use crate::model::text::Text;
 
 /// The names of the output topics, computed once.
@@ -55,56 +54,49 @@ impl RecordSender {
     /// Sends the emits of partition `p`, decided in step `step`.
     pub(super) fn send_step(
         &self,
-        producers: &ProducerPair,
+        producer: &impl TransactionalSending,
         p: PartitionId,
         step: u64,
         emits: &[Emit],
     ) -> Result<(), TransactionError> {
         for emit in emits {
             match emit {
-                Emit::ToTopic(fire) => send_topic_fire(producers, fire)?,
+                Emit::ToTopic(fire) => send_topic_fire(producer, fire)?,
                 Emit::ToWorker(fire) => {
                     let key = Some(fire.id.trigger.bytes().as_ref());
                     let value = self.schemas.encode_fire(fire);
                     let topic = self.pool_topic(pool_of(fire));
-                    Self::send_record(producers, &topic, p, key, Some(&value), &[])?;
+                    Self::send_record(producer, &topic, p, key, Some(&value), &[])?;
                 }
                 Emit::Withdraw { pool, withdrawal } => {
                     let key = Some(withdrawal.trigger.bytes().as_ref());
                     let value = self.schemas.encode_withdrawal(withdrawal);
                     let topic = self.pool_topic(pool.as_ref());
-                    Self::send_record(producers, &topic, p, key, Some(&value), &[])?;
+                    Self::send_record(producer, &topic, p, key, Some(&value), &[])?;
                 }
                 Emit::Ledger { key, value } => {
-                    self.send_ledger(producers, p, step, key, value.as_deref())?;
+                    self.send_ledger(producer, p, step, key, value.as_deref())?;
                 }
                 Emit::Signal { partition, signal } => {
                     let key = Some(signal.trigger().bytes().as_ref());
                     let value = self.schemas.encode_signal(signal);
-                    Self::send_record(
-                        producers,
-                        &self.signals,
-                        *partition,
-                        key,
-                        Some(&value),
-                        &[],
-                    )?;
+                    Self::send_record(producer, &self.signals, *partition, key, Some(&value), &[])?;
                 }
                 Emit::Outcome(outcome) => {
                     let key = Some(outcome.trigger.bytes().as_ref());
                     let value = self.schemas.encode_outcome(outcome);
-                    Self::send_record(producers, &self.outcomes, p, key, Some(&value), &[])?;
+                    Self::send_record(producer, &self.outcomes, p, key, Some(&value), &[])?;
                 }
                 Emit::DeadLetter(letter) => {
                     let value = self.schemas.encode_dead_letter(letter);
                     let key = key_of(letter);
-                    Self::send_record(producers, &self.dead_letters, p, key, Some(&value), &[])?;
+                    Self::send_record(producer, &self.dead_letters, p, key, Some(&value), &[])?;
                 }
                 Emit::Forward(forward) => {
                     let headers = headers_of(&forward.headers);
                     let (key, value) = (Some(forward.key.as_ref()), forward.value.as_deref());
                     let to = forward.partition;
-                    Self::send_record(producers, &self.triggers, to, key, value, &headers)?;
+                    Self::send_record(producer, &self.triggers, to, key, value, &headers)?;
                 }
             }
         }
@@ -122,7 +114,7 @@ impl RecordSender {
     /// Sends a ledger record. The step number is a header, so that tombstones have it too.
     pub(super) fn send_ledger(
         &self,
-        producers: &ProducerPair,
+        producer: &impl TransactionalSending,
         p: PartitionId,
         step: u64,
         key: &LedgerKey,
@@ -132,18 +124,18 @@ impl RecordSender {
         let value = value.map(|value| self.schemas.encode_ledger(value));
         let step = step.to_string();
         let headers = [(STEP_HEADER, Some(step.as_bytes()))];
-        Self::send_record(producers, &self.ledger, p, Some(&key), value.as_deref(), &headers)
+        Self::send_record(producer, &self.ledger, p, Some(&key), value.as_deref(), &headers)
     }
 
     fn send_record(
-        producers: &ProducerPair,
+        producer: &impl TransactionalSending,
         topic: &str,
         partition: PartitionId,
         key: Option<&[u8]>,
         value: Option<&[u8]>,
         headers: &[(&str, Option<&[u8]>)],
     ) -> Result<(), TransactionError> {
-        producers.send(ProducerRecord { topic, partition: Some(partition), key, value, headers })
+        producer.send(ProducerRecord { topic, partition: Some(partition), key, value, headers })
     }
 }
 
@@ -156,7 +148,10 @@ fn pool_of(fire: &Fire) -> Option<&Text> {
 
 /// Sends a payload unchanged with two headers of ours: the id of the fire, and its due time (ms
 /// since the epoch).
-fn send_topic_fire(producers: &ProducerPair, fire: &TopicFire) -> Result<(), TransactionError> {
+fn send_topic_fire(
+    producer: &impl TransactionalSending,
+    fire: &TopicFire,
+) -> Result<(), TransactionError> {
     let partition = Some(fire.partition);
     let fire = row::view(&fire.row).ok().flatten().expect("the row was decoded when it became due");
     let TargetView::Topic { topic, .. } = fire.target else {
@@ -174,7 +169,7 @@ fn send_topic_fire(producers: &ProducerPair, fire: &TopicFire) -> Result<(), Tra
     headers.push(("orloj-fire-id", Some(fire_id)));
     headers.push(("orloj-due", Some(due)));
     let (key, value) = (Some(fire.record_key()), fire.payload);
-    producers.send(ProducerRecord { topic, partition, key, value, headers: &headers })
+    producer.send(ProducerRecord { topic, partition, key, value, headers: &headers })
 }
 
 fn headers_of(headers: &[Header]) -> RecordHeaders<'_> {

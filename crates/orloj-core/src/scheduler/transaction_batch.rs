@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use super::record_sender::RecordSender;
 use crate::engine::step::{Emit, PartitionStep};
-use crate::kafka::producer_pair::ProducerPair;
-use crate::kafka::transaction::{OffsetCommit, TransactionError};
+use crate::environment::transaction::{OffsetCommit, TransactionError, TransactionalSending};
+use crate::environment::{CommittedRecords, Reporter};
 use crate::model::dead_letter::Content;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::{Offset, PartitionId, Timestamp};
-use crate::telemetry;
 
 /// The content of a transaction.
 #[derive(Debug, Default)]
@@ -51,18 +50,18 @@ impl TransactionBatch {
     /// records.
     pub(super) fn send(
         &self,
-        producers: &ProducerPair,
+        producer: &impl TransactionalSending,
         sender: &RecordSender,
         commit_not_before: Timestamp,
     ) -> Result<(), TransactionError> {
-        producers.begin_at(commit_not_before)?;
+        producer.begin_at(commit_not_before)?;
         for (id, step) in &self.steps {
-            sender.send_step(producers, *id, step.number, &step.emits)?;
+            sender.send_step(producer, *id, step.number, &step.emits)?;
         }
         for (id, barrier) in &self.barriers {
             let value = LedgerValue::Barrier { nonce: barrier.nonce };
             let (step, key) = (barrier.step, LedgerKey::Barrier);
-            sender.send_ledger(producers, *id, step, &key, Some(&value))?;
+            sender.send_ledger(producer, *id, step, &key, Some(&value))?;
         }
         Ok(())
     }
@@ -95,23 +94,23 @@ impl TransactionBatch {
         steps.chain(barriers).chain(final_offsets).collect()
     }
 
-    /// Counts the committed records. `now` is the time of the commit.
-    pub(super) fn record_metrics(&self, now: Timestamp) {
-        let lateness = metrics::histogram!(telemetry::LATENESS);
-        let (mut topic, mut http, mut letters, mut rejected, mut forwarded) = (0, 0, 0, 0, 0);
-        let late = |scheduled: Timestamp| {
-            lateness.record(Duration::from_millis(now.saturating_sub(scheduled)).as_secs_f64());
+    /// Reports the committed records. `now` is the time of the commit.
+    pub(super) fn report(&self, reporter: &impl Reporter, now: Timestamp) {
+        let mut lateness = reporter.lateness();
+        let mut counts = CommittedRecords::default();
+        let mut late = |scheduled: Timestamp| {
+            lateness(Duration::from_millis(now.saturating_sub(scheduled)));
             1
         };
         for emit in self.steps.iter().flat_map(|(_, step)| &step.emits) {
             match emit {
-                Emit::ToTopic(fire) => topic += late(fire.scheduled),
-                Emit::ToWorker(fire) => http += late(fire.scheduled),
+                Emit::ToTopic(fire) => counts.topic_fires += late(fire.scheduled),
+                Emit::ToWorker(fire) => counts.callbacks += late(fire.scheduled),
                 Emit::DeadLetter(letter) => {
-                    letters += 1;
-                    rejected += u64::from(matches!(letter.content, Content::Record { .. }));
+                    counts.dead_letters += 1;
+                    counts.rejected += u64::from(matches!(letter.content, Content::Record { .. }));
                 }
-                Emit::Forward(_) => forwarded += 1,
+                Emit::Forward(_) => counts.forwarded += 1,
                 Emit::Withdraw { .. }
                 | Emit::Ledger { .. }
                 | Emit::Signal { .. }
@@ -119,11 +118,7 @@ impl TransactionBatch {
             }
         }
         let ingested: usize = self.steps.iter().map(|(_, step)| step.ingested).sum();
-        metrics::counter!(telemetry::INGESTED).increment(ingested as u64);
-        metrics::counter!(telemetry::FIRED, "target" => "topic").increment(topic);
-        metrics::counter!(telemetry::FIRED, "target" => "http").increment(http);
-        metrics::counter!(telemetry::DEAD_LETTERS).increment(letters);
-        metrics::counter!(telemetry::REJECTED).increment(rejected);
-        metrics::counter!(telemetry::FORWARDED).increment(forwarded);
+        counts.ingested = ingested as u64;
+        reporter.committed(counts);
     }
 }

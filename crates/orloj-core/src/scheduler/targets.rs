@@ -5,26 +5,44 @@
 //! refreshed in the background, so that a known topic never delays a fire.
 
 use std::collections::HashMap;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
-use crate::config::TargetSettings;
+use super::config::TargetPolicy;
 use crate::engine::catalog::{TopicCatalog, TopicState};
-use crate::kafka::Names;
-use crate::kafka::admin_client::KafkaAdminClient;
+use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
+use crate::environment::{ClusterQueries, Environment};
+use crate::model::names::Names;
 use crate::model::{Millis, Timestamp};
 
 /// How long the state of an unreachable topic is cached.
 const UNREACHABLE_TTL_MS: Millis = 1_000;
 
 /// The states of the target topics.
-#[derive(Debug)]
-pub(super) struct Targets {
-    settings: TargetSettings,
+pub(super) struct Targets<E: Environment> {
+    policy: Box<dyn TargetPolicy>,
+    /// How long a state is cached, in ms.
+    ttl: Millis,
     names: Names,
-    admin: KafkaAdminClient,
+    cluster: E::Cluster,
     cached: HashMap<String, CachedTopic>,
-    requests: Sender<String>,
-    results: Receiver<(String, TopicState)>,
+    lookups: E::Queue<TopicLookup<E::Cluster>>,
+}
+
+/// Asks for the state of a topic again.
+#[derive(Debug)]
+pub(super) struct TopicLookup<C> {
+    cluster: C,
+    topic: String,
+}
+
+impl<C: ClusterQueries> Job for TopicLookup<C> {
+    type Output = (String, TopicState);
+    type Worker = ();
+
+    fn step(&mut self, (): &mut ()) -> JobStep<(String, TopicState)> {
+        let state = self.cluster.topic_state(&self.topic);
+        JobStep::Done((std::mem::take(&mut self.topic), state))
+    }
 }
 
 #[derive(Debug)]
@@ -34,20 +52,16 @@ struct CachedTopic {
     is_refreshing: bool,
 }
 
-impl Targets {
-    pub(super) fn new(settings: TargetSettings, names: Names, admin: KafkaAdminClient) -> Self {
-        let (requests, inbox) = channel::<String>();
-        let (outbox, results) = channel();
-        let background = admin.clone();
-        super::spawn("targets", move || {
-            for topic in inbox {
-                let state = background.topic_state(&topic);
-                if outbox.send((topic, state)).is_err() {
-                    break;
-                }
-            }
-        });
-        Self { settings, names, admin, cached: HashMap::new(), requests, results }
+impl<E: Environment> Targets<E> {
+    pub(super) fn new(
+        environment: &E,
+        cluster: E::Cluster,
+        names: Names,
+        policy: Box<dyn TargetPolicy>,
+        ttl: Duration,
+    ) -> Self {
+        let lookups = environment.start_queue("targets", Threads::Fixed(1), || ());
+        Self { policy, ttl: super::ms(ttl), names, cluster, cached: HashMap::new(), lookups }
     }
 
     /// The states of `topics` and `pools`. Blocks only for topics that are not cached.
@@ -57,7 +71,7 @@ impl Targets {
         pools: impl Iterator<Item = &'a str>,
         now: Timestamp,
     ) -> TopicCatalog {
-        while let Ok((topic, state)) = self.results.try_recv() {
+        while let Some((topic, state)) = self.lookups.poll(Duration::ZERO) {
             self.cache_state(topic, state, now);
         }
         let mut catalog = TopicCatalog::default();
@@ -105,12 +119,14 @@ impl Targets {
 
     fn state(&mut self, topic: &str, now: Timestamp) -> TopicState {
         let Some(entry) = self.cached.get_mut(topic) else {
-            let state = self.admin.topic_state(topic);
+            let state = self.cluster.topic_state(topic);
             self.cache_state(topic.to_owned(), state.clone(), now);
             return state;
         };
         if now >= entry.expires_at && !entry.is_refreshing {
-            entry.is_refreshing = self.requests.send(topic.to_owned()).is_ok();
+            entry.is_refreshing = true;
+            let (cluster, topic) = (self.cluster.clone(), topic.to_owned());
+            self.lookups.submit(TopicLookup { cluster, topic });
         }
         entry.state.clone()
     }
@@ -118,7 +134,7 @@ impl Targets {
     fn cache_state(&mut self, topic: String, state: TopicState, now: Timestamp) {
         let ttl = match state {
             TopicState::Unavailable(_) => UNREACHABLE_TTL_MS,
-            _ => super::ms(self.settings.lookup_ttl),
+            _ => self.ttl,
         };
         let entry =
             CachedTopic { state, expires_at: now.saturating_add(ttl), is_refreshing: false };
@@ -131,6 +147,6 @@ impl Targets {
                 "topic {topic} belongs to Orloj or to Kafka itself; use a topic of your own"
             ));
         }
-        self.settings.refusal(topic)
+        self.policy.refusal(topic)
     }
 }

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use super::PartitionTaskError;
 use super::local_store::fetch_index_rows;
@@ -14,11 +15,11 @@ use crate::engine::offset_bitmap::OffsetBitmap;
 use crate::engine::partition::{Input, Partition};
 use crate::engine::prefetch::{self, Prefetched};
 use crate::engine::takeover::{Takeover, TakeoverError, TakeoverRequest};
-use crate::kafka::record::ConsumerRecord;
+use crate::environment::log::LogRecord;
+use crate::environment::store::{RowStore, StoreError};
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::LedgerKey;
 use crate::model::{Offset, PartitionId, Timestamp};
-use crate::store::{PartitionStore, StoreError};
 
 /// How many ledger records a restart may read again without need. Reading them takes milliseconds,
 /// and so the cursor mirrors that an idle partition writes do not cause a spill.
@@ -26,13 +27,13 @@ const LEDGER_SLACK: Offset = 100;
 
 /// A partition assigned to this process.
 #[derive(Debug)]
-pub(super) struct PartitionTask {
+pub(super) struct PartitionTask<S> {
     pub(super) id: PartitionId,
     /// Shared with the store writer, which writes the rows.
-    pub(super) store: Arc<PartitionStore>,
+    pub(super) store: Arc<S>,
     pub(super) state: PartitionState,
     /// When the takeover started, on the monotonic clock.
-    pub(super) takeover_started_at: std::time::Instant,
+    pub(super) takeover_started_at: Duration,
     /// The next offset of `triggers`. Records below it are ignored.
     pub(super) next_trigger: Offset,
     /// The next offset of `signals`.
@@ -117,13 +118,13 @@ pub(super) enum EndCheck {
     RetryAt(Timestamp),
 }
 
-impl PartitionTask {
+impl<S: RowStore> PartitionTask<S> {
     /// A task at the start of its takeover.
     pub(super) fn new(
         id: PartitionId,
-        store: Arc<PartitionStore>,
+        store: Arc<S>,
         takeover: Takeover,
-        takeover_started_at: std::time::Instant,
+        takeover_started_at: Duration,
     ) -> Self {
         Self::in_state(
             id,
@@ -136,9 +137,9 @@ impl PartitionTask {
     /// A task in the given state.
     pub(super) fn in_state(
         id: PartitionId,
-        store: Arc<PartitionStore>,
+        store: Arc<S>,
         state: PartitionState,
-        takeover_started_at: std::time::Instant,
+        takeover_started_at: Duration,
     ) -> Self {
         Self {
             id,
@@ -227,7 +228,7 @@ impl PartitionTask {
         let PartitionState::Active(partition) = &mut self.state else { return Ok(()) };
         let ids = inputs.iter().filter_map(prefetch::trigger_of).map(IdHash::of);
         let index = fetch_index_rows(
-            &self.store,
+            &*self.store,
             ids.filter(|hash| partition.needs_index_row(*hash)).collect(),
         )?;
         let rows = self.store.timeline_rows(&partition.rows_to_prefetch(&inputs, &index))?;
@@ -270,7 +271,7 @@ impl PartitionRestore {
     /// Keeps a ledger record if the takeover requested it: all records, or only possible mirrors of
     /// the cursor. A mirror at or above `until` was written by a later owner and does not belong to
     /// the committed offset.
-    pub(super) fn add_ledger_record(&mut self, record: &ConsumerRecord<'_>, is_our_barrier: bool) {
+    pub(super) fn add_ledger_record(&mut self, record: &impl LogRecord, is_our_barrier: bool) {
         let offset = record.offset();
         match self.requested {
             Some(TakeoverRequest::Ledger { .. }) => {

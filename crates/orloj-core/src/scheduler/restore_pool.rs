@@ -1,23 +1,23 @@
-//! Threads that apply the records read for a takeover, in parallel to the loop, so that active
+//! Jobs that apply the records read for a takeover, in parallel to the loop, so that active
 //! partitions do not wait for a partition that is being restored.
 //!
-//! Invariant: only one thread has a takeover at a time; until it is returned, it is not in its
+//! Invariant: only one job has a takeover at a time; until it is returned, it is not in its
 //! partition task. The loop waits for it before it uses the store or the position of the takeover.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::local_store::{fetch_index_rows, local_state};
 use crate::codec::ledger_key::STEP_HEADER;
 use crate::codec::schemas::{CodecError, Schemas};
 use crate::engine::takeover::{Takeover, TakeoverError};
-use crate::fault;
-use crate::kafka::record::ConsumerRecord;
+use crate::environment::Environment;
+use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
+use crate::environment::log::LogRecord;
+use crate::environment::store::{RowStore, StoreError};
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::LedgerRecord;
 use crate::model::{Offset, PartitionId, Timestamp};
-use crate::store::{PartitionStore, StoreError};
 
 /// Records of `triggers` per batch. The larger a sorted batch is compared with the memtable, the
 /// closer each key is to the previous one, which makes inserting faster.
@@ -26,25 +26,22 @@ pub(super) const TRIGGERS_BATCH: usize = 16_384;
 /// more files to merge later, larger ones need more memory (about 15 MiB per partition).
 pub(super) const LEDGER_BATCH: usize = 32_768;
 
-/// The maximum number of threads. More would compete for the CPU with active partitions.
-const THREADS_MAX: usize = 4;
-
 /// Submits records and returns the takeovers.
-#[derive(Debug)]
-pub(super) struct RestorePool {
-    jobs: Sender<RestoreJob>,
-    results: Receiver<RestoreResult>,
-    in_flight: usize,
+pub(super) struct RestorePool<E: Environment> {
+    queue: E::Queue<RestoreJob<E>>,
     /// Results that arrived during `wait_for_result`.
     finished: Vec<RestoreResult>,
 }
 
 /// Records of one partition, and what is needed to apply them.
+pub(super) struct RestoreJob<E: Environment>(Option<RestoreRequest<E::Store>>);
+
+/// What is applied to which store.
 #[derive(Debug)]
-pub(super) struct RestoreJob {
+pub(super) struct RestoreRequest<S> {
     pub(super) partition: PartitionId,
     pub(super) takeover: Box<Takeover>,
-    pub(super) store: Arc<PartitionStore>,
+    pub(super) store: Arc<S>,
     pub(super) cluster: String,
     /// When the records were read, in ms since the epoch.
     pub(super) now: Timestamp,
@@ -92,71 +89,67 @@ pub(super) enum RestoreError {
     Store(#[from] StoreError),
 }
 
-impl RestorePool {
-    /// Starts one thread per core, up to `THREADS_MAX`.
-    pub(super) fn start() -> Self {
-        let (jobs, inbox) = channel();
-        let (outbox, results) = channel();
-        let inbox = Arc::new(Mutex::new(inbox));
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        for _ in 0..cores.min(THREADS_MAX) {
-            let (inbox, outbox) = (Arc::clone(&inbox), outbox.clone());
-            super::spawn("restorer", move || run_worker(&inbox, &outbox));
-        }
-        Self { jobs, results, in_flight: 0, finished: Vec::new() }
+impl<E: Environment> RestorePool<E> {
+    /// Starts that many threads.
+    pub(super) fn start(environment: &E, threads: usize) -> Self {
+        let queue = environment.start_queue("restorer", Threads::Fixed(threads), Schemas::new);
+        Self { queue, finished: Vec::new() }
     }
 
-    pub(super) fn submit(&mut self, job: RestoreJob) {
-        self.in_flight += 1;
-        self.jobs.send(job).expect("the restore threads run as long as the loop");
+    pub(super) fn submit(&mut self, request: RestoreRequest<E::Store>) {
+        self.queue.submit(RestoreJob(Some(request)));
     }
 
     /// Waits at most `timeout` for a result.
     pub(super) fn wait_for_result(&mut self, timeout: Duration) {
-        self.finished.extend(self.results.recv_timeout(timeout));
+        self.finished.extend(self.queue.poll(timeout));
     }
 
     /// The results since the last call.
     pub(super) fn poll_results(&mut self) -> Vec<RestoreResult> {
-        self.finished.extend(self.results.try_iter());
-        self.in_flight -= self.finished.len();
+        self.finished.extend(std::iter::from_fn(|| self.queue.poll(Duration::ZERO)));
         std::mem::take(&mut self.finished)
     }
 
     /// Waits for all submitted jobs and returns their results.
     pub(super) fn drain(&mut self) -> Vec<RestoreResult> {
-        let missing = self.in_flight - self.finished.len();
-        self.finished.extend(self.results.iter().take(missing));
-        self.poll_results()
+        self.finished.extend(self.queue.drain());
+        std::mem::take(&mut self.finished)
     }
 }
 
-fn run_worker(inbox: &Mutex<Receiver<RestoreJob>>, outbox: &Sender<RestoreResult>) {
-    let schemas = Schemas::new();
-    loop {
-        let next = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(job) = next else { return };
-        if outbox.send(job.run(&schemas)).is_err() {
-            return;
-        }
+impl<E: Environment> Job for RestoreJob<E> {
+    type Output = RestoreResult;
+    type Worker = Schemas;
+
+    fn step(&mut self, schemas: &mut Schemas) -> JobStep<RestoreResult> {
+        JobStep::Done(self.0.take().expect("a job is done once").run::<E>(schemas))
     }
 }
 
-impl RestoreJob {
+impl<S: RowStore> RestoreRequest<S> {
     /// Applies the records. Releases the store before the takeover is returned.
-    fn run(self, schemas: &Schemas) -> RestoreResult {
+    fn run<E: Environment>(self, schemas: &Schemas) -> RestoreResult {
         let Self { partition, mut takeover, store, cluster, now, work } = self;
         let mut spare_buffer = RawLedger::default();
         let result = match work {
             RestoreWork::Ledger(raw, position) => {
                 let records = raw.decode(partition, schemas).map_err(RestoreError::from);
                 spare_buffer = raw.cleared();
-                records.and_then(|records| {
-                    apply_ledger(&mut takeover, &store, &cluster, records, position)
-                })
+                let applied = records.and_then(|records| {
+                    apply_ledger(&mut takeover, &*store, &cluster, records, position)
+                });
+                E::reached("takeover.after_ledger");
+                applied
             }
             RestoreWork::Triggers(batch) => {
-                apply_triggers(&mut takeover, &store, &cluster, batch, now)
+                let last = batch.last;
+                let applied = apply_triggers(&mut takeover, &*store, &cluster, batch, now);
+                E::reached("takeover.after_replay");
+                if last && applied.is_ok() {
+                    takeover.on_triggers_end();
+                }
+                applied
             }
         };
         drop(store);
@@ -168,7 +161,7 @@ impl RestoreJob {
 /// until `triggers` is replayed too; a new store has none yet.
 fn apply_ledger(
     takeover: &mut Takeover,
-    store: &PartitionStore,
+    store: &impl RowStore,
     cluster: &str,
     records: Vec<LedgerRecord>,
     position: Offset,
@@ -180,13 +173,12 @@ fn apply_ledger(
     } else {
         store.apply(&rows, &local_state(takeover.checkpoint(0), cluster, 0))?;
     }
-    fault::reached("takeover.after_ledger");
     Ok(())
 }
 
 fn apply_triggers(
     takeover: &mut Takeover,
-    store: &PartitionStore,
+    store: &impl RowStore,
     cluster: &str,
     batch: LogBatch,
     now: Timestamp,
@@ -199,10 +191,6 @@ fn apply_triggers(
     let rows = takeover.on_triggers(records, &fetched);
     takeover.on_covered(covered_at);
     store.apply(&rows, &local_state(takeover.checkpoint(applied), cluster, now))?;
-    fault::reached("takeover.after_replay");
-    if last {
-        takeover.on_triggers_end();
-    }
     Ok(())
 }
 
@@ -228,7 +216,7 @@ impl RawLedger {
         self.records.len()
     }
 
-    pub(super) fn push(&mut self, record: &ConsumerRecord<'_>) {
+    pub(super) fn push(&mut self, record: &impl LogRecord) {
         let (key, value) = (record.key().unwrap_or_default(), record.value());
         let step = record.header(STEP_HEADER);
         self.bytes.extend_from_slice(key);
@@ -266,41 +254,5 @@ impl RawLedger {
             }
         }
         Ok(decoded)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn restore_result(partition: PartitionId) -> RestoreResult {
-        let takeover = Box::new(Takeover::new(partition, "o.triggers", "me", 1, None));
-        RestoreResult { partition, takeover, result: Ok(()), spare_buffer: RawLedger::default() }
-    }
-
-    #[test]
-    fn results_that_arrive_during_a_wait_are_returned_once() {
-        let (jobs, _inbox) = channel();
-        let (outbox, results) = channel();
-        let mut pool = RestorePool { jobs, results, in_flight: 4, finished: Vec::new() };
-        let ids = |restored: Vec<RestoreResult>| -> Vec<_> {
-            restored.into_iter().map(|restored| restored.partition).collect()
-        };
-        pool.wait_for_result(Duration::ZERO);
-        assert_eq!(ids(pool.poll_results()), [0; 0]);
-        for id in [0, 1] {
-            outbox.send(restore_result(id)).unwrap();
-        }
-        pool.wait_for_result(Duration::from_secs(60));
-        assert_eq!(
-            ids(pool.poll_results()),
-            [0, 1],
-            "the result that ended the wait, and the other one"
-        );
-        outbox.send(restore_result(2)).unwrap();
-        pool.wait_for_result(Duration::from_secs(60));
-        outbox.send(restore_result(3)).unwrap();
-        assert_eq!(ids(pool.drain()), [2, 3]);
-        assert_eq!(ids(pool.drain()), [0; 0], "no job is in progress");
     }
 }

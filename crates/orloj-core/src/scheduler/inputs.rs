@@ -7,25 +7,21 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tokio::runtime::Runtime;
-
 use super::end_offset_poller::{LogEnd, PolledLog};
 use super::partition_task::{EndCheck, PartitionState, PartitionTask};
-use super::{Scheduler, SchedulerError};
-use crate::clock;
+use super::{LoopError, Scheduler};
 use crate::codec::ledger_key::STEP_HEADER;
 use crate::codec::registration::{self, RawRecord, ReadContext, ReadError};
 use crate::codec::schemas::{CodecError, Schemas};
-use crate::config::Settings;
 use crate::engine::partition::Input;
 use crate::engine::takeover::TakeoverRequest;
-use crate::kafka::Names;
-use crate::kafka::reader::ReadEvent;
-use crate::kafka::record::ConsumerRecord;
-use crate::kafka::schema_cache::SchemaCache;
+use crate::environment::log::{LogEvent, LogReading as _, LogRecord};
+use crate::environment::store::RowStore;
+use crate::environment::{Clock as _, ClusterQueries as _, Environment, SchemaSource};
 use crate::model::definition::Header;
 use crate::model::input::{SignalRecord, TriggerRecord, Unreadable};
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
+use crate::model::names::Names;
 use crate::model::partitioner::Partitioner;
 use crate::model::{Millis, PartitionId, Timestamp};
 
@@ -45,41 +41,39 @@ const FULL_WAIT: Duration = Duration::from_millis(1);
 const SIGNALS_AND_LEDGER_MAX: usize = 10_000;
 
 /// Decodes input records.
-pub(super) struct InputDecoder {
+#[derive(Debug)]
+pub struct InputDecoder<S> {
     triggers: String,
     signals: String,
     partitioner: Partitioner,
     partitions: i32,
     schemas: Schemas,
-    writer_schemas: SchemaCache,
-    /// Runs the requests to the schema registry.
-    _runtime: Option<Runtime>,
-    records_per_step_max: usize,
+    writer_schemas: S,
 }
 
-impl InputDecoder {
-    pub(super) fn new(
-        settings: &Settings,
+impl<S: SchemaSource> InputDecoder<S> {
+    /// Of topics with `partitions` partitions.
+    pub fn new(
         names: &Names,
+        partitioner: Partitioner,
         partitions: i32,
-    ) -> Result<Self, SchedulerError> {
-        let (writer_schemas, runtime) =
-            SchemaCache::open(&settings.triggers).map_err(SchedulerError::Schemas)?;
-        Ok(Self {
+        writer_schemas: S,
+    ) -> Self {
+        Self {
             triggers: names.triggers(),
             signals: names.signals(),
-            partitioner: settings.triggers.partitioner,
+            partitioner,
             partitions,
             schemas: Schemas::new(),
             writer_schemas,
-            _runtime: runtime,
-            records_per_step_max: settings.scheduler.records_per_step_max.get(),
-        })
+        }
     }
 
-    pub(super) fn decode_trigger(
+    /// Reads a record of `triggers` at `now` (ms since the epoch). An error means that it cannot be
+    /// read now.
+    pub fn decode_trigger(
         &self,
-        record: &ConsumerRecord<'_>,
+        record: &impl LogRecord,
         now: Timestamp,
     ) -> Result<TriggerRecord, ReadError> {
         let writers = self.writer_schemas.at(now);
@@ -100,7 +94,7 @@ impl InputDecoder {
         registration::read_trigger(&raw, &context)
     }
 
-    fn decode_signal(&self, record: &ConsumerRecord<'_>) -> SignalRecord {
+    fn decode_signal(&self, record: &impl LogRecord) -> SignalRecord {
         let decoded = self.schemas.decode_signal(record.value().unwrap_or_default());
         let signal = decoded.map_err(|error| Box::new(unreadable(record, &error.to_string())));
         SignalRecord { offset: record.offset(), signal }
@@ -112,22 +106,20 @@ impl InputDecoder {
     }
 
     /// Whether this record is the barrier with that nonce.
-    fn is_barrier(&self, record: &ConsumerRecord<'_>, nonce: u64) -> bool {
+    fn is_barrier(&self, record: &impl LogRecord, nonce: u64) -> bool {
         let key = record.key().unwrap_or_default();
         let value = || self.decode_ledger(record).ok()?.value;
         LedgerKey::BARRIER == key && value() == Some(LedgerValue::Barrier { nonce })
     }
 
-    pub(super) fn decode_ledger(
-        &self,
-        record: &ConsumerRecord<'_>,
-    ) -> Result<LedgerRecord, CodecError> {
+    /// Reads a record of the ledger.
+    pub fn decode_ledger(&self, record: &impl LogRecord) -> Result<LedgerRecord, CodecError> {
         let key = record.key().unwrap_or_default();
         self.schemas.decode_ledger(key, record.value(), record.header(STEP_HEADER))
     }
 }
 
-fn unreadable(record: &ConsumerRecord<'_>, reason: &str) -> Unreadable {
+fn unreadable(record: &impl LogRecord, reason: &str) -> Unreadable {
     let headers = record.headers().map(|(name, value)| Header {
         name: name.into(),
         value: value.map(bytes::Bytes::copy_from_slice),
@@ -142,14 +134,14 @@ fn unreadable(record: &ConsumerRecord<'_>, reason: &str) -> Unreadable {
     }
 }
 
-impl Scheduler {
+impl<E: Environment> Scheduler<E> {
     /// Reads the available records, and waits at most `wait` for the first one.
-    pub(super) fn read_inputs(&mut self, wait: Duration) -> Result<(), SchedulerError> {
+    pub(super) fn read_inputs(&mut self, wait: Duration) -> Result<(), LoopError> {
         self.apply_end_offsets();
         let mut inputs = BTreeMap::new();
         self.read_signals_and_ledger(&mut inputs)?;
         // While a draft is full, no records are read: librdkafka's queue bounds the memory.
-        let is_full = |task: &mut PartitionTask| {
+        let is_full = |task: &mut PartitionTask<E::Store>| {
             task.is_over_buffered() || task.active().is_some_and(|partition| partition.is_full())
         };
         if self.tasks.values_mut().any(is_full) {
@@ -162,8 +154,8 @@ impl Scheduler {
         self.run_due_checks()
     }
 
-    fn ingest(&mut self, inputs: BTreeMap<PartitionId, Vec<Input>>) -> Result<(), SchedulerError> {
-        let now = clock::now_ms();
+    fn ingest(&mut self, inputs: BTreeMap<PartitionId, Vec<Input>>) -> Result<(), LoopError> {
+        let now = self.clock.now_ms();
         for (id, inputs) in inputs {
             let Some(task) = self.tasks.get_mut(&id) else { continue };
             if let Some(partition) = task.active() {
@@ -180,13 +172,13 @@ impl Scheduler {
         &mut self,
         wait: Duration,
         inputs: &mut BTreeMap<PartitionId, Vec<Input>>,
-    ) -> Result<(), SchedulerError> {
-        let now = clock::now_ms();
+    ) -> Result<(), LoopError> {
+        let now = self.clock.now_ms();
         let mut paused = Vec::new();
         let mut ended = Vec::new();
         let mut records_read = 0;
         let mut wait = wait;
-        while records_read < self.decoder.records_per_step_max {
+        while records_read < self.config.records_per_step_max {
             let event = match self.triggers.poll(wait) {
                 Ok(Some(event)) => event,
                 Ok(None) => break,
@@ -197,7 +189,7 @@ impl Scheduler {
             };
             wait = Duration::ZERO;
             match event {
-                ReadEvent::Record(record) => {
+                LogEvent::Record(record) => {
                     records_read += 1;
                     let (_, id, offset) = record.position();
                     let Some(task) = self.tasks.get_mut(&id) else { continue };
@@ -221,8 +213,8 @@ impl Scheduler {
                         }
                     }
                 }
-                ReadEvent::PartitionEof(id) => ended.push(id),
-                ReadEvent::OutOfRange(error) => {
+                LogEvent::End(id) => ended.push(id),
+                LogEvent::OutOfRange(error) => {
                     tracing::error!(error, "the offset in triggers is out of range")
                 }
             }
@@ -254,9 +246,9 @@ impl Scheduler {
     fn read_signals_and_ledger(
         &mut self,
         inputs: &mut BTreeMap<PartitionId, Vec<Input>>,
-    ) -> Result<(), SchedulerError> {
+    ) -> Result<(), LoopError> {
         let mut ended = Vec::new();
-        if self.tasks.values().any(PartitionTask::is_over_buffered) {
+        if self.tasks.values().any(|task| task.is_over_buffered()) {
             return Ok(());
         }
         for _ in 0..SIGNALS_AND_LEDGER_MAX {
@@ -269,7 +261,7 @@ impl Scheduler {
                 }
             };
             match event {
-                ReadEvent::Record(record) => {
+                LogEvent::Record(record) => {
                     let (topic, id, offset) = record.position();
                     let Some(task) = self.tasks.get_mut(&id) else { continue };
                     if topic == self.decoder.signals {
@@ -284,8 +276,8 @@ impl Scheduler {
                         task.ledger_position = offset + 1;
                     }
                 }
-                ReadEvent::PartitionEof(id) => ended.push(id),
-                ReadEvent::OutOfRange(error) => {
+                LogEvent::End(id) => ended.push(id),
+                LogEvent::OutOfRange(error) => {
                     tracing::error!(error, "the offset in signals or the ledger is out of range")
                 }
             }
@@ -297,7 +289,7 @@ impl Scheduler {
     /// is being read; then only the ledger is assigned. A read_committed reader stops at the first
     /// open transaction, and the newest mirror may be after it. The end is therefore accepted only
     /// if it is reached after no transaction was open below it.
-    fn on_ledger_end_reached(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+    fn on_ledger_end_reached(&mut self, id: PartitionId) -> Result<(), LoopError> {
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         let PartitionState::Restoring(restoring) = &mut task.state else { return Ok(()) };
         let Some(TakeoverRequest::Mirror { from, until }) = restoring.requested else {
@@ -307,7 +299,7 @@ impl Scheduler {
             restoring.ledger_position = restoring.ledger_position.max(until);
             return Ok(());
         }
-        let ledger = self.names.ledger();
+        let ledger = self.config.names.ledger();
         match self.signals_and_ledger.last_stable_offset(&ledger, id, STABLE_OFFSET_TIMEOUT) {
             Ok(stable) if stable >= until => restoring.ledger_is_stable = true,
             Ok(stable) => {
@@ -327,7 +319,7 @@ impl Scheduler {
     }
 
     /// Handles the end of `triggers[p]`.
-    fn on_triggers_end_reached(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+    fn on_triggers_end_reached(&mut self, id: PartitionId) -> Result<(), LoopError> {
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         match &mut task.state {
             PartitionState::Restoring(restoring) => {
@@ -353,38 +345,38 @@ impl Scheduler {
     /// transaction markers and aborted records follow, or another process's transaction is still
     /// open. If none is open now, read again from the current position: reaching the end again
     /// proves that all is read.
-    fn confirm_end(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+    fn confirm_end(&mut self, id: PartitionId) -> Result<(), LoopError> {
         let topic = self.decoder.triggers.clone();
         let stable = self.triggers.last_stable_offset(&topic, id, STABLE_OFFSET_TIMEOUT);
-        let ends = stable.and_then(|stable| Ok((stable, self.admin.bounds(&topic, id)?.1)));
+        let ends = stable.and_then(|stable| Ok((stable, self.cluster.bounds(&topic, id)?.1)));
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         match ends {
             Ok((stable, end)) if stable >= end => {
                 task.end_check = EndCheck::Confirming(end);
                 self.triggers.start(&topic, id, task.next_trigger)?;
             }
-            _ => task.end_check = EndCheck::RetryAt(clock::now_ms() + END_RETRY_MS),
+            _ => task.end_check = EndCheck::RetryAt(self.clock.now_ms() + END_RETRY_MS),
         }
         Ok(())
     }
 
     /// Checks end offsets again and resumes paused partitions, if it is time.
-    fn run_due_checks(&mut self) -> Result<(), SchedulerError> {
-        let now = clock::now_ms();
+    fn run_due_checks(&mut self) -> Result<(), LoopError> {
+        let now = self.clock.now_ms();
         // If the last records are transaction markers, reading never reaches the end offset.
-        let is_stalled = |task: &PartitionTask| match &task.state {
+        let is_stalled = |task: &PartitionTask<E::Store>| match &task.state {
             PartitionState::Active(partition) => {
                 partition.has_unread_input() && now >= task.read_at + STALL_MS
             }
             _ => false,
         };
-        let is_check_due = |task: &PartitionTask| match task.end_check {
+        let is_check_due = |task: &PartitionTask<E::Store>| match task.end_check {
             EndCheck::Idle => is_stalled(task),
             EndCheck::Confirming(_) => false,
             EndCheck::RetryAt(at) => now >= at,
         };
         let pause_is_over =
-            |task: &PartitionTask| task.paused_until.is_some_and(|until| now >= until);
+            |task: &PartitionTask<E::Store>| task.paused_until.is_some_and(|until| now >= until);
         let ends: Vec<_> =
             self.tasks.values().filter(|task| is_check_due(task)).map(|task| task.id).collect();
         let resumed: Vec<_> =
@@ -402,8 +394,8 @@ impl Scheduler {
 }
 
 /// Passes a record to its partition according to the partition's state.
-fn route_trigger(
-    task: &mut PartitionTask,
+fn route_trigger<S: RowStore>(
+    task: &mut PartitionTask<S>,
     record: TriggerRecord,
     now: Timestamp,
     inputs: &mut BTreeMap<PartitionId, Vec<Input>>,

@@ -7,30 +7,31 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::committer::CommitJob;
+use super::committer::{CommitJob, CommitStage, GroupMetadata};
+use super::config::Mode;
 use super::local_store::local_state;
 use super::partition_task::{PartitionState, PartitionTask};
 use super::store_writer::{Spill, StoreWriteResult};
 use super::transaction_batch::{TakeoverBarrier, TransactionBatch};
-use super::{Mode, Scheduler, SchedulerError, ms, open_producers};
-use crate::clock;
+use super::{LoopError, Scheduler, ms};
 use crate::engine::assignment::{AssignmentAction, TransactionOutcome};
 use crate::engine::local_checkpoint::LocalCheckpoint;
 use crate::engine::takeover::TakeoverRequest;
-use crate::fault;
-use crate::kafka::group_metadata::{GroupMetadata, GroupMetadataError};
-use crate::kafka::transaction::TransactionError;
+use crate::environment::group::{GroupMembership as _, GroupMetadataError};
+use crate::environment::transaction::{
+    ProducerFactory as _, TransactionError, TransactionalSending as _,
+};
+use crate::environment::{Clock as _, Environment, Reporter as _};
 use crate::model::PartitionId;
-use crate::telemetry;
 
 /// How long to wait before opening the producers again after a failure.
 const RECREATE_PAUSE: Duration = Duration::from_millis(200);
 /// How long to wait before a transaction is sent again after its group generation was refused.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
-impl Scheduler {
+impl<E: Environment> Scheduler<E> {
     /// Submits the decided steps to the committer, in one transaction.
-    pub(super) fn commit_if_ready(&mut self) -> Result<(), SchedulerError> {
+    pub(super) fn commit_if_ready(&mut self) -> Result<(), LoopError> {
         if !self.spacing().is_zero()
             || !self.tasks.values_mut().any(PartitionTask::is_ready_to_commit)
         {
@@ -38,28 +39,30 @@ impl Scheduler {
         }
         // A sealed step must be committed, or its partition taken over again. So check first
         // whether this process is a member of the group.
-        let Ok(group_metadata) = self.member.group_metadata() else { return Ok(()) };
-        let limit = self.settings.scheduler.partitions_per_commit_max.get();
+        let Ok(group_metadata) = self.member.metadata() else { return Ok(()) };
+        let limit = self.config.partitions_per_commit_max;
         let batch = self.seal(limit);
         if batch.is_empty() {
             return Ok(());
         }
-        fault::reached("step.sealed");
+        E::reached("step.sealed");
         self.assignment.on_transaction_begin();
-        self.last_transaction_at = clock::monotonic();
+        self.last_transaction_at = self.clock.monotonic();
         self.submit_transaction(Arc::new(batch), group_metadata);
         Ok(())
     }
 
     /// The remaining time until the next transaction may start.
     pub(super) fn spacing(&self) -> Duration {
-        let next = self.last_transaction_at + self.settings.scheduler.commit_interval_min;
-        next.saturating_duration_since(clock::monotonic())
+        let next = self.last_transaction_at + self.config.commit_interval_min;
+        next.saturating_sub(self.clock.monotonic())
     }
 
     /// Waits at most `timeout` for the result of the open transaction, and handles it.
-    pub(super) fn poll_transaction(&mut self, timeout: Duration) -> Result<(), SchedulerError> {
-        let Some(result) = self.committer.poll_result(timeout) else { return Ok(()) };
+    pub(super) fn poll_transaction(&mut self, timeout: Duration) -> Result<(), LoopError> {
+        let reports = (&self.clock, &self.reporter);
+        let result = self.committer.poll_result(timeout, &self.environment, reports);
+        let Some(result) = result else { return Ok(()) };
         let outcome = match result {
             Ok(()) => TransactionOutcome::Committed,
             Err(error @ TransactionError::StaleGeneration(_)) => {
@@ -77,13 +80,13 @@ impl Scheduler {
     pub(super) fn on_transaction_end(
         &mut self,
         outcome: TransactionOutcome,
-    ) -> Result<(), SchedulerError> {
+    ) -> Result<(), LoopError> {
         let actions = self.assignment.on_transaction_end(outcome);
         self.execute(actions)
     }
 
     /// Executes the actions that the assignment requests, in their order.
-    pub(super) fn execute(&mut self, actions: Vec<AssignmentAction>) -> Result<(), SchedulerError> {
+    pub(super) fn execute(&mut self, actions: Vec<AssignmentAction>) -> Result<(), LoopError> {
         for action in actions {
             match action {
                 AssignmentAction::TakeOver(partition) => self.take_over(partition)?,
@@ -99,19 +102,26 @@ impl Scheduler {
         Ok(())
     }
 
-    fn submit_transaction(&mut self, batch: Arc<TransactionBatch>, group_metadata: GroupMetadata) {
-        let offset_commits = batch.offset_commits(&self.names.triggers(), &self.rules.owner);
-        let producers = Arc::clone(&self.producers);
+    fn submit_transaction(
+        &mut self,
+        batch: Arc<TransactionBatch>,
+        group_metadata: GroupMetadata<E>,
+    ) {
+        let offset_commits =
+            batch.offset_commits(&self.config.names.triggers(), &self.config.partition.owner);
         self.batch = Some(Arc::clone(&batch));
         // If the clock was set back in the meantime, the commit must not wait longer than this.
-        let latest = clock::now_ms() + ms(self.settings.scheduler.commit_lead_max);
-        let commit_not_before = batch.commit_not_before().min(latest);
+        let latest = self.clock.now_ms() + ms(self.config.commit_lead_max);
         self.committer.submit(CommitJob {
-            producers,
+            clock: self.clock.clone(),
+            reporter: self.reporter.clone(),
+            producer: Arc::clone(&self.producer),
+            commit_not_before: batch.commit_not_before().min(latest),
             batch,
             offset_commits,
             group_metadata,
-            commit_not_before,
+            timeout: self.config.transaction_timeout,
+            stage: CommitStage::Send,
         });
     }
 
@@ -120,18 +130,18 @@ impl Scheduler {
         &mut self,
         batch: Arc<TransactionBatch>,
         error: &GroupMetadataError,
-    ) -> Result<(), SchedulerError> {
+    ) -> Result<(), LoopError> {
         tracing::debug!(%error, "this process is not a member of the group");
         self.batch = Some(batch);
         self.on_transaction_end(TransactionOutcome::StaleGeneration)
     }
 
     /// Aborts, and sends the same batch with the current group generation.
-    fn retry_transaction(&mut self) -> Result<(), SchedulerError> {
+    fn retry_transaction(&mut self) -> Result<(), LoopError> {
         let batch = self.batch.take().expect("only a submitted transaction can end");
-        std::thread::park_timeout(RETRY_PAUSE);
-        match self.producers.abort(self.settings.scheduler.transaction_timeout) {
-            Ok(()) => match self.member.group_metadata() {
+        self.clock.sleep(RETRY_PAUSE);
+        match self.producer.abort(self.config.transaction_timeout) {
+            Ok(()) => match self.member.metadata() {
                 Ok(group_metadata) => self.submit_transaction(batch, group_metadata),
                 Err(error) => return self.requeue(batch, &error),
             },
@@ -144,8 +154,8 @@ impl Scheduler {
     }
 
     /// Commits the last steps of partitions that are being released.
-    fn commit_final_steps(&mut self, partitions: &[PartitionId]) -> Result<(), SchedulerError> {
-        fault::reached("revoke.before_last_words");
+    fn commit_final_steps(&mut self, partitions: &[PartitionId]) -> Result<(), LoopError> {
+        E::reached("revoke.before_last_words");
         self.await_restores()?;
         let mut batch = TransactionBatch::default();
         for id in partitions {
@@ -163,13 +173,13 @@ impl Scheduler {
                 }
                 PartitionState::WaitingForClock(partition) => {
                     let cursor = partition.cursor();
-                    let metadata = cursor.to_final_metadata(&self.rules.owner);
+                    let metadata = cursor.to_final_metadata(&self.config.partition.owner);
                     batch.final_offsets.push((*id, cursor.next_offset, metadata));
                 }
                 PartitionState::Refused(_) | PartitionState::Transitioning => {}
             }
         }
-        match self.member.group_metadata() {
+        match self.member.metadata() {
             Ok(group_metadata) if !batch.is_empty() => {
                 self.submit_transaction(Arc::new(batch), group_metadata)
             }
@@ -214,11 +224,11 @@ impl Scheduler {
 
     /// The transaction is committed: sends the spills of its steps to the store writer.
     fn on_committed(&mut self) {
-        fault::reached("step.before_settle");
+        E::reached("step.before_settle");
         let Some(batch) = self.batch.take() else { return };
-        let now = clock::now_ms();
+        let now = self.clock.now_ms();
         self.refused_topic = None;
-        if self.mode == Mode::Trial {
+        if self.config.mode == Mode::Trial {
             self.commit_offsets(&batch);
         }
         for (id, step) in &batch.steps {
@@ -240,7 +250,7 @@ impl Scheduler {
                 partition: *id,
                 store: Arc::clone(&task.store),
                 delta: Arc::clone(delta),
-                state: local_state(local, &self.cluster, now),
+                state: local_state(local, &self.config.cluster_id, now),
             });
         }
         for (id, _) in &batch.barriers {
@@ -251,33 +261,34 @@ impl Scheduler {
                 takeover.on_barrier();
             }
         }
-        fault::reached("step.after_settle");
+        E::reached("step.after_settle");
     }
 
     /// The built-in broker does not store the offsets of a transaction. The gateway's view reads
     /// committed offsets, so they are committed once more without a transaction.
     fn commit_offsets(&self, batch: &TransactionBatch) {
-        let commits = batch.offset_commits(&self.names.triggers(), &self.rules.owner);
+        let commits =
+            batch.offset_commits(&self.config.names.triggers(), &self.config.partition.owner);
         if let Err(error) = self.member.commit_offsets(&commits) {
             tracing::warn!(%error, "the offsets are not committed; lists are behind");
         }
     }
 
     /// Reports the written spills to the engine, which then drops its copies.
-    pub(super) fn poll_store_writer(&mut self) -> Result<(), SchedulerError> {
+    pub(super) fn poll_store_writer(&mut self) -> Result<(), LoopError> {
         let written = self.writer.poll_results();
         self.on_written(written)
     }
 
     /// Waits for the store writer and the restore pool. A store that is read or closed next must
     /// hold all committed rows, and no other thread may use it.
-    pub(super) fn await_stores(&mut self) -> Result<(), SchedulerError> {
+    pub(super) fn await_stores(&mut self) -> Result<(), LoopError> {
         self.await_restores()?;
         let written = self.writer.drain();
         self.on_written(written)
     }
 
-    fn on_written(&mut self, written: Vec<StoreWriteResult>) -> Result<(), SchedulerError> {
+    fn on_written(&mut self, written: Vec<StoreWriteResult>) -> Result<(), LoopError> {
         for StoreWriteResult { partition, step, result } in written {
             match result {
                 Ok(()) => {
@@ -300,7 +311,7 @@ impl Scheduler {
 
     fn report_failure(&mut self, error: &TransactionError) {
         tracing::warn!(%error, "a transaction failed; taking all partitions over again");
-        metrics::counter!(telemetry::COMMIT_FAILURES).increment(1);
+        self.reporter.transaction_failed();
         if let TransactionError::Refused { topic, reason, .. } = error {
             self.record_topic_error(topic, reason);
         }
@@ -308,22 +319,23 @@ impl Scheduler {
 
     /// Opening new producers makes the broker decide the transaction of the old ones. The loop can
     /// do nothing else until then.
-    fn recreate_producers(&mut self) -> Result<(), SchedulerError> {
+    fn recreate_producers(&mut self) -> Result<(), LoopError> {
         self.batch = None;
         // This lasts as long as the broker is unavailable.
-        self.health.not_ready("broker", "a transaction failed; recreating its producer");
+        self.reporter
+            .not_ready("broker", "a transaction failed; recreating its producer".to_owned());
         loop {
-            match open_producers(&self.settings, &self.rules.owner) {
-                Ok(producers) => {
-                    self.health.ready("broker");
-                    self.producers = Arc::new(producers);
+            match self.producers.open() {
+                Ok(producer) => {
+                    self.reporter.ready("broker");
+                    self.producer = Arc::new(producer);
                     let actions = self.assignment.on_producer_recreated();
                     return self.execute(actions);
                 }
                 Err(error) => {
-                    self.health.not_ready("broker", error.to_string());
+                    self.reporter.not_ready("broker", error.to_string());
                     tracing::warn!(%error, "the producers cannot be opened; trying again");
-                    std::thread::park_timeout(RECREATE_PAUSE);
+                    self.clock.sleep(RECREATE_PAUSE);
                 }
             }
         }
@@ -332,11 +344,11 @@ impl Scheduler {
     /// A topic refused a record: look up its state again. If it refuses twice in a row, its fires
     /// become dead letters, so that one broken target does not delay the others.
     fn record_topic_error(&mut self, topic: &str, reason: &str) {
-        if self.names.owns(topic) && !self.names.is_pool_topic(topic) {
+        if self.config.names.owns(topic) && !self.config.names.is_pool_topic(topic) {
             return;
         }
         if self.refused_topic.as_deref() == Some(topic) {
-            self.targets.mark_refused(topic, reason, clock::now_ms());
+            self.targets.mark_refused(topic, reason, self.clock.now_ms());
             self.refused_topic = None;
         } else {
             self.targets.invalidate(topic);

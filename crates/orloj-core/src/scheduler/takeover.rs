@@ -7,30 +7,30 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::committed_offset::CommittedOffsetRequest;
+use super::committed_offset::{CommittedOffsetJob, CommittedOffsetReply};
+use super::config::Mode;
 use super::local_store::valid_state;
 use super::partition_task::{EndCheck, PartitionState, PartitionTask};
 use super::restore_pool::{
-    LEDGER_BATCH, LogBatch, RestoreError, RestoreJob, RestoreResult, RestoreWork, TRIGGERS_BATCH,
+    LEDGER_BATCH, LogBatch, RestoreError, RestoreRequest, RestoreResult, RestoreWork,
+    TRIGGERS_BATCH,
 };
-use super::{Mode, PartitionTaskError, Scheduler, SchedulerError, ms};
-use crate::clock;
-use crate::config::ByteSize;
+use super::{LoopError, PartitionTaskError, Scheduler};
 use crate::engine::cursor::Cursor;
 use crate::engine::partition::{IndexRows, Partition, PartitionConfig, PartitionStart};
-use crate::engine::takeover::{
-    OffsetGap, PartitionOffsets, Takeover, TakeoverError, TakeoverRequest,
-};
+use crate::engine::takeover::{OffsetGap, Takeover, TakeoverError, TakeoverRequest};
 use crate::engine::wheel::Wheel;
-use crate::fault;
+use crate::environment::group::GroupMembership as _;
+use crate::environment::job::JobQueue as _;
+use crate::environment::log::LogReading as _;
+use crate::environment::store::{StoreDirectory as _, StoreError};
+use crate::environment::{Clock as _, Environment, Reporter as _, StandbyStores as _};
 use crate::model::PartitionId;
-use crate::store::{PartitionStore, StoreError};
-use crate::telemetry;
 
-impl Scheduler {
+impl<E: Environment> Scheduler<E> {
     /// Starts the takeover of a partition that is newly assigned, or again after a failed
     /// transaction. It begins with the content of the store, which is committed.
-    pub(super) fn take_over(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+    pub(super) fn take_over(&mut self, id: PartitionId) -> Result<(), LoopError> {
         self.await_stores()?;
         let store = match self.tasks.remove(&id) {
             Some(PartitionTask { store, .. }) => {
@@ -39,7 +39,7 @@ impl Scheduler {
             }
             None => self.open_store(id)?,
         };
-        if self.mode == Mode::Trial {
+        if self.config.mode == Mode::Trial {
             return self.start_trial(id, store);
         }
         let (store, takeover) = match self.takeover(id, &store) {
@@ -49,18 +49,18 @@ impl Scheduler {
                 tracing::warn!(partition = id, %error, "the local store is rebuilt from Kafka");
                 drop(store);
                 self.stores.wipe(id)?;
-                let store = Arc::new(self.stores.open(id)?);
+                let store = self.stores.open(id)?;
                 let takeover = self.takeover(id, &store)?;
                 (store, takeover)
             }
         };
-        let task = PartitionTask::new(id, store, takeover, clock::monotonic());
+        let task = PartitionTask::new(id, store, takeover, self.clock.monotonic());
         let _none = self.tasks.insert(id, task);
         self.report_readiness();
         Ok(())
     }
 
-    fn open_store(&mut self, id: PartitionId) -> Result<Arc<PartitionStore>, SchedulerError> {
+    fn open_store(&mut self, id: PartitionId) -> Result<Arc<E::Store>, LoopError> {
         if let Some(store) = self.standby.as_ref().and_then(|standby| standby.release(id)) {
             return Ok(store);
         }
@@ -68,9 +68,9 @@ impl Scheduler {
         if let Err(error) = &opened {
             tracing::warn!(partition = id, %error, "the local store is rebuilt from Kafka");
             self.stores.wipe(id)?;
-            return Ok(Arc::new(self.stores.open(id)?));
+            return Ok(self.stores.open(id)?);
         }
-        Ok(Arc::new(opened?))
+        Ok(opened?)
     }
 
     /// The store of a partition failed: closes and wipes it, and rebuilds it from Kafka.
@@ -78,7 +78,7 @@ impl Scheduler {
         &mut self,
         id: PartitionId,
         error: &PartitionTaskError,
-    ) -> Result<(), SchedulerError> {
+    ) -> Result<(), LoopError> {
         tracing::error!(partition = id, %error, "the local store failed; rebuilding it from Kafka");
         self.stop_reading(id)?;
         // The open transaction still uses the old store.
@@ -91,35 +91,40 @@ impl Scheduler {
         self.take_over(id)
     }
 
-    fn takeover(&self, id: PartitionId, store: &PartitionStore) -> Result<Takeover, StoreError> {
-        let topic = self.names.triggers();
-        let local = valid_state(store, &self.cluster, self.settings.store.state_age_max)?;
+    fn takeover(&self, id: PartitionId, store: &E::Store) -> Result<Takeover, StoreError> {
+        let topic = self.config.names.triggers();
+        let local = valid_state(
+            store,
+            &self.config.cluster_id,
+            self.config.state_age_max,
+            self.clock.now_ms(),
+        )?;
         // The nonce must differ from that of every other takeover.
-        let (nonce, _) = uuid::Uuid::now_v7().as_u64_pair();
-        let nonce = nonce ^ u64::from(id.unsigned_abs()).rotate_left(48);
-        Ok(Takeover::new(id, &topic, &self.rules.owner, nonce, local))
+        let nonce = self.environment.nonce() ^ u64::from(id.unsigned_abs()).rotate_left(48);
+        Ok(Takeover::new(id, &topic, &self.config.partition.owner, nonce, local))
     }
 
     /// Advances all takeovers as far as possible without waiting.
-    pub(super) fn advance_takeovers(&mut self) -> Result<(), SchedulerError> {
-        while let Ok((id, nonce, committed)) = self.committed_offsets.1.try_recv() {
-            self.on_committed_offset(id, nonce, committed);
+    pub(super) fn advance_takeovers(&mut self) -> Result<(), LoopError> {
+        while let Some(reply) = self.committed_offsets.poll(Duration::ZERO) {
+            self.on_committed_offset(reply);
         }
         let restored = self.restore_pool.poll_results();
         self.on_restored(restored)?;
-        let restoring = |task: &&PartitionTask| matches!(task.state, PartitionState::Restoring(_));
+        let restoring =
+            |task: &&PartitionTask<E::Store>| matches!(task.state, PartitionState::Restoring(_));
         let ids: Vec<_> = self.tasks.values().filter(restoring).map(|task| task.id).collect();
         for id in ids {
             match self.advance_takeover(id) {
                 Ok(()) => {}
-                Err(SchedulerError::Store(error)) => self.rebuild_store(id, &error.into())?,
+                Err(LoopError::Store(error)) => self.rebuild_store(id, &error.into())?,
                 Err(other) => return Err(other),
             }
         }
         self.resume_waiting()
     }
 
-    fn advance_takeover(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+    fn advance_takeover(&mut self, id: PartitionId) -> Result<(), LoopError> {
         loop {
             let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
             let PartitionState::Restoring(restoring) = &mut task.state else { return Ok(()) };
@@ -153,27 +158,26 @@ impl Scheduler {
         &mut self,
         id: PartitionId,
         request: &TakeoverRequest,
-    ) -> Result<(), SchedulerError> {
+    ) -> Result<(), LoopError> {
         tracing::debug!(partition = id, ?request, "takeover");
-        let (triggers, ledger) = (self.names.triggers(), self.names.ledger());
+        let (triggers, ledger) = (self.config.names.triggers(), self.config.names.ledger());
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         let PartitionState::Restoring(restoring) = &mut task.state else { return Ok(()) };
         match request {
             TakeoverRequest::Offsets => {
-                fault::reached("takeover.before_offsets");
-                let request = CommittedOffsetRequest {
+                E::reached("takeover.before_offsets");
+                self.committed_offsets.submit(CommittedOffsetJob {
                     partition: id,
                     nonce: restoring.nonce,
                     offsets: self.member.committed_offsets(),
-                    orphaned_transactions: Arc::clone(&self.orphaned_transactions),
-                    admin: self.admin.clone(),
-                    names: self.names.clone(),
-                };
-                let cancelled = Arc::clone(&restoring.cancelled);
-                request.spawn(cancelled, self.committed_offsets.0.clone());
+                    cluster: self.cluster.clone(),
+                    names: self.config.names.clone(),
+                    cancelled: Arc::clone(&restoring.cancelled),
+                    timeout: CommittedOffsetJob::<E>::FIRST_TIMEOUT,
+                });
             }
             TakeoverRequest::Barrier { .. } => {
-                fault::reached("takeover.before_barrier");
+                E::reached("takeover.before_barrier");
                 if restoring.takeover.as_ref().is_some_and(|takeover| takeover.must_wipe()) {
                     self.recreate_store(id)?;
                 }
@@ -183,12 +187,12 @@ impl Scheduler {
                 self.signals_and_ledger.start(&ledger, id, *from)?;
             }
             TakeoverRequest::Ledger { from } => {
-                fault::reached("takeover.before_ledger");
+                E::reached("takeover.before_ledger");
                 restoring.restart_ledger(*from);
                 self.signals_and_ledger.start(&ledger, id, *from)?;
             }
             TakeoverRequest::Triggers { from, until } => {
-                fault::reached("takeover.before_replay");
+                E::reached("takeover.before_replay");
                 self.signals_and_ledger.stop(&ledger, id)?;
                 task.next_trigger = *from;
                 restoring.triggers_complete = from >= until;
@@ -203,12 +207,12 @@ impl Scheduler {
     }
 
     /// The local store cannot be used: replaces it with an empty one.
-    fn recreate_store(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+    fn recreate_store(&mut self, id: PartitionId) -> Result<(), LoopError> {
         let Some(task) = self.tasks.remove(&id) else { return Ok(()) };
         let PartitionTask { state, store, takeover_started_at, .. } = task;
         drop(store);
         self.stores.wipe(id)?;
-        let store = Arc::new(self.stores.open(id)?);
+        let store = self.stores.open(id)?;
         let PartitionState::Restoring(restoring) = state else { return Ok(()) };
         let task = PartitionTask::in_state(
             id,
@@ -220,7 +224,9 @@ impl Scheduler {
         Ok(())
     }
 
-    fn on_committed_offset(&mut self, id: PartitionId, nonce: u64, committed: PartitionOffsets) {
+    fn on_committed_offset(&mut self, reply: CommittedOffsetReply) {
+        let CommittedOffsetReply { partition: id, nonce, offsets } = reply;
+        let Some(committed) = offsets else { return };
         let Some(task) = self.tasks.get_mut(&id) else { return };
         let PartitionState::Restoring(restoring) = &mut task.state else { return };
         if restoring.nonce != nonce {
@@ -253,7 +259,7 @@ impl Scheduler {
 
     /// Sends the ledger records that were read to the restore pool, once there are enough. If only
     /// the mirror is requested, applies them here, because they are few.
-    fn feed_ledger(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
+    fn feed_ledger(&mut self, id: PartitionId) -> Result<(), LoopError> {
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         let PartitionState::Restoring(restoring) = &mut task.state else { return Ok(()) };
         let (position, records) = (restoring.ledger_position, restoring.ledger.len());
@@ -294,19 +300,20 @@ impl Scheduler {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         let PartitionState::Restoring(restoring) = &mut task.state else { return };
         let Some(takeover) = restoring.takeover.take() else { return };
-        let (store, cluster, now) =
-            (Arc::clone(&task.store), self.cluster.clone(), clock::now_ms());
-        self.restore_pool.submit(RestoreJob { partition: id, takeover, store, cluster, now, work });
+        let (store, cluster) = (Arc::clone(&task.store), self.config.cluster_id.clone());
+        let now = self.clock.now_ms();
+        let request = RestoreRequest { partition: id, takeover, store, cluster, now, work };
+        self.restore_pool.submit(request);
     }
 
     /// Waits until all submitted records are applied. Called before a store is closed and before
     /// the position of a takeover is used.
-    pub(super) fn await_restores(&mut self) -> Result<(), SchedulerError> {
+    pub(super) fn await_restores(&mut self) -> Result<(), LoopError> {
         let restored = self.restore_pool.drain();
         self.on_restored(restored)
     }
 
-    fn on_restored(&mut self, restored: Vec<RestoreResult>) -> Result<(), SchedulerError> {
+    fn on_restored(&mut self, restored: Vec<RestoreResult>) -> Result<(), LoopError> {
         for RestoreResult { partition, takeover, result, spare_buffer } in restored {
             let Some(task) = self.tasks.get_mut(&partition) else { continue };
             let PartitionState::Restoring(restoring) = &mut task.state else { continue };
@@ -325,8 +332,8 @@ impl Scheduler {
     }
 
     /// The takeover is complete: the partition may fire.
-    fn activate(&mut self, id: PartitionId) -> Result<(), SchedulerError> {
-        fault::reached("takeover.before_activate");
+    fn activate(&mut self, id: PartitionId) -> Result<(), LoopError> {
+        E::reached("takeover.before_activate");
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         let PartitionState::Restoring(mut restoring) = task.take_state() else { return Ok(()) };
         let records = restoring.records_read;
@@ -339,7 +346,7 @@ impl Scheduler {
         task.next_signal = cursor.next_signal_offset;
         task.end_check = EndCheck::Idle;
         let mut partition = self.partition(id, start);
-        let behind = partition.observe_clock(clock::now_ms());
+        let behind = partition.observe_clock(self.clock.now_ms());
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         if behind > 0 {
             tracing::error!(
@@ -352,61 +359,61 @@ impl Scheduler {
             // partition is activated.
             task.next_trigger = cursor.next_offset;
             task.state = PartitionState::WaitingForClock(Box::new(partition));
-            self.triggers.stop(&self.names.triggers(), id)?;
+            self.triggers.stop(&self.config.names.triggers(), id)?;
             return Ok(());
         }
         task.state = PartitionState::Active(Box::new(partition));
-        self.signals_and_ledger.start(&self.names.signals(), id, cursor.next_signal_offset)?;
-        let took = clock::monotonic().duration_since(task.takeover_started_at);
-        metrics::histogram!(telemetry::TAKEOVER).record(took.as_secs_f64());
+        self.signals_and_ledger.start(
+            &self.config.names.signals(),
+            id,
+            cursor.next_signal_offset,
+        )?;
+        let took = self.clock.monotonic() - task.takeover_started_at;
+        self.reporter.taken_over(took);
         tracing::info!(partition = id, took_ms = took.as_millis(), records, "taken over");
         if let Err(error) = task.ingest(live) {
             return self.rebuild_store(id, &error);
         }
         self.report_readiness();
-        fault::reached("takeover.after_activate");
+        E::reached("takeover.after_activate");
         Ok(())
     }
 
     fn partition(&self, id: PartitionId, start: PartitionStart) -> Partition {
-        let wheel = &self.settings.wheel;
+        let wheel = self.config.wheel;
         let tasks = u64::try_from(self.tasks.len().max(1)).unwrap_or(1);
-        let share = |of: ByteSize| usize::try_from(of.bytes() / tasks).unwrap_or(usize::MAX);
-        let spill_bytes = share(self.settings.store.write_buffer);
-        let rules = PartitionConfig { spill_bytes, ..self.rules.clone() };
+        let share = |bytes: u64| usize::try_from(bytes / tasks).unwrap_or(usize::MAX);
+        let spill_bytes = share(self.config.write_buffer);
+        let config = PartitionConfig { spill_bytes, ..self.config.partition.clone() };
         let at = start.cursor.fired_through;
-        let wheel = Wheel::new(ms(wheel.tick), ms(wheel.horizon), share(wheel.memory_max), at);
-        Partition::new(id, rules, start, wheel)
+        let wheel = Wheel::new(wheel.tick, wheel.horizon, share(wheel.memory_max), at);
+        Partition::new(id, config, start, wheel)
     }
 
     /// On the built-in broker no partition is taken over: starts at the beginning of the topics.
-    fn start_trial(
-        &mut self,
-        id: PartitionId,
-        store: Arc<PartitionStore>,
-    ) -> Result<(), SchedulerError> {
+    fn start_trial(&mut self, id: PartitionId, store: Arc<E::Store>) -> Result<(), LoopError> {
         let start = PartitionStart {
             cursor: Cursor::initial(0, 0),
             last_timestamp: 0,
             index_complete_from: 0,
             skips: std::collections::BTreeSet::default(),
         };
-        self.triggers.start(&self.names.triggers(), id, 0)?;
-        self.signals_and_ledger.start(&self.names.signals(), id, 0)?;
+        self.triggers.start(&self.config.names.triggers(), id, 0)?;
+        self.signals_and_ledger.start(&self.config.names.signals(), id, 0)?;
         let partition = Box::new(self.partition(id, start));
         let task = PartitionTask::in_state(
             id,
             store,
             PartitionState::Active(partition),
-            clock::monotonic(),
+            self.clock.monotonic(),
         );
         let _none = self.tasks.insert(id, task);
         Ok(())
     }
 
     /// Activates the partitions whose clock has caught up.
-    fn resume_waiting(&mut self) -> Result<(), SchedulerError> {
-        let now = clock::now_ms();
+    fn resume_waiting(&mut self) -> Result<(), LoopError> {
+        let now = self.clock.now_ms();
         let mut resumed = false;
         for task in self.tasks.values_mut() {
             let PartitionState::WaitingForClock(partition) = &mut task.state else { continue };
@@ -416,8 +423,12 @@ impl Scheduler {
             if let PartitionState::WaitingForClock(partition) = task.take_state() {
                 task.state = PartitionState::Active(partition);
             }
-            self.triggers.start(&self.names.triggers(), task.id, task.next_trigger)?;
-            self.signals_and_ledger.start(&self.names.signals(), task.id, task.next_signal)?;
+            self.triggers.start(&self.config.names.triggers(), task.id, task.next_trigger)?;
+            self.signals_and_ledger.start(
+                &self.config.names.signals(),
+                task.id,
+                task.next_signal,
+            )?;
             resumed = true;
         }
         if resumed {

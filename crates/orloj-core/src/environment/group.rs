@@ -1,0 +1,77 @@
+//! The membership in a consumer group: assigned partitions, and their committed offsets.
+//!
+//! Invariant: the group is polled only while no transaction is open. Metadata of the group always
+//! has a member and a generation, so that the broker checks every commit.
+
+use std::time::Duration;
+
+use super::call_error::{CallError, CallResult};
+use super::transaction::OffsetCommit;
+use crate::engine::assignment::AssignmentChange;
+use crate::model::{Offset, PartitionId};
+
+/// Why there is no group metadata. Do not commit; poll the group, or take the partitions over
+/// again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GroupMetadataError {
+    /// The process is not a member of the group.
+    #[error("not a member of the consumer group")]
+    NotMember,
+    /// The group has revoked the partitions without waiting for this process.
+    #[error("the consumer group has reassigned the partitions")]
+    AssignmentLost,
+}
+
+/// A member of a consumer group.
+pub trait GroupMembership: 'static {
+    /// Proves membership to the broker, for one transaction.
+    type Metadata: Send + 'static;
+    /// Reads committed offsets on another thread.
+    type Offsets: CommittedOffsets;
+
+    /// Polls the group for at most `timeout`. An error is fatal for the membership: call
+    /// [`rejoin`](Self::rejoin).
+    fn poll(&mut self, timeout: Duration) -> CallResult<Vec<AssignmentChange>>;
+
+    /// Joins the group again with the same instance id, after `fatal`. All partitions are lost.
+    /// Returns `fatal` if that has happened too often recently.
+    fn rejoin(&mut self, fatal: CallError) -> CallResult<()>;
+
+    /// The current group metadata.
+    fn metadata(&self) -> Result<Self::Metadata, GroupMetadataError>;
+
+    /// Releases revoked or lost partitions. Call it when no transaction or record of ours can
+    /// affect them any more.
+    fn release(&self, partitions: &[PartitionId]) -> CallResult<()>;
+
+    /// A handle that reads committed offsets.
+    fn committed_offsets(&self) -> Self::Offsets;
+
+    /// Commits offsets outside of a transaction, without waiting.
+    fn commit_offsets(&self, commits: &[OffsetCommit]) -> CallResult<()>;
+
+    /// Starts to release all partitions; poll until [`has_released_all`](Self::has_released_all).
+    fn leave_gracefully(&self) -> CallResult<()>;
+
+    /// Whether the group has completed an assignment in which this member has no partitions.
+    fn has_released_all(&self) -> bool;
+}
+
+/// Committed offsets, and the transactions that hide them.
+pub trait CommittedOffsets: Send + 'static {
+    /// The stable committed offset of a partition and its metadata. An error (also a timeout) means
+    /// that it is not known yet, not that there is none.
+    fn stable(
+        &self,
+        partition: PartitionId,
+        timeout: Duration,
+    ) -> CallResult<Option<(Offset, String)>>;
+
+    /// The metadata of the last committed offset, also while a transaction with a later one is
+    /// open; empty if none was committed.
+    fn latest_metadata(&self, partition: PartitionId) -> CallResult<String>;
+
+    /// Makes the broker end the open transaction of the owner that wrote `metadata`, if that owner
+    /// is another process and its last commit was not final. Does not wait.
+    fn fence_owner(&self, metadata: &str);
+}

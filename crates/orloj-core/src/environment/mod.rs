@@ -1,0 +1,159 @@
+//! What a scheduler process uses of the world: the log, the group, transactions, stores, schemas,
+//! threads and the time. The program implements it with Kafka, RocksDB and threads, the simulation
+//! with a cluster in memory; the scheduler above it is the same.
+//!
+//! Invariant: no type of a Kafka client or of a database is visible here, and every call that may
+//! fail says so. A process can die between any two calls.
+
+pub mod call_error;
+pub mod group;
+pub mod job;
+pub mod log;
+pub mod store;
+pub mod transaction;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::codec::registration::WriterSchemas;
+use crate::engine::catalog::TopicState;
+use crate::model::{Offset, PartitionId, Timestamp};
+use call_error::CallResult;
+use group::GroupMembership;
+use job::{Job, JobQueue, Threads};
+use log::LogReading;
+use store::{RowStore, StoreDirectory, StoreMemoryUsage};
+use transaction::{ProducerFactory, TransactionalSending};
+
+/// The parts of the world, as types. All calls are dispatched statically.
+pub trait Environment: Sized + 'static {
+    /// The time.
+    type Clock: Clock;
+    /// Reads partitions from given offsets.
+    type Reader: LogReading;
+    /// The membership in the consumer group.
+    type Member: GroupMembership;
+    /// Sends transactions.
+    type Producer: TransactionalSending<Metadata = <Self::Member as GroupMembership>::Metadata>;
+    /// Opens producers.
+    type Producers: ProducerFactory<Producer = Self::Producer>;
+    /// Answers questions about topics.
+    type Cluster: ClusterQueries;
+    /// The rows of one partition.
+    type Store: RowStore;
+    /// The stores of the process.
+    type Stores: StoreDirectory<Store = Self::Store>;
+    /// Partitions of other owners that this process follows.
+    type Standby: StandbyStores<Self::Store>;
+    /// The schemas of producers.
+    type Schemas: SchemaSource;
+    /// Where the process reports.
+    type Reporter: Reporter;
+    /// Runs jobs beside the loop.
+    type Queue<J: Job>: JobQueue<J>;
+
+    /// A queue that `threads` threads work on. Each has a worker of its own, which `worker` makes.
+    fn start_queue<J: Job>(
+        &self,
+        name: &'static str,
+        threads: Threads,
+        worker: impl Fn() -> J::Worker + Send + Sync + 'static,
+    ) -> Self::Queue<J>;
+
+    /// A number that no other call has returned, in any process.
+    fn nonce(&self) -> u64;
+
+    /// The process has reached a point at which a test may stop it.
+    fn reached(point: &'static str);
+
+    /// Ends the process at once, because a call into a library does not return.
+    fn abort(&self) -> !;
+}
+
+/// The time.
+pub trait Clock: Clone + Send + Sync + 'static {
+    /// Milliseconds since the Unix epoch. May go back when the system's clock is set.
+    fn now_ms(&self) -> Timestamp;
+
+    /// How long it is until `time` (ms since the epoch), to the microsecond; zero if it has passed.
+    fn until(&self, time: Timestamp) -> Duration;
+
+    /// The time since some fixed moment. Never goes back.
+    fn monotonic(&self) -> Duration;
+
+    /// Blocks for that long.
+    fn sleep(&self, pause: Duration);
+}
+
+/// Questions about topics.
+pub trait ClusterQueries: Clone + Send + 'static {
+    /// The first available offset of a partition, and its end offset (exclusive): the high
+    /// watermark, below which nothing is missing that was written before the question.
+    fn bounds(&self, topic: &str, partition: PartitionId) -> CallResult<(Offset, Offset)>;
+
+    /// Whether a topic can be written, and how.
+    fn topic_state(&self, topic: &str) -> TopicState;
+}
+
+/// The writer schemas of producers. A look-up never waits.
+pub trait SchemaSource {
+    /// The schemas for look-ups at `now` (ms since the epoch).
+    fn at(&self, now: Timestamp) -> impl WriterSchemas + '_;
+}
+
+/// Stores of partitions that other processes own, kept nearly up to date.
+pub trait StandbyStores<S> {
+    /// The partitions that this process owns; others may be followed.
+    fn set_owned(&self, partitions: &BTreeSet<PartitionId>);
+
+    /// This process now owns the partition. Returns its store, if it was followed.
+    fn release(&self, partition: PartitionId) -> Option<Arc<S>>;
+}
+
+/// Where a process reports its readiness, and what it has done.
+pub trait Reporter: Clone + Send + Sync + 'static {
+    /// A part is ready.
+    fn ready(&self, part: &'static str);
+
+    /// A part is not ready; `reason` is for people.
+    fn not_ready(&self, part: &'static str, reason: String);
+
+    /// How many of the owned partitions are active, and how many are not.
+    fn partitions_owned(&self, active: usize, other: usize);
+
+    /// A partition is active, so long after it was assigned.
+    fn taken_over(&self, took: Duration);
+
+    /// A transaction has ended, so long after it was submitted.
+    fn transaction_ended(&self, took: Duration);
+
+    /// A transaction was not committed, or it is not known whether it was.
+    fn transaction_failed(&self);
+
+    /// A transaction with these records was committed.
+    fn committed(&self, counts: CommittedRecords);
+
+    /// Records how much later than its due time each fire of a transaction is committed.
+    fn lateness(&self) -> impl FnMut(Duration);
+
+    /// The memory of all stores, and of the cache that they share (bytes).
+    fn store_memory(&self, stores: StoreMemoryUsage, cache: usize);
+}
+
+/// How many records of each kind a transaction contained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommittedRecords {
+    /// Records of `triggers` and `signals` that were read.
+    pub ingested: u64,
+    /// Fires into topics.
+    pub topic_fires: u64,
+    /// Fires for workers.
+    pub callbacks: u64,
+    /// Dead letters.
+    pub dead_letters: u64,
+    /// Those of them that are records which could not be read.
+    pub rejected: u64,
+    /// Records written again to another partition.
+    pub forwarded: u64,
+}

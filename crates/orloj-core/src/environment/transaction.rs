@@ -1,0 +1,105 @@
+//! Transactions: records of several partitions and the offsets of their inputs, all or nothing.
+//!
+//! Invariant: a producer has at most one open transaction, which ends with `commit` or `abort`, or
+//! by a newer producer with the same transactional id.
+
+use std::time::Duration;
+
+use super::log::RecordHeader;
+use crate::model::{Offset, PartitionId, Timestamp};
+
+/// Drop the producer, open a new one, and take all partitions over again. Only after
+/// [`StaleGeneration`](Self::StaleGeneration) the same records may be sent again instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransactionError {
+    /// Another producer has the same transactional id, or the broker has expired this one.
+    #[error("fenced: another process has the same transactional id ({0})")]
+    Fenced(String),
+    /// The broker refused the offsets: the group has a newer generation, or this process is not a
+    /// member. Nothing is committed. Abort, then send again with new group metadata.
+    #[error("the consumer group has a newer generation ({0})")]
+    StaleGeneration(String),
+    /// The broker refused a record.
+    #[error("{topic}[{partition}] refused a record: {reason}")]
+    Refused {
+        /// The topic.
+        topic: String,
+        /// The partition.
+        partition: PartitionId,
+        /// The error of the broker or the client.
+        reason: String,
+    },
+    /// A timeout or another error: it is not known whether the transaction is committed.
+    #[error("the outcome is unknown: {0}")]
+    Unknown(String),
+}
+
+/// A record to send. All fields are borrowed; the producer copies them.
+#[derive(Clone, Copy, Debug)]
+pub struct ProducerRecord<'a> {
+    /// The topic.
+    pub topic: &'a str,
+    /// The partition; `None` means the partitioner chooses by the key.
+    pub partition: Option<PartitionId>,
+    /// The key.
+    pub key: Option<&'a [u8]>,
+    /// The value; `None` is a tombstone.
+    pub value: Option<&'a [u8]>,
+    /// The headers, in order.
+    pub headers: &'a [RecordHeader<'a>],
+}
+
+/// The offset that a transaction commits for one input partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetCommit {
+    /// The input topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: PartitionId,
+    /// The offset of the next record to read.
+    pub offset: Offset,
+    /// Stored with the offset.
+    pub metadata: String,
+}
+
+/// A transactional producer. One thread uses it at a time.
+pub trait TransactionalSending: Send + Sync + 'static {
+    /// Proves the membership in the consumer group whose offsets are committed.
+    type Metadata: Send + 'static;
+
+    /// Begins a transaction whose records get the timestamp `time` (ms since the epoch) if it is in
+    /// the future. Nothing is sent yet.
+    fn begin_at(&self, time: Timestamp) -> Result<(), TransactionError>;
+
+    /// Queues a record. A refusal by the broker is returned by [`flush`](Self::flush) at the
+    /// latest.
+    fn send(&self, record: ProducerRecord<'_>) -> Result<(), TransactionError>;
+
+    /// Waits at most `timeout` until every record is acknowledged or refused.
+    fn flush(&self, timeout: Duration) -> Result<(), TransactionError>;
+
+    /// Adds offsets, which are committed with the transaction. Waits at most `timeout`.
+    fn send_offsets(
+        &self,
+        commits: &[OffsetCommit],
+        metadata: &Self::Metadata,
+        timeout: Duration,
+    ) -> Result<(), TransactionError>;
+
+    /// Commits. `Ok` means committed. Waits at most `timeout`.
+    fn commit(&self, timeout: Duration) -> Result<(), TransactionError>;
+
+    /// Aborts the open transaction. An error means that the outcome is unknown. Waits at most
+    /// `timeout`.
+    fn abort(&self, timeout: Duration) -> Result<(), TransactionError>;
+}
+
+/// Opens producers of one transactional id.
+pub trait ProducerFactory: Clone + Send + 'static {
+    /// What it opens.
+    type Producer;
+
+    /// Opens a producer. Blocks until the broker has ended the open transaction of an earlier
+    /// producer with the same id, or until a timeout.
+    fn open(&self) -> Result<Self::Producer, TransactionError>;
+}

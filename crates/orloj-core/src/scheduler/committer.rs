@@ -1,0 +1,172 @@
+//! The queue that runs transactions: send records, flush, add offsets, commit. While it waits for
+//! the broker, the loop prepares the next step.
+//!
+//! Invariant: at most one transaction is open. The next one is submitted after the result of the
+//! previous one was returned.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::commit_lead::CommitLead;
+use super::record_sender::RecordSender;
+use super::transaction_batch::TransactionBatch;
+use crate::environment::group::GroupMembership;
+use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
+use crate::environment::transaction::{OffsetCommit, TransactionError, TransactionalSending};
+use crate::environment::{Clock, Environment, Reporter};
+use crate::model::{Millis, Timestamp};
+
+/// The proof of membership that a transaction of `E` carries.
+pub(super) type GroupMetadata<E> = <<E as Environment>::Member as GroupMembership>::Metadata;
+
+/// Runs transactions one after the other.
+pub(super) struct Committer<E: Environment> {
+    queue: E::Queue<CommitJob<E>>,
+    /// When the open transaction was submitted, on the monotonic clock.
+    started_at: Option<Duration>,
+    limit: Duration,
+    commit_lead: CommitLead,
+}
+
+/// A transaction to run.
+pub(super) struct CommitJob<E: Environment> {
+    pub(super) clock: E::Clock,
+    pub(super) reporter: E::Reporter,
+    pub(super) producer: Arc<E::Producer>,
+    pub(super) batch: Arc<TransactionBatch>,
+    pub(super) offset_commits: Vec<OffsetCommit>,
+    pub(super) group_metadata: GroupMetadata<E>,
+    /// The earliest time of the commit, in ms since the epoch.
+    pub(super) commit_not_before: Timestamp,
+    /// How long flush, offsets and commit may take together: after that the broker has aborted the
+    /// transaction.
+    pub(super) timeout: Duration,
+    pub(super) stage: CommitStage,
+}
+
+/// What a transaction does next. Times are of the monotonic clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum CommitStage {
+    Send,
+    Flush { commit_at: Duration },
+    AddOffsets { commit_at: Duration, deadline: Duration },
+    Commit { commit_at: Duration, deadline: Duration, ready: Duration },
+    Committed,
+}
+
+/// When everything but the commit was done, on the monotonic clock; or why it is not committed.
+pub(super) type CommitResult = Result<Duration, TransactionError>;
+
+impl<E: Environment> CommitJob<E> {
+    /// Does what the stage says, and goes to the next. `Some`: it is committed.
+    fn advance(&mut self, sender: &RecordSender) -> Result<JobStep<Duration>, TransactionError> {
+        match self.stage {
+            CommitStage::Send => {
+                let commit_at = self.clock.monotonic() + self.clock.until(self.commit_not_before);
+                self.batch.send(&*self.producer, sender, self.commit_not_before)?;
+                E::reached("step.sent");
+                self.stage = CommitStage::Flush { commit_at };
+            }
+            CommitStage::Flush { commit_at } => {
+                let deadline = self.clock.monotonic() + self.timeout;
+                self.producer.flush(self.timeout)?;
+                E::reached("commit.before_offsets");
+                self.stage = CommitStage::AddOffsets { commit_at, deadline };
+            }
+            CommitStage::AddOffsets { commit_at, deadline } => {
+                let timeout = self.time_until(deadline);
+                self.producer.send_offsets(&self.offset_commits, &self.group_metadata, timeout)?;
+                let ready = self.clock.monotonic();
+                self.stage = CommitStage::Commit { commit_at, deadline, ready };
+            }
+            CommitStage::Commit { commit_at, deadline, ready } => {
+                let wait = self.time_until(commit_at);
+                if !wait.is_zero() {
+                    return Ok(JobStep::Pause(wait));
+                }
+                E::reached("commit.before_end");
+                self.producer.commit(self.time_until(deadline))?;
+                E::reached("commit.after_end");
+                self.stage = CommitStage::Committed;
+                return Ok(JobStep::Done(ready));
+            }
+            CommitStage::Committed => unreachable!("a job is done once"),
+        }
+        Ok(JobStep::Continue)
+    }
+
+    fn time_until(&self, time: Duration) -> Duration {
+        time.saturating_sub(self.clock.monotonic())
+    }
+}
+
+impl<E: Environment> Job for CommitJob<E> {
+    type Output = CommitResult;
+    type Worker = RecordSender;
+
+    fn step(&mut self, sender: &mut RecordSender) -> JobStep<CommitResult> {
+        match self.advance(sender) {
+            Ok(JobStep::Continue) => JobStep::Continue,
+            Ok(JobStep::Pause(pause)) => JobStep::Pause(pause),
+            Ok(JobStep::Done(ready)) => JobStep::Done(Ok(ready)),
+            Err(error) => JobStep::Done(Err(error)),
+        }
+    }
+
+    /// The loop continues in parallel, and this thread frees the batch.
+    fn on_delivered(self) {
+        if matches!(self.stage, CommitStage::Committed) {
+            self.batch.report(&self.reporter, self.clock.now_ms());
+        }
+    }
+}
+
+impl<E: Environment> Committer<E> {
+    /// If a transaction takes longer than `limit`, the client library hangs; the process then ends,
+    /// and the broker decides the transaction. `commit_lead_max`: see [`CommitLead`].
+    pub(super) fn start(
+        environment: &E,
+        sender: impl Fn() -> RecordSender + Send + Sync + 'static,
+        limit: Duration,
+        commit_lead_max: Duration,
+    ) -> Self {
+        Self {
+            queue: environment.start_queue("committer", Threads::Fixed(1), sender),
+            started_at: None,
+            limit,
+            commit_lead: CommitLead::new(commit_lead_max),
+        }
+    }
+
+    /// How long before their due time fires should be decided, in ms.
+    pub(super) fn commit_lead_ms(&self) -> Millis {
+        self.commit_lead.get()
+    }
+
+    /// Submits a transaction.
+    pub(super) fn submit(&mut self, job: CommitJob<E>) {
+        assert!(self.started_at.is_none(), "the previous transaction has not ended yet");
+        self.started_at = Some(job.clock.monotonic());
+        self.queue.submit(job);
+    }
+
+    /// The result of the transaction; waits at most `timeout`. `None` while it is in progress.
+    pub(super) fn poll_result(
+        &mut self,
+        timeout: Duration,
+        environment: &E,
+        (clock, reporter): (&E::Clock, &E::Reporter),
+    ) -> Option<Result<(), TransactionError>> {
+        let started_at = self.started_at?;
+        if let Some(result) = self.queue.poll(timeout) {
+            reporter.transaction_ended(clock.monotonic() - started_at);
+            self.started_at = None;
+            return Some(result.map(|ready| self.commit_lead.record(ready - started_at)));
+        }
+        if clock.monotonic() - started_at > self.limit {
+            tracing::error!("a transaction call does not return; aborting the process");
+            environment.abort();
+        }
+        None
+    }
+}

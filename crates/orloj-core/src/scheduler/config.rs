@@ -1,0 +1,76 @@
+//! What a scheduler process is configured with.
+//!
+//! Invariant: nothing here changes while the process runs.
+
+use std::time::Duration;
+
+use crate::engine::partition::PartitionConfig;
+use crate::model::Millis;
+use crate::model::names::Names;
+
+/// Which guarantees the broker gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Apache Kafka, or a broker with the same guarantees.
+    Guaranteed,
+    /// librdkafka's built-in broker, which does not store the committed offsets of transactions.
+    /// There is one scheduler, its cursor is in memory, and no partition is taken over. The
+    /// view reads committed offsets, so they are committed once more without a transaction.
+    Trial,
+}
+
+/// The timer wheels of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WheelConfig {
+    /// Width of a bucket, in ms.
+    pub tick: Millis,
+    /// How far ahead triggers are held in memory, in ms.
+    pub horizon: Millis,
+    /// Memory of all wheels, in bytes.
+    pub memory_max: u64,
+}
+
+/// Which topics triggers may fire into.
+pub trait TargetPolicy: Send + 'static {
+    /// Why nothing may fire into `topic`; `None` if it may.
+    fn refusal(&self, topic: &str) -> Option<String>;
+}
+
+/// The configuration of a scheduler.
+#[derive(Clone, Debug)]
+pub struct SchedulerConfig {
+    /// The rules of every partition. `spill_bytes` is set for each from `write_buffer`.
+    pub partition: PartitionConfig,
+    /// The names of topics.
+    pub names: Names,
+    /// The Kafka cluster from which stores are built.
+    pub cluster_id: String,
+    /// Which guarantees the broker gives.
+    pub mode: Mode,
+    /// Records read in one turn of the loop.
+    pub records_per_step_max: usize,
+    /// Fires decided in one step.
+    pub fires_per_step_max: usize,
+    /// Partitions in one transaction.
+    pub partitions_per_commit_max: usize,
+    /// The shortest time between the beginnings of two transactions.
+    pub commit_interval_min: Duration,
+    /// How early a fire is sent at most.
+    pub commit_lead_max: Duration,
+    /// After how long the broker aborts a transaction.
+    pub transaction_timeout: Duration,
+    /// For how long revoked partitions continue to fire, in ms.
+    pub revocation_grace: Millis,
+    /// Whether a shutdown releases the partitions.
+    pub leave_on_shutdown: bool,
+    /// The timer wheels.
+    pub wheel: WheelConfig,
+    /// Memory for rows that are not in the stores yet, in bytes, of all partitions.
+    pub write_buffer: u64,
+    /// Oldest store that may be used.
+    pub state_age_max: Duration,
+    /// How long an answer about a topic is cached.
+    pub lookup_ttl: Duration,
+    /// Threads that apply records during takeovers.
+    pub restore_threads: usize,
+}

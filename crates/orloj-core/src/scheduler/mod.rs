@@ -1,0 +1,391 @@
+//! The scheduler: owns partitions and drives the engine.
+//!
+//! Invariant: one OS thread runs the loop: transaction results, consumer group, takeovers, inputs,
+//! fires, next transaction. A second thread runs the open transaction, and a third one writes
+//! committed rows to the stores. The group is polled only while no transaction is open.
+//!
+//! ```text
+//!   triggers[p], signals[p] ─poll─► decode ──► engine.ingest ─┐
+//!                                                             ├─► Step ─► one transaction ─► store
+//!   wheel.due(now) ──────────────────────────► engine.fire  ──┘
+//! ```
+
+mod commit_lead;
+mod committed_offset;
+mod committer;
+pub mod config;
+mod end_offset_poller;
+pub mod inputs;
+pub mod local_store;
+mod partition_task;
+mod record_sender;
+mod report;
+mod restore_pool;
+mod store_writer;
+mod takeover;
+mod targets;
+mod transaction_batch;
+mod transactions;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::codec::schemas::Schemas;
+use crate::engine::assignment::{AssignmentChange, GroupAssignment};
+use crate::engine::partition::CorruptRow;
+use crate::environment::call_error::{CallError, CallResult};
+use crate::environment::group::GroupMembership as _;
+use crate::environment::job::Threads;
+use crate::environment::log::LogReading as _;
+use crate::environment::store::{RowStore as _, StoreError};
+use crate::environment::{Clock as _, Environment, StandbyStores as _};
+use crate::model::{Millis, PartitionId, Timestamp};
+use committed_offset::CommittedOffsetJob;
+use committer::Committer;
+use config::{Mode, SchedulerConfig, TargetPolicy};
+use end_offset_poller::EndOffsetPoller;
+pub use end_offset_poller::GRACE_MS;
+use inputs::InputDecoder;
+use partition_task::{PartitionState, PartitionTask};
+use record_sender::RecordSender;
+use restore_pool::RestorePool;
+use store_writer::StoreWriter;
+use targets::Targets;
+use transaction_batch::TransactionBatch;
+
+/// Why the loop ended without a request to shut down.
+#[derive(Debug, thiserror::Error)]
+pub enum LoopError {
+    /// A Kafka client failed.
+    #[error("Kafka: {0}; check [kafka]")]
+    Call(#[from] CallError),
+    /// The group has fenced this member repeatedly.
+    #[error(
+        "the group fences this member repeatedly: {0}; does another process have the same \
+             scheduler.instance_id?"
+    )]
+    FencedRepeatedly(CallError),
+    /// The local store cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// How long one turn of the loop waits at most if nothing is due, because the group must be polled.
+const IDLE_WAIT: Duration = Duration::from_millis(10);
+/// How long a leaving member waits until its partitions are reassigned.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// What a scheduler works with.
+#[expect(missing_debug_implementations, reason = "clients have nothing to show")]
+pub struct SchedulerParts<E: Environment> {
+    /// Threads, and numbers.
+    pub environment: E,
+    /// The time.
+    pub clock: E::Clock,
+    /// Reports readiness and metrics.
+    pub reporter: E::Reporter,
+    /// The membership in the schedulers' group.
+    pub member: E::Member,
+    /// Reads `triggers`.
+    pub triggers: E::Reader,
+    /// Reads `signals` and the ledger.
+    pub signals_and_ledger: E::Reader,
+    /// Answers questions about topics.
+    pub cluster: E::Cluster,
+    /// Opens producers.
+    pub producers: E::Producers,
+    /// The producer that was opened first.
+    pub producer: E::Producer,
+    /// The stores of this process.
+    pub stores: Arc<E::Stores>,
+    /// Stores of partitions that others own.
+    pub standby: Option<E::Standby>,
+    /// The schemas of producers.
+    pub schemas: E::Schemas,
+    /// Which topics triggers may fire into.
+    pub targets: Box<dyn TargetPolicy>,
+}
+
+/// The state of the loop.
+#[expect(missing_debug_implementations, reason = "clients have nothing to show")]
+pub struct Scheduler<E: Environment> {
+    config: SchedulerConfig,
+    environment: E,
+    clock: E::Clock,
+    reporter: E::Reporter,
+    member: E::Member,
+    triggers: E::Reader,
+    signals_and_ledger: E::Reader,
+    cluster: E::Cluster,
+    producers: E::Producers,
+    producer: Arc<E::Producer>,
+    committer: Committer<E>,
+    batch: Option<Arc<TransactionBatch>>,
+    /// When the last transaction was submitted, on the monotonic clock.
+    last_transaction_at: Duration,
+    assignment: GroupAssignment,
+    writer: StoreWriter<E>,
+    restore_pool: RestorePool<E>,
+    stores: Arc<E::Stores>,
+    standby: Option<E::Standby>,
+    tasks: BTreeMap<PartitionId, PartitionTask<E::Store>>,
+    /// The partition that `seal` starts with next time.
+    next_partition: PartitionId,
+    /// On the monotonic clock.
+    started: Duration,
+    /// When the memory of the stores was last reported, on the monotonic clock.
+    measured_at: Option<Duration>,
+    decoder: InputDecoder<E::Schemas>,
+    targets: Targets<E>,
+    end_offsets: EndOffsetPoller<E>,
+    committed_offsets: E::Queue<CommittedOffsetJob<E>>,
+    refused_topic: Option<String>,
+    leaving: Option<Leaving>,
+}
+
+impl<E: Environment> Scheduler<E> {
+    /// A scheduler that has joined its group and owns nothing yet.
+    #[must_use]
+    pub fn new(config: SchedulerConfig, parts: SchedulerParts<E>) -> Self {
+        let SchedulerParts { environment, clock, reporter, cluster, .. } = parts;
+        let names = config.names.clone();
+        let sender = {
+            let names = names.clone();
+            move || RecordSender::new(&names, Schemas::new())
+        };
+        let limit = config.transaction_timeout * 2;
+        let (partitioner, partitions) = (config.partition.partitioner, config.partition.partitions);
+        let ttl = config.lookup_ttl;
+        Self {
+            committer: Committer::start(&environment, sender, limit, config.commit_lead_max),
+            writer: StoreWriter::start(&environment),
+            restore_pool: RestorePool::start(&environment, config.restore_threads),
+            targets: Targets::new(&environment, cluster.clone(), names.clone(), parts.targets, ttl),
+            end_offsets: EndOffsetPoller::start(
+                &environment,
+                cluster.clone(),
+                clock.clone(),
+                &names,
+            ),
+            committed_offsets: environment.start_queue("offsets", Threads::PerJob, || ()),
+            decoder: InputDecoder::new(&names, partitioner, partitions, parts.schemas),
+            assignment: GroupAssignment::new(config.revocation_grace),
+            last_transaction_at: clock.monotonic(),
+            started: clock.monotonic(),
+            measured_at: None,
+            member: parts.member,
+            triggers: parts.triggers,
+            signals_and_ledger: parts.signals_and_ledger,
+            producers: parts.producers,
+            producer: Arc::new(parts.producer),
+            batch: None,
+            stores: parts.stores,
+            standby: parts.standby,
+            tasks: BTreeMap::new(),
+            next_partition: 0,
+            refused_topic: None,
+            leaving: None,
+            config,
+            environment,
+            clock,
+            reporter,
+            cluster,
+        }
+    }
+
+    /// Runs until `is_shut_down`, and releases the partitions if so configured.
+    pub fn serve(mut self, is_shut_down: impl Fn() -> bool) -> Result<(), LoopError> {
+        while !is_shut_down() {
+            self.poll_once()?;
+        }
+        while !self.leave()? {}
+        Ok(())
+    }
+
+    /// One turn of the loop: does all work that is possible now, then waits for a short time.
+    pub fn poll_once(&mut self) -> Result<(), LoopError> {
+        let now = self.clock.now_ms();
+        let wait = self.time_until_due(now);
+        if !self.assignment.is_idle() {
+            self.poll_transaction(wait.min(Duration::from_millis(1)))?;
+        }
+        self.poll_store_writer()?;
+        if self.assignment.is_idle() {
+            self.poll_group()?;
+        }
+        self.advance_takeovers()?;
+        let wait = match self.spacing() {
+            _ if !self.assignment.is_idle() => Duration::ZERO,
+            Duration::ZERO => wait,
+            spacing => wait.min(spacing),
+        };
+        self.read_inputs(wait)?;
+        let now = self.clock.now_ms();
+        for id in self.active_partitions() {
+            if let Err(error) = self.fire_due(id, now) {
+                self.rebuild_store(id, &error)?;
+            }
+        }
+        if self.assignment.is_idle() {
+            self.commit_if_ready()?;
+        }
+        self.report_memory();
+        Ok(())
+    }
+
+    /// The time until the next fire is due, at most `IDLE_WAIT`.
+    fn time_until_due(&mut self, now: Timestamp) -> Duration {
+        let restoring =
+            self.tasks.values().any(|task| matches!(task.state, PartitionState::Restoring(_)));
+        if restoring {
+            return Duration::from_millis(1);
+        }
+        let next = self.tasks.values_mut().filter_map(|task| task.active()?.next_wakeup()).min();
+        let now = now + self.committer.commit_lead_ms();
+        next.map_or(IDLE_WAIT, |due| Duration::from_millis(due.saturating_sub(now)).min(IDLE_WAIT))
+    }
+
+    /// Loads the timer wheel of a partition and fires what is due, if the clock allows it. Fires
+    /// that are decided early are committed no earlier than their time: see
+    /// [`TransactionBatch::commit_not_before`].
+    fn fire_due(&mut self, id: PartitionId, now: Timestamp) -> Result<(), PartitionTaskError> {
+        let decided_until = now + self.committer.commit_lead_ms();
+        let fires_per_step_max = self.config.fires_per_step_max;
+        let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
+        let Some(partition) = task.active() else { return Ok(()) };
+        let _behind = partition.observe_clock(decided_until);
+        // With no room left, late fires are still decided: they belong to the step that ingested
+        // them.
+        let room = fires_per_step_max.saturating_sub(partition.drafted_records());
+        task.load()?;
+        let PartitionState::Active(partition) = &mut task.state else { return Ok(()) };
+        let due = partition.take_due(room);
+        let catalog = self.targets.catalog(due.topics(), due.pools(), now);
+        let fetched = local_store::fetch_index_rows(&*task.store, due.ids_to_prefetch(&catalog))?;
+        partition.fire(due, &catalog, &fetched)?;
+        Ok(())
+    }
+
+    fn active_partitions(&self) -> Vec<PartitionId> {
+        let active =
+            |task: &&PartitionTask<E::Store>| matches!(task.state, PartitionState::Active(_));
+        self.tasks.values().filter(active).map(|task| task.id).collect()
+    }
+
+    /// Polls the group. No transaction is open at this point.
+    fn poll_group(&mut self) -> Result<(), LoopError> {
+        match self.member.poll(Duration::ZERO) {
+            Ok(changes) => {
+                changes.into_iter().try_for_each(|change| self.apply_group_change(change))?
+            }
+            Err(fatal) => {
+                tracing::warn!(error = %fatal, "fenced by the group; joining again");
+                let all = self.assignment.owned().iter().copied().collect();
+                self.apply_group_change(AssignmentChange::Lost(all))?;
+                self.member.rejoin(fatal).map_err(LoopError::FencedRepeatedly)?;
+            }
+        }
+        let actions = self.assignment.on_tick(self.uptime());
+        self.execute(actions)
+    }
+
+    fn apply_group_change(&mut self, change: AssignmentChange) -> Result<(), LoopError> {
+        tracing::info!(?change, "group assignment changed");
+        let actions = self.assignment.on_assignment_change(change, self.uptime());
+        self.execute(actions)?;
+        self.report_readiness();
+        self.end_offsets.watch(self.assignment.owned().iter().copied());
+        if let Some(standby) = &self.standby {
+            standby.set_owned(self.assignment.owned());
+        }
+        Ok(())
+    }
+
+    /// Milliseconds since the start, on the monotonic clock.
+    fn uptime(&self) -> Millis {
+        ms(self.clock.monotonic() - self.started)
+    }
+
+    /// Releases partitions that no transaction or record of ours can affect any more. The group is
+    /// informed before the stores are flushed, because another process waits for the partitions.
+    fn release(&mut self, partitions: &[PartitionId]) -> Result<(), LoopError> {
+        E::reached("revoke.after_last_words");
+        for partition in partitions {
+            self.stop_reading(*partition)?;
+        }
+        let tasks: Vec<_> = partitions.iter().filter_map(|id| self.tasks.remove(id)).collect();
+        self.member.release(partitions)?;
+        self.await_stores()?;
+        for task in tasks {
+            task.store.flush()?;
+        }
+        Ok(())
+    }
+
+    fn stop_reading(&self, partition: PartitionId) -> CallResult<()> {
+        self.triggers.stop(&self.config.names.triggers(), partition)?;
+        self.signals_and_ledger.stop(&self.config.names.signals(), partition)?;
+        self.signals_and_ledger.stop(&self.config.names.ledger(), partition)
+    }
+
+    /// One turn of a process that is shutting down: releases all partitions. If so configured, the
+    /// partitions stay assigned to this instance id for the next start. Returns whether it may end.
+    pub fn leave(&mut self) -> Result<bool, LoopError> {
+        let now = self.clock.monotonic();
+        let leaving = *self.leaving.get_or_insert(Leaving { began: now, is_requested: false });
+        let is_late = now >= leaving.began + LEAVE_TIMEOUT;
+        let releases = self.config.leave_on_shutdown && self.config.mode == Mode::Guaranteed;
+        if !leaving.is_requested {
+            if !self.assignment.is_idle() && !is_late {
+                self.poll_transaction(IDLE_WAIT)?;
+            } else {
+                self.leaving = Some(Leaving { is_requested: true, ..leaving });
+                self.request_leave(releases)?;
+            }
+            return Ok(false);
+        }
+        let has_left =
+            self.assignment.owned().is_empty() && (!releases || self.member.has_released_all());
+        if !has_left && !is_late {
+            self.poll_once()?;
+        }
+        Ok(has_left || is_late)
+    }
+
+    fn request_leave(&mut self, releases: bool) -> Result<(), LoopError> {
+        self.assignment.disable_grace();
+        if releases {
+            self.member.leave_gracefully()?;
+        } else if self.assignment.is_idle() {
+            let all = self.assignment.owned().iter().copied().collect();
+            let actions =
+                self.assignment.on_assignment_change(AssignmentChange::Revoked(all), self.uptime());
+            self.execute(actions)?;
+        }
+        Ok(())
+    }
+}
+
+/// A shutdown in progress.
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    /// On the monotonic clock.
+    began: Duration,
+    /// The group was asked to take the partitions.
+    is_requested: bool,
+}
+
+/// Why the store of a partition must be rebuilt.
+#[derive(Debug, thiserror::Error)]
+enum PartitionTaskError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Corrupt(#[from] CorruptRow),
+}
+
+/// Converts to whole ms.
+fn ms(duration: Duration) -> Millis {
+    Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
+}

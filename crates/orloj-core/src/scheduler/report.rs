@@ -1,0 +1,50 @@
+//! Reports readiness, the partitions, and the memory of the stores.
+//!
+//! Invariant: a health request is answered from the last report, so no request delays the loop.
+
+use std::time::Duration;
+
+use super::Scheduler;
+use super::partition_task::PartitionState;
+use crate::environment::store::{RowStore as _, StoreDirectory as _, StoreMemoryUsage};
+use crate::environment::{Clock as _, Environment, Reporter as _};
+
+/// How often the memory of the stores is reported.
+const MEMORY_REPORT_INTERVAL: Duration = Duration::from_secs(5);
+
+impl<E: Environment> Scheduler<E> {
+    pub(super) fn report_readiness(&self) {
+        let refused = self.tasks.values().find_map(|task| match &task.state {
+            PartitionState::Refused(refusal) => Some(refusal.to_string()),
+            _ => None,
+        });
+        let active = self.active_partitions().len();
+        self.reporter.partitions_owned(active, self.tasks.len() - active);
+        if let Some(reason) = refused {
+            self.reporter.not_ready("partitions", reason);
+        } else if active == self.tasks.len() {
+            self.reporter.ready("partitions");
+        } else {
+            let all = self.tasks.len();
+            self.reporter.not_ready("partitions", format!("{active} of {all} partitions active"));
+        }
+    }
+
+    /// Reports the memory of the stores, if it is time.
+    pub(super) fn report_memory(&mut self) {
+        let now = self.clock.monotonic();
+        if self.measured_at.is_some_and(|at| now < at + MEMORY_REPORT_INTERVAL) {
+            return;
+        }
+        self.measured_at = Some(now);
+        // A store that fails here also fails at the next write, which handles the error.
+        let memory_of =
+            |task: &super::PartitionTask<E::Store>| task.store.memory().unwrap_or_default();
+        let mut sum = StoreMemoryUsage::default();
+        for memory in self.tasks.values().map(memory_of) {
+            sum.memtables += memory.memtables;
+            sum.tables += memory.tables;
+        }
+        self.reporter.store_memory(sum, self.stores.cache_usage());
+    }
+}

@@ -1,0 +1,465 @@
+//! The scheduler's world in production: Kafka, RocksDB, threads and the system's clock.
+//!
+//! Invariant: nothing is decided here. Each function is a call of a client, a store or the system.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::registry_schemas::RegistrySchemas;
+use super::standby::Standby;
+use super::thread_queue::ThreadQueue;
+use super::{CALL_TIMEOUT, open_producers};
+use crate::clock;
+use crate::config::Settings;
+use crate::engine::assignment::AssignmentChange;
+use crate::engine::catalog::TopicState;
+use crate::engine::index_row::{IdHash, IndexRow};
+use crate::engine::prefetch::TimelineRows;
+use crate::engine::step::RowOp;
+use crate::environment::call_error::{CallError, CallResult};
+use crate::environment::group::{CommittedOffsets, GroupMembership, GroupMetadataError};
+use crate::environment::job::{Job, Threads};
+use crate::environment::log::{LogEvent, LogReading, LogRecord};
+use crate::environment::store::{
+    LocalState, RowStore, Scan, StoreDirectory, StoreError, StoreMemoryUsage,
+};
+use crate::environment::transaction::{
+    OffsetCommit, ProducerFactory, ProducerRecord, TransactionError, TransactionalSending,
+};
+use crate::environment::{
+    Clock, ClusterQueries, CommittedRecords, Environment, Reporter, StandbyStores,
+};
+use crate::fault;
+use crate::health::Health;
+use crate::kafka::admin_client::KafkaAdminClient;
+use crate::kafka::error::{ClientError, ClientResult};
+use crate::kafka::group_metadata::GroupMetadata;
+use crate::kafka::member::{self, Member};
+use crate::kafka::orphaned_transactions::OrphanedTransactions;
+use crate::kafka::producer_pair::ProducerPair;
+use crate::kafka::reader::{LogReader, ReadEvent};
+use crate::kafka::record::{ConsumerRecord, RecordHeader};
+use crate::model::timeline::TimelineKey;
+use crate::model::{Offset, PartitionId, Timestamp};
+use crate::store::{PartitionStore, StoreFactory};
+use crate::telemetry;
+
+/// Kafka, RocksDB and threads.
+#[derive(Debug)]
+pub(super) struct KafkaEnvironment;
+
+impl Environment for KafkaEnvironment {
+    type Clock = SystemClock;
+    type Reader = LogReader;
+    type Member = SchedulerMember;
+    type Producer = ProducerPair;
+    type Producers = SchedulerProducers;
+    type Cluster = KafkaAdminClient;
+    type Store = PartitionStore;
+    type Stores = StoreFactory;
+    type Standby = Standby;
+    type Schemas = RegistrySchemas;
+    type Reporter = RoleReporter;
+    type Queue<J: Job> = ThreadQueue<J>;
+
+    fn start_queue<J: Job>(
+        &self,
+        name: &'static str,
+        threads: Threads,
+        worker: impl Fn() -> J::Worker + Send + Sync + 'static,
+    ) -> ThreadQueue<J> {
+        ThreadQueue::start(name, threads, worker)
+    }
+
+    fn nonce(&self) -> u64 {
+        uuid::Uuid::now_v7().as_u64_pair().0
+    }
+
+    fn reached(point: &'static str) {
+        fault::reached(point);
+    }
+
+    fn abort(&self) -> ! {
+        std::process::abort()
+    }
+}
+
+fn call<T>(result: ClientResult<T>) -> CallResult<T> {
+    result.map_err(CallError::new)
+}
+
+/// The clock of the system.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SystemClock {
+    started: Instant,
+}
+
+impl SystemClock {
+    pub(super) fn start() -> Self {
+        Self { started: clock::monotonic() }
+    }
+}
+
+impl Clock for SystemClock {
+    fn now_ms(&self) -> Timestamp {
+        clock::now_ms()
+    }
+
+    fn until(&self, time: Timestamp) -> Duration {
+        clock::until(time)
+    }
+
+    fn monotonic(&self) -> Duration {
+        clock::monotonic().duration_since(self.started)
+    }
+
+    fn sleep(&self, pause: Duration) {
+        std::thread::park_timeout(pause);
+    }
+}
+
+impl LogRecord for ConsumerRecord<'_> {
+    fn position(&self) -> (&str, PartitionId, Offset) {
+        self.position()
+    }
+
+    fn timestamp(&self) -> Timestamp {
+        self.timestamp()
+    }
+
+    fn key(&self) -> Option<&[u8]> {
+        self.key()
+    }
+
+    fn value(&self) -> Option<&[u8]> {
+        self.value()
+    }
+
+    fn headers(&self) -> impl Iterator<Item = RecordHeader<'_>> {
+        self.headers()
+    }
+
+    fn partition(&self) -> PartitionId {
+        self.partition()
+    }
+
+    fn offset(&self) -> Offset {
+        self.offset()
+    }
+}
+
+impl LogReading for LogReader {
+    type Record<'a> = ConsumerRecord<'a>;
+
+    fn start(&self, topic: &str, partition: PartitionId, offset: Offset) -> CallResult<()> {
+        call(self.start(topic, partition, offset))
+    }
+
+    fn stop(&self, topic: &str, partition: PartitionId) -> CallResult<()> {
+        call(self.stop(topic, partition))
+    }
+
+    fn poll(&self, timeout: Duration) -> CallResult<Option<LogEvent<ConsumerRecord<'_>>>> {
+        let event = call(self.poll(timeout))?;
+        Ok(event.map(|event| match event {
+            ReadEvent::Record(record) => LogEvent::Record(record),
+            ReadEvent::PartitionEof(partition) => LogEvent::End(partition),
+            ReadEvent::OutOfRange(error) => LogEvent::OutOfRange(error),
+        }))
+    }
+
+    fn last_stable_offset(
+        &self,
+        topic: &str,
+        partition: PartitionId,
+        timeout: Duration,
+    ) -> CallResult<Offset> {
+        call(self.last_stable_offset(topic, partition, timeout))
+    }
+}
+
+/// The membership in the schedulers' group.
+#[derive(Debug)]
+pub(super) struct SchedulerMember {
+    member: Member,
+    orphaned_transactions: Arc<OrphanedTransactions>,
+    /// The topic to which a leaving member subscribes.
+    other_topic: String,
+    /// The last fatal error.
+    fatal: Option<ClientError>,
+}
+
+impl SchedulerMember {
+    pub(super) fn new(
+        member: Member,
+        orphaned_transactions: OrphanedTransactions,
+        other_topic: String,
+    ) -> Self {
+        let orphaned_transactions = Arc::new(orphaned_transactions);
+        Self { member, orphaned_transactions, other_topic, fatal: None }
+    }
+}
+
+impl GroupMembership for SchedulerMember {
+    type Metadata = GroupMetadata;
+    type Offsets = SchedulerOffsets;
+
+    fn poll(&mut self, timeout: Duration) -> CallResult<Vec<AssignmentChange>> {
+        self.member.poll(timeout).map_err(|fatal| {
+            let text = CallError::new(&fatal);
+            self.fatal = Some(fatal);
+            text
+        })
+    }
+
+    fn rejoin(&mut self, fatal: CallError) -> CallResult<()> {
+        match self.fatal.take() {
+            Some(fatal) => call(self.member.rejoin(fatal)),
+            None => Err(fatal),
+        }
+    }
+
+    fn metadata(&self) -> Result<GroupMetadata, GroupMetadataError> {
+        self.member.group_metadata()
+    }
+
+    fn release(&self, partitions: &[PartitionId]) -> CallResult<()> {
+        call(self.member.release(partitions))
+    }
+
+    fn committed_offsets(&self) -> SchedulerOffsets {
+        SchedulerOffsets {
+            offsets: self.member.committed_offsets(),
+            orphaned_transactions: Arc::clone(&self.orphaned_transactions),
+        }
+    }
+
+    fn commit_offsets(&self, commits: &[OffsetCommit]) -> CallResult<()> {
+        call(self.member.commit_offsets(commits))
+    }
+
+    fn leave_gracefully(&self) -> CallResult<()> {
+        call(self.member.leave_gracefully(&self.other_topic, CALL_TIMEOUT))
+    }
+
+    fn has_released_all(&self) -> bool {
+        self.member.has_released_all()
+    }
+}
+
+/// Reads committed offsets, and fences earlier owners.
+#[derive(Debug)]
+pub(super) struct SchedulerOffsets {
+    offsets: member::CommittedOffsets,
+    orphaned_transactions: Arc<OrphanedTransactions>,
+}
+
+impl CommittedOffsets for SchedulerOffsets {
+    fn stable(
+        &self,
+        partition: PartitionId,
+        timeout: Duration,
+    ) -> CallResult<Option<(Offset, String)>> {
+        call(self.offsets.committed(partition, timeout))
+    }
+
+    fn latest_metadata(&self, partition: PartitionId) -> CallResult<String> {
+        call(self.orphaned_transactions.committed_metadata(partition, CALL_TIMEOUT))
+    }
+
+    fn fence_owner(&self, metadata: &str) {
+        self.orphaned_transactions.fence_owner(metadata, CALL_TIMEOUT);
+    }
+}
+
+/// Opens the producers of this process.
+#[derive(Clone, Debug)]
+pub(super) struct SchedulerProducers {
+    pub(super) settings: Arc<Settings>,
+    pub(super) transactional_id: String,
+}
+
+impl ProducerFactory for SchedulerProducers {
+    type Producer = ProducerPair;
+
+    fn open(&self) -> Result<ProducerPair, TransactionError> {
+        open_producers(&self.settings, &self.transactional_id)
+    }
+}
+
+impl TransactionalSending for ProducerPair {
+    type Metadata = GroupMetadata;
+
+    fn begin_at(&self, time: Timestamp) -> Result<(), TransactionError> {
+        self.begin_at(time)
+    }
+
+    fn send(&self, record: ProducerRecord<'_>) -> Result<(), TransactionError> {
+        self.send(record)
+    }
+
+    fn flush(&self, timeout: Duration) -> Result<(), TransactionError> {
+        self.flush(timeout)
+    }
+
+    fn send_offsets(
+        &self,
+        commits: &[OffsetCommit],
+        metadata: &GroupMetadata,
+        timeout: Duration,
+    ) -> Result<(), TransactionError> {
+        self.send_offsets(commits, metadata, timeout)
+    }
+
+    fn commit(&self, timeout: Duration) -> Result<(), TransactionError> {
+        self.commit(timeout)
+    }
+
+    fn abort(&self, timeout: Duration) -> Result<(), TransactionError> {
+        self.abort(timeout)
+    }
+}
+
+impl ClusterQueries for KafkaAdminClient {
+    fn bounds(&self, topic: &str, partition: PartitionId) -> CallResult<(Offset, Offset)> {
+        call(self.bounds(topic, partition))
+    }
+
+    fn topic_state(&self, topic: &str) -> TopicState {
+        self.topic_state(topic)
+    }
+}
+
+impl StandbyStores<PartitionStore> for Standby {
+    fn set_owned(&self, partitions: &BTreeSet<PartitionId>) {
+        self.set_owned(partitions);
+    }
+
+    fn release(&self, partition: PartitionId) -> Option<Arc<PartitionStore>> {
+        self.release(partition)
+    }
+}
+
+impl StoreDirectory for StoreFactory {
+    type Store = PartitionStore;
+
+    fn open(&self, partition: PartitionId) -> Result<Arc<PartitionStore>, StoreError> {
+        self.open(partition).map(Arc::new)
+    }
+
+    fn wipe(&self, partition: PartitionId) -> Result<(), StoreError> {
+        self.wipe(partition)
+    }
+
+    fn cache_usage(&self) -> usize {
+        self.cache_usage()
+    }
+}
+
+impl RowStore for PartitionStore {
+    fn state(&self) -> Result<Option<LocalState>, StoreError> {
+        self.state()
+    }
+
+    fn bulk_load(&self, rows: &[RowOp]) -> Result<(), StoreError> {
+        self.bulk_load(rows)
+    }
+
+    fn apply(&self, rows: &[RowOp], state: &LocalState) -> Result<(), StoreError> {
+        self.apply(rows, state)
+    }
+
+    fn lookup(&self, hashes: &[IdHash]) -> Result<Vec<Option<IndexRow>>, StoreError> {
+        self.lookup(hashes)
+    }
+
+    fn scan(
+        &self,
+        from: TimelineKey,
+        until: TimelineKey,
+        bytes_max: usize,
+    ) -> Result<Scan, StoreError> {
+        self.scan(from, until, bytes_max)
+    }
+
+    fn timeline_rows(&self, timeline_keys: &[TimelineKey]) -> Result<TimelineRows, StoreError> {
+        self.timeline_rows(timeline_keys)
+    }
+
+    fn skip_marks(&self) -> Result<BTreeSet<Offset>, StoreError> {
+        self.skip_marks()
+    }
+
+    fn drop_through(&self, fired_through: TimelineKey) -> Result<(), StoreError> {
+        self.drop_through(fired_through)
+    }
+
+    fn flush(&self) -> Result<(), StoreError> {
+        self.flush()
+    }
+
+    fn flush_in_background(&self) -> Result<(), StoreError> {
+        self.flush_in_background()
+    }
+
+    fn memory(&self) -> Result<StoreMemoryUsage, StoreError> {
+        self.memory()
+    }
+}
+
+/// Reports to the role's health and to the metrics.
+#[derive(Clone, Debug)]
+pub(super) struct RoleReporter(pub(super) Arc<Health>);
+
+impl Reporter for RoleReporter {
+    fn ready(&self, part: &'static str) {
+        self.0.ready(part);
+    }
+
+    fn not_ready(&self, part: &'static str, reason: String) {
+        self.0.not_ready(part, reason);
+    }
+
+    fn partitions_owned(&self, active: usize, other: usize) {
+        // A gauge is a float; no process owns 2^52 partitions.
+        metrics::gauge!(telemetry::OWNED, "state" => "active").set(active as f64);
+        metrics::gauge!(telemetry::OWNED, "state" => "other").set(other as f64);
+    }
+
+    fn taken_over(&self, took: Duration) {
+        metrics::histogram!(telemetry::TAKEOVER).record(took.as_secs_f64());
+    }
+
+    fn transaction_ended(&self, took: Duration) {
+        metrics::histogram!(telemetry::COMMIT).record(took.as_secs_f64());
+    }
+
+    fn transaction_failed(&self) {
+        metrics::counter!(telemetry::COMMIT_FAILURES).increment(1);
+    }
+
+    fn committed(&self, counts: CommittedRecords) {
+        metrics::counter!(telemetry::INGESTED).increment(counts.ingested);
+        metrics::counter!(telemetry::FIRED, "target" => "topic").increment(counts.topic_fires);
+        metrics::counter!(telemetry::FIRED, "target" => "http").increment(counts.callbacks);
+        metrics::counter!(telemetry::DEAD_LETTERS).increment(counts.dead_letters);
+        metrics::counter!(telemetry::REJECTED).increment(counts.rejected);
+        metrics::counter!(telemetry::FORWARDED).increment(counts.forwarded);
+    }
+
+    fn lateness(&self) -> impl FnMut(Duration) {
+        let lateness = metrics::histogram!(telemetry::LATENESS);
+        move |late| lateness.record(late.as_secs_f64())
+    }
+
+    fn store_memory(&self, stores: StoreMemoryUsage, cache: usize) {
+        let gauge = |of, bytes: u64| {
+            // A gauge is a float; no process has 2^52 bytes.
+            metrics::gauge!(telemetry::STORE_MEMORY, "of" => of).set(bytes as f64);
+        };
+        gauge("memtables", stores.memtables);
+        gauge("tables", stores.tables);
+        gauge("block_cache", u64::try_from(cache).unwrap_or(u64::MAX));
+    }
+}

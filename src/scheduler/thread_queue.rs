@@ -1,0 +1,180 @@
+//! Job queues with threads.
+//!
+//! Invariant: the jobs of one thread run one after the other, in the order of submission. Threads
+//! end with the process, or when their queue is dropped.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::environment::job::{Job, JobQueue, JobStep, Threads};
+
+/// A queue of jobs.
+pub(super) struct ThreadQueue<J: Job> {
+    jobs: JobSender<J>,
+    outputs: Receiver<J::Output>,
+    in_flight: usize,
+}
+
+impl<J: Job> std::fmt::Debug for ThreadQueue<J> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ThreadQueue").field("in_flight", &self.in_flight).finish_non_exhaustive()
+    }
+}
+
+/// Where jobs are submitted.
+enum JobSender<J: Job> {
+    /// To threads that run all the time.
+    Threads(Sender<J>),
+    /// To a new thread for each job.
+    PerJob(Box<dyn Fn(J) + Send>),
+}
+
+impl<J: Job> ThreadQueue<J> {
+    /// Starts the threads.
+    pub(super) fn start(
+        name: &'static str,
+        threads: Threads,
+        worker: impl Fn() -> J::Worker + Send + Sync + 'static,
+    ) -> Self {
+        let (outbox, outputs) = channel();
+        let worker = Arc::new(worker);
+        let jobs = match threads {
+            Threads::Fixed(count) => {
+                let (jobs, inbox) = channel();
+                let inbox = Arc::new(Mutex::new(inbox));
+                for _ in 0..count {
+                    let (inbox, outbox) = (Arc::clone(&inbox), outbox.clone());
+                    let worker = Arc::clone(&worker);
+                    super::spawn(name, move || run_jobs(&inbox, &outbox, &mut worker()));
+                }
+                JobSender::Threads(jobs)
+            }
+            Threads::PerJob => JobSender::PerJob(Box::new(move |job| {
+                let (outbox, worker) = (outbox.clone(), Arc::clone(&worker));
+                super::spawn(name, move || {
+                    let _is_open = run_job(job, &mut worker(), &outbox);
+                });
+            })),
+        };
+        Self { jobs, outputs, in_flight: 0 }
+    }
+}
+
+impl<J: Job> JobQueue<J> for ThreadQueue<J> {
+    fn submit(&mut self, job: J) {
+        self.in_flight += 1;
+        match &self.jobs {
+            JobSender::Threads(jobs) => {
+                let sent = jobs.send(job);
+                assert!(sent.is_ok(), "the threads run as long as their queue");
+            }
+            JobSender::PerJob(start) => start(job),
+        }
+    }
+
+    fn poll(&mut self, timeout: Duration) -> Option<J::Output> {
+        let output = match self.outputs.recv_timeout(timeout) {
+            Ok(output) => output,
+            Err(RecvTimeoutError::Timeout) => return None,
+            Err(RecvTimeoutError::Disconnected) => panic!("a thread of this queue has panicked"),
+        };
+        self.in_flight -= 1;
+        Some(output)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn drain(&mut self) -> Vec<J::Output> {
+        let outputs: Vec<_> = self.outputs.iter().take(self.in_flight).collect();
+        self.in_flight -= outputs.len();
+        outputs
+    }
+}
+
+fn run_jobs<J: Job>(
+    inbox: &Mutex<Receiver<J>>,
+    outbox: &Sender<J::Output>,
+    worker: &mut J::Worker,
+) {
+    loop {
+        let next = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(job) = next else { return };
+        if !run_job(job, worker, outbox) {
+            return;
+        }
+    }
+}
+
+/// Returns whether the queue still exists.
+fn run_job<J: Job>(mut job: J, worker: &mut J::Worker, outbox: &Sender<J::Output>) -> bool {
+    loop {
+        match job.step(worker) {
+            JobStep::Continue => {}
+            JobStep::Pause(pause) => std::thread::park_timeout(pause),
+            JobStep::Done(output) => {
+                let is_open = outbox.send(output).is_ok();
+                job.on_delivered();
+                return is_open;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts down, then returns its number.
+    struct Countdown {
+        number: u32,
+        steps: u32,
+    }
+
+    impl Job for Countdown {
+        type Output = u32;
+        type Worker = ();
+
+        fn step(&mut self, (): &mut ()) -> JobStep<u32> {
+            match self.steps.checked_sub(1) {
+                None => JobStep::Done(self.number),
+                Some(left) if left % 2 == 0 => {
+                    self.steps = left;
+                    JobStep::Pause(Duration::from_micros(1))
+                }
+                Some(left) => {
+                    self.steps = left;
+                    JobStep::Continue
+                }
+            }
+        }
+    }
+
+    const DEADLINE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn outputs_arrive_once_and_in_the_order_of_submission() {
+        let mut queue = ThreadQueue::start("countdown", Threads::Fixed(1), || ());
+        for number in 0..5 {
+            queue.submit(Countdown { number, steps: 5 - number });
+        }
+        assert_eq!(queue.poll(DEADLINE), Some(0));
+        assert_eq!((queue.in_flight(), queue.drain()), (4, vec![1, 2, 3, 4]));
+        assert_eq!(
+            (queue.poll(Duration::ZERO), queue.drain()),
+            (None, vec![]),
+            "all were returned"
+        );
+    }
+
+    #[test]
+    fn a_thread_of_its_own_does_not_wait_for_the_others() {
+        let mut queue = ThreadQueue::start("countdown", Threads::PerJob, || ());
+        queue.submit(Countdown { number: 1, steps: u32::MAX });
+        queue.submit(Countdown { number: 2, steps: 0 });
+        assert_eq!(queue.poll(DEADLINE), Some(2));
+        assert_eq!(queue.in_flight(), 1);
+    }
+}
