@@ -12,7 +12,9 @@ mod thread_queue;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orloj_core::scheduler::config::{Mode, SchedulerConfig, TargetPolicy, WheelConfig};
+use orloj_core::scheduler::config::{
+    Mode, SchedulerConfig, SchedulerTiming, TargetPolicy, WheelConfig,
+};
 use orloj_core::scheduler::{self as core_scheduler, GRACE_MS, LoopError, SchedulerParts};
 use tokio_util::sync::CancellationToken;
 
@@ -236,6 +238,7 @@ fn scheduler_config(
         state_age_max: settings.store.state_age_max,
         lookup_ttl: settings.targets.lookup_ttl,
         restore_threads: cores.min(RESTORE_THREADS_MAX),
+        timing: SchedulerTiming::default(),
     }
 }
 

@@ -11,7 +11,7 @@ pub trait Job: Send + 'static {
     /// What it results in.
     type Output: Send + 'static;
     /// What a thread keeps from one job to the next.
-    type Worker;
+    type Worker: 'static;
 
     /// Does the next step.
     fn step(&mut self, worker: &mut Self::Worker) -> JobStep<Self::Output>;

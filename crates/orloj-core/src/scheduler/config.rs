@@ -30,6 +30,39 @@ pub struct WheelConfig {
     pub memory_max: u64,
 }
 
+/// How often the loop looks at what it is not told, and how long it waits. The default is what
+/// production uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SchedulerTiming {
+    /// Interval of the requests for end offsets. It is a fraction of the grace period of cancels, so
+    /// that one slow request delays no fire.
+    pub end_offset_interval: Duration,
+    /// How long the end offset may stay unreached before it is checked, in ms.
+    pub stall: Millis,
+    /// How long to wait before checking again whether another process's open transaction has ended,
+    /// in ms.
+    pub end_retry: Millis,
+    /// How long reading a partition is paused if the schema registry is unavailable, in ms.
+    pub registry_retry: Millis,
+    /// How long the state of a target topic that cannot be reached is cached, in ms.
+    pub unreachable_ttl: Millis,
+    /// How long a leaving member waits until its partitions are reassigned.
+    pub leave_timeout: Duration,
+}
+
+impl Default for SchedulerTiming {
+    fn default() -> Self {
+        Self {
+            end_offset_interval: Duration::from_millis(200),
+            stall: 300,
+            end_retry: 200,
+            registry_retry: 1_000,
+            unreachable_ttl: 1_000,
+            leave_timeout: Duration::from_secs(15),
+        }
+    }
+}
+
 /// Which topics triggers may fire into.
 pub trait TargetPolicy: Send + 'static {
     /// Why nothing may fire into `topic`; `None` if it may.
@@ -73,4 +106,6 @@ pub struct SchedulerConfig {
     pub lookup_ttl: Duration,
     /// Threads that apply records during takeovers.
     pub restore_threads: usize,
+    /// How often the loop looks, and how long it waits.
+    pub timing: SchedulerTiming,
 }

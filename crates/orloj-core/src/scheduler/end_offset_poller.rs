@@ -15,9 +15,6 @@ use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
 /// A cancellation that is written at least this long before the due time is never too late.
 pub const GRACE_MS: Millis = 1_000;
-/// Interval of the requests. It is a fraction of the grace period, so that one slow request delays
-/// no fire.
-const INTERVAL: Duration = Duration::from_millis(200);
 /// The ledger's end offset is requested once in this number of rounds (every 5 s). A restart reads
 /// again what was written to the ledger since then.
 const LEDGER_EVERY: u32 = 25;
@@ -45,6 +42,7 @@ pub(super) struct EndOffsetPoller<E: Environment> {
     cluster: E::Cluster,
     clock: E::Clock,
     names: Names,
+    interval: Duration,
     watched: BTreeSet<PartitionId>,
     queue: E::Queue<EndOffsetJob<E>>,
     rounds: u32,
@@ -86,10 +84,11 @@ impl<E: Environment> EndOffsetPoller<E> {
         cluster: E::Cluster,
         clock: E::Clock,
         names: &Names,
+        interval: Duration,
     ) -> Self {
         let queue = environment.start_queue("end-offsets", Threads::Fixed(1), || ());
         let (names, watched) = (names.clone(), BTreeSet::new());
-        Self { cluster, clock, names, watched, queue, rounds: 0, ended_at: None }
+        Self { cluster, clock, names, interval, watched, queue, rounds: 0, ended_at: None }
     }
 
     /// Replaces the polled partitions.
@@ -107,7 +106,7 @@ impl<E: Environment> EndOffsetPoller<E> {
                 self.ended_at = Some(self.clock.monotonic());
             }
         }
-        if self.ended_at.is_none_or(|at| self.clock.monotonic() >= at + INTERVAL) {
+        if self.ended_at.is_none_or(|at| self.clock.monotonic() >= at + self.interval) {
             self.start_round();
         }
         ends

@@ -23,14 +23,8 @@ use crate::model::input::{SignalRecord, TriggerRecord, Unreadable};
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::names::Names;
 use crate::model::partitioner::Partitioner;
-use crate::model::{Millis, PartitionId, Timestamp};
+use crate::model::{PartitionId, Timestamp};
 
-/// How long reading a partition is paused if the schema registry is unavailable.
-const REGISTRY_RETRY_MS: Millis = 1_000;
-/// How long to wait before checking again whether another process's open transaction has ended.
-const END_RETRY_MS: Millis = 200;
-/// How long the end offset may stay unreached before it is checked.
-const STALL_MS: Millis = 300;
 /// How long the loop waits for a last stable offset. A partition without a leader must not delay
 /// the others for longer.
 const STABLE_OFFSET_TIMEOUT: Duration = Duration::from_millis(500);
@@ -47,7 +41,7 @@ pub struct InputDecoder<S> {
     signals: String,
     partitioner: Partitioner,
     partitions: i32,
-    schemas: Schemas,
+    schemas: &'static Schemas,
     writer_schemas: S,
 }
 
@@ -64,7 +58,7 @@ impl<S: SchemaSource> InputDecoder<S> {
             signals: names.signals(),
             partitioner,
             partitions,
-            schemas: Schemas::new(),
+            schemas: Schemas::shared(),
             writer_schemas,
         }
     }
@@ -80,7 +74,7 @@ impl<S: SchemaSource> InputDecoder<S> {
         let context = ReadContext {
             partitioner: self.partitioner,
             partitions: self.partitions,
-            schemas: &self.schemas,
+            schemas: self.schemas,
             writers: &writers,
         };
         let raw = RawRecord {
@@ -102,7 +96,7 @@ impl<S: SchemaSource> InputDecoder<S> {
 
     /// The codec of Orloj's own topics.
     pub(super) fn schemas(&self) -> &Schemas {
-        &self.schemas
+        self.schemas
     }
 
     /// Whether this record is the barrier with that nonce.
@@ -208,7 +202,7 @@ impl<E: Environment> Scheduler<E> {
                                 %error,
                                 "reading triggers is paused"
                             );
-                            task.paused_until = Some(now + REGISTRY_RETRY_MS);
+                            task.paused_until = Some(now + self.config.timing.registry_retry);
                             paused.push(id);
                         }
                     }
@@ -355,7 +349,10 @@ impl<E: Environment> Scheduler<E> {
                 task.end_check = EndCheck::Confirming(end);
                 self.triggers.start(&topic, id, task.next_trigger)?;
             }
-            _ => task.end_check = EndCheck::RetryAt(self.clock.now_ms() + END_RETRY_MS),
+            _ => {
+                task.end_check =
+                    EndCheck::RetryAt(self.clock.now_ms() + self.config.timing.end_retry)
+            }
         }
         Ok(())
     }
@@ -363,10 +360,11 @@ impl<E: Environment> Scheduler<E> {
     /// Checks end offsets again and resumes paused partitions, if it is time.
     fn run_due_checks(&mut self) -> Result<(), LoopError> {
         let now = self.clock.now_ms();
+        let stall = self.config.timing.stall;
         // If the last records are transaction markers, reading never reaches the end offset.
         let is_stalled = |task: &PartitionTask<E::Store>| match &task.state {
             PartitionState::Active(partition) => {
-                partition.has_unread_input() && now >= task.read_at + STALL_MS
+                partition.has_unread_input() && now >= task.read_at + stall
             }
             _ => false,
         };

@@ -10,6 +10,7 @@ use crate::engine::index_row::{IdHash, IndexRow};
 use crate::engine::local_checkpoint::LocalCheckpoint;
 use crate::engine::partition::IndexRows;
 use crate::environment::store::{LocalState, RowStore, StoreError};
+use crate::fault::{Mutation, is_active};
 use crate::model::{Offset, Timestamp};
 
 /// The index rows of `hashes` that exist in the store.
@@ -24,27 +25,38 @@ pub fn fetch_index_rows(
     Ok(hashes.into_iter().zip(rows).filter_map(found).collect())
 }
 
-/// The state of a store, if it belongs to this cluster and is younger than `age_max` at `now` (ms
-/// since the epoch). In an older
-/// store, entries could remain whose tombstones the ledger has already removed.
+/// How far a store is, with its skip marks, if it can be resumed: see [`fresh_checkpoint`].
 pub fn valid_state(
     store: &impl RowStore,
     cluster: &str,
     age_max: Duration,
     now: Timestamp,
 ) -> Result<Option<(LocalCheckpoint, BTreeSet<Offset>)>, StoreError> {
-    let valid = |state: &LocalState| {
+    let local = fresh_checkpoint(store.state()?, cluster, age_max, now);
+    local.map(|local| Ok((local, store.skip_marks()?))).transpose()
+}
+
+/// How far a store with this state is, if it belongs to this cluster and is younger than `age_max`
+/// at `now` (ms since the epoch). In an older store, entries could remain whose tombstones the
+/// ledger has already removed.
+#[must_use]
+pub fn fresh_checkpoint(
+    state: Option<LocalState>,
+    cluster: &str,
+    age_max: Duration,
+    now: Timestamp,
+) -> Option<LocalCheckpoint> {
+    let state = state.filter(|state| {
         let age = u128::from(now.saturating_sub(state.caught_up_at));
-        state.cluster_id == cluster && age < age_max.as_millis()
-    };
-    let Some(state) = store.state()?.filter(valid) else { return Ok(None) };
-    let local = LocalCheckpoint {
+        let is_young = age < age_max.as_millis() || is_active(Mutation::StaleStoreResumed);
+        state.cluster_id == cluster && is_young
+    })?;
+    Some(LocalCheckpoint {
         applied_until: state.applied,
         step: state.step,
         ledger_position: state.ledger_position,
         fired_through: state.fired_through,
-    };
-    Ok(Some((local, store.skip_marks()?)))
+    })
 }
 
 /// The state to write with the rows.

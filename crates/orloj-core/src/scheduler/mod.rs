@@ -73,8 +73,6 @@ pub enum LoopError {
 
 /// How long one turn of the loop waits at most if nothing is due, because the group must be polled.
 const IDLE_WAIT: Duration = Duration::from_millis(10);
-/// How long a leaving member waits until its partitions are reassigned.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// What a scheduler works with.
 #[expect(missing_debug_implementations, reason = "clients have nothing to show")]
@@ -152,11 +150,11 @@ impl<E: Environment> Scheduler<E> {
         let names = config.names.clone();
         let sender = {
             let names = names.clone();
-            move || RecordSender::new(&names, Schemas::new())
+            move || RecordSender::new(&names, Schemas::shared())
         };
         let limit = config.transaction_timeout * 2;
         let (partitioner, partitions) = (config.partition.partitioner, config.partition.partitions);
-        let ttl = config.lookup_ttl;
+        let ttl = (config.lookup_ttl, config.timing.unreachable_ttl);
         Self {
             committer: Committer::start(&environment, sender, limit, config.commit_lead_max),
             writer: StoreWriter::start(&environment),
@@ -167,6 +165,7 @@ impl<E: Environment> Scheduler<E> {
                 cluster.clone(),
                 clock.clone(),
                 &names,
+                config.timing.end_offset_interval,
             ),
             committed_offsets: environment.start_queue("offsets", Threads::PerJob, || ()),
             decoder: InputDecoder::new(&names, partitioner, partitions, parts.schemas),
@@ -334,7 +333,7 @@ impl<E: Environment> Scheduler<E> {
     pub fn leave(&mut self) -> Result<bool, LoopError> {
         let now = self.clock.monotonic();
         let leaving = *self.leaving.get_or_insert(Leaving { began: now, is_requested: false });
-        let is_late = now >= leaving.began + LEAVE_TIMEOUT;
+        let is_late = now >= leaving.began + self.config.timing.leave_timeout;
         let releases = self.config.leave_on_shutdown && self.config.mode == Mode::Guaranteed;
         if !leaving.is_requested {
             if !self.assignment.is_idle() && !is_late {

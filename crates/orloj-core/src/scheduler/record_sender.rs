@@ -29,7 +29,7 @@ pub(super) struct RecordSender {
     fires: String,
     outcomes: String,
     dead_letters: String,
-    schemas: Schemas,
+    schemas: &'static Schemas,
 }
 
 const INTO_MEMORY: &str = "writing to memory cannot fail";
@@ -38,7 +38,7 @@ const INTO_MEMORY: &str = "writing to memory cannot fail";
 type RecordHeaders<'a> = Vec<(&'a str, Option<&'a [u8]>)>;
 
 impl RecordSender {
-    pub(super) fn new(names: &Names, schemas: Schemas) -> Self {
+    pub(super) fn new(names: &Names, schemas: &'static Schemas) -> Self {
         Self {
             names: names.clone(),
             triggers: names.triggers(),

@@ -6,18 +6,25 @@ use std::time::Duration;
 
 use super::Scheduler;
 use super::partition_task::PartitionState;
+use crate::engine::takeover::TakeoverError;
 use crate::environment::store::{RowStore as _, StoreDirectory as _, StoreMemoryUsage};
 use crate::environment::{Clock as _, Environment, Reporter as _};
+use crate::model::PartitionId;
 
 /// How often the memory of the stores is reported.
 const MEMORY_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 impl<E: Environment> Scheduler<E> {
-    pub(super) fn report_readiness(&self) {
-        let refused = self.tasks.values().find_map(|task| match &task.state {
-            PartitionState::Refused(refusal) => Some(refusal.to_string()),
+    /// The partitions that are not taken over until an operator acts, and why.
+    pub fn refused_partitions(&self) -> impl Iterator<Item = (PartitionId, &TakeoverError)> {
+        self.tasks.values().filter_map(|task| match &task.state {
+            PartitionState::Refused(refusal) => Some((task.id, refusal)),
             _ => None,
-        });
+        })
+    }
+
+    pub(super) fn report_readiness(&self) {
+        let refused = self.refused_partitions().next().map(|(_, refusal)| refusal.to_string());
         let active = self.active_partitions().len();
         self.reporter.partitions_owned(active, self.tasks.len() - active);
         if let Some(reason) = refused {

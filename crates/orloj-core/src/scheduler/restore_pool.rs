@@ -92,7 +92,7 @@ pub(super) enum RestoreError {
 impl<E: Environment> RestorePool<E> {
     /// Starts that many threads.
     pub(super) fn start(environment: &E, threads: usize) -> Self {
-        let queue = environment.start_queue("restorer", Threads::Fixed(threads), Schemas::new);
+        let queue = environment.start_queue("restorer", Threads::Fixed(threads), || ());
         Self { queue, finished: Vec::new() }
     }
 
@@ -120,10 +120,10 @@ impl<E: Environment> RestorePool<E> {
 
 impl<E: Environment> Job for RestoreJob<E> {
     type Output = RestoreResult;
-    type Worker = Schemas;
+    type Worker = ();
 
-    fn step(&mut self, schemas: &mut Schemas) -> JobStep<RestoreResult> {
-        JobStep::Done(self.0.take().expect("a job is done once").run::<E>(schemas))
+    fn step(&mut self, (): &mut ()) -> JobStep<RestoreResult> {
+        JobStep::Done(self.0.take().expect("a job is done once").run::<E>(Schemas::shared()))
     }
 }
 

@@ -355,6 +355,7 @@ impl<E: Environment> Scheduler<E> {
                 "the local clock is behind the decisions of an earlier owner; waiting, so that \
                  nothing fires early"
             );
+            E::reached("takeover.waits_for_clock");
             // Nothing can be decided yet, so nothing is ingested: reading restarts when the
             // partition is activated.
             task.next_trigger = cursor.next_offset;

@@ -14,14 +14,13 @@ use crate::environment::{ClusterQueries, Environment};
 use crate::model::names::Names;
 use crate::model::{Millis, Timestamp};
 
-/// How long the state of an unreachable topic is cached.
-const UNREACHABLE_TTL_MS: Millis = 1_000;
-
 /// The states of the target topics.
 pub(super) struct Targets<E: Environment> {
     policy: Box<dyn TargetPolicy>,
     /// How long a state is cached, in ms.
     ttl: Millis,
+    /// The same of a topic that cannot be reached.
+    unreachable_ttl: Millis,
     names: Names,
     cluster: E::Cluster,
     cached: HashMap<String, CachedTopic>,
@@ -58,10 +57,11 @@ impl<E: Environment> Targets<E> {
         cluster: E::Cluster,
         names: Names,
         policy: Box<dyn TargetPolicy>,
-        ttl: Duration,
+        (ttl, unreachable_ttl): (Duration, Millis),
     ) -> Self {
         let lookups = environment.start_queue("targets", Threads::Fixed(1), || ());
-        Self { policy, ttl: super::ms(ttl), names, cluster, cached: HashMap::new(), lookups }
+        let (ttl, cached) = (super::ms(ttl), HashMap::new());
+        Self { policy, ttl, unreachable_ttl, names, cluster, cached, lookups }
     }
 
     /// The states of `topics` and `pools`. Blocks only for topics that are not cached.
@@ -133,7 +133,7 @@ impl<E: Environment> Targets<E> {
 
     fn cache_state(&mut self, topic: String, state: TopicState, now: Timestamp) {
         let ttl = match state {
-            TopicState::Unavailable(_) => UNREACHABLE_TTL_MS,
+            TopicState::Unavailable(_) => self.unreachable_ttl,
             _ => self.ttl,
         };
         let entry =

@@ -22,7 +22,8 @@ use crate::environment::transaction::{
     ProducerFactory as _, TransactionError, TransactionalSending as _,
 };
 use crate::environment::{Clock as _, Environment, Reporter as _};
-use crate::model::PartitionId;
+use crate::fault::{Mutation, is_active};
+use crate::model::{PartitionId, Timestamp};
 
 /// How long to wait before opening the producers again after a failure.
 const RECREATE_PAUSE: Duration = Duration::from_millis(200);
@@ -48,6 +49,9 @@ impl<E: Environment> Scheduler<E> {
         E::reached("step.sealed");
         self.assignment.on_transaction_begin();
         self.last_transaction_at = self.clock.monotonic();
+        if is_active(Mutation::RowsBeforeCommit) {
+            self.submit_spills(&batch, self.clock.now_ms());
+        }
         self.submit_transaction(Arc::new(batch), group_metadata);
         Ok(())
     }
@@ -231,12 +235,33 @@ impl<E: Environment> Scheduler<E> {
         if self.config.mode == Mode::Trial {
             self.commit_offsets(&batch);
         }
+        if !is_active(Mutation::RowsBeforeCommit) {
+            self.submit_spills(&batch, now);
+        }
+        for (id, _) in &batch.barriers {
+            let Some(task) = self.tasks.get_mut(id) else { continue };
+            if let PartitionState::Restoring(restoring) = &mut task.state
+                && let Some(takeover) = &mut restoring.takeover
+            {
+                takeover.on_barrier();
+            }
+        }
+        E::reached("step.after_settle");
+    }
+
+    /// Sends what the steps spill to the store writer.
+    fn submit_spills(&mut self, batch: &TransactionBatch, now: Timestamp) {
         for (id, step) in &batch.steps {
             let (Some(task), Some(delta)) = (self.tasks.get(id), &step.spill) else { continue };
+            let ledger_position = if is_active(Mutation::LedgerEndReadTooLate) {
+                task.ledger_position.max(task.ledger_end)
+            } else {
+                task.ledger_position
+            };
             let local = LocalCheckpoint {
                 applied_until: step.cursor.next_offset,
                 step: step.number,
-                ledger_position: task.ledger_position,
+                ledger_position,
                 fired_through: step.cursor.fired_through,
             };
             let (step, ledger_position) = (local.step, local.ledger_position);
@@ -253,15 +278,6 @@ impl<E: Environment> Scheduler<E> {
                 state: local_state(local, &self.config.cluster_id, now),
             });
         }
-        for (id, _) in &batch.barriers {
-            let Some(task) = self.tasks.get_mut(id) else { continue };
-            if let PartitionState::Restoring(restoring) = &mut task.state
-                && let Some(takeover) = &mut restoring.takeover
-            {
-                takeover.on_barrier();
-            }
-        }
-        E::reached("step.after_settle");
     }
 
     /// The built-in broker does not store the offsets of a transaction. The gateway's view reads

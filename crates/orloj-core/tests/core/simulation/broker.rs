@@ -4,10 +4,14 @@
 //! fenced; offsets of a transaction are stable only once it has ended; a transaction that stays
 //! open too long is aborted, and its producer fenced.
 
-use orloj_core::engine::step::Emit;
+use orloj_core::engine::cursor::Cursor;
 use orloj_core::engine::takeover::PartitionOffsets;
+use orloj_core::model::dead_letter::DeadLetter;
 use orloj_core::model::definition::Header;
+use orloj_core::model::fire::{Fire, Withdrawal};
+use orloj_core::model::fire_id::FireId;
 use orloj_core::model::ledger::LedgerRecord;
+use orloj_core::model::outcome::Outcome;
 use orloj_core::model::signal::Signal;
 use orloj_core::model::{Millis, Offset, Timestamp};
 
@@ -24,16 +28,37 @@ pub(super) struct SimulatedRawRecord {
     pub(super) headers: Vec<Header>,
 }
 
+/// What a record does for other processes.
+#[derive(Clone, Debug)]
+pub(super) enum SimulatedEffect {
+    /// Into a topic of users.
+    TopicFire(SimulatedTopicFire),
+    /// For the workers.
+    Callback(Box<Fire>),
+    /// For the workers: callbacks not to make.
+    Withdrawal(Withdrawal),
+    Outcome(Box<Outcome>),
+    DeadLetter(Box<DeadLetter>),
+}
+
+/// A record in a topic of users.
+#[derive(Clone, Debug)]
+pub(super) struct SimulatedTopicFire {
+    /// From the header `orloj-fire-id`; it is the first attempt.
+    pub(super) id: FireId,
+    /// The header `orloj-due`, in ms since the epoch.
+    pub(super) scheduled: Timestamp,
+    pub(super) payload: Vec<u8>,
+}
+
 /// A record that an owner wrote for other processes.
 #[derive(Clone, Debug)]
 pub(super) struct SimulatedSend {
-    pub(super) emit: Emit,
+    pub(super) effect: SimulatedEffect,
     /// The number of the takeover of its owner; 0 if no owner wrote it.
     pub(super) takeover_number: u64,
     /// The latest time that the owner's clock had shown, in ms since the epoch.
     pub(super) clock: Timestamp,
-    /// How far the partition had decided its inputs before the step that wrote it.
-    pub(super) before: SimulatedDecidedOffsets,
     /// Its number among all records that owners and workers have sent: within one partition, the
     /// order in which its owners decided.
     pub(super) order: u64,
@@ -52,15 +77,8 @@ pub(super) struct SimulatedDecidedOffsets {
 
 impl SimulatedSend {
     /// A record that no owner wrote: a worker's, for example.
-    pub(super) fn plain(emit: Emit, clock: Timestamp) -> Self {
-        Self {
-            emit,
-            takeover_number: 0,
-            clock,
-            before: SimulatedDecidedOffsets::default(),
-            order: 0,
-            txn: None,
-        }
+    pub(super) fn plain(effect: SimulatedEffect, clock: Timestamp) -> Self {
+        Self { effect, takeover_number: 0, clock, order: 0, txn: None }
     }
 }
 
@@ -108,6 +126,8 @@ struct Txn {
     offsets: Vec<SimulatedOffsetCommit>,
     /// What the clock of an owner showed when it committed.
     ended: Option<Timestamp>,
+    /// How far each partition was decided before this transaction was committed.
+    before: Vec<(usize, SimulatedDecidedOffsets)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +157,8 @@ pub(super) struct SimulatedBroker {
     pub(super) group: Group,
     /// How many records owners and workers have sent to other processes.
     pub(super) sent: u64,
+    /// How far each partition is decided by what is committed.
+    decided: Vec<SimulatedDecidedOffsets>,
     txns: Vec<Txn>,
     accounts: Vec<Account>,
 }
@@ -155,6 +177,7 @@ impl SimulatedBroker {
             transaction_states: Vec::new(),
             group: Group::new(partitions),
             sent: 0,
+            decided: vec![SimulatedDecidedOffsets::default(); partitions],
             txns: Vec::new(),
             accounts: Vec::new(),
         }
@@ -231,19 +254,32 @@ impl SimulatedBroker {
     }
 
     /// Commits what an owner has open, whose clock shows `clock`.
+    ///
+    /// Returns of how many partitions it contains the offset.
     pub(super) fn commit(
         &mut self,
         by: Producer,
         clock: Timestamp,
-    ) -> Result<(), SimulatedProducerError> {
+    ) -> Result<u64, SimulatedProducerError> {
         let txn = self.open_of(by)?;
         self.txns[txn].ended = Some(clock);
-        self.end(by, SimulatedTransactionState::Committed)
+        let offsets = self.txns[txn].offsets.len() as u64;
+        self.end(by, SimulatedTransactionState::Committed)?;
+        Ok(offsets)
     }
 
     /// What the clock of the owner showed that committed this.
     pub(super) fn committed_at(&self, sent: &SimulatedSend) -> Option<Timestamp> {
         self.txns[sent.txn?].ended
+    }
+
+    /// How far partition `p` had decided its inputs before the step that wrote this.
+    pub(super) fn decided_before(&self, p: usize, sent: &SimulatedSend) -> SimulatedDecidedOffsets {
+        let before = sent.txn.map_or(&[][..], |txn| &self.txns[txn].before);
+        before
+            .iter()
+            .find(|(of, _)| *of == p)
+            .map_or_else(Default::default, |(_, decided)| *decided)
     }
 
     /// The time jumps.
@@ -307,7 +343,7 @@ impl SimulatedBroker {
             let until = self.now + self.transaction_timeout;
             self.transaction_states.push(SimulatedTransactionState::Open);
             let (touched, offsets) = (Vec::new(), Vec::new());
-            self.txns.push(Txn { until, touched, offsets, ended: None });
+            self.txns.push(Txn { until, touched, offsets, ended: None, before: Vec::new() });
         }
         Ok(txn)
     }
@@ -328,7 +364,23 @@ impl SimulatedBroker {
             }
         }
         if state == SimulatedTransactionState::Committed {
+            self.note_decided(txn, &offsets);
             self.store_offsets(offsets);
+        }
+    }
+
+    /// Remembers how far the partitions were decided before, and are now.
+    fn note_decided(&mut self, txn: TxnId, offsets: &[SimulatedOffsetCommit]) {
+        let clock = self.txns[txn].ended.unwrap_or(self.now);
+        for (p, offset, metadata) in offsets {
+            let Ok((cursor, _owner)) = Cursor::from_metadata(*offset, metadata) else { continue };
+            let now = SimulatedDecidedOffsets {
+                triggers: cursor.next_offset,
+                signals: cursor.next_signal_offset,
+                clock,
+            };
+            let before = std::mem::replace(&mut self.decided[*p], now);
+            self.txns[txn].before.push((*p, before));
         }
     }
 

@@ -11,13 +11,14 @@ use orloj_core::codec::registration::{
 use orloj_core::codec::schemas::Schemas;
 use orloj_core::engine::partition::PartitionConfig;
 use orloj_core::engine::step::InputTopics;
+use orloj_core::environment::call_error::{CallError, CallResult};
 use orloj_core::model::input::TriggerRecord;
 use orloj_core::model::partitioner::Partitioner;
 use orloj_core::model::text::Text;
 use orloj_core::model::{Millis, Offset, Timestamp};
 
 use super::broker::{SimulatedBroker, SimulatedRawRecord};
-use super::fault_kinds::FaultCounts;
+use super::fault_kinds::{FaultCounts, FaultKind};
 use super::rng::SimulationRng;
 
 /// Partitions of every topic.
@@ -58,7 +59,7 @@ impl SimulatedCluster {
             callback_result_timeout: rng.pick(&[5_000, 5_000, 5_000, 300]),
             rng,
             counts: FaultCounts::default(),
-            reader: SimulatedReader { schemas: Schemas::new() },
+            reader: SimulatedReader { schemas: Schemas::shared() },
             unavailable: BTreeSet::new(),
             time_jumps: false,
             calm: false,
@@ -88,6 +89,15 @@ impl SimulatedCluster {
     pub(super) fn any_skew(&mut self) -> i64 {
         let most = i64::try_from(self.skew).unwrap();
         self.rng.between(-most, most)
+    }
+
+    /// While there are faults, a request to the brokers sometimes fails.
+    pub(super) fn fail_sometimes(&mut self) -> CallResult<()> {
+        if self.calm || !self.rng.one_in(50) {
+            return Ok(());
+        }
+        self.counts.add(FaultKind::RequestFailed);
+        Err(CallError::new("the broker does not answer"))
     }
 
     /// The upper limit of a batch.
@@ -129,7 +139,7 @@ impl SimulatedCluster {
 
 /// Reads records of `triggers` as production does.
 pub(super) struct SimulatedReader {
-    schemas: Schemas,
+    schemas: &'static Schemas,
 }
 
 /// No producer has a schema of its own.
@@ -162,7 +172,7 @@ impl SimulatedReader {
         let context = ReadContext {
             partitioner,
             partitions,
-            schemas: &self.schemas,
+            schemas: self.schemas,
             writers: &SimulatedSchemaRegistry,
         };
         read_trigger(&raw, &context).expect("nothing is looked up in a registry")

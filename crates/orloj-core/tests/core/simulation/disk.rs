@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use orloj_core::engine::index_row::IdHash;
 use orloj_core::engine::partition::IndexRows;
+use orloj_core::engine::prefetch::TimelineRows;
 
 use orloj_core::codec::row::RowBytes;
-use orloj_core::engine::local_checkpoint::LocalCheckpoint;
 use orloj_core::engine::step::RowOp;
 use orloj_core::engine::wheel::{ENTRY_BYTES, LoadRequest};
+use orloj_core::environment::store::LocalState;
+use orloj_core::model::Offset;
 use orloj_core::model::timeline::TimelineKey;
-use orloj_core::model::{Offset, Timestamp};
 
 /// A store as it stands at one moment.
 #[derive(Clone, Debug, Default)]
@@ -20,8 +21,8 @@ pub(super) struct SimulatedRows {
     timeline: BTreeMap<TimelineKey, RowBytes>,
     pub(super) index: IndexRows,
     pub(super) skips: BTreeSet<Offset>,
-    /// How far it is, and when it was known to hold everything committed; 0 while it is rebuilt.
-    pub(super) state: Option<(LocalCheckpoint, Timestamp)>,
+    /// How far it is.
+    pub(super) state: Option<LocalState>,
 }
 
 impl SimulatedRows {
@@ -52,9 +53,9 @@ pub(super) struct SimulatedDisk {
 
 impl SimulatedDisk {
     /// Rows and state, in one.
-    pub(super) fn apply(&mut self, ops: &[RowOp], local: LocalCheckpoint, caught_up_at: Timestamp) {
+    pub(super) fn apply(&mut self, ops: &[RowOp], state: LocalState) {
         self.rows.write(ops);
-        self.rows.state = Some((local, caught_up_at));
+        self.rows.state = Some(state);
     }
 
     /// Rows that become files at once; the state that covers them is written later, unless a crash
@@ -71,18 +72,15 @@ impl SimulatedDisk {
     }
 
     /// The rows at these places.
-    pub(super) fn rows_at(
-        &self,
-        places: &[TimelineKey],
-    ) -> orloj_core::engine::prefetch::TimelineRows {
+    pub(super) fn rows_at(&self, places: &[TimelineKey]) -> TimelineRows {
         let found = |key: &TimelineKey| Some((*key, self.rows.timeline.get(key)?.clone()));
         places.iter().filter_map(found).collect()
     }
 
     /// The compaction filter: removes rows below `fired_through`.
     pub(super) fn forget_decided(&mut self) {
-        if let Some((local, _)) = self.rows.state {
-            self.rows.timeline = self.rows.timeline.split_off(&local.fired_through);
+        if let Some(state) = &self.rows.state {
+            self.rows.timeline = self.rows.timeline.split_off(&state.fired_through);
         }
     }
 
@@ -119,19 +117,21 @@ mod tests {
     #[test]
     fn a_crash_takes_rows_and_state_back_to_the_last_flush() {
         let mut disk = SimulatedDisk::default();
-        let local = |step| LocalCheckpoint {
-            applied_until: 0,
+        let state = |step| LocalState {
+            applied: 0,
             step,
             ledger_position: 0,
             fired_through: TimelineKey::MIN,
+            cluster_id: String::new(),
+            caught_up_at: step * 10,
         };
         let skip = |offset| [RowOp::Skip { offset, marked: true }];
-        disk.apply(&skip(1), local(1), 10);
+        disk.apply(&skip(1), state(1));
         disk.flush();
-        disk.apply(&skip(2), local(2), 20);
+        disk.apply(&skip(2), state(2));
         assert_eq!(disk.rows.skips, BTreeSet::from([1, 2]));
         disk.crash();
         assert_eq!(disk.rows.skips, BTreeSet::from([1]));
-        assert_eq!(disk.rows.state, Some((local(1), 10)));
+        assert_eq!(disk.rows.state, Some(state(1)));
     }
 }

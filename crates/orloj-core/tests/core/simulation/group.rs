@@ -20,6 +20,11 @@ pub(super) fn transactional_id(node: NodeId) -> String {
     format!("{ID_PREFIX}{node}")
 }
 
+/// The producers of a node: see `SimulatedProducer`.
+pub(super) fn producer_ids(node: NodeId) -> [usize; 2] {
+    [2 * node, 2 * node + 1]
+}
+
 /// The node that uses a transactional id.
 pub(super) fn node_of(transactional_id: &str) -> Option<NodeId> {
     transactional_id.strip_prefix(ID_PREFIX)?.parse().ok()

@@ -1,12 +1,12 @@
 //! The protocol in simulation: several nodes and partitions, years of faults in seconds,
-//! everything decided by one seed. The engine and the codec are the production ones; the checker
-//! is the one of the real runs.
+//! everything decided by one seed. The scheduler, the engine and the codec are the production ones;
+//! the checker is the one of the real runs.
 //!
 //! Invariant: nothing that the engine decides is decided here (tests/tidy.rs checks it). A
 //! failure names its seed, and the same seed fails again.
 //!
 //! ```text
-//!   clients ─► Broker ◄──► Node ──► PartitionTask ──► engine  faults: crash, pause, …
+//!   clients ─► Broker ◄── process: the environment ◄── scheduler ──► engine    faults: crash, …
 //!                 │          └──► Disk
 //!                 └──► check ──► audit
 //! ```
@@ -20,11 +20,10 @@ mod fault_kinds;
 mod group;
 mod log;
 mod node;
-mod partition_task;
+mod process;
 mod rng;
 mod run;
 mod standby;
-mod transaction;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;

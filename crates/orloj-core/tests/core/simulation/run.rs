@@ -4,6 +4,7 @@
 //! stop, and whatever is due must have happened within a bound (liveness).
 
 use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
 
 use orloj_core::engine::cursor::Cursor;
 use orloj_core::model::ledger::{LedgerRecord, LedgerValue};
@@ -14,8 +15,8 @@ use super::clients::{Users, Workers};
 use super::cluster::{PARTITIONS, SimulatedCluster};
 use super::disk::SimulatedDisk;
 use super::fault_kinds::FaultKind;
-use super::node::SimulatedNode;
-use super::partition_task::SimulatedTaskState;
+use super::node::{NodeTurn, SimulatedNode, crash_kind};
+use super::process::ClusterLoan;
 
 /// Processes.
 const NODES: usize = 3;
@@ -49,9 +50,36 @@ pub(super) struct RequestedReplay {
 /// Of each partition.
 pub(super) type Replayed = [Option<RequestedReplay>; PARTITIONS];
 
+/// The cluster, except while a process uses it.
+pub(super) struct ClusterSlot(Option<Box<SimulatedCluster>>);
+
+impl ClusterSlot {
+    pub(super) fn lend(&mut self, to: &ClusterLoan) {
+        to.lend(self.0.take().expect("one process acts at a time"));
+    }
+
+    pub(super) fn take_back(&mut self, from: &ClusterLoan) {
+        self.0 = Some(from.take_back());
+    }
+}
+
+impl Deref for ClusterSlot {
+    type Target = SimulatedCluster;
+
+    fn deref(&self) -> &SimulatedCluster {
+        self.0.as_ref().expect("no process uses it")
+    }
+}
+
+impl DerefMut for ClusterSlot {
+    fn deref_mut(&mut self) -> &mut SimulatedCluster {
+        self.0.as_mut().expect("no process uses it")
+    }
+}
+
 /// A run.
 pub(super) struct SimulationRun {
-    pub(super) cluster: SimulatedCluster,
+    pub(super) cluster: ClusterSlot,
     pub(super) users: Users,
     pub(super) replayed: Replayed,
     processes: Vec<Process>,
@@ -60,9 +88,9 @@ pub(super) struct SimulationRun {
 
 impl SimulationRun {
     pub(super) fn new(seed: u64) -> Self {
-        let mut cluster = SimulatedCluster::new(seed, 100_000);
+        let mut cluster = ClusterSlot(Some(Box::new(SimulatedCluster::new(seed, 100_000))));
         let users = Users::new(&mut cluster);
-        let node = |id, cluster: &mut SimulatedCluster| {
+        let node = |id, cluster: &mut ClusterSlot| {
             let disks = (0..PARTITIONS).map(|_| SimulatedDisk::default()).collect();
             running(SimulatedNode::start(id, disks, cluster))
         };
@@ -130,7 +158,7 @@ impl SimulationRun {
     /// Sometimes the time jumps to about the next full second. Mostly while no transaction is open:
     /// most would expire.
     fn jump(&mut self) {
-        let SimulatedCluster { broker, rng, time_jumps, counts, .. } = &mut self.cluster;
+        let SimulatedCluster { broker, rng, time_jumps, counts, .. } = &mut *self.cluster;
         if !*time_jumps || !rng.one_in(JUMP_ONE_IN) || broker.is_busy() && !rng.one_in(4) {
             return;
         }
@@ -144,12 +172,12 @@ impl SimulationRun {
         let expired = self.cluster.broker.expire_transactions();
         self.cluster.counts.add_many(FaultKind::TransactionExpired, expired);
         let now = self.cluster.broker.now;
-        let SimulatedCluster { broker, rng, counts, .. } = &mut self.cluster;
+        let SimulatedCluster { broker, rng, counts, .. } = &mut *self.cluster;
         for (id, process) in self.processes.iter().enumerate() {
             let (since, holds) = match process {
                 Process::Down { since, .. } => (*since, false),
                 Process::Running { node, paused_until: Some((since, _)) } => {
-                    (*since, !node.tasks.is_empty())
+                    (*since, node.holds_partitions())
                 }
                 Process::Running { .. } => continue,
             };
@@ -165,13 +193,14 @@ impl SimulationRun {
             Process::Running { paused_until: Some((_, until)), .. } if now < *until => {}
             Process::Running { node, paused_until } => {
                 *paused_until = None;
+                let mut turn = NodeTurn::Runs;
                 for _ in 0..1 + cluster.rng.below(8) {
-                    node.run_once(cluster);
+                    turn = node.run_once(cluster);
+                    if !matches!(turn, NodeTurn::Runs) {
+                        break;
+                    }
                 }
-                if node.has_left() {
-                    cluster.broker.group.expel(id, &mut cluster.rng);
-                    self.stop(id, 20);
-                }
+                self.end_turn(id, turn);
             }
             Process::Down { disks, until, .. } if *until <= now => {
                 let disks = std::mem::take(disks);
@@ -182,16 +211,42 @@ impl SimulationRun {
         self.accept_lost_cursors();
     }
 
+    /// What follows from a turn of process `id`.
+    fn end_turn(&mut self, id: usize, turn: NodeTurn) {
+        match turn {
+            NodeTurn::Runs => {}
+            NodeTurn::Left => {
+                let SimulatedCluster { broker, rng, counts, .. } = &mut *self.cluster;
+                counts.add(FaultKind::Handover);
+                broker.group.expel(id, rng);
+                self.stop(id, 20);
+            }
+            NodeTurn::Crashed => {
+                self.cluster.counts.add(crash_kind());
+                self.crash(id);
+            }
+            NodeTurn::Aborted => {
+                self.cluster.counts.add(FaultKind::ProcessAborted);
+                self.crash(id);
+            }
+            NodeTurn::Failed(error) => panic!("process {id} ended: {error}"),
+        }
+    }
+
     /// A fault, somewhere.
     fn inject_fault(&mut self) {
         let id = self.cluster.rng.place(NODES);
         match self.cluster.rng.below(100) {
-            0..14 => self.crash(id),
+            0..14 => {
+                let calls = self.cluster.rng.pick(&[0, 3, 30, 200]);
+                let calls = self.cluster.rng.below(calls + 1) as u32;
+                self.with_node(id, |node, _| node.crash_soon(calls));
+            }
             14..24 => self.pause(id),
             24..30 => self.with_node(id, |node, _| node.leave()),
             30..44 => {
                 self.cluster.counts.add(FaultKind::Rebalance);
-                let SimulatedCluster { broker, rng, .. } = &mut self.cluster;
+                let SimulatedCluster { broker, rng, .. } = &mut *self.cluster;
                 broker.group.rebalance(rng);
             }
             44..58 => self.with_node(id, |node, cluster| {
@@ -218,9 +273,9 @@ impl SimulationRun {
     /// A crash takes its disks back to the last flush, or unavailable.
     fn crash(&mut self, id: usize) {
         let Process::Running { node, .. } = &mut self.processes[id] else { return };
-        self.cluster.counts.add(node.crash_kind());
         let lost = self.cluster.rng.one_in(3);
-        for disk in &mut node.disks {
+        let mut disks = node.take_disks();
+        for disk in &mut disks {
             if lost {
                 disk.wipe();
                 self.cluster.counts.add(FaultKind::DiskLost);
@@ -229,13 +284,14 @@ impl SimulationRun {
             }
         }
         let down = self.cluster.rng.pick(&[1, 1, 10, 10, 60, 900]);
-        self.stop(id, down);
+        let since = self.cluster.broker.now;
+        self.processes[id] = Process::Down { disks, since, until: since + down };
     }
 
     fn stop(&mut self, id: usize, down: Millis) {
         let now = self.cluster.broker.now;
         if let Process::Running { node, .. } = &mut self.processes[id] {
-            let disks = std::mem::take(&mut node.disks);
+            let disks = node.take_disks();
             self.processes[id] = Process::Down { disks, since: now, until: now + down };
         }
     }
@@ -252,7 +308,7 @@ impl SimulationRun {
 
     fn compact(&mut self) {
         let life = self.cluster.tombstone_life();
-        let SimulatedCluster { broker, rng, counts, compaction_lag, .. } = &mut self.cluster;
+        let SimulatedCluster { broker, rng, counts, compaction_lag, .. } = &mut *self.cluster;
         let old = broker.now.saturating_sub(*compaction_lag);
         // A takeover cannot outlast a jump of time: tombstones do not age during one.
         let awake = broker.now - broker.jumped;
@@ -272,7 +328,7 @@ impl SimulationRun {
     fn delete_triggers(&mut self) {
         let p = self.cluster.rng.place(PARTITIONS);
         let Some(cursor) = self.cursor(p) else { return };
-        let SimulatedCluster { broker, rng, counts, .. } = &mut self.cluster;
+        let SimulatedCluster { broker, rng, counts, .. } = &mut *self.cluster;
         let low = rng.below(cursor.replay_from + 1);
         if low > broker.triggers[p].low {
             broker.triggers[p].low = low;
@@ -296,7 +352,7 @@ impl SimulationRun {
         let p = self.cluster.rng.place(PARTITIONS);
         let Some(cursor) = self.cursor(p) else { return };
         let clean = self.mirror_is(p, &cursor);
-        let SimulatedCluster { broker, rng, counts, .. } = &mut self.cluster;
+        let SimulatedCluster { broker, rng, counts, .. } = &mut *self.cluster;
         match rng.below(3) {
             0 => {
                 let low = broker.triggers[p].low.min(cursor.next_offset);
@@ -339,16 +395,14 @@ impl SimulationRun {
                 for id in 0..NODES {
                     if let Process::Running { node, paused_until } = &mut self.processes[id] {
                         *paused_until = None;
-                        node.run_once(&mut self.cluster);
-                        if node.has_left() {
-                            self.stop(id, 1);
-                        }
+                        let turn = node.run_once(&mut self.cluster);
+                        self.end_turn(id, turn);
                     }
                 }
             }
             (0..NODES).for_each(|id| self.crash(id));
         }
-        let SimulatedCluster { broker, rng, .. } = &mut self.cluster;
+        let SimulatedCluster { broker, rng, .. } = &mut *self.cluster;
         (0..NODES).for_each(|id| {
             broker.group.expel(id, rng);
         });
@@ -395,38 +449,22 @@ impl SimulationRun {
         mirrors.last() == Some((*cursor, true))
     }
 
+    /// Whether every partition has an owner that has decided all inputs, and all that is due.
     fn is_at_rest(&self) -> bool {
         let horizon = self.users.last_due.max(self.last_retry()) + self.cluster.skew + 50;
         let broker = &self.cluster.broker;
-        let active = |p: usize| {
-            self.processes.iter().any(|process| match process {
-                Process::Running { node, .. } if !node.is_in_transaction() => {
-                    node.tasks.get(&p).is_some_and(|task| match &task.state {
-                        SimulatedTaskState::Active(partition) => {
-                            let cursor = partition.cursor();
-                            let triggers = broker.triggers[p].read(
-                                &broker.transaction_states,
-                                cursor.next_offset,
-                                1,
-                            );
-                            let signals = broker.signals[p].read(
-                                &broker.transaction_states,
-                                cursor.next_signal_offset,
-                                1,
-                            );
-                            partition.drafted_records() == 0
-                                && cursor.fired_through.due > horizon
-                                && triggers.records.is_empty()
-                                && signals.records.is_empty()
-                                && task.sealed.triggers == cursor.next_offset
-                        }
-                        _ => false,
-                    })
-                }
-                _ => false,
-            })
+        let states = &broker.transaction_states;
+        let is_idle = |p: usize| {
+            let Some(cursor) = self.cursor(p) else { return false };
+            let triggers = broker.triggers[p].read(states, cursor.next_offset, 1);
+            let signals = broker.signals[p].read(states, cursor.next_signal_offset, 1);
+            cursor.fired_through.due > horizon
+                && triggers.records.is_empty()
+                && triggers.ended
+                && signals.records.is_empty()
+                && signals.ended
         };
-        self.workers.are_done(&self.cluster) && (0..PARTITIONS).all(active)
+        self.workers.are_done(&self.cluster) && (0..PARTITIONS).all(is_idle)
     }
 
     fn last_retry(&self) -> Timestamp {

@@ -6,10 +6,10 @@
 use orloj_core::engine::cursor::Cursor;
 use orloj_core::engine::standby::CatchUpPass;
 use orloj_core::model::Timestamp;
+use orloj_core::scheduler::local_store::{fresh_checkpoint, local_state};
 
 use super::cluster::SimulatedCluster;
 use super::disk::SimulatedDisk;
-use super::partition_task::fresh;
 
 /// What a pass reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,9 @@ pub(super) fn pass(
 ) -> PassEnd {
     let broker = &cluster.broker;
     let (ledger, triggers) = (&broker.ledger[id], &broker.triggers[id]);
-    let local = fresh(disk, clock, cluster).map(|local| (local, disk.rows.skips.clone()));
+    let age_max = std::time::Duration::from_millis(cluster.state_age_max());
+    let local = fresh_checkpoint(disk.rows.state.clone(), "", age_max, clock);
+    let local = local.map(|local| (local, disk.rows.skips.clone()));
     let mut pass = CatchUpPass::begin(local, cursor, ledger.high());
     let plan = pass.plan();
     if ledger.stable() < plan.ledger_until || plan.triggers_from < triggers.low {
@@ -69,6 +71,6 @@ pub(super) fn pass(
     if breaks == Some(SimulatedStandbyRead::Triggers) {
         return PassEnd::Broken;
     }
-    disk.apply(&[], pass.finish(), clock);
+    disk.apply(&[], local_state(pass.finish(), "", clock));
     PassEnd::Whole
 }

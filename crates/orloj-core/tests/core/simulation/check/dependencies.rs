@@ -105,7 +105,8 @@ fn collect(run: &SimulationRun) -> DependencySignals<'_> {
     for p in 0..PARTITIONS {
         let outputs = [&broker.fires[p], &broker.others[p]];
         let sent = outputs.into_iter().flat_map(|log| log.committed(&broker.transaction_states));
-        signals.decided[p].extend(sent.map(|(_, _, sent)| (sent.before.signals, sent.clock)));
+        signals.decided[p]
+            .extend(sent.map(|(_, _, sent)| (broker.decided_before(p, sent).signals, sent.clock)));
         for (offset, at, signal) in broker.signals[p].committed(&broker.transaction_states) {
             match signal {
                 Signal::Watch(watch) => {

@@ -6,16 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use orloj_core::codec::row;
-use orloj_core::engine::step::Emit;
-use orloj_core::model::definition::Definition;
-use orloj_core::model::entry::{FireId, Row};
+use orloj_core::model::entry::FireId;
 use orloj_core::model::outcome::Outcome;
 use orloj_core::model::signal::{CallbackEnded, Signal};
 use orloj_core::model::{Offset, Timestamp};
 
 use super::{has_lifecycle, is_forwarded, text};
-use crate::simulation::broker::{SimulatedDecidedOffsets, SimulatedSend};
+use crate::simulation::broker::{SimulatedDecidedOffsets, SimulatedEffect, SimulatedSend};
 use crate::simulation::clients::{Intent, UserRequest, serial};
 use crate::simulation::cluster::{PARTITIONS, partition_of};
 use crate::simulation::run::{RequestedReplay, SimulationRun};
@@ -130,7 +127,8 @@ fn collect_outputs<'a>(run: &'a SimulationRun, p: usize, histories: &mut Trigger
     {
         let Some((trigger, what)) = event_of(sent) else { continue };
         if has_lifecycle(&trigger) {
-            let SimulatedSend { order, clock, before, .. } = *sent;
+            let SimulatedSend { order, clock, .. } = *sent;
+            let before = broker.decided_before(p, sent);
             let committed = broker.committed_at(sent).unwrap_or(Timestamp::MAX);
             let event = SimulatedEvent { order, appended, clock, committed, before, what };
             histories.entry(trigger).or_default().events.push(event);
@@ -140,25 +138,25 @@ fn collect_outputs<'a>(run: &'a SimulationRun, p: usize, histories: &mut Trigger
 
 /// The event of a record that an owner sent, if it is about the lifecycle of a trigger.
 fn event_of(sent: &SimulatedSend) -> Option<(String, EventKind<'_>)> {
-    let attempt =
-        |id: &FireId, (scheduled, decided), definition: &Definition, settles| FirstAttempt {
-            id: id.clone(),
-            scheduled,
-            decided,
-            payload: definition.payload.as_deref().unwrap_or_default().to_vec(),
-            http: definition.target.is_http(),
-            settles,
-        };
-    let attempt = match &sent.emit {
-        Emit::Outcome(outcome) if sent.takeover_number > 0 => {
+    let attempt = match &sent.effect {
+        SimulatedEffect::Outcome(outcome) if sent.takeover_number > 0 => {
             return Some((outcome.trigger.as_str().to_owned(), EventKind::Outcome(outcome)));
         }
-        Emit::ToWorker(fire) => {
-            attempt(&fire.id, (fire.scheduled, fire.fired), &fire.definition, fire.report_end)
-        }
-        Emit::ToTopic(fire) => match row::decode(&fire.row) {
-            Ok(Row::Fire(row)) => attempt(&row.id, (fire.scheduled, 0), &row.definition, false),
-            other => panic!("no row to fire: {other:?}"),
+        SimulatedEffect::Callback(fire) => FirstAttempt {
+            id: fire.id.clone(),
+            scheduled: fire.scheduled,
+            decided: fire.fired,
+            payload: fire.definition.payload.as_deref().unwrap_or_default().to_vec(),
+            http: true,
+            settles: fire.report_end,
+        },
+        SimulatedEffect::TopicFire(fire) => FirstAttempt {
+            id: fire.id.clone(),
+            scheduled: fire.scheduled,
+            decided: 0,
+            payload: fire.payload.clone(),
+            http: false,
+            settles: false,
         },
         _ => return None,
     };

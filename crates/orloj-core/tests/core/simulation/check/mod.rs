@@ -11,12 +11,10 @@ mod lifecycle;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use orloj_core::codec::registration::FORWARDED;
-use orloj_core::codec::row;
-use orloj_core::engine::step::Emit;
 use orloj_core::model::Offset;
 use orloj_core::model::dead_letter::Content;
 use orloj_core::model::definition::Target;
-use orloj_core::model::entry::{FireId, Row};
+use orloj_core::model::entry::FireId;
 use orloj_core::model::ledger::LedgerKey;
 use orloj_core::model::outcome::{Outcome, OutcomeKind};
 use orloj_core::model::signal::Signal;
@@ -25,7 +23,7 @@ use orloj_core::model::text::Text;
 use history::{EventKind, SimulatedEvent};
 use lifecycle::SimulatedIdle;
 
-use super::broker::{SimulatedRawRecord, SimulatedSend};
+use super::broker::{SimulatedDecidedOffsets, SimulatedEffect, SimulatedRawRecord, SimulatedSend};
 use super::clients::{Intent, UserRequest, serial};
 use super::cluster::{GRACE, PARTITIONS, partition_of};
 use super::fault_kinds::FaultKind;
@@ -149,9 +147,10 @@ pub(super) fn records_of(run: &SimulationRun, trigger: &str) -> String {
     for (_, at, sent) in
         outputs.into_iter().flat_map(|log| log.committed(&broker.transaction_states))
     {
-        let text = format!("{:?}", sent.emit);
+        let text = format!("{:?}", sent.effect);
         if text.contains(&about) {
-            let SimulatedSend { takeover_number, clock, before, order, .. } = sent;
+            let SimulatedSend { takeover_number, clock, order, .. } = sent;
+            let before = broker.decided_before(p, sent);
             lines.push((
                 at,
                 format!("{order}: by {takeover_number} at {clock} from {before:?} {text}"),
@@ -198,11 +197,11 @@ impl ObservedRun {
     }
 
     fn collect_outputs(&mut self, run: &mut SimulationRun, p: usize, count: bool) {
-        let cluster = &mut run.cluster;
+        let cluster = &mut *run.cluster;
         let counts = &mut cluster.counts;
         let broker = &cluster.broker;
         for (_, _, sent) in broker.fires[p].committed(&broker.transaction_states) {
-            let Emit::ToWorker(fire) = &sent.emit else { continue };
+            let SimulatedEffect::Callback(fire) = &sent.effect else { continue };
             let payload = fire.definition.payload.as_deref().unwrap_or_default();
             if fire.id.attempt == 1 && fire.id.deferral == 0 {
                 if has_lifecycle(fire.id.trigger.as_str()) {
@@ -210,25 +209,21 @@ impl ObservedRun {
                 }
                 self.fires.push(fired(&fire.id, fire.scheduled, sent, payload));
             } else {
-                self.collect_retry(&fire.id, sent, payload);
+                self.collect_retry(&fire.id, sent, broker.decided_before(p, sent), payload);
             }
             if matches!(fire.definition.target, Target::Topic(_)) {
                 self.find(Violation::WrongContent, &fire.id, "a worker was given a topic's");
             }
         }
         for (_, _, sent) in broker.others[p].committed(&broker.transaction_states) {
-            match &sent.emit {
-                Emit::ToTopic(fire) => {
-                    let Row::Fire(fire) = row::decode(&fire.row).unwrap() else {
-                        panic!("a veto does not fire")
-                    };
+            match &sent.effect {
+                SimulatedEffect::TopicFire(fire) => {
                     if has_lifecycle(fire.id.trigger.as_str()) {
                         continue;
                     }
-                    let payload = fire.definition.payload.as_deref().unwrap_or_default();
-                    self.fires.push(fired(&fire.id, fire.scheduled, sent, payload));
+                    self.fires.push(fired(&fire.id, fire.scheduled, sent, &fire.payload));
                 }
-                Emit::Outcome(outcome) => {
+                SimulatedEffect::Outcome(outcome) => {
                     if let Some(fault) = fault_of(outcome).filter(|_| count) {
                         counts.add(fault);
                     }
@@ -239,7 +234,7 @@ impl ObservedRun {
                         self.answers.entry(key).or_default().push(answer);
                     }
                 }
-                Emit::DeadLetter(letter) => {
+                SimulatedEffect::DeadLetter(letter) => {
                     if let Content::Fire { fire, .. } = &letter.content {
                         self.find(Violation::Lost, &fire.id, &letter.reason);
                     }
@@ -251,7 +246,13 @@ impl ObservedRun {
 
     /// A report that arrived twice may cause two attempts if the owner changed in between, or the
     /// trigger was cancelled: only the current owner remembers attempts, and not for ever.
-    fn collect_retry(&mut self, id: &FireId, sent: &SimulatedSend, payload: &[u8]) {
+    fn collect_retry(
+        &mut self,
+        id: &FireId,
+        sent: &SimulatedSend,
+        before: SimulatedDecidedOffsets,
+        payload: &[u8],
+    ) {
         let of = attempt(id);
         if self.doubled.contains(&of) {
             let first = *self.made.entry(of.clone()).or_insert(sent.takeover_number);
@@ -262,7 +263,7 @@ impl ObservedRun {
                 return;
             }
         }
-        let (visible, decided) = (sent.clock, sent.before.triggers);
+        let (visible, decided) = (sent.clock, before.triggers);
         self.retried.push(ObservedRetry {
             key: of,
             visible,

@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use orloj_core::engine::step::Emit;
 use orloj_core::fault::{Mutation, is_active};
 use orloj_core::model::entry::FireId;
 use orloj_core::model::fire::Fire;
@@ -14,7 +13,7 @@ use orloj_core::model::outcome::{Outcome, OutcomeKind};
 use orloj_core::model::signal::{CallbackEnded, RetryRequest, Signal};
 use orloj_core::model::{Offset, Timestamp};
 
-use crate::simulation::broker::{SimulatedOutput, SimulatedSend};
+use crate::simulation::broker::{SimulatedEffect, SimulatedOutput, SimulatedSend};
 use crate::simulation::cluster::{PARTITIONS, SimulatedCluster};
 use crate::simulation::fault_kinds::FaultKind;
 use crate::simulation::log::SimulatedTransactionState;
@@ -47,9 +46,9 @@ impl Workers {
         let producer = cluster.broker.init(WORKERS);
         let (mut waiting, mut withdrawn) = (self.waiting[p].clone(), Vec::new());
         for (offset, _, sent) in batch.records {
-            match sent.emit {
-                Emit::ToWorker(fire) => waiting.push((offset, *fire)),
-                Emit::Withdraw { withdrawal, .. } => {
+            match sent.effect {
+                SimulatedEffect::Callback(fire) => waiting.push((offset, *fire)),
+                SimulatedEffect::Withdrawal(withdrawal) => {
                     let known = if is_active(Mutation::StartedCallbackWithdrawn) {
                         0
                     } else {
@@ -121,8 +120,9 @@ impl Workers {
 fn withdrawn_outcome(p: usize, id: &FireId, now: Timestamp) -> SimulatedOutput {
     let FireId { trigger, generation, occurrence, attempt, .. } = id.clone();
     let kind = OutcomeKind::Withdrawn { generation, occurrence, attempt };
-    let emit = Emit::Outcome(Box::new(Outcome { trigger, answers: None, at: now, kind }));
-    SimulatedOutput::Other(p, SimulatedSend::plain(emit, now))
+    let outcome = Outcome { trigger, answers: None, at: now, kind };
+    let effect = SimulatedEffect::Outcome(Box::new(outcome));
+    SimulatedOutput::Other(p, SimulatedSend::plain(effect, now))
 }
 
 /// The report about a callback that is not tried again, if the owner requested one.

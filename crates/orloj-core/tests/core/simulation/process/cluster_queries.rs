@@ -1,0 +1,49 @@
+//! Questions about topics.
+
+use orloj_core::engine::catalog::TopicState;
+use orloj_core::environment::ClusterQueries;
+use orloj_core::environment::call_error::{CallError, CallResult};
+use orloj_core::fault::{Mutation, is_active};
+use orloj_core::model::{Offset, PartitionId};
+
+use super::{SimulatedProcess, index, suffix};
+use crate::simulation::fault_kinds::FaultKind;
+
+/// Asks the brokers.
+#[derive(Clone)]
+pub(in crate::simulation) struct SimulatedQueries(pub(in crate::simulation) SimulatedProcess);
+
+impl ClusterQueries for SimulatedQueries {
+    fn bounds(&self, topic: &str, partition: PartitionId) -> CallResult<(Offset, Offset)> {
+        self.0.call(|cluster, _| {
+            cluster.fail_sometimes()?;
+            let (broker, p) = (&cluster.broker, index(partition));
+            match suffix(topic) {
+                "triggers" => {
+                    let log = &broker.triggers[p];
+                    // What a read_committed handle calls the end hides what is not decided yet.
+                    let end = if is_active(Mutation::ReadCommittedEndOffset) {
+                        log.stable()
+                    } else {
+                        log.high()
+                    };
+                    Ok((log.low, end))
+                }
+                "signals" => Ok((broker.signals[p].low, broker.signals[p].high())),
+                "ledger" => Ok((broker.ledger[p].low, broker.ledger[p].high())),
+                _ => Err(CallError::new(format!("there is no topic {topic}"))),
+            }
+        })
+    }
+
+    fn topic_state(&self, topic: &str) -> TopicState {
+        self.0.call(|cluster, _| {
+            if cluster.unavailable.contains(&topic.into()) {
+                cluster.counts.add(FaultKind::Parked);
+                TopicState::Unavailable("away".to_owned())
+            } else {
+                TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 }
+            }
+        })
+    }
+}

@@ -1,0 +1,99 @@
+//! The environment of the production scheduler in a run.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use orloj_core::codec::registration::{SchemaLookup, WriterSchemas};
+use orloj_core::environment::job::{Job, Threads};
+use orloj_core::environment::{Environment, SchemaSource};
+use orloj_core::model::Timestamp;
+
+use super::queue::SimulatedQueue;
+use super::stores::SimulatedStore;
+use super::{
+    JobSteps, ProcessEnd, SimulatedClock, SimulatedLogReader, SimulatedMember, SimulatedProcess,
+    SimulatedProducer, SimulatedProducers, SimulatedQueries, SimulatedReporter, SimulatedStandby,
+    SimulatedStores,
+};
+
+/// All job queues of a process.
+pub(in crate::simulation) type ProcessQueues = Rc<RefCell<Vec<Rc<RefCell<dyn JobSteps>>>>>;
+
+std::thread_local! {
+    /// The point that the running process has reached last.
+    static REACHED: Cell<&'static str> = const { Cell::new("") };
+    /// How often a takeover had to wait for the clock.
+    static CLOCK_WAITS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The last point that any process on this thread has reached.
+pub(in crate::simulation) fn last_reached() -> &'static str {
+    REACHED.get()
+}
+
+/// How often a takeover had to wait for the clock since the last call.
+pub(in crate::simulation) fn take_clock_waits() -> u64 {
+    CLOCK_WAITS.take()
+}
+
+/// The world of a process.
+pub(in crate::simulation) struct SimulatedEnvironment {
+    pub(in crate::simulation) process: SimulatedProcess,
+    pub(in crate::simulation) queues: ProcessQueues,
+}
+
+impl Environment for SimulatedEnvironment {
+    type Clock = SimulatedClock;
+    type Reader = SimulatedLogReader;
+    type Member = SimulatedMember;
+    type Producer = SimulatedProducer;
+    type Producers = SimulatedProducers;
+    type Cluster = SimulatedQueries;
+    type Store = SimulatedStore;
+    type Stores = SimulatedStores;
+    type Standby = SimulatedStandby;
+    type Schemas = NoWriterSchemas;
+    type Reporter = SimulatedReporter;
+    type Queue<J: Job> = SimulatedQueue<J>;
+
+    fn start_queue<J: Job>(
+        &self,
+        _name: &'static str,
+        threads: Threads,
+        worker: impl Fn() -> J::Worker + Send + Sync + 'static,
+    ) -> SimulatedQueue<J> {
+        let queue = SimulatedQueue::new(self.process.clone(), threads, worker());
+        self.queues.borrow_mut().push(queue.steps());
+        queue
+    }
+
+    fn nonce(&self) -> u64 {
+        self.process.call(|cluster, _| cluster.next_takeover_number())
+    }
+
+    fn reached(point: &'static str) {
+        REACHED.set(point);
+        if point == "takeover.waits_for_clock" {
+            CLOCK_WAITS.set(CLOCK_WAITS.get() + 1);
+        }
+    }
+
+    fn abort(&self) -> ! {
+        std::panic::resume_unwind(Box::new(ProcessEnd::Abort))
+    }
+}
+
+/// No producer has a schema of its own.
+pub(in crate::simulation) struct NoWriterSchemas;
+
+impl WriterSchemas for NoWriterSchemas {
+    fn by_id(&self, _id: u32) -> SchemaLookup {
+        SchemaLookup::Unknown
+    }
+}
+
+impl SchemaSource for NoWriterSchemas {
+    fn at(&self, _now: Timestamp) -> impl WriterSchemas + '_ {
+        Self
+    }
+}

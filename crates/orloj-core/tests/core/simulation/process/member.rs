@@ -1,0 +1,158 @@
+//! The membership of a process in the simulated group.
+
+use std::time::Duration;
+
+use orloj_core::engine::assignment::AssignmentChange;
+use orloj_core::engine::cursor::Cursor;
+use orloj_core::environment::call_error::{CallError, CallResult};
+use orloj_core::environment::group::{CommittedOffsets, GroupMembership, GroupMetadataError};
+use orloj_core::environment::transaction::OffsetCommit;
+use orloj_core::fault::{Mutation, is_active};
+use orloj_core::model::{Offset, PartitionId};
+
+use super::{ProcessState, SimulatedProcess, index};
+use crate::simulation::cluster::SimulatedCluster;
+use crate::simulation::fault_kinds::FaultKind;
+use crate::simulation::group::{GroupPoll, Membership, node_of, producer_ids};
+
+/// A member.
+pub(in crate::simulation) struct SimulatedMember(pub(in crate::simulation) SimulatedProcess);
+
+fn ids(partitions: impl IntoIterator<Item = usize>) -> Vec<PartitionId> {
+    partitions.into_iter().map(|id| PartitionId::try_from(id).unwrap()).collect()
+}
+
+impl SimulatedMember {
+    fn poll_group(
+        cluster: &mut SimulatedCluster,
+        state: &mut ProcessState,
+    ) -> CallResult<Vec<AssignmentChange>> {
+        if std::mem::take(&mut state.must_join) {
+            state.membership = cluster.broker.group.join(state.id, &mut cluster.rng);
+            state.is_lost = false;
+        }
+        let held: Vec<usize> = state.held.iter().copied().collect();
+        match cluster.broker.group.poll(&mut state.membership, &held) {
+            GroupPoll::Expelled if cluster.rng.one_in(2) => {
+                Err(CallError::new("fenced: the member is unknown"))
+            }
+            GroupPoll::Expelled => {
+                state.must_join = !state.is_leaving;
+                Ok(vec![AssignmentChange::Lost(ids(held))])
+            }
+            GroupPoll::Owns { assigned, revoked } => {
+                let mut changes = Vec::new();
+                let revoked = if state.is_leaving { held } else { revoked };
+                let revoked: Vec<_> =
+                    revoked.into_iter().filter(|id| state.revoked.insert(*id)).collect();
+                if !revoked.is_empty() {
+                    changes.push(AssignmentChange::Revoked(ids(revoked)));
+                }
+                if !state.is_leaving && !assigned.is_empty() {
+                    state.held.extend(&assigned);
+                    changes.push(AssignmentChange::Assigned(ids(assigned)));
+                }
+                Ok(changes)
+            }
+        }
+    }
+}
+
+impl GroupMembership for SimulatedMember {
+    type Metadata = Membership;
+    type Offsets = SimulatedOffsets;
+
+    fn poll(&mut self, _timeout: Duration) -> CallResult<Vec<AssignmentChange>> {
+        self.0.call(Self::poll_group)
+    }
+
+    fn rejoin(&mut self, _fatal: CallError) -> CallResult<()> {
+        self.0.call(|_, state| state.must_join = !state.is_leaving);
+        Ok(())
+    }
+
+    /// The client learns of a new generation by its heartbeats, later than the broker.
+    fn metadata(&self) -> Result<Membership, GroupMetadataError> {
+        self.0.call(|cluster, state| {
+            if cluster.rng.one_in(2) {
+                state.is_lost = !cluster.broker.group.heartbeat(&mut state.membership);
+            }
+            if state.is_lost || state.must_join {
+                return Err(GroupMetadataError::NotMember);
+            }
+            Ok(state.membership)
+        })
+    }
+
+    fn release(&self, partitions: &[PartitionId]) -> CallResult<()> {
+        self.0.call(|cluster, state| {
+            for p in partitions.iter().copied().map(index) {
+                cluster.broker.group.release(&state.membership, p);
+                state.held.remove(&p);
+                state.revoked.remove(&p);
+            }
+        });
+        Ok(())
+    }
+
+    fn committed_offsets(&self) -> SimulatedOffsets {
+        SimulatedOffsets(self.0.clone())
+    }
+
+    fn commit_offsets(&self, _commits: &[OffsetCommit]) -> CallResult<()> {
+        unreachable!("only a trial commits without a transaction")
+    }
+
+    fn leave_gracefully(&self) -> CallResult<()> {
+        self.0.call(|_, state| state.is_leaving = true);
+        Ok(())
+    }
+
+    fn has_released_all(&self) -> bool {
+        self.0.call(|_, state| state.held.is_empty())
+    }
+}
+
+/// Reads committed offsets.
+pub(in crate::simulation) struct SimulatedOffsets(SimulatedProcess);
+
+impl CommittedOffsets for SimulatedOffsets {
+    fn stable(
+        &self,
+        partition: PartitionId,
+        _timeout: Duration,
+    ) -> CallResult<Option<(Offset, String)>> {
+        self.0.call(|cluster, _| {
+            cluster.fail_sometimes()?;
+            let p = index(partition);
+            if is_active(Mutation::UnstableOffset) {
+                return Ok(cluster.broker.group.committed[p].clone());
+            }
+            let unstable = || CallError::new("a transaction is open");
+            Ok(cluster.broker.stable_offset(p).ok_or_else(unstable)?.committed)
+        })
+    }
+
+    fn latest_metadata(&self, partition: PartitionId) -> CallResult<String> {
+        self.0.call(|cluster, _| {
+            cluster.fail_sometimes()?;
+            let committed = cluster.broker.group.committed[index(partition)].clone();
+            Ok(committed.map_or_else(String::new, |(_, metadata)| metadata))
+        })
+    }
+
+    /// A producer with the same id ends what the earlier owner left open. It may take some time, or
+    /// fail.
+    fn fence_owner(&self, metadata: &str) {
+        self.0.call(|cluster, state| {
+            let owner = Cursor::active_owner(metadata).and_then(node_of);
+            let Some(owner) = owner.filter(|owner| *owner != state.id) else { return };
+            if cluster.rng.one_in(3) {
+                cluster.counts.add(FaultKind::PredecessorEnded);
+                for id in producer_ids(owner) {
+                    let _fenced = cluster.broker.init(id);
+                }
+            }
+        });
+    }
+}

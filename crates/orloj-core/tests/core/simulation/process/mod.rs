@@ -1,0 +1,139 @@
+//! The world of one process: what it shares with the others, and what is its own. Here the traits
+//! of `orloj_core::environment` meet the simulated cluster.
+//!
+//! Invariant: the scheduler above is the production one. It may die at each call of the world.
+
+mod clock;
+mod cluster_queries;
+mod environment;
+mod log_reader;
+mod member;
+mod producer;
+mod queue;
+mod reporter;
+mod stores;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use orloj_core::model::Timestamp;
+
+pub(super) use clock::SimulatedClock;
+pub(super) use cluster_queries::SimulatedQueries;
+pub(super) use environment::{
+    NoWriterSchemas, ProcessQueues, SimulatedEnvironment, last_reached, take_clock_waits,
+};
+pub(super) use log_reader::SimulatedLogReader;
+pub(super) use member::SimulatedMember;
+pub(super) use producer::{SimulatedProducer, SimulatedProducers};
+pub(super) use queue::JobSteps;
+pub(super) use reporter::SimulatedReporter;
+pub(super) use stores::{SimulatedStandby, SimulatedStores};
+
+use super::cluster::{PARTITIONS, SimulatedCluster};
+use super::disk::SimulatedDisk;
+use super::group::{Membership, NodeId};
+
+/// What ends a process at once, wherever it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProcessEnd {
+    /// It crashed.
+    Crash,
+    /// It ended itself, because a call did not return.
+    Abort,
+}
+
+/// The cluster while a process uses it, and while none does.
+#[derive(Clone, Default)]
+pub(super) struct ClusterLoan(Arc<Mutex<Option<Box<SimulatedCluster>>>>);
+
+impl ClusterLoan {
+    pub(super) fn lend(&self, cluster: Box<SimulatedCluster>) {
+        *lock(&self.0) = Some(cluster);
+    }
+
+    pub(super) fn take_back(&self) -> Box<SimulatedCluster> {
+        lock(&self.0).take().expect("it was lent")
+    }
+}
+
+/// What belongs to one process.
+pub(super) struct ProcessState {
+    pub(super) id: NodeId,
+    /// By how many ms its clock is ahead of true time.
+    pub(super) skew: i64,
+    /// The latest time its clock has shown, or would have shown had it not been set back, and the
+    /// true time then.
+    pub(super) shown: (Timestamp, Timestamp),
+    /// How far ahead of its clock it decides at most, in ms.
+    pub(super) lead_max: Timestamp,
+    /// It crashes at the call after so many.
+    pub(super) crash_after: Option<u32>,
+    pub(super) membership: Membership,
+    /// The coordinator has answered that it is not a member.
+    pub(super) is_lost: bool,
+    /// It must join again at the next poll.
+    pub(super) must_join: bool,
+    pub(super) is_leaving: bool,
+    /// What it was assigned and has not released.
+    pub(super) held: BTreeSet<usize>,
+    /// Those of them that it was told to release.
+    pub(super) revoked: BTreeSet<usize>,
+    /// The number of the takeover of each partition.
+    pub(super) takeovers: [u64; PARTITIONS],
+    pub(super) disks: Vec<SimulatedDisk>,
+}
+
+/// One process.
+#[derive(Clone)]
+pub(super) struct SimulatedProcess {
+    loan: ClusterLoan,
+    state: Arc<Mutex<ProcessState>>,
+}
+
+impl SimulatedProcess {
+    pub(super) fn new(loan: ClusterLoan, state: ProcessState) -> Self {
+        Self { loan, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// A call of the world: what it does with the cluster and with the process.
+    pub(super) fn call<T>(
+        &self,
+        act: impl FnOnce(&mut SimulatedCluster, &mut ProcessState) -> T,
+    ) -> T {
+        self.crash_if_due();
+        let mut cluster = lock(&self.loan.0);
+        act(cluster.as_mut().expect("a process acts in its turn"), &mut self.state())
+    }
+
+    /// The state, without a call.
+    pub(super) fn state(&self) -> MutexGuard<'_, ProcessState> {
+        lock(&self.state)
+    }
+
+    fn crash_if_due(&self) {
+        let mut state = self.state();
+        if let Some(left) = &mut state.crash_after {
+            if *left == 0 {
+                drop(state);
+                std::panic::resume_unwind(Box::new(ProcessEnd::Crash));
+            }
+            *left -= 1;
+        }
+    }
+}
+
+/// A crash unwinds with a lock held; what it protects is consistent at every call.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A partition as an index into the tables of a run.
+pub(super) fn index(partition: orloj_core::model::PartitionId) -> usize {
+    usize::try_from(partition).unwrap()
+}
+
+/// The name of the topic after its prefix.
+fn suffix(topic: &str) -> &str {
+    topic.strip_prefix("o.").unwrap_or("")
+}

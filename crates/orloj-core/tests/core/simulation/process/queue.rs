@@ -1,0 +1,114 @@
+//! Job queues whose steps the run chooses.
+//!
+//! Invariant: the jobs of one thread run one after the other, in the order of submission.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use orloj_core::environment::job::{Job, JobQueue, JobStep, Threads};
+
+use super::SimulatedProcess;
+
+/// A queue of which a step can be done.
+pub(in crate::simulation) trait JobSteps {
+    /// Whether there is a job.
+    fn has_jobs(&self) -> bool;
+
+    /// Does a step of one of the jobs that run at the same time; `choice` says of which.
+    fn step(&mut self, choice: usize);
+}
+
+/// The jobs of a queue, and their outputs.
+struct SimulatedJobs<J: Job> {
+    threads: Threads,
+    worker: J::Worker,
+    jobs: VecDeque<J>,
+    outputs: VecDeque<J::Output>,
+}
+
+impl<J: Job> JobSteps for SimulatedJobs<J> {
+    fn has_jobs(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
+    fn step(&mut self, choice: usize) {
+        let running = match self.threads {
+            Threads::Fixed(threads) => threads.min(self.jobs.len()),
+            Threads::PerJob => self.jobs.len(),
+        };
+        if running == 0 {
+            return;
+        }
+        let nth = choice % running;
+        match self.jobs[nth].step(&mut self.worker) {
+            JobStep::Continue | JobStep::Pause(_) => {}
+            JobStep::Done(output) => {
+                let job = self.jobs.remove(nth).expect("it has just run");
+                self.outputs.push_back(output);
+                job.on_delivered();
+            }
+        }
+    }
+}
+
+/// A queue of jobs.
+pub(in crate::simulation) struct SimulatedQueue<J: Job> {
+    process: SimulatedProcess,
+    jobs: Rc<RefCell<SimulatedJobs<J>>>,
+    in_flight: usize,
+}
+
+impl<J: Job> SimulatedQueue<J>
+where
+    J::Worker: 'static,
+{
+    pub(super) fn new(process: SimulatedProcess, threads: Threads, worker: J::Worker) -> Self {
+        let (jobs, outputs) = (VecDeque::new(), VecDeque::new());
+        let jobs = Rc::new(RefCell::new(SimulatedJobs { threads, worker, jobs, outputs }));
+        Self { process, jobs, in_flight: 0 }
+    }
+
+    pub(super) fn steps(&self) -> Rc<RefCell<dyn JobSteps>> {
+        let jobs: Rc<RefCell<SimulatedJobs<J>>> = Rc::clone(&self.jobs);
+        jobs
+    }
+}
+
+impl<J: Job> JobQueue<J> for SimulatedQueue<J> {
+    fn submit(&mut self, job: J) {
+        self.in_flight += 1;
+        self.jobs.borrow_mut().jobs.push_back(job);
+    }
+
+    /// While the loop waits, a job may go on, and time may pass.
+    fn poll(&mut self, timeout: Duration) -> Option<J::Output> {
+        if !timeout.is_zero() {
+            let (steps, choice) = self.process.call(|cluster, _| {
+                cluster.broker.now += u64::from(cluster.rng.one_in(4));
+                (cluster.rng.below(3), cluster.rng.place(8))
+            });
+            for _ in 0..steps {
+                self.jobs.borrow_mut().step(choice);
+            }
+        }
+        let output = self.jobs.borrow_mut().outputs.pop_front()?;
+        self.in_flight -= 1;
+        Some(output)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn drain(&mut self) -> Vec<J::Output> {
+        let mut jobs = self.jobs.borrow_mut();
+        while jobs.has_jobs() {
+            let choice = self.process.call(|cluster, _| cluster.rng.place(8));
+            jobs.step(choice);
+        }
+        self.in_flight = 0;
+        jobs.outputs.drain(..).collect()
+    }
+}

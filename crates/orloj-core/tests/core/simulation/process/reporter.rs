@@ -1,0 +1,24 @@
+//! What a process reports, which no one reads.
+
+use std::time::Duration;
+
+use orloj_core::environment::store::StoreMemoryUsage;
+use orloj_core::environment::{CommittedRecords, Reporter};
+
+/// Reports nothing.
+#[derive(Clone)]
+pub(in crate::simulation) struct SimulatedReporter;
+
+impl Reporter for SimulatedReporter {
+    fn ready(&self, _part: &'static str) {}
+    fn not_ready(&self, _part: &'static str, _reason: String) {}
+    fn partitions_owned(&self, _active: usize, _other: usize) {}
+    fn taken_over(&self, _took: Duration) {}
+    fn transaction_ended(&self, _took: Duration) {}
+    fn transaction_failed(&self) {}
+    fn committed(&self, _counts: CommittedRecords) {}
+    fn lateness(&self) -> impl FnMut(Duration) {
+        |_late| {}
+    }
+    fn store_memory(&self, _stores: StoreMemoryUsage, _cache: usize) {}
+}
