@@ -22,7 +22,6 @@ pub(super) enum FaultKind {
     OutcomeUnknownAborted,
     RequestFailed,
     StepDropped,
-    ProcessAborted,
     Rebalance,
     Handover,
     ClockMoved,

@@ -225,10 +225,8 @@ impl SimulationRun {
                 self.cluster.counts.add(crash_kind());
                 self.crash(id);
             }
-            NodeTurn::Aborted => {
-                self.cluster.counts.add(FaultKind::ProcessAborted);
-                self.crash(id);
-            }
+            // Every call returns here: it took a pause of its own for a call that hangs.
+            NodeTurn::Aborted => panic!("process {id} ended itself"),
             NodeTurn::Failed(error) => panic!("process {id} ended: {error}"),
         }
     }
