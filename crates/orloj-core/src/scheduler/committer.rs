@@ -25,8 +25,34 @@ pub(super) struct Committer<E: Environment> {
     queue: E::Queue<CommitJob<E>>,
     /// When the open transaction was submitted, on the monotonic clock.
     started_at: Option<Duration>,
-    limit: Duration,
+    hang_detector: HangDetector,
     commit_lead: CommitLead,
+}
+
+/// Detects a call that does not return. Time in which the whole process did not run (it was stopped,
+/// or its machine was) does not count: the call could not return then.
+#[derive(Debug)]
+struct HangDetector {
+    limit: Duration,
+    /// A longer time between two looks is a pause of the process.
+    turn_max: Duration,
+    /// When it looked last, on the monotonic clock.
+    looked_at: Duration,
+    /// For how long the call has been running, without pauses.
+    running: Duration,
+}
+
+impl HangDetector {
+    fn start(&mut self, now: Duration) {
+        (self.looked_at, self.running) = (now, Duration::ZERO);
+    }
+
+    /// Whether the call has been running for longer than the limit.
+    fn is_hanging(&mut self, now: Duration) -> bool {
+        self.running += (now - self.looked_at).min(self.turn_max);
+        self.looked_at = now;
+        self.running > self.limit
+    }
 }
 
 /// A transaction to run.
@@ -124,17 +150,19 @@ impl<E: Environment> Job for CommitJob<E> {
 
 impl<E: Environment> Committer<E> {
     /// If a transaction takes longer than `limit`, the client library hangs; the process then ends,
-    /// and the broker decides the transaction. `commit_lead_max`: see [`CommitLead`].
+    /// and the broker decides the transaction. Of the time between two turns of the loop at most
+    /// `turn_max` counts. `commit_lead_max`: see [`CommitLead`].
     pub(super) fn start(
         environment: &E,
         sender: impl Fn() -> RecordSender + Send + Sync + 'static,
-        limit: Duration,
+        (limit, turn_max): (Duration, Duration),
         commit_lead_max: Duration,
     ) -> Self {
+        let zero = Duration::ZERO;
         Self {
             queue: environment.start_queue("committer", Threads::Fixed(1), sender),
             started_at: None,
-            limit,
+            hang_detector: HangDetector { limit, turn_max, looked_at: zero, running: zero },
             commit_lead: CommitLead::new(commit_lead_max),
         }
     }
@@ -147,7 +175,9 @@ impl<E: Environment> Committer<E> {
     /// Submits a transaction.
     pub(super) fn submit(&mut self, job: CommitJob<E>) {
         assert!(self.started_at.is_none(), "the previous transaction has not ended yet");
-        self.started_at = Some(job.clock.monotonic());
+        let now = job.clock.monotonic();
+        self.started_at = Some(now);
+        self.hang_detector.start(now);
         self.queue.submit(job);
     }
 
@@ -164,10 +194,28 @@ impl<E: Environment> Committer<E> {
             self.started_at = None;
             return Some(result.map(|ready| self.commit_lead.record(ready - started_at)));
         }
-        if clock.monotonic() - started_at > self.limit {
+        if self.hang_detector.is_hanging(clock.monotonic()) {
             tracing::error!("a transaction call does not return; aborting the process");
             environment.abort();
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_of_the_process_is_not_a_call_that_hangs() {
+        let seconds = Duration::from_secs;
+        let (limit, turn_max) = (seconds(20), seconds(1));
+        let mut detector =
+            HangDetector { limit, turn_max, looked_at: seconds(0), running: seconds(0) };
+        detector.start(seconds(100));
+        assert!(!detector.is_hanging(seconds(101)));
+        assert!(!detector.is_hanging(seconds(4_000)), "it was stopped for an hour");
+        let hangs = (4_001..).map(seconds).position(|now| detector.is_hanging(now));
+        assert_eq!(hangs, Some(18), "2 s of 20 have passed");
     }
 }

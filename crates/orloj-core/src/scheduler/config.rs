@@ -48,6 +48,8 @@ pub struct SchedulerTiming {
     pub unreachable_ttl: Millis,
     /// How long a leaving member waits until its partitions are reassigned.
     pub leave_timeout: Duration,
+    /// A longer time between two turns of the loop is a pause of the whole process.
+    pub turn_max: Duration,
 }
 
 impl Default for SchedulerTiming {
@@ -59,6 +61,7 @@ impl Default for SchedulerTiming {
             registry_retry: 1_000,
             unreachable_ttl: 1_000,
             leave_timeout: Duration::from_secs(15),
+            turn_max: Duration::from_secs(1),
         }
     }
 }

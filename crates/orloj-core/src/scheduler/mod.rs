@@ -152,7 +152,7 @@ impl<E: Environment> Scheduler<E> {
             let names = names.clone();
             move || RecordSender::new(&names, Schemas::shared())
         };
-        let limit = config.transaction_timeout * 2;
+        let limit = (config.transaction_timeout * 2, config.timing.turn_max);
         let (partitioner, partitions) = (config.partition.partitioner, config.partition.partitions);
         let ttl = (config.lookup_ttl, config.timing.unreachable_ttl);
         Self {

@@ -275,6 +275,7 @@ fn config(
             registry_retry: 5,
             unreachable_ttl: 1,
             leave_timeout: ms(5_000),
+            turn_max: ms(5),
         },
     }
 }
