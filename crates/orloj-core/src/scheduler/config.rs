@@ -37,6 +37,9 @@ pub struct SchedulerTiming {
     /// Interval of the requests for end offsets. It is a fraction of the grace period of cancels, so
     /// that one slow request delays no fire.
     pub end_offset_interval: Duration,
+    /// The ledger's end offset is requested once in so many intervals. A restart reads again what
+    /// was written to the ledger since then.
+    pub ledger_end_rounds: u32,
     /// How long the end offset may stay unreached before it is checked, in ms.
     pub stall: Millis,
     /// How long to wait before checking again whether another process's open transaction has ended,
@@ -56,6 +59,7 @@ impl Default for SchedulerTiming {
     fn default() -> Self {
         Self {
             end_offset_interval: Duration::from_millis(200),
+            ledger_end_rounds: 25,
             stall: 300,
             end_retry: 200,
             registry_retry: 1_000,

@@ -15,9 +15,6 @@ use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
 /// A cancellation that is written at least this long before the due time is never too late.
 pub const GRACE_MS: Millis = 1_000;
-/// The ledger's end offset is requested once in this number of rounds (every 5 s). A restart reads
-/// again what was written to the ledger since then.
-const LEDGER_EVERY: u32 = 25;
 
 /// The topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +40,8 @@ pub(super) struct EndOffsetPoller<E: Environment> {
     clock: E::Clock,
     names: Names,
     interval: Duration,
+    /// The ledger's end offset is requested once in so many rounds.
+    ledger_rounds: u32,
     watched: BTreeSet<PartitionId>,
     queue: E::Queue<EndOffsetJob<E>>,
     rounds: u32,
@@ -84,11 +83,21 @@ impl<E: Environment> EndOffsetPoller<E> {
         cluster: E::Cluster,
         clock: E::Clock,
         names: &Names,
-        interval: Duration,
+        (interval, ledger_rounds): (Duration, u32),
     ) -> Self {
         let queue = environment.start_queue("end-offsets", Threads::Fixed(1), || ());
         let (names, watched) = (names.clone(), BTreeSet::new());
-        Self { cluster, clock, names, interval, watched, queue, rounds: 0, ended_at: None }
+        Self {
+            cluster,
+            clock,
+            names,
+            interval,
+            ledger_rounds,
+            watched,
+            queue,
+            rounds: 0,
+            ended_at: None,
+        }
     }
 
     /// Replaces the polled partitions.
@@ -115,7 +124,7 @@ impl<E: Environment> EndOffsetPoller<E> {
     fn start_round(&mut self) {
         let topics = [
             (PolledLog::Triggers, self.names.triggers(), 1),
-            (PolledLog::Ledger, self.names.ledger(), LEDGER_EVERY),
+            (PolledLog::Ledger, self.names.ledger(), self.ledger_rounds),
         ];
         let now = topics.into_iter().filter(|(_, _, every)| self.rounds.is_multiple_of(*every));
         for (log, topic, _) in now {

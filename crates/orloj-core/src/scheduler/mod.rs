@@ -165,7 +165,7 @@ impl<E: Environment> Scheduler<E> {
                 cluster.clone(),
                 clock.clone(),
                 &names,
-                config.timing.end_offset_interval,
+                (config.timing.end_offset_interval, config.timing.ledger_end_rounds),
             ),
             committed_offsets: environment.start_queue("offsets", Threads::PerJob, || ()),
             decoder: InputDecoder::new(&names, partitioner, partitions, parts.schemas),

@@ -81,6 +81,7 @@ impl SimulatedNode {
             skew: cluster.any_skew(),
             shown: (0, cluster.broker.now),
             lead_max,
+            late_of_ten: cluster.rng.pick(&[0, 2, 6]),
             crash_after: None,
             membership,
             is_lost: false,
@@ -270,6 +271,7 @@ fn config(
         restore_threads: 2,
         timing: SchedulerTiming {
             end_offset_interval: ms(cluster.rng.pick(&[0, 1, 3])),
+            ledger_end_rounds: cluster.rng.pick(&[1, 3]),
             stall: cluster.rng.pick(&[2, 10]),
             end_retry: cluster.rng.pick(&[1, 5]),
             registry_retry: 5,

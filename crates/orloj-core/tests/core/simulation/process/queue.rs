@@ -93,7 +93,15 @@ impl<J: Job> JobQueue<J> for SimulatedQueue<J> {
                 self.jobs.borrow_mut().step(choice);
             }
         }
-        let output = self.jobs.borrow_mut().outputs.pop_front()?;
+        let mut jobs = self.jobs.borrow_mut();
+        // A result may be late.
+        let is_late = |process: &SimulatedProcess| {
+            process.call(|cluster, state| cluster.rng.below(10) < state.late_of_ten)
+        };
+        if jobs.outputs.is_empty() || is_late(&self.process) {
+            return None;
+        }
+        let output = jobs.outputs.pop_front()?;
         self.in_flight -= 1;
         Some(output)
     }
