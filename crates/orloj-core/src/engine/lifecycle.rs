@@ -63,9 +63,11 @@ impl TriggerHandler<'_> {
         let mut lifecycle = row.lifecycle.take().unwrap_or_default();
         (lifecycle.recurrence, lifecycle.dependencies, lifecycle.paused) = (None, None, false);
         let early = if lifecycle.fire_now_requested { row.scheduled } else { 0 };
+        // By its whole key: W may be at an entry of the same millisecond.
+        let is_undecided = |due| TimelineKey { due, ..entry.key } > fired_through;
         let wanted = lifecycle.retain.is_some() || !lifecycle.watchers.is_empty();
         let until = match result {
-            OccurrenceResult::Pending if wanted || early > fired_through.due => {
+            OccurrenceResult::Pending if wanted || is_undecided(early) => {
                 lifecycle.phase = LifecyclePhase::Open;
                 early.max(self.clock() + self.context.config.callback_result_timeout.max(1))
             }
@@ -77,7 +79,7 @@ impl TriggerHandler<'_> {
                 early.max(lifecycle.retain.map_or(0, |retain| self.clock().saturating_add(retain)))
             }
         };
-        if until > fired_through.due && !is_active(Mutation::EarlyFireForgotten) {
+        if is_undecided(until) && !is_active(Mutation::EarlyFireForgotten) {
             row.lifecycle = Some(lifecycle);
             self.reschedule(LiveEntry { entry, row }, until);
         } else {
