@@ -34,6 +34,7 @@ pub mod signal;
 pub mod text;
 pub mod time;
 pub mod timeline;
+pub(crate) mod work;
 
 /// Milliseconds since the Unix epoch.
 pub type Timestamp = u64;

@@ -38,7 +38,7 @@ use interval::Interval;
 use local_time::moment;
 
 use super::field::Reason;
-use super::{Millis, Timestamp};
+use super::{Millis, Timestamp, work};
 
 /// Skipped occurrences that are counted: a larger number need not be exact.
 const SKIPPED_MAX: u32 = 10_000;
@@ -259,6 +259,7 @@ impl Schedule {
 
     /// The first occurrence strictly after `after`, counted from `anchor` if it is counted.
     fn following(&self, after: Timestamp, anchor: Timestamp) -> Option<Occurrence> {
+        work::count(1);
         let exact = |at| Occurrence { at, note: None };
         let found = match &self.rule {
             RecurrenceRule::Interval(_) if after < anchor => exact(anchor),

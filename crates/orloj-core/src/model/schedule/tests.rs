@@ -201,6 +201,29 @@ fn the_latest_occurrence_is_found_without_visiting_all() {
     assert_eq!(ended.latest(start, start + year), Some((ms("2026-01-09T02:30:00Z"), 8)));
 }
 
+/// What is missed in ten years costs about what is missed in a week.
+#[test]
+fn missed_occurrences_are_counted_and_not_visited() {
+    let start = ms("2026-01-01T00:00:00Z");
+    let week = 7 * 86_400_000;
+    for form in [
+        r#""every": "PT1S""#,
+        r#""every": "P1D""#,
+        r#""cron": "* * * * *""#,
+        r#""cron": "* * * * * *", "zone": "Europe/Prague""#,
+        r#""daily": ["9:00", "2:30"], "zone": "Europe/Prague""#,
+    ] {
+        let schedule = read(&format!("{{{form}}}")).anchored(start);
+        for passed in [week, 520 * week] {
+            let (_, work) = work::tests::counted(|| schedule.latest(start, start + passed));
+            assert!(work <= 100, "{form}: {work} occurrences computed for the latest");
+            let (_, work) =
+                work::tests::counted(|| schedule.first_of_latest(start, start + passed, 5_000));
+            assert!(work <= 100, "{form}: {work} occurrences computed for the latest 5,000");
+        }
+    }
+}
+
 #[test]
 fn errors_name_the_field_and_how_to_fix_it() {
     let table = [
