@@ -9,6 +9,8 @@ use super::days::Days;
 
 /// Months after which the calendar repeats.
 const CYCLE_MONTHS: u32 = 400 * 12;
+/// Seconds of a day.
+const DAY_SECONDS: u32 = 86_400;
 /// Bits 0 to 23.
 const EVERY_HOUR: u64 = 0xFF_FFFF;
 /// Bits 1 to 12.
@@ -21,12 +23,12 @@ pub(super) struct Calendar {
     pub(super) months: u64,
     /// The days of these months.
     pub(super) days: Days,
-    /// The times of these days; one at least.
+    /// The times of these days; one at least, and none in two of them.
     pub(super) times: Vec<TimesOfDay>,
 }
 
 /// Times of day: every combination of these hours, minutes and seconds, none of them empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TimesOfDay {
     /// Bits 0 to 23.
     pub(super) hours: u64,
@@ -48,6 +50,19 @@ impl Calendar {
         Some(self.date_after(date)?.to_datetime(self.time_at_or_after(0)?))
     }
 
+    /// How many times are meant from `from` until `until` (exclusive).
+    pub(super) fn count(&self, from: DateTime, until: DateTime) -> u64 {
+        if until <= from {
+            return 0;
+        }
+        let before = |at: DateTime| {
+            let is_meant = self.days_in(at.date()) >> at.date().day() & 1;
+            is_meant * self.times_before(second_of_day(at.time()))
+        };
+        let days = self.days_between(from.date(), until.date());
+        days * self.times_before(DAY_SECONDS) + before(until) - before(from)
+    }
+
     /// Whether it comes in every hour of a day: then it goes by the hour rather than by the day.
     pub(super) fn is_hourly(&self) -> bool {
         self.times.iter().any(|times| times.hours == EVERY_HOUR)
@@ -67,6 +82,34 @@ impl Calendar {
         None
     }
 
+    /// How many days are meant from `from` until `until` (exclusive).
+    fn days_between(&self, from: Date, until: Date) -> u64 {
+        if self.months == EVERY_MONTH && self.days == Days::default() {
+            return (from.duration_until(until).as_hours() / 24).unsigned_abs();
+        }
+        let first_of = |date: Date| (date.year(), date.month());
+        let (mut year, mut month) = first_of(from);
+        let mut count = 0;
+        while (year, month) <= first_of(until) {
+            let Ok(first) = Date::new(year, month, 1) else { break };
+            let mut days = self.days_in(first);
+            if (year, month) == first_of(from) {
+                days &= u64::MAX << from.day();
+            }
+            if (year, month) == first_of(until) {
+                days &= !(u64::MAX << until.day());
+            }
+            count += u64::from(days.count_ones());
+            (year, month) = if month == 12 { (year + 1, 1) } else { (year, month + 1) };
+        }
+        count
+    }
+
+    /// How many times are meant before this second of a day.
+    fn times_before(&self, second: u32) -> u64 {
+        self.times.iter().map(|times| times.count_before(second)).sum()
+    }
+
     fn days_in(&self, date: Date) -> u64 {
         if self.months >> date.month() & 1 == 1 { self.days.in_month(date) } else { 0 }
     }
@@ -81,6 +124,17 @@ impl TimesOfDay {
     /// This time of day and no other.
     pub(super) fn once(hour: u32, minute: u32, second: u32) -> Self {
         Self { hours: 1 << hour, minutes: 1 << minute, seconds: 1 << second }
+    }
+
+    /// How many there are before this second of the day.
+    fn count_before(&self, second: u32) -> u64 {
+        let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+        let below = |set: u64, bit: u32| u64::from((set & !(u64::MAX << bit)).count_ones());
+        let (in_hour, in_minute) =
+            (u64::from(self.minutes.count_ones()), u64::from(self.seconds.count_ones()));
+        let seconds = (self.minutes >> minute & 1) * below(self.seconds, second);
+        let minutes = below(self.minutes, minute) * in_minute + seconds;
+        below(self.hours, hour) * in_hour * in_minute + (self.hours >> hour & 1) * minutes
     }
 
     /// In seconds of the day.

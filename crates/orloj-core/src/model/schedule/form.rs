@@ -258,7 +258,9 @@ fn times_of(name: &str, json: &str) -> Result<(Vec<String>, Vec<TimesOfDay>), Re
             _ => Err(refused(name, text, "give a time of day such as 09:00 or 17:30:15")),
         }
     };
-    let times = at.iter().map(one).collect::<Result<Vec<_>, _>>()?;
+    let mut times = at.iter().map(one).collect::<Result<Vec<_>, _>>()?;
+    times.sort_unstable();
+    times.dedup();
     if times.is_empty() {
         return Err(format!("{name} is missing: give a time of day such as \"09:00\""));
     }

@@ -75,26 +75,40 @@ impl Interval {
     /// The first time of the wall clock from `from` on, counted from `anchor`. Of a step of the
     /// calendar only; real time knows no wall clock.
     pub(super) fn at_or_after(self, anchor: DateTime, from: DateTime) -> Option<DateTime> {
+        self.nth(anchor, self.steps_before(anchor, from))
+    }
+
+    /// How many times of the wall clock there are from `from` until `until` (exclusive).
+    pub(super) fn count(self, anchor: DateTime, from: DateTime, until: DateTime) -> u64 {
+        let before = |at| self.steps_before(anchor, at);
+        (before(until) - before(from)).try_into().unwrap_or(0)
+    }
+
+    /// How many times of the wall clock there are before `until`.
+    fn steps_before(self, anchor: DateTime, until: DateTime) -> i64 {
         let (passed, step) = match self {
-            Self::Millis(_) => return None,
-            Self::Days(days) => (anchor.date().duration_until(from.date()).as_hours() / 24, days),
+            Self::Millis(_) => return 0,
+            Self::Days(days) => (anchor.date().duration_until(until.date()).as_hours() / 24, days),
             Self::Months(months) => {
                 let of = |at: DateTime| i64::from(at.year()) * 12 + i64::from(at.month());
-                (of(from) - of(anchor), months)
+                (of(until) - of(anchor), months)
             }
         };
         let mut steps = (passed / step).max(0);
-        loop {
-            let span = match self {
-                Self::Months(_) => Span::new().try_months(steps * step),
-                _ => Span::new().try_days(steps * step),
-            };
-            let time = anchor.checked_add(span.ok()?).ok()?;
-            if time >= from {
-                return Some(time);
-            }
+        while self.nth(anchor, steps).is_some_and(|time| time < until) {
             steps += 1;
         }
+        steps
+    }
+
+    /// The time of the wall clock after so many steps, if the calendar reaches that far.
+    fn nth(self, anchor: DateTime, steps: i64) -> Option<DateTime> {
+        let span = match self {
+            Self::Millis(_) => return None,
+            Self::Days(days) => Span::new().try_days(steps * days),
+            Self::Months(months) => Span::new().try_months(steps * months),
+        };
+        anchor.checked_add(span.ok()?).ok()
     }
 }
 

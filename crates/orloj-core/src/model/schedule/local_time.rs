@@ -102,6 +102,76 @@ pub(super) fn next(
     }
 }
 
+/// What the wall clock does in a part of a period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WallClockSpan {
+    /// It runs with real time at this offset, from `from` until `until` (exclusive), in ms since
+    /// the epoch.
+    Running { offset: Offset, from: i64, until: i64 },
+    /// It goes forward over a time that is meant, which therefore comes now, in ms since the epoch.
+    Shifted { at: i64 },
+}
+
+/// What the wall clock does after `after` and no later than `until`, without the passes in which
+/// times that come twice are not meant. `is_in_gap` tells whether a time is meant from its first
+/// argument until its second one (exclusive).
+///
+/// Clocks never change again before what an earlier change has doubled is over.
+pub(super) fn spans(
+    zone: &TimeZone,
+    dst: Dst,
+    (after, until): (Timestamp, Timestamp),
+    is_in_gap: impl Fn(DateTime, DateTime) -> bool,
+) -> Vec<WallClockSpan> {
+    let mut spans = Vec::new();
+    let Some(start) = moment(after) else { return spans };
+    let max = Moment::MAX.as_millisecond();
+    let end = i64::try_from(until).map_or(max, |until| until.saturating_add(1).min(max));
+    let mut offset = zone.to_offset(start);
+    let mut from = start.as_millisecond() + 1;
+    if dst.overlap == DstOverlap::First {
+        from = from.max(end_of_doubled(zone, start));
+    }
+    for change in zone.following(start).map(Some).chain([None]) {
+        let at = change.as_ref().map_or(i64::MAX, |change| change.timestamp().as_millisecond());
+        let jump = change.as_ref().map_or(0, |change| jump_ms(offset, change.offset()));
+        let doubled = if dst.overlap == DstOverlap::Last { jump.min(0) } else { 0 };
+        let until = (at + doubled).min(end);
+        if from < until {
+            spans.push(WallClockSpan::Running { offset, from, until });
+        }
+        let Some(change) = change.filter(|_| at < end) else { break };
+        let before = offset.to_datetime(change.timestamp());
+        offset = change.offset();
+        from = at;
+        if jump > 0 && dst.gap == DstGap::Shift {
+            if is_in_gap(before, offset.to_datetime(change.timestamp())) {
+                spans.push(WallClockSpan::Shifted { at });
+                from = at + 1;
+            }
+        } else if dst.overlap == DstOverlap::First {
+            from = at - jump.min(0);
+        }
+    }
+    spans
+}
+
+/// When the wall clock, set back the last time before `moment` or then, shows again what it showed
+/// before that; in ms since the epoch.
+fn end_of_doubled(zone: &TimeZone, moment: Moment) -> i64 {
+    let tick = SignedDuration::from_nanos(1);
+    let next = moment.checked_add(tick).ok();
+    let Some(change) = next.and_then(|next| zone.preceding(next).next()) else { return i64::MIN };
+    let before = change.timestamp().checked_sub(tick).map(|before| zone.to_offset(before));
+    let jump = before.map_or(0, |before| jump_ms(before, change.offset()));
+    change.timestamp().as_millisecond() - jump.min(0)
+}
+
+/// By how many ms the wall clock goes forward (or back, if negative).
+fn jump_ms(before: Offset, then: Offset) -> i64 {
+    i64::from(then.seconds() - before.seconds()) * 1_000
+}
+
 /// A period in which a zone keeps its offset.
 struct OffsetSpan<'a> {
     zone: &'a TimeZone,

@@ -16,6 +16,7 @@ mod form;
 mod interval;
 mod json;
 mod local_time;
+mod missed;
 mod preview;
 
 #[cfg(test)]
@@ -23,7 +24,6 @@ mod documented;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::fmt;
 
 use jiff::tz::TimeZone;
@@ -39,9 +39,6 @@ use local_time::moment;
 
 use super::field::Reason;
 use super::{Millis, Timestamp, work};
-
-/// Skipped occurrences that are counted: a larger number need not be exact.
-const SKIPPED_MAX: u32 = 10_000;
 
 /// When a trigger recurs, and what to do about occurrences that are late, overlap or fail.
 ///
@@ -129,59 +126,6 @@ impl Schedule {
     #[must_use]
     pub fn next(&self, last: Timestamp) -> Option<Timestamp> {
         Some(self.next_occurrence(last)?.at)
-    }
-
-    /// The latest occurrence after `last` and no later than `now`, and how many others there are
-    /// between (10,000 stands for more). Finding it takes no longer the more there are.
-    #[must_use]
-    pub fn latest(&self, last: Timestamp, now: Timestamp) -> Option<(Timestamp, u32)> {
-        let anchor = self.start.unwrap_or(last);
-        let next = |at| Some(self.following(at, anchor)?.at).filter(|next| *next <= now);
-        let first = next(last.max(anchor.saturating_sub(1)))?;
-        if let RecurrenceRule::Interval(Interval::Millis(step)) = self.rule {
-            let until = self.end.map_or(now, |end| now.min(end.saturating_sub(1)));
-            let between = (until - first) / step;
-            let skipped = u32::try_from(between).map_or(SKIPPED_MAX, |all| all.min(SKIPPED_MAX));
-            return Some((first + between * step, skipped));
-        }
-        // `low` is an occurrence, and there is none after `high`.
-        let (mut low, mut high) = (first, now);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            match next(middle) {
-                Some(later) => low = later,
-                None => high = middle,
-            }
-        }
-        let earlier = std::iter::successors(Some(first), |at| next(*at));
-        let skipped = earlier.take_while(|at| *at < low).take(SKIPPED_MAX as usize).count();
-        Some((low, skipped as u32))
-    }
-
-    /// The first of the latest `count` occurrences after `last` and no later than `now`; `last` + 1
-    /// if there are none. Looks back from `now` in ever longer spans, so that what it costs depends
-    /// on how many are wanted.
-    #[must_use]
-    pub fn first_of_latest(&self, last: Timestamp, now: Timestamp, count: u32) -> Timestamp {
-        let max = usize::try_from(count.max(1)).unwrap_or(usize::MAX);
-        let mut span: Millis = 60_000;
-        loop {
-            let after = now.saturating_sub(span).max(last);
-            let mut latest = VecDeque::new();
-            let anchor = self.start.unwrap_or(last);
-            let next = |at: &Timestamp| Some(self.following(*at, anchor)?.at);
-            let first = next(&after.max(anchor.saturating_sub(1)));
-            for at in std::iter::successors(first, next).take_while(|at| *at <= now) {
-                if latest.len() == max {
-                    let _earlier = latest.pop_front();
-                }
-                latest.push_back(at);
-            }
-            if latest.len() == max || after == last {
-                return latest.front().copied().unwrap_or(last + 1);
-            }
-            span = span.saturating_mul(4);
-        }
     }
 
     /// All occurrences from both its start and `registered` on.

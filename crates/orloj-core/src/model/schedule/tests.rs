@@ -307,7 +307,7 @@ fn any_field(min: u32, max: u32) -> impl Strategy<Value = String> {
     ]
 }
 
-fn any_cron() -> impl Strategy<Value = String> {
+pub(super) fn any_cron() -> impl Strategy<Value = String> {
     let day = prop_oneof![
         6 => any_field(1, 31),
         1 => Just("L".to_owned()),
