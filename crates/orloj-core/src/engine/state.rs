@@ -19,7 +19,7 @@ use crate::fault::{Mutation, is_active};
 use crate::model::entry::{Entry, Row};
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::timeline::TimelineKey;
-use crate::model::{Offset, Timestamp};
+use crate::model::{Offset, Timestamp, work};
 
 /// A stored row that cannot be read: rebuild the partition's store from Kafka.
 #[derive(Debug, thiserror::Error)]
@@ -189,7 +189,10 @@ impl EngineState {
     /// The offset alone does not decide it: after an operator has reset the offset, a fired entry
     /// may have a later one.
     fn is_late(&self, entry: &IndexEntry) -> bool {
-        let is_this = |(key, _): &(TimelineKey, RowBytes)| *key == entry.key;
+        let is_this = |(key, _): &(TimelineKey, RowBytes)| {
+            work::count(1);
+            *key == entry.key
+        };
         entry.generation >= self.next_offset_at_last_fire && self.late.iter().any(is_this)
     }
 
@@ -306,6 +309,7 @@ impl EngineState {
         if key > self.cursor.fired_through {
             self.delete_row(key);
         } else {
+            work::count(self.late.len());
             self.late.retain(|(late, _)| *late != key);
         }
     }

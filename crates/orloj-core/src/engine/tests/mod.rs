@@ -8,6 +8,7 @@ mod documented;
 mod firing;
 mod fixture;
 pub(crate) mod harness;
+mod late_entries;
 mod lifecycle;
 mod regressions;
 mod scenario;
