@@ -26,6 +26,7 @@ mod firing;
 pub mod id_filter;
 pub mod index_row;
 mod ingest;
+mod late_entries;
 mod lifecycle;
 pub mod local_checkpoint;
 mod mirror_search;

@@ -10,6 +10,7 @@ use super::catch_up_limiter::CatchUpLimiter;
 use super::cursor::Cursor;
 use super::draft::StepDraft;
 use super::index_row::{IdHash, IndexEntry, IndexEntryKind, IndexRow};
+use super::late_entries::LateEntries;
 use super::prefetch::{IndexRows, Input, RowsNeeded, TimelineRows, rows_needed, trigger_of};
 use super::step::Emit;
 use super::wheel::Wheel;
@@ -19,7 +20,7 @@ use crate::fault::{Mutation, is_active};
 use crate::model::entry::{Entry, Row};
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::timeline::TimelineKey;
-use crate::model::{Offset, Timestamp, work};
+use crate::model::{Offset, Timestamp};
 
 /// A stored row that cannot be read: rebuild the partition's store from Kafka.
 #[derive(Debug, thiserror::Error)]
@@ -36,8 +37,7 @@ pub(super) struct EngineState {
     wheel: Wheel,
     write_buffer: WriteBuffer,
     skips: BTreeSet<Offset>,
-    /// Entries at or below W: they fire in the step that ingested them.
-    late: Vec<(TimelineKey, RowBytes)>,
+    late: LateEntries,
     /// Index rows of generations below this may be incomplete: later generations may be missing.
     index_complete_from: Offset,
     /// N when entries last fired: later records that were due already wait for the next firing.
@@ -60,7 +60,7 @@ impl EngineState {
             wheel,
             write_buffer: WriteBuffer::default(),
             skips,
-            late: Vec::new(),
+            late: LateEntries::default(),
             index_complete_from,
             next_offset_at_last_fire: cursor.next_offset,
             catch_up_limiter: CatchUpLimiter::default(),
@@ -189,11 +189,7 @@ impl EngineState {
     /// The offset alone does not decide it: after an operator has reset the offset, a fired entry
     /// may have a later one.
     fn is_late(&self, entry: &IndexEntry) -> bool {
-        let is_this = |(key, _): &(TimelineKey, RowBytes)| {
-            work::count(1);
-            *key == entry.key
-        };
-        entry.generation >= self.next_offset_at_last_fire && self.late.iter().any(is_this)
+        entry.generation >= self.next_offset_at_last_fire && self.late.contains(entry.key)
     }
 
     /// The entry that is known to have fired last.
@@ -221,7 +217,7 @@ impl EngineState {
         fetched: &TimelineRows,
     ) -> Result<Row, CorruptRow> {
         let key = entry.key;
-        let late = self.late.iter().find(|(at, _)| *at == key).map(|(_, row)| row.clone());
+        let late = self.late.row(key).cloned();
         let found =
             late.or_else(|| self.write_buffer.row(key)).or_else(|| fetched.get(&key).cloned());
         let bytes = found.ok_or(CorruptRow { key, reason: RowError::Corrupt })?;
@@ -293,7 +289,7 @@ impl EngineState {
     /// Adds an entry at or below W, which fires in this step.
     pub(super) fn add_late(&mut self, key: TimelineKey, row: &Row) {
         let row = self.encode(row);
-        self.late.push((key, row));
+        self.late.add(key, row);
     }
 
     pub(super) fn has_late(&self) -> bool {
@@ -301,7 +297,7 @@ impl EngineState {
     }
 
     pub(super) fn take_late(&mut self) -> Vec<(TimelineKey, RowBytes)> {
-        std::mem::take(&mut self.late)
+        self.late.take()
     }
 
     /// Removes an entry from the timeline or from the late ones.
@@ -309,8 +305,7 @@ impl EngineState {
         if key > self.cursor.fired_through {
             self.delete_row(key);
         } else {
-            work::count(self.late.len());
-            self.late.retain(|(late, _)| *late != key);
+            self.late.remove(key);
         }
     }
 
