@@ -308,6 +308,18 @@ mod tests {
     }
 
     #[test]
+    fn an_index_row_counts_with_all_its_entries() {
+        let mut buffer = WriteBuffer::default();
+        buffer.put_index_row(A, known(10), false);
+        let one = buffer.bytes();
+        let entries = (0..1_000).map(|due| known(due).entries.remove(0)).collect();
+        buffer.put_index_row(A, IndexRow { entries }, false);
+        assert!(buffer.bytes() >= one + 1_000 * size_of::<IndexEntry>(), "{}", buffer.bytes());
+        buffer.put_index_row(A, known(10), false);
+        assert_eq!(buffer.bytes(), one, "what it has replaced counts no more");
+    }
+
+    #[test]
     fn it_serves_reads_until_the_store_has_the_rows() {
         let mut buffer = WriteBuffer::default();
         register(&mut buffer, A, 10);

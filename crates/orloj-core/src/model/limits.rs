@@ -36,6 +36,9 @@ pub const RETRY_DELAY_MAX_MS: Millis = 30 * 24 * 3_600_000;
 pub const AFTER_MAX: usize = 256;
 /// Triggers that can wait for one trigger: the whole list is written again with each new one.
 pub const WATCHERS_MAX: usize = 1_000;
+/// Retries of one trigger that can be pending, each of another occurrence: they are in one row of
+/// the index, which is written again with each of them.
+pub const RETRIES_PENDING_MAX: usize = 1_000;
 /// Registrations in one batch: all of them are written in one transaction.
 pub const BATCH_MAX: usize = 1_000;
 /// How long a settled trigger can be remembered: a year.

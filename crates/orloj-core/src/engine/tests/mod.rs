@@ -11,6 +11,7 @@ pub(crate) mod harness;
 mod late_entries;
 mod lifecycle;
 mod regressions;
+mod retries;
 mod scenario;
 mod takeover;
 mod takeover_cursor;
