@@ -20,7 +20,7 @@ use crate::fault::{Mutation, is_active};
 use crate::model::entry::{Entry, Row};
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::timeline::TimelineKey;
-use crate::model::{Offset, Timestamp};
+use crate::model::{Offset, Timestamp, work};
 
 /// A stored row that cannot be read: rebuild the partition's store from Kafka.
 #[derive(Debug, thiserror::Error)]
@@ -160,9 +160,11 @@ impl EngineState {
     pub(super) fn load(&mut self, entries: Vec<(TimelineKey, RowBytes)>, reached: TimelineKey) {
         let from = self.wheel.loaded_until();
         self.wheel.load(entries, reached);
-        for (key, row) in
-            self.write_buffer.timeline().filter(|(key, _)| (from..reached).contains(key))
-        {
+        let is_loaded = |(key, _): &&(TimelineKey, Option<RowBytes>)| {
+            work::count(1);
+            (from..reached).contains(key)
+        };
+        for (key, row) in self.write_buffer.timeline().filter(is_loaded) {
             match row {
                 Some(row) => {
                     let _loaded = self.wheel.insert(*key, row.clone());

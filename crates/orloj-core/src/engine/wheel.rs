@@ -17,7 +17,7 @@ use std::mem;
 
 use crate::codec::row::RowBytes;
 use crate::model::timeline::TimelineKey;
-use crate::model::{Millis, Timestamp};
+use crate::model::{Millis, Timestamp, work};
 
 /// What an entry costs in memory besides the bytes of its row.
 pub const ENTRY_BYTES: usize = size_of::<BucketOp>();
@@ -276,6 +276,7 @@ impl Bucket {
         if self.is_sorted || self.ops.is_empty() {
             return 0;
         }
+        work::count(self.ops.len());
         let mut freed = 0;
         let mut ops = Vec::from(mem::take(&mut self.ops));
         // Stable, and linear when most of it is in order already.
@@ -311,6 +312,7 @@ impl Bucket {
             return 0;
         }
         let freed = later.compact();
+        work::count(later.ops.len());
         self.ops.append(&mut later.ops);
         freed
     }

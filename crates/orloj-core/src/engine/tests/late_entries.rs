@@ -16,8 +16,7 @@ fn registered_cancelled_and_replaced(count: usize) -> (Vec<u64>, usize) {
         fixture.register(id, NOW - 900);
     }
     for (n, id) in ids.iter().enumerate() {
-        let _offset =
-            if n % 2 == 0 { fixture.cancel(id) } else { fixture.register(id, NOW - 800) };
+        let _offset = if n % 2 == 0 { fixture.cancel(id) } else { fixture.register(id, NOW - 800) };
     }
     let (step, work) = counted(|| fixture.step().unwrap());
     let mut fired = Vec::new();

@@ -5,6 +5,7 @@ mod dead_letter_replay;
 mod decisions;
 mod dependencies;
 mod documented;
+mod downtime;
 mod firing;
 mod fixture;
 pub(crate) mod harness;
