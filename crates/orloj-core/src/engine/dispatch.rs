@@ -5,17 +5,15 @@
 
 use super::catalog::{CachingCatalog, TopicState};
 use super::config::PartitionContext;
-use super::draft::StepDraft;
+use super::draft::{StepDraft, make_fire};
 use super::step::{Emit, TopicFire};
 use crate::codec::row::{self, FireView, RowBytes, RowError, TargetView};
-use crate::model::dead_letter::{Content, DeadLetter, Origin};
 use crate::model::definition::Target;
 use crate::model::entry::FireRow;
-use crate::model::fire::{Fire, Withdrawal};
-use crate::model::outcome::OutcomeKind;
+use crate::model::fire::Withdrawal;
 use crate::model::partitioner::murmur2_partition;
 use crate::model::text::Text;
-use crate::model::timeline::{Source, TimelineKey, rank};
+use crate::model::timeline::TimelineKey;
 use crate::model::{PartitionId, Timestamp};
 
 /// Bytes that our own headers and the record's frame add to a fire at most; kept free so that a
@@ -59,7 +57,7 @@ impl DispatchHandler<'_, '_> {
         match &fire.definition.target {
             Target::Http(target) => match self.pool_availability(target.pool.as_ref()) {
                 PoolAvailability::Writable => {
-                    let fire = self.make_fire(key, fire);
+                    let fire = make_fire(self.context, key, fire);
                     self.output.emit(Emit::ToWorker(Box::new(fire)));
                     DispatchResult::Sent
                 }
@@ -120,13 +118,6 @@ impl DispatchHandler<'_, '_> {
         }
     }
 
-    fn make_fire(&self, key: TimelineKey, row: FireRow) -> Fire {
-        let (report_end, priority, fired) =
-            (row.reports_end(), rank(key.priority), self.context.clock);
-        let FireRow { id, scheduled, definition, history, .. } = row;
-        Fire { id, scheduled, fired, definition, history, report_end, priority }
-    }
-
     /// A fire that can never be sent: only its own trigger ends.
     fn emit_dead_letter(
         &mut self,
@@ -134,27 +125,7 @@ impl DispatchHandler<'_, '_> {
         row: FireRow,
         reason: String,
     ) -> DispatchResult {
-        let topics = &self.context.config.topics;
-        let topic = match key.source {
-            Source::Triggers => topics.triggers.clone(),
-            Source::Signals => topics.signals.clone(),
-        };
-        let kind = OutcomeKind::Failed {
-            generation: row.id.generation,
-            occurrence: row.id.occurrence,
-            attempt: row.id.attempt,
-            status: None,
-            reason: reason.clone(),
-            retry_at: None,
-        };
-        self.output.emit_outcome(self.context, row.id.trigger.clone(), kind);
-        let letter = DeadLetter {
-            origin: Origin { topic, partition: self.context.id, offset: key.offset },
-            reason,
-            at: self.context.clock,
-            content: Content::Fire { attempts: row.id.attempt, fire: self.make_fire(key, row) },
-        };
-        self.output.emit(Emit::DeadLetter(Box::new(letter)));
+        self.output.emit_dead_letter(self.context, key, row, reason);
         DispatchResult::DeadLettered
     }
 }

@@ -5,13 +5,15 @@
 use super::config::PartitionContext;
 use super::step::Emit;
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
-use crate::model::fire::Withdrawal;
+use crate::model::entry::FireRow;
+use crate::model::fire::{Fire, Withdrawal};
 use crate::model::input::Unreadable;
 use crate::model::ledger::LedgerKey;
 use crate::model::lifecycle::Watcher;
 use crate::model::outcome::{Outcome, OutcomeKind};
 use crate::model::signal::{DependencySettled, Signal};
 use crate::model::text::Text;
+use crate::model::timeline::{Source, TimelineKey, rank};
 use crate::model::{Offset, PartitionId, Timestamp};
 
 /// The step being drafted.
@@ -145,4 +147,43 @@ impl StepDraft {
         };
         self.emit(Emit::DeadLetter(Box::new(letter)));
     }
+
+    /// A fire that is not made, or not made again: a dead letter and an outcome. Only its own
+    /// trigger ends.
+    pub(super) fn emit_dead_letter(
+        &mut self,
+        context: &PartitionContext,
+        key: TimelineKey,
+        row: FireRow,
+        reason: String,
+    ) {
+        let topics = &context.config.topics;
+        let topic = match key.source {
+            Source::Triggers => topics.triggers.clone(),
+            Source::Signals => topics.signals.clone(),
+        };
+        let kind = OutcomeKind::Failed {
+            generation: row.id.generation,
+            occurrence: row.id.occurrence,
+            attempt: row.id.attempt,
+            status: None,
+            reason: reason.clone(),
+            retry_at: None,
+        };
+        self.emit_outcome(context, row.id.trigger.clone(), kind);
+        let letter = DeadLetter {
+            origin: Origin { topic, partition: context.id, offset: key.offset },
+            reason,
+            at: context.clock,
+            content: Content::Fire { attempts: row.id.attempt, fire: make_fire(context, key, row) },
+        };
+        self.emit(Emit::DeadLetter(Box::new(letter)));
+    }
+}
+
+/// The fire of a row, made now.
+pub(super) fn make_fire(context: &PartitionContext, key: TimelineKey, row: FireRow) -> Fire {
+    let (report_end, priority, fired) = (row.reports_end(), rank(key.priority), context.clock);
+    let FireRow { id, scheduled, definition, history, .. } = row;
+    Fire { id, scheduled, fired, definition, history, report_end, priority }
 }

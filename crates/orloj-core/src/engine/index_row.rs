@@ -177,6 +177,23 @@ pub enum IndexEntryKind {
 }
 
 impl IndexRow {
+    /// What its entries take up in memory besides the row itself, in bytes.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        if self.entries.spilled() { self.entries.capacity() * size_of::<IndexEntry>() } else { 0 }
+    }
+
+    /// How many retries are pending, besides those of this occurrence.
+    #[must_use]
+    pub fn other_pending_retries(&self, id: &FireId, fired_through: TimelineKey) -> usize {
+        let is_other = |entry: &&IndexEntry| {
+            matches!(entry.kind, IndexEntryKind::Retry { .. })
+                && entry.key > fired_through
+                && !entry.is_retry_of(id.generation, id.occurrence)
+        };
+        self.entries.iter().filter(is_other).count()
+    }
+
     /// The trigger's occurrence that still waits, if any: the one main entry above W.
     #[must_use]
     pub fn pending_main(&self, fired_through: TimelineKey) -> Option<&IndexEntry> {

@@ -2,7 +2,8 @@
 //! due.
 //!
 //! Invariant: signals are never replayed. An accepted attempt is in the ledger from the transaction
-//! that accepts it; one that is known already, or vetoed by a later cancel, is not accepted.
+//! that accepts it; one that is known already, or vetoed by a later cancel, is not accepted. One
+//! trigger has a bounded number of them: what exceeds it is a dead letter.
 
 use super::index_row::IndexEntry;
 use super::state::CorruptRow;
@@ -11,8 +12,9 @@ use crate::fault::{Mutation, is_active};
 use crate::model::Offset;
 use crate::model::entry::{Entry, FireRow, Row};
 use crate::model::lifecycle::Lifecycle;
+use crate::model::limits::RETRIES_PENDING_MAX;
 use crate::model::outcome::OutcomeKind;
-use crate::model::signal::{CallbackEnded, RetryRequest};
+use crate::model::signal::{CallbackEnded, RetryRequest, Signal};
 use crate::model::timeline::{Source, TimelineKey, rank};
 
 impl TriggerHandler<'_> {
@@ -33,17 +35,23 @@ impl TriggerHandler<'_> {
         if self.index_row.has_attempt(&id) && !is_active(Mutation::DuplicateRetryAccepted) {
             return Ok(());
         }
-        let is_earlier = |entry: &IndexEntry| entry.is_retry_of(id.generation, id.occurrence);
-        for earlier in self.index_row.extract_if(is_earlier) {
-            if earlier.key > fired_through {
-                self.state.delete_row(earlier.key);
-            }
-        }
         let (priority, source) = (rank(priority), Source::Signals);
         let key = TimelineKey { due, priority, source, offset };
         let late = key <= fired_through;
         let lifecycle = Lifecycle { report_end, ..Lifecycle::default() }.boxed_unless_default();
         let row = FireRow { id, scheduled, in_ledger: !late, definition, history, lifecycle };
+        let others = self.index_row.other_pending_retries(&row.id, fired_through);
+        if others >= RETRIES_PENDING_MAX && !late {
+            self.refuse_retry(key, row);
+            return Ok(());
+        }
+        let is_earlier =
+            |entry: &IndexEntry| entry.is_retry_of(row.id.generation, row.id.occurrence);
+        for earlier in self.index_row.extract_if(is_earlier) {
+            if earlier.key > fired_through {
+                self.state.delete_row(earlier.key);
+            }
+        }
         self.index_row.entries.push(IndexEntry::for_row(key, &row));
         if late {
             self.state.add_late(key, &Row::Fire(row));
@@ -52,5 +60,25 @@ impl TriggerHandler<'_> {
         }
         self.save();
         Ok(())
+    }
+
+    /// More retries of the trigger are pending than its index row may hold: this one is not made,
+    /// and known, so that a repeated request for it has no effect.
+    fn refuse_retry(mut self, key: TimelineKey, row: FireRow) {
+        let fired_through = self.state.fired_through();
+        let due = fired_through.due.saturating_sub(1);
+        let known = TimelineKey { due, ..key }.min(fired_through);
+        let refused = IndexEntry { in_ledger: false, ..IndexEntry::for_row(known, &row) };
+        self.index_row.entries.push(refused);
+        let ended = row.reports_end().then(|| CallbackEnded { id: row.id.clone(), ok: false });
+        let reason = format!(
+            "{RETRIES_PENDING_MAX} retries of this trigger are pending, as many as one may have: \
+             replay this one when those are made"
+        );
+        self.output.emit_dead_letter(self.context, key, row, reason);
+        if let Some(ended) = ended {
+            self.output.send_signal(self.context.id, Signal::CallbackEnded(ended));
+        }
+        self.save();
     }
 }

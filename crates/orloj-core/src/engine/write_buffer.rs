@@ -18,7 +18,7 @@ use crate::model::timeline::TimelineKey;
 
 /// What an entry costs in memory besides the bytes of its row.
 const ENTRY_BYTES: usize = size_of::<(TimelineKey, Option<RowBytes>)>();
-/// What an id costs: its slot in a map that is three quarters full.
+/// What an id costs besides the heap of its row: its slot in a map that is three quarters full.
 const ID_BYTES: usize = size_of::<(IdHash, IndexChange)>() * 4 / 3;
 
 /// The changes that are decided and not in the store yet.
@@ -93,7 +93,9 @@ impl WriteBuffer {
     /// Sets the index row of an id. `may_be_in_store`: the store has a row of it.
     pub(super) fn put_index_row(&mut self, hash: IdHash, row: IndexRow, may_be_in_store: bool) {
         self.has_lifecycles |= row.entries.iter().any(|entry| entry.has_lifecycle);
+        self.active.bytes += row.heap_bytes();
         if let Some(change) = self.active.index.get_mut(&hash) {
+            self.active.bytes -= change.row.heap_bytes();
             change.row = row;
             return;
         }
