@@ -10,6 +10,10 @@ use crate::model::fire::Withdrawal;
 use crate::model::text::Text;
 use crate::model::timeline::TimelineKey;
 
+/// What it costs to decide an entry with a lifecycle, in plain fires: its row is read, changed and
+/// written again, and a misfire rule may be applied.
+pub const LIFECYCLE_COST: usize = 16;
+
 /// Entries that are due.
 #[derive(Clone, Debug)]
 pub struct DueEntries {
@@ -68,6 +72,11 @@ impl DueEntries {
     fn rows(&self) -> impl Iterator<Item = &RowBytes> {
         self.late.iter().chain(&self.entries).map(|(_, row)| row)
     }
+}
+
+/// What it costs to decide an entry, in plain fires.
+pub(super) fn cost_of(row: &RowBytes) -> usize {
+    if row::has_lifecycle(row) { LIFECYCLE_COST } else { 1 }
 }
 
 /// The trigger that a row is about.

@@ -11,7 +11,7 @@ pub use super::config::PartitionConfig;
 use super::config::PartitionContext;
 use super::cursor::Cursor;
 use super::draft::StepDraft;
-pub use super::due_entries::DueEntries;
+pub use super::due_entries::{DueEntries, LIFECYCLE_COST};
 use super::firing::FireHandler;
 use super::index_row::IdHash;
 use super::ingest::IngestHandler;
@@ -207,9 +207,16 @@ impl Partition {
         self.state.load(entries, reached);
     }
 
-    /// Takes what is due now, at most `max` entries off the timeline. They must be fired next.
-    pub fn take_due(&mut self, max: usize) -> DueEntries {
-        let (entries, fired_through) = self.state.take_due(self.watermark(), max);
+    /// Takes what is due now off the timeline, as long as some of `budget` is left: a plain fire
+    /// takes 1 of it, an entry with a lifecycle [`LIFECYCLE_COST`]. They must be fired next. This
+    /// call and [`fire`](Self::fire) together take time in proportion to the budget, however much
+    /// is due: with a small one, and a look at the clock between two calls, a turn of the loop has
+    /// an upper bound. While [`next_wakeup`](Self::next_wakeup) is not later than the clock, more
+    /// may be due.
+    ///
+    /// Late entries, which fire in the step that ingested them, are taken in any case.
+    pub fn take_due(&mut self, budget: usize) -> DueEntries {
+        let (entries, fired_through) = self.state.take_due(self.watermark(), budget);
         let withdrawals = self.draft.take_withdrawals();
         let pools =
             if withdrawals.is_empty() { Vec::new() } else { self.context.config.pools.clone() };

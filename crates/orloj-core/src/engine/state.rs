@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::catch_up_limiter::CatchUpLimiter;
 use super::cursor::Cursor;
 use super::draft::StepDraft;
+use super::due_entries::cost_of;
 use super::index_row::{IdHash, IndexEntry, IndexEntryKind, IndexRow};
 use super::late_entries::LateEntries;
 use super::prefetch::{IndexRows, Input, RowsNeeded, TimelineRows, rows_needed, trigger_of};
@@ -319,16 +320,17 @@ impl EngineState {
         let _new = self.skips.insert(offset);
     }
 
-    /// Takes at most `max` entries up to `watermark`. Returns them, and W once they have fired.
+    /// Takes entries up to `watermark` as long as some of `budget` is left. Returns them, and W
+    /// once they have fired.
     pub(super) fn take_due(
         &mut self,
         watermark: Timestamp,
-        max: usize,
+        budget: usize,
     ) -> (Vec<(TimelineKey, RowBytes)>, TimelineKey) {
-        let mut rows = Vec::new();
-        self.wheel.take_due(TimelineKey::last_at(watermark), max, &mut rows);
-        let loaded = self.wheel.loaded_until() > TimelineKey::last_at(watermark);
-        let complete = rows.len() < max && (loaded || is_active(Mutation::AdvancePastUnloaded));
+        let (until, mut rows) = (TimelineKey::last_at(watermark), Vec::new());
+        let took_all = self.wheel.take_due(until, budget, cost_of, &mut rows);
+        let loaded = self.wheel.loaded_until() > until;
+        let complete = took_all && (loaded || is_active(Mutation::AdvancePastUnloaded));
         let mut fired_through = rows.last().map_or(self.cursor.fired_through, |(key, _)| *key);
         if complete {
             fired_through = fired_through.max(TimelineKey::last_at(watermark.saturating_sub(1)));

@@ -139,20 +139,24 @@ impl Wheel {
         }
     }
 
-    /// Moves the entries up to `until` (inclusive), at most `max` of them, in key order to `out`.
-    /// Entries that are due but not loaded yet are not included: see [`Wheel::load_request`].
+    /// Moves the entries up to `until` (inclusive) in key order to `out`, as long as some of
+    /// `budget` is left; each takes what `cost` says. Returns whether some is left: then there are
+    /// no more. Entries that are due but not loaded yet are not included: see
+    /// [`Wheel::load_request`].
     pub fn take_due(
         &mut self,
         until: TimelineKey,
-        max: usize,
+        mut budget: usize,
+        cost: impl Fn(&RowBytes) -> usize,
         out: &mut Vec<(TimelineKey, RowBytes)>,
-    ) {
-        let full = out.len() + max;
-        while out.len() < full
+    ) -> bool {
+        while 0 < budget
             && let Some(entry) = self.pop(until)
         {
+            budget = budget.saturating_sub(cost(&entry.1));
             out.push(entry);
         }
+        0 < budget
     }
 
     /// When to check again: never later than the first entry is due or a load is needed. (After a
@@ -376,7 +380,7 @@ mod tests {
 
     fn take(wheel: &mut Wheel, until: TimelineKey, max: usize) -> Vec<TimelineKey> {
         let mut out = Vec::new();
-        wheel.take_due(until, max, &mut out);
+        wheel.take_due(until, max, |_| 1, &mut out);
         out.into_iter().map(|(key, _)| key).collect()
     }
 
@@ -586,7 +590,7 @@ mod tests {
             let expected: Vec<_> =
                 self.pending.range(..end).take(max).map(|(k, r)| (*k, r.clone())).collect();
             let mut out = Vec::new();
-            self.wheel.take_due(until, max, &mut out);
+            self.wheel.take_due(until, max, |_| 1, &mut out);
             assert_eq!(out, expected);
             for (key, _) in &out {
                 self.pending.remove(key);

@@ -10,7 +10,7 @@ use orloj_core::codec::row::RowBytes;
 use orloj_core::engine::catalog::{TopicCatalog, TopicState};
 use orloj_core::engine::index_row::{IdHash, IndexRow};
 use orloj_core::engine::local_checkpoint::LocalCheckpoint;
-use orloj_core::engine::partition::{IndexRows, Input, Partition, PartitionConfig};
+use orloj_core::engine::partition::{IndexRows, Input, LIFECYCLE_COST, Partition, PartitionConfig};
 use orloj_core::engine::prefetch::{Prefetched, TimelineRows, trigger_of};
 use orloj_core::engine::step::{Emit, InputTopics, PartitionStep, RowOp};
 use orloj_core::engine::takeover::{PartitionOffsets, Takeover, TakeoverRequest};
@@ -23,8 +23,8 @@ use orloj_core::model::timeline::TimelineKey;
 use orloj_core::model::{Millis, Offset, PartitionId, Timestamp};
 
 const OWNER: &str = "owner";
-/// Entries that one step fires at most.
-const FIRE_MAX: usize = 2_000;
+/// What one step fires at most, in plain fires.
+const FIRE_BUDGET: usize = 2_000 * LIFECYCLE_COST;
 /// Records that one step ingests at most.
 const INGEST_MAX: usize = 5_000;
 
@@ -193,7 +193,7 @@ impl TestPartition {
             let (entries, reached) = disk.scan(load);
             owner.load(entries, reached);
         }
-        let due = owner.take_due(FIRE_MAX);
+        let due = owner.take_due(FIRE_BUDGET);
         let mut catalog = TopicCatalog::default();
         let usable = TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 };
         catalog.insert("out".to_owned(), usable);

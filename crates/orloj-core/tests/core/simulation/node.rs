@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orloj_core::engine::cursor::Cursor;
+use orloj_core::engine::partition::LIFECYCLE_COST;
 use orloj_core::engine::takeover::TakeoverError;
 use orloj_core::environment::transaction::ProducerFactory as _;
 use orloj_core::model::names::Names;
@@ -253,7 +254,7 @@ fn config(
     let ms = Duration::from_millis;
     SchedulerConfig {
         records_per_step_max: cluster.rng.pick(&[1, 5, 50, 1_000]),
-        fires_per_step_max: cluster.rng.pick(&[1, 2, 50, 1_000]),
+        fires_per_step_max: cluster.rng.pick(&[1, 2, 50, 1_000]) * cluster.rng.pick(&[1, LIFECYCLE_COST]),
         partitions_per_commit_max: 1 + cluster.rng.place(PARTITIONS),
         write_buffer: partition.spill_bytes as u64 * PARTITIONS as u64,
         partition,
