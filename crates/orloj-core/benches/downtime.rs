@@ -5,6 +5,7 @@
 //! seal. It fails if one takes longer than a group and a broker wait for.
 
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot continue has failed")]
+#![expect(clippy::disallowed_methods, reason = "it measures how long a turn takes")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

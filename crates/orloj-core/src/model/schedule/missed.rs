@@ -54,7 +54,7 @@ impl Schedule {
             let wanted = u64::from(count.max(1)).min(missed.count());
             missed.nth_last(wanted)
         });
-        first.unwrap_or(last.saturating_add(1))
+        first.unwrap_or_else(|| last.saturating_add(1))
     }
 
     /// The occurrences after `last` and no later than `now`.
