@@ -1,0 +1,119 @@
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.EnumSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.function.Consumer;
+import org.apache.kafka.clients.producer.internals.BuiltInPartitioner;
+
+/** Each rule of the judge is seen to complain, and about nothing else, before it judges a run. */
+final class JudgeTest {
+    private static final int PARTITIONS = 6;
+    private static final long LATEST = 5_000;
+    /** Longer than all that a scenario has between two moments. */
+    private static final long DUE = 100_000;
+
+    private final List<Command> commands = new ArrayList<>();
+    private final List<Judge.Seen> log = new ArrayList<>();
+    private final List<Judge.Seen> fires = new ArrayList<>();
+
+    /** A clean run; offsets in the log are the numbers. */
+    private JudgeTest() {
+        written(once("plain", DUE), 0);
+        written(once("cancelled", DUE), 0);
+        written(new Command(2, "cancelled", Command.Kind.CANCEL), DUE - 1_000);
+        written(once("replaced", DUE), 0);
+        written(once("replaced", DUE + 10), 1);
+        var aborted = once("aborted", DUE);
+        aborted.answer = Command.Answer.ABORTED;
+        commands.add(aborted);
+        var recurring = new Command(6, "recurring", Command.Kind.RECURRING);
+        recurring.every = 1_000;
+        recurring.start = DUE;
+        recurring.end = DUE + 3_000;
+        written(recurring, 0);
+        fire(0, 0, DUE, 0);
+        fire(4, 0, DUE + 10, 0);
+        fire(6, 0, DUE, 1);
+        fire(6, 1, DUE + 1_000, 2);
+        fire(6, 2, DUE + 2_000, 3);
+    }
+
+    static void run() {
+        expect("nothing", Set.of(), run -> {});
+        expect("acknowledged, not in the log", Set.of(Judge.Violation.LOG),
+                run -> run.log.remove(1));
+        expect("lost", Set.of(Judge.Violation.LOST), run -> run.fires.remove(0));
+        expect("gap", Set.of(Judge.Violation.GAP), run -> run.fires.remove(3));
+        expect("last occurrence missing", Set.of(Judge.Violation.GAP), run -> run.fires.remove(4));
+        expect("twice", Set.of(Judge.Violation.DUPLICATE), run -> run.fire(0, 0, DUE, 10));
+        expect("timestamp before due", Set.of(Judge.Violation.EARLY),
+                run -> run.change(0, 0, DUE - 1, DUE));
+        expect("received before due", Set.of(Judge.Violation.EARLY),
+                run -> run.change(0, 0, DUE, DUE - 1));
+        expect("late", Set.of(Judge.Violation.TOO_LATE),
+                run -> run.change(0, 0, DUE, DUE + LATEST + 1));
+        expect("cancelled", Set.of(Judge.Violation.FIRED_AFTER_CANCEL),
+                run -> run.fire(1, 0, DUE, 0));
+        expect("replaced", Set.of(Judge.Violation.FIRED_AFTER_REPLACEMENT),
+                run -> run.fire(3, 0, DUE, -1));
+        expect("aborted", Set.of(Judge.Violation.FIRED_OF_ABORTED), run -> run.fire(5, 0, DUE, 0));
+        expect("no such occurrence", Set.of(Judge.Violation.UNREGISTERED),
+                run -> run.fire(6, 3, DUE + 3_000, 3));
+        expect("another value", Set.of(Judge.Violation.WRONG_RECORD), run -> {
+            run.commands.get(0).payload = new byte[] {1};
+        });
+        expect("another key", Set.of(Judge.Violation.WRONG_RECORD), run -> {
+            run.commands.get(0).targetKey = "another";
+        });
+        expect("another partition", Set.of(Judge.Violation.WRONG_RECORD),
+                run -> run.change(0, 1, DUE, DUE));
+        expect("another due time", Set.of(Judge.Violation.WRONG_RECORD, Judge.Violation.EARLY),
+                run -> run.commands.get(0).fireAt = DUE + 1);
+        expect("wrong order", Set.of(Judge.Violation.ORDER), run -> {
+            run.fires.remove(4);
+            run.fire(6, 2, DUE + 2_000, 0);
+        });
+    }
+
+    private static void expect(String what, Set<Judge.Violation> expected,
+            Consumer<JudgeTest> change) {
+        var run = new JudgeTest();
+        change.accept(run);
+        var found = new Judge(LATEST, PARTITIONS).judge(run.commands, run.log, run.fires);
+        if (!found.counts().keySet().equals(expected)) {
+            throw new AssertionError(what + ": the judge finds " + found.examples());
+        }
+    }
+
+    private Command once(String id, long due) {
+        var command = new Command(commands.size(), id, Command.Kind.ONCE);
+        command.fireAt = due;
+        return command;
+    }
+
+    private void written(Command command, long timestamp) {
+        command.answer = Command.Answer.ACKNOWLEDGED;
+        commands.add(command);
+        log.add(new Judge.Seen(0, command.number, timestamp, 0, null, null,
+                List.of(Map.entry(Command.NUMBER, Integer.toString(command.number)))));
+    }
+
+    private void fire(int number, int occurrence, long due, long offset) {
+        var command = commands.get(number);
+        var key = command.fireKey().getBytes(StandardCharsets.UTF_8);
+        fires.add(new Judge.Seen(BuiltInPartitioner.partitionForKey(key, PARTITIONS), offset, due, due,
+                key, command.payload, List.of(
+                        Map.entry(Command.NUMBER, Integer.toString(number)),
+                        Map.entry("orloj-fire-id", command.id + ":" + number + ":" + occurrence),
+                        Map.entry("orloj-due", Long.toString(due)))));
+    }
+
+    /** Moves a fire by so many partitions, and to other times. */
+    private void change(int index, int by, long timestamp, long receivedAt) {
+        var fire = fires.get(index);
+        fires.set(index, new Judge.Seen((fire.partition() + by) % PARTITIONS, fire.offset(),
+                timestamp, receivedAt, fire.key(), fire.value(), fire.headers()));
+    }
+}
