@@ -1,28 +1,26 @@
-import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
+import static java.nio.charset.StandardCharsets.UTF_8;
+
 import java.util.Base64;
-import java.util.List;
+import java.util.*;
 import java.util.stream.LongStream;
 import org.apache.kafka.clients.producer.ProducerRecord;
 
-/** One record of the triggers topic: what it asks for, how it is written, what the broker answered. */
+/** A record of the triggers topic: what it asks for, how it is written, what was answered. */
 final class Command {
     enum Kind { ONCE, RECURRING, CANCEL }
 
-    enum Form { HEADERS, JSON }
-
-    /** UNKNOWN until the broker has answered; then the log decides whether it is there. */
+    /** UNKNOWN until the broker has answered. */
     enum Answer { UNKNOWN, ACKNOWLEDGED, ABORTED }
 
-    /** Carried by the record and by its fires. */
+    /** A header of our own, which the fires carry too. */
     static final String NUMBER = "outside-number";
 
     final int number;
     final String id;
     final Kind kind;
     boolean inTransaction;
-    Form form = Form.HEADERS;
-    /** When: at a time, or so long after the broker's timestamp, or from start to end (exclusive). */
+    boolean isJson;
+    /** When: at a time, or so long after the broker's timestamp, or from start until end. */
     long fireAt;
     long delay;
     long every;
@@ -41,8 +39,8 @@ final class Command {
         this.kind = kind;
     }
 
-    String fireKey() {
-        return targetKey == null ? id : targetKey;
+    byte[] fireKey() {
+        return (targetKey == null ? id : targetKey).getBytes(UTF_8);
     }
 
     /** The due times that follow from the broker's timestamp of the record. */
@@ -50,45 +48,40 @@ final class Command {
         return switch (kind) {
             case CANCEL -> List.of();
             case ONCE -> List.of(fireAt > 0 ? fireAt : timestamp + delay);
-            case RECURRING -> LongStream.iterate(start, due -> due < end, due -> due + every)
-                    .boxed().toList();
+            case RECURRING -> LongStream.iterate(start, at -> at < end, at -> at + every).boxed()
+                    .toList();
         };
     }
 
-    /** As docs/reference/formats.md describes it. */
+    /** In the forms of docs/reference/formats.md. */
     ProducerRecord<String, byte[]> toRecord(String triggers, String target) {
-        var value = kind == Kind.CANCEL ? null : form == Form.JSON ? json(target) : payload;
+        var value = kind == Kind.CANCEL ? null : isJson ? json(target) : payload;
         var record = new ProducerRecord<>(triggers, id, value);
         header(record, NUMBER, Integer.toString(number));
-        if (kind == Kind.CANCEL || form == Form.JSON) {
-            return record;
-        }
-        header(record, "orloj-target-topic", target);
-        if (targetKey != null) {
-            header(record, "orloj-target-key", targetKey);
-        }
-        if (kind == Kind.RECURRING) {
-            header(record, "orloj-schedule", schedule());
-        } else if (fireAt > 0) {
-            header(record, "orloj-fire-at", Long.toString(fireAt));
-        } else {
-            header(record, "orloj-delay", delay + "ms");
+        if (kind != Kind.CANCEL && !isJson) {
+            header(record, "orloj-target-topic", target);
+            if (targetKey != null) {
+                header(record, "orloj-target-key", targetKey);
+            }
+            switch (kind) {
+                case RECURRING -> header(record, "orloj-schedule", schedule());
+                default -> header(record, fireAt > 0 ? "orloj-fire-at" : "orloj-delay",
+                        Long.toString(fireAt > 0 ? fireAt : delay));
+            }
         }
         return record;
     }
 
     private static void header(ProducerRecord<?, ?> record, String name, String value) {
-        record.headers().add(name, value.getBytes(StandardCharsets.UTF_8));
+        record.headers().add(name, value.getBytes(UTF_8));
     }
 
     private byte[] json(String target) {
-        var fields = new ArrayList<String>();
-        fields.add(kind == Kind.RECURRING ? "\"schedule\": " + schedule()
-                : fireAt > 0 ? "\"fireAt\": " + fireAt : "\"delay\": " + delay);
-        fields.add("\"target\": {\"topic\": \"" + target + "\""
-                + (targetKey == null ? "" : ", \"key\": \"" + targetKey + "\"") + "}");
-        fields.add("\"payloadBase64\": \"" + Base64.getEncoder().encodeToString(payload) + "\"");
-        return ("{" + String.join(", ", fields) + "}").getBytes(StandardCharsets.UTF_8);
+        var when = kind == Kind.RECURRING ? "\"schedule\": " + schedule()
+                : fireAt > 0 ? "\"fireAt\": " + fireAt : "\"delay\": " + delay;
+        var key = targetKey == null ? "" : ", \"key\": \"" + targetKey + "\"";
+        return "{%s, \"target\": {\"topic\": \"%s\"%s}, \"payloadBase64\": \"%s\"}".formatted(when,
+                target, key, Base64.getEncoder().encodeToString(payload)).getBytes(UTF_8);
     }
 
     /** However late an occurrence is, it fires: none may be left out. */

@@ -1,24 +1,18 @@
-import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
-import java.util.EnumSet;
-import java.util.List;
-import java.util.Map;
-import java.util.Set;
+import java.util.*;
 import java.util.function.Consumer;
 import org.apache.kafka.clients.producer.internals.BuiltInPartitioner;
 
-/** Each rule of the judge is seen to complain, and about nothing else, before it judges a run. */
+/** Each rule of the judge is seen to complain, and no other with it, before it judges a run. */
 final class JudgeTest {
     private static final int PARTITIONS = 6;
     private static final long LATEST = 5_000;
-    /** Longer than all that a scenario has between two moments. */
     private static final long DUE = 100_000;
 
     private final List<Command> commands = new ArrayList<>();
     private final List<Judge.Seen> log = new ArrayList<>();
     private final List<Judge.Seen> fires = new ArrayList<>();
 
-    /** A clean run; offsets in the log are the numbers. */
+    /** A run without a violation; the offset of a record in the log is its number. */
     private JudgeTest() {
         written(once("plain", DUE), 0);
         written(once("cancelled", DUE), 0);
@@ -41,49 +35,36 @@ final class JudgeTest {
     }
 
     static void run() {
-        expect("nothing", Set.of(), run -> {});
-        expect("acknowledged, not in the log", Set.of(Judge.Violation.LOG),
-                run -> run.log.remove(1));
-        expect("lost", Set.of(Judge.Violation.LOST), run -> run.fires.remove(0));
-        expect("gap", Set.of(Judge.Violation.GAP), run -> run.fires.remove(3));
-        expect("last occurrence missing", Set.of(Judge.Violation.GAP), run -> run.fires.remove(4));
-        expect("twice", Set.of(Judge.Violation.DUPLICATE), run -> run.fire(0, 0, DUE, 10));
-        expect("timestamp before due", Set.of(Judge.Violation.EARLY),
-                run -> run.change(0, 0, DUE - 1, DUE));
-        expect("received before due", Set.of(Judge.Violation.EARLY),
-                run -> run.change(0, 0, DUE, DUE - 1));
-        expect("late", Set.of(Judge.Violation.TOO_LATE),
-                run -> run.change(0, 0, DUE, DUE + LATEST + 1));
-        expect("cancelled", Set.of(Judge.Violation.FIRED_AFTER_CANCEL),
-                run -> run.fire(1, 0, DUE, 0));
-        expect("replaced", Set.of(Judge.Violation.FIRED_AFTER_REPLACEMENT),
-                run -> run.fire(3, 0, DUE, -1));
-        expect("aborted", Set.of(Judge.Violation.FIRED_OF_ABORTED), run -> run.fire(5, 0, DUE, 0));
-        expect("no such occurrence", Set.of(Judge.Violation.UNREGISTERED),
-                run -> run.fire(6, 3, DUE + 3_000, 3));
-        expect("another value", Set.of(Judge.Violation.WRONG_RECORD), run -> {
-            run.commands.get(0).payload = new byte[] {1};
-        });
-        expect("another key", Set.of(Judge.Violation.WRONG_RECORD), run -> {
-            run.commands.get(0).targetKey = "another";
-        });
-        expect("another partition", Set.of(Judge.Violation.WRONG_RECORD),
-                run -> run.change(0, 1, DUE, DUE));
-        expect("another due time", Set.of(Judge.Violation.WRONG_RECORD, Judge.Violation.EARLY),
-                run -> run.commands.get(0).fireAt = DUE + 1);
-        expect("wrong order", Set.of(Judge.Violation.ORDER), run -> {
+        finds("[]", run -> {});
+        finds("[LOG]", run -> run.log.remove(1));
+        finds("[LOG, LOST]", run -> run.log(run.commands.get(5), 0));
+        finds("[LOST]", run -> run.fires.remove(0));
+        finds("[GAP]", run -> run.fires.remove(3));
+        finds("[GAP]", run -> run.fires.remove(4));
+        finds("[DUPLICATE]", run -> run.fire(0, 0, DUE, 10));
+        finds("[EARLY]", run -> run.change(0, 0, DUE - 1, DUE));
+        finds("[EARLY]", run -> run.change(0, 0, DUE, DUE - 1));
+        finds("[TOO_LATE]", run -> run.change(0, 0, DUE, DUE + LATEST + 1));
+        finds("[FIRED_AFTER_CANCEL]", run -> run.fire(1, 0, DUE, 0));
+        finds("[FIRED_AFTER_REPLACEMENT]", run -> run.fire(3, 0, DUE, -1));
+        finds("[FIRED_OF_ABORTED]", run -> run.fire(5, 0, DUE, 0));
+        finds("[UNREGISTERED]", run -> run.fire(6, 3, DUE + 3_000, 4));
+        finds("[WRONG_RECORD]", run -> run.commands.get(0).payload = new byte[] {1});
+        finds("[WRONG_RECORD]", run -> run.commands.get(0).targetKey = "another");
+        finds("[WRONG_RECORD]", run -> run.change(0, 1, DUE, DUE));
+        finds("[WRONG_RECORD]", run -> run.commands.get(0).fireAt = DUE - 1);
+        finds("[ORDER]", run -> {
             run.fires.remove(4);
             run.fire(6, 2, DUE + 2_000, 0);
         });
     }
 
-    private static void expect(String what, Set<Judge.Violation> expected,
-            Consumer<JudgeTest> change) {
+    private static void finds(String expected, Consumer<JudgeTest> change) {
         var run = new JudgeTest();
         change.accept(run);
-        var found = new Judge(LATEST, PARTITIONS).judge(run.commands, run.log, run.fires);
-        if (!found.counts().keySet().equals(expected)) {
-            throw new AssertionError(what + ": the judge finds " + found.examples());
+        var found = new Judge(LATEST, PARTITIONS).judge(run.commands, run.log, run.fires).found;
+        if (!found.keySet().toString().equals(expected)) {
+            throw new AssertionError("the judge should find " + expected + " and finds " + found);
         }
     }
 
@@ -96,16 +77,19 @@ final class JudgeTest {
     private void written(Command command, long timestamp) {
         command.answer = Command.Answer.ACKNOWLEDGED;
         commands.add(command);
+        log(command, timestamp);
+    }
+
+    private void log(Command command, long timestamp) {
         log.add(new Judge.Seen(0, command.number, timestamp, 0, null, null,
                 List.of(Map.entry(Command.NUMBER, Integer.toString(command.number)))));
     }
 
     private void fire(int number, int occurrence, long due, long offset) {
         var command = commands.get(number);
-        var key = command.fireKey().getBytes(StandardCharsets.UTF_8);
-        fires.add(new Judge.Seen(BuiltInPartitioner.partitionForKey(key, PARTITIONS), offset, due, due,
-                key, command.payload, List.of(
-                        Map.entry(Command.NUMBER, Integer.toString(number)),
+        int partition = BuiltInPartitioner.partitionForKey(command.fireKey(), PARTITIONS);
+        fires.add(new Judge.Seen(partition, offset, due, due, command.fireKey(), command.payload,
+                List.of(Map.entry(Command.NUMBER, Integer.toString(number)),
                         Map.entry("orloj-fire-id", command.id + ":" + number + ":" + occurrence),
                         Map.entry("orloj-due", Long.toString(due)))));
     }

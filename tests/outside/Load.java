@@ -1,30 +1,22 @@
-import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
-import java.util.Comparator;
-import java.util.List;
-import java.util.Map;
-import java.util.PriorityQueue;
-import java.util.Random;
+import java.util.*;
 import java.util.concurrent.LinkedBlockingQueue;
-import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.producer.KafkaProducer;
-import org.apache.kafka.common.KafkaException;
-import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * Writes triggers at a steady rate, and what cancels and replaces them; a quarter in transactions, of
- * which every third is aborted. What is written follows from the seed.
+ * Writes triggers at a steady rate, and what cancels and replaces them; a quarter in transactions,
+ * of which every third is aborted. What is written follows from the seed.
  */
 final class Load {
     private static final int TRIGGERS_PER_SECOND = 300;
     private static final int RECURRING = 20;
-    /** A quarter of the records are written in transactions, in percent. */
-    private static final int IN_TRANSACTION = 25;
+    /** Of all triggers, in percent. */
     private static final int CANCELLED = 20;
     private static final int REPLACED = 20;
-    /** The transactions begin so long after each other, in ms. */
+    /** Of all records, in percent. */
+    private static final int IN_TRANSACTION = 25;
+    /** Between two transactions, in ms. */
     private static final int TRANSACTION_PAUSE = 100;
 
     private record Later(long at, Command command) {}
@@ -45,21 +37,18 @@ final class Load {
         this.triggers = triggers;
         this.target = target;
         random = new Random(seed);
-        plain = producer(Map.of("bootstrap.servers", bootstrap));
-        transactional = producer(
-                Map.of("bootstrap.servers", bootstrap, "transactional.id", "outside-load"));
+        plain = producer(bootstrap, Map.of());
+        transactional = producer(bootstrap, Map.of("transactional.id", "outside-load"));
         transactional.initTransactions();
     }
 
-    private static KafkaProducer<String, byte[]> producer(Map<String, Object> settings) {
-        var all = new java.util.HashMap<>(settings);
-        all.put("acks", "all");
-        all.put("linger.ms", 5);
-        // A broker that hangs is given up soon, and everything is tried until it is written.
-        all.put("request.timeout.ms", 5_000);
-        all.put("delivery.timeout.ms", 100_000);
-        all.put("max.block.ms", 100_000);
-        return new KafkaProducer<>(all, new StringSerializer(), new ByteArraySerializer());
+    /** A broker that hangs is given up soon, and everything is tried until it is written. */
+    private static KafkaProducer<String, byte[]> producer(String bootstrap, Map<String, ?> more) {
+        var settings = new HashMap<String, Object>(more);
+        settings.putAll(Map.of("bootstrap.servers", bootstrap, "acks", "all",
+                "request.timeout.ms", 5_000, "delivery.timeout.ms", 100_000,
+                "max.block.ms", 100_000));
+        return new KafkaProducer<>(settings, new StringSerializer(), new ByteArraySerializer());
     }
 
     /** Writes for so long; returns when the broker has answered everything. */
@@ -74,15 +63,15 @@ final class Load {
         long made = 0;
         for (var now = from; now < until || !later.isEmpty(); now = System.currentTimeMillis()) {
             for (; now < until && made < (now - from) * TRIGGERS_PER_SECOND / 1_000; made++) {
-                trigger(now, "once-" + made);
+                once("once-" + made, now);
             }
             while (!later.isEmpty() && later.peek().at <= now) {
                 send(later.poll().command);
             }
             Thread.sleep(5);
         }
-        ended = true;
         plain.close();
+        ended = true;
         transactions.join();
         transactional.close();
         if (failure != null) {
@@ -96,53 +85,45 @@ final class Load {
         command.every = 1_000 * (1 + index % 2);
         command.start = from + 7_000 + random.nextInt(1_000);
         command.end = until + random.nextInt(5_000);
+        // The first of these is in the first transaction, which is committed.
         command.inTransaction = index % 5 == 0;
-        // The first is in the first transaction, which is committed.
-        send(from + index * 200L, command);
+        later.add(new Later(from + index * 200L, command));
         if (index % 4 == 0) {
-            var length = until - from;
-            send(from + length / 2 + random.nextInt((int) length / 2), cancel(command.id));
+            int half = (int) (until - from) / 2;
+            later.add(new Later(from + half + random.nextInt(half),
+                    command(command.id, Command.Kind.CANCEL)));
         }
     }
 
-    private void trigger(long now, String id) {
-        var then = random.nextInt(100);
-        boolean cancelled = then < CANCELLED;
-        boolean replaced = !cancelled && then < CANCELLED + REPLACED;
+    private void once(String id, long now) {
+        int kind = random.nextInt(100);
+        boolean isChanged = kind < CANCELLED + REPLACED;
         // What is cancelled or replaced has several seconds until it is due.
-        int earliest = cancelled || replaced ? 6_000 : 2_000;
+        int earliest = isChanged ? 6_000 : 2_000;
         send(once(id, now, earliest + random.nextInt(20_000 - earliest)));
-        var at = now + 1_000 + random.nextInt(3_000);
-        if (cancelled) {
-            send(at, cancel(id));
-        } else if (replaced) {
-            send(at, once(id, at, 2_000 + random.nextInt(12_000)));
+        if (isChanged) {
+            var at = now + 1_000 + random.nextInt(3_000);
+            boolean isCancel = kind < CANCELLED;
+            later.add(new Later(at, isCancel ? command(id, Command.Kind.CANCEL)
+                    : once(id, at, 2_000 + random.nextInt(12_000))));
         }
     }
 
     private Command once(String id, long now, int ahead) {
         var command = registration(id, Command.Kind.ONCE);
-        if (random.nextBoolean()) {
-            command.fireAt = now + ahead;
-        } else {
-            command.delay = ahead;
-        }
+        boolean isDelay = random.nextBoolean();
+        command.fireAt = isDelay ? 0 : now + ahead;
+        command.delay = isDelay ? ahead : 0;
         return command;
     }
 
     private Command registration(String id, Command.Kind kind) {
         var command = command(id, kind);
-        command.form = random.nextBoolean() ? Command.Form.JSON : Command.Form.HEADERS;
-        if (random.nextInt(4) == 0) {
-            command.targetKey = "key-" + random.nextInt(50);
-        }
+        command.isJson = random.nextBoolean();
+        command.targetKey = random.nextInt(4) == 0 ? "key-" + random.nextInt(50) : null;
         command.payload = new byte[1 + random.nextInt(200)];
         random.nextBytes(command.payload);
         return command;
-    }
-
-    private Command cancel(String id) {
-        return command(id, Command.Kind.CANCEL);
     }
 
     private Command command(String id, Command.Kind kind) {
@@ -152,27 +133,20 @@ final class Load {
         return command;
     }
 
-    private void send(long at, Command command) {
-        later.add(new Later(at, command));
-    }
-
     private void send(Command command) {
         if (command.inTransaction) {
             forTransactions.add(command);
             return;
         }
-        plain.send(command.toRecord(triggers, target), (written, error) -> {
-            if (error == null) {
-                command.answer = Command.Answer.ACKNOWLEDGED;
-            }
-        });
+        plain.send(command.toRecord(triggers, target), (written, error) -> command.answer =
+                error == null ? Command.Answer.ACKNOWLEDGED : Command.Answer.UNKNOWN);
     }
 
     private void writeTransactions() {
         try {
             for (int written = 0; !ended || !forTransactions.isEmpty();) {
+                Thread.sleep(TRANSACTION_PAUSE);
                 var records = new ArrayList<Command>();
-                TimeUnit.MILLISECONDS.sleep(TRANSACTION_PAUSE);
                 forTransactions.drainTo(records);
                 if (!records.isEmpty()) {
                     writeTransaction(records, written++ % 3 != 2);
@@ -183,41 +157,20 @@ final class Load {
         }
     }
 
+    /** The client itself tries again for longer than any fault lasts. */
     private void writeTransaction(List<Command> records, boolean commit) {
         transactional.beginTransaction();
-        for (var command : records) {
-            transactional.send(command.toRecord(triggers, target));
-        }
-        // What is aborted shall be in the log: only there can it do harm.
+        records.forEach(command -> transactional.send(command.toRecord(triggers, target)));
+        // What is aborted is in the log before: only there can it do harm.
         transactional.flush();
         if (commit) {
-            try {
-                tryUntilAnswered(transactional::commitTransaction);
-            } catch (KafkaException refused) {
-                tryUntilAnswered(transactional::abortTransaction);
-                commit = false;
-            }
+            transactional.commitTransaction();
         } else {
-            tryUntilAnswered(transactional::abortTransaction);
+            transactional.abortTransaction();
         }
-        var now = System.currentTimeMillis();
         for (var command : records) {
-            command.committedAt = now;
+            command.committedAt = System.currentTimeMillis();
             command.answer = commit ? Command.Answer.ACKNOWLEDGED : Command.Answer.ABORTED;
-        }
-    }
-
-    /** Kafka's client allows the same call again after a timeout, and no other. */
-    private static void tryUntilAnswered(Runnable call) {
-        for (int tries = 1;; tries++) {
-            try {
-                call.run();
-                return;
-            } catch (TimeoutException error) {
-                if (tries == 3) {
-                    throw error;
-                }
-            }
         }
     }
 }

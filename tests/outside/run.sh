@@ -14,7 +14,7 @@ java=
 clean() {
     trap - EXIT INT TERM
     [ -z "$java" ] || kill -9 "$java" 2>/dev/null || true
-    for pid in $(cat "$data/pids" 2>/dev/null); do
+    for pid in $(cat "$data/processes" 2>/dev/null); do
         # The number may belong to another process by now.
         if grep -qaF "$data" "/proc/$pid/cmdline" 2>/dev/null; then
             kill -9 "$pid" 2>/dev/null || true
