@@ -6,7 +6,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/orloj/target
 export PATH := $(if $(wildcard /usr/lib/ccache),/usr/lib/ccache:)$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-delivery test-signatures test-schedules test-api sim faults faults-long verify fix bench bench-quick bench-long bench-floor bench-guard dist dist-check help
+.PHONY: demo test test-delivery test-signatures test-schedules test-api sim faults faults-long outside verify fix bench bench-quick bench-long bench-floor bench-guard dist dist-check help
 
 demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
 	DEMO=$(DEMO) scripts/demo.sh
@@ -55,6 +55,11 @@ faults: ## every fault, half an hour, on a real Kafka (CASES=kill,broker: those)
 
 faults-long: export LONG = 1
 faults-long: faults ## the same with 100 kills at each step and a storm of ten minutes
+
+outside: ## judged by Kafka's Java client, three brokers, 10 minutes (CASES=plain: those; ORLOJ=program: that)
+	scripts/prerequisites.sh test
+	$(if $(ORLOJ),,cargo build --locked --bin orloj)
+	tests/outside/run.sh
 
 verify: ## format, lints, documentation, house rules; changes nothing
 	scripts/prerequisites.sh

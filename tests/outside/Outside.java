@@ -37,7 +37,7 @@ public final class Outside {
     }
 
     private static final List<Case> CASES = List.of(
-            new Case("plain", 30, 5_000, scene -> {}),
+            new Case("plain", 20, 5_000, scene -> {}),
             new Case("scheduler-killed", 45, 20_000, scene -> {
                 scene.at(10);
                 scene.first.kill();
