@@ -93,6 +93,23 @@ final class Cluster implements AutoCloseable {
         return brokers.get(description.coordinator().id() - 1);
     }
 
+    /** SIGSTOP in the middle of a transaction, if one of a few attempts finds one. */
+    void stopInTransaction(Child scheduler) throws Exception {
+        var open = new ListTransactionsOptions().filterOnDuration(1_000);
+        for (int attempt = 0; attempt < 5; attempt++) {
+            scheduler.signal("STOP");
+            Thread.sleep(1_500);
+            var transactions = admin.listTransactions(open).all().get();
+            if (transactions.stream().anyMatch(t -> t.transactionalId().startsWith("orloj."))) {
+                say(scheduler.name + " is stopped in a transaction");
+                return;
+            }
+            scheduler.signal("CONT");
+            Thread.sleep(500);
+        }
+        scheduler.signal("STOP");
+    }
+
     void noteWhatEnded() {
         brokers.forEach(Child::noteIfEnded);
     }

@@ -49,10 +49,10 @@ public final class Outside {
                 scene.at(35);
                 scene.second.start();
             }),
-            new Case("scheduler-stopped", 60, 20_000, scene -> {
+            new Case("scheduler-stopped", 65, 20_000, scene -> {
                 scene.at(10);
-                scene.first.signal("STOP");
-                scene.at(50);
+                scene.cluster.stopInTransaction(scene.first);
+                Thread.sleep(40_000);
                 scene.first.signal("CONT");
             }),
             new Case("broker-killed", 50, 30_000, scene -> {
