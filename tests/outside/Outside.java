@@ -13,7 +13,7 @@ public final class Outside {
     private static final String TRIGGERS = "orloj.triggers";
     private static final String TARGET = "outside.target";
     /** A whole case, with the start of its brokers, in ms. */
-    private static final long CASE_MS = 200_000;
+    private static final long CASE_MS = 240_000;
     /** What a late duplicate has to show itself, in ms. */
     private static final long SETTLE_MS = 3_000;
 
