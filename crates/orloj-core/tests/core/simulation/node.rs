@@ -254,7 +254,8 @@ fn config(
     let ms = Duration::from_millis;
     SchedulerConfig {
         records_per_step_max: cluster.rng.pick(&[1, 5, 50, 1_000]),
-        fires_per_step_max: cluster.rng.pick(&[1, 2, 50, 1_000]) * cluster.rng.pick(&[1, LIFECYCLE_COST]),
+        fires_per_step_max: cluster.rng.pick(&[1, 2, 50, 1_000])
+            * cluster.rng.pick(&[1, LIFECYCLE_COST]),
         partitions_per_commit_max: 1 + cluster.rng.place(PARTITIONS),
         write_buffer: partition.spill_bytes as u64 * PARTITIONS as u64,
         partition,
