@@ -74,6 +74,20 @@ pub enum LoopError {
 /// How long one turn of the loop waits at most if nothing is due, because the group must be polled.
 const IDLE_WAIT: Duration = Duration::from_millis(10);
 
+/// How much a partition decides between two looks at the clock: see [`Partition::take_due`].
+///
+/// [`Partition::take_due`]: crate::engine::partition::Partition::take_due
+const FIRING_BUDGET: usize = 4_000;
+
+/// Why a partition has stopped firing in this turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FiringEnd {
+    /// Nothing more is due, or its step is full.
+    AllDue,
+    /// The time of this turn is used up.
+    OutOfTime,
+}
+
 /// What a scheduler works with.
 #[expect(missing_debug_implementations, reason = "clients have nothing to show")]
 pub struct SchedulerParts<E: Environment> {
@@ -130,6 +144,8 @@ pub struct Scheduler<E: Environment> {
     tasks: BTreeMap<PartitionId, PartitionTask<E::Store>>,
     /// The partition that `seal` starts with next time.
     next_partition: PartitionId,
+    /// The partition that fires first in the next turn.
+    first_to_fire: PartitionId,
     /// On the monotonic clock.
     started: Duration,
     /// When the memory of the stores was last reported, on the monotonic clock.
@@ -183,6 +199,7 @@ impl<E: Environment> Scheduler<E> {
             standby: parts.standby,
             tasks: BTreeMap::new(),
             next_partition: 0,
+            first_to_fire: 0,
             refused_topic: None,
             leaving: None,
             config,
@@ -220,12 +237,7 @@ impl<E: Environment> Scheduler<E> {
             spacing => wait.min(spacing),
         };
         self.read_inputs(wait)?;
-        let now = self.clock.now_ms();
-        for id in self.active_partitions() {
-            if let Err(error) = self.fire_due(id, now) {
-                self.rebuild_store(id, &error)?;
-            }
-        }
+        self.fire_all_due()?;
         if self.assignment.is_idle() {
             self.commit_if_ready()?;
         }
@@ -245,25 +257,63 @@ impl<E: Environment> Scheduler<E> {
         next.map_or(IDLE_WAIT, |due| Duration::from_millis(due.saturating_sub(now)).min(IDLE_WAIT))
     }
 
-    /// Loads the timer wheel of a partition and fires what is due, if the clock allows it. Fires
-    /// that are decided early are committed no earlier than their time: see
-    /// [`TransactionBatch::commit_not_before`].
-    fn fire_due(&mut self, id: PartitionId, now: Timestamp) -> Result<(), PartitionTaskError> {
-        let decided_until = now + self.committer.commit_lead_ms();
-        let fires_per_step_max = self.config.fires_per_step_max;
-        let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
-        let Some(partition) = task.active() else { return Ok(()) };
-        let _behind = partition.observe_clock(decided_until);
-        // With no room left, late fires are still decided: they belong to the step that ingested
-        // them.
-        let room = fires_per_step_max.saturating_sub(partition.drafted_records());
-        task.load()?;
-        let PartitionState::Active(partition) = &mut task.state else { return Ok(()) };
-        let due = partition.take_due(room);
-        let catalog = self.targets.catalog(due.topics(), due.pools(), now);
-        let fetched = local_store::fetch_index_rows(&*task.store, due.ids_to_prefetch(&catalog))?;
-        partition.fire(due, &catalog, &fetched)?;
+    /// Fires what is due in all partitions, for a limited time. The next turn begins with the
+    /// partition for which no time was left.
+    fn fire_all_due(&mut self) -> Result<(), LoopError> {
+        let now = self.clock.now_ms();
+        let deadline = self.clock.monotonic() + self.config.timing.firing_max;
+        let first = std::mem::take(&mut self.first_to_fire);
+        let (mut ids, before): (Vec<_>, Vec<_>) =
+            self.active_partitions().into_iter().partition(|id| *id >= first);
+        ids.extend(before);
+        for id in ids {
+            match self.fire_due(id, now, deadline) {
+                Ok(FiringEnd::AllDue) => {}
+                Ok(FiringEnd::OutOfTime) if self.first_to_fire == 0 => self.first_to_fire = id,
+                Ok(FiringEnd::OutOfTime) => {}
+                Err(error) => self.rebuild_store(id, &error)?,
+            }
+        }
         Ok(())
+    }
+
+    /// Loads the timer wheel of a partition and fires what is due, if the clock allows it, until
+    /// `deadline` on the monotonic clock. Fires that are decided early are committed no earlier than
+    /// their time: see [`TransactionBatch::commit_not_before`].
+    fn fire_due(
+        &mut self,
+        id: PartitionId,
+        now: Timestamp,
+        deadline: Duration,
+    ) -> Result<FiringEnd, PartitionTaskError> {
+        let decided_until = now + self.committer.commit_lead_ms();
+        loop {
+            let Some(task) = self.tasks.get_mut(&id) else { return Ok(FiringEnd::AllDue) };
+            let Some(partition) = task.active() else { return Ok(FiringEnd::AllDue) };
+            let _behind = partition.observe_clock(decided_until);
+            let drafted = partition.drafted_records();
+            let room = self.config.fires_per_step_max.saturating_sub(drafted);
+            let is_late = self.clock.monotonic() >= deadline;
+            // With no budget left, late fires are still decided: they belong to the step that
+            // ingested them.
+            let budget = if is_late { 0 } else { room.min(FIRING_BUDGET) };
+            task.load(|| self.clock.monotonic() >= deadline)?;
+            let PartitionState::Active(partition) = &mut task.state else {
+                return Ok(FiringEnd::AllDue);
+            };
+            let due = partition.take_due(budget);
+            let is_empty = due.is_empty();
+            let catalog = self.targets.catalog(due.topics(), due.pools(), now);
+            let ids = due.ids_to_prefetch(&catalog);
+            let fetched = local_store::fetch_index_rows(&*task.store, ids)?;
+            partition.fire(due, &catalog, &fetched)?;
+            if is_late {
+                return Ok(FiringEnd::OutOfTime);
+            }
+            if is_empty || room <= budget {
+                return Ok(FiringEnd::AllDue);
+            }
+        }
     }
 
     fn active_partitions(&self) -> Vec<PartitionId> {

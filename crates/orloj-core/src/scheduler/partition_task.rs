@@ -236,12 +236,16 @@ impl<S: RowStore> PartitionTask<S> {
         Ok(())
     }
 
-    /// Loads rows from the store into the timer wheel, as far as the wheel requests them.
-    pub(super) fn load(&mut self) -> Result<(), StoreError> {
+    /// Loads rows from the store into the timer wheel, as far as the wheel requests them and until
+    /// `is_late`. Nothing fires that is later than what is loaded.
+    pub(super) fn load(&mut self, is_late: impl Fn() -> bool) -> Result<(), StoreError> {
         let PartitionState::Active(partition) = &mut self.state else { return Ok(()) };
         while let Some(load) = partition.load_request() {
             let scan = self.store.scan(load.from, load.until, load.bytes_max)?;
             partition.load(scan.entries, scan.reached);
+            if is_late() {
+                break;
+            }
         }
         Ok(())
     }

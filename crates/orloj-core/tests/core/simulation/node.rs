@@ -279,6 +279,7 @@ fn config(
             registry_retry: 5,
             unreachable_ttl: 1,
             leave_timeout: ms(5_000),
+            firing_max: ms(cluster.rng.pick(&[1, 1, 50])),
             turn_max: ms(5),
         },
     }

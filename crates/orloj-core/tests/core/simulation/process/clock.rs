@@ -26,8 +26,12 @@ impl Clock for SimulatedClock {
         Duration::from_millis(time.saturating_sub(self.now_ms()))
     }
 
+    /// Time passes during a turn of the loop, too.
     fn monotonic(&self) -> Duration {
-        self.0.call(|cluster, _| Duration::from_millis(cluster.broker.now))
+        self.0.call(|cluster, _| {
+            cluster.broker.now += u64::from(cluster.rng.one_in(256));
+            Duration::from_millis(cluster.broker.now)
+        })
     }
 
     /// Time passes for all.
