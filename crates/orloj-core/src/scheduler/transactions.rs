@@ -21,7 +21,7 @@ use crate::environment::group::{GroupMembership as _, GroupMetadataError};
 use crate::environment::transaction::{
     ProducerFactory as _, TransactionError, TransactionalSending as _,
 };
-use crate::environment::{Clock as _, Environment, Reporter as _};
+use crate::environment::{Clock as _, ClusterQueries as _, Environment, Reporter as _};
 use crate::fault::{Mutation, is_active};
 use crate::model::{PartitionId, Timestamp};
 
@@ -254,7 +254,8 @@ impl<E: Environment> Scheduler<E> {
         for (id, step) in &batch.steps {
             let (Some(task), Some(delta)) = (self.tasks.get(id), &step.spill) else { continue };
             let ledger_position = if is_active(Mutation::LedgerEndReadTooLate) {
-                task.ledger_position.max(task.ledger_end)
+                let end = self.cluster.bounds(&self.config.names.ledger(), *id);
+                end.map_or(task.ledger_position, |(_low, end)| end)
             } else {
                 task.ledger_position
             };

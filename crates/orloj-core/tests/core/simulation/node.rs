@@ -83,6 +83,7 @@ impl SimulatedNode {
             shown: (0, cluster.broker.now),
             lead_max,
             late_of_ten: cluster.rng.pick(&[0, 2, 6]),
+            pauses_now: false,
             crash_after: None,
             membership,
             is_lost: false,
@@ -114,6 +115,11 @@ impl SimulatedNode {
     /// It crashes soon, at any of its next calls.
     pub(super) fn crash_soon(&mut self, calls: u32) {
         let _earlier = self.process.state().crash_after.get_or_insert(calls);
+    }
+
+    /// Whether it is paused now, of its own accord.
+    pub(super) fn pauses_now(&self) -> bool {
+        std::mem::take(&mut self.process.state().pauses_now)
     }
 
     pub(super) fn holds_partitions(&self) -> bool {

@@ -199,6 +199,10 @@ impl SimulationRun {
                     if !matches!(turn, NodeTurn::Runs) {
                         break;
                     }
+                    if node.pauses_now() {
+                        self.pause(id);
+                        return;
+                    }
                 }
                 self.end_turn(id, turn);
             }

@@ -69,6 +69,8 @@ pub(super) struct ProcessState {
     pub(super) lead_max: Timestamp,
     /// Of ten times that the loop looks for the result of a job, it is not there yet so often.
     pub(super) late_of_ten: u64,
+    /// It is paused after this turn.
+    pub(super) pauses_now: bool,
     /// It crashes at the call after so many.
     pub(super) crash_after: Option<u32>,
     pub(super) membership: Membership,

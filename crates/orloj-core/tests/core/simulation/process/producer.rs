@@ -132,6 +132,8 @@ impl TransactionalSending for SimulatedProducer {
             }
             let committed = cluster.broker.commit(producer, time);
             cluster.steps += committed.map_err(|error| refused(error, cluster))?;
+            // It may stop right after that, and not know of it when others go on.
+            state.pauses_now |= !cluster.calm && cluster.rng.one_in(100);
             if let Some((commits, membership)) = self.outside.lock().unwrap().take() {
                 cluster.broker.commit_offsets(&commits, &membership);
             }
