@@ -114,8 +114,8 @@ impl Clock for SystemClock {
         clock::monotonic().duration_since(self.started)
     }
 
-    fn sleep(&self, pause: Duration) {
-        std::thread::park_timeout(pause);
+    fn pause(&self, length: Duration) {
+        std::thread::park_timeout(length);
     }
 }
 

@@ -18,6 +18,7 @@ use orloj_core::scheduler::config::{
 use orloj_core::scheduler::{self as core_scheduler, GRACE_MS, LoopError, SchedulerParts};
 use tokio_util::sync::CancellationToken;
 
+use crate::codec::schemas::Schemas;
 use crate::config::{Assignor, Settings, TargetSettings};
 use crate::engine::partition::PartitionConfig;
 use crate::engine::step::InputTopics;
@@ -162,6 +163,7 @@ fn open_parts(
         producer,
         stores,
         standby,
+        codec: Arc::new(Schemas::new()),
         schemas: RegistrySchemas::open(&settings.triggers).map_err(SchedulerError::Schemas)?,
         targets: Box::new(settings.targets.clone()),
     };

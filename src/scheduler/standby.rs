@@ -17,6 +17,7 @@ use super::instance_lock::InstanceLock;
 use super::registry_schemas::RegistrySchemas;
 use super::{SchedulerError, spawn};
 use crate::clock;
+use crate::codec::schemas::Schemas;
 use crate::config::Settings;
 use crate::engine::cursor::Cursor;
 use crate::engine::local_checkpoint::LocalCheckpoint;
@@ -75,11 +76,18 @@ impl Standby {
         let (requests, inbox) = channel();
         let group = names.scheduler_group();
         let schemas = RegistrySchemas::open(&settings.triggers).map_err(SchedulerError::Schemas)?;
+        let codec = Arc::new(Schemas::new());
         let worker = StandbyWorker {
             names: names.clone(),
             member_id_prefix: format!("{}-", instance_lock.instance_id),
             cluster: cluster.to_owned(),
-            decoder: InputDecoder::new(names, settings.triggers.partitioner, partitions, schemas),
+            decoder: InputDecoder::new(
+                names,
+                settings.triggers.partitioner,
+                partitions,
+                codec,
+                schemas,
+            ),
             ledger: LogReader::open(settings, &group)?,
             triggers: LogReader::open(settings, &group)?,
             client: StandbyClient::open(settings, &group, &names.triggers(), CALL_TIMEOUT)?,

@@ -4,8 +4,6 @@
 //! 0x01, eight bytes of CRC-64-AVRO, the datum). We write the newest schema of a kind and read
 //! every one that is embedded here; a fingerprint that is not is a newer Orloj's.
 
-use std::sync::LazyLock;
-
 use apache_avro::Schema;
 use apache_avro::rabin::Rabin;
 use apache_avro::reader::datum::GenericDatumReader;
@@ -59,13 +57,6 @@ impl Default for Schemas {
 }
 
 impl Schemas {
-    /// The schemas of this process.
-    #[must_use]
-    pub fn shared() -> &'static Self {
-        static SHARED: LazyLock<Schemas> = LazyLock::new(Schemas::new);
-        &SHARED
-    }
-
     /// Parses the embedded schemas. Once a process is enough: they are never freed.
     #[must_use]
     pub fn new() -> Self {

@@ -83,7 +83,7 @@ pub trait Clock: Clone + Send + Sync + 'static {
     fn monotonic(&self) -> Duration;
 
     /// Blocks for that long.
-    fn sleep(&self, pause: Duration);
+    fn pause(&self, length: Duration);
 }
 
 /// Questions about topics.

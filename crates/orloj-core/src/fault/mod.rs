@@ -2,9 +2,8 @@
 //!
 //! Invariant: at most one is active, in the calling thread, while a closure runs.
 
-/// A rule of the protocol, broken. Those of the engine are in the code of the rule; those of the
-/// shell, which no simulator runs, in the simulator's node, which replaces the shell, and those of
-/// workers in its workers.
+/// A rule of the protocol, broken in the code of the rule. What Kafka's clients promise, and what
+/// workers do, is broken in the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
     /// Entries fire although input that was written before they were due is not read yet.
@@ -59,19 +58,19 @@ pub enum Mutation {
     WatchersLost,
     /// A record of one caller changes a trigger of another.
     OtherCallerAllowed,
-    /// Shell: an offset is read while a transaction with a later one is undecided.
+    /// Client: an offset is read while a transaction with a later one is undecided.
     UnstableOffset,
-    /// Shell: offsets are committed after the transaction, not in it.
+    /// Client: offsets are committed after the transaction, not in it.
     OffsetsOutsideTransaction,
-    /// Shell: rows are applied before the transaction is committed.
+    /// Scheduler: rows are applied before the transaction is committed.
     RowsBeforeCommit,
-    /// Shell: the end of `triggers` is asked for with `read_committed`.
+    /// Client: the end of `triggers` is asked for with `read_committed`.
     ReadCommittedEndOffset,
-    /// Shell: a store is resumed that is older than the ledger's tombstones.
+    /// Scheduler: a store is resumed that is older than the ledger's tombstones.
     StaleStoreResumed,
-    /// Shell: a step decided ahead of the clock is committed at once.
+    /// Scheduler: a step decided ahead of the clock is committed at once.
     CommitTooEarly,
-    /// Shell: a store counts as containing the ledger up to an end that was read too late.
+    /// Scheduler: a store counts as containing the ledger up to an end that was read too late.
     LedgerEndReadTooLate,
     /// Workers: a cancel withdraws a callback that another worker may have started.
     StartedCallbackWithdrawn,

@@ -29,8 +29,8 @@ pub(super) struct Committer<E: Environment> {
     commit_lead: CommitLead,
 }
 
-/// Detects a call that does not return. Time in which the whole process did not run (it was stopped,
-/// or its machine was) does not count: the call could not return then.
+/// Detects a call that does not return. Time in which the whole process did not run (it was
+/// stopped, or its machine was) does not count: the call could not return then.
 #[derive(Debug)]
 struct HangDetector {
     limit: Duration,

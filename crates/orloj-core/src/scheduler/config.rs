@@ -30,12 +30,12 @@ pub struct WheelConfig {
     pub memory_max: u64,
 }
 
-/// How often the loop looks at what it is not told, and how long it waits. The default is what
+/// How often the loop looks at what no event reports, and how long it waits. The default is what
 /// production uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SchedulerTiming {
-    /// Interval of the requests for end offsets. It is a fraction of the grace period of cancels, so
-    /// that one slow request delays no fire.
+    /// Interval of the requests for end offsets. It is a fraction of the grace period of cancels,
+    /// so that one slow request delays no fire.
     pub end_offset_interval: Duration,
     /// The ledger's end offset is requested once in so many intervals. A restart reads again what
     /// was written to the ledger since then.

@@ -5,6 +5,7 @@
 //! partition is ingested before it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::end_offset_poller::{LogEnd, PolledLog};
@@ -41,7 +42,7 @@ pub struct InputDecoder<S> {
     signals: String,
     partitioner: Partitioner,
     partitions: i32,
-    schemas: &'static Schemas,
+    schemas: Arc<Schemas>,
     writer_schemas: S,
 }
 
@@ -51,6 +52,7 @@ impl<S: SchemaSource> InputDecoder<S> {
         names: &Names,
         partitioner: Partitioner,
         partitions: i32,
+        schemas: Arc<Schemas>,
         writer_schemas: S,
     ) -> Self {
         Self {
@@ -58,7 +60,7 @@ impl<S: SchemaSource> InputDecoder<S> {
             signals: names.signals(),
             partitioner,
             partitions,
-            schemas: Schemas::shared(),
+            schemas,
             writer_schemas,
         }
     }
@@ -74,7 +76,7 @@ impl<S: SchemaSource> InputDecoder<S> {
         let context = ReadContext {
             partitioner: self.partitioner,
             partitions: self.partitions,
-            schemas: self.schemas,
+            schemas: &self.schemas,
             writers: &writers,
         };
         let raw = RawRecord {
@@ -96,7 +98,7 @@ impl<S: SchemaSource> InputDecoder<S> {
 
     /// The codec of Orloj's own topics.
     pub(super) fn schemas(&self) -> &Schemas {
-        self.schemas
+        &self.schemas
     }
 
     /// Whether this record is the barrier with that nonce.

@@ -113,6 +113,8 @@ pub struct SchedulerParts<E: Environment> {
     pub stores: Arc<E::Stores>,
     /// Stores of partitions that others own.
     pub standby: Option<E::Standby>,
+    /// The schemas of Orloj's own records.
+    pub codec: Arc<Schemas>,
     /// The schemas of producers.
     pub schemas: E::Schemas,
     /// Which topics triggers may fire into.
@@ -164,9 +166,10 @@ impl<E: Environment> Scheduler<E> {
     pub fn new(config: SchedulerConfig, parts: SchedulerParts<E>) -> Self {
         let SchedulerParts { environment, clock, reporter, cluster, .. } = parts;
         let names = config.names.clone();
+        let codec = parts.codec;
         let sender = {
-            let names = names.clone();
-            move || RecordSender::new(&names, Schemas::shared())
+            let (names, codec) = (names.clone(), Arc::clone(&codec));
+            move || RecordSender::new(&names, Arc::clone(&codec))
         };
         let limit = (config.transaction_timeout * 2, config.timing.turn_max);
         let (partitioner, partitions) = (config.partition.partitioner, config.partition.partitions);
@@ -174,7 +177,11 @@ impl<E: Environment> Scheduler<E> {
         Self {
             committer: Committer::start(&environment, sender, limit, config.commit_lead_max),
             writer: StoreWriter::start(&environment),
-            restore_pool: RestorePool::start(&environment, config.restore_threads),
+            restore_pool: RestorePool::start(
+                &environment,
+                config.restore_threads,
+                Arc::clone(&codec),
+            ),
             targets: Targets::new(&environment, cluster.clone(), names.clone(), parts.targets, ttl),
             end_offsets: EndOffsetPoller::start(
                 &environment,
@@ -184,7 +191,7 @@ impl<E: Environment> Scheduler<E> {
                 (config.timing.end_offset_interval, config.timing.ledger_end_rounds),
             ),
             committed_offsets: environment.start_queue("offsets", Threads::PerJob, || ()),
-            decoder: InputDecoder::new(&names, partitioner, partitions, parts.schemas),
+            decoder: InputDecoder::new(&names, partitioner, partitions, codec, parts.schemas),
             assignment: GroupAssignment::new(config.revocation_grace),
             last_transaction_at: clock.monotonic(),
             started: clock.monotonic(),
@@ -278,8 +285,8 @@ impl<E: Environment> Scheduler<E> {
     }
 
     /// Loads the timer wheel of a partition and fires what is due, if the clock allows it, until
-    /// `deadline` on the monotonic clock. Fires that are decided early are committed no earlier than
-    /// their time: see [`TransactionBatch::commit_not_before`].
+    /// `deadline` on the monotonic clock. Fires that are decided early are committed no earlier
+    /// than their time: see [`TransactionBatch::commit_not_before`].
     fn fire_due(
         &mut self,
         id: PartitionId,

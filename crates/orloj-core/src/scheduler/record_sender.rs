@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::io::Write;
+use std::sync::Arc;
 
 use crate::codec::ledger_key::STEP_HEADER;
 use crate::codec::row::{self, TargetView};
@@ -29,7 +30,7 @@ pub(super) struct RecordSender {
     fires: String,
     outcomes: String,
     dead_letters: String,
-    schemas: &'static Schemas,
+    schemas: Arc<Schemas>,
 }
 
 const INTO_MEMORY: &str = "writing to memory cannot fail";
@@ -38,7 +39,7 @@ const INTO_MEMORY: &str = "writing to memory cannot fail";
 type RecordHeaders<'a> = Vec<(&'a str, Option<&'a [u8]>)>;
 
 impl RecordSender {
-    pub(super) fn new(names: &Names, schemas: &'static Schemas) -> Self {
+    pub(super) fn new(names: &Names, schemas: Arc<Schemas>) -> Self {
         Self {
             names: names.clone(),
             triggers: names.triggers(),

@@ -91,8 +91,9 @@ pub(super) enum RestoreError {
 
 impl<E: Environment> RestorePool<E> {
     /// Starts that many threads.
-    pub(super) fn start(environment: &E, threads: usize) -> Self {
-        let queue = environment.start_queue("restorer", Threads::Fixed(threads), || ());
+    pub(super) fn start(environment: &E, threads: usize, schemas: Arc<Schemas>) -> Self {
+        let queue = environment
+            .start_queue("restorer", Threads::Fixed(threads), move || Arc::clone(&schemas));
         Self { queue, finished: Vec::new() }
     }
 
@@ -120,10 +121,10 @@ impl<E: Environment> RestorePool<E> {
 
 impl<E: Environment> Job for RestoreJob<E> {
     type Output = RestoreResult;
-    type Worker = ();
+    type Worker = Arc<Schemas>;
 
-    fn step(&mut self, (): &mut ()) -> JobStep<RestoreResult> {
-        JobStep::Done(self.0.take().expect("a job is done once").run::<E>(Schemas::shared()))
+    fn step(&mut self, schemas: &mut Arc<Schemas>) -> JobStep<RestoreResult> {
+        JobStep::Done(self.0.take().expect("a job is done once").run::<E>(schemas))
     }
 }
 

@@ -143,7 +143,7 @@ impl<E: Environment> Scheduler<E> {
     /// Aborts, and sends the same batch with the current group generation.
     fn retry_transaction(&mut self) -> Result<(), LoopError> {
         let batch = self.batch.take().expect("only a submitted transaction can end");
-        self.clock.sleep(RETRY_PAUSE);
+        self.clock.pause(RETRY_PAUSE);
         match self.producer.abort(self.config.transaction_timeout) {
             Ok(()) => match self.member.metadata() {
                 Ok(group_metadata) => self.submit_transaction(batch, group_metadata),
@@ -352,7 +352,7 @@ impl<E: Environment> Scheduler<E> {
                 Err(error) => {
                     self.reporter.not_ready("broker", error.to_string());
                     tracing::warn!(%error, "the producers cannot be opened; trying again");
-                    self.clock.sleep(RECREATE_PAUSE);
+                    self.clock.pause(RECREATE_PAUSE);
                 }
             }
         }

@@ -4,6 +4,7 @@
 //! Invariant: nodes share this and nothing else.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use orloj_core::codec::registration::{
     RawRecord, ReadContext, SchemaLookup, WriterSchemas, read_trigger,
@@ -50,7 +51,7 @@ pub(super) struct SimulatedCluster {
 }
 
 impl SimulatedCluster {
-    pub(super) fn new(seed: u64, now: Timestamp) -> Self {
+    pub(super) fn new(seed: u64, now: Timestamp, schemas: Arc<Schemas>) -> Self {
         let mut rng = SimulationRng::new(seed);
         Self {
             broker: SimulatedBroker::new(PARTITIONS, now, rng.pick(&[60, 60, 150])),
@@ -59,7 +60,7 @@ impl SimulatedCluster {
             callback_result_timeout: rng.pick(&[5_000, 5_000, 5_000, 300]),
             rng,
             counts: FaultCounts::default(),
-            reader: SimulatedReader { schemas: Schemas::shared() },
+            reader: SimulatedReader { schemas },
             unavailable: BTreeSet::new(),
             time_jumps: false,
             calm: false,
@@ -139,7 +140,7 @@ impl SimulatedCluster {
 
 /// Reads records of `triggers` as production does.
 pub(super) struct SimulatedReader {
-    schemas: &'static Schemas,
+    pub(super) schemas: Arc<Schemas>,
 }
 
 /// No producer has a schema of its own.
@@ -172,7 +173,7 @@ impl SimulatedReader {
         let context = ReadContext {
             partitioner,
             partitions,
-            schemas: self.schemas,
+            schemas: &self.schemas,
             writers: &SimulatedSchemaRegistry,
         };
         read_trigger(&raw, &context).expect("nothing is looked up in a registry")

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use orloj_core::codec::schemas::Schemas;
 use orloj_core::engine::cursor::Cursor;
 use orloj_core::engine::partition::LIFECYCLE_COST;
 use orloj_core::engine::takeover::TakeoverError;
@@ -25,11 +26,11 @@ use super::disk::SimulatedDisk;
 use super::fault_kinds::FaultKind;
 use super::group::{NodeId, transactional_id};
 use super::process::{
-    ClusterLoan, ProcessEnd, ProcessQueues, ProcessState, SimulatedClock, SimulatedEnvironment,
-    SimulatedLogReader, SimulatedMember, SimulatedProcess, SimulatedProducers, SimulatedQueries,
-    SimulatedReporter, SimulatedStandby, SimulatedStores, index, last_reached, take_clock_waits,
+    ClusterLoan, ClusterSlot, ProcessEnd, ProcessQueues, ProcessState, SimulatedClock,
+    SimulatedEnvironment, SimulatedLogReader, SimulatedMember, SimulatedProcess,
+    SimulatedProducers, SimulatedQueries, SimulatedReporter, SimulatedStandby, SimulatedStores,
+    index, last_reached, take_clock_waits,
 };
-use super::run::ClusterSlot;
 use super::standby::{PassEnd, SimulatedStandbyRead, pass};
 
 /// A running process.
@@ -97,8 +98,9 @@ impl SimulatedNode {
         let loan = ClusterLoan::default();
         let process = SimulatedProcess::new(loan.clone(), state);
         let queues: ProcessQueues = Rc::new(RefCell::new(Vec::new()));
+        let codec = Arc::clone(&cluster.reader.schemas);
         cluster.lend(&loan);
-        let scheduler = Scheduler::new(config, parts(&process, &queues));
+        let scheduler = Scheduler::new(config, parts(&process, &queues, codec));
         cluster.take_back(&loan);
         Self { loan, process, queues, scheduler, followed: None, is_shut_down: false }
     }
@@ -224,6 +226,7 @@ pub(super) fn crash_kind() -> FaultKind {
 fn parts(
     process: &SimulatedProcess,
     queues: &ProcessQueues,
+    codec: Arc<Schemas>,
 ) -> SchedulerParts<SimulatedEnvironment> {
     let producers = SimulatedProducers(process.clone());
     let producer = loop {
@@ -243,6 +246,7 @@ fn parts(
         producer,
         stores: Arc::new(SimulatedStores(process.clone())),
         standby: None::<SimulatedStandby>,
+        codec,
         schemas: super::process::NoWriterSchemas,
         targets: Box::new(AllTopics),
     }

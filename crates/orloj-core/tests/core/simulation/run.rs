@@ -4,7 +4,9 @@
 //! stop, and whatever is due must have happened within a bound (liveness).
 
 use std::collections::BTreeSet;
-use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use orloj_core::codec::schemas::Schemas;
 
 use orloj_core::engine::cursor::Cursor;
 use orloj_core::model::ledger::{LedgerRecord, LedgerValue};
@@ -16,7 +18,7 @@ use super::cluster::{PARTITIONS, SimulatedCluster};
 use super::disk::SimulatedDisk;
 use super::fault_kinds::FaultKind;
 use super::node::{NodeTurn, SimulatedNode, crash_kind};
-use super::process::ClusterLoan;
+use super::process::ClusterSlot;
 
 /// Processes.
 const NODES: usize = 3;
@@ -50,33 +52,6 @@ pub(super) struct RequestedReplay {
 /// Of each partition.
 pub(super) type Replayed = [Option<RequestedReplay>; PARTITIONS];
 
-/// The cluster, except while a process uses it.
-pub(super) struct ClusterSlot(Option<Box<SimulatedCluster>>);
-
-impl ClusterSlot {
-    pub(super) fn lend(&mut self, to: &ClusterLoan) {
-        to.lend(self.0.take().expect("one process acts at a time"));
-    }
-
-    pub(super) fn take_back(&mut self, from: &ClusterLoan) {
-        self.0 = Some(from.take_back());
-    }
-}
-
-impl Deref for ClusterSlot {
-    type Target = SimulatedCluster;
-
-    fn deref(&self) -> &SimulatedCluster {
-        self.0.as_ref().expect("no process uses it")
-    }
-}
-
-impl DerefMut for ClusterSlot {
-    fn deref_mut(&mut self) -> &mut SimulatedCluster {
-        self.0.as_mut().expect("no process uses it")
-    }
-}
-
 /// A run.
 pub(super) struct SimulationRun {
     pub(super) cluster: ClusterSlot,
@@ -87,8 +62,8 @@ pub(super) struct SimulationRun {
 }
 
 impl SimulationRun {
-    pub(super) fn new(seed: u64) -> Self {
-        let mut cluster = ClusterSlot(Some(Box::new(SimulatedCluster::new(seed, 100_000))));
+    pub(super) fn new(seed: u64, schemas: Arc<Schemas>) -> Self {
+        let mut cluster = ClusterSlot::new(SimulatedCluster::new(seed, 100_000, schemas));
         let users = Users::new(&mut cluster);
         let node = |id, cluster: &mut ClusterSlot| {
             let disks = (0..PARTITIONS).map(|_| SimulatedDisk::default()).collect();

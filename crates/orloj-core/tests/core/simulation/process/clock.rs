@@ -35,7 +35,7 @@ impl Clock for SimulatedClock {
     }
 
     /// Time passes for all.
-    fn sleep(&self, pause: Duration) {
-        self.0.call(|cluster, _| cluster.broker.now += u64::from(!pause.is_zero()));
+    fn pause(&self, length: Duration) {
+        self.0.call(|cluster, _| cluster.broker.now += u64::from(!length.is_zero()));
     }
 }

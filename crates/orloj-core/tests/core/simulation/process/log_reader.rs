@@ -109,7 +109,8 @@ impl LogReading for SimulatedLogReader {
                 positions.keys().cycle().skip(first).take(count).cloned().collect();
             for name in names {
                 let position = positions.get_mut(&name).expect("a name of this map");
-                if let Some(event) = next_event(&cluster.broker, &name, position) {
+                let schemas = &cluster.reader.schemas;
+                if let Some(event) = next_event(&cluster.broker, &name, position, schemas) {
                     return Ok(Some(event));
                 }
             }
@@ -141,6 +142,7 @@ fn next_event(
     broker: &SimulatedBroker,
     (topic, partition): &LogName,
     position: &mut ReadPosition,
+    schemas: &Schemas,
 ) -> Option<LogEvent<SimulatedLogRecord>> {
     let (p, states, from) = (index(*partition), &broker.transaction_states, position.next);
     let (low, high) = match suffix(topic) {
@@ -171,7 +173,7 @@ fn next_event(
         "signals" => {
             let fetch = broker.signals[p].read(states, from, 1);
             let found = fetch.records.into_iter().next().map(|(offset, at, signal)| {
-                let value = Schemas::shared().encode_signal(&signal);
+                let value = schemas.encode_signal(&signal);
                 record(offset, at, Bytes::new(), Some(value.into()), Vec::new())
             });
             (found, fetch.next, fetch.ended)
@@ -179,8 +181,7 @@ fn next_event(
         _ => {
             let fetch = broker.ledger[p].read(states, from, 1);
             let found = fetch.records.into_iter().next().map(|(offset, at, entry)| {
-                let value =
-                    entry.value.as_ref().map(|value| Schemas::shared().encode_ledger(value).into());
+                let value = entry.value.as_ref().map(|value| schemas.encode_ledger(value).into());
                 let step =
                     Header { name: STEP_HEADER.into(), value: Some(step_header(entry.step)) };
                 record(offset, at, entry.key.to_bytes().into(), value, vec![step])

@@ -14,6 +14,7 @@ mod reporter;
 mod stores;
 
 use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use orloj_core::model::Timestamp;
@@ -57,6 +58,37 @@ impl ClusterLoan {
     }
 }
 
+/// The cluster, except while a process uses it.
+pub(super) struct ClusterSlot(Option<Box<SimulatedCluster>>);
+
+impl ClusterSlot {
+    pub(super) fn new(cluster: SimulatedCluster) -> Self {
+        Self(Some(Box::new(cluster)))
+    }
+
+    pub(super) fn lend(&mut self, to: &ClusterLoan) {
+        to.lend(self.0.take().expect("one process acts at a time"));
+    }
+
+    pub(super) fn take_back(&mut self, from: &ClusterLoan) {
+        self.0 = Some(from.take_back());
+    }
+}
+
+impl Deref for ClusterSlot {
+    type Target = SimulatedCluster;
+
+    fn deref(&self) -> &SimulatedCluster {
+        self.0.as_ref().expect("no process uses it")
+    }
+}
+
+impl DerefMut for ClusterSlot {
+    fn deref_mut(&mut self) -> &mut SimulatedCluster {
+        self.0.as_mut().expect("no process uses it")
+    }
+}
+
 /// What belongs to one process.
 pub(super) struct ProcessState {
     pub(super) id: NodeId,
@@ -81,7 +113,7 @@ pub(super) struct ProcessState {
     pub(super) is_leaving: bool,
     /// What it was assigned and has not released.
     pub(super) held: BTreeSet<usize>,
-    /// Those of them that it was told to release.
+    /// Those of them that it must release.
     pub(super) revoked: BTreeSet<usize>,
     /// The number of the takeover of each partition.
     pub(super) takeovers: [u64; PARTITIONS],

@@ -2,13 +2,12 @@
 //!
 //! Invariant: what is sent is what the production code has encoded; it is decoded here.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use orloj_core::codec::ledger_key::STEP_HEADER;
-use orloj_core::codec::schemas::Schemas;
 use orloj_core::environment::transaction::{
     OffsetCommit, ProducerFactory, ProducerRecord, TransactionError, TransactionalSending,
 };
@@ -171,7 +170,7 @@ fn output_of(
     cluster: &mut SimulatedCluster,
     state: &mut ProcessState,
 ) -> SimulatedOutput {
-    let schemas = Schemas::shared();
+    let schemas = Arc::clone(&cluster.reader.schemas);
     let p = index(record.partition.expect("the scheduler chooses the partition"));
     let (key, value) = (record.key.unwrap_or_default(), record.value.unwrap_or_default());
     let header = |name: &str| {
