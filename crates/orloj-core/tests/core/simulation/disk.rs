@@ -49,6 +49,8 @@ impl SimulatedRows {
 pub(super) struct SimulatedDisk {
     pub(super) rows: SimulatedRows,
     flushed: SimulatedRows,
+    /// It fails until it is wiped.
+    pub(super) has_failed: bool,
 }
 
 impl SimulatedDisk {

@@ -13,6 +13,7 @@ pub(super) enum FaultKind {
     CrashInTakeover,
     DiskLost,
     StoreTooOld,
+    StoreFailed,
     Zombie,
     GenerationRefused,
     ProducerFenced,

@@ -1,6 +1,7 @@
 //! The stores of a process, on its simulated disks.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use orloj_core::engine::index_row::{IdHash, IndexRow};
@@ -25,8 +26,20 @@ pub(in crate::simulation) struct SimulatedStore {
 }
 
 impl SimulatedStore {
+    /// A store that has failed once fails until it is wiped.
     fn on_disk<T>(&self, act: impl FnOnce(&mut SimulatedDisk) -> T) -> Result<T, StoreError> {
-        Ok(self.process.call(|_, state| act(&mut state.disks[self.id])))
+        self.process.call(|cluster, state| {
+            let disk = &mut state.disks[self.id];
+            if !cluster.calm && !disk.has_failed && cluster.rng.one_in(3_000) {
+                cluster.counts.add(FaultKind::StoreFailed);
+                disk.has_failed = true;
+            }
+            if disk.has_failed {
+                let (path, reason) = (PathBuf::new(), "an error of the disk".to_owned());
+                return Err(StoreError::Failed { path, reason });
+            }
+            Ok(act(disk))
+        })
     }
 }
 
