@@ -38,7 +38,7 @@ use crate::environment::call_error::{CallError, CallResult};
 use crate::environment::group::GroupMembership as _;
 use crate::environment::job::Threads;
 use crate::environment::log::LogReading as _;
-use crate::environment::store::{RowStore as _, StoreError};
+use crate::environment::store::{RowStore as _, StoreDirectory as _, StoreError};
 use crate::environment::{Clock as _, Environment, StandbyStores as _};
 use crate::model::{Millis, PartitionId, Timestamp};
 use committed_offset::CommittedOffsetJob;
@@ -373,8 +373,11 @@ impl<E: Environment> Scheduler<E> {
         let tasks: Vec<_> = partitions.iter().filter_map(|id| self.tasks.remove(id)).collect();
         self.member.release(partitions)?;
         self.await_stores()?;
-        for task in tasks {
-            task.store.flush()?;
+        for PartitionTask { id, store, .. } in tasks {
+            let Err(error) = store.flush() else { continue };
+            tracing::warn!(partition = id, %error, "the local store is removed");
+            drop(store);
+            self.stores.wipe(id)?;
         }
         Ok(())
     }
