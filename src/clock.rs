@@ -8,15 +8,21 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Milliseconds since the Unix epoch. May go back when the system's clock is set.
 #[must_use]
 pub fn now_ms() -> u64 {
+    whole_ms(since_epoch())
+}
+
+fn whole_ms(since_epoch: Duration) -> u64 {
     // A clock beyond the year 500 million was never set.
-    crate::fault::set_back(u64::try_from(since_epoch().as_millis()).unwrap_or(u64::MAX))
+    crate::fault::set_back(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// How long it is until `time` (ms since the epoch), to the microsecond; zero if it has passed.
 #[must_use]
 pub fn until(time: u64) -> Duration {
-    let since_last_ms = Duration::from_nanos(u64::from(since_epoch().subsec_nanos() % 1_000_000));
-    Duration::from_millis(time.saturating_sub(now_ms())).saturating_sub(since_last_ms)
+    // One reading: between two the millisecond may change.
+    let now = since_epoch();
+    let since_last_ms = Duration::from_nanos(u64::from(now.subsec_nanos() % 1_000_000));
+    Duration::from_millis(time.saturating_sub(whole_ms(now))).saturating_sub(since_last_ms)
 }
 
 /// How long ago `time` (ms since the epoch) was, to the microsecond; zero if it is in the future.

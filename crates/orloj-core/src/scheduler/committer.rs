@@ -89,7 +89,9 @@ impl<E: Environment> CommitJob<E> {
     fn advance(&mut self, sender: &RecordSender) -> Result<JobStep<Duration>, TransactionError> {
         match self.stage {
             CommitStage::Send => {
-                let commit_at = self.clock.monotonic() + self.clock.until(self.commit_not_before);
+                // In this order: a delay between the two readings makes the commit late, not early.
+                let ahead = self.clock.until(self.commit_not_before);
+                let commit_at = self.clock.monotonic() + ahead;
                 self.batch.send(&*self.producer, sender, self.commit_not_before)?;
                 E::reached("step.sent");
                 self.stage = CommitStage::Flush { commit_at };

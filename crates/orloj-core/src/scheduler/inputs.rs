@@ -158,7 +158,7 @@ impl<E: Environment> Scheduler<E> {
                 let _behind = partition.observe_clock(now);
             }
             if let Err(error) = task.ingest(inputs) {
-                self.rebuild_store(id, &error)?;
+                self.on_store_failed(id, &error)?;
             }
         }
         Ok(())
@@ -328,7 +328,7 @@ impl<E: Environment> Scheduler<E> {
                 if let EndCheck::Confirming(end) = task.end_check {
                     task.end_check = EndCheck::Idle;
                     if let Err(error) = task.ingest(vec![Input::TriggersEnd(end)]) {
-                        return self.rebuild_store(id, &error);
+                        return self.on_store_failed(id, &error);
                     }
                 }
                 Ok(())
@@ -417,6 +417,7 @@ fn route_trigger<S: RowStore>(
             }
         },
         PartitionState::WaitingForClock(_)
+        | PartitionState::StoreFailed
         | PartitionState::Refused(_)
         | PartitionState::Transitioning => {}
     }

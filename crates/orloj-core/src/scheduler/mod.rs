@@ -146,8 +146,8 @@ pub struct Scheduler<E: Environment> {
     tasks: BTreeMap<PartitionId, PartitionTask<E::Store>>,
     /// The partition that `seal` starts with next time.
     next_partition: PartitionId,
-    /// The partition that fires first in the next turn.
-    first_to_fire: PartitionId,
+    /// The partition after which the next turn begins to fire: it has used up the last one.
+    fire_after: Option<PartitionId>,
     /// On the monotonic clock.
     started: Duration,
     /// When the memory of the stores was last reported, on the monotonic clock.
@@ -206,7 +206,7 @@ impl<E: Environment> Scheduler<E> {
             standby: parts.standby,
             tasks: BTreeMap::new(),
             next_partition: 0,
-            first_to_fire: 0,
+            fire_after: None,
             refused_topic: None,
             leaving: None,
             config,
@@ -235,6 +235,7 @@ impl<E: Environment> Scheduler<E> {
         }
         self.poll_store_writer()?;
         if self.assignment.is_idle() {
+            self.rebuild_failed_stores()?;
             self.poll_group()?;
         }
         self.advance_takeovers()?;
@@ -264,21 +265,22 @@ impl<E: Environment> Scheduler<E> {
         next.map_or(IDLE_WAIT, |due| Duration::from_millis(due.saturating_sub(now)).min(IDLE_WAIT))
     }
 
-    /// Fires what is due in all partitions, for a limited time. The next turn begins with the
-    /// partition for which no time was left.
+    /// Fires what is due in all partitions, for a limited time. The next turn begins after the
+    /// partition that has used it up.
     fn fire_all_due(&mut self) -> Result<(), LoopError> {
         let now = self.clock.now_ms();
         let deadline = self.clock.monotonic() + self.config.timing.firing_max;
-        let first = std::mem::take(&mut self.first_to_fire);
+        let last = self.fire_after.take();
         let (mut ids, before): (Vec<_>, Vec<_>) =
-            self.active_partitions().into_iter().partition(|id| *id >= first);
+            self.active_partitions().into_iter().partition(|id| Some(*id) > last);
         ids.extend(before);
         for id in ids {
             match self.fire_due(id, now, deadline) {
                 Ok(FiringEnd::AllDue) => {}
-                Ok(FiringEnd::OutOfTime) if self.first_to_fire == 0 => self.first_to_fire = id,
-                Ok(FiringEnd::OutOfTime) => {}
-                Err(error) => self.rebuild_store(id, &error)?,
+                Ok(FiringEnd::OutOfTime) => {
+                    let _first = self.fire_after.get_or_insert(id);
+                }
+                Err(error) => self.on_store_failed(id, &error)?,
             }
         }
         Ok(())
@@ -317,7 +319,7 @@ impl<E: Environment> Scheduler<E> {
             if is_late {
                 return Ok(FiringEnd::OutOfTime);
             }
-            if is_empty || room <= budget {
+            if is_empty || room == 0 {
                 return Ok(FiringEnd::AllDue);
             }
         }

@@ -61,6 +61,8 @@ pub(super) enum PartitionState {
     WaitingForClock(Box<Partition>),
     /// Firing.
     Active(Box<Partition>),
+    /// Its store has failed: it decides nothing until it is taken over again with a new store.
+    StoreFailed,
     /// Not taken over: an operator must act first.
     Refused(TakeoverError),
     /// Used within one call while the state changes.
@@ -191,6 +193,7 @@ impl<S: RowStore> PartitionTask<S> {
                 matches!(request, Some(TakeoverRequest::Barrier { .. }))
             }
             PartitionState::WaitingForClock(_)
+            | PartitionState::StoreFailed
             | PartitionState::Refused(_)
             | PartitionState::Transitioning => false,
         }

@@ -23,6 +23,14 @@ impl<E: Environment> Scheduler<E> {
         })
     }
 
+    /// How many partitions wait until the local clock has caught up with an earlier owner's.
+    pub fn partitions_waiting_for_clock(&self) -> usize {
+        let waits = |task: &&super::PartitionTask<E::Store>| {
+            matches!(task.state, PartitionState::WaitingForClock(_))
+        };
+        self.tasks.values().filter(waits).count()
+    }
+
     pub(super) fn report_readiness(&self) {
         let refused = self.refused_partitions().next().map(|(_, refusal)| refusal.to_string());
         let active = self.active_partitions().len();

@@ -33,6 +33,12 @@ impl<E: Environment> Scheduler<E> {
     pub(super) fn take_over(&mut self, id: PartitionId) -> Result<(), LoopError> {
         self.await_stores()?;
         let store = match self.tasks.remove(&id) {
+            Some(PartitionTask { state: PartitionState::StoreFailed, store, .. }) => {
+                self.stop_reading(id)?;
+                drop(store);
+                self.stores.wipe(id)?;
+                self.open_store(id)?
+            }
             Some(PartitionTask { store, .. }) => {
                 self.stop_reading(id)?;
                 store
@@ -73,22 +79,31 @@ impl<E: Environment> Scheduler<E> {
         Ok(opened?)
     }
 
-    /// The store of a partition failed: closes and wipes it, and rebuilds it from Kafka.
-    pub(super) fn rebuild_store(
+    /// The store of a partition failed. The partition stops; when no transaction is open, it is
+    /// taken over again if it is still ours: see [`Self::rebuild_failed_stores`].
+    pub(super) fn on_store_failed(
         &mut self,
         id: PartitionId,
         error: &PartitionTaskError,
     ) -> Result<(), LoopError> {
         tracing::error!(partition = id, %error, "the local store failed; rebuilding it from Kafka");
         self.stop_reading(id)?;
-        // The open transaction still uses the old store.
-        while !self.assignment.is_idle() {
-            self.poll_transaction(Duration::from_millis(10))?;
+        if let Some(task) = self.tasks.get_mut(&id) {
+            task.state = PartitionState::StoreFailed;
+            // Nothing reads this partition until it is taken over again.
+            (task.end_check, task.paused_until) = (EndCheck::Idle, None);
         }
-        drop(self.tasks.remove(&id));
-        self.await_stores()?;
-        self.stores.wipe(id)?;
-        self.take_over(id)
+        self.report_readiness();
+        Ok(())
+    }
+
+    /// Takes over again the partitions whose stores have failed. No transaction is open, so none
+    /// contains a step of theirs.
+    pub(super) fn rebuild_failed_stores(&mut self) -> Result<(), LoopError> {
+        let failed =
+            |task: &&PartitionTask<E::Store>| matches!(task.state, PartitionState::StoreFailed);
+        let ids: Vec<_> = self.tasks.values().filter(failed).map(|task| task.id).collect();
+        ids.into_iter().try_for_each(|id| self.take_over(id))
     }
 
     fn takeover(&self, id: PartitionId, store: &E::Store) -> Result<Takeover, StoreError> {
@@ -117,7 +132,7 @@ impl<E: Environment> Scheduler<E> {
         for id in ids {
             match self.advance_takeover(id) {
                 Ok(()) => {}
-                Err(LoopError::Store(error)) => self.rebuild_store(id, &error.into())?,
+                Err(LoopError::Store(error)) => self.on_store_failed(id, &error.into())?,
                 Err(other) => return Err(other),
             }
         }
@@ -325,7 +340,9 @@ impl<E: Environment> Scheduler<E> {
             match result {
                 Ok(()) => {}
                 Err(RestoreError::Refused(refusal)) => self.refuse(partition, refusal),
-                Err(RestoreError::Store(error)) => self.rebuild_store(partition, &error.into())?,
+                Err(RestoreError::Store(error)) => {
+                    self.on_store_failed(partition, &error.into())?
+                }
             }
         }
         Ok(())
@@ -355,7 +372,6 @@ impl<E: Environment> Scheduler<E> {
                 "the local clock is behind the decisions of an earlier owner; waiting, so that \
                  nothing fires early"
             );
-            E::reached("takeover.waits_for_clock");
             // Nothing can be decided yet, so nothing is ingested: reading restarts when the
             // partition is activated.
             task.next_trigger = cursor.next_offset;
@@ -373,7 +389,7 @@ impl<E: Environment> Scheduler<E> {
         self.reporter.taken_over(took);
         tracing::info!(partition = id, took_ms = took.as_millis(), records, "taken over");
         if let Err(error) = task.ingest(live) {
-            return self.rebuild_store(id, &error);
+            return self.on_store_failed(id, &error);
         }
         self.report_readiness();
         E::reached("takeover.after_activate");

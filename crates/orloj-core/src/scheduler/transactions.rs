@@ -180,7 +180,9 @@ impl<E: Environment> Scheduler<E> {
                     let metadata = cursor.to_final_metadata(&self.config.partition.owner);
                     batch.final_offsets.push((*id, cursor.next_offset, metadata));
                 }
-                PartitionState::Refused(_) | PartitionState::Transitioning => {}
+                PartitionState::StoreFailed
+                | PartitionState::Refused(_)
+                | PartitionState::Transitioning => {}
             }
         }
         match self.member.metadata() {
@@ -218,6 +220,7 @@ impl<E: Environment> Scheduler<E> {
                     }
                 }
                 PartitionState::WaitingForClock(_)
+                | PartitionState::StoreFailed
                 | PartitionState::Refused(_)
                 | PartitionState::Transitioning => {}
             }
@@ -253,6 +256,9 @@ impl<E: Environment> Scheduler<E> {
     fn submit_spills(&mut self, batch: &TransactionBatch, now: Timestamp) {
         for (id, step) in &batch.steps {
             let (Some(task), Some(delta)) = (self.tasks.get(id), &step.spill) else { continue };
+            if matches!(task.state, PartitionState::StoreFailed) {
+                continue;
+            }
             let ledger_position = if is_active(Mutation::LedgerEndReadTooLate) {
                 let end = self.cluster.bounds(&self.config.names.ledger(), *id);
                 end.map_or(task.ledger_position, |(_low, end)| end)
@@ -316,7 +322,7 @@ impl<E: Environment> Scheduler<E> {
                     }
                 }
                 Err(error) if self.tasks.contains_key(&partition) => {
-                    self.rebuild_store(partition, &error.into())?;
+                    self.on_store_failed(partition, &error.into())?;
                 }
                 Err(error) => {
                     tracing::warn!(partition, %error, "the last rows were not written")

@@ -40,7 +40,7 @@ use run::SimulationRun;
 /// Seeds of the short form: half a minute.
 const SEEDS: u64 = 1_000;
 /// Within so many seeds every mutation must be found.
-const SEEDS_FOR_BUGS: u64 = 1_000;
+const SEEDS_FOR_BUGS: u64 = 2_000;
 /// What the finding of a panic begins with.
 const PANIC: &str = "PANIC";
 /// Threads, each with seeds of its own.

@@ -29,7 +29,7 @@ use super::process::{
     ClusterLoan, ClusterSlot, ProcessEnd, ProcessQueues, ProcessState, SimulatedClock,
     SimulatedEnvironment, SimulatedLogReader, SimulatedMember, SimulatedProcess,
     SimulatedProducers, SimulatedQueries, SimulatedReporter, SimulatedStandby, SimulatedStores,
-    index, last_reached, take_clock_waits,
+    index, swap_reached,
 };
 use super::standby::{PassEnd, SimulatedStandbyRead, pass};
 
@@ -42,6 +42,8 @@ pub(super) struct SimulatedNode {
     /// A partition that it is a standby of, the cursor that it has read, and when.
     followed: Option<(usize, Cursor, Timestamp)>,
     is_shut_down: bool,
+    /// The last point in the code that it has reached.
+    reached: &'static str,
 }
 
 /// What a turn has led to.
@@ -84,6 +86,7 @@ impl SimulatedNode {
             shown: (0, cluster.broker.now),
             lead_max,
             late_of_ten: cluster.rng.pick(&[0, 2, 6]),
+            has_producers: false,
             pauses_now: false,
             crash_after: None,
             membership,
@@ -102,7 +105,7 @@ impl SimulatedNode {
         cluster.lend(&loan);
         let scheduler = Scheduler::new(config, parts(&process, &queues, codec));
         cluster.take_back(&loan);
-        Self { loan, process, queues, scheduler, followed: None, is_shut_down: false }
+        Self { loan, process, queues, scheduler, followed: None, is_shut_down: false, reached: "" }
     }
 
     pub(super) fn move_clock(&mut self, cluster: &mut SimulatedCluster) {
@@ -122,6 +125,19 @@ impl SimulatedNode {
     /// Whether it is paused now, of its own accord.
     pub(super) fn pauses_now(&self) -> bool {
         std::mem::take(&mut self.process.state().pauses_now)
+    }
+
+    /// At which point it crashed.
+    pub(super) fn crash_kind(&self) -> FaultKind {
+        match self.reached {
+            "step.sealed" => FaultKind::CrashBeforeSend,
+            "step.sent" | "commit.before_offsets" | "commit.before_end" => {
+                FaultKind::CrashBeforeCommit
+            }
+            "commit.after_end" | "step.before_settle" => FaultKind::CrashBeforeApply,
+            point if point.starts_with("takeover.") => FaultKind::CrashInTakeover,
+            _ => FaultKind::CrashAfterApply,
+        }
     }
 
     pub(super) fn holds_partitions(&self) -> bool {
@@ -150,9 +166,13 @@ impl SimulatedNode {
         }
         let (runs_job, choice) = (cluster.rng.one_in(2), cluster.rng.place(1 << 10));
         cluster.lend(&self.loan);
+        let _other = swap_reached(self.reached);
+        let waiting = self.scheduler.partitions_waiting_for_clock();
         let turn = catch_unwind(AssertUnwindSafe(|| self.act(runs_job, choice)));
+        self.reached = swap_reached("");
         cluster.take_back(&self.loan);
-        cluster.counts.add_many(FaultKind::ClockBehindWatermark, take_clock_waits());
+        let more = self.scheduler.partitions_waiting_for_clock().saturating_sub(waiting);
+        cluster.counts.add_many(FaultKind::ClockBehindWatermark, more as u64);
         match turn {
             Ok(Ok(false)) => NodeTurn::Runs,
             Ok(Ok(true)) => NodeTurn::Left,
@@ -209,17 +229,6 @@ impl SimulatedNode {
             PassEnd::Broken => cluster.counts.add(FaultKind::PassAborted),
             PassEnd::Whole => cluster.counts.add(FaultKind::Followed),
         }
-    }
-}
-
-/// At which point the process crashed that ran last.
-pub(super) fn crash_kind() -> FaultKind {
-    match last_reached() {
-        "step.sealed" => FaultKind::CrashBeforeSend,
-        "step.sent" | "commit.before_offsets" | "commit.before_end" => FaultKind::CrashBeforeCommit,
-        "commit.after_end" | "step.before_settle" => FaultKind::CrashBeforeApply,
-        point if point.starts_with("takeover.") => FaultKind::CrashInTakeover,
-        _ => FaultKind::CrashAfterApply,
     }
 }
 

@@ -17,7 +17,7 @@ use super::clients::{Users, Workers};
 use super::cluster::{PARTITIONS, SimulatedCluster};
 use super::disk::SimulatedDisk;
 use super::fault_kinds::FaultKind;
-use super::node::{NodeTurn, SimulatedNode, crash_kind};
+use super::node::{NodeTurn, SimulatedNode};
 use super::process::ClusterSlot;
 
 /// Processes.
@@ -59,6 +59,8 @@ pub(super) struct SimulationRun {
     pub(super) replayed: Replayed,
     processes: Vec<Process>,
     pub(super) workers: Workers,
+    /// When the phase without faults began, by the clock of the brokers.
+    calm_since: Timestamp,
 }
 
 impl SimulationRun {
@@ -76,6 +78,7 @@ impl SimulationRun {
             replayed: [None; PARTITIONS],
             processes,
             workers: Workers::default(),
+            calm_since: 0,
         }
     }
 
@@ -103,6 +106,7 @@ impl SimulationRun {
     /// The phase without faults. Returns whether the system became idle in time.
     pub(super) fn calm(&mut self) -> bool {
         self.cluster.calm = true;
+        self.calm_since = self.cluster.broker.now;
         self.cluster.unavailable.clear();
         self.users.end_transaction(&mut self.cluster, |_| true);
         for process in &mut self.processes {
@@ -195,13 +199,15 @@ impl SimulationRun {
         match turn {
             NodeTurn::Runs => {}
             NodeTurn::Left => {
-                let SimulatedCluster { broker, rng, counts, .. } = &mut *self.cluster;
-                counts.add(FaultKind::Handover);
+                let SimulatedCluster { broker, rng, .. } = &mut *self.cluster;
                 broker.group.expel(id, rng);
                 self.stop(id, 20);
             }
             NodeTurn::Crashed => {
-                self.cluster.counts.add(crash_kind());
+                if let Process::Running { node, .. } = &self.processes[id] {
+                    let kind = node.crash_kind();
+                    self.cluster.counts.add(kind);
+                }
                 self.crash(id);
             }
             // Every call returns here: it took a pause of its own for a call that hangs.
@@ -428,7 +434,9 @@ impl SimulationRun {
 
     /// Whether every partition has an owner that has decided all inputs, and all that is due.
     fn is_at_rest(&self) -> bool {
-        let horizon = self.users.last_due.max(self.last_retry()) + self.cluster.skew + 50;
+        // Past the beginning of this phase, too: every partition has an owner that goes on.
+        let last = self.users.last_due.max(self.last_retry()).max(self.calm_since);
+        let horizon = last + self.cluster.skew + 50;
         let broker = &self.cluster.broker;
         let states = &broker.transaction_states;
         let is_idle = |p: usize| {

@@ -11,7 +11,6 @@ mod lifecycle;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use orloj_core::codec::registration::FORWARDED;
-use orloj_core::model::Offset;
 use orloj_core::model::dead_letter::Content;
 use orloj_core::model::definition::Target;
 use orloj_core::model::entry::FireId;
@@ -19,11 +18,14 @@ use orloj_core::model::ledger::LedgerKey;
 use orloj_core::model::outcome::{Outcome, OutcomeKind};
 use orloj_core::model::signal::Signal;
 use orloj_core::model::text::Text;
+use orloj_core::model::{Offset, Timestamp};
 
 use history::{EventKind, SimulatedEvent};
 use lifecycle::SimulatedIdle;
 
-use super::broker::{SimulatedDecidedOffsets, SimulatedEffect, SimulatedRawRecord, SimulatedSend};
+use super::broker::{
+    SimulatedBroker, SimulatedDecidedOffsets, SimulatedEffect, SimulatedRawRecord, SimulatedSend,
+};
 use super::clients::{Intent, UserRequest, serial};
 use super::cluster::{GRACE, PARTITIONS, partition_of};
 use super::fault_kinds::FaultKind;
@@ -207,7 +209,7 @@ impl ObservedRun {
                 if has_lifecycle(fire.id.trigger.as_str()) {
                     continue;
                 }
-                self.fires.push(fired(&fire.id, fire.scheduled, sent, payload));
+                self.fires.push(fired(&fire.id, fire.scheduled, visible(broker, sent), payload));
             } else {
                 self.collect_retry(&fire.id, sent, broker.decided_before(p, sent), payload);
             }
@@ -221,7 +223,8 @@ impl ObservedRun {
                     if has_lifecycle(fire.id.trigger.as_str()) {
                         continue;
                     }
-                    self.fires.push(fired(&fire.id, fire.scheduled, sent, &fire.payload));
+                    let at = visible(broker, sent);
+                    self.fires.push(fired(&fire.id, fire.scheduled, at, &fire.payload));
                 }
                 SimulatedEffect::Outcome(outcome) => {
                     if let Some(fault) = fault_of(outcome).filter(|_| count) {
@@ -439,13 +442,18 @@ fn attempt(id: &FireId) -> AttemptKey {
     }
 }
 
-fn fired(id: &FireId, due: u64, sent: &SimulatedSend, payload: &[u8]) -> ObservedFire {
+/// When a fire was decided at the latest, and was not visible before, by its owner's clock.
+fn visible(broker: &SimulatedBroker, sent: &SimulatedSend) -> Timestamp {
+    sent.clock.min(broker.committed_at(sent).unwrap_or(Timestamp::MAX))
+}
+
+fn fired(id: &FireId, due: u64, visible: Timestamp, payload: &[u8]) -> ObservedFire {
     ObservedFire {
         trigger: id.trigger.as_str().to_owned(),
         generation: id.generation,
         occurrence: id.occurrence,
         due,
-        visible: sent.clock,
+        visible,
         payload: payload.to_vec(),
     }
 }

@@ -22,18 +22,11 @@ pub(in crate::simulation) type ProcessQueues = Rc<RefCell<Vec<Rc<RefCell<dyn Job
 std::thread_local! {
     /// The point that the running process has reached last.
     static REACHED: Cell<&'static str> = const { Cell::new("") };
-    /// How often a takeover had to wait for the clock.
-    static CLOCK_WAITS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The last point that any process on this thread has reached.
-pub(in crate::simulation) fn last_reached() -> &'static str {
-    REACHED.get()
-}
-
-/// How often a takeover had to wait for the clock since the last call.
-pub(in crate::simulation) fn take_clock_waits() -> u64 {
-    CLOCK_WAITS.take()
+/// Goes on with a process whose last point this was; returns that of the process before it.
+pub(in crate::simulation) fn swap_reached(point: &'static str) -> &'static str {
+    REACHED.replace(point)
 }
 
 /// The world of a process.
@@ -73,9 +66,6 @@ impl Environment for SimulatedEnvironment {
 
     fn reached(point: &'static str) {
         REACHED.set(point);
-        if point == "takeover.waits_for_clock" {
-            CLOCK_WAITS.set(CLOCK_WAITS.get() + 1);
-        }
     }
 
     fn abort(&self) -> ! {

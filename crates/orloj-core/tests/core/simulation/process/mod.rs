@@ -21,9 +21,7 @@ use orloj_core::model::Timestamp;
 
 pub(super) use clock::SimulatedClock;
 pub(super) use cluster_queries::SimulatedQueries;
-pub(super) use environment::{
-    NoWriterSchemas, ProcessQueues, SimulatedEnvironment, last_reached, take_clock_waits,
-};
+pub(super) use environment::{NoWriterSchemas, ProcessQueues, SimulatedEnvironment, swap_reached};
 pub(super) use log_reader::SimulatedLogReader;
 pub(super) use member::SimulatedMember;
 pub(super) use producer::{SimulatedProducer, SimulatedProducers};
@@ -101,6 +99,8 @@ pub(super) struct ProcessState {
     pub(super) lead_max: Timestamp,
     /// Of ten times that the loop looks for the result of a job, it is not there yet so often.
     pub(super) late_of_ten: u64,
+    /// It has opened producers before.
+    pub(super) has_producers: bool,
     /// It is paused after this turn.
     pub(super) pauses_now: bool,
     /// It crashes at the call after so many.

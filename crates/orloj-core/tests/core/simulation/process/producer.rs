@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use orloj_core::codec::ledger_key::STEP_HEADER;
+use orloj_core::engine::cursor::Cursor;
 use orloj_core::environment::transaction::{
     OffsetCommit, ProducerFactory, ProducerRecord, TransactionError, TransactionalSending,
 };
@@ -40,7 +41,9 @@ impl ProducerFactory for SimulatedProducers {
             cluster
                 .fail_sometimes()
                 .map_err(|error| TransactionError::Unknown(error.to_string()))?;
-            cluster.counts.add(FaultKind::StepDropped);
+            if std::mem::replace(&mut state.has_producers, true) {
+                cluster.counts.add(FaultKind::StepDropped);
+            }
             Ok(producer_ids(state.id).map(|id| cluster.broker.init(id)))
         })?;
         let (process, current) = (self.0.clone(), AtomicUsize::new(0));
@@ -108,6 +111,11 @@ impl TransactionalSending for SimulatedProducer {
             return Ok(());
         }
         self.process.call(|cluster, _| {
+            let is_final = |(_, _, metadata): &&SimulatedOffsetCommit| {
+                Cursor::active_owner(metadata).is_none()
+            };
+            let handed_over = commits.iter().filter(is_final).count() as u64;
+            cluster.counts.add_many(FaultKind::Handover, handed_over);
             let sent = cluster.broker.send_offsets(producer, &commits, metadata);
             sent.map_err(|error| refused(error, cluster))
         })

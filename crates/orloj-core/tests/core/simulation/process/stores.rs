@@ -30,7 +30,7 @@ impl SimulatedStore {
     fn on_disk<T>(&self, act: impl FnOnce(&mut SimulatedDisk) -> T) -> Result<T, StoreError> {
         self.process.call(|cluster, state| {
             let disk = &mut state.disks[self.id];
-            if !cluster.calm && !disk.has_failed && cluster.rng.one_in(3_000) {
+            if !cluster.calm && !disk.has_failed && cluster.rng.one_in(20_000) {
                 cluster.counts.add(FaultKind::StoreFailed);
                 disk.has_failed = true;
             }
