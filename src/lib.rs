@@ -22,7 +22,9 @@
 //! * [`model`]: what exists: values, without behaviour towards the world.
 //! * [`codec`]: their bytes.
 //! * [`engine`]: what to do: pure decisions about one partition. Time is an argument, rows are
-//!   handed in, decisions come back as data. These three are the crate `orloj-core`.
+//!   handed in, decisions come back as data.
+//! * [`environment`]: what the scheduler's loop uses of the world, as traits. These four, and the
+//!   loop itself, are the crate `orloj-core`.
 //! * [`allocator`]: the memory of the process.
 //! * [`fault`]: faults on purpose, in test builds only.
 //! * [`clock`], [`config`], [`telemetry`], [`health`]: the time, the settings, and what a process
@@ -35,7 +37,8 @@
 //! * [`client`]: writing records of `triggers` and awaiting their outcomes.
 //! * [`guard`]: where a callback may go.
 //! * [`rate_limit`]: a limit in units per second.
-//! * [`scheduler`]: the role that owns partitions and drives the engine.
+//! * [`scheduler`]: the role that owns partitions: the clients and threads for the loop of
+//!   `orloj_core::scheduler`.
 //! * [`worker`]: the role that makes the callbacks which are due.
 //! * [`view`]: the topics folded into SQLite, for those who list and search.
 //! * [`gateway`]: the role that serves the HTTP API.

@@ -108,7 +108,7 @@ fn what_is_due_while_all_are_down_fires_unless_it_was_cancelled() {
     assert_eq!(report.fired, 9_000);
 }
 
-/// Half of what the promise of time rests on: see `scheduler::ahead`. The other half is that every
+/// Half of what the promise of time rests on: see `CommitLead`. The other half is that every
 /// test here, and every fault, judges fires by the end of their transaction.
 #[test]
 fn records_sent_ahead_become_visible_on_time() {

@@ -6,10 +6,11 @@
 //! seconds.
 //!
 //! ```text
-//!   model ◄── codec
-//!     ▲         ▲
-//!     └─ engine ┘
+//!   model ◄── codec ◄── engine ◄── environment ◄── scheduler
 //! ```
+//!
+//! Each uses those to its left. `engine` decides; `scheduler` carries the decisions out, over what
+//! `environment` names of the world.
 
 pub mod codec;
 pub mod engine;

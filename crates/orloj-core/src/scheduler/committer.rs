@@ -85,7 +85,7 @@ pub(super) enum CommitStage {
 pub(super) type CommitResult = Result<Duration, TransactionError>;
 
 impl<E: Environment> CommitJob<E> {
-    /// Does what the stage says, and goes to the next. `Some`: it is committed.
+    /// Does what the stage says, and goes to the next. `Done`: it is committed.
     fn advance(&mut self, sender: &RecordSender) -> Result<JobStep<Duration>, TransactionError> {
         match self.stage {
             CommitStage::Send => {

@@ -33,15 +33,15 @@ impl<E: Environment> Scheduler<E> {
     pub(super) fn take_over(&mut self, id: PartitionId) -> Result<(), LoopError> {
         self.await_stores()?;
         let store = match self.tasks.remove(&id) {
-            Some(PartitionTask { state: PartitionState::StoreFailed, store, .. }) => {
+            Some(PartitionTask { state, store, .. }) => {
                 self.stop_reading(id)?;
-                drop(store);
-                self.stores.wipe(id)?;
-                self.open_store(id)?
-            }
-            Some(PartitionTask { store, .. }) => {
-                self.stop_reading(id)?;
-                store
+                if matches!(state, PartitionState::StoreFailed) {
+                    drop(store);
+                    self.stores.wipe(id)?;
+                    self.open_store(id)?
+                } else {
+                    store
+                }
             }
             None => self.open_store(id)?,
         };
