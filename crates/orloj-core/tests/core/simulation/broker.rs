@@ -4,6 +4,9 @@
 //! fenced; offsets of a transaction are stable only once it has ended; a transaction that stays
 //! open too long is aborted, and its producer fenced.
 
+use std::fmt::{self, Write as _};
+use std::hash::{DefaultHasher, Hasher as _};
+
 use orloj_core::engine::cursor::Cursor;
 use orloj_core::engine::takeover::PartitionOffsets;
 use orloj_core::model::dead_letter::DeadLetter;
@@ -13,7 +16,7 @@ use orloj_core::model::fire_id::FireId;
 use orloj_core::model::ledger::LedgerRecord;
 use orloj_core::model::outcome::Outcome;
 use orloj_core::model::signal::Signal;
-use orloj_core::model::{Millis, Offset, Timestamp};
+use orloj_core::model::{Millis, Offset, PartitionId, Timestamp};
 
 use bytes::Bytes;
 
@@ -32,7 +35,7 @@ pub(super) struct SimulatedRawRecord {
 #[derive(Clone, Debug)]
 pub(super) enum SimulatedEffect {
     /// Into a topic of users.
-    TopicFire(SimulatedTopicFire),
+    TopicFire(Box<SimulatedTopicFire>),
     /// For the workers.
     Callback(Box<Fire>),
     /// For the workers: callbacks not to make.
@@ -49,6 +52,11 @@ pub(super) struct SimulatedTopicFire {
     /// The header `orloj-due`, in ms since the epoch.
     pub(super) scheduled: Timestamp,
     pub(super) payload: Vec<u8>,
+    pub(super) topic: String,
+    pub(super) partition: PartitionId,
+    pub(super) key: Vec<u8>,
+    /// All of them, in order.
+    pub(super) headers: Vec<Header>,
 }
 
 /// A record that an owner wrote for other processes.
@@ -414,7 +422,35 @@ impl SimulatedBroker {
     }
 }
 
+/// Hashes text while it is written.
+struct TextHasher(DefaultHasher);
+
+impl fmt::Write for TextHasher {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.write(text.as_bytes());
+        Ok(())
+    }
+}
+
 impl SimulatedBroker {
+    /// A hash of all that was ever written, of who wrote it and when, and of all offsets.
+    pub(super) fn trace_hash(&self) -> u64 {
+        let mut hasher = TextHasher(DefaultHasher::new());
+        write!(hasher, "{self:?}").expect("hashing cannot fail");
+        hasher.0.finish()
+    }
+
+    /// What changes with everything that is written: the ends of all logs and the offsets. What
+    /// workers do without a result is not counted.
+    pub(super) fn written(&self) -> String {
+        let ends = |p: usize| {
+            let ledger = self.ledger[p].high();
+            [self.triggers[p].high(), self.signals[p].high(), ledger, self.fires[p].high()]
+        };
+        let ends: Vec<_> = (0..self.triggers.len()).map(ends).collect();
+        format!("{} {ends:?} {:?}", self.sent, self.group.committed)
+    }
+
     fn numbered(&mut self, sent: SimulatedSend, txn: Option<TxnId>) -> SimulatedSend {
         self.sent += 1;
         SimulatedSend { order: self.sent, txn, ..sent }

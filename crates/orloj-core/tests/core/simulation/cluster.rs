@@ -187,3 +187,8 @@ pub(super) fn partition_of(key: &[u8]) -> usize {
         Partitioner::Murmur2.partition(key, partitions).expect("every key has a partition");
     usize::try_from(partition).unwrap()
 }
+
+/// The partitions of a users' topic, which its name ends with.
+pub(super) fn partitions_of_target(topic: &str) -> i32 {
+    topic.rsplit('-').next().and_then(|digits| digits.parse().ok()).unwrap_or(1)
+}

@@ -19,6 +19,16 @@ pub(super) enum SimulatedTransactionState {
     Aborted,
 }
 
+/// What a test of the checker does to a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Tampering {
+    /// It has changed it itself.
+    Changed,
+    Removed,
+    /// It is appended once more, at the same time.
+    Repeated,
+}
+
 /// What is at an offset.
 #[derive(Debug)]
 struct SimulatedLogSlot<T> {
@@ -117,6 +127,32 @@ impl<T: Clone> SimulatedLog<T> {
         all.filter_map(|(offset, place)| {
             Some((offset, place.at, place.committed(transaction_states)?))
         })
+    }
+
+    /// Changes the first committed record for which `change` returns something. For the tests of the
+    /// checker.
+    pub(super) fn tamper(
+        &mut self,
+        transaction_states: &[SimulatedTransactionState],
+        mut change: impl FnMut(&mut T) -> Option<Tampering>,
+    ) -> bool {
+        for at in 0..self.places.len() {
+            if self.places[at].committed(transaction_states).is_none() {
+                continue;
+            }
+            let Some(record) = &mut self.places[at].record else { continue };
+            match change(record) {
+                None => continue,
+                Some(Tampering::Changed) => {}
+                Some(Tampering::Removed) => self.places[at].record = None,
+                Some(Tampering::Repeated) => {
+                    let (record, at) = (record.clone(), self.places[at].at);
+                    let _offset = self.append(at, None, record);
+                }
+            }
+            return true;
+        }
+        false
     }
 
     /// Removes below `cut` what a newer record of its key below `cut` has superseded, what was

@@ -21,10 +21,12 @@ mod group;
 mod log;
 mod node;
 mod process;
+mod replay;
 mod rng;
 mod run;
 mod standby;
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -41,6 +43,8 @@ use run::SimulationRun;
 const SEEDS: u64 = 1_000;
 /// Within so many seeds every mutation must be found.
 const SEEDS_FOR_BUGS: u64 = 2_000;
+/// So many seeds are run twice, to compare all that was written.
+const SEEDS_RUN_TWICE: u64 = 20;
 /// What the finding of a panic begins with.
 const PANIC: &str = "PANIC";
 /// Threads, each with seeds of its own.
@@ -59,19 +63,28 @@ struct RunTotals {
 
 /// One seed: a phase with faults, then one without. Returns the first finding, if any.
 fn try_seed(seed: u64, schemas: &Arc<Schemas>, totals: &mut RunTotals) -> Option<String> {
-    let mut run = SimulationRun::new(seed, Arc::clone(schemas));
+    let mut run = SimulationRun::new(seed, Arc::clone(schemas), check_before_replay);
     run.run_with_faults();
     let safety = check::check_run(&mut run, None);
     if let Some(why) = first_finding("while faults were injected", &safety, &run) {
         return Some(why);
     }
     let at_rest = run.calm();
+    if let Some(why) = run.found_before_replay.take() {
+        return Some(why);
+    }
     let liveness = check::check_run(&mut run, Some(at_rest));
     totals.seeds += 1;
     totals.steps += run.cluster.steps;
     totals.fires += liveness.fired as u64;
     totals.counts.merge(&run.cluster.counts);
     first_finding("after faults had stopped", &liveness, &run)
+}
+
+/// The first finding before an operator requests a replay.
+fn check_before_replay(run: &mut SimulationRun) -> Option<String> {
+    let safety = check::check_run(run, None);
+    first_finding("before a replay", &safety, run)
 }
 
 /// The first finding of a report. For a single seed that is run again, also every record of its
@@ -137,6 +150,23 @@ impl RunTotals {
 /// A number from the environment: `make sim SEEDS=n` sets it.
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let schemas = Arc::new(Schemas::new());
+    let trace = |seed| {
+        let mut run = SimulationRun::new(seed, Arc::clone(&schemas), check_before_replay);
+        run.run_with_faults();
+        let at_rest = run.calm();
+        assert!(at_rest, "seed {seed} did not become idle");
+        run.cluster.broker.trace_hash()
+    };
+    let first: Vec<u64> = (1..=SEEDS_RUN_TWICE).map(trace).collect();
+    let again: Vec<u64> = (1..=SEEDS_RUN_TWICE).map(trace).collect();
+    assert_eq!(first, again, "a run depends on more than its seed");
+    let distinct: BTreeSet<u64> = first.iter().copied().collect();
+    assert_eq!(distinct.len(), first.len(), "two seeds are the same run");
 }
 
 #[test]

@@ -14,11 +14,12 @@ use orloj_core::model::signal::Signal;
 use orloj_core::model::{Millis, Offset, Timestamp};
 
 use super::clients::{Users, Workers};
-use super::cluster::{PARTITIONS, SimulatedCluster};
+use super::cluster::{GRACE, PARTITIONS, SimulatedCluster};
 use super::disk::SimulatedDisk;
 use super::fault_kinds::FaultKind;
 use super::node::{NodeTurn, SimulatedNode};
 use super::process::ClusterSlot;
+use super::replay::{Replayed, RequestedReplay};
 
 /// Processes.
 const NODES: usize = 3;
@@ -30,8 +31,9 @@ const BOUND: Millis = 2_000;
 const EVENTS: usize = 5_000;
 /// Once in so many of them time time_jumps, where there is something that recurs.
 const JUMP_ONE_IN: u64 = 80;
-/// Checks in a row that must find the system idle: a worker's report may cause more work.
-const RESTS: u32 = 20;
+/// The system is idle if nothing is written for so long after the last due time, in ms. Takeovers
+/// that are under way end sooner.
+const QUIET: Millis = 200;
 
 /// A process, and whether it runs.
 enum Process {
@@ -39,24 +41,18 @@ enum Process {
     Down { disks: Vec<SimulatedDisk>, since: Timestamp, until: Timestamp },
 }
 
-/// What an operator has requested by a replay of a partition: repetitions of it are expected.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RequestedReplay {
-    /// Records of `triggers` from here on count as new.
-    pub(super) from: Offset,
-    /// Events with a higher number are of after the replay: see
-    /// [`SimulatedSend::order`](super::broker::SimulatedSend).
-    pub(super) since: u64,
-}
-
-/// Of each partition.
-pub(super) type Replayed = [Option<RequestedReplay>; PARTITIONS];
+/// Checks what has happened before a replay, which excuses what follows it and nothing else.
+/// Returns the first finding.
+pub(super) type CheckBeforeReplay = fn(&mut SimulationRun) -> Option<String>;
 
 /// A run.
 pub(super) struct SimulationRun {
     pub(super) cluster: ClusterSlot,
     pub(super) users: Users,
     pub(super) replayed: Replayed,
+    check_before_replay: CheckBeforeReplay,
+    /// Its first finding.
+    pub(super) found_before_replay: Option<String>,
     processes: Vec<Process>,
     pub(super) workers: Workers,
     /// When the phase without faults began, by the clock of the brokers.
@@ -64,7 +60,7 @@ pub(super) struct SimulationRun {
 }
 
 impl SimulationRun {
-    pub(super) fn new(seed: u64, schemas: Arc<Schemas>) -> Self {
+    pub(super) fn new(seed: u64, schemas: Arc<Schemas>, check: CheckBeforeReplay) -> Self {
         let mut cluster = ClusterSlot::new(SimulatedCluster::new(seed, 100_000, schemas));
         let users = Users::new(&mut cluster);
         let node = |id, cluster: &mut ClusterSlot| {
@@ -76,6 +72,8 @@ impl SimulationRun {
             cluster,
             users,
             replayed: [None; PARTITIONS],
+            check_before_replay: check,
+            found_before_replay: None,
             processes,
             workers: Workers::default(),
             calm_since: 0,
@@ -115,9 +113,9 @@ impl SimulationRun {
                 Process::Down { until, .. } => *until = 0,
             }
         }
-        let (mut rest_at, mut rests) = (0, 0);
+        let (mut rest_at, mut quiet_since) = (0, (self.calm_since, String::new()));
         let step = if self.cluster.time_jumps { 10 } else { 2 };
-        while rests < RESTS {
+        while self.cluster.broker.now < quiet_since.0 + QUIET {
             let busy = self.cluster.broker.now.max(self.users.last_due) + BOUND;
             rest_at = if rest_at == 0 { busy } else { rest_at };
             if self.cluster.broker.now > rest_at {
@@ -129,7 +127,10 @@ impl SimulationRun {
                 self.turn(id);
             }
             (0..PARTITIONS).for_each(|p| self.workers.work(p, &mut self.cluster));
-            rests = if self.is_at_rest() { rests + 1 } else { 0 };
+            let written = self.cluster.broker.written();
+            if !self.is_at_rest() || written != quiet_since.1 {
+                quiet_since = (self.cluster.broker.now, written);
+            }
         }
         true
     }
@@ -358,12 +359,25 @@ impl SimulationRun {
     /// Moves the offset of a group without members. If the mirror is not what was committed last,
     /// more than what lies above is repeated.
     fn move_offset(&mut self, p: usize, to: Offset, exact: bool) {
+        self.check_what_has_happened();
         self.cluster.broker.group.committed[p] = Some((to, String::new()));
         let from = if exact { to } else { 0 };
         let since = self.cluster.broker.sent;
-        let new = RequestedReplay { from, since };
+        let until = self.cluster.broker.triggers[p].high();
+        let new = RequestedReplay { from, until, since };
         let asked = self.replayed[p].get_or_insert(new);
-        asked.from = asked.from.min(from);
+        (asked.from, asked.until) = (asked.from.min(from), until);
+    }
+
+    fn check_what_has_happened(&mut self) {
+        if self.found_before_replay.is_none() {
+            self.found_before_replay = (self.check_before_replay)(self);
+        }
+    }
+
+    /// Whether an operator has requested that a record of `triggers` be read again.
+    pub(super) fn is_replayed(&self, p: usize, offset: Offset) -> bool {
+        self.replayed[p].is_some_and(|asked| asked.repeats(offset))
     }
 
     /// Gracefully, or all killed at once.
@@ -432,24 +446,25 @@ impl SimulationRun {
         mirrors.last() == Some((*cursor, true))
     }
 
-    /// Whether every partition has an owner that has decided all inputs, and all that is due.
+    /// Whether the last due time has passed and all inputs are decided. An owner may still fire what
+    /// was due: it writes then.
     fn is_at_rest(&self) -> bool {
         // Past the beginning of this phase, too: every partition has an owner that goes on.
         let last = self.users.last_due.max(self.last_retry()).max(self.calm_since);
-        let horizon = last + self.cluster.skew + 50;
         let broker = &self.cluster.broker;
         let states = &broker.transaction_states;
-        let is_idle = |p: usize| {
+        let is_decided = |p: usize| {
             let Some(cursor) = self.cursor(p) else { return false };
             let triggers = broker.triggers[p].read(states, cursor.next_offset, 1);
             let signals = broker.signals[p].read(states, cursor.next_signal_offset, 1);
-            cursor.fired_through.due > horizon
-                && triggers.records.is_empty()
+            triggers.records.is_empty()
                 && triggers.ended
                 && signals.records.is_empty()
                 && signals.ended
         };
-        self.workers.are_done(&self.cluster) && (0..PARTITIONS).all(is_idle)
+        broker.now > last + self.cluster.skew + GRACE
+            && self.workers.are_done(&self.cluster)
+            && (0..PARTITIONS).all(is_decided)
     }
 
     fn last_retry(&self) -> Timestamp {

@@ -15,7 +15,7 @@ use super::{has_lifecycle, is_forwarded, text};
 use crate::simulation::broker::{SimulatedDecidedOffsets, SimulatedEffect, SimulatedSend};
 use crate::simulation::clients::{Intent, UserRequest, serial};
 use crate::simulation::cluster::{PARTITIONS, partition_of};
-use crate::simulation::run::{RequestedReplay, SimulationRun};
+use crate::simulation::run::SimulationRun;
 
 /// The history of each trigger.
 pub(super) type TriggerHistories<'a> = BTreeMap<String, TriggerHistory<'a>>;
@@ -86,13 +86,10 @@ pub(super) fn collect(run: &SimulationRun) -> TriggerHistories<'_> {
     }
     for (trigger, history) in &mut histories {
         history.events.sort_by_key(|event| event.order);
-        let Some(RequestedReplay { from, since }) = run.replayed[partition_of(trigger.as_bytes())]
-        else {
-            continue;
-        };
-        if history.requests.keys().any(|offset| *offset >= from) {
+        let Some(asked) = run.replayed[partition_of(trigger.as_bytes())] else { continue };
+        if history.requests.keys().any(|offset| asked.repeats(*offset)) {
             history.repeated = true;
-            history.events.retain(|event| event.order <= since);
+            history.events.retain(|event| event.order <= asked.since);
         }
     }
     histories

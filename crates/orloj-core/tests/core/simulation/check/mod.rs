@@ -7,6 +7,8 @@
 mod dependencies;
 mod history;
 mod lifecycle;
+mod records;
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -29,7 +31,7 @@ use super::broker::{
 use super::clients::{Intent, UserRequest, serial};
 use super::cluster::{GRACE, PARTITIONS, partition_of};
 use super::fault_kinds::FaultKind;
-use super::run::{RequestedReplay, SimulationRun};
+use super::run::SimulationRun;
 use crate::audit::report::Finding;
 use crate::audit::{
     AcknowledgedCommand, AcknowledgedCommands, AttemptKey, AuditInput, AuditReport, CommandKind,
@@ -86,7 +88,12 @@ pub(super) fn check_run(run: &mut SimulationRun, at_rest: Option<bool>) -> Audit
     let input = AuditInput { commands: &observed.lifecycles, retried, reported, ..input };
     report.findings.append(&mut input.check_attempts_only().findings);
     report.findings.append(&mut observed.findings);
+    if at_rest == Some(false) {
+        let why = "the system did not become idle".to_owned();
+        report.add(Violation::Stuck, "", 0, why);
+    }
     report.findings.retain(|finding| !observed.was_requested_by_operator(run, finding));
+    records::check_records(run, at_rest.is_some(), &mut report.findings);
     report.fired += check_lifecycles(run, at_rest, &mut report.findings);
     report
 }
@@ -314,11 +321,10 @@ impl ObservedRun {
                 let serial = serial(raw);
                 accounted.insert(serial);
                 let times = copies.get(&serial).copied().unwrap_or(0);
-                let again = run.replayed[p].is_some_and(|asked| offset >= asked.from);
                 let violation = match times {
                     0 => Violation::Lost,
                     1 => continue,
-                    _ if again => continue,
+                    _ if run.is_replayed(p, offset) => continue,
                     _ => Violation::Duplicate,
                 };
                 let trigger = text(&raw.key);
@@ -349,8 +355,7 @@ impl ObservedRun {
     /// missing.
     fn keep_first_answers(&mut self, run: &SimulationRun) {
         for ((trigger, offset), answers) in &mut self.answers {
-            let asked = run.replayed[partition_of(trigger.as_bytes())];
-            if asked.is_none_or(|asked| *offset < asked.from) {
+            if !run.is_replayed(partition_of(trigger.as_bytes()), *offset) {
                 continue;
             }
             for answer in answers.iter() {
@@ -365,16 +370,24 @@ impl ObservedRun {
         }
     }
 
-    /// Whether a finding is explained by a replay that an operator requested: everything from an
-    /// offset on counts as new.
+    /// Whether a finding is explained by a replay that an operator requested: what was written
+    /// before it counts as new from an offset on.
     fn was_requested_by_operator(&self, run: &SimulationRun, finding: &Finding) -> bool {
-        let Some(asked) = run.replayed[partition_of(finding.trigger.as_bytes())] else {
-            return false;
-        };
-        let RequestedReplay { from, .. } = asked;
+        let p = partition_of(finding.trigger.as_bytes());
         match finding.violation {
             Violation::Duplicate | Violation::NotStopped | Violation::Unexpected => {
-                finding.command_offset >= from
+                // What it stopped or kept may be a registration that was replayed, or its retry.
+                let key = (finding.trigger.clone(), finding.command_offset);
+                let stopped = self.answers.get(&key).into_iter().flatten().filter_map(|answer| {
+                    match answer {
+                        OwnerAnswer::Stopped(generation) | OwnerAnswer::Kept(generation) => {
+                            Some(*generation)
+                        }
+                        OwnerAnswer::NothingPending | OwnerAnswer::Rejected => None,
+                    }
+                });
+                let concerned = [finding.command_offset, finding.generation];
+                concerned.into_iter().chain(stopped).any(|offset| run.is_replayed(p, offset))
             }
             Violation::Lost | Violation::Stuck => {
                 self.undone.contains(&(finding.trigger.clone(), finding.generation))
@@ -387,8 +400,8 @@ impl ObservedRun {
     fn forget_replayed(&mut self, run: &SimulationRun) {
         let made: HashSet<&AttemptKey> = self.retried.iter().map(|retried| &retried.key).collect();
         self.reported.retain(|RequestedRetry { key: of, .. }| {
-            let asked = run.replayed[partition_of(of.trigger.as_bytes())];
-            asked.is_none_or(|asked| of.generation < asked.from) || made.contains(of)
+            let p = partition_of(of.trigger.as_bytes());
+            !run.is_replayed(p, of.generation) || made.contains(of)
         });
     }
 

@@ -167,6 +167,9 @@ impl Users {
         let mut headers =
             vec![("orloj-fire-at", due.to_string()), (name, target), ("orloj-priority", priority)];
         let payload = payload.into_bytes();
+        if name == "orloj-target-topic" && cluster.rng.one_in(4) {
+            headers.push(("orloj-target-key", format!("key {serial}")));
+        }
         if cluster.rng.one_in(4) {
             headers.push(("orloj-on-conflict", "keep".to_owned()));
             return (CommandKind::Keep { due, payload }, value, headers);
@@ -193,7 +196,12 @@ fn idle(
 
 /// Which command a record is.
 pub(super) fn serial(raw: &SimulatedRawRecord) -> usize {
-    let header = raw.headers.iter().find(|header| header.name == *SERIAL);
+    serial_of(&raw.headers)
+}
+
+/// The same, by its headers.
+pub(super) fn serial_of(headers: &[Header]) -> usize {
+    let header = headers.iter().find(|header| header.name == *SERIAL);
     let value = header.and_then(|header| header.value.as_ref()).expect("every record has one");
     std::str::from_utf8(value).unwrap().parse().unwrap()
 }

@@ -7,6 +7,7 @@ use orloj_core::fault::{Mutation, is_active};
 use orloj_core::model::{Offset, PartitionId};
 
 use super::{SimulatedProcess, index, suffix};
+use crate::simulation::cluster::partitions_of_target;
 use crate::simulation::fault_kinds::FaultKind;
 
 /// Asks the brokers.
@@ -42,7 +43,8 @@ impl ClusterQueries for SimulatedQueries {
                 cluster.counts.add(FaultKind::Parked);
                 TopicState::Unavailable("away".to_owned())
             } else {
-                TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 }
+                let partitions = partitions_of_target(topic);
+                TopicState::Usable { partitions, record_bytes_max: 1 << 20 }
             }
         })
     }

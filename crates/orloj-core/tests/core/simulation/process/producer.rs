@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use orloj_core::codec::ledger_key::STEP_HEADER;
 use orloj_core::engine::cursor::Cursor;
+use orloj_core::environment::log::RecordHeader;
 use orloj_core::environment::transaction::{
     OffsetCommit, ProducerFactory, ProducerRecord, TransactionError, TransactionalSending,
 };
@@ -187,14 +188,10 @@ fn output_of(
     };
     match suffix(record.topic) {
         "triggers" => {
-            let header = |(name, value): &(&str, Option<&[u8]>)| Header {
-                name: (*name).into(),
-                value: value.map(Bytes::copy_from_slice),
-            };
             let raw = SimulatedRawRecord {
                 key: Bytes::copy_from_slice(key),
                 value: record.value.map(Bytes::copy_from_slice),
-                headers: record.headers.iter().map(header).collect(),
+                headers: record.headers.iter().map(header_of).collect(),
             };
             SimulatedOutput::Trigger(p, raw)
         }
@@ -231,12 +228,25 @@ fn output_of(
             let text = |name| std::str::from_utf8(header(name).unwrap()).unwrap().to_owned();
             let id = fire_id(&text("orloj-fire-id"));
             let scheduled = text("orloj-due").parse().unwrap();
-            // A topic of users has one partition; the fire belongs to that of its trigger.
+            // The fire belongs to the partition of its trigger.
             let p = partition_of(id.trigger.as_str().as_bytes());
-            let fire = SimulatedTopicFire { id, scheduled, payload: value.to_vec() };
-            SimulatedOutput::Other(p, sent(SimulatedEffect::TopicFire(fire), p, cluster, state))
+            let fire = SimulatedTopicFire {
+                id,
+                scheduled,
+                payload: value.to_vec(),
+                topic: record.topic.to_owned(),
+                partition: record.partition.expect("the scheduler chooses the partition"),
+                key: key.to_vec(),
+                headers: record.headers.iter().map(header_of).collect(),
+            };
+            let effect = SimulatedEffect::TopicFire(Box::new(fire));
+            SimulatedOutput::Other(p, sent(effect, p, cluster, state))
         }
     }
+}
+
+fn header_of((name, value): &RecordHeader<'_>) -> Header {
+    Header { name: (*name).into(), value: value.map(Bytes::copy_from_slice) }
 }
 
 /// Reads `<trigger>:<generation>:<occurrence>`.

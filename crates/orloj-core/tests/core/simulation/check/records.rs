@@ -1,0 +1,122 @@
+//! Checks what the records of fires and dead letters carry against the registrations.
+//!
+//! Invariant: a fire has the topic, the key and the user's headers that were registered, and is in
+//! the partition that its key belongs to; each unreadable record has one dead letter, and nothing
+//! else has one.
+
+use std::collections::{BTreeMap, HashMap};
+
+use orloj_core::model::Offset;
+use orloj_core::model::dead_letter::Content;
+use orloj_core::model::definition::Header;
+use orloj_core::model::entry::FireId;
+use orloj_core::model::partitioner::Partitioner;
+
+use super::{is_forwarded, text};
+use crate::audit::report::Finding;
+use crate::audit::{CommandKind, Violation};
+use crate::simulation::broker::{SimulatedEffect, SimulatedRawRecord, SimulatedTopicFire};
+use crate::simulation::clients::{Intent, serial, serial_of};
+use crate::simulation::cluster::{PARTITIONS, partition_of, partitions_of_target};
+use crate::simulation::run::SimulationRun;
+
+/// Checks all of them. `all`: a letter that is missing will not be written any more.
+pub(super) fn check_records(run: &SimulationRun, all: bool, findings: &mut Vec<Finding>) {
+    let broker = &run.cluster.broker;
+    let states = &broker.transaction_states;
+    let mut letters = HashMap::<usize, u32>::new();
+    for p in 0..PARTITIONS {
+        let registered: BTreeMap<_, _> =
+            broker.triggers[p].committed(states).map(|(offset, _, raw)| (offset, raw)).collect();
+        for (_, _, sent) in broker.others[p].committed(states) {
+            match &sent.effect {
+                SimulatedEffect::TopicFire(fire) => {
+                    let Some(raw) = registered.get(&fire.id.generation) else { continue };
+                    let wrong = wrong_record(fire, raw);
+                    findings.extend(wrong.map(|why| finding(&fire.id, why)));
+                }
+                SimulatedEffect::DeadLetter(letter) => {
+                    if let Content::Record { headers, .. } = &letter.content {
+                        *letters.entry(serial_of(headers)).or_default() += 1;
+                    }
+                }
+                _ => {}
+            }
+        }
+        for (_, _, sent) in broker.fires[p].committed(states) {
+            let SimulatedEffect::Callback(fire) = &sent.effect else { continue };
+            if partition_of(fire.id.trigger.bytes()) != p {
+                findings.push(finding(&fire.id, format!("in partition {p} of the workers' topic")));
+            }
+        }
+    }
+    check_letters(run, all, &letters, findings);
+}
+
+/// What is wrong with a record in a users' topic, if anything.
+fn wrong_record(fire: &SimulatedTopicFire, raw: &SimulatedRawRecord) -> Option<String> {
+    let SimulatedTopicFire { id, scheduled, topic, partition, key, headers, .. } = fire;
+    let registered = |name: &str| {
+        let header = raw.headers.iter().find(|header| header.name == *name);
+        header.and_then(|header| header.value.as_deref())
+    };
+    if Some(topic.as_bytes()) != registered("orloj-target-topic") {
+        return Some(format!("fired into {topic}"));
+    }
+    if key != registered("orloj-target-key").unwrap_or(&raw.key) {
+        return Some(format!("fired with the key {}", text(key)));
+    }
+    if Partitioner::Murmur2.partition(key, partitions_of_target(topic)) != Some(*partition) {
+        return Some(format!("fired into {topic}[{partition}]"));
+    }
+    let header = |name: &str, value: String| Header { name: name.into(), value: Some(value.into()) };
+    let users = raw.headers.iter().filter(|header| !header.name.as_str().starts_with("orloj-"));
+    let fire_id = format!("{}:{}:{}", id.trigger.as_str(), id.generation, id.occurrence);
+    let ours = [header("orloj-fire-id", fire_id), header("orloj-due", scheduled.to_string())];
+    let expected: Vec<Header> = users.cloned().chain(ours).collect();
+    (*headers != expected).then(|| format!("fired with the headers {headers:?}"))
+}
+
+/// Each unreadable record has one letter: more only where an operator requested a replay.
+fn check_letters(
+    run: &SimulationRun,
+    all: bool,
+    letters: &HashMap<usize, u32>,
+    findings: &mut Vec<Finding>,
+) {
+    let broker = &run.cluster.broker;
+    // By serial number: what was read, and how often. A replay may have forwarded a record twice.
+    let mut read = BTreeMap::<usize, (String, Offset, u32, bool)>::new();
+    for p in 0..PARTITIONS {
+        for (offset, _, raw) in broker.triggers[p].committed(&broker.transaction_states) {
+            if partition_of(&raw.key) == p || is_forwarded(raw) {
+                let found = read.entry(serial(raw)).or_insert((text(&raw.key), offset, 0, false));
+                found.2 += 1;
+                found.3 |= run.is_replayed(p, offset);
+            }
+        }
+    }
+    for (serial, (trigger, generation, times, replayed)) in read {
+        let intent = &run.users.intents[serial];
+        let is_unreadable = matches!(intent, Intent::Plain(CommandKind::Malformed));
+        let expected = if is_unreadable { times } else { 0 };
+        let written = letters.get(&serial).copied().unwrap_or(0);
+        let violation = match written {
+            _ if written == expected => continue,
+            _ if written > expected && !is_unreadable => Violation::Unexpected,
+            _ if written > expected && replayed => continue,
+            _ if written > expected => Violation::Duplicate,
+            _ if all => Violation::Lost,
+            _ => continue,
+        };
+        let why = format!("{written} dead letters of {intent:?}");
+        let command_offset = generation;
+        findings.push(Finding { violation, trigger, generation, command_offset, why });
+    }
+}
+
+fn finding(id: &FireId, why: String) -> Finding {
+    let (generation, trigger) = (id.generation, id.trigger.as_str().to_owned());
+    let violation = Violation::WrongContent;
+    Finding { violation, trigger, generation, command_offset: generation, why }
+}

@@ -1,0 +1,527 @@
+//! Tests of the checker: each of its rules complains about a run that breaks it.
+//!
+//! Invariant: the run is one of the production scheduler, without a finding, before a record of it
+//! is changed; the expected finding appears after that.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use orloj_core::codec::schemas::Schemas;
+use orloj_core::model::Offset;
+use orloj_core::model::definition::Header;
+use orloj_core::model::fire_id::FireId;
+use orloj_core::model::outcome::{Outcome, OutcomeKind};
+use orloj_core::model::signal::Signal;
+
+use super::{check_run, has_lifecycle, is_forwarded, text};
+use crate::audit::Violation;
+use crate::simulation::broker::{SimulatedEffect, SimulatedSend, SimulatedTopicFire};
+use crate::simulation::clients::{Intent, UserRequest, serial};
+use crate::simulation::cluster::{PARTITIONS, partition_of};
+use crate::simulation::log::Tampering::{self, Changed, Removed, Repeated};
+use crate::simulation::run::SimulationRun;
+
+/// Of so many seeds one has a record that a test wants to change.
+const SEEDS: u64 = 400;
+
+/// Changes something in the first of many runs in which it can; expects that the checker says
+/// so: the violation, and a part of the reason.
+fn expect(violation: Violation, why: &str, tamper: impl Fn(&mut SimulationRun) -> bool) {
+    let schemas = Arc::new(Schemas::new());
+    for seed in 1..=SEEDS {
+        let mut run = SimulationRun::new(seed, Arc::clone(&schemas), |_| None);
+        run.run_with_faults();
+        let at_rest = run.calm();
+        // Repetitions are excused there.
+        if run.replayed.iter().any(Option::is_some) {
+            continue;
+        }
+        if !tamper(&mut run) {
+            continue;
+        }
+        let report = check_run(&mut run, Some(at_rest));
+        let found = |finding: &crate::audit::report::Finding| {
+            finding.violation == violation && finding.why.contains(why)
+        };
+        assert!(report.findings.iter().any(found), "seed {seed}: not found: {why}\n{report}");
+        return;
+    }
+    panic!("no run has such a record");
+}
+
+/// Changes the first record of a users' topic, of `outcomes` or of `dead-letters`.
+fn other(run: &mut SimulationRun, change: impl Fn(&mut SimulatedSend) -> Option<Tampering>) -> bool {
+    let broker = &mut run.cluster.broker;
+    (0..PARTITIONS).any(|p| broker.others[p].tamper(&broker.transaction_states, &change))
+}
+
+/// Changes the first record for the workers.
+fn callback(
+    run: &mut SimulationRun,
+    change: impl Fn(&mut SimulatedSend) -> Option<Tampering>,
+) -> bool {
+    let broker = &mut run.cluster.broker;
+    (0..PARTITIONS).any(|p| broker.fires[p].tamper(&broker.transaction_states, &change))
+}
+
+fn signal(run: &mut SimulationRun, change: impl Fn(&mut Signal) -> Option<Tampering>) -> bool {
+    let broker = &mut run.cluster.broker;
+    (0..PARTITIONS).any(|p| broker.signals[p].tamper(&broker.transaction_states, &change))
+}
+
+/// Changes the first fire into a topic of a trigger whose id begins with `kind`.
+fn topic_fire(
+    run: &mut SimulationRun,
+    kind: char,
+    change: impl Fn(&mut SimulatedTopicFire) -> Tampering,
+) -> bool {
+    other(run, |sent| match &mut sent.effect {
+        SimulatedEffect::TopicFire(fire) if fire.id.trigger.as_str().starts_with(kind) => {
+            Some(change(fire))
+        }
+        _ => None,
+    })
+}
+
+/// Changes the first outcome of a trigger whose id begins with `kind`, if `change` wants to.
+fn outcome(
+    run: &mut SimulationRun,
+    kind: char,
+    change: impl Fn(&mut Outcome) -> Option<Tampering>,
+) -> bool {
+    other(run, |sent| match &mut sent.effect {
+        SimulatedEffect::Outcome(outcome) if outcome.trigger.as_str().starts_with(kind) => {
+            change(outcome)
+        }
+        _ => None,
+    })
+}
+
+fn is_first(id: &FireId) -> bool {
+    id.attempt == 1 && id.deferral == 0
+}
+
+#[test]
+fn a_fire_into_a_topic_that_is_missing_is_found() {
+    expect(Violation::Lost, "neither fired nor stopped", |run| topic_fire(run, 't', |_| Removed));
+    expect(Violation::Lost, "ms ago", |run| {
+        let last = last_commands(run);
+        other(run, |sent| match &sent.effect {
+            SimulatedEffect::TopicFire(fire) => {
+                (last.get(fire.id.trigger.as_str()) == Some(&fire.id.generation)).then_some(Removed)
+            }
+            _ => None,
+        })
+    });
+}
+
+/// The offset of the last command of each trigger that fires once and has no lifecycle.
+fn last_commands(run: &SimulationRun) -> BTreeMap<String, Offset> {
+    let broker = &run.cluster.broker;
+    let mut last = BTreeMap::new();
+    for p in 0..PARTITIONS {
+        for (offset, _, raw) in broker.triggers[p].committed(&broker.transaction_states) {
+            let trigger = text(&raw.key);
+            if partition_of(&raw.key) == p && !has_lifecycle(&trigger) {
+                last.insert(trigger, offset);
+            }
+        }
+    }
+    last
+}
+
+#[test]
+fn a_fire_for_the_workers_that_is_missing_is_found() {
+    expect(Violation::Lost, "neither fired nor stopped", |run| {
+        callback(run, |sent| match &sent.effect {
+            SimulatedEffect::Callback(fire) => {
+                let counts = is_first(&fire.id) && fire.id.trigger.as_str().starts_with('t');
+                counts.then_some(Removed)
+            }
+            _ => None,
+        })
+    });
+}
+
+#[test]
+fn a_fire_that_is_repeated_is_found() {
+    expect(Violation::Duplicate, "2 fires", |run| topic_fire(run, 't', |_| Repeated));
+}
+
+#[test]
+fn a_fire_that_was_not_registered_is_found() {
+    expect(Violation::Unexpected, "occurrence 0", |run| {
+        topic_fire(run, 't', |fire| {
+            fire.id.generation += 100_000;
+            Changed
+        })
+    });
+}
+
+#[test]
+fn a_fire_before_its_time_is_found() {
+    expect(Violation::Early, "ms early", |run| {
+        other(run, |sent| match &sent.effect {
+            SimulatedEffect::TopicFire(fire) if fire.id.trigger.as_str().starts_with('t') => {
+                sent.clock = fire.scheduled - 1;
+                Some(Changed)
+            }
+            _ => None,
+        })
+    });
+}
+
+#[test]
+fn another_payload_or_due_time_is_found() {
+    expect(Violation::WrongContent, "registered due", |run| {
+        topic_fire(run, 't', |fire| {
+            fire.payload.push(b'!');
+            Changed
+        })
+    });
+    expect(Violation::WrongContent, "registered due", |run| {
+        topic_fire(run, 't', |fire| {
+            fire.scheduled -= 1;
+            Changed
+        })
+    });
+    expect(Violation::WrongContent, "another payload", |run| {
+        topic_fire(run, 'r', |fire| {
+            fire.payload.push(b'!');
+            Changed
+        })
+    });
+}
+
+#[test]
+fn another_topic_key_partition_or_header_is_found() {
+    expect(Violation::WrongContent, "fired into topic-9", |run| {
+        topic_fire(run, 't', |fire| {
+            fire.topic = "topic-9".to_owned();
+            Changed
+        })
+    });
+    expect(Violation::WrongContent, "fired with the key", |run| {
+        topic_fire(run, 't', |fire| {
+            fire.key = b"another".to_vec();
+            Changed
+        })
+    });
+    expect(Violation::WrongContent, "fired into topic-", |run| {
+        topic_fire(run, 't', |fire| {
+            fire.partition += 1;
+            Changed
+        })
+    });
+    expect(Violation::WrongContent, "fired with the headers", |run| {
+        topic_fire(run, 't', |fire| {
+            fire.headers.push(Header { name: "another".into(), value: None });
+            Changed
+        })
+    });
+    expect(Violation::WrongContent, "of the workers' topic", |run| {
+        callback(run, |sent| match &mut sent.effect {
+            SimulatedEffect::Callback(fire) => {
+                let p = partition_of(fire.id.trigger.bytes());
+                let ids = (0..99).map(|n| format!("t{n}"));
+                let other = ids.into_iter().find(|id| partition_of(id.as_bytes()) != p);
+                fire.id.trigger = other.unwrap().as_str().into();
+                Some(Changed)
+            }
+            _ => None,
+        })
+    });
+}
+
+#[test]
+fn an_answer_that_is_missing_or_repeated_is_found() {
+    for kind in ['t', 'c'] {
+        expect(Violation::Unanswered, "", |run| {
+            outcome(run, kind, |outcome| outcome.answers.map(|_| Removed))
+        });
+        expect(Violation::Duplicate, "", |run| {
+            outcome(run, kind, |outcome| outcome.answers.map(|_| Repeated))
+        });
+    }
+}
+
+#[test]
+fn an_answer_that_is_not_true_is_found() {
+    for kind in ['t', 'c'] {
+        expect(Violation::NotStopped, "answered", |run| {
+            outcome(run, kind, |outcome| match &mut outcome.kind {
+                OutcomeKind::Accepted { replaced: replaced @ Some(_), .. } => {
+                    *replaced = Some(99_999);
+                    Some(Changed)
+                }
+                _ => None,
+            })
+        });
+    }
+}
+
+#[test]
+fn a_dead_letter_that_is_missing_repeated_or_wrong_is_found() {
+    let letter = |run: &mut SimulationRun, tampering| {
+        other(run, |sent| matches!(sent.effect, SimulatedEffect::DeadLetter(_)).then_some(tampering))
+    };
+    expect(Violation::Lost, "0 dead letters", |run| letter(run, Removed));
+    expect(Violation::Duplicate, "2 dead letters", |run| letter(run, Repeated));
+    expect(Violation::Unexpected, "1 dead letters", |run| {
+        let serial = run.users.intents.iter().position(
+            |intent| matches!(intent, Intent::Plain(kind) if *kind == crate::audit::CommandKind::Malformed),
+        );
+        let Some(serial) = serial else { return false };
+        run.users.intents[serial] = Intent::Plain(crate::audit::CommandKind::Cancel);
+        true
+    });
+}
+
+#[test]
+fn a_copy_in_the_right_partition_that_is_missing_or_repeated_is_found() {
+    let copy = |run: &mut SimulationRun, tampering| {
+        let broker = &mut run.cluster.broker;
+        (0..PARTITIONS).any(|p| {
+            broker.triggers[p].tamper(&broker.transaction_states, |raw| {
+                is_forwarded(raw).then_some(tampering)
+            })
+        })
+    };
+    expect(Violation::Lost, "forwarded 0 times", |run| copy(run, Removed));
+    expect(Violation::Duplicate, "forwarded 2 times", |run| copy(run, Repeated));
+}
+
+#[test]
+fn a_retry_that_is_missing_or_repeated_is_found() {
+    let retry = |run: &mut SimulationRun, tampering| {
+        callback(run, |sent| match &sent.effect {
+            SimulatedEffect::Callback(fire) => (!is_first(&fire.id)).then_some(tampering),
+            _ => None,
+        })
+    };
+    // A later attempt excuses an earlier one, and a cancel all of them.
+    expect(Violation::Lost, "AttemptKey", |run| {
+        let last = last_commands(run);
+        let newest = newest_attempts(run);
+        callback(run, |sent| match &sent.effect {
+            SimulatedEffect::Callback(fire) => {
+                let is_last = last.get(fire.id.trigger.as_str()) == Some(&fire.id.generation);
+                (is_last && !is_first(&fire.id) && newest.contains(&fire.id)).then_some(Removed)
+            }
+            _ => None,
+        })
+    });
+    expect(Violation::Duplicate, "2 times", |run| retry(run, Repeated));
+    expect(Violation::Unexpected, "was not requested", |run| {
+        callback(run, |sent| match &mut sent.effect {
+            SimulatedEffect::Callback(fire) if !is_first(&fire.id) => {
+                fire.id.attempt += 10;
+                Some(Changed)
+            }
+            _ => None,
+        })
+    });
+}
+
+/// The last attempt of each generation.
+fn newest_attempts(run: &SimulationRun) -> Vec<FireId> {
+    let broker = &run.cluster.broker;
+    let mut newest = BTreeMap::new();
+    for p in 0..PARTITIONS {
+        for (_, _, sent) in broker.fires[p].committed(&broker.transaction_states) {
+            if let SimulatedEffect::Callback(fire) = &sent.effect {
+                let key = (fire.id.trigger.as_str().to_owned(), fire.id.generation);
+                newest.insert(key, fire.id.clone());
+            }
+        }
+    }
+    newest.into_values().collect()
+}
+
+#[test]
+fn a_callback_that_was_made_and_withdrawn_is_found() {
+    expect(Violation::NotStopped, "withdrawn, and requested", |run| {
+        let Some(place) = run.workers.withdrawn.keys().next().copied() else { return false };
+        run.workers.requested.insert(place);
+        true
+    });
+    expect(Violation::Lost, "withdrawn, and never cancelled", |run| {
+        let Some(id) = run.workers.withdrawn.values_mut().next() else { return false };
+        id.generation += 100_000;
+        true
+    });
+}
+
+#[test]
+fn an_occurrence_that_is_missing_or_repeated_is_found() {
+    expect(Violation::Unexpected, "this is not the next one", |run| {
+        let first = |fire: &SimulatedTopicFire| fire.id.occurrence == 0;
+        other(run, |sent| match &sent.effect {
+            SimulatedEffect::TopicFire(fire) => {
+                (first(fire) && fire.id.trigger.as_str().starts_with('r')).then_some(Removed)
+            }
+            _ => None,
+        })
+    });
+    expect(Violation::Duplicate, "occurrence", |run| topic_fire(run, 'r', |_| Repeated));
+}
+
+#[test]
+fn a_wrong_number_of_skipped_occurrences_is_found() {
+    expect(Violation::Unexpected, "Skipped", |run| {
+        outcome(run, 'r', |outcome| match &mut outcome.kind {
+            OutcomeKind::Skipped { occurrences, .. } => {
+                *occurrences += 1;
+                Some(Changed)
+            }
+            _ => None,
+        })
+    });
+}
+
+#[test]
+fn a_wrong_number_of_executions_is_found() {
+    expect(Violation::Unexpected, "Ended", |run| {
+        outcome(run, 'r', |outcome| match &mut outcome.kind {
+            OutcomeKind::Ended { executions, .. } => {
+                *executions += 1;
+                Some(Changed)
+            }
+            _ => None,
+        })
+    });
+}
+
+#[test]
+fn a_wrong_next_due_time_is_found() {
+    expect(Violation::WrongContent, "answered that it is due", |run| {
+        outcome(run, 'c', |outcome| match &mut outcome.kind {
+            OutcomeKind::Accepted { fire_at, .. } => {
+                *fire_at += 1;
+                Some(Changed)
+            }
+            _ => None,
+        })
+    });
+}
+
+#[test]
+fn an_expiry_before_its_time_is_found() {
+    expect(Violation::Unexpected, "Expired", |run| {
+        outcome(run, 'c', |outcome| match &mut outcome.kind {
+            OutcomeKind::Expired { fire_at, .. } => {
+                *fire_at += 1_000_000;
+                Some(Changed)
+            }
+            _ => None,
+        })
+    });
+}
+
+#[test]
+fn a_stop_that_did_not_stop_is_found() {
+    expect(Violation::NotStopped, "was stopped before", |run| {
+        // The first fire of a trigger becomes one of the generation that was cancelled before.
+        let mut stopped = None;
+        let found = outcome(run, 'c', |outcome| match outcome.kind {
+            OutcomeKind::Cancelled { .. } if outcome.answers.is_some() => Some(Changed),
+            _ => None,
+        });
+        if !found {
+            return false;
+        }
+        for p in 0..PARTITIONS {
+            let broker = &run.cluster.broker;
+            for (_, _, sent) in broker.others[p].committed(&broker.transaction_states) {
+                match &sent.effect {
+                    SimulatedEffect::Outcome(outcome) if outcome.answers.is_some() => {
+                        let trigger = outcome.trigger.as_str();
+                        if let OutcomeKind::Cancelled { generation } = outcome.kind
+                            && trigger.starts_with('c')
+                        {
+                            stopped = Some((p, trigger.to_owned(), generation));
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let Some((p, trigger, generation)) = stopped else { return false };
+        let broker = &mut run.cluster.broker;
+        let mut last = None;
+        for (_, at, sent) in broker.others[p].committed(&broker.transaction_states) {
+            if matches!(&sent.effect, SimulatedEffect::TopicFire(_)) {
+                last = Some((at, sent.clone()));
+            }
+        }
+        let Some((at, mut sent)) = last else { return false };
+        if let SimulatedEffect::TopicFire(fire) = &mut sent.effect {
+            let trigger = trigger.as_str().into();
+            fire.id = FireId { trigger, generation, occurrence: 0, attempt: 1, deferral: 0 };
+        }
+        sent.order = u64::MAX;
+        let _offset = broker.others[p].append(at, None, sent);
+        true
+    });
+}
+
+#[test]
+fn a_message_about_a_dependency_that_is_missing_or_not_true_is_found() {
+    expect(Violation::Lost, "received no signal", |run| {
+        signal(run, |signal| matches!(signal, Signal::DependencySettled(_)).then_some(Removed))
+    });
+    expect(Violation::Unexpected, "which is not true", |run| {
+        signal(run, |signal| match signal {
+            Signal::DependencySettled(settled) => {
+                settled.ok = !settled.ok;
+                Some(Changed)
+            }
+            _ => None,
+        })
+    });
+}
+
+#[test]
+fn a_fire_before_its_dependencies_is_found() {
+    expect(Violation::NotStopped, "fired before all of", |run| {
+        // Of a trigger that has fired, and has got no command, one that does not exist is awaited.
+        let broker = &run.cluster.broker;
+        let states = &broker.transaction_states;
+        let mut fired = Vec::new();
+        for p in 0..PARTITIONS {
+            for (_, _, sent) in broker.others[p].committed(states) {
+                if let SimulatedEffect::TopicFire(fire) = &sent.effect
+                    && fire.id.trigger.as_str().starts_with('d')
+                {
+                    fired.push((p, fire.id.clone()));
+                }
+            }
+        }
+        let is_command = |serial: usize| match &run.users.intents[serial] {
+            Intent::Lifecycle(request) => matches!(**request, UserRequest::Command(_)),
+            Intent::Plain(_) => false,
+        };
+        let found = fired.iter().find_map(|(p, id)| {
+            let all = broker.triggers[*p].committed(states);
+            let about: Vec<_> = all
+                .filter(|(_, _, raw)| raw.key == id.trigger.bytes())
+                .map(|(offset, _, raw)| (offset, serial(raw)))
+                .collect();
+            let registered = about.iter().find(|(offset, _)| *offset == id.generation);
+            let has_commands = about.iter().any(|(_, serial)| is_command(*serial));
+            registered.map(|(_, serial)| *serial).filter(|_| !has_commands)
+        });
+        let Some(serial) = found else { return false };
+        let Intent::Lifecycle(request) = &mut run.users.intents[serial] else { return false };
+        let UserRequest::Register(wanted) = &mut **request else { return false };
+        wanted.after = vec!["unknown".to_owned()];
+        true
+    });
+}
+
+#[test]
+fn a_system_that_does_not_become_idle_is_found() {
+    let mut run = SimulationRun::new(1, Arc::new(Schemas::new()), |_| None);
+    let report = check_run(&mut run, Some(false));
+    assert_eq!(report.findings[0].violation, Violation::Stuck, "{report}");
+}

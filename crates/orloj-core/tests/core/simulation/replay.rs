@@ -1,0 +1,29 @@
+//! What operators have requested to be read again.
+//!
+//! Invariant: a replay excuses repetitions of what was written before it, and nothing else.
+
+use orloj_core::model::Offset;
+
+use super::cluster::PARTITIONS;
+
+/// What an operator has requested by a replay of a partition: repetitions of it are expected.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RequestedReplay {
+    /// Records of `triggers` from here on count as new,
+    pub(super) from: Offset,
+    /// up to here: later ones were written after the replay, and are read once.
+    pub(super) until: Offset,
+    /// Events with a higher number are of after the replay: see
+    /// [`SimulatedSend::order`](super::broker::SimulatedSend).
+    pub(super) since: u64,
+}
+
+impl RequestedReplay {
+    /// Whether the record at `offset` counts as new.
+    pub(super) fn repeats(&self, offset: Offset) -> bool {
+        (self.from..self.until).contains(&offset)
+    }
+}
+
+/// Of each partition.
+pub(super) type Replayed = [Option<RequestedReplay>; PARTITIONS];
