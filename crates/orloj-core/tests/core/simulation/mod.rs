@@ -18,6 +18,7 @@ mod cluster;
 mod disk;
 mod fault_kinds;
 mod group;
+mod lateness;
 mod log;
 mod node;
 mod process;
@@ -25,6 +26,7 @@ mod replay;
 mod rng;
 mod run;
 mod standby;
+mod trace;
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};

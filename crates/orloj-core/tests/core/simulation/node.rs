@@ -122,6 +122,12 @@ impl SimulatedNode {
         let _earlier = self.process.state().crash_after.get_or_insert(calls);
     }
 
+    /// All its stores fail from now on, until they are wiped.
+    pub(super) fn fail_stores(&mut self) {
+        let mut state = self.process.state();
+        state.disks.iter_mut().for_each(|disk| disk.has_failed = true);
+    }
+
     /// Whether it is paused now, of its own accord.
     pub(super) fn pauses_now(&self) -> bool {
         std::mem::take(&mut self.process.state().pauses_now)

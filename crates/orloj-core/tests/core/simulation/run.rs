@@ -22,9 +22,9 @@ use super::process::ClusterSlot;
 use super::replay::{Replayed, RequestedReplay};
 
 /// Processes.
-const NODES: usize = 3;
+pub(super) const NODES: usize = 3;
 /// A process without a heartbeat for so long is no longer a member, in ms.
-const SESSION: Millis = 40;
+pub(super) const SESSION: Millis = 40;
 /// What is due must have happened so long after the last fault, in ms.
 const BOUND: Millis = 2_000;
 /// Events in a run.
@@ -148,7 +148,7 @@ impl SimulationRun {
         counts.add(FaultKind::TimeJumped);
     }
 
-    fn expire(&mut self) {
+    pub(super) fn expire(&mut self) {
         let expired = self.cluster.broker.expire_transactions();
         self.cluster.counts.add_many(FaultKind::TransactionExpired, expired);
         let now = self.cluster.broker.now;
@@ -166,7 +166,7 @@ impl SimulationRun {
         }
     }
 
-    fn turn(&mut self, id: usize) {
+    pub(super) fn turn(&mut self, id: usize) {
         let now = self.cluster.broker.now;
         let cluster = &mut self.cluster;
         match &mut self.processes[id] {
@@ -244,7 +244,7 @@ impl SimulationRun {
         }
     }
 
-    fn with_node(
+    pub(super) fn with_node(
         &mut self,
         id: usize,
         act: impl FnOnce(&mut SimulatedNode, &mut SimulatedCluster),
@@ -256,6 +256,12 @@ impl SimulationRun {
 
     /// A crash takes its disks back to the last flush, or unavailable.
     fn crash(&mut self, id: usize) {
+        let down = self.cluster.rng.pick(&[1, 1, 10, 10, 60, 900]);
+        self.crash_for(id, down);
+    }
+
+    /// The same; it starts again after so long, in ms.
+    pub(super) fn crash_for(&mut self, id: usize, down: Millis) {
         let Process::Running { node, .. } = &mut self.processes[id] else { return };
         let lost = self.cluster.rng.one_in(3);
         let mut disks = node.take_disks();
@@ -267,7 +273,6 @@ impl SimulationRun {
                 disk.crash();
             }
         }
-        let down = self.cluster.rng.pick(&[1, 1, 10, 10, 60, 900]);
         let since = self.cluster.broker.now;
         self.processes[id] = Process::Down { disks, since, until: since + down };
     }
@@ -283,8 +288,13 @@ impl SimulationRun {
     /// A process is paused, perhaps for so long that it loses its partitions and continues as a
     /// zombie.
     fn pause(&mut self, id: usize) {
-        let now = self.cluster.broker.now;
         let length = self.cluster.rng.pick(&[10, 50, 90]);
+        self.pause_for(id, length);
+    }
+
+    /// The same, for so long, in ms.
+    pub(super) fn pause_for(&mut self, id: usize, length: Millis) {
+        let now = self.cluster.broker.now;
         if let Process::Running { paused_until, .. } = &mut self.processes[id] {
             paused_until.get_or_insert((now, now + length));
         }

@@ -7,6 +7,7 @@
 mod dependencies;
 mod history;
 mod lifecycle;
+mod lifecycle_tests;
 mod records;
 mod tests;
 
@@ -378,14 +379,15 @@ impl ObservedRun {
             Violation::Duplicate | Violation::NotStopped | Violation::Unexpected => {
                 // What it stopped or kept may be a registration that was replayed, or its retry.
                 let key = (finding.trigger.clone(), finding.command_offset);
-                let stopped = self.answers.get(&key).into_iter().flatten().filter_map(|answer| {
-                    match answer {
-                        OwnerAnswer::Stopped(generation) | OwnerAnswer::Kept(generation) => {
-                            Some(*generation)
-                        }
-                        OwnerAnswer::NothingPending | OwnerAnswer::Rejected => None,
-                    }
-                });
+                let stopped =
+                    self.answers.get(&key).into_iter().flatten().filter_map(
+                        |answer| match answer {
+                            OwnerAnswer::Stopped(generation) | OwnerAnswer::Kept(generation) => {
+                                Some(*generation)
+                            }
+                            OwnerAnswer::NothingPending | OwnerAnswer::Rejected => None,
+                        },
+                    );
                 let concerned = [finding.command_offset, finding.generation];
                 concerned.into_iter().chain(stopped).any(|offset| run.is_replayed(p, offset))
             }

@@ -69,7 +69,8 @@ fn wrong_record(fire: &SimulatedTopicFire, raw: &SimulatedRawRecord) -> Option<S
     if Partitioner::Murmur2.partition(key, partitions_of_target(topic)) != Some(*partition) {
         return Some(format!("fired into {topic}[{partition}]"));
     }
-    let header = |name: &str, value: String| Header { name: name.into(), value: Some(value.into()) };
+    let header =
+        |name: &str, value: String| Header { name: name.into(), value: Some(value.into()) };
     let users = raw.headers.iter().filter(|header| !header.name.as_str().starts_with("orloj-"));
     let fire_id = format!("{}:{}:{}", id.trigger.as_str(), id.generation, id.occurrence);
     let ours = [header("orloj-fire-id", fire_id), header("orloj-due", scheduled.to_string())];
@@ -90,7 +91,8 @@ fn check_letters(
     for p in 0..PARTITIONS {
         for (offset, _, raw) in broker.triggers[p].committed(&broker.transaction_states) {
             if partition_of(&raw.key) == p || is_forwarded(raw) {
-                let found = read.entry(serial(raw)).or_insert((text(&raw.key), offset, 0, false));
+                let found =
+                    read.entry(serial(raw)).or_insert_with(|| (text(&raw.key), offset, 0, false));
                 found.2 += 1;
                 found.3 |= run.is_replayed(p, offset);
             }

@@ -16,7 +16,7 @@ use orloj_core::model::signal::Signal;
 use super::{check_run, has_lifecycle, is_forwarded, text};
 use crate::audit::Violation;
 use crate::simulation::broker::{SimulatedEffect, SimulatedSend, SimulatedTopicFire};
-use crate::simulation::clients::{Intent, UserRequest, serial};
+use crate::simulation::clients::Intent;
 use crate::simulation::cluster::{PARTITIONS, partition_of};
 use crate::simulation::log::Tampering::{self, Changed, Removed, Repeated};
 use crate::simulation::run::SimulationRun;
@@ -26,7 +26,7 @@ const SEEDS: u64 = 400;
 
 /// Changes something in the first of many runs in which it can; expects that the checker says
 /// so: the violation, and a part of the reason.
-fn expect(violation: Violation, why: &str, tamper: impl Fn(&mut SimulationRun) -> bool) {
+pub(super) fn expect(violation: Violation, why: &str, tamper: impl Fn(&mut SimulationRun) -> bool) {
     let schemas = Arc::new(Schemas::new());
     for seed in 1..=SEEDS {
         let mut run = SimulationRun::new(seed, Arc::clone(&schemas), |_| None);
@@ -50,7 +50,10 @@ fn expect(violation: Violation, why: &str, tamper: impl Fn(&mut SimulationRun) -
 }
 
 /// Changes the first record of a users' topic, of `outcomes` or of `dead-letters`.
-fn other(run: &mut SimulationRun, change: impl Fn(&mut SimulatedSend) -> Option<Tampering>) -> bool {
+pub(super) fn other(
+    run: &mut SimulationRun,
+    change: impl Fn(&mut SimulatedSend) -> Option<Tampering>,
+) -> bool {
     let broker = &mut run.cluster.broker;
     (0..PARTITIONS).any(|p| broker.others[p].tamper(&broker.transaction_states, &change))
 }
@@ -64,13 +67,16 @@ fn callback(
     (0..PARTITIONS).any(|p| broker.fires[p].tamper(&broker.transaction_states, &change))
 }
 
-fn signal(run: &mut SimulationRun, change: impl Fn(&mut Signal) -> Option<Tampering>) -> bool {
+pub(super) fn signal(
+    run: &mut SimulationRun,
+    change: impl Fn(&mut Signal) -> Option<Tampering>,
+) -> bool {
     let broker = &mut run.cluster.broker;
     (0..PARTITIONS).any(|p| broker.signals[p].tamper(&broker.transaction_states, &change))
 }
 
 /// Changes the first fire into a topic of a trigger whose id begins with `kind`.
-fn topic_fire(
+pub(super) fn topic_fire(
     run: &mut SimulationRun,
     kind: char,
     change: impl Fn(&mut SimulatedTopicFire) -> Tampering,
@@ -84,7 +90,7 @@ fn topic_fire(
 }
 
 /// Changes the first outcome of a trigger whose id begins with `kind`, if `change` wants to.
-fn outcome(
+pub(super) fn outcome(
     run: &mut SimulationRun,
     kind: char,
     change: impl Fn(&mut Outcome) -> Option<Tampering>,
@@ -263,7 +269,9 @@ fn an_answer_that_is_not_true_is_found() {
 #[test]
 fn a_dead_letter_that_is_missing_repeated_or_wrong_is_found() {
     let letter = |run: &mut SimulationRun, tampering| {
-        other(run, |sent| matches!(sent.effect, SimulatedEffect::DeadLetter(_)).then_some(tampering))
+        other(run, |sent| {
+            matches!(sent.effect, SimulatedEffect::DeadLetter(_)).then_some(tampering)
+        })
     };
     expect(Violation::Lost, "0 dead letters", |run| letter(run, Removed));
     expect(Violation::Duplicate, "2 dead letters", |run| letter(run, Repeated));
@@ -282,9 +290,8 @@ fn a_copy_in_the_right_partition_that_is_missing_or_repeated_is_found() {
     let copy = |run: &mut SimulationRun, tampering| {
         let broker = &mut run.cluster.broker;
         (0..PARTITIONS).any(|p| {
-            broker.triggers[p].tamper(&broker.transaction_states, |raw| {
-                is_forwarded(raw).then_some(tampering)
-            })
+            broker.triggers[p]
+                .tamper(&broker.transaction_states, |raw| is_forwarded(raw).then_some(tampering))
         })
     };
     expect(Violation::Lost, "forwarded 0 times", |run| copy(run, Removed));
@@ -348,173 +355,6 @@ fn a_callback_that_was_made_and_withdrawn_is_found() {
     expect(Violation::Lost, "withdrawn, and never cancelled", |run| {
         let Some(id) = run.workers.withdrawn.values_mut().next() else { return false };
         id.generation += 100_000;
-        true
-    });
-}
-
-#[test]
-fn an_occurrence_that_is_missing_or_repeated_is_found() {
-    expect(Violation::Unexpected, "this is not the next one", |run| {
-        let first = |fire: &SimulatedTopicFire| fire.id.occurrence == 0;
-        other(run, |sent| match &sent.effect {
-            SimulatedEffect::TopicFire(fire) => {
-                (first(fire) && fire.id.trigger.as_str().starts_with('r')).then_some(Removed)
-            }
-            _ => None,
-        })
-    });
-    expect(Violation::Duplicate, "occurrence", |run| topic_fire(run, 'r', |_| Repeated));
-}
-
-#[test]
-fn a_wrong_number_of_skipped_occurrences_is_found() {
-    expect(Violation::Unexpected, "Skipped", |run| {
-        outcome(run, 'r', |outcome| match &mut outcome.kind {
-            OutcomeKind::Skipped { occurrences, .. } => {
-                *occurrences += 1;
-                Some(Changed)
-            }
-            _ => None,
-        })
-    });
-}
-
-#[test]
-fn a_wrong_number_of_executions_is_found() {
-    expect(Violation::Unexpected, "Ended", |run| {
-        outcome(run, 'r', |outcome| match &mut outcome.kind {
-            OutcomeKind::Ended { executions, .. } => {
-                *executions += 1;
-                Some(Changed)
-            }
-            _ => None,
-        })
-    });
-}
-
-#[test]
-fn a_wrong_next_due_time_is_found() {
-    expect(Violation::WrongContent, "answered that it is due", |run| {
-        outcome(run, 'c', |outcome| match &mut outcome.kind {
-            OutcomeKind::Accepted { fire_at, .. } => {
-                *fire_at += 1;
-                Some(Changed)
-            }
-            _ => None,
-        })
-    });
-}
-
-#[test]
-fn an_expiry_before_its_time_is_found() {
-    expect(Violation::Unexpected, "Expired", |run| {
-        outcome(run, 'c', |outcome| match &mut outcome.kind {
-            OutcomeKind::Expired { fire_at, .. } => {
-                *fire_at += 1_000_000;
-                Some(Changed)
-            }
-            _ => None,
-        })
-    });
-}
-
-#[test]
-fn a_stop_that_did_not_stop_is_found() {
-    expect(Violation::NotStopped, "was stopped before", |run| {
-        // The first fire of a trigger becomes one of the generation that was cancelled before.
-        let mut stopped = None;
-        let found = outcome(run, 'c', |outcome| match outcome.kind {
-            OutcomeKind::Cancelled { .. } if outcome.answers.is_some() => Some(Changed),
-            _ => None,
-        });
-        if !found {
-            return false;
-        }
-        for p in 0..PARTITIONS {
-            let broker = &run.cluster.broker;
-            for (_, _, sent) in broker.others[p].committed(&broker.transaction_states) {
-                match &sent.effect {
-                    SimulatedEffect::Outcome(outcome) if outcome.answers.is_some() => {
-                        let trigger = outcome.trigger.as_str();
-                        if let OutcomeKind::Cancelled { generation } = outcome.kind
-                            && trigger.starts_with('c')
-                        {
-                            stopped = Some((p, trigger.to_owned(), generation));
-                        }
-                    }
-                    _ => {}
-                }
-            }
-        }
-        let Some((p, trigger, generation)) = stopped else { return false };
-        let broker = &mut run.cluster.broker;
-        let mut last = None;
-        for (_, at, sent) in broker.others[p].committed(&broker.transaction_states) {
-            if matches!(&sent.effect, SimulatedEffect::TopicFire(_)) {
-                last = Some((at, sent.clone()));
-            }
-        }
-        let Some((at, mut sent)) = last else { return false };
-        if let SimulatedEffect::TopicFire(fire) = &mut sent.effect {
-            let trigger = trigger.as_str().into();
-            fire.id = FireId { trigger, generation, occurrence: 0, attempt: 1, deferral: 0 };
-        }
-        sent.order = u64::MAX;
-        let _offset = broker.others[p].append(at, None, sent);
-        true
-    });
-}
-
-#[test]
-fn a_message_about_a_dependency_that_is_missing_or_not_true_is_found() {
-    expect(Violation::Lost, "received no signal", |run| {
-        signal(run, |signal| matches!(signal, Signal::DependencySettled(_)).then_some(Removed))
-    });
-    expect(Violation::Unexpected, "which is not true", |run| {
-        signal(run, |signal| match signal {
-            Signal::DependencySettled(settled) => {
-                settled.ok = !settled.ok;
-                Some(Changed)
-            }
-            _ => None,
-        })
-    });
-}
-
-#[test]
-fn a_fire_before_its_dependencies_is_found() {
-    expect(Violation::NotStopped, "fired before all of", |run| {
-        // Of a trigger that has fired, and has got no command, one that does not exist is awaited.
-        let broker = &run.cluster.broker;
-        let states = &broker.transaction_states;
-        let mut fired = Vec::new();
-        for p in 0..PARTITIONS {
-            for (_, _, sent) in broker.others[p].committed(states) {
-                if let SimulatedEffect::TopicFire(fire) = &sent.effect
-                    && fire.id.trigger.as_str().starts_with('d')
-                {
-                    fired.push((p, fire.id.clone()));
-                }
-            }
-        }
-        let is_command = |serial: usize| match &run.users.intents[serial] {
-            Intent::Lifecycle(request) => matches!(**request, UserRequest::Command(_)),
-            Intent::Plain(_) => false,
-        };
-        let found = fired.iter().find_map(|(p, id)| {
-            let all = broker.triggers[*p].committed(states);
-            let about: Vec<_> = all
-                .filter(|(_, _, raw)| raw.key == id.trigger.bytes())
-                .map(|(offset, _, raw)| (offset, serial(raw)))
-                .collect();
-            let registered = about.iter().find(|(offset, _)| *offset == id.generation);
-            let has_commands = about.iter().any(|(_, serial)| is_command(*serial));
-            registered.map(|(_, serial)| *serial).filter(|_| !has_commands)
-        });
-        let Some(serial) = found else { return false };
-        let Intent::Lifecycle(request) = &mut run.users.intents[serial] else { return false };
-        let UserRequest::Register(wanted) = &mut **request else { return false };
-        wanted.after = vec!["unknown".to_owned()];
         true
     });
 }

@@ -102,20 +102,15 @@ impl Users {
     fn write_one(&mut self, cluster: &mut SimulatedCluster) {
         let serial = self.intents.len();
         let more = self.generator.choose(serial, cluster, &mut self.last_due);
-        let SimulatedWrite { id, intent, value, mut headers } =
+        let SimulatedWrite { id, intent, value, headers } =
             more.unwrap_or_else(|| self.plain(serial, cluster));
-        headers.extend([(SERIAL, serial.to_string()), ("orloj-ack", "true".to_owned())]);
         self.intents.push(intent);
         let mut p = partition_of(id.as_bytes());
         if cluster.rng.one_in(12) {
             p = (p + 1) % PARTITIONS;
             cluster.counts.add(FaultKind::WrongPartition);
         }
-        let header = |(name, value): (&str, String)| Header {
-            name: name.into(),
-            value: Some(Bytes::from(value)),
-        };
-        let headers = headers.into_iter().map(header).collect();
+        let headers = command_headers(serial, headers);
         let record = SimulatedOutput::Trigger(
             p,
             SimulatedRawRecord { key: Bytes::from(id), value, headers },
@@ -192,6 +187,16 @@ fn idle(
         ("orloj-if-generation", "999999999".to_owned()),
     ];
     (CommandKind::NoEffect, value, headers)
+}
+
+/// The headers of a record: those of the command, its number, and the request for an answer.
+pub(super) fn command_headers(serial: usize, mut headers: SimulatedHeaders) -> Vec<Header> {
+    headers.extend([(SERIAL, serial.to_string()), ("orloj-ack", "true".to_owned())]);
+    let header = |(name, value): (&str, String)| Header {
+        name: name.into(),
+        value: Some(Bytes::from(value)),
+    };
+    headers.into_iter().map(header).collect()
 }
 
 /// Which command a record is.
