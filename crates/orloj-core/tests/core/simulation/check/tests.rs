@@ -21,32 +21,32 @@ use crate::simulation::cluster::{PARTITIONS, partition_of};
 use crate::simulation::log::Tampering::{self, Changed, Removed, Repeated};
 use crate::simulation::run::SimulationRun;
 
-/// Of so many seeds one has a record that a test wants to change.
-const SEEDS: u64 = 400;
+/// In one of so many seeds a rule complains.
+const SEEDS: u64 = 200;
 
-/// Changes something in the first of many runs in which it can; expects that the checker says
-/// so: the violation, and a part of the reason.
+/// Changes something in one run after another, until the checker says so: the violation, and a part
+/// of the reason. It does not for each record: what follows may excuse one.
 pub(super) fn expect(violation: Violation, why: &str, tamper: impl Fn(&mut SimulationRun) -> bool) {
     let schemas = Arc::new(Schemas::new());
+    let mut last = None;
     for seed in 1..=SEEDS {
         let mut run = SimulationRun::new(seed, Arc::clone(&schemas), |_| None);
         run.run_with_faults();
         let at_rest = run.calm();
         // Repetitions are excused there.
-        if run.replayed.iter().any(Option::is_some) {
-            continue;
-        }
-        if !tamper(&mut run) {
+        if run.replayed.iter().any(Option::is_some) || !tamper(&mut run) {
             continue;
         }
         let report = check_run(&mut run, Some(at_rest));
         let found = |finding: &crate::audit::report::Finding| {
             finding.violation == violation && finding.why.contains(why)
         };
-        assert!(report.findings.iter().any(found), "seed {seed}: not found: {why}\n{report}");
-        return;
+        if report.findings.iter().any(found) {
+            return;
+        }
+        last = Some((seed, report.to_string()));
     }
-    panic!("no run has such a record");
+    panic!("not found: {violation} {why}; the last run that was changed: {last:?}");
 }
 
 /// Changes the first record of a users' topic, of `outcomes` or of `dead-letters`.
