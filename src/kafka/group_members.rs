@@ -8,16 +8,8 @@ use std::time::Duration;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use super::error::ClientResult;
+use crate::environment::group::GroupMember;
 use crate::model::PartitionId;
-
-/// A member of the group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupMember {
-    /// The member id. For a static member it starts with the instance id and a dash.
-    pub member_id: String,
-    /// The member's partitions of the requested topic.
-    pub partitions: Vec<PartitionId>,
-}
 
 /// The members of `group` and their partitions of `topic`.
 pub(super) fn list_members(

@@ -9,9 +9,10 @@ use rdkafka::consumer::BaseConsumer;
 
 use super::admin_client::KafkaAdminClient;
 use super::error::ClientResult;
-use super::group_members::{self, GroupMember};
-use super::{consumer_config, member};
+use super::{consumer_config, group_members, member};
 use crate::config::Settings;
+use crate::environment::call_error::{CallError, CallResult};
+use crate::environment::group::{GroupMember, GroupQueries};
 use crate::model::{Offset, PartitionId};
 
 /// The clients of a standby.
@@ -56,9 +57,15 @@ impl StandbyClient {
     pub fn bounds(&self, topic: &str, partition: PartitionId) -> ClientResult<(Offset, Offset)> {
         self.admin.bounds(topic, partition)
     }
+}
 
-    /// The members of the group and their partitions.
-    pub fn group_members(&self) -> ClientResult<Vec<GroupMember>> {
+impl GroupQueries for StandbyClient {
+    fn committed(&self, partition: PartitionId) -> CallResult<Option<(Offset, String)>> {
+        self.committed(partition).map_err(CallError::new)
+    }
+
+    fn members(&self) -> CallResult<Vec<GroupMember>> {
         group_members::list_members(&self.consumer, &self.group, &self.topic, self.timeout)
+            .map_err(CallError::new)
     }
 }

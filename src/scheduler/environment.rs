@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::registry_schemas::RegistrySchemas;
-use super::standby::Standby;
 use super::thread_queue::ThreadQueue;
 use super::{CALL_TIMEOUT, open_producers};
 use crate::clock;
@@ -27,9 +26,7 @@ use crate::environment::store::{
 use crate::environment::transaction::{
     OffsetCommit, ProducerFactory, ProducerRecord, TransactionError, TransactionalSending,
 };
-use crate::environment::{
-    Clock, ClusterQueries, CommittedRecords, Environment, Reporter, StandbyStores,
-};
+use crate::environment::{Clock, ClusterQueries, CommittedRecords, Environment, Reporter};
 use crate::fault;
 use crate::health::Health;
 use crate::kafka::admin_client::KafkaAdminClient;
@@ -40,6 +37,7 @@ use crate::kafka::orphaned_transactions::OrphanedTransactions;
 use crate::kafka::producer_pair::ProducerPair;
 use crate::kafka::reader::{LogReader, ReadEvent};
 use crate::kafka::record::{ConsumerRecord, RecordHeader};
+use crate::kafka::standby_client::StandbyClient;
 use crate::model::timeline::TimelineKey;
 use crate::model::{Offset, PartitionId, Timestamp};
 use crate::store::{PartitionStore, StoreFactory};
@@ -58,7 +56,7 @@ impl Environment for KafkaEnvironment {
     type Cluster = KafkaAdminClient;
     type Store = PartitionStore;
     type Stores = StoreFactory;
-    type Standby = Standby;
+    type Group = StandbyClient;
     type Schemas = RegistrySchemas;
     type Reporter = RoleReporter;
     type Queue<J: Job> = ThreadQueue<J>;
@@ -331,16 +329,6 @@ impl ClusterQueries for KafkaAdminClient {
     }
 }
 
-impl StandbyStores<PartitionStore> for Standby {
-    fn set_owned(&self, partitions: &BTreeSet<PartitionId>) {
-        self.set_owned(partitions);
-    }
-
-    fn release(&self, partition: PartitionId) -> Option<Arc<PartitionStore>> {
-        self.release(partition)
-    }
-}
-
 impl StoreDirectory for StoreFactory {
     type Store = PartitionStore;
 
@@ -429,6 +417,10 @@ impl Reporter for RoleReporter {
 
     fn taken_over(&self, took: Duration) {
         metrics::histogram!(telemetry::TAKEOVER).record(took.as_secs_f64());
+    }
+
+    fn partitions_followed(&self, count: usize) {
+        metrics::gauge!(telemetry::FOLLOWED).set(count as f64);
     }
 
     fn transaction_ended(&self, took: Duration) {

@@ -38,7 +38,6 @@ use environment::{
 };
 use instance_lock::{InstanceLock, InstanceLockError};
 use registry_schemas::RegistrySchemas;
-use standby::Standby;
 
 /// Why the scheduler ended without a request to shut down.
 #[derive(Debug, thiserror::Error)]
@@ -145,7 +144,7 @@ fn open_parts(
         Arc::new(StoreFactory::new(&settings.scheduler.data_dir, (&settings.store).into())?);
     let cluster_id = cluster.cluster_id().unwrap_or_default();
     let standby = (settings.standby.replicas > 0 && mode == Mode::Guaranteed)
-        .then(|| Standby::start(settings, &names, partitions, instance_lock, &cluster_id, &stores))
+        .then(|| standby::open(settings, &names, instance_lock))
         .transpose()?;
     let member = Member::join(settings, &group, &names.triggers(), &instance_lock.instance_id)?;
     let parts = SchedulerParts {

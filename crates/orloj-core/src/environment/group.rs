@@ -75,3 +75,23 @@ pub trait CommittedOffsets: Send + 'static {
     /// is another process and its last commit was not final. Does not wait.
     fn fence_owner(&self, metadata: &str);
 }
+
+/// A member of the group, as the coordinator describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupMember {
+    /// The member id. For a static member it starts with the instance id and a dash.
+    pub member_id: String,
+    /// The member's partitions.
+    pub partitions: Vec<PartitionId>,
+}
+
+/// Questions about the group by a client that is not a member. No answer takes longer than a
+/// fraction of a second.
+pub trait GroupQueries: Send + 'static {
+    /// The stable committed offset of a partition and its metadata. An error (also a timeout) means
+    /// that it is not known yet, not that there is none.
+    fn committed(&self, partition: PartitionId) -> CallResult<Option<(Offset, String)>>;
+
+    /// The members and their partitions. The answer may already be out of date.
+    fn members(&self) -> CallResult<Vec<GroupMember>>;
+}

@@ -12,15 +12,13 @@ pub mod log;
 pub mod store;
 pub mod transaction;
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::codec::registration::WriterSchemas;
 use crate::engine::catalog::TopicState;
 use crate::model::{Offset, PartitionId, Timestamp};
 use call_error::CallResult;
-use group::GroupMembership;
+use group::{GroupMembership, GroupQueries};
 use job::{Job, JobQueue, Threads};
 use log::LogReading;
 use store::{RowStore, StoreDirectory, StoreMemoryUsage};
@@ -31,7 +29,7 @@ pub trait Environment: Sized + 'static {
     /// The time.
     type Clock: Clock;
     /// Reads partitions from given offsets.
-    type Reader: LogReading;
+    type Reader: LogReading + Send + 'static;
     /// The membership in the consumer group.
     type Member: GroupMembership;
     /// Sends transactions.
@@ -44,10 +42,10 @@ pub trait Environment: Sized + 'static {
     type Store: RowStore;
     /// The stores of the process.
     type Stores: StoreDirectory<Store = Self::Store>;
-    /// Partitions of other owners that this process follows.
-    type Standby: StandbyStores<Self::Store>;
+    /// Answers questions about the group.
+    type Group: GroupQueries;
     /// The schemas of producers.
-    type Schemas: SchemaSource;
+    type Schemas: SchemaSource + Send + 'static;
     /// Where the process reports.
     type Reporter: Reporter;
     /// Runs jobs beside the loop.
@@ -102,15 +100,6 @@ pub trait SchemaSource {
     fn at(&self, now: Timestamp) -> impl WriterSchemas + '_;
 }
 
-/// Stores of partitions that other processes own, kept nearly up to date.
-pub trait StandbyStores<S> {
-    /// The partitions that this process owns; others may be followed.
-    fn set_owned(&self, partitions: &BTreeSet<PartitionId>);
-
-    /// This process now owns the partition. Returns its store, if it was followed.
-    fn release(&self, partition: PartitionId) -> Option<Arc<S>>;
-}
-
 /// Where a process reports its readiness, and what it has done.
 pub trait Reporter: Clone + Send + Sync + 'static {
     /// A part is ready.
@@ -124,6 +113,9 @@ pub trait Reporter: Clone + Send + Sync + 'static {
 
     /// A partition is active, so long after it was assigned.
     fn taken_over(&self, took: Duration);
+
+    /// How many partitions of other owners this process follows.
+    fn partitions_followed(&self, count: usize);
 
     /// A transaction has ended, so long after it was submitted.
     fn transaction_ended(&self, took: Duration);

@@ -119,3 +119,42 @@ pub struct SchedulerConfig {
     /// How often the loop looks, and how long it waits.
     pub timing: SchedulerTiming,
 }
+
+/// The configuration of a standby. [`Self::new`] has the times that production uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StandbyConfig {
+    /// How many processes follow each partition besides its owner.
+    pub replicas: usize,
+    /// The start of this process's own member id.
+    pub member_id_prefix: String,
+    /// Pause between two flushes of a store.
+    pub flush_interval: Duration,
+    /// Pause between two rounds of passes over all followed partitions.
+    pub round_pause: Duration,
+    /// Interval between two reads of the group's members.
+    pub members_interval: Duration,
+    /// How long a pass waits for records that must exist.
+    pub read_timeout: Duration,
+    /// If a pass takes longer, the ledger may have been compacted during it. This is half of the
+    /// ledger's `min.compaction.lag.ms`, because clocks differ.
+    pub pass_max: Duration,
+    /// Records applied in one batch.
+    pub batch: usize,
+}
+
+impl StandbyConfig {
+    /// With the times that production uses.
+    #[must_use]
+    pub fn new(replicas: usize, member_id_prefix: String, flush_interval: Duration) -> Self {
+        Self {
+            replicas,
+            member_id_prefix,
+            flush_interval,
+            round_pause: Duration::from_millis(500),
+            members_interval: Duration::from_secs(3),
+            read_timeout: Duration::from_secs(10),
+            pass_max: Duration::from_secs(30 * 60),
+            batch: 10_000,
+        }
+    }
+}

@@ -10,6 +10,7 @@
 //!   wheel.due(now) ──────────────────────────► engine.fire  ──┘
 //! ```
 
+mod assigned_stores;
 mod commit_lead;
 mod committed_offset;
 mod committer;
@@ -21,6 +22,9 @@ mod partition_task;
 mod record_sender;
 mod report;
 mod restore_pool;
+pub mod standby;
+mod standby_pass;
+mod standby_stores;
 mod store_writer;
 mod takeover;
 mod targets;
@@ -39,7 +43,7 @@ use crate::environment::group::GroupMembership as _;
 use crate::environment::job::Threads;
 use crate::environment::log::LogReading as _;
 use crate::environment::store::{RowStore as _, StoreDirectory as _, StoreError};
-use crate::environment::{Clock as _, Environment, StandbyStores as _};
+use crate::environment::{Clock as _, Environment};
 use crate::model::{Millis, PartitionId, Timestamp};
 use committed_offset::CommittedOffsetJob;
 use committer::Committer;
@@ -50,6 +54,7 @@ use inputs::InputDecoder;
 use partition_task::{PartitionState, PartitionTask};
 use record_sender::RecordSender;
 use restore_pool::RestorePool;
+use standby::{SharedParts, Standby, StandbyParts};
 use store_writer::StoreWriter;
 use targets::Targets;
 use transaction_batch::TransactionBatch;
@@ -111,8 +116,8 @@ pub struct SchedulerParts<E: Environment> {
     pub producer: E::Producer,
     /// The stores of this process.
     pub stores: Arc<E::Stores>,
-    /// Stores of partitions that others own.
-    pub standby: Option<E::Standby>,
+    /// Follows partitions that others own.
+    pub standby: Option<StandbyParts<E>>,
     /// The schemas of Orloj's own records.
     pub codec: Arc<Schemas>,
     /// The schemas of producers.
@@ -142,7 +147,10 @@ pub struct Scheduler<E: Environment> {
     writer: StoreWriter<E>,
     restore_pool: RestorePool<E>,
     stores: Arc<E::Stores>,
-    standby: Option<E::Standby>,
+    standby: Option<Standby<E>>,
+    /// The partitions whose stores the standby is still using, and when they were assigned, on the
+    /// monotonic clock.
+    awaited_stores: BTreeMap<PartitionId, Duration>,
     tasks: BTreeMap<PartitionId, PartitionTask<E::Store>>,
     /// The partition that `seal` starts with next time.
     next_partition: PartitionId,
@@ -174,6 +182,14 @@ impl<E: Environment> Scheduler<E> {
         let limit = (config.transaction_timeout * 2, config.timing.turn_max);
         let (partitioner, partitions) = (config.partition.partitioner, config.partition.partitions);
         let ttl = (config.lookup_ttl, config.timing.unreachable_ttl);
+        let shared = SharedParts {
+            environment: &environment,
+            clock: &clock,
+            reporter: &reporter,
+            stores: &parts.stores,
+            codec: &codec,
+        };
+        let standby = parts.standby.map(|parts| Standby::start(&config, parts, &shared));
         Self {
             committer: Committer::start(&environment, sender, limit, config.commit_lead_max),
             writer: StoreWriter::start(&environment),
@@ -203,7 +219,8 @@ impl<E: Environment> Scheduler<E> {
             producer: Arc::new(parts.producer),
             batch: None,
             stores: parts.stores,
-            standby: parts.standby,
+            standby,
+            awaited_stores: BTreeMap::new(),
             tasks: BTreeMap::new(),
             next_partition: 0,
             fire_after: None,
@@ -354,9 +371,6 @@ impl<E: Environment> Scheduler<E> {
         self.execute(actions)?;
         self.report_readiness();
         self.end_offsets.watch(self.assignment.owned().iter().copied());
-        if let Some(standby) = &self.standby {
-            standby.set_owned(self.assignment.owned());
-        }
         Ok(())
     }
 
@@ -381,6 +395,7 @@ impl<E: Environment> Scheduler<E> {
             drop(store);
             self.stores.wipe(id)?;
         }
+        self.give_back_stores(partitions);
         Ok(())
     }
 

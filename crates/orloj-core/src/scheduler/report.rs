@@ -34,13 +34,13 @@ impl<E: Environment> Scheduler<E> {
     pub(super) fn report_readiness(&self) {
         let refused = self.refused_partitions().next().map(|(_, refusal)| refusal.to_string());
         let active = self.active_partitions().len();
-        self.reporter.partitions_owned(active, self.tasks.len() - active);
+        let all = self.tasks.len() + self.awaited_stores.len();
+        self.reporter.partitions_owned(active, all - active);
         if let Some(reason) = refused {
             self.reporter.not_ready("partitions", reason);
-        } else if active == self.tasks.len() {
+        } else if active == all {
             self.reporter.ready("partitions");
         } else {
-            let all = self.tasks.len();
             self.reporter.not_ready("partitions", format!("{active} of {all} partitions active"));
         }
     }

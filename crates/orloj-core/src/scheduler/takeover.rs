@@ -24,7 +24,7 @@ use crate::environment::group::GroupMembership as _;
 use crate::environment::job::JobQueue as _;
 use crate::environment::log::LogReading as _;
 use crate::environment::store::{StoreDirectory as _, StoreError};
-use crate::environment::{Clock as _, Environment, Reporter as _, StandbyStores as _};
+use crate::environment::{Clock as _, Environment, Reporter as _};
 use crate::model::PartitionId;
 
 impl<E: Environment> Scheduler<E> {
@@ -43,8 +43,23 @@ impl<E: Environment> Scheduler<E> {
                     store
                 }
             }
-            None => self.open_store(id)?,
+            None => match self.take_store(id)? {
+                Some(store) => store,
+                None => {
+                    self.report_readiness();
+                    return Ok(());
+                }
+            },
         };
+        self.start_takeover(id, store, self.clock.monotonic())
+    }
+
+    pub(super) fn start_takeover(
+        &mut self,
+        id: PartitionId,
+        store: Arc<E::Store>,
+        started_at: Duration,
+    ) -> Result<(), LoopError> {
         if self.config.mode == Mode::Trial {
             return self.start_trial(id, store);
         }
@@ -60,23 +75,10 @@ impl<E: Environment> Scheduler<E> {
                 (store, takeover)
             }
         };
-        let task = PartitionTask::new(id, store, takeover, self.clock.monotonic());
+        let task = PartitionTask::new(id, store, takeover, started_at);
         let _none = self.tasks.insert(id, task);
         self.report_readiness();
         Ok(())
-    }
-
-    fn open_store(&mut self, id: PartitionId) -> Result<Arc<E::Store>, LoopError> {
-        if let Some(store) = self.standby.as_ref().and_then(|standby| standby.release(id)) {
-            return Ok(store);
-        }
-        let opened = self.stores.open(id);
-        if let Err(error) = &opened {
-            tracing::warn!(partition = id, %error, "the local store is rebuilt from Kafka");
-            self.stores.wipe(id)?;
-            return Ok(self.stores.open(id)?);
-        }
-        Ok(opened?)
     }
 
     /// The store of a partition failed. The partition stops; when no transaction is open, it is
@@ -126,6 +128,7 @@ impl<E: Environment> Scheduler<E> {
         }
         let restored = self.restore_pool.poll_results();
         self.on_restored(restored)?;
+        self.take_awaited_stores()?;
         let restoring =
             |task: &&PartitionTask<E::Store>| matches!(task.state, PartitionState::Restoring(_));
         let ids: Vec<_> = self.tasks.values().filter(restoring).map(|task| task.id).collect();

@@ -56,7 +56,7 @@ impl SimulatedCluster {
         Self {
             broker: SimulatedBroker::new(PARTITIONS, now, rng.pick(&[60, 60, 150])),
             skew: rng.pick(&[5, 20, 80]),
-            compaction_lag: rng.pick(&[0, 20]),
+            compaction_lag: rng.pick(&[0, 20, 60]),
             callback_result_timeout: rng.pick(&[5_000, 5_000, 5_000, 300]),
             rng,
             counts: FaultCounts::default(),

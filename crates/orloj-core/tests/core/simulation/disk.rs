@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use orloj_core::engine::index_row::IdHash;
 use orloj_core::engine::partition::IndexRows;
 use orloj_core::engine::prefetch::TimelineRows;
 
@@ -51,6 +50,11 @@ pub(super) struct SimulatedDisk {
     flushed: SimulatedRows,
     /// It fails until it is wiped.
     pub(super) has_failed: bool,
+    pub(super) is_open: bool,
+    /// The standby writes it.
+    pub(super) is_followed: bool,
+    /// It has rows that no state covers yet.
+    pub(super) has_loose_rows: bool,
 }
 
 impl SimulatedDisk {
@@ -58,6 +62,7 @@ impl SimulatedDisk {
     pub(super) fn apply(&mut self, ops: &[RowOp], state: LocalState) {
         self.rows.write(ops);
         self.rows.state = Some(state);
+        self.has_loose_rows = false;
     }
 
     /// Rows that become files at once; the state that covers them is written later, unless a crash
@@ -65,12 +70,7 @@ impl SimulatedDisk {
     pub(super) fn add(&mut self, ops: &[RowOp]) {
         self.rows.write(ops);
         self.flushed.write(ops);
-    }
-
-    /// The index rows of these ids.
-    pub(super) fn fetch(&self, ids: &[IdHash]) -> IndexRows {
-        let found = |id: &IdHash| Some((*id, self.rows.index.get(id)?.clone()));
-        ids.iter().filter_map(found).collect()
+        self.has_loose_rows |= !ops.is_empty();
     }
 
     /// The rows at these places.
@@ -92,6 +92,11 @@ impl SimulatedDisk {
 
     pub(super) fn crash(&mut self) {
         self.rows = self.flushed.clone();
+    }
+
+    /// A process starts, or has ended.
+    pub(super) fn close(&mut self) {
+        (self.is_open, self.is_followed) = (false, false);
     }
 
     pub(super) fn wipe(&mut self) {

@@ -151,6 +151,14 @@ impl Group {
         self.members.is_empty()
     }
 
+    /// The members, their sessions and what they own.
+    pub(super) fn members(&self) -> impl Iterator<Item = (NodeId, u64, Vec<usize>)> {
+        self.members.iter().map(|(node, session)| {
+            let owned = (0..self.owner.len()).filter(|p| self.owner[*p] == Some(*node));
+            (*node, *session, owned.collect())
+        })
+    }
+
     fn knows(&self, member: &Membership) -> bool {
         self.members.get(&member.node) == Some(&member.session)
     }

@@ -25,7 +25,6 @@ mod process;
 mod replay;
 mod rng;
 mod run;
-mod standby;
 mod trace;
 
 use std::collections::BTreeSet;

@@ -10,15 +10,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orloj_core::codec::schemas::Schemas;
-use orloj_core::engine::cursor::Cursor;
 use orloj_core::engine::partition::LIFECYCLE_COST;
 use orloj_core::engine::takeover::TakeoverError;
 use orloj_core::environment::transaction::ProducerFactory as _;
 use orloj_core::model::names::Names;
-use orloj_core::model::{Millis, Offset, PartitionId, Timestamp};
+use orloj_core::model::{Millis, Offset, PartitionId};
 use orloj_core::scheduler::config::{
-    Mode, SchedulerConfig, SchedulerTiming, TargetPolicy, WheelConfig,
+    Mode, SchedulerConfig, SchedulerTiming, StandbyConfig, TargetPolicy, WheelConfig,
 };
+use orloj_core::scheduler::standby::StandbyParts;
 use orloj_core::scheduler::{LoopError, Scheduler, SchedulerParts};
 
 use super::cluster::{PARTITIONS, SimulatedCluster};
@@ -27,11 +27,9 @@ use super::fault_kinds::FaultKind;
 use super::group::{NodeId, transactional_id};
 use super::process::{
     ClusterLoan, ClusterSlot, ProcessEnd, ProcessQueues, ProcessState, SimulatedClock,
-    SimulatedEnvironment, SimulatedLogReader, SimulatedMember, SimulatedProcess,
-    SimulatedProducers, SimulatedQueries, SimulatedReporter, SimulatedStandby, SimulatedStores,
-    index, swap_reached,
+    SimulatedEnvironment, SimulatedGroup, SimulatedLogReader, SimulatedMember, SimulatedProcess,
+    SimulatedProducers, SimulatedQueries, SimulatedReporter, SimulatedStores, index, swap_reached,
 };
-use super::standby::{PassEnd, SimulatedStandbyRead, pass};
 
 /// A running process.
 pub(super) struct SimulatedNode {
@@ -39,11 +37,17 @@ pub(super) struct SimulatedNode {
     process: SimulatedProcess,
     queues: ProcessQueues,
     scheduler: Scheduler<SimulatedEnvironment>,
-    /// A partition that it is a standby of, the cursor that it has read, and when.
-    followed: Option<(usize, Cursor, Timestamp)>,
     is_shut_down: bool,
     /// The last point in the code that it has reached.
     reached: &'static str,
+}
+
+/// Which thread of a process acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SimulatedThread {
+    Loop,
+    Jobs,
+    Standby,
 }
 
 /// What a turn has led to.
@@ -71,7 +75,12 @@ impl TargetPolicy for AllTopics {
 
 impl SimulatedNode {
     /// A process starts with the disks that an earlier one left.
-    pub(super) fn start(id: NodeId, disks: Vec<SimulatedDisk>, cluster: &mut ClusterSlot) -> Self {
+    pub(super) fn start(
+        id: NodeId,
+        mut disks: Vec<SimulatedDisk>,
+        cluster: &mut ClusterSlot,
+    ) -> Self {
+        disks.iter_mut().for_each(SimulatedDisk::close);
         let ledger_after = cluster.rng.pick(&[50, 50, 90]);
         if ledger_after != 50 {
             cluster.counts.add(FaultKind::SettingsChanged);
@@ -97,15 +106,19 @@ impl SimulatedNode {
             revoked: std::collections::BTreeSet::new(),
             takeovers: [0; PARTITIONS],
             disks,
+            job: "",
         };
         let loan = ClusterLoan::default();
         let process = SimulatedProcess::new(loan.clone(), state);
+        let standby = standby(&process, cluster);
         let queues: ProcessQueues = Rc::new(RefCell::new(Vec::new()));
         let codec = Arc::clone(&cluster.reader.schemas);
         cluster.lend(&loan);
-        let scheduler = Scheduler::new(config, parts(&process, &queues, codec));
+        let mut parts = parts(&process, &queues, codec);
+        parts.standby = standby;
+        let scheduler = Scheduler::new(config, parts);
         cluster.take_back(&loan);
-        Self { loan, process, queues, scheduler, followed: None, is_shut_down: false, reached: "" }
+        Self { loan, process, queues, scheduler, is_shut_down: false, reached: "" }
     }
 
     pub(super) fn move_clock(&mut self, cluster: &mut SimulatedCluster) {
@@ -167,14 +180,16 @@ impl SimulatedNode {
 
     /// A turn of the loop, or a step of a job.
     pub(super) fn run_once(&mut self, cluster: &mut ClusterSlot) -> NodeTurn {
-        if cluster.rng.one_in(40) {
-            self.follow_standby(cluster);
-        }
-        let (runs_job, choice) = (cluster.rng.one_in(2), cluster.rng.place(1 << 10));
+        let thread = match cluster.rng.below(40) {
+            0..20 => SimulatedThread::Loop,
+            20..37 => SimulatedThread::Jobs,
+            _ => SimulatedThread::Standby,
+        };
+        let choice = cluster.rng.place(1 << 10);
         cluster.lend(&self.loan);
         let _other = swap_reached(self.reached);
         let waiting = self.scheduler.partitions_waiting_for_clock();
-        let turn = catch_unwind(AssertUnwindSafe(|| self.act(runs_job, choice)));
+        let turn = catch_unwind(AssertUnwindSafe(|| self.act(thread, choice)));
         self.reached = swap_reached("");
         cluster.take_back(&self.loan);
         let more = self.scheduler.partitions_waiting_for_clock().saturating_sub(waiting);
@@ -192,49 +207,34 @@ impl SimulatedNode {
     }
 
     /// Returns whether the process has left.
-    fn act(&mut self, runs_job: bool, choice: usize) -> Result<bool, LoopError> {
+    fn act(&mut self, thread: SimulatedThread, choice: usize) -> Result<bool, LoopError> {
         let queues = self.queues.borrow();
-        let busy: Vec<_> = queues.iter().filter(|queue| queue.borrow().has_jobs()).collect();
-        if runs_job && !busy.is_empty() {
-            busy[choice % busy.len()].borrow_mut().step(choice);
-            return Ok(false);
+        let mut busy = queues.iter().map(|queue| queue.borrow_mut()).filter(|jobs| {
+            jobs.has_jobs() && (jobs.name() == "standby") == (thread == SimulatedThread::Standby)
+        });
+        match thread {
+            SimulatedThread::Loop => {}
+            SimulatedThread::Standby => {
+                if let Some(mut standby) = busy.next() {
+                    let steps = [1, 2, 8, 64][choice % 4];
+                    let _pauses = (0..steps).any(|_| !standby.step(0));
+                }
+                return Ok(false);
+            }
+            SimulatedThread::Jobs => {
+                let mut busy: Vec<_> = busy.collect();
+                let count = busy.len();
+                if count > 0 {
+                    let _goes_on = busy[choice % count].step(choice);
+                    return Ok(false);
+                }
+            }
         }
-        drop(busy);
         drop(queues);
         if self.is_shut_down {
             return self.scheduler.leave();
         }
         self.scheduler.poll_once().map(|()| false)
-    }
-
-    /// Keeps the store of a partition that another node owns nearly up to date: reads the cursor;
-    /// later, while the ledger's newest records are still there, makes a catch-up pass.
-    fn follow_standby(&mut self, cluster: &mut SimulatedCluster) {
-        let now = cluster.broker.now;
-        let Some((id, cursor, at)) = self.followed.take() else {
-            let id = cluster.rng.place(PARTITIONS);
-            let metadata =
-                cluster.broker.stable_offset(id).and_then(|committed| committed.committed);
-            let cursor =
-                metadata.and_then(|(n, metadata)| Cursor::from_metadata(n, &metadata).ok());
-            self.followed = cursor.map(|(cursor, _owner)| (id, cursor, now));
-            return;
-        };
-        let mut state = self.process.state();
-        if state.held.contains(&id) || now >= at + cluster.compaction_lag {
-            return;
-        }
-        let breaks = match cluster.rng.below(8) {
-            0 => Some(SimulatedStandbyRead::Ledger),
-            1 => Some(SimulatedStandbyRead::Triggers),
-            _ => None,
-        };
-        let clock = at.saturating_add_signed(state.skew);
-        match pass(id, cursor, &mut state.disks[id], clock, cluster, breaks) {
-            PassEnd::Missing => {}
-            PassEnd::Broken => cluster.counts.add(FaultKind::PassAborted),
-            PassEnd::Whole => cluster.counts.add(FaultKind::Followed),
-        }
     }
 }
 
@@ -260,11 +260,37 @@ fn parts(
         producers,
         producer,
         stores: Arc::new(SimulatedStores(process.clone())),
-        standby: None::<SimulatedStandby>,
+        standby: None,
         codec,
         schemas: super::process::NoWriterSchemas,
         targets: Box::new(AllTopics),
     }
+}
+
+/// A standby, unless the ledger may be compacted while a pass reads it.
+fn standby(
+    process: &SimulatedProcess,
+    cluster: &mut SimulatedCluster,
+) -> Option<StandbyParts<SimulatedEnvironment>> {
+    let ms = Duration::from_millis;
+    let pass_max = cluster.compaction_lag.checked_sub(1)?;
+    Some(StandbyParts {
+        config: StandbyConfig {
+            replicas: cluster.rng.place(3),
+            member_id_prefix: format!("{}-", transactional_id(process.state().id)),
+            flush_interval: ms(cluster.rng.pick(&[0, 20])),
+            round_pause: Duration::ZERO,
+            members_interval: ms(cluster.rng.pick(&[0, 5, 50])),
+            read_timeout: ms(10),
+            pass_max: ms(pass_max),
+            batch: cluster.rng.pick(&[1, 5, 50]),
+        },
+        ledger: SimulatedLogReader::new(process.clone()),
+        triggers: SimulatedLogReader::new(process.clone()),
+        cluster: SimulatedQueries(process.clone()),
+        group: SimulatedGroup(process.clone()),
+        schemas: super::process::NoWriterSchemas,
+    })
 }
 
 /// Settings that are often smaller than the work needs. Times are those of a run.

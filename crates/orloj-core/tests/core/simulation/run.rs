@@ -270,6 +270,9 @@ impl SimulationRun {
                 disk.wipe();
                 self.cluster.counts.add(FaultKind::DiskLost);
             } else {
+                let was_during_pass = disk.is_followed && disk.has_loose_rows;
+                let count = u64::from(was_during_pass);
+                self.cluster.counts.add_many(FaultKind::CrashDuringPass, count);
                 disk.crash();
             }
         }

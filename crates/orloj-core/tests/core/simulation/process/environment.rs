@@ -11,8 +11,8 @@ use orloj_core::model::Timestamp;
 use super::queue::SimulatedQueue;
 use super::stores::SimulatedStore;
 use super::{
-    JobSteps, ProcessEnd, SimulatedClock, SimulatedLogReader, SimulatedMember, SimulatedProcess,
-    SimulatedProducer, SimulatedProducers, SimulatedQueries, SimulatedReporter, SimulatedStandby,
+    JobSteps, ProcessEnd, SimulatedClock, SimulatedGroup, SimulatedLogReader, SimulatedMember,
+    SimulatedProcess, SimulatedProducer, SimulatedProducers, SimulatedQueries, SimulatedReporter,
     SimulatedStores,
 };
 
@@ -44,18 +44,18 @@ impl Environment for SimulatedEnvironment {
     type Cluster = SimulatedQueries;
     type Store = SimulatedStore;
     type Stores = SimulatedStores;
-    type Standby = SimulatedStandby;
+    type Group = SimulatedGroup;
     type Schemas = NoWriterSchemas;
     type Reporter = SimulatedReporter;
     type Queue<J: Job> = SimulatedQueue<J>;
 
     fn start_queue<J: Job>(
         &self,
-        _name: &'static str,
+        name: &'static str,
         threads: Threads,
         worker: impl Fn() -> J::Worker + Send + Sync + 'static,
     ) -> SimulatedQueue<J> {
-        let queue = SimulatedQueue::new(self.process.clone(), threads, worker());
+        let queue = SimulatedQueue::new(self.process.clone(), name, threads, worker());
         self.queues.borrow_mut().push(queue.steps());
         queue
     }

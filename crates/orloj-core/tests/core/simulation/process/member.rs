@@ -5,7 +5,9 @@ use std::time::Duration;
 use orloj_core::engine::assignment::AssignmentChange;
 use orloj_core::engine::cursor::Cursor;
 use orloj_core::environment::call_error::{CallError, CallResult};
-use orloj_core::environment::group::{CommittedOffsets, GroupMembership, GroupMetadataError};
+use orloj_core::environment::group::{
+    CommittedOffsets, GroupMember, GroupMembership, GroupMetadataError, GroupQueries,
+};
 use orloj_core::environment::transaction::OffsetCommit;
 use orloj_core::fault::{Mutation, is_active};
 use orloj_core::model::{Offset, PartitionId};
@@ -13,7 +15,7 @@ use orloj_core::model::{Offset, PartitionId};
 use super::{ProcessState, SimulatedProcess, index};
 use crate::simulation::cluster::SimulatedCluster;
 use crate::simulation::fault_kinds::FaultKind;
-use crate::simulation::group::{GroupPoll, Membership, node_of, producer_ids};
+use crate::simulation::group::{GroupPoll, Membership, node_of, producer_ids, transactional_id};
 
 /// A member.
 pub(in crate::simulation) struct SimulatedMember(pub(in crate::simulation) SimulatedProcess);
@@ -154,5 +156,27 @@ impl CommittedOffsets for SimulatedOffsets {
                 }
             }
         });
+    }
+}
+
+/// Asks about the group.
+pub(in crate::simulation) struct SimulatedGroup(pub(in crate::simulation) SimulatedProcess);
+
+impl GroupQueries for SimulatedGroup {
+    fn committed(&self, partition: PartitionId) -> CallResult<Option<(Offset, String)>> {
+        SimulatedOffsets(self.0.clone()).stable(partition, Duration::ZERO)
+    }
+
+    /// Member ids begin with the transactional id here.
+    fn members(&self) -> CallResult<Vec<GroupMember>> {
+        self.0.call(|cluster, _| {
+            cluster.fail_sometimes()?;
+            let members = cluster.broker.group.members();
+            let described = members.map(|(node, session, owned)| GroupMember {
+                member_id: format!("{}-{session}", transactional_id(node)),
+                partitions: ids(owned),
+            });
+            Ok(described.collect())
+        })
     }
 }

@@ -23,11 +23,11 @@ pub(super) use clock::SimulatedClock;
 pub(super) use cluster_queries::SimulatedQueries;
 pub(super) use environment::{NoWriterSchemas, ProcessQueues, SimulatedEnvironment, swap_reached};
 pub(super) use log_reader::SimulatedLogReader;
-pub(super) use member::SimulatedMember;
+pub(super) use member::{SimulatedGroup, SimulatedMember};
 pub(super) use producer::{SimulatedProducer, SimulatedProducers};
 pub(super) use queue::JobSteps;
 pub(super) use reporter::SimulatedReporter;
-pub(super) use stores::{SimulatedStandby, SimulatedStores};
+pub(super) use stores::SimulatedStores;
 
 use super::cluster::{PARTITIONS, SimulatedCluster};
 use super::disk::SimulatedDisk;
@@ -118,6 +118,15 @@ pub(super) struct ProcessState {
     /// The number of the takeover of each partition.
     pub(super) takeovers: [u64; PARTITIONS],
     pub(super) disks: Vec<SimulatedDisk>,
+    /// The name of the job that acts; empty if it is the loop.
+    pub(super) job: &'static str,
+}
+
+impl ProcessState {
+    /// Whether the standby acts.
+    pub(super) fn is_standby(&self) -> bool {
+        self.job == "standby"
+    }
 }
 
 /// One process.

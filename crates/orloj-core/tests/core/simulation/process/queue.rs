@@ -16,12 +16,18 @@ pub(in crate::simulation) trait JobSteps {
     /// Whether there is a job.
     fn has_jobs(&self) -> bool;
 
-    /// Does a step of one of the jobs that run at the same time; `choice` says of which.
-    fn step(&mut self, choice: usize);
+    /// The name of its threads.
+    fn name(&self) -> &'static str;
+
+    /// Does a step of one of the jobs that run at the same time; `choice` says of which. Returns
+    /// whether that job goes on at once.
+    fn step(&mut self, choice: usize) -> bool;
 }
 
 /// The jobs of a queue, and their outputs.
 struct SimulatedJobs<J: Job> {
+    process: SimulatedProcess,
+    name: &'static str,
     threads: Threads,
     worker: J::Worker,
     jobs: VecDeque<J>,
@@ -33,21 +39,30 @@ impl<J: Job> JobSteps for SimulatedJobs<J> {
         !self.jobs.is_empty()
     }
 
-    fn step(&mut self, choice: usize) {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn step(&mut self, choice: usize) -> bool {
         let running = match self.threads {
             Threads::Fixed(threads) => threads.min(self.jobs.len()),
             Threads::PerJob => self.jobs.len(),
         };
         if running == 0 {
-            return;
+            return false;
         }
         let nth = choice % running;
-        match self.jobs[nth].step(&mut self.worker) {
-            JobStep::Continue | JobStep::Pause(_) => {}
+        self.process.state().job = self.name;
+        let step = self.jobs[nth].step(&mut self.worker);
+        self.process.state().job = "";
+        match step {
+            JobStep::Continue => true,
+            JobStep::Pause(_) => false,
             JobStep::Done(output) => {
                 let job = self.jobs.remove(nth).expect("it has just run");
                 self.outputs.push_back(output);
                 job.on_delivered();
+                false
             }
         }
     }
@@ -64,10 +79,16 @@ impl<J: Job> SimulatedQueue<J>
 where
     J::Worker: 'static,
 {
-    pub(super) fn new(process: SimulatedProcess, threads: Threads, worker: J::Worker) -> Self {
+    pub(super) fn new(
+        process: SimulatedProcess,
+        name: &'static str,
+        threads: Threads,
+        worker: J::Worker,
+    ) -> Self {
         let (jobs, outputs) = (VecDeque::new(), VecDeque::new());
-        let jobs = Rc::new(RefCell::new(SimulatedJobs { threads, worker, jobs, outputs }));
-        Self { process, jobs, in_flight: 0 }
+        let of = process.clone();
+        let jobs = SimulatedJobs { process: of, name, threads, worker, jobs, outputs };
+        Self { process, jobs: Rc::new(RefCell::new(jobs)), in_flight: 0 }
     }
 
     pub(super) fn steps(&self) -> Rc<RefCell<dyn JobSteps>> {
@@ -90,7 +111,7 @@ impl<J: Job> JobQueue<J> for SimulatedQueue<J> {
                 (cluster.rng.below(3), cluster.rng.place(8))
             });
             for _ in 0..steps {
-                self.jobs.borrow_mut().step(choice);
+                let _goes_on = self.jobs.borrow_mut().step(choice);
             }
         }
         let mut jobs = self.jobs.borrow_mut();
@@ -114,7 +135,7 @@ impl<J: Job> JobQueue<J> for SimulatedQueue<J> {
         let mut jobs = self.jobs.borrow_mut();
         while jobs.has_jobs() {
             let choice = self.process.call(|cluster, _| cluster.rng.place(8));
-            jobs.step(choice);
+            let _goes_on = jobs.step(choice);
         }
         self.in_flight = 0;
         jobs.outputs.drain(..).collect()

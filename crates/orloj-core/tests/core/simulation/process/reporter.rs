@@ -14,6 +14,7 @@ impl Reporter for SimulatedReporter {
     fn not_ready(&self, _part: &'static str, _reason: String) {}
     fn partitions_owned(&self, _active: usize, _other: usize) {}
     fn taken_over(&self, _took: Duration) {}
+    fn partitions_followed(&self, _count: usize) {}
     fn transaction_ended(&self, _took: Duration) {}
     fn transaction_failed(&self) {}
     fn committed(&self, _counts: CommittedRecords) {}

@@ -8,7 +8,6 @@ use orloj_core::engine::index_row::{IdHash, IndexRow};
 use orloj_core::engine::prefetch::TimelineRows;
 use orloj_core::engine::step::RowOp;
 use orloj_core::engine::wheel::LoadRequest;
-use orloj_core::environment::StandbyStores;
 use orloj_core::environment::store::{
     LocalState, RowStore, Scan, StoreDirectory, StoreError, StoreMemoryUsage,
 };
@@ -29,9 +28,14 @@ impl SimulatedStore {
     /// A store that has failed once fails until it is wiped.
     fn on_disk<T>(&self, act: impl FnOnce(&mut SimulatedDisk) -> T) -> Result<T, StoreError> {
         self.process.call(|cluster, state| {
+            let (one_in, kind) = if state.is_standby() {
+                (500, FaultKind::StandbyStoreFailed)
+            } else {
+                (20_000, FaultKind::StoreFailed)
+            };
             let disk = &mut state.disks[self.id];
-            if !cluster.calm && !disk.has_failed && cluster.rng.one_in(20_000) {
-                cluster.counts.add(FaultKind::StoreFailed);
+            if !cluster.calm && !disk.has_failed && cluster.rng.one_in(one_in) {
+                cluster.counts.add(kind);
                 disk.has_failed = true;
             }
             if disk.has_failed {
@@ -43,14 +47,35 @@ impl SimulatedStore {
     }
 }
 
+impl Drop for SimulatedStore {
+    fn drop(&mut self) {
+        // The disks of a process that has ended are gone.
+        if let Some(disk) = self.process.state().disks.get_mut(self.id) {
+            disk.close();
+        }
+    }
+}
+
 impl RowStore for SimulatedStore {
     fn state(&self) -> Result<Option<LocalState>, StoreError> {
         Ok(self.process.call(|cluster, process| {
-            let state = process.disks[self.id].rows.state.clone();
+            let (is_standby, age_max) = (process.is_standby(), cluster.state_age_max());
             let now = cluster.broker.now.saturating_add_signed(process.skew);
-            let is_old = |at| at > 0 && now.saturating_sub(at) >= cluster.state_age_max();
-            if state.as_ref().is_some_and(|state| is_old(state.caught_up_at)) {
+            let disk = &mut process.disks[self.id];
+            let state = disk.rows.state.clone();
+            let age = state.as_ref().map(|state| now.saturating_sub(state.caught_up_at));
+            let is_old = age.is_some_and(|age| age >= age_max && age < now);
+            if is_old {
                 cluster.counts.add(FaultKind::StoreTooOld);
+            }
+            let was_followed = std::mem::replace(&mut disk.is_followed, is_standby);
+            if was_followed && is_old {
+                cluster.counts.add(FaultKind::StandbyTooOld);
+            }
+            if was_followed && !is_standby {
+                let is_fresh = state.is_some() && !is_old;
+                cluster.counts.add_many(FaultKind::TakenOverFromStandby, u64::from(is_fresh));
+                cluster.counts.add_many(FaultKind::TakenDuringPass, u64::from(disk.has_loose_rows));
             }
             state
         }))
@@ -61,7 +86,11 @@ impl RowStore for SimulatedStore {
     }
 
     fn apply(&self, rows: &[RowOp], state: &LocalState) -> Result<(), StoreError> {
-        self.on_disk(|disk| disk.apply(rows, state.clone()))
+        self.on_disk(|disk| disk.apply(rows, state.clone()))?;
+        self.process.call(|cluster, process| {
+            cluster.counts.add_many(FaultKind::Followed, u64::from(process.is_standby()));
+        });
+        Ok(())
     }
 
     fn lookup(&self, hashes: &[IdHash]) -> Result<Vec<Option<IndexRow>>, StoreError> {
@@ -123,26 +152,26 @@ impl StoreDirectory for SimulatedStores {
     type Store = SimulatedStore;
 
     fn open(&self, partition: PartitionId) -> Result<Arc<SimulatedStore>, StoreError> {
-        Ok(Arc::new(SimulatedStore { process: self.0.clone(), id: index(partition) }))
+        let id = index(partition);
+        self.0.call(|_, state| {
+            let is_standby = state.is_standby();
+            let disk = &mut state.disks[id];
+            assert!(!disk.is_open, "the store of partition {id} is opened twice");
+            (disk.is_open, disk.is_followed) = (true, is_standby);
+        });
+        Ok(Arc::new(SimulatedStore { process: self.0.clone(), id }))
     }
 
     fn wipe(&self, partition: PartitionId) -> Result<(), StoreError> {
-        self.0.call(|_, state| state.disks[index(partition)].wipe());
+        self.0.call(|_, state| {
+            let disk = &mut state.disks[index(partition)];
+            assert!(!disk.is_open, "an open store is deleted");
+            disk.wipe();
+        });
         Ok(())
     }
 
     fn cache_usage(&self) -> usize {
         0
-    }
-}
-
-/// Standby stores are on the same disks: see `SimulatedNode::follow_standby`.
-pub(in crate::simulation) struct SimulatedStandby;
-
-impl StandbyStores<SimulatedStore> for SimulatedStandby {
-    fn set_owned(&self, _partitions: &BTreeSet<PartitionId>) {}
-
-    fn release(&self, _partition: PartitionId) -> Option<Arc<SimulatedStore>> {
-        None
     }
 }
