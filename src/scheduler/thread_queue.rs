@@ -177,4 +177,32 @@ mod tests {
         assert_eq!(queue.poll(DEADLINE), Some(2));
         assert_eq!(queue.in_flight(), 1);
     }
+
+    /// Panics.
+    struct Panic;
+
+    impl Job for Panic {
+        type Output = ();
+        type Worker = ();
+
+        fn step(&mut self, (): &mut ()) -> JobStep<()> {
+            panic!("a job of this test panics")
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a thread of this queue has panicked")]
+    fn a_panic_of_one_of_several_threads_is_noticed() {
+        let mut queue = ThreadQueue::start("panic", Threads::Fixed(2), || ());
+        queue.submit(Panic);
+        let _output = queue.poll(Duration::from_secs(5));
+    }
+
+    #[test]
+    #[should_panic(expected = "a thread of this queue has panicked")]
+    fn a_panic_of_a_job_with_a_thread_of_its_own_is_noticed() {
+        let mut queue = ThreadQueue::start("panic", Threads::PerJob, || ());
+        queue.submit(Panic);
+        let _output = queue.poll(Duration::from_secs(5));
+    }
 }
