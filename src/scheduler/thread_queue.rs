@@ -12,13 +12,40 @@ use crate::environment::job::{Job, JobQueue, JobStep, Threads};
 /// A queue of jobs.
 pub(super) struct ThreadQueue<J: Job> {
     jobs: JobSender<J>,
-    outputs: Receiver<J::Output>,
+    outputs: Receiver<JobEnd<J::Output>>,
     in_flight: usize,
 }
 
 impl<J: Job> std::fmt::Debug for ThreadQueue<J> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ThreadQueue").field("in_flight", &self.in_flight).finish_non_exhaustive()
+    }
+}
+
+/// How a job has ended.
+#[derive(Debug)]
+enum JobEnd<T> {
+    Done(T),
+    /// It has panicked, and its thread is gone.
+    Panicked,
+}
+
+/// Reports the panic of a thread, which other threads of the queue would hide.
+struct PanicReport<'a, T>(&'a Sender<JobEnd<T>>);
+
+impl<T> Drop for PanicReport<'_, T> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _is_open = self.0.send(JobEnd::Panicked).is_ok();
+        }
+    }
+}
+
+/// The output of a job. Panics if the job has.
+fn output<T>(end: JobEnd<T>) -> T {
+    match end {
+        JobEnd::Done(output) => output,
+        JobEnd::Panicked => panic!("a thread of this queue has panicked"),
     }
 }
 
@@ -75,7 +102,7 @@ impl<J: Job> JobQueue<J> for ThreadQueue<J> {
 
     fn poll(&mut self, timeout: Duration) -> Option<J::Output> {
         let output = match self.outputs.recv_timeout(timeout) {
-            Ok(output) => output,
+            Ok(end) => output(end),
             Err(RecvTimeoutError::Timeout) => return None,
             Err(RecvTimeoutError::Disconnected) => panic!("a thread of this queue has panicked"),
         };
@@ -88,7 +115,7 @@ impl<J: Job> JobQueue<J> for ThreadQueue<J> {
     }
 
     fn drain(&mut self) -> Vec<J::Output> {
-        let outputs: Vec<_> = self.outputs.iter().take(self.in_flight).collect();
+        let outputs: Vec<_> = self.outputs.iter().take(self.in_flight).map(output).collect();
         self.in_flight -= outputs.len();
         outputs
     }
@@ -96,7 +123,7 @@ impl<J: Job> JobQueue<J> for ThreadQueue<J> {
 
 fn run_jobs<J: Job>(
     inbox: &Mutex<Receiver<J>>,
-    outbox: &Sender<J::Output>,
+    outbox: &Sender<JobEnd<J::Output>>,
     worker: &mut J::Worker,
 ) {
     loop {
@@ -109,13 +136,14 @@ fn run_jobs<J: Job>(
 }
 
 /// Returns whether the queue still exists.
-fn run_job<J: Job>(mut job: J, worker: &mut J::Worker, outbox: &Sender<J::Output>) -> bool {
+fn run_job<J: Job>(mut job: J, worker: &mut J::Worker, outbox: &Sender<JobEnd<J::Output>>) -> bool {
+    let _report = PanicReport(outbox);
     loop {
         match job.step(worker) {
             JobStep::Continue => {}
             JobStep::Pause(pause) => std::thread::park_timeout(pause),
             JobStep::Done(output) => {
-                let is_open = outbox.send(output).is_ok();
+                let is_open = outbox.send(JobEnd::Done(output)).is_ok();
                 job.on_delivered();
                 return is_open;
             }
