@@ -106,6 +106,7 @@ impl SimulatedNode {
             revoked: std::collections::BTreeSet::new(),
             takeovers: [0; PARTITIONS],
             disks,
+            cursor_read_at: 0,
             job: "",
         };
         let loan = ClusterLoan::default();

@@ -164,6 +164,7 @@ pub(in crate::simulation) struct SimulatedGroup(pub(in crate::simulation) Simula
 
 impl GroupQueries for SimulatedGroup {
     fn committed(&self, partition: PartitionId) -> CallResult<Option<(Offset, String)>> {
+        self.0.call(|cluster, state| state.cursor_read_at = cluster.broker.now);
         SimulatedOffsets(self.0.clone()).stable(partition, Duration::ZERO)
     }
 

@@ -118,6 +118,8 @@ pub(super) struct ProcessState {
     /// The number of the takeover of each partition.
     pub(super) takeovers: [u64; PARTITIONS],
     pub(super) disks: Vec<SimulatedDisk>,
+    /// When the standby has read the cursor of its pass, in true time.
+    pub(super) cursor_read_at: Timestamp,
     /// The name of the job that acts; empty if it is the loop.
     pub(super) job: &'static str,
 }
