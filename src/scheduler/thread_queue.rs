@@ -26,7 +26,7 @@ impl<J: Job> std::fmt::Debug for ThreadQueue<J> {
 #[derive(Debug)]
 enum JobEnd<T> {
     Done(T),
-    /// It has panicked, and its thread is gone.
+    /// It has panicked, which has ended its thread.
     Panicked,
 }
 

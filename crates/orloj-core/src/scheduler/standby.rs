@@ -102,7 +102,7 @@ impl<E: Environment> Standby<E> {
 
     /// Takes the store of a partition that is assigned to this process.
     pub(super) fn take(&mut self, partition: PartitionId) -> TakenStore<E::Store> {
-        // Panics if the standby has: nobody would ever give the store.
+        // Panics if the standby has: no thread would give the store.
         let _runs = self.queue.poll(Duration::ZERO);
         self.stores.take(partition)
     }
@@ -155,8 +155,8 @@ impl<E: Environment> Job for StandbyJob<E> {
             return JobStep::Done(());
         }
         match self.running.take() {
-            Some(PassStage::Begun(begun)) => {
-                self.plan_pass(begun);
+            Some(PassStage::Started(started)) => {
+                self.plan_pass(started);
                 return JobStep::Continue;
             }
             Some(PassStage::Reading(running)) => return self.continue_pass(*running),
@@ -236,8 +236,8 @@ impl<E: Environment> StandbyJob<E> {
         let began_ms = self.reader.clock.now_ms();
         match self.committed_cursor(partition) {
             Ok(cursor) => {
-                let begun = BegunPass { partition, store, cursor, began_at, began_ms };
-                self.running = Some(PassStage::Begun(begun));
+                let started = StartedPass { partition, store, cursor, began_at, began_ms };
+                self.running = Some(PassStage::Started(started));
             }
             Err(error) => self.give_up(partition, store, error),
         }
@@ -274,8 +274,8 @@ impl<E: Environment> StandbyJob<E> {
     }
 
     /// The cursor is read: compares it with the store, and decides what to read.
-    fn plan_pass(&mut self, begun: BegunPass<E::Store>) {
-        let BegunPass { partition, store, cursor, began_at, began_ms } = begun;
+    fn plan_pass(&mut self, started: StartedPass<E::Store>) {
+        let StartedPass { partition, store, cursor, began_at, began_ms } = started;
         let ledger = self.reader.names.ledger();
         let age_max = self.state_age_max;
         let local = valid_state(&*store, &self.cluster_id, age_max, began_ms);
@@ -396,13 +396,13 @@ impl<E: Environment> StandbyJob<E> {
 /// cluster once.
 enum PassStage<S> {
     /// The cursor is read.
-    Begun(BegunPass<S>),
+    Started(StartedPass<S>),
     /// The topics are being read.
     Reading(Box<RunningPass<S>>),
 }
 
 /// A pass that has read its cursor.
-struct BegunPass<S> {
+struct StartedPass<S> {
     partition: PartitionId,
     store: Arc<S>,
     cursor: Cursor,

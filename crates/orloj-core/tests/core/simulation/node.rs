@@ -42,12 +42,15 @@ pub(super) struct SimulatedNode {
     reached: &'static str,
 }
 
-/// Which thread of a process acts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SimulatedThread {
-    Loop,
-    Jobs,
-    Standby,
+/// What acts in a turn of a process.
+#[derive(Clone, Copy, Debug)]
+struct TurnChoice {
+    /// The standby, before the others.
+    follows: bool,
+    /// A job instead of the loop.
+    runs_job: bool,
+    /// Of which job, and for how long.
+    choice: usize,
 }
 
 /// What a turn has led to.
@@ -181,16 +184,15 @@ impl SimulatedNode {
 
     /// A turn of the loop, or a step of a job.
     pub(super) fn run_once(&mut self, cluster: &mut ClusterSlot) -> NodeTurn {
-        let thread = match cluster.rng.below(40) {
-            0..20 => SimulatedThread::Loop,
-            20..37 => SimulatedThread::Jobs,
-            _ => SimulatedThread::Standby,
+        let turn = TurnChoice {
+            follows: cluster.rng.one_in(8),
+            runs_job: cluster.rng.one_in(2),
+            choice: cluster.rng.place(1 << 10),
         };
-        let choice = cluster.rng.place(1 << 10);
         cluster.lend(&self.loan);
         let _other = swap_reached(self.reached);
         let waiting = self.scheduler.partitions_waiting_for_clock();
-        let turn = catch_unwind(AssertUnwindSafe(|| self.act(thread, choice)));
+        let turn = catch_unwind(AssertUnwindSafe(|| self.act(turn)));
         self.reached = swap_reached("");
         cluster.take_back(&self.loan);
         let more = self.scheduler.partitions_waiting_for_clock().saturating_sub(waiting);
@@ -208,29 +210,22 @@ impl SimulatedNode {
     }
 
     /// Returns whether the process has left.
-    fn act(&mut self, thread: SimulatedThread, choice: usize) -> Result<bool, LoopError> {
+    fn act(&mut self, turn: TurnChoice) -> Result<bool, LoopError> {
+        let TurnChoice { follows, runs_job, choice } = turn;
         let queues = self.queues.borrow();
-        let mut busy = queues.iter().map(|queue| queue.borrow_mut()).filter(|jobs| {
-            jobs.has_jobs() && (jobs.name() == "standby") == (thread == SimulatedThread::Standby)
-        });
-        match thread {
-            SimulatedThread::Loop => {}
-            SimulatedThread::Standby => {
-                if let Some(mut standby) = busy.next() {
-                    let steps = [1, 2, 8, 64][choice % 4];
-                    let _pauses = (0..steps).any(|_| !standby.step(0));
-                }
-                return Ok(false);
-            }
-            SimulatedThread::Jobs => {
-                let mut busy: Vec<_> = busy.collect();
-                let count = busy.len();
-                if count > 0 {
-                    let _goes_on = busy[choice % count].step(choice);
-                    return Ok(false);
-                }
-            }
+        let busy = queues.iter().map(|queue| queue.borrow_mut()).filter(|jobs| jobs.has_jobs());
+        let (mut standby, mut busy): (Vec<_>, Vec<_>) =
+            busy.partition(|jobs| jobs.name() == "standby");
+        if let Some(standby) = standby.first_mut().filter(|_| follows) {
+            let steps = [1, 2, 8, 64][choice % 4];
+            let _pauses = (0..steps).any(|_| !standby.step(0));
         }
+        let count = busy.len();
+        if runs_job && count > 0 {
+            let _goes_on = busy[choice % count].step(choice);
+            return Ok(false);
+        }
+        drop((standby, busy));
         drop(queues);
         if self.is_shut_down {
             return self.scheduler.leave();

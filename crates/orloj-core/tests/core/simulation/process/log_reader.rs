@@ -95,8 +95,10 @@ impl LogReading for SimulatedLogReader {
 
     /// One event of a partition, if the fetch returns any now.
     fn poll(&self, timeout: Duration) -> CallResult<Option<LogEvent<SimulatedLogRecord>>> {
-        self.process.call(|cluster, _| {
-            cluster.broker.now += u64::from(!timeout.is_zero() && cluster.rng.one_in(8));
+        self.process.call(|cluster, state| {
+            // The loop does not wait while the standby does.
+            let waits = !timeout.is_zero() && !state.is_standby();
+            cluster.broker.now += u64::from(waits && cluster.rng.one_in(8));
             cluster.fail_sometimes()?;
             let mut positions = self.positions.lock().unwrap();
             // A fetch may return nothing although there is something.

@@ -49,7 +49,7 @@ impl SimulatedStore {
 
 impl Drop for SimulatedStore {
     fn drop(&mut self) {
-        // The disks of a process that has ended are gone.
+        // The disks of a process that has ended are taken from it.
         if let Some(disk) = self.process.state().disks.get_mut(self.id) {
             disk.close();
         }
