@@ -20,7 +20,9 @@ use orloj_core::model::{Millis, Offset, Timestamp};
 
 use super::broker::{SimulatedBroker, SimulatedRawRecord};
 use super::fault_kinds::{FaultCounts, FaultKind};
+use super::late_requests::{LateCall, LateRequest};
 use super::rng::SimulationRng;
+use super::transaction::{LogPlace, OFFSETS, TRANSACTIONS, Topic};
 
 /// Partitions of every topic.
 pub(super) const PARTITIONS: usize = 3;
@@ -35,6 +37,8 @@ pub(super) struct SimulatedCluster {
     pub(super) reader: SimulatedReader,
     /// Target topics that cannot be reached just now.
     pub(super) unavailable: BTreeSet<Text>,
+    /// Requests whose callers have stopped waiting.
+    pub(super) late: Vec<LateRequest>,
     /// Clocks differ from true time by at most this, in ms.
     pub(super) skew: Millis,
     /// How long the ledger's newest records are safe from compaction, in ms.
@@ -54,7 +58,12 @@ impl SimulatedCluster {
     pub(super) fn new(seed: u64, now: Timestamp, schemas: Arc<Schemas>) -> Self {
         let mut rng = SimulationRng::new(seed);
         Self {
-            broker: SimulatedBroker::new(PARTITIONS, now, rng.pick(&[60, 60, 150])),
+            broker: {
+                let timeout = rng.pick(&[60, 60, 150]);
+                let mut broker = SimulatedBroker::new(PARTITIONS, now, timeout);
+                broker.coordinator.delays_markers = true;
+                broker
+            },
             skew: rng.pick(&[5, 20, 80]),
             compaction_lag: rng.pick(&[0, 20, 60]),
             callback_result_timeout: rng.pick(&[5_000, 5_000, 5_000, 300]),
@@ -62,6 +71,7 @@ impl SimulatedCluster {
             counts: FaultCounts::default(),
             reader: SimulatedReader { schemas },
             unavailable: BTreeSet::new(),
+            late: Vec::new(),
             time_jumps: false,
             calm: false,
             steps: 0,
@@ -99,6 +109,63 @@ impl SimulatedCluster {
         }
         self.counts.add(FaultKind::RequestFailed);
         Err(CallError::new("the broker does not answer"))
+    }
+
+    /// While there are faults, a call of a transaction sometimes fails, once in `n` times.
+    pub(super) fn fails(&mut self, n: u64) -> bool {
+        !self.calm && self.rng.one_in(n)
+    }
+
+    /// A partition has no leader for some time: of a topic of ours, of the group's offsets, or of the
+    /// coordinator.
+    pub(super) fn lose_leader(&mut self) {
+        let until = self.broker.now + self.rng.pick(&[10, 60, 60, 300]);
+        let p = self.rng.place(PARTITIONS);
+        let places: [LogPlace; 6] = [
+            (Topic::Ledger, p),
+            (Topic::Fires, p),
+            (Topic::Others, p),
+            (Topic::Signals, p),
+            OFFSETS,
+            TRANSACTIONS,
+        ];
+        self.counts.add(FaultKind::LeaderLost);
+        let place = self.rng.pick(&places);
+        self.broker.lose_leader(place, until);
+    }
+
+    /// The caller does not wait for this request any more; it arrives later.
+    pub(super) fn send_late(&mut self, call: LateCall) {
+        let delay = self.rng.pick(&[0, 1, 3, 10, 30, 100]);
+        self.late.push(LateRequest { arrives: self.broker.now + delay, call });
+    }
+
+    /// Executes the late requests that have arrived, in the order in which they were sent.
+    pub(super) fn receive_late(&mut self, all: bool) {
+        let now = self.broker.now;
+        let arrived: Vec<_> =
+            self.late.extract_if(.., |request| all || request.arrives <= now).collect();
+        for LateRequest { call, .. } in arrived {
+            let (kind, committed) = call.execute(&mut self.broker);
+            self.counts.add(kind);
+            self.steps += committed;
+        }
+    }
+
+    /// Faults stop. What was late arrives now.
+    pub(super) fn calm_down(&mut self) {
+        self.calm = true;
+        self.unavailable.clear();
+        self.broker.restore_leaders();
+        self.receive_late(true);
+    }
+
+    /// Markers and late requests take their time.
+    pub(super) fn advance(&mut self) {
+        if self.broker.write_some_markers(&mut self.rng) {
+            self.counts.add(FaultKind::MarkersApart);
+        }
+        self.receive_late(false);
     }
 
     /// The upper limit of a batch.

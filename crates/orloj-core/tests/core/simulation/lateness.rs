@@ -41,7 +41,7 @@ const TAKEOVER: Millis = 50;
 /// A run with a steady load. Returns how late its fires were at most, and how far clocks are apart.
 fn worst_lateness(seed: u64, fault: impl Fn(&mut SimulationRun)) -> (Millis, Millis) {
     let mut run = SimulationRun::new(seed, Arc::new(Schemas::new()), |_| None);
-    run.cluster.calm = true;
+    run.cluster.calm_down();
     let begins = run.cluster.broker.now + WARM_UP;
     let breaks = begins + BEFORE_FAULT;
     let ends = breaks + AFTER_FAULT;

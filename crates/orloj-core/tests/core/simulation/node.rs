@@ -244,6 +244,7 @@ fn parts(
         if let Ok(producer) = producers.open() {
             break producer;
         }
+        process.call(|cluster, _| cluster.broker.now += 1);
     };
     SchedulerParts {
         environment: SimulatedEnvironment { process: process.clone(), queues: Rc::clone(queues) },

@@ -85,6 +85,7 @@ impl SimulationRun {
         for _ in 0..EVENTS {
             self.cluster.broker.now += self.cluster.rng.pick(&[0, 0, 1, 1, 2]);
             self.jump();
+            self.cluster.advance();
             self.expire();
             match self.cluster.rng.below(1_000) {
                 0..820 => {
@@ -103,9 +104,8 @@ impl SimulationRun {
 
     /// The phase without faults. Returns whether the system became idle in time.
     pub(super) fn calm(&mut self) -> bool {
-        self.cluster.calm = true;
+        self.cluster.calm_down();
         self.calm_since = self.cluster.broker.now;
-        self.cluster.unavailable.clear();
         self.users.end_transaction(&mut self.cluster, |_| true);
         for process in &mut self.processes {
             match process {
@@ -238,8 +238,9 @@ impl SimulationRun {
                 node.move_clock(cluster);
             }),
             58..82 => self.compact(),
-            82..90 => self.delete_triggers(),
-            90..98 => self.lose_topic(),
+            82..87 => self.delete_triggers(),
+            87..91 => self.lose_topic(),
+            91..98 => self.cluster.lose_leader(),
             _ => self.outage(),
         }
     }
@@ -418,7 +419,13 @@ impl SimulationRun {
         });
         assert!(broker.group.has_no_members(), "all are stopped");
         broker.now += broker.transaction_timeout;
+        self.cluster.receive_late(true);
         self.expire();
+        while self.cluster.broker.is_busy() {
+            self.cluster.broker.now += 1;
+            self.cluster.advance();
+            self.expire();
+        }
     }
 
     /// An operator accepts the offset that an error names, for partitions whose cursor is lost.

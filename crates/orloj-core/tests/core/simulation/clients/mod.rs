@@ -10,10 +10,11 @@ use bytes::Bytes;
 use orloj_core::model::Timestamp;
 use orloj_core::model::definition::Header;
 
-use super::broker::{Producer, SimulatedOutput, SimulatedRawRecord};
+use super::broker::{SimulatedOutput, SimulatedRawRecord};
 use super::cluster::{PARTITIONS, SimulatedCluster, partition_of};
 use super::fault_kinds::FaultKind;
 use super::log::SimulatedTransactionState;
+use super::transaction::Producer;
 use crate::audit::CommandKind;
 pub(super) use requests::{RequestGenerator, RequestedTrigger, UserRequest};
 pub(super) use workers::Workers;
@@ -72,7 +73,7 @@ impl Users {
         self.end_transaction(cluster, |until| until <= now);
         if self.open.is_none() && cluster.rng.one_in(12) {
             let until = now + cluster.rng.pick(&[0, 5, 55]);
-            self.open = Some((cluster.broker.init(USERS), until));
+            self.open = cluster.broker.init(USERS).ok().map(|producer| (producer, until));
             cluster.counts.add(FaultKind::ProducerSlow);
         }
         for _ in 0..cluster.rng.pick(&[1, 1, 2, 5]) {

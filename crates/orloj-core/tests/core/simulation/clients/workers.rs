@@ -40,10 +40,10 @@ pub(in crate::simulation) struct Workers {
 impl Workers {
     /// Makes some callbacks of one partition; many fail, and some are withdrawn.
     pub(in crate::simulation) fn work(&mut self, p: usize, cluster: &mut SimulatedCluster) {
+        let Ok(producer) = cluster.broker.init(WORKERS) else { return };
         let max = cluster.batch();
         let batch =
             cluster.broker.fires[p].read(&cluster.broker.transaction_states, self.next[p], max);
-        let producer = cluster.broker.init(WORKERS);
         let (mut waiting, mut withdrawn) = (self.waiting[p].clone(), Vec::new());
         for (offset, _, sent) in batch.records {
             match sent.effect {

@@ -130,8 +130,11 @@ impl CommittedOffsets for SimulatedOffsets {
             if is_active(Mutation::UnstableOffset) {
                 return Ok(cluster.broker.group.committed[p].clone());
             }
-            let unstable = || CallError::new("a transaction is open");
-            Ok(cluster.broker.stable_offset(p).ok_or_else(unstable)?.committed)
+            let Some(stable) = cluster.broker.stable_offset(p) else {
+                cluster.counts.add(FaultKind::OffsetUnstable);
+                return Err(CallError::new("a transaction is open"));
+            };
+            Ok(stable.committed)
         })
     }
 

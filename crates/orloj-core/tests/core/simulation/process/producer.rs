@@ -2,8 +2,9 @@
 //!
 //! Invariant: what is sent is what the production code has encoded; it is decoded here.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,16 +20,19 @@ use orloj_core::model::definition::Header;
 use orloj_core::model::fire::WorkerRecord;
 use orloj_core::model::fire_id::FireId;
 use orloj_core::model::ledger::LedgerValue;
+use orloj_core::model::text::Text;
 
 use super::{ProcessState, SimulatedProcess, index, suffix};
 use crate::simulation::broker::{
-    Producer, SimulatedEffect, SimulatedOffsetCommit, SimulatedOutput, SimulatedProducerError,
-    SimulatedRawRecord, SimulatedSend, SimulatedTopicFire,
+    ClientRecord, SimulatedEffect, SimulatedOffsetCommit, SimulatedOutput, SimulatedRawRecord,
+    SimulatedSend, SimulatedTopicFire,
 };
 use crate::simulation::cluster::{SimulatedCluster, partition_of};
 use crate::simulation::fault_kinds::FaultKind;
 use crate::simulation::group::{Membership, producer_ids};
+use crate::simulation::late_requests::LateCall;
 use crate::simulation::log::SimulatedTransactionState;
+use crate::simulation::transaction::{Producer, SimulatedProducerError};
 
 /// Opens the producers of a process.
 #[derive(Clone)]
@@ -39,16 +43,31 @@ impl ProducerFactory for SimulatedProducers {
 
     fn open(&self) -> Result<SimulatedProducer, TransactionError> {
         let producers = self.0.call(|cluster, state| {
-            cluster
-                .fail_sometimes()
-                .map_err(|error| TransactionError::Unknown(error.to_string()))?;
+            let ids = producer_ids(state.id);
+            if cluster.fails(12) {
+                match cluster.rng.below(3) {
+                    0 => cluster.counts.add(FaultKind::OpenFailed),
+                    1 => cluster.send_late(LateCall::Init(ids[cluster.broker.now as usize % 2])),
+                    _ => {
+                        cluster.counts.add(FaultKind::OpenAnswerLost);
+                        let _opened = ids.map(|id| cluster.broker.init(id));
+                    }
+                }
+                return Err(unknown("the coordinator does not answer"));
+            }
+            let opened = ids.map(|id| cluster.broker.init(id));
+            let [Ok(first), Ok(second)] = opened else {
+                cluster.counts.add(FaultKind::OpenFailed);
+                return Err(unknown("an earlier transaction has not ended yet"));
+            };
             if std::mem::replace(&mut state.has_producers, true) {
                 cluster.counts.add(FaultKind::StepDropped);
             }
-            Ok(producer_ids(state.id).map(|id| cluster.broker.init(id)))
+            Ok([first, second])
         })?;
         let (process, current) = (self.0.clone(), AtomicUsize::new(0));
-        Ok(SimulatedProducer { process, producers, current, outside: Mutex::default() })
+        let (client, outside) = (Mutex::default(), Mutex::default());
+        Ok(SimulatedProducer { process, producers, current, client, outside })
     }
 }
 
@@ -57,25 +76,75 @@ pub(in crate::simulation) struct SimulatedProducer {
     process: SimulatedProcess,
     producers: [Producer; 2],
     current: AtomicUsize,
+    client: Mutex<ClientTransaction>,
     /// Offsets to commit after the transaction: see [`Mutation::OffsetsOutsideTransaction`].
     outside: Mutex<Option<(Vec<SimulatedOffsetCommit>, Membership)>>,
+}
+
+/// What the client library knows of a transaction.
+#[derive(Default)]
+struct ClientTransaction {
+    is_open: bool,
+    /// Records that were not sent to the broker yet, with their topics.
+    queued: VecDeque<(Text, ClientRecord)>,
+    /// The first record that was not delivered.
+    error: Option<TransactionError>,
 }
 
 impl SimulatedProducer {
     fn current(&self) -> Producer {
         self.producers[self.current.load(Ordering::Relaxed)]
     }
+
+    fn client(&self) -> MutexGuard<'_, ClientTransaction> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn unknown(why: &str) -> TransactionError {
+    TransactionError::Unknown(why.to_owned())
 }
 
 fn refused(error: SimulatedProducerError, cluster: &mut SimulatedCluster) -> TransactionError {
     match error {
-        SimulatedProducerError::Fenced => {
+        SimulatedProducerError::Fenced | SimulatedProducerError::NotOpen => {
             cluster.counts.add(FaultKind::ProducerFenced);
             TransactionError::Fenced("by a newer producer".to_owned())
         }
         SimulatedProducerError::Generation => {
             cluster.counts.add(FaultKind::GenerationRefused);
             TransactionError::StaleGeneration("a newer generation".to_owned())
+        }
+        SimulatedProducerError::Unavailable => {
+            cluster.counts.add(FaultKind::CallWithoutLeader);
+            unknown("a partition has no leader")
+        }
+    }
+}
+
+impl ClientTransaction {
+    /// Sends at most `count` queued records. The first that is not delivered ends that.
+    fn deliver(&mut self, by: Producer, count: usize, cluster: &mut SimulatedCluster) {
+        for _ in 0..count {
+            let Some((_topic, record)) = self.queued.front() else { return };
+            if self.error.is_some() {
+                return;
+            }
+            if let Err(error) = cluster.broker.send_created(by, record.clone()) {
+                self.error = Some(refused(error, cluster));
+            } else {
+                let _sent = self.queued.pop_front();
+            }
+        }
+    }
+
+    /// The records are lost, or arrive later.
+    fn lose(&mut self, by: Producer, cluster: &mut SimulatedCluster) {
+        let records: Vec<_> = self.queued.drain(..).map(|(_, record)| record).collect();
+        if cluster.rng.one_in(2) {
+            cluster.send_late(LateCall::Records(by, records));
+        } else {
+            cluster.counts.add(FaultKind::RecordsLost);
         }
     }
 }
@@ -85,19 +154,53 @@ impl TransactionalSending for SimulatedProducer {
 
     fn begin_at(&self, _time: Timestamp) -> Result<(), TransactionError> {
         let _previous = self.current.fetch_xor(1, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn send(&self, record: ProducerRecord<'_>) -> Result<(), TransactionError> {
-        let producer = self.current();
-        self.process.call(|cluster, state| {
-            let output = output_of(&record, cluster, state);
-            cluster.broker.send(producer, output).map_err(|error| refused(error, cluster))
+        self.process.call(|cluster, _| {
+            if cluster.fails(500) {
+                cluster.counts.add(FaultKind::BeginFailed);
+                return Err(unknown("the client has failed"));
+            }
+            let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+            assert!(!client.is_open, "the previous transaction has not ended");
+            *client = ClientTransaction { is_open: true, ..ClientTransaction::default() };
+            Ok(())
         })
     }
 
+    /// Some records are sent before the others are queued.
+    fn send(&self, record: ProducerRecord<'_>) -> Result<(), TransactionError> {
+        let producer = self.current();
+        self.process.call(|cluster, state| {
+            let mut client = self.client();
+            let output = output_of(&record, cluster, state);
+            let created = cluster.broker.now;
+            client.queued.push_back((record.topic.into(), ClientRecord { created, output }));
+            if !cluster.calm && cluster.rng.one_in(4) {
+                let count = cluster.rng.place(4);
+                client.deliver(producer, count, cluster);
+            }
+            Ok(())
+        })
+    }
+
+    /// The records may arrive although no response does, and later than this returns.
     fn flush(&self, _timeout: Duration) -> Result<(), TransactionError> {
-        Ok(())
+        let producer = self.current();
+        self.process.call(|cluster, _| {
+            let mut client = self.client();
+            if cluster.fails(150) {
+                client.lose(producer, cluster);
+                return Err(unknown("records were neither acknowledged nor refused in time"));
+            }
+            client.deliver(producer, usize::MAX, cluster);
+            if client.error.is_some() && !client.queued.is_empty() && cluster.fails(2) {
+                client.lose(producer, cluster);
+            }
+            if client.error.is_none() && cluster.fails(200) {
+                cluster.counts.add(FaultKind::RecordsAnswerLost);
+                return Err(unknown("the response was lost"));
+            }
+            client.error.clone().map_or(Ok(()), Err)
+        })
     }
 
     fn send_offsets(
@@ -112,34 +215,48 @@ impl TransactionalSending for SimulatedProducer {
             return Ok(());
         }
         self.process.call(|cluster, _| {
+            let _open = self.client();
             let is_final = |(_, _, metadata): &&SimulatedOffsetCommit| {
                 Cursor::active_owner(metadata).is_none()
             };
             let handed_over = commits.iter().filter(is_final).count() as u64;
             cluster.counts.add_many(FaultKind::Handover, handed_over);
+            if cluster.fails(120) {
+                match cluster.rng.below(3) {
+                    0 => cluster.counts.add(FaultKind::OffsetsLost),
+                    1 => {
+                        cluster.counts.add(FaultKind::OffsetsAnswerLost);
+                        let _sent = cluster.broker.send_offsets(producer, &commits, metadata);
+                    }
+                    _ => cluster.send_late(LateCall::Offsets(producer, commits, *metadata)),
+                }
+                return Err(unknown("no response to the offsets"));
+            }
             let sent = cluster.broker.send_offsets(producer, &commits, metadata);
             sent.map_err(|error| refused(error, cluster))
         })
     }
 
-    /// The request may be lost, and so may the response.
+    /// The request may be lost or late, and so may the response.
     fn commit(&self, _timeout: Duration) -> Result<(), TransactionError> {
         let producer = self.current();
         self.process.call(|cluster, state| {
+            let mut client = self.client();
             let time = shown(cluster, state);
-            if !cluster.calm && cluster.rng.one_in(60) {
-                let why = if cluster.rng.one_in(2) {
-                    cluster.steps += cluster.broker.commit(producer, time).unwrap_or(0);
-                    cluster.counts.add(FaultKind::OutcomeUnknownCommitted);
-                    "the response was lost"
-                } else {
-                    cluster.counts.add(FaultKind::OutcomeUnknownAborted);
-                    "the request was lost"
-                };
-                return Err(TransactionError::Unknown(why.to_owned()));
+            if cluster.fails(60) {
+                match cluster.rng.below(3) {
+                    0 => {
+                        cluster.steps += cluster.broker.commit(producer, time).unwrap_or(0);
+                        cluster.counts.add(FaultKind::OutcomeUnknownCommitted);
+                    }
+                    1 => cluster.counts.add(FaultKind::OutcomeUnknownAborted),
+                    _ => cluster.send_late(LateCall::Commit(producer, time)),
+                }
+                return Err(unknown("no response to the commit"));
             }
             let committed = cluster.broker.commit(producer, time);
             cluster.steps += committed.map_err(|error| refused(error, cluster))?;
+            client.is_open = false;
             // It may stop right after that, and not know of it when others go on.
             state.pauses_now |= !cluster.calm && cluster.rng.one_in(100);
             if let Some((commits, membership)) = self.outside.lock().unwrap().take() {
@@ -149,11 +266,27 @@ impl TransactionalSending for SimulatedProducer {
         })
     }
 
+    /// The request may be lost or late, and so may the response.
     fn abort(&self, _timeout: Duration) -> Result<(), TransactionError> {
         let producer = self.current();
         self.process.call(|cluster, _| {
+            let mut client = self.client();
+            if cluster.fails(30) {
+                match cluster.rng.below(3) {
+                    0 => {
+                        cluster.counts.add(FaultKind::AbortAnswerLost);
+                        let aborted = SimulatedTransactionState::Aborted;
+                        let _ended = cluster.broker.end(producer, aborted);
+                    }
+                    1 => cluster.counts.add(FaultKind::AbortLost),
+                    _ => cluster.send_late(LateCall::Abort(producer)),
+                }
+                return Err(unknown("no response to the abort"));
+            }
             let aborted = cluster.broker.end(producer, SimulatedTransactionState::Aborted);
-            aborted.map_err(|error| refused(error, cluster))
+            aborted.map_err(|error| refused(error, cluster))?;
+            client.is_open = false;
+            Ok(())
         })
     }
 }
