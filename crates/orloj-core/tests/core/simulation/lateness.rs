@@ -134,7 +134,7 @@ fn a_long_pause_delays_fires_by_the_session_timeout_and_a_takeover() {
 
 #[test]
 fn a_process_that_leaves_delays_fires_by_a_takeover() {
-    assert_late_at_most(TAKEOVER, |run| run.with_node(0, |node, _| node.leave()));
+    assert_late_at_most(TAKEOVER, |run| run.with_node(0, |node, cluster| node.leave(cluster)));
 }
 
 #[test]

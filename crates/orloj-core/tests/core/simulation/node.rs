@@ -14,7 +14,7 @@ use orloj_core::engine::partition::LIFECYCLE_COST;
 use orloj_core::engine::takeover::TakeoverError;
 use orloj_core::environment::transaction::ProducerFactory as _;
 use orloj_core::model::names::Names;
-use orloj_core::model::{Millis, Offset, PartitionId};
+use orloj_core::model::{Millis, Offset, PartitionId, Timestamp};
 use orloj_core::scheduler::config::{
     Mode, SchedulerConfig, SchedulerTiming, StandbyConfig, TargetPolicy, WheelConfig,
 };
@@ -37,7 +37,8 @@ pub(super) struct SimulatedNode {
     process: SimulatedProcess,
     queues: ProcessQueues,
     scheduler: Scheduler<SimulatedEnvironment>,
-    is_shut_down: bool,
+    /// When it was requested to leave; later by the pauses since.
+    leaves_since: Option<Timestamp>,
     /// The last point in the code that it has reached.
     reached: &'static str,
 }
@@ -122,7 +123,7 @@ impl SimulatedNode {
         parts.standby = standby;
         let scheduler = Scheduler::new(config, parts);
         cluster.take_back(&loan);
-        Self { loan, process, queues, scheduler, is_shut_down: false, reached: "" }
+        Self { loan, process, queues, scheduler, leaves_since: None, reached: "" }
     }
 
     pub(super) fn move_clock(&mut self, cluster: &mut SimulatedCluster) {
@@ -130,8 +131,19 @@ impl SimulatedNode {
     }
 
     /// Starts to release all partitions.
-    pub(super) fn leave(&mut self) {
-        self.is_shut_down = true;
+    pub(super) fn leave(&mut self, cluster: &SimulatedCluster) {
+        let _earlier = self.leaves_since.get_or_insert(cluster.broker.now - cluster.broker.jumped);
+    }
+
+    /// A pause does not count as a part of the time in which it leaves.
+    pub(super) fn note_pause(&mut self, length: Millis) {
+        self.leaves_since = self.leaves_since.map(|since| since + length);
+    }
+
+    /// Whether it was requested to leave more than `bound` ms ago.
+    pub(super) fn is_late_to_leave(&self, cluster: &SimulatedCluster, bound: Millis) -> bool {
+        let now = cluster.broker.now.saturating_sub(cluster.broker.jumped);
+        self.leaves_since.is_some_and(|since| now > since + bound)
     }
 
     /// It crashes soon, at any of its next calls.
@@ -227,7 +239,7 @@ impl SimulatedNode {
         }
         drop((standby, busy));
         drop(queues);
-        if self.is_shut_down {
+        if self.leaves_since.is_some() {
             return self.scheduler.leave();
         }
         self.scheduler.poll_once().map(|()| false)

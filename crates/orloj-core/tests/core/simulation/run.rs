@@ -27,6 +27,10 @@ pub(super) const NODES: usize = 3;
 pub(super) const SESSION: Millis = 40;
 /// What is due must have happened so long after the last fault, in ms.
 const BOUND: Millis = 2_000;
+/// A turn of the loop that lasts longer does not poll the group in time, in ms.
+const TURN_MAX: Millis = 60;
+/// A process that is not paused has ended so long after it was requested to, in ms.
+const LEAVE_MAX: Millis = 1_000;
 /// Events in a run.
 const EVENTS: usize = 5_000;
 /// Once in so many of them time time_jumps, where there is something that recurs.
@@ -175,7 +179,11 @@ impl SimulationRun {
                 *paused_until = None;
                 let mut turn = NodeTurn::Runs;
                 for _ in 0..1 + cluster.rng.below(8) {
+                    let began = cluster.broker.now;
                     turn = node.run_once(cluster);
+                    let took = cluster.broker.now - began;
+                    assert!(took <= TURN_MAX, "a turn of process {id} takes {took} ms");
+                    assert!(!node.is_late_to_leave(cluster, LEAVE_MAX), "process {id} goes on");
                     if !matches!(turn, NodeTurn::Runs) {
                         break;
                     }
@@ -227,7 +235,7 @@ impl SimulationRun {
                 self.with_node(id, |node, _| node.crash_soon(calls));
             }
             14..24 => self.pause(id),
-            24..30 => self.with_node(id, |node, _| node.leave()),
+            24..30 => self.with_node(id, |node, cluster| node.leave(cluster)),
             30..44 => {
                 self.cluster.counts.add(FaultKind::Rebalance);
                 let SimulatedCluster { broker, rng, .. } = &mut *self.cluster;
@@ -299,7 +307,8 @@ impl SimulationRun {
     /// The same, for so long, in ms.
     pub(super) fn pause_for(&mut self, id: usize, length: Millis) {
         let now = self.cluster.broker.now;
-        if let Process::Running { paused_until, .. } = &mut self.processes[id] {
+        if let Process::Running { paused_until, node } = &mut self.processes[id] {
+            node.note_pause(length);
             paused_until.get_or_insert((now, now + length));
         }
     }
@@ -400,7 +409,7 @@ impl SimulationRun {
             (0..NODES).for_each(|id| self.crash(id));
         } else {
             for id in 0..NODES {
-                self.with_node(id, |node, _| node.leave());
+                self.with_node(id, |node, cluster| node.leave(cluster));
             }
             for _ in 0..200 {
                 for id in 0..NODES {

@@ -97,7 +97,9 @@ impl SimulatedProducer {
     }
 
     fn client(&self) -> MutexGuard<'_, ClientTransaction> {
-        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+        let client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(client.is_open, "a call outside of a transaction, which the client refuses");
+        client
     }
 }
 
