@@ -1,15 +1,17 @@
 //! Which partitions a process owns, and what the end of a transaction means for them: the rules of
 //! assignment, revocation, loss and unknown outcomes, as a state machine without I/O.
 //!
-//! Invariant: group changes are processed only while no transaction is open, so that no partition
-//! is released in the middle of one. If the outcome of a transaction is unknown, everything decided
-//! since the last committed one is dropped: the broker completes or aborts the transaction, and
-//! every partition is taken over again.
+//! Invariant: group changes are processed only while no transaction of ours is in progress, so that
+//! no partition is released in the middle of one. If the outcome of a transaction is unknown,
+//! everything decided since the last committed one is dropped: the broker completes or aborts the
+//! transaction, and every partition is taken over again. Until then partitions may be released: the
+//! old transaction is committed only if it contains their offsets, for which the next owner waits.
 //!
 //! ```text
 //!   idle ──begin──► in transaction ──committed──► idle: apply (and release, after a final commit)
 //!    ▲                   │ ▲ └─stale generation─► send again, a few times
 //!    │                   └─┘
+//!    ├──not committed: take everything over again
 //!    └──recreated── recreating ◄──anything else: new producer, then take everything over again
 //! ```
 
@@ -39,6 +41,8 @@ pub enum TransactionOutcome {
     Committed,
     /// The group has a newer generation, and the broker refused the offsets: nothing is committed.
     StaleGeneration,
+    /// It was aborted, and cannot be sent again: this process is not a member of the group now.
+    Aborted,
     /// A timeout, a refusal, a newer producer with our id: unknown, or failed for good.
     Unknown,
 }
@@ -98,10 +102,16 @@ impl GroupAssignment {
         Self { owned: BTreeSet::new(), grace, revocation: None, producer: ProducerState::Idle }
     }
 
-    /// Whether a group change may be processed or a transaction started.
+    /// Whether a transaction may be started.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.producer == ProducerState::Idle
+    }
+
+    /// Whether a group change may be processed.
+    #[must_use]
+    pub fn accepts_changes(&self) -> bool {
+        matches!(self.producer, ProducerState::Idle | ProducerState::Recreating)
     }
 
     /// The partitions we own, including those that are being given up.
@@ -121,8 +131,15 @@ impl GroupAssignment {
         change: AssignmentChange,
         now: Timestamp,
     ) -> Vec<AssignmentAction> {
-        assert!(self.is_idle(), "the assignment changes only while no transaction is open");
+        assert!(self.accepts_changes(), "the assignment changes only between transactions");
         match change {
+            // They are taken over with all others.
+            AssignmentChange::Assigned(partitions) if !self.is_idle() => {
+                self.owned.extend(&partitions);
+                Vec::new()
+            }
+            // Nothing is decided about them that a final commit could contain.
+            AssignmentChange::Revoked(partitions) if !self.is_idle() => self.release(partitions),
             AssignmentChange::Assigned(partitions) => {
                 self.owned.extend(&partitions);
                 partitions.into_iter().map(AssignmentAction::TakeOver).collect()
@@ -145,6 +162,10 @@ impl GroupAssignment {
 
     /// Time has passed: the final commit of revoked partitions may be due.
     pub fn on_tick(&mut self, now: Timestamp) -> Vec<AssignmentAction> {
+        if self.producer == ProducerState::Recreating {
+            let revocation = self.revocation.take();
+            return revocation.map_or_else(Vec::new, |revoked| self.release(revoked.partitions));
+        }
         if !self.is_idle() {
             return Vec::new();
         }
@@ -181,6 +202,13 @@ impl GroupAssignment {
                 *attempts += 1;
                 vec![AssignmentAction::RetryTransaction]
             }
+            TransactionOutcome::Aborted => {
+                let releasing = std::mem::take(releasing);
+                self.producer = ProducerState::Idle;
+                let mut actions = self.release(releasing);
+                actions.extend(self.take_all_over());
+                actions
+            }
             // Partitions that were being released need not be taken over again.
             TransactionOutcome::StaleGeneration | TransactionOutcome::Unknown => {
                 let releasing = std::mem::take(releasing);
@@ -196,7 +224,11 @@ impl GroupAssignment {
     pub fn on_producer_recreated(&mut self) -> Vec<AssignmentAction> {
         assert_eq!(self.producer, ProducerState::Recreating, "no new producer was requested");
         self.producer = ProducerState::Idle;
-        self.owned.iter().copied().map(AssignmentAction::TakeOver).collect()
+        self.take_all_over().collect()
+    }
+
+    fn take_all_over(&self) -> impl Iterator<Item = AssignmentAction> {
+        self.owned.iter().copied().map(AssignmentAction::TakeOver)
     }
 
     fn release(&mut self, partitions: Vec<PartitionId>) -> Vec<AssignmentAction> {
@@ -277,14 +309,44 @@ mod tests {
             assignment.on_transaction_end(TransactionOutcome::Unknown),
             [AssignmentAction::RecreateProducer]
         );
-        assert!(
-            !assignment.is_idle(),
-            "no transaction begins and no change is processed meanwhile"
-        );
+        assert!(!assignment.is_idle(), "no transaction begins meanwhile");
         assert_eq!(
             assignment.on_producer_recreated(),
             [AssignmentAction::TakeOver(1), AssignmentAction::TakeOver(2)]
         );
+    }
+
+    #[test]
+    fn while_the_producer_is_recreated_partitions_are_assigned_and_released() {
+        let mut assignment = assignment_of(&[1, 2, 3, 4]);
+        assert_eq!(assignment.on_assignment_change(AssignmentChange::Revoked(vec![1]), 0), []);
+        assignment.on_transaction_begin();
+        let _recreate = assignment.on_transaction_end(TransactionOutcome::Unknown);
+        let released = |id| vec![AssignmentAction::Release(vec![id])];
+        assert_eq!(assignment.on_tick(1), released(1), "it has nothing left to fire");
+        let revoked = AssignmentChange::Revoked(vec![2]);
+        assert_eq!(assignment.on_assignment_change(revoked, 1), released(2));
+        let lost = AssignmentChange::Lost(vec![3]);
+        assert_eq!(assignment.on_assignment_change(lost, 1), released(3));
+        let assigned = AssignmentChange::Assigned(vec![5]);
+        assert_eq!(assignment.on_assignment_change(assigned, 1), []);
+        assert_eq!(
+            assignment.on_producer_recreated(),
+            [AssignmentAction::TakeOver(4), AssignmentAction::TakeOver(5)]
+        );
+        assert_eq!(assignment.on_tick(1_000), []);
+    }
+
+    #[test]
+    fn an_aborted_transaction_needs_no_new_producer() {
+        let mut assignment = assignment_of(&[1, 2]);
+        assert_eq!(assignment.on_assignment_change(AssignmentChange::Revoked(vec![2]), 0), []);
+        assert_eq!(assignment.on_tick(100), [AssignmentAction::FinalCommit(vec![2])]);
+        assert_eq!(
+            assignment.on_transaction_end(TransactionOutcome::Aborted),
+            [AssignmentAction::Release(vec![2]), AssignmentAction::TakeOver(1)]
+        );
+        assert!(assignment.is_idle());
     }
 
     #[test]

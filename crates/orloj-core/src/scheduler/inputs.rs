@@ -418,6 +418,7 @@ fn route_trigger<S: RowStore>(
         },
         PartitionState::WaitingForClock(_)
         | PartitionState::StoreFailed
+        | PartitionState::WaitingForProducer
         | PartitionState::Refused(_)
         | PartitionState::Transitioning => {}
     }

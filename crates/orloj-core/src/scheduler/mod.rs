@@ -2,7 +2,7 @@
 //!
 //! Invariant: one OS thread runs the loop: transaction results, consumer group, takeovers, inputs,
 //! fires, next transaction. A second thread runs the open transaction, and a third one writes
-//! committed rows to the stores. The group is polled only while no transaction is open.
+//! committed rows to the stores. The group is polled only while no transaction is in progress.
 //!
 //! ```text
 //!   triggers[p], signals[p] ─poll─► decode ──► engine.ingest ─┐
@@ -19,6 +19,7 @@ mod end_offset_poller;
 pub mod inputs;
 pub mod local_store;
 mod partition_task;
+mod producer_jobs;
 mod record_sender;
 mod report;
 mod restore_pool;
@@ -52,6 +53,7 @@ use end_offset_poller::EndOffsetPoller;
 pub use end_offset_poller::GRACE_MS;
 use inputs::InputDecoder;
 use partition_task::{PartitionState, PartitionTask};
+use producer_jobs::ProducerJobs;
 use record_sender::RecordSender;
 use restore_pool::RestorePool;
 use standby::{SharedParts, Standby, StandbyParts};
@@ -138,7 +140,9 @@ pub struct Scheduler<E: Environment> {
     signals_and_ledger: E::Reader,
     cluster: E::Cluster,
     producers: E::Producers,
-    producer: Arc<E::Producer>,
+    /// `None` while new ones are opened.
+    producer: Option<Arc<E::Producer>>,
+    producer_jobs: ProducerJobs<E>,
     committer: Committer<E>,
     batch: Option<Arc<TransactionBatch>>,
     /// When the last transaction was submitted, on the monotonic clock.
@@ -216,7 +220,8 @@ impl<E: Environment> Scheduler<E> {
             triggers: parts.triggers,
             signals_and_ledger: parts.signals_and_ledger,
             producers: parts.producers,
-            producer: Arc::new(parts.producer),
+            producer: Some(Arc::new(parts.producer)),
+            producer_jobs: ProducerJobs::start(&environment),
             batch: None,
             stores: parts.stores,
             standby,
@@ -249,10 +254,13 @@ impl<E: Environment> Scheduler<E> {
         let wait = self.time_until_due(now);
         if !self.assignment.is_idle() {
             self.poll_transaction(wait.min(Duration::from_millis(1)))?;
+            self.poll_producer_jobs(wait.min(Duration::from_millis(1)))?;
         }
         self.poll_store_writer()?;
         if self.assignment.is_idle() {
             self.rebuild_failed_stores()?;
+        }
+        if self.assignment.accepts_changes() {
             self.poll_group()?;
         }
         self.advance_takeovers()?;
@@ -348,7 +356,7 @@ impl<E: Environment> Scheduler<E> {
         self.tasks.values().filter(active).map(|task| task.id).collect()
     }
 
-    /// Polls the group. No transaction is open at this point.
+    /// Polls the group. No transaction is in progress at this point.
     fn poll_group(&mut self) -> Result<(), LoopError> {
         match self.member.poll(Duration::ZERO) {
             Ok(changes) => {
@@ -413,8 +421,9 @@ impl<E: Environment> Scheduler<E> {
         let is_late = now >= leaving.began + self.config.timing.leave_timeout;
         let releases = self.config.leave_on_shutdown && self.config.mode == Mode::Guaranteed;
         if !leaving.is_requested {
-            if !self.assignment.is_idle() && !is_late {
+            if !self.assignment.accepts_changes() && !is_late {
                 self.poll_transaction(IDLE_WAIT)?;
+                self.poll_producer_jobs(IDLE_WAIT)?;
             } else {
                 self.leaving = Some(Leaving { is_requested: true, ..leaving });
                 self.request_leave(releases)?;
@@ -433,7 +442,7 @@ impl<E: Environment> Scheduler<E> {
         self.assignment.disable_grace();
         if releases {
             self.member.leave_gracefully()?;
-        } else if self.assignment.is_idle() {
+        } else if self.assignment.accepts_changes() {
             let all = self.assignment.owned().iter().copied().collect();
             let actions =
                 self.assignment.on_assignment_change(AssignmentChange::Revoked(all), self.uptime());

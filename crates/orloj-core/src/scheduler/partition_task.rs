@@ -63,6 +63,8 @@ pub(super) enum PartitionState {
     Active(Box<Partition>),
     /// Its store has failed: it decides nothing until it is taken over again with a new store.
     StoreFailed,
+    /// What it had decided is dropped: it is taken over again when there is a new producer.
+    WaitingForProducer,
     /// Not taken over: an operator must act first.
     Refused(TakeoverError),
     /// Used within one call while the state changes.
@@ -194,6 +196,7 @@ impl<S: RowStore> PartitionTask<S> {
             }
             PartitionState::WaitingForClock(_)
             | PartitionState::StoreFailed
+            | PartitionState::WaitingForProducer
             | PartitionState::Refused(_)
             | PartitionState::Transitioning => false,
         }

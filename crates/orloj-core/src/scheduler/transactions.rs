@@ -10,25 +10,19 @@ use std::time::Duration;
 use super::committer::{CommitJob, CommitStage, GroupMetadata};
 use super::config::Mode;
 use super::local_store::local_state;
-use super::partition_task::{PartitionState, PartitionTask};
+use super::partition_task::{EndCheck, PartitionState, PartitionTask};
+use super::producer_jobs::ProducerResult;
 use super::store_writer::{Spill, StoreWriteResult};
 use super::transaction_batch::{TakeoverBarrier, TransactionBatch};
 use super::{LoopError, Scheduler, ms};
 use crate::engine::assignment::{AssignmentAction, TransactionOutcome};
 use crate::engine::local_checkpoint::LocalCheckpoint;
 use crate::engine::takeover::TakeoverRequest;
-use crate::environment::group::{GroupMembership as _, GroupMetadataError};
-use crate::environment::transaction::{
-    ProducerFactory as _, TransactionError, TransactionalSending as _,
-};
+use crate::environment::group::GroupMembership as _;
+use crate::environment::transaction::TransactionError;
 use crate::environment::{Clock as _, ClusterQueries as _, Environment, Reporter as _};
 use crate::fault::{Mutation, is_active};
 use crate::model::{PartitionId, Timestamp};
-
-/// How long to wait before opening the producers again after a failure.
-const RECREATE_PAUSE: Duration = Duration::from_millis(200);
-/// How long to wait before a transaction is sent again after its group generation was refused.
-const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 impl<E: Environment> Scheduler<E> {
     /// Submits the decided steps to the committer, in one transaction.
@@ -99,7 +93,7 @@ impl<E: Environment> Scheduler<E> {
                 }
                 AssignmentAction::Release(partitions) => self.release(&partitions)?,
                 AssignmentAction::ApplyCommitted => self.on_committed(),
-                AssignmentAction::RetryTransaction => self.retry_transaction()?,
+                AssignmentAction::RetryTransaction => self.abort_transaction(),
                 AssignmentAction::RecreateProducer => self.recreate_producers()?,
             }
         }
@@ -119,7 +113,7 @@ impl<E: Environment> Scheduler<E> {
         self.committer.submit(CommitJob {
             clock: self.clock.clone(),
             reporter: self.reporter.clone(),
-            producer: Arc::clone(&self.producer),
+            producer: self.producer(),
             commit_not_before: batch.commit_not_before().min(latest),
             batch,
             offset_commits,
@@ -129,32 +123,48 @@ impl<E: Environment> Scheduler<E> {
         });
     }
 
-    /// This process is not a member of the group now. Nothing was sent; try again later.
-    fn requeue(
-        &mut self,
-        batch: Arc<TransactionBatch>,
-        error: &GroupMetadataError,
-    ) -> Result<(), LoopError> {
-        tracing::debug!(%error, "this process is not a member of the group");
-        self.batch = Some(batch);
-        self.on_transaction_end(TransactionOutcome::StaleGeneration)
+    fn producer(&self) -> Arc<E::Producer> {
+        Arc::clone(self.producer.as_ref().expect("no transaction while producers are opened"))
     }
 
-    /// Aborts, and sends the same batch with the current group generation.
-    fn retry_transaction(&mut self) -> Result<(), LoopError> {
-        let batch = self.batch.take().expect("only a submitted transaction can end");
-        self.clock.pause(RETRY_PAUSE);
-        match self.producer.abort(self.config.transaction_timeout) {
-            Ok(()) => match self.member.metadata() {
-                Ok(group_metadata) => self.submit_transaction(batch, group_metadata),
-                Err(error) => return self.requeue(batch, &error),
-            },
-            Err(error) => {
+    /// Aborts, so that the same batch can be sent with the current group generation.
+    fn abort_transaction(&mut self) {
+        let producer = self.producer();
+        self.producer_jobs.abort(producer, self.config.transaction_timeout);
+    }
+
+    /// Waits at most `timeout` for the abort or the opening that is in progress, and handles its
+    /// result.
+    pub(super) fn poll_producer_jobs(&mut self, timeout: Duration) -> Result<(), LoopError> {
+        match self.producer_jobs.poll(timeout) {
+            None => Ok(()),
+            Some(ProducerResult::Aborted(Ok(()))) => self.retry_transaction(),
+            Some(ProducerResult::Aborted(Err(error))) => {
                 self.report_failure(&error);
-                return self.on_transaction_end(TransactionOutcome::Unknown);
+                self.on_transaction_end(TransactionOutcome::Unknown)
+            }
+            Some(ProducerResult::Opened(producer)) => {
+                self.reporter.ready("broker");
+                self.producer = Some(Arc::new(producer));
+                let actions = self.assignment.on_producer_recreated();
+                self.execute(actions)
             }
         }
-        Ok(())
+    }
+
+    /// Sends the batch of an aborted transaction again.
+    fn retry_transaction(&mut self) -> Result<(), LoopError> {
+        let batch = self.batch.take().expect("only a submitted transaction can end");
+        match self.member.metadata() {
+            Ok(group_metadata) => {
+                self.submit_transaction(batch, group_metadata);
+                Ok(())
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a transaction was aborted; taking all partitions over again");
+                self.on_transaction_end(TransactionOutcome::Aborted)
+            }
+        }
     }
 
     /// Commits the last steps of partitions that are being released.
@@ -181,6 +191,7 @@ impl<E: Environment> Scheduler<E> {
                     batch.final_offsets.push((*id, cursor.next_offset, metadata));
                 }
                 PartitionState::StoreFailed
+                | PartitionState::WaitingForProducer
                 | PartitionState::Refused(_)
                 | PartitionState::Transitioning => {}
             }
@@ -221,6 +232,7 @@ impl<E: Environment> Scheduler<E> {
                 }
                 PartitionState::WaitingForClock(_)
                 | PartitionState::StoreFailed
+                | PartitionState::WaitingForProducer
                 | PartitionState::Refused(_)
                 | PartitionState::Transitioning => {}
             }
@@ -340,28 +352,26 @@ impl<E: Environment> Scheduler<E> {
         }
     }
 
-    /// Opening new producers makes the broker decide the transaction of the old ones. The loop can
-    /// do nothing else until then.
+    /// Opening new producers makes the broker decide the transaction of the old ones. Until then
+    /// nothing is decided.
     fn recreate_producers(&mut self) -> Result<(), LoopError> {
         self.batch = None;
         // This lasts as long as the broker is unavailable.
         self.reporter
             .not_ready("broker", "a transaction failed; recreating its producer".to_owned());
-        loop {
-            match self.producers.open() {
-                Ok(producer) => {
-                    self.reporter.ready("broker");
-                    self.producer = Arc::new(producer);
-                    let actions = self.assignment.on_producer_recreated();
-                    return self.execute(actions);
-                }
-                Err(error) => {
-                    self.reporter.not_ready("broker", error.to_string());
-                    tracing::warn!(%error, "the producers cannot be opened; trying again");
-                    self.clock.pause(RECREATE_PAUSE);
-                }
+        let ids: Vec<_> = self.tasks.keys().copied().collect();
+        for id in ids {
+            self.stop_reading(id)?;
+            let Some(task) = self.tasks.get_mut(&id) else { continue };
+            (task.end_check, task.paused_until) = (EndCheck::Idle, None);
+            if !matches!(task.state, PartitionState::StoreFailed) {
+                task.state = PartitionState::WaitingForProducer;
             }
         }
+        self.report_readiness();
+        let old = self.producer.take();
+        self.producer_jobs.open(self.producers.clone(), self.reporter.clone(), old);
+        Ok(())
     }
 
     /// A topic refused a record: look up its state again. If it refuses twice in a row, its fires
