@@ -3,7 +3,7 @@
 //!
 //! Invariant: nodes share this and nothing else.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use orloj_core::codec::registration::{
@@ -26,6 +26,8 @@ use super::transaction::{LogPlace, OFFSETS, TRANSACTIONS, Topic};
 
 /// Partitions of every topic.
 pub(super) const PARTITIONS: usize = 3;
+/// The target that refuses records for some time, or for ever.
+pub(super) const REFUSING: &str = "refusing";
 /// A cancel this long before the due time is never too late, in ms.
 pub(super) const GRACE: Millis = 10;
 
@@ -37,6 +39,10 @@ pub(super) struct SimulatedCluster {
     pub(super) reader: SimulatedReader,
     /// Target topics that cannot be reached just now.
     pub(super) unavailable: BTreeSet<Text>,
+    /// Target topics whose state shows nothing unusual, and that refuse every record.
+    pub(super) refusing: BTreeSet<Text>,
+    /// Target topics without a leader, although their state does not show it, and until when.
+    pub(super) leaderless: BTreeMap<Text, Timestamp>,
     /// Requests whose callers have stopped waiting.
     pub(super) late: Vec<LateRequest>,
     /// Clocks differ from true time by at most this, in ms.
@@ -71,6 +77,8 @@ impl SimulatedCluster {
             counts: FaultCounts::default(),
             reader: SimulatedReader { schemas },
             unavailable: BTreeSet::new(),
+            refusing: BTreeSet::new(),
+            leaderless: BTreeMap::new(),
             late: Vec::new(),
             time_jumps: false,
             calm: false,
@@ -116,8 +124,8 @@ impl SimulatedCluster {
         !self.calm && self.rng.one_in(n)
     }
 
-    /// A partition has no leader for some time: of a topic of ours, of the group's offsets, or of the
-    /// coordinator.
+    /// A partition has no leader for some time: of a topic of ours, of the group's offsets, of the
+    /// coordinator, or of a target.
     pub(super) fn lose_leader(&mut self) {
         let until = self.broker.now + self.rng.pick(&[10, 60, 60, 300]);
         let p = self.rng.place(PARTITIONS);
@@ -130,8 +138,13 @@ impl SimulatedCluster {
             TRANSACTIONS,
         ];
         self.counts.add(FaultKind::LeaderLost);
-        let place = self.rng.pick(&places);
-        self.broker.lose_leader(place, until);
+        match self.rng.place(8) {
+            place @ 0..6 => self.broker.lose_leader(places[place], until),
+            _ => {
+                let topic = format!("topic-{}", 2 + self.rng.below(3)).as_str().into();
+                let _before = self.leaderless.insert(topic, until);
+            }
+        }
     }
 
     /// The caller does not wait for this request any more; it arrives later.
@@ -156,6 +169,7 @@ impl SimulatedCluster {
     pub(super) fn calm_down(&mut self) {
         self.calm = true;
         self.unavailable.clear();
+        self.leaderless.clear();
         self.broker.restore_leaders();
         self.receive_late(true);
     }

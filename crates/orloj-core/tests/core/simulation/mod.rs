@@ -51,6 +51,8 @@ const SEEDS_FOR_BUGS: u64 = 2_000;
 const SEEDS_RUN_TWICE: u64 = 20;
 /// What the finding of a panic begins with.
 const PANIC: &str = "PANIC";
+/// How late a fire may be while another target refuses every record, in ms.
+const NEIGHBOUR_LATENESS: u64 = 250;
 /// Threads, each with seeds of its own.
 const THREADS: u64 = 2;
 
@@ -186,6 +188,21 @@ fn no_seed_breaks_the_promise() {
         panic!("seed {seed}: {why}\nrun it again: make sim SEED={seed}");
     }
     assert!(count < SEEDS || counts.least() > 0, "a kind of fault never happened:\n{counts}");
+}
+
+#[test]
+fn a_target_that_refuses_every_record_does_not_delay_the_others() {
+    let schemas = Arc::new(Schemas::new());
+    for seed in 1..=20 {
+        let mut run = SimulationRun::new(seed, Arc::clone(&schemas), check_before_replay);
+        run.run_with_refusals();
+        let mut late = check::lateness_of_fires(&run);
+        late.sort_unstable();
+        assert!(late.len() > 100, "seed {seed}: {} fires", late.len());
+        let (median, most) = (late[late.len() / 2], late[late.len() - 1]);
+        println!("seed {seed}: {} fires, late by {median} ms, at most {most} ms", late.len());
+        assert!(most <= NEIGHBOUR_LATENESS, "seed {seed}: a fire is {most} ms late");
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use orloj_core::model::signal::Signal;
 use orloj_core::model::{Millis, Offset, Timestamp};
 
 use super::clients::{Users, Workers};
-use super::cluster::{GRACE, PARTITIONS, SimulatedCluster};
+use super::cluster::{GRACE, PARTITIONS, REFUSING, SimulatedCluster};
 use super::disk::SimulatedDisk;
 use super::fault_kinds::FaultKind;
 use super::node::{NodeTurn, SimulatedNode};
@@ -102,6 +102,21 @@ impl SimulationRun {
                     self.workers.work(p, &mut self.cluster);
                 }
                 _ => self.inject_fault(),
+            }
+        }
+    }
+
+    /// No fault but a target that refuses every record.
+    pub(super) fn run_with_refusals(&mut self) {
+        self.cluster.calm_down();
+        self.refuse_records();
+        for _ in 0..EVENTS {
+            self.cluster.broker.now += 1;
+            self.expire();
+            let id = self.cluster.rng.place(NODES);
+            self.turn(id);
+            if self.cluster.rng.one_in(30) {
+                self.users.write(&mut self.cluster);
             }
         }
     }
@@ -248,7 +263,8 @@ impl SimulationRun {
             58..82 => self.compact(),
             82..87 => self.delete_triggers(),
             87..91 => self.lose_topic(),
-            91..98 => self.cluster.lose_leader(),
+            91..94 => self.refuse_records(),
+            94..98 => self.cluster.lose_leader(),
             _ => self.outage(),
         }
     }
@@ -349,6 +365,14 @@ impl SimulationRun {
         if !self.cluster.unavailable.remove(&topic) {
             self.cluster.counts.add(FaultKind::TopicUnavailable);
             self.cluster.unavailable.insert(topic);
+        }
+    }
+
+    /// A target starts to refuse records, or stops it.
+    fn refuse_records(&mut self) {
+        let topic = REFUSING.into();
+        if !self.cluster.refusing.remove(&topic) {
+            self.cluster.refusing.insert(topic);
         }
     }
 

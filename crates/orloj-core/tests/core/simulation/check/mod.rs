@@ -8,6 +8,7 @@ mod dependencies;
 mod history;
 mod lifecycle;
 mod lifecycle_tests;
+mod neighbours;
 mod records;
 mod tests;
 
@@ -17,11 +18,14 @@ use orloj_core::codec::registration::FORWARDED;
 use orloj_core::model::dead_letter::Content;
 use orloj_core::model::definition::Target;
 use orloj_core::model::entry::FireId;
+use orloj_core::model::fire::Fire;
 use orloj_core::model::ledger::LedgerKey;
 use orloj_core::model::outcome::{Outcome, OutcomeKind};
 use orloj_core::model::signal::Signal;
 use orloj_core::model::text::Text;
 use orloj_core::model::{Offset, Timestamp};
+
+pub(super) use neighbours::lateness_of_fires;
 
 use history::{EventKind, SimulatedEvent};
 use lifecycle::SimulatedIdle;
@@ -30,7 +34,7 @@ use super::broker::{
     SimulatedBroker, SimulatedDecidedOffsets, SimulatedEffect, SimulatedRawRecord, SimulatedSend,
 };
 use super::clients::{Intent, UserRequest, serial};
-use super::cluster::{GRACE, PARTITIONS, partition_of};
+use super::cluster::{GRACE, PARTITIONS, REFUSING, partition_of};
 use super::fault_kinds::FaultKind;
 use super::run::SimulationRun;
 use crate::audit::report::Finding;
@@ -246,7 +250,13 @@ impl ObservedRun {
                     }
                 }
                 SimulatedEffect::DeadLetter(letter) => {
-                    if let Content::Fire { fire, .. } = &letter.content {
+                    let Content::Fire { fire, .. } = &letter.content else { continue };
+                    if target_of(fire) == Some(REFUSING) {
+                        let at = visible(broker, sent);
+                        let payload = fire.definition.payload.as_deref().unwrap_or_default();
+                        self.fires.push(fired(&fire.id, fire.scheduled, at, payload));
+                        counts.add_many(FaultKind::RefusedDeadLetter, u64::from(count));
+                    } else {
                         self.find(Violation::Lost, &fire.id, &letter.reason);
                     }
                 }
@@ -436,6 +446,14 @@ fn fault_of(outcome: &Outcome) -> Option<FaultKind> {
         OutcomeKind::Expired { .. } => Some(FaultKind::Expired),
         OutcomeKind::Unmet { .. } => Some(FaultKind::Unmet),
         _ => None,
+    }
+}
+
+/// The topic that a fire is for.
+fn target_of(fire: &Fire) -> Option<&str> {
+    match &fire.definition.target {
+        Target::Topic(target) => Some(target.topic.as_str()),
+        Target::Http(_) => None,
     }
 }
 

@@ -11,7 +11,7 @@ use orloj_core::model::Timestamp;
 use orloj_core::model::definition::Header;
 
 use super::broker::{SimulatedOutput, SimulatedRawRecord};
-use super::cluster::{PARTITIONS, SimulatedCluster, partition_of};
+use super::cluster::{PARTITIONS, REFUSING, SimulatedCluster, partition_of};
 use super::fault_kinds::FaultKind;
 use super::log::SimulatedTransactionState;
 use super::transaction::Producer;
@@ -155,7 +155,8 @@ impl Users {
         let ahead = cluster.rng.pick(&[-5, 0, 1, 3, 10, 25, 45, 50, 51, 70, 100, 200, 900]);
         let due = cluster.broker.now.saturating_add_signed(ahead);
         self.last_due = self.last_due.max(due);
-        let (name, target) = match cluster.rng.below(5) {
+        let (name, target) = match cluster.rng.below(6) {
+            5 => ("orloj-target-topic", REFUSING.to_owned()),
             0 | 1 => ("orloj-callback-url", "https://example.com/".to_owned()),
             to => ("orloj-target-topic", format!("topic-{to}")),
         };

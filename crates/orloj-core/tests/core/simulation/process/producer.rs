@@ -128,11 +128,23 @@ impl ClientTransaction {
     /// Sends at most `count` queued records. The first that is not delivered ends that.
     fn deliver(&mut self, by: Producer, count: usize, cluster: &mut SimulatedCluster) {
         for _ in 0..count {
-            let Some((_topic, record)) = self.queued.front() else { return };
+            let Some((topic, record)) = self.queued.front() else { return };
             if self.error.is_some() {
                 return;
             }
-            if let Err(error) = cluster.broker.send_created(by, record.clone()) {
+            let now = cluster.broker.now;
+            let has_leader = cluster.leaderless.get(topic).is_none_or(|until| *until <= now);
+            let is_refusing = cluster.refusing.contains(topic);
+            let (topic, partition) = (topic.as_str().to_owned(), 0);
+            if is_refusing {
+                cluster.counts.add(FaultKind::RecordRefused);
+                let reason = "no right to write".to_owned();
+                self.error = Some(TransactionError::Refused { topic, partition, reason });
+            } else if !has_leader {
+                cluster.counts.add(FaultKind::TargetUndelivered);
+                let reason = "not delivered in time".to_owned();
+                self.error = Some(TransactionError::Refused { topic, partition, reason });
+            } else if let Err(error) = cluster.broker.send_created(by, record.clone()) {
                 self.error = Some(refused(error, cluster));
             } else {
                 let _sent = self.queued.pop_front();
