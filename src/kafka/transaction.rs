@@ -28,7 +28,7 @@ use crate::config::Settings;
 use crate::environment::log::RecordHeader;
 pub use crate::environment::transaction::{OffsetCommit, ProducerRecord, TransactionError};
 use crate::fault;
-use crate::model::Timestamp;
+use crate::model::{PartitionId, Timestamp};
 
 /// How long one flush call waits before delivery errors are checked.
 const FLUSH_POLL_MS: i32 = 50;
@@ -124,15 +124,16 @@ impl TransactionalProducer {
                 Ok(()) => return Ok(()),
                 Err(refused) => refused,
             };
-            if error.rdkafka_error_code() != Some(RDKafkaErrorCode::QueueFull) {
-                return Err(TransactionError::Refused {
-                    topic: record.topic.to_owned(),
-                    partition: record.partition.unwrap_or(-1),
-                    reason: error.to_string(),
-                });
-            }
             // The wait in rdkafka's own `poll` would use a full CPU core.
             self.producer.poll(Duration::ZERO);
+            let code = error.rdkafka_error_code();
+            if code != Some(RDKafkaErrorCode::QueueFull) {
+                // After the first refusal librdkafka takes no other record, of whatever topic.
+                self.first_delivery_error()?;
+                let place = (record.topic, record.partition.unwrap_or(-1));
+                return Err(delivery_error(code, place, error.to_string())
+                    .unwrap_or_else(|| classify_kafka_error(error)));
+            }
             std::thread::park_timeout(QUEUE_FULL_PAUSE);
             outgoing = returned;
         }
@@ -191,7 +192,12 @@ impl TransactionalProducer {
             // Delivery reports are polled on this thread, so one long abort call would wait for
             // reports that nothing polls.
             match self.producer.abort_transaction(ABORT_POLL_INTERVAL) {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    // What is still reported is about records of this transaction.
+                    self.producer.poll(Duration::ZERO);
+                    let _aborted = self.first_delivery_error();
+                    return Ok(());
+                }
                 Err(error) if clock::monotonic() >= deadline => {
                     return Err(classify_kafka_error(error));
                 }
@@ -250,7 +256,7 @@ fn producer_config(settings: &Settings, id: &str) -> ClientConfig {
     config
 }
 
-/// Receives the delivery reports of refused records only.
+/// Receives the delivery reports of records that were not delivered.
 #[derive(Default)]
 struct DeliveryErrors {
     first: Mutex<Option<TransactionError>>,
@@ -263,14 +269,48 @@ impl ProducerContext for DeliveryErrors {
 
     fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
         if let Err((error, message)) = result {
-            let mut refused = self.first.lock().expect("no thread panics with the lock held");
-            let _first = refused.get_or_insert_with(|| TransactionError::Refused {
-                topic: message.topic().to_owned(),
-                partition: message.partition(),
-                reason: error.to_string(),
-            });
+            let place = (message.topic(), message.partition());
+            let error = delivery_error(error.rdkafka_error_code(), place, error.to_string());
+            let mut first = self.first.lock().expect("no thread panics with the lock held");
+            if first.is_none() {
+                *first = error;
+            }
         }
     }
+}
+
+/// What the error of one record means; `None` if it says nothing about that record: it was purged
+/// because the transaction is aborted.
+fn delivery_error(
+    code: Option<RDKafkaErrorCode>,
+    (topic, partition): (&str, PartitionId),
+    reason: String,
+) -> Option<TransactionError> {
+    let topic = topic.to_owned();
+    Some(match code? {
+        RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight => return None,
+        RDKafkaErrorCode::MessageSizeTooLarge
+        | RDKafkaErrorCode::InvalidMessage
+        | RDKafkaErrorCode::InvalidMessageSize
+        | RDKafkaErrorCode::InvalidRecord
+        | RDKafkaErrorCode::InvalidTimestamp
+        | RDKafkaErrorCode::InvalidTopic
+        | RDKafkaErrorCode::PolicyViolation
+        | RDKafkaErrorCode::TopicAuthorizationFailed
+        | RDKafkaErrorCode::UnknownPartition
+        | RDKafkaErrorCode::UnknownTopic
+        | RDKafkaErrorCode::UnknownTopicOrPartition => {
+            TransactionError::Refused { topic, partition, reason }
+        }
+        RDKafkaErrorCode::MessageTimedOut
+        | RDKafkaErrorCode::LeaderNotAvailable
+        | RDKafkaErrorCode::NotEnoughReplicas
+        | RDKafkaErrorCode::NotEnoughReplicasAfterAppend
+        | RDKafkaErrorCode::NotLeaderForPartition => {
+            TransactionError::Undelivered { topic, partition, reason }
+        }
+        other => classify(Some(other), false, reason),
+    })
 }
 
 /// The offsets to commit, with their metadata.
@@ -322,5 +362,37 @@ fn classify(code: Option<RDKafkaErrorCode>, fatal: bool, text: String) -> Transa
         }
         _ if fatal => TransactionError::Unknown(format!("fatal: {text}")),
         _ => TransactionError::Unknown(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind_of(code: RDKafkaErrorCode) -> Option<TransactionError> {
+        delivery_error(Some(code), ("orders", 3), "text".to_owned())
+    }
+
+    #[test]
+    fn only_a_record_that_was_refused_itself_is_blamed() {
+        assert_eq!(kind_of(RDKafkaErrorCode::PurgeQueue), None);
+        assert_eq!(kind_of(RDKafkaErrorCode::PurgeInflight), None);
+        let (topic, reason) = ("orders".to_owned(), "text".to_owned());
+        assert_eq!(
+            kind_of(RDKafkaErrorCode::TopicAuthorizationFailed),
+            Some(TransactionError::Refused { topic, partition: 3, reason })
+        );
+        let unknown = Some(TransactionError::Unknown("text".to_owned()));
+        assert_eq!(kind_of(RDKafkaErrorCode::State), unknown, "the transaction has failed");
+        let fenced = Some(TransactionError::Fenced("text".to_owned()));
+        assert_eq!(kind_of(RDKafkaErrorCode::ProducerFenced), fenced);
+    }
+
+    #[test]
+    fn a_record_that_was_not_acknowledged_in_time_is_not_refused() {
+        let (topic, reason) = ("orders".to_owned(), "text".to_owned());
+        let undelivered = Some(TransactionError::Undelivered { topic, partition: 3, reason });
+        assert_eq!(kind_of(RDKafkaErrorCode::MessageTimedOut), undelivered);
+        assert_eq!(kind_of(RDKafkaErrorCode::NotEnoughReplicas), undelivered);
     }
 }

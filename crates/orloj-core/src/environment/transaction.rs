@@ -19,7 +19,7 @@ pub enum TransactionError {
     /// member. Nothing is committed. Abort, then send again with new group metadata.
     #[error("the consumer group has a newer generation ({0})")]
     StaleGeneration(String),
-    /// The broker refused a record.
+    /// The broker refused a record, and would refuse it again.
     #[error("{topic}[{partition}] refused a record: {reason}")]
     Refused {
         /// The topic.
@@ -27,6 +27,16 @@ pub enum TransactionError {
         /// The partition.
         partition: PartitionId,
         /// The error of the broker or the client.
+        reason: String,
+    },
+    /// A record was not acknowledged in time, for example because its partition has no leader.
+    #[error("{topic}[{partition}] has not acknowledged a record in time: {reason}")]
+    Undelivered {
+        /// The topic.
+        topic: String,
+        /// The partition.
+        partition: PartitionId,
+        /// The error of the client.
         reason: String,
     },
     /// A timeout or another error: it is not known whether the transaction is committed.

@@ -168,7 +168,6 @@ pub struct Scheduler<E: Environment> {
     targets: Targets<E>,
     end_offsets: EndOffsetPoller<E>,
     committed_offsets: E::Queue<CommittedOffsetJob<E>>,
-    refused_topic: Option<String>,
     leaving: Option<Leaving>,
 }
 
@@ -229,7 +228,6 @@ impl<E: Environment> Scheduler<E> {
             tasks: BTreeMap::new(),
             next_partition: 0,
             fire_after: None,
-            refused_topic: None,
             leaving: None,
             config,
             environment,

@@ -2,7 +2,9 @@
 //! trigger fires.
 //!
 //! Invariant: an unknown topic is looked up before its first fire. After that its state is
-//! refreshed in the background, so that a known topic never delays a fire.
+//! refreshed in the background, so that a known topic never delays a fire. A topic that has not
+//! taken a record counts as unusable or unavailable for some time, whatever its metadata shows,
+//! and for longer each time, until a record of it is committed.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,6 +16,11 @@ use crate::environment::{ClusterQueries, Environment};
 use crate::model::names::Names;
 use crate::model::{Millis, Timestamp};
 
+/// The first refusal may be that of a topic that was deleted meanwhile: it is looked up again.
+const REFUSALS_MAX: u32 = 2;
+/// A topic that fails again and again is left out for at most so many times the usual time.
+const BACKOFF_MAX: u32 = 8;
+
 /// The states of the target topics.
 pub(super) struct Targets<E: Environment> {
     policy: Box<dyn TargetPolicy>,
@@ -24,6 +31,8 @@ pub(super) struct Targets<E: Environment> {
     names: Names,
     cluster: E::Cluster,
     cached: HashMap<String, CachedTopic>,
+    /// Topics that have not taken a record since one of theirs was committed.
+    failures: HashMap<String, TopicFailures>,
     lookups: E::Queue<TopicLookup<E::Cluster>>,
 }
 
@@ -44,6 +53,15 @@ impl<C: ClusterQueries> Job for TopicLookup<C> {
     }
 }
 
+/// How often a topic has not taken a record.
+#[derive(Debug, Default)]
+struct TopicFailures {
+    refused: u32,
+    undelivered: u32,
+    /// Until then no look-up changes its state (ms since the epoch).
+    until: Timestamp,
+}
+
 #[derive(Debug)]
 struct CachedTopic {
     state: TopicState,
@@ -60,8 +78,9 @@ impl<E: Environment> Targets<E> {
         (ttl, unreachable_ttl): (Duration, Millis),
     ) -> Self {
         let lookups = environment.start_queue("targets", Threads::Fixed(1), || ());
-        let (ttl, cached) = (super::ms(ttl), HashMap::new());
-        Self { policy, ttl, unreachable_ttl, names, cluster, cached, lookups }
+        let ttl = super::ms(ttl);
+        let (cached, failures) = (HashMap::new(), HashMap::new());
+        Self { policy, ttl, unreachable_ttl, names, cluster, cached, failures, lookups }
     }
 
     /// The states of `topics` and `pools`. Blocks only for topics that are not cached.
@@ -95,15 +114,47 @@ impl<E: Environment> Targets<E> {
         catalog
     }
 
-    /// A record was refused although the topic seemed usable: look it up again.
-    pub(super) fn invalidate(&mut self, topic: &str) {
-        let _removed = self.cached.remove(topic);
+    /// The broker refused a record although the topic seemed usable. If that is repeated, its fires
+    /// become dead letters, so that one broken target does not delay the others.
+    pub(super) fn on_refused(&mut self, topic: &str, reason: &str, now: Timestamp) {
+        let failures = self.failures.entry(topic.to_owned()).or_default();
+        failures.refused = failures.refused.saturating_add(1);
+        if let Some(again) = failures.refused.checked_sub(REFUSALS_MAX) {
+            let state = TopicState::Unusable(format!("topic {topic} refuses records: {reason}"));
+            self.block(topic, state, again, now);
+        } else {
+            let _removed = self.cached.remove(topic);
+        }
     }
 
-    /// The broker refuses records for a reason that the topic's metadata does not show.
-    pub(super) fn mark_refused(&mut self, topic: &str, reason: &str, now: Timestamp) {
-        let state = TopicState::Unusable(format!("topic {topic} refuses records: {reason}"));
-        self.cache_state(topic.to_owned(), state, now);
+    /// A record was not acknowledged in time: the fires of this topic wait, and those of the others
+    /// do not.
+    pub(super) fn on_undelivered(&mut self, topic: &str, reason: &str, now: Timestamp) {
+        let failures = self.failures.entry(topic.to_owned()).or_default();
+        failures.undelivered = failures.undelivered.saturating_add(1);
+        let again = failures.undelivered - 1;
+        self.block(topic, TopicState::Unavailable(format!("topic {topic}: {reason}")), again, now);
+    }
+
+    /// Whether a topic has not taken a record since one of its records was committed.
+    pub(super) fn has_failures(&self) -> bool {
+        !self.failures.is_empty()
+    }
+
+    /// A record for this topic is committed.
+    pub(super) fn on_committed(&mut self, topic: &str) {
+        let _recovered = self.failures.remove(topic);
+    }
+
+    /// The topic has this state for some time, and for longer if it has failed `again`.
+    fn block(&mut self, topic: &str, state: TopicState, again: u32, now: Timestamp) {
+        let factor = 1_u32.checked_shl(again).unwrap_or(BACKOFF_MAX).clamp(1, BACKOFF_MAX);
+        let until = now.saturating_add(self.ttl_of(&state) * Millis::from(factor));
+        if let Some(failures) = self.failures.get_mut(topic) {
+            failures.until = until;
+        }
+        let entry = CachedTopic { state, expires_at: until, is_refreshing: false };
+        let _previous = self.cached.insert(topic.to_owned(), entry);
     }
 
     /// The state of a pool's topic, which is one of Orloj's.
@@ -132,13 +183,19 @@ impl<E: Environment> Targets<E> {
     }
 
     fn cache_state(&mut self, topic: String, state: TopicState, now: Timestamp) {
-        let ttl = match state {
+        if self.failures.get(&topic).is_some_and(|failures| now < failures.until) {
+            return; // it was looked up before it failed
+        }
+        let expires_at = now.saturating_add(self.ttl_of(&state));
+        let entry = CachedTopic { state, expires_at, is_refreshing: false };
+        let _previous = self.cached.insert(topic, entry);
+    }
+
+    fn ttl_of(&self, state: &TopicState) -> Millis {
+        match state {
             TopicState::Unavailable(_) => self.unreachable_ttl,
             _ => self.ttl,
-        };
-        let entry =
-            CachedTopic { state, expires_at: now.saturating_add(ttl), is_refreshing: false };
-        let _previous = self.cached.insert(topic, entry);
+        }
     }
 
     fn forbidden(&self, topic: &str) -> Option<String> {

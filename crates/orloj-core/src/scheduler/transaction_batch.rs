@@ -6,11 +6,14 @@
 use std::time::Duration;
 
 use super::record_sender::RecordSender;
+use crate::codec::row::{self, TargetView};
 use crate::engine::step::{Emit, PartitionStep};
 use crate::environment::transaction::{OffsetCommit, TransactionError, TransactionalSending};
 use crate::environment::{CommittedRecords, Reporter};
 use crate::model::dead_letter::Content;
+use crate::model::definition::Target;
 use crate::model::ledger::{LedgerKey, LedgerValue};
+use crate::model::names::Names;
 use crate::model::{Offset, PartitionId, Timestamp};
 
 /// The content of a transaction.
@@ -92,6 +95,29 @@ impl TransactionBatch {
                 metadata: metadata.clone(),
             });
         steps.chain(barriers).chain(final_offsets).collect()
+    }
+
+    /// Calls `act` with the topic of every fire; of workers' fires only with that of a pool.
+    pub(super) fn for_each_target(&self, names: &Names, mut act: impl FnMut(&str)) {
+        for emit in self.steps.iter().flat_map(|(_, step)| &step.emits) {
+            match emit {
+                Emit::ToTopic(fire) => {
+                    if let Some(TargetView::Topic { topic, .. }) =
+                        row::view(&fire.row).ok().flatten().map(|fire| fire.target)
+                    {
+                        act(topic);
+                    }
+                }
+                Emit::ToWorker(fire) => {
+                    if let Target::Http(target) = &fire.definition.target
+                        && let Some(pool) = &target.pool
+                    {
+                        act(&names.fires_of(pool.as_str()));
+                    }
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Reports the committed records. `now` is the time of the commit.

@@ -246,7 +246,9 @@ impl<E: Environment> Scheduler<E> {
         E::reached("step.before_settle");
         let Some(batch) = self.batch.take() else { return };
         let now = self.clock.now_ms();
-        self.refused_topic = None;
+        if self.targets.has_failures() {
+            batch.for_each_target(&self.config.names, |topic| self.targets.on_committed(topic));
+        }
         if self.config.mode == Mode::Trial {
             self.commit_offsets(&batch);
         }
@@ -347,8 +349,15 @@ impl<E: Environment> Scheduler<E> {
     fn report_failure(&mut self, error: &TransactionError) {
         tracing::warn!(%error, "a transaction failed; taking all partitions over again");
         self.reporter.transaction_failed();
-        if let TransactionError::Refused { topic, reason, .. } = error {
-            self.record_topic_error(topic, reason);
+        let now = self.clock.now_ms();
+        match error {
+            TransactionError::Refused { topic, reason, .. } if self.is_target(topic) => {
+                self.targets.on_refused(topic, reason, now);
+            }
+            TransactionError::Undelivered { topic, reason, .. } if self.is_target(topic) => {
+                self.targets.on_undelivered(topic, reason, now);
+            }
+            _ => {}
         }
     }
 
@@ -374,18 +383,8 @@ impl<E: Environment> Scheduler<E> {
         Ok(())
     }
 
-    /// A topic refused a record: look up its state again. If it refuses twice in a row, its fires
-    /// become dead letters, so that one broken target does not delay the others.
-    fn record_topic_error(&mut self, topic: &str, reason: &str) {
-        if self.config.names.owns(topic) && !self.config.names.is_pool_topic(topic) {
-            return;
-        }
-        if self.refused_topic.as_deref() == Some(topic) {
-            self.targets.mark_refused(topic, reason, self.clock.now_ms());
-            self.refused_topic = None;
-        } else {
-            self.targets.invalidate(topic);
-            self.refused_topic = Some(topic.to_owned());
-        }
+    /// Whether fires alone are written to this topic: a topic of users, or of a pool.
+    fn is_target(&self, topic: &str) -> bool {
+        !self.config.names.owns(topic) || self.config.names.is_pool_topic(topic)
     }
 }

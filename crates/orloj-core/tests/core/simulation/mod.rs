@@ -19,14 +19,15 @@ mod coordinator;
 mod disk;
 mod fault_kinds;
 mod group;
-mod lateness;
 mod late_requests;
+mod lateness;
 mod log;
 mod node;
 mod process;
 mod replay;
 mod rng;
 mod run;
+mod topic_faults;
 mod trace;
 mod transaction;
 
@@ -51,8 +52,9 @@ const SEEDS_FOR_BUGS: u64 = 2_000;
 const SEEDS_RUN_TWICE: u64 = 20;
 /// What the finding of a panic begins with.
 const PANIC: &str = "PANIC";
-/// How late a fire may be while another target refuses every record, in ms.
-const NEIGHBOUR_LATENESS: u64 = 250;
+/// How late a fire may be while another target refuses every record, in ms. A state is cached for 5
+/// ms here, so that the target is tried again, and all is taken over again, every 40 ms.
+const NEIGHBOUR_LATENESS: u64 = 1_000;
 /// Threads, each with seeds of its own.
 const THREADS: u64 = 2;
 
@@ -198,10 +200,12 @@ fn a_target_that_refuses_every_record_does_not_delay_the_others() {
         run.run_with_refusals();
         let mut late = check::lateness_of_fires(&run);
         late.sort_unstable();
-        assert!(late.len() > 100, "seed {seed}: {} fires", late.len());
-        let (median, most) = (late[late.len() / 2], late[late.len() - 1]);
-        println!("seed {seed}: {} fires, late by {median} ms, at most {most} ms", late.len());
+        let most = late.last().copied().expect("some have fired");
+        println!("seed {seed}: {} fires, at most {most} ms late", late.len());
         assert!(most <= NEIGHBOUR_LATENESS, "seed {seed}: a fire is {most} ms late");
+        let is_idle = run.calm();
+        let report = check::check_run(&mut run, Some(is_idle));
+        assert!(report.findings.is_empty(), "seed {seed}: {report}");
     }
 }
 

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use orloj_core::codec::schemas::Schemas;
 
 use orloj_core::engine::cursor::Cursor;
-use orloj_core::model::ledger::{LedgerRecord, LedgerValue};
+use orloj_core::model::ledger::LedgerValue;
 use orloj_core::model::signal::Signal;
 use orloj_core::model::{Millis, Offset, Timestamp};
 
 use super::clients::{Users, Workers};
-use super::cluster::{GRACE, PARTITIONS, REFUSING, SimulatedCluster};
+use super::cluster::{GRACE, PARTITIONS, SimulatedCluster};
 use super::disk::SimulatedDisk;
 use super::fault_kinds::FaultKind;
 use super::node::{NodeTurn, SimulatedNode};
@@ -329,53 +329,6 @@ impl SimulationRun {
         }
     }
 
-    fn compact(&mut self) {
-        let life = self.cluster.tombstone_life();
-        let SimulatedCluster { broker, rng, counts, compaction_lag, .. } = &mut *self.cluster;
-        let old = broker.now.saturating_sub(*compaction_lag);
-        // A takeover cannot outlast a jump of time: tombstones do not age during one.
-        let awake = broker.now - broker.jumped;
-        let key = |record: &LedgerRecord| (record.key.clone(), record.value.is_none());
-        for ledger in &mut broker.ledger {
-            let end = ledger.written_until(old);
-            let cut = if rng.one_in(2) { end } else { rng.below(end + 1) };
-            let (superseded, expired) =
-                ledger.compact(&broker.transaction_states, cut, awake, life, key);
-            counts.add_many(FaultKind::LedgerCompacted, u64::from(superseded > 0));
-            counts.add_many(FaultKind::TombstonesExpired, expired);
-        }
-    }
-
-    /// Retention may delete records of `triggers` below `replay_from`, and signals below
-    /// `next_signal_offset`.
-    fn delete_triggers(&mut self) {
-        let p = self.cluster.rng.place(PARTITIONS);
-        let Some(cursor) = self.cursor(p) else { return };
-        let SimulatedCluster { broker, rng, counts, .. } = &mut *self.cluster;
-        let low = rng.below(cursor.replay_from + 1);
-        if low > broker.triggers[p].low {
-            broker.triggers[p].low = low;
-            counts.add(FaultKind::TriggersDeleted);
-        }
-        broker.signals[p].low = broker.signals[p].low.max(rng.below(cursor.next_signal_offset + 1));
-    }
-
-    fn lose_topic(&mut self) {
-        let topic = format!("topic-{}", 2 + self.cluster.rng.below(3)).as_str().into();
-        if !self.cluster.unavailable.remove(&topic) {
-            self.cluster.counts.add(FaultKind::TopicUnavailable);
-            self.cluster.unavailable.insert(topic);
-        }
-    }
-
-    /// A target starts to refuse records, or stops it.
-    fn refuse_records(&mut self) {
-        let topic = REFUSING.into();
-        if !self.cluster.refusing.remove(&topic) {
-            self.cluster.refusing.insert(topic);
-        }
-    }
-
     /// Every process is stopped, gracefully or not; then an operator moves an offset, or the broker
     /// loses one.
     fn outage(&mut self) {
@@ -481,7 +434,7 @@ impl SimulationRun {
     }
 
     /// The committed cursor, unless an operator has moved it.
-    fn cursor(&self, p: usize) -> Option<Cursor> {
+    pub(super) fn cursor(&self, p: usize) -> Option<Cursor> {
         let (offset, metadata) = self.cluster.broker.group.committed[p].as_ref()?;
         Cursor::from_metadata(*offset, metadata).ok().map(|(cursor, _owner)| cursor)
     }

@@ -143,7 +143,7 @@ impl ClientTransaction {
             } else if !has_leader {
                 cluster.counts.add(FaultKind::TargetUndelivered);
                 let reason = "not delivered in time".to_owned();
-                self.error = Some(TransactionError::Refused { topic, partition, reason });
+                self.error = Some(TransactionError::Undelivered { topic, partition, reason });
             } else if let Err(error) = cluster.broker.send_created(by, record.clone()) {
                 self.error = Some(refused(error, cluster));
             } else {

@@ -1,0 +1,58 @@
+//! Faults of topics: compaction, retention, and targets that cannot be reached or refuse records.
+//!
+//! Invariant: what a takeover needs is not removed.
+
+use orloj_core::model::ledger::LedgerRecord;
+
+use super::cluster::{PARTITIONS, REFUSING, SimulatedCluster};
+use super::fault_kinds::FaultKind;
+use super::run::SimulationRun;
+
+impl SimulationRun {
+    pub(super) fn compact(&mut self) {
+        let life = self.cluster.tombstone_life();
+        let SimulatedCluster { broker, rng, counts, compaction_lag, .. } = &mut *self.cluster;
+        let old = broker.now.saturating_sub(*compaction_lag);
+        // A takeover cannot outlast a jump of time: tombstones do not age during one.
+        let awake = broker.now - broker.jumped;
+        let key = |record: &LedgerRecord| (record.key.clone(), record.value.is_none());
+        for ledger in &mut broker.ledger {
+            let end = ledger.written_until(old);
+            let cut = if rng.one_in(2) { end } else { rng.below(end + 1) };
+            let (superseded, expired) =
+                ledger.compact(&broker.transaction_states, cut, awake, life, key);
+            counts.add_many(FaultKind::LedgerCompacted, u64::from(superseded > 0));
+            counts.add_many(FaultKind::TombstonesExpired, expired);
+        }
+    }
+
+    /// Retention may delete records of `triggers` below `replay_from`, and signals below
+    /// `next_signal_offset`.
+    pub(super) fn delete_triggers(&mut self) {
+        let p = self.cluster.rng.place(PARTITIONS);
+        let Some(cursor) = self.cursor(p) else { return };
+        let SimulatedCluster { broker, rng, counts, .. } = &mut *self.cluster;
+        let low = rng.below(cursor.replay_from + 1);
+        if low > broker.triggers[p].low {
+            broker.triggers[p].low = low;
+            counts.add(FaultKind::TriggersDeleted);
+        }
+        broker.signals[p].low = broker.signals[p].low.max(rng.below(cursor.next_signal_offset + 1));
+    }
+
+    pub(super) fn lose_topic(&mut self) {
+        let topic = format!("topic-{}", 2 + self.cluster.rng.below(3)).as_str().into();
+        if !self.cluster.unavailable.remove(&topic) {
+            self.cluster.counts.add(FaultKind::TopicUnavailable);
+            self.cluster.unavailable.insert(topic);
+        }
+    }
+
+    /// A target starts to refuse records, or stops it.
+    pub(super) fn refuse_records(&mut self) {
+        let topic = REFUSING.into();
+        if !self.cluster.refusing.remove(&topic) {
+            self.cluster.refusing.insert(topic);
+        }
+    }
+}
