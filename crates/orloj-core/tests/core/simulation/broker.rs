@@ -204,6 +204,27 @@ impl SimulatedBroker {
         }
     }
 
+    /// The first offset of a partition, and its high watermark; `topic` is the name after the
+    /// prefix.
+    pub(super) fn bounds(&self, topic: &str, p: usize) -> (Offset, Offset) {
+        match topic {
+            "triggers" => (self.triggers[p].low, self.triggers[p].high()),
+            "signals" => (self.signals[p].low, self.signals[p].high()),
+            "ledger" => (self.ledger[p].low, self.ledger[p].high()),
+            _ => panic!("there is no topic {topic}"),
+        }
+    }
+
+    /// The last stable offset of a partition.
+    pub(super) fn stable(&self, topic: &str, p: usize) -> Offset {
+        match topic {
+            "triggers" => self.triggers[p].stable(),
+            "signals" => self.signals[p].stable(),
+            "ledger" => self.ledger[p].stable(),
+            _ => panic!("there is no topic {topic}"),
+        }
+    }
+
     /// `triggers` and the ledger have the broker's timestamps, other topics their producers'.
     pub(super) fn append(
         &mut self,

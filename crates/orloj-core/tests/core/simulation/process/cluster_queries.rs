@@ -2,7 +2,7 @@
 
 use orloj_core::engine::catalog::TopicState;
 use orloj_core::environment::ClusterQueries;
-use orloj_core::environment::call_error::{CallError, CallResult};
+use orloj_core::environment::call_error::CallResult;
 use orloj_core::fault::{Mutation, is_active};
 use orloj_core::model::{Offset, PartitionId};
 
@@ -18,22 +18,13 @@ impl ClusterQueries for SimulatedQueries {
     fn bounds(&self, topic: &str, partition: PartitionId) -> CallResult<(Offset, Offset)> {
         self.0.call(|cluster, _| {
             cluster.fail_sometimes()?;
-            let (broker, p) = (&cluster.broker, index(partition));
-            match suffix(topic) {
-                "triggers" => {
-                    let log = &broker.triggers[p];
-                    // What a read_committed handle calls the end hides what is not decided yet.
-                    let end = if is_active(Mutation::ReadCommittedEndOffset) {
-                        log.stable()
-                    } else {
-                        log.high()
-                    };
-                    Ok((log.low, end))
-                }
-                "signals" => Ok((broker.signals[p].low, broker.signals[p].high())),
-                "ledger" => Ok((broker.ledger[p].low, broker.ledger[p].high())),
-                _ => Err(CallError::new(format!("there is no topic {topic}"))),
+            let p = index(partition);
+            let (low, end) = cluster.broker.bounds(suffix(topic), p);
+            // What a read_committed handle calls the end hides what is not decided yet.
+            if is_active(Mutation::ReadCommittedEndOffset) && suffix(topic) == "triggers" {
+                return Ok((low, cluster.broker.stable("triggers", p)));
             }
+            Ok((low, end))
         })
     }
 

@@ -1,10 +1,11 @@
-//! Reads the simulated logs, record by record.
+//! Reads the simulated logs: fetches parts of them, and returns record by record.
 //!
-//! Invariant: `read_committed`: records in offset order, up to the last stable offset. The end of a
-//! partition is reported once, until there was something to read again.
+//! Invariant: `read_committed`: records in offset order, up to the last stable offset at the time
+//! of the fetch. The end of a partition is reported once, until there was something to read again;
+//! when it is reported, there may be newer records already.
 
-use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,16 +18,31 @@ use orloj_core::model::{Offset, PartitionId, Timestamp};
 
 use super::{SimulatedProcess, index, suffix};
 use crate::simulation::broker::SimulatedBroker;
+use crate::simulation::cluster::SimulatedCluster;
+use crate::simulation::fault_kinds::FaultKind;
 
 /// What is read: topic and partition.
 type LogName = (String, PartitionId);
 
+/// A part of a log that was fetched: what a poll returns later.
+enum FetchedEvent {
+    Record(SimulatedLogRecord),
+    /// At this offset there was nothing more to read when it was fetched.
+    End(Offset),
+}
+
 /// How far a partition is read.
-#[derive(Clone, Copy, Debug)]
+#[derive(Default)]
 struct ReadPosition {
+    /// Where the next fetch begins.
     next: Offset,
+    fetched: VecDeque<FetchedEvent>,
     /// Where its end was reported.
     reported: Option<Offset>,
+    /// Nothing is fetched or returned before this time, in ms since the epoch.
+    paused_until: Timestamp,
+    /// Its last fetch was refused: nothing is fetched until it is started again.
+    is_out_of_range: bool,
 }
 
 /// A reader of a process.
@@ -79,7 +95,7 @@ impl LogReading for SimulatedLogReader {
 
     fn start(&self, topic: &str, partition: PartitionId, offset: Offset) -> CallResult<()> {
         self.process.call(|_, _| {
-            let position = ReadPosition { next: offset, reported: None };
+            let position = ReadPosition { next: offset, ..ReadPosition::default() };
             let _before =
                 self.positions.lock().unwrap().insert((topic.to_owned(), partition), position);
         });
@@ -93,14 +109,14 @@ impl LogReading for SimulatedLogReader {
         Ok(())
     }
 
-    /// One event of a partition, if the fetch returns any now.
+    /// One event of a partition, if there is any now.
     fn poll(&self, timeout: Duration) -> CallResult<Option<LogEvent<SimulatedLogRecord>>> {
         self.process.call(|cluster, state| {
             // The loop does not wait while the standby does.
             let waits = !timeout.is_zero() && !state.is_standby();
             cluster.broker.now += u64::from(waits && cluster.rng.one_in(8));
-            cluster.fail_sometimes()?;
             let mut positions = self.positions.lock().unwrap();
+            fail_sometimes(cluster, &mut positions)?;
             // A fetch may return nothing although there is something.
             if positions.is_empty() || cluster.rng.one_in(4) {
                 return Ok(None);
@@ -111,8 +127,7 @@ impl LogReading for SimulatedLogReader {
                 positions.keys().cycle().skip(first).take(count).cloned().collect();
             for name in names {
                 let position = positions.get_mut(&name).expect("a name of this map");
-                let schemas = &cluster.reader.schemas;
-                if let Some(event) = next_event(&cluster.broker, &name, position, schemas) {
+                if let Some(event) = next_event(cluster, &name, position) {
                     return Ok(Some(event));
                 }
             }
@@ -129,32 +144,88 @@ impl LogReading for SimulatedLogReader {
         self.process.call(|cluster, _| {
             cluster.fail_sometimes()?;
             let p = index(partition);
-            match suffix(topic) {
-                "triggers" => Ok(cluster.broker.triggers[p].stable()),
-                "signals" => Ok(cluster.broker.signals[p].stable()),
-                "ledger" => Ok(cluster.broker.ledger[p].stable()),
-                _ => Err(CallError::new(format!("there is no topic {topic}"))),
-            }
+            Ok(cluster.broker.stable(suffix(topic), p))
         })
     }
 }
 
-/// The next record of a partition, or its end.
+/// While there are faults, a poll sometimes fails. Then some partitions are not fetched for a time.
+fn fail_sometimes(
+    cluster: &mut SimulatedCluster,
+    positions: &mut BTreeMap<LogName, ReadPosition>,
+) -> CallResult<()> {
+    if cluster.calm || !cluster.rng.one_in(50) {
+        return Ok(());
+    }
+    cluster.counts.add(FaultKind::ReadFailed);
+    for position in positions.values_mut() {
+        if cluster.rng.one_in(3) {
+            cluster.counts.add(FaultKind::ReaderPaused);
+            position.paused_until = cluster.broker.now + cluster.rng.pick(&[1, 5, 30]);
+        }
+    }
+    Err(CallError::new("the broker does not answer"))
+}
+
+/// The next event of a partition. Fetches a part of the log if nothing is fetched.
 fn next_event(
+    cluster: &mut SimulatedCluster,
+    name: &LogName,
+    position: &mut ReadPosition,
+) -> Option<LogEvent<SimulatedLogRecord>> {
+    if position.paused_until > cluster.broker.now && !cluster.calm || position.is_out_of_range {
+        return None;
+    }
+    if position.fetched.is_empty() {
+        let (low, high) = cluster.broker.bounds(suffix(&name.0), index(name.1));
+        if position.next < low || high < position.next {
+            position.is_out_of_range = true;
+            return Some(LogEvent::OutOfRange(format!("{name:?} has no offset {}", position.next)));
+        }
+        fetch(cluster, name, position);
+    }
+    match position.fetched.pop_front()? {
+        FetchedEvent::Record(record) => {
+            position.reported = None;
+            Some(LogEvent::Record(record))
+        }
+        FetchedEvent::End(end) => {
+            let stable = cluster.broker.stable(suffix(&name.0), index(name.1));
+            cluster.counts.add_many(FaultKind::EndStale, u64::from(stable > end));
+            Some(LogEvent::End(name.1))
+        }
+    }
+}
+
+/// Fetches a part of the log: some records, and perhaps the end.
+fn fetch(cluster: &mut SimulatedCluster, name: &LogName, position: &mut ReadPosition) {
+    let max = if cluster.calm { 50 } else { cluster.rng.pick(&[1, 1, 2, 10, 50]) };
+    let schemas = Arc::clone(&cluster.reader.schemas);
+    let (records, next, ended) = read(&cluster.broker, name, position.next, max, &schemas);
+    let is_part = !ended && !records.is_empty();
+    cluster.counts.add_many(FaultKind::FetchedInParts, u64::from(is_part));
+    let skips = |record: &SimulatedLogRecord, before: Offset| record.offset > before;
+    let gaps = records.first().is_some_and(|record| skips(record, position.next));
+    cluster.counts.add_many(FaultKind::OffsetGap, u64::from(gaps));
+    position.next = next;
+    position.fetched.extend(records.into_iter().map(FetchedEvent::Record));
+    if !ended || position.reported == Some(next) && position.fetched.is_empty() {
+        return;
+    }
+    position.reported = Some(next);
+    position.fetched.push_back(FetchedEvent::End(next));
+}
+
+/// At most `max` records of a log from `from` on, where to continue, and whether there is nothing
+/// more to read.
+fn read(
     broker: &SimulatedBroker,
     (topic, partition): &LogName,
-    position: &mut ReadPosition,
+    from: Offset,
+    max: usize,
     schemas: &Schemas,
-) -> Option<LogEvent<SimulatedLogRecord>> {
-    let (p, states, from) = (index(*partition), &broker.transaction_states, position.next);
-    let (low, high) = match suffix(topic) {
-        "triggers" => (broker.triggers[p].low, broker.triggers[p].high()),
-        "signals" => (broker.signals[p].low, broker.signals[p].high()),
-        _ => (broker.ledger[p].low, broker.ledger[p].high()),
-    };
-    if from < low || high < from {
-        return Some(LogEvent::OutOfRange(format!("{topic}[{partition}] has no offset {from}")));
-    }
+) -> (Vec<SimulatedLogRecord>, Offset, bool) {
+    let (p, states) = (index(*partition), &broker.transaction_states);
     let record = |offset, timestamp, key, value, headers| SimulatedLogRecord {
         topic: topic.clone(),
         partition: *partition,
@@ -164,41 +235,31 @@ fn next_event(
         value,
         headers,
     };
-    let (record, next, ended) = match suffix(topic) {
+    match suffix(topic) {
         "triggers" => {
-            let fetch = broker.triggers[p].read(states, from, 1);
-            let found = fetch.records.into_iter().next();
+            let fetch = broker.triggers[p].read(states, from, max);
+            let found = fetch.records.into_iter();
             let found =
                 found.map(|(offset, at, raw)| record(offset, at, raw.key, raw.value, raw.headers));
-            (found, fetch.next, fetch.ended)
+            (found.collect(), fetch.next, fetch.ended)
         }
         "signals" => {
-            let fetch = broker.signals[p].read(states, from, 1);
-            let found = fetch.records.into_iter().next().map(|(offset, at, signal)| {
+            let fetch = broker.signals[p].read(states, from, max);
+            let found = fetch.records.into_iter().map(|(offset, at, signal)| {
                 let value = schemas.encode_signal(&signal);
                 record(offset, at, Bytes::new(), Some(value.into()), Vec::new())
             });
-            (found, fetch.next, fetch.ended)
+            (found.collect(), fetch.next, fetch.ended)
         }
         _ => {
-            let fetch = broker.ledger[p].read(states, from, 1);
-            let found = fetch.records.into_iter().next().map(|(offset, at, entry)| {
+            let fetch = broker.ledger[p].read(states, from, max);
+            let found = fetch.records.into_iter().map(|(offset, at, entry)| {
                 let value = entry.value.as_ref().map(|value| schemas.encode_ledger(value).into());
                 let step =
                     Header { name: STEP_HEADER.into(), value: Some(step_header(entry.step)) };
                 record(offset, at, entry.key.to_bytes().into(), value, vec![step])
             });
-            (found, fetch.next, fetch.ended)
+            (found.collect(), fetch.next, fetch.ended)
         }
-    };
-    position.next = next;
-    if let Some(record) = record {
-        position.reported = None;
-        return Some(LogEvent::Record(record));
     }
-    if ended && position.reported != Some(next) {
-        position.reported = Some(next);
-        return Some(LogEvent::End(*partition));
-    }
-    None
 }
