@@ -49,6 +49,7 @@ pub(super) enum FaultKind {
     FetchedInParts,
     OffsetGap,
     EndStale,
+    EndMissing,
     StepDropped,
     Rebalance,
     Handover,

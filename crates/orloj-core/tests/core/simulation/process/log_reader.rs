@@ -213,6 +213,10 @@ fn fetch(cluster: &mut SimulatedCluster, name: &LogName, position: &mut ReadPosi
         return;
     }
     position.reported = Some(next);
+    if !cluster.calm && cluster.rng.one_in(20) {
+        cluster.counts.add(FaultKind::EndMissing);
+        return;
+    }
     position.fetched.push_back(FetchedEvent::End(next));
 }
 
