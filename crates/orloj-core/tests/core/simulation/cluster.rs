@@ -49,6 +49,8 @@ pub(super) struct SimulatedCluster {
     pub(super) skew: Millis,
     /// How long the ledger's newest records are safe from compaction, in ms.
     pub(super) compaction_lag: Millis,
+    /// There are triggers with a lifecycle.
+    pub(super) has_lifecycles: bool,
     /// There are recurring triggers: the time jumps.
     pub(super) time_jumps: bool,
     /// How long a worker's report is waited for, in ms.
@@ -80,6 +82,7 @@ impl SimulatedCluster {
             refusing: BTreeSet::new(),
             leaderless: BTreeMap::new(),
             late: Vec::new(),
+            has_lifecycles: false,
             time_jumps: false,
             calm: false,
             steps: 0,

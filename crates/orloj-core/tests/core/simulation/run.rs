@@ -4,6 +4,7 @@
 //! stop, and whatever is due must have happened within a bound (liveness).
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use orloj_core::codec::schemas::Schemas;
@@ -49,6 +50,15 @@ enum Process {
 /// Returns the first finding.
 pub(super) type CheckBeforeReplay = fn(&mut SimulationRun) -> Option<String>;
 
+/// Offsets of one partition that retention has deleted although they were needed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DeletedOffsets {
+    /// Of `triggers`.
+    pub(super) triggers: Vec<Range<Offset>>,
+    /// Of `signals`.
+    pub(super) signals: Vec<Range<Offset>>,
+}
+
 /// A run.
 pub(super) struct SimulationRun {
     pub(super) cluster: ClusterSlot,
@@ -57,6 +67,8 @@ pub(super) struct SimulationRun {
     check_before_replay: CheckBeforeReplay,
     /// Its first finding.
     pub(super) found_before_replay: Option<String>,
+    /// Of each partition.
+    pub(super) deleted: [DeletedOffsets; PARTITIONS],
     processes: Vec<Process>,
     pub(super) workers: Workers,
     /// When the phase without faults began, by the clock of the brokers.
@@ -78,6 +90,7 @@ impl SimulationRun {
             replayed: [None; PARTITIONS],
             check_before_replay: check,
             found_before_replay: None,
+            deleted: Default::default(),
             processes,
             workers: Workers::default(),
             calm_since: 0,
@@ -261,7 +274,8 @@ impl SimulationRun {
                 node.move_clock(cluster);
             }),
             58..82 => self.compact(),
-            82..87 => self.delete_triggers(),
+            82..86 => self.delete_triggers(),
+            86 => self.delete_unread(),
             87..91 => self.lose_topic(),
             91..94 => self.refuse_records(),
             94..98 => self.cluster.lose_leader(),

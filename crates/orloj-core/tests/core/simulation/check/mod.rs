@@ -59,6 +59,8 @@ struct ObservedRun {
     doubled: BTreeSet<AttemptKey>,
     /// The number of the takeover in which each of those was first made.
     made: BTreeMap<AttemptKey, u64>,
+    /// Attempts whose request was deleted although it was needed: they may be missing.
+    deleted_retries: HashSet<AttemptKey>,
     /// Registrations that a replay has stopped or ignored, by trigger and generation.
     undone: HashSet<(String, Offset)>,
 }
@@ -99,6 +101,7 @@ pub(super) fn check_run(run: &mut SimulationRun, at_rest: Option<bool>) -> Audit
     }
     report.findings.retain(|finding| !observed.was_requested_by_operator(run, finding));
     records::check_records(run, at_rest.is_some(), &mut report.findings);
+    report.findings.retain(|finding| !observed.was_deleted(run, finding));
     report.fired += check_lifecycles(run, at_rest, &mut report.findings);
     report
 }
@@ -200,10 +203,13 @@ impl ObservedRun {
             commands.entry(text(&raw.key)).or_default().push(command);
         }
         let mut seen = BTreeMap::<AttemptKey, u32>::new();
-        for (_, _, signal) in broker.signals[p].committed(&broker.transaction_states) {
+        for (offset, _, signal) in broker.signals[p].committed(&broker.transaction_states) {
             let Signal::Retry(request) = signal else { continue };
             let of = attempt(&request.id);
             *seen.entry(of.clone()).or_default() += 1;
+            if run.deleted[p].signals.iter().any(|deleted| deleted.contains(&offset)) {
+                self.deleted_retries.insert(of.clone());
+            }
             self.reported.push(RequestedRetry { key: of, due: request.due });
         }
         let doubled = seen.into_iter().filter(|(_, times)| *times > 1);
@@ -332,7 +338,9 @@ impl ObservedRun {
                 let serial = serial(raw);
                 accounted.insert(serial);
                 let times = copies.get(&serial).copied().unwrap_or(0);
+                let deleted = run.deleted[p].triggers.iter().any(|range| range.contains(&offset));
                 let violation = match times {
+                    0 if deleted => continue,
                     0 => Violation::Lost,
                     1 => continue,
                     _ if run.is_replayed(p, offset) => continue,
@@ -408,10 +416,37 @@ impl ObservedRun {
         }
     }
 
+    /// Whether a finding is explained by commands that were deleted although they were needed: it is
+    /// about their trigger, and about what was registered last before the first of them, or later;
+    /// or one of them may have stopped what fired.
+    fn was_deleted(&self, run: &SimulationRun, finding: &Finding) -> bool {
+        let deleted = &run.deleted[partition_of(finding.trigger.as_bytes())].triggers;
+        let Some(commands) = self.commands.get(&finding.trigger) else { return false };
+        let was_deleted =
+            |command: &&AcknowledgedCommand| deleted.iter().any(|it| it.contains(&command.offset));
+        let deleted = || commands.iter().filter(was_deleted).map(|command| command.offset);
+        let Some(first) = deleted().min() else { return false };
+        let registers = |kind: &CommandKind| {
+            matches!(kind, CommandKind::Register { .. } | CommandKind::Keep { .. })
+        };
+        let before = commands.iter().filter(|it| it.offset < first && registers(&it.kind));
+        let from = before.map(|command| command.offset).max().unwrap_or(0);
+        let is_later = finding.generation.max(finding.command_offset) >= from;
+        match finding.violation {
+            Violation::Duplicate | Violation::Early => false,
+            Violation::NotStopped => is_later || deleted().any(|it| it >= finding.generation),
+            _ => is_later,
+        }
+    }
+
     /// A cancel that was replayed stops all retries that are pending then.
     fn forget_replayed(&mut self, run: &SimulationRun) {
         let made: HashSet<&AttemptKey> = self.retried.iter().map(|retried| &retried.key).collect();
+        let deleted = &self.deleted_retries;
         self.reported.retain(|RequestedRetry { key: of, .. }| {
+            if deleted.contains(of) && !made.contains(of) {
+                return false;
+            }
             let p = partition_of(of.trigger.as_bytes());
             !run.is_replayed(p, of.generation) || made.contains(of)
         });

@@ -65,6 +65,7 @@ impl RequestGenerator {
         };
         // Recurring triggers fire seldom: the time has to jump.
         cluster.time_jumps = kinds.contains(&Recurring);
+        cluster.has_lifecycles = !kinds.is_empty();
         Self { kinds, ids: cluster.rng.pick(&[2, 6]) }
     }
 

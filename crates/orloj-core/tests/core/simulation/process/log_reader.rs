@@ -180,6 +180,7 @@ fn next_event(
         let (low, high) = cluster.broker.bounds(suffix(&name.0), index(name.1));
         if position.next < low || high < position.next {
             position.is_out_of_range = true;
+            cluster.counts.add(FaultKind::OutOfRange);
             return Some(LogEvent::OutOfRange(format!("{name:?} has no offset {}", position.next)));
         }
         fetch(cluster, name, position);
