@@ -47,6 +47,9 @@ pub(super) struct SimulatedCluster {
     pub(super) late: Vec<LateRequest>,
     /// Clocks differ from true time by at most this, in ms.
     pub(super) skew: Millis,
+    /// The old end offsets of `signals` that a broker answers with until a time, in ms since the
+    /// epoch, because it does not know that it is not the leader any more.
+    pub(super) old_ends: [(Option<Offset>, Timestamp); PARTITIONS],
     /// How long the ledger's newest records are safe from compaction, in ms.
     pub(super) compaction_lag: Millis,
     /// There are triggers with a lifecycle.
@@ -75,6 +78,7 @@ impl SimulatedCluster {
             skew: rng.pick(&[5, 20, 80]),
             compaction_lag: rng.pick(&[0, 20, 60]),
             callback_result_timeout: rng.pick(&[5_000, 5_000, 5_000, 300]),
+            old_ends: [(None, 0); PARTITIONS],
             rng,
             counts: FaultCounts::default(),
             reader: SimulatedReader { schemas },

@@ -50,6 +50,7 @@ pub(super) enum FaultKind {
     OffsetGap,
     EndStale,
     EndMissing,
+    EndOld,
     OutOfRange,
     StepDropped,
     Rebalance,

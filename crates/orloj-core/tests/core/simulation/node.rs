@@ -188,7 +188,7 @@ impl SimulatedNode {
     pub(super) fn lost_cursors(&self) -> Vec<(usize, Offset)> {
         let lost = |(id, refusal): (PartitionId, &TakeoverError)| match refusal {
             TakeoverError::CursorLost { offset, .. } => Some((index(id), *offset)),
-            TakeoverError::TakenOverByOther { .. } => None,
+            TakeoverError::TakenOverByOther { .. } | TakeoverError::TopicTruncated { .. } => None,
             other => panic!("{other}"),
         };
         self.scheduler.refused_partitions().filter_map(lost).collect()

@@ -274,7 +274,8 @@ impl SimulationRun {
                 node.move_clock(cluster);
             }),
             58..82 => self.compact(),
-            82..86 => self.delete_triggers(),
+            82..85 => self.delete_triggers(),
+            85 => self.answer_with_old_end(),
             86 => self.delete_unread(),
             87..91 => self.lose_topic(),
             91..94 => self.refuse_records(),

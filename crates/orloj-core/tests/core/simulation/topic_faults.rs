@@ -80,4 +80,15 @@ impl SimulationRun {
             || broker.triggers[p].low > cursor.next_offset;
         counts.add_many(FaultKind::UnreadDeleted, u64::from(unread));
     }
+
+    /// A broker that was the leader of a partition of `signals` answers for some time with the end
+    /// offset of long ago.
+    pub(super) fn answer_with_old_end(&mut self) {
+        let p = self.cluster.rng.place(PARTITIONS);
+        let SimulatedCluster { broker, rng, old_ends, .. } = &mut *self.cluster;
+        let (end, until) = &mut old_ends[p];
+        let (low, high) = broker.bounds("signals", p);
+        end.get_or_insert_with(|| low + rng.below(high - low + 1));
+        *until = broker.now + rng.pick(&[5, 30]);
+    }
 }

@@ -24,6 +24,14 @@ impl ClusterQueries for SimulatedQueries {
             if is_active(Mutation::ReadCommittedEndOffset) && suffix(topic) == "triggers" {
                 return Ok((low, cluster.broker.stable("triggers", p)));
             }
+            if let (Some(old), until) = cluster.old_ends[p]
+                && suffix(topic) == "signals"
+                && cluster.broker.now < until
+                && !cluster.calm
+            {
+                cluster.counts.add(FaultKind::EndOld);
+                return Ok((low.min(old), old));
+            }
             Ok((low, end))
         })
     }
