@@ -45,6 +45,8 @@ pub(super) struct SimulatedCluster {
     pub(super) leaderless: BTreeMap<Text, Timestamp>,
     /// Requests whose callers have stopped waiting.
     pub(super) late: Vec<LateRequest>,
+    /// A partition whose topics have no leader just now.
+    pub(super) leaderless_partition: Option<usize>,
     /// Clocks differ from true time by at most this, in ms.
     pub(super) skew: Millis,
     /// The old end offsets of `signals` that a broker answers with until a time, in ms since the
@@ -86,6 +88,7 @@ impl SimulatedCluster {
             refusing: BTreeSet::new(),
             leaderless: BTreeMap::new(),
             late: Vec::new(),
+            leaderless_partition: None,
             has_lifecycles: false,
             time_jumps: false,
             calm: false,

@@ -24,6 +24,7 @@ mod lateness;
 mod log;
 mod node;
 mod process;
+mod reading;
 mod replay;
 mod rng;
 mod run;

@@ -99,6 +99,8 @@ impl SimulatedNode {
             shown: (0, cluster.broker.now),
             lead_max,
             late_of_ten: cluster.rng.pick(&[0, 2, 6]),
+            job_takes: None,
+            held_queue: None,
             has_producers: false,
             pauses_now: false,
             crash_after: None,
@@ -173,6 +175,11 @@ impl SimulatedNode {
             point if point.starts_with("takeover.") => FaultKind::CrashInTakeover,
             _ => FaultKind::CrashAfterApply,
         }
+    }
+
+    /// The jobs of this queue do not go on.
+    pub(super) fn hold_queue(&self, name: &'static str) {
+        self.process.state().held_queue = Some(name);
     }
 
     pub(super) fn holds_partitions(&self) -> bool {

@@ -6,7 +6,7 @@ use orloj_core::environment::call_error::CallResult;
 use orloj_core::fault::{Mutation, is_active};
 use orloj_core::model::{Offset, PartitionId};
 
-use super::{SimulatedProcess, index, suffix};
+use super::{SimulatedProcess, index, suffix, wait_for_leader};
 use crate::simulation::cluster::partitions_of_target;
 use crate::simulation::fault_kinds::FaultKind;
 
@@ -16,8 +16,9 @@ pub(in crate::simulation) struct SimulatedQueries(pub(in crate::simulation) Simu
 
 impl ClusterQueries for SimulatedQueries {
     fn bounds(&self, topic: &str, partition: PartitionId) -> CallResult<(Offset, Offset)> {
-        self.0.call(|cluster, _| {
+        self.0.call(|cluster, state| {
             cluster.fail_sometimes()?;
+            wait_for_leader(cluster, state, index(partition))?;
             let p = index(partition);
             let (low, end) = cluster.broker.bounds(suffix(topic), p);
             // What a read_committed handle calls the end hides what is not decided yet.

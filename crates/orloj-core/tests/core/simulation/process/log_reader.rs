@@ -16,7 +16,7 @@ use orloj_core::environment::log::{LogEvent, LogReading, LogRecord, RecordHeader
 use orloj_core::model::definition::Header;
 use orloj_core::model::{Offset, PartitionId, Timestamp};
 
-use super::{SimulatedProcess, index, suffix};
+use super::{SimulatedProcess, index, suffix, wait_for_leader};
 use crate::simulation::broker::SimulatedBroker;
 use crate::simulation::cluster::SimulatedCluster;
 use crate::simulation::fault_kinds::FaultKind;
@@ -141,8 +141,9 @@ impl LogReading for SimulatedLogReader {
         partition: PartitionId,
         _timeout: Duration,
     ) -> CallResult<Offset> {
-        self.process.call(|cluster, _| {
+        self.process.call(|cluster, state| {
             cluster.fail_sometimes()?;
+            wait_for_leader(cluster, state, index(partition))?;
             let p = index(partition);
             Ok(cluster.broker.stable(suffix(topic), p))
         })

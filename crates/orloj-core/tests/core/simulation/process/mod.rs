@@ -17,7 +17,8 @@ use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use orloj_core::model::Timestamp;
+use orloj_core::environment::call_error::{CallError, CallResult};
+use orloj_core::model::{Millis, Timestamp};
 
 pub(super) use clock::SimulatedClock;
 pub(super) use cluster_queries::SimulatedQueries;
@@ -32,6 +33,9 @@ pub(super) use stores::SimulatedStores;
 use super::cluster::{PARTITIONS, SimulatedCluster};
 use super::disk::SimulatedDisk;
 use super::group::{Membership, NodeId};
+
+/// How long a request waits for a leader, in ms.
+const LEADER_TIMEOUT: Millis = 500;
 
 /// What ends a process at once, wherever it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +103,10 @@ pub(super) struct ProcessState {
     pub(super) lead_max: Timestamp,
     /// Of ten times that the loop looks for the result of a job, it is not there yet so often.
     pub(super) late_of_ten: u64,
+    /// How long the calls of the running step of a job take, in ms; `None` while none runs.
+    pub(super) job_takes: Option<Millis>,
+    /// A queue whose jobs do not go on.
+    pub(super) held_queue: Option<&'static str>,
     /// It has opened producers before.
     pub(super) has_producers: bool,
     /// It is paused after this turn.
@@ -158,6 +166,11 @@ impl SimulatedProcess {
         lock(&self.state)
     }
 
+    /// True time, in ms since the epoch, without a call.
+    pub(super) fn true_time(&self) -> Timestamp {
+        lock(&self.loan.0).as_ref().expect("a process acts in its turn").broker.now
+    }
+
     fn crash_if_due(&self) {
         let mut state = self.state();
         if let Some(left) = &mut state.crash_after {
@@ -173,6 +186,23 @@ impl SimulatedProcess {
 /// A crash unwinds with a lock held; what it protects is consistent at every call.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A request about a partition, which waits for its leader: so does the thread of the job that sent
+/// it, or the loop.
+fn wait_for_leader(
+    cluster: &mut SimulatedCluster,
+    state: &mut ProcessState,
+    p: usize,
+) -> CallResult<()> {
+    if cluster.leaderless_partition != Some(p) {
+        return Ok(());
+    }
+    match &mut state.job_takes {
+        Some(took) => *took += LEADER_TIMEOUT,
+        None => cluster.broker.now += LEADER_TIMEOUT,
+    }
+    Err(CallError::new("the partition has no leader"))
 }
 
 /// A partition as an index into the tables of a run.

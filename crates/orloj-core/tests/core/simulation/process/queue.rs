@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use orloj_core::environment::job::{Job, JobQueue, JobStep, Threads};
+use orloj_core::model::Timestamp;
 
 use super::SimulatedProcess;
 
@@ -24,19 +25,28 @@ pub(in crate::simulation) trait JobSteps {
     fn step(&mut self, choice: usize) -> bool;
 }
 
+/// A job, and what its last step waits for.
+struct SimulatedJob<J: Job> {
+    job: J,
+    /// A call of it returns at this time, in ms since the epoch.
+    blocked_until: Timestamp,
+    /// What it results in then.
+    output: Option<J::Output>,
+}
+
 /// The jobs of a queue, and their outputs.
 struct SimulatedJobs<J: Job> {
     process: SimulatedProcess,
     name: &'static str,
     threads: Threads,
     worker: J::Worker,
-    jobs: VecDeque<J>,
+    jobs: VecDeque<SimulatedJob<J>>,
     outputs: VecDeque<J::Output>,
 }
 
 impl<J: Job> JobSteps for SimulatedJobs<J> {
     fn has_jobs(&self) -> bool {
-        !self.jobs.is_empty()
+        !self.jobs.is_empty() && self.process.state().held_queue != Some(self.name)
     }
 
     fn name(&self) -> &'static str {
@@ -52,19 +62,33 @@ impl<J: Job> JobSteps for SimulatedJobs<J> {
             return false;
         }
         let nth = choice % running;
-        self.process.state().job = self.name;
-        let step = self.jobs[nth].step(&mut self.worker);
-        self.process.state().job = "";
-        match step {
-            JobStep::Continue => true,
-            JobStep::Pause(_) => false,
-            JobStep::Done(output) => {
-                let job = self.jobs.remove(nth).expect("it has just run");
-                self.outputs.push_back(output);
-                job.on_delivered();
-                false
+        let (now, job) = (self.process.true_time(), &mut self.jobs[nth]);
+        if now < job.blocked_until {
+            return false;
+        }
+        if job.output.is_none() {
+            {
+                let mut state = self.process.state();
+                (state.job, state.job_takes) = (self.name, Some(0));
+            }
+            let step = job.job.step(&mut self.worker);
+            let mut state = self.process.state();
+            state.job = "";
+            let took = state.job_takes.take().unwrap_or(0);
+            drop(state);
+            job.blocked_until = now + took;
+            let goes_on = matches!(step, JobStep::Continue) && took == 0;
+            if let JobStep::Done(output) = step {
+                job.output = Some(output);
+            }
+            if took > 0 || job.output.is_none() {
+                return goes_on;
             }
         }
+        let job = self.jobs.remove(nth).expect("it has just run");
+        self.outputs.extend(job.output);
+        job.job.on_delivered();
+        false
     }
 }
 
@@ -88,7 +112,8 @@ where
         let (jobs, outputs) = (VecDeque::new(), VecDeque::new());
         let of = process.clone();
         let jobs = SimulatedJobs { process: of, name, threads, worker, jobs, outputs };
-        Self { process, jobs: Rc::new(RefCell::new(jobs)), in_flight: 0 }
+        let jobs = Rc::new(RefCell::new(jobs));
+        Self { process, jobs, in_flight: 0 }
     }
 
     pub(super) fn steps(&self) -> Rc<RefCell<dyn JobSteps>> {
@@ -100,6 +125,7 @@ where
 impl<J: Job> JobQueue<J> for SimulatedQueue<J> {
     fn submit(&mut self, job: J) {
         self.in_flight += 1;
+        let job = SimulatedJob { job, blocked_until: 0, output: None };
         self.jobs.borrow_mut().jobs.push_back(job);
     }
 
@@ -133,8 +159,13 @@ impl<J: Job> JobQueue<J> for SimulatedQueue<J> {
 
     fn drain(&mut self) -> Vec<J::Output> {
         let mut jobs = self.jobs.borrow_mut();
-        while jobs.has_jobs() {
-            let choice = self.process.call(|cluster, _| cluster.rng.place(8));
+        while !jobs.jobs.is_empty() {
+            let is_blocked = |job: &SimulatedJob<J>| job.blocked_until > 0;
+            let waits = jobs.jobs.iter().all(is_blocked);
+            let choice = self.process.call(|cluster, _| {
+                cluster.broker.now += u64::from(waits);
+                cluster.rng.place(8)
+            });
             let _goes_on = jobs.step(choice);
         }
         self.in_flight = 0;

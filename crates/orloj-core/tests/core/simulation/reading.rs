@@ -1,0 +1,131 @@
+//! One process that reads its inputs while a partition cannot be read or takes no records: the
+//! others are not late.
+//!
+//! Invariant: lateness is measured in true time, which passes while the loop waits.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use orloj_core::codec::schemas::Schemas;
+use orloj_core::model::definition::Header;
+use orloj_core::model::{Millis, Timestamp};
+
+use super::broker::{SimulatedEffect, SimulatedOutput, SimulatedRawRecord};
+use super::cluster::{PARTITIONS, SimulatedCluster, partition_of};
+use super::disk::SimulatedDisk;
+use super::log::SimulatedTransactionState;
+use super::node::{NodeTurn, SimulatedNode};
+use super::process::ClusterSlot;
+
+/// Settings differ from seed to seed.
+const SEEDS: u64 = 30;
+/// How late a fire may be, in ms; undisturbed ones are late by a tenth of it.
+const LATENESS_MAX: Millis = 100;
+/// A producer of users.
+const USERS: usize = 90;
+
+/// One process without faults, which owns all partitions.
+struct SingleProcess {
+    cluster: ClusterSlot,
+    node: SimulatedNode,
+}
+
+impl SingleProcess {
+    fn start(seed: u64) -> Self {
+        let mut cluster = SimulatedCluster::new(seed, 100_000, Arc::new(Schemas::new()));
+        (cluster.calm, cluster.skew) = (true, 0);
+        let mut cluster = ClusterSlot::new(cluster);
+        let disks = (0..PARTITIONS).map(|_| SimulatedDisk::default()).collect();
+        let node = SimulatedNode::start(0, disks, &mut cluster);
+        let mut process = Self { cluster, node };
+        process.run_for(300);
+        let committed = &process.cluster.broker.group.committed;
+        assert!(committed.iter().all(Option::is_some), "all partitions are taken over");
+        process
+    }
+
+    fn run_for(&mut self, length: Millis) {
+        let until = self.cluster.broker.now + length;
+        while self.cluster.broker.now < until {
+            self.cluster.broker.now += 1;
+            for _ in 0..16 {
+                let turn = self.node.run_once(&mut self.cluster);
+                assert!(matches!(turn, NodeTurn::Runs), "{turn:?}");
+            }
+        }
+    }
+
+    /// Registers a trigger of partition `p`; returns its id.
+    fn register(&mut self, p: usize, number: usize, due: Timestamp) -> String {
+        let ids = (0..).map(|nth| format!("t{number}-{nth}"));
+        let id = { ids }.find(|id| partition_of(id.as_bytes()) == p).unwrap();
+        let header = |name: &str, value: String| Header {
+            name: name.into(),
+            value: Some(Bytes::from(value)),
+        };
+        let headers = vec![
+            header("orloj-fire-at", due.to_string()),
+            header("orloj-target-topic", "topic-2".to_owned()),
+        ];
+        let (key, value) = (Bytes::from(id.clone()), Some(Bytes::from(vec![b'x'; 100])));
+        let raw = SimulatedRawRecord { key, value, headers };
+        let _offset = self.cluster.broker.write(SimulatedOutput::Trigger(p, raw));
+        id
+    }
+
+    /// A transaction that was aborted is the last of partition `p`.
+    fn abort_transaction(&mut self, p: usize) {
+        let broker = &mut self.cluster.broker;
+        let producer = broker.init(USERS).unwrap();
+        let (key, value) = (Bytes::from_static(b"aborted"), None);
+        let raw = SimulatedRawRecord { key, value, headers: Vec::new() };
+        broker.send(producer, SimulatedOutput::Trigger(p, raw)).unwrap();
+        broker.end(producer, SimulatedTransactionState::Aborted).unwrap();
+    }
+
+    fn has_fired(&self, p: usize, id: &str) -> bool {
+        let broker = &self.cluster.broker;
+        broker.others[p].committed(&broker.transaction_states).any(|(_, _, sent)| {
+            matches!(&sent.effect, SimulatedEffect::TopicFire(fire) if fire.id.trigger == *id)
+        })
+    }
+
+    /// Asserts that the next trigger of partition 1 fires in time.
+    fn assert_neighbour_fires(&mut self, seed: u64) {
+        let due = self.cluster.broker.now + 50;
+        let id = self.register(1, usize::MAX, due);
+        while !self.has_fired(1, &id) {
+            self.run_for(1);
+            let late = self.cluster.broker.now.saturating_sub(due);
+            assert!(late <= LATENESS_MAX, "seed {seed}: late by {late} ms or more");
+        }
+    }
+}
+
+#[test]
+fn a_partition_without_a_leader_delays_no_other_one() {
+    for seed in 1..=SEEDS {
+        let mut process = SingleProcess::start(seed);
+        process.abort_transaction(0);
+        process.run_for(3);
+        process.cluster.leaderless_partition = Some(0);
+        process.run_for(20);
+        process.assert_neighbour_fires(seed);
+    }
+}
+
+#[test]
+fn a_partition_that_is_full_delays_no_other_one() {
+    for seed in 1..=SEEDS {
+        let mut process = SingleProcess::start(seed);
+        process.node.hold_queue("writer");
+        let due = process.cluster.broker.now + 100_000;
+        for number in 0..300 {
+            process.register(0, number, due);
+            if number % 10 == 0 {
+                process.run_for(1);
+            }
+        }
+        process.assert_neighbour_fires(seed);
+    }
+}
