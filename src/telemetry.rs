@@ -21,6 +21,8 @@ pub const REJECTED: &str = "orloj_rejected_total";
 /// Counter, scheduler: records written again to the right partition, because their producer's
 /// partitioner had chosen another one, and registrations of batches.
 pub const FORWARDED: &str = "orloj_forwarded_total";
+/// Counter, scheduler: offsets of inputs and of the ledger that were deleted before they were read.
+pub const OFFSETS_LOST: &str = "orloj_offsets_lost_total";
 /// Counter, scheduler: fires committed, by `target` (topic, http).
 pub const FIRED: &str = "orloj_fired_total";
 /// Histogram, scheduler: from the due time to the commit of the fire, in seconds.
@@ -142,6 +144,7 @@ fn describe() {
         (INGESTED, "records of triggers and signals that were ingested"),
         (REJECTED, "records that could not be read"),
         (FORWARDED, "records written again to the right partition, and registrations of batches"),
+        (OFFSETS_LOST, "offsets that were deleted before they were read"),
         (FIRED, "committed fires"),
         (COMMIT_FAILURES, "transactions that were not committed, or whose outcome is unknown"),
         (DEAD_LETTERS, "records written to the dead letters"),

@@ -4,6 +4,8 @@
 //! returned in offset order. After [`LogReader::start`], records that were fetched earlier are
 //! discarded.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -28,13 +30,22 @@ pub enum ReadEvent<'a> {
     /// There are no more committed records for now in some partition with this number. The event
     /// does not contain the topic: compare positions with end offsets.
     PartitionEof(PartitionId),
-    /// The requested offset does not exist (deleted by retention, or never written).
+    /// The offset at which some partition is read does not exist: it was deleted by retention, or
+    /// the log is shorter. [`LogReader::out_of_range`] returns which.
     OutOfRange(String),
 }
 
-/// A consumer without a group.
+/// How long a request for the bounds of one partition may take.
+const BOUNDS_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Where reading was started, by topic and partition.
+type StartedOffsets = BTreeMap<(String, PartitionId), Offset>;
+
+/// A consumer without a group. Clones share it.
+#[derive(Clone)]
 pub struct LogReader {
-    consumer: BaseConsumer<LogContext>,
+    consumer: Arc<BaseConsumer<LogContext>>,
+    started: Arc<Mutex<StartedOffsets>>,
 }
 
 impl std::fmt::Debug for LogReader {
@@ -55,7 +66,8 @@ impl LogReader {
             .set("queued.max.messages.kbytes", "65536")
             .set("queued.min.messages", "100000")
             .set("fetch.error.backoff.ms", "50");
-        Ok(Self { consumer: config.create_with_context(LogContext)? })
+        let consumer = Arc::new(config.create_with_context(LogContext)?);
+        Ok(Self { consumer, started: Arc::default() })
     }
 
     /// Fetches the metadata of a topic, so that the first read does not wait for it.
@@ -67,6 +79,7 @@ impl LogReader {
     /// Starts reading a partition at `offset`.
     pub fn start(&self, topic: &str, partition: PartitionId, offset: Offset) -> ClientResult<()> {
         self.stop(topic, partition)?;
+        let _before = self.started().insert((topic.to_owned(), partition), offset);
         let mut list = TopicPartitionList::new();
         let offset = i64::try_from(offset).expect("Kafka's offsets are below 2^63");
         list.add_partition_offset(topic, partition, KafkaOffset::Offset(offset))?;
@@ -79,8 +92,11 @@ impl LogReader {
         if assigned.find_partition(topic, partition).is_none() {
             return Ok(());
         }
+        let _before = self.started().remove(&(topic.to_owned(), partition));
         let mut list = TopicPartitionList::new();
         let _element = list.add_partition(topic, partition);
+        // A pause would outlast the assignment.
+        self.consumer.resume(&list)?;
         Ok(self.consumer.incremental_unassign(&list)?)
     }
 
@@ -102,12 +118,38 @@ impl LogReader {
                 Ok(Some(ReadEvent::PartitionEof(partition)))
             }
             Some(Err(error)) => match error.rdkafka_error_code() {
-                Some(RDKafkaErrorCode::OffsetOutOfRange | RDKafkaErrorCode::AutoOffsetReset) => {
-                    Ok(Some(ReadEvent::OutOfRange(error.to_string())))
-                }
+                Some(
+                    RDKafkaErrorCode::OffsetOutOfRange
+                    | RDKafkaErrorCode::AutoOffsetReset
+                    | RDKafkaErrorCode::LogTruncation,
+                ) => Ok(Some(ReadEvent::OutOfRange(error.to_string()))),
                 _ => Err(error.into()),
             },
         }
+    }
+
+    /// A partition whose position is below its first offset or above its end; `None` if there is
+    /// none. rdkafka's error does not contain the partition, so the bounds of each are requested.
+    pub fn out_of_range(&self) -> ClientResult<Option<(String, PartitionId)>> {
+        let positions = self.consumer.position()?;
+        let started = self.started().clone();
+        for ((topic, partition), started) in started {
+            let position = positions
+                .find_partition(&topic, partition)
+                .and_then(|element| Offset::try_from(element.offset().to_raw()?).ok())
+                .unwrap_or(started);
+            let (low, end) = self.consumer.fetch_watermarks(&topic, partition, BOUNDS_TIMEOUT)?;
+            let is_valid = |offset: i64| Offset::try_from(offset).ok();
+            let is_below = is_valid(low).is_some_and(|low| position < low);
+            if is_below || is_valid(end).is_some_and(|end| end < position) {
+                return Ok(Some((topic, partition)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn started(&self) -> MutexGuard<'_, StartedOffsets> {
+        self.started.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The last stable offset of a partition, where a read_committed reader stops.

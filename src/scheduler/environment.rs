@@ -53,7 +53,7 @@ impl Environment for KafkaEnvironment {
     type Member = SchedulerMember;
     type Producer = ProducerPair;
     type Producers = SchedulerProducers;
-    type Cluster = KafkaAdminClient;
+    type Cluster = SchedulerQueries;
     type Store = PartitionStore;
     type Stores = StoreFactory;
     type Group = StandbyClient;
@@ -158,22 +158,24 @@ impl LogReading for LogReader {
         call(self.stop(topic, partition))
     }
 
-    fn poll(&self, timeout: Duration) -> CallResult<Option<LogEvent<ConsumerRecord<'_>>>> {
-        let event = call(self.poll(timeout))?;
-        Ok(event.map(|event| match event {
-            ReadEvent::Record(record) => LogEvent::Record(record),
-            ReadEvent::PartitionEof(partition) => LogEvent::End(partition),
-            ReadEvent::OutOfRange(error) => LogEvent::OutOfRange(error),
-        }))
+    fn pause(&self, topic: &str, partition: PartitionId) -> CallResult<()> {
+        call(self.pause(topic, partition, true))
     }
 
-    fn last_stable_offset(
-        &self,
-        topic: &str,
-        partition: PartitionId,
-        timeout: Duration,
-    ) -> CallResult<Offset> {
-        call(self.last_stable_offset(topic, partition, timeout))
+    fn resume(&self, topic: &str, partition: PartitionId) -> CallResult<()> {
+        call(self.pause(topic, partition, false))
+    }
+
+    fn poll(&self, timeout: Duration) -> CallResult<Option<LogEvent<ConsumerRecord<'_>>>> {
+        let Some(event) = call(self.poll(timeout))? else { return Ok(None) };
+        Ok(Some(match event {
+            ReadEvent::Record(record) => LogEvent::Record(record),
+            ReadEvent::PartitionEof(partition) => LogEvent::End(partition),
+            ReadEvent::OutOfRange(_) => match call(self.out_of_range())? {
+                Some((topic, partition)) => LogEvent::OutOfRange { topic, partition },
+                None => return Ok(None),
+            },
+        }))
     }
 }
 
@@ -319,13 +321,28 @@ impl TransactionalSending for ProducerPair {
     }
 }
 
-impl ClusterQueries for KafkaAdminClient {
+/// Asks the brokers.
+#[derive(Clone, Debug)]
+pub(super) struct SchedulerQueries {
+    /// Read_uncommitted.
+    pub(super) admin: KafkaAdminClient,
+    /// Read_committed.
+    pub(super) reader: LogReader,
+    /// How long the broker may take to answer.
+    pub(super) timeout: Duration,
+}
+
+impl ClusterQueries for SchedulerQueries {
     fn bounds(&self, topic: &str, partition: PartitionId) -> CallResult<(Offset, Offset)> {
-        call(self.bounds(topic, partition))
+        call(self.admin.bounds(topic, partition))
+    }
+
+    fn last_stable_offset(&self, topic: &str, partition: PartitionId) -> CallResult<Offset> {
+        call(self.reader.last_stable_offset(topic, partition, self.timeout))
     }
 
     fn topic_state(&self, topic: &str) -> TopicState {
-        self.topic_state(topic)
+        self.admin.topic_state(topic)
     }
 }
 
@@ -429,6 +446,10 @@ impl Reporter for RoleReporter {
 
     fn transaction_failed(&self) {
         metrics::counter!(telemetry::COMMIT_FAILURES).increment(1);
+    }
+
+    fn offsets_lost(&self, count: u64) {
+        metrics::counter!(telemetry::OFFSETS_LOST).increment(count);
     }
 
     fn committed(&self, counts: CommittedRecords) {

@@ -34,7 +34,8 @@ use crate::kafka::transaction::TransactionError;
 use crate::model::Millis;
 use crate::store::{StoreError, StoreFactory};
 use environment::{
-    KafkaEnvironment, RoleReporter, SchedulerMember, SchedulerProducers, SystemClock,
+    KafkaEnvironment, RoleReporter, SchedulerMember, SchedulerProducers, SchedulerQueries,
+    SystemClock,
 };
 use instance_lock::{InstanceLock, InstanceLockError};
 use registry_schemas::RegistrySchemas;
@@ -152,9 +153,13 @@ fn open_parts(
         clock: SystemClock::start(),
         reporter: RoleReporter(health),
         member: SchedulerMember::new(member, orphaned_transactions, names.ledger()),
+        cluster: SchedulerQueries {
+            admin: cluster,
+            reader: triggers.clone(),
+            timeout: CALL_TIMEOUT,
+        },
         triggers,
         signals_and_ledger,
-        cluster,
         producers: SchedulerProducers {
             settings: Arc::new(settings.clone()),
             transactional_id: id.clone(),

@@ -9,7 +9,7 @@ use orloj_core::scheduler::config::StandbyConfig;
 use orloj_core::scheduler::standby::StandbyParts;
 
 use super::SchedulerError;
-use super::environment::KafkaEnvironment;
+use super::environment::{KafkaEnvironment, SchedulerQueries};
 use super::instance_lock::InstanceLock;
 use super::registry_schemas::RegistrySchemas;
 use crate::config::Settings;
@@ -28,6 +28,12 @@ pub(super) fn open(
     instance_lock: &InstanceLock,
 ) -> Result<StandbyParts<KafkaEnvironment>, SchedulerError> {
     let group = names.scheduler_group();
+    let triggers = LogReader::open(settings, &group)?;
+    let cluster = SchedulerQueries {
+        admin: KafkaAdminClient::open(settings, CALL_TIMEOUT)?,
+        reader: triggers.clone(),
+        timeout: CALL_TIMEOUT,
+    };
     Ok(StandbyParts {
         config: StandbyConfig::new(
             usize::from(settings.standby.replicas),
@@ -35,8 +41,8 @@ pub(super) fn open(
             settings.store.flush_interval,
         ),
         ledger: LogReader::open(settings, &group)?,
-        triggers: LogReader::open(settings, &group)?,
-        cluster: KafkaAdminClient::open(settings, CALL_TIMEOUT)?,
+        triggers,
+        cluster,
         group: StandbyClient::open(settings, &group, &names.triggers(), CALL_TIMEOUT)?,
         schemas: RegistrySchemas::open(&settings.triggers).map_err(SchedulerError::Schemas)?,
     })

@@ -184,6 +184,11 @@ impl Partition {
                 }
                 Input::Signal(record) => handler.ingest_signal(record)?,
                 Input::TriggersEnd(end) => self.watermark.read_up_to(end),
+                Input::TriggersDeleted(low) => {
+                    handler.state.set_next_offset(low);
+                    self.watermark.read_up_to(low);
+                }
+                Input::SignalsDeleted(low) => handler.state.set_next_signal_offset(low),
             }
         }
         Ok(())

@@ -30,6 +30,10 @@ pub enum Input {
     /// The reader has reached the end of `triggers` at this offset (exclusive): between the last
     /// record and the end are only markers and aborted records.
     TriggersEnd(Offset),
+    /// Retention has deleted `triggers` below this offset: go on there.
+    TriggersDeleted(Offset),
+    /// Retention has deleted `signals` below this offset: go on there.
+    SignalsDeleted(Offset),
 }
 
 /// Rows read from the store, by their keys.
@@ -59,7 +63,7 @@ pub fn trigger_of(input: &Input) -> Option<&Text> {
     match input {
         Input::Trigger(record) => record.trigger(),
         Input::Signal(record) => record.signal.as_ref().ok().map(Signal::trigger),
-        Input::TriggersEnd(_) => None,
+        Input::TriggersEnd(_) | Input::TriggersDeleted(_) | Input::SignalsDeleted(_) => None,
     }
 }
 

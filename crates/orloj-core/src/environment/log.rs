@@ -53,9 +53,14 @@ pub enum LogEvent<R> {
     /// There are no more committed records for now in some partition with this number. The event
     /// does not contain the topic: compare positions with end offsets.
     End(PartitionId),
-    /// The requested offset of a partition does not exist (deleted by retention, or never
-    /// written).
-    OutOfRange(String),
+    /// The offset at which a partition is read does not exist: it was deleted by retention, or the
+    /// log is shorter. Nothing of it is read until it is started again.
+    OutOfRange {
+        /// The topic.
+        topic: String,
+        /// The partition.
+        partition: PartitionId,
+    },
 }
 
 /// Reads partitions by manual assignment, `read_committed`, from given offsets.
@@ -71,14 +76,13 @@ pub trait LogReading {
     /// Stops reading a partition. Does nothing if it was not read.
     fn stop(&self, topic: &str, partition: PartitionId) -> CallResult<()>;
 
+    /// Returns nothing of a partition until [`resume`](Self::resume) or [`start`](Self::start); its
+    /// position stays. Does nothing if it is not read.
+    fn pause(&self, topic: &str, partition: PartitionId) -> CallResult<()>;
+
+    /// Continues after [`pause`](Self::pause).
+    fn resume(&self, topic: &str, partition: PartitionId) -> CallResult<()>;
+
     /// The next event; waits at most `timeout`.
     fn poll(&self, timeout: Duration) -> CallResult<Option<LogEvent<Self::Record<'_>>>>;
-
-    /// The last stable offset of a partition, where this reader stops.
-    fn last_stable_offset(
-        &self,
-        topic: &str,
-        partition: PartitionId,
-        timeout: Duration,
-    ) -> CallResult<Offset>;
 }

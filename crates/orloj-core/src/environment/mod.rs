@@ -90,6 +90,10 @@ pub trait ClusterQueries: Clone + Send + 'static {
     /// watermark, below which nothing is missing that was written before the question.
     fn bounds(&self, topic: &str, partition: PartitionId) -> CallResult<(Offset, Offset)>;
 
+    /// The last stable offset of a partition, where a reader stops. It may wait as long as a
+    /// partition has no leader.
+    fn last_stable_offset(&self, topic: &str, partition: PartitionId) -> CallResult<Offset>;
+
     /// Whether a topic can be written, and how.
     fn topic_state(&self, topic: &str) -> TopicState;
 }
@@ -122,6 +126,9 @@ pub trait Reporter: Clone + Send + Sync + 'static {
 
     /// A transaction was not committed, or it is not known whether it was.
     fn transaction_failed(&self);
+
+    /// So many offsets of an input were deleted before they were read.
+    fn offsets_lost(&self, count: u64);
 
     /// A transaction with these records was committed.
     fn committed(&self, counts: CommittedRecords);

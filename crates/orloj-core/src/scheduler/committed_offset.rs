@@ -156,6 +156,11 @@ mod tests {
             Ok((1, 2))
         }
 
+        fn last_stable_offset(&self, topic: &str, _: PartitionId) -> CallResult<Offset> {
+            self.asked(topic);
+            Ok(2)
+        }
+
         fn topic_state(&self, _: &str) -> TopicState {
             TopicState::Unavailable("not asked".to_owned())
         }

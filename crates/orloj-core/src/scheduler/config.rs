@@ -40,11 +40,15 @@ pub struct SchedulerTiming {
     /// The ledger's end offset is requested once in so many intervals. A restart reads again what
     /// was written to the ledger since then.
     pub ledger_end_rounds: u32,
-    /// How long the end offset may stay unreached before it is checked, in ms.
-    pub stall: Millis,
-    /// How long to wait before checking again whether another process's open transaction has ended,
-    /// in ms.
-    pub end_retry: Millis,
+    /// How long the end offset may stay unreached before it is checked.
+    pub stall: Duration,
+    /// How long to wait before checking again whether another process's open transaction has ended.
+    pub end_retry: Duration,
+    /// How long to wait for records or the end of a log before it is read again from the same
+    /// position.
+    pub silence_max: Duration,
+    /// How long a full partition may keep the others from being read before it is paused.
+    pub full_max: Duration,
     /// How long reading a partition is paused if the schema registry is unavailable, in ms.
     pub registry_retry: Millis,
     /// How long the state of a target topic that cannot be reached is cached, in ms.
@@ -62,8 +66,10 @@ impl Default for SchedulerTiming {
         Self {
             end_offset_interval: Duration::from_millis(200),
             ledger_end_rounds: 25,
-            stall: 300,
-            end_retry: 200,
+            stall: Duration::from_millis(300),
+            end_retry: Duration::from_millis(200),
+            silence_max: Duration::from_secs(10),
+            full_max: Duration::from_millis(50),
             registry_retry: 1_000,
             unreachable_ttl: 1_000,
             leave_timeout: Duration::from_secs(15),

@@ -5,7 +5,7 @@
 //! Only the owner writes to the ledger: records below an end offset that was read before a step
 //! belong to that step or an earlier one, once the step is committed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
@@ -17,7 +17,7 @@ use crate::model::{Millis, Offset, PartitionId, Timestamp};
 pub const GRACE_MS: Millis = 1_000;
 
 /// The topic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PolledLog {
     Triggers,
     Ledger,
@@ -28,8 +28,8 @@ pub(super) enum PolledLog {
 pub(super) struct LogEnd {
     pub(super) log: PolledLog,
     pub(super) partition: PartitionId,
-    /// The end offset (exclusive).
-    pub(super) end: Offset,
+    /// The end offset (exclusive); `None` if the request failed.
+    pub(super) end: Option<Offset>,
     /// When the request was sent, in ms since the epoch.
     pub(super) at: Timestamp,
 }
@@ -40,13 +40,12 @@ pub(super) struct EndOffsetPoller<E: Environment> {
     clock: E::Clock,
     names: Names,
     interval: Duration,
-    /// The ledger's end offset is requested once in so many rounds.
+    /// The ledger's end offset is requested once in so many intervals.
     ledger_rounds: u32,
+    /// When each was requested or answered last; `None`: the request is in flight.
+    polled: BTreeMap<(PolledLog, PartitionId), Option<Duration>>,
     watched: BTreeSet<PartitionId>,
     queue: E::Queue<EndOffsetJob<E>>,
-    rounds: u32,
-    /// When the last round ended, on the monotonic clock.
-    ended_at: Option<Duration>,
 }
 
 /// Asks for the end offset of one partition.
@@ -59,20 +58,21 @@ pub(super) struct EndOffsetJob<E: Environment> {
 }
 
 impl<E: Environment> Job for EndOffsetJob<E> {
-    type Output = Option<LogEnd>;
+    type Output = LogEnd;
     type Worker = ();
 
-    fn step(&mut self, (): &mut ()) -> JobStep<Option<LogEnd>> {
+    fn step(&mut self, (): &mut ()) -> JobStep<LogEnd> {
         let Self { log, partition, .. } = *self;
         let at = self.clock.now_ms();
-        JobStep::Done(match self.cluster.bounds(&self.topic, partition) {
-            Ok((_low, end)) => Some(LogEnd { log, partition, end, at }),
+        let end = match self.cluster.bounds(&self.topic, partition) {
+            Ok((_low, end)) => Some(end),
             Err(error) => {
                 let topic = &self.topic;
                 tracing::debug!(topic, partition, %error, "the end offset cannot be read");
                 None
             }
-        })
+        };
+        JobStep::Done(LogEnd { log, partition, end, at })
     }
 }
 
@@ -85,19 +85,10 @@ impl<E: Environment> EndOffsetPoller<E> {
         names: &Names,
         (interval, ledger_rounds): (Duration, u32),
     ) -> Self {
-        let queue = environment.start_queue("end-offsets", Threads::Fixed(1), || ());
-        let (names, watched) = (names.clone(), BTreeSet::new());
-        Self {
-            cluster,
-            clock,
-            names,
-            interval,
-            ledger_rounds,
-            watched,
-            queue,
-            rounds: 0,
-            ended_at: None,
-        }
+        // A partition without a leader delays no other one.
+        let queue = environment.start_queue("end-offsets", Threads::PerJob, || ());
+        let (names, polled, watched) = (names.clone(), BTreeMap::new(), BTreeSet::new());
+        Self { cluster, clock, names, interval, ledger_rounds, polled, watched, queue }
     }
 
     /// Replaces the polled partitions.
@@ -105,30 +96,25 @@ impl<E: Environment> EndOffsetPoller<E> {
         self.watched = partitions.collect();
     }
 
-    /// The end offsets read since the last call. Starts the next round if it is time.
+    /// The answers since the last call. Requests what is due.
     pub(super) fn poll_ends(&mut self) -> Vec<LogEnd> {
-        let mut ends = Vec::new();
-        while self.queue.in_flight() > 0 {
-            let Some(answer) = self.queue.poll(Duration::ZERO) else { return ends };
-            ends.extend(answer);
-            if self.queue.in_flight() == 0 {
-                self.ended_at = Some(self.clock.monotonic());
-            }
+        let ends: Vec<_> = std::iter::from_fn(|| self.queue.poll(Duration::ZERO)).collect();
+        let now = self.clock.monotonic();
+        for LogEnd { log, partition, .. } in &ends {
+            let _request = self.polled.insert((*log, *partition), Some(now));
         }
-        if self.ended_at.is_none_or(|at| self.clock.monotonic() >= at + self.interval) {
-            self.start_round();
-        }
-        ends
-    }
-
-    fn start_round(&mut self) {
-        let topics = [
-            (PolledLog::Triggers, self.names.triggers(), 1),
-            (PolledLog::Ledger, self.names.ledger(), self.ledger_rounds),
+        let logs = [
+            (PolledLog::Triggers, self.names.triggers(), self.interval),
+            (PolledLog::Ledger, self.names.ledger(), self.interval * self.ledger_rounds),
         ];
-        let now = topics.into_iter().filter(|(_, _, every)| self.rounds.is_multiple_of(*every));
-        for (log, topic, _) in now {
+        for (log, topic, interval) in logs {
             for partition in &self.watched {
+                let state = self.polled.entry((log, *partition)).or_insert(Some(Duration::ZERO));
+                let is_due = |at: Duration| at.is_zero() || now >= at + interval;
+                if !state.is_some_and(is_due) {
+                    continue;
+                }
+                *state = None;
                 self.queue.submit(EndOffsetJob {
                     cluster: self.cluster.clone(),
                     clock: self.clock.clone(),
@@ -138,7 +124,6 @@ impl<E: Environment> EndOffsetPoller<E> {
                 });
             }
         }
-        self.rounds = self.rounds.wrapping_add(1);
-        self.ended_at = Some(self.clock.monotonic());
+        ends
     }
 }

@@ -18,7 +18,7 @@ use crate::engine::partition::Input;
 use crate::engine::takeover::TakeoverRequest;
 use crate::environment::log::{LogEvent, LogReading as _, LogRecord};
 use crate::environment::store::RowStore;
-use crate::environment::{Clock as _, ClusterQueries as _, Environment, SchemaSource};
+use crate::environment::{Clock as _, Environment, SchemaSource};
 use crate::model::definition::Header;
 use crate::model::input::{SignalRecord, TriggerRecord, Unreadable};
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
@@ -26,9 +26,6 @@ use crate::model::names::Names;
 use crate::model::partitioner::Partitioner;
 use crate::model::{PartitionId, Timestamp};
 
-/// How long the loop waits for a last stable offset. A partition without a leader must not delay
-/// the others for longer.
-const STABLE_OFFSET_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long the loop waits at most while the partitions accept no more records. The committing
 /// thread, which makes room, needs the CPU.
 const FULL_WAIT: Duration = Duration::from_millis(1);
@@ -134,13 +131,11 @@ impl<E: Environment> Scheduler<E> {
     /// Reads the available records, and waits at most `wait` for the first one.
     pub(super) fn read_inputs(&mut self, wait: Duration) -> Result<(), LoopError> {
         self.apply_end_offsets();
+        self.poll_log_bounds()?;
         let mut inputs = BTreeMap::new();
         self.read_signals_and_ledger(&mut inputs)?;
-        // While a draft is full, no records are read: librdkafka's queue bounds the memory.
-        let is_full = |task: &mut PartitionTask<E::Store>| {
-            task.is_over_buffered() || task.active().is_some_and(|partition| partition.is_full())
-        };
-        if self.tasks.values_mut().any(is_full) {
+        // While a partition is full, no records are read: librdkafka's queue bounds the memory.
+        if self.pause_full_partitions()? {
             self.restore_pool.wait_for_result(wait.min(FULL_WAIT));
         } else {
             let wait = if inputs.is_empty() { wait } else { Duration::ZERO };
@@ -148,6 +143,36 @@ impl<E: Environment> Scheduler<E> {
         }
         self.ingest(inputs)?;
         self.run_due_checks()
+    }
+
+    /// Pauses a partition that has been full for long, so that the others are read, and resumes one
+    /// that is not full any more. Returns whether one is full and not paused: most are so for a
+    /// short time, and the records that were fetched are fetched again after a pause.
+    fn pause_full_partitions(&mut self) -> Result<bool, LoopError> {
+        let (now, patience) = (self.clock.monotonic(), self.config.timing.full_max);
+        let names = &self.config.names;
+        let mut must_wait = false;
+        for task in self.tasks.values_mut() {
+            if !task.is_full() {
+                task.full_since = None;
+                if std::mem::take(&mut task.is_paused) {
+                    self.triggers.resume(&names.triggers(), task.id)?;
+                    self.signals_and_ledger.resume(&names.signals(), task.id)?;
+                    self.signals_and_ledger.resume(&names.ledger(), task.id)?;
+                    task.read_at = now;
+                }
+            } else if !task.is_paused {
+                if now < *task.full_since.get_or_insert(now) + patience {
+                    must_wait = true;
+                    continue;
+                }
+                task.is_paused = true;
+                self.triggers.pause(&names.triggers(), task.id)?;
+                self.signals_and_ledger.pause(&names.signals(), task.id)?;
+                self.signals_and_ledger.pause(&names.ledger(), task.id)?;
+            }
+        }
+        Ok(must_wait)
     }
 
     fn ingest(&mut self, inputs: BTreeMap<PartitionId, Vec<Input>>) -> Result<(), LoopError> {
@@ -169,9 +194,9 @@ impl<E: Environment> Scheduler<E> {
         wait: Duration,
         inputs: &mut BTreeMap<PartitionId, Vec<Input>>,
     ) -> Result<(), LoopError> {
-        let now = self.clock.now_ms();
+        let (now, read_at) = (self.clock.now_ms(), self.clock.monotonic());
         let mut paused = Vec::new();
-        let mut ended = Vec::new();
+        let (mut ended, mut out_of_range) = (Vec::new(), Vec::new());
         let mut records_read = 0;
         let mut wait = wait;
         while records_read < self.config.records_per_step_max {
@@ -196,7 +221,7 @@ impl<E: Environment> Scheduler<E> {
                         continue;
                     }
                     match self.decoder.decode_trigger(&record, now) {
-                        Ok(trigger) => route_trigger(task, trigger, now, inputs),
+                        Ok(trigger) => route_trigger(task, trigger, read_at, inputs),
                         Err(error) => {
                             tracing::warn!(
                                 partition = id,
@@ -210,10 +235,11 @@ impl<E: Environment> Scheduler<E> {
                     }
                 }
                 LogEvent::End(id) => ended.push(id),
-                LogEvent::OutOfRange(error) => {
-                    tracing::error!(error, "the offset in triggers is out of range")
-                }
+                LogEvent::OutOfRange { topic, partition } => out_of_range.push((topic, partition)),
             }
+        }
+        for (topic, id) in out_of_range {
+            self.on_out_of_range(topic, id);
         }
         for id in paused {
             self.triggers.stop(&self.decoder.triggers, id)?;
@@ -228,6 +254,7 @@ impl<E: Environment> Scheduler<E> {
     fn apply_end_offsets(&mut self) {
         for LogEnd { log, partition, end, at } in self.end_offsets.poll_ends() {
             let Some(task) = self.tasks.get_mut(&partition) else { continue };
+            let Some(end) = end else { continue };
             match log {
                 PolledLog::Triggers => {
                     if let Some(partition) = task.active() {
@@ -243,10 +270,12 @@ impl<E: Environment> Scheduler<E> {
         &mut self,
         inputs: &mut BTreeMap<PartitionId, Vec<Input>>,
     ) -> Result<(), LoopError> {
-        let mut ended = Vec::new();
-        if self.tasks.values().any(|task| task.is_over_buffered()) {
+        let (mut ended, mut out_of_range) = (Vec::new(), Vec::new());
+        let must_wait = |task: &PartitionTask<E::Store>| task.is_over_buffered() && !task.is_paused;
+        if self.tasks.values().any(must_wait) {
             return Ok(());
         }
+        let read_at = self.clock.monotonic();
         for _ in 0..SIGNALS_AND_LEDGER_MAX {
             let event = match self.signals_and_ledger.poll(Duration::ZERO) {
                 Ok(Some(event)) => event,
@@ -269,48 +298,17 @@ impl<E: Environment> Scheduler<E> {
                     } else if let PartitionState::Restoring(restoring) = &mut task.state {
                         let is_our_barrier = self.decoder.is_barrier(&record, restoring.nonce);
                         restoring.add_ledger_record(&record, is_our_barrier);
-                        task.ledger_position = offset + 1;
+                        (task.ledger_position, task.read_at) = (offset + 1, read_at);
                     }
                 }
                 LogEvent::End(id) => ended.push(id),
-                LogEvent::OutOfRange(error) => {
-                    tracing::error!(error, "the offset in signals or the ledger is out of range")
-                }
+                LogEvent::OutOfRange { topic, partition } => out_of_range.push((topic, partition)),
             }
         }
-        ended.into_iter().try_for_each(|id| self.on_ledger_end_reached(id))
-    }
-
-    /// Handles the end of `signals` or of the ledger. It matters only while the mirror of a cursor
-    /// is being read; then only the ledger is assigned. A read_committed reader stops at the first
-    /// open transaction, and the newest mirror may be after it. The end is therefore accepted only
-    /// if it is reached after no transaction was open below it.
-    fn on_ledger_end_reached(&mut self, id: PartitionId) -> Result<(), LoopError> {
-        let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
-        let PartitionState::Restoring(restoring) = &mut task.state else { return Ok(()) };
-        let Some(TakeoverRequest::Mirror { from, until }) = restoring.requested else {
-            return Ok(());
-        };
-        if restoring.ledger_is_stable {
-            restoring.ledger_position = restoring.ledger_position.max(until);
-            return Ok(());
+        for (topic, id) in out_of_range {
+            self.on_out_of_range(topic, id);
         }
-        let ledger = self.config.names.ledger();
-        match self.signals_and_ledger.last_stable_offset(&ledger, id, STABLE_OFFSET_TIMEOUT) {
-            Ok(stable) if stable >= until => restoring.ledger_is_stable = true,
-            Ok(stable) => {
-                tracing::info!(
-                    partition = id,
-                    stable,
-                    until,
-                    "a transaction is open below the end of the ledger"
-                );
-            }
-            Err(error) => {
-                tracing::debug!(partition = id, %error, "the ledger's stable offset cannot be read")
-            }
-        }
-        self.signals_and_ledger.start(&ledger, id, restoring.ledger_position.max(from))?;
+        ended.into_iter().for_each(|id| self.on_ledger_end_reached(id));
         Ok(())
     }
 
@@ -325,7 +323,7 @@ impl<E: Environment> Scheduler<E> {
                 Ok(())
             }
             PartitionState::Active(_) => {
-                if let EndCheck::Confirming(end) = task.end_check {
+                if let EndCheck::Confirming { end, .. } = task.end_check {
                     task.end_check = EndCheck::Idle;
                     if let Err(error) = task.ingest(vec![Input::TriggersEnd(end)]) {
                         return self.on_store_failed(id, &error);
@@ -337,32 +335,11 @@ impl<E: Environment> Scheduler<E> {
         }
     }
 
-    /// Input seems to be unread, but the reader is at the end of the partition. Either only
-    /// transaction markers and aborted records follow, or another process's transaction is still
-    /// open. If none is open now, read again from the current position: reaching the end again
-    /// proves that all is read.
-    fn confirm_end(&mut self, id: PartitionId) -> Result<(), LoopError> {
-        let topic = self.decoder.triggers.clone();
-        let stable = self.triggers.last_stable_offset(&topic, id, STABLE_OFFSET_TIMEOUT);
-        let ends = stable.and_then(|stable| Ok((stable, self.cluster.bounds(&topic, id)?.1)));
-        let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
-        match ends {
-            Ok((stable, end)) if stable >= end => {
-                task.end_check = EndCheck::Confirming(end);
-                self.triggers.start(&topic, id, task.next_trigger)?;
-            }
-            _ => {
-                task.end_check =
-                    EndCheck::RetryAt(self.clock.now_ms() + self.config.timing.end_retry)
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks end offsets again and resumes paused partitions, if it is time.
+    /// Checks end offsets again, starts silent readers again, and resumes paused partitions, if it
+    /// is time.
     fn run_due_checks(&mut self) -> Result<(), LoopError> {
-        let now = self.clock.now_ms();
-        let stall = self.config.timing.stall;
+        let now = self.clock.monotonic();
+        let (stall, silence) = (self.config.timing.stall, self.config.timing.silence_max);
         // If the last records are transaction markers, reading never reaches the end offset.
         let is_stalled = |task: &PartitionTask<E::Store>| match &task.state {
             PartitionState::Active(partition) => {
@@ -371,19 +348,32 @@ impl<E: Environment> Scheduler<E> {
             _ => false,
         };
         let is_check_due = |task: &PartitionTask<E::Store>| match task.end_check {
+            _ if task.is_paused => false,
             EndCheck::Idle => is_stalled(task),
-            EndCheck::Confirming(_) => false,
+            EndCheck::Requested(_) => false,
+            EndCheck::Confirming { until, .. } => now >= until,
             EndCheck::RetryAt(at) => now >= at,
         };
+        let is_silent = |task: &PartitionTask<E::Store>| {
+            task.is_waiting_for_reader() && now >= task.read_at + silence
+        };
+        let due: Vec<_> =
+            self.tasks.values().filter(|task| is_check_due(task)).map(|task| task.id).collect();
+        let silent: Vec<_> =
+            self.tasks.values().filter(|task| is_silent(task)).map(|task| task.id).collect();
+        due.into_iter().for_each(|id| self.confirm_end(id));
+        for id in silent {
+            self.restart_reader(id, now)?;
+        }
+        self.resume_paused()
+    }
+
+    fn resume_paused(&mut self) -> Result<(), LoopError> {
+        let now = self.clock.now_ms();
         let pause_is_over =
             |task: &PartitionTask<E::Store>| task.paused_until.is_some_and(|until| now >= until);
-        let ends: Vec<_> =
-            self.tasks.values().filter(|task| is_check_due(task)).map(|task| task.id).collect();
         let resumed: Vec<_> =
             self.tasks.values().filter(|task| pause_is_over(task)).map(|task| task.id).collect();
-        for id in ends {
-            self.confirm_end(id)?;
-        }
         for id in resumed {
             let Some(task) = self.tasks.get_mut(&id) else { continue };
             task.paused_until = None;
@@ -397,11 +387,11 @@ impl<E: Environment> Scheduler<E> {
 fn route_trigger<S: RowStore>(
     task: &mut PartitionTask<S>,
     record: TriggerRecord,
-    now: Timestamp,
+    read_at: Duration,
     inputs: &mut BTreeMap<PartitionId, Vec<Input>>,
 ) {
     task.next_trigger = record.offset + 1;
-    task.read_at = now;
+    task.read_at = read_at;
     task.end_check = EndCheck::Idle;
     match &mut task.state {
         PartitionState::Active(_) => {

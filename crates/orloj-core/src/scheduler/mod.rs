@@ -18,6 +18,7 @@ pub mod config;
 mod end_offset_poller;
 pub mod inputs;
 pub mod local_store;
+mod log_checks;
 mod partition_task;
 mod producer_jobs;
 mod record_sender;
@@ -52,6 +53,7 @@ use config::{Mode, SchedulerConfig, TargetPolicy};
 use end_offset_poller::EndOffsetPoller;
 pub use end_offset_poller::GRACE_MS;
 use inputs::InputDecoder;
+use log_checks::LogBoundsJob;
 use partition_task::{PartitionState, PartitionTask};
 use producer_jobs::ProducerJobs;
 use record_sender::RecordSender;
@@ -168,6 +170,9 @@ pub struct Scheduler<E: Environment> {
     targets: Targets<E>,
     end_offsets: EndOffsetPoller<E>,
     committed_offsets: E::Queue<CommittedOffsetJob<E>>,
+    log_bounds: E::Queue<LogBoundsJob<E::Cluster>>,
+    /// How many bounds of logs were requested.
+    bounds_requests: u64,
     leaving: Option<Leaving>,
 }
 
@@ -201,7 +206,13 @@ impl<E: Environment> Scheduler<E> {
                 config.restore_threads,
                 Arc::clone(&codec),
             ),
-            targets: Targets::new(&environment, cluster.clone(), names.clone(), parts.targets, ttl),
+            targets: Targets::new(
+                &environment,
+                (cluster.clone(), clock.clone()),
+                names.clone(),
+                parts.targets,
+                ttl,
+            ),
             end_offsets: EndOffsetPoller::start(
                 &environment,
                 cluster.clone(),
@@ -210,6 +221,8 @@ impl<E: Environment> Scheduler<E> {
                 (config.timing.end_offset_interval, config.timing.ledger_end_rounds),
             ),
             committed_offsets: environment.start_queue("offsets", Threads::PerJob, || ()),
+            log_bounds: environment.start_queue("log-bounds", Threads::PerJob, || ()),
+            bounds_requests: 0,
             decoder: InputDecoder::new(&names, partitioner, partitions, codec, parts.schemas),
             assignment: GroupAssignment::new(config.revocation_grace),
             last_transaction_at: clock.monotonic(),
@@ -256,7 +269,7 @@ impl<E: Environment> Scheduler<E> {
         }
         self.poll_store_writer()?;
         if self.assignment.is_idle() {
-            self.rebuild_failed_stores()?;
+            self.start_takeovers_again()?;
         }
         if self.assignment.accepts_changes() {
             self.poll_group()?;

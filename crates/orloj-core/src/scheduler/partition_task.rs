@@ -19,6 +19,7 @@ use crate::environment::log::LogRecord;
 use crate::environment::store::{RowStore, StoreError};
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::LedgerKey;
+use crate::model::names::Names;
 use crate::model::{Offset, PartitionId, Timestamp};
 
 /// How many ledger records a restart may read again without need. Reading them takes milliseconds,
@@ -43,13 +44,37 @@ pub(super) struct PartitionTask<S> {
     pub(super) paused_until: Option<Timestamp>,
     /// Whether it is being checked that the end of `triggers` is reached.
     pub(super) end_check: EndCheck,
-    /// When the last record of `triggers` was read, in ms since the epoch.
-    pub(super) read_at: Timestamp,
+    /// When the last record was read, or reading was last started, on the monotonic clock.
+    pub(super) read_at: Duration,
+    /// Since when it accepts no more records, on the monotonic clock.
+    pub(super) full_since: Option<Duration>,
+    /// Reading is paused until it accepts records again.
+    pub(super) is_paused: bool,
+    /// The request for the bounds of `triggers`, where the reader is out of range.
+    pub(super) triggers_out_of_range: Option<u64>,
+    /// The same of `signals`.
+    pub(super) signals_out_of_range: Option<u64>,
+    /// The takeover must start again, when no transaction is open.
+    pub(super) must_start_again: bool,
     /// When the last sealed step is applied, the store has the ledger's content below this offset.
     pub(super) ledger_position: Offset,
     /// The last known end offset of the ledger. Records below it belong to sealed steps of ours,
     /// provided that the next step is committed; see [`Self::before_seal`].
     pub(super) ledger_end: Offset,
+}
+
+/// An input of a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InputLog {
+    Triggers,
+    Signals,
+}
+
+impl InputLog {
+    /// Which one `topic` is.
+    pub(super) fn of(topic: &str, names: &Names) -> Self {
+        if topic == names.triggers() { Self::Triggers } else { Self::Signals }
+    }
 }
 
 /// The state of an assigned partition.
@@ -90,6 +115,8 @@ pub(super) struct PartitionRestore {
     pub(super) barrier_read: bool,
     /// No transaction is open any more below the requested end of the ledger.
     pub(super) ledger_is_stable: bool,
+    /// The request for the ledger's bounds, which checks that.
+    pub(super) ledger_check: Option<u64>,
     pub(super) triggers: Vec<TriggerRecord>,
     /// Offsets of `triggers` that need not be read, because the ledger has their content.
     pub(super) covered: OffsetBitmap,
@@ -114,12 +141,19 @@ impl Drop for PartitionRestore {
 pub(super) enum EndCheck {
     /// No check is in progress.
     Idle,
+    /// The bounds were requested, with this number.
+    Requested(u64),
     /// The reader was started again at its position. If it reaches the end without a record, all
-    /// records below this offset have been read.
-    Confirming(Offset),
-    /// Another process's transaction is open below the end: check again at this time (ms since the
-    /// epoch).
-    RetryAt(Timestamp),
+    /// records below `end` have been read.
+    Confirming {
+        /// The end offset (exclusive).
+        end: Offset,
+        /// Check again if nothing was read by then, on the monotonic clock.
+        until: Duration,
+    },
+    /// Another process's transaction is open below the end, or the bounds are not known: check
+    /// again at this time on the monotonic clock.
+    RetryAt(Duration),
 }
 
 impl<S: RowStore> PartitionTask<S> {
@@ -154,7 +188,12 @@ impl<S: RowStore> PartitionTask<S> {
             next_signal: 0,
             paused_until: None,
             end_check: EndCheck::Idle,
-            read_at: 0,
+            read_at: Duration::ZERO,
+            full_since: None,
+            is_paused: false,
+            triggers_out_of_range: None,
+            signals_out_of_range: None,
+            must_start_again: false,
             ledger_position: 0,
             ledger_end: 0,
         }
@@ -200,6 +239,11 @@ impl<S: RowStore> PartitionTask<S> {
             | PartitionState::Refused(_)
             | PartitionState::Transitioning => false,
         }
+    }
+
+    /// Whether it accepts no more records for now.
+    pub(super) fn is_full(&mut self) -> bool {
+        self.is_over_buffered() || self.active().is_some_and(|partition| partition.is_full())
     }
 
     /// Whether the next batch of a takeover is already full while the previous one is still being
@@ -269,6 +313,7 @@ impl PartitionRestore {
             ledger_position: 0,
             barrier_read: false,
             ledger_is_stable: false,
+            ledger_check: None,
             triggers: Vec::new(),
             covered: OffsetBitmap::default(),
             covered_at: 0,
@@ -309,5 +354,6 @@ impl PartitionRestore {
         self.ledger = RawLedger::default();
         self.ledger_position = from;
         self.barrier_read = false;
+        self.ledger_check = None;
     }
 }

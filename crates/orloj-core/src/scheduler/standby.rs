@@ -74,6 +74,7 @@ impl<E: Environment> Standby<E> {
                 names: config.names.clone(),
                 ledger,
                 triggers,
+                cluster: cluster.clone(),
                 decoder: InputDecoder::new(
                     &config.names,
                     rules.partitioner,

@@ -16,7 +16,7 @@ use crate::engine::standby::CatchUpPass;
 use crate::environment::call_error::CallError;
 use crate::environment::log::{LogEvent, LogReading, LogRecord as _};
 use crate::environment::store::{RowStore as _, StoreError};
-use crate::environment::{Clock as _, Environment};
+use crate::environment::{Clock as _, ClusterQueries as _, Environment};
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::LedgerRecord;
 use crate::model::names::Names;
@@ -24,8 +24,6 @@ use crate::model::{Offset, PartitionId, Timestamp};
 
 /// How long one poll waits.
 pub(super) const POLL: Duration = Duration::from_millis(20);
-/// How long the broker may take to answer.
-const CALL_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Why a pass was not completed. The next pass starts from the beginning.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +47,7 @@ pub(super) struct StandbyReader<E: Environment> {
     pub(super) names: Names,
     pub(super) ledger: E::Reader,
     pub(super) triggers: E::Reader,
+    pub(super) cluster: E::Cluster,
     pub(super) decoder: InputDecoder<E::Schemas>,
     /// How long a pass waits for records that must exist.
     pub(super) timeout: Duration,
@@ -203,7 +202,7 @@ impl<E: Environment> StandbyReader<E> {
         from: Offset,
     ) -> Result<Option<Offset>, PassError> {
         let (reader, topic) = self.source(reads_ledger);
-        match reader.last_stable_offset(&topic, partition, CALL_TIMEOUT) {
+        match self.cluster.last_stable_offset(&topic, partition) {
             Ok(stable) => {
                 reader.start(&topic, partition, from)?;
                 Ok(Some(stable))
@@ -243,7 +242,10 @@ impl<E: Environment> StandbyReader<E> {
             let record = match event {
                 LogEvent::Record(record) => record,
                 LogEvent::End(_) => return Ok(PollEnd::End),
-                LogEvent::OutOfRange(error) => return Err(PassError::NotReady(error)),
+                LogEvent::OutOfRange { topic, .. } => {
+                    let reason = format!("its position in {topic} does not exist");
+                    return Err(PassError::NotReady(reason));
+                }
             };
             let offset = record.offset();
             if reads_ledger {

@@ -82,7 +82,7 @@ impl<E: Environment> Scheduler<E> {
     }
 
     /// The store of a partition failed. The partition stops; when no transaction is open, it is
-    /// taken over again if it is still ours: see [`Self::rebuild_failed_stores`].
+    /// taken over again if it is still ours: see [`Self::start_takeovers_again`].
     pub(super) fn on_store_failed(
         &mut self,
         id: PartitionId,
@@ -99,12 +99,14 @@ impl<E: Environment> Scheduler<E> {
         Ok(())
     }
 
-    /// Takes over again the partitions whose stores have failed. No transaction is open, so none
-    /// contains a step of theirs.
-    pub(super) fn rebuild_failed_stores(&mut self) -> Result<(), LoopError> {
-        let failed =
-            |task: &&PartitionTask<E::Store>| matches!(task.state, PartitionState::StoreFailed);
-        let ids: Vec<_> = self.tasks.values().filter(failed).map(|task| task.id).collect();
+    /// Takes over again the partitions whose stores have failed, or whose takeover must start
+    /// again. No transaction is open, so none contains a step of theirs.
+    pub(super) fn start_takeovers_again(&mut self) -> Result<(), LoopError> {
+        let is_due = |task: &&PartitionTask<E::Store>| match task.state {
+            PartitionState::StoreFailed => true,
+            _ => task.must_start_again,
+        };
+        let ids: Vec<_> = self.tasks.values().filter(is_due).map(|task| task.id).collect();
         ids.into_iter().try_for_each(|id| self.take_over(id))
     }
 
@@ -180,6 +182,7 @@ impl<E: Environment> Scheduler<E> {
         tracing::debug!(partition = id, ?request, "takeover");
         let (triggers, ledger) = (self.config.names.triggers(), self.config.names.ledger());
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
+        task.read_at = self.clock.monotonic();
         let PartitionState::Restoring(restoring) = &mut task.state else { return Ok(()) };
         match request {
             TakeoverRequest::Offsets => {
@@ -255,15 +258,9 @@ impl<E: Environment> Scheduler<E> {
             self.refuse(id, refusal);
             return;
         }
-        for OffsetGap { topic, from, until } in takeover.gaps.drain(..) {
-            tracing::error!(
-                partition = id,
-                topic,
-                from,
-                until,
-                "records in this range were deleted before they were read, by hand or by a \
-                 retention that is shorter than the outage; the triggers in them are lost"
-            );
+        let gaps = std::mem::take(&mut takeover.gaps);
+        for OffsetGap { topic, from, until } in gaps {
+            self.report_lost(id, topic, from, until);
         }
     }
 

@@ -1,10 +1,10 @@
 //! Target topics and pools: which may be written, and how. The configured policy is applied when a
 //! trigger fires.
 //!
-//! Invariant: an unknown topic is looked up before its first fire. After that its state is
-//! refreshed in the background, so that a known topic never delays a fire. A topic that has not
-//! taken a record counts as unusable or unavailable for some time, whatever its metadata shows,
-//! and for longer each time, until a record of it is committed.
+//! Invariant: topics are looked up beside the loop. The first fire into a topic waits for the answer
+//! for a short time, and else as long as for a topic that cannot be reached; a known topic never
+//! delays a fire. A topic that has not taken a record counts as unusable or unavailable for some
+//! time, whatever its metadata shows, and for longer each time, until a record of it is committed.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::config::TargetPolicy;
 use crate::engine::catalog::{TopicCatalog, TopicState};
 use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
-use crate::environment::{ClusterQueries, Environment};
+use crate::environment::{Clock as _, ClusterQueries, Environment};
 use crate::model::names::Names;
 use crate::model::{Millis, Timestamp};
 
@@ -20,6 +20,9 @@ use crate::model::{Millis, Timestamp};
 const REFUSALS_MAX: u32 = 2;
 /// A topic that fails again and again is left out for at most so many times the usual time.
 const BACKOFF_MAX: u32 = 8;
+/// How long the loop waits for the state of a topic that is not known. A broker that is available
+/// answers in a few milliseconds.
+const FIRST_LOOKUP_WAIT: Duration = Duration::from_millis(20);
 
 /// The states of the target topics.
 pub(super) struct Targets<E: Environment> {
@@ -30,10 +33,13 @@ pub(super) struct Targets<E: Environment> {
     unreachable_ttl: Millis,
     names: Names,
     cluster: E::Cluster,
+    clock: E::Clock,
     cached: HashMap<String, CachedTopic>,
     /// Topics that have not taken a record since one of theirs was committed.
     failures: HashMap<String, TopicFailures>,
     lookups: E::Queue<TopicLookup<E::Cluster>>,
+    /// A first look-up took too long: until all are answered, the loop waits for no other one.
+    is_late: bool,
 }
 
 /// Asks for the state of a topic again.
@@ -72,18 +78,29 @@ struct CachedTopic {
 impl<E: Environment> Targets<E> {
     pub(super) fn new(
         environment: &E,
-        cluster: E::Cluster,
+        (cluster, clock): (E::Cluster, E::Clock),
         names: Names,
         policy: Box<dyn TargetPolicy>,
         (ttl, unreachable_ttl): (Duration, Millis),
     ) -> Self {
-        let lookups = environment.start_queue("targets", Threads::Fixed(1), || ());
+        let lookups = environment.start_queue("targets", Threads::PerJob, || ());
         let ttl = super::ms(ttl);
-        let (cached, failures) = (HashMap::new(), HashMap::new());
-        Self { policy, ttl, unreachable_ttl, names, cluster, cached, failures, lookups }
+        let (cached, failures, is_late) = (HashMap::new(), HashMap::new(), false);
+        Self {
+            policy,
+            ttl,
+            unreachable_ttl,
+            names,
+            cluster,
+            clock,
+            cached,
+            failures,
+            lookups,
+            is_late,
+        }
     }
 
-    /// The states of `topics` and `pools`. Blocks only for topics that are not cached.
+    /// The states of `topics` and `pools`. Waits only for topics that are not cached, and not long.
     pub(super) fn catalog<'a>(
         &mut self,
         topics: impl Iterator<Item = &'a str>,
@@ -169,17 +186,44 @@ impl<E: Environment> Targets<E> {
     }
 
     fn state(&mut self, topic: &str, now: Timestamp) -> TopicState {
-        let Some(entry) = self.cached.get_mut(topic) else {
-            let state = self.cluster.topic_state(topic);
-            self.cache_state(topic.to_owned(), state.clone(), now);
-            return state;
-        };
-        if now >= entry.expires_at && !entry.is_refreshing {
-            entry.is_refreshing = true;
-            let (cluster, topic) = (self.cluster.clone(), topic.to_owned());
-            self.lookups.submit(TopicLookup { cluster, topic });
+        if !self.cached.contains_key(topic) {
+            let state = TopicState::Unavailable(format!("topic {topic}: no answer yet"));
+            // The answer replaces it.
+            let entry = CachedTopic { state, expires_at: Timestamp::MAX, is_refreshing: true };
+            let _none = self.cached.insert(topic.to_owned(), entry);
+            self.look_up(topic);
+            self.wait_for(topic, now);
         }
-        entry.state.clone()
+        let Some(entry) = self.cached.get_mut(topic) else {
+            return TopicState::Unavailable(format!("topic {topic}: no answer yet"));
+        };
+        let must_refresh = now >= entry.expires_at && !entry.is_refreshing;
+        entry.is_refreshing |= must_refresh;
+        let state = entry.state.clone();
+        if must_refresh {
+            self.look_up(topic);
+        }
+        state
+    }
+
+    fn look_up(&mut self, topic: &str) {
+        self.lookups.submit(TopicLookup { cluster: self.cluster.clone(), topic: topic.to_owned() });
+    }
+
+    /// Waits a short time for the first answer about a topic.
+    fn wait_for(&mut self, topic: &str, now: Timestamp) {
+        self.is_late &= self.lookups.in_flight() > 1;
+        let deadline = self.clock.monotonic() + FIRST_LOOKUP_WAIT;
+        while !self.is_late {
+            let left = deadline.saturating_sub(self.clock.monotonic());
+            self.is_late = left.is_zero();
+            let Some((found, state)) = self.lookups.poll(left) else { continue };
+            let is_answer = found == topic;
+            self.cache_state(found, state, now);
+            if is_answer {
+                return;
+            }
+        }
     }
 
     fn cache_state(&mut self, topic: String, state: TopicState, now: Timestamp) {

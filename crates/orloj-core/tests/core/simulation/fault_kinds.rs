@@ -52,6 +52,7 @@ pub(super) enum FaultKind {
     EndMissing,
     EndOld,
     OutOfRange,
+    PartitionFull,
     StepDropped,
     Rebalance,
     Handover,

@@ -341,8 +341,10 @@ fn config(
         timing: SchedulerTiming {
             end_offset_interval: ms(cluster.rng.pick(&[0, 1, 3])),
             ledger_end_rounds: cluster.rng.pick(&[1, 3]),
-            stall: cluster.rng.pick(&[2, 10]),
-            end_retry: cluster.rng.pick(&[1, 5]),
+            stall: ms(cluster.rng.pick(&[2, 10])),
+            end_retry: ms(cluster.rng.pick(&[1, 5])),
+            silence_max: ms(cluster.rng.pick(&[5, 50])),
+            full_max: ms(cluster.rng.pick(&[0, 2])),
             registry_retry: 5,
             unreachable_ttl: 1,
             leave_timeout: ms(5_000),

@@ -76,8 +76,8 @@ impl SimulationRun {
         let log = &mut broker.signals[p];
         let stable = log.stable();
         signals.extend(delete(&mut log.low, cursor.next_signal_offset, stable));
-        let unread = log.low > cursor.next_signal_offset
-            || broker.triggers[p].low > cursor.next_offset;
+        let unread =
+            log.low > cursor.next_signal_offset || broker.triggers[p].low > cursor.next_offset;
         counts.add_many(FaultKind::UnreadDeleted, u64::from(unread));
     }
 

@@ -37,6 +37,14 @@ impl ClusterQueries for SimulatedQueries {
         })
     }
 
+    fn last_stable_offset(&self, topic: &str, partition: PartitionId) -> CallResult<Offset> {
+        self.0.call(|cluster, state| {
+            cluster.fail_sometimes()?;
+            wait_for_leader(cluster, state, index(partition))?;
+            Ok(cluster.broker.stable(suffix(topic), index(partition)))
+        })
+    }
+
     fn topic_state(&self, topic: &str) -> TopicState {
         self.0.call(|cluster, _| {
             if cluster.unavailable.contains(&topic.into()) {

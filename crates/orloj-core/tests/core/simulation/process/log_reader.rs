@@ -16,7 +16,7 @@ use orloj_core::environment::log::{LogEvent, LogReading, LogRecord, RecordHeader
 use orloj_core::model::definition::Header;
 use orloj_core::model::{Offset, PartitionId, Timestamp};
 
-use super::{SimulatedProcess, index, suffix, wait_for_leader};
+use super::{SimulatedProcess, index, suffix};
 use crate::simulation::broker::SimulatedBroker;
 use crate::simulation::cluster::SimulatedCluster;
 use crate::simulation::fault_kinds::FaultKind;
@@ -41,6 +41,8 @@ struct ReadPosition {
     reported: Option<Offset>,
     /// Nothing is fetched or returned before this time, in ms since the epoch.
     paused_until: Timestamp,
+    /// The process does not want to read it now.
+    is_paused: bool,
     /// Its last fetch was refused: nothing is fetched until it is started again.
     is_out_of_range: bool,
 }
@@ -88,6 +90,16 @@ impl SimulatedLogReader {
     pub(in crate::simulation) fn new(process: SimulatedProcess) -> Self {
         Self { process, positions: Mutex::default() }
     }
+
+    fn set_paused(&self, topic: &str, partition: PartitionId, is_paused: bool) {
+        self.process.call(|cluster, _| {
+            let mut positions = self.positions.lock().unwrap();
+            if let Some(position) = positions.get_mut(&(topic.to_owned(), partition)) {
+                position.is_paused = is_paused;
+                cluster.counts.add_many(FaultKind::PartitionFull, u64::from(is_paused));
+            }
+        });
+    }
 }
 
 impl LogReading for SimulatedLogReader {
@@ -106,6 +118,16 @@ impl LogReading for SimulatedLogReader {
         self.process.call(|_, _| {
             let _before = self.positions.lock().unwrap().remove(&(topic.to_owned(), partition));
         });
+        Ok(())
+    }
+
+    fn pause(&self, topic: &str, partition: PartitionId) -> CallResult<()> {
+        self.set_paused(topic, partition, true);
+        Ok(())
+    }
+
+    fn resume(&self, topic: &str, partition: PartitionId) -> CallResult<()> {
+        self.set_paused(topic, partition, false);
         Ok(())
     }
 
@@ -134,20 +156,6 @@ impl LogReading for SimulatedLogReader {
             Ok(None)
         })
     }
-
-    fn last_stable_offset(
-        &self,
-        topic: &str,
-        partition: PartitionId,
-        _timeout: Duration,
-    ) -> CallResult<Offset> {
-        self.process.call(|cluster, state| {
-            cluster.fail_sometimes()?;
-            wait_for_leader(cluster, state, index(partition))?;
-            let p = index(partition);
-            Ok(cluster.broker.stable(suffix(topic), p))
-        })
-    }
 }
 
 /// While there are faults, a poll sometimes fails. Then some partitions are not fetched for a time.
@@ -174,7 +182,8 @@ fn next_event(
     name: &LogName,
     position: &mut ReadPosition,
 ) -> Option<LogEvent<SimulatedLogRecord>> {
-    if position.paused_until > cluster.broker.now && !cluster.calm || position.is_out_of_range {
+    let is_slow = position.paused_until > cluster.broker.now && !cluster.calm;
+    if is_slow || position.is_paused || position.is_out_of_range {
         return None;
     }
     if position.fetched.is_empty() {
@@ -182,7 +191,8 @@ fn next_event(
         if position.next < low || high < position.next {
             position.is_out_of_range = true;
             cluster.counts.add(FaultKind::OutOfRange);
-            return Some(LogEvent::OutOfRange(format!("{name:?} has no offset {}", position.next)));
+            let (topic, partition) = name.clone();
+            return Some(LogEvent::OutOfRange { topic, partition });
         }
         fetch(cluster, name, position);
     }

@@ -17,6 +17,7 @@ impl Reporter for SimulatedReporter {
     fn partitions_followed(&self, _count: usize) {}
     fn transaction_ended(&self, _took: Duration) {}
     fn transaction_failed(&self) {}
+    fn offsets_lost(&self, _count: u64) {}
     fn committed(&self, _counts: CommittedRecords) {}
     fn lateness(&self) -> impl FnMut(Duration) {
         |_late| {}
