@@ -47,6 +47,9 @@ pub struct SchedulerTiming {
     /// How long to wait for records or the end of a log before it is read again from the same
     /// position.
     pub silence_max: Duration,
+    /// How long to wait before a partition is taken over again whose topic seemed to be shorter
+    /// than the committed offset.
+    pub truncated_retry: Duration,
     /// How long a full partition may keep the others from being read before it is paused.
     pub full_max: Duration,
     /// How long reading a partition is paused if the schema registry is unavailable, in ms.
@@ -69,6 +72,7 @@ impl Default for SchedulerTiming {
             stall: Duration::from_millis(300),
             end_retry: Duration::from_millis(200),
             silence_max: Duration::from_secs(10),
+            truncated_retry: Duration::from_secs(5),
             full_max: Duration::from_millis(50),
             registry_retry: 1_000,
             unreachable_ttl: 1_000,

@@ -32,6 +32,7 @@ mod takeover;
 mod targets;
 mod transaction_batch;
 mod transactions;
+mod truncated_logs;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,6 +63,7 @@ use standby::{SharedParts, Standby, StandbyParts};
 use store_writer::StoreWriter;
 use targets::Targets;
 use transaction_batch::TransactionBatch;
+use truncated_logs::TruncatedLogs;
 
 /// Why the loop ended without a request to shut down.
 #[derive(Debug, thiserror::Error)]
@@ -173,6 +175,7 @@ pub struct Scheduler<E: Environment> {
     log_bounds: E::Queue<LogBoundsJob<E::Cluster>>,
     /// How many bounds of logs were requested.
     bounds_requests: u64,
+    truncated_logs: TruncatedLogs,
     leaving: Option<Leaving>,
 }
 
@@ -241,6 +244,7 @@ impl<E: Environment> Scheduler<E> {
             tasks: BTreeMap::new(),
             next_partition: 0,
             fire_after: None,
+            truncated_logs: TruncatedLogs::default(),
             leaving: None,
             config,
             environment,
@@ -403,6 +407,7 @@ impl<E: Environment> Scheduler<E> {
     fn release(&mut self, partitions: &[PartitionId]) -> Result<(), LoopError> {
         E::reached("revoke.after_last_words");
         for partition in partitions {
+            self.truncated_logs.remove(*partition);
             self.stop_reading(*partition)?;
         }
         let tasks: Vec<_> = partitions.iter().filter_map(|id| self.tasks.remove(id)).collect();

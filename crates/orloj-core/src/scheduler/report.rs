@@ -33,6 +33,7 @@ impl<E: Environment> Scheduler<E> {
 
     pub(super) fn report_readiness(&self) {
         let refused = self.refused_partitions().next().map(|(_, refusal)| refusal.to_string());
+        let refused = refused.or_else(|| self.truncated_logs.reason());
         let active = self.active_partitions().len();
         let all = self.tasks.len() + self.awaited_stores.len();
         self.reporter.partitions_owned(active, all - active);

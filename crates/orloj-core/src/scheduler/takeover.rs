@@ -102,8 +102,10 @@ impl<E: Environment> Scheduler<E> {
     /// Takes over again the partitions whose stores have failed, or whose takeover must start
     /// again. No transaction is open, so none contains a step of theirs.
     pub(super) fn start_takeovers_again(&mut self) -> Result<(), LoopError> {
+        let now = self.clock.monotonic();
         let is_due = |task: &&PartitionTask<E::Store>| match task.state {
             PartitionState::StoreFailed => true,
+            PartitionState::Refused(_) => self.truncated_logs.is_retry_due(task.id, now),
             _ => task.must_start_again,
         };
         let ids: Vec<_> = self.tasks.values().filter(is_due).map(|task| task.id).collect();
@@ -266,6 +268,8 @@ impl<E: Environment> Scheduler<E> {
 
     pub(super) fn refuse(&mut self, id: PartitionId, refusal: TakeoverError) {
         tracing::error!(partition = id, %refusal, "the partition is not taken over");
+        let retry_at = self.clock.monotonic() + self.config.timing.truncated_retry;
+        self.truncated_logs.on_refused(id, &refusal, retry_at);
         if let Some(task) = self.tasks.get_mut(&id) {
             task.state = PartitionState::Refused(refusal);
         }
@@ -360,6 +364,7 @@ impl<E: Environment> Scheduler<E> {
             .expect("a takeover without a further request is not in the restore pool")
             .finish();
         let cursor = start.cursor;
+        self.truncated_logs.remove(id);
         task.next_signal = cursor.next_signal_offset;
         task.end_check = EndCheck::Idle;
         let mut partition = self.partition(id, start);

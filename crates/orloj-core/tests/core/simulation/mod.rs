@@ -22,6 +22,7 @@ mod group;
 mod late_requests;
 mod lateness;
 mod log;
+mod log_faults;
 mod node;
 mod process;
 mod reading;

@@ -344,6 +344,7 @@ fn config(
             stall: ms(cluster.rng.pick(&[2, 10])),
             end_retry: ms(cluster.rng.pick(&[1, 5])),
             silence_max: ms(cluster.rng.pick(&[5, 50])),
+            truncated_retry: ms(3),
             full_max: ms(cluster.rng.pick(&[0, 2])),
             registry_retry: 5,
             unreachable_ttl: 1,

@@ -4,7 +4,6 @@
 //! stop, and whatever is due must have happened within a bound (liveness).
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::Arc;
 
 use orloj_core::codec::schemas::Schemas;
@@ -18,6 +17,7 @@ use super::clients::{Users, Workers};
 use super::cluster::{GRACE, PARTITIONS, SimulatedCluster};
 use super::disk::SimulatedDisk;
 use super::fault_kinds::FaultKind;
+use super::log_faults::DeletedOffsets;
 use super::node::{NodeTurn, SimulatedNode};
 use super::process::ClusterSlot;
 use super::replay::{Replayed, RequestedReplay};
@@ -49,15 +49,6 @@ enum Process {
 /// Checks what has happened before a replay, which excuses what follows it and nothing else.
 /// Returns the first finding.
 pub(super) type CheckBeforeReplay = fn(&mut SimulationRun) -> Option<String>;
-
-/// Offsets of one partition that retention has deleted although they were needed.
-#[derive(Clone, Debug, Default)]
-pub(super) struct DeletedOffsets {
-    /// Of `triggers`.
-    pub(super) triggers: Vec<Range<Offset>>,
-    /// Of `signals`.
-    pub(super) signals: Vec<Range<Offset>>,
-}
 
 /// A run.
 pub(super) struct SimulationRun {

@@ -1,13 +1,12 @@
 //! Faults of topics: compaction, retention, and targets that cannot be reached or refuse records.
 //!
-//! Invariant: what a takeover needs is not removed, but for what is remembered as deleted.
+//! Invariant: what a takeover needs is not removed.
 
-use orloj_core::model::Offset;
 use orloj_core::model::ledger::LedgerRecord;
 
 use super::cluster::{PARTITIONS, REFUSING, SimulatedCluster};
 use super::fault_kinds::FaultKind;
-use super::run::{DeletedOffsets, SimulationRun};
+use super::run::SimulationRun;
 
 impl SimulationRun {
     pub(super) fn compact(&mut self) {
@@ -55,40 +54,5 @@ impl SimulationRun {
         if !self.cluster.refusing.remove(&topic) {
             self.cluster.refusing.insert(topic);
         }
-    }
-
-    /// Retention is too short: it deletes what was not read yet. The lifecycles that depend on it
-    /// are not judged, so there are none in such a run.
-    pub(super) fn delete_unread(&mut self) {
-        let p = self.cluster.rng.place(PARTITIONS);
-        let Some(cursor) = self.cursor(p).filter(|_| !self.cluster.has_lifecycles) else { return };
-        let SimulatedCluster { broker, rng, counts, .. } = &mut *self.cluster;
-        let DeletedOffsets { triggers, signals } = &mut self.deleted[p];
-        let mut delete = |low: &mut Offset, needed: Offset, stable: Offset| {
-            let cut = needed.min(stable) + rng.below(stable.saturating_sub(needed) + 1);
-            let from = needed.max(*low);
-            *low = cut.max(*low);
-            (from < *low).then_some(from..*low)
-        };
-        let log = &mut broker.triggers[p];
-        let stable = log.stable();
-        triggers.extend(delete(&mut log.low, cursor.replay_from, stable));
-        let log = &mut broker.signals[p];
-        let stable = log.stable();
-        signals.extend(delete(&mut log.low, cursor.next_signal_offset, stable));
-        let unread =
-            log.low > cursor.next_signal_offset || broker.triggers[p].low > cursor.next_offset;
-        counts.add_many(FaultKind::UnreadDeleted, u64::from(unread));
-    }
-
-    /// A broker that was the leader of a partition of `signals` answers for some time with the end
-    /// offset of long ago.
-    pub(super) fn answer_with_old_end(&mut self) {
-        let p = self.cluster.rng.place(PARTITIONS);
-        let SimulatedCluster { broker, rng, old_ends, .. } = &mut *self.cluster;
-        let (end, until) = &mut old_ends[p];
-        let (low, high) = broker.bounds("signals", p);
-        end.get_or_insert_with(|| low + rng.below(high - low + 1));
-        *until = broker.now + rng.pick(&[5, 30]);
     }
 }

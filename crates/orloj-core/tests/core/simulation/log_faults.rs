@@ -1,0 +1,58 @@
+//! Faults of logs that take something away: retention that is too short, and brokers that answer
+//! with what was true long ago.
+//!
+//! Invariant: what is lost by a fault is known to the checker.
+
+use std::ops::Range;
+
+use orloj_core::model::Offset;
+
+use super::cluster::{PARTITIONS, SimulatedCluster};
+use super::fault_kinds::FaultKind;
+use super::run::SimulationRun;
+
+/// Offsets of one partition that retention has deleted although they were needed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DeletedOffsets {
+    /// Of `triggers`.
+    pub(super) triggers: Vec<Range<Offset>>,
+    /// Of `signals`.
+    pub(super) signals: Vec<Range<Offset>>,
+}
+
+impl SimulationRun {
+    /// Retention is too short: it deletes what was not read yet. The lifecycles that depend on it
+    /// are not judged, so there are none in such a run.
+    pub(super) fn delete_unread(&mut self) {
+        let p = self.cluster.rng.place(PARTITIONS);
+        let Some(cursor) = self.cursor(p).filter(|_| !self.cluster.has_lifecycles) else { return };
+        let SimulatedCluster { broker, rng, counts, .. } = &mut *self.cluster;
+        let DeletedOffsets { triggers, signals } = &mut self.deleted[p];
+        let mut delete = |low: &mut Offset, needed: Offset, stable: Offset| {
+            let cut = needed.min(stable) + rng.below(stable.saturating_sub(needed) + 1);
+            let from = needed.max(*low);
+            *low = cut.max(*low);
+            (from < *low).then_some(from..*low)
+        };
+        let log = &mut broker.triggers[p];
+        let stable = log.stable();
+        triggers.extend(delete(&mut log.low, cursor.replay_from, stable));
+        let log = &mut broker.signals[p];
+        let stable = log.stable();
+        signals.extend(delete(&mut log.low, cursor.next_signal_offset, stable));
+        let unread =
+            log.low > cursor.next_signal_offset || broker.triggers[p].low > cursor.next_offset;
+        counts.add_many(FaultKind::UnreadDeleted, u64::from(unread));
+    }
+
+    /// A broker that was the leader of a partition of `signals` answers for some time with the end
+    /// offset of long ago.
+    pub(super) fn answer_with_old_end(&mut self) {
+        let p = self.cluster.rng.place(PARTITIONS);
+        let SimulatedCluster { broker, rng, old_ends, .. } = &mut *self.cluster;
+        let (end, until) = &mut old_ends[p];
+        let (low, high) = broker.bounds("signals", p);
+        end.get_or_insert_with(|| low + rng.below(high - low + 1));
+        *until = broker.now + rng.pick(&[5, 30]);
+    }
+}
