@@ -28,6 +28,8 @@ use super::transaction::{LogPlace, OFFSETS, TRANSACTIONS, Topic};
 pub(super) const PARTITIONS: usize = 3;
 /// The target that refuses records for some time, or for ever.
 pub(super) const REFUSING: &str = "refusing";
+/// How far clocks are set forward and back in some runs, in ms.
+pub(super) const CLOCK_STEP: Millis = 3_000;
 /// A cancel this long before the due time is never too late, in ms.
 pub(super) const GRACE: Millis = 10;
 

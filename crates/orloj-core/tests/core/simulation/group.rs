@@ -54,6 +54,8 @@ pub(super) struct Group {
     pub(super) generation: u64,
     members: BTreeMap<NodeId, u64>,
     sessions: u64,
+    /// How often a static member has returned.
+    pub(super) static_returns: u64,
     owner: Vec<Option<NodeId>>,
     target: Vec<Option<NodeId>>,
     /// Offset and metadata of each partition.
@@ -66,6 +68,7 @@ impl Group {
             generation: 0,
             members: BTreeMap::new(),
             sessions: 0,
+            static_returns: 0,
             owner: vec![None; partitions],
             target: vec![None; partitions],
             committed: vec![None; partitions],
@@ -74,8 +77,14 @@ impl Group {
 
     /// Joins, as a new member; an older membership of the same node ends.
     pub(super) fn join(&mut self, node: NodeId, rng: &mut SimulationRng) -> Membership {
-        self.expel(node, rng);
         self.sessions += 1;
+        if self.members.contains_key(&node) && rng.one_in(2) {
+            // A static member returns with the same id: it keeps its partitions.
+            self.static_returns += 1;
+            self.members.insert(node, self.sessions);
+            return Membership { node, session: self.sessions, generation: self.generation };
+        }
+        self.expel(node, rng);
         self.members.insert(node, self.sessions);
         self.rebalance(rng);
         Membership { node, session: self.sessions, generation: self.generation }

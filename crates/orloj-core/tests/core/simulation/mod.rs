@@ -42,7 +42,7 @@ use orloj_core::codec::schemas::Schemas;
 use orloj_core::fault::{self, Mutation};
 
 use crate::audit::AuditReport;
-use fault_kinds::FaultCounts;
+use fault_kinds::{FaultCounts, FaultKind};
 pub(crate) use rng::SimulationRng;
 use run::SimulationRun;
 
@@ -88,6 +88,8 @@ fn try_seed(seed: u64, schemas: &Arc<Schemas>, totals: &mut RunTotals) -> Option
     totals.steps += run.cluster.steps;
     totals.fires += liveness.fired as u64;
     totals.counts.merge(&run.cluster.counts);
+    let returns = run.cluster.broker.group.static_returns;
+    totals.counts.add_many(FaultKind::StaticMemberReturned, returns);
     first_finding("after faults had stopped", &liveness, &run)
 }
 

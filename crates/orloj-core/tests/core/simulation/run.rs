@@ -14,7 +14,7 @@ use orloj_core::model::signal::Signal;
 use orloj_core::model::{Millis, Offset, Timestamp};
 
 use super::clients::{Users, Workers};
-use super::cluster::{GRACE, PARTITIONS, SimulatedCluster};
+use super::cluster::{CLOCK_STEP, GRACE, PARTITIONS, SimulatedCluster};
 use super::disk::SimulatedDisk;
 use super::fault_kinds::FaultKind;
 use super::log_faults::DeletedOffsets;
@@ -137,9 +137,11 @@ impl SimulationRun {
             }
         }
         let (mut rest_at, mut quiet_since) = (0, (self.calm_since, String::new()));
-        let step = if self.cluster.time_jumps { 10 } else { 2 };
+        // Clocks that were set back catch up first, once for each attempt of a callback.
+        let (skew, time_jumps) = (self.cluster.skew, self.cluster.time_jumps);
+        let step = if time_jumps || skew >= CLOCK_STEP { 10 } else { 2 };
         while self.cluster.broker.now < quiet_since.0 + QUIET {
-            let busy = self.cluster.broker.now.max(self.users.last_due) + BOUND;
+            let busy = self.cluster.broker.now.max(self.users.last_due) + BOUND + 10 * skew;
             rest_at = if rest_at == 0 { busy } else { rest_at };
             if self.cluster.broker.now > rest_at {
                 return false;
@@ -261,7 +263,9 @@ impl SimulationRun {
                 broker.group.rebalance(rng);
             }
             44..58 => self.with_node(id, |node, cluster| {
+                let steps = cluster.skew >= CLOCK_STEP;
                 cluster.counts.add(FaultKind::ClockMoved);
+                cluster.counts.add_many(FaultKind::ClockStepped, u64::from(steps));
                 node.move_clock(cluster);
             }),
             58..82 => self.compact(),
@@ -349,6 +353,10 @@ impl SimulationRun {
                 let to = low + rng.below(cursor.next_offset - low + 1);
                 counts.add(FaultKind::OffsetMoved);
                 self.move_offset(p, to, clean);
+            }
+            1 if rng.one_in(3) => {
+                broker.group.committed.fill(None);
+                counts.add(FaultKind::AllOffsetsLost);
             }
             1 => {
                 broker.group.committed[p] = None;

@@ -44,7 +44,10 @@ impl SimulatedMember {
             }
             GroupPoll::Owns { assigned, revoked } => {
                 let mut changes = Vec::new();
-                let revoked = if state.is_leaving { held } else { revoked };
+                // An eager group revokes everything before it assigns anew.
+                let is_eager = !revoked.is_empty() && cluster.rng.one_in(4);
+                cluster.counts.add_many(FaultKind::RevokedAll, u64::from(is_eager));
+                let revoked = if state.is_leaving || is_eager { held } else { revoked };
                 let revoked: Vec<_> =
                     revoked.into_iter().filter(|id| state.revoked.insert(*id)).collect();
                 if !revoked.is_empty() {
