@@ -65,6 +65,8 @@ pub(super) struct CommitJob<E: Environment> {
     pub(super) group_metadata: GroupMetadata<E>,
     /// The earliest time of the commit, in ms since the epoch.
     pub(super) commit_not_before: Timestamp,
+    /// How long the commit waits for that time at most: the clock may be set back.
+    pub(super) wait_max: Duration,
     /// How long flush, offsets and commit may take together: after that the broker has aborted the
     /// transaction.
     pub(super) timeout: Duration,
@@ -90,7 +92,7 @@ impl<E: Environment> CommitJob<E> {
         match self.stage {
             CommitStage::Send => {
                 // In this order: a delay between the two readings makes the commit late, not early.
-                let ahead = self.clock.until(self.commit_not_before);
+                let ahead = self.clock.until(self.commit_not_before).min(self.wait_max);
                 let commit_at = self.clock.monotonic() + ahead;
                 self.batch.send(&*self.producer, sender, self.commit_not_before)?;
                 E::reached("step.sent");

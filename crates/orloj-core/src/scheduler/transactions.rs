@@ -115,6 +115,7 @@ impl<E: Environment> Scheduler<E> {
             reporter: self.reporter.clone(),
             producer: self.producer(),
             commit_not_before: batch.commit_not_before().min(latest),
+            wait_max: self.config.commit_lead_max,
             batch,
             offset_commits,
             group_metadata,
