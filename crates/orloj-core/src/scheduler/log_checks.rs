@@ -251,8 +251,8 @@ impl<E: Environment> Scheduler<E> {
         }
     }
 
-    /// A takeover has read nothing for long: reads again from its position. A reader may have missed
-    /// an end.
+    /// A takeover has read nothing for long: reads again from its position. A reader may have
+    /// missed an end.
     pub(super) fn restart_reader(
         &mut self,
         id: PartitionId,

@@ -2,9 +2,9 @@
 //!
 //! Invariant: such a partition does not fire. It is taken over again from time to time: a broker
 //! that lags behind, or is not the leader any more without knowing it, answers with an old end,
-//! which does not grow. A log that grows while it is shorter was truncated or created again: its new
-//! records have offsets below the committed one and would be passed over, so that partition waits
-//! for an operator, however long the log becomes.
+//! which does not grow. A log that grows while it is shorter was truncated or created again: its
+//! new records have offsets below the committed one and would be passed over, so that partition
+//! waits for an operator, however long the log becomes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

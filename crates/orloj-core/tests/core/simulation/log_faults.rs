@@ -21,6 +21,20 @@ pub(super) struct DeletedOffsets {
 }
 
 impl SimulationRun {
+    /// Retention may delete records of `triggers` below `replay_from`, and signals below
+    /// `next_signal_offset`.
+    pub(super) fn delete_triggers(&mut self) {
+        let p = self.cluster.rng.place(PARTITIONS);
+        let Some(cursor) = self.cursor(p) else { return };
+        let SimulatedCluster { broker, rng, counts, .. } = &mut *self.cluster;
+        let low = rng.below(cursor.replay_from + 1);
+        if low > broker.triggers[p].low {
+            broker.triggers[p].low = low;
+            counts.add(FaultKind::TriggersDeleted);
+        }
+        broker.signals[p].low = broker.signals[p].low.max(rng.below(cursor.next_signal_offset + 1));
+    }
+
     /// Retention is too short: it deletes what was not read yet. The lifecycles that depend on it
     /// are not judged, so there are none in such a run.
     pub(super) fn delete_unread(&mut self) {

@@ -4,6 +4,7 @@
 //! repeated. Triggers that fire once and have no lifecycle are checked as in real runs; those with
 //! a lifecycle by their owner's outcomes and fires, in their order.
 
+mod deleted;
 mod dependencies;
 mod history;
 mod lifecycle;
@@ -413,29 +414,6 @@ impl ObservedRun {
                 self.undone.contains(&(finding.trigger.clone(), finding.generation))
             }
             _ => false,
-        }
-    }
-
-    /// Whether a finding is explained by commands that were deleted although they were needed: it is
-    /// about their trigger, and about what was registered last before the first of them, or later;
-    /// or one of them may have stopped what fired.
-    fn was_deleted(&self, run: &SimulationRun, finding: &Finding) -> bool {
-        let deleted = &run.deleted[partition_of(finding.trigger.as_bytes())].triggers;
-        let Some(commands) = self.commands.get(&finding.trigger) else { return false };
-        let was_deleted =
-            |command: &&AcknowledgedCommand| deleted.iter().any(|it| it.contains(&command.offset));
-        let deleted = || commands.iter().filter(was_deleted).map(|command| command.offset);
-        let Some(first) = deleted().min() else { return false };
-        let registers = |kind: &CommandKind| {
-            matches!(kind, CommandKind::Register { .. } | CommandKind::Keep { .. })
-        };
-        let before = commands.iter().filter(|it| it.offset < first && registers(&it.kind));
-        let from = before.map(|command| command.offset).max().unwrap_or(0);
-        let is_later = finding.generation.max(finding.command_offset) >= from;
-        match finding.violation {
-            Violation::Duplicate | Violation::Early => false,
-            Violation::NotStopped => is_later || deleted().any(|it| it >= finding.generation),
-            _ => is_later,
         }
     }
 

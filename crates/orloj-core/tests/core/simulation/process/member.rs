@@ -44,7 +44,7 @@ impl SimulatedMember {
             }
             GroupPoll::Owns { assigned, revoked } => {
                 let mut changes = Vec::new();
-                // An eager group revokes everything before it assigns anew.
+                // An eager group revokes everything before it assigns again.
                 let is_eager = !revoked.is_empty() && cluster.rng.one_in(4);
                 cluster.counts.add_many(FaultKind::RevokedAll, u64::from(is_eager));
                 let revoked = if state.is_leaving || is_eager { held } else { revoked };
