@@ -24,6 +24,8 @@ pub(crate) enum Violation {
     WrongContent,
     /// A command that requested an answer got none.
     Unanswered,
+    /// A valid command was rejected.
+    Rejected,
 }
 
 /// One violation, with what is needed to find it in the logs.
@@ -70,6 +72,7 @@ impl Violation {
             Self::NotStopped => "CANCEL-VIOLATION",
             Self::WrongContent => "WRONG-BODY",
             Self::Unanswered => "UNANSWERED",
+            Self::Rejected => "REJECTED",
         }
     }
 }

@@ -171,6 +171,16 @@ fn an_ignored_registration_has_no_effect() {
 }
 
 #[test]
+fn valid_commands_must_not_be_rejected() {
+    let rejected = [(9, OwnerAnswer::Rejected)];
+    let fired = [fire(3, 5_000)];
+    for command in [cancel(9, 4_000), register(9, 7_000), keep(9, 5_900)] {
+        let commands = [register(3, 5_000), command];
+        assert_eq!(violations(&commands, &rejected, &fired), [Violation::Rejected]);
+    }
+}
+
+#[test]
 fn malformed_records_must_be_rejected() {
     let kind = CommandKind::Malformed;
     let nonsense =
