@@ -176,7 +176,11 @@ impl AuditInput<'_> {
                     report.add(Violation::Unexpected, trigger, command.offset, why);
                     true
                 }
-                (_, Some(OwnerAnswer::Rejected)) => true,
+                (_, Some(OwnerAnswer::Rejected)) => {
+                    let why = format!("{:?}", command.kind);
+                    report.add(Violation::Rejected, trigger, command.offset, why);
+                    true
+                }
                 _ => false,
             };
             if ignored {
