@@ -85,3 +85,20 @@ impl SteadyLoad<'_> {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_stops_must_win_and_some_come_too_late() {
+        let delay = |trigger: u64| DELAYS[trigger as usize % DELAYS.len()];
+        let stop = |trigger: u64| Some((delay(trigger), load::stop(trigger, 10_000)?.at));
+        // By how much a stop is before the due time, if it is not already late when it is written.
+        let before = |(delay, at): (u64, u64)| 10_000_u64.saturating_sub(at).min(delay);
+        let before: Vec<_> = (0..1_000).filter_map(stop).map(before).collect();
+        let in_time = before.iter().filter(|before| **before >= load::MARGIN + 200).count();
+        let late = before.iter().filter(|before| **before == 0).count();
+        assert!(in_time >= 20 && late >= 5, "{in_time} in time, {late} late, of {}", before.len());
+    }
+}
