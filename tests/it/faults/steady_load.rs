@@ -17,7 +17,7 @@ use crate::test_producer::{CALLBACK_URL_HEADER, TestProducer};
 use crate::wait::within;
 
 /// From the registration until it is due, in ms: through memory, disk and ledger.
-const DELAYS: [u64; 6] = [1_000, 50, 2_500, 300, 4_000, 600];
+const DELAYS: [u64; 7] = [1_000, 50, 2_500, 300, 4_000, 600, 3_500];
 /// Triggers written between two looks at the clock.
 const WRITES_PER_ROUND: u64 = 5;
 
