@@ -49,8 +49,7 @@ fn bad_records_become_dead_letters_and_their_neighbours_fire() {
         send(&cluster, &producer, bad);
         neighbour();
     }
-    let commands = client.acknowledged();
-    let report = cluster.audit_when_complete(&commands, 0, DEADLINE);
+    let report = cluster.audit_when_complete(&client, 0, DEADLINE);
     assert!(report.is_clean(), "{report}");
     assert_eq!(report.fired, bad.len() + 1);
 

@@ -58,8 +58,7 @@ fn a_handover_is_neither_lossy_nor_late() {
         await_fires(&fires, load.fires_min() * 3 / 4);
         second.terminate();
     });
-    let commands = client.acknowledged();
-    let report = cluster.audit_when_complete(&commands, MARGIN, COMPLETION_DEADLINE);
+    let report = cluster.audit_when_complete(&client, MARGIN, COMPLETION_DEADLINE);
     first.terminate();
     assert_clean("joining and leaving", &cluster, &report);
     assert!(report.lateness_at(1.0) <= LATE_MAX, "late by up to {} ms", report.lateness_at(1.0));
@@ -93,7 +92,7 @@ fn what_is_due_while_all_are_down_fires_unless_it_was_cancelled() {
     (TRIGGERS / 2..TRIGGERS).for_each(register);
     client.acknowledged();
     (0..CANCELLED).map(|n| id(n * TRIGGERS / CANCELLED)).for_each(|id| client.cancel(&id));
-    let commands = client.acknowledged();
+    client.acknowledged();
     until("everything to be overdue", COMPLETION_DEADLINE, || {
         (clock::now_ms() > due + 1_000).then_some(())
     });
@@ -101,7 +100,7 @@ fn what_is_due_while_all_are_down_fires_unless_it_was_cancelled() {
 
     let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    let report = cluster.audit_when_complete(&commands, MARGIN, COMPLETION_DEADLINE);
+    let report = cluster.audit_when_complete(&client, MARGIN, COMPLETION_DEADLINE);
     scheduler.terminate();
     assert_clean("down while due", &cluster, &report);
     assert_eq!((report.stops_in_time, report.stops_too_late), (1_000, 0));
@@ -128,10 +127,10 @@ fn records_sent_ahead_become_visible_on_time() {
             let due = first + n / AT_ONCE * APART;
             client.register(&format!("ahead-{n}"), due, cluster.target(), "x", false);
         }
-        let commands = client.acknowledged();
+        client.acknowledged();
         await_fires(&cluster.count_fires(), (TIMES * AT_ONCE) as usize);
         scheduler.terminate();
-        let report = cluster.audit(&commands, MARGIN);
+        let report = cluster.audit(&client, MARGIN);
         assert_clean(&format!("sent ahead by {commit_lead_max}"), &cluster, &report);
         let fires = records::read_all(cluster.kafka(), cluster.target().1);
         let due = |fire| records::header(fire, "orloj-due").unwrap().parse::<u64>().unwrap();
@@ -162,8 +161,7 @@ fn killed(cluster: &TestCluster, load: TriggerLoad, kills: usize, wipe: bool) ->
         }
         scheduler
     });
-    let commands = client.acknowledged();
-    let report = cluster.audit_when_complete(&commands, MARGIN, COMPLETION_DEADLINE);
+    let report = cluster.audit_when_complete(&client, MARGIN, COMPLETION_DEADLINE);
     if !report.is_complete() {
         return report;
     }
@@ -172,7 +170,7 @@ fn killed(cluster: &TestCluster, load: TriggerLoad, kills: usize, wipe: bool) ->
     let mut again = cluster.scheduler("first");
     again.wait_until_ready(READY_DEADLINE);
     again.terminate();
-    cluster.audit(&commands, MARGIN)
+    cluster.audit(&client, MARGIN)
 }
 
 fn await_fires(fires: &FireCounter, count: usize) {

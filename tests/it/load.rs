@@ -6,7 +6,7 @@ use std::time::Duration;
 use orloj::clock;
 
 use crate::test_cluster::TestCluster;
-use crate::test_producer::TestProducer;
+use crate::test_producer::{FiredRecord, TestProducer};
 use crate::wait::until;
 
 /// How many triggers the great scenarios have.
@@ -26,6 +26,9 @@ const BEFORE: u64 = 3_000;
 const AFTER: u64 = 300;
 /// By how much a replacement is later, in ms.
 const LATER: u64 = 1_500;
+
+/// Keys that many triggers share.
+const KEYS: u64 = 16;
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -79,7 +82,8 @@ fn id(trigger: u64) -> String {
     format!("trigger-{trigger:06}")
 }
 
-/// Writes a trigger whose payload says which it is.
+/// Writes a trigger whose payload says which it is. One of four fires under another key than its
+/// id, one of three with headers, of which two have one name.
 pub(crate) fn register(
     cluster: &TestCluster,
     client: &TestProducer,
@@ -88,7 +92,13 @@ pub(crate) fn register(
     ack: bool,
 ) {
     let payload = format!("trigger {trigger} is due at {due}");
-    client.register(&id(trigger), due, cluster.target(), &payload, ack);
+    let (key, number) = (format!("key-{}", trigger % KEYS), trigger.to_string());
+    let headers = [("number", number.as_str()), ("other", ""), ("number", "again")];
+    let fired = FiredRecord {
+        key: (trigger % 4 == 1).then_some(&key),
+        headers: if trigger.is_multiple_of(3) { &headers } else { &[] },
+    };
+    client.register_record(&id(trigger), due, cluster.target(), &payload, ack, fired);
 }
 
 /// Whether and when a trigger is stopped.

@@ -15,6 +15,7 @@ use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
+use crate::audit::records::ObservedRecord;
 use crate::audit::{ObservedFire, OwnerAnswers, answer};
 use crate::transaction_ends::TransactionEnds;
 use crate::wait::until;
@@ -87,18 +88,39 @@ impl Drop for FireCounter {
     }
 }
 
-/// A fire, as a reader of the target topic sees it.
-pub(crate) fn fired(record: &OwnedMessage, ends: &TransactionEnds) -> ObservedFire {
+/// The occurrence, generation and trigger of a fire.
+fn fire_id(record: &OwnedMessage) -> (u32, u64, String) {
     let id = header(record, "orloj-fire-id").expect("every fire says which it is");
     let mut parts = id.rsplitn(3, ':');
     let mut next = || parts.next().expect("<id>:<generation>:<occurrence>");
+    (next().parse().unwrap(), next().parse().unwrap(), next().to_owned())
+}
+
+/// A fire, with the time when it became visible.
+pub(crate) fn fired(record: &OwnedMessage, ends: &TransactionEnds) -> ObservedFire {
+    let (occurrence, generation, trigger) = fire_id(record);
     ObservedFire {
-        occurrence: next().parse().unwrap(),
-        generation: next().parse().unwrap(),
-        trigger: next().to_owned(),
+        occurrence,
+        generation,
+        trigger,
         due: header(record, "orloj-due").expect("every fire says its due time").parse().unwrap(),
         visible: ends.visible_at(record.partition(), record.offset()),
         payload: record.payload().unwrap_or_default().to_vec(),
+    }
+}
+
+/// The same fire, as the record that it is.
+pub(crate) fn observed(record: &OwnedMessage) -> ObservedRecord {
+    let (occurrence, generation, trigger) = fire_id(record);
+    let headers = record.headers().expect("every fire has headers").iter();
+    let text = |value: Option<&[u8]>| String::from_utf8_lossy(value.unwrap_or_default()).into();
+    ObservedRecord {
+        trigger,
+        generation,
+        occurrence,
+        partition: record.partition(),
+        key: record.key().unwrap_or_default().to_vec(),
+        headers: headers.map(|header| (header.key.to_owned(), text(header.value))).collect(),
     }
 }
 

@@ -16,10 +16,10 @@ use orloj::model::text::Text;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
-use rdkafka::message::Message as _;
+use rdkafka::message::{Message as _, OwnedMessage};
 use tempfile::TempDir;
 
-use crate::audit::{self, AcknowledgedCommands, AuditReport};
+use crate::audit::{self, AuditReport};
 use crate::kafka_server::{self, KafkaServer, unique_prefix};
 use crate::process::{OrlojProcess, ProcessSettings};
 use crate::records;
@@ -165,9 +165,12 @@ impl TestCluster {
     }
 
     pub(crate) fn fires(&self) -> Vec<audit::ObservedFire> {
-        let fires = records::read_all(&self.client, &self.target);
+        self.fires_of(&records::read_all(&self.client, &self.target))
+    }
+
+    fn fires_of(&self, records: &[OwnedMessage]) -> Vec<audit::ObservedFire> {
         let ends = TransactionEnds::read(&self.client, &self.target);
-        fires.iter().map(|record| records::fired(record, &ends)).collect()
+        records.iter().map(|record| records::fired(record, &ends)).collect()
     }
 
     /// Counts fires as they come.
@@ -185,23 +188,29 @@ impl TestCluster {
         records::dead_letters(&self.schemas, &records)
     }
 
-    /// Judges what is there now.
-    pub(crate) fn audit(&self, commands: &AcknowledgedCommands, margin: u64) -> AuditReport {
+    /// Judges what is there now of what `client` has registered.
+    pub(crate) fn audit(&self, client: &TestProducer, margin: u64) -> AuditReport {
         let outcomes = records::read_all(&self.client, &self.names.outcomes());
         let answers = records::answers(&self.schemas, &outcomes);
-        audit::check_commands_only(commands, &answers, &self.fires(), margin, clock::now_ms())
+        let fired = records::read_all(&self.client, &self.target);
+        let (commands, fires) = (client.acknowledged(), self.fires_of(&fired));
+        let mut report =
+            audit::check_commands_only(&commands, &answers, &fires, margin, clock::now_ms());
+        let observed: Vec<_> = fired.iter().map(records::observed).collect();
+        report.check_records(&observed, &client.registered(), PARTITIONS);
+        report
     }
 
     /// Judges again and again until nothing is missing, or `deadline` has passed.
     pub(crate) fn audit_when_complete(
         &self,
-        commands: &AcknowledgedCommands,
+        client: &TestProducer,
         margin: u64,
         deadline: Duration,
     ) -> AuditReport {
         let mut last = AuditReport::default();
         let _complete = within(deadline, || {
-            last = self.audit(commands, margin);
+            last = self.audit(client, margin);
             last.is_complete().then_some(())
         });
         last

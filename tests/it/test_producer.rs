@@ -10,6 +10,7 @@ use rdkafka::client::ClientContext;
 use rdkafka::message::{Header, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
 
+use crate::audit::records::{RegisteredRecord, RegisteredRecords};
 use crate::audit::{AcknowledgedCommand, AcknowledgedCommands, CommandKind};
 use crate::wait::until;
 
@@ -23,6 +24,14 @@ pub(crate) struct TestProducer {
 
 /// Where a registration fires: the name of the header that says it, and its value.
 pub(crate) type TargetHeader<'a> = (&'static str, &'a str);
+
+/// What a registration asks of the record that it fires, beside its payload.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FiredRecord<'a> {
+    /// Instead of the trigger's id.
+    pub(crate) key: Option<&'a str>,
+    pub(crate) headers: &'a [(&'a str, &'a str)],
+}
 
 /// The header of a target topic.
 pub(crate) const TARGET_TOPIC_HEADER: &str = "orloj-target-topic";
@@ -59,15 +68,40 @@ impl TestProducer {
         payload: &str,
         ack: bool,
     ) {
+        self.register_record(id, due, to, payload, ack, FiredRecord::default());
+    }
+
+    /// The same, with what the fire carries beside the payload.
+    pub(crate) fn register_record(
+        &self,
+        id: &str,
+        due: u64,
+        to: TargetHeader<'_>,
+        payload: &str,
+        ack: bool,
+        fired: FiredRecord<'_>,
+    ) {
         let at = due.to_string();
         let mut headers = OwnedHeaders::new()
             .insert(Header { key: "orloj-fire-at", value: Some(&at) })
             .insert(Header { key: to.0, value: Some(to.1) });
+        if let Some(key) = fired.key {
+            headers = headers.insert(Header { key: TARGET_KEY_HEADER, value: Some(key) });
+        }
+        for (key, value) in fired.headers {
+            headers = headers.insert(Header { key, value: Some(*value) });
+        }
         if ack {
             headers = headers.insert(ACK_HEADER);
         }
+        let own = fired.headers.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        let record = RegisteredRecord {
+            due,
+            key: fired.key.unwrap_or(id).as_bytes().to_vec(),
+            headers: own.collect(),
+        };
         let kind = CommandKind::Register { due, payload: payload.as_bytes().to_vec() };
-        self.send(id, Some(payload), headers, SentCommand { ack, kind });
+        self.send(id, Some(payload), headers, SentCommand { ack, kind, record: Some(record) });
     }
 
     /// Registers a callback in the name of a caller; `due` in ms since the epoch.
@@ -78,7 +112,7 @@ impl TestProducer {
             .insert(Header { key: CALLBACK_URL_HEADER, value: Some(url) })
             .insert(Header { key: "orloj-caller", value: Some(caller) });
         let kind = CommandKind::Register { due, payload: payload.as_bytes().to_vec() };
-        self.send(id, Some(payload), headers, SentCommand { ack: false, kind });
+        self.send(id, Some(payload), headers, SentCommand { ack: false, kind, record: None });
     }
 
     /// Writes an envelope, or a command with its header and an empty value; of no account to the
@@ -92,24 +126,31 @@ impl TestProducer {
             id,
             Some(value),
             headers,
-            SentCommand { ack: true, kind: CommandKind::Malformed },
+            SentCommand { ack: true, kind: CommandKind::Malformed, record: None },
         );
     }
 
     /// Cancels, and asks what became of it.
     pub(crate) fn cancel(&self, id: &str) {
         let headers = OwnedHeaders::new().insert(ACK_HEADER);
-        self.send(id, None, headers, SentCommand { ack: true, kind: CommandKind::Cancel });
+        let kind = CommandKind::Cancel;
+        self.send(id, None, headers, SentCommand { ack: true, kind, record: None });
     }
 
     /// Waits until the broker has acknowledged everything, and returns all of it, in log order.
     pub(crate) fn acknowledged(&self) -> AcknowledgedCommands {
         self.producer.flush(DEADLINE).unwrap();
-        let mut commands = HashMap::clone(&self.producer.context().acknowledged());
+        let mut commands = HashMap::clone(&lock(&self.producer.context().commands));
         for commands in commands.values_mut() {
             commands.sort_unstable_by_key(|command| command.offset);
         }
         commands
+    }
+
+    /// What the registrations that are acknowledged now say of the records that they fire.
+    pub(crate) fn registered(&self) -> RegisteredRecords {
+        self.producer.flush(DEADLINE).unwrap();
+        HashMap::clone(&lock(&self.producer.context().records))
     }
 
     fn send(&self, id: &str, payload: Option<&str>, headers: OwnedHeaders, sent: SentCommand) {
@@ -126,20 +167,25 @@ impl TestProducer {
 
 /// The header that asks for an answer.
 const ACK_HEADER: Header<'static, &str> = Header { key: "orloj-ack", value: Some("true") };
+/// The header that gives the fire another key than the trigger's id.
+const TARGET_KEY_HEADER: &str = "orloj-target-key";
 
 /// What a record was meant to be, until the broker says where it stands.
 struct SentCommand {
     ack: bool,
     kind: CommandKind,
+    /// Of a registration that fires into a topic.
+    record: Option<RegisteredRecord>,
 }
 
 #[derive(Default)]
-struct AcknowledgedSends(Mutex<AcknowledgedCommands>);
+struct AcknowledgedSends {
+    commands: Mutex<AcknowledgedCommands>,
+    records: Mutex<RegisteredRecords>,
+}
 
-impl AcknowledgedSends {
-    fn acknowledged(&self) -> MutexGuard<'_, AcknowledgedCommands> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ClientContext for AcknowledgedSends {}
@@ -158,8 +204,11 @@ impl ProducerContext for AcknowledgedSends {
         let id = std::str::from_utf8(record.key().unwrap()).unwrap().to_owned();
         let offset = u64::try_from(record.offset()).unwrap();
         let appended = u64::try_from(record.timestamp().to_millis().unwrap()).unwrap();
-        let SentCommand { ack, kind } = *sent;
+        let SentCommand { ack, kind, record } = *sent;
         let command = AcknowledgedCommand { offset, appended, ack, kind };
-        self.acknowledged().entry(id).or_default().push(command);
+        if let Some(record) = record {
+            lock(&self.records).insert((id.clone(), offset), record);
+        }
+        lock(&self.commands).entry(id).or_default().push(command);
     }
 }

@@ -313,7 +313,7 @@ fn settled(cluster: &TestCluster, client: &TestProducer) -> audit::AuditReport {
         .max();
     let last = last.unwrap_or_default();
     until("everything to be due", COMPLETION_DEADLINE, || (clock::now_ms() > last).then_some(()));
-    let report = cluster.audit_when_complete(&commands, MARGIN, COMPLETION_DEADLINE);
+    let report = cluster.audit_when_complete(client, MARGIN, COMPLETION_DEADLINE);
     assert!(report.is_clean(), "{report}");
     report
 }

@@ -26,6 +26,10 @@ pub(crate) enum Violation {
     Unanswered,
     /// A valid command was rejected.
     Rejected,
+    /// Another key, partition or headers than the registered ones.
+    WrongRecord,
+    /// An older fire of a trigger behind a newer one in the same partition.
+    OutOfOrder,
 }
 
 /// One violation, with what is needed to find it in the logs.
@@ -73,6 +77,8 @@ impl Violation {
             Self::WrongContent => "WRONG-BODY",
             Self::Unanswered => "UNANSWERED",
             Self::Rejected => "REJECTED",
+            Self::WrongRecord => "WRONG-RECORD",
+            Self::OutOfOrder => "OUT-OF-ORDER",
         }
     }
 }
