@@ -184,6 +184,7 @@ fn assert_clean(scenario: &str, cluster: &TestCluster, report: &AuditReport) {
     let mut terminal = std::io::stderr().lock();
     writeln!(terminal, "{scenario}:\n{report}").unwrap();
     assert!(report.is_clean(), "{scenario}:\n{report}");
+    assert_eq!(cluster.dead_letters(), [], "{scenario}");
     assert!(
         cluster.distant_trigger_is_pending(),
         "{scenario}: the ledger lost the trigger due in 400 days"

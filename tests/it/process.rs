@@ -260,6 +260,11 @@ impl OrlojProcess {
 
     /// Asks it to end and waits until it has; it must call that a success.
     pub(crate) fn terminate(mut self) {
+        self.end();
+    }
+
+    /// The same, for one whose log is still read afterwards.
+    pub(crate) fn end(&mut self) {
         self.signal(Signal::TERM);
         let what = format!("{} to end", self.name);
         let status = until(&what, END_DEADLINE, || self.program.try_wait().unwrap());

@@ -54,7 +54,8 @@ fn away(scale: Scale, name: &str, end: impl Fn(&KafkaServer)) -> FaultResult {
         }
     });
     scheduler.wait_until_ready(READY_DEADLINE);
-    let report = fixture.settled();
+    let not_ready = probe.not_ready();
+    let report = fixture.settled(&mut [&mut scheduler]);
     readiness::assert_readiness_was_correct(
         &[&probe],
         &fixture.client.acknowledged(),
@@ -63,6 +64,5 @@ fn away(scale: Scale, name: &str, end: impl Fn(&KafkaServer)) -> FaultResult {
     let figures =
         FaultFigures::of(&report).takeovers(scheduler.takeovers()).with("times away", times.len());
     assert!(!scheduler.panicked());
-    scheduler.terminate();
-    FaultResult::Passed(figures.with("times not ready", probe.not_ready()))
+    FaultResult::Passed(figures.with("times not ready", not_ready))
 }

@@ -30,13 +30,12 @@ pub(super) fn set_back(_: Scale) -> FaultResult {
     });
     let mut last = fixture.cluster.scheduler("first");
     last.wait_until_ready(READY_DEADLINE);
-    let report = fixture.settled();
+    let report = fixture.settled(&mut [&mut last]);
     let probes: Vec<_> = probes.iter().collect();
     readiness::assert_readiness_was_correct(
         &probes,
         &fixture.client.acknowledged(),
         &fixture.cluster.fires(),
     );
-    last.terminate();
     FaultResult::Passed(FaultFigures::of(&report).takeovers(takeovers))
 }

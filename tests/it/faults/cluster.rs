@@ -37,7 +37,7 @@ pub(super) fn coordinator_lost(scale: Scale) -> FaultResult {
         }
     });
     scheduler.wait_until_ready(READY_DEADLINE);
-    let report = fixture.settled();
+    let report = fixture.settled(&mut [&mut scheduler]);
     readiness::assert_readiness_was_correct(
         &[&probe],
         &fixture.client.acknowledged(),
@@ -45,6 +45,5 @@ pub(super) fn coordinator_lost(scale: Scale) -> FaultResult {
     );
     assert!(!scheduler.panicked());
     let figures = FaultFigures::of(&report).takeovers(scheduler.takeovers());
-    scheduler.terminate();
     FaultResult::Passed(figures.with("brokers killed", rounds * nodes.len()))
 }

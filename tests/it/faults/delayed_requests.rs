@@ -60,10 +60,9 @@ fn run(name: &str, kind: i16, scale: Scale) -> FaultResult {
             scheduler.kill();
         }
     });
-    let last = fixture.cluster.scheduler("first");
+    let mut last = fixture.cluster.scheduler("first");
     wait_until_owned(&last, PARTITIONS as usize);
-    let report = fixture.settled();
-    last.terminate();
+    let report = fixture.settled(&mut [&mut last]);
     FaultResult::Passed(
         FaultFigures::of(&report).takeovers(takeovers).with("requests held", 2 * rounds),
     )

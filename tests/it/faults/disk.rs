@@ -78,9 +78,8 @@ fn finish(
 ) -> FaultResult {
     let mut last = fixture.cluster.scheduler("first");
     last.wait_until_ready(READY_DEADLINE);
-    let report = fixture.settled();
+    let report = fixture.settled(&mut [&mut last]);
     assert!(!last.panicked());
-    last.terminate();
     FaultResult::Passed(FaultFigures::of(&report).takeovers(takeovers).with(what, count))
 }
 

@@ -11,7 +11,7 @@ use rdkafka::message::Message as _;
 use super::processes::{wait_for_ms, wait_until_owned};
 use super::readiness::{self, ReadinessProbe};
 use super::report::{FaultFigures, FaultResult};
-use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
+use super::{COMPLETION_DEADLINE, FaultFixture, Scale, second_look};
 use crate::command::run_to_end;
 use crate::kafka_server::{KafkaServer, Options, tool};
 use crate::records;
@@ -70,7 +70,8 @@ pub(super) fn full(_: Scale) -> FaultResult {
                 .then_some(())
         });
     });
-    let report = fixture.settled();
+    let not_ready = probe.not_ready();
+    let report = fixture.settled(&mut [&mut scheduler]);
     readiness::assert_readiness_was_correct(
         &[&probe],
         &fixture.client.acknowledged(),
@@ -78,8 +79,7 @@ pub(super) fn full(_: Scale) -> FaultResult {
     );
     assert!(!scheduler.panicked());
     let figures = FaultFigures::of(&report).takeovers(scheduler.takeovers());
-    scheduler.terminate();
-    FaultResult::Passed(figures.with("times not ready", probe.not_ready()))
+    FaultResult::Passed(figures.with("times not ready", not_ready))
 }
 
 /// A disk comes back from which a trigger was never removed: elsewhere it was cancelled, and the
@@ -125,8 +125,7 @@ pub(super) fn old(_: Scale) -> FaultResult {
     until("the cancelled one's time", COMPLETION_DEADLINE, || {
         (clock::now_ms() > due + 3_000).then_some(())
     });
-    let report = fixture.settled();
-    again.terminate();
+    let report = fixture.settled(&mut [&mut again]);
     FaultResult::Passed(FaultFigures::of(&report))
 }
 
@@ -173,7 +172,7 @@ pub(super) fn slow(_: Scale) -> FaultResult {
     scheduler.wait_until_ready(READY_DEADLINE);
     wait_until_owned(&scheduler, PARTITIONS as usize);
     fixture.steady_load().during(|| wait_for_ms(10_000));
-    let report = fixture.settled();
+    let report = fixture.judged();
     let delayed = fs::read_to_string(delays.path()).unwrap().matches("(DELAYED)").count();
     assert!(delayed >= 20, "{delayed} calls were held up");
     assert!(
@@ -182,6 +181,8 @@ pub(super) fn slow(_: Scale) -> FaultResult {
         report.lateness_at(1.0)
     );
     let figures = FaultFigures::of(&report).takeovers(scheduler.takeovers());
+    // An orderly end would take as long as all its fsyncs.
     scheduler.kill();
+    second_look::assert_nothing_fires_again(&fixture, &mut []);
     FaultResult::Passed(figures.with("fsyncs held up", delayed))
 }

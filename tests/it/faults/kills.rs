@@ -8,14 +8,17 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::thread;
 use std::time::Duration;
 
+use orloj::clock;
 use rustix::process::Signal;
 
+use super::processes::wait_until_owned;
 use super::receiver::CountingReceiver;
 use super::report::{FaultFigures, FaultResult};
 use super::steady_load::SteadyLoad;
-use super::{COMPLETION_DEADLINE, Scale, print_progress, settled};
+use super::{COMPLETION_DEADLINE, FaultFixture, Scale, print_progress};
 use crate::process::OrlojProcess;
-use crate::test_cluster::{READY_DEADLINE, TestCluster};
+use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
+use crate::test_producer::CALLBACK_URL_HEADER;
 use crate::wait::until;
 
 /// A named step, and up to which time it is reached the process lives; chosen at random.
@@ -125,28 +128,40 @@ fn side_by_side(
     FaultResult::Passed(figures.expect("there is more than none"))
 }
 
+/// A part of the load is in the ledger, and flushes come often enough to be died in.
+fn fixture(name: &str, part: usize) -> FaultFixture {
+    let cluster = TestCluster::new(&format!("{name}-{part}")).set("store.flush_interval", "300ms");
+    let fixture = FaultFixture::from_cluster(cluster);
+    fixture.cluster.register_distant_trigger(&fixture.client);
+    fixture
+}
+
+/// The killed one is started again, and there is no other one.
 fn kill_schedulers(part: usize, steps: &[&KillPoint], kills_each: usize) -> FaultFigures {
-    // A part of the load is in the ledger, and flushes come often enough to be died in.
-    let cluster = TestCluster::new(&format!("kill-scheduler-{part}"))
-        .set("scheduler.ledger_after", "2s")
-        .set("store.flush_interval", "300ms");
-    let client = cluster.client();
-    cluster.register_distant_trigger(&client);
+    let fixture = fixture("kill-scheduler", part);
     let mut takeovers = Vec::new();
-    let flow = SteadyLoad { cluster: &cluster, client: &client, per_second: 100, callback: None };
-    flow.during(|| {
+    fixture.steady_load().during(|| {
         for kill in kills(steps, kills_each) {
-            let mut scheduler = cluster.scheduler_with_faults("first", &kill.fault());
+            let mut scheduler = fixture.cluster.scheduler_with_faults("first", &kill.fault());
             kill.wait_for_exit(&mut scheduler);
             takeovers.extend(scheduler.takeovers());
         }
     });
-    let mut scheduler = cluster.scheduler("first");
+    let mut scheduler = fixture.cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    let report = settled(&cluster, &client);
-    scheduler.terminate();
-    assert!(cluster.distant_trigger_is_pending(), "the ledger lost the trigger due in 400 days");
-    FaultFigures::of(&report).takeovers(takeovers).with("kills", steps.len() * kills_each)
+    finish(&fixture, &mut scheduler, takeovers, steps.len() * kills_each)
+}
+
+fn finish(
+    fixture: &FaultFixture,
+    scheduler: &mut OrlojProcess,
+    takeovers: Vec<u64>,
+    kills: usize,
+) -> FaultFigures {
+    let report = fixture.settled(&mut [scheduler]);
+    let is_pending = fixture.cluster.distant_trigger_is_pending();
+    assert!(is_pending, "the ledger lost the trigger due in 400 days");
+    FaultFigures::of(&report).takeovers(takeovers).with("kills", kills)
 }
 
 fn kill_workers(part: usize, steps: &[&KillPoint], kills_each: usize) -> FaultFigures {
@@ -170,6 +185,18 @@ fn kill_workers(part: usize, steps: &[&KillPoint], kills_each: usize) -> FaultFi
     });
     let worker = cluster.start("worker", "worker");
     let figures = receiver.check(&cluster, &client.acknowledged(), COMPLETION_DEADLINE);
+    worker.terminate();
+    scheduler.terminate();
+    // The second look: all of them start again, of the schedulers one with an empty disk.
+    cluster.wipe("first");
+    let (scheduler, worker) = (cluster.scheduler("first"), cluster.start("worker", "worker"));
+    wait_until_owned(&scheduler, PARTITIONS as usize);
+    for n in 0..4 * PARTITIONS {
+        let to = (CALLBACK_URL_HEADER, url.as_str());
+        client.register(&format!("second-look-{n}"), clock::now_ms(), to, "{}", false);
+    }
+    receiver.check(&cluster, &client.acknowledged(), COMPLETION_DEADLINE);
+    assert_eq!(cluster.dead_letters(), []);
     worker.terminate();
     scheduler.terminate();
     figures.with("kills", steps.len() * kills_each)

@@ -20,6 +20,7 @@ mod readiness;
 mod receiver;
 mod report;
 mod rng;
+mod second_look;
 mod steady_load;
 mod takeover;
 mod topic_admin;
@@ -31,14 +32,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use orloj::clock;
+use orloj::model::dead_letter::{Content, DeadLetter};
 
 use crate::audit::{self, AcknowledgedCommand};
 use crate::kafka_server::KafkaServer;
 use crate::load::MARGIN;
+use crate::process::OrlojProcess;
 use crate::skip;
 use crate::test_cluster::{TestCluster, exclusive_machine};
 use crate::test_producer::TestProducer;
-use crate::wait::until;
+use crate::wait::{until, within};
 use report::{FaultCaseReport, FaultResult, closing_line, save};
 use steady_load::SteadyLoad;
 
@@ -265,6 +268,8 @@ fn print_progress(line: &str) {
 struct FaultFixture {
     cluster: TestCluster,
     client: TestProducer,
+    /// The dead letters that there must be, by [`letter_name`]; any other is a finding.
+    expected_letters: Vec<String>,
 }
 
 impl FaultFixture {
@@ -282,40 +287,72 @@ impl FaultFixture {
     fn from_cluster(cluster: TestCluster) -> Self {
         let cluster = cluster.set("scheduler.ledger_after", "2s");
         let client = cluster.client();
-        Self { cluster, client }
+        Self { cluster, client, expected_letters: Vec::new() }
     }
 
     /// What is pending is in the replay tail, not in the ledger.
     fn with_long_tail(cluster: TestCluster) -> Self {
         let cluster = cluster.set("scheduler.ledger_after", "2h");
         let client = cluster.client();
-        Self { cluster, client }
+        Self { cluster, client, expected_letters: Vec::new() }
     }
 
     fn steady_load(&self) -> SteadyLoad<'_> {
-        SteadyLoad { cluster: &self.cluster, client: &self.client, per_second: 100, callback: None }
+        let (cluster, client) = (&self.cluster, &self.client);
+        SteadyLoad { cluster, client, per_second: 100, callback: None }
     }
 
-    fn settled(&self) -> audit::AuditReport {
-        settled(&self.cluster, &self.client)
+    /// Waits until everything is due and has fired, and judges; then ends the schedulers and looks
+    /// again at what one with an empty disk adds: nothing may be wrong.
+    fn settled(&self, schedulers: &mut [&mut OrlojProcess]) -> audit::AuditReport {
+        let report = self.judged();
+        second_look::assert_nothing_fires_again(self, schedulers);
+        report
+    }
+
+    /// Waits until everything is due and has fired, and judges: nothing may be wrong.
+    fn judged(&self) -> audit::AuditReport {
+        let commands = self.client.acknowledged();
+        let soon = clock::now_ms() + 60_000;
+        let due = commands.values().flatten().filter_map(AcknowledgedCommand::registered_due);
+        let last = due.filter(|due| *due < soon).max().unwrap_or_default();
+        until("everything to be due", COMPLETION_DEADLINE, || {
+            (clock::now_ms() > last).then_some(())
+        });
+        let complete = || Some(self.judged_now()).filter(audit::AuditReport::is_complete);
+        let report = within(COMPLETION_DEADLINE, complete).unwrap_or_else(|| self.judged_now());
+        assert_clean("the first look", &report);
+        report
+    }
+
+    /// Judges what is there now.
+    fn judged_now(&self) -> audit::AuditReport {
+        let mut report = self.cluster.audit(&self.client, MARGIN);
+        let letters: Vec<_> = self.cluster.dead_letters().iter().map(letter_name).collect();
+        report.check_dead_letters(&letters, &self.expected_letters);
+        report
     }
 }
 
-/// Waits until everything is due and has fired, and judges: nothing may be wrong.
-fn settled(cluster: &TestCluster, client: &TestProducer) -> audit::AuditReport {
-    let commands = client.acknowledged();
-    let soon = clock::now_ms() + 60_000;
-    let last = commands
-        .values()
-        .flatten()
-        .filter_map(AcknowledgedCommand::registered_due)
-        .filter(|due| *due < soon)
-        .max();
-    let last = last.unwrap_or_default();
-    until("everything to be due", COMPLETION_DEADLINE, || (clock::now_ms() > last).then_some(()));
-    let report = cluster.audit_when_complete(client, MARGIN, COMPLETION_DEADLINE);
-    assert!(report.is_clean(), "{report}");
-    report
+/// What identifies a dead letter to a case that expects it: of a fire its trigger, of a record its
+/// topic and value. (Its partition may be another one by then.)
+fn letter_name(letter: &DeadLetter) -> String {
+    match &letter.content {
+        Content::Fire { fire, .. } => fire.id.trigger.as_str().to_owned(),
+        Content::Record { value, .. } => {
+            record_letter(letter.origin.topic.as_str(), value.as_deref().unwrap_or_default())
+        }
+        Content::Mark(mark) => format!("{mark:?} of {:?}", letter.origin),
+    }
+}
+
+/// The same, for a record that is going to be one.
+fn record_letter(topic: &str, value: &[u8]) -> String {
+    format!("{topic} {}", value.escape_ascii())
+}
+
+fn assert_clean(look: &str, report: &audit::AuditReport) {
+    assert!(report.is_clean(), "{look}: {report}");
 }
 
 fn reason(panic: &(dyn std::any::Any + Send)) -> String {

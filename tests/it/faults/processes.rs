@@ -56,16 +56,14 @@ pub(super) fn stopped(scale: Scale) -> FaultResult {
             victim.terminate();
         }
     });
-    let report = fixture.settled();
+    let report = fixture.settled(&mut [&mut other]);
     readiness::assert_readiness_was_correct(
         &[&probe],
         &fixture.client.acknowledged(),
         &fixture.cluster.fires(),
     );
-    let figures =
-        FaultFigures::of(&report).takeovers(other.takeovers()).with("stops", places.len());
-    other.terminate();
-    FaultResult::Passed(figures)
+    let figures = FaultFigures::of(&report).takeovers(other.takeovers());
+    FaultResult::Passed(figures.with("stops", places.len()))
 }
 
 /// A process ends gracefully and starts again: it must get its share back at once.
@@ -81,10 +79,8 @@ pub(super) fn restarted(_: Scale) -> FaultResult {
             process.terminate();
         }
     });
-    let report = fixture.settled();
-    let figures = FaultFigures::of(&report).takeovers(other.takeovers());
-    other.terminate();
-    FaultResult::Passed(figures)
+    let report = fixture.settled(&mut [&mut other]);
+    FaultResult::Passed(FaultFigures::of(&report).takeovers(other.takeovers()))
 }
 
 /// Two processes were given one name: they throw each other out until one gives up and says why.
@@ -94,7 +90,7 @@ pub(super) fn same_names(_: Scale) -> FaultResult {
     let mut first = fixture.cluster.scheduler("first");
     first.wait_until_ready(READY_DEADLINE);
     let mut second = fixture.cluster.scheduler("second");
-    let survivor = fixture.steady_load().during(|| {
+    let mut survivor = fixture.steady_load().during(|| {
         until("one of the two to give up", COMPLETION_DEADLINE, || {
             let given_up = [first.exit_status().is_some(), second.exit_status().is_some()];
             given_up.contains(&true).then_some(())
@@ -109,10 +105,8 @@ pub(super) fn same_names(_: Scale) -> FaultResult {
         wait_until_owned(&survivor, PARTITIONS as usize);
         survivor
     });
-    let report = fixture.settled();
-    let figures = FaultFigures::of(&report).takeovers(survivor.takeovers());
-    survivor.terminate();
-    FaultResult::Passed(figures)
+    let report = fixture.settled(&mut [&mut survivor]);
+    FaultResult::Passed(FaultFigures::of(&report).takeovers(survivor.takeovers()))
 }
 
 /// Four processes, of which three come and go every few seconds, gracefully or not.
@@ -138,11 +132,10 @@ pub(super) fn rebalance_storm(scale: Scale) -> FaultResult {
         })
     });
     wait_until_owned(&first, PARTITIONS as usize);
-    let report = fixture.settled();
-    let figures = FaultFigures::of(&report).takeovers(first.takeovers()).with("visits", visits);
+    let report = fixture.settled(&mut [&mut first]);
     assert!(!first.panicked());
-    first.terminate();
-    FaultResult::Passed(figures)
+    let figures = FaultFigures::of(&report).takeovers(first.takeovers());
+    FaultResult::Passed(figures.with("visits", visits))
 }
 
 fn join_and_leave_until(fixture: &FaultFixture, name: &str, end: u64, mut rng: FaultRng) -> usize {

@@ -117,7 +117,7 @@ fn measure(
         fixture.client.register(&format!("far-{n}"), due, fixture.cluster.target(), "far", false);
     }
     fixture.client.acknowledged();
-    let (survivor, since_kill) = fixture.steady_load().during(|| {
+    let (mut survivor, since_kill) = fixture.steady_load().during(|| {
         let survivor = survive(fixture, "victim");
         let before = survivor.takeovers().len();
         stop_in_transaction(&TargetEndOffsets::of(&fixture.cluster), &victim);
@@ -130,8 +130,7 @@ fn measure(
         (survivor, since_kill)
     });
     let took = survivor.takeovers().split_off(PARTITIONS as usize / 2);
-    let report = fixture.settled();
-    survivor.terminate();
+    let report = fixture.settled(&mut [&mut survivor]);
     assert!(took.iter().all(|ms| *ms <= limit), "takeovers of {took:?} ms; {limit} are allowed");
     let figures = FaultFigures::of(&report).takeovers(took);
     FaultResult::Passed(figures.with("ms since the kill", since_kill as usize))

@@ -33,8 +33,7 @@ pub(super) fn side_by_side(_: Scale) -> FaultResult {
     });
     let mut newer = fixture.cluster.scheduler("first");
     newer.wait_until_ready(READY_DEADLINE);
-    let report = fixture.settled();
-    newer.terminate();
+    let report = fixture.settled(&mut [&mut newer]);
 
     write_newer_ledger_record(&fixture);
     fixture.cluster.wipe("first");

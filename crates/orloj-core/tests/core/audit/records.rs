@@ -1,8 +1,9 @@
-//! Fires as they stand in their topics.
+//! Fires and dead letters as they stand in their topics.
 //!
-//! Invariant: what a record must be follows from its registration alone.
+//! Invariant: what a record must be follows from its registration alone, and what a dead letter
+//! may be from the case that expects it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use orloj_core::model::partitioner::murmur2_partition;
 
@@ -58,6 +59,21 @@ impl AuditReport {
                 let why = format!("{place:?} after {before:?} in partition {partition}");
                 self.add(Violation::OutOfOrder, trigger, *generation, why);
             }
+        }
+    }
+
+    /// Checks dead letters by what identifies them to the case: each one that is expected is there
+    /// as often as it is expected, and there is no other.
+    pub(crate) fn check_dead_letters(&mut self, found: &[String], expected: &[String]) {
+        let mut missing = BTreeMap::<&str, i64>::new();
+        expected.iter().for_each(|letter| *missing.entry(letter).or_default() += 1);
+        found.iter().for_each(|letter| *missing.entry(letter).or_default() -= 1);
+        for (letter, times) in missing.into_iter().filter(|(_, times)| *times != 0) {
+            let why = match times {
+                1.. => format!("{times} dead letters are missing: {letter}"),
+                _ => format!("{} dead letters too many: {letter}", -times),
+            };
+            self.add(Violation::DeadLetter, "", 0, why);
         }
     }
 }
@@ -160,5 +176,21 @@ mod tests {
         let partition = (reversed[0].partition + 1) % PARTITIONS;
         let apart = [ObservedRecord { partition, ..reversed[0].clone() }, reversed[1].clone()];
         assert_eq!(violations(&apart), [Violation::WrongRecord]);
+    }
+
+    #[test]
+    fn unexpected_and_missing_dead_letters_are_found() {
+        let letters = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        let found = |found: &[&str], expected: &[&str]| {
+            let (found, expected): (Vec<String>, Vec<String>) = (letters(found), letters(expected));
+            let mut report = AuditReport::default();
+            report.check_dead_letters(&found, &expected);
+            report.findings.into_iter().map(|finding| finding.violation).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&["a", "b", "a"], &["a", "a", "b"]), []);
+        assert_eq!(found(&["a"], &[]), [Violation::DeadLetter]);
+        assert_eq!(found(&["a", "a"], &["a"]), [Violation::DeadLetter]);
+        assert_eq!(found(&[], &["a"]), [Violation::DeadLetter]);
+        assert_eq!(found(&["a"], &["b"]), [Violation::DeadLetter; 2]);
     }
 }

@@ -30,6 +30,8 @@ pub(crate) enum Violation {
     WrongRecord,
     /// An older fire of a trigger behind a newer one in the same partition.
     OutOfOrder,
+    /// A dead letter that nothing explains, or one that is missing.
+    DeadLetter,
 }
 
 /// One violation, with what is needed to find it in the logs.
@@ -79,6 +81,7 @@ impl Violation {
             Self::Rejected => "REJECTED",
             Self::WrongRecord => "WRONG-RECORD",
             Self::OutOfOrder => "OUT-OF-ORDER",
+            Self::DeadLetter => "DEAD-LETTER",
         }
     }
 }
