@@ -136,11 +136,12 @@ fn fixture(name: &str, part: usize) -> FaultFixture {
     fixture
 }
 
-/// The killed one is started again, and there is no other one.
+/// The killed one is started again, and there is no other one. Every command asks for an answer.
 fn kill_schedulers(part: usize, steps: &[&KillPoint], kills_each: usize) -> FaultFigures {
     let fixture = fixture("kill-scheduler", part);
     let mut takeovers = Vec::new();
-    fixture.steady_load().during(|| {
+    let flow = SteadyLoad { ack: true, ..fixture.steady_load() };
+    flow.during(|| {
         for kill in kills(steps, kills_each) {
             let mut scheduler = fixture.cluster.scheduler_with_faults("first", &kill.fault());
             kill.wait_for_exit(&mut scheduler);
@@ -174,8 +175,13 @@ fn kill_workers(part: usize, steps: &[&KillPoint], kills_each: usize) -> FaultFi
     let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
     let url = receiver.url();
-    let flow =
-        SteadyLoad { cluster: &cluster, client: &client, per_second: 50, callback: Some(&url) };
+    let flow = SteadyLoad {
+        cluster: &cluster,
+        client: &client,
+        per_second: 50,
+        ack: false,
+        callback: Some(&url),
+    };
     flow.during(|| {
         for kill in kills(steps, kills_each) {
             let mut worker = cluster.start_with_faults("worker", "worker", &kill.fault());

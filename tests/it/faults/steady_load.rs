@@ -26,6 +26,8 @@ pub(crate) struct SteadyLoad<'a> {
     pub(crate) cluster: &'a TestCluster,
     pub(crate) client: &'a TestProducer,
     pub(crate) per_second: u64,
+    /// Every command asks for an answer; else only those that stop a trigger.
+    pub(crate) ack: bool,
     /// Calls this address back instead of firing into the target topic; nothing is stopped then.
     pub(crate) callback: Option<&'a str>,
 }
@@ -58,7 +60,7 @@ impl SteadyLoad<'_> {
                 match self.callback {
                     Some(url) => self.register_callback(trigger, due, url),
                     None => {
-                        load::register(self.cluster, self.client, trigger, due, false);
+                        load::register(self.cluster, self.client, trigger, due, self.ack);
                         stops.extend(load::stop(trigger, due).map(Reverse));
                     }
                 }
