@@ -44,15 +44,17 @@ pub(super) fn partitioner(_: Scale) -> FaultResult {
     });
     last.terminate();
     second_look::take_over_again(cluster, &fixture.client);
-    let mut times = BTreeMap::<String, u32>::new();
+    let (mut times, mut late) = (BTreeMap::<String, u32>::new(), Vec::new());
     let fires = cluster.fires().into_iter();
     for fire in fires.filter(|fire| !fire.trigger.starts_with(second_look::NAME)) {
         assert!(fire.visible >= due && fire.payload == fire.trigger.as_bytes(), "{fire:?}");
+        late.push(fire.visible - due);
         *times.entry(fire.trigger).or_default() += 1;
     }
     assert_eq!(times, kept.iter().map(|id| (id.clone(), 1)).collect());
     assert_eq!(cluster.dead_letters(), []);
     let mut figures = FaultFigures::default();
     figures.count(TRIGGERS, kept.len());
+    let figures = figures.late(late);
     FaultResult::Passed(figures.with("cancelled", cancelled.len()).with("kills", KILLS))
 }

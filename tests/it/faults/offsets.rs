@@ -91,6 +91,8 @@ pub(super) fn moved(_: Scale) -> FaultResult {
         let fires = fixture.cluster.fires();
         (fires.len() >= total).then_some(fires)
     });
+    let pending = fires.iter().filter(|fire| fire.trigger.starts_with("pending"));
+    let late = pending.map(|fire| fire.visible.saturating_sub(fire.due)).collect();
     assert_eq!(times(fires), expected);
     scheduler.terminate();
     second_look::take_over_again(&fixture.cluster, client);
@@ -99,6 +101,7 @@ pub(super) fn moved(_: Scale) -> FaultResult {
     assert_eq!(times, expected, "the second look");
     let mut figures = FaultFigures::default();
     figures.count(commands.len(), total);
+    let figures = figures.late(late);
     FaultResult::Passed(figures.with("repeated as documented", total - commands.len()))
 }
 

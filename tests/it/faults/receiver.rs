@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 use super::report::FaultFigures;
-use crate::audit::AcknowledgedCommands;
+use crate::audit::{AcknowledgedCommand, AcknowledgedCommands};
 use crate::records;
 use crate::test_cluster::TestCluster;
 use crate::wait::until;
@@ -90,7 +90,19 @@ impl CountingReceiver {
         let (repeated, open) = self.repetitions(&outcomes);
         let mut figures = FaultFigures::default();
         figures.count(commands.len(), fires.len());
+        let figures = figures.late(self.late(commands));
         figures.with("callbacks repeated", repeated).with("callbacks in flight at kills", open)
+    }
+
+    /// How late the first request of each trigger was, in ms.
+    fn late(&self, commands: &AcknowledgedCommands) -> Vec<u64> {
+        let requests = self.requests.lock().unwrap();
+        let late = |(id, commands): (&String, &Vec<AcknowledgedCommand>)| {
+            let from = commands[0].appended.max(commands[0].registered_due()?);
+            let first = requests.get(&(id.clone(), 1))?[0];
+            Some(first.saturating_sub(from))
+        };
+        commands.iter().filter_map(late).collect()
     }
 
     /// How many requests were repetitions, and how many attempts were open at a kill.

@@ -51,6 +51,14 @@ impl FaultFigures {
         self
     }
 
+    /// How late these were, in ms, where the audit does not count it.
+    pub(crate) fn late(mut self, mut late: Vec<u64>) -> Self {
+        late.sort_unstable();
+        let last = late.len().saturating_sub(1);
+        self.late_ms = [last / 2, last * 99 / 100, last].map(|at| late.get(at).map_or(0, |ms| *ms));
+        self
+    }
+
     /// What the judge of callbacks counted.
     pub(crate) fn count(&mut self, registered: usize, fired: usize) {
         (self.registered, self.fired) = (registered, fired);
@@ -89,11 +97,25 @@ pub(crate) enum FaultResult {
     Skipped(String),
 }
 
+impl FaultResult {
+    /// Failed if a fire was later than `late_max` ms.
+    pub(crate) fn within(self, late_max: u64) -> Self {
+        match self {
+            Self::Passed(FaultFigures { late_ms: [.., late], .. }) if late > late_max => {
+                Self::Failed(format!("a fire was {late} ms late; {late_max} are allowed"))
+            }
+            result => result,
+        }
+    }
+}
+
 /// A case that has ended.
 #[derive(Debug, Serialize)]
 pub(crate) struct FaultCaseReport {
     pub(crate) case: &'static str,
     pub(crate) criterion: &'static str,
+    /// How late a fire may be in this case, in ms.
+    pub(crate) late_max_ms: u64,
     pub(crate) seconds: u64,
     #[serde(rename = "verdict")]
     pub(crate) result: FaultResult,
@@ -133,4 +155,16 @@ pub(crate) fn save(all: &[FaultCaseReport]) {
     let folder = Path::new("target/faults");
     fs::create_dir_all(folder).unwrap();
     fs::write(folder.join("report.json"), serde_json::to_vec_pretty(all).unwrap()).unwrap();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_that_is_too_late_has_failed() {
+        let late = |ms| FaultFigures { late_ms: [0, 0, ms], ..FaultFigures::default() };
+        assert!(matches!(FaultResult::Passed(late(500)).within(500), FaultResult::Passed(_)));
+        assert!(matches!(FaultResult::Passed(late(501)).within(500), FaultResult::Failed(_)));
+    }
 }
