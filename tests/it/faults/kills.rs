@@ -89,6 +89,9 @@ const WORKER: &[KillPoint] = &[
     running("worker.after_commit", 10),
 ];
 
+/// Short, so that the other one soon takes over; long enough for a busy machine.
+const SESSION_TIMEOUT: &str = "3s";
+
 /// Installations that are attacked side by side: starting a process is mostly waiting.
 const SIDE_BY_SIDE: usize = 3;
 /// A process dies within that time of its start.
@@ -104,6 +107,12 @@ fn kills_each(scale: Scale) -> usize {
 
 pub(super) fn schedulers(scale: Scale) -> FaultResult {
     side_by_side(SCHEDULER, |part, steps| kill_schedulers(part, steps, kills_each(scale)))
+}
+
+pub(super) fn one_of_two(scale: Scale) -> FaultResult {
+    // A session timeout for every second kill.
+    let kills_each = kills_each(scale).div_ceil(10);
+    side_by_side(SCHEDULER, |part, steps| kill_one_of_two(part, steps, kills_each))
 }
 
 pub(super) fn workers(scale: Scale) -> FaultResult {
@@ -151,6 +160,31 @@ fn kill_schedulers(part: usize, steps: &[&KillPoint], kills_each: usize) -> Faul
     let mut scheduler = fixture.cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
     finish(&fixture, &mut scheduler, takeovers, steps.len() * kills_each)
+}
+
+/// Another one lives on. It takes over what the killed one had: at every second kill before that
+/// one is back.
+fn kill_one_of_two(part: usize, steps: &[&KillPoint], kills_each: usize) -> FaultFigures {
+    let mut fixture = fixture("kill-one-of-two", part);
+    fixture.cluster = fixture.cluster.set("scheduler.session_timeout", SESSION_TIMEOUT);
+    let mut other = fixture.cluster.scheduler("other");
+    other.wait_until_ready(READY_DEADLINE);
+    fixture.steady_load().during(|| {
+        for (place, mut kill) in kills(steps, kills_each).enumerate() {
+            // It has a half of the partitions, and reaches these steps only for them.
+            if kill.step.times_max == KILLS_EACH {
+                kill.time = kill.time.min(KILLS_EACH / 2);
+            }
+            let mut scheduler = fixture.cluster.scheduler_with_faults("first", &kill.fault());
+            kill.wait_for_exit(&mut scheduler);
+            if (place / steps.len() + place).is_multiple_of(2) {
+                wait_until_owned(&other, PARTITIONS as usize);
+            }
+            assert!(other.exit_status().is_none(), "{}", other.log_text());
+        }
+    });
+    let takeovers = other.takeovers();
+    finish(&fixture, &mut other, takeovers, steps.len() * kills_each)
 }
 
 fn finish(

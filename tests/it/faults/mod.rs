@@ -78,6 +78,13 @@ const CASES: &[FaultCase] = &[
         run: kills::schedulers,
     },
     FaultCase {
+        name: "kill-one-of-two",
+        criterion: "the same while another scheduler lives, which takes over",
+        // The session's timeout, and takeovers that are cut short.
+        late_max_ms: 30_000,
+        run: kills::one_of_two,
+    },
+    FaultCase {
         name: "kill-worker",
         criterion: "SIGKILL at every named step repeats only what was under way at a kill",
         // No worker lives as long as one dies before it has requested anything.
