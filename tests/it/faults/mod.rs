@@ -12,6 +12,7 @@ mod disk;
 mod disk_space;
 mod foreign_partitioner;
 mod kills;
+mod lost_responses;
 mod offsets;
 mod poison;
 mod processes;
@@ -230,6 +231,13 @@ const CASES: &[FaultCase] = &[
         // The same.
         late_max_ms: 40_000,
         run: delayed_requests::offsets,
+    },
+    FaultCase {
+        name: "responses-lost",
+        criterion: "what the broker did and did not report is neither lost nor done again",
+        // A lost connection costs a retry, and a lost rebalance the session's timeout.
+        late_max_ms: 30_000,
+        run: lost_responses::lost,
     },
     FaultCase {
         name: "coordinator-lost",

@@ -1,20 +1,33 @@
-//! A proxy between clients and a broker, which can hold a request back and let it go much later,
-//! even when its sender has disconnected.
+//! A proxy between clients and a broker. It can hold a request back and let it go much later, even
+//! when its sender has disconnected; and it can lose responses, with the connection.
 //!
-//! Invariant: per connection everything keeps its order. It knows of Kafka's protocol only that a
-//! request is a length and a body that begins with the kind of request.
+//! Invariant: per connection everything keeps its order. It knows of Kafka's protocol only that
+//! requests and responses are a length and a body, that a request begins with its kind, and that
+//! the responses of a connection come in the order of its requests.
 
-use std::io::{self, Read as _, Write as _};
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
 /// Kinds of requests, as Kafka numbers them.
+pub(super) const PRODUCE: i16 = 0;
+pub(super) const JOIN_GROUP: i16 = 11;
+pub(super) const HEARTBEAT: i16 = 12;
+pub(super) const SYNC_GROUP: i16 = 14;
+pub(super) const INIT_PRODUCER_ID: i16 = 22;
+pub(super) const ADD_PARTITIONS_TO_TXN: i16 = 24;
+pub(super) const ADD_OFFSETS_TO_TXN: i16 = 25;
 pub(super) const END_TXN: i16 = 26;
 pub(super) const TXN_OFFSET_COMMIT: i16 = 28;
 
 /// Runs until the test's process ends.
-pub(super) struct Proxy(Arc<RequestHold>);
+pub(super) struct Proxy {
+    hold: Arc<RequestHold>,
+    loss: Arc<Mutex<ResponseLoss>>,
+}
 
 /// What is held back.
 #[derive(Default)]
@@ -33,33 +46,72 @@ enum HoldState {
     Holding,
 }
 
+/// Which responses are lost.
+#[derive(Debug, Default)]
+struct ResponseLoss {
+    kinds: Vec<i16>,
+    /// Of their responses one of so many is lost; none at 0.
+    every: u32,
+    /// How many there were of each kind since it is lost, and how many were lost ever.
+    seen: BTreeMap<i16, u32>,
+    lost: BTreeMap<i16, usize>,
+}
+
+impl ResponseLoss {
+    /// Whether a response of this kind is lost.
+    fn loses(&mut self, kind: i16) -> bool {
+        if self.every == 0 || !self.kinds.contains(&kind) {
+            return false;
+        }
+        let seen = self.seen.entry(kind).or_default();
+        *seen += 1;
+        let is_lost = seen.is_multiple_of(self.every);
+        *self.lost.entry(kind).or_default() += usize::from(is_lost);
+        is_lost
+    }
+}
+
 impl Proxy {
     /// Passes what comes to `port` on to `broker`.
     pub(super) fn start(port: u16, broker: String) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
-        let hold = Arc::<RequestHold>::default();
-        let shared = Arc::clone(&hold);
+        let (hold, loss) = (Arc::<RequestHold>::default(), Arc::<Mutex<ResponseLoss>>::default());
+        let shared = (Arc::clone(&hold), Arc::clone(&loss));
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let (hold, broker) = (Arc::clone(&shared), broker.clone());
+                let ((hold, loss), broker) = (shared.clone(), broker.clone());
                 // A broker that is not there yet is what a client sees as a closed connection.
-                thread::spawn(move || connect(client, &broker, &hold));
+                thread::spawn(move || connect(client, &broker, &hold, loss));
             }
         });
-        Self(hold)
+        Self { hold, loss }
     }
 
     /// Holds the next request of a kind, and returns when it is held.
     pub(super) fn hold(&self, kind: i16) {
-        let mut state = self.0.state.lock().unwrap();
+        let mut state = self.hold.state.lock().unwrap();
         *state = HoldState::Waiting(kind);
-        let _held = self.0.changed.wait_while(state, |state| *state != HoldState::Holding).unwrap();
+        let is_open = |state: &mut HoldState| *state != HoldState::Holding;
+        let _held = self.hold.changed.wait_while(state, is_open).unwrap();
     }
 
     /// Lets it go.
     pub(super) fn release(&self) {
-        *self.0.state.lock().unwrap() = HoldState::Open;
-        self.0.changed.notify_all();
+        *self.hold.state.lock().unwrap() = HoldState::Open;
+        self.hold.changed.notify_all();
+    }
+
+    /// From now on loses one of `every` responses of each of these kinds, and closes its
+    /// connection. The broker has done what was requested. None at 0.
+    pub(super) fn lose(&self, kinds: &[i16], every: u32) {
+        let mut loss = self.loss.lock().unwrap();
+        (loss.kinds, loss.every) = (kinds.to_vec(), every);
+        loss.seen.clear();
+    }
+
+    /// How many responses of this kind were lost.
+    pub(super) fn lost(&self, kind: i16) -> usize {
+        self.loss.lock().unwrap().lost.get(&kind).copied().unwrap_or(0)
     }
 }
 
@@ -75,29 +127,82 @@ impl RequestHold {
     }
 }
 
-fn connect(client: TcpStream, broker: &str, hold: &RequestHold) -> io::Result<()> {
+fn connect(
+    client: TcpStream,
+    broker: &str,
+    hold: &RequestHold,
+    loss: Arc<Mutex<ResponseLoss>>,
+) -> io::Result<()> {
     let server = TcpStream::connect(broker)?;
     server.set_nodelay(true)?;
     client.set_nodelay(true)?;
-    let (mut answers, mut to_client) = (server.try_clone()?, client.try_clone()?);
+    let (answers, to_client) = (server.try_clone()?, client.try_clone()?);
+    let (requested, kinds) = mpsc::channel();
     thread::spawn(move || {
-        let _ended = io::copy(&mut answers, &mut to_client);
+        let _ended = answer(answers, &to_client, &kinds, &loss);
         let _closed = to_client.shutdown(Shutdown::Both);
     });
-    let result = forward(client, &server, hold);
+    let result = forward(client, &server, hold, &requested);
     let _closed = server.shutdown(Shutdown::Both);
     result
 }
 
 /// Request by request, until the client has closed its side and the last one is through.
-fn forward(mut client: TcpStream, mut server: &TcpStream, hold: &RequestHold) -> io::Result<()> {
+fn forward(
+    mut client: TcpStream,
+    mut server: &TcpStream,
+    hold: &RequestHold,
+    requested: &Sender<i16>,
+) -> io::Result<()> {
     loop {
-        let mut length = [0; 4];
-        client.read_exact(&mut length)?;
-        let mut request = vec![0; u32::from_be_bytes(length) as usize];
-        client.read_exact(&mut request)?;
-        hold.wait_if_held(i16::from_be_bytes([request[0], request[1]]));
-        server.write_all(&length)?;
+        let request = frame(&mut client)?;
+        let kind = i16::from_be_bytes([request[4], request[5]]);
+        hold.wait_if_held(kind);
+        // Known before there can be a response. Its receiver may have ended.
+        let _kind = requested.send(kind);
         server.write_all(&request)?;
+    }
+}
+
+/// Response by response, until one is lost or there are no more.
+fn answer(
+    mut server: TcpStream,
+    mut client: &TcpStream,
+    kinds: &Receiver<i16>,
+    loss: &Mutex<ResponseLoss>,
+) -> io::Result<()> {
+    loop {
+        let response = frame(&mut server)?;
+        let kind = kinds.recv().map_err(io::Error::other)?;
+        if loss.lock().unwrap().loses(kind) {
+            return Ok(());
+        }
+        client.write_all(&response)?;
+    }
+}
+
+/// The next length with its body.
+fn frame(from: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut frame = vec![0; 4];
+    from.read_exact(&mut frame)?;
+    let length = u32::from_be_bytes([frame[0], frame[1], frame[2], frame[3]]) as usize;
+    frame.resize(4 + length, 0);
+    from.read_exact(&mut frame[4..])?;
+    Ok(frame)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_so_many_responses_of_a_kind_is_lost() {
+        let mut loss = ResponseLoss { kinds: vec![END_TXN], every: 3, ..ResponseLoss::default() };
+        let lost: Vec<_> = (0..6).map(|_| loss.loses(END_TXN)).collect();
+        assert_eq!(lost, [false, false, true, false, false, true]);
+        assert!((0..9).all(|_| !loss.loses(PRODUCE)));
+        assert_eq!(loss.lost, BTreeMap::from([(END_TXN, 2)]));
+        loss.every = 0;
+        assert!((0..9).all(|_| !loss.loses(END_TXN)));
     }
 }
