@@ -100,6 +100,13 @@ const CASES: &[FaultCase] = &[
         run: processes::stopped,
     },
     FaultCase {
+        name: "paused",
+        criterion: "SIGSTOP of one of two for 40 s: it goes on, and the other one fired meanwhile",
+        // The session's timeout of 6 s, and a second.
+        late_max_ms: 7_000,
+        run: processes::paused,
+    },
+    FaultCase {
         name: "restarted",
         criterion: "a process that ends and starts again has its share back",
         // A member that has left counts as one until the session's timeout is over.

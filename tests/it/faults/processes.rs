@@ -66,6 +66,45 @@ pub(super) fn stopped(scale: Scale) -> FaultResult {
     FaultResult::Passed(figures.with("stops", places.len()))
 }
 
+/// One of two is stopped at any time for longer than every timeout, and goes on.
+pub(super) fn paused(scale: Scale) -> FaultResult {
+    /// Beyond the session's and the transaction's timeout, in ms.
+    const PAUSE: u64 = 40_000;
+    let rounds = match scale {
+        Scale::Short => 1,
+        Scale::Full => 2,
+        Scale::Long => 10,
+    };
+    let fixture = FaultFixture::new("paused");
+    let mut processes = ["first", "second"].map(|name| fixture.cluster.scheduler(name));
+    let share = PARTITIONS as usize / 2;
+    processes.iter().for_each(|process| wait_until_owned(process, share));
+    fixture.steady_load().during(|| {
+        for _ in 0..rounds {
+            wait_for_ms(3_000);
+            processes.rotate_left(1);
+            let [victim, other] = &processes;
+            victim.signal(Signal::STOP);
+            wait_for_ms(PAUSE);
+            assert_eq!(other.owned_partitions(), PARTITIONS as usize, "{}", other.log_text());
+            victim.signal(Signal::CONT);
+            until("each to have its share", COMPLETION_DEADLINE, || {
+                for process in &mut processes {
+                    let ended = process.exit_status();
+                    assert!(ended.is_none(), "one ended: {ended:?}\n{}", process.log_text());
+                }
+                let shares = processes.iter().all(|process| process.owned_partitions() == share);
+                shares.then_some(())
+            });
+        }
+    });
+    assert!(!processes.iter().any(OrlojProcess::panicked));
+    let takeovers = processes.iter().flat_map(OrlojProcess::takeovers).collect();
+    let [first, second] = &mut processes;
+    let report = fixture.settled(&mut [first, second]);
+    FaultResult::Passed(FaultFigures::of(&report).takeovers(takeovers).with("pauses", rounds))
+}
+
 /// A process ends gracefully and starts again: it must get its share back at once.
 pub(super) fn restarted(_: Scale) -> FaultResult {
     let fixture = FaultFixture::new("restarted");
