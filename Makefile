@@ -6,7 +6,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/orloj/target
 export PATH := $(if $(wildcard /usr/lib/ccache),/usr/lib/ccache:)$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-delivery test-signatures test-schedules test-api sim faults faults-long outside verify fix bench bench-quick bench-long bench-floor bench-guard dist dist-check help
+.PHONY: demo test test-delivery test-signatures test-schedules test-api sim faults faults-part faults-long outside verify fix bench bench-quick bench-long bench-floor bench-guard dist dist-check help
 
 demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
 	DEMO=$(DEMO) scripts/demo.sh
@@ -48,10 +48,13 @@ sim: ## the protocol under faults, in memory (SEEDS=n how many, SEED=n one of th
 	ORLOJ_SEEDS=$(or $(SEEDS),$(if $(SEED),1,8000)) $(if $(SEED),ORLOJ_SEED=$(SEED)) \
 		cargo test --locked -p orloj-core --features faults --test core simulation::no_seed -- --nocapture
 
-faults: ## every fault, half an hour, on a real Kafka (CASES=kill,broker: those); counts in target/faults
+faults: ## every fault, half an hour, on a real Kafka (CASES=kill,broker: those); report in target/faults
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
 	cargo test --locked --features faults --test it all_fault_cases_pass -- --ignored --nocapture
+
+faults-part: export PART = $(shell git rev-parse HEAD)
+faults-part: faults ## a part of the faults, within 10 minutes; which part depends on the commit
 
 faults-long: export LONG = 1
 faults-long: faults ## the same with 100 kills at each step and a storm of ten minutes

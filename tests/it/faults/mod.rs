@@ -14,6 +14,7 @@ mod foreign_partitioner;
 mod kills;
 mod lost_responses;
 mod offsets;
+mod part;
 mod poison;
 mod processes;
 mod proxy;
@@ -299,13 +300,18 @@ fn short_fault_cases_pass() {
     run_all(Scale::Short, |case| SHORT.contains(&case.name));
 }
 
-/// `CASES` names the ones to run, by a part of their names; `LONG` runs them for longer.
+/// `CASES` names the ones to run, by a part of their names; `PART` is a commit's hash, which
+/// chooses some; `LONG` runs them for longer.
 #[test]
 #[ignore = "half an hour; `make faults` runs it"]
 fn all_fault_cases_pass() {
     let _machine = exclusive_machine();
     let wanted = std::env::var("CASES").unwrap_or_default();
     let scale = if std::env::var_os("LONG").is_some() { Scale::Long } else { Scale::Full };
+    if let Ok(commit) = std::env::var("PART") {
+        let part: Vec<_> = part::cases_of(&commit, CASES).iter().map(|case| case.name).collect();
+        return run_all(scale, |case| part.contains(&case.name));
+    }
     run_all(scale, |case| {
         wanted.is_empty() || wanted.split(',').any(|part| case.name.contains(part))
     });
@@ -335,7 +341,10 @@ fn run_all(scale: Scale, wanted: impl Fn(&FaultCase) -> bool) {
         let result = result.within(late_max_ms);
         ended.push(FaultCaseReport { case: name, criterion, late_max_ms, seconds, result });
         print_progress(&ended.last().expect("it was just pushed").line());
-        save(&ended);
+        if scale != Scale::Short {
+            let order: Vec<_> = CASES.iter().map(|case| case.name).collect();
+            save(&ended, &order, std::env::var_os("PART").is_none());
+        }
     }
     print_progress(&closing_line(&ended));
     let failed = ended.iter().any(|ended| matches!(ended.result, FaultResult::Failed(_)));

@@ -1,14 +1,18 @@
 //! What the cases have found, in figures: for people as they come, and for machines as a file.
 //!
 //! Invariant: a case that did not run is called skipped, with the reason; it is never called
-//! passed.
+//! passed. The report names the commit of the program that it is about.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
+use jiff::Timestamp;
+use orloj::clock;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::audit::{self, Violation};
 
@@ -117,7 +121,6 @@ pub(crate) struct FaultCaseReport {
     /// How late a fire may be in this case, in ms.
     pub(crate) late_max_ms: u64,
     pub(crate) seconds: u64,
-    #[serde(rename = "verdict")]
     pub(crate) result: FaultResult,
 }
 
@@ -150,16 +153,73 @@ pub(crate) fn closing_line(all: &[FaultCaseReport]) -> String {
     format!("{passed} passed, {failed} failed, {skipped} skipped")
 }
 
-/// Writes `target/faults/report.json`.
-pub(crate) fn save(all: &[FaultCaseReport]) {
-    let folder = Path::new("target/faults");
-    fs::create_dir_all(folder).unwrap();
-    fs::write(folder.join("report.json"), serde_json::to_vec_pretty(all).unwrap()).unwrap();
+/// The last whole run, from which the documents are made.
+pub(crate) const KEPT: &str = "docs/reference/faults.json";
+/// The runs of the same program so far.
+const LATEST: &str = "target/faults/report.json";
+/// What the program is made of.
+const SOURCES: [&str; 2] = ["src", "crates/orloj-core/src"];
+
+/// Writes `target/faults/report.json`: what has ended, and the other cases of earlier runs of the
+/// same program. To be [kept](KEPT) it must have all of `order`, none skipped or failed, and be
+/// about a program that is committed.
+pub(crate) fn save(ended: &[FaultCaseReport], order: &[&str], may_be_kept: bool) {
+    let (commit, is_changed) = program();
+    let earlier = fs::read_to_string(LATEST).ok().and_then(|text| serde_json::from_str(&text).ok());
+    let earlier = earlier.filter(|report: &Value| report["commit"] == commit.as_str());
+    let cases = merged(earlier.as_ref(), ended, order);
+    let is_whole = cases.len() == order.len()
+        && cases.iter().all(|case| case["result"].get("passed").is_some());
+    let date = Timestamp::from_millisecond(clock::now_ms().cast_signed()).unwrap();
+    let date = date.strftime("%Y-%m-%d").to_string();
+    let report = json!({"commit": commit, "date": date, "cases": cases});
+    let text = serde_json::to_string_pretty(&report).unwrap() + "\n";
+    fs::create_dir_all(Path::new(LATEST).parent().expect("a folder")).unwrap();
+    fs::write(LATEST, &text).unwrap();
+    if may_be_kept && is_whole && !is_changed {
+        fs::write(KEPT, text).unwrap();
+    }
+}
+
+/// The cases of both, in the order of the table; what has ended now replaces what was there.
+fn merged(earlier: Option<&Value>, ended: &[FaultCaseReport], order: &[&str]) -> Vec<Value> {
+    let earlier = earlier.and_then(|report| report["cases"].as_array());
+    let mut cases: BTreeMap<String, Value> = BTreeMap::new();
+    let ended = ended.iter().map(|ended| serde_json::to_value(ended).unwrap());
+    for case in earlier.into_iter().flatten().cloned().chain(ended) {
+        let name = case["case"].as_str().expect("every case has a name").to_owned();
+        let _earlier = cases.insert(name, case);
+    }
+    order.iter().filter_map(|name| cases.remove(*name)).collect()
+}
+
+/// The last commit that changed the program, and whether there are changes since.
+fn program() -> (String, bool) {
+    let git = |words: &[&str]| {
+        let output = Command::new("git").args(words).arg("--").args(SOURCES).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    (git(&["log", "-1", "--format=%H"]), !git(&["status", "--porcelain"]).is_empty())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn ended(case: &'static str, seconds: u64) -> FaultCaseReport {
+        let result = FaultResult::Passed(FaultFigures::default());
+        FaultCaseReport { case, criterion: "", late_max_ms: 0, seconds, result }
+    }
+
+    #[test]
+    fn runs_of_parts_add_up() {
+        let order = ["a", "b", "c"];
+        let first = json!({"cases": merged(None, &[ended("c", 1), ended("a", 1)], &order)});
+        let both = merged(Some(&first), &[ended("b", 2), ended("a", 2)], &order);
+        let seconds = |case: &Value| (case["case"].clone(), case["seconds"].clone());
+        let expected = [("a", 2), ("b", 2), ("c", 1)].map(|(name, s)| (json!(name), json!(s)));
+        assert_eq!(both.iter().map(seconds).collect::<Vec<_>>(), expected);
+    }
 
     #[test]
     fn a_case_that_is_too_late_has_failed() {
