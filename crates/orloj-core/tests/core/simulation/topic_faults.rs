@@ -4,7 +4,7 @@
 
 use orloj_core::model::ledger::LedgerRecord;
 
-use super::cluster::{PARTITIONS, REFUSING, SimulatedCluster};
+use super::cluster::{REFUSING, SimulatedCluster};
 use super::fault_kinds::FaultKind;
 use super::run::SimulationRun;
 
