@@ -24,6 +24,7 @@ mod lateness;
 mod log;
 mod log_faults;
 mod node;
+mod operator;
 mod process;
 mod reading;
 mod replay;

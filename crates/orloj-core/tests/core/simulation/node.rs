@@ -195,10 +195,20 @@ impl SimulatedNode {
     pub(super) fn lost_cursors(&self) -> Vec<(usize, Offset)> {
         let lost = |(id, refusal): (PartitionId, &TakeoverError)| match refusal {
             TakeoverError::CursorLost { offset, .. } => Some((index(id), *offset)),
-            TakeoverError::TakenOverByOther { .. } | TakeoverError::TopicTruncated { .. } => None,
-            other => panic!("{other}"),
+            _ => None,
         };
         self.scheduler.refused_partitions().filter_map(lost).collect()
+    }
+
+    /// Why it refuses a partition, if nothing of what happens in a run explains it.
+    pub(super) fn unexpected_refusal(&self) -> Option<String> {
+        let unexpected = |(_, refusal): (PartitionId, &TakeoverError)| match refusal {
+            TakeoverError::CursorLost { .. }
+            | TakeoverError::TakenOverByOther { .. }
+            | TakeoverError::TopicTruncated { .. } => None,
+            other => Some(other.to_string()),
+        };
+        self.scheduler.refused_partitions().find_map(unexpected)
     }
 
     /// A turn of the loop, or a step of a job.

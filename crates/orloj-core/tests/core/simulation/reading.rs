@@ -33,7 +33,8 @@ struct SingleProcess {
 impl SingleProcess {
     fn start(seed: u64) -> Self {
         let mut cluster = SimulatedCluster::new(seed, 100_000, Arc::new(Schemas::new()));
-        (cluster.calm, cluster.skew) = (true, 0);
+        cluster.skew = 0;
+        cluster.calm_down();
         let mut cluster = ClusterSlot::new(cluster);
         let disks = (0..PARTITIONS).map(|_| SimulatedDisk::default()).collect();
         let node = SimulatedNode::start(0, disks, &mut cluster);

@@ -3,15 +3,13 @@
 //! Invariant: the same seed is the same run. Faults inject_fault all the time (safety); then they
 //! stop, and whatever is due must have happened within a bound (liveness).
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use orloj_core::codec::schemas::Schemas;
 
 use orloj_core::engine::cursor::Cursor;
-use orloj_core::model::ledger::LedgerValue;
 use orloj_core::model::signal::Signal;
-use orloj_core::model::{Millis, Offset, Timestamp};
+use orloj_core::model::{Millis, Timestamp};
 
 use super::clients::{Users, Workers};
 use super::cluster::{CLOCK_STEP, GRACE, PARTITIONS, SimulatedCluster};
@@ -20,7 +18,7 @@ use super::fault_kinds::FaultKind;
 use super::log_faults::DeletedOffsets;
 use super::node::{NodeTurn, SimulatedNode};
 use super::process::ClusterSlot;
-use super::replay::{Replayed, RequestedReplay};
+use super::replay::Replayed;
 
 /// Processes.
 pub(super) const NODES: usize = 3;
@@ -38,10 +36,10 @@ const EVENTS: usize = 5_000;
 const JUMP_ONE_IN: u64 = 80;
 /// The system is idle if nothing is written for so long after the last due time, in ms. Takeovers
 /// that are under way end sooner.
-const QUIET: Millis = 200;
+const QUIET: Millis = 400;
 
 /// A process, and whether it runs.
-enum Process {
+pub(super) enum Process {
     Running { node: Box<SimulatedNode>, paused_until: Option<(Timestamp, Timestamp)> },
     Down { disks: Vec<SimulatedDisk>, since: Timestamp, until: Timestamp },
 }
@@ -55,12 +53,14 @@ pub(super) struct SimulationRun {
     pub(super) cluster: ClusterSlot,
     pub(super) users: Users,
     pub(super) replayed: Replayed,
-    check_before_replay: CheckBeforeReplay,
+    pub(super) check_before_replay: CheckBeforeReplay,
     /// Its first finding.
     pub(super) found_before_replay: Option<String>,
+    /// Why a process refused a partition, if nothing explains it.
+    pub(super) unexpected_refusal: Option<String>,
     /// Of each partition.
     pub(super) deleted: [DeletedOffsets; PARTITIONS],
-    processes: Vec<Process>,
+    pub(super) processes: Vec<Process>,
     pub(super) workers: Workers,
     /// When the phase without faults began, by the clock of the brokers.
     calm_since: Timestamp,
@@ -81,6 +81,7 @@ impl SimulationRun {
             replayed: [None; PARTITIONS],
             check_before_replay: check,
             found_before_replay: None,
+            unexpected_refusal: None,
             deleted: Default::default(),
             processes,
             workers: Workers::default(),
@@ -90,6 +91,9 @@ impl SimulationRun {
 
     /// The phase with faults.
     pub(super) fn run_with_faults(&mut self) {
+        if !self.cluster.has_lifecycles && self.cluster.rng.one_in(12) {
+            self.cluster.skew = CLOCK_STEP;
+        }
         for _ in 0..EVENTS {
             self.cluster.broker.now += self.cluster.rng.pick(&[0, 0, 1, 1, 2]);
             self.jump();
@@ -136,7 +140,7 @@ impl SimulationRun {
                 Process::Down { until, .. } => *until = 0,
             }
         }
-        let (mut rest_at, mut quiet_since) = (0, (self.calm_since, String::new()));
+        let (mut rest_at, mut quiet_since) = (0, (self.calm_since, self.cluster.broker.written()));
         // Clocks that were set back catch up first, once for each attempt of a callback.
         let (skew, time_jumps) = (self.cluster.skew, self.cluster.time_jumps);
         let step = if time_jumps || skew >= CLOCK_STEP { 10 } else { 2 };
@@ -225,7 +229,7 @@ impl SimulationRun {
     }
 
     /// What follows from a turn of process `id`.
-    fn end_turn(&mut self, id: usize, turn: NodeTurn) {
+    pub(super) fn end_turn(&mut self, id: usize, turn: NodeTurn) {
         match turn {
             NodeTurn::Runs => {}
             NodeTurn::Left => {
@@ -290,7 +294,7 @@ impl SimulationRun {
     }
 
     /// A crash takes its disks back to the last flush, or unavailable.
-    fn crash(&mut self, id: usize) {
+    pub(super) fn crash(&mut self, id: usize) {
         let down = self.cluster.rng.pick(&[1, 1, 10, 10, 60, 900]);
         self.crash_for(id, down);
     }
@@ -339,131 +343,10 @@ impl SimulationRun {
         }
     }
 
-    /// Every process is stopped, gracefully or not; then an operator moves an offset, or the broker
-    /// loses one.
-    fn outage(&mut self) {
-        self.stop_all();
-        let p = self.cluster.rng.place(PARTITIONS);
-        let Some(cursor) = self.cursor(p) else { return };
-        let clean = self.mirror_is(p, &cursor);
-        let SimulatedCluster { broker, rng, counts, .. } = &mut *self.cluster;
-        match rng.below(3) {
-            0 => {
-                let low = broker.triggers[p].low.min(cursor.next_offset);
-                let to = low + rng.below(cursor.next_offset - low + 1);
-                counts.add(FaultKind::OffsetMoved);
-                self.move_offset(p, to, clean);
-            }
-            1 if rng.one_in(3) => {
-                broker.group.committed.fill(None);
-                counts.add(FaultKind::AllOffsetsLost);
-            }
-            1 => {
-                broker.group.committed[p] = None;
-                counts.add(if clean {
-                    FaultKind::OffsetLostMirrorClean
-                } else {
-                    FaultKind::OffsetLostMirrorUnclean
-                });
-            }
-            _ => {}
-        }
-    }
-
-    /// Moves the offset of a group without members. If the mirror is not what was committed last,
-    /// more than what lies above is repeated.
-    fn move_offset(&mut self, p: usize, to: Offset, exact: bool) {
-        self.check_what_has_happened();
-        self.cluster.broker.group.committed[p] = Some((to, String::new()));
-        let from = if exact { to } else { 0 };
-        let since = self.cluster.broker.sent;
-        let until = self.cluster.broker.triggers[p].high();
-        let new = RequestedReplay { from, until, since };
-        let asked = self.replayed[p].get_or_insert(new);
-        (asked.from, asked.until) = (asked.from.min(from), until);
-    }
-
-    fn check_what_has_happened(&mut self) {
-        if self.found_before_replay.is_none() {
-            self.found_before_replay = (self.check_before_replay)(self);
-        }
-    }
-
-    /// Whether an operator has requested that a record of `triggers` be read again.
-    pub(super) fn is_replayed(&self, p: usize, offset: Offset) -> bool {
-        self.replayed[p].is_some_and(|asked| asked.repeats(offset))
-    }
-
-    /// Gracefully, or all killed at once.
-    fn stop_all(&mut self) {
-        if self.cluster.rng.one_in(3) {
-            (0..NODES).for_each(|id| self.crash(id));
-        } else {
-            for id in 0..NODES {
-                self.with_node(id, |node, cluster| node.leave(cluster));
-            }
-            for _ in 0..200 {
-                for id in 0..NODES {
-                    if let Process::Running { node, paused_until } = &mut self.processes[id] {
-                        *paused_until = None;
-                        let turn = node.run_once(&mut self.cluster);
-                        self.end_turn(id, turn);
-                    }
-                }
-            }
-            (0..NODES).for_each(|id| self.crash(id));
-        }
-        let SimulatedCluster { broker, rng, .. } = &mut *self.cluster;
-        (0..NODES).for_each(|id| {
-            broker.group.expel(id, rng);
-        });
-        assert!(broker.group.has_no_members(), "all are stopped");
-        broker.now += broker.transaction_timeout;
-        self.cluster.receive_late(true);
-        self.expire();
-        while self.cluster.broker.is_busy() {
-            self.cluster.broker.now += 1;
-            self.cluster.advance();
-            self.expire();
-        }
-    }
-
-    /// An operator accepts the offset that an error names, for partitions whose cursor is lost.
-    fn accept_lost_cursors(&mut self) {
-        let lost: BTreeSet<(usize, Offset)> = self
-            .processes
-            .iter()
-            .flat_map(|process| match process {
-                Process::Running { node, .. } => node.lost_cursors(),
-                Process::Down { .. } => Vec::new(),
-            })
-            .collect();
-        if lost.is_empty() {
-            return;
-        }
-        self.stop_all();
-        for (p, offset) in lost {
-            self.move_offset(p, offset, false);
-        }
-    }
-
     /// The committed cursor, unless an operator has moved it.
     pub(super) fn cursor(&self, p: usize) -> Option<Cursor> {
         let (offset, metadata) = self.cluster.broker.group.committed[p].as_ref()?;
         Cursor::from_metadata(*offset, metadata).ok().map(|(cursor, _owner)| cursor)
-    }
-
-    /// Whether the ledger's mirror is exactly this cursor, written at a shutdown.
-    fn mirror_is(&self, p: usize, cursor: &Cursor) -> bool {
-        let broker = &self.cluster.broker;
-        let ledger = broker.ledger[p].committed(&broker.transaction_states);
-        let mirrors = ledger.filter_map(|(_, _, record)| match &record.value {
-            Some(LedgerValue::Cursor { metadata, offset, clean }) => {
-                Some((Cursor::from_metadata(*offset, metadata).unwrap().0, *clean))
-            }
-            _ => None,
-        });
-        mirrors.last() == Some((*cursor, true))
     }
 
     /// Whether the last due time has passed and all inputs are decided. An owner may still fire what

@@ -5,6 +5,8 @@
 use std::fmt::{self, Write as _};
 use std::hash::{DefaultHasher, Hasher as _};
 
+use orloj_core::model::Offset;
+
 use super::broker::SimulatedBroker;
 
 /// Hashes text while it is written.
@@ -25,14 +27,11 @@ impl SimulatedBroker {
         hasher.0.finish()
     }
 
-    /// What changes with everything that is written: the ends of all logs and the offsets. What
-    /// workers do without a result is not counted.
-    pub(super) fn written(&self) -> String {
-        let ends = |p: usize| {
-            let ledger = self.ledger[p].high();
-            [self.triggers[p].high(), self.signals[p].high(), ledger, self.fires[p].high()]
-        };
-        let ends: Vec<_> = (0..self.triggers.len()).map(ends).collect();
-        format!("{} {ends:?} {:?}", self.sent, self.group.committed)
+    /// What changes with everything that others see: the ends of their logs. An idle owner goes on
+    /// to write its cursor to the ledger.
+    pub(super) fn written(&self) -> (u64, Vec<[Offset; 3]>) {
+        let ends =
+            |p: usize| [self.triggers[p].high(), self.signals[p].high(), self.fires[p].high()];
+        (self.sent, (0..self.triggers.len()).map(ends).collect())
     }
 }

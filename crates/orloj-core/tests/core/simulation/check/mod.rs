@@ -12,6 +12,7 @@ mod lifecycle_tests;
 mod neighbours;
 mod records;
 mod tests;
+mod trigger_records;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -20,16 +21,16 @@ use orloj_core::model::dead_letter::Content;
 use orloj_core::model::definition::Target;
 use orloj_core::model::entry::FireId;
 use orloj_core::model::fire::Fire;
-use orloj_core::model::ledger::LedgerKey;
 use orloj_core::model::outcome::{Outcome, OutcomeKind};
 use orloj_core::model::signal::Signal;
-use orloj_core::model::text::Text;
 use orloj_core::model::{Offset, Timestamp};
 
 pub(super) use neighbours::lateness_of_fires;
 
 use history::{EventKind, SimulatedEvent};
 use lifecycle::SimulatedIdle;
+
+pub(super) use trigger_records::records_of;
 
 use super::broker::{
     SimulatedBroker, SimulatedDecidedOffsets, SimulatedEffect, SimulatedRawRecord, SimulatedSend,
@@ -96,6 +97,9 @@ pub(super) fn check_run(run: &mut SimulationRun, at_rest: Option<bool>) -> Audit
     let input = AuditInput { commands: &observed.lifecycles, retried, reported, ..input };
     report.findings.append(&mut input.check_attempts_only().findings);
     report.findings.append(&mut observed.findings);
+    if let Some(why) = &run.unexpected_refusal {
+        report.add(Violation::Stuck, "", 0, format!("a partition is refused: {why}"));
+    }
     if at_rest == Some(false) {
         let why = "the system did not become idle".to_owned();
         report.add(Violation::Stuck, "", 0, why);
@@ -137,46 +141,6 @@ fn check_lifecycles(
 /// [`RequestGenerator`](super::clients::RequestGenerator).
 fn has_lifecycle(trigger: &str) -> bool {
     trigger.starts_with(['r', 'c', 'd'])
-}
-
-/// All records about one trigger: for the analysis of a seed that failed.
-pub(super) fn records_of(run: &SimulationRun, trigger: &str) -> String {
-    let broker = &run.cluster.broker;
-    let p = partition_of(trigger.as_bytes());
-    let mut lines = Vec::new();
-    for (offset, at, raw) in broker.triggers[p].committed(&broker.transaction_states) {
-        if raw.key == trigger.as_bytes() && (partition_of(&raw.key) == p || is_forwarded(raw)) {
-            lines.push((at, format!("trigger {offset} {:?}", run.users.intents[serial(raw)])));
-        }
-    }
-    for (offset, at, signal) in broker.signals[p].committed(&broker.transaction_states) {
-        if *signal.trigger() == *trigger {
-            lines.push((at, format!("signal {offset} {signal:?}")));
-        }
-    }
-    let about = format!("{:?}", Text::from(trigger));
-    for (offset, at, record) in broker.ledger[p].committed(&broker.transaction_states) {
-        let text = format!("{record:?}");
-        if text.contains(&about) || matches!(record.key, LedgerKey::Skip(_)) {
-            lines.push((at, format!("ledger {offset} {text}")));
-        }
-    }
-    let outputs = [&broker.fires[p], &broker.others[p]];
-    for (_, at, sent) in
-        outputs.into_iter().flat_map(|log| log.committed(&broker.transaction_states))
-    {
-        let text = format!("{:?}", sent.effect);
-        if text.contains(&about) {
-            let SimulatedSend { takeover_number, clock, order, .. } = sent;
-            let before = broker.decided_before(p, sent);
-            lines.push((
-                at,
-                format!("{order}: by {takeover_number} at {clock} from {before:?} {text}"),
-            ));
-        }
-    }
-    lines.sort_by_key(|(at, _)| *at);
-    lines.iter().map(|(at, text)| format!("{at} {text}\n")).collect()
 }
 
 impl ObservedRun {

@@ -360,6 +360,14 @@ fn a_callback_that_was_made_and_withdrawn_is_found() {
 }
 
 #[test]
+fn a_partition_that_is_refused_is_found() {
+    expect(Violation::Stuck, "a partition is refused: of a future version", |run| {
+        run.unexpected_refusal = Some("of a future version".to_owned());
+        true
+    });
+}
+
+#[test]
 fn a_system_that_does_not_become_idle_is_found() {
     let mut run = SimulationRun::new(1, Arc::new(Schemas::new()), |_| None);
     let report = check_run(&mut run, Some(false));

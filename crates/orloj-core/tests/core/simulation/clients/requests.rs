@@ -9,7 +9,7 @@ use orloj_core::model::lifecycle::{Command, OnFailure};
 use orloj_core::model::{Millis, Timestamp};
 
 use super::{Intent, SimulatedHeaders, SimulatedWrite};
-use crate::simulation::cluster::{CLOCK_STEP, SimulatedCluster};
+use crate::simulation::cluster::SimulatedCluster;
 
 /// What a record requests.
 #[derive(Clone, Debug)]
@@ -66,9 +66,6 @@ impl RequestGenerator {
         // Recurring triggers fire seldom: the time has to jump.
         cluster.time_jumps = kinds.contains(&Recurring);
         cluster.has_lifecycles = !kinds.is_empty();
-        if kinds.is_empty() && cluster.rng.one_in(12) {
-            cluster.skew = CLOCK_STEP;
-        }
         Self { kinds, ids: cluster.rng.pick(&[2, 6]) }
     }
 
