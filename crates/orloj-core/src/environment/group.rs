@@ -1,7 +1,7 @@
 //! The membership in a consumer group: assigned partitions, and their committed offsets.
 //!
-//! Invariant: the group is polled only while no transaction is in progress. Metadata of the group always
-//! has a member and a generation, so that the broker checks every commit.
+//! Invariant: the group is polled only while no transaction is in progress. Metadata of the group
+//! always has a member and a generation, so that the broker checks every commit.
 
 use std::time::Duration;
 

@@ -1,10 +1,11 @@
 //! Target topics and pools: which may be written, and how. The configured policy is applied when a
 //! trigger fires.
 //!
-//! Invariant: topics are looked up beside the loop. The first fire into a topic waits for the answer
-//! for a short time, and else as long as for a topic that cannot be reached; a known topic never
-//! delays a fire. A topic that has not taken a record counts as unusable or unavailable for some
-//! time, whatever its metadata shows, and for longer each time, until a record of it is committed.
+//! Invariant: topics are looked up beside the loop. The first fire into a topic waits for the
+//! answer for a short time, and else as long as for a topic that cannot be reached; a known topic
+//! never delays a fire. A topic that has not taken a record counts as unusable or unavailable for
+//! some time, whatever its metadata shows, and for longer each time, until a record of it is
+//! committed.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -162,7 +162,10 @@ impl<E: Environment> Scheduler<E> {
                 Ok(())
             }
             Err(error) => {
-                tracing::warn!(%error, "a transaction was aborted; taking all partitions over again");
+                tracing::warn!(
+                    %error,
+                    "a transaction was aborted; taking all partitions over again"
+                );
                 self.on_transaction_end(TransactionOutcome::Aborted)
             }
         }

@@ -129,8 +129,8 @@ impl<T: Clone> SimulatedLog<T> {
         })
     }
 
-    /// Changes the first committed record for which `change` returns something. For the tests of the
-    /// checker.
+    /// Changes the first committed record for which `change` returns something. For the tests of
+    /// the checker.
     pub(super) fn tamper(
         &mut self,
         transaction_states: &[SimulatedTransactionState],

@@ -3,22 +3,12 @@
 //!
 //! Invariant: what is lost by a fault is known to the checker.
 
-use std::ops::Range;
-
 use orloj_core::model::Offset;
 
 use super::cluster::{PARTITIONS, SimulatedCluster};
 use super::fault_kinds::FaultKind;
+use super::replay::DeletedOffsets;
 use super::run::SimulationRun;
-
-/// Offsets of one partition that retention has deleted although they were needed.
-#[derive(Clone, Debug, Default)]
-pub(super) struct DeletedOffsets {
-    /// Of `triggers`.
-    pub(super) triggers: Vec<Range<Offset>>,
-    /// Of `signals`.
-    pub(super) signals: Vec<Range<Offset>>,
-}
 
 impl SimulationRun {
     /// Retention may delete records of `triggers` below `replay_from`, and signals below

@@ -1,6 +1,9 @@
-//! What operators have requested to be read again.
+//! What excuses a finding: what operators have requested to be read again, and what retention has
+//! deleted.
 //!
 //! Invariant: a replay excuses repetitions of what was written before it, and nothing else.
+
+use std::ops::Range;
 
 use orloj_core::model::Offset;
 
@@ -27,3 +30,12 @@ impl RequestedReplay {
 
 /// Of each partition.
 pub(super) type Replayed = [Option<RequestedReplay>; PARTITIONS];
+
+/// Offsets of one partition that retention has deleted although they were needed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DeletedOffsets {
+    /// Of `triggers`.
+    pub(super) triggers: Vec<Range<Offset>>,
+    /// Of `signals`.
+    pub(super) signals: Vec<Range<Offset>>,
+}

@@ -15,10 +15,9 @@ use super::clients::{Users, Workers};
 use super::cluster::{CLOCK_STEP, GRACE, PARTITIONS, SimulatedCluster};
 use super::disk::SimulatedDisk;
 use super::fault_kinds::FaultKind;
-use super::log_faults::DeletedOffsets;
 use super::node::{NodeTurn, SimulatedNode};
 use super::process::ClusterSlot;
-use super::replay::Replayed;
+use super::replay::{DeletedOffsets, Replayed};
 
 /// Processes.
 pub(super) const NODES: usize = 3;
@@ -349,8 +348,8 @@ impl SimulationRun {
         Cursor::from_metadata(*offset, metadata).ok().map(|(cursor, _owner)| cursor)
     }
 
-    /// Whether the last due time has passed and all inputs are decided. An owner may still fire what
-    /// was due: it writes then.
+    /// Whether the last due time has passed and all inputs are decided. An owner may still fire
+    /// what was due: it writes then.
     fn is_at_rest(&self) -> bool {
         // Past the beginning of this phase, too: every partition has an owner that goes on.
         let last = self.users.last_due.max(self.last_retry()).max(self.calm_since);

@@ -1,6 +1,7 @@
 //! How late the fires of other targets are while one target refuses every record.
 //!
-//! Invariant: only triggers that fire once count; what is registered late is due when it is written.
+//! Invariant: only triggers that fire once count; what is registered late is due when it is
+//! written.
 
 use orloj_core::model::Millis;
 use orloj_core::model::fire_id::FireId;

@@ -14,7 +14,7 @@ use orloj_core::model::outcome::{Outcome, OutcomeKind};
 use orloj_core::model::signal::Signal;
 
 use super::{check_run, has_lifecycle, is_forwarded, text};
-use crate::audit::Violation;
+use crate::audit::{CommandKind, Violation};
 use crate::simulation::broker::{SimulatedEffect, SimulatedSend, SimulatedTopicFire};
 use crate::simulation::clients::Intent;
 use crate::simulation::cluster::{PARTITIONS, partition_of};
@@ -276,11 +276,10 @@ fn a_dead_letter_that_is_missing_repeated_or_wrong_is_found() {
     expect(Violation::Lost, "0 dead letters", |run| letter(run, Removed));
     expect(Violation::Duplicate, "2 dead letters", |run| letter(run, Repeated));
     expect(Violation::Unexpected, "1 dead letters", |run| {
-        let serial = run.users.intents.iter().position(
-            |intent| matches!(intent, Intent::Plain(kind) if *kind == crate::audit::CommandKind::Malformed),
-        );
-        let Some(serial) = serial else { return false };
-        run.users.intents[serial] = Intent::Plain(crate::audit::CommandKind::Cancel);
+        let is_unreadable =
+            |intent: &Intent| matches!(intent, Intent::Plain(CommandKind::Malformed));
+        let Some(serial) = run.users.intents.iter().position(is_unreadable) else { return false };
+        run.users.intents[serial] = Intent::Plain(CommandKind::Cancel);
         true
     });
 }
