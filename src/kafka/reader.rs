@@ -101,8 +101,11 @@ impl LogReader {
     }
 
     /// Pauses or resumes a partition, so that records which cannot be processed yet do not fill the
-    /// memory.
+    /// memory. Does nothing if it is not read: the pause would last when it is started.
     pub fn pause(&self, topic: &str, partition: PartitionId, paused: bool) -> ClientResult<()> {
+        if !self.started().contains_key(&(topic.to_owned(), partition)) {
+            return Ok(());
+        }
         let mut list = TopicPartitionList::new();
         let _element = list.add_partition(topic, partition);
         let result = if paused { self.consumer.pause(&list) } else { self.consumer.resume(&list) };

@@ -8,6 +8,10 @@ use crate::engine::partition::PartitionConfig;
 use crate::model::Millis;
 use crate::model::names::Names;
 
+/// Threads for each kind of question to brokers: states of topics, bounds and ends of logs. A
+/// partition without a leader holds one for some seconds.
+pub(super) const QUERY_THREADS: usize = 16;
+
 /// Which guarantees the broker gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {

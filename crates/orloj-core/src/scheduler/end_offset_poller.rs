@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::config::QUERY_THREADS;
 use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
 use crate::environment::{Clock, ClusterQueries, Environment};
 use crate::model::names::Names;
@@ -85,8 +86,8 @@ impl<E: Environment> EndOffsetPoller<E> {
         names: &Names,
         (interval, ledger_rounds): (Duration, u32),
     ) -> Self {
-        // A partition without a leader delays no other one.
-        let queue = environment.start_queue("end-offsets", Threads::PerJob, || ());
+        // Few partitions without a leader delay no other one.
+        let queue = environment.start_queue("end-offsets", Threads::Fixed(QUERY_THREADS), || ());
         let (names, polled, watched) = (names.clone(), BTreeMap::new(), BTreeSet::new());
         Self { cluster, clock, names, interval, ledger_rounds, polled, watched, queue }
     }

@@ -161,12 +161,11 @@ impl<E: Environment> Scheduler<E> {
                     self.signals_and_ledger.resume(&names.ledger(), task.id)?;
                     task.read_at = now;
                 }
-            } else if !task.is_paused {
-                if now < *task.full_since.get_or_insert(now) + patience {
-                    must_wait = true;
-                    continue;
-                }
-                task.is_paused = true;
+            } else if now < *task.full_since.get_or_insert(now) + patience {
+                must_wait |= !task.is_paused;
+            } else {
+                // Again and again: a reader that is started is not paused.
+                (task.is_paused, task.full_since) = (true, Some(now));
                 self.triggers.pause(&names.triggers(), task.id)?;
                 self.signals_and_ledger.pause(&names.signals(), task.id)?;
                 self.signals_and_ledger.pause(&names.ledger(), task.id)?;
@@ -230,6 +229,7 @@ impl<E: Environment> Scheduler<E> {
                                 "reading triggers is paused"
                             );
                             task.paused_until = Some(now + self.config.timing.registry_retry);
+                            task.end_check = EndCheck::Idle;
                             paused.push(id);
                         }
                     }
@@ -315,6 +315,9 @@ impl<E: Environment> Scheduler<E> {
     /// Handles the end of `triggers[p]`.
     fn on_triggers_end_reached(&mut self, id: PartitionId) -> Result<(), LoopError> {
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
+        if task.paused_until.is_some() {
+            return Ok(()); // a record before the end is not read yet
+        }
         match &mut task.state {
             PartitionState::Restoring(restoring) => {
                 if let Some(TakeoverRequest::Triggers { .. }) = restoring.requested {
@@ -348,7 +351,7 @@ impl<E: Environment> Scheduler<E> {
             _ => false,
         };
         let is_check_due = |task: &PartitionTask<E::Store>| match task.end_check {
-            _ if task.is_paused => false,
+            _ if task.is_paused || task.paused_until.is_some() => false,
             EndCheck::Idle => is_stalled(task),
             EndCheck::Requested(_) => false,
             EndCheck::Confirming { until, .. } => now >= until,

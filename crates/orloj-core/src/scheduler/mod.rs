@@ -50,7 +50,7 @@ use crate::environment::{Clock as _, Environment};
 use crate::model::{Millis, PartitionId, Timestamp};
 use committed_offset::CommittedOffsetJob;
 use committer::Committer;
-use config::{Mode, SchedulerConfig, TargetPolicy};
+use config::{Mode, QUERY_THREADS, SchedulerConfig, TargetPolicy};
 use end_offset_poller::EndOffsetPoller;
 pub use end_offset_poller::GRACE_MS;
 use inputs::InputDecoder;
@@ -224,7 +224,7 @@ impl<E: Environment> Scheduler<E> {
                 (config.timing.end_offset_interval, config.timing.ledger_end_rounds),
             ),
             committed_offsets: environment.start_queue("offsets", Threads::PerJob, || ()),
-            log_bounds: environment.start_queue("log-bounds", Threads::PerJob, || ()),
+            log_bounds: environment.start_queue("log-bounds", Threads::Fixed(QUERY_THREADS), || ()),
             bounds_requests: 0,
             decoder: InputDecoder::new(&names, partitioner, partitions, codec, parts.schemas),
             assignment: GroupAssignment::new(config.revocation_grace),

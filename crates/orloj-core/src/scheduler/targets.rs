@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::config::TargetPolicy;
+use super::config::{QUERY_THREADS, TargetPolicy};
 use crate::engine::catalog::{TopicCatalog, TopicState};
 use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
 use crate::environment::{Clock as _, ClusterQueries, Environment};
@@ -84,7 +84,7 @@ impl<E: Environment> Targets<E> {
         policy: Box<dyn TargetPolicy>,
         (ttl, unreachable_ttl): (Duration, Millis),
     ) -> Self {
-        let lookups = environment.start_queue("targets", Threads::PerJob, || ());
+        let lookups = environment.start_queue("targets", Threads::Fixed(QUERY_THREADS), || ());
         let ttl = super::ms(ttl);
         let (cached, failures, is_late) = (HashMap::new(), HashMap::new(), false);
         Self {
