@@ -2,7 +2,7 @@
 //! over replays only seconds. It fires nothing and commits nothing.
 //!
 //! Invariant: it is a job that runs beside the loop as long as the process. A store is either here
-//! or in a partition task: see [`StandbyStores`]. A pass over a partition that is assigned to this
+//! or in a partition task: see `standby_stores`. A pass over a partition that is assigned to this
 //! process is abandoned, and the loop gets the store with the state that the last complete pass
 //! has left.
 
