@@ -105,10 +105,10 @@ impl<E: Environment> EndOffsetPoller<E> {
             let _request = self.polled.insert((*log, *partition), Some(now));
         }
         let logs = [
-            (PolledLog::Triggers, self.names.triggers(), self.interval),
-            (PolledLog::Ledger, self.names.ledger(), self.interval * self.ledger_rounds),
+            (PolledLog::Triggers, self.interval),
+            (PolledLog::Ledger, self.interval * self.ledger_rounds),
         ];
-        for (log, topic, interval) in logs {
+        for (log, interval) in logs {
             for partition in &self.watched {
                 let state = self.polled.entry((log, *partition)).or_insert(Some(Duration::ZERO));
                 let is_due = |at: Duration| at.is_zero() || now >= at + interval;
@@ -120,7 +120,10 @@ impl<E: Environment> EndOffsetPoller<E> {
                     cluster: self.cluster.clone(),
                     clock: self.clock.clone(),
                     log,
-                    topic: topic.clone(),
+                    topic: match log {
+                        PolledLog::Triggers => self.names.triggers(),
+                        PolledLog::Ledger => self.names.ledger(),
+                    },
                     partition: *partition,
                 });
             }
