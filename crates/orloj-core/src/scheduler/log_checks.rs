@@ -4,6 +4,8 @@
 //! Invariant: the bounds are requested beside the loop, so that a partition without a leader delays
 //! no other one. An answer counts only if nothing has been read or started since the request.
 
+use std::time::Duration;
+
 use super::partition_task::{EndCheck, InputLog, PartitionState, PartitionTask};
 use super::{LoopError, Scheduler};
 use crate::engine::partition::Input;
@@ -86,7 +88,7 @@ impl<E: Environment> Scheduler<E> {
 
     /// Handles the answers since the last call.
     pub(super) fn poll_log_bounds(&mut self) -> Result<(), LoopError> {
-        while let Some(reply) = self.log_bounds.poll(std::time::Duration::ZERO) {
+        while let Some(reply) = self.log_bounds.poll(Duration::ZERO) {
             match reply.check {
                 LogCheck::TriggersEnd => self.on_triggers_bounds(&reply)?,
                 LogCheck::LedgerEnd => self.on_ledger_bounds(&reply)?,
@@ -256,7 +258,7 @@ impl<E: Environment> Scheduler<E> {
     pub(super) fn restart_reader(
         &mut self,
         id: PartitionId,
-        now: std::time::Duration,
+        now: Duration,
     ) -> Result<(), LoopError> {
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         task.read_at = now;

@@ -2,7 +2,8 @@
 //!
 //! Invariant: one OS thread runs the loop: transaction results, consumer group, takeovers, inputs,
 //! fires, next transaction. A second thread runs the open transaction, and a third one writes
-//! committed rows to the stores. The group is polled only while no transaction is in progress.
+//! committed rows to the stores; questions to brokers have threads of their own. The group is
+//! polled only while no transaction is in progress.
 //!
 //! ```text
 //!   triggers[p], signals[p] ─poll─► decode ──► engine.ingest ─┐
@@ -55,7 +56,7 @@ use end_offset_poller::EndOffsetPoller;
 pub use end_offset_poller::GRACE_MS;
 use inputs::InputDecoder;
 use log_checks::LogBoundsJob;
-use partition_task::{PartitionState, PartitionTask};
+use partition_task::{EndCheck, PartitionState, PartitionTask};
 use producer_jobs::ProducerJobs;
 use record_sender::RecordSender;
 use restore_pool::RestorePool;
@@ -407,7 +408,7 @@ impl<E: Environment> Scheduler<E> {
     fn release(&mut self, partitions: &[PartitionId]) -> Result<(), LoopError> {
         E::reached("revoke.after_last_words");
         for partition in partitions {
-            self.truncated_logs.remove(*partition);
+            self.truncated_logs.forget(*partition);
             self.stop_reading(*partition)?;
         }
         let tasks: Vec<_> = partitions.iter().filter_map(|id| self.tasks.remove(id)).collect();
@@ -423,7 +424,11 @@ impl<E: Environment> Scheduler<E> {
         Ok(())
     }
 
-    fn stop_reading(&self, partition: PartitionId) -> CallResult<()> {
+    /// Nothing reads a partition until it is taken over again, and no check starts its reader.
+    fn stop_reading(&mut self, partition: PartitionId) -> CallResult<()> {
+        if let Some(task) = self.tasks.get_mut(&partition) {
+            (task.end_check, task.paused_until) = (EndCheck::Idle, None);
+        }
         self.triggers.stop(&self.config.names.triggers(), partition)?;
         self.signals_and_ledger.stop(&self.config.names.signals(), partition)?;
         self.signals_and_ledger.stop(&self.config.names.ledger(), partition)

@@ -92,8 +92,6 @@ impl<E: Environment> Scheduler<E> {
         self.stop_reading(id)?;
         if let Some(task) = self.tasks.get_mut(&id) {
             task.state = PartitionState::StoreFailed;
-            // Nothing reads this partition until it is taken over again.
-            (task.end_check, task.paused_until) = (EndCheck::Idle, None);
         }
         self.report_readiness();
         Ok(())
@@ -364,7 +362,7 @@ impl<E: Environment> Scheduler<E> {
             .expect("a takeover without a further request is not in the restore pool")
             .finish();
         let cursor = start.cursor;
-        self.truncated_logs.remove(id);
+        self.truncated_logs.on_taken_over(id);
         task.next_signal = cursor.next_signal_offset;
         task.end_check = EndCheck::Idle;
         let mut partition = self.partition(id, start);

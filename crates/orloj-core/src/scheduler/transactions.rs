@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::committer::{CommitJob, CommitStage, GroupMetadata};
 use super::config::Mode;
 use super::local_store::local_state;
-use super::partition_task::{EndCheck, PartitionState, PartitionTask};
+use super::partition_task::{PartitionState, PartitionTask};
 use super::producer_jobs::ProducerResult;
 use super::store_writer::{Spill, StoreWriteResult};
 use super::transaction_batch::{TakeoverBarrier, TransactionBatch};
@@ -376,7 +376,6 @@ impl<E: Environment> Scheduler<E> {
         for id in ids {
             self.stop_reading(id)?;
             let Some(task) = self.tasks.get_mut(&id) else { continue };
-            (task.end_check, task.paused_until) = (EndCheck::Idle, None);
             if !matches!(task.state, PartitionState::StoreFailed) {
                 task.state = PartitionState::WaitingForProducer;
             }

@@ -43,11 +43,16 @@ impl TruncatedLogs {
         let _before = self.0.insert(id, log);
     }
 
-    /// The partition is taken over, or is no longer ours.
-    pub(super) fn remove(&mut self, id: PartitionId) {
+    /// The partition is taken over.
+    pub(super) fn on_taken_over(&mut self, id: PartitionId) {
         if let Some(log) = self.0.remove(&id) {
             tracing::info!(partition = id, log.topic, log.end, "no longer shorter");
         }
+    }
+
+    /// The partition is no longer ours.
+    pub(super) fn forget(&mut self, id: PartitionId) {
+        let _log = self.0.remove(&id);
     }
 
     /// Whether to take it over again at `now`, on the monotonic clock.
@@ -83,7 +88,7 @@ mod tests {
         let mut logs = refused_at(&[5, 5]);
         assert!(!logs.is_retry_due(3, SECOND / 2) && logs.is_retry_due(3, SECOND));
         assert!(logs.reason().unwrap().contains("o.triggers ends at 5"));
-        logs.remove(3);
+        logs.on_taken_over(3);
         assert!(!logs.is_retry_due(3, SECOND) && logs.reason().is_none());
     }
 
