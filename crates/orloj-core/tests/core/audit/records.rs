@@ -79,21 +79,26 @@ impl AuditReport {
 }
 
 impl ObservedRecord {
-    fn differences(&self, registered: &RegisteredRecord, partitions: i32) -> Vec<String> {
+    /// What differs from the registration, in words.
+    pub(crate) fn differences(
+        &self,
+        registered: &RegisteredRecord,
+        partitions: i32,
+    ) -> Vec<String> {
         let mut wrong = Vec::new();
         if self.key != registered.key {
-            wrong.push(format!("key {:?}", String::from_utf8_lossy(&self.key)));
+            wrong.push(format!("fired with the key {:?}", String::from_utf8_lossy(&self.key)));
         }
         let right = murmur2_partition(&registered.key, partitions);
         if self.partition != right {
-            wrong.push(format!("partition {}, not {right}", self.partition));
+            wrong.push(format!("fired into partition {}, not {right}", self.partition));
         }
         let id = format!("{}:{}:{}", self.trigger, self.generation, self.occurrence);
         let ours = [("orloj-fire-id", id), ("orloj-due", registered.due.to_string())];
         let ours = ours.map(|(name, value)| (name.to_owned(), value));
         let headers = [&registered.headers[..], &ours].concat();
         if self.headers != headers {
-            wrong.push(format!("headers {:?}, not {headers:?}", self.headers));
+            wrong.push(format!("fired with the headers {:?}, not {headers:?}", self.headers));
         }
         wrong
     }

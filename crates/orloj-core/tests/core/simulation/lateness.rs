@@ -10,10 +10,10 @@ use orloj_core::codec::schemas::Schemas;
 use orloj_core::model::definition::Header;
 use orloj_core::model::{Millis, Timestamp};
 
-use super::broker::{SimulatedEffect, SimulatedOutput, SimulatedRawRecord};
-use super::check::check_run;
+use super::broker::{SimulatedOutput, SimulatedRawRecord};
+use super::check::{check_run, lateness_of_fires};
 use super::clients::{Intent, command_headers};
-use super::cluster::{PARTITIONS, partition_of};
+use super::cluster::partition_of;
 use super::run::{NODES, SESSION, SimulationRun};
 use crate::audit::CommandKind;
 
@@ -88,20 +88,10 @@ fn register(run: &mut SimulationRun, now: Timestamp) {
 
 /// How late the fires were at most that were due after `begins`. All have fired.
 fn latest_fire(run: &SimulationRun, seed: u64, begins: Timestamp) -> Millis {
-    let broker = &run.cluster.broker;
-    let (mut fired, mut latest) = (0, 0);
-    for p in 0..PARTITIONS {
-        for (_, at, sent) in broker.others[p].committed(&broker.transaction_states) {
-            if let SimulatedEffect::TopicFire(fire) = &sent.effect {
-                fired += 1;
-                if fire.scheduled > begins {
-                    latest = latest.max(at.saturating_sub(fire.scheduled));
-                }
-            }
-        }
-    }
-    assert_eq!(fired, run.users.intents.len(), "seed {seed}: all have fired");
-    latest
+    let fires = lateness_of_fires(run);
+    assert_eq!(fires.len(), run.users.intents.len(), "seed {seed}: all have fired");
+    let counted = fires.into_iter().filter(|(due, _)| *due > begins);
+    counted.map(|(_, late)| late).max().unwrap_or(0)
 }
 
 /// Runs all seeds of a case; `bound` is added to how far clocks are apart.

@@ -3,16 +3,16 @@
 //! Invariant: only triggers that fire once count; what is registered late is due when it is
 //! written.
 
-use orloj_core::model::Millis;
 use orloj_core::model::fire_id::FireId;
+use orloj_core::model::{Millis, Timestamp};
 
 use super::has_lifecycle;
 use crate::simulation::broker::SimulatedEffect;
 use crate::simulation::cluster::PARTITIONS;
 use crate::simulation::run::SimulationRun;
 
-/// The lateness of every fire that was delivered, in ms.
-pub(in crate::simulation) fn lateness_of_fires(run: &SimulationRun) -> Vec<Millis> {
+/// When every fire that was delivered was due, in ms since the epoch, and how late it was, in ms.
+pub(in crate::simulation) fn lateness_of_fires(run: &SimulationRun) -> Vec<(Timestamp, Millis)> {
     let broker = &run.cluster.broker;
     let states = &broker.transaction_states;
     let mut lateness = Vec::new();
@@ -32,7 +32,7 @@ pub(in crate::simulation) fn lateness_of_fires(run: &SimulationRun) -> Vec<Milli
                 continue;
             }
             let due = due.max(registered(id).expect("it was registered"));
-            lateness.push(at.saturating_sub(due));
+            lateness.push((due, at.saturating_sub(due)));
         }
     }
     lateness

@@ -10,9 +10,9 @@ use orloj_core::model::Offset;
 use orloj_core::model::dead_letter::Content;
 use orloj_core::model::definition::Header;
 use orloj_core::model::entry::FireId;
-use orloj_core::model::partitioner::Partitioner;
 
 use super::{is_forwarded, text};
+use crate::audit::records::{ObservedRecord, RegisteredRecord};
 use crate::audit::report::Finding;
 use crate::audit::{CommandKind, Violation};
 use crate::simulation::broker::{SimulatedEffect, SimulatedRawRecord, SimulatedTopicFire};
@@ -63,19 +63,26 @@ fn wrong_record(fire: &SimulatedTopicFire, raw: &SimulatedRawRecord) -> Option<S
     if Some(topic.as_bytes()) != registered("orloj-target-topic") {
         return Some(format!("fired into {topic}"));
     }
-    if key != registered("orloj-target-key").unwrap_or(&raw.key) {
-        return Some(format!("fired with the key {}", text(key)));
-    }
-    if Partitioner::Murmur2.partition(key, partitions_of_target(topic)) != Some(*partition) {
-        return Some(format!("fired into {topic}[{partition}]"));
-    }
-    let header =
-        |name: &str, value: String| Header { name: name.into(), value: Some(value.into()) };
     let users = raw.headers.iter().filter(|header| !header.name.as_str().starts_with("orloj-"));
-    let fire_id = format!("{}:{}:{}", id.trigger.as_str(), id.generation, id.occurrence);
-    let ours = [header("orloj-fire-id", fire_id), header("orloj-due", scheduled.to_string())];
-    let expected: Vec<Header> = users.cloned().chain(ours).collect();
-    (*headers != expected).then(|| format!("fired with the headers {headers:?}"))
+    let expected = RegisteredRecord {
+        due: *scheduled,
+        key: registered("orloj-target-key").unwrap_or(&raw.key).to_vec(),
+        headers: users.map(header_text).collect(),
+    };
+    let observed = ObservedRecord {
+        trigger: id.trigger.as_str().to_owned(),
+        generation: id.generation,
+        occurrence: id.occurrence,
+        partition: *partition,
+        key: key.clone(),
+        headers: headers.iter().map(header_text).collect(),
+    };
+    let wrong = observed.differences(&expected, partitions_of_target(topic));
+    (!wrong.is_empty()).then(|| format!("fired into {topic}: {}", wrong.join(", ")))
+}
+
+fn header_text(header: &Header) -> (String, String) {
+    (header.name.as_str().to_owned(), text(header.value.as_deref().unwrap_or_default()))
 }
 
 /// Each unreadable record has one letter: more only where an operator requested a replay.
