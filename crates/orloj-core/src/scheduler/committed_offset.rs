@@ -11,7 +11,7 @@ use crate::engine::takeover::PartitionOffsets;
 use crate::environment::call_error::CallResult;
 use crate::environment::group::{CommittedOffsets, GroupMembership};
 use crate::environment::job::{Job, JobStep};
-use crate::environment::{ClusterQueries, Environment};
+use crate::environment::{Clock, ClusterQueries, Environment};
 use crate::model::PartitionId;
 use crate::model::names::Names;
 
@@ -31,8 +31,12 @@ pub(super) struct CommittedOffsetJob<E: Environment> {
     pub(super) offsets: <E::Member as GroupMembership>::Offsets,
     pub(super) cluster: E::Cluster,
     pub(super) names: Names,
+    pub(super) clock: E::Clock,
     pub(super) cancelled: Arc<AtomicBool>,
+    /// Of the next request.
     pub(super) timeout: Duration,
+    /// A request that takes longer than its timeout by this is a pause of the whole process.
+    pub(super) turn_max: Duration,
 }
 
 /// A committed offset, and the takeover that asked for it.
@@ -53,15 +57,15 @@ impl<E: Environment> Job for CommittedOffsetJob<E> {
         if self.cancelled.load(Ordering::SeqCst) {
             return JobStep::Done(CommittedOffsetReply { partition, nonce, offsets: None });
         }
-        let Self { offsets, cluster, names, timeout, .. } = &*self;
-        match fetch((offsets, *timeout), cluster, names, partition) {
+        let Self { offsets, cluster, clock, names, .. } = &*self;
+        let limits = (self.timeout, self.turn_max);
+        match ask((offsets, cluster, clock), names, partition, limits, &self.cancelled) {
             Ok(offsets) => {
                 let offsets = Some(offsets);
                 JobStep::Done(CommittedOffsetReply { partition, nonce, offsets })
             }
             Err(error) => {
                 tracing::debug!(partition, %error, "committed offsets are not stable yet");
-                self.fence_previous_owner();
                 self.timeout = COMMITTED_OFFSET_TIMEOUT;
                 JobStep::Pause(REQUEST_PAUSE)
             }
@@ -71,12 +75,21 @@ impl<E: Environment> Job for CommittedOffsetJob<E> {
 
 impl<E: Environment> CommittedOffsetJob<E> {
     pub(super) const FIRST_TIMEOUT: Duration = FIRST_COMMITTED_OFFSET_TIMEOUT;
+}
 
-    /// The offset is not stable: an earlier owner's transaction is open, or the broker is
-    /// unavailable.
-    fn fence_previous_owner(&self) {
-        match self.offsets.latest_metadata(self.partition) {
-            Ok(metadata) => self.offsets.fence_owner(&metadata),
+/// Asks once. After an error, the earlier owner is fenced: its transaction is open, or the broker
+/// is unavailable.
+fn ask(
+    (offsets, cluster, _clock): (&impl CommittedOffsets, &impl ClusterQueries, &impl Clock),
+    names: &Names,
+    partition: PartitionId,
+    (timeout, _turn_max): (Duration, Duration),
+    _cancelled: &AtomicBool,
+) -> CallResult<PartitionOffsets> {
+    let found = fetch((offsets, timeout), cluster, names, partition);
+    if found.is_err() {
+        match offsets.latest_metadata(partition) {
+            Ok(metadata) => offsets.fence_owner(&metadata),
             Err(error) => {
                 tracing::warn!(
                     %error,
@@ -85,6 +98,7 @@ impl<E: Environment> CommittedOffsetJob<E> {
             }
         }
     }
+    found
 }
 
 /// Reads the stable offset first and the end offsets after it, so that these are not older.
@@ -121,32 +135,66 @@ mod tests {
     use super::*;
     use crate::engine::catalog::TopicState;
     use crate::environment::call_error::CallError;
-    use crate::model::Offset;
+    use crate::model::{Offset, Timestamp};
 
     /// Answers each question, in a list of what was asked.
     #[derive(Clone, Default)]
     struct Questions(Arc<Mutex<Vec<String>>>);
 
-    impl Questions {
-        fn asked(&self, what: &str) {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(what.to_owned());
+    struct Answers {
+        questions: Questions,
+        stable: CallResult<Option<(Offset, String)>>,
+        /// How long the question for the stable offset takes.
+        takes: Duration,
+        /// Whether the partition is released meanwhile.
+        is_released: bool,
+        cancelled: AtomicBool,
+        clock: TestClock,
+    }
+
+    /// Stands still, except while a question takes its time.
+    #[derive(Clone, Default)]
+    struct TestClock(Arc<Mutex<Duration>>);
+
+    impl Clock for TestClock {
+        fn now_ms(&self) -> Timestamp {
+            0
+        }
+
+        fn until(&self, _: Timestamp) -> Duration {
+            Duration::ZERO
+        }
+
+        fn monotonic(&self) -> Duration {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        fn pause(&self, length: Duration) {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) += length;
         }
     }
 
-    struct Answers(Questions, Option<(Offset, String)>);
-
     impl CommittedOffsets for Answers {
         fn stable(&self, _: PartitionId, _: Duration) -> CallResult<Option<(Offset, String)>> {
-            self.0.asked("stable");
-            Ok(self.1.clone())
+            self.questions.asked("stable");
+            self.clock.pause(self.takes);
+            self.cancelled.store(self.is_released, Ordering::SeqCst);
+            self.stable.clone()
         }
 
         fn latest_metadata(&self, _: PartitionId) -> CallResult<String> {
-            Err(CallError::new("not asked"))
+            self.questions.asked("latest");
+            Ok("successor".to_owned())
         }
 
         fn fence_owner(&self, metadata: &str) {
-            self.0.asked(metadata);
+            self.questions.asked(metadata);
+        }
+    }
+
+    impl Questions {
+        fn asked(&self, what: &str) {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(what.to_owned());
         }
     }
 
@@ -166,18 +214,70 @@ mod tests {
         }
     }
 
+    const TIMEOUT: Duration = Duration::from_secs(2);
+    const TURN_MAX: Duration = Duration::from_secs(1);
+
+    /// What is found, and which questions were asked, if the first one takes so long.
+    fn questions(
+        stable: CallResult<Option<(Offset, String)>>,
+        takes: Duration,
+        is_released: bool,
+    ) -> (CallResult<PartitionOffsets>, String) {
+        let (questions, clock) = (Questions::default(), TestClock::default());
+        let (names, limits) = (Names::new("o"), (TIMEOUT, TURN_MAX));
+        let answers = Answers {
+            questions: questions.clone(),
+            stable,
+            takes,
+            is_released,
+            cancelled: AtomicBool::default(),
+            clock: clock.clone(),
+        };
+        let found = ask((&answers, &questions, &clock), &names, 0, limits, &answers.cancelled);
+        let asked = questions.0.lock().unwrap().join(" ");
+        (found, asked)
+    }
+
     #[test]
     fn the_owner_of_a_stable_offset_is_fenced_and_ends_are_read_after_it() {
-        let (questions, names) = (Questions::default(), Names::new("o"));
-        let answers = Answers(questions.clone(), Some((7, "owner".to_owned())));
-        let found = fetch((&answers, Duration::ZERO), &questions, &names, 0).unwrap();
-        assert_eq!(found.committed, answers.1);
-        let asked = std::mem::take(&mut *questions.0.lock().unwrap());
-        assert_eq!(asked, ["stable", "owner", "o.triggers", "o.signals", "o.ledger"]);
-        let nothing = Answers(questions.clone(), None);
-        let found = fetch((&nothing, Duration::ZERO), &questions, &names, 0).unwrap();
+        let stable = Some((7, "owner".to_owned()));
+        let (found, asked) = questions(Ok(stable.clone()), TIMEOUT, false);
+        assert_eq!(found.unwrap().committed, stable);
+        assert_eq!(asked, "stable owner o.triggers o.signals o.ledger");
+        let (found, asked) = questions(Ok(None), Duration::ZERO, false);
+        let found = found.unwrap();
         assert_eq!((found.committed, found.ledger_end), (None, 2));
-        let asked = questions.0.lock().unwrap().join(" ");
         assert_eq!(asked, "stable o.triggers o.signals o.ledger");
+    }
+
+    #[test]
+    fn the_owner_whose_transaction_is_open_is_fenced() {
+        let (found, asked) = questions(Err(CallError::new("unstable")), TIMEOUT, false);
+        assert!(found.is_err());
+        assert_eq!(asked, "stable latest successor");
+    }
+
+    /// Another process has the partition since.
+    #[test]
+    fn nobody_is_fenced_after_a_pause_of_the_process() {
+        let pause = TIMEOUT + TURN_MAX * 2;
+        let (found, asked) = questions(Err(CallError::new("unstable")), pause, false);
+        assert!(found.is_err());
+        assert_eq!(asked, "stable");
+        let (found, asked) = questions(Ok(Some((7, "successor".to_owned()))), pause, false);
+        assert!(found.is_err(), "it is asked again");
+        assert_eq!(asked, "stable");
+    }
+
+    /// The one that wrote the last offset may be its next owner.
+    #[test]
+    fn nobody_is_fenced_after_the_partition_is_released() {
+        let (found, asked) = questions(Err(CallError::new("unstable")), TIMEOUT, true);
+        assert!(found.is_err());
+        assert_eq!(asked, "stable");
+        let stable = Some((7, "successor".to_owned()));
+        let (found, asked) = questions(Ok(stable), Duration::ZERO, true);
+        assert!(found.is_err(), "it is cancelled");
+        assert_eq!(asked, "stable");
     }
 }

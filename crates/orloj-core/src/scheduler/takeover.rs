@@ -193,8 +193,10 @@ impl<E: Environment> Scheduler<E> {
                     offsets: self.member.committed_offsets(),
                     cluster: self.cluster.clone(),
                     names: self.config.names.clone(),
+                    clock: self.clock.clone(),
                     cancelled: Arc::clone(&restoring.cancelled),
                     timeout: CommittedOffsetJob::<E>::FIRST_TIMEOUT,
+                    turn_max: self.config.timing.turn_max,
                 });
             }
             TakeoverRequest::Barrier { .. } => {
