@@ -48,6 +48,8 @@ pub(crate) struct RequestedRetry {
     pub(crate) key: AttemptKey,
     /// When it is due, in ms since the epoch.
     pub(crate) due: u64,
+    /// The attempt may be missing: the request was deleted, or its registration was replayed.
+    pub(crate) may_be_missing: bool,
 }
 
 /// Commands that were not ignored, by trigger, in log order.
@@ -75,16 +77,19 @@ impl AuditInput<'_> {
         effective: &EffectiveCommands<'_>,
         report: &mut AuditReport,
     ) {
-        // The earliest time that any report of an attempt named.
-        let mut due = HashMap::<&AttemptKey, u64>::with_capacity(self.reported.len());
+        // The earliest time that any report of an attempt named, and whether it must be made.
+        let mut due = HashMap::<&AttemptKey, (u64, bool)>::with_capacity(self.reported.len());
         for reported in self.reported {
-            let earliest = due.entry(&reported.key).or_insert(reported.due);
+            let first = (reported.due, true);
+            let (earliest, must_be_made) = due.entry(&reported.key).or_insert(first);
             *earliest = reported.due.min(*earliest);
+            *must_be_made &= !reported.may_be_missing;
         }
         let mut times = HashMap::<&AttemptKey, u32>::with_capacity(self.retried.len());
         for retried in self.retried {
             *times.entry(&retried.key).or_default() += 1;
-            self.check_retry(retried, due.get(&retried.key).copied(), effective, report);
+            let due = due.get(&retried.key).map(|(due, _)| *due);
+            self.check_retry(retried, due, effective, report);
         }
         let mut latest = HashMap::<_, (u32, u32)>::new();
         for of in times.keys() {
@@ -95,7 +100,7 @@ impl AuditInput<'_> {
             let why = format!("{times} times {of:?}");
             report.add(Violation::Duplicate, &of.trigger, of.generation, why);
         }
-        for (of, due) in due {
+        for (of, (due, _)) in due.into_iter().filter(|(_, (_, must_be_made))| *must_be_made) {
             let commands = effective.get(of.trigger.as_str()).map_or(&[][..], Vec::as_slice);
             let later = |c: &&AcknowledgedCommand| {
                 c.kind == CommandKind::Cancel && c.offset > of.generation

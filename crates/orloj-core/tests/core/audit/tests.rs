@@ -215,7 +215,8 @@ fn missing_fires_are_stuck_while_the_system_is_not_idle() {
 fn later_attempts_are_requested_made_once_and_stopped_by_a_cancel() {
     let trigger = "t".to_owned();
     let of = AttemptKey { trigger, generation: 3, occurrence: 0, attempt: 2, deferral: 0 };
-    let asked = [RequestedRetry { key: of.clone(), due: 6_000 }];
+    let asked = [RequestedRetry { key: of.clone(), due: 6_000, may_be_missing: false }];
+    let deleted = [RequestedRetry { may_be_missing: true, ..asked[0].clone() }];
     let made =
         ObservedRetry { key: of, visible: 6_001, decided_before: 4, payload: b"body".to_vec() };
     let early = ObservedRetry { visible: 5_999, ..made.clone() };
@@ -230,9 +231,13 @@ fn later_attempts_are_requested_made_once_and_stopped_by_a_cancel() {
     ];
     type AttemptCase<'a> =
         (&'a [AcknowledgedCommand], &'a [RequestedRetry], Vec<ObservedRetry>, &'a [Violation]);
-    let cases: [AttemptCase<'_>; 9] = [
+    let cases: [AttemptCase<'_>; 12] = [
         (&once, &asked, vec![made.clone()], &[]),
         (&once, &asked, vec![], &[Violation::Lost]),
+        (&once, &deleted, vec![], &[]),
+        // What was read before it was deleted is stopped like any other.
+        (&cancelled, &deleted, vec![], &[]),
+        (&cancelled, &[], vec![], &[Violation::NotStopped]),
         (&once, &asked, vec![made.clone(), made.clone()], &[Violation::Duplicate]),
         (&once, &[], vec![made], &[Violation::Unexpected]),
         (&once, &asked, vec![early], &[Violation::Early]),

@@ -77,7 +77,7 @@ pub(super) fn check_run(run: &mut SimulationRun, at_rest: Option<bool>) -> Audit
     }
     observed.check_forwarding(run, at_rest.is_some());
     observed.check_withdrawals(run);
-    observed.forget_replayed(run);
+    observed.excuse_missing_attempts(run);
     observed.keep_first_answers(run);
     let of_lifecycles = observed.take_lifecycle_attempts();
     let ObservedRun { commands, answers, fires, retried, reported, .. } = &observed;
@@ -175,7 +175,7 @@ impl ObservedRun {
             if run.deleted[p].signals.iter().any(|deleted| deleted.contains(&offset)) {
                 self.deleted_retries.insert(of.clone());
             }
-            self.reported.push(RequestedRetry { key: of, due: request.due });
+            self.reported.push(RequestedRetry { key: of, due: request.due, may_be_missing: false });
         }
         let doubled = seen.into_iter().filter(|(_, times)| *times > 1);
         self.doubled.extend(doubled.map(|(of, _)| of));
@@ -381,17 +381,14 @@ impl ObservedRun {
         }
     }
 
-    /// A cancel that was replayed stops all retries that are pending then.
-    fn forget_replayed(&mut self, run: &SimulationRun) {
-        let made: HashSet<&AttemptKey> = self.retried.iter().map(|retried| &retried.key).collect();
-        let deleted = &self.deleted_retries;
-        self.reported.retain(|RequestedRetry { key: of, .. }| {
-            if deleted.contains(of) && !made.contains(of) {
-                return false;
-            }
+    /// A cancel that was replayed stops all retries that are pending then. A request that was
+    /// deleted before it was committed as read may have been read all the same.
+    fn excuse_missing_attempts(&mut self, run: &SimulationRun) {
+        for RequestedRetry { key: of, may_be_missing, .. } in &mut self.reported {
             let p = partition_of(of.trigger.as_bytes());
-            !run.is_replayed(p, of.generation) || made.contains(of)
-        });
+            *may_be_missing =
+                self.deleted_retries.contains(of) || run.is_replayed(p, of.generation);
+        }
     }
 
     /// Takes out the attempts of triggers with a lifecycle.
