@@ -276,6 +276,13 @@ impl CommittedOffsets {
     ) -> ClientResult<Option<(Offset, String)>> {
         committed(&self.consumer, &self.topic, partition, timeout)
     }
+
+    /// Whether the group has reassigned the partitions without waiting for this member, as far as
+    /// its client knows.
+    #[must_use]
+    pub fn is_assignment_lost(&self) -> bool {
+        self.consumer.assignment_lost()
+    }
 }
 
 /// The committed offset of a partition and its metadata, at the consumer's isolation level.

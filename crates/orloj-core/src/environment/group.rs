@@ -72,7 +72,8 @@ pub trait CommittedOffsets: Send + 'static {
     fn latest_metadata(&self, partition: PartitionId) -> CallResult<String>;
 
     /// Makes the broker end the open transaction of the owner that wrote `metadata`, if that owner
-    /// is another process and its last commit was not final. Does not wait.
+    /// is another process and its last commit was not final. Does not wait. Does nothing once the
+    /// client knows that the group has reassigned its partitions.
     fn fence_owner(&self, metadata: &str);
 }
 

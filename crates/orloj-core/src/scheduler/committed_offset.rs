@@ -1,43 +1,52 @@
 //! Reads the committed offset of a partition for its takeover.
 //!
 //! Invariant: the request may block while a transaction of an earlier owner is open, so it runs
-//! beside the loop. A timeout means that the offset is not known yet, not that there is none.
+//! beside the loop. A timeout means that the offset is not known yet, not that there is none. Only
+//! an owner fences the earlier one: after a pause of the process, or a release, nobody is fenced.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::engine::takeover::PartitionOffsets;
-use crate::environment::call_error::CallResult;
+use crate::environment::call_error::{CallError, CallResult};
 use crate::environment::group::{CommittedOffsets, GroupMembership};
 use crate::environment::job::{Job, JobStep};
 use crate::environment::{Clock, ClusterQueries, Environment};
 use crate::model::PartitionId;
 use crate::model::names::Names;
 
+/// Timeout of the first request. Without an open transaction the answer takes less.
+pub(super) const FIRST_TIMEOUT: Duration = Duration::from_millis(150);
 /// Timeout of a request after the first one.
 const COMMITTED_OFFSET_TIMEOUT: Duration = Duration::from_secs(2);
-/// Timeout of the first request. Without an open transaction the answer takes less.
-const FIRST_COMMITTED_OFFSET_TIMEOUT: Duration = Duration::from_millis(150);
 /// Pause between two requests.
 const REQUEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Reads the committed offset of one partition for one takeover. Repeats the request until it
 /// succeeds or is cancelled.
-pub(super) struct CommittedOffsetJob<E: Environment> {
+pub(super) struct CommittedOffsetJob<O, C, K> {
     pub(super) partition: PartitionId,
     /// Of the takeover.
     pub(super) nonce: u64,
-    pub(super) offsets: <E::Member as GroupMembership>::Offsets,
-    pub(super) cluster: E::Cluster,
+    pub(super) offsets: O,
+    pub(super) cluster: C,
     pub(super) names: Names,
-    pub(super) clock: E::Clock,
+    pub(super) clock: K,
+    /// The partition is released, or its takeover has started again.
     pub(super) cancelled: Arc<AtomicBool>,
     /// Of the next request.
     pub(super) timeout: Duration,
     /// A request that takes longer than its timeout by this is a pause of the whole process.
     pub(super) turn_max: Duration,
 }
+
+/// The job of a scheduler.
+pub(super) type CommittedOffsetJobOf<E> = CommittedOffsetJob<
+    <<E as Environment>::Member as GroupMembership>::Offsets,
+    <E as Environment>::Cluster,
+    <E as Environment>::Clock,
+>;
 
 /// A committed offset, and the takeover that asked for it.
 #[derive(Debug)]
@@ -48,7 +57,7 @@ pub(super) struct CommittedOffsetReply {
     pub(super) offsets: Option<PartitionOffsets>,
 }
 
-impl<E: Environment> Job for CommittedOffsetJob<E> {
+impl<O: CommittedOffsets, C: ClusterQueries, K: Clock> Job for CommittedOffsetJob<O, C, K> {
     type Output = CommittedOffsetReply;
     type Worker = ();
 
@@ -57,9 +66,7 @@ impl<E: Environment> Job for CommittedOffsetJob<E> {
         if self.cancelled.load(Ordering::SeqCst) {
             return JobStep::Done(CommittedOffsetReply { partition, nonce, offsets: None });
         }
-        let Self { offsets, cluster, clock, names, .. } = &*self;
-        let limits = (self.timeout, self.turn_max);
-        match ask((offsets, cluster, clock), names, partition, limits, &self.cancelled) {
+        match self.fetch() {
             Ok(offsets) => {
                 let offsets = Some(offsets);
                 JobStep::Done(CommittedOffsetReply { partition, nonce, offsets })
@@ -73,23 +80,45 @@ impl<E: Environment> Job for CommittedOffsetJob<E> {
     }
 }
 
-impl<E: Environment> CommittedOffsetJob<E> {
-    pub(super) const FIRST_TIMEOUT: Duration = FIRST_COMMITTED_OFFSET_TIMEOUT;
-}
+impl<O: CommittedOffsets, C: ClusterQueries, K: Clock> CommittedOffsetJob<O, C, K> {
+    /// Reads the stable offset first and the end offsets after it, so that these are not older.
+    fn fetch(&self) -> CallResult<PartitionOffsets> {
+        let (p, Self { cluster, names, .. }) = (self.partition, self);
+        let asked_at = self.clock.monotonic();
+        let offset = self.offsets.stable(p, self.timeout);
+        self.check_owner(asked_at, self.timeout)?;
+        if offset.is_err() {
+            self.fence_previous_owner()?;
+        }
+        let committed = offset?;
+        // The earlier owner may have failed after it sent fires and before it added this offset to
+        // the transaction.
+        if let Some((_, metadata)) = &committed {
+            self.offsets.fence_owner(metadata);
+        }
+        let (triggers_low, triggers_end) = cluster.bounds(&names.triggers(), p)?;
+        let (signals_low, signals_end) = cluster.bounds(&names.signals(), p)?;
+        let (ledger_low, ledger_end) = cluster.bounds(&names.ledger(), p)?;
+        Ok(PartitionOffsets {
+            committed,
+            triggers_low,
+            triggers_end,
+            signals_low,
+            signals_end,
+            ledger_low,
+            ledger_end,
+        })
+    }
 
-/// Asks once. After an error, the earlier owner is fenced: its transaction is open, or the broker
-/// is unavailable.
-fn ask(
-    (offsets, cluster, _clock): (&impl CommittedOffsets, &impl ClusterQueries, &impl Clock),
-    names: &Names,
-    partition: PartitionId,
-    (timeout, _turn_max): (Duration, Duration),
-    _cancelled: &AtomicBool,
-) -> CallResult<PartitionOffsets> {
-    let found = fetch((offsets, timeout), cluster, names, partition);
-    if found.is_err() {
-        match offsets.latest_metadata(partition) {
-            Ok(metadata) => offsets.fence_owner(&metadata),
+    /// The offset is not stable: an earlier owner's transaction is open, or the broker is
+    /// unavailable.
+    fn fence_previous_owner(&self) -> CallResult<()> {
+        let asked_at = self.clock.monotonic();
+        match self.offsets.latest_metadata(self.partition) {
+            Ok(metadata) => {
+                self.check_owner(asked_at, COMMITTED_OFFSET_TIMEOUT)?;
+                self.offsets.fence_owner(&metadata);
+            }
             Err(error) => {
                 tracing::warn!(
                     %error,
@@ -97,35 +126,20 @@ fn ask(
                 )
             }
         }
+        Ok(())
     }
-    found
-}
 
-/// Reads the stable offset first and the end offsets after it, so that these are not older.
-fn fetch(
-    (offsets, timeout): (&impl CommittedOffsets, Duration),
-    cluster: &impl ClusterQueries,
-    names: &Names,
-    p: PartitionId,
-) -> CallResult<PartitionOffsets> {
-    let offset = offsets.stable(p, timeout)?;
-    // The earlier owner may have failed after it sent fires and before it added this offset to
-    // the transaction.
-    if let Some((_, metadata)) = &offset {
-        offsets.fence_owner(metadata);
+    /// Fails if the partition may belong to another process since `asked_at`: the owner that an
+    /// answer names may be the next one then, and must not be fenced.
+    fn check_owner(&self, asked_at: Duration, timeout: Duration) -> CallResult<()> {
+        if self.cancelled.load(Ordering::SeqCst) {
+            return Err(CallError::new("the takeover is cancelled"));
+        }
+        if self.clock.monotonic() - asked_at > timeout + self.turn_max {
+            return Err(CallError::new("this process was paused; asking again"));
+        }
+        Ok(())
     }
-    let (triggers_low, triggers_end) = cluster.bounds(&names.triggers(), p)?;
-    let (signals_low, signals_end) = cluster.bounds(&names.signals(), p)?;
-    let (ledger_low, ledger_end) = cluster.bounds(&names.ledger(), p)?;
-    Ok(PartitionOffsets {
-        committed: offset,
-        triggers_low,
-        triggers_end,
-        signals_low,
-        signals_end,
-        ledger_low,
-        ledger_end,
-    })
 }
 
 #[cfg(test)]
@@ -134,7 +148,6 @@ mod tests {
 
     use super::*;
     use crate::engine::catalog::TopicState;
-    use crate::environment::call_error::CallError;
     use crate::model::{Offset, Timestamp};
 
     /// Answers each question, in a list of what was asked.
@@ -148,7 +161,7 @@ mod tests {
         takes: Duration,
         /// Whether the partition is released meanwhile.
         is_released: bool,
-        cancelled: AtomicBool,
+        cancelled: Arc<AtomicBool>,
         clock: TestClock,
     }
 
@@ -224,16 +237,27 @@ mod tests {
         is_released: bool,
     ) -> (CallResult<PartitionOffsets>, String) {
         let (questions, clock) = (Questions::default(), TestClock::default());
-        let (names, limits) = (Names::new("o"), (TIMEOUT, TURN_MAX));
-        let answers = Answers {
+        let cancelled = Arc::new(AtomicBool::default());
+        let offsets = Answers {
             questions: questions.clone(),
             stable,
             takes,
             is_released,
-            cancelled: AtomicBool::default(),
+            cancelled: Arc::clone(&cancelled),
             clock: clock.clone(),
         };
-        let found = ask((&answers, &questions, &clock), &names, 0, limits, &answers.cancelled);
+        let job = CommittedOffsetJob {
+            partition: 0,
+            nonce: 1,
+            offsets,
+            cluster: questions.clone(),
+            names: Names::new("o"),
+            clock,
+            cancelled,
+            timeout: TIMEOUT,
+            turn_max: TURN_MAX,
+        };
+        let found = job.fetch();
         let asked = questions.0.lock().unwrap().join(" ");
         (found, asked)
     }

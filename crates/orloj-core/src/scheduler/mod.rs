@@ -49,7 +49,7 @@ use crate::environment::log::LogReading as _;
 use crate::environment::store::{RowStore as _, StoreDirectory as _, StoreError};
 use crate::environment::{Clock as _, Environment};
 use crate::model::{Millis, PartitionId, Timestamp};
-use committed_offset::CommittedOffsetJob;
+use committed_offset::CommittedOffsetJobOf;
 use committer::Committer;
 use config::{Mode, QUERY_THREADS, SchedulerConfig, TargetPolicy};
 use end_offset_poller::EndOffsetPoller;
@@ -172,7 +172,7 @@ pub struct Scheduler<E: Environment> {
     decoder: InputDecoder<E::Schemas>,
     targets: Targets<E>,
     end_offsets: EndOffsetPoller<E>,
-    committed_offsets: E::Queue<CommittedOffsetJob<E>>,
+    committed_offsets: E::Queue<CommittedOffsetJobOf<E>>,
     log_bounds: E::Queue<LogBoundsJob<E::Cluster>>,
     /// How many bounds of logs were requested.
     bounds_requests: u64,

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::committed_offset::{CommittedOffsetJob, CommittedOffsetReply};
+use super::committed_offset::{self, CommittedOffsetJob, CommittedOffsetReply};
 use super::config::Mode;
 use super::local_store::valid_state;
 use super::partition_task::{EndCheck, PartitionState, PartitionTask};
@@ -195,7 +195,7 @@ impl<E: Environment> Scheduler<E> {
                     names: self.config.names.clone(),
                     clock: self.clock.clone(),
                     cancelled: Arc::clone(&restoring.cancelled),
-                    timeout: CommittedOffsetJob::<E>::FIRST_TIMEOUT,
+                    timeout: committed_offset::FIRST_TIMEOUT,
                     turn_max: self.config.timing.turn_max,
                 });
             }
