@@ -233,4 +233,28 @@ mod tests {
         queue.submit(Panic);
         let _output = queue.poll(Duration::from_secs(5));
     }
+
+    /// Pauses again and again.
+    struct Endless(#[expect(dead_code, reason = "closed when the job is dropped")] Sender<()>);
+
+    impl Job for Endless {
+        type Output = ();
+        type Worker = ();
+
+        fn step(&mut self, (): &mut ()) -> JobStep<()> {
+            JobStep::Pause(Duration::from_millis(1))
+        }
+    }
+
+    #[test]
+    fn a_job_that_pauses_ends_with_its_queue() {
+        for threads in [Threads::PerJob, Threads::Fixed(1)] {
+            let (job, is_running) = channel();
+            let mut queue = ThreadQueue::start("endless", threads, || ());
+            queue.submit(Endless(job));
+            assert_eq!(is_running.recv_timeout(Duration::ZERO), Err(RecvTimeoutError::Timeout));
+            drop(queue);
+            assert_eq!(is_running.recv_timeout(DEADLINE), Err(RecvTimeoutError::Disconnected));
+        }
+    }
 }
