@@ -79,7 +79,8 @@ impl OrphanedTransactions {
             return;
         }
         let _previous = fenced_at.insert(owner.to_owned(), now);
-        let (settings, owner) = (self.settings.clone(), owner.to_owned());
+        let (settings, name) = (self.settings.clone(), owner.to_owned());
+        let owner = name.clone();
         let thread = std::thread::Builder::new().name("fence-owner".to_owned());
         let started = thread.spawn(move || {
             tracing::info!(
@@ -96,7 +97,10 @@ impl OrphanedTransactions {
                 );
             }
         });
-        let _detached = started.expect("a thread can be started");
+        if let Err(error) = started {
+            let _not_fenced = fenced_at.remove(&name);
+            tracing::warn!(%error, "a thread cannot be started; fencing again later");
+        }
     }
 
     /// The metadata of the last committed offset, stable or not; empty if none was committed.

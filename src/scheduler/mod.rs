@@ -9,6 +9,7 @@ mod registry_schemas;
 mod standby;
 mod thread_queue;
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -193,9 +194,10 @@ impl TargetPolicy for TargetSettings {
 
 /// Starts a thread that ends with the process or when its channel is closed. `top -H` shows its
 /// name.
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) {
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let thread = std::thread::Builder::new().name(name.to_owned());
-    let _detached = thread.spawn(run).expect("a thread can be started");
+    let _detached = thread.spawn(run)?;
+    Ok(())
 }
 
 fn open_producers(settings: &Settings, id: &str) -> Result<ProducerPair, TransactionError> {

@@ -1,8 +1,12 @@
 //! Job queues with threads.
 //!
 //! Invariant: the jobs of one thread run one after the other, in the order of submission. Threads
-//! end with the process, or when their queue is dropped.
+//! end with the process, or when their queue is dropped; a job that pauses then does not go on. A
+//! thread that cannot be started is started later.
 
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,6 +18,16 @@ pub(super) struct ThreadQueue<J: Job> {
     jobs: JobSender<J>,
     outputs: Receiver<JobEnd<J::Output>>,
     in_flight: usize,
+    _is_open: OpenFlag,
+}
+
+/// True until the queue is dropped.
+struct OpenFlag(Arc<AtomicBool>);
+
+impl Drop for OpenFlag {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 }
 
 impl<J: Job> std::fmt::Debug for ThreadQueue<J> {
@@ -54,7 +68,40 @@ enum JobSender<J: Job> {
     /// To threads that run all the time.
     Threads(Sender<J>),
     /// To a new thread for each job.
-    PerJob(Box<dyn Fn(J) + Send>),
+    PerJob { starter: ThreadStarter<J>, waiting: VecDeque<JobSlot<J>> },
+}
+
+/// Starts a thread, which takes the job out of its slot.
+type ThreadStarter<J> = Box<dyn Fn(&JobSlot<J>) -> io::Result<()> + Send>;
+
+/// A job until its thread runs.
+type JobSlot<J> = Arc<Mutex<Option<J>>>;
+
+impl<J: Job> JobSender<J> {
+    fn submit(&mut self, job: J) {
+        match self {
+            Self::Threads(jobs) => {
+                let sent = jobs.send(job);
+                assert!(sent.is_ok(), "the threads run as long as their queue");
+            }
+            Self::PerJob { waiting, .. } => {
+                waiting.push_back(Arc::new(Mutex::new(Some(job))));
+                self.start_waiting();
+            }
+        }
+    }
+
+    /// Starts threads for the jobs that wait for one, in the order of submission.
+    fn start_waiting(&mut self) {
+        let Self::PerJob { starter, waiting } = self else { return };
+        while let Some(job) = waiting.front() {
+            if let Err(error) = starter(job) {
+                tracing::warn!(%error, "a thread cannot be started; trying again");
+                return;
+            }
+            let _started = waiting.pop_front();
+        }
+    }
 }
 
 impl<J: Job> ThreadQueue<J> {
@@ -65,42 +112,46 @@ impl<J: Job> ThreadQueue<J> {
         worker: impl Fn() -> J::Worker + Send + Sync + 'static,
     ) -> Self {
         let (outbox, outputs) = channel();
-        let worker = Arc::new(worker);
+        let (worker, is_open) = (Arc::new(worker), Arc::new(AtomicBool::new(true)));
+        let flag = OpenFlag(Arc::clone(&is_open));
+        let ends = JobEnds { outbox, is_open };
         let jobs = match threads {
             Threads::Fixed(count) => {
                 let (jobs, inbox) = channel();
                 let inbox = Arc::new(Mutex::new(inbox));
                 for _ in 0..count {
-                    let (inbox, outbox) = (Arc::clone(&inbox), outbox.clone());
+                    let (inbox, ends) = (Arc::clone(&inbox), ends.clone());
                     let worker = Arc::clone(&worker);
-                    super::spawn(name, move || run_jobs(&inbox, &outbox, &mut worker()));
+                    super::spawn(name, move || run_jobs(&inbox, &ends, &mut worker()))
+                        .expect("a thread can be started");
                 }
                 JobSender::Threads(jobs)
             }
-            Threads::PerJob => JobSender::PerJob(Box::new(move |job| {
-                let (outbox, worker) = (outbox.clone(), Arc::clone(&worker));
+            Threads::PerJob => Self::per_job(Box::new(move |job| {
+                let (job, ends, worker) = (Arc::clone(job), ends.clone(), Arc::clone(&worker));
                 super::spawn(name, move || {
-                    let _is_open = run_job(job, &mut worker(), &outbox);
-                });
+                    let job = job.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    let job = job.expect("one thread is started for a job");
+                    let _is_open = run_job(job, &mut worker(), &ends);
+                })
             })),
         };
-        Self { jobs, outputs, in_flight: 0 }
+        Self { jobs, outputs, in_flight: 0, _is_open: flag }
+    }
+
+    fn per_job(starter: ThreadStarter<J>) -> JobSender<J> {
+        JobSender::PerJob { starter, waiting: VecDeque::new() }
     }
 }
 
 impl<J: Job> JobQueue<J> for ThreadQueue<J> {
     fn submit(&mut self, job: J) {
         self.in_flight += 1;
-        match &self.jobs {
-            JobSender::Threads(jobs) => {
-                let sent = jobs.send(job);
-                assert!(sent.is_ok(), "the threads run as long as their queue");
-            }
-            JobSender::PerJob(start) => start(job),
-        }
+        self.jobs.submit(job);
     }
 
     fn poll(&mut self, timeout: Duration) -> Option<J::Output> {
+        self.jobs.start_waiting();
         let output = match self.outputs.recv_timeout(timeout) {
             Ok(end) => output(end),
             Err(RecvTimeoutError::Timeout) => return None,
@@ -115,35 +166,49 @@ impl<J: Job> JobQueue<J> for ThreadQueue<J> {
     }
 
     fn drain(&mut self) -> Vec<J::Output> {
+        self.jobs.start_waiting();
         let outputs: Vec<_> = self.outputs.iter().take(self.in_flight).map(output).collect();
         self.in_flight -= outputs.len();
         outputs
     }
 }
 
-fn run_jobs<J: Job>(
-    inbox: &Mutex<Receiver<J>>,
-    outbox: &Sender<JobEnd<J::Output>>,
-    worker: &mut J::Worker,
-) {
+/// Where the jobs of a queue end.
+struct JobEnds<T> {
+    outbox: Sender<JobEnd<T>>,
+    is_open: Arc<AtomicBool>,
+}
+
+impl<T> Clone for JobEnds<T> {
+    fn clone(&self) -> Self {
+        Self { outbox: self.outbox.clone(), is_open: Arc::clone(&self.is_open) }
+    }
+}
+
+fn run_jobs<J: Job>(inbox: &Mutex<Receiver<J>>, ends: &JobEnds<J::Output>, worker: &mut J::Worker) {
     loop {
         let next = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = next else { return };
-        if !run_job(job, worker, outbox) {
+        if !run_job(job, worker, ends) {
             return;
         }
     }
 }
 
 /// Returns whether the queue still exists.
-fn run_job<J: Job>(mut job: J, worker: &mut J::Worker, outbox: &Sender<JobEnd<J::Output>>) -> bool {
-    let _report = PanicReport(outbox);
+fn run_job<J: Job>(mut job: J, worker: &mut J::Worker, ends: &JobEnds<J::Output>) -> bool {
+    let _report = PanicReport(&ends.outbox);
     loop {
         match job.step(worker) {
             JobStep::Continue => {}
-            JobStep::Pause(pause) => std::thread::park_timeout(pause),
+            JobStep::Pause(pause) => {
+                std::thread::park_timeout(pause);
+                if !ends.is_open.load(Ordering::Relaxed) {
+                    return false;
+                }
+            }
             JobStep::Done(output) => {
-                let is_open = outbox.send(JobEnd::Done(output)).is_ok();
+                let is_open = ends.outbox.send(JobEnd::Done(output)).is_ok();
                 job.on_delivered();
                 return is_open;
             }
@@ -256,5 +321,28 @@ mod tests {
             drop(queue);
             assert_eq!(is_running.recv_timeout(DEADLINE), Err(RecvTimeoutError::Disconnected));
         }
+    }
+
+    #[test]
+    fn a_job_whose_thread_cannot_be_started_waits() {
+        let (outbox, outputs) = channel();
+        let ends = JobEnds { outbox, is_open: Arc::new(AtomicBool::new(true)) };
+        let flag = OpenFlag(Arc::clone(&ends.is_open));
+        let failures = Mutex::new(2);
+        let jobs = ThreadQueue::<Countdown>::per_job(Box::new(move |job| {
+            let mut failures = failures.lock().unwrap();
+            if *failures > 0 {
+                *failures -= 1;
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let job = job.lock().unwrap().take().unwrap();
+            let _is_open = run_job(job, &mut (), &ends);
+            Ok(())
+        }));
+        let mut queue = ThreadQueue { jobs, outputs, in_flight: 0, _is_open: flag };
+        queue.submit(Countdown { number: 1, steps: 0 });
+        queue.submit(Countdown { number: 2, steps: 0 });
+        assert_eq!(queue.in_flight(), 2);
+        assert_eq!((queue.poll(DEADLINE), queue.poll(DEADLINE)), (Some(1), Some(2)));
     }
 }
