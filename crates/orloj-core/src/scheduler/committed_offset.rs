@@ -148,7 +148,8 @@ mod tests {
 
     use super::*;
     use crate::engine::catalog::TopicState;
-    use crate::model::{Offset, Timestamp};
+    use crate::model::Offset;
+    use crate::scheduler::test_clock::TestClock;
 
     /// Answers each question, in a list of what was asked.
     #[derive(Clone, Default)]
@@ -165,32 +166,10 @@ mod tests {
         clock: TestClock,
     }
 
-    /// Stands still, except while a question takes its time.
-    #[derive(Clone, Default)]
-    struct TestClock(Arc<Mutex<Duration>>);
-
-    impl Clock for TestClock {
-        fn now_ms(&self) -> Timestamp {
-            0
-        }
-
-        fn until(&self, _: Timestamp) -> Duration {
-            Duration::ZERO
-        }
-
-        fn monotonic(&self) -> Duration {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-        }
-
-        fn pause(&self, length: Duration) {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) += length;
-        }
-    }
-
     impl CommittedOffsets for Answers {
         fn stable(&self, _: PartitionId, _: Duration) -> CallResult<Option<(Offset, String)>> {
             self.questions.asked("stable");
-            self.clock.pause(self.takes);
+            self.clock.advance(self.takes);
             self.cancelled.store(self.is_released, Ordering::SeqCst);
             self.stable.clone()
         }

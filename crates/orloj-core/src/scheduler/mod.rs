@@ -31,6 +31,8 @@ mod standby_stores;
 mod store_writer;
 mod takeover;
 mod targets;
+#[cfg(test)]
+mod test_clock;
 mod transaction_batch;
 mod transactions;
 mod truncated_logs;
@@ -62,7 +64,7 @@ use record_sender::RecordSender;
 use restore_pool::RestorePool;
 use standby::{SharedParts, Standby, StandbyParts};
 use store_writer::StoreWriter;
-use targets::Targets;
+use targets::{Targets, TopicLookup};
 use transaction_batch::TransactionBatch;
 use truncated_logs::TruncatedLogs;
 
@@ -170,7 +172,7 @@ pub struct Scheduler<E: Environment> {
     /// When the memory of the stores was last reported, on the monotonic clock.
     measured_at: Option<Duration>,
     decoder: InputDecoder<E::Schemas>,
-    targets: Targets<E>,
+    targets: Targets<E::Cluster, E::Clock, E::Queue<TopicLookup<E::Cluster>>>,
     end_offsets: EndOffsetPoller<E>,
     committed_offsets: E::Queue<CommittedOffsetJobOf<E>>,
     log_bounds: E::Queue<LogBoundsJob<E::Cluster>>,
@@ -211,7 +213,7 @@ impl<E: Environment> Scheduler<E> {
                 Arc::clone(&codec),
             ),
             targets: Targets::new(
-                &environment,
+                environment.start_queue("targets", Threads::Fixed(QUERY_THREADS), || ()),
                 (cluster.clone(), clock.clone()),
                 names.clone(),
                 parts.targets,
@@ -353,7 +355,7 @@ impl<E: Environment> Scheduler<E> {
             };
             let due = partition.take_due(budget);
             let is_empty = due.is_empty();
-            let catalog = self.targets.catalog(due.topics(), due.pools(), now);
+            let catalog = self.targets.catalog(due.topics(), due.pools());
             let ids = due.ids_to_prefetch(&catalog);
             let fetched = local_store::fetch_index_rows(&*task.store, ids)?;
             partition.fire(due, &catalog, &fetched)?;

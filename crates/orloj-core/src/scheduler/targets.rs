@@ -10,10 +10,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::config::{QUERY_THREADS, TargetPolicy};
+use super::config::TargetPolicy;
 use crate::engine::catalog::{TopicCatalog, TopicState};
-use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
-use crate::environment::{Clock as _, ClusterQueries, Environment};
+use crate::environment::job::{Job, JobQueue, JobStep};
+use crate::environment::{Clock, ClusterQueries};
 use crate::model::names::Names;
 use crate::model::{Millis, Timestamp};
 
@@ -26,19 +26,19 @@ const BACKOFF_MAX: u32 = 8;
 const FIRST_LOOKUP_WAIT: Duration = Duration::from_millis(20);
 
 /// The states of the target topics.
-pub(super) struct Targets<E: Environment> {
+pub(super) struct Targets<C, K, Q> {
     policy: Box<dyn TargetPolicy>,
     /// How long a state is cached, in ms.
     ttl: Millis,
     /// The same of a topic that cannot be reached.
     unreachable_ttl: Millis,
     names: Names,
-    cluster: E::Cluster,
-    clock: E::Clock,
+    cluster: C,
+    clock: K,
     cached: HashMap<String, CachedTopic>,
     /// Topics that have not taken a record since one of theirs was committed.
     failures: HashMap<String, TopicFailures>,
-    lookups: E::Queue<TopicLookup<E::Cluster>>,
+    lookups: Q,
     /// A first look-up took too long: until all are answered, the loop waits for no other one.
     is_late: bool,
 }
@@ -76,15 +76,14 @@ struct CachedTopic {
     is_refreshing: bool,
 }
 
-impl<E: Environment> Targets<E> {
+impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> {
     pub(super) fn new(
-        environment: &E,
-        (cluster, clock): (E::Cluster, E::Clock),
+        lookups: Q,
+        (cluster, clock): (C, K),
         names: Names,
         policy: Box<dyn TargetPolicy>,
         (ttl, unreachable_ttl): (Duration, Millis),
     ) -> Self {
-        let lookups = environment.start_queue("targets", Threads::Fixed(QUERY_THREADS), || ());
         let ttl = super::ms(ttl);
         let (cached, failures, is_late) = (HashMap::new(), HashMap::new(), false);
         Self {
@@ -106,8 +105,8 @@ impl<E: Environment> Targets<E> {
         &mut self,
         topics: impl Iterator<Item = &'a str>,
         pools: impl Iterator<Item = &'a str>,
-        now: Timestamp,
     ) -> TopicCatalog {
+        let now = self.clock.now_ms();
         while let Some((topic, state)) = self.lookups.poll(Duration::ZERO) {
             self.cache_state(topic, state, now);
         }
@@ -134,7 +133,8 @@ impl<E: Environment> Targets<E> {
 
     /// The broker refused a record although the topic seemed usable. If that is repeated, its fires
     /// become dead letters, so that one broken target does not delay the others.
-    pub(super) fn on_refused(&mut self, topic: &str, reason: &str, now: Timestamp) {
+    pub(super) fn on_refused(&mut self, topic: &str, reason: &str) {
+        let now = self.clock.now_ms();
         let failures = self.failures.entry(topic.to_owned()).or_default();
         failures.refused = failures.refused.saturating_add(1);
         if let Some(again) = failures.refused.checked_sub(REFUSALS_MAX) {
@@ -147,7 +147,8 @@ impl<E: Environment> Targets<E> {
 
     /// A record was not acknowledged in time: the fires of this topic wait, and those of the others
     /// do not.
-    pub(super) fn on_undelivered(&mut self, topic: &str, reason: &str, now: Timestamp) {
+    pub(super) fn on_undelivered(&mut self, topic: &str, reason: &str) {
+        let now = self.clock.now_ms();
         let failures = self.failures.entry(topic.to_owned()).or_default();
         failures.undelivered = failures.undelivered.saturating_add(1);
         let again = failures.undelivered - 1;
@@ -250,5 +251,133 @@ impl<E: Environment> Targets<E> {
             ));
         }
         self.policy.refusal(topic)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+    use crate::environment::call_error::{CallError, CallResult};
+    use crate::model::{Offset, PartitionId};
+    use crate::scheduler::test_clock::TestClock;
+
+    /// Every topic can be written.
+    #[derive(Clone)]
+    struct AllUsable;
+
+    fn usable() -> TopicState {
+        TopicState::Usable { partitions: 1, record_bytes_max: 1_000 }
+    }
+
+    impl ClusterQueries for AllUsable {
+        fn bounds(&self, _: &str, _: PartitionId) -> CallResult<(Offset, Offset)> {
+            Err(CallError::new("not asked"))
+        }
+
+        fn last_stable_offset(&self, _: &str, _: PartitionId) -> CallResult<Offset> {
+            Err(CallError::new("not asked"))
+        }
+
+        fn topic_state(&self, _: &str) -> TopicState {
+            usable()
+        }
+    }
+
+    impl TargetPolicy for AllUsable {
+        fn refusal(&self, _: &str) -> Option<String> {
+            None
+        }
+    }
+
+    /// Each answer takes `takes`; one at a time.
+    struct SlowLookups {
+        jobs: VecDeque<TopicLookup<AllUsable>>,
+        takes: Duration,
+        clock: TestClock,
+    }
+
+    impl JobQueue<TopicLookup<AllUsable>> for SlowLookups {
+        fn submit(&mut self, job: TopicLookup<AllUsable>) {
+            self.jobs.push_back(job);
+        }
+
+        fn poll(&mut self, timeout: Duration) -> Option<(String, TopicState)> {
+            self.clock.advance(self.takes.min(timeout));
+            if self.takes > timeout {
+                return None;
+            }
+            match self.jobs.pop_front()?.step(&mut ()) {
+                JobStep::Done(output) => Some(output),
+                _ => unreachable!("a look-up is one step"),
+            }
+        }
+
+        fn in_flight(&self) -> usize {
+            self.jobs.len()
+        }
+
+        fn drain(&mut self) -> Vec<(String, TopicState)> {
+            unreachable!("look-ups are not awaited")
+        }
+    }
+
+    const TTL: Duration = Duration::from_secs(30);
+    const UNREACHABLE_TTL: Millis = 1_000;
+
+    fn targets(takes: Duration) -> (Targets<AllUsable, TestClock, SlowLookups>, TestClock) {
+        let clock = TestClock::default();
+        clock.set(1_000_000_000);
+        let lookups = SlowLookups { jobs: VecDeque::new(), takes, clock: clock.clone() };
+        let (cluster, policy) = (AllUsable, Box::new(AllUsable));
+        let ttl = (TTL, UNREACHABLE_TTL);
+        let world = (cluster, clock.clone());
+        (Targets::new(lookups, world, Names::new("o"), policy, ttl), clock)
+    }
+
+    fn state_of(
+        targets: &mut Targets<AllUsable, TestClock, SlowLookups>,
+        topic: &str,
+    ) -> TopicState {
+        let catalog = targets.catalog([topic].into_iter(), std::iter::empty());
+        catalog.state(topic).cloned().expect("it was asked for")
+    }
+
+    #[test]
+    fn the_first_look_up_is_awaited() {
+        let (mut targets, _clock) = targets(Duration::from_millis(5));
+        assert_eq!(state_of(&mut targets, "a"), usable());
+    }
+
+    #[test]
+    fn many_unknown_topics_do_not_hold_up_the_loop() {
+        let (mut targets, clock) = targets(Duration::from_millis(5));
+        let topics: Vec<_> = (0..1_000).map(|n| format!("topic-{n}")).collect();
+        let _catalog = targets.catalog(topics.iter().map(String::as_str), std::iter::empty());
+        let took = clock.monotonic();
+        assert!(took <= FIRST_LOOKUP_WAIT * 2, "it took {took:?}");
+    }
+
+    #[test]
+    fn topics_that_are_no_longer_used_are_forgotten() {
+        let (mut targets, clock) = targets(Duration::ZERO);
+        for n in 0..100_000 {
+            let _state = state_of(&mut targets, &format!("topic-{n}"));
+            clock.advance(Duration::from_millis(10));
+        }
+        assert!(targets.cached.len() <= 10_000, "{} are cached", targets.cached.len());
+    }
+
+    #[test]
+    fn a_topic_waits_no_longer_if_the_clock_is_set_back() {
+        let (mut targets, clock) = targets(Duration::ZERO);
+        assert_eq!(state_of(&mut targets, "a"), usable());
+        targets.on_undelivered("a", "not acknowledged");
+        assert_ne!(state_of(&mut targets, "a"), usable());
+        clock.set(1_000_000);
+        clock.advance(Duration::from_millis(UNREACHABLE_TTL + 1));
+        let _refreshing = state_of(&mut targets, "a");
+        assert_eq!(state_of(&mut targets, "a"), usable());
     }
 }

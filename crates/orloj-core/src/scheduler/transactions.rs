@@ -353,13 +353,12 @@ impl<E: Environment> Scheduler<E> {
     fn report_failure(&mut self, error: &TransactionError) {
         tracing::warn!(%error, "a transaction failed; taking all partitions over again");
         self.reporter.transaction_failed();
-        let now = self.clock.now_ms();
         match error {
             TransactionError::Refused { topic, reason, .. } if self.is_target(topic) => {
-                self.targets.on_refused(topic, reason, now);
+                self.targets.on_refused(topic, reason);
             }
             TransactionError::Undelivered { topic, reason, .. } if self.is_target(topic) => {
-                self.targets.on_undelivered(topic, reason, now);
+                self.targets.on_undelivered(topic, reason);
             }
             _ => {}
         }
