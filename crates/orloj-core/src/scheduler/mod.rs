@@ -64,7 +64,7 @@ use record_sender::RecordSender;
 use restore_pool::RestorePool;
 use standby::{SharedParts, Standby, StandbyParts};
 use store_writer::StoreWriter;
-use targets::{Targets, TopicLookup};
+use targets::{Targets, TargetsOf};
 use transaction_batch::TransactionBatch;
 use truncated_logs::TruncatedLogs;
 
@@ -172,7 +172,7 @@ pub struct Scheduler<E: Environment> {
     /// When the memory of the stores was last reported, on the monotonic clock.
     measured_at: Option<Duration>,
     decoder: InputDecoder<E::Schemas>,
-    targets: Targets<E::Cluster, E::Clock, E::Queue<TopicLookup<E::Cluster>>>,
+    targets: TargetsOf<E>,
     end_offsets: EndOffsetPoller<E>,
     committed_offsets: E::Queue<CommittedOffsetJobOf<E>>,
     log_bounds: E::Queue<LogBoundsJob<E::Cluster>>,

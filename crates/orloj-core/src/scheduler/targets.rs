@@ -13,9 +13,9 @@ use std::time::Duration;
 use super::config::TargetPolicy;
 use crate::engine::catalog::{TopicCatalog, TopicState};
 use crate::environment::job::{Job, JobQueue, JobStep};
-use crate::environment::{Clock, ClusterQueries};
+use crate::environment::{Clock, ClusterQueries, Environment};
+use crate::model::Millis;
 use crate::model::names::Names;
-use crate::model::{Millis, Timestamp};
 
 /// The first refusal may be that of a topic that was deleted meanwhile: it is looked up again.
 const REFUSALS_MAX: u32 = 2;
@@ -24,14 +24,16 @@ const BACKOFF_MAX: u32 = 8;
 /// How long the loop waits for the state of a topic that is not known. A broker that is available
 /// answers in a few milliseconds.
 const FIRST_LOOKUP_WAIT: Duration = Duration::from_millis(20);
+/// How many topics are cached, and how many look-ups are in progress, at most.
+const CACHED_MAX: usize = 10_000;
 
 /// The states of the target topics.
 pub(super) struct Targets<C, K, Q> {
     policy: Box<dyn TargetPolicy>,
-    /// How long a state is cached, in ms.
-    ttl: Millis,
+    /// How long a state is cached.
+    ttl: Duration,
     /// The same of a topic that cannot be reached.
-    unreachable_ttl: Millis,
+    unreachable_ttl: Duration,
     names: Names,
     cluster: C,
     clock: K,
@@ -42,6 +44,13 @@ pub(super) struct Targets<C, K, Q> {
     /// A first look-up took too long: until all are answered, the loop waits for no other one.
     is_late: bool,
 }
+
+/// The targets of a scheduler.
+pub(super) type TargetsOf<E> = Targets<
+    <E as Environment>::Cluster,
+    <E as Environment>::Clock,
+    <E as Environment>::Queue<TopicLookup<<E as Environment>::Cluster>>,
+>;
 
 /// Asks for the state of a topic again.
 #[derive(Debug)]
@@ -65,14 +74,15 @@ impl<C: ClusterQueries> Job for TopicLookup<C> {
 struct TopicFailures {
     refused: u32,
     undelivered: u32,
-    /// Until then no look-up changes its state (ms since the epoch).
-    until: Timestamp,
+    /// Until then no look-up changes its state, on the monotonic clock.
+    until: Duration,
 }
 
 #[derive(Debug)]
 struct CachedTopic {
     state: TopicState,
-    expires_at: Timestamp,
+    /// On the monotonic clock.
+    expires_at: Duration,
     is_refreshing: bool,
 }
 
@@ -84,7 +94,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         policy: Box<dyn TargetPolicy>,
         (ttl, unreachable_ttl): (Duration, Millis),
     ) -> Self {
-        let ttl = super::ms(ttl);
+        let unreachable_ttl = Duration::from_millis(unreachable_ttl);
         let (cached, failures, is_late) = (HashMap::new(), HashMap::new(), false);
         Self {
             policy,
@@ -100,13 +110,14 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         }
     }
 
-    /// The states of `topics` and `pools`. Waits only for topics that are not cached, and not long.
+    /// The states of `topics` and `pools`. Waits only for topics that are not cached, and for all of
+    /// them together not long.
     pub(super) fn catalog<'a>(
         &mut self,
         topics: impl Iterator<Item = &'a str>,
         pools: impl Iterator<Item = &'a str>,
     ) -> TopicCatalog {
-        let now = self.clock.now_ms();
+        let now = self.clock.monotonic();
         while let Some((topic, state)) = self.lookups.poll(Duration::ZERO) {
             self.cache_state(topic, state, now);
         }
@@ -134,8 +145,8 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
     /// The broker refused a record although the topic seemed usable. If that is repeated, its fires
     /// become dead letters, so that one broken target does not delay the others.
     pub(super) fn on_refused(&mut self, topic: &str, reason: &str) {
-        let now = self.clock.now_ms();
-        let failures = self.failures.entry(topic.to_owned()).or_default();
+        let now = self.clock.monotonic();
+        let failures = self.failures_of(topic, now);
         failures.refused = failures.refused.saturating_add(1);
         if let Some(again) = failures.refused.checked_sub(REFUSALS_MAX) {
             let state = TopicState::Unusable(format!("topic {topic} refuses records: {reason}"));
@@ -148,8 +159,8 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
     /// A record was not acknowledged in time: the fires of this topic wait, and those of the others
     /// do not.
     pub(super) fn on_undelivered(&mut self, topic: &str, reason: &str) {
-        let now = self.clock.now_ms();
-        let failures = self.failures.entry(topic.to_owned()).or_default();
+        let now = self.clock.monotonic();
+        let failures = self.failures_of(topic, now);
         failures.undelivered = failures.undelivered.saturating_add(1);
         let again = failures.undelivered - 1;
         self.block(topic, TopicState::Unavailable(format!("topic {topic}: {reason}")), again, now);
@@ -166,18 +177,17 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
     }
 
     /// The topic has this state for some time, and for longer if it has failed `again`.
-    fn block(&mut self, topic: &str, state: TopicState, again: u32, now: Timestamp) {
+    fn block(&mut self, topic: &str, state: TopicState, again: u32, now: Duration) {
         let factor = 1_u32.checked_shl(again).unwrap_or(BACKOFF_MAX).clamp(1, BACKOFF_MAX);
-        let until = now.saturating_add(self.ttl_of(&state) * Millis::from(factor));
+        let until = now + self.ttl_of(&state) * factor;
         if let Some(failures) = self.failures.get_mut(topic) {
             failures.until = until;
         }
-        let entry = CachedTopic { state, expires_at: until, is_refreshing: false };
-        let _previous = self.cached.insert(topic.to_owned(), entry);
+        self.insert(topic.to_owned(), state, until, false);
     }
 
     /// The state of a pool's topic, which is one of Orloj's.
-    fn pool(&mut self, pool: &str, now: Timestamp) -> TopicState {
+    fn pool(&mut self, pool: &str, now: Duration) -> TopicState {
         match self.state(&self.names.fires_of(pool), now) {
             TopicState::Unusable(reason) => TopicState::Unusable(format!(
                 "pool {pool}: {reason}; a pool is named in topics.pools, and `orloj topics apply` \
@@ -187,19 +197,20 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         }
     }
 
-    fn state(&mut self, topic: &str, now: Timestamp) -> TopicState {
-        if !self.cached.contains_key(topic) {
+    /// `asked_at`: when the states were asked for of which this is one, on the monotonic clock.
+    fn state(&mut self, topic: &str, asked_at: Duration) -> TopicState {
+        let is_busy = self.lookups.in_flight() >= CACHED_MAX;
+        if !self.cached.contains_key(topic) && !is_busy {
             let state = TopicState::Unavailable(format!("topic {topic}: no answer yet"));
             // The answer replaces it.
-            let entry = CachedTopic { state, expires_at: Timestamp::MAX, is_refreshing: true };
-            let _none = self.cached.insert(topic.to_owned(), entry);
+            self.insert(topic.to_owned(), state, Duration::MAX, true);
             self.look_up(topic);
-            self.wait_for(topic, now);
+            self.wait_for(topic, asked_at);
         }
         let Some(entry) = self.cached.get_mut(topic) else {
             return TopicState::Unavailable(format!("topic {topic}: no answer yet"));
         };
-        let must_refresh = now >= entry.expires_at && !entry.is_refreshing;
+        let must_refresh = asked_at >= entry.expires_at && !entry.is_refreshing && !is_busy;
         entry.is_refreshing |= must_refresh;
         let state = entry.state.clone();
         if must_refresh {
@@ -212,32 +223,53 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         self.lookups.submit(TopicLookup { cluster: self.cluster.clone(), topic: topic.to_owned() });
     }
 
-    /// Waits a short time for the first answer about a topic.
-    fn wait_for(&mut self, topic: &str, now: Timestamp) {
+    /// Waits for the first answer about a topic until a short time after `asked_at`.
+    fn wait_for(&mut self, topic: &str, asked_at: Duration) {
         self.is_late &= self.lookups.in_flight() > 1;
-        let deadline = self.clock.monotonic() + FIRST_LOOKUP_WAIT;
+        let deadline = asked_at + FIRST_LOOKUP_WAIT;
         while !self.is_late {
             let left = deadline.saturating_sub(self.clock.monotonic());
             self.is_late = left.is_zero();
             let Some((found, state)) = self.lookups.poll(left) else { continue };
             let is_answer = found == topic;
-            self.cache_state(found, state, now);
+            self.cache_state(found, state, asked_at);
             if is_answer {
                 return;
             }
         }
     }
 
-    fn cache_state(&mut self, topic: String, state: TopicState, now: Timestamp) {
+    fn cache_state(&mut self, topic: String, state: TopicState, now: Duration) {
         if self.failures.get(&topic).is_some_and(|failures| now < failures.until) {
             return; // it was looked up before it failed
         }
-        let expires_at = now.saturating_add(self.ttl_of(&state));
-        let entry = CachedTopic { state, expires_at, is_refreshing: false };
+        let expires_at = now + self.ttl_of(&state);
+        self.insert(topic, state, expires_at, false);
+    }
+
+    /// Caches a state. If there are too many, those of other topics are asked for again when they
+    /// are used.
+    fn insert(&mut self, topic: String, state: TopicState, expires_at: Duration, refreshing: bool) {
+        if self.cached.len() >= CACHED_MAX {
+            let failures = &self.failures;
+            let stays = |topic: &String, entry: &CachedTopic| {
+                entry.is_refreshing || failures.contains_key(topic)
+            };
+            self.cached.retain(|topic, entry| stays(topic, entry));
+        }
+        let entry = CachedTopic { state, expires_at, is_refreshing: refreshing };
         let _previous = self.cached.insert(topic, entry);
     }
 
-    fn ttl_of(&self, state: &TopicState) -> Millis {
+    /// The failures of a topic. If there are too many, those that are over are forgotten.
+    fn failures_of(&mut self, topic: &str, now: Duration) -> &mut TopicFailures {
+        if self.failures.len() >= CACHED_MAX {
+            self.failures.retain(|_, failures| now < failures.until);
+        }
+        self.failures.entry(topic.to_owned()).or_default()
+    }
+
+    fn ttl_of(&self, state: &TopicState) -> Duration {
         match state {
             TopicState::Unavailable(_) => self.unreachable_ttl,
             _ => self.ttl,
