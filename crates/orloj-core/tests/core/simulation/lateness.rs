@@ -29,8 +29,9 @@ const BEFORE_FAULT: Millis = 200;
 const AFTER_FAULT: Millis = 400;
 /// A trigger is due so long after its registration at least and at most, in ms.
 const AHEAD: [Millis; 4] = [20, 30, 45, 60];
-/// The time between two registrations, in ms: the smallest settings of a run are fast enough.
-const REGISTERED_EVERY: Millis = 5;
+/// The time between two registrations, in ms. A process with the smallest settings that owns all
+/// partitions decides one fire in a few turns, and must not fall behind.
+const REGISTERED_EVERY: Millis = 20;
 /// Turns of each process in 1 ms.
 const TURNS: usize = 4;
 /// What a decision and its transaction take, in ms: a few turns of three processes, which act one
