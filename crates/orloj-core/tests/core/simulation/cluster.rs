@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use apache_avro::Schema;
 use orloj_core::codec::registration::{
     RawRecord, ReadContext, SchemaLookup, WriterSchemas, read_trigger,
 };
@@ -21,6 +22,7 @@ use orloj_core::model::{Millis, Offset, Timestamp};
 use super::broker::{SimulatedBroker, SimulatedRawRecord};
 use super::fault_kinds::{FaultCounts, FaultKind};
 use super::late_requests::{LateCall, LateRequest};
+use super::registered_schemas::{KNOWN, SCHEMA};
 use super::rng::SimulationRng;
 use super::transaction::{LogPlace, OFFSETS, TRANSACTIONS, Topic};
 
@@ -39,6 +41,7 @@ pub(super) struct SimulatedCluster {
     pub(super) rng: SimulationRng,
     pub(super) counts: FaultCounts,
     pub(super) reader: SimulatedReader,
+    pub(super) registry: RegistryState,
     /// Target topics that cannot be reached just now.
     pub(super) unavailable: BTreeSet<Text>,
     /// Target topics whose state shows nothing unusual, and that refuse every record.
@@ -85,7 +88,8 @@ impl SimulatedCluster {
             old_ends: [(None, 0); PARTITIONS],
             rng,
             counts: FaultCounts::default(),
-            reader: SimulatedReader { schemas },
+            reader: SimulatedReader::new(schemas),
+            registry: RegistryState::Answers,
             unavailable: BTreeSet::new(),
             refusing: BTreeSet::new(),
             leaderless: BTreeMap::new(),
@@ -181,6 +185,7 @@ impl SimulatedCluster {
     pub(super) fn calm_down(&mut self) {
         self.calm = true;
         self.unavailable.clear();
+        self.registry = RegistryState::Answers;
         self.leaderless.clear();
         self.broker.restore_leaders();
         self.receive_late(true);
@@ -229,23 +234,52 @@ impl SimulatedCluster {
         let tick = self.rng.pick(&[1, 10]);
         (tick, self.rng.pick(&[20, 60, 1_000]), self.rng.pick(&[1, 900, 4_000, 1 << 16]))
     }
+
+    /// The schema registry goes away, or answers again.
+    pub(super) fn lose_registry(&mut self) {
+        self.registry = match self.registry {
+            RegistryState::Answers => RegistryState::Away,
+            RegistryState::Away => RegistryState::Answers,
+        };
+    }
 }
 
 /// Reads records of `triggers` as production does.
 pub(super) struct SimulatedReader {
     pub(super) schemas: Arc<Schemas>,
+    /// The schema that users have registered.
+    registered: Arc<Schema>,
 }
 
-/// No producer has a schema of its own.
-struct SimulatedSchemaRegistry;
+/// Whether the schema registry answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RegistryState {
+    Answers,
+    /// No request is answered.
+    Away,
+}
 
-impl WriterSchemas for SimulatedSchemaRegistry {
-    fn by_id(&self, _id: u32) -> SchemaLookup {
-        SchemaLookup::Unknown
+impl WriterSchemas for SimulatedReader {
+    fn by_id(&self, id: u32) -> SchemaLookup {
+        self.look_up(id)
     }
 }
 
 impl SimulatedReader {
+    pub(super) fn new(schemas: Arc<Schemas>) -> Self {
+        let registered = Arc::new(Schema::parse_str(SCHEMA).unwrap());
+        Self { schemas, registered }
+    }
+
+    /// What the registry answers if it does.
+    pub(super) fn look_up(&self, id: u32) -> SchemaLookup {
+        if KNOWN.contains(&id) {
+            SchemaLookup::Known(Arc::clone(&self.registered))
+        } else {
+            SchemaLookup::Unknown
+        }
+    }
+
     pub(super) fn read(
         &self,
         p: usize,
@@ -263,13 +297,9 @@ impl SimulatedReader {
         };
         let partitions = i32::try_from(PARTITIONS).unwrap();
         let partitioner = Partitioner::Murmur2;
-        let context = ReadContext {
-            partitioner,
-            partitions,
-            schemas: &self.schemas,
-            writers: &SimulatedSchemaRegistry,
-        };
-        read_trigger(&raw, &context).expect("nothing is looked up in a registry")
+        let context =
+            ReadContext { partitioner, partitions, schemas: &self.schemas, writers: self };
+        read_trigger(&raw, &context).expect("this registry answers")
     }
 }
 

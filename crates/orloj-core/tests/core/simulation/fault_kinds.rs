@@ -95,10 +95,13 @@ pub(super) enum FaultKind {
     Expired,
     Unmet,
     Idle,
+    RegistryAway,
+    RegistrySlow,
+    SchemaUnknown,
 }
 
 impl FaultKind {
-    pub(super) const LAST: Self = Self::Idle;
+    pub(super) const LAST: Self = Self::SchemaUnknown;
 }
 
 /// How often each kind happened.

@@ -27,6 +27,7 @@ mod node;
 mod operator;
 mod process;
 mod reading;
+mod registered_schemas;
 mod replay;
 mod rng;
 mod run;

@@ -28,7 +28,8 @@ use super::group::{NodeId, transactional_id};
 use super::process::{
     ClusterLoan, ClusterSlot, ProcessEnd, ProcessQueues, ProcessState, SimulatedClock,
     SimulatedEnvironment, SimulatedGroup, SimulatedLogReader, SimulatedMember, SimulatedProcess,
-    SimulatedProducers, SimulatedQueries, SimulatedReporter, SimulatedStores, index, swap_reached,
+    SimulatedProducers, SimulatedQueries, SimulatedReporter, SimulatedSchemas, SimulatedStores,
+    index, swap_reached,
 };
 
 /// A running process.
@@ -111,6 +112,7 @@ impl SimulatedNode {
             held: std::collections::BTreeSet::new(),
             revoked: std::collections::BTreeSet::new(),
             takeovers: [0; PARTITIONS],
+            known_schemas: std::collections::BTreeSet::new(),
             disks,
             cursor_read_at: 0,
             job: "",
@@ -288,7 +290,7 @@ fn parts(
         stores: Arc::new(SimulatedStores(process.clone())),
         standby: None,
         codec,
-        schemas: super::process::NoWriterSchemas,
+        schemas: SimulatedSchemas(process.clone()),
         targets: Box::new(AllTopics),
     }
 }
@@ -315,7 +317,7 @@ fn standby(
         triggers: SimulatedLogReader::new(process.clone()),
         cluster: SimulatedQueries(process.clone()),
         group: SimulatedGroup(process.clone()),
-        schemas: super::process::NoWriterSchemas,
+        schemas: SimulatedSchemas(process.clone()),
     })
 }
 

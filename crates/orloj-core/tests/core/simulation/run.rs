@@ -271,7 +271,8 @@ impl SimulationRun {
                 cluster.counts.add_many(FaultKind::ClockStepped, u64::from(steps));
                 node.move_clock(cluster);
             }),
-            58..82 => self.compact(),
+            58..78 => self.compact(),
+            78..82 => self.cluster.lose_registry(),
             82..85 => self.delete_triggers(),
             85 => self.answer_with_old_end(),
             86 => self.delete_unread(),

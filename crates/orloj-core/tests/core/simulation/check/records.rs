@@ -16,7 +16,7 @@ use crate::audit::records::{ObservedRecord, RegisteredRecord};
 use crate::audit::report::Finding;
 use crate::audit::{CommandKind, Violation};
 use crate::simulation::broker::{SimulatedEffect, SimulatedRawRecord, SimulatedTopicFire};
-use crate::simulation::clients::{Intent, serial, serial_of};
+use crate::simulation::clients::{AVRO_TOPIC, Intent, serial, serial_of};
 use crate::simulation::cluster::{PARTITIONS, partition_of, partitions_of_target};
 use crate::simulation::run::SimulationRun;
 
@@ -60,7 +60,8 @@ fn wrong_record(fire: &SimulatedTopicFire, raw: &SimulatedRawRecord) -> Option<S
         let header = raw.headers.iter().find(|header| header.name == *name);
         header.and_then(|header| header.value.as_deref())
     };
-    if Some(topic.as_bytes()) != registered("orloj-target-topic") {
+    let expected_topic = registered("orloj-target-topic").or_else(|| registered(AVRO_TOPIC));
+    if Some(topic.as_bytes()) != expected_topic {
         return Some(format!("fired into {topic}"));
     }
     let users = raw.headers.iter().filter(|header| !header.name.as_str().starts_with("orloj-"));

@@ -3,6 +3,7 @@
 //!
 //! Invariant: they know nothing of owners; what each record requests is kept for the checker.
 
+mod avro;
 mod requests;
 mod workers;
 
@@ -10,10 +11,13 @@ use bytes::Bytes;
 use orloj_core::model::Timestamp;
 use orloj_core::model::definition::Header;
 
+use avro::AvroRegistration;
+
 use super::broker::{SimulatedOutput, SimulatedRawRecord};
 use super::cluster::{PARTITIONS, REFUSING, SimulatedCluster, partition_of};
 use super::fault_kinds::FaultKind;
 use super::log::SimulatedTransactionState;
+use super::registered_schemas::{KNOWN, UNKNOWN};
 use super::transaction::Producer;
 use crate::audit::CommandKind;
 pub(super) use requests::{RequestGenerator, RequestedTrigger, UserRequest};
@@ -21,6 +25,8 @@ pub(super) use workers::Workers;
 
 /// The header that says which command a record is, wherever it is forwarded to.
 const SERIAL: &str = "serial";
+/// A user's header that says the topic of a registration that only its schema can read.
+pub(super) const AVRO_TOPIC: &str = "registered-topic";
 /// The producer of users, beside those of the nodes and the workers.
 const USERS: usize = 90;
 
@@ -47,6 +53,8 @@ type SimulatedHeaders = Vec<(&'static str, String)>;
 /// All users.
 pub(super) struct Users {
     ids: u64,
+    /// Some register in the wire format of a schema registry.
+    uses_registry: bool,
     generator: RequestGenerator,
     /// What each record requests, by its serial number.
     pub(super) intents: Vec<Intent>,
@@ -60,6 +68,7 @@ impl Users {
         let ids = cluster.rng.pick(&[4, 12, 60]);
         Self {
             ids,
+            uses_registry: cluster.rng.one_in(2),
             generator: RequestGenerator::new(cluster),
             intents: Vec::new(),
             last_due: 0,
@@ -164,6 +173,9 @@ impl Users {
         let mut headers =
             vec![("orloj-fire-at", due.to_string()), (name, target), ("orloj-priority", priority)];
         let payload = payload.into_bytes();
+        if self.uses_registry && cluster.rng.one_in(3) {
+            return avro(due, payload, cluster);
+        }
         if name == "orloj-target-topic" && cluster.rng.one_in(4) {
             headers.push(("orloj-target-key", format!("key {serial}")));
         }
@@ -173,6 +185,30 @@ impl Users {
         }
         (CommandKind::Register { due, payload }, value, headers)
     }
+}
+
+/// A registration with a writer schema that must be looked up.
+fn avro(
+    due: Timestamp,
+    payload: Vec<u8>,
+    cluster: &mut SimulatedCluster,
+) -> (CommandKind, Option<Bytes>, SimulatedHeaders) {
+    let topic = cluster.rng.pick(&[None, Some("topic-2"), Some("topic-3"), Some("topic-4")]);
+    let keeps = cluster.rng.one_in(4);
+    let priority = cluster.rng.pick(&[7, 128, 128, 255]);
+    let new = AvroRegistration { due, payload: &payload, keeps, priority, topic };
+    let headers = topic.map(|topic| (AVRO_TOPIC, topic.to_owned())).into_iter().collect();
+    if cluster.rng.one_in(20) {
+        cluster.counts.add(FaultKind::SchemaUnknown);
+        return (CommandKind::Malformed, Some(new.encode(UNKNOWN)), headers);
+    }
+    let value = Some(new.encode(cluster.rng.pick(&KNOWN)));
+    let kind = if keeps {
+        CommandKind::Keep { due, payload }
+    } else {
+        CommandKind::Register { due, payload }
+    };
+    (kind, value, headers)
 }
 
 /// A command without an effect: see [`CommandKind::NoEffect`].

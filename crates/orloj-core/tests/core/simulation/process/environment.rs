@@ -3,17 +3,15 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use orloj_core::codec::registration::{SchemaLookup, WriterSchemas};
+use orloj_core::environment::Environment;
 use orloj_core::environment::job::{Job, Threads};
-use orloj_core::environment::{Environment, SchemaSource};
-use orloj_core::model::Timestamp;
 
 use super::queue::SimulatedQueue;
 use super::stores::SimulatedStore;
 use super::{
     JobSteps, ProcessEnd, SimulatedClock, SimulatedGroup, SimulatedLogReader, SimulatedMember,
     SimulatedProcess, SimulatedProducer, SimulatedProducers, SimulatedQueries, SimulatedReporter,
-    SimulatedStores,
+    SimulatedSchemas, SimulatedStores,
 };
 
 /// All job queues of a process.
@@ -45,7 +43,7 @@ impl Environment for SimulatedEnvironment {
     type Store = SimulatedStore;
     type Stores = SimulatedStores;
     type Group = SimulatedGroup;
-    type Schemas = NoWriterSchemas;
+    type Schemas = SimulatedSchemas;
     type Reporter = SimulatedReporter;
     type Queue<J: Job> = SimulatedQueue<J>;
 
@@ -70,20 +68,5 @@ impl Environment for SimulatedEnvironment {
 
     fn abort(&self) -> ! {
         std::panic::resume_unwind(Box::new(ProcessEnd::Abort))
-    }
-}
-
-/// No producer has a schema of its own.
-pub(in crate::simulation) struct NoWriterSchemas;
-
-impl WriterSchemas for NoWriterSchemas {
-    fn by_id(&self, _id: u32) -> SchemaLookup {
-        SchemaLookup::Unknown
-    }
-}
-
-impl SchemaSource for NoWriterSchemas {
-    fn at(&self, _now: Timestamp) -> impl WriterSchemas + '_ {
-        Self
     }
 }

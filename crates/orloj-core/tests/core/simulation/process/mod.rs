@@ -10,6 +10,7 @@ mod log_reader;
 mod member;
 mod producer;
 mod queue;
+mod registry;
 mod reporter;
 mod stores;
 
@@ -22,11 +23,12 @@ use orloj_core::model::{Millis, Timestamp};
 
 pub(super) use clock::SimulatedClock;
 pub(super) use cluster_queries::SimulatedQueries;
-pub(super) use environment::{NoWriterSchemas, ProcessQueues, SimulatedEnvironment, swap_reached};
+pub(super) use environment::{ProcessQueues, SimulatedEnvironment, swap_reached};
 pub(super) use log_reader::SimulatedLogReader;
 pub(super) use member::{SimulatedGroup, SimulatedMember};
 pub(super) use producer::{SimulatedProducer, SimulatedProducers};
 pub(super) use queue::JobSteps;
+pub(super) use registry::SimulatedSchemas;
 pub(super) use reporter::SimulatedReporter;
 pub(super) use stores::SimulatedStores;
 
@@ -125,6 +127,8 @@ pub(super) struct ProcessState {
     pub(super) revoked: BTreeSet<usize>,
     /// The number of the takeover of each partition.
     pub(super) takeovers: [u64; PARTITIONS],
+    /// The writer schemas that the registry has answered it.
+    pub(super) known_schemas: BTreeSet<u32>,
     pub(super) disks: Vec<SimulatedDisk>,
     /// When the standby has read the cursor of its pass, in true time.
     pub(super) cursor_read_at: Timestamp,

@@ -1,0 +1,18 @@
+//! What the schema registry of a run has under each id.
+//!
+//! Invariant: it never changes.
+
+/// The schema that the registry has under each of [`KNOWN`].
+pub(super) const SCHEMA: &str = r#"{"type": "record", "name": "Trigger", "fields": [
+    {"name": "priority", "type": "int"},
+    {"name": "fireAt", "type": "long"},
+    {"name": "payload", "type": "bytes"},
+    {"name": "onConflict",
+     "type": {"type": "enum", "name": "OnConflict", "symbols": ["replace", "keep"]}},
+    {"name": "topic", "type": ["null", "string"]},
+    {"name": "callbackUrl", "type": ["null", "string"]}]}"#;
+
+/// The ids that are registered.
+pub(super) const KNOWN: [u32; 3] = [1, 2, 3];
+/// An id that is not registered.
+pub(super) const UNKNOWN: u32 = 7;
