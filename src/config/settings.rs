@@ -107,6 +107,13 @@ pub struct TriggerSettings {
     /// How long the registry may take to answer.
     #[serde(deserialize_with = "units::duration")]
     pub registry_timeout: Duration,
+    /// For how long records wait for a registry that denies access.
+    #[serde(deserialize_with = "units::duration")]
+    pub registry_denied_patience: Duration,
+    /// Records that may wait for their schemas in a partition.
+    pub parked_records_max: NonZeroUsize,
+    /// Their memory, in bytes.
+    pub parked_bytes_max: ByteSize,
 }
 
 /// How the file names the model's [`Partitioner`].

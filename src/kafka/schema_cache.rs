@@ -1,38 +1,52 @@
 //! The writer schemas of producers: from a folder first, then from a schema registry over HTTP.
 //!
 //! Invariant: a look-up never waits. A schema that is not cached is fetched on another thread;
-//! until the answer arrives the look-up returns [`SchemaLookup::Unreachable`], ingest pauses, and
-//! fires continue. Only a registry that answers "no such id" makes an id unknown, and only for a
-//! limited time.
+//! until the answer arrives the look-up returns [`SchemaLookup::Unreachable`]: the record is
+//! parked, and all else continues. Only a registry that answers "no such id" makes an id unknown,
+//! and only for a limited time. Answers are bounded in size, and no redirect is followed.
 
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use apache_avro::Schema;
+use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode};
 use serde::Deserialize;
 use tokio::runtime::{Handle, Runtime};
 
 use crate::codec::registration::{SchemaLookup, WriterSchemas};
+use crate::codec::writer_schema::{self, SCHEMA_BYTES_MAX};
 use crate::config::TriggerSettings;
 use crate::model::{Millis, Timestamp};
 
-/// How long the answer "no such id" is cached. A producer may register its schema later.
+/// How long the answer "no such id", or another refusal, is cached. A producer may register its
+/// schema later.
 const UNKNOWN_MS: Millis = 30_000;
-/// How long no request is sent to a registry after a failure.
-const UNAVAILABLE_MS: Millis = 1_000;
+/// How long no request is sent for a schema after the first failure; twice as long after each
+/// further one.
+const UNAVAILABLE_MS: Millis = 500;
+/// The longest such pause: a record waits so much longer than the outage.
+const UNAVAILABLE_MAX_MS: Millis = 4_000;
+/// Schemas that are remembered. A producer has a few; the ids come from records, so any producer
+/// can name many.
+const SCHEMAS_MAX: usize = 10_000;
+/// An answer is a schema within a JSON string, in which each character may take six bytes.
+const ANSWER_BYTES_MAX: usize = 6 * SCHEMA_BYTES_MAX + 4_096;
 
 /// A schema registry with the Confluent HTTP API.
 #[derive(Clone, Debug)]
 pub struct SchemaRegistry {
     /// Its base URL.
     pub url: String,
-    /// Sends the requests; its timeout limits each of them.
+    /// Sends the requests; its timeout limits each of them. It follows no redirects.
     pub client: Client,
     /// Runs the requests.
     pub runtime: Handle,
+    /// For how long records wait for a registry that denies access, in ms.
+    pub denied_patience: Millis,
 }
 
 /// All writer schemas that were requested so far.
@@ -40,7 +54,15 @@ pub struct SchemaRegistry {
 pub struct SchemaCache {
     folder: Option<PathBuf>,
     registry: Option<SchemaRegistry>,
-    states: Arc<Mutex<HashMap<u32, SchemaState>>>,
+    answers: Arc<Mutex<Answers>>,
+}
+
+/// What the registry has answered.
+#[derive(Debug, Default)]
+struct Answers {
+    schemas: HashMap<u32, SchemaState>,
+    /// The registry denies access: what it answered, and since when (ms since the epoch).
+    denied: Option<(StatusCode, Timestamp)>,
 }
 
 #[derive(Clone, Debug)]
@@ -50,12 +72,35 @@ enum SchemaState {
     Unknown {
         until: Timestamp,
     },
-    /// The request is sent and not answered yet.
-    Requested,
-    /// The request failed. It is not repeated before `until` (ms since the epoch).
-    Unavailable {
+    /// The schema cannot be used. It is not asked for again before `until` (ms since the epoch).
+    Refused {
+        why: Arc<str>,
         until: Timestamp,
     },
+    /// The request is sent and not answered yet.
+    Requested,
+    /// The request failed, so many times. It is not repeated before `until` (ms since the epoch).
+    Unavailable {
+        until: Timestamp,
+        failures: u32,
+    },
+}
+
+/// Why a registry gives no schema.
+#[derive(Debug, thiserror::Error)]
+enum FetchError {
+    /// It has none under this id.
+    #[error("it has no such schema")]
+    Unknown,
+    /// It will not give this one, or it cannot be used.
+    #[error("{0}")]
+    Refused(String),
+    /// It denies access: a person must act.
+    #[error("it answers {0}")]
+    Denied(StatusCode),
+    /// It is away, or busy.
+    #[error("{0}")]
+    Unavailable(String),
 }
 
 impl SchemaCache {
@@ -73,17 +118,22 @@ impl SchemaCache {
             .map_err(|error| error.to_string())?;
         let client = Client::builder()
             .timeout(settings.registry_timeout)
+            .redirect(Policy::none())
             .build()
             .map_err(|error| error.to_string())?;
-        let url = settings.registry_url.clone();
-        let registry = SchemaRegistry { url, client, runtime: runtime.handle().clone() };
+        let registry = SchemaRegistry {
+            url: settings.registry_url.clone(),
+            client,
+            runtime: runtime.handle().clone(),
+            denied_patience: as_millis(settings.registry_denied_patience),
+        };
         Ok((Self::new(folder, Some(registry)), Some(runtime)))
     }
 
     /// A cache that reads a folder of `<id>.avsc` files first, then a registry.
     #[must_use]
     pub fn new(folder: Option<PathBuf>, registry: Option<SchemaRegistry>) -> Self {
-        Self { folder, registry, states: Arc::default() }
+        Self { folder, registry, answers: Arc::default() }
     }
 
     /// The cache for look-ups at the time `now`, in ms since the epoch.
@@ -92,79 +142,147 @@ impl SchemaCache {
         SchemasAt { cache: self, now }
     }
 
+    /// Why the registry refuses to answer, if it does: a person must act.
+    #[must_use]
+    pub fn refusal(&self) -> Option<String> {
+        let (status, _since) = lock(&self.answers).denied?;
+        Some(format!("the schema registry answers {status}; check triggers.registry_url"))
+    }
+
     fn look_up(&self, id: u32, now: Timestamp) -> SchemaLookup {
-        let state = lock(&self.states).get(&id).cloned();
-        match state {
-            Some(SchemaState::Known(schema)) => return SchemaLookup::Known(schema),
-            Some(SchemaState::Unknown { until }) if now < until => return SchemaLookup::Unknown,
-            Some(SchemaState::Unavailable { until }) if now < until => {
-                return SchemaLookup::Unreachable;
+        let mut failures = 0;
+        let mut answers = lock(&self.answers);
+        match answers.schemas.get(&id) {
+            Some(SchemaState::Known(schema)) => return SchemaLookup::Known(Arc::clone(schema)),
+            Some(SchemaState::Unknown { until }) if now < *until => return SchemaLookup::Unknown,
+            Some(SchemaState::Refused { why, until }) if now < *until => {
+                return SchemaLookup::Refused(Arc::clone(why));
             }
-            Some(SchemaState::Requested) => return SchemaLookup::Unreachable,
+            Some(SchemaState::Unavailable { until, .. }) if now < *until => {
+                return self.while_unavailable(answers.denied, now);
+            }
+            Some(SchemaState::Requested) => {
+                return self.while_unavailable(answers.denied, now);
+            }
+            Some(SchemaState::Unavailable { failures: before, .. }) => failures = *before,
             _ => {}
         }
-        let state = self.read_file(id, now).unwrap_or_else(|| self.request(id, now));
+        if answers.schemas.len() >= SCHEMAS_MAX {
+            answers.schemas.retain(|_, state| matches!(state, SchemaState::Requested));
+        }
+        let denied = answers.denied;
+        drop(answers);
+        let state = self.read_file(id, now).unwrap_or_else(|| self.request(id, now, failures));
         let lookup = match &state {
             SchemaState::Known(schema) => SchemaLookup::Known(Arc::clone(schema)),
             SchemaState::Unknown { .. } => SchemaLookup::Unknown,
-            SchemaState::Requested | SchemaState::Unavailable { .. } => SchemaLookup::Unreachable,
+            SchemaState::Refused { why, .. } => SchemaLookup::Refused(Arc::clone(why)),
+            SchemaState::Requested | SchemaState::Unavailable { .. } => {
+                self.while_unavailable(denied, now)
+            }
         };
         if !matches!(state, SchemaState::Requested) {
-            lock(&self.states).insert(id, state);
+            let _before = lock(&self.answers).schemas.insert(id, state);
         }
         lookup
+    }
+
+    /// The result for a schema that cannot be fetched now. A registry that has denied access for
+    /// long will not give it.
+    fn while_unavailable(
+        &self,
+        denied: Option<(StatusCode, Timestamp)>,
+        now: Timestamp,
+    ) -> SchemaLookup {
+        let patience = self.registry.as_ref().map_or(0, |registry| registry.denied_patience);
+        match denied {
+            Some((status, since)) if now >= since.saturating_add(patience) => {
+                SchemaLookup::Refused(format!("the registry answers {status}").into())
+            }
+            _ => SchemaLookup::Unreachable,
+        }
     }
 
     /// Reads the schema from the folder; `None` if the folder has no such file.
     fn read_file(&self, id: u32, now: Timestamp) -> Option<SchemaState> {
         let path = self.folder.as_ref()?.join(format!("{id}.avsc"));
         match std::fs::read_to_string(&path) {
-            Ok(text) => Some(parse(id, &text, now)),
+            Ok(text) => Some(state_of(id, writer_schema(&text), now, 0)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "a writer schema cannot be read");
-                Some(SchemaState::Unavailable { until: now + UNAVAILABLE_MS })
+                let away = FetchError::Unavailable(error.to_string());
+                Some(state_of(id, Err(away), now, 0))
             }
         }
     }
 
-    fn request(&self, id: u32, now: Timestamp) -> SchemaState {
+    fn request(&self, id: u32, now: Timestamp, failures: u32) -> SchemaState {
         let Some(registry) = self.registry.clone() else {
             return SchemaState::Unknown { until: now + UNKNOWN_MS };
         };
-        lock(&self.states).insert(id, SchemaState::Requested);
-        let states = Arc::clone(&self.states);
+        let _before = lock(&self.answers).schemas.insert(id, SchemaState::Requested);
+        let answers = Arc::clone(&self.answers);
         let runtime = registry.runtime.clone();
         let _detached = runtime.spawn(async move {
-            let state = match registry.fetch(id).await {
-                Ok(Some(text)) => parse(id, &text, now),
-                Ok(None) => SchemaState::Unknown { until: now + UNKNOWN_MS },
-                Err(error) => {
-                    tracing::warn!(id, %error, "the schema registry does not answer");
-                    SchemaState::Unavailable { until: now + UNAVAILABLE_MS }
+            let answer = registry.fetch(id).await;
+            let mut answers = lock(&answers);
+            match &answer {
+                Err(FetchError::Denied(status)) => {
+                    let _first = answers.denied.get_or_insert((*status, now));
                 }
-            };
-            lock(&states).insert(id, state);
+                // Records wait for a registry that is away, however long.
+                _ => answers.denied = None,
+            }
+            let state = state_of(id, answer, now, failures);
+            let _before = answers.schemas.insert(id, state);
         });
         SchemaState::Requested
     }
 }
 
 impl SchemaRegistry {
-    /// The schema registered under `id`, as JSON; `None` if there is none.
-    async fn fetch(&self, id: u32) -> Result<Option<String>, reqwest::Error> {
+    /// The schema registered under `id`.
+    async fn fetch(&self, id: u32) -> Result<Schema, FetchError> {
         #[derive(Deserialize)]
         struct SchemaResponse {
             schema: String,
         }
 
+        let away = |error: reqwest::Error| FetchError::Unavailable(error.to_string());
         let url = format!("{}/schemas/ids/{id}", self.url.trim_end_matches('/'));
-        let answer = self.client.get(url).send().await?;
-        if answer.status() == StatusCode::NOT_FOUND {
-            return Ok(None);
+        let mut answer = self.client.get(url).send().await.map_err(away)?;
+        check_status(answer.status())?;
+        let mut body = Vec::new();
+        while let Some(chunk) = answer.chunk().await.map_err(away)? {
+            body.extend_from_slice(&chunk);
+            if body.len() > ANSWER_BYTES_MAX {
+                let why = format!("the registry's answer has more than {ANSWER_BYTES_MAX} bytes");
+                return Err(FetchError::Refused(why));
+            }
         }
-        let answer: SchemaResponse = answer.error_for_status()?.json().await?;
-        Ok(Some(answer.schema))
+        let answer: SchemaResponse = serde_json::from_slice(&body)
+            .map_err(|error| FetchError::Unavailable(error.to_string()))?;
+        writer_schema(&answer.schema)
+    }
+}
+
+/// What an answer with this status means.
+fn check_status(status: StatusCode) -> Result<(), FetchError> {
+    match status {
+        StatusCode::NOT_FOUND => Err(FetchError::Unknown),
+        StatusCode::UNAUTHORIZED
+        | StatusCode::FORBIDDEN
+        | StatusCode::PROXY_AUTHENTICATION_REQUIRED => Err(FetchError::Denied(status)),
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
+            Err(FetchError::Unavailable(status.to_string()))
+        }
+        // A redirect is not followed: it could lead anywhere.
+        _ if status.is_redirection() => Err(FetchError::Denied(status)),
+        _ if status.is_client_error() => {
+            Err(FetchError::Refused(format!("the registry answers {status}")))
+        }
+        _ if status.is_success() => Ok(()),
+        _ => Err(FetchError::Unavailable(status.to_string())),
     }
 }
 
@@ -179,26 +297,45 @@ impl WriterSchemas for SchemasAt<'_> {
     }
 }
 
-/// A schema that cannot be parsed counts as unknown: the registry itself is available.
-fn parse(id: u32, text: &str, now: Timestamp) -> SchemaState {
-    match Schema::parse_str(text) {
+/// A text that cannot be used as a schema is refused: the registry itself is available.
+fn writer_schema(text: &str) -> Result<Schema, FetchError> {
+    writer_schema::parse(text).map_err(|error| FetchError::Refused(error.to_string()))
+}
+
+/// What is remembered of an answer that was asked for at `now`.
+fn state_of(
+    id: u32,
+    answer: Result<Schema, FetchError>,
+    now: Timestamp,
+    failures: u32,
+) -> SchemaState {
+    let until = now + UNKNOWN_MS;
+    match answer {
         Ok(schema) => SchemaState::Known(Arc::new(schema)),
-        Err(error) => {
-            tracing::warn!(id, %error, "a registered schema is not one that Orloj can parse");
-            SchemaState::Unknown { until: now + UNKNOWN_MS }
+        Err(FetchError::Unknown) => SchemaState::Unknown { until },
+        Err(FetchError::Refused(why)) => {
+            tracing::warn!(id, why, "a registered schema cannot be used");
+            SchemaState::Refused { why: why.into(), until }
+        }
+        Err(error @ (FetchError::Denied(_) | FetchError::Unavailable(_))) => {
+            tracing::warn!(id, %error, "the schema registry gives no schema now");
+            let pause = (UNAVAILABLE_MS << failures.min(16)).min(UNAVAILABLE_MAX_MS);
+            SchemaState::Unavailable { until: now + pause, failures: failures + 1 }
         }
     }
 }
 
+fn as_millis(duration: Duration) -> Millis {
+    Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
+}
+
 /// No code panics while it holds the lock, and each entry is consistent without the others.
-fn lock(states: &Mutex<HashMap<u32, SchemaState>>) -> MutexGuard<'_, HashMap<u32, SchemaState>> {
-    states.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
+    answers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
     use tokio::sync::mpsc;
@@ -206,6 +343,8 @@ mod tests {
 
     use super::*;
 
+    /// In ms.
+    const PATIENCE: Millis = 60_000;
     const DEADLINE: Duration = Duration::from_secs(10);
     const SCHEMA: &str = r#"{"type":"record","name":"A","fields":[]}"#;
 
@@ -234,14 +373,19 @@ mod tests {
                 socket.write_all((answer + &body).as_bytes()).await.unwrap();
             }
         });
-        (SchemaRegistry { url, client: Client::new(), runtime: Handle::current() }, paths)
+        (registry(url), paths)
+    }
+
+    fn registry(url: String) -> SchemaRegistry {
+        let client = Client::builder().redirect(Policy::none()).build().unwrap();
+        SchemaRegistry { url, client, runtime: Handle::current(), denied_patience: PATIENCE }
     }
 
     /// Looks up `id` at `now` until the answer has arrived.
     async fn look_up_after_response(cache: &SchemaCache, id: u32, now: Timestamp) -> SchemaLookup {
         assert!(matches!(cache.at(now).by_id(id), SchemaLookup::Unreachable), "a look-up waited");
         let answered = async {
-            while matches!(lock(&cache.states).get(&id), Some(SchemaState::Requested)) {
+            while matches!(lock(&cache.answers).schemas.get(&id), Some(SchemaState::Requested)) {
                 tokio::task::yield_now().await;
             }
         };
@@ -285,7 +429,7 @@ mod tests {
             SchemaLookup::Unreachable
         ));
         assert!(matches!(
-            look_up_after_response(&cache, 7, 2 * UNAVAILABLE_MS).await,
+            look_up_after_response(&cache, 7, 3 * UNAVAILABLE_MS).await,
             SchemaLookup::Known(_)
         ));
     }
@@ -294,9 +438,65 @@ mod tests {
     async fn a_registry_that_does_not_listen_is_unavailable() {
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let url = format!("http://{free}");
-        let registry = SchemaRegistry { url, client: Client::new(), runtime: Handle::current() };
+        let cache = SchemaCache::new(None, Some(registry(url)));
+        assert!(matches!(look_up_after_response(&cache, 7, 0).await, SchemaLookup::Unreachable));
+    }
+
+    /// The reason why a schema is refused at `now`.
+    async fn refusal(cache: &SchemaCache, id: u32, now: Timestamp) -> String {
+        match look_up_after_response(cache, id, now).await {
+            SchemaLookup::Refused(why) => why.to_string(),
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_definite_refusal_is_for_the_schema_alone() {
+        let recursive = r#"{"type":"record","name":"A","fields":[{"name":"a","type":"A"}]}"#;
+        let recursive = serde_json::json!({ "schema": recursive }).to_string();
+        let long = "x".repeat(ANSWER_BYTES_MAX + 1);
+        let answers = [(422, "{}"), (400, "{}"), (200, recursive.as_str()), (200, long.as_str())];
+        let (registry, _paths) = start_registry(&answers).await;
+        let cache = SchemaCache::new(None, Some(registry));
+        assert!(refusal(&cache, 1, 0).await.contains("422"));
+        assert!(refusal(&cache, 2, 0).await.contains("400"));
+        assert!(refusal(&cache, 3, 0).await.contains("contains itself"));
+        assert!(refusal(&cache, 4, 0).await.contains("bytes"));
+        assert_eq!(cache.refusal(), None, "the registry itself answers");
+    }
+
+    #[tokio::test]
+    async fn a_registry_that_denies_access_is_named_and_after_a_time_its_schemas_are_refused() {
+        let body = serde_json::json!({ "schema": SCHEMA }).to_string();
+        let answers = [(302, "{}"), (401, "{}"), (200, body.as_str())];
+        let (registry, _paths) = start_registry(&answers).await;
         let cache = SchemaCache::new(None, Some(registry));
         assert!(matches!(look_up_after_response(&cache, 7, 0).await, SchemaLookup::Unreachable));
+        assert!(cache.refusal().unwrap().contains("302"), "no redirect is followed");
+        let late = PATIENCE - 1;
+        assert!(matches!(look_up_after_response(&cache, 7, late).await, SchemaLookup::Unreachable));
+        let over = cache.at(PATIENCE).by_id(7);
+        assert!(matches!(&over, SchemaLookup::Refused(why) if why.contains("302")), "{over:?}");
+        let again = PATIENCE + UNAVAILABLE_MAX_MS;
+        assert!(matches!(cache.at(again).by_id(7), SchemaLookup::Refused(_)), "it is asked again");
+        let answered = async {
+            while !matches!(cache.at(again).by_id(7), SchemaLookup::Known(_)) {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(DEADLINE, answered).await.unwrap();
+        assert_eq!(cache.refusal(), None);
+    }
+
+    #[tokio::test]
+    async fn records_wait_for_a_registry_that_is_away_however_long() {
+        let (registry, _paths) = start_registry(&[(401, "{}"), (503, "{}")]).await;
+        let cache = SchemaCache::new(None, Some(registry));
+        assert!(matches!(look_up_after_response(&cache, 7, 0).await, SchemaLookup::Unreachable));
+        let late = PATIENCE - 1;
+        assert!(matches!(look_up_after_response(&cache, 7, late).await, SchemaLookup::Unreachable));
+        assert!(matches!(cache.at(PATIENCE).by_id(7), SchemaLookup::Unreachable));
+        assert_eq!(cache.refusal(), None);
     }
 
     #[test]
@@ -306,7 +506,7 @@ mod tests {
         std::fs::write(folder.path().join("8.avsc"), "{").unwrap();
         let cache = SchemaCache::new(Some(folder.path().to_owned()), None);
         assert!(matches!(cache.at(0).by_id(7), SchemaLookup::Known(_)));
-        assert!(matches!(cache.at(0).by_id(8), SchemaLookup::Unknown));
+        assert!(matches!(cache.at(0).by_id(8), SchemaLookup::Refused(_)));
         assert!(matches!(cache.at(0).by_id(9), SchemaLookup::Unknown));
         std::fs::write(folder.path().join("9.avsc"), SCHEMA).unwrap();
         assert!(matches!(cache.at(UNKNOWN_MS - 1).by_id(9), SchemaLookup::Unknown));

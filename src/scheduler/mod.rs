@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orloj_core::scheduler::config::{
-    Mode, SchedulerConfig, SchedulerTiming, TargetPolicy, WheelConfig,
+    Mode, ParkingLimits, SchedulerConfig, SchedulerTiming, TargetPolicy, WheelConfig,
 };
 use orloj_core::scheduler::{self as core_scheduler, GRACE_MS, LoopError, SchedulerParts};
 use tokio_util::sync::CancellationToken;
@@ -230,6 +230,11 @@ fn scheduler_config(
         cluster_id,
         mode,
         records_per_step_max: scheduler.records_per_step_max.get(),
+        parking: ParkingLimits {
+            records_max: settings.triggers.parked_records_max.get(),
+            bytes_max: usize::try_from(settings.triggers.parked_bytes_max.bytes())
+                .unwrap_or(usize::MAX),
+        },
         fires_per_step_max: scheduler.fires_per_step_max.get(),
         partitions_per_commit_max: scheduler.partitions_per_commit_max.get(),
         commit_interval_min: scheduler.commit_interval_min,

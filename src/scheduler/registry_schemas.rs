@@ -30,4 +30,8 @@ impl SchemaSource for RegistrySchemas {
     fn at(&self, now: Timestamp) -> impl WriterSchemas + '_ {
         self.cache.at(now)
     }
+
+    fn refusal(&self) -> Option<String> {
+        self.cache.refusal()
+    }
 }

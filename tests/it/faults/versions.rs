@@ -12,7 +12,7 @@ use crate::test_cluster::{PARTITIONS, READY_DEADLINE};
 
 /// Ours, and that of the version after it.
 const OURS: &str = "orloj1 ";
-const NEWER: &str = "orloj2 ";
+const NEWER: &str = "orloj3 ";
 /// The partition that a newer process has had.
 const PARTITION: i32 = 0;
 

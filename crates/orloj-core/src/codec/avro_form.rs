@@ -39,6 +39,11 @@ pub(super) fn read(
                          Orloj reads the same registry, and send the record again"
                     )));
                 }
+                SchemaLookup::Refused(why) => {
+                    return Err(RegistrationError::MayBecomeReadable(format!(
+                        "the Avro schema id {id} cannot be used: {why}"
+                    )));
+                }
                 SchemaLookup::Unreachable => {
                     return Err(RegistrationError::NotReadableNow(
                         ReadError::RegistryUnavailable { id },
@@ -258,10 +263,12 @@ pub(super) mod tests {
 
     use super::*;
     use crate::codec::golden;
-    use crate::codec::registration_tests::{NOW, plain, record, registration};
+    use crate::codec::registration::{read_replayed, writer_schema};
+    use crate::codec::registration_tests::{FakeRegistry, NOW, plain, record, registration};
     use crate::codec::registration_tests::{try_read, unreadable};
     use crate::codec::schemas::Schemas;
     use crate::model::definition::{Target, TopicTarget};
+    use crate::model::input::Request;
     use crate::model::lifecycle::Dependencies;
     use crate::model::partitioner::Partitioner;
     use crate::model::retry::RetryPolicy;
@@ -342,9 +349,9 @@ pub(super) mod tests {
             final_statuses: vec![404],
         }));
         expected.definition.caller = Some("billing".into());
-        for value in [confluent(1, &avro_datum()), single_object(&avro_datum())] {
-            assert_eq!(registration(&record(Some(&value), &[])), expected);
-        }
+        assert_eq!(registration(&record(Some(&single_object(&avro_datum())), &[])), expected);
+        expected.in_ledger = true; // another owner may not get the schema
+        assert_eq!(registration(&record(Some(&confluent(1, &avro_datum())), &[])), expected);
     }
 
     #[test]
@@ -362,7 +369,7 @@ pub(super) mod tests {
     fn a_foreign_schema_is_resolved_against_ours() {
         let value = confluent(2, b"\x02t\x02n\xd0\x0f");
         let mut expected = plain(NOW + 1_000, "t", b"");
-        expected.definition.payload = None;
+        (expected.definition.payload, expected.in_ledger) = (None, true);
         assert_eq!(registration(&record(Some(&value), &[])), expected);
     }
 
@@ -398,7 +405,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_unknown_schema_may_become_readable_and_an_unreachable_registry_pauses() {
+    fn an_unknown_schema_may_become_readable_and_an_unreachable_registry_is_waited_for() {
         let unknown = confluent(3, &avro_datum());
         let refused = unreadable(&record(Some(&unknown), &[]));
         assert!(refused.may_become_readable, "{}", refused.reason);
@@ -406,6 +413,31 @@ pub(super) mod tests {
         let away = confluent(9, &avro_datum());
         let read = try_read(&record(Some(&away), &[]), Partitioner::Any);
         assert_eq!(read, Err(ReadError::RegistryUnavailable { id: 9 }));
+    }
+
+    #[test]
+    fn a_replay_looks_up_no_schema_unless_an_earlier_program_has_ingested_the_record() {
+        let schemas = Schemas::new();
+        let context = ReadContext {
+            partitioner: Partitioner::Any,
+            partitions: 7,
+            schemas: &schemas,
+            writers: &FakeRegistry,
+        };
+        let away = confluent(9, &avro_datum());
+        let raw = record(Some(&away), &[]);
+        let read = read_replayed(&raw, &context, raw.offset).unwrap().request;
+        assert_eq!(read, Request::Cancel { id: "order-7".into(), caller: None });
+        let read = read_replayed(&raw, &context, raw.offset + 1);
+        assert_eq!(read, Err(ReadError::RegistryUnavailable { id: 9 }));
+        let known = confluent(1, &avro_datum());
+        match read_replayed(&record(Some(&known), &[]), &context, raw.offset + 1).unwrap().request {
+            Request::Register(new) => assert!(!new.in_ledger, "it may have fired since"),
+            other => panic!("not a registration: {other:?}"),
+        }
+        let headers = [("orloj-fire-at", "0"), ("orloj-target-topic", "t")];
+        assert_eq!(writer_schema(&record(Some(&away), &headers)), None, "a payload");
+        assert_eq!(writer_schema(&raw), Some(9));
     }
 
     #[test]
@@ -420,11 +452,9 @@ pub(super) mod tests {
         values.last_mut().unwrap()[2] ^= 1;
         for value in values {
             let refused = unreadable(&record(Some(&value), &[]));
-            assert!(
-                !refused.may_become_readable && refused.reason.contains("Avro"),
-                "{}",
-                refused.reason
-            );
+            let needs_registry = value.len() >= 5 && value[0] == 0;
+            assert_eq!(refused.may_become_readable, needs_registry, "{}", refused.reason);
+            assert!(refused.reason.contains("Avro"), "{}", refused.reason);
             assert_eq!(refused.value.as_deref(), Some(value.as_slice()));
         }
     }

@@ -191,6 +191,7 @@ impl RegistrationDraft {
             priority,
             on_conflict,
             definition,
+            in_ledger: false,
         })
     }
 }

@@ -27,6 +27,7 @@ mod row_bytes;
 mod row_v2;
 mod row_v3;
 mod text_field;
+pub mod writer_schema;
 
 #[cfg(test)]
 mod recurring_tests;

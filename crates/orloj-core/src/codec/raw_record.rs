@@ -76,14 +76,16 @@ pub enum SchemaLookup {
     Known(Arc<Schema>),
     /// It is not registered.
     Unknown,
-    /// It cannot be fetched now: pause, and read the record again later.
+    /// It cannot be fetched now: read the record again later.
     Unreachable,
+    /// It cannot be used, or the registry refuses to give it: why.
+    Refused(Arc<str>),
 }
 
 /// Why a record cannot be read now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// Pause the ingest of this partition and read the record again later; fires go on.
+    /// Read the record again later, and later records of its trigger after it.
     #[error("the schema registry does not say now what schema id {id} is")]
     RegistryUnavailable {
         /// The id that was asked for.

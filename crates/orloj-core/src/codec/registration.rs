@@ -2,7 +2,8 @@
 //!
 //! Invariant: a record is read from its bytes alone, so that a replay reads it the same; the one
 //! thing that is not in the bytes, an Avro schema looked up by id, is marked `may_become_readable`
-//! where unknown and stops the reading where it cannot be looked up now.
+//! where unknown and stops the reading where it cannot be looked up now. A registration with such a
+//! schema is in the ledger while it is pending, so a replay does not look it up.
 //!
 //! ```text
 //!  a batch? ─► one record a registration
@@ -23,12 +24,12 @@ pub use super::raw_record::{
 };
 use super::text_field::{self, Reason, refused};
 use super::{avro_form, headers_form, json_form, lifecycle_fields};
-use crate::model::Timestamp;
 use crate::model::definition::Header;
-use crate::model::input::{Forward, Request, TriggerRecord, Unreadable};
+use crate::model::input::{Forward, Registration, Request, TriggerRecord, Unreadable};
 use crate::model::limits::PAYLOAD_BYTES_MAX;
 use crate::model::retry::RetryPolicy;
 use crate::model::text::Text;
+use crate::model::{Offset, Timestamp};
 
 /// Reads a record of `triggers`.
 pub fn read_trigger(
@@ -46,11 +47,18 @@ pub fn read_trigger(
             batch::read(raw, context).unwrap_or_else(|reason| unreadable(raw, None, reason, false));
         return Ok(record);
     }
+    let needs_registry = writer_schema(raw).is_some();
     record.request = match text_field::id(raw.key) {
         Err(reason) => unreadable(raw, None, reason, false),
         Ok(id) => match request(raw, &id, &mut record.timestamp, context) {
+            Ok(Request::Register(new)) => {
+                Request::Register(Registration { in_ledger: needs_registry, ..new })
+            }
             Ok(request) => request,
-            Err(RegistrationError::Permanent(reason)) => unreadable(raw, Some(id), reason, false),
+            // A replay does not read it: it must know that the record has changed nothing.
+            Err(RegistrationError::Permanent(reason)) => {
+                unreadable(raw, Some(id), reason, needs_registry)
+            }
             Err(RegistrationError::MayBecomeReadable(reason)) => {
                 unreadable(raw, Some(id), reason, true)
             }
@@ -58,6 +66,53 @@ pub fn read_trigger(
         },
     };
     Ok(record)
+}
+
+/// Reads a record of `triggers` below N again. `registry_from` is the cursor's: a registration from
+/// there on whose writer schema is in a registry was put into the ledger, and is not read. All that
+/// is left of it is that it ends earlier generations of its trigger, as a cancel does.
+pub fn read_replayed(
+    raw: &RawRecord<'_>,
+    context: &ReadContext<'_>,
+    registry_from: Offset,
+) -> Result<TriggerRecord, ReadError> {
+    if raw.offset >= registry_from
+        && writer_schema(raw).is_some()
+        && let Some(id) = trigger_of(raw, context)
+    {
+        let request = Request::Cancel { id, caller: None };
+        let RawRecord { offset, timestamp, .. } = *raw;
+        return Ok(TriggerRecord { offset, timestamp, ack: false, request });
+    }
+    let mut record = read_trigger(raw, context)?;
+    if let Request::Register(new) = &mut record.request {
+        new.in_ledger = false; // it was ingested by a program that did not put it there
+    }
+    Ok(record)
+}
+
+/// The trigger that a record is about, from its key; `None` if it changes no trigger of its
+/// partition.
+#[must_use]
+pub fn trigger_of(raw: &RawRecord<'_>, context: &ReadContext<'_>) -> Option<Text> {
+    if header(raw, BATCH) == Some(Some(b"true")) {
+        return None;
+    }
+    let id = text_field::id(raw.key).ok()?;
+    let partition = context.partitioner.partition(id.bytes(), context.partitions);
+    let is_ours = partition.is_none_or(|partition| partition == raw.partition);
+    (is_ours || header(raw, FORWARDED).is_some()).then_some(id)
+}
+
+/// The id of the writer schema that the value of a record names, if it must be looked up.
+#[must_use]
+pub fn writer_schema(raw: &RawRecord<'_>) -> Option<u32> {
+    let Some([0x00, i0, i1, i2, i3, ..]) = raw.value else { return None };
+    let is_other = header(raw, COMMAND).is_some() || header(raw, BATCH) == Some(Some(b"true"));
+    if is_other || headers_form::read(&raw.headers).is_ok_and(|draft| draft.has_instructions()) {
+        return None;
+    }
+    Some(u32::from_be_bytes([*i0, *i1, *i2, *i3]))
 }
 
 /// Reads the field `retry` of an envelope, for who takes registrations in a form of its own.

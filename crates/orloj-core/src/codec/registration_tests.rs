@@ -21,7 +21,7 @@ use crate::model::retry::RetryPolicy;
 pub(super) const NOW: u64 = 1_700_000_000_000;
 
 /// Id 1 is ours, id 2 is a user's, id 9 cannot be fetched now, and all others are unknown.
-struct FakeRegistry;
+pub(super) struct FakeRegistry;
 
 impl WriterSchemas for FakeRegistry {
     fn by_id(&self, id: u32) -> SchemaLookup {
@@ -93,6 +93,7 @@ pub(super) fn plain(fire_at: u64, name: &str, payload: &'static [u8]) -> Registr
         count: CountPolicy::Reset,
         priority: 127,
         on_conflict: OnConflict::Replace,
+        in_ledger: false,
         definition: Definition {
             target: topic(name),
             payload: Some(Bytes::from_static(payload)),
@@ -186,6 +187,7 @@ fn json_carries_every_field() {
         value: value.map(|value| Bytes::from_static(value.as_bytes())),
     };
     let expected = Registration {
+        in_ledger: false,
         id: "order-7".into(),
         fire_at: NOW + 1_000,
         schedule: None,

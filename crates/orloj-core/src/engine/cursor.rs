@@ -4,6 +4,8 @@
 //! the group's committed offset (N) and its metadata (the rest), written inside the transaction
 //! whose effects it describes; no step inserts a row at or below its own W.
 
+use super::parked_schemas::ParkedSchemas;
+use crate::fault::{Mutation, is_active};
 use crate::model::timeline::{Source, TimelineKey};
 use crate::model::{Offset, Timestamp};
 
@@ -23,6 +25,11 @@ pub struct Cursor {
     pub replay_horizon: Timestamp,
     /// The number of the last committed step, over all owners; its high bits are the epoch.
     pub step: u64,
+    /// Registrations from here on whose writer schema is in a registry are in the ledger while they
+    /// are pending: a replay need not read them.
+    pub registry_from: Offset,
+    /// The records below N that are not decided.
+    pub parked: ParkedSchemas,
 }
 
 /// The bits of a step's number below its epoch: enough for 34 years of a thousand steps a second.
@@ -44,6 +51,9 @@ pub fn next_epoch_base(last: u64) -> u64 {
 
 /// The version of the commit metadata that this program writes.
 const VERSION: &str = "orloj1";
+/// The version while records are parked. A program that does not know of them must not read it: it
+/// would never decide them.
+const VERSION_PARKED: &str = "orloj2";
 /// The end of the metadata of an owner's final commit.
 const FINAL_MARKER: &str = "left=1";
 
@@ -69,7 +79,18 @@ impl Cursor {
             replay_from: triggers,
             replay_horizon: 0,
             step: 0,
+            registry_from: triggers,
+            parked: ParkedSchemas::NONE,
         }
+    }
+
+    /// Every record of `triggers` below this offset is decided.
+    #[must_use]
+    pub fn decided_until(&self) -> Offset {
+        if is_active(Mutation::ParkedCountsAsDecided) {
+            return self.next_offset;
+        }
+        self.parked.first_offset().unwrap_or(self.next_offset).min(self.next_offset)
     }
 
     /// The commit metadata: a line of text with a format version. `owner` is the transactional
@@ -77,8 +98,13 @@ impl Cursor {
     #[must_use]
     pub fn to_metadata(&self, owner: &str) -> String {
         let fired_through = &self.fired_through;
+        let (version, parked) = if self.parked.is_empty() {
+            (VERSION, String::new())
+        } else {
+            (VERSION_PARKED, format!(" parked={}", self.parked.to_text()))
+        };
         format!(
-            "{VERSION} w={}.{}.{}.{} ns={} l={} s={} step={} tx={owner}",
+            "{version} w={}.{}.{}.{} ns={} l={} s={} step={} r={}{parked} tx={owner}",
             fired_through.due,
             fired_through.priority,
             fired_through.source as u8,
@@ -87,6 +113,7 @@ impl Cursor {
             self.replay_from,
             self.replay_horizon,
             self.step,
+            self.registry_from,
         )
     }
 
@@ -101,7 +128,9 @@ impl Cursor {
     #[must_use]
     pub fn active_owner(metadata: &str) -> Option<&str> {
         let mut words = metadata.split(' ');
-        if words.next() != Some(VERSION) || words.clone().any(|word| word == FINAL_MARKER) {
+        if !matches!(words.next(), Some(VERSION | VERSION_PARKED))
+            || words.clone().any(|word| word == FINAL_MARKER)
+        {
             return None;
         }
         words.find_map(|word| word.strip_prefix("tx="))
@@ -114,7 +143,7 @@ impl Cursor {
     ) -> Result<(Self, String), MetadataError> {
         let mut words = metadata.split(' ');
         match words.next() {
-            Some(VERSION) => {}
+            Some(VERSION | VERSION_PARKED) => {}
             Some(other) if other.starts_with("orloj") => {
                 return Err(MetadataError::Newer(other.to_owned()));
             }
@@ -142,6 +171,8 @@ impl Cursor {
             "l" => self.replay_from = value.parse().ok()?,
             "s" => self.replay_horizon = value.parse().ok()?,
             "step" => self.step = value.parse().ok()?,
+            "r" => self.registry_from = value.parse().ok()?,
+            "parked" => self.parked = ParkedSchemas::from_text(value)?,
             _ => {} // a later minor version may have more fields
         }
         Some(())
@@ -190,14 +221,35 @@ mod tests {
             replay_from: 30,
             replay_horizon: 99,
             step: 5,
+            registry_from: 20,
+            parked: ParkedSchemas::NONE,
         }
     }
 
     #[test]
     fn metadata_has_this_text() {
         let line = cursor().to_metadata("orloj-a");
-        assert_eq!(line, "orloj1 w=17.3.1.9 ns=8 l=30 s=99 step=5 tx=orloj-a");
+        assert_eq!(line, "orloj1 w=17.3.1.9 ns=8 l=30 s=99 step=5 r=20 tx=orloj-a");
         assert_eq!(Cursor::from_metadata(40, &line), Ok((cursor(), "orloj-a".to_owned())));
+    }
+
+    #[test]
+    fn metadata_with_parked_records_has_a_later_version() {
+        let parked = [(3, 35), (9, 38)].into_iter().collect();
+        let cursor = Cursor { parked, ..cursor() };
+        let line = cursor.to_metadata("orloj-a");
+        let text = "orloj2 w=17.3.1.9 ns=8 l=30 s=99 step=5 r=20 parked=3:35,9:38 tx=orloj-a";
+        assert_eq!(line, text);
+        assert_eq!(Cursor::from_metadata(40, &line), Ok((cursor, "orloj-a".to_owned())));
+        assert_eq!(Cursor::active_owner(&line), Some("orloj-a"));
+        assert_eq!(cursor.decided_until(), 35);
+    }
+
+    #[test]
+    fn metadata_of_an_earlier_program_says_nothing_of_the_registry() {
+        let line = "orloj1 w=17.3.1.9 ns=8 l=30 s=99 step=5 tx=orloj-a";
+        let (read, _owner) = Cursor::from_metadata(40, line).unwrap();
+        assert_eq!(read, Cursor { registry_from: 40, ..cursor() });
     }
 
     #[test]
@@ -223,7 +275,7 @@ mod tests {
         assert_eq!(Cursor::from_metadata(0, ""), Err(MetadataError::Foreign));
         assert_eq!(Cursor::from_metadata(0, "hello"), Err(MetadataError::Foreign));
         assert_eq!(Cursor::from_metadata(0, "orloj1 w=1"), Err(MetadataError::Foreign));
-        let newer = MetadataError::Newer("orloj2".to_owned());
-        assert_eq!(Cursor::from_metadata(0, "orloj2 x"), Err(newer));
+        let newer = MetadataError::Newer("orloj3".to_owned());
+        assert_eq!(Cursor::from_metadata(0, "orloj3 x"), Err(newer));
     }
 }

@@ -21,6 +21,8 @@ pub struct DueEntries {
     pub late: Vec<(TimelineKey, RowBytes)>,
     /// Off the timeline, in key order.
     pub entries: Vec<(TimelineKey, RowBytes)>,
+    /// The triggers of these entries of which a record is parked.
+    pub(super) held: Vec<IdHash>,
     /// Withdrawals of earlier fires: they are sent first, to every pool.
     pub(super) withdrawals: Vec<Withdrawal>,
     /// The pools to send them to, if there are withdrawals.
@@ -54,7 +56,8 @@ impl DueEntries {
     }
 
     /// The ids whose index rows must be fetched: of entries with a lifecycle, which may be
-    /// scheduled again, and of those whose topic is unavailable, which will wait.
+    /// scheduled again, and of those which will wait, because their topic is unavailable or a
+    /// record of their trigger is parked.
     #[must_use]
     pub fn ids_to_prefetch(&self, catalog: &TopicCatalog) -> Vec<IdHash> {
         let any_unavailable = catalog.any_unavailable();
@@ -66,7 +69,10 @@ impl DueEntries {
             let pool = || row::target_pool(row).and_then(|pool| catalog.pool(pool));
             matches!(topic.or_else(pool), Some(TopicState::Unavailable(_)))
         };
-        self.rows().filter(needs_index_row).filter_map(trigger_hash).collect()
+        let mut ids: Vec<_> =
+            self.rows().filter(needs_index_row).filter_map(trigger_hash).collect();
+        ids.extend(&self.held);
+        ids
     }
 
     fn rows(&self) -> impl Iterator<Item = &RowBytes> {
@@ -80,7 +86,7 @@ pub(super) fn cost_of(row: &RowBytes) -> usize {
 }
 
 /// The trigger that a row is about.
-fn trigger_hash(row: &RowBytes) -> Option<IdHash> {
+pub(super) fn trigger_hash(row: &RowBytes) -> Option<IdHash> {
     match row::view(row).ok()? {
         Some(fire) => Some(IdHash::of(fire.trigger)),
         None => match row::decode(row).ok()? {

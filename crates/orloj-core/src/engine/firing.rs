@@ -3,12 +3,14 @@
 //! Invariant: firing writes nothing per trigger into the store. W records that it happened; only an
 //! entry that is in the ledger is settled there.
 
+use std::collections::HashSet;
+
 use super::catalog::CachingCatalog;
 use super::config::PartitionContext;
 use super::dispatch::{DispatchHandler, DispatchResult, plain_topic_fire};
 use super::draft::StepDraft;
-use super::due_entries::DueEntries;
-use super::index_row::{IndexEntry, IndexEntryKind};
+use super::due_entries::{DueEntries, trigger_hash};
+use super::index_row::{IdHash, IndexEntry, IndexEntryKind};
 use super::prefetch::Prefetched;
 use super::recurrence::OccurrenceDecision;
 use super::state::{CorruptRow, EngineState};
@@ -37,12 +39,12 @@ impl<'p> FireHandler<'p> {
     /// Fires all of them; W moves past them.
     pub(super) fn fire(mut self, due: DueEntries) -> Result<(), CorruptRow> {
         self.output.reserve(due.len());
-        let DueEntries { late, entries, withdrawals, pools, fired_through } = due;
+        let DueEntries { late, entries, held, withdrawals, pools, fired_through } = due;
         for withdrawal in withdrawals {
             self.dispatch().send_withdrawal(withdrawal, &pools);
         }
         self.state.begin_fire(fired_through);
-        let fired = self.fire_entries(late.into_iter().chain(entries));
+        let fired = self.fire_entries(late.into_iter().chain(entries), &held);
         self.state.end_fire();
         fired
     }
@@ -50,9 +52,15 @@ impl<'p> FireHandler<'p> {
     fn fire_entries(
         &mut self,
         due: impl Iterator<Item = (TimelineKey, RowBytes)>,
+        held: &[IdHash],
     ) -> Result<(), CorruptRow> {
+        let held: HashSet<_> = held.iter().copied().collect();
         for (key, row) in due {
             let corrupt = |reason| CorruptRow { key, reason };
+            if !held.is_empty() && trigger_hash(&row).is_some_and(|id| held.contains(&id)) {
+                self.hold(key, row::decode(&row).map_err(corrupt)?);
+                continue;
+            }
             let plain = plain_topic_fire(&row, &mut self.topics).map_err(corrupt)?;
             if let Some((partition, scheduled)) = plain {
                 self.output.emit(Emit::ToTopic(TopicFire { row, partition, scheduled }));
@@ -126,6 +134,26 @@ impl<'p> FireHandler<'p> {
             }
         }
         trigger.save();
+    }
+
+    /// A record of the trigger is parked, which may cancel or replace it: the entry waits.
+    fn hold(&mut self, key: TimelineKey, row: Row) {
+        match row {
+            Row::Veto { .. } => {}
+            Row::Watch { trigger, .. } => self.trigger(&trigger).expire_watch(key, trigger),
+            Row::Fire(row) if row.lifecycle.is_some() && key.source == Source::Triggers => {
+                let mut trigger = self.trigger(&row.id.trigger);
+                let live = LiveEntry { entry: IndexEntry::for_row(key, &row), row };
+                if live.entry.kind == IndexEntryKind::Remembered {
+                    trigger.expire_lifecycle(live);
+                } else {
+                    let due = trigger.parked_until();
+                    trigger.reschedule(live, due);
+                }
+                trigger.save();
+            }
+            Row::Fire(row) => self.park(key, row),
+        }
     }
 
     /// The target cannot be reached now: the entry waits, in the ledger, because its new key

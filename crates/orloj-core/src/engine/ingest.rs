@@ -5,10 +5,11 @@
 
 use super::config::PartitionContext;
 use super::draft::StepDraft;
-use super::prefetch::Prefetched;
+use super::prefetch::{ParkedRecord, Prefetched};
 use super::state::{CorruptRow, EngineState};
 use super::step::Emit;
 use super::trigger_handler::TriggerHandler;
+use crate::fault::{Mutation, is_active};
 use crate::model::input::{Request, SignalRecord, TriggerRecord};
 use crate::model::signal::Signal;
 use crate::model::text::Text;
@@ -24,10 +25,13 @@ pub(super) struct IngestHandler<'p> {
 impl IngestHandler<'_> {
     pub(super) fn ingest_trigger(&mut self, record: TriggerRecord) -> Result<(), CorruptRow> {
         let TriggerRecord { offset, timestamp, ack, request } = record;
+        let was_parked = offset < self.state.cursor().next_offset;
         self.state.set_next_offset(offset + 1);
         self.output.count_ingested();
         match request {
-            Request::Register(new) => {
+            Request::Register(mut new) => {
+                // L may pass it: the records that it is ingested after are later ones.
+                new.in_ledger |= was_parked && !is_active(Mutation::ReleasedNotInLedger);
                 self.trigger(&new.id).register(offset, timestamp, ack, new)?;
             }
             Request::Cancel { id, caller } => {
@@ -55,6 +59,11 @@ impl IngestHandler<'_> {
             }
         }
         Ok(())
+    }
+
+    pub(super) fn ingest_parked(&mut self, record: &ParkedRecord) {
+        self.state.park(record.offset, &record.id, record.schemas);
+        self.output.count_ingested();
     }
 
     pub(super) fn ingest_signal(&mut self, record: SignalRecord) -> Result<(), CorruptRow> {

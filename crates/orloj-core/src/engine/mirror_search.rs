@@ -29,7 +29,12 @@ pub(super) enum MirrorError {
     /// A newer version wrote it.
     Newer(MetadataError),
     /// It was not written at a shutdown, and the committed offset is lost.
-    NotClean(Cursor),
+    NotClean {
+        /// N of the mirror.
+        offset: Offset,
+        /// When what it has fired last was due, in ms since the epoch.
+        due: Timestamp,
+    },
 }
 
 impl MirrorSearch {
@@ -72,7 +77,8 @@ impl MirrorSearch {
                 Ok(Cursor { step, ..Cursor::initial(from, offsets.signals_low) })
             }
             (Some((cursor, false)), None) if !is_active(Mutation::MirrorAlwaysClean) => {
-                Err(MirrorError::NotClean(cursor))
+                let (offset, due) = (cursor.next_offset, cursor.fired_through.due);
+                Err(MirrorError::NotClean { offset, due })
             }
             (Some((cursor, _)), None) => Ok(cursor),
             (Some((cursor, _)), Some(offset)) => {
@@ -90,5 +96,6 @@ fn moved_cursor(mirror: Cursor, offset: Offset, local: Option<&LocalCheckpoint>)
     let replay_horizon =
         if offset > mirror.next_offset { REPLAY_HORIZON_UNKNOWN } else { mirror.replay_horizon };
     let replay_from = mirror.replay_from.min(offset);
-    Cursor { fired_through, next_offset: offset, replay_from, replay_horizon, ..mirror }
+    let parked = mirror.parked.below(offset);
+    Cursor { fired_through, next_offset: offset, replay_from, replay_horizon, parked, ..mirror }
 }

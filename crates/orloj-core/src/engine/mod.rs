@@ -31,6 +31,7 @@ mod lifecycle;
 pub mod local_checkpoint;
 mod mirror_search;
 pub mod offset_bitmap;
+pub mod parked_schemas;
 pub mod partition;
 pub mod partition_offsets;
 pub mod prefetch;

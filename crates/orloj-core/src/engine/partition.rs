@@ -15,7 +15,7 @@ pub use super::due_entries::{DueEntries, LIFECYCLE_COST};
 use super::firing::FireHandler;
 use super::index_row::IdHash;
 use super::ingest::IngestHandler;
-pub use super::prefetch::{IndexRows, Input};
+pub use super::prefetch::{IndexRows, Input, ParkedRecord};
 use super::prefetch::{Prefetched, TimelineRows};
 use super::replay_from::ReplayFromTracker;
 pub use super::state::CorruptRow;
@@ -189,9 +189,19 @@ impl Partition {
                     self.watermark.read_up_to(low);
                 }
                 Input::SignalsDeleted(low) => handler.state.set_next_signal_offset(low),
+                Input::Parked(record) => {
+                    self.watermark.on_record(record.offset, record.timestamp);
+                    handler.ingest_parked(&record);
+                }
+                Input::Unparked { ids, schemas } => handler.state.unpark(&ids, schemas),
             }
         }
         Ok(())
+    }
+
+    /// Records of these triggers were parked by an earlier owner, and are again.
+    pub fn hold(&mut self, ids: impl IntoIterator<Item = IdHash>) {
+        ids.into_iter().for_each(|id| self.state.hold(id));
     }
 
     /// The time up to which entries may fire: see [`Watermark`].
@@ -225,7 +235,9 @@ impl Partition {
         let withdrawals = self.draft.take_withdrawals();
         let pools =
             if withdrawals.is_empty() { Vec::new() } else { self.context.config.pools.clone() };
-        DueEntries { late: self.state.take_late(), entries, withdrawals, pools, fired_through }
+        let late = self.state.take_late();
+        let held = self.state.held_among(late.iter().chain(&entries).map(|(_, row)| row));
+        DueEntries { late, entries, held, withdrawals, pools, fired_through }
     }
 
     /// Fires what [`take_due`](Self::take_due) returned, and moves W past it. `catalog` has the
@@ -267,7 +279,8 @@ impl Partition {
         let (cursor, sealed) = (self.state.cursor(), &self.last_step.cursor);
         let config = &self.context.config;
         let moved = (cursor.next_offset, cursor.next_signal_offset, cursor.replay_from)
-            != (sealed.next_offset, sealed.next_signal_offset, sealed.replay_from);
+            != (sealed.next_offset, sealed.next_signal_offset, sealed.replay_from)
+            || cursor.parked != sealed.parked;
         let waited = self.context.clock >= self.last_step.sealed_at + config.idle_commit;
         let full = self.draft.ingested() >= config.records_per_step_max;
         let urgent = !self.draft.emits().is_empty();
@@ -295,7 +308,10 @@ impl Partition {
 
     /// Moves L as far as W allows.
     fn advance_replay_from(&mut self) {
-        let mut replay_from = self.replay_from_tracker.advance_to(self.state.fired_through().due);
+        let mut replay_from = {
+            let decided_until = self.state.cursor().decided_until();
+            self.replay_from_tracker.advance_to(self.state.fired_through().due, decided_until)
+        };
         if is_active(Mutation::ReplayFromEqualsNextOffset) {
             replay_from = Some(self.state.cursor().next_offset);
         }
@@ -319,7 +335,10 @@ impl Partition {
     fn close_step(&mut self, clean: bool) -> PartitionStep {
         let number = self.state.next_step();
         let (clock, cursor) = (self.context.clock, *self.state.cursor());
-        if clean || clock >= self.last_step.mirrored_at + self.context.config.cursor_copy_interval {
+        // If the offset is lost or moved, only the mirror tells which records are parked.
+        let parked = cursor.parked != self.last_step.cursor.parked;
+        let interval = self.context.config.cursor_copy_interval;
+        if clean || parked || clock >= self.last_step.mirrored_at + interval {
             let mirror = self.mirror_emit(clean);
             self.draft.emit(mirror);
             self.last_step.mirrored_at = clock;

@@ -10,12 +10,13 @@ use std::collections::HashMap;
 use foldhash::fast::FixedState;
 
 use super::index_row::{IdMap, IndexRow};
+use super::parked_schemas::ParkedSchemas;
 use crate::codec::row::RowBytes;
-use crate::model::Offset;
 use crate::model::input::{Request, SignalRecord, TriggerRecord};
 use crate::model::signal::Signal;
 use crate::model::text::Text;
 use crate::model::timeline::TimelineKey;
+use crate::model::{Offset, Timestamp};
 
 /// Index rows read from the store for the ids of a batch.
 pub type IndexRows = IdMap<IndexRow>;
@@ -34,6 +35,28 @@ pub enum Input {
     TriggersDeleted(Offset),
     /// Retention has deleted `signals` below this offset: go on there.
     SignalsDeleted(Offset),
+    /// A record of `triggers` that cannot be read now.
+    Parked(ParkedRecord),
+    /// Parked records were read, and ingested before this.
+    Unparked {
+        /// Their triggers of which no other record is parked.
+        ids: Vec<Text>,
+        /// Which records are still parked.
+        schemas: ParkedSchemas,
+    },
+}
+
+/// A record of `triggers` that is parked: see [`ParkedSchemas`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParkedRecord {
+    /// Its offset.
+    pub offset: Offset,
+    /// The broker's timestamp, in ms since the epoch.
+    pub timestamp: Timestamp,
+    /// The trigger that it is about.
+    pub id: Text,
+    /// Which records are parked, including this one.
+    pub schemas: ParkedSchemas,
 }
 
 /// Rows read from the store, by their keys.
@@ -63,7 +86,11 @@ pub fn trigger_of(input: &Input) -> Option<&Text> {
     match input {
         Input::Trigger(record) => record.trigger(),
         Input::Signal(record) => record.signal.as_ref().ok().map(Signal::trigger),
-        Input::TriggersEnd(_) | Input::TriggersDeleted(_) | Input::SignalsDeleted(_) => None,
+        Input::TriggersEnd(_)
+        | Input::TriggersDeleted(_)
+        | Input::SignalsDeleted(_)
+        | Input::Parked(_)
+        | Input::Unparked { .. } => None,
     }
 }
 

@@ -52,9 +52,9 @@ impl TriggerHandler<'_> {
             let kind = OutcomeKind::Accepted { generation: offset, fire_at: new.fire_at, replaced };
             self.emit_response(true, offset, new.id.clone(), kind);
         }
-        let priority = new.priority;
+        let (priority, in_ledger) = (new.priority, new.in_ledger);
         let row = first_row(offset, timestamp, new);
-        if let Some(entry) = self.schedule_new(priority, row, carried_over) {
+        if let Some(entry) = self.schedule_new(priority, row, carried_over, in_ledger) {
             // It may have fired before with this key, if an operator has reset the offset.
             self.index_row.entries.retain(|other| other.key != entry.key);
             self.index_row.entries.push(entry);
@@ -69,6 +69,7 @@ impl TriggerHandler<'_> {
         priority: u8,
         mut row: FireRow,
         carried_over: CarriedOver,
+        in_ledger: bool,
     ) -> Option<IndexEntry> {
         if apply_carried_over(&mut row, carried_over) {
             let (trigger, generation) = (row.id.trigger, row.id.generation);
@@ -88,7 +89,7 @@ impl TriggerHandler<'_> {
             return Some(entry);
         }
         let late = key <= self.state.fired_through();
-        let long = due > self.clock() + self.context.config.ledger_after;
+        let long = in_ledger || due > self.clock() + self.context.config.ledger_after;
         row.in_ledger = long && !late && !is_active(Mutation::LongTriggerNotInLedger);
         let entry = IndexEntry::for_row(key, &row);
         if late {

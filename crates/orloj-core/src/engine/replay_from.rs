@@ -39,11 +39,16 @@ impl ReplayFromTracker {
         self.sampled_at = now;
     }
 
-    /// L when W is at `fired_through_due`: the N of the newest sample whose S is strictly below it.
-    pub fn advance_to(&mut self, fired_through_due: Timestamp) -> Option<Offset> {
+    /// L when W is at `fired_through_due`: the N of the newest sample whose S is strictly below it,
+    /// and that is not above `decided_until`.
+    pub fn advance_to(
+        &mut self,
+        fired_through_due: Timestamp,
+        decided_until: Offset,
+    ) -> Option<Offset> {
         let mut replay_from = None;
         while let Some(&(horizon, triggers)) = self.samples.front() {
-            if horizon >= fired_through_due {
+            if horizon >= fired_through_due || triggers > decided_until {
                 break;
             }
             replay_from = Some(triggers);
@@ -63,9 +68,10 @@ mod tests {
         tracker.sample(50, 150, 20);
         tracker.sample(55, 155, 25); // too soon after the last one
         tracker.sample(60, 160, 30);
-        assert_eq!(tracker.advance_to(100), None, "strictly below");
-        assert_eq!(tracker.advance_to(101), Some(7));
-        assert_eq!(tracker.advance_to(161), Some(30));
-        assert_eq!(tracker.advance_to(999), None, "nothing newer");
+        assert_eq!(tracker.advance_to(100, 30), None, "strictly below");
+        assert_eq!(tracker.advance_to(101, 30), Some(7));
+        assert_eq!(tracker.advance_to(161, 29), Some(20), "a record at 29 is parked");
+        assert_eq!(tracker.advance_to(161, 30), Some(30));
+        assert_eq!(tracker.advance_to(999, 30), None, "nothing newer");
     }
 }

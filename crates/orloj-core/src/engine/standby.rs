@@ -60,7 +60,7 @@ pub struct ReadPlan {
     pub ledger_until: Offset,
     /// The first offset of `triggers` to read.
     pub triggers_from: Offset,
-    /// N: the first one not to read.
+    /// The first one not to read: N, or the first record that is parked.
     pub triggers_until: Offset,
 }
 
@@ -98,8 +98,8 @@ impl CatchUpPass {
         let plan = ReadPlan {
             ledger_from: local.ledger_position,
             ledger_until: ledger_end,
-            triggers_from: cursor.replay_from.max(local.applied_until).min(cursor.next_offset),
-            triggers_until: cursor.next_offset,
+            triggers_from: cursor.replay_from.max(local.applied_until).min(cursor.decided_until()),
+            triggers_until: cursor.decided_until(),
         };
         let log = plan.triggers_from..plan.triggers_until;
         let mut replay = Replay::new(cursor.fired_through, cursor.replay_horizon, log, skips);
@@ -120,6 +120,12 @@ impl CatchUpPass {
     #[must_use]
     pub fn plan(&self) -> ReadPlan {
         self.plan
+    }
+
+    /// The cursor's: see [`Cursor::registry_from`].
+    #[must_use]
+    pub fn registry_from(&self) -> Offset {
+        self.cursor.registry_from
     }
 
     /// The ids whose index rows [`on_ledger`](Self::on_ledger) needs for these records.
@@ -174,7 +180,7 @@ impl CatchUpPass {
     #[must_use]
     pub fn finish(self) -> LocalCheckpoint {
         LocalCheckpoint {
-            applied_until: self.cursor.next_offset,
+            applied_until: self.cursor.decided_until(),
             step: self.cursor.step,
             ledger_position: self.later_from.unwrap_or(self.plan.ledger_until),
             fired_through: self.cursor.fired_through,

@@ -3,15 +3,16 @@
 //! Invariant: it runs ahead of what is committed, and only in decisions; no row is put at or below
 //! W.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::catch_up_limiter::CatchUpLimiter;
 use super::cursor::Cursor;
 use super::draft::StepDraft;
-use super::due_entries::cost_of;
+use super::due_entries::{cost_of, trigger_hash};
 use super::index_row::{IdHash, IndexEntry, IndexEntryKind, IndexRow};
 use super::late_entries::LateEntries;
+use super::parked_schemas::ParkedSchemas;
 use super::prefetch::{IndexRows, Input, RowsNeeded, TimelineRows, rows_needed, trigger_of};
 use super::step::Emit;
 use super::wheel::Wheel;
@@ -20,6 +21,7 @@ use crate::codec::row::{self, RowBytes, RowError};
 use crate::fault::{Mutation, is_active};
 use crate::model::entry::{Entry, Row};
 use crate::model::ledger::{LedgerKey, LedgerValue};
+use crate::model::text::Text;
 use crate::model::timeline::TimelineKey;
 use crate::model::{Offset, Timestamp, work};
 
@@ -41,8 +43,9 @@ pub(super) struct EngineState {
     late: LateEntries,
     /// Index rows of generations below this may be incomplete: later generations may be missing.
     index_complete_from: Offset,
-    /// N when entries last fired: later records that were due already wait for the next firing.
-    next_offset_at_last_fire: Offset,
+    /// The triggers of which a record is parked. What that record does is not known: nothing of
+    /// them fires before.
+    held: HashSet<IdHash>,
     /// When the next missed occurrence may fire.
     catch_up_limiter: CatchUpLimiter,
     /// The buffer in which rows are encoded.
@@ -63,7 +66,7 @@ impl EngineState {
             skips,
             late: LateEntries::default(),
             index_complete_from,
-            next_offset_at_last_fire: cursor.next_offset,
+            held: HashSet::new(),
             catch_up_limiter: CatchUpLimiter::default(),
             scratch: Vec::new(),
         }
@@ -98,7 +101,36 @@ impl EngineState {
 
     /// Everything in `triggers` below `next` is ingested.
     pub(super) fn set_next_offset(&mut self, next: Offset) {
-        self.cursor.next_offset = next;
+        // A record that was parked is ingested after later ones.
+        self.cursor.next_offset = self.cursor.next_offset.max(next);
+    }
+
+    /// A record of the trigger is parked.
+    pub(super) fn hold(&mut self, id: IdHash) {
+        let _new = self.held.insert(id);
+    }
+
+    /// The record at `offset` is parked.
+    pub(super) fn park(&mut self, offset: Offset, id: &Text, schemas: ParkedSchemas) {
+        self.set_next_offset(offset + 1);
+        self.hold(IdHash::of(id));
+        self.cursor.parked = schemas;
+    }
+
+    /// No record of these triggers is parked any more, and of others those that `schemas` tells.
+    pub(super) fn unpark(&mut self, ids: &[Text], schemas: ParkedSchemas) {
+        for id in ids {
+            let _held = self.held.remove(&IdHash::of(id));
+        }
+        self.cursor.parked = schemas;
+    }
+
+    /// The triggers of these rows of which a record is parked.
+    pub(super) fn held_among<'a>(&self, rows: impl Iterator<Item = &'a RowBytes>) -> Vec<IdHash> {
+        if self.held.is_empty() || is_active(Mutation::ParkedTriggerFires) {
+            return Vec::new(); // nearly always
+        }
+        rows.filter_map(trigger_hash).filter(|id| self.held.contains(id)).collect()
     }
 
     /// Everything in `signals` below `next` is ingested.
@@ -143,7 +175,6 @@ impl EngineState {
 
     /// Everything up to W has fired.
     pub(super) fn end_fire(&mut self) {
-        self.next_offset_at_last_fire = self.cursor.next_offset;
         self.wheel.advance(self.cursor.fired_through);
     }
 
@@ -186,13 +217,7 @@ impl EngineState {
     /// late, and pending until the next firing: its topic may be unavailable, and then it waits.
     pub(super) fn is_pending(&self, entry: &IndexEntry) -> bool {
         entry.kind == IndexEntryKind::Main
-            && (entry.key > self.cursor.fired_through || self.is_late(entry))
-    }
-
-    /// The offset alone does not decide it: after an operator has reset the offset, a fired entry
-    /// may have a later one.
-    fn is_late(&self, entry: &IndexEntry) -> bool {
-        entry.generation >= self.next_offset_at_last_fire && self.late.contains(entry.key)
+            && (entry.key > self.cursor.fired_through || self.late.contains(entry.key))
     }
 
     /// The entry that is known to have fired last.

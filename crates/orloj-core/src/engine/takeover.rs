@@ -268,7 +268,7 @@ impl Takeover {
         if read {
             let ledger_position = self.ledger_position;
             LocalCheckpoint {
-                applied_until: applied,
+                applied_until: applied.min(self.cursor.decided_until()),
                 step: self.cursor.step,
                 ledger_position,
                 fired_through: self.cursor.fired_through,
@@ -329,11 +329,11 @@ impl Takeover {
         let cursor =
             self.mirror_search.cursor(&self.offsets, local).map_err(|error| match error {
                 MirrorError::Newer(newer) => TakeoverError::NewerMetadata(newer),
-                MirrorError::NotClean(mirror) => TakeoverError::CursorLost {
+                MirrorError::NotClean { offset, due: mirror_due } => TakeoverError::CursorLost {
                     partition: self.partition,
                     topic: self.topic.clone(),
-                    offset: mirror.next_offset,
-                    mirror_due: mirror.fired_through.due,
+                    offset,
+                    mirror_due,
                 },
             })?;
         self.resume_from(cursor)

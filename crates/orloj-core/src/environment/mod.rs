@@ -102,6 +102,9 @@ pub trait ClusterQueries: Clone + Send + 'static {
 pub trait SchemaSource {
     /// The schemas for look-ups at `now` (ms since the epoch).
     fn at(&self, now: Timestamp) -> impl WriterSchemas + '_;
+
+    /// Why the registry refuses to answer this process, if it does: a person must act.
+    fn refusal(&self) -> Option<String>;
 }
 
 /// Where a process reports its readiness, and what it has done.

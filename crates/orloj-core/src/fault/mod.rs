@@ -58,6 +58,14 @@ pub enum Mutation {
     WatchersLost,
     /// A record of one caller changes a trigger of another.
     OtherCallerAllowed,
+    /// A trigger fires while a record that may cancel it is parked.
+    ParkedTriggerFires,
+    /// A registration that was parked is not written to the ledger.
+    ReleasedNotInLedger,
+    /// A takeover parks nothing again.
+    ParkedForgotten,
+    /// L and local stores pass parked records.
+    ParkedCountsAsDecided,
     /// Client: an offset is read while a transaction with a later one is undecided.
     UnstableOffset,
     /// Client: offsets are committed after the transaction, not in it.
@@ -78,7 +86,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every one of them.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 38] = [
         Self::NoWatermark,
         Self::NoBarrier,
         Self::ReplayFromEqualsNextOffset,
@@ -105,6 +113,10 @@ impl Mutation {
         Self::PauseIgnored,
         Self::WatchersLost,
         Self::OtherCallerAllowed,
+        Self::ParkedTriggerFires,
+        Self::ReleasedNotInLedger,
+        Self::ParkedForgotten,
+        Self::ParkedCountsAsDecided,
         Self::UnstableOffset,
         Self::OffsetsOutsideTransaction,
         Self::RowsBeforeCommit,

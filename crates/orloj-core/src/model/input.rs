@@ -90,6 +90,9 @@ pub struct Registration {
     pub on_conflict: OnConflict,
     /// Target, payload and policies.
     pub definition: Definition,
+    /// The ledger holds it however soon it is due: to read it again takes more than its record, a
+    /// schema from a registry.
+    pub in_ledger: bool,
 }
 
 impl Registration {
@@ -108,6 +111,7 @@ impl Registration {
             priority: PRIORITY_DEFAULT,
             on_conflict: OnConflict::Replace,
             definition,
+            in_ledger: false,
         }
     }
 }
@@ -139,7 +143,7 @@ impl Registration {
     /// Whether the ledger holds it in any case: it depends on more than its record's bytes.
     #[must_use]
     pub fn needs_ledger(&self) -> bool {
-        self.schedule.is_some() || self.after.is_some() || self.retain.is_some()
+        self.schedule.is_some() || self.after.is_some() || self.retain.is_some() || self.in_ledger
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+pub use super::parking::ParkingLimits;
 use crate::engine::partition::PartitionConfig;
 use crate::model::Millis;
 use crate::model::names::Names;
@@ -56,8 +57,11 @@ pub struct SchedulerTiming {
     pub truncated_retry: Duration,
     /// How long a full partition may keep the others from being read before it is paused.
     pub full_max: Duration,
-    /// How long reading a partition is paused if the schema registry is unavailable, in ms.
+    /// How long reading a partition is paused if the schema registry is unavailable and no more
+    /// can be parked, in ms.
     pub registry_retry: Millis,
+    /// After how long parked records are looked at again, in ms.
+    pub parked_retry: Millis,
     /// How long the state of a target topic that cannot be reached is cached, in ms.
     pub unreachable_ttl: Millis,
     /// How long a leaving member waits until its partitions are reassigned.
@@ -79,6 +83,7 @@ impl Default for SchedulerTiming {
             truncated_retry: Duration::from_secs(5),
             full_max: Duration::from_millis(50),
             registry_retry: 1_000,
+            parked_retry: 20,
             unreachable_ttl: 1_000,
             leave_timeout: Duration::from_secs(15),
             firing_max: Duration::from_millis(50),
@@ -106,6 +111,8 @@ pub struct SchedulerConfig {
     pub mode: Mode,
     /// Records read in one turn of the loop.
     pub records_per_step_max: usize,
+    /// What may be parked in each partition.
+    pub parking: ParkingLimits,
     /// Fires decided in one step.
     pub fires_per_step_max: usize,
     /// Partitions in one transaction.

@@ -1,131 +1,28 @@
 //! Reads and decodes the inputs, and passes each record to its partition.
 //!
-//! Invariant: the bytes of a record decide how it is handled. If a record cannot be decoded now
-//! (its schema registry is unavailable), it is read again later, and no later record of the
-//! partition is ingested before it.
+//! Invariant: a record that cannot be decoded now (its schema registry is unavailable) is parked,
+//! and later records of its trigger wait behind it. While reading a partition is paused, reaching
+//! its end means nothing.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::end_offset_poller::{LogEnd, PolledLog};
+pub use super::input_decoder::InputDecoder;
 use super::partition_task::{EndCheck, PartitionState, PartitionTask};
+use super::trigger_intake::take_trigger;
 use super::{LoopError, Scheduler};
-use crate::codec::ledger_key::STEP_HEADER;
-use crate::codec::registration::{self, RawRecord, ReadContext, ReadError};
-use crate::codec::schemas::{CodecError, Schemas};
 use crate::engine::partition::Input;
 use crate::engine::takeover::TakeoverRequest;
 use crate::environment::log::{LogEvent, LogReading as _, LogRecord};
-use crate::environment::store::RowStore;
-use crate::environment::{Clock as _, Environment, SchemaSource};
-use crate::model::definition::Header;
-use crate::model::input::{SignalRecord, TriggerRecord, Unreadable};
-use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
-use crate::model::names::Names;
-use crate::model::partitioner::Partitioner;
-use crate::model::{PartitionId, Timestamp};
+use crate::environment::{Clock as _, Environment};
+use crate::model::PartitionId;
 
 /// How long the loop waits at most while the partitions accept no more records. The committing
 /// thread, which makes room, needs the CPU.
 const FULL_WAIT: Duration = Duration::from_millis(1);
 /// Records read from `signals` and the ledger in one turn.
 const SIGNALS_AND_LEDGER_MAX: usize = 10_000;
-
-/// Decodes input records.
-#[derive(Debug)]
-pub struct InputDecoder<S> {
-    triggers: String,
-    signals: String,
-    partitioner: Partitioner,
-    partitions: i32,
-    schemas: Arc<Schemas>,
-    writer_schemas: S,
-}
-
-impl<S: SchemaSource> InputDecoder<S> {
-    /// Of topics with `partitions` partitions.
-    pub fn new(
-        names: &Names,
-        partitioner: Partitioner,
-        partitions: i32,
-        schemas: Arc<Schemas>,
-        writer_schemas: S,
-    ) -> Self {
-        Self {
-            triggers: names.triggers(),
-            signals: names.signals(),
-            partitioner,
-            partitions,
-            schemas,
-            writer_schemas,
-        }
-    }
-
-    /// Reads a record of `triggers` at `now` (ms since the epoch). An error means that it cannot be
-    /// read now.
-    pub fn decode_trigger(
-        &self,
-        record: &impl LogRecord,
-        now: Timestamp,
-    ) -> Result<TriggerRecord, ReadError> {
-        let writers = self.writer_schemas.at(now);
-        let context = ReadContext {
-            partitioner: self.partitioner,
-            partitions: self.partitions,
-            schemas: &self.schemas,
-            writers: &writers,
-        };
-        let raw = RawRecord {
-            partition: record.partition(),
-            offset: record.offset(),
-            timestamp: record.timestamp(),
-            key: record.key(),
-            value: record.value(),
-            headers: record.headers().collect(),
-        };
-        registration::read_trigger(&raw, &context)
-    }
-
-    fn decode_signal(&self, record: &impl LogRecord) -> SignalRecord {
-        let decoded = self.schemas.decode_signal(record.value().unwrap_or_default());
-        let signal = decoded.map_err(|error| Box::new(unreadable(record, &error.to_string())));
-        SignalRecord { offset: record.offset(), signal }
-    }
-
-    /// The codec of Orloj's own topics.
-    pub(super) fn schemas(&self) -> &Schemas {
-        &self.schemas
-    }
-
-    /// Whether this record is the barrier with that nonce.
-    fn is_barrier(&self, record: &impl LogRecord, nonce: u64) -> bool {
-        let key = record.key().unwrap_or_default();
-        let value = || self.decode_ledger(record).ok()?.value;
-        LedgerKey::BARRIER == key && value() == Some(LedgerValue::Barrier { nonce })
-    }
-
-    /// Reads a record of the ledger.
-    pub fn decode_ledger(&self, record: &impl LogRecord) -> Result<LedgerRecord, CodecError> {
-        let key = record.key().unwrap_or_default();
-        self.schemas.decode_ledger(key, record.value(), record.header(STEP_HEADER))
-    }
-}
-
-fn unreadable(record: &impl LogRecord, reason: &str) -> Unreadable {
-    let headers = record.headers().map(|(name, value)| Header {
-        name: name.into(),
-        value: value.map(bytes::Bytes::copy_from_slice),
-    });
-    Unreadable {
-        id: None,
-        reason: reason.to_owned(),
-        may_become_readable: false,
-        key: record.key().map(bytes::Bytes::copy_from_slice),
-        value: record.value().map(bytes::Bytes::copy_from_slice),
-        headers: headers.collect(),
-    }
-}
 
 impl<E: Environment> Scheduler<E> {
     /// Reads the available records, and waits at most `wait` for the first one.
@@ -142,6 +39,8 @@ impl<E: Environment> Scheduler<E> {
             self.read_triggers(wait, &mut inputs)?;
         }
         self.ingest(inputs)?;
+        self.release_parked()?;
+        self.report_registry();
         self.run_due_checks()
     }
 
@@ -216,18 +115,14 @@ impl<E: Environment> Scheduler<E> {
                     if offset < task.next_trigger || task.paused_until.is_some() {
                         continue;
                     }
-                    if task.skip_covered(offset, record.timestamp()) {
-                        continue;
-                    }
-                    match self.decoder.decode_trigger(&record, now) {
-                        Ok(trigger) => route_trigger(task, trigger, read_at, inputs),
-                        Err(error) => {
-                            tracing::warn!(
-                                partition = id,
-                                offset,
-                                %error,
-                                "reading triggers is paused"
-                            );
+                    let limits = (self.config.parking, now);
+                    match take_trigger(task, &self.decoder, &record, limits) {
+                        Ok(input) => {
+                            task.read_at = read_at;
+                            inputs.entry(id).or_default().extend(input);
+                        }
+                        Err(reason) => {
+                            tracing::warn!(partition = id, offset, %reason, "reading is paused");
                             task.paused_until = Some(now + self.config.timing.registry_retry);
                             task.end_check = EndCheck::Idle;
                             paused.push(id);
@@ -316,7 +211,7 @@ impl<E: Environment> Scheduler<E> {
     fn on_triggers_end_reached(&mut self, id: PartitionId) -> Result<(), LoopError> {
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         if task.paused_until.is_some() {
-            return Ok(()); // a record before the end is not read yet
+            return Ok(()); // records before the end are not read yet
         }
         match &mut task.state {
             PartitionState::Restoring(restoring) => {
@@ -346,7 +241,9 @@ impl<E: Environment> Scheduler<E> {
         // If the last records are transaction markers, reading never reaches the end offset.
         let is_stalled = |task: &PartitionTask<E::Store>| match &task.state {
             PartitionState::Active(partition) => {
-                partition.has_unread_input() && now >= task.read_at + stall
+                partition.has_unread_input()
+                    && now >= task.read_at + stall
+                    && task.paused_until.is_none()
             }
             _ => false,
         };
@@ -383,36 +280,5 @@ impl<E: Environment> Scheduler<E> {
             self.triggers.start(&self.decoder.triggers, id, task.next_trigger)?;
         }
         Ok(())
-    }
-}
-
-/// Passes a record to its partition according to the partition's state.
-fn route_trigger<S: RowStore>(
-    task: &mut PartitionTask<S>,
-    record: TriggerRecord,
-    read_at: Duration,
-    inputs: &mut BTreeMap<PartitionId, Vec<Input>>,
-) {
-    task.next_trigger = record.offset + 1;
-    task.read_at = read_at;
-    task.end_check = EndCheck::Idle;
-    match &mut task.state {
-        PartitionState::Active(_) => {
-            inputs.entry(task.id).or_default().push(Input::Trigger(record))
-        }
-        PartitionState::Restoring(restoring) => match restoring.requested {
-            Some(TakeoverRequest::Triggers { until, .. }) if record.offset < until => {
-                restoring.triggers.push(record);
-            }
-            _ => {
-                restoring.triggers_complete = true;
-                restoring.live_inputs.push(Input::Trigger(record));
-            }
-        },
-        PartitionState::WaitingForClock(_)
-        | PartitionState::StoreFailed
-        | PartitionState::WaitingForProducer
-        | PartitionState::Refused(_)
-        | PartitionState::Transitioning => {}
     }
 }

@@ -17,9 +17,11 @@ mod committed_offset;
 mod committer;
 pub mod config;
 mod end_offset_poller;
+mod input_decoder;
 pub mod inputs;
 pub mod local_store;
 mod log_checks;
+mod parking;
 mod partition_task;
 mod producer_jobs;
 mod record_sender;
@@ -35,6 +37,7 @@ mod targets;
 mod test_clock;
 mod transaction_batch;
 mod transactions;
+mod trigger_intake;
 mod truncated_logs;
 
 use std::collections::BTreeMap;
@@ -172,6 +175,8 @@ pub struct Scheduler<E: Environment> {
     /// When the memory of the stores was last reported, on the monotonic clock.
     measured_at: Option<Duration>,
     decoder: InputDecoder<E::Schemas>,
+    /// What was last reported of the schema registry: why it is not ready.
+    registry_reported: Option<String>,
     targets: TargetsOf<E>,
     end_offsets: EndOffsetPoller<E>,
     committed_offsets: E::Queue<CommittedOffsetJobOf<E>>,
@@ -248,6 +253,7 @@ impl<E: Environment> Scheduler<E> {
             next_partition: 0,
             fire_after: None,
             truncated_logs: TruncatedLogs::default(),
+            registry_reported: None,
             leaving: None,
             config,
             environment,

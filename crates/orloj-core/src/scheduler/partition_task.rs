@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::PartitionTaskError;
 use super::local_store::fetch_index_rows;
+use super::parking::Parking;
 use super::restore_pool::{LEDGER_BATCH, RawLedger, TRIGGERS_BATCH};
 use crate::engine::index_row::IdHash;
 use crate::engine::offset_bitmap::OffsetBitmap;
@@ -40,8 +41,12 @@ pub(super) struct PartitionTask<S> {
     /// The next offset of `signals`.
     pub(super) next_signal: Offset,
     /// Reading is paused until this time (ms since the epoch), because the schema registry is
-    /// unavailable.
+    /// unavailable and no more can be parked.
     pub(super) paused_until: Option<Timestamp>,
+    /// The records that cannot be read now.
+    pub(super) parking: Parking,
+    /// When the parked records are looked at again, in ms since the epoch.
+    pub(super) release_at: Timestamp,
     /// Whether it is being checked that the end of `triggers` is reached.
     pub(super) end_check: EndCheck,
     /// When the last record was read, or reading was last started, on the monotonic clock.
@@ -122,6 +127,8 @@ pub(super) struct PartitionRestore {
     pub(super) covered: OffsetBitmap,
     /// The newest timestamp of the skipped covered records, in ms since the epoch.
     pub(super) covered_at: Timestamp,
+    /// The committed cursor's: see [`Cursor`](crate::engine::cursor::Cursor).
+    pub(super) registry_from: Offset,
     /// The reader has passed the committed offset.
     pub(super) triggers_complete: bool,
     /// Records from the committed offset on, which were read before the replay was applied.
@@ -187,6 +194,8 @@ impl<S: RowStore> PartitionTask<S> {
             next_trigger: 0,
             next_signal: 0,
             paused_until: None,
+            parking: Parking::default(),
+            release_at: 0,
             end_check: EndCheck::Idle,
             read_at: Duration::ZERO,
             full_since: None,
@@ -317,6 +326,7 @@ impl PartitionRestore {
             triggers: Vec::new(),
             covered: OffsetBitmap::default(),
             covered_at: 0,
+            registry_from: 0,
             triggers_complete: false,
             live_inputs: Vec::new(),
             cancelled: Arc::default(),

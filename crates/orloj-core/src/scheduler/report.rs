@@ -46,6 +46,21 @@ impl<E: Environment> Scheduler<E> {
         }
     }
 
+    /// Reports whether a person must act for the schemas of producers.
+    pub(super) fn report_registry(&mut self) {
+        let is_paused = self.tasks.values().any(|task| task.paused_until.is_some());
+        let full = || "records wait for the schema registry, and no more can be parked".to_owned();
+        let reason = self.decoder.registry_refusal().or_else(|| is_paused.then(full));
+        if reason == self.registry_reported {
+            return;
+        }
+        match &reason {
+            Some(reason) => self.reporter.not_ready("registry", reason.clone()),
+            None => self.reporter.ready("registry"),
+        }
+        self.registry_reported = reason;
+    }
+
     /// Reports the memory of the stores, if it is time.
     pub(super) fn report_memory(&mut self) {
         let now = self.clock.monotonic();

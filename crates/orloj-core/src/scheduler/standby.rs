@@ -238,7 +238,7 @@ impl<E: Environment> StandbyJob<E> {
         match self.committed_cursor(partition) {
             Ok(cursor) => {
                 let started = StartedPass { partition, store, cursor, began_at, began_ms };
-                self.running = Some(PassStage::Started(started));
+                self.running = Some(PassStage::Started(Box::new(started)));
             }
             Err(error) => self.give_up(partition, store, error),
         }
@@ -275,8 +275,8 @@ impl<E: Environment> StandbyJob<E> {
     }
 
     /// The cursor is read: compares it with the store, and decides what to read.
-    fn plan_pass(&mut self, started: StartedPass<E::Store>) {
-        let StartedPass { partition, store, cursor, began_at, began_ms } = started;
+    fn plan_pass(&mut self, started: Box<StartedPass<E::Store>>) {
+        let StartedPass { partition, store, cursor, began_at, began_ms } = *started;
         let ledger = self.reader.names.ledger();
         let age_max = self.state_age_max;
         let local = valid_state(&*store, &self.cluster_id, age_max, began_ms);
@@ -397,7 +397,7 @@ impl<E: Environment> StandbyJob<E> {
 /// cluster once.
 enum PassStage<S> {
     /// The cursor is read.
-    Started(StartedPass<S>),
+    Started(Box<StartedPass<S>>),
     /// The topics are being read.
     Reading(Box<RunningPass<S>>),
 }

@@ -254,7 +254,9 @@ impl<E: Environment> StandbyReader<E> {
                 continue;
             }
             if offset < running.triggers.until && !running.pass.is_covered(offset) {
-                let record = self.decoder.decode_trigger(&record, self.clock.now_ms())?;
+                let registry_from = running.pass.registry_from();
+                let now = self.clock.now_ms();
+                let record = self.decoder.decode_replayed(&record, now, registry_from)?;
                 running.trigger_records.push(record);
             }
             running.triggers.next = offset + 1;

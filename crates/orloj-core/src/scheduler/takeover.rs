@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::committed_offset::{self, CommittedOffsetJob, CommittedOffsetReply};
 use super::config::Mode;
 use super::local_store::valid_state;
+use super::parking::Parking;
 use super::partition_task::{EndCheck, PartitionState, PartitionTask};
 use super::restore_pool::{
     LEDGER_BATCH, LogBatch, RestoreError, RestoreRequest, RestoreResult, RestoreWork,
@@ -17,6 +18,8 @@ use super::restore_pool::{
 };
 use super::{LoopError, PartitionTaskError, Scheduler};
 use crate::engine::cursor::Cursor;
+use crate::engine::index_row::IdHash;
+use crate::engine::parked_schemas::ParkedSchemas;
 use crate::engine::partition::{IndexRows, Partition, PartitionConfig, PartitionStart};
 use crate::engine::takeover::{OffsetGap, Takeover, TakeoverError, TakeoverRequest};
 use crate::engine::wheel::Wheel;
@@ -25,6 +28,7 @@ use crate::environment::job::JobQueue as _;
 use crate::environment::log::LogReading as _;
 use crate::environment::store::{StoreDirectory as _, StoreError};
 use crate::environment::{Clock as _, Environment, Reporter as _};
+use crate::fault::{Mutation, is_active};
 use crate::model::PartitionId;
 
 impl<E: Environment> Scheduler<E> {
@@ -221,6 +225,11 @@ impl<E: Environment> Scheduler<E> {
                 restoring.triggers_complete = from >= until;
                 if let Some(takeover) = &mut restoring.takeover {
                     restoring.covered = takeover.take_covered();
+                    restoring.registry_from = takeover.cursor().registry_from;
+                    let parked = takeover.cursor().parked;
+                    let is_forgotten = is_active(Mutation::ParkedForgotten);
+                    let parked = if is_forgotten { ParkedSchemas::NONE } else { parked };
+                    task.parking = Parking::restored(parked);
                 }
                 self.triggers.start(&triggers, id, *from)?;
             }
@@ -370,6 +379,10 @@ impl<E: Environment> Scheduler<E> {
         let mut partition = self.partition(id, start);
         let behind = partition.observe_clock(self.clock.now_ms());
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
+        if behind > 0 {
+            task.parking.truncate(cursor.next_offset);
+        }
+        partition.hold(task.parking.triggers().map(IdHash::of));
         if behind > 0 {
             tracing::error!(
                 partition = id,

@@ -284,7 +284,7 @@ impl<E: Environment> Scheduler<E> {
                 task.ledger_position
             };
             let local = LocalCheckpoint {
-                applied_until: step.cursor.next_offset,
+                applied_until: step.cursor.decided_until(),
                 step: step.number,
                 ledger_position,
                 fired_through: step.cursor.fired_through,

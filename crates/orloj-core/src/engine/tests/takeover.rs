@@ -9,6 +9,7 @@ use super::fixture::{
 use super::harness::TestStore;
 use crate::engine::cursor::{Cursor, MetadataError};
 use crate::engine::local_checkpoint::LocalCheckpoint;
+use crate::engine::parked_schemas::ParkedSchemas;
 use crate::engine::partition::IndexRows;
 use crate::engine::step::RowOp;
 use crate::engine::takeover::{
@@ -35,6 +36,8 @@ pub(super) const CURSOR: Cursor = Cursor {
     replay_from: 2,
     replay_horizon: 950,
     step: 7,
+    registry_from: 0,
+    parked: ParkedSchemas::NONE,
 };
 
 #[test]
@@ -80,8 +83,8 @@ fn a_partition_without_an_earlier_owner_begins_at_the_start_of_its_log() {
 
 #[test]
 fn metadata_of_a_newer_orloj_is_rejected() {
-    let newer = TakeoverError::NewerMetadata(MetadataError::Newer("orloj2".to_owned()));
-    let offset = Some((5, "orloj2 q=1".to_owned()));
+    let newer = TakeoverError::NewerMetadata(MetadataError::Newer("orloj3".to_owned()));
+    let offset = Some((5, "orloj3 q=1".to_owned()));
     let refused = begin(None)
         .on_offsets(PartitionOffsets { committed: offset, ..offsets_before_barrier(&CURSOR) });
     assert_eq!(refused, Err(newer.clone()));
@@ -89,7 +92,7 @@ fn metadata_of_a_newer_orloj_is_rejected() {
     takeover
         .on_offsets(PartitionOffsets { committed: None, ..offsets_before_barrier(&CURSOR) })
         .unwrap();
-    let metadata = "orloj2 q=1".to_owned();
+    let metadata = "orloj3 q=1".to_owned();
     let value = Some(LedgerValue::Cursor { metadata, offset: 5, clean: true });
     let mirror = LedgerRecord { key: LedgerKey::Cursor, value, step: 7 };
     assert_eq!(takeover.on_ledger(vec![mirror], 4, &IndexRows::default()), Err(newer));

@@ -149,6 +149,7 @@ impl GraphSimulation {
         let ids = graph_node.after.iter().map(|parent| name(*parent).as_str().into()).collect();
         let after = Dependencies { ids, on_failure: graph_node.on_failure, timeout: TIMEOUT };
         let registration = Registration {
+            in_ledger: false,
             id: id.as_str().into(),
             fire_at: self.now + self.rng.below(600_000),
             schedule: None,

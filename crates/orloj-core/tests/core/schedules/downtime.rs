@@ -89,6 +89,7 @@ impl DowntimeSimulation {
         let (payload, headers, retry, caller) = (None, Vec::new(), None, None);
         let definition = Definition { target, payload, headers, retry, caller };
         let registration = Registration {
+            in_ledger: false,
             id: id.into(),
             fire_at,
             schedule,

@@ -22,7 +22,7 @@ use orloj_core::model::{Millis, Offset, Timestamp};
 use super::broker::{SimulatedBroker, SimulatedRawRecord};
 use super::fault_kinds::{FaultCounts, FaultKind};
 use super::late_requests::{LateCall, LateRequest};
-use super::registered_schemas::{KNOWN, SCHEMA};
+use super::registered_schemas::{KNOWN, REFUSED, SCHEMA};
 use super::rng::SimulationRng;
 use super::transaction::{LogPlace, OFFSETS, TRANSACTIONS, Topic};
 
@@ -273,10 +273,10 @@ impl SimulatedReader {
 
     /// What the registry answers if it does.
     pub(super) fn look_up(&self, id: u32) -> SchemaLookup {
-        if KNOWN.contains(&id) {
-            SchemaLookup::Known(Arc::clone(&self.registered))
-        } else {
-            SchemaLookup::Unknown
+        match id {
+            REFUSED => SchemaLookup::Refused("422".into()),
+            id if KNOWN.contains(&id) => SchemaLookup::Known(Arc::clone(&self.registered)),
+            _ => SchemaLookup::Unknown,
         }
     }
 
@@ -287,19 +287,32 @@ impl SimulatedReader {
         at: Timestamp,
         raw: &SimulatedRawRecord,
     ) -> TriggerRecord {
-        let raw = RawRecord {
-            partition: i32::try_from(p).unwrap(),
-            offset,
-            timestamp: at,
-            key: Some(&raw.key),
-            value: raw.value.as_deref(),
-            headers: raw.headers.iter().map(|h| (h.name.as_str(), h.value.as_deref())).collect(),
-        };
-        let partitions = i32::try_from(PARTITIONS).unwrap();
-        let partitioner = Partitioner::Murmur2;
-        let context =
-            ReadContext { partitioner, partitions, schemas: &self.schemas, writers: self };
-        read_trigger(&raw, &context).expect("this registry answers")
+        let read = read_trigger(&raw_record(p, (offset, at), raw), &self.context());
+        read.expect("this registry answers")
+    }
+
+    fn context(&self) -> ReadContext<'_> {
+        ReadContext {
+            partitioner: Partitioner::Murmur2,
+            partitions: i32::try_from(PARTITIONS).unwrap(),
+            schemas: &self.schemas,
+            writers: self,
+        }
+    }
+}
+
+fn raw_record(
+    p: usize,
+    (offset, timestamp): (Offset, Timestamp),
+    raw: &SimulatedRawRecord,
+) -> RawRecord<'_> {
+    RawRecord {
+        partition: i32::try_from(p).unwrap(),
+        offset,
+        timestamp,
+        key: Some(&raw.key),
+        value: raw.value.as_deref(),
+        headers: raw.headers.iter().map(|h| (h.name.as_str(), h.value.as_deref())).collect(),
     }
 }
 

@@ -97,11 +97,14 @@ pub(super) enum FaultKind {
     Idle,
     RegistryAway,
     RegistrySlow,
+    SchemaRefused,
     SchemaUnknown,
+    RecordsParked,
+    ParkedTakenOver,
 }
 
 impl FaultKind {
-    pub(super) const LAST: Self = Self::SchemaUnknown;
+    pub(super) const LAST: Self = Self::ParkedTakenOver;
 }
 
 /// How often each kind happened.

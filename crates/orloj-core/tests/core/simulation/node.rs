@@ -16,7 +16,7 @@ use orloj_core::environment::transaction::ProducerFactory as _;
 use orloj_core::model::names::Names;
 use orloj_core::model::{Millis, Offset, PartitionId, Timestamp};
 use orloj_core::scheduler::config::{
-    Mode, SchedulerConfig, SchedulerTiming, StandbyConfig, TargetPolicy, WheelConfig,
+    Mode, ParkingLimits, SchedulerConfig, SchedulerTiming, StandbyConfig, TargetPolicy, WheelConfig,
 };
 use orloj_core::scheduler::standby::StandbyParts;
 use orloj_core::scheduler::{LoopError, Scheduler, SchedulerParts};
@@ -333,6 +333,10 @@ fn config(
     let ms = Duration::from_millis;
     SchedulerConfig {
         records_per_step_max: cluster.rng.pick(&[1, 5, 50, 1_000]),
+        parking: ParkingLimits {
+            records_max: cluster.rng.pick(&[3, 30, 1_000]),
+            bytes_max: cluster.rng.pick(&[500, 1 << 20]),
+        },
         fires_per_step_max: cluster.rng.pick(&[1, 2, 50, 1_000])
             * cluster.rng.pick(&[1, LIFECYCLE_COST]),
         partitions_per_commit_max: 1 + cluster.rng.place(PARTITIONS),
@@ -359,6 +363,7 @@ fn config(
             truncated_retry: ms(3),
             full_max: ms(cluster.rng.pick(&[0, 2])),
             registry_retry: 5,
+            parked_retry: cluster.rng.pick(&[0, 1, 5]),
             unreachable_ttl: 1,
             leave_timeout: ms(5_000),
             firing_max: ms(cluster.rng.pick(&[1, 1, 50])),

@@ -14,5 +14,7 @@ pub(super) const SCHEMA: &str = r#"{"type": "record", "name": "Trigger", "fields
 
 /// The ids that are registered.
 pub(super) const KNOWN: [u32; 3] = [1, 2, 3];
+/// An id that the registry refuses to give.
+pub(super) const REFUSED: u32 = 5;
 /// An id that is not registered.
 pub(super) const UNKNOWN: u32 = 7;

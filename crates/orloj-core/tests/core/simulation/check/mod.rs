@@ -17,6 +17,7 @@ mod trigger_records;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use orloj_core::codec::registration::FORWARDED;
+use orloj_core::engine::cursor::Cursor;
 use orloj_core::model::dead_letter::Content;
 use orloj_core::model::definition::Target;
 use orloj_core::model::entry::FireId;
@@ -146,7 +147,7 @@ fn has_lifecycle(trigger: &str) -> bool {
 impl ObservedRun {
     fn collect_inputs(&mut self, run: &SimulationRun, p: usize, all: bool) {
         let broker = &run.cluster.broker;
-        let decided = broker.group.committed[p].as_ref().map_or(0, |(offset, _)| *offset);
+        let decided = broker.group.committed[p].as_ref().map_or(0, all_answered_until);
         for (offset, appended, raw) in broker.triggers[p].committed(&broker.transaction_states) {
             if partition_of(&raw.key) != p && !is_forwarded(raw) {
                 continue; // its copy counts
@@ -295,7 +296,7 @@ impl ObservedRun {
         }
         let mut accounted = HashSet::new();
         for p in 0..PARTITIONS {
-            let decided = broker.group.committed[p].as_ref().map_or(0, |(offset, _)| *offset);
+            let decided = broker.group.committed[p].as_ref().map_or(0, all_answered_until);
             for (offset, _, raw) in records(p) {
                 if partition_of(&raw.key) == p || is_forwarded(raw) || !all && offset >= decided {
                     continue;
@@ -429,6 +430,13 @@ fn target_of(fire: &Fire) -> Option<&str> {
         Target::Topic(target) => Some(target.topic.as_str()),
         Target::Http(_) => None,
     }
+}
+
+/// Below this, every record of `triggers` is decided. An offset that an operator has set says
+/// nothing of the records that were parked below it.
+fn all_answered_until((offset, metadata): &(Offset, String)) -> Offset {
+    let cursor = Cursor::from_metadata(*offset, metadata);
+    cursor.map_or(0, |(cursor, _owner)| cursor.decided_until())
 }
 
 fn is_forwarded(raw: &SimulatedRawRecord) -> bool {

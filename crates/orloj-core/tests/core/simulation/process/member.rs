@@ -137,7 +137,10 @@ impl CommittedOffsets for SimulatedOffsets {
                 cluster.counts.add(FaultKind::OffsetUnstable);
                 return Err(CallError::new("a transaction is open"));
             };
-            Ok(stable.committed)
+            let committed = stable.committed;
+            let is_parked = committed.as_ref().is_some_and(|(_, text)| text.contains(" parked="));
+            cluster.counts.add_many(FaultKind::ParkedTakenOver, u64::from(is_parked));
+            Ok(committed)
         })
     }
 

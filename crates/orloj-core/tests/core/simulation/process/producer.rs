@@ -235,6 +235,10 @@ impl TransactionalSending for SimulatedProducer {
             };
             let handed_over = commits.iter().filter(is_final).count() as u64;
             cluster.counts.add_many(FaultKind::Handover, handed_over);
+            let is_parked =
+                |(_, _, metadata): &&SimulatedOffsetCommit| metadata.contains(" parked=");
+            let parked = commits.iter().filter(is_parked).count() as u64;
+            cluster.counts.add_many(FaultKind::RecordsParked, parked);
             if cluster.fails(120) {
                 match cluster.rng.below(3) {
                     0 => cluster.counts.add(FaultKind::OffsetsLost),

@@ -18,6 +18,10 @@ impl SchemaSource for SimulatedSchemas {
     fn at(&self, _now: Timestamp) -> impl WriterSchemas + '_ {
         Self(self.0.clone())
     }
+
+    fn refusal(&self) -> Option<String> {
+        None
+    }
 }
 
 impl WriterSchemas for SimulatedSchemas {

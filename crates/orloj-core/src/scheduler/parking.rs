@@ -1,0 +1,405 @@
+//! The records of a partition that cannot be read now, and those of the same triggers that wait
+//! behind them.
+//!
+//! Invariant: the records of a trigger are ingested in the order of their offsets, and other
+//! triggers do not wait. Which records are parked follows from [`ParkedSchemas`] and the log: a
+//! record that waits for its schema is released after all earlier ones of that schema, and one that
+//! waits behind another record of its trigger in the same step as that one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+
+use crate::codec::registration::ReadError;
+use crate::engine::parked_schemas::ParkedSchemas;
+use crate::environment::log::{LogRecord, RecordHeader};
+use crate::model::definition::Header;
+use crate::model::input::TriggerRecord;
+use crate::model::text::Text;
+use crate::model::{Offset, PartitionId, Timestamp};
+
+/// How much may be parked in a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParkingLimits {
+    /// Records.
+    pub records_max: usize,
+    /// The sum of their keys, values and headers, in bytes.
+    pub bytes_max: usize,
+}
+
+/// The parked records of a partition.
+#[derive(Debug, Default)]
+pub(super) struct Parking {
+    records: BTreeMap<Offset, RawTriggerRecord>,
+    /// How many records of each trigger there are.
+    triggers: BTreeMap<Text, usize>,
+    schemas: ParkedSchemas,
+    bytes: usize,
+}
+
+/// What a record says of itself without its schema.
+#[derive(Clone, Debug)]
+pub(super) struct RecordForm {
+    /// The trigger that it is about.
+    pub(super) id: Text,
+    /// The writer schema that it names, if it must be looked up.
+    pub(super) schema: Option<u32>,
+}
+
+/// A record as it was read.
+#[derive(Debug)]
+pub(super) struct RawTriggerRecord {
+    form: RecordForm,
+    partition: PartitionId,
+    offset: Offset,
+    timestamp: Timestamp,
+    key: Option<Bytes>,
+    value: Option<Bytes>,
+    headers: Vec<Header>,
+}
+
+/// Records that are not parked any more.
+#[derive(Debug)]
+pub(super) struct Released {
+    /// In the order of their offsets.
+    pub(super) records: Vec<TriggerRecord>,
+    /// Their triggers of which no other record is parked.
+    pub(super) ids: Vec<Text>,
+    /// What is still parked.
+    pub(super) schemas: ParkedSchemas,
+}
+
+impl Parking {
+    /// What an earlier owner has parked; its records are read again.
+    pub(super) fn restored(schemas: ParkedSchemas) -> Self {
+        Self { schemas, ..Self::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.schemas.is_empty()
+    }
+
+    pub(super) fn schemas(&self) -> ParkedSchemas {
+        self.schemas
+    }
+
+    /// The triggers of which a record is parked.
+    pub(super) fn triggers(&self) -> impl Iterator<Item = &Text> {
+        self.triggers.keys()
+    }
+
+    /// Whether the record at `offset` must wait, although it may be readable.
+    pub(super) fn must_wait(&self, offset: Offset, form: &RecordForm) -> bool {
+        self.waits_for_schema(offset, form) || self.triggers.contains_key(&form.id)
+    }
+
+    /// Whether another record fits.
+    pub(super) fn has_room(&self, limits: ParkingLimits) -> bool {
+        self.records.len() < limits.records_max && self.bytes < limits.bytes_max
+    }
+
+    /// From `offset` on records with `schema` are parked. Returns false if too many schemas are
+    /// missing already.
+    pub(super) fn add_schema(&mut self, schema: u32, offset: Offset) -> bool {
+        self.schemas.insert(schema, offset)
+    }
+
+    /// Parks a record, which must wait.
+    pub(super) fn park(&mut self, form: RecordForm, record: &impl LogRecord) {
+        let record = RawTriggerRecord::copy(form, record);
+        self.bytes += record.bytes();
+        *self.triggers.entry(record.form.id.clone()).or_default() += 1;
+        let _none = self.records.insert(record.offset, record);
+    }
+
+    /// Forgets the records from `until` on: they will be read again.
+    pub(super) fn truncate(&mut self, until: Offset) {
+        for record in self.records.split_off(&until).into_values() {
+            self.forget(&record);
+        }
+        self.schemas = self.schemas.below(until);
+    }
+
+    /// Takes the records that can be read now, about `count_max` of them. `read` reads one.
+    pub(super) fn release(
+        &mut self,
+        count_max: usize,
+        read: impl Fn(&RawTriggerRecord) -> Result<TriggerRecord, ReadError>,
+    ) -> Option<Released> {
+        let mut missing = self.missing_schemas(&read);
+        if missing.len() == self.schemas.iter().count() {
+            return None; // nearly always: look no further
+        }
+        let schema_of = |record: &RawTriggerRecord| {
+            let waits = self.waits_for_schema(record.offset, &record.form);
+            record.form.schema.filter(|_| waits)
+        };
+        let is_missing =
+            |record: &RawTriggerRecord| schema_of(record).is_some_and(|id| missing.contains(&id));
+        let records = self.records.values().filter(|record| !is_missing(record));
+        let mut readable: BTreeMap<Offset, TriggerRecord> =
+            records.filter_map(|record| Some((record.offset, read(record).ok()?))).collect();
+        // A record that waits behind another one is released with it, so it must be readable.
+        let is_stuck = |record: &&RawTriggerRecord| {
+            schema_of(record).is_none() && !readable.contains_key(&record.offset)
+        };
+        let stuck = self.records.values().filter(is_stuck);
+        let mut waiting: BTreeSet<Text> = stuck.map(|record| record.form.id.clone()).collect();
+        let mut records = Vec::new();
+        for record in self.records.values() {
+            let id = &record.form.id;
+            let schema = schema_of(record);
+            let waits = waiting.contains(id)
+                || schema.is_some_and(|schema| missing.contains(&schema))
+                || schema.is_some() && records.len() >= count_max;
+            match readable.remove(&record.offset).filter(|_| !waits) {
+                Some(record) => records.push(record),
+                None => {
+                    missing.extend(schema);
+                    let _known = waiting.insert(id.clone());
+                }
+            }
+        }
+        let before = self.schemas;
+        let released = self.remove(records);
+        (!released.records.is_empty() || released.schemas != before).then_some(released)
+    }
+
+    /// The schemas whose first record cannot be read.
+    fn missing_schemas(
+        &self,
+        read: impl Fn(&RawTriggerRecord) -> Result<TriggerRecord, ReadError>,
+    ) -> BTreeSet<u32> {
+        let is_missing = |(_, offset): &(u32, Offset)| {
+            // Retention may have deleted the record.
+            self.records.get(offset).is_some_and(|record| read(record).is_err())
+        };
+        self.schemas.iter().filter(is_missing).map(|(schema, _)| schema).collect()
+    }
+
+    fn remove(&mut self, records: Vec<TriggerRecord>) -> Released {
+        let before = self.schemas;
+        let mut ids = Vec::new();
+        for record in &records {
+            let Some(removed) = self.records.remove(&record.offset) else { continue };
+            self.forget(&removed);
+            if !self.triggers.contains_key(&removed.form.id) {
+                ids.push(removed.form.id);
+            }
+        }
+        let first = |(schema, from): (u32, Offset)| {
+            let of_schema =
+                |(_, record): &(&Offset, &RawTriggerRecord)| record.form.schema == Some(schema);
+            let next = self.records.range(from..).find(of_schema);
+            next.map(|(offset, _)| (schema, *offset))
+        };
+        self.schemas = before.iter().filter_map(first).collect();
+        Released { records, ids, schemas: self.schemas }
+    }
+
+    fn forget(&mut self, record: &RawTriggerRecord) {
+        self.bytes -= record.bytes();
+        if let Some(count) = self.triggers.get_mut(&record.form.id) {
+            *count -= 1;
+            if *count == 0 {
+                let _none_left = self.triggers.remove(&record.form.id);
+            }
+        }
+    }
+
+    fn waits_for_schema(&self, offset: Offset, form: &RecordForm) -> bool {
+        let first = form.schema.and_then(|schema| self.schemas.first_of(schema));
+        first.is_some_and(|first| first <= offset)
+    }
+}
+
+impl RawTriggerRecord {
+    fn copy(form: RecordForm, record: &impl LogRecord) -> Self {
+        let headers = record.headers().map(|(name, value)| Header {
+            name: name.into(),
+            value: value.map(Bytes::copy_from_slice),
+        });
+        Self {
+            form,
+            partition: record.partition(),
+            offset: record.offset(),
+            timestamp: record.timestamp(),
+            key: record.key().map(Bytes::copy_from_slice),
+            value: record.value().map(Bytes::copy_from_slice),
+            headers: headers.collect(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let length = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
+        let header = |header: &Header| header.name.as_str().len() + length(&header.value);
+        length(&self.key) + length(&self.value) + self.headers.iter().map(header).sum::<usize>()
+    }
+}
+
+impl LogRecord for RawTriggerRecord {
+    fn position(&self) -> (&str, PartitionId, Offset) {
+        ("", self.partition, self.offset)
+    }
+
+    fn timestamp(&self) -> Timestamp {
+        self.timestamp
+    }
+
+    fn key(&self) -> Option<&[u8]> {
+        self.key.as_deref()
+    }
+
+    fn value(&self) -> Option<&[u8]> {
+        self.value.as_deref()
+    }
+
+    fn headers(&self) -> impl Iterator<Item = RecordHeader<'_>> {
+        self.headers.iter().map(|header| (header.name.as_str(), header.value.as_deref()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::input::Request;
+
+    const LIMITS: ParkingLimits = ParkingLimits { records_max: 3, bytes_max: 30 };
+
+    fn form(id: &str, schema: Option<u32>) -> RecordForm {
+        RecordForm { id: id.into(), schema }
+    }
+
+    fn record(id: &str, offset: Offset, schema: Option<u32>) -> RawTriggerRecord {
+        let key = Some(Bytes::copy_from_slice(id.as_bytes()));
+        let form = form(id, schema);
+        RawTriggerRecord {
+            form,
+            partition: 0,
+            offset,
+            timestamp: 0,
+            key,
+            value: None,
+            headers: vec![],
+        }
+    }
+
+    /// Parks what waits of these records; a schema that is new is missing.
+    fn parked(records: &[(&str, Offset, Option<u32>)]) -> Parking {
+        let mut parking = Parking::default();
+        for (id, offset, schema) in records {
+            let raw = record(id, *offset, *schema);
+            if !parking.must_wait(*offset, &raw.form) {
+                assert!(parking.add_schema(schema.unwrap(), *offset));
+            }
+            parking.park(raw.form.clone(), &raw);
+        }
+        parking
+    }
+
+    /// Reads records whose schemas are `known`.
+    fn release(parking: &mut Parking, known: &[u32], count_max: usize) -> Option<Released> {
+        parking.release(count_max, |raw| match raw.form.schema {
+            Some(id) if !known.contains(&id) => Err(ReadError::RegistryUnavailable { id }),
+            _ => {
+                let request = Request::Cancel { id: raw.form.id.clone(), caller: None };
+                Ok(TriggerRecord { offset: raw.offset, timestamp: 0, ack: false, request })
+            }
+        })
+    }
+
+    fn offsets(released: &Released) -> Vec<Offset> {
+        released.records.iter().map(|record| record.offset).collect()
+    }
+
+    /// Which of these records a new owner would park.
+    fn parked_again(
+        schemas: ParkedSchemas,
+        records: &[(&str, Offset, Option<u32>)],
+    ) -> Vec<Offset> {
+        let mut parking = Parking::restored(schemas);
+        for (id, offset, schema) in records {
+            let raw = record(id, *offset, *schema);
+            if parking.must_wait(*offset, &raw.form) {
+                parking.park(raw.form.clone(), &raw);
+            }
+        }
+        parking.records.keys().copied().collect()
+    }
+
+    #[test]
+    fn records_of_a_trigger_wait_behind_its_parked_one_and_others_do_not() {
+        let mut parking = parked(&[("a", 10, Some(1)), ("a", 12, None)]);
+        assert!(parking.must_wait(13, &form("a", None)), "it waits behind the first");
+        assert!(parking.must_wait(13, &form("b", Some(1))), "its schema is missing");
+        assert!(!parking.must_wait(13, &form("b", None)));
+        assert!(!parking.must_wait(13, &form("b", Some(2))));
+        assert!(release(&mut parking, &[2], 100).is_none());
+        let released = release(&mut parking, &[1], 100).unwrap();
+        assert_eq!(offsets(&released), [10, 12]);
+        assert_eq!((released.ids, released.schemas), (vec!["a".into()], ParkedSchemas::NONE));
+        assert!(parking.is_empty() && parking.bytes == 0);
+    }
+
+    #[test]
+    fn a_new_owner_parks_what_is_still_parked_after_any_release() {
+        let records = [
+            ("a", 10, Some(1)),
+            ("b", 11, Some(1)),
+            ("a", 12, None),
+            ("c", 13, Some(2)),
+            ("a", 14, Some(2)),
+            ("b", 15, Some(1)),
+            ("a", 16, None),
+            ("c", 17, None),
+        ];
+        for known in [&[1][..], &[2], &[1, 2]] {
+            for count_max in 1..9 {
+                let mut parking = parked(&records);
+                let mut last = Vec::new();
+                while let Some(released) = release(&mut parking, known, count_max) {
+                    let left: Vec<_> = parking.records.keys().copied().collect();
+                    assert_eq!(parked_again(released.schemas, &records), left);
+                    last.extend(offsets(&released));
+                    if parking.is_empty() {
+                        break;
+                    }
+                }
+                let of_a = |offset: &&Offset| [10, 12, 14, 16].contains(*offset);
+                assert!(last.iter().filter(of_a).is_sorted(), "{last:?}");
+                let expected = match known {
+                    [1] => vec![10, 11, 12, 15],
+                    [2] => vec![13, 17],
+                    _ => (10..18).collect(),
+                };
+                last.sort_unstable();
+                assert_eq!(last, expected, "{known:?}, {count_max} at once");
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_behind_another_of_its_trigger_is_released_with_it_or_not_at_all() {
+        // Its schema was known to the owner that parked it, and is not known to this one.
+        let records = [("a", 10, Some(1)), ("a", 12, Some(2)), ("b", 13, Some(1))];
+        let mut parking = Parking::restored([(1, 10)].into_iter().collect());
+        for (id, offset, schema) in records {
+            parking.park(form(id, schema), &record(id, offset, schema));
+        }
+        assert!(release(&mut parking, &[1], 100).is_none());
+        assert_eq!(parked_again(parking.schemas(), &records), [10, 12, 13]);
+        assert_eq!(offsets(&release(&mut parking, &[1, 2], 100).unwrap()), [10, 12, 13]);
+    }
+
+    #[test]
+    fn parking_is_bounded_and_forgets_what_will_be_read_again() {
+        let mut parking = parked(&[("a", 10, Some(1)), ("a", 12, None)]);
+        assert!(parking.has_room(LIMITS));
+        assert!(!parking.has_room(ParkingLimits { bytes_max: 2, ..LIMITS }));
+        parking.park(form("b", Some(1)), &record("b", 14, Some(1)));
+        assert!(!parking.has_room(LIMITS));
+        parking.truncate(12);
+        assert!(parking.has_room(LIMITS) && !parking.must_wait(14, &form("b", None)));
+        assert_eq!(parking.schemas().first_offset(), Some(10));
+    }
+}

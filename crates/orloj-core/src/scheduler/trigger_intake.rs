@@ -1,0 +1,178 @@
+//! What becomes of a record of `triggers` that was read: it is ingested, replayed, or parked.
+//!
+//! Invariant: each record is passed on once, in the order of the log, except those that are parked.
+
+use super::input_decoder::InputDecoder;
+use super::parking::{ParkingLimits, RecordForm};
+use super::partition_task::{EndCheck, PartitionState, PartitionTask};
+use super::{LoopError, Scheduler};
+use crate::codec::registration::ReadError;
+use crate::engine::partition::{Input, ParkedRecord};
+use crate::engine::takeover::TakeoverRequest;
+use crate::environment::log::LogRecord;
+use crate::environment::store::RowStore;
+use crate::environment::{Clock as _, Environment, SchemaSource};
+use crate::model::{Offset, Timestamp};
+
+/// Why a record of `triggers` is not taken now: reading pauses before it.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotTaken {
+    /// It was ingested by an earlier program, and its schema is needed again.
+    #[error(transparent)]
+    NotReadable(#[from] ReadError),
+    /// It must be parked, and too much is.
+    #[error("more records wait for their schemas than triggers.parked_records_max allows")]
+    NoRoom,
+}
+
+/// How a record of `triggers` is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Intake {
+    /// It is below N.
+    Replayed { registry_from: Offset },
+    /// It is new.
+    Live,
+}
+
+/// Takes a record. Returns what is to be ingested now.
+pub(super) fn take_trigger<S: RowStore, W: SchemaSource>(
+    task: &mut PartitionTask<S>,
+    decoder: &InputDecoder<W>,
+    record: &impl LogRecord,
+    (limits, now): (ParkingLimits, Timestamp),
+) -> Result<Option<Input>, NotTaken> {
+    let offset = record.offset();
+    let Some(intake) = intake(task, offset) else { return Ok(None) };
+    if task.parking.is_empty() && task.skip_covered(offset, record.timestamp()) {
+        return Ok(None);
+    }
+    let names_schema = record.value().is_some_and(|value| value.first() == Some(&0));
+    let form = if names_schema || !task.parking.is_empty() {
+        decoder.form(record, now)
+    } else {
+        None // nearly always
+    };
+    let waiting = form.as_ref().filter(|form| task.parking.must_wait(offset, form));
+    // What the ledger has of a parked record is from before an operator moved the offset back.
+    if waiting.is_none() && task.skip_covered(offset, record.timestamp()) {
+        return Ok(None);
+    }
+    let input = match waiting {
+        Some(form) => Some(park(task, form.clone(), record, (intake, limits))?),
+        None => match (decode(decoder, record, now, intake), intake, form) {
+            (Ok(trigger), ..) => Some(Input::Trigger(trigger)),
+            (Err(ReadError::RegistryUnavailable { id }), Intake::Live, Some(form)) => {
+                if !task.parking.has_room(limits) || !task.parking.add_schema(id, offset) {
+                    return Err(no_room(task));
+                }
+                Some(park(task, form, record, (intake, limits))?)
+            }
+            (Err(error), ..) => return Err(error.into()),
+        },
+    };
+    task.next_trigger = offset + 1;
+    task.end_check = EndCheck::Idle;
+    Ok(input.and_then(|input| route(task, input, intake)))
+}
+
+/// How the record at `offset` is taken; `None` if it is not.
+fn intake<S: RowStore>(task: &PartitionTask<S>, offset: Offset) -> Option<Intake> {
+    match &task.state {
+        PartitionState::Active(_) => Some(Intake::Live),
+        PartitionState::Restoring(restoring) => match restoring.requested {
+            Some(TakeoverRequest::Triggers { until, .. }) if offset < until => {
+                Some(Intake::Replayed { registry_from: restoring.registry_from })
+            }
+            // Once this takeover has read all that is below N, and not before.
+            Some(TakeoverRequest::Triggers { .. } | TakeoverRequest::Nothing) => Some(Intake::Live),
+            _ => None,
+        },
+        PartitionState::WaitingForClock(_)
+        | PartitionState::StoreFailed
+        | PartitionState::WaitingForProducer
+        | PartitionState::Refused(_)
+        | PartitionState::Transitioning => None,
+    }
+}
+
+fn decode<W: SchemaSource>(
+    decoder: &InputDecoder<W>,
+    record: &impl LogRecord,
+    now: Timestamp,
+    intake: Intake,
+) -> Result<crate::model::input::TriggerRecord, ReadError> {
+    match intake {
+        Intake::Replayed { registry_from } => decoder.decode_replayed(record, now, registry_from),
+        Intake::Live => decoder.decode_trigger(record, now),
+    }
+}
+
+/// Parks a record. What an earlier owner has parked is taken whatever the limits are.
+fn park<S: RowStore>(
+    task: &mut PartitionTask<S>,
+    form: RecordForm,
+    record: &impl LogRecord,
+    (intake, limits): (Intake, ParkingLimits),
+) -> Result<Input, NotTaken> {
+    if intake == Intake::Live && !task.parking.has_room(limits) {
+        return Err(no_room(task));
+    }
+    let id = form.id.clone();
+    task.parking.park(form, record);
+    let (offset, timestamp) = (record.offset(), record.timestamp());
+    Ok(Input::Parked(ParkedRecord { offset, timestamp, id, schemas: task.parking.schemas() }))
+}
+
+/// Reading pauses before a new record: all below N is read.
+fn no_room<S: RowStore>(task: &mut PartitionTask<S>) -> NotTaken {
+    task.end_check = EndCheck::Idle;
+    if let PartitionState::Restoring(restoring) = &mut task.state {
+        restoring.triggers_complete = true;
+    }
+    NotTaken::NoRoom
+}
+
+/// Passes an input to the takeover in progress; without one, returns it.
+fn route<S: RowStore>(task: &mut PartitionTask<S>, input: Input, intake: Intake) -> Option<Input> {
+    let PartitionState::Restoring(restoring) = &mut task.state else { return Some(input) };
+    match (intake, input) {
+        (Intake::Live, input) => {
+            restoring.triggers_complete = true;
+            restoring.live_inputs.push(input);
+        }
+        (Intake::Replayed { .. }, Input::Trigger(record)) => restoring.triggers.push(record),
+        (Intake::Replayed { .. }, _) => restoring.records_read += 1,
+    }
+    None
+}
+
+impl<E: Environment> Scheduler<E> {
+    /// Ingests parked records whose schemas are known now.
+    pub(super) fn release_parked(&mut self) -> Result<(), LoopError> {
+        let now = self.clock.now_ms();
+        let mut failed = Vec::new();
+        for task in self.tasks.values_mut() {
+            if task.parking.is_empty() || now < task.release_at {
+                continue;
+            }
+            if task.active().is_none_or(|partition| partition.is_full()) {
+                continue;
+            }
+            task.release_at = now + self.config.timing.parked_retry;
+            let count_max = self.config.records_per_step_max;
+            let read = |record: &_| self.decoder.decode_trigger(record, now);
+            let Some(released) = task.parking.release(count_max, read) else { continue };
+            tracing::info!(
+                partition = task.id,
+                records = released.records.len(),
+                "the schemas of parked records are known"
+            );
+            let mut inputs: Vec<_> = released.records.into_iter().map(Input::Trigger).collect();
+            inputs.push(Input::Unparked { ids: released.ids, schemas: released.schemas });
+            if let Err(error) = task.ingest(inputs) {
+                failed.push((task.id, error));
+            }
+        }
+        failed.into_iter().try_for_each(|(id, error)| self.on_store_failed(id, &error))
+    }
+}
