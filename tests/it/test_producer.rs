@@ -104,6 +104,14 @@ impl TestProducer {
         self.send(id, Some(payload), headers, SentCommand { ack, kind, record: Some(record) });
     }
 
+    /// Registers with an envelope, which says the same as `due` and `payload`.
+    pub(crate) fn register_encoded(&self, id: &str, due: u64, value: &[u8], payload: &[u8]) {
+        let kind = CommandKind::Register { due, payload: payload.to_vec() };
+        let record = RegisteredRecord { due, key: id.as_bytes().to_vec(), headers: Vec::new() };
+        let sent = SentCommand { ack: true, kind, record: Some(record) };
+        self.send_bytes(id, Some(value), OwnedHeaders::new().insert(ACK_HEADER), sent);
+    }
+
     /// Registers a callback in the name of a caller; `due` in ms since the epoch.
     pub(crate) fn register_callback(&self, id: &str, due: u64, url: &str, caller: &str) {
         let (at, payload) = (due.to_string(), "{}");
@@ -154,6 +162,16 @@ impl TestProducer {
     }
 
     fn send(&self, id: &str, payload: Option<&str>, headers: OwnedHeaders, sent: SentCommand) {
+        self.send_bytes(id, payload.map(str::as_bytes), headers, sent);
+    }
+
+    fn send_bytes(
+        &self,
+        id: &str,
+        payload: Option<&[u8]>,
+        headers: OwnedHeaders,
+        sent: SentCommand,
+    ) {
         let mut record = BaseRecord::with_opaque_to(&self.triggers, Box::new(sent));
         record = record.key(id).headers(headers);
         record.payload = payload;

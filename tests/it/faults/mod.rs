@@ -20,6 +20,7 @@ mod processes;
 mod proxy;
 mod readiness;
 mod receiver;
+mod registry_away;
 mod report;
 mod rng;
 mod second_look;
@@ -162,6 +163,13 @@ const CASES: &[FaultCase] = &[
         // SIGKILL and a lost disk, and there is no other process.
         late_max_ms: 40_000,
         run: poison::everywhere,
+    },
+    FaultCase {
+        name: "registry-away",
+        criterion: "what needs a schema waits for it, through a takeover; nothing else does",
+        // What needs a schema waits while the registry is away and denies access, about 75 s.
+        late_max_ms: 120_000,
+        run: registry_away::away,
     },
     FaultCase {
         name: "disk-damaged",
