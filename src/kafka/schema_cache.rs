@@ -489,6 +489,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn access_that_was_denied_long_ago_or_to_another_schema_refuses_nothing() {
+        let body = serde_json::json!({ "schema": SCHEMA }).to_string();
+        let answers = [(401, "{}"), (401, "{}"), (401, "{}"), (200, body.as_str())];
+        let (registry, _paths) = start_registry(&answers).await;
+        let cache = SchemaCache::new(None, Some(registry));
+        assert!(matches!(look_up_after_response(&cache, 7, 0).await, SchemaLookup::Unreachable));
+        let near = PATIENCE - 1;
+        assert!(matches!(look_up_after_response(&cache, 7, near).await, SchemaLookup::Unreachable));
+        assert!(matches!(cache.at(PATIENCE).by_id(7), SchemaLookup::Refused(_)));
+        let other = look_up_after_response(&cache, 8, PATIENCE).await;
+        assert!(matches!(other, SchemaLookup::Unreachable), "no record has waited for it: {other:?}");
+        let later = 10 * PATIENCE;
+        let again = look_up_after_response(&cache, 7, later).await;
+        assert!(matches!(again, SchemaLookup::Known(_)), "it is asked first: {again:?}");
+    }
+
+    #[tokio::test]
     async fn records_wait_for_a_registry_that_is_away_however_long() {
         let (registry, _paths) = start_registry(&[(401, "{}"), (503, "{}")]).await;
         let cache = SchemaCache::new(None, Some(registry));
