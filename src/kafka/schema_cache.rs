@@ -30,6 +30,9 @@ const UNKNOWN_MS: Millis = 30_000;
 const UNAVAILABLE_MS: Millis = 500;
 /// The longest such pause: a record waits so much longer than the outage.
 const UNAVAILABLE_MAX_MS: Millis = 4_000;
+/// For how long after its pause a failure is remembered, in ms. Records that wait ask much sooner;
+/// if none does, what was answered then says nothing of the registry now.
+const FAILURE_MEMORY_MS: Millis = 60_000;
 /// Schemas that are remembered. A producer has a few; the ids come from records, so any producer
 /// can name many.
 const SCHEMAS_MAX: usize = 10_000;
@@ -61,8 +64,17 @@ pub struct SchemaCache {
 #[derive(Debug, Default)]
 struct Answers {
     schemas: HashMap<u32, SchemaState>,
-    /// The registry denies access: what it answered, and since when (ms since the epoch).
-    denied: Option<(StatusCode, Timestamp)>,
+    /// The last schema to which access was denied, and until when that counts (ms since the epoch).
+    denied: Option<(u32, StatusCode, Timestamp)>,
+}
+
+/// The registry denies access to a schema.
+#[derive(Clone, Copy, Debug)]
+struct Denial {
+    /// What it answered first.
+    status: StatusCode,
+    /// Since when, in ms since the epoch.
+    since: Timestamp,
 }
 
 #[derive(Clone, Debug)]
@@ -78,12 +90,20 @@ enum SchemaState {
         until: Timestamp,
     },
     /// The request is sent and not answered yet.
-    Requested,
-    /// The request failed, so many times. It is not repeated before `until` (ms since the epoch).
+    Requested(Failures),
+    /// The request failed. It is not repeated before `until` (ms since the epoch).
     Unavailable {
         until: Timestamp,
-        failures: u32,
+        failures: Failures,
     },
+}
+
+/// How requests for a schema have failed, one after the other.
+#[derive(Clone, Copy, Debug, Default)]
+struct Failures {
+    count: u32,
+    /// All of the last ones denied access.
+    denial: Option<Denial>,
 }
 
 /// Why a registry gives no schema.
@@ -142,46 +162,49 @@ impl SchemaCache {
         SchemasAt { cache: self, now }
     }
 
-    /// Why the registry refuses to answer, if it does: a person must act.
+    /// Why the registry refuses to answer at `now` (ms since the epoch), if it does: a person must
+    /// act.
     #[must_use]
-    pub fn refusal(&self) -> Option<String> {
-        let (status, _since) = lock(&self.answers).denied?;
+    pub fn refusal(&self, now: Timestamp) -> Option<String> {
+        let (_, status, _) = lock(&self.answers).denied.filter(|(_, _, until)| now < *until)?;
         Some(format!("the schema registry answers {status}; check triggers.registry_url"))
     }
 
     fn look_up(&self, id: u32, now: Timestamp) -> SchemaLookup {
-        let mut failures = 0;
         let mut answers = lock(&self.answers);
-        match answers.schemas.get(&id) {
+        let failures = match answers.schemas.get(&id) {
             Some(SchemaState::Known(schema)) => return SchemaLookup::Known(Arc::clone(schema)),
             Some(SchemaState::Unknown { until }) if now < *until => return SchemaLookup::Unknown,
             Some(SchemaState::Refused { why, until }) if now < *until => {
                 return SchemaLookup::Refused(Arc::clone(why));
             }
-            Some(SchemaState::Unavailable { until, .. }) if now < *until => {
-                return self.while_unavailable(answers.denied, now);
+            Some(SchemaState::Unavailable { until, failures }) if now < *until => {
+                return self.while_unavailable(*failures, now);
             }
-            Some(SchemaState::Requested) => {
-                return self.while_unavailable(answers.denied, now);
+            Some(SchemaState::Requested(failures)) => {
+                return self.while_unavailable(*failures, now);
             }
-            Some(SchemaState::Unavailable { failures: before, .. }) => failures = *before,
-            _ => {}
-        }
+            Some(SchemaState::Unavailable { until, failures })
+                if now < until.saturating_add(FAILURE_MEMORY_MS) =>
+            {
+                *failures
+            }
+            _ => Failures::default(),
+        };
         if answers.schemas.len() >= SCHEMAS_MAX {
-            answers.schemas.retain(|_, state| matches!(state, SchemaState::Requested));
+            answers.schemas.retain(|_, state| matches!(state, SchemaState::Requested(_)));
         }
-        let denied = answers.denied;
         drop(answers);
         let state = self.read_file(id, now).unwrap_or_else(|| self.request(id, now, failures));
         let lookup = match &state {
             SchemaState::Known(schema) => SchemaLookup::Known(Arc::clone(schema)),
             SchemaState::Unknown { .. } => SchemaLookup::Unknown,
             SchemaState::Refused { why, .. } => SchemaLookup::Refused(Arc::clone(why)),
-            SchemaState::Requested | SchemaState::Unavailable { .. } => {
-                self.while_unavailable(denied, now)
+            SchemaState::Requested(_) | SchemaState::Unavailable { .. } => {
+                self.while_unavailable(failures, now)
             }
         };
-        if !matches!(state, SchemaState::Requested) {
+        if !matches!(state, SchemaState::Requested(_)) {
             let _before = lock(&self.answers).schemas.insert(id, state);
         }
         lookup
@@ -189,14 +212,10 @@ impl SchemaCache {
 
     /// The result for a schema that cannot be fetched now. A registry that has denied access for
     /// long will not give it.
-    fn while_unavailable(
-        &self,
-        denied: Option<(StatusCode, Timestamp)>,
-        now: Timestamp,
-    ) -> SchemaLookup {
+    fn while_unavailable(&self, failures: Failures, now: Timestamp) -> SchemaLookup {
         let patience = self.registry.as_ref().map_or(0, |registry| registry.denied_patience);
-        match denied {
-            Some((status, since)) if now >= since.saturating_add(patience) => {
+        match failures.denial {
+            Some(Denial { status, since }) if now >= since.saturating_add(patience) => {
                 SchemaLookup::Refused(format!("the registry answers {status}").into())
             }
             _ => SchemaLookup::Unreachable,
@@ -207,36 +226,36 @@ impl SchemaCache {
     fn read_file(&self, id: u32, now: Timestamp) -> Option<SchemaState> {
         let path = self.folder.as_ref()?.join(format!("{id}.avsc"));
         match std::fs::read_to_string(&path) {
-            Ok(text) => Some(state_of(id, writer_schema(&text), now, 0)),
+            Ok(text) => Some(state_of(id, writer_schema(&text), now, Failures::default())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
                 let away = FetchError::Unavailable(error.to_string());
-                Some(state_of(id, Err(away), now, 0))
+                Some(state_of(id, Err(away), now, Failures::default()))
             }
         }
     }
 
-    fn request(&self, id: u32, now: Timestamp, failures: u32) -> SchemaState {
+    fn request(&self, id: u32, now: Timestamp, failures: Failures) -> SchemaState {
         let Some(registry) = self.registry.clone() else {
             return SchemaState::Unknown { until: now + UNKNOWN_MS };
         };
-        let _before = lock(&self.answers).schemas.insert(id, SchemaState::Requested);
+        let state = SchemaState::Requested(failures);
+        let _before = lock(&self.answers).schemas.insert(id, state.clone());
         let answers = Arc::clone(&self.answers);
         let runtime = registry.runtime.clone();
         let _detached = runtime.spawn(async move {
             let answer = registry.fetch(id).await;
             let mut answers = lock(&answers);
-            match &answer {
-                Err(FetchError::Denied(status)) => {
-                    let _first = answers.denied.get_or_insert((*status, now));
-                }
-                // Records wait for a registry that is away, however long.
-                _ => answers.denied = None,
+            if let Err(FetchError::Denied(status)) = &answer {
+                let until = now + UNAVAILABLE_MAX_MS + FAILURE_MEMORY_MS;
+                answers.denied = Some((id, *status, until));
+            } else if answers.denied.is_some_and(|(denied, ..)| denied == id) {
+                answers.denied = None;
             }
             let state = state_of(id, answer, now, failures);
             let _before = answers.schemas.insert(id, state);
         });
-        SchemaState::Requested
+        state
     }
 }
 
@@ -307,7 +326,7 @@ fn state_of(
     id: u32,
     answer: Result<Schema, FetchError>,
     now: Timestamp,
-    failures: u32,
+    failures: Failures,
 ) -> SchemaState {
     let until = now + UNKNOWN_MS;
     match answer {
@@ -319,8 +338,15 @@ fn state_of(
         }
         Err(error @ (FetchError::Denied(_) | FetchError::Unavailable(_))) => {
             tracing::warn!(id, %error, "the schema registry gives no schema now");
-            let pause = (UNAVAILABLE_MS << failures.min(16)).min(UNAVAILABLE_MAX_MS);
-            SchemaState::Unavailable { until: now + pause, failures: failures + 1 }
+            let Failures { count, denial } = failures;
+            let pause = (UNAVAILABLE_MS << count.min(16)).min(UNAVAILABLE_MAX_MS);
+            let denial = match error {
+                FetchError::Denied(status) => denial.or(Some(Denial { status, since: now })),
+                // Records wait for a registry that is away, however long.
+                _ => None,
+            };
+            let failures = Failures { count: count.saturating_add(1), denial };
+            SchemaState::Unavailable { until: now + pause, failures }
         }
     }
 }
@@ -385,7 +411,7 @@ mod tests {
     async fn look_up_after_response(cache: &SchemaCache, id: u32, now: Timestamp) -> SchemaLookup {
         assert!(matches!(cache.at(now).by_id(id), SchemaLookup::Unreachable), "a look-up waited");
         let answered = async {
-            while matches!(lock(&cache.answers).schemas.get(&id), Some(SchemaState::Requested)) {
+            while matches!(lock(&cache.answers).schemas.get(&id), Some(SchemaState::Requested(_))) {
                 tokio::task::yield_now().await;
             }
         };
@@ -462,7 +488,7 @@ mod tests {
         assert!(refusal(&cache, 2, 0).await.contains("400"));
         assert!(refusal(&cache, 3, 0).await.contains("contains itself"));
         assert!(refusal(&cache, 4, 0).await.contains("bytes"));
-        assert_eq!(cache.refusal(), None, "the registry itself answers");
+        assert_eq!(cache.refusal(0), None, "the registry itself answers");
     }
 
     #[tokio::test]
@@ -472,7 +498,7 @@ mod tests {
         let (registry, _paths) = start_registry(&answers).await;
         let cache = SchemaCache::new(None, Some(registry));
         assert!(matches!(look_up_after_response(&cache, 7, 0).await, SchemaLookup::Unreachable));
-        assert!(cache.refusal().unwrap().contains("302"), "no redirect is followed");
+        assert!(cache.refusal(0).unwrap().contains("302"), "no redirect is followed");
         let late = PATIENCE - 1;
         assert!(matches!(look_up_after_response(&cache, 7, late).await, SchemaLookup::Unreachable));
         let over = cache.at(PATIENCE).by_id(7);
@@ -485,7 +511,7 @@ mod tests {
             }
         };
         timeout(DEADLINE, answered).await.unwrap();
-        assert_eq!(cache.refusal(), None);
+        assert_eq!(cache.refusal(again), None);
     }
 
     #[tokio::test]
@@ -499,8 +525,13 @@ mod tests {
         assert!(matches!(look_up_after_response(&cache, 7, near).await, SchemaLookup::Unreachable));
         assert!(matches!(cache.at(PATIENCE).by_id(7), SchemaLookup::Refused(_)));
         let other = look_up_after_response(&cache, 8, PATIENCE).await;
-        assert!(matches!(other, SchemaLookup::Unreachable), "no record has waited for it: {other:?}");
+        assert!(
+            matches!(other, SchemaLookup::Unreachable),
+            "no record has waited for it: {other:?}"
+        );
         let later = 10 * PATIENCE;
+        assert!(cache.refusal(PATIENCE).is_some());
+        assert_eq!(cache.refusal(later), None, "nothing is known of it now");
         let again = look_up_after_response(&cache, 7, later).await;
         assert!(matches!(again, SchemaLookup::Known(_)), "it is asked first: {again:?}");
     }
@@ -513,7 +544,7 @@ mod tests {
         let late = PATIENCE - 1;
         assert!(matches!(look_up_after_response(&cache, 7, late).await, SchemaLookup::Unreachable));
         assert!(matches!(cache.at(PATIENCE).by_id(7), SchemaLookup::Unreachable));
-        assert_eq!(cache.refusal(), None);
+        assert_eq!(cache.refusal(PATIENCE), None);
     }
 
     #[test]

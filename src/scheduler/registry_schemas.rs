@@ -31,7 +31,7 @@ impl SchemaSource for RegistrySchemas {
         self.cache.at(now)
     }
 
-    fn refusal(&self) -> Option<String> {
-        self.cache.refusal()
+    fn refusal(&self, now: Timestamp) -> Option<String> {
+        self.cache.refusal(now)
     }
 }

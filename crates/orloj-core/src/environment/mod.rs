@@ -103,8 +103,9 @@ pub trait SchemaSource {
     /// The schemas for look-ups at `now` (ms since the epoch).
     fn at(&self, now: Timestamp) -> impl WriterSchemas + '_;
 
-    /// Why the registry refuses to answer this process, if it does: a person must act.
-    fn refusal(&self) -> Option<String>;
+    /// Why the registry refuses to answer this process at `now` (ms since the epoch), if it does: a
+    /// person must act.
+    fn refusal(&self, now: Timestamp) -> Option<String>;
 }
 
 /// Where a process reports its readiness, and what it has done.

@@ -79,9 +79,9 @@ impl<S: SchemaSource> InputDecoder<S> {
         Some(RecordForm { id, schema: registration::writer_schema(&raw) })
     }
 
-    /// Why the registry refuses to answer, if it does.
-    pub(super) fn registry_refusal(&self) -> Option<String> {
-        self.writer_schemas.refusal()
+    /// Why the registry refuses to answer at `now` (ms since the epoch), if it does.
+    pub(super) fn registry_refusal(&self, now: Timestamp) -> Option<String> {
+        self.writer_schemas.refusal(now)
     }
 
     fn context<'a>(&'a self, writers: &'a impl WriterSchemas) -> ReadContext<'a> {

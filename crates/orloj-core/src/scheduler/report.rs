@@ -50,7 +50,8 @@ impl<E: Environment> Scheduler<E> {
     pub(super) fn report_registry(&mut self) {
         let is_paused = self.tasks.values().any(|task| task.paused_until.is_some());
         let full = || "records wait for the schema registry, and no more can be parked".to_owned();
-        let reason = self.decoder.registry_refusal().or_else(|| is_paused.then(full));
+        let reason =
+            self.decoder.registry_refusal(self.clock.now_ms()).or_else(|| is_paused.then(full));
         if reason == self.registry_reported {
             return;
         }

@@ -19,7 +19,7 @@ impl SchemaSource for SimulatedSchemas {
         Self(self.0.clone())
     }
 
-    fn refusal(&self) -> Option<String> {
+    fn refusal(&self, _now: Timestamp) -> Option<String> {
         None
     }
 }
