@@ -32,7 +32,7 @@ pub(super) enum DispatchResult {
     /// It is in the draft.
     Sent,
     /// Its topic cannot be reached now.
-    Parked(Box<FireRow>),
+    Postponed(Box<FireRow>),
     /// It can never be sent.
     DeadLettered,
 }
@@ -61,7 +61,7 @@ impl DispatchHandler<'_, '_> {
                     self.output.emit(Emit::ToWorker(Box::new(fire)));
                     DispatchResult::Sent
                 }
-                PoolAvailability::Unavailable => DispatchResult::Parked(Box::new(fire)),
+                PoolAvailability::Unavailable => DispatchResult::Postponed(Box::new(fire)),
                 PoolAvailability::Unusable(reason) => self.emit_dead_letter(key, fire, reason),
             },
             Target::Topic(target) => match self.topics.state(target.topic.as_str()) {
@@ -82,7 +82,9 @@ impl DispatchHandler<'_, '_> {
                     self.emit_dead_letter(key, fire, reason.clone())
                 }
                 // One that was not looked up counts as unavailable, so that its fire is not lost.
-                Some(TopicState::Unavailable(_)) | None => DispatchResult::Parked(Box::new(fire)),
+                Some(TopicState::Unavailable(_)) | None => {
+                    DispatchResult::Postponed(Box::new(fire))
+                }
             },
         }
     }

@@ -86,7 +86,7 @@ impl<'p> FireHandler<'p> {
         let ends = fire.reports_end().then(|| fire.id.clone());
         match self.dispatch().send(key, fire, row) {
             DispatchResult::Sent => {}
-            DispatchResult::Parked(fire) => return self.park(key, *fire),
+            DispatchResult::Postponed(fire) => return self.postpone(key, *fire),
             DispatchResult::DeadLettered => {
                 if let Some(id) = ends {
                     let ended = Signal::CallbackEnded(CallbackEnded { id, ok: false });
@@ -147,24 +147,24 @@ impl<'p> FireHandler<'p> {
                 if live.entry.kind == IndexEntryKind::Remembered {
                     trigger.expire_lifecycle(live);
                 } else {
-                    let due = trigger.parked_until();
+                    let due = trigger.postponed_until();
                     trigger.reschedule(live, due);
                 }
                 trigger.save();
             }
-            Row::Fire(row) => self.park(key, row),
+            Row::Fire(row) => self.postpone(key, row),
         }
     }
 
     /// The target cannot be reached now: the entry waits, in the ledger, because its new key
     /// depends on more than its record's bytes.
-    fn park(&mut self, key: TimelineKey, mut row: FireRow) {
+    fn postpone(&mut self, key: TimelineKey, mut row: FireRow) {
         let mut trigger = self.trigger(&row.id.trigger);
-        let parked = TimelineKey { due: trigger.parked_until(), ..key };
+        let postponed = TimelineKey { due: trigger.postponed_until(), ..key };
         let _fired = trigger.index_row.extract_if(|entry| entry.key == key);
         row.in_ledger = true;
-        trigger.index_row.entries.push(IndexEntry::for_row(parked, &row));
-        trigger.state.schedule(Entry { key: parked, row: Row::Fire(row) }, trigger.output);
+        trigger.index_row.entries.push(IndexEntry::for_row(postponed, &row));
+        trigger.state.schedule(Entry { key: postponed, row: Row::Fire(row) }, trigger.output);
         trigger.save();
     }
 
@@ -201,8 +201,8 @@ impl TriggerHandler<'_> {
             DispatchResult::Sent if open => OccurrenceResult::Pending,
             DispatchResult::Sent => OccurrenceResult::Succeeded,
             DispatchResult::DeadLettered => OccurrenceResult::Failed,
-            DispatchResult::Parked(_) => {
-                let due = self.parked_until();
+            DispatchResult::Postponed(_) => {
+                let due = self.postponed_until();
                 return self.reschedule(live, due);
             }
         };
@@ -220,7 +220,7 @@ impl TriggerHandler<'_> {
         most.is_some_and(|most| row.scheduled.saturating_add(most) < self.clock())
     }
 
-    fn parked_until(&self) -> Timestamp {
+    fn postponed_until(&self) -> Timestamp {
         let now = self.clock().max(self.state.fired_through().due);
         now + self.context.config.target_retry_interval.max(1)
     }

@@ -21,7 +21,7 @@ use crate::model::entry::{Entry, FireRow, Row};
 use crate::model::ledger::LedgerKey;
 use crate::model::lifecycle::LifecyclePhase;
 use crate::model::signal::CallbackEnded;
-use crate::model::timeline::{PARKED, TimelineKey};
+use crate::model::timeline::{PAUSED, TimelineKey};
 
 impl TriggerHandler<'_> {
     /// When the occurrence of a pending row is due.
@@ -30,7 +30,7 @@ impl TriggerHandler<'_> {
         let Some(lifecycle) = &row.lifecycle else { return row.scheduled.max(min_due) };
         let due = match &lifecycle.dependencies {
             _ if lifecycle.fire_now_requested => 0,
-            _ if lifecycle.paused && !is_active(Mutation::PauseIgnored) => PARKED,
+            _ if lifecycle.paused && !is_active(Mutation::PauseIgnored) => PAUSED,
             Some(dependencies) => dependencies.until,
             None => row.scheduled,
         };

@@ -40,7 +40,7 @@ pub const PRIORITY_DEFAULT: u8 = 127;
 pub const RANK_DEFAULT: u8 = rank(PRIORITY_DEFAULT);
 
 /// The due time of a paused entry, whose time is unknown: W never passes it. (Avro is signed.)
-pub const PARKED: Timestamp = Timestamp::MAX / 2;
+pub const PAUSED: Timestamp = Timestamp::MAX / 2;
 
 impl TimelineKey {
     /// Before every entry.

@@ -2,7 +2,7 @@
 
 use super::fixture::{
     EngineFixture, NOW, callback_trigger, delete, emits_and_rows, first_occurrence, in_ledger,
-    index, ledger_delete, ledger_put, ledger_skip, parked, put, retry, topic_trigger,
+    index, ledger_delete, ledger_put, ledger_skip, postponed, put, retry, topic_trigger,
     trigger_to_topic, veto, withdraw,
 };
 use super::harness::{TestStore, definition};
@@ -185,10 +185,10 @@ fn a_fire_whose_topic_is_unavailable_waits_in_the_ledger_and_fires_later() {
     fixture.run_until_idle();
     fixture.now = 1_020;
     fixture.owner.catalog.insert("out".into(), TopicState::Unavailable("no leader".to_owned()));
-    let (a, b) = (parked(&topic_trigger("a", 0, 1_020), 1_025), callback_trigger("b", 1, 1_020));
+    let (a, b) = (postponed(&topic_trigger("a", 0, 1_020), 1_025), callback_trigger("b", 1, 1_020));
     fixture.assert_decides(&[ledger_put(&a), fixture.fire_emit(&b)], &[put(&a), index("a", &[&a])]);
     fixture.now = 1_025;
-    let again = parked(&a, 1_030);
+    let again = postponed(&a, 1_030);
     fixture.assert_decides(&[ledger_put(&again)], &[put(&again), index("a", &[&again])]);
     fixture.now = 1_030;
     let back = TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 };
@@ -218,7 +218,7 @@ fn a_fire_waits_for_an_unavailable_pool_and_fails_for_an_unusable_one() {
     }
     fixture.run_until_idle();
     fixture.now = 1_020;
-    let slow = parked(&first_occurrence("slow", 0, 1_020, pooled("slow")), 1_025);
+    let slow = postponed(&first_occurrence("slow", 0, 1_020, pooled("slow")), 1_025);
     let deleted = first_occurrence("deleted", 1, 1_020, pooled("deleted"));
     let narrow = first_occurrence("narrow", 2, 1_020, pooled("narrow"));
     let [no_topic, first] = dead_lettered(&fixture, &deleted, "no such topic");
@@ -238,7 +238,7 @@ fn a_fire_that_waits_for_its_topic_can_still_be_cancelled() {
     fixture.register("a", 900);
     fixture.owner.catalog.insert("out".into(), TopicState::Unavailable("no leader".to_owned()));
     let late = topic_trigger("a", 0, 900);
-    let a = parked(&late, 1_005);
+    let a = postponed(&late, 1_005);
     let emits = [fixture.accepted(&late, None), ledger_put(&a)];
     fixture.assert_decides(&emits, &[put(&a), index("a", &[&a])]);
     fixture.cancel("a");

@@ -275,7 +275,7 @@ pub(crate) fn in_ledger(entry: &Entry, is_in_ledger: bool) -> Entry {
 }
 
 /// The same entry, waiting in the ledger until `due`.
-pub(crate) fn parked(entry: &Entry, due: Timestamp) -> Entry {
+pub(crate) fn postponed(entry: &Entry, due: Timestamp) -> Entry {
     Entry { key: TimelineKey { due, ..entry.key }, ..in_ledger(entry, true) }
 }
 

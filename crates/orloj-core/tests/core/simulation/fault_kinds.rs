@@ -78,7 +78,7 @@ pub(super) enum FaultKind {
     ProducerAborted,
     ProducerSlow,
     TopicUnavailable,
-    Parked,
+    Postponed,
     Followed,
     TakenOverFromStandby,
     TakenDuringPass,

@@ -48,7 +48,7 @@ impl ClusterQueries for SimulatedQueries {
     fn topic_state(&self, topic: &str) -> TopicState {
         self.0.call(|cluster, _| {
             if cluster.unavailable.contains(&topic.into()) {
-                cluster.counts.add(FaultKind::Parked);
+                cluster.counts.add(FaultKind::Postponed);
                 TopicState::Unavailable("away".to_owned())
             } else {
                 let partitions = partitions_of_target(topic);
