@@ -60,8 +60,8 @@ pub struct SchedulerTiming {
     /// How long reading a partition is paused if the schema registry is unavailable and no more
     /// can be parked, in ms.
     pub registry_retry: Millis,
-    /// After how long parked records are looked at again, in ms.
-    pub parked_retry: Millis,
+    /// After how long parked records are looked at again.
+    pub parked_retry: Duration,
     /// How long the state of a target topic that cannot be reached is cached, in ms.
     pub unreachable_ttl: Millis,
     /// How long a leaving member waits until its partitions are reassigned.
@@ -83,7 +83,7 @@ impl Default for SchedulerTiming {
             truncated_retry: Duration::from_secs(5),
             full_max: Duration::from_millis(50),
             registry_retry: 1_000,
-            parked_retry: 20,
+            parked_retry: Duration::from_millis(20),
             unreachable_ttl: 1_000,
             leave_timeout: Duration::from_secs(15),
             firing_max: Duration::from_millis(50),

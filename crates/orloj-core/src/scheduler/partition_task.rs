@@ -45,8 +45,8 @@ pub(super) struct PartitionTask<S> {
     pub(super) paused_until: Option<Timestamp>,
     /// The records that cannot be read now.
     pub(super) parking: Parking,
-    /// When the parked records are looked at again, in ms since the epoch.
-    pub(super) release_at: Timestamp,
+    /// When the parked records are looked at again, on the monotonic clock.
+    pub(super) release_at: Duration,
     /// Whether it is being checked that the end of `triggers` is reached.
     pub(super) end_check: EndCheck,
     /// When the last record was read, or reading was last started, on the monotonic clock.
@@ -195,7 +195,7 @@ impl<S: RowStore> PartitionTask<S> {
             next_signal: 0,
             paused_until: None,
             parking: Parking::default(),
-            release_at: 0,
+            release_at: Duration::ZERO,
             end_check: EndCheck::Idle,
             read_at: Duration::ZERO,
             full_since: None,

@@ -12,7 +12,7 @@ use crate::engine::takeover::TakeoverRequest;
 use crate::environment::log::LogRecord;
 use crate::environment::store::RowStore;
 use crate::environment::{Clock as _, Environment, SchemaSource};
-use crate::model::{Offset, Timestamp};
+use crate::model::{Offset, PartitionId, Timestamp};
 
 /// Why a record of `triggers` is not taken now: reading pauses before it.
 #[derive(Debug, thiserror::Error)]
@@ -147,32 +147,41 @@ fn route<S: RowStore>(task: &mut PartitionTask<S>, input: Input, intake: Intake)
 }
 
 impl<E: Environment> Scheduler<E> {
-    /// Ingests parked records whose schemas are known now.
+    /// Ingests parked records whose schemas are known now, of the partition that waits for longest
+    /// first: this takes its time of a turn of the loop.
     pub(super) fn release_parked(&mut self) -> Result<(), LoopError> {
-        let now = self.clock.now_ms();
-        let mut failed = Vec::new();
-        for task in self.tasks.values_mut() {
-            if task.parking.is_empty() || now < task.release_at {
-                continue;
-            }
-            if task.active().is_none_or(|partition| partition.is_full()) {
-                continue;
-            }
-            task.release_at = now + self.config.timing.parked_retry;
-            let count_max = self.config.records_per_step_max;
-            let read = |record: &_| self.decoder.decode_trigger(record, now);
-            let Some(released) = task.parking.release(count_max, read) else { continue };
-            tracing::info!(
-                partition = task.id,
-                records = released.records.len(),
-                "the schemas of parked records are known"
-            );
-            let mut inputs: Vec<_> = released.records.into_iter().map(Input::Trigger).collect();
-            inputs.push(Input::Unparked { ids: released.ids, schemas: released.schemas });
-            if let Err(error) = task.ingest(inputs) {
-                failed.push((task.id, error));
+        let started = self.clock.monotonic();
+        let is_due = |task: &&PartitionTask<E::Store>| {
+            let has_room =
+                matches!(&task.state, PartitionState::Active(active) if !active.is_full());
+            !task.parking.is_empty() && started >= task.release_at && has_room
+        };
+        let due = self.tasks.values().filter(is_due).map(|task| (task.release_at, task.id));
+        let mut due: Vec<_> = due.collect();
+        due.sort_unstable();
+        for (_, id) in due {
+            self.release_parked_of(id)?;
+            if self.clock.monotonic() >= started + self.config.timing.firing_max {
+                break;
             }
         }
-        failed.into_iter().try_for_each(|(id, error)| self.on_store_failed(id, &error))
+        Ok(())
+    }
+
+    fn release_parked_of(&mut self, id: PartitionId) -> Result<(), LoopError> {
+        let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
+        task.release_at = self.clock.monotonic() + self.config.timing.parked_retry;
+        let now = self.clock.now_ms();
+        let count_max = self.config.records_per_step_max;
+        let read = |record: &_| self.decoder.decode_trigger(record, now);
+        let Some(released) = task.parking.release(count_max, read) else { return Ok(()) };
+        let records = released.records.len();
+        tracing::info!(partition = id, records, "the schemas of parked records are known");
+        let mut inputs: Vec<_> = released.records.into_iter().map(Input::Trigger).collect();
+        inputs.push(Input::Unparked { ids: released.ids, schemas: released.schemas });
+        match task.ingest(inputs) {
+            Ok(()) => Ok(()),
+            Err(error) => self.on_store_failed(id, &error),
+        }
     }
 }
