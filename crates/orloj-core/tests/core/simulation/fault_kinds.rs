@@ -99,6 +99,8 @@ pub(super) enum FaultKind {
     RegistrySlow,
     SchemaRefused,
     SchemaUnknown,
+    SchemaDenied,
+    SchemaDeniedForLong,
     RecordsParked,
     ParkedTakenOver,
 }

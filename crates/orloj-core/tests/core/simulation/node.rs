@@ -113,6 +113,7 @@ impl SimulatedNode {
             revoked: std::collections::BTreeSet::new(),
             takeovers: [0; PARTITIONS],
             known_schemas: std::collections::BTreeSet::new(),
+            denied_since: None,
             disks,
             cursor_read_at: 0,
             job: "",

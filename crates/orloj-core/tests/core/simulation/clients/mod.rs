@@ -17,7 +17,7 @@ use super::broker::{SimulatedOutput, SimulatedRawRecord};
 use super::cluster::{PARTITIONS, REFUSING, SimulatedCluster, partition_of};
 use super::fault_kinds::FaultKind;
 use super::log::SimulatedTransactionState;
-use super::registered_schemas::{KNOWN, REFUSED, UNKNOWN};
+use super::registered_schemas::{DENIED, KNOWN, REFUSED, UNKNOWN};
 use super::transaction::Producer;
 use crate::audit::CommandKind;
 pub(super) use requests::{RequestGenerator, RequestedTrigger, UserRequest};
@@ -205,6 +205,9 @@ fn avro(
     if cluster.rng.one_in(20) {
         cluster.counts.add(FaultKind::SchemaRefused);
         return (CommandKind::Malformed, Some(new.encode(REFUSED)), Vec::new());
+    }
+    if cluster.rng.one_in(20) {
+        return (CommandKind::Malformed, Some(new.encode(DENIED)), headers);
     }
     let value = Some(new.encode(cluster.rng.pick(&KNOWN)));
     let kind = if keeps {

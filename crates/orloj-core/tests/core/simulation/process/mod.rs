@@ -129,6 +129,8 @@ pub(super) struct ProcessState {
     pub(super) takeovers: [u64; PARTITIONS],
     /// The writer schemas that the registry has answered it.
     pub(super) known_schemas: BTreeSet<u32>,
+    /// Since when the schema registry has denied it access to a schema, in ms since the epoch.
+    pub(super) denied_since: Option<Timestamp>,
     pub(super) disks: Vec<SimulatedDisk>,
     /// When the standby has read the cursor of its pass, in true time.
     pub(super) cursor_read_at: Timestamp,

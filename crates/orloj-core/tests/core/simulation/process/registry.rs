@@ -1,7 +1,7 @@
 //! The schema registry, as a process sees it.
 //!
 //! Invariant: a look-up never waits. What the registry has answered once, the process knows until
-//! it ends.
+//! it ends. A schema to which it denies access is refused after a patience.
 
 use orloj_core::codec::registration::{SchemaLookup, WriterSchemas};
 use orloj_core::environment::SchemaSource;
@@ -10,23 +10,40 @@ use orloj_core::model::Timestamp;
 use super::SimulatedProcess;
 use crate::simulation::cluster::RegistryState;
 use crate::simulation::fault_kinds::FaultKind;
+use crate::simulation::registered_schemas::{DENIED, DENIED_PATIENCE};
 
 /// The writer schemas of a process.
 pub(in crate::simulation) struct SimulatedSchemas(pub(in crate::simulation) SimulatedProcess);
 
 impl SchemaSource for SimulatedSchemas {
-    fn at(&self, _now: Timestamp) -> impl WriterSchemas + '_ {
-        Self(self.0.clone())
+    fn at(&self, now: Timestamp) -> impl WriterSchemas + '_ {
+        SchemasAt { process: &self.0, now }
     }
 
-    fn refusal(&self, _now: Timestamp) -> Option<String> {
-        None
+    fn refusal(&self, now: Timestamp) -> Option<String> {
+        let since = self.0.state().denied_since?;
+        (now < since + 2 * DENIED_PATIENCE).then(|| "401".to_owned())
     }
 }
 
-impl WriterSchemas for SimulatedSchemas {
+/// The writer schemas at a time.
+struct SchemasAt<'a> {
+    process: &'a SimulatedProcess,
+    now: Timestamp,
+}
+
+impl WriterSchemas for SchemasAt<'_> {
     fn by_id(&self, id: u32) -> SchemaLookup {
-        self.0.call(|cluster, state| {
+        self.process.call(|cluster, state| {
+            if id == DENIED {
+                let since = *state.denied_since.get_or_insert(self.now);
+                if self.now < since + DENIED_PATIENCE {
+                    cluster.counts.add(FaultKind::SchemaDenied);
+                    return SchemaLookup::Unreachable;
+                }
+                cluster.counts.add(FaultKind::SchemaDeniedForLong);
+                return SchemaLookup::Refused("401".into());
+            }
             if state.known_schemas.contains(&id) {
                 return cluster.reader.look_up(id);
             }
