@@ -174,11 +174,13 @@ impl SchemaCache {
         let mut answers = lock(&self.answers);
         let failures = match answers.schemas.get(&id) {
             Some(SchemaState::Known(schema)) => return SchemaLookup::Known(Arc::clone(schema)),
-            Some(SchemaState::Unknown { until }) if now < *until => return SchemaLookup::Unknown,
-            Some(SchemaState::Refused { why, until }) if now < *until => {
+            Some(SchemaState::Unknown { until }) if is_before(now, *until) => {
+                return SchemaLookup::Unknown;
+            }
+            Some(SchemaState::Refused { why, until }) if is_before(now, *until) => {
                 return SchemaLookup::Refused(Arc::clone(why));
             }
-            Some(SchemaState::Unavailable { until, failures }) if now < *until => {
+            Some(SchemaState::Unavailable { until, failures }) if is_before(now, *until) => {
                 return self.while_unavailable(*failures, now);
             }
             Some(SchemaState::Requested(failures)) => {
@@ -349,6 +351,11 @@ fn state_of(
             SchemaState::Unavailable { until: now + pause, failures }
         }
     }
+}
+
+/// Whether an answer counts still. It does not if the clock was set back.
+fn is_before(now: Timestamp, until: Timestamp) -> bool {
+    now < until && until <= now.saturating_add(UNKNOWN_MS)
 }
 
 fn as_millis(duration: Duration) -> Millis {
