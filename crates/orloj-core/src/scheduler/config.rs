@@ -60,7 +60,8 @@ pub struct SchedulerTiming {
     /// How long reading a partition is paused if the schema registry is unavailable and no more
     /// can be parked, in ms.
     pub registry_retry: Millis,
-    /// After how long parked records are looked at again.
+    /// After how long parked records are looked at again: it delays them, and a look without a new
+    /// schema costs a few look-ups in memory.
     pub parked_retry: Duration,
     /// How long the state of a target topic that cannot be reached is cached, in ms.
     pub unreachable_ttl: Millis,
