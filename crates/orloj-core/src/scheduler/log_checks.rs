@@ -10,6 +10,7 @@ use super::partition_task::{EndCheck, InputLog, PartitionState, PartitionTask};
 use super::{LoopError, Scheduler};
 use crate::engine::partition::Input;
 use crate::engine::takeover::{TakeoverError, TakeoverRequest};
+use crate::environment::call_error::CallResult;
 use crate::environment::job::{Job, JobQueue as _, JobStep};
 use crate::environment::log::LogReading as _;
 use crate::environment::{Clock as _, ClusterQueries, Environment, Reporter as _};
@@ -251,6 +252,16 @@ impl<E: Environment> Scheduler<E> {
             Ok(()) => Ok(()),
             Err(error) => self.on_store_failed(id, &error),
         }
+    }
+
+    /// Nothing reads a partition until it is taken over again, and no check starts its reader.
+    pub(super) fn stop_reading(&mut self, partition: PartitionId) -> CallResult<()> {
+        if let Some(task) = self.tasks.get_mut(&partition) {
+            (task.end_check, task.paused_until) = (EndCheck::Idle, None);
+        }
+        self.triggers.stop(&self.config.names.triggers(), partition)?;
+        self.signals_and_ledger.stop(&self.config.names.signals(), partition)?;
+        self.signals_and_ledger.stop(&self.config.names.ledger(), partition)
     }
 
     /// A takeover has read nothing for long: reads again from its position. A reader may have

@@ -47,10 +47,9 @@ use std::time::Duration;
 use crate::codec::schemas::Schemas;
 use crate::engine::assignment::{AssignmentChange, GroupAssignment};
 use crate::engine::partition::CorruptRow;
-use crate::environment::call_error::{CallError, CallResult};
+use crate::environment::call_error::CallError;
 use crate::environment::group::GroupMembership as _;
 use crate::environment::job::Threads;
-use crate::environment::log::LogReading as _;
 use crate::environment::store::{RowStore as _, StoreDirectory as _, StoreError};
 use crate::environment::{Clock as _, Environment};
 use crate::model::{Millis, PartitionId, Timestamp};
@@ -61,7 +60,7 @@ use end_offset_poller::EndOffsetPoller;
 pub use end_offset_poller::GRACE_MS;
 use inputs::InputDecoder;
 use log_checks::LogBoundsJob;
-use partition_task::{EndCheck, PartitionState, PartitionTask};
+use partition_task::{PartitionState, PartitionTask};
 use producer_jobs::ProducerJobs;
 use record_sender::RecordSender;
 use restore_pool::RestorePool;
@@ -430,16 +429,6 @@ impl<E: Environment> Scheduler<E> {
         }
         self.give_back_stores(partitions);
         Ok(())
-    }
-
-    /// Nothing reads a partition until it is taken over again, and no check starts its reader.
-    fn stop_reading(&mut self, partition: PartitionId) -> CallResult<()> {
-        if let Some(task) = self.tasks.get_mut(&partition) {
-            (task.end_check, task.paused_until) = (EndCheck::Idle, None);
-        }
-        self.triggers.stop(&self.config.names.triggers(), partition)?;
-        self.signals_and_ledger.stop(&self.config.names.signals(), partition)?;
-        self.signals_and_ledger.stop(&self.config.names.ledger(), partition)
     }
 
     /// One turn of a process that is shutting down: releases all partitions. If so configured, the
