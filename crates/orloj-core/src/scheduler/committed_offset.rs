@@ -2,7 +2,7 @@
 //!
 //! Invariant: the request may block while a transaction of an earlier owner is open, so it runs
 //! beside the loop. A timeout means that the offset is not known yet, not that there is none. Only
-//! an owner fences the earlier one: after a pause of the process, or a release, nobody is fenced.
+//! an owner fences the earlier one: after a pause of the process, or a release, it fences none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -262,7 +262,7 @@ mod tests {
 
     /// Another process has the partition since.
     #[test]
-    fn nobody_is_fenced_after_a_pause_of_the_process() {
+    fn no_owner_is_fenced_after_a_pause_of_the_process() {
         let pause = TIMEOUT + TURN_MAX * 2;
         let (found, asked) = questions(Err(CallError::new("unstable")), pause, false);
         assert!(found.is_err());
@@ -274,7 +274,7 @@ mod tests {
 
     /// The one that wrote the last offset may be its next owner.
     #[test]
-    fn nobody_is_fenced_after_the_partition_is_released() {
+    fn no_owner_is_fenced_after_the_partition_is_released() {
         let (found, asked) = questions(Err(CallError::new("unstable")), TIMEOUT, true);
         assert!(found.is_err());
         assert_eq!(asked, "stable");
