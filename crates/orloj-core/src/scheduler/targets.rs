@@ -110,8 +110,8 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         }
     }
 
-    /// The states of `topics` and `pools`. Waits only for topics that are not cached, and for all of
-    /// them together not long.
+    /// The states of `topics` and `pools`. Waits only for topics that are not cached, and not long
+    /// for all of them together.
     pub(super) fn catalog<'a>(
         &mut self,
         topics: impl Iterator<Item = &'a str>,
