@@ -94,19 +94,23 @@ fn check_letters(
     findings: &mut Vec<Finding>,
 ) {
     let broker = &run.cluster.broker;
-    // By serial number: what was read, and how often. A replay may have forwarded a record twice.
-    let mut read = BTreeMap::<usize, (String, Offset, u32, bool)>::new();
+    // By serial number: what was read, how often, and how many copies were deleted and may not have
+    // been read. A replay may have forwarded a record twice.
+    let mut read = BTreeMap::<usize, (String, Offset, u32, u32, bool)>::new();
     for p in 0..PARTITIONS {
         for (offset, _, raw) in broker.triggers[p].committed(&broker.transaction_states) {
             if partition_of(&raw.key) == p || is_forwarded(raw) {
-                let found =
-                    read.entry(serial(raw)).or_insert_with(|| (text(&raw.key), offset, 0, false));
+                let found = read
+                    .entry(serial(raw))
+                    .or_insert_with(|| (text(&raw.key), offset, 0, 0, false));
+                let deleted = &run.deleted[p].triggers;
                 found.2 += 1;
-                found.3 |= run.is_replayed(p, offset);
+                found.3 += u32::from(deleted.iter().any(|range| range.contains(&offset)));
+                found.4 |= run.is_replayed(p, offset);
             }
         }
     }
-    for (serial, (trigger, generation, times, replayed)) in read {
+    for (serial, (trigger, generation, times, deleted, replayed)) in read {
         let intent = &run.users.intents[serial];
         let is_unreadable = matches!(intent, Intent::Plain(CommandKind::Malformed));
         let expected = if is_unreadable { times } else { 0 };
@@ -116,7 +120,7 @@ fn check_letters(
             _ if written > expected && !is_unreadable => Violation::Unexpected,
             _ if written > expected && replayed => continue,
             _ if written > expected => Violation::Duplicate,
-            _ if all => Violation::Lost,
+            _ if all && written + deleted < expected => Violation::Lost,
             _ => continue,
         };
         let why = format!("{written} dead letters of {intent:?}");
