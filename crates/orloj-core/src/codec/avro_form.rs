@@ -460,6 +460,24 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_value_of_very_many_parts_is_refused() {
+        let writer = r#"{"type": "record", "name": "Trigger", "fields": [
+            {"name": "topic", "type": "string"}, {"name": "delayMs", "type": "int"},
+            {"name": "flags", "type": {"type": "array", "items": "boolean"}}]}"#;
+        let writer = crate::codec::writer_schema::parse(writer).unwrap();
+        let value_with = |count: u32| {
+            // Three bytes hold a count of up to a million.
+            let (low, middle) = ((2 * count) as u8 | 0x80, (count >> 6) as u8 | 0x80);
+            let head = [0x02, b't', 0xd0, 0x0f, low, middle, (count >> 13) as u8];
+            [head.as_slice(), &vec![1; count as usize], &[0]].concat()
+        };
+        let read = |count| resolve(&value_with(count), &writer, Schemas::new().trigger());
+        assert!(read(10_000).is_ok());
+        let refused = read(200_000).err().expect("its parts take 100 times as much memory");
+        assert!(refused.contains("parts"), "{refused}");
+    }
+
+    #[test]
     fn encoded_triggers_match_the_golden_files() {
         golden::check("trigger-avro-registry", &confluent(1, &avro_datum()));
         golden::check("trigger-avro-single-object", &single_object(&avro_datum()));

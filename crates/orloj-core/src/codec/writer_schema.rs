@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     fn refusal(text: &str) -> String {
-        parse(text).unwrap_err().to_string()
+        parse(text).err().expect("a schema that is refused").to_string()
     }
 
     #[test]
@@ -197,6 +197,36 @@ mod tests {
             {"type": "record", "name": "A", "fields": [{"name": "n", "type": "null"}]}}"#;
         for text in [of_null, of_empty] {
             assert!(refusal(text).contains("without bytes"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_schema_whose_values_are_much_larger_than_their_bytes_is_refused() {
+        let nulls = |count: u32| -> String {
+            (0..count).map(|n| format!(r#",{{"name": "n{n}", "type": "null"}}"#)).collect()
+        };
+        let with_nulls = |count| {
+            let fields = format!(r#"{{"name": "b", "type": "boolean"}}{}"#, nulls(count));
+            format!(r#"{{"type": "record", "name": "B", "fields": [{fields}]}}"#)
+        };
+        let list = |of: &str| format!(r#"{{"type": "array", "items": {of}}}"#);
+        let map = |of: &str| format!(r#"{{"type": "map", "values": {of}}}"#);
+        assert!(refusal(&list(&with_nulls(1_000))).contains("parts"), "of one byte each");
+        assert!(refusal(&map(&with_nulls(1_000))).contains("parts"));
+        assert!(refusal(&with_nulls(9_900)).contains("parts"), "each value is read on the loop");
+        let optional = |of: &str| format!(r#"["null", {of}]"#);
+        let money = r#"{"type": "record", "name": "Money", "fields": [
+            {"name": "amount", "type": "long"}, {"name": "currency", "type": "string"}]}"#;
+        let fields: String = (0..100)
+            .map(|n| format!(r#",{{"name": "f{n}", "type": {}}}"#, optional("\"string\"")))
+            .collect();
+        let line = format!(
+            r#"{{"type": "record", "name": "Line", "fields": [
+                {{"name": "price", "type": {}}} {fields}]}}"#,
+            optional(money)
+        );
+        for usual in [list(&line), map(&line), list(&optional(&line)), list(&list(&line))] {
+            assert!(parse(&usual).is_ok(), "{usual}");
         }
     }
 }
