@@ -21,6 +21,10 @@ use crate::model::lifecycle::OnFailure;
 use crate::model::schedule::Schedule;
 use crate::model::text::Text;
 
+/// The most reads of a part, or of its length, in a value: the list that a trigger has use for is
+/// the headers. A part takes about 100 bytes, and there are a few for each read.
+const READS_MAX: usize = 50_000;
+
 /// Reads the envelope `value` into `draft`, which already holds what the headers say.
 pub(super) fn read(
     value: &[u8],
@@ -125,12 +129,13 @@ fn resolve(datum: &[u8], writer: &Schema, ours: &Schema) -> Result<AvroEnvelope,
     let refused = |error: apache_avro::Error| {
         format!("the Avro value cannot be read as a Trigger: {error}; see schemas/trigger.avsc")
     };
-    let mut datum = DatumReader { rest: datum, read_past_end: false };
+    let mut datum = DatumReader { rest: datum, end: None, reads: 0 };
     let reader = GenericDatumReader::builder(writer).reader_schema(ours).build();
-    let value = reader.map_err(refused)?.read_value(&mut datum).map_err(refused)?;
-    if datum.read_past_end {
-        return Err("the Avro value ends too early: send it whole".to_owned());
+    let value = reader.map_err(refused)?.read_value(&mut datum);
+    if let Some(end) = datum.end {
+        return Err(end);
     }
+    let value = value.map_err(refused)?;
     if !datum.rest.is_empty() {
         let left = datum.rest.len();
         return Err(format!("the Avro value has {left} bytes too many: was the schema another?"));
@@ -138,18 +143,26 @@ fn resolve(datum: &[u8], writer: &Schema, ours: &Schema) -> Result<AvroEnvelope,
     apache_avro::from_value(&value).map_err(refused)
 }
 
-/// The bytes of a datum. It records when more is read than there is, because the Avro reader
-/// takes the end of its input for a null: a truncated record would be accepted as a whole one.
+/// The bytes of a datum. The Avro reader takes the end of its input for a null, and would go on:
+/// a truncated record would be accepted as a whole one, and a list be as long as it says.
 struct DatumReader<'a> {
     rest: &'a [u8],
-    read_past_end: bool,
+    /// Why nothing more is read.
+    end: Option<Reason>,
+    /// At least one for each part of the value that has bytes.
+    reads: usize,
 }
 
 impl Read for DatumReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let read = self.rest.read(out)?;
-        self.read_past_end |= read < out.len();
-        Ok(read)
+        self.reads += 1;
+        if self.reads > READS_MAX {
+            self.end = Some("the Avro value has too many parts: shorten its lists".to_owned());
+        } else if self.rest.len() < out.len() {
+            self.end = Some("the Avro value ends too early: send it whole".to_owned());
+        }
+        // Not "unexpected end of file", which is taken for a null.
+        if self.end.is_some() { Err(io::Error::other("the end")) } else { self.rest.read(out) }
     }
 }
 
@@ -475,6 +488,10 @@ pub(super) mod tests {
         assert!(read(10_000).is_ok());
         let refused = read(200_000).err().expect("its parts take 100 times as much memory");
         assert!(refused.contains("parts"), "{refused}");
+        let mut ends = DatumReader { rest: &value_with(200_000)[..7], end: None, reads: 0 };
+        let reader = GenericDatumReader::builder(&writer).build().unwrap();
+        assert!(reader.read_value(&mut ends).is_err() && ends.reads < 10, "nothing is made up");
+        assert!(ends.end.unwrap().contains("too early"));
     }
 
     #[test]
