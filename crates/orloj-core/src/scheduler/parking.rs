@@ -392,6 +392,51 @@ mod tests {
     }
 
     #[test]
+    fn a_record_that_waits_for_another_one_of_its_trigger_holds_up_no_schema() {
+        let records =
+            [("x", 7, Some(1)), ("b", 8, Some(2)), ("b", 20, Some(1)), ("c", 21, Some(1))];
+        let mut parking = parked(&records);
+        let released = release(&mut parking, &[1], 100).unwrap();
+        assert_eq!(offsets(&released), [7, 21]);
+        assert_eq!(parked_again(released.schemas, &records), [8, 20]);
+        assert!(!parking.must_wait(30, &form("c", Some(1))), "it can be read");
+        assert!(release(&mut parking, &[1], 100).is_none());
+        assert_eq!(offsets(&release(&mut parking, &[1, 2], 100).unwrap()), [8, 20]);
+    }
+
+    #[test]
+    fn a_schema_that_is_missing_behind_a_parked_record_holds_up_its_own_records_alone() {
+        let records = [("a", 10, Some(1)), ("a", 12, Some(2)), ("b", 13, Some(1))];
+        let mut parking = parked(&records);
+        let released = release(&mut parking, &[1], 100).unwrap();
+        assert_eq!(offsets(&released), [10, 13]);
+        assert_eq!(parked_again(released.schemas, &records), [12]);
+        assert_eq!(offsets(&release(&mut parking, &[1, 2], 100).unwrap()), [12]);
+    }
+
+    #[test]
+    fn records_that_wait_behind_another_one_are_not_read_again_and_again() {
+        let chain = (10..500).map(|offset| ("a", offset, Some(1)));
+        let first = [("x", 8, Some(1)), ("a", 9, Some(2))];
+        let mut parking = parked(&first.into_iter().chain(chain).collect::<Vec<_>>());
+        assert_eq!(offsets(&release(&mut parking, &[1], 100).unwrap()), [8]);
+        let reads = std::cell::Cell::new(0);
+        for _ in 0..10 {
+            let released = parking.release(100, |raw| {
+                reads.set(reads.get() + 1);
+                let id = raw.form.schema.unwrap();
+                if id == 2 {
+                    return Err(ReadError::RegistryUnavailable { id });
+                }
+                let request = Request::Cancel { id: raw.form.id.clone(), caller: None };
+                Ok(TriggerRecord { offset: raw.offset, timestamp: 0, ack: false, request })
+            });
+            assert!(released.is_none());
+        }
+        assert!(reads.get() <= 20, "{} reads in ten looks", reads.get());
+    }
+
+    #[test]
     fn parking_is_bounded_and_forgets_what_will_be_read_again() {
         let mut parking = parked(&[("a", 10, Some(1)), ("a", 12, None)]);
         assert!(parking.has_room(LIMITS));
