@@ -16,7 +16,8 @@ pub const PARKED_SCHEMAS_MAX: usize = 12;
 pub struct ParkedSchemas {
     count: usize,
     ids: [u32; PARKED_SCHEMAS_MAX],
-    /// Of each schema, the first parked record that was written with it.
+    /// Of each schema, the first record that is parked because of it: an earlier one may be, if it
+    /// waits behind another of its trigger.
     first: [Offset; PARKED_SCHEMAS_MAX],
 }
 
@@ -37,7 +38,7 @@ impl ParkedSchemas {
         self.iter().map(|(_, offset)| offset).min()
     }
 
-    /// The first parked record that was written with `schema`.
+    /// The first record that is parked because of `schema`.
     #[must_use]
     pub fn first_of(&self, schema: u32) -> Option<Offset> {
         self.iter().find(|(other, _)| *other == schema).map(|(_, offset)| offset)

@@ -2,9 +2,9 @@
 //! behind them.
 //!
 //! Invariant: the records of a trigger are ingested in the order of their offsets, and other
-//! triggers do not wait. Which records are parked follows from [`ParkedSchemas`] and the log: a
-//! record that waits for its schema is released after all earlier ones of that schema, and one that
-//! waits behind another record of its trigger in the same step as that one.
+//! triggers do not wait. Which records are parked follows from [`ParkedSchemas`] and the log. So a
+//! record is released in the same step as the one that it waits behind, unless its own schema keeps
+//! it parked; and a schema counts from its first record that no other one is released before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,8 +31,8 @@ pub struct ParkingLimits {
 #[derive(Debug, Default)]
 pub(super) struct Parking {
     records: BTreeMap<Offset, RawTriggerRecord>,
-    /// How many records of each trigger there are.
-    triggers: BTreeMap<Text, usize>,
+    /// The offsets of each trigger's records.
+    triggers: BTreeMap<Text, BTreeSet<Offset>>,
     schemas: ParkedSchemas,
     bytes: usize,
 }
@@ -56,6 +56,16 @@ pub(super) struct RawTriggerRecord {
     key: Option<Bytes>,
     value: Option<Bytes>,
     headers: Vec<Header>,
+}
+
+/// What becomes of a parked record.
+enum Look {
+    /// It can be released, with these, which wait for nothing else.
+    Readable(Vec<TriggerRecord>),
+    /// It waits for an earlier one of its trigger alone.
+    Behind,
+    /// It cannot be read, or one of those cannot.
+    Missing,
 }
 
 /// Records that are not parked any more.
@@ -104,18 +114,32 @@ impl Parking {
         self.schemas.insert(schema, offset)
     }
 
-    /// Parks a record, which must wait.
-    pub(super) fn park(&mut self, form: RecordForm, record: &impl LogRecord) {
+    /// Parks a record, which must wait. Later records of its schema wait too, if that is missing.
+    pub(super) fn park(
+        &mut self,
+        form: RecordForm,
+        record: &impl LogRecord,
+        is_readable: impl FnOnce() -> bool,
+    ) {
         let record = RawTriggerRecord::copy(form, record);
+        if let Some(schema) = record.form.schema
+            && self.schemas.first_of(schema).is_none()
+            && !is_readable()
+        {
+            // Without room those behind are released when this one can be read.
+            let _has_room = self.add_schema(schema, record.offset);
+        }
         self.bytes += record.bytes();
-        *self.triggers.entry(record.form.id.clone()).or_default() += 1;
+        let of_trigger = self.triggers.entry(record.form.id.clone()).or_default();
+        let _new = of_trigger.insert(record.offset);
         let _none = self.records.insert(record.offset, record);
     }
 
     /// Forgets the records from `until` on: they will be read again.
     pub(super) fn truncate(&mut self, until: Offset) {
-        for record in self.records.split_off(&until).into_values() {
-            self.forget(&record);
+        let offsets: Vec<_> = self.records.range(until..).map(|(offset, _)| *offset).collect();
+        for offset in offsets {
+            let _none_left = self.remove(offset);
         }
         self.schemas = self.schemas.below(until);
     }
@@ -126,85 +150,75 @@ impl Parking {
         count_max: usize,
         read: impl Fn(&RawTriggerRecord) -> Result<TriggerRecord, ReadError>,
     ) -> Option<Released> {
-        let mut missing = self.missing_schemas(&read);
-        if missing.len() == self.schemas.iter().count() {
+        let is_missing = |(_, first): (u32, Offset)| {
+            // Retention may have deleted the record.
+            let record = self.records.get(&first);
+            record.is_some_and(|record| matches!(self.look(record, &read), Look::Missing))
+        };
+        if self.schemas.iter().all(is_missing) {
             return None; // nearly always: look no further
         }
-        let schema_of = |record: &RawTriggerRecord| {
-            let waits = self.waits_for_schema(record.offset, &record.form);
-            record.form.schema.filter(|_| waits)
-        };
-        let is_missing =
-            |record: &RawTriggerRecord| schema_of(record).is_some_and(|id| missing.contains(&id));
-        let records = self.records.values().filter(|record| !is_missing(record));
-        let mut readable: BTreeMap<Offset, TriggerRecord> =
-            records.filter_map(|record| Some((record.offset, read(record).ok()?))).collect();
-        // A record that waits behind another one is released with it, so it must be readable.
-        let is_stuck = |record: &&RawTriggerRecord| {
-            schema_of(record).is_none() && !readable.contains_key(&record.offset)
-        };
-        let stuck = self.records.values().filter(is_stuck);
-        let mut waiting: BTreeSet<Text> = stuck.map(|record| record.form.id.clone()).collect();
-        let mut records = Vec::new();
-        for record in self.records.values() {
-            let id = &record.form.id;
-            let schema = schema_of(record);
-            let waits = waiting.contains(id)
-                || schema.is_some_and(|schema| missing.contains(&schema))
-                || schema.is_some() && records.len() >= count_max;
-            match readable.remove(&record.offset).filter(|_| !waits) {
-                Some(record) => records.push(record),
-                None => {
-                    missing.extend(schema);
-                    let _known = waiting.insert(id.clone());
+        let (mut records, mut ids) = (Vec::new(), Vec::new());
+        let mut schemas = ParkedSchemas::NONE;
+        let offsets: Vec<_> = self.records.keys().copied().collect();
+        for offset in offsets {
+            // It may have been released with the one that it waited behind.
+            let Some(record) = self.records.get(&offset) else { continue };
+            let schema = record.form.schema.filter(|_| self.waits_for_schema(offset, &record.form));
+            let Some(schema) = schema.filter(|id| schemas.first_of(*id).is_none()) else {
+                continue;
+            };
+            let is_full = records.len() >= count_max;
+            let look = if is_full { Look::Missing } else { self.look(record, &read) };
+            match look {
+                Look::Readable(readable) => {
+                    ids.extend(readable.iter().filter_map(|record| self.remove(record.offset)));
+                    records.extend(readable);
+                }
+                Look::Behind => {}
+                Look::Missing => {
+                    let _has_room = schemas.insert(schema, offset);
                 }
             }
         }
-        let before = self.schemas;
-        let released = self.remove(records);
-        (!released.records.is_empty() || released.schemas != before).then_some(released)
+        records.sort_unstable_by_key(|record| record.offset);
+        let first = |(schema, _): (u32, Offset)| Some((schema, schemas.first_of(schema)?));
+        let schemas = self.schemas.iter().filter_map(first).collect();
+        let before = std::mem::replace(&mut self.schemas, schemas);
+        let has_changed = !records.is_empty() || schemas != before;
+        has_changed.then_some(Released { records, ids, schemas })
     }
 
-    /// The schemas whose first record cannot be read.
-    fn missing_schemas(
+    /// What becomes of a record, if those before it stay parked.
+    fn look(
         &self,
+        record: &RawTriggerRecord,
         read: impl Fn(&RawTriggerRecord) -> Result<TriggerRecord, ReadError>,
-    ) -> BTreeSet<u32> {
-        let is_missing = |(_, offset): &(u32, Offset)| {
-            // Retention may have deleted the record.
-            self.records.get(offset).is_some_and(|record| read(record).is_err())
-        };
-        self.schemas.iter().filter(is_missing).map(|(schema, _)| schema).collect()
-    }
-
-    fn remove(&mut self, records: Vec<TriggerRecord>) -> Released {
-        let before = self.schemas;
-        let mut ids = Vec::new();
-        for record in &records {
-            let Some(removed) = self.records.remove(&record.offset) else { continue };
-            self.forget(&removed);
-            if !self.triggers.contains_key(&removed.form.id) {
-                ids.push(removed.form.id);
-            }
+    ) -> Look {
+        let of_trigger = self.triggers.get(&record.form.id).into_iter().flatten();
+        let mut of_trigger = of_trigger.filter_map(|offset| self.records.get(offset)).peekable();
+        if of_trigger.peek().is_some_and(|first| first.offset < record.offset) {
+            return if read(record).is_ok() { Look::Behind } else { Look::Missing };
         }
-        let first = |(schema, from): (u32, Offset)| {
-            let of_schema =
-                |(_, record): &(&Offset, &RawTriggerRecord)| record.form.schema == Some(schema);
-            let next = self.records.range(from..).find(of_schema);
-            next.map(|(offset, _)| (schema, *offset))
+        let is_released = |other: &&RawTriggerRecord| {
+            other.offset == record.offset || !self.waits_for_schema(other.offset, &other.form)
         };
-        self.schemas = before.iter().filter_map(first).collect();
-        Released { records, ids, schemas: self.schemas }
+        let readable: Result<_, _> = of_trigger.take_while(is_released).map(read).collect();
+        readable.map_or(Look::Missing, Look::Readable)
     }
 
-    fn forget(&mut self, record: &RawTriggerRecord) {
+    /// Removes a record. Returns its trigger, if no other record of that is parked.
+    fn remove(&mut self, offset: Offset) -> Option<Text> {
+        let record = self.records.remove(&offset)?;
         self.bytes -= record.bytes();
-        if let Some(count) = self.triggers.get_mut(&record.form.id) {
-            *count -= 1;
-            if *count == 0 {
-                let _none_left = self.triggers.remove(&record.form.id);
-            }
+        let RawTriggerRecord { form, .. } = record;
+        let of_trigger = self.triggers.get_mut(&form.id)?;
+        let _was_there = of_trigger.remove(&offset);
+        if !of_trigger.is_empty() {
+            return None;
         }
+        let _none_left = self.triggers.remove(&form.id);
+        Some(form.id)
     }
 
     fn waits_for_schema(&self, offset: Offset, form: &RecordForm) -> bool {
@@ -292,7 +306,7 @@ mod tests {
             if !parking.must_wait(*offset, &raw.form) {
                 assert!(parking.add_schema(schema.unwrap(), *offset));
             }
-            parking.park(raw.form.clone(), &raw);
+            parking.park(raw.form.clone(), &raw, || false);
         }
         parking
     }
@@ -321,7 +335,7 @@ mod tests {
         for (id, offset, schema) in records {
             let raw = record(id, *offset, *schema);
             if parking.must_wait(*offset, &raw.form) {
-                parking.park(raw.form.clone(), &raw);
+                parking.park(raw.form.clone(), &raw, || true);
             }
         }
         parking.records.keys().copied().collect()
@@ -384,7 +398,7 @@ mod tests {
         let records = [("a", 10, Some(1)), ("a", 12, Some(2)), ("b", 13, Some(1))];
         let mut parking = Parking::restored([(1, 10)].into_iter().collect());
         for (id, offset, schema) in records {
-            parking.park(form(id, schema), &record(id, offset, schema));
+            parking.park(form(id, schema), &record(id, offset, schema), || true);
         }
         assert!(release(&mut parking, &[1], 100).is_none());
         assert_eq!(parked_again(parking.schemas(), &records), [10, 12, 13]);
@@ -441,7 +455,7 @@ mod tests {
         let mut parking = parked(&[("a", 10, Some(1)), ("a", 12, None)]);
         assert!(parking.has_room(LIMITS));
         assert!(!parking.has_room(ParkingLimits { bytes_max: 2, ..LIMITS }));
-        parking.park(form("b", Some(1)), &record("b", 14, Some(1)));
+        parking.park(form("b", Some(1)), &record("b", 14, Some(1)), || true);
         assert!(!parking.has_room(LIMITS));
         parking.truncate(12);
         assert!(parking.has_room(LIMITS) && !parking.must_wait(14, &form("b", None)));

@@ -58,14 +58,19 @@ pub(super) fn take_trigger<S: RowStore, W: SchemaSource>(
         return Ok(None);
     }
     let input = match waiting {
-        Some(form) => Some(park(task, form.clone(), record, (intake, limits))?),
+        Some(form) => {
+            // Below N nothing is added to what the cursor says of the schemas.
+            let is_readable =
+                || intake != Intake::Live || decode(decoder, record, now, intake).is_ok();
+            Some(park(task, form.clone(), (record, is_readable), (intake, limits))?)
+        }
         None => match (decode(decoder, record, now, intake), intake, form) {
             (Ok(trigger), ..) => Some(Input::Trigger(trigger)),
             (Err(ReadError::RegistryUnavailable { id }), Intake::Live, Some(form)) => {
                 if !task.parking.has_room(limits) || !task.parking.add_schema(id, offset) {
                     return Err(no_room(task));
                 }
-                Some(park(task, form, record, (intake, limits))?)
+                Some(park(task, form, (record, || false), (intake, limits))?)
             }
             (Err(error), ..) => return Err(error.into()),
         },
@@ -111,14 +116,14 @@ fn decode<W: SchemaSource>(
 fn park<S: RowStore>(
     task: &mut PartitionTask<S>,
     form: RecordForm,
-    record: &impl LogRecord,
+    (record, is_readable): (&impl LogRecord, impl FnOnce() -> bool),
     (intake, limits): (Intake, ParkingLimits),
 ) -> Result<Input, NotTaken> {
     if intake == Intake::Live && !task.parking.has_room(limits) {
         return Err(no_room(task));
     }
     let id = form.id.clone();
-    task.parking.park(form, record);
+    task.parking.park(form, record, is_readable);
     let (offset, timestamp) = (record.offset(), record.timestamp());
     Ok(Input::Parked(ParkedRecord { offset, timestamp, id, schemas: task.parking.schemas() }))
 }
@@ -170,11 +175,12 @@ impl<E: Environment> Scheduler<E> {
 
     fn release_parked_of(&mut self, id: PartitionId) -> Result<(), LoopError> {
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
-        task.release_at = self.clock.monotonic() + self.config.timing.parked_retry;
         let now = self.clock.now_ms();
         let count_max = self.config.records_per_step_max;
         let read = |record: &_| self.decoder.decode_trigger(record, now);
-        let Some(released) = task.parking.release(count_max, read) else { return Ok(()) };
+        let released = task.parking.release(count_max, read);
+        task.release_at = self.clock.monotonic() + self.config.timing.parked_retry;
+        let Some(released) = released else { return Ok(()) };
         let records = released.records.len();
         tracing::info!(partition = id, records, "the schemas of parked records are known");
         let mut inputs: Vec<_> = released.records.into_iter().map(Input::Trigger).collect();
