@@ -112,18 +112,19 @@ impl<E: Environment> Scheduler<E> {
                     records_read += 1;
                     let (_, id, offset) = record.position();
                     let Some(task) = self.tasks.get_mut(&id) else { continue };
-                    if offset < task.next_trigger || task.paused_until.is_some() {
+                    if offset < task.next_trigger || task.pause.is_on() {
                         continue;
                     }
                     let limits = (self.config.parking, now);
                     match take_trigger(task, &self.decoder, &record, limits) {
                         Ok(input) => {
                             task.read_at = read_at;
+                            task.pause.on_taken();
                             inputs.entry(id).or_default().extend(input);
                         }
                         Err(reason) => {
                             tracing::warn!(partition = id, offset, %reason, "reading is paused");
-                            task.paused_until = Some(now + self.config.timing.registry_retry);
+                            task.pause.begin(&self.clock, &self.config.timing);
                             task.end_check = EndCheck::Idle;
                             paused.push(id);
                         }
@@ -210,7 +211,7 @@ impl<E: Environment> Scheduler<E> {
     /// Handles the end of `triggers[p]`.
     fn on_triggers_end_reached(&mut self, id: PartitionId) -> Result<(), LoopError> {
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
-        if task.paused_until.is_some() {
+        if task.pause.is_on() {
             return Ok(()); // records before the end are not read yet
         }
         match &mut task.state {
@@ -241,14 +242,12 @@ impl<E: Environment> Scheduler<E> {
         // If the last records are transaction markers, reading never reaches the end offset.
         let is_stalled = |task: &PartitionTask<E::Store>| match &task.state {
             PartitionState::Active(partition) => {
-                partition.has_unread_input()
-                    && now >= task.read_at + stall
-                    && task.paused_until.is_none()
+                partition.has_unread_input() && now >= task.read_at + stall && !task.pause.is_on()
             }
             _ => false,
         };
         let is_check_due = |task: &PartitionTask<E::Store>| match task.end_check {
-            _ if task.is_paused || task.paused_until.is_some() => false,
+            _ if task.is_paused || task.pause.is_on() => false,
             EndCheck::Idle => is_stalled(task),
             EndCheck::Requested(_) => false,
             EndCheck::Confirming { until, .. } => now >= until,
@@ -269,15 +268,10 @@ impl<E: Environment> Scheduler<E> {
     }
 
     fn resume_paused(&mut self) -> Result<(), LoopError> {
-        let now = self.clock.now_ms();
-        let pause_is_over =
-            |task: &PartitionTask<E::Store>| task.paused_until.is_some_and(|until| now >= until);
-        let resumed: Vec<_> =
-            self.tasks.values().filter(|task| pause_is_over(task)).map(|task| task.id).collect();
-        for id in resumed {
-            let Some(task) = self.tasks.get_mut(&id) else { continue };
-            task.paused_until = None;
-            self.triggers.start(&self.decoder.triggers, id, task.next_trigger)?;
+        for task in self.tasks.values_mut() {
+            if task.pause.end(&self.clock) {
+                self.triggers.start(&self.decoder.triggers, task.id, task.next_trigger)?;
+            }
         }
         Ok(())
     }

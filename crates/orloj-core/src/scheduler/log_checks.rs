@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::partition_task::{EndCheck, InputLog, PartitionState, PartitionTask};
+use super::read_pause::ReadPause;
 use super::{LoopError, Scheduler};
 use crate::engine::partition::Input;
 use crate::engine::takeover::{TakeoverError, TakeoverRequest};
@@ -257,7 +258,7 @@ impl<E: Environment> Scheduler<E> {
     /// Nothing reads a partition until it is taken over again, and no check starts its reader.
     pub(super) fn stop_reading(&mut self, partition: PartitionId) -> CallResult<()> {
         if let Some(task) = self.tasks.get_mut(&partition) {
-            (task.end_check, task.paused_until) = (EndCheck::Idle, None);
+            (task.end_check, task.pause) = (EndCheck::Idle, ReadPause::default());
         }
         self.triggers.stop(&self.config.names.triggers(), partition)?;
         self.signals_and_ledger.stop(&self.config.names.signals(), partition)?;

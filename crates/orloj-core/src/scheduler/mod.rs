@@ -24,6 +24,7 @@ mod log_checks;
 mod parking;
 mod partition_task;
 mod producer_jobs;
+mod read_pause;
 mod record_sender;
 mod report;
 mod restore_pool;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::PartitionTaskError;
 use super::local_store::fetch_index_rows;
 use super::parking::Parking;
+use super::read_pause::ReadPause;
 use super::restore_pool::{LEDGER_BATCH, RawLedger, TRIGGERS_BATCH};
 use crate::engine::index_row::IdHash;
 use crate::engine::offset_bitmap::OffsetBitmap;
@@ -40,9 +41,8 @@ pub(super) struct PartitionTask<S> {
     pub(super) next_trigger: Offset,
     /// The next offset of `signals`.
     pub(super) next_signal: Offset,
-    /// Reading is paused until this time (ms since the epoch), because the schema registry is
-    /// unavailable and no more can be parked.
-    pub(super) paused_until: Option<Timestamp>,
+    /// Reading is paused, because the schema registry is unavailable and no more can be parked.
+    pub(super) pause: ReadPause,
     /// The records that cannot be read now.
     pub(super) parking: Parking,
     /// When the parked records are looked at again, on the monotonic clock.
@@ -193,7 +193,7 @@ impl<S: RowStore> PartitionTask<S> {
             takeover_started_at,
             next_trigger: 0,
             next_signal: 0,
-            paused_until: None,
+            pause: ReadPause::default(),
             parking: Parking::default(),
             release_at: Duration::ZERO,
             end_check: EndCheck::Idle,
