@@ -31,3 +31,43 @@ impl ReadPause {
     /// A record was taken.
     pub(super) fn on_taken(&mut self) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::test_clock::TestClock;
+    use super::*;
+
+    /// How long a pause takes that begins now.
+    fn length(pause: &mut ReadPause, clock: &TestClock) -> Duration {
+        let began = clock.monotonic();
+        pause.begin(clock, &SchedulerTiming::default());
+        assert!(pause.is_on());
+        while !pause.end(clock) {
+            clock.advance(Duration::from_millis(1));
+        }
+        assert!(!pause.is_on());
+        clock.monotonic() - began
+    }
+
+    #[test]
+    fn a_pause_is_short_unless_the_record_was_tried_often() {
+        let (mut pause, clock) = (ReadPause::default(), TestClock::default());
+        clock.set(1_000_000);
+        let lengths: Vec<_> = (0..7).map(|_| length(&mut pause, &clock).as_millis()).collect();
+        assert_eq!(lengths, [20, 40, 80, 160, 320, 640, 1_000]);
+        pause.on_taken();
+        assert_eq!(length(&mut pause, &clock), Duration::from_millis(20));
+    }
+
+    #[test]
+    fn a_pause_ends_although_the_clock_is_set_back() {
+        let (mut pause, clock) = (ReadPause::default(), TestClock::default());
+        clock.set(1_000_000);
+        pause.begin(&clock, &SchedulerTiming::default());
+        clock.set(0);
+        clock.advance(Duration::from_secs(1));
+        assert!(pause.end(&clock));
+    }
+}
