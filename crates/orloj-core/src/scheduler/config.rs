@@ -57,11 +57,11 @@ pub struct SchedulerTiming {
     pub truncated_retry: Duration,
     /// How long a full partition may keep the others from being read before it is paused.
     pub full_max: Duration,
-    /// How long reading a partition is paused if the schema registry is unavailable and no more
-    /// can be parked, in ms.
-    pub registry_retry: Millis,
-    /// After how long parked records are looked at again: it delays them, and a look without a new
-    /// schema costs a few look-ups in memory.
+    /// How long reading a partition is paused at most if the schema registry is unavailable and no
+    /// more can be parked. The first pauses are shorter.
+    pub registry_retry: Duration,
+    /// After how long parked records are looked at again, and reading is first tried again: it
+    /// delays them, and a look without a new schema costs a few look-ups in memory.
     pub parked_retry: Duration,
     /// How long the state of a target topic that cannot be reached is cached, in ms.
     pub unreachable_ttl: Millis,
@@ -83,7 +83,7 @@ impl Default for SchedulerTiming {
             silence_max: Duration::from_secs(10),
             truncated_retry: Duration::from_secs(5),
             full_max: Duration::from_millis(50),
-            registry_retry: 1_000,
+            registry_retry: Duration::from_secs(1),
             parked_retry: Duration::from_millis(20),
             unreachable_ttl: 1_000,
             leave_timeout: Duration::from_secs(15),

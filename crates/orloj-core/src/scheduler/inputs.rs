@@ -123,8 +123,10 @@ impl<E: Environment> Scheduler<E> {
                             inputs.entry(id).or_default().extend(input);
                         }
                         Err(reason) => {
-                            tracing::warn!(partition = id, offset, %reason, "reading is paused");
                             task.pause.begin(&self.clock, &self.config.timing);
+                            if task.pause.is_long(&self.config.timing) {
+                                tracing::warn!(partition = id, offset, %reason, "reading is paused");
+                            }
                             task.end_check = EndCheck::Idle;
                             paused.push(id);
                         }

@@ -1,16 +1,23 @@
 //! The pause of reading a partition whose next record can neither be read nor parked now.
 //!
-//! Invariant: it ends by itself, and the record is tried again.
+//! Invariant: it ends by itself, and the record is tried again: soon, because a registry answers in
+//! some ms, and more and more seldom.
+
+use std::time::Duration;
 
 use super::config::SchedulerTiming;
 use crate::environment::Clock;
-use crate::model::Timestamp;
+
+/// The shortest pause.
+const SHORTEST: Duration = Duration::from_millis(1);
 
 /// Whether reading a partition is paused.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReadPause {
-    /// Until when, in ms since the epoch.
-    until: Option<Timestamp>,
+    /// Until when, on the monotonic clock.
+    until: Option<Duration>,
+    /// The length of the last pause; zero if a record was taken since.
+    length: Duration,
 }
 
 impl ReadPause {
@@ -18,24 +25,31 @@ impl ReadPause {
         self.until.is_some()
     }
 
+    /// Whether the record was tried so often that the longest pauses are made.
+    pub(super) fn is_long(self, timing: &SchedulerTiming) -> bool {
+        !self.length.is_zero() && self.length >= timing.registry_retry
+    }
+
     /// The next record was not taken: the pause begins.
     pub(super) fn begin(&mut self, clock: &impl Clock, timing: &SchedulerTiming) {
-        self.until = Some(clock.now_ms() + timing.registry_retry);
+        let first = timing.parked_retry.max(SHORTEST);
+        let length = (2 * self.length).max(first).min(timing.registry_retry);
+        *self = Self { until: Some(clock.monotonic() + length), length };
     }
 
     /// The pause is over, if it is time. Returns whether it is.
     pub(super) fn end(&mut self, clock: &impl Clock) -> bool {
-        self.until.take_if(|until| clock.now_ms() >= *until).is_some()
+        self.until.take_if(|until| clock.monotonic() >= *until).is_some()
     }
 
     /// A record was taken.
-    pub(super) fn on_taken(&mut self) {}
+    pub(super) fn on_taken(&mut self) {
+        self.length = Duration::ZERO;
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::test_clock::TestClock;
     use super::*;
 

@@ -48,7 +48,7 @@ impl<E: Environment> Scheduler<E> {
 
     /// Reports whether a person must act for the schemas of producers.
     pub(super) fn report_registry(&mut self) {
-        let is_paused = self.tasks.values().any(|task| task.pause.is_on());
+        let is_paused = self.tasks.values().any(|task| task.pause.is_long(&self.config.timing));
         let full = || "records wait for the schema registry, and no more can be parked".to_owned();
         let reason =
             self.decoder.registry_refusal(self.clock.now_ms()).or_else(|| is_paused.then(full));

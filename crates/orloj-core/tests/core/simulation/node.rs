@@ -363,7 +363,7 @@ fn config(
             silence_max: ms(cluster.rng.pick(&[5, 50])),
             truncated_retry: ms(3),
             full_max: ms(cluster.rng.pick(&[0, 2])),
-            registry_retry: 5,
+            registry_retry: ms(5),
             parked_retry: ms(cluster.rng.pick(&[0, 1, 5])),
             unreachable_ttl: 1,
             leave_timeout: ms(5_000),
