@@ -139,3 +139,69 @@ fn raw_record<R: LogRecord>(record: &R) -> RawRecord<'_> {
         headers: record.headers().collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::registration::SchemaLookup;
+    use crate::environment::log::RecordHeader;
+    use crate::model::PartitionId;
+
+    /// The registry is away.
+    struct NoSchemas;
+
+    impl WriterSchemas for NoSchemas {
+        fn by_id(&self, _: u32) -> SchemaLookup {
+            SchemaLookup::Unreachable
+        }
+    }
+
+    impl SchemaSource for NoSchemas {
+        fn at(&self, _: Timestamp) -> impl WriterSchemas + '_ {
+            Self
+        }
+
+        fn refusal(&self, _: Timestamp) -> Option<String> {
+            None
+        }
+    }
+
+    /// A record whose writer schema is 7.
+    struct InPartition(PartitionId);
+
+    impl LogRecord for InPartition {
+        fn position(&self) -> (&str, PartitionId, Offset) {
+            ("o.triggers", self.0, 10)
+        }
+
+        fn timestamp(&self) -> Timestamp {
+            0
+        }
+
+        fn key(&self) -> Option<&[u8]> {
+            Some(b"order-7")
+        }
+
+        fn value(&self) -> Option<&[u8]> {
+            Some(&[0, 0, 0, 0, 7, 1])
+        }
+
+        fn headers(&self) -> impl Iterator<Item = RecordHeader<'_>> {
+            std::iter::empty()
+        }
+    }
+
+    #[test]
+    fn what_is_parked_does_not_depend_on_the_partitioner() {
+        // Another one may be set while a record is parked.
+        for partitioner in [Partitioner::Murmur2, Partitioner::Crc32, Partitioner::Any] {
+            let schemas = Arc::new(Schemas::new());
+            let decoder = InputDecoder::new(&Names::new("o"), partitioner, 4, schemas, NoSchemas);
+            for partition in 0..4 {
+                let form = decoder.form(&InPartition(partition), 0);
+                let form = form.map(|form| (form.id, form.schema));
+                assert_eq!(form, Some(("order-7".into(), Some(7))), "{partitioner:?}, {partition}");
+            }
+        }
+    }
+}
