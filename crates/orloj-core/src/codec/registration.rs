@@ -91,14 +91,17 @@ pub fn read_replayed(
     Ok(record)
 }
 
-/// The trigger that a record is about, from its key; `None` if it changes no trigger of its
-/// partition.
+/// The trigger that a record names, in whichever partition it is; `None` if it can change none, or
+/// many.
 #[must_use]
-pub fn trigger_of(raw: &RawRecord<'_>, context: &ReadContext<'_>) -> Option<Text> {
-    if header(raw, BATCH) == Some(Some(b"true")) {
-        return None;
-    }
-    let id = text_field::id(raw.key).ok()?;
+pub fn trigger_named(raw: &RawRecord<'_>) -> Option<Text> {
+    let is_batch = header(raw, BATCH) == Some(Some(b"true"));
+    text_field::id(raw.key).ok().filter(|_| !is_batch)
+}
+
+/// The trigger that a record is about; `None` if it changes no trigger of its partition.
+fn trigger_of(raw: &RawRecord<'_>, context: &ReadContext<'_>) -> Option<Text> {
+    let id = trigger_named(raw)?;
     let partition = context.partitioner.partition(id.bytes(), context.partitions);
     let is_ours = partition.is_none_or(|partition| partition == raw.partition);
     (is_ours || header(raw, FORWARDED).is_some()).then_some(id)

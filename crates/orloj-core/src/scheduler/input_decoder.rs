@@ -71,14 +71,6 @@ impl<S: SchemaSource> InputDecoder<S> {
         registration::read_replayed(&raw_record(record), &context, registry_from)
     }
 
-    /// What a record of `triggers` says of itself; `None` if it changes no trigger here.
-    pub(super) fn form(&self, record: &impl LogRecord, now: Timestamp) -> Option<RecordForm> {
-        let writers = self.writer_schemas.at(now);
-        let raw = raw_record(record);
-        let id = registration::trigger_of(&raw, &self.context(&writers))?;
-        Some(RecordForm { id, schema: registration::writer_schema(&raw) })
-    }
-
     /// Why the registry refuses to answer at `now` (ms since the epoch), if it does.
     pub(super) fn registry_refusal(&self, now: Timestamp) -> Option<String> {
         self.writer_schemas.refusal(now)
@@ -114,6 +106,14 @@ impl<S: SchemaSource> InputDecoder<S> {
     }
 }
 
+/// What a record of `triggers` says of itself; `None` if it can change no trigger, or many. It
+/// depends on its bytes alone: what an earlier owner has parked is parked under any settings.
+pub(super) fn record_form(record: &impl LogRecord) -> Option<RecordForm> {
+    let raw = raw_record(record);
+    let id = registration::trigger_named(&raw)?;
+    Some(RecordForm { id, schema: registration::writer_schema(&raw) })
+}
+
 fn unreadable(record: &impl LogRecord, reason: &str) -> Unreadable {
     let headers = record.headers().map(|(name, value)| Header {
         name: name.into(),
@@ -142,36 +142,21 @@ fn raw_record<R: LogRecord>(record: &R) -> RawRecord<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::parking::Parking;
     use super::*;
-    use crate::codec::registration::SchemaLookup;
     use crate::environment::log::RecordHeader;
     use crate::model::PartitionId;
 
-    /// The registry is away.
-    struct NoSchemas;
-
-    impl WriterSchemas for NoSchemas {
-        fn by_id(&self, _: u32) -> SchemaLookup {
-            SchemaLookup::Unreachable
-        }
+    /// A record whose writer schema is 7, or a cancel.
+    struct InPartition {
+        partition: PartitionId,
+        offset: Offset,
+        value: Option<&'static [u8]>,
     }
-
-    impl SchemaSource for NoSchemas {
-        fn at(&self, _: Timestamp) -> impl WriterSchemas + '_ {
-            Self
-        }
-
-        fn refusal(&self, _: Timestamp) -> Option<String> {
-            None
-        }
-    }
-
-    /// A record whose writer schema is 7.
-    struct InPartition(PartitionId);
 
     impl LogRecord for InPartition {
         fn position(&self) -> (&str, PartitionId, Offset) {
-            ("o.triggers", self.0, 10)
+            ("o.triggers", self.partition, self.offset)
         }
 
         fn timestamp(&self) -> Timestamp {
@@ -183,7 +168,7 @@ mod tests {
         }
 
         fn value(&self) -> Option<&[u8]> {
-            Some(&[0, 0, 0, 0, 7, 1])
+            self.value
         }
 
         fn headers(&self) -> impl Iterator<Item = RecordHeader<'_>> {
@@ -193,14 +178,14 @@ mod tests {
 
     #[test]
     fn what_is_parked_does_not_depend_on_the_partitioner() {
-        // Another one may be set while a record is parked.
-        for partitioner in [Partitioner::Murmur2, Partitioner::Crc32, Partitioner::Any] {
-            let schemas = Arc::new(Schemas::new());
-            let decoder = InputDecoder::new(&Names::new("o"), partitioner, 4, schemas, NoSchemas);
-            for partition in 0..4 {
-                let form = decoder.form(&InPartition(partition), 0);
-                let form = form.map(|form| (form.id, form.schema));
-                assert_eq!(form, Some(("order-7".into(), Some(7))), "{partitioner:?}, {partition}");
+        // Another one may be set while a record is parked: no partition is the wrong one.
+        for partition in 0..4 {
+            let mut parking = Parking::restored([(7, 10)].into_iter().collect());
+            for (offset, value) in [(10, Some([0, 0, 0, 0, 7, 1].as_slice())), (11, None)] {
+                let record = InPartition { partition, offset, value };
+                let form = record_form(&record).expect("it changes a trigger");
+                assert!(parking.must_wait(offset, &form), "offset {offset} of {partition}");
+                parking.park(form, &record, || true);
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: each record is passed on once, in the order of the log, except those that are parked.
 
-use super::input_decoder::InputDecoder;
+use super::input_decoder::{InputDecoder, record_form};
 use super::parking::{ParkingLimits, RecordForm};
 use super::partition_task::{EndCheck, PartitionState, PartitionTask};
 use super::{LoopError, Scheduler};
@@ -48,7 +48,7 @@ pub(super) fn take_trigger<S: RowStore, W: SchemaSource>(
     }
     let names_schema = record.value().is_some_and(|value| value.first() == Some(&0));
     let form = if names_schema || !task.parking.is_empty() {
-        decoder.form(record, now)
+        record_form(record)
     } else {
         None // nearly always
     };
