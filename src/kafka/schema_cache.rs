@@ -20,19 +20,18 @@ use tokio::runtime::{Handle, Runtime};
 use crate::codec::registration::{SchemaLookup, WriterSchemas};
 use crate::codec::writer_schema::{self, SCHEMA_BYTES_MAX};
 use crate::config::TriggerSettings;
-use crate::model::{Millis, Timestamp};
 
 /// How long the answer "no such id", or another refusal, is cached. A producer may register its
 /// schema later.
-const UNKNOWN_MS: Millis = 30_000;
+const UNKNOWN: Duration = Duration::from_secs(30);
 /// How long no request is sent for a schema after the first failure; twice as long after each
 /// further one.
-const UNAVAILABLE_MS: Millis = 500;
+const UNAVAILABLE: Duration = Duration::from_millis(500);
 /// The longest such pause: a record waits so much longer than the outage.
-const UNAVAILABLE_MAX_MS: Millis = 4_000;
-/// For how long after its pause a failure is remembered, in ms. Records that wait ask much sooner;
+const UNAVAILABLE_MAX: Duration = Duration::from_secs(4);
+/// For how long after its pause a failure is remembered. Records that wait ask much sooner;
 /// if none does, what was answered then says nothing of the registry now.
-const FAILURE_MEMORY_MS: Millis = 60_000;
+const FAILURE_MEMORY: Duration = Duration::from_secs(60);
 /// Schemas that are remembered. A producer has a few; the ids come from records, so any producer
 /// can name many.
 const SCHEMAS_MAX: usize = 10_000;
@@ -48,8 +47,8 @@ pub struct SchemaRegistry {
     pub client: Client,
     /// Runs the requests.
     pub runtime: Handle,
-    /// For how long records wait for a registry that denies access, in ms.
-    pub denied_patience: Millis,
+    /// For how long records wait for a registry that denies access.
+    pub denied_patience: Duration,
 }
 
 /// All writer schemas that were requested so far.
@@ -64,8 +63,8 @@ pub struct SchemaCache {
 #[derive(Debug, Default)]
 struct Answers {
     schemas: HashMap<u32, SchemaState>,
-    /// The last schema to which access was denied, and until when that counts (ms since the epoch).
-    denied: Option<(u32, StatusCode, Timestamp)>,
+    /// The last schema to which access was denied, and until when that counts, on the monotonic clock.
+    denied: Option<(u32, StatusCode, Duration)>,
 }
 
 /// The registry denies access to a schema.
@@ -73,27 +72,27 @@ struct Answers {
 struct Denial {
     /// What it answered first.
     status: StatusCode,
-    /// Since when, in ms since the epoch.
-    since: Timestamp,
+    /// Since when, on the monotonic clock.
+    since: Duration,
 }
 
 #[derive(Clone, Debug)]
 enum SchemaState {
     Known(Arc<Schema>),
-    /// The registry has no such schema. It is not asked again before `until` (ms since the epoch).
+    /// The registry has no such schema. It is not asked again before `until` on the monotonic clock.
     Unknown {
-        until: Timestamp,
+        until: Duration,
     },
-    /// The schema cannot be used. It is not asked for again before `until` (ms since the epoch).
+    /// The schema cannot be used. It is not asked for again before `until` on the monotonic clock.
     Refused {
         why: Arc<str>,
-        until: Timestamp,
+        until: Duration,
     },
     /// The request is sent and not answered yet.
     Requested(Failures),
-    /// The request failed. It is not repeated before `until` (ms since the epoch).
+    /// The request failed. It is not repeated before `until` on the monotonic clock.
     Unavailable {
-        until: Timestamp,
+        until: Duration,
         failures: Failures,
     },
 }
@@ -145,7 +144,7 @@ impl SchemaCache {
             url: settings.registry_url.clone(),
             client,
             runtime: runtime.handle().clone(),
-            denied_patience: as_millis(settings.registry_denied_patience),
+            denied_patience: settings.registry_denied_patience,
         };
         Ok((Self::new(folder, Some(registry)), Some(runtime)))
     }
@@ -156,38 +155,38 @@ impl SchemaCache {
         Self { folder, registry, answers: Arc::default() }
     }
 
-    /// The cache for look-ups at the time `now`, in ms since the epoch.
+    /// The cache for look-ups at the time `now`, on the monotonic clock.
     #[must_use]
-    pub fn at(&self, now: Timestamp) -> impl WriterSchemas + '_ {
+    pub fn at(&self, now: Duration) -> impl WriterSchemas + '_ {
         SchemasAt { cache: self, now }
     }
 
-    /// Why the registry refuses to answer at `now` (ms since the epoch), if it does: a person must
+    /// Why the registry refuses to answer at `now` on the monotonic clock, if it does: a person must
     /// act.
     #[must_use]
-    pub fn refusal(&self, now: Timestamp) -> Option<String> {
+    pub fn refusal(&self, now: Duration) -> Option<String> {
         let (_, status, _) = lock(&self.answers).denied.filter(|(_, _, until)| now < *until)?;
         Some(format!("the schema registry answers {status}; check triggers.registry_url"))
     }
 
-    fn look_up(&self, id: u32, now: Timestamp) -> SchemaLookup {
+    fn look_up(&self, id: u32, now: Duration) -> SchemaLookup {
         let mut answers = lock(&self.answers);
         let failures = match answers.schemas.get(&id) {
             Some(SchemaState::Known(schema)) => return SchemaLookup::Known(Arc::clone(schema)),
-            Some(SchemaState::Unknown { until }) if is_before(now, *until) => {
+            Some(SchemaState::Unknown { until }) if now < *until => {
                 return SchemaLookup::Unknown;
             }
-            Some(SchemaState::Refused { why, until }) if is_before(now, *until) => {
+            Some(SchemaState::Refused { why, until }) if now < *until => {
                 return SchemaLookup::Refused(Arc::clone(why));
             }
-            Some(SchemaState::Unavailable { until, failures }) if is_before(now, *until) => {
+            Some(SchemaState::Unavailable { until, failures }) if now < *until => {
                 return self.while_unavailable(*failures, now);
             }
             Some(SchemaState::Requested(failures)) => {
                 return self.while_unavailable(*failures, now);
             }
             Some(SchemaState::Unavailable { until, failures })
-                if now < until.saturating_add(FAILURE_MEMORY_MS) =>
+                if now < until.saturating_add(FAILURE_MEMORY) =>
             {
                 *failures
             }
@@ -214,8 +213,9 @@ impl SchemaCache {
 
     /// The result for a schema that cannot be fetched now. A registry that has denied access for
     /// long will not give it.
-    fn while_unavailable(&self, failures: Failures, now: Timestamp) -> SchemaLookup {
-        let patience = self.registry.as_ref().map_or(0, |registry| registry.denied_patience);
+    fn while_unavailable(&self, failures: Failures, now: Duration) -> SchemaLookup {
+        let patience =
+            self.registry.as_ref().map_or(Duration::ZERO, |registry| registry.denied_patience);
         match failures.denial {
             Some(Denial { status, since }) if now >= since.saturating_add(patience) => {
                 SchemaLookup::Refused(format!("the registry answers {status}").into())
@@ -225,7 +225,7 @@ impl SchemaCache {
     }
 
     /// Reads the schema from the folder; `None` if the folder has no such file.
-    fn read_file(&self, id: u32, now: Timestamp) -> Option<SchemaState> {
+    fn read_file(&self, id: u32, now: Duration) -> Option<SchemaState> {
         let path = self.folder.as_ref()?.join(format!("{id}.avsc"));
         match std::fs::read_to_string(&path) {
             Ok(text) => Some(state_of(id, writer_schema(&text), now, Failures::default())),
@@ -237,9 +237,9 @@ impl SchemaCache {
         }
     }
 
-    fn request(&self, id: u32, now: Timestamp, failures: Failures) -> SchemaState {
+    fn request(&self, id: u32, now: Duration, failures: Failures) -> SchemaState {
         let Some(registry) = self.registry.clone() else {
-            return SchemaState::Unknown { until: now + UNKNOWN_MS };
+            return SchemaState::Unknown { until: now + UNKNOWN };
         };
         let state = SchemaState::Requested(failures);
         let _before = lock(&self.answers).schemas.insert(id, state.clone());
@@ -249,7 +249,7 @@ impl SchemaCache {
             let answer = registry.fetch(id).await;
             let mut answers = lock(&answers);
             if let Err(FetchError::Denied(status)) = &answer {
-                let until = now + UNAVAILABLE_MAX_MS + FAILURE_MEMORY_MS;
+                let until = now + UNAVAILABLE_MAX + FAILURE_MEMORY;
                 answers.denied = Some((id, *status, until));
             } else if answers.denied.is_some_and(|(denied, ..)| denied == id) {
                 answers.denied = None;
@@ -309,7 +309,7 @@ fn check_status(status: StatusCode) -> Result<(), FetchError> {
 
 struct SchemasAt<'a> {
     cache: &'a SchemaCache,
-    now: Timestamp,
+    now: Duration,
 }
 
 impl WriterSchemas for SchemasAt<'_> {
@@ -327,10 +327,10 @@ fn writer_schema(text: &str) -> Result<Schema, FetchError> {
 fn state_of(
     id: u32,
     answer: Result<Schema, FetchError>,
-    now: Timestamp,
+    now: Duration,
     failures: Failures,
 ) -> SchemaState {
-    let until = now + UNKNOWN_MS;
+    let until = now + UNKNOWN;
     match answer {
         Ok(schema) => SchemaState::Known(Arc::new(schema)),
         Err(FetchError::Unknown) => SchemaState::Unknown { until },
@@ -341,7 +341,7 @@ fn state_of(
         Err(error @ (FetchError::Denied(_) | FetchError::Unavailable(_))) => {
             tracing::warn!(id, %error, "the schema registry gives no schema now");
             let Failures { count, denial } = failures;
-            let pause = (UNAVAILABLE_MS << count.min(16)).min(UNAVAILABLE_MAX_MS);
+            let pause = (UNAVAILABLE * (1 << count.min(16))).min(UNAVAILABLE_MAX);
             let denial = match error {
                 FetchError::Denied(status) => denial.or(Some(Denial { status, since: now })),
                 // Records wait for a registry that is away, however long.
@@ -351,15 +351,6 @@ fn state_of(
             SchemaState::Unavailable { until: now + pause, failures }
         }
     }
-}
-
-/// Whether an answer counts still. It does not if the clock was set back.
-fn is_before(now: Timestamp, until: Timestamp) -> bool {
-    now < until && until <= now.saturating_add(UNKNOWN_MS)
-}
-
-fn as_millis(duration: Duration) -> Millis {
-    Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
 }
 
 /// No code panics while it holds the lock, and each entry is consistent without the others.
@@ -376,8 +367,9 @@ mod tests {
 
     use super::*;
 
-    /// In ms.
-    const PATIENCE: Millis = 60_000;
+    const PATIENCE: Duration = Duration::from_secs(60);
+    const MS: Duration = Duration::from_millis(1);
+    const START: Duration = Duration::ZERO;
     const DEADLINE: Duration = Duration::from_secs(10);
     const SCHEMA: &str = r#"{"type":"record","name":"A","fields":[]}"#;
 
@@ -415,7 +407,7 @@ mod tests {
     }
 
     /// Looks up `id` at `now` until the answer has arrived.
-    async fn look_up_after_response(cache: &SchemaCache, id: u32, now: Timestamp) -> SchemaLookup {
+    async fn look_up_after_response(cache: &SchemaCache, id: u32, now: Duration) -> SchemaLookup {
         assert!(matches!(cache.at(now).by_id(id), SchemaLookup::Unreachable), "a look-up waited");
         let answered = async {
             while matches!(lock(&cache.answers).schemas.get(&id), Some(SchemaState::Requested(_))) {
@@ -431,8 +423,8 @@ mod tests {
         let body = serde_json::json!({ "schema": SCHEMA }).to_string();
         let (registry, mut paths) = start_registry(&[(200, &body)]).await;
         let cache = SchemaCache::new(None, Some(registry));
-        assert!(matches!(look_up_after_response(&cache, 7, 0).await, SchemaLookup::Known(_)));
-        assert!(matches!(cache.at(u64::MAX).by_id(7), SchemaLookup::Known(_)));
+        assert!(matches!(look_up_after_response(&cache, 7, START).await, SchemaLookup::Known(_)));
+        assert!(matches!(cache.at(Duration::MAX).by_id(7), SchemaLookup::Known(_)));
         assert_eq!(paths.recv().await.as_deref(), Some("/schemas/ids/7"));
         assert_eq!(paths.recv().await, None);
     }
@@ -442,12 +434,9 @@ mod tests {
         let body = serde_json::json!({ "schema": SCHEMA }).to_string();
         let (registry, _paths) = start_registry(&[(404, "{}"), (200, &body)]).await;
         let cache = SchemaCache::new(None, Some(registry));
-        assert!(matches!(look_up_after_response(&cache, 7, 0).await, SchemaLookup::Unknown));
-        assert!(matches!(cache.at(UNKNOWN_MS - 1).by_id(7), SchemaLookup::Unknown));
-        assert!(matches!(
-            look_up_after_response(&cache, 7, UNKNOWN_MS).await,
-            SchemaLookup::Known(_)
-        ));
+        assert!(matches!(look_up_after_response(&cache, 7, START).await, SchemaLookup::Unknown));
+        assert!(matches!(cache.at(UNKNOWN - MS).by_id(7), SchemaLookup::Unknown));
+        assert!(matches!(look_up_after_response(&cache, 7, UNKNOWN).await, SchemaLookup::Known(_)));
     }
 
     #[tokio::test]
@@ -456,13 +445,16 @@ mod tests {
         let answers = [(500, "no"), (200, "not json"), (200, body.as_str())];
         let (registry, _paths) = start_registry(&answers).await;
         let cache = SchemaCache::new(None, Some(registry));
-        assert!(matches!(look_up_after_response(&cache, 7, 0).await, SchemaLookup::Unreachable));
         assert!(matches!(
-            look_up_after_response(&cache, 7, UNAVAILABLE_MS).await,
+            look_up_after_response(&cache, 7, START).await,
             SchemaLookup::Unreachable
         ));
         assert!(matches!(
-            look_up_after_response(&cache, 7, 3 * UNAVAILABLE_MS).await,
+            look_up_after_response(&cache, 7, UNAVAILABLE).await,
+            SchemaLookup::Unreachable
+        ));
+        assert!(matches!(
+            look_up_after_response(&cache, 7, 3 * UNAVAILABLE).await,
             SchemaLookup::Known(_)
         ));
     }
@@ -472,11 +464,14 @@ mod tests {
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let url = format!("http://{free}");
         let cache = SchemaCache::new(None, Some(registry(url)));
-        assert!(matches!(look_up_after_response(&cache, 7, 0).await, SchemaLookup::Unreachable));
+        assert!(matches!(
+            look_up_after_response(&cache, 7, START).await,
+            SchemaLookup::Unreachable
+        ));
     }
 
     /// The reason why a schema is refused at `now`.
-    async fn refusal(cache: &SchemaCache, id: u32, now: Timestamp) -> String {
+    async fn refusal(cache: &SchemaCache, id: u32, now: Duration) -> String {
         match look_up_after_response(cache, id, now).await {
             SchemaLookup::Refused(why) => why.to_string(),
             other => panic!("not refused: {other:?}"),
@@ -491,11 +486,11 @@ mod tests {
         let answers = [(422, "{}"), (400, "{}"), (200, recursive.as_str()), (200, long.as_str())];
         let (registry, _paths) = start_registry(&answers).await;
         let cache = SchemaCache::new(None, Some(registry));
-        assert!(refusal(&cache, 1, 0).await.contains("422"));
-        assert!(refusal(&cache, 2, 0).await.contains("400"));
-        assert!(refusal(&cache, 3, 0).await.contains("contains itself"));
-        assert!(refusal(&cache, 4, 0).await.contains("bytes"));
-        assert_eq!(cache.refusal(0), None, "the registry itself answers");
+        assert!(refusal(&cache, 1, START).await.contains("422"));
+        assert!(refusal(&cache, 2, START).await.contains("400"));
+        assert!(refusal(&cache, 3, START).await.contains("contains itself"));
+        assert!(refusal(&cache, 4, START).await.contains("bytes"));
+        assert_eq!(cache.refusal(START), None, "the registry itself answers");
     }
 
     #[tokio::test]
@@ -504,13 +499,16 @@ mod tests {
         let answers = [(302, "{}"), (401, "{}"), (200, body.as_str())];
         let (registry, _paths) = start_registry(&answers).await;
         let cache = SchemaCache::new(None, Some(registry));
-        assert!(matches!(look_up_after_response(&cache, 7, 0).await, SchemaLookup::Unreachable));
-        assert!(cache.refusal(0).unwrap().contains("302"), "no redirect is followed");
-        let late = PATIENCE - 1;
+        assert!(matches!(
+            look_up_after_response(&cache, 7, START).await,
+            SchemaLookup::Unreachable
+        ));
+        assert!(cache.refusal(START).unwrap().contains("302"), "no redirect is followed");
+        let late = PATIENCE - MS;
         assert!(matches!(look_up_after_response(&cache, 7, late).await, SchemaLookup::Unreachable));
         let over = cache.at(PATIENCE).by_id(7);
         assert!(matches!(&over, SchemaLookup::Refused(why) if why.contains("302")), "{over:?}");
-        let again = PATIENCE + UNAVAILABLE_MAX_MS;
+        let again = PATIENCE + UNAVAILABLE_MAX;
         assert!(matches!(cache.at(again).by_id(7), SchemaLookup::Refused(_)), "it is asked again");
         let answered = async {
             while !matches!(cache.at(again).by_id(7), SchemaLookup::Known(_)) {
@@ -527,8 +525,11 @@ mod tests {
         let answers = [(401, "{}"), (401, "{}"), (401, "{}"), (200, body.as_str())];
         let (registry, _paths) = start_registry(&answers).await;
         let cache = SchemaCache::new(None, Some(registry));
-        assert!(matches!(look_up_after_response(&cache, 7, 0).await, SchemaLookup::Unreachable));
-        let near = PATIENCE - 1;
+        assert!(matches!(
+            look_up_after_response(&cache, 7, START).await,
+            SchemaLookup::Unreachable
+        ));
+        let near = PATIENCE - MS;
         assert!(matches!(look_up_after_response(&cache, 7, near).await, SchemaLookup::Unreachable));
         assert!(matches!(cache.at(PATIENCE).by_id(7), SchemaLookup::Refused(_)));
         let other = look_up_after_response(&cache, 8, PATIENCE).await;
@@ -547,8 +548,11 @@ mod tests {
     async fn records_wait_for_a_registry_that_is_away_however_long() {
         let (registry, _paths) = start_registry(&[(401, "{}"), (503, "{}")]).await;
         let cache = SchemaCache::new(None, Some(registry));
-        assert!(matches!(look_up_after_response(&cache, 7, 0).await, SchemaLookup::Unreachable));
-        let late = PATIENCE - 1;
+        assert!(matches!(
+            look_up_after_response(&cache, 7, START).await,
+            SchemaLookup::Unreachable
+        ));
+        let late = PATIENCE - MS;
         assert!(matches!(look_up_after_response(&cache, 7, late).await, SchemaLookup::Unreachable));
         assert!(matches!(cache.at(PATIENCE).by_id(7), SchemaLookup::Unreachable));
         assert_eq!(cache.refusal(PATIENCE), None);
@@ -560,11 +564,11 @@ mod tests {
         std::fs::write(folder.path().join("7.avsc"), SCHEMA).unwrap();
         std::fs::write(folder.path().join("8.avsc"), "{").unwrap();
         let cache = SchemaCache::new(Some(folder.path().to_owned()), None);
-        assert!(matches!(cache.at(0).by_id(7), SchemaLookup::Known(_)));
-        assert!(matches!(cache.at(0).by_id(8), SchemaLookup::Refused(_)));
-        assert!(matches!(cache.at(0).by_id(9), SchemaLookup::Unknown));
+        assert!(matches!(cache.at(START).by_id(7), SchemaLookup::Known(_)));
+        assert!(matches!(cache.at(START).by_id(8), SchemaLookup::Refused(_)));
+        assert!(matches!(cache.at(START).by_id(9), SchemaLookup::Unknown));
         std::fs::write(folder.path().join("9.avsc"), SCHEMA).unwrap();
-        assert!(matches!(cache.at(UNKNOWN_MS - 1).by_id(9), SchemaLookup::Unknown));
-        assert!(matches!(cache.at(UNKNOWN_MS).by_id(9), SchemaLookup::Known(_)));
+        assert!(matches!(cache.at(UNKNOWN - MS).by_id(9), SchemaLookup::Unknown));
+        assert!(matches!(cache.at(UNKNOWN).by_id(9), SchemaLookup::Known(_)));
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! Invariant: a look-up never waits.
 
+use std::time::Duration;
+
 use tokio::runtime::Runtime;
 
 use crate::codec::registration::WriterSchemas;
 use crate::config::TriggerSettings;
 use crate::environment::SchemaSource;
 use crate::kafka::schema_cache::SchemaCache;
-use crate::model::Timestamp;
 
 /// The schemas of producers: files, and a registry.
 #[derive(Debug)]
@@ -27,11 +28,11 @@ impl RegistrySchemas {
 }
 
 impl SchemaSource for RegistrySchemas {
-    fn at(&self, now: Timestamp) -> impl WriterSchemas + '_ {
+    fn at(&self, now: Duration) -> impl WriterSchemas + '_ {
         self.cache.at(now)
     }
 
-    fn refusal(&self, now: Timestamp) -> Option<String> {
+    fn refusal(&self, now: Duration) -> Option<String> {
         self.cache.refusal(now)
     }
 }

@@ -252,7 +252,7 @@ impl<'a> ViewConsumer<'a> {
         if part.paused_until.is_some() || offset < part.next_offset {
             return Ok(PollResult::Handled);
         }
-        let record = match self.decoder.decode(source, &message, clock::now_ms()) {
+        let record = match self.decoder.decode(source, &message) {
             Ok(record) => record,
             Err(ViewError::Unavailable(reason)) => {
                 tracing::warn!(

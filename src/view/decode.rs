@@ -3,18 +3,20 @@
 //! Invariant: a registration is decoded by the same code as the owner uses, so that the view and
 //! the owner take the same records for registrations.
 
+use std::time::Instant;
+
 use tokio::runtime::Runtime;
 
 use super::ViewError;
 use super::projector::RecordPosition;
 use super::source::ViewSource;
+use crate::clock;
 use crate::codec::ledger_key::STEP_HEADER;
 use crate::codec::registration::{RawRecord, ReadContext, read_trigger};
 use crate::codec::schemas::{CodecError, Schemas};
 use crate::config::Settings;
 use crate::kafka::record::ConsumerRecord;
 use crate::kafka::schema_cache::SchemaCache;
-use crate::model::Timestamp;
 use crate::model::dead_letter::DeadLetter;
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::LedgerRecord;
@@ -36,6 +38,8 @@ pub(super) struct Decoder {
     partitions: i32,
     schemas: Schemas,
     writer_schemas: SchemaCache,
+    /// When it was made: look-ups count the time from then on.
+    started: Instant,
     /// Where requests to the registry run.
     _runtime: Option<Runtime>,
 }
@@ -49,24 +53,23 @@ impl Decoder {
             partitions: settings.topics.partitions.get().into(),
             schemas: Schemas::new(),
             writer_schemas: writers,
+            started: clock::monotonic(),
             _runtime: runtime,
         })
     }
 
-    /// Decodes a record of a topic at `now` (ms since the epoch). `None` if Orloj did not write it;
-    /// [`ViewError::Unavailable`] if it cannot be decoded at the moment.
+    /// Decodes a record of a topic. `None` if Orloj did not write it; [`ViewError::Unavailable`] if
+    /// it cannot be decoded at the moment.
     pub(super) fn decode(
         &self,
         source: ViewSource,
         record: &ConsumerRecord<'_>,
-        now: Timestamp,
     ) -> Result<Option<DecodedRecord>, ViewError> {
         let value = record.value();
         let read = match source {
             ViewSource::Triggers => {
-                return self
-                    .decode_trigger(record, now)
-                    .map(|t| Some(DecodedRecord::Trigger(Box::new(t))));
+                let trigger = self.decode_trigger(record)?;
+                return Ok(Some(DecodedRecord::Trigger(Box::new(trigger))));
             }
             ViewSource::Ledger => {
                 let (key, step) = (record.key().unwrap_or_default(), record.header(STEP_HEADER));
@@ -93,12 +96,8 @@ impl Decoder {
         }
     }
 
-    fn decode_trigger(
-        &self,
-        record: &ConsumerRecord<'_>,
-        now: Timestamp,
-    ) -> Result<TriggerRecord, ViewError> {
-        let writers = self.writer_schemas.at(now);
+    fn decode_trigger(&self, record: &ConsumerRecord<'_>) -> Result<TriggerRecord, ViewError> {
+        let writers = self.writer_schemas.at(clock::monotonic() - self.started);
         let context = ReadContext {
             partitioner: self.partitioner,
             partitions: self.partitions,

@@ -100,12 +100,12 @@ pub trait ClusterQueries: Clone + Send + 'static {
 
 /// The writer schemas of producers. A look-up never waits.
 pub trait SchemaSource {
-    /// The schemas for look-ups at `now` (ms since the epoch).
-    fn at(&self, now: Timestamp) -> impl WriterSchemas + '_;
+    /// The schemas for look-ups at `now` on the monotonic clock.
+    fn at(&self, now: Duration) -> impl WriterSchemas + '_;
 
-    /// Why the registry refuses to answer this process at `now` (ms since the epoch), if it does: a
-    /// person must act.
-    fn refusal(&self, now: Timestamp) -> Option<String>;
+    /// Why the registry refuses to answer this process at `now` on the monotonic clock, if it does:
+    /// a person must act.
+    fn refusal(&self, now: Duration) -> Option<String>;
 }
 
 /// Where a process reports its readiness, and what it has done.

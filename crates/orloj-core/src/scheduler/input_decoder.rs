@@ -3,6 +3,7 @@
 //! Invariant: the bytes of a record decide what it is read as, and the schema that they name.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::parking::RecordForm;
 use crate::codec::ledger_key::STEP_HEADER;
@@ -10,12 +11,12 @@ use crate::codec::registration::{self, RawRecord, ReadContext, ReadError, Writer
 use crate::codec::schemas::{CodecError, Schemas};
 use crate::environment::SchemaSource;
 use crate::environment::log::LogRecord;
+use crate::model::Offset;
 use crate::model::definition::Header;
 use crate::model::input::{SignalRecord, TriggerRecord, Unreadable};
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::names::Names;
 use crate::model::partitioner::Partitioner;
-use crate::model::{Offset, Timestamp};
 
 /// Decodes input records.
 #[derive(Debug)]
@@ -47,23 +48,23 @@ impl<S: SchemaSource> InputDecoder<S> {
         }
     }
 
-    /// Reads a record of `triggers` at `now` (ms since the epoch). An error means that it cannot be
-    /// read now.
+    /// Reads a record of `triggers` at `now` on the monotonic clock. An error means that it cannot
+    /// be read now.
     pub fn decode_trigger(
         &self,
         record: &impl LogRecord,
-        now: Timestamp,
+        now: Duration,
     ) -> Result<TriggerRecord, ReadError> {
         let writers = self.writer_schemas.at(now);
         registration::read_trigger(&raw_record(record), &self.context(&writers))
     }
 
-    /// Reads a record of `triggers` below N again, at `now` (ms since the epoch). `registry_from`
+    /// Reads a record of `triggers` below N again, at `now` on the monotonic clock. `registry_from`
     /// is the cursor's.
     pub fn decode_replayed(
         &self,
         record: &impl LogRecord,
-        now: Timestamp,
+        now: Duration,
         registry_from: Offset,
     ) -> Result<TriggerRecord, ReadError> {
         let writers = self.writer_schemas.at(now);
@@ -71,8 +72,8 @@ impl<S: SchemaSource> InputDecoder<S> {
         registration::read_replayed(&raw_record(record), &context, registry_from)
     }
 
-    /// Why the registry refuses to answer at `now` (ms since the epoch), if it does.
-    pub(super) fn registry_refusal(&self, now: Timestamp) -> Option<String> {
+    /// Why the registry refuses to answer at `now` on the monotonic clock, if it does.
+    pub(super) fn registry_refusal(&self, now: Duration) -> Option<String> {
         self.writer_schemas.refusal(now)
     }
 
@@ -145,7 +146,7 @@ mod tests {
     use super::super::parking::Parking;
     use super::*;
     use crate::environment::log::RecordHeader;
-    use crate::model::PartitionId;
+    use crate::model::{PartitionId, Timestamp};
 
     /// A record whose writer schema is 7, or a cancel.
     struct InPartition {

@@ -92,7 +92,7 @@ impl<E: Environment> Scheduler<E> {
         wait: Duration,
         inputs: &mut BTreeMap<PartitionId, Vec<Input>>,
     ) -> Result<(), LoopError> {
-        let (now, read_at) = (self.clock.now_ms(), self.clock.monotonic());
+        let now = self.clock.monotonic();
         let mut paused = Vec::new();
         let (mut ended, mut out_of_range) = (Vec::new(), Vec::new());
         let mut records_read = 0;
@@ -118,7 +118,7 @@ impl<E: Environment> Scheduler<E> {
                     let limits = (self.config.parking, now);
                     match take_trigger(task, &self.decoder, &record, limits) {
                         Ok(input) => {
-                            task.read_at = read_at;
+                            task.read_at = now;
                             task.pause.on_taken();
                             inputs.entry(id).or_default().extend(input);
                         }

@@ -51,7 +51,7 @@ impl<E: Environment> Scheduler<E> {
         let is_paused = self.tasks.values().any(|task| task.pause.is_long(&self.config.timing));
         let full = || "records wait for the schema registry, and no more can be parked".to_owned();
         let reason =
-            self.decoder.registry_refusal(self.clock.now_ms()).or_else(|| is_paused.then(full));
+            self.decoder.registry_refusal(self.clock.monotonic()).or_else(|| is_paused.then(full));
         if reason == self.registry_reported {
             return;
         }

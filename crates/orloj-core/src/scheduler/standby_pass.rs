@@ -255,7 +255,7 @@ impl<E: Environment> StandbyReader<E> {
             }
             if offset < running.triggers.until && !running.pass.is_covered(offset) {
                 let registry_from = running.pass.registry_from();
-                let now = self.clock.now_ms();
+                let now = self.clock.monotonic();
                 let record = self.decoder.decode_replayed(&record, now, registry_from)?;
                 running.trigger_records.push(record);
             }

@@ -2,6 +2,8 @@
 //!
 //! Invariant: each record is passed on once, in the order of the log, except those that are parked.
 
+use std::time::Duration;
+
 use super::input_decoder::{InputDecoder, record_form};
 use super::parking::{ParkingLimits, RecordForm};
 use super::partition_task::{EndCheck, PartitionState, PartitionTask};
@@ -12,7 +14,7 @@ use crate::engine::takeover::TakeoverRequest;
 use crate::environment::log::LogRecord;
 use crate::environment::store::RowStore;
 use crate::environment::{Clock as _, Environment, SchemaSource};
-use crate::model::{Offset, PartitionId, Timestamp};
+use crate::model::{Offset, PartitionId};
 
 /// Why a record of `triggers` is not taken now: reading pauses before it.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +41,7 @@ pub(super) fn take_trigger<S: RowStore, W: SchemaSource>(
     task: &mut PartitionTask<S>,
     decoder: &InputDecoder<W>,
     record: &impl LogRecord,
-    (limits, now): (ParkingLimits, Timestamp),
+    (limits, now): (ParkingLimits, Duration),
 ) -> Result<Option<Input>, NotTaken> {
     let offset = record.offset();
     let Some(intake) = intake(task, offset) else { return Ok(None) };
@@ -103,7 +105,7 @@ fn intake<S: RowStore>(task: &PartitionTask<S>, offset: Offset) -> Option<Intake
 fn decode<W: SchemaSource>(
     decoder: &InputDecoder<W>,
     record: &impl LogRecord,
-    now: Timestamp,
+    now: Duration,
     intake: Intake,
 ) -> Result<crate::model::input::TriggerRecord, ReadError> {
     match intake {
@@ -175,7 +177,7 @@ impl<E: Environment> Scheduler<E> {
 
     fn release_parked_of(&mut self, id: PartitionId) -> Result<(), LoopError> {
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
-        let now = self.clock.now_ms();
+        let now = self.clock.monotonic();
         let count_max = self.config.records_per_step_max;
         let read = |record: &_| self.decoder.decode_trigger(record, now);
         let released = task.parking.release(count_max, read);

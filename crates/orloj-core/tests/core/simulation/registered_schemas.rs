@@ -2,7 +2,7 @@
 //!
 //! Invariant: it never changes.
 
-use orloj_core::model::Millis;
+use std::time::Duration;
 
 /// The schema that the registry has under each of [`KNOWN`].
 pub(super) const SCHEMA: &str = r#"{"type": "record", "name": "Trigger", "fields": [
@@ -18,8 +18,8 @@ pub(super) const SCHEMA: &str = r#"{"type": "record", "name": "Trigger", "fields
 pub(super) const KNOWN: [u32; 3] = [1, 2, 3];
 /// An id to which the registry denies access.
 pub(super) const DENIED: u32 = 4;
-/// For how long a process waits for that one, in ms.
-pub(super) const DENIED_PATIENCE: Millis = 40;
+/// For how long a process waits for that one.
+pub(super) const DENIED_PATIENCE: Duration = Duration::from_millis(40);
 /// An id that the registry refuses to give.
 pub(super) const REFUSED: u32 = 5;
 /// An id that is not registered.

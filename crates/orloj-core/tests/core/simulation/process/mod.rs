@@ -17,6 +17,7 @@ mod stores;
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use orloj_core::environment::call_error::{CallError, CallResult};
 use orloj_core::model::{Millis, Timestamp};
@@ -129,8 +130,8 @@ pub(super) struct ProcessState {
     pub(super) takeovers: [u64; PARTITIONS],
     /// The writer schemas that the registry has answered it.
     pub(super) known_schemas: BTreeSet<u32>,
-    /// Since when the schema registry has denied it access to a schema, in ms since the epoch.
-    pub(super) denied_since: Option<Timestamp>,
+    /// Since when the schema registry has denied it access to a schema, on the monotonic clock.
+    pub(super) denied_since: Option<Duration>,
     pub(super) disks: Vec<SimulatedDisk>,
     /// When the standby has read the cursor of its pass, in true time.
     pub(super) cursor_read_at: Timestamp,

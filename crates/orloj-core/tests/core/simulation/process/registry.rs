@@ -3,9 +3,10 @@
 //! Invariant: a look-up never waits. What the registry has answered once, the process knows until
 //! it ends. A schema to which it denies access is refused after a patience.
 
+use std::time::Duration;
+
 use orloj_core::codec::registration::{SchemaLookup, WriterSchemas};
 use orloj_core::environment::SchemaSource;
-use orloj_core::model::Timestamp;
 
 use super::SimulatedProcess;
 use crate::simulation::cluster::RegistryState;
@@ -16,11 +17,11 @@ use crate::simulation::registered_schemas::{DENIED, DENIED_PATIENCE};
 pub(in crate::simulation) struct SimulatedSchemas(pub(in crate::simulation) SimulatedProcess);
 
 impl SchemaSource for SimulatedSchemas {
-    fn at(&self, now: Timestamp) -> impl WriterSchemas + '_ {
+    fn at(&self, now: Duration) -> impl WriterSchemas + '_ {
         SchemasAt { process: &self.0, now }
     }
 
-    fn refusal(&self, now: Timestamp) -> Option<String> {
+    fn refusal(&self, now: Duration) -> Option<String> {
         let since = self.0.state().denied_since?;
         (now < since + 2 * DENIED_PATIENCE).then(|| "401".to_owned())
     }
@@ -29,7 +30,7 @@ impl SchemaSource for SimulatedSchemas {
 /// The writer schemas at a time.
 struct SchemasAt<'a> {
     process: &'a SimulatedProcess,
-    now: Timestamp,
+    now: Duration,
 }
 
 impl WriterSchemas for SchemasAt<'_> {
