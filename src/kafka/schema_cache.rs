@@ -63,7 +63,7 @@ pub struct SchemaCache {
 #[derive(Debug, Default)]
 struct Answers {
     schemas: HashMap<u32, SchemaState>,
-    /// The last schema to which access was denied, and until when that counts, on the monotonic clock.
+    /// The last schema to which access was denied, and until when that counts (monotonic clock).
     denied: Option<(u32, StatusCode, Duration)>,
 }
 
@@ -161,8 +161,8 @@ impl SchemaCache {
         SchemasAt { cache: self, now }
     }
 
-    /// Why the registry refuses to answer at `now` on the monotonic clock, if it does: a person must
-    /// act.
+    /// Why the registry refuses to answer at `now` on the monotonic clock, if it does: a person
+    /// must act.
     #[must_use]
     pub fn refusal(&self, now: Duration) -> Option<String> {
         let (_, status, _) = lock(&self.answers).denied.filter(|(_, _, until)| now < *until)?;
@@ -214,8 +214,8 @@ impl SchemaCache {
     /// The result for a schema that cannot be fetched now. A registry that has denied access for
     /// long will not give it.
     fn while_unavailable(&self, failures: Failures, now: Duration) -> SchemaLookup {
-        let patience =
-            self.registry.as_ref().map_or(Duration::ZERO, |registry| registry.denied_patience);
+        let patience = self.registry.as_ref().map(|registry| registry.denied_patience);
+        let patience = patience.unwrap_or_default();
         match failures.denial {
             Some(Denial { status, since }) if now >= since.saturating_add(patience) => {
                 SchemaLookup::Refused(format!("the registry answers {status}").into())

@@ -67,6 +67,9 @@ pub struct SchedulerTiming {
     pub unreachable_ttl: Millis,
     /// How long a leaving member waits until its partitions are reassigned.
     pub leave_timeout: Duration,
+    /// How long a turn of the loop reads records at most, once there are some: decoding a large
+    /// one takes long.
+    pub reading_max: Duration,
     /// How long a turn of the loop fires at most. What is due after that fires in the next turn.
     pub firing_max: Duration,
     /// A longer time between two turns of the loop is a pause of the whole process.
@@ -87,6 +90,7 @@ impl Default for SchedulerTiming {
             parked_retry: Duration::from_millis(20),
             unreachable_ttl: 1_000,
             leave_timeout: Duration::from_secs(15),
+            reading_max: Duration::from_millis(50),
             firing_max: Duration::from_millis(50),
             turn_max: Duration::from_secs(1),
         }

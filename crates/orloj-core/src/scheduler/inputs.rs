@@ -95,9 +95,12 @@ impl<E: Environment> Scheduler<E> {
         let now = self.clock.monotonic();
         let mut paused = Vec::new();
         let (mut ended, mut out_of_range) = (Vec::new(), Vec::new());
-        let mut records_read = 0;
-        let mut wait = wait;
-        while records_read < self.config.records_per_step_max {
+        let (mut records_read, mut wait) = (0, wait);
+        // The wait for the first record does not count.
+        let mut until = None;
+        let is_late =
+            |until: Option<Duration>| until.is_some_and(|until| self.clock.monotonic() >= until);
+        while records_read < self.config.records_per_step_max && !is_late(until) {
             let event = match self.triggers.poll(wait) {
                 Ok(Some(event)) => event,
                 Ok(None) => break,
@@ -107,6 +110,7 @@ impl<E: Environment> Scheduler<E> {
                 }
             };
             wait = Duration::ZERO;
+            until = until.or_else(|| Some(self.clock.monotonic() + self.config.timing.reading_max));
             match event {
                 LogEvent::Record(record) => {
                     records_read += 1;

@@ -367,6 +367,7 @@ fn config(
             parked_retry: ms(cluster.rng.pick(&[0, 1, 5])),
             unreachable_ttl: 1,
             leave_timeout: ms(5_000),
+            reading_max: ms(cluster.rng.pick(&[1, 1, 50])),
             firing_max: ms(cluster.rng.pick(&[1, 1, 50])),
             turn_max: ms(5),
         },
