@@ -8,6 +8,7 @@ use super::fixture::{
 use super::harness::{TestStore, definition};
 use crate::codec::row::RowBytes;
 use crate::engine::catalog::{TopicCatalog, TopicState};
+use crate::engine::index_row::IdHash;
 use crate::engine::partition::{IndexRows, Input};
 use crate::engine::prefetch::{Prefetched, TimelineRows};
 use crate::engine::step::{Emit, RowOp};
@@ -194,6 +195,22 @@ fn a_fire_whose_topic_is_unavailable_waits_in_the_ledger_and_fires_later() {
     let back = TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 };
     fixture.owner.catalog.insert("out".into(), back);
     fixture.assert_decides(&[fixture.fire_emit(&again), ledger_delete(&again)], &[]);
+}
+
+#[test]
+fn a_trigger_that_is_held_for_a_short_time_is_late_by_a_short_time() {
+    let mut fixture = EngineFixture::new();
+    fixture.owner.partition.config_mut().target_retry_interval = 1_000;
+    fixture.register("a", 1_020);
+    fixture.run_until_idle();
+    // A record of it is parked.
+    fixture.owner.partition.hold([IdHash::of("a")]);
+    let a = topic_trigger("a", 0, 1_020);
+    for (now, until) in [(1_020, 1_120), (1_120, 1_220), (1_220, 1_420), (3_000, 4_000)] {
+        fixture.now = now;
+        let held = postponed(&a, until);
+        fixture.assert_decides(&[ledger_put(&held)], &[put(&held), index("a", &[&held])]);
+    }
 }
 
 #[test]
