@@ -17,7 +17,6 @@ use super::state::{CorruptRow, EngineState};
 use super::step::{Emit, TopicFire};
 use super::trigger_handler::{LiveEntry, OccurrenceResult, TriggerHandler};
 use crate::codec::row::{self, RowBytes};
-use crate::model::Timestamp;
 use crate::model::entry::{Entry, FireRow, Row};
 use crate::model::ledger::LedgerKey;
 use crate::model::outcome::OutcomeKind;
@@ -25,6 +24,10 @@ use crate::model::schedule::Overlap;
 use crate::model::signal::{CallbackEnded, Signal};
 use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey};
+use crate::model::{Millis, Timestamp};
+
+/// How long an entry is held at least, in ms.
+const HELD_MIN: Millis = 100;
 
 /// Fires the entries of a step.
 pub(super) struct FireHandler<'p> {
@@ -86,7 +89,10 @@ impl<'p> FireHandler<'p> {
         let ends = fire.reports_end().then(|| fire.id.clone());
         match self.dispatch().send(key, fire, row) {
             DispatchResult::Sent => {}
-            DispatchResult::Postponed(fire) => return self.postpone(key, *fire),
+            DispatchResult::Postponed(fire) => {
+                let due = self.trigger(&fire.id.trigger).postponed_until();
+                return self.postpone(key, *fire, due);
+            }
             DispatchResult::DeadLettered => {
                 if let Some(id) = ends {
                     let ended = Signal::CallbackEnded(CallbackEnded { id, ok: false });
@@ -147,20 +153,23 @@ impl<'p> FireHandler<'p> {
                 if live.entry.kind == IndexEntryKind::Remembered {
                     trigger.expire_lifecycle(live);
                 } else {
-                    let due = trigger.postponed_until();
+                    let due = trigger.held_until(live.row.scheduled);
                     trigger.reschedule(live, due);
                 }
                 trigger.save();
             }
-            Row::Fire(row) => self.postpone(key, row),
+            Row::Fire(row) => {
+                let due = self.trigger(&row.id.trigger).held_until(row.scheduled);
+                self.postpone(key, row, due);
+            }
         }
     }
 
-    /// The target cannot be reached now: the entry waits, in the ledger, because its new key
-    /// depends on more than its record's bytes.
-    fn postpone(&mut self, key: TimelineKey, mut row: FireRow) {
+    /// It cannot fire now: the entry waits until `due`, in the ledger, because its new key depends
+    /// on more than its record's bytes.
+    fn postpone(&mut self, key: TimelineKey, mut row: FireRow, due: Timestamp) {
         let mut trigger = self.trigger(&row.id.trigger);
-        let postponed = TimelineKey { due: trigger.postponed_until(), ..key };
+        let postponed = TimelineKey { due, ..key };
         let _fired = trigger.index_row.extract_if(|entry| entry.key == key);
         row.in_ledger = true;
         trigger.index_row.entries.push(IndexEntry::for_row(postponed, &row));
@@ -220,8 +229,20 @@ impl TriggerHandler<'_> {
         most.is_some_and(|most| row.scheduled.saturating_add(most) < self.clock())
     }
 
+    /// When a target that cannot be reached is tried again.
     fn postponed_until(&self) -> Timestamp {
-        let now = self.clock().max(self.state.fired_through().due);
-        now + self.context.config.target_retry_interval.max(1)
+        self.earliest() + self.context.config.target_retry_interval.max(1)
+    }
+
+    /// Until when an entry waits for a record of its trigger that is parked: for a short time, as
+    /// the registry has nearly always answered by then, and then as long again as it is late.
+    fn held_until(&self, scheduled: Timestamp) -> Timestamp {
+        let late = self.earliest().saturating_sub(scheduled);
+        let most = self.context.config.target_retry_interval.max(1);
+        self.earliest() + late.max(HELD_MIN).min(most)
+    }
+
+    fn earliest(&self) -> Timestamp {
+        self.clock().max(self.state.fired_through().due)
     }
 }
