@@ -280,6 +280,31 @@ fn an_unreadable_record_that_a_replay_might_read_leaves_a_skip_mark() {
 }
 
 #[test]
+fn the_reason_of_a_dead_letter_is_short_whatever_the_record_is() {
+    // A reader repeats the value that it cannot use.
+    let mut fixture = EngineFixture::new();
+    let reason = "\u{e9}".repeat(1_000_000);
+    let long = Unreadable { reason, ..unreadable(Some("b"), false) };
+    fixture.log.append(fixture.now, Request::Unreadable(Box::new(long)));
+    let reasons: Vec<_> = fixture
+        .step()
+        .unwrap()
+        .emits
+        .into_iter()
+        .filter_map(|emit| match emit {
+            Emit::DeadLetter(letter) => Some(letter.reason),
+            Emit::Outcome(outcome) => match outcome.kind {
+                OutcomeKind::Rejected { reason } => Some(reason),
+                _ => None,
+            },
+            _ => None,
+        })
+        .collect();
+    assert_eq!(reasons.len(), 2);
+    assert!(reasons.iter().all(|reason| reason.len() <= 2_000 && reason.len() > 500));
+}
+
+#[test]
 fn an_unreadable_signal_is_a_dead_letter_of_its_own_topic() {
     let mut fixture = EngineFixture::new();
     let signal = Err(Box::new(unreadable(None, false)));
