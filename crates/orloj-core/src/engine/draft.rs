@@ -10,6 +10,7 @@ use crate::model::fire::{Fire, Withdrawal};
 use crate::model::input::Unreadable;
 use crate::model::ledger::LedgerKey;
 use crate::model::lifecycle::Watcher;
+use crate::model::limits::REASON_BYTES_MAX;
 use crate::model::outcome::{Outcome, OutcomeKind};
 use crate::model::signal::{DependencySettled, Signal};
 use crate::model::text::Text;
@@ -134,7 +135,8 @@ impl StepDraft {
         offset: Offset,
         record: Unreadable,
     ) {
-        let Unreadable { id, reason, key, value, headers, .. } = record;
+        let Unreadable { id, mut reason, key, value, headers, .. } = record;
+        reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
         if let Some(trigger) = id {
             let rejected = OutcomeKind::Rejected { reason: reason.clone() };
             self.emit_response(context, (true, offset), trigger, rejected);

@@ -9,6 +9,9 @@ pub const ID_BYTES_MAX: usize = 256;
 pub const CALLER_BYTES_MAX: usize = 256;
 /// Bytes of a payload: Kafka's default `message.max.bytes` (1 MiB), less room for our headers.
 pub const PAYLOAD_BYTES_MAX: usize = 1_000_000;
+/// Bytes of the reason why a record cannot be executed: a reader may repeat all of a record in it,
+/// several times as long.
+pub const REASON_BYTES_MAX: usize = 2_000;
 /// Bytes of a target topic's name: Kafka's own limit.
 pub const TOPIC_BYTES_MAX: usize = 249;
 /// Bytes of a callback URL: what servers and proxies commonly accept.
