@@ -64,3 +64,22 @@ impl PartitionOffsets {
         gaps
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_that_waited_for_a_deleted_one_are_in_the_report() {
+        let offsets = PartitionOffsets { triggers_low: 20, ..PartitionOffsets::default() };
+        // What waits behind the record at 10 cannot be told from what is decided.
+        let parked = [(7, 10)].into_iter().collect();
+        let mut cursor = Cursor { next_offset: 100, parked, ..Cursor::initial(10, 0) };
+        let gap = |from, until| vec![OffsetGap { topic: "triggers", from, until }];
+        assert_eq!(offsets.skip_deleted(&mut cursor, None), gap(10, 100));
+        assert_eq!((cursor.replay_from, cursor.next_offset), (20, 100));
+        let parked = [(7, 30)].into_iter().collect();
+        let mut cursor = Cursor { next_offset: 100, parked, ..Cursor::initial(10, 0) };
+        assert_eq!(offsets.skip_deleted(&mut cursor, None), gap(10, 20));
+    }
+}
