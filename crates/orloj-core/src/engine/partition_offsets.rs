@@ -47,10 +47,13 @@ impl PartitionOffsets {
         let applied = local.map_or(0, |local| local.applied_until);
         let needed = cursor.replay_from.max(applied).min(cursor.next_offset);
         if needed < self.triggers_low {
-            let until = self.triggers_low;
+            let low = self.triggers_low;
+            // What waited for a parked record cannot be told from what is decided.
+            let is_parked = cursor.decided_until() < low.min(cursor.next_offset);
+            let until = if is_parked { low.max(cursor.next_offset) } else { low };
             gaps.push(OffsetGap { topic: "triggers", from: needed, until });
-            cursor.replay_from = cursor.replay_from.max(until);
-            cursor.next_offset = cursor.next_offset.max(until);
+            cursor.replay_from = cursor.replay_from.max(low);
+            cursor.next_offset = cursor.next_offset.max(low);
         }
         if cursor.next_signal_offset < self.signals_low {
             let (from, until) = (cursor.next_signal_offset, self.signals_low);
