@@ -99,3 +99,28 @@ fn moved_cursor(mirror: Cursor, offset: Offset, local: Option<&LocalCheckpoint>)
     let parked = mirror.parked.below(offset);
     Cursor { fired_through, next_offset: offset, replay_from, replay_horizon, parked, ..mirror }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The cursor if the mirror has this text and N = 100, and the offset was moved to `moved_to`.
+    fn cursor(metadata: &str, moved_to: Offset) -> Cursor {
+        let metadata = metadata.to_owned();
+        let value = LedgerValue::Cursor { metadata, offset: 100, clean: false };
+        let mut search = MirrorSearch::new(None);
+        search.read(vec![LedgerRecord { key: LedgerKey::Cursor, value: Some(value), step: 5 }]);
+        let committed = Some((moved_to, String::new()));
+        let offsets = PartitionOffsets { committed, ..PartitionOffsets::default() };
+        search.cursor(&offsets, None).ok().expect("a cursor")
+    }
+
+    #[test]
+    fn what_an_earlier_program_has_ingested_is_not_taken_for_part_of_the_ledger() {
+        let earlier = "orloj1 w=17.3.1.9 ns=8 l=30 s=99 step=5 tx=orloj-a";
+        assert_eq!(cursor(earlier, 150).registry_from, 150, "it has gone on after the mirror");
+        assert_eq!(cursor(earlier, 50).registry_from, 50, "all from there on is new");
+        let this = "orloj1 w=17.3.1.9 ns=8 l=30 s=99 step=5 r=20 tx=orloj-a";
+        assert_eq!(cursor(this, 150).registry_from, 20);
+    }
+}
