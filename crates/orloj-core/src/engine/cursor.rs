@@ -136,6 +136,13 @@ impl Cursor {
         words.find_map(|word| word.strip_prefix("tx="))
     }
 
+    /// Whether the program that wrote this metadata puts registrations whose writer schema is in a
+    /// registry into the ledger.
+    #[must_use]
+    pub fn tells_registry_from(metadata: &str) -> bool {
+        metadata.split(' ').any(|word| word.starts_with("r="))
+    }
+
     /// Reads the commit metadata of offset `triggers`; also returns the owner that wrote it.
     pub fn from_metadata(
         triggers: Offset,

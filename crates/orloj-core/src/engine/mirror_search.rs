@@ -61,15 +61,19 @@ impl MirrorSearch {
         offsets: &PartitionOffsets,
         local: Option<&LocalCheckpoint>,
     ) -> Result<Cursor, MirrorError> {
+        let moved_to = offsets.committed.as_ref().map(|(offset, _)| *offset);
         let mirror = match &self.mirror {
             None => None,
             Some((metadata, offset, clean)) => {
                 let read = Cursor::from_metadata(*offset, metadata);
-                let (cursor, _owner) = read.map_err(MirrorError::Newer)?;
+                let (mut cursor, _owner) = read.map_err(MirrorError::Newer)?;
+                if !Cursor::tells_registry_from(metadata) {
+                    // The program that wrote it may have ingested more, without the ledger.
+                    cursor.registry_from = moved_to.unwrap_or(cursor.registry_from);
+                }
                 Some((cursor, *clean))
             }
         };
-        let moved_to = offsets.committed.as_ref().map(|(offset, _)| *offset);
         let step = self.last_step.map_or(0, next_epoch_base);
         match (mirror, moved_to) {
             (None, moved_to) => {

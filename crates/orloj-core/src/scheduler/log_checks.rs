@@ -307,9 +307,10 @@ impl<E: Environment> Scheduler<E> {
             topic,
             from,
             until,
-            "the records from `from` to below `until` were deleted before they were read, or may \
-             have waited for one that was, by hand or by a retention that is shorter than the outage; what they asked for is lost and \
-             must be registered again; the partition goes on at `until`"
+            "the records from `from` to below `until` were deleted before they were read, by hand \
+             or by a retention that is shorter than the outage, or may have waited for one that \
+             was; what they asked for is lost and must be registered again; the partition goes on \
+             at `until`"
         );
         self.reporter.offsets_lost(until - from);
     }
