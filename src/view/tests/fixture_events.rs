@@ -81,8 +81,14 @@ impl ViewFixture {
 
     /// The owner has read all registrations and fired what was due by then.
     pub(super) fn fire_through(&mut self, until: Timestamp) {
+        self.fire_through_except(until, &[]);
+    }
+
+    /// The same, but records are parked: these schemas are missing, from these offsets on.
+    pub(super) fn fire_through_except(&mut self, until: Timestamp, parked: &[(u32, Offset)]) {
         let w = TimelineKey::last_at(until);
-        let cursor = Cursor { fired_through: w, ..Cursor::initial(50_000, 0) };
+        let parked = parked.iter().copied().collect();
+        let cursor = Cursor { fired_through: w, parked, ..Cursor::initial(50_000, 0) };
         self.projector().apply_cursor(0, &cursor, 0).unwrap();
     }
 

@@ -69,6 +69,18 @@ fn overdue_callbacks_are_those_whose_next_attempt_is_past() {
 }
 
 #[test]
+fn a_record_that_is_parked_has_not_fired() {
+    let mut fixture = ViewFixture::new();
+    fixture.callback("before", 3, 1_500);
+    fixture.callback("parked", 5, 1_500);
+    fixture.fire_through_except(5_000, &[(7, 5)]);
+    assert_eq!(overdue(&fixture, 4_000, 10), [("before".to_owned(), 1_500)]);
+    fixture.fire_through(5_000);
+    let both = ["parked", "before"].map(|id| (id.to_owned(), 1_500));
+    assert_eq!(overdue(&fixture, 4_000, 10), both);
+}
+
+#[test]
 fn a_caller_sees_the_latest_state_of_its_circuits() {
     use CircuitState::{Closed, HalfOpen, Open};
     let mut fixture = ViewFixture::new();
