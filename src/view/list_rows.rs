@@ -82,7 +82,7 @@ impl Projector<'_> {
             offset,
         };
         let cursor = self.cache.cursors.get(&partition).filter(|_| !ledger_state.unconfirmed);
-        let decided = cursor.is_some_and(|cursor| cursor.next_offset > offset);
+        let decided = cursor.is_some_and(|cursor| cursor.decided_until() > offset);
         let facts = StatusFacts {
             is_callback: definition.target.is_http(),
             recurs: current.recurs,
@@ -351,7 +351,7 @@ impl Projector<'_> {
         Ok(sids)
     }
 
-    /// Registrations below N were accepted, unless they were to keep an existing trigger and have a
+    /// Decided registrations were accepted, unless they were to keep an existing trigger and have a
     /// skip mark. If the mark is deleted already, because no replay starts there, the earlier
     /// generations decide by their times.
     fn decide_waiting(
@@ -362,7 +362,7 @@ impl Projector<'_> {
         let sql = "SELECT gid, sid, keeps, decided FROM generation \
                    WHERE waits = 1 AND gid BETWEEN ?1 AND ?2";
         let mut select = self.db.prepare_cached(sql)?;
-        let last = encode_position(partition, cursor.next_offset.max(1) - 1);
+        let last = encode_position(partition, cursor.decided_until().max(1) - 1);
         let bounds = [encode_position(partition, 0), last];
         let read = |row: &SqlRow<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
         let waiting = select.query_map(bounds, read)?;
