@@ -38,6 +38,9 @@ const SCHEMAS_MAX: usize = 10_000;
 /// An answer is a schema within a JSON string, in which each character may take six bytes.
 const ANSWER_BYTES_MAX: usize = 6 * SCHEMA_BYTES_MAX + 4_096;
 
+/// The error code of a registry that has no schema of an id.
+const NO_SUCH_SCHEMA: u32 = 40_403;
+
 /// A schema registry with the Confluent HTTP API.
 #[derive(Clone, Debug)]
 pub struct SchemaRegistry {
@@ -111,10 +114,10 @@ enum FetchError {
     /// It has none under this id.
     #[error("it has no such schema")]
     Unknown,
-    /// It will not give this one, or it cannot be used.
+    /// The schema cannot be used.
     #[error("{0}")]
     Refused(String),
-    /// It denies access: a person must act.
+    /// It denies access, or is no registry: a person must act.
     #[error("it answers {0}")]
     Denied(StatusCode),
     /// It is away, or busy.
@@ -272,14 +275,17 @@ impl SchemaRegistry {
         let away = |error: reqwest::Error| FetchError::Unavailable(error.to_string());
         let url = format!("{}/schemas/ids/{id}", self.url.trim_end_matches('/'));
         let mut answer = self.client.get(url).send().await.map_err(away)?;
-        check_status(answer.status())?;
         let mut body = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(away)? {
             body.extend_from_slice(&chunk);
             if body.len() > ANSWER_BYTES_MAX {
-                let why = format!("the registry's answer has more than {ANSWER_BYTES_MAX} bytes");
-                return Err(FetchError::Refused(why));
+                break;
             }
+        }
+        check_status(answer.status(), &body)?;
+        if body.len() > ANSWER_BYTES_MAX {
+            let why = format!("the registry's answer has more than {ANSWER_BYTES_MAX} bytes");
+            return Err(FetchError::Refused(why));
         }
         let answer: SchemaResponse = serde_json::from_slice(&body)
             .map_err(|error| FetchError::Unavailable(error.to_string()))?;
@@ -287,21 +293,25 @@ impl SchemaRegistry {
     }
 }
 
-/// What an answer with this status means.
-fn check_status(status: StatusCode) -> Result<(), FetchError> {
+/// What an answer with this status and body means. Only a registry's own error code says that it
+/// has no such schema: a 404 can be that of a proxy, or of a wrong path.
+fn check_status(status: StatusCode, body: &[u8]) -> Result<(), FetchError> {
+    #[derive(Deserialize)]
+    struct ErrorResponse {
+        error_code: u32,
+    }
+
+    let unknown = || {
+        let answer: Option<ErrorResponse> = serde_json::from_slice(body).ok();
+        answer.is_some_and(|answer| answer.error_code == NO_SUCH_SCHEMA)
+    };
     match status {
-        StatusCode::NOT_FOUND => Err(FetchError::Unknown),
-        StatusCode::UNAUTHORIZED
-        | StatusCode::FORBIDDEN
-        | StatusCode::PROXY_AUTHENTICATION_REQUIRED => Err(FetchError::Denied(status)),
+        StatusCode::NOT_FOUND if unknown() => Err(FetchError::Unknown),
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
             Err(FetchError::Unavailable(status.to_string()))
         }
         // A redirect is not followed: it could lead anywhere.
-        _ if status.is_redirection() => Err(FetchError::Denied(status)),
-        _ if status.is_client_error() => {
-            Err(FetchError::Refused(format!("the registry answers {status}")))
-        }
+        _ if status.is_client_error() || status.is_redirection() => Err(FetchError::Denied(status)),
         _ if status.is_success() => Ok(()),
         _ => Err(FetchError::Unavailable(status.to_string())),
     }
