@@ -23,6 +23,10 @@ pub const REJECTED: &str = "orloj_rejected_total";
 pub const FORWARDED: &str = "orloj_forwarded_total";
 /// Counter, scheduler: offsets of inputs and of the ledger that were deleted before they were read.
 pub const OFFSETS_LOST: &str = "orloj_offsets_lost_total";
+/// Gauge, scheduler: records that wait until the schema registry gives their schema.
+pub const PARKED: &str = "orloj_parked_records";
+/// Gauge, scheduler: the age of the oldest of them, in seconds.
+pub const PARKED_OLDEST: &str = "orloj_parked_oldest_seconds";
 /// Counter, scheduler: fires committed, by `target` (topic, http).
 pub const FIRED: &str = "orloj_fired_total";
 /// Histogram, scheduler: from the due time to the commit of the fire, in seconds.
@@ -162,6 +166,8 @@ fn describe() {
     }
     let gauges = [
         (OWNED, Unit::Count, "owned partitions"),
+        (PARKED, Unit::Count, "records that wait for their schema"),
+        (PARKED_OLDEST, Unit::Seconds, "age of the oldest record that waits for its schema"),
         (FOLLOWED, Unit::Count, "partitions of which this process is a standby"),
         (STORE_MEMORY, Unit::Bytes, "memory that the stores use"),
         (CALLBACKS_IN_FLIGHT, Unit::Count, "callbacks in progress"),

@@ -425,8 +425,18 @@ impl Reporter for RoleReporter {
         self.0.ready(part);
     }
 
+    fn ready_with_remark(&self, part: &'static str, remark: String) {
+        self.0.ready_with_remark(part, remark);
+    }
+
     fn not_ready(&self, part: &'static str, reason: String) {
         self.0.not_ready(part, reason);
+    }
+
+    fn parked(&self, records: usize, oldest: Duration) {
+        // A gauge is a float; no process has 2^52 records in memory.
+        metrics::gauge!(telemetry::PARKED).set(records as f64);
+        metrics::gauge!(telemetry::PARKED_OLDEST).set(oldest.as_secs_f64());
     }
 
     fn partitions_owned(&self, active: usize, other: usize) {

@@ -113,6 +113,9 @@ pub trait Reporter: Clone + Send + Sync + 'static {
     /// A part is ready.
     fn ready(&self, part: &'static str);
 
+    /// A part is ready, and there is something that a person should know.
+    fn ready_with_remark(&self, part: &'static str, remark: String);
+
     /// A part is not ready; `reason` is for people.
     fn not_ready(&self, part: &'static str, reason: String);
 
@@ -124,6 +127,9 @@ pub trait Reporter: Clone + Send + Sync + 'static {
 
     /// How many partitions of other owners this process follows.
     fn partitions_followed(&self, count: usize);
+
+    /// So many records are parked, and the oldest was written so long ago (whole seconds).
+    fn parked(&self, records: usize, oldest: Duration);
 
     /// A transaction has ended, so long after it was submitted.
     fn transaction_ended(&self, took: Duration);

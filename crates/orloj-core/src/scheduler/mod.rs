@@ -176,7 +176,7 @@ pub struct Scheduler<E: Environment> {
     measured_at: Option<Duration>,
     decoder: InputDecoder<E::Schemas>,
     /// What was last reported of the schema registry: why it is not ready.
-    registry_reported: Option<String>,
+    registry_reported: report::RegistryReport,
     targets: TargetsOf<E>,
     end_offsets: EndOffsetPoller<E>,
     committed_offsets: E::Queue<CommittedOffsetJobOf<E>>,
@@ -253,7 +253,7 @@ impl<E: Environment> Scheduler<E> {
             next_partition: 0,
             fire_after: None,
             truncated_logs: TruncatedLogs::default(),
-            registry_reported: None,
+            registry_reported: report::RegistryReport::default(),
             leaving: None,
             config,
             environment,

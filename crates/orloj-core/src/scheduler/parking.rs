@@ -93,6 +93,16 @@ impl Parking {
         self.schemas
     }
 
+    /// How many records are parked.
+    pub(super) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// When the first of them was written, in ms since the epoch.
+    pub(super) fn oldest(&self) -> Option<Timestamp> {
+        self.records.values().next().map(|record| record.timestamp)
+    }
+
     /// The triggers of which a record is parked.
     pub(super) fn triggers(&self) -> impl Iterator<Item = &Text> {
         self.triggers.keys()

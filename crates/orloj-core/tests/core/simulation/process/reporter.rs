@@ -11,6 +11,8 @@ pub(in crate::simulation) struct SimulatedReporter;
 
 impl Reporter for SimulatedReporter {
     fn ready(&self, _part: &'static str) {}
+    fn ready_with_remark(&self, _part: &'static str, _remark: String) {}
+    fn parked(&self, _records: usize, _oldest: Duration) {}
     fn not_ready(&self, _part: &'static str, _reason: String) {}
     fn partitions_owned(&self, _active: usize, _other: usize) {}
     fn taken_over(&self, _took: Duration) {}
