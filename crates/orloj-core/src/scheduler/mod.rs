@@ -175,7 +175,7 @@ pub struct Scheduler<E: Environment> {
     /// When the memory of the stores was last reported, on the monotonic clock.
     measured_at: Option<Duration>,
     decoder: InputDecoder<E::Schemas>,
-    /// What was last reported of the schema registry: why it is not ready.
+    /// What was last reported of the schemas of producers.
     registry_reported: report::RegistryReport,
     targets: TargetsOf<E>,
     end_offsets: EndOffsetPoller<E>,
