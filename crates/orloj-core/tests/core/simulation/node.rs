@@ -353,7 +353,7 @@ fn config(
         leave_on_shutdown: true,
         wheel: WheelConfig { tick, horizon, memory_max: memory_max as u64 * PARTITIONS as u64 },
         state_age_max: ms(cluster.state_age_max()),
-        lookup_ttl: ms(5),
+        lookup_ttl: ms(60),
         restore_threads: 2,
         timing: SchedulerTiming {
             end_offset_interval: ms(cluster.rng.pick(&[0, 1, 3])),

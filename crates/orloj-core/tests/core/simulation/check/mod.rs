@@ -297,16 +297,20 @@ impl ObservedRun {
         let mut accounted = HashSet::new();
         for p in 0..PARTITIONS {
             let decided = broker.group.committed[p].as_ref().map_or(0, all_answered_until);
+            // What waits behind a deleted record of its trigger is lost with it.
+            let mut deleted_keys = HashSet::<&[u8]>::new();
             for (offset, _, raw) in records(p) {
+                if run.deleted[p].triggers.iter().any(|range| range.contains(&offset)) {
+                    let _known = deleted_keys.insert(raw.key.as_ref());
+                }
                 if partition_of(&raw.key) == p || is_forwarded(raw) || !all && offset >= decided {
                     continue;
                 }
                 let serial = serial(raw);
                 accounted.insert(serial);
                 let times = copies.get(&serial).copied().unwrap_or(0);
-                let deleted = run.deleted[p].triggers.iter().any(|range| range.contains(&offset));
                 let violation = match times {
-                    0 if deleted => continue,
+                    0 if deleted_keys.contains(raw.key.as_ref()) => continue,
                     0 => Violation::Lost,
                     1 => continue,
                     _ if run.is_replayed(p, offset) => continue,
