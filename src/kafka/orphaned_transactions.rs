@@ -89,12 +89,13 @@ impl OrphanedTransactions {
             );
             // Opening a producer is enough: it makes the broker end the transaction of the earlier
             // one.
-            if let Err(error) = ProducerPair::open(&settings, &owner, timeout) {
-                tracing::warn!(
+            match ProducerPair::open(&settings, &owner, timeout) {
+                Ok(_fenced) => tracing::info!(owner, "the earlier owner is fenced"),
+                Err(error) => tracing::warn!(
                     owner,
                     %error,
                     "the earlier owner cannot be fenced; waiting for its transaction timeout"
-                );
+                ),
             }
         });
         if let Err(error) = started {

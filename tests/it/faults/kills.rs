@@ -179,12 +179,24 @@ fn kill_one_of_two(part: usize, steps: &[&KillPoint], kills_each: usize) -> Faul
             kill.wait_for_exit(&mut scheduler);
             if (place / steps.len() + place).is_multiple_of(2) {
                 wait_until_owned(&other, PARTITIONS as usize);
+                wait_until_fenced(&other);
             }
             assert!(other.exit_status().is_none(), "{}", other.log_text());
         }
     });
     let takeovers = other.takeovers();
     finish(&fixture, &mut other, takeovers, steps.len() * kills_each)
+}
+
+/// A process that starts while it is still being fenced is fenced itself: then it takes its
+/// partitions over once more, and does not get to its step.
+fn wait_until_fenced(other: &OrlojProcess) {
+    until("the killed one to be fenced", COMPLETION_DEADLINE, || {
+        let log = other.log_text();
+        let count = |words: &str| log.matches(words).count();
+        let (ok, failed) = ("the earlier owner is fenced", "the earlier owner cannot be fenced");
+        (count("fencing the earlier owner") == count(ok) + count(failed)).then_some(())
+    });
 }
 
 fn finish(
